@@ -38,7 +38,7 @@ from dragoman_service.observability.logs import LogStream
 from dragoman_service.observability.metrics import Metrics, observe_process
 from dragoman_service.observability.tracing import Tracing, TracingSettings
 from dragoman_service.runtimes.onnx.encoder import model_limits
-from dragoman_service.scheduling.replicas import ReplicaScheduler, open_others
+from dragoman_service.scheduling.replicas import ReplicaScheduler, open_replicas
 from dragoman_service.scheduling.scheduler import Scheduler
 from dragoman_service.scheduling.settings import SchedulingSettings
 from dragoman_service.security.authentication import Access
@@ -53,9 +53,9 @@ from dragoman_service.vendor_apis.azure import AzureApi
 from dragoman_service.vendor_apis.deepl import DeepLApi
 from dragoman_service.vendor_apis.document_files import document_routes
 from dragoman_service.vendor_apis.libretranslate import LibreTranslateApi
-from dragoman_service.worker.__main__ import load_network
+from dragoman_service.worker.__main__ import load_step_model
 from dragoman_service.worker.messages import LoadCommand, Loaded
-from dragoman_service.worker.supervisor import LoadLimits, ProcessCore
+from dragoman_service.worker.supervisor import LoadLimits, WorkerSupervisor
 from dragoman_service.worker.worker import Worker
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def onnx_loader(
             device=loaded.device,
             weights_bytes=loaded.weights_bytes,
             cache_bytes=lambda: sum(client.cache_bytes for client in clients),
-            process_bytes=[core.resident_bytes for core in cores if isinstance(core, ProcessCore)],
+            process_bytes=[core.resident_bytes for core in cores if isinstance(core, WorkerSupervisor)],
         )
 
     return load
@@ -136,20 +136,20 @@ def scheduling_on(loaded: Loaded, settings: Settings, *, num_replicas: int) -> S
 
 def _engine_cores(
     bundle: Bundle, settings: Settings, metrics: Metrics, clock: Callable[[], float], limits: LoadLimits
-) -> tuple[list[ProcessCore | Worker], Loaded]:
+) -> tuple[list[WorkerSupervisor | Worker], Loaded]:
     """Load the network of a bundle for each engine; all others as the first, on the devices that follow."""
     open_core = partial(_engine_core, bundle, metrics=metrics, clock=clock, limits=limits)
     first, loaded = open_core(settings)
     others = [
         settings.model_copy(update={"runtime": runtime})
-        for runtime in settings.runtime.of_other_engines(loaded.device, loaded.precision)
+        for runtime in settings.runtime.of_other_replicas(loaded.device, loaded.precision)
     ]
-    return open_others(first, [partial(lambda own: open_core(own)[0], own) for own in others]), loaded
+    return open_replicas(first, [partial(lambda own: open_core(own)[0], own) for own in others]), loaded
 
 
 def _engine_core(
     bundle: Bundle, settings: Settings, metrics: Metrics, clock: Callable[[], float], limits: LoadLimits
-) -> tuple[ProcessCore | Worker, Loaded]:
+) -> tuple[WorkerSupervisor | Worker, Loaded]:
     """Load the network of a bundle, in a process of its own or in this one."""
     command = LoadCommand(
         directory=bundle.directory,
@@ -160,9 +160,9 @@ def _engine_core(
     )
     if settings.runtime.isolation == "process":
         name = full_name(bundle.manifest.name, bundle.manifest.version)
-        hosted = ProcessCore(command, name=name, module="dragoman_service.worker", metrics=metrics, limits=limits)
+        hosted = WorkerSupervisor(command, name=name, module="dragoman_service.worker", metrics=metrics, limits=limits)
         return hosted, hosted.process.loaded
-    model, loaded = load_network(command)
+    model, loaded = load_step_model(command)
     core = Worker(
         model,
         clock=clock,
@@ -404,7 +404,7 @@ async def serve(settings: Settings, log_stream: LogStream) -> bool:
     """
     drain, stop = _events_of_signals(drain_timeout_s=settings.grpc.drain_timeout_s)
     if shorten_slices():  # of this thread and all that are started from here on, but for those that decode
-        settings = settings.model_copy(update={"scheduling": settings.scheduling.beside_short_slices()})
+        settings = settings.model_copy(update={"scheduling": settings.scheduling.with_short_slices()})
     pool = started_pool(num_cores() + _MORE_THREADS_THAN_CORES, name="text", is_awaited=False)
     asyncio.get_running_loop().set_default_executor(pool)
     metrics = Metrics(CollectorRegistry())

@@ -167,7 +167,7 @@ class Degeneration:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GuardReport:
+class DegenerationReport:
     """What the guard found in the best hypothesis of a segment and did about it."""
 
     found: tuple[Degeneration, ...]
@@ -193,7 +193,7 @@ class SegmentResult:
     timings: StageTimings
     """`text_s` is zero here."""
 
-    guard: GuardReport | None = None
+    guard: DegenerationReport | None = None
     """None: the guard was off, or found nothing."""
 
 

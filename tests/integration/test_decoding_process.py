@@ -30,7 +30,7 @@ from dragoman_service.models.serving import SERVING_NAME
 from dragoman_service.runtimes.settings import RuntimeSettings
 from dragoman_service.threads import shorten_slices, slice_ns
 from dragoman_service.worker.messages import LoadCommand
-from dragoman_service.worker.supervisor import DecodingProcess
+from dragoman_service.worker.supervisor import WorkerProcess
 from tests.integration.real_process import (
     CALL_S,
     CHECKOUT,
@@ -48,11 +48,11 @@ from tests.tiny_bundle import SENTENCES
 LOOK_EACH_S = 0.01
 DEADLINE_S = 1.0
 LOCAL = {"DRAGOMAN_RUNTIME__ISOLATION": "none"}
-ONE_THREAD = {"DRAGOMAN_SCHEDULING__NUM_DECODING_THREADS": "1"}
+ONE_THREAD = {"DRAGOMAN_SCHEDULING__NUM_WORKERS": "1"}
 WATCHFUL = {"DRAGOMAN_MODELS__POLL_INTERVAL_S": "0.05", "DRAGOMAN_MODELS__SETTLE_S": "0"}
 UNTOUCHED = {"DRAGOMAN_MODELS__POLL_INTERVAL_S": "0"}
-RESTARTS = "dragoman_decoding_process_restarts_total"
-RESIDENT_BYTES = "dragoman_decoding_process_resident_memory_bytes{"
+RESTARTS = "dragoman_worker_restarts_total"
+RESIDENT_BYTES = "dragoman_worker_resident_memory_bytes{"
 
 
 class Server:
@@ -172,7 +172,7 @@ def restarts(server: Server) -> float:
 
 
 def test_there_is_one_process_for_a_version_whatever_the_number_of_decoding_threads(tiny_models: Path) -> None:
-    with ready_server(tiny_models, DRAGOMAN_SCHEDULING__NUM_DECODING_THREADS="3") as server:
+    with ready_server(tiny_models, DRAGOMAN_SCHEDULING__NUM_WORKERS="3") as server:
         assert code_name(server.call(*SENTENCES)) == "OK"
 
         assert len(server.children()) == 2
@@ -230,14 +230,14 @@ def test_without_isolation_there_are_no_metrics_of_a_process(tiny_model: Path) -
         assert code_name(server.call("A man.")) == "OK"
 
         assert server.sample(RESIDENT_BYTES) == 0
-        assert server.sample("dragoman_decoding_process_cpu_seconds_total") == 0
+        assert server.sample("dragoman_worker_cpu_seconds_total") == 0
 
 
 def test_what_the_process_takes_is_exposed(server: Server) -> None:
     assert code_name(server.call(*SENTENCES)) == "OK"
 
     assert server.sample(RESIDENT_BYTES) > 1 << 20
-    assert server.sample("dragoman_decoding_process_cpu_seconds_total") > 0
+    assert server.sample("dragoman_worker_cpu_seconds_total") > 0
     assert server.sample("dragoman_kv_cache_bytes{") > 0
     assert restarts(server) == 0
 
@@ -265,13 +265,13 @@ def test_a_stopped_process_is_killed_and_started_again_though_it_never_goes_on(t
         assert code_name(server.call("A man.")) == "OK"
 
         assert is_gone(stopped)
-        assert server.sample('dragoman_decoding_process_failures_total{cause="no_step"}') == restarts(server) == 1
-        assert server.sample('dragoman_decoding_process_failures_total{cause="ended"}') == 0
+        assert server.sample('dragoman_worker_failures_total{cause="no_step"}') == restarts(server) == 1
+        assert server.sample('dragoman_worker_failures_total{cause="ended"}') == 0
         assert server.sample("dragoman_batch_live_segments") == 0
 
 
 def test_of_several_engines_one_that_is_killed_costs_its_own_calls_only(tiny_model: Path) -> None:
-    with ready_server(tiny_model, DRAGOMAN_RUNTIME__NUM_ENGINES="2") as server:
+    with ready_server(tiny_model, DRAGOMAN_RUNTIME__NUM_REPLICAS="2") as server:
         children = server.children()
         assert len(children) == 2
         assert all(server.sample(f'{RESIDENT_BYTES}engine="{engine}"') > 1 << 20 for engine in range(2))
@@ -292,7 +292,7 @@ def test_of_several_engines_one_that_is_killed_costs_its_own_calls_only(tiny_mod
 def test_a_process_that_is_killed_while_idle_fails_no_call(server: Server) -> None:
     for number in (1, 2):
         os.kill(server.child(), signal.SIGKILL)
-        server.running.wait_for("decoding process ended", timeout_s=STOP_S)
+        server.running.wait_for("worker process exited", timeout_s=STOP_S)
 
         assert code_name(server.call(*SENTENCES)) == "OK"
         assert restarts(server) == number
@@ -301,9 +301,9 @@ def test_a_process_that_is_killed_while_idle_fails_no_call(server: Server) -> No
 
 
 def test_calls_that_come_while_a_process_is_started_again_wait_for_it(tiny_model: Path) -> None:
-    with ready_server(tiny_model, DRAGOMAN_SCHEDULING__NUM_DECODING_THREADS="3") as server:
+    with ready_server(tiny_model, DRAGOMAN_SCHEDULING__NUM_WORKERS="3") as server:
         os.kill(server.child(), signal.SIGKILL)
-        server.running.wait_for("decoding process ended", timeout_s=STOP_S)
+        server.running.wait_for("worker process exited", timeout_s=STOP_S)
 
         calls = [server.call(*SENTENCES) for _ in range(8)]
 
@@ -321,7 +321,7 @@ def test_without_its_bundle_it_is_not_started_again_which_is_seen_and_with_it_th
     with ready_server(models, **UNTOUCHED) as server:
         bundle.rename(hidden)
         os.kill(server.child(), signal.SIGKILL)
-        server.running.wait_for("decoding process ended", timeout_s=STOP_S)
+        server.running.wait_for("worker process exited", timeout_s=STOP_S)
 
         assert [code_name(server.call("A man.")) for _ in range(2)] == ["INTERNAL"] * 2
         assert server.sample(RESIDENT_BYTES) == 0
@@ -357,7 +357,7 @@ def test_a_signal_to_all_processes_drains(server: Server, number: signal.Signals
     assert code_name(call) == "OK"
     assert server.running.wait(timeout_s=STOP_S) == 0
     assert is_gone(child)
-    assert [word in server.running.log for word in ("stopped", "Traceback", "decoding process ended")] == [
+    assert [word in server.running.log for word in ("stopped", "Traceback", "worker process exited")] == [
         True,
         False,
         False,
@@ -499,7 +499,7 @@ def test_the_process_of_a_replaced_version_is_gone_and_the_new_one_has_its_own(
         assert server.child() != replaced
         assert server.call("A man.", model="tiny").result().model_version == "2"
         assert restarts(server) == 0
-        assert "decoding process ended" not in server.running.log
+        assert "worker process exited" not in server.running.log
 
 
 @pytest.mark.slow
@@ -564,7 +564,7 @@ def test_a_process_of_other_files_than_the_server_s_says_that_it_must_be_restart
     )
 
     with pytest.raises(EngineError, match="restart the server"):
-        DecodingProcess(command, name="tiny/1", module="dragoman_service.worker", on_end=lambda _: None)
+        WorkerProcess(command, name="tiny/1", module="dragoman_service.worker", on_end=lambda _: None)
 
 
 def test_a_deadline_that_passes_in_the_middle_of_decoding_frees_the_batch(server: Server) -> None:

@@ -74,7 +74,7 @@ async def test_one_caller_cannot_keep_others_out_of_the_queue(tiny_model: Path) 
 
 
 async def test_no_options_make_one_request_as_much_work_as_the_queue_holds(tiny_model: Path) -> None:
-    small = {"limits__max_request_work_tokens": 4_000, "scheduling__max_queue_work_tokens": 8_000}
+    small = {"limits__max_request_decode_cost": 4_000, "scheduling__max_queue_decode_cost": 8_000}
     async with (
         running_server(tiny_model, **small, scheduling__max_batch_segments=1) as server,
         Cable(server.port, from_address=OTHER_HOST) as cable,

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dragoman_service.bundle.files import open_bundle
-from dragoman_service.datatypes import DegenerationKind, GuardReport, SearchConfig, Segment
+from dragoman_service.datatypes import DegenerationKind, DegenerationReport, SearchConfig, Segment
 from dragoman_service.decoding.degeneration import EndedSegment, Verdict, judge
 from dragoman_service.decoding.running_batch import RunningBatch
 from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
@@ -59,7 +59,7 @@ def test_a_loop_of_the_unguarded_search_is_found_and_replaced(
     guarded = _decode(model, source_ids, repetition_guard=True)
 
     assert DegenerationKind.REPETITION in {defect.kind for defect in _verdict(source_ids, unguarded).defects}
-    assert isinstance(guarded.guard, GuardReport)
+    assert isinstance(guarded.guard, DegenerationReport)
     assert guarded.guard.is_replaced
     assert _verdict(source_ids, guarded).severity < _verdict(source_ids, unguarded).severity
 

@@ -161,7 +161,7 @@ def test_every_admitted_segment_is_served_while_interactive_ones_keep_coming(
     arrivals: list[tuple[str, int, Priority, int]], max_segments: int
 ) -> None:
     queue = AdmissionQueue(
-        SchedulingSettings(max_queue_segments=10**6, max_queue_work_tokens=10**9, max_bulk_wait_s=PATIENCE_S)
+        SchedulingSettings(max_queue_segments=10**6, max_queue_decode_cost=10**9, max_bulk_wait_s=PATIENCE_S)
     )
     left = {
         make_pending(caller, work, priority=priority, num_words=num_words)
@@ -186,7 +186,7 @@ def test_similar_lengths_pass_those_only_that_are_looked_at_with_them(
     arrivals: list[tuple[str, int]], max_segments: int
 ) -> None:
     queue = AdmissionQueue(
-        SchedulingSettings(max_queue_segments=10**6, max_queue_work_tokens=10**9, max_bulk_wait_s=PATIENCE_S)
+        SchedulingSettings(max_queue_segments=10**6, max_queue_decode_cost=10**9, max_bulk_wait_s=PATIENCE_S)
     )
     for caller, work in arrivals:
         queue.add([make_pending(caller, work, num_words=work)])

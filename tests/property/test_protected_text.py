@@ -34,7 +34,7 @@ _ANY_SIZE = TranslationLimits(
     max_request_characters=10**6,
     max_request_sentences=10**6,
     max_request_source_tokens=10**7,
-    max_request_work_tokens=10**9,
+    max_request_decode_cost=10**9,
 )
 
 

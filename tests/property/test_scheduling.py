@@ -87,7 +87,7 @@ class BoundedQueue:
         self.queue = AdmissionQueue(
             SchedulingSettings(
                 max_queue_segments=self.MAX_SEGMENTS,
-                max_queue_work_tokens=self.MAX_WORK,
+                max_queue_decode_cost=self.MAX_WORK,
                 max_bulk_wait_s=1.0,
                 max_caller_queue_share=self.MAX_SHARE,
             )

@@ -144,10 +144,10 @@ def test_a_default_timeout_above_the_maximum_is_rejected() -> None:
     [
         ("max_request_sentences", "max_queue_segments", 21, r"max_queue_segments \* .*_share, which is 21 \* 0.5"),
         (
-            "max_request_work_tokens",
-            "max_queue_work_tokens",
+            "max_request_decode_cost",
+            "max_queue_decode_cost",
             20,
-            r"max_queue_work_tokens \* .*_share, which is 20 \* 0.5",
+            r"max_queue_decode_cost \* .*_share, which is 20 \* 0.5",
         ),
     ],
 )
@@ -161,7 +161,7 @@ def test_a_request_within_the_limits_must_fit_into_an_empty_queue(
 
 
 def test_every_setting_has_a_variable_that_sets_it() -> None:
-    settings = load_settings(environment={"DRAGOMAN_RUNTIME__NUM_ENGINES": "2"})
+    settings = load_settings(environment={"DRAGOMAN_RUNTIME__NUM_REPLICAS": "2"})
 
     assert settings.runtime.num_replicas == 2
 

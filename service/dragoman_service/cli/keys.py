@@ -33,7 +33,7 @@ def add_parser(commands: Any) -> None:
     )
     new.add_argument("--requests-per-s", type=float, metavar="N", help="limit of calls; without it: none")
     new.add_argument("--tokens-per-min", type=float, metavar="N", help="limit of source tokens; without it: none")
-    new.add_argument("--work-tokens-per-min", type=float, metavar="N", help="limit of work tokens; without it: none")
+    new.add_argument("--decode-cost-per-min", type=float, metavar="N", help="limit of work tokens; without it: none")
     new.set_defaults(run=_new)
     check = actions.add_parser("check", help="say whether a callers file is good")
     check.add_argument("file", type=Path)
@@ -56,7 +56,7 @@ def entry(name: str, permissions: str, *, key: str, **limits: float | None) -> s
 
 def _new(arguments: argparse.Namespace) -> int:
     key = new_key()
-    limits = {limit: getattr(arguments, limit) for limit in ("requests_per_s", "tokens_per_min", "work_tokens_per_min")}
+    limits = {limit: getattr(arguments, limit) for limit in ("requests_per_s", "tokens_per_min", "decode_cost_per_min")}
     try:
         text = entry(arguments.name, arguments.permissions, key=key, **limits)
     except ValueError as error:

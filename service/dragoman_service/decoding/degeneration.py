@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dragoman_service.datatypes import Degeneration, DegenerationKind, GuardReport, Hypothesis, SearchConfig, Segment
+from dragoman_service.datatypes import Degeneration, DegenerationKind, DegenerationReport, Hypothesis, SearchConfig, Segment
 from dragoman_service.decoding.constraints import SearchPlan
 
 _MIN_REPEATS = (5, 4, 3, 3, 3, 3, 3, 3)
@@ -71,7 +71,7 @@ def is_looping(source_ids: Sequence[int], target_ids: Sequence[int]) -> bool:
     return any(_ends_in_loop(ids, size, num) for size, num in enumerate(_loop_limits(source_ids), 1))
 
 
-def plan_second_search(
+def plan_redecode(
     search: SearchConfig, source_ids: tuple[int, ...], defects: Sequence[Degeneration]
 ) -> SearchPlan:
     """Return how to search once more for a target without these defects; stricter limits of the caller stay."""
@@ -93,7 +93,7 @@ def plan_second_search(
     )
 
 
-def is_second_better(first: tuple[Hypothesis, Verdict], second: tuple[Hypothesis, Verdict]) -> bool:
+def is_redecode_better(first: tuple[Hypothesis, Verdict], second: tuple[Hypothesis, Verdict]) -> bool:
     """Return whether the best target of the second search is better: fewer or lesser defects, or a higher score.
 
     A copy is only replaced by a target that the model finds likely.
@@ -194,7 +194,7 @@ def _shortest_target(source_ids: Sequence[int]) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SearchEnd:
+class SearchOutcome:
     """How one search of a segment ended."""
 
     hypotheses: tuple[Hypothesis, ...]
@@ -216,23 +216,23 @@ class EndedSegment:
     num_steps: int
     """Decoder steps it took part in, those of a second search included."""
 
-    guard: GuardReport | None = None
+    guard: DegenerationReport | None = None
     """Report of the repetition guard; None if it was off or found nothing."""
 
 
-class SecondSearches:
+class Redecoder:
     """The second searches of one running batch; segments are named by their ids."""
 
     def __init__(self, *, eos_id: int) -> None:
         """Begin without any."""
         self._eos_id = eos_id
-        self._firsts: dict[int, tuple[SearchEnd, Verdict]] = {}
+        self._firsts: dict[int, tuple[SearchOutcome, Verdict]] = {}
 
     def is_looping(self, segment: Segment, best_ids: list[int]) -> bool:
         """Return whether a first search can be ended because its best live hypothesis loops."""
         return is_looping(self._source(segment), best_ids[len(segment.search.target_prefix) :])
 
-    def settle(self, segment_id: int, segment: Segment, end: SearchEnd) -> EndedSegment | SearchPlan:
+    def settle(self, segment_id: int, segment: Segment, end: SearchOutcome) -> EndedSegment | SearchPlan:
         """Return the result of a segment after one of its searches has ended, or how to search it once more."""
         if segment_id in self._firsts:
             first, verdict = self._firsts.pop(segment_id)
@@ -245,7 +245,7 @@ class SecondSearches:
             )
             if verdict.defects:
                 self._firsts[segment_id] = end, verdict
-                return plan_second_search(segment.search, self._source(segment), verdict.defects)
+                return plan_redecode(segment.search, self._source(segment), verdict.defects)
         return EndedSegment(segment_id=segment_id, hypotheses=end.hypotheses, num_steps=end.num_steps)
 
     def forget(self, segment_id: int) -> None:
@@ -253,7 +253,7 @@ class SecondSearches:
         self._firsts.pop(segment_id, None)
 
     def _choose(
-        self, segment_id: int, segment: Segment, judged: tuple[SearchEnd, Verdict], second: SearchEnd
+        self, segment_id: int, segment: Segment, judged: tuple[SearchOutcome, Verdict], second: SearchOutcome
     ) -> EndedSegment:
         """Return the better of two results; the first if the second search found nothing."""
         first, found = judged
@@ -261,13 +261,13 @@ class SecondSearches:
         is_replaced = False
         if second.hypotheses:
             new = second.hypotheses[0], self._judge(segment, second.hypotheses[0])
-            is_replaced = is_second_better((best, verdict), new)
+            is_replaced = is_redecode_better((best, verdict), new)
             verdict = new[1] if is_replaced else verdict
         return EndedSegment(
             segment_id=segment_id,
             hypotheses=(second if is_replaced else first).hypotheses,
             num_steps=first.num_steps + second.num_steps,
-            guard=GuardReport(found=found.defects, remaining=verdict.defects, is_replaced=is_replaced),
+            guard=DegenerationReport(found=found.defects, remaining=verdict.defects, is_replaced=is_replaced),
         )
 
     def _judge(self, segment: Segment, hypothesis: Hypothesis) -> Verdict:

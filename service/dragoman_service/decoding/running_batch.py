@@ -17,7 +17,7 @@ from dragoman_service.decoding.beam_search import (
 )
 from dragoman_service.decoding.beam_state import BeamState, indices_without
 from dragoman_service.decoding.constraints import CandidateRules, SearchPlan, TargetRules
-from dragoman_service.decoding.degeneration import EndedSegment, SearchEnd, SecondSearches
+from dragoman_service.decoding.degeneration import EndedSegment, SearchOutcome, Redecoder
 from dragoman_service.decoding.step_model import EncodedSource, ModelLimits, StepModel, VocabularySpec
 
 _MAX_ALPHA = 10.0  # beyond any use; keeps penalties finite at any length
@@ -151,7 +151,7 @@ class RunningBatch:
         self._searching = self._batch if isinstance(self._batch, SearchingBatch) else None
         self._rules = CandidateRules(self._vocabulary)
         self._state = BeamState.starting([], bos_id=self._vocabulary.bos_id)
-        self._second_searches = SecondSearches(eos_id=self._vocabulary.eos_id)
+        self._second_searches = Redecoder(eos_id=self._vocabulary.eos_id)
         self._segments: dict[int, Segment] = {}  # by id
         self._ids: list[int] = []
         self._next_id = 0
@@ -260,7 +260,7 @@ class RunningBatch:
             return ended, again
         for index in sorted({*is_over, *looping}):
             segment_id = self._ids[index]
-            end = SearchEnd(
+            end = SearchOutcome(
                 hypotheses=conclude(state, index, eos_id=self._vocabulary.eos_id),
                 num_steps=int(state.lengths[index]),
                 looping_ids=() if index in is_over else tuple(looping[index]),

@@ -129,7 +129,7 @@ class SegmentQueue(Protocol):
     def reject_early(self, num_characters: int, search: SearchConfig, context: RequestContext) -> None:
         """Reject a request of so many characters if there is no point in looking at its texts; else do nothing."""
 
-    def expected_work(self, segments: Sequence[Segment]) -> int:
+    def expected_decode_cost(self, segments: Sequence[Segment]) -> int:
         """Return how many work tokens segments are expected to need."""
 
     def submit(self, segments: Sequence[Segment], context: RequestContext, *, num_characters: int = 0) -> Futures:
@@ -325,8 +325,8 @@ class ModelMetrics:
             (metrics.kv_cache_bytes, key),
         ]
         for engine, process_bytes in enumerate(parts.process_bytes):
-            metrics.decoding_process_memory_bytes.labels(*key, str(engine)).set_function(process_bytes)
-            shown.append((metrics.decoding_process_memory_bytes, (*key, str(engine))))
+            metrics.worker_memory_bytes.labels(*key, str(engine)).set_function(process_bytes)
+            shown.append((metrics.worker_memory_bytes, (*key, str(engine))))
         self._shown[key] = shown
 
     def hide_parts(self, name: str, version: str) -> None:

@@ -88,12 +88,12 @@ class Row(Generic[_Metric]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EngineSizes:
+class SchedulerStats:
     """How much waits for one model and runs: the values of the gauges with these names."""
 
     queue_segments: int
     queue_tokens: int
-    queue_work_tokens: int
+    queue_decode_cost: int
     batch_live_segments: int
     batch_live_rows: int
     result_cache_bytes: int
@@ -154,8 +154,8 @@ class Metrics:
     )
     queue_segments = _gauge("dragoman_queue_segments", "Segments that wait.")
     queue_tokens = _gauge("dragoman_queue_tokens", "Source tokens that wait.")
-    queue_work_tokens = _gauge(
-        "dragoman_queue_work_tokens",
+    queue_decode_cost = _gauge(
+        "dragoman_queue_decode_cost",
         "Expected work that waits: source tokens, and beam size times expected decoder steps.",
     )
     prediction_error_seconds = _histogram(
@@ -230,13 +230,13 @@ class Metrics:
         "Target tokens of the best hypothesis for each source token, of answered segments.",
         buckets=_RATIO_BUCKETS,
     )
-    guard_outcomes = _counter(
-        "dragoman_guard_outcomes",
+    redecodes = _counter(
+        "dragoman_redecodes",
         "Segments searched twice for a defect of the first result, by which of the two was returned.",
         ("outcome",),
     )
-    guard_defects = _counter(
-        "dragoman_guard_defects", "Defects that the guard found in first results, by kind.", ("kind",)
+    degenerations = _counter(
+        "dragoman_degenerations", "Defects that the guard found in first results, by kind.", ("kind",)
     )
 
     ready = _gauge("dragoman_ready", "1 while the server takes new requests.")
@@ -267,21 +267,21 @@ class Metrics:
         "New or changed glossaries that are invalid and ignored; the previous ones stay active.",
     )
     model_swaps = _counter("dragoman_model_swaps", "Changes of the default version of a model.", ("model",))
-    decoding_process_memory_bytes = _gauge(
-        "dragoman_decoding_process_resident_memory_bytes",
+    worker_memory_bytes = _gauge(
+        "dragoman_worker_resident_memory_bytes",
         "Resident memory of the process that decodes for an engine of a model, if it has one of its own; 0 if it has "
         "ended.",
-        ("model", "version", "engine"),
+        ("model", "version", "replica"),
     )
-    decoding_process_cpu_seconds = _counter(
-        "dragoman_decoding_process_cpu_seconds",
+    worker_cpu_seconds = _counter(
+        "dragoman_worker_cpu_seconds",
         "CPU time of the decoding processes, user and system; `process_cpu_seconds_total` does not include it.",
     )
-    decoding_process_restarts = _counter(
-        "dragoman_decoding_process_restarts", "Restarts of decoding processes that ended unexpectedly."
+    worker_restarts = _counter(
+        "dragoman_worker_restarts", "Restarts of decoding processes that ended unexpectedly."
     )
-    decoding_process_failures = _counter(
-        "dragoman_decoding_process_failures",
+    worker_failures = _counter(
+        "dragoman_worker_failures",
         "Decoding processes that ended unexpectedly, each once, by cause: ended (it crashed or was killed, also while "
         "it loaded); no_step, load_timeout (the server killed it: scheduling.max_step_s, models.load_timeout_s).",
         ("cause",),
@@ -343,21 +343,21 @@ class Metrics:
         """Register every row of the table."""
         self.registry = registry
         vars(self).update({attribute: row.register(registry) for attribute, row in self.TABLE.items()})
-        self._engines: dict[Callable[[], EngineSizes], None] = {}
-        for size in fields(EngineSizes):
+        self._schedulers: dict[Callable[[], SchedulerStats], None] = {}
+        for size in fields(SchedulerStats):
             getattr(self, size.name).set_function(partial(self._total_size, size.name))
         self.build_info.labels(_version("dragoman"), _version("onnxruntime", "onnxruntime-gpu")).set(1)
 
-    def add_engine(self, sizes: Callable[[], EngineSizes]) -> None:
+    def add_scheduler(self, sizes: Callable[[], SchedulerStats]) -> None:
         """Count one more model in the gauges of sizes, which ask it, in any thread, whenever they are read."""
-        self._engines[sizes] = None
+        self._schedulers[sizes] = None
 
-    def remove_engine(self, sizes: Callable[[], EngineSizes]) -> None:
+    def remove_scheduler(self, sizes: Callable[[], SchedulerStats]) -> None:
         """Count a model no more."""
-        self._engines.pop(sizes, None)
+        self._schedulers.pop(sizes, None)
 
     def _total_size(self, name: str) -> int:
-        return sum(getattr(sizes(), name) for sizes in tuple(self._engines))
+        return sum(getattr(sizes(), name) for sizes in tuple(self._schedulers))
 
 
 def observe_process(registry: CollectorRegistry) -> None:

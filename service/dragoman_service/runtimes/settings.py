@@ -68,7 +68,7 @@ class RuntimeSettings(BaseModel):
     """Memory that the decoding process of a model may allocate at most (RLIMIT_DATA of Linux): a graph that asks for
     more fails to load, and a batch that does gets an error. Unset: all there is, as what a model needs depends on its
     size, threads and batches, and a limit below that fails requests. A good one is half as much again as
-    `dragoman_decoding_process_resident_memory_bytes` under load, and 256 MiB. Isolation `process` on the CPU only: CUDA
+    `dragoman_worker_resident_memory_bytes` under load, and 256 MiB. Isolation `process` on the CPU only: CUDA
     reserves much more than it uses."""
 
     use_tf32: bool = False
@@ -99,7 +99,7 @@ class RuntimeSettings(BaseModel):
         """Index of the GPU, the first one of several, if a GPU is used."""
         return int(self.device.partition(":")[2] or 0)
 
-    def of_other_engines(self, device: str, precision: str) -> list[Self]:
+    def of_other_replicas(self, device: str, precision: str) -> list[Self]:
         """Return the settings of all engines but the first, which runs a precision on a device; GPUs follow its own."""
         indices = range(self.device_index + 1, self.device_index + self.num_replicas)
         devices = [f"cuda:{index}" if device == "cuda" else device for index in indices]

@@ -98,12 +98,12 @@ class RateLimiter:
         begun goes on.
         """
         tokens_per_min = limits.tokens_per_min if limits else self._known_limit(caller, _TOKENS_PER_MIN)
-        work_per_min = limits.work_tokens_per_min if limits else self._known_limit(caller, _WORK_PER_MIN)
+        work_per_min = limits.decode_cost_per_min if limits else self._known_limit(caller, _WORK_PER_MIN)
         charges = []
         if tokens_per_min is not None:
             charges.append(Charge(caller=caller, unit=_TOKENS_PER_MIN, limit=tokens_per_min, amount=num_tokens))
-        if work_per_min is not None and work is not None and (num_work_tokens := work()):
-            charges.append(Charge(caller=caller, unit=_WORK_PER_MIN, limit=work_per_min, amount=num_work_tokens))
+        if work_per_min is not None and work is not None and (decode_cost := work()):
+            charges.append(Charge(caller=caller, unit=_WORK_PER_MIN, limit=work_per_min, amount=decode_cost))
         return self._take(*charges)
 
     def give_back(self, charges: Iterable[Charge]) -> None:

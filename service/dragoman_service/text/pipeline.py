@@ -13,7 +13,7 @@ from dragoman_service.datatypes import (
     AlignmentLink,
     CrossAttention,
     DegenerationKind,
-    GuardReport,
+    DegenerationReport,
     Hypothesis,
     SearchConfig,
     Segment,
@@ -80,7 +80,7 @@ def sentence_warnings(
             yield TranslationWarning(kind=kind, message=place + message, sentence_index=sentence_index)
 
 
-def _findings(report: GuardReport | None) -> Iterator[tuple[WarningKind, str]]:
+def _findings(report: DegenerationReport | None) -> Iterator[tuple[WarningKind, str]]:
     """Yield one message for each kind of defect, whether found at first or only after decoding again."""
     if report is None:
         return

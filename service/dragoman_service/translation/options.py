@@ -35,7 +35,7 @@ from dragoman_service.request import (
     TranslationOptions,
     TranslationRequest,
 )
-from dragoman_service.scheduling.latency_model import most_work
+from dragoman_service.scheduling.latency_model import max_decode_cost
 from dragoman_service.text.planning import TextModel
 
 MAX_ALIGNED_TOKENS = 8192
@@ -76,7 +76,7 @@ class TranslationLimits(BaseModel):
     max_request_source_tokens: int = Field(default=65_536, ge=1)
     """Most source tokens of all texts of a request together, EOS of each sentence counted."""
 
-    max_request_work_tokens: int = Field(default=2_162_688, ge=1)
+    max_request_decode_cost: int = Field(default=2_162_688, ge=1)
     """Most work of all texts of a request together: for each sentence its source tokens and its beam size times the
     decoder steps, taken as two for each source token, or as many as `min_target_tokens` or a prefix force. The default
     is what the most source tokens need with the widest beam."""
@@ -247,10 +247,10 @@ class TextBudget:
         """Count segments; InvalidFieldError if there are too many, or too much work or attention in all."""
         self._num_segments += len(segments)
         self._num_tokens += num_source_tokens(segments)
-        self._work += most_work(segments)
+        self._work += max_decode_cost(segments)
         self._check("sentences", self._num_segments, self._limits.max_request_sentences)
         self._check("source tokens", self._num_tokens, self._limits.max_request_source_tokens)
-        self._check("work tokens (beam size times decoder steps)", self._work, self._limits.max_request_work_tokens)
+        self._check("work tokens (beam size times decoder steps)", self._work, self._limits.max_request_decode_cost)
         num_hypotheses = max((segment.search.num_hypotheses for segment in segments), default=1)
         for name, limit in _attention_limits(self._options).items():
             if self._num_tokens * num_hypotheses > limit:

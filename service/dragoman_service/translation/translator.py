@@ -426,7 +426,7 @@ class Translator:
         """Queue all segments or none, and charge their tokens and work to the caller."""
         if not segments:
             return ()
-        work = partial(model.engine.expected_work, segments)
+        work = partial(model.engine.expected_decode_cost, segments)
         give_back = await self._take(context, num_source_tokens(segments), work)
         try:
             return model.engine.submit(segments, context, num_characters=num_characters)

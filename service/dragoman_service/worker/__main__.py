@@ -33,7 +33,7 @@ from dragoman_service.worker.worker import Worker
 _OTHER_FILES = "the installed service is not the one that the server was started from: restart the server"
 
 
-def load_network(command: LoadCommand) -> tuple[OnnxStepModel | NativeStepModel, Loaded]:
+def load_step_model(command: LoadCommand) -> tuple[OnnxStepModel | NativeStepModel, Loaded]:
     """Load the network of a bundle; raises as `open_bundle` and `open_step_model`."""
     bundle = open_bundle(command.directory, checked_files=command.checked_files)
     settings = RuntimeSettings.model_validate(command.settings)
@@ -93,7 +93,7 @@ def _serve(control: "Connection[Any, Any]") -> None:
         limit = RuntimeSettings.model_validate(command.settings).memory_limit_bytes
         if limit is not None:
             resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-        model, loaded = load_network(command)
+        model, loaded = load_step_model(command)
     except Exception as error:  # noqa: BLE001 - told to the server, whatever was raised
         is_ours = isinstance(error, DragomanError)
         control.send(LoadFailed(error=error if is_ours else EngineError(f"{type(error).__name__}: {error}")))

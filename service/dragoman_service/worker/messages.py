@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from dragoman_service.bundle.files import CheckedFile
-from dragoman_service.datatypes import GuardReport, Hypothesis, SamplingConfig, SearchConfig, Segment
+from dragoman_service.datatypes import DegenerationReport, Hypothesis, SamplingConfig, SearchConfig, Segment
 from dragoman_service.decoding.degeneration import EndedSegment
 from dragoman_service.decoding.running_batch import BatchLoad
 from dragoman_service.decoding.step_model import CacheMemory
@@ -128,7 +128,7 @@ class BatchStepOutput:
         """Work tokens done: source tokens encoded, and rows that took a step."""
         return self.num_encoded_tokens + self.num_rows * (1 + len(self.earlier_steps_s))
 
-    def take_in(self, earlier: "BatchStepOutput") -> bool:
+    def merge(self, earlier: "BatchStepOutput") -> bool:
         """Tell of the steps of an output before this one as well; return False if more than such steps happened.
 
         `earlier` has no segments that ended, were late or lost; it is not used any more if this returns True.
@@ -206,7 +206,7 @@ class Connect:
 _PICKLED = (
     *(LoadCommand, CheckedFile, Loaded, LoadFailed, Connect),
     *(BatchCommand, NewSegment, WaitingSource, Segment, SearchConfig, SamplingConfig),
-    *(BatchReport, BatchStepOutput, BatchLoad, EndedSegment, Hypothesis, GuardReport),
+    *(BatchReport, BatchStepOutput, BatchLoad, EndedSegment, Hypothesis, DegenerationReport),
 )
 """Messages, and what they are made of."""
 

@@ -44,7 +44,7 @@ class LoadLimits:
     """Set once the server ends."""
 
 
-class DecodingProcess:
+class WorkerProcess:
     """A process that has loaded a network; any thread may use it."""
 
     def __init__(
@@ -53,7 +53,7 @@ class DecodingProcess:
         *,
         name: str,
         module: str,
-        on_end: Callable[["DecodingProcess"], None],
+        on_end: Callable[["WorkerProcess"], None],
         on_failure: Callable[[str], None] = lambda _: None,
         limits: LoadLimits | None = None,
     ) -> None:
@@ -129,11 +129,11 @@ class DecodingProcess:
 
     def kill(self, cause: str) -> None:
         """End it at once, as what it runs does not end by itself; `cause` is a label of the metric."""
-        log.error("decoding process killed", extra={"model": self._name, "pid": self.pid, "cause": cause})
-        self.note_failure(cause)
+        log.error("worker process killed", extra={"model": self._name, "pid": self.pid, "cause": cause})
+        self.record_failure(cause)
         self._process.kill()
 
-    def note_failure(self, cause: str = "ended") -> None:
+    def record_failure(self, cause: str = "ended") -> None:
         """Count it as failed, unless it is counted or was closed."""
         with self._lock:
             is_news = not (self._has_failed or self._is_closed)
@@ -182,32 +182,32 @@ class DecodingProcess:
                     case LoadFailed(error=error):
                         raise error
                     case logging.LogRecord() as record:
-                        log_here(record)
+                        log_record(record)
         except (EOFError, OSError) as error:
-            self.note_failure()
+            self.record_failure()
             code = self._process.wait()
-            raise EngineError(f"the decoding process ended with {code} before it had loaded the network") from error
+            raise EngineError(f"the worker process exited with {code} before it had loaded the network") from error
 
     def _follow(self) -> None:
         """Log what it logs, until it ends."""
         with contextlib.suppress(EOFError, OSError):
             while True:
-                log_here(self._control.recv())
+                log_record(self._control.recv())
         if self._is_closed:
             return
-        self.note_failure()
+        self.record_failure()
         code = self._process.wait()
-        log.error("decoding process ended", extra={"model": self._name, "pid": self.pid, "exit_code": code})
+        log.error("worker process exited", extra={"model": self._name, "pid": self.pid, "exit_code": code})
         self._on_end(self)
 
 
-class ProcessCore:
+class WorkerSupervisor:
     """An engine core in a process of its own, which is started again whenever it has ended; any thread may use it."""
 
     def __init__(
         self, command: LoadCommand, *, name: str, module: str, metrics: Metrics, limits: LoadLimits | None = None
     ) -> None:
-        """Start the process and wait until it has loaded the network; arguments and errors as `DecodingProcess`."""
+        """Start the process and wait until it has loaded the network; arguments and errors as `WorkerProcess`."""
         self._command = command
         self._limits = limits
         self._name = name
@@ -239,7 +239,7 @@ class ProcessCore:
         return True
 
     def check_load(self) -> None:
-        """Raise as `DecodingProcess.check_load`."""
+        """Raise as `WorkerProcess.check_load`."""
         self.process.check_load()
 
     def close(self, timeout_s: float = _END_TIMEOUT_S) -> None:  # noqa: ARG002 - a process ends when it is told to
@@ -248,37 +248,37 @@ class ProcessCore:
             self._is_closed = True
             self.process.close()
 
-    def _started(self) -> DecodingProcess:
-        return DecodingProcess(
+    def _started(self) -> WorkerProcess:
+        return WorkerProcess(
             self._command,
             name=self._name,
             module=self._module,
             on_end=self._ended,
-            on_failure=lambda cause: self._metrics.decoding_process_failures.labels(cause).inc(),
+            on_failure=lambda cause: self._metrics.worker_failures.labels(cause).inc(),
             limits=self._limits,
         )
 
-    def _ended(self, process: DecodingProcess) -> None:
+    def _ended(self, process: WorkerProcess) -> None:
         with self._lock:
             if process is not self.process or self._is_closed or process.age_s < _SOUND_AGE_S:
                 return
             try:
                 self._restart()
             except EngineError:
-                log.exception("decoding process cannot be started again")
+                log.exception("worker process restart failed")
 
     def _restart(self) -> None:
-        self.process.note_failure()
+        self.process.record_failure()
         self.process.close()
         try:
             self.process = self._started()
         except DragomanError as error:
             raise EngineError(str(error)) from error
-        self._metrics.decoding_process_restarts.inc()
-        log.warning("decoding process started again", extra={"model": self._name, "pid": self.process.pid})
+        self._metrics.worker_restarts.inc()
+        log.warning("worker process restarted", extra={"model": self._name, "pid": self.process.pid})
 
 
-def log_here(record: logging.LogRecord) -> None:
+def log_record(record: logging.LogRecord) -> None:
     """Log a record of another process as if it had been made in this one."""
     logger = logging.getLogger(record.name)
     if logger.isEnabledFor(record.levelno):

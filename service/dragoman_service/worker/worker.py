@@ -158,7 +158,7 @@ class WorkerLoop:
             lower_priority(self._core.niceness)
             while (command := self._next_command()) is not None:
                 output = self._batch.run_step(command)
-                if self._outputs and output.take_in(self._outputs[-1]):
+                if self._outputs and output.merge(self._outputs[-1]):
                     self._outputs.pop()
                 self._outputs.append(output)
                 if self._is_due():

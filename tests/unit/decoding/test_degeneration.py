@@ -7,9 +7,9 @@ from dragoman_service.decoding.degeneration import (
     EndedSegment,
     Verdict,
     is_looping,
-    is_second_better,
+    is_redecode_better,
     judge,
-    plan_second_search,
+    plan_redecode,
 )
 from dragoman_service.decoding.running_batch import RunningBatch
 from tests.fakes import EOS, FIRST_WORD, FaultyToyModel, ToyModel, make_segment
@@ -143,53 +143,53 @@ def test_what_the_caller_forced_is_no_fault_of_the_model() -> None:
 
 
 def test_the_second_search_forbids_repeats() -> None:
-    assert plan_second_search(SearchConfig(repetition_guard=True), SOURCE, [LOOP]).search == SearchConfig(
+    assert plan_redecode(SearchConfig(repetition_guard=True), SOURCE, [LOOP]).search == SearchConfig(
         no_repeat_ngram_size=3
     )
 
 
 @pytest.mark.parametrize(("own", "expected"), [(0, 3), (1, 1), (2, 2), (3, 3), (8, 3)])
 def test_a_caller_s_stricter_limit_stays(own: int, expected: int) -> None:
-    plan = plan_second_search(SearchConfig(no_repeat_ngram_size=own), SOURCE, [LOOP])
+    plan = plan_redecode(SearchConfig(no_repeat_ngram_size=own), SOURCE, [LOOP])
 
     assert plan.search.no_repeat_ngram_size == expected
     assert plan.avoided_size == 0
 
 
 def test_the_second_search_keeps_away_from_a_copied_source() -> None:
-    plan = plan_second_search(SearchConfig(), SOURCE, [COPIED])
+    plan = plan_redecode(SearchConfig(), SOURCE, [COPIED])
 
     assert (plan.avoided_ids, plan.avoided_size) == (SOURCE, 4)
 
 
 def test_the_second_search_for_a_short_target_has_a_minimum_within_the_maximum() -> None:
-    assert plan_second_search(SearchConfig(), SOURCE, [SHORT]).search.min_target_tokens == 3
-    assert plan_second_search(SearchConfig(max_target_tokens=2), SOURCE, [SHORT]).search.min_target_tokens == 1
-    assert plan_second_search(SearchConfig(min_target_tokens=9), SOURCE, [SHORT]).search.min_target_tokens == 9
+    assert plan_redecode(SearchConfig(), SOURCE, [SHORT]).search.min_target_tokens == 3
+    assert plan_redecode(SearchConfig(max_target_tokens=2), SOURCE, [SHORT]).search.min_target_tokens == 1
+    assert plan_redecode(SearchConfig(min_target_tokens=9), SOURCE, [SHORT]).search.min_target_tokens == 9
 
 
 def test_fewer_defects_win_whatever_the_score() -> None:
     loop = make_hypothesis(-1.0, score=-0.1, is_finished=False), Verdict(defects=(LOOP,), severity=0.9)
     clean = make_hypothesis(-90.0, score=-9.0), CLEAN
 
-    assert is_second_better(loop, clean)
-    assert not is_second_better(loop, (clean[0], Verdict(defects=(LOOP, SHORT), severity=0.2)))
+    assert is_redecode_better(loop, clean)
+    assert not is_redecode_better(loop, (clean[0], Verdict(defects=(LOOP, SHORT), severity=0.2)))
 
 
 def test_lesser_defects_win_then_the_higher_score() -> None:
     first = make_hypothesis(-10.0, score=-1.0), Verdict(defects=(LOOP,), severity=0.5)
 
-    assert is_second_better(first, (first[0], replace(first[1], severity=0.3)))
-    assert not is_second_better(first, first)
-    assert is_second_better(first, (replace(first[0], score=-0.9), first[1]))
-    assert not is_second_better(first, (replace(first[0], score=-1.1), first[1]))
+    assert is_redecode_better(first, (first[0], replace(first[1], severity=0.3)))
+    assert not is_redecode_better(first, first)
+    assert is_redecode_better(first, (replace(first[0], score=-0.9), first[1]))
+    assert not is_redecode_better(first, (replace(first[0], score=-1.1), first[1]))
 
 
 def test_a_copy_is_replaced_only_by_something_likely() -> None:
     address = make_hypothesis(-0.5), Verdict(defects=(COPIED,), severity=1.0)
 
-    assert is_second_better(address, (make_hypothesis(-8.0), CLEAN))
-    assert not is_second_better(address, (make_hypothesis(-30.0), CLEAN))
+    assert is_redecode_better(address, (make_hypothesis(-8.0), CLEAN))
+    assert not is_redecode_better(address, (make_hypothesis(-30.0), CLEAN))
 
 
 def decode(*segments: Segment, model: ToyModel = MODEL) -> list[EndedSegment]:

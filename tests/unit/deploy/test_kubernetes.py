@@ -180,7 +180,7 @@ def test_a_secret_is_not_shipped(base: list[dict[str, Any]]) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "fault"),
     [
-        ("dragoman_queue_work_tokens", "dragoman_queue_works", "no metric of the server: dragoman_queue_works"),
+        ("dragoman_queue_decode_cost", "dragoman_queue_works", "no metric of the server: dragoman_queue_works"),
         ('namespace="dragoman"', 'namespace="other"', "queries look into ['other'], not into its own namespace"),
         (
             "dragoman_batch_live_segments",

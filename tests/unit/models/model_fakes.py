@@ -41,7 +41,7 @@ class FakeEngine:
     def reject_early(self, num_characters: int, search: SearchConfig, context: RequestContext) -> None:
         raise NotImplementedError
 
-    def expected_work(self, segments: Sequence[Segment]) -> int:
+    def expected_decode_cost(self, segments: Sequence[Segment]) -> int:
         raise NotImplementedError
 
     def submit(

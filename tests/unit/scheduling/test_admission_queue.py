@@ -18,7 +18,7 @@ def make_queue(max_segments: int = 10, max_work: int = 100, max_caller_share: fl
     return AdmissionQueue(
         SchedulingSettings(
             max_queue_segments=max_segments,
-            max_queue_work_tokens=max_work,
+            max_queue_decode_cost=max_work,
             max_bulk_wait_s=5.0,
             max_caller_queue_share=max_caller_share,
         )

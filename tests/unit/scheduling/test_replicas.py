@@ -10,7 +10,7 @@ from dragoman_service.datatypes import SearchConfig, SegmentResult
 from dragoman_service.errors import ConfigError, DrainingError, EngineError, OverloadedError
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.request import RequestContext
-from dragoman_service.scheduling.replicas import ReplicaScheduler, open_others
+from dragoman_service.scheduling.replicas import ReplicaScheduler, open_replicas
 from dragoman_service.scheduling.scheduler import Scheduler
 from dragoman_service.scheduling.settings import SchedulingSettings
 from dragoman_service.worker.worker import Worker
@@ -53,7 +53,7 @@ def engines() -> Iterator[Engines]:
 
 def works(engines: Engines) -> list[bool]:
     """Which of the engines have work."""
-    return [client.unanswered_work > 0 for client in engines.clients]
+    return [client.outstanding_cost > 0 for client in engines.clients]
 
 
 def test_requests_go_to_the_engine_with_the_least_work_as_a_whole(engines: Engines) -> None:
@@ -61,11 +61,11 @@ def test_requests_go_to_the_engine_with_the_least_work_as_a_whole(engines: Engin
 
     small, large = engines.submit(), engines.submit(2)
     assert works(engines) == [True, True]
-    before = [client.unanswered_work for client in engines.clients]
+    before = [client.outstanding_cost for client in engines.clients]
     assert before[1] == 2 * before[0]
     third = engines.submit()  # beside the small one
 
-    assert [client.unanswered_work for client in engines.clients] == [before[1], before[1]]
+    assert [client.outstanding_cost for client in engines.clients] == [before[1], before[1]]
     engines.open()
     results = [future.result(TIMEOUT_S) for future in (*small, *large, *third)]
     assert len({result.hypotheses[0].token_ids for result in results}) == 1
@@ -110,11 +110,11 @@ def test_all_engines_warm_up_drain_and_stop(engines: Engines) -> None:
 def test_of_engines_that_are_opened_all_are_there_or_none() -> None:
     first, second = cores = [ClosingCore(ToyModel()) for _ in range(2)]
 
-    assert open_others(first, []) == [first]
-    assert open_others(first, [lambda: second]) == cores
+    assert open_replicas(first, []) == [first]
+    assert open_replicas(first, [lambda: second]) == cores
     assert [core.is_closed for core in cores] == [False, False]
     with pytest.raises(ConfigError, match="GPU 2"):
-        open_others(first, [lambda: second, _broken])
+        open_replicas(first, [lambda: second, _broken])
     assert [core.is_closed for core in cores] == [True, True]
 
 
@@ -137,4 +137,4 @@ def test_a_request_is_rejected_if_the_least_loaded_engine_has_no_room(engines: E
     with pytest.raises(OverloadedError):
         engines.submit()
     engines.group.reject_early(10, SearchConfig(), RequestContext(caller="one"))  # which was rejected a moment ago
-    assert engines.group.expected_work([make_segment(7, 8)]) > 0
+    assert engines.group.expected_decode_cost([make_segment(7, 8)]) > 0

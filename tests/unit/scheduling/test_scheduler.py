@@ -214,8 +214,8 @@ def test_what_the_guard_did_is_answered_and_counted(benches: list[Bench]) -> Non
 
     assert guard is not None
     assert guard.is_replaced
-    assert bench.metric("dragoman_guard_outcomes_total", outcome="replaced") == 1
-    assert bench.metric("dragoman_guard_defects_total", kind="repetition") == 1
+    assert bench.metric("dragoman_redecodes_total", outcome="replaced") == 1
+    assert bench.metric("dragoman_degenerations_total", kind="repetition") == 1
 
 
 def test_a_warm_up_decodes_in_every_batch_and_is_neither_counted_nor_learned_from(benches: list[Bench]) -> None:
@@ -816,6 +816,6 @@ def test_the_queue_gauges_of_several_models_add_up() -> None:
         client.submit([make_segment(7)])
 
     assert metrics.registry.get_sample_value("dragoman_queue_segments") == 2
-    assert metrics.registry.get_sample_value("dragoman_queue_work_tokens") == 2 * (2 + 4 * 2)
+    assert metrics.registry.get_sample_value("dragoman_queue_decode_cost") == 2 * (2 + 4 * 2)
     for client in clients:
         client.stop()

@@ -275,7 +275,7 @@ def test_cpu_time_and_copies_of_a_process_are_counted() -> None:
         core.tell(ended(new.segment_id))
         future.result(TIMEOUT_S)
 
-        assert bench.metrics.registry.get_sample_value("dragoman_decoding_process_cpu_seconds_total") == 1.0
+        assert bench.metrics.registry.get_sample_value("dragoman_worker_cpu_seconds_total") == 1.0
         copied = partial(bench.metrics.registry.get_sample_value, "dragoman_device_copy_bytes_total")
         assert [copied({"direction": direction}) for direction in ("to_device", "to_host")] == [60, 8]
 

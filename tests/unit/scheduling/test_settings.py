@@ -26,8 +26,8 @@ def test_a_number_of_threads_that_is_set_holds_on_every_device(device: str) -> N
 def test_without_short_slices_of_others_decoding_has_a_lower_priority_unless_told() -> None:
     unset, told = SchedulingSettings(), SchedulingSettings(decoding_niceness=7)
 
-    assert (unset.niceness, unset.beside_short_slices().niceness) == (15, 0)
-    assert (told.niceness, told.beside_short_slices().niceness) == (7, 7)
+    assert (unset.niceness, unset.with_short_slices().niceness) == (15, 0)
+    assert (told.niceness, told.with_short_slices().niceness) == (7, 7)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from tests.captured_logs import capture_logs
 from tests.fakes import ManualClock, SharedBuckets
 
 SHOP = Caller(
-    name="shop", certificates=("shop",), permissions=frozenset(Permission), tokens_per_min=60, work_tokens_per_min=600
+    name="shop", certificates=("shop",), permissions=frozenset(Permission), tokens_per_min=60, decode_cost_per_min=600
 )
 TIMEOUT_S = 0.01
 

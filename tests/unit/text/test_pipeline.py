@@ -8,7 +8,7 @@ import pytest
 from dragoman_service.datatypes import (
     Degeneration,
     DegenerationKind,
-    GuardReport,
+    DegenerationReport,
     SamplingConfig,
     SearchConfig,
     Span,
@@ -501,7 +501,7 @@ def test_a_result_without_the_attention_asked_for_is_an_error_of_the_server(opti
 
 def test_what_the_guard_found_is_a_warning_about_its_sentence() -> None:
     pipeline = _pipeline("Yes. No.")
-    report = GuardReport(
+    report = DegenerationReport(
         found=(Degeneration(kind=DegenerationKind.COPIED_SOURCE, detail="3 of 3 tokens"),),
         remaining=(),
         is_replaced=True,

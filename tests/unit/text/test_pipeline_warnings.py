@@ -3,7 +3,7 @@ import pytest
 from dragoman_service.datatypes import (
     Degeneration,
     DegenerationKind,
-    GuardReport,
+    DegenerationReport,
     SegmentResult,
     SentenceAlignment,
     Span,
@@ -20,7 +20,7 @@ LONG = Degeneration(kind=DegenerationKind.LENGTH_RATIO, detail="90 tokens for 4"
 
 
 def _result(*found: Degeneration, remaining: tuple[Degeneration, ...] = (), is_replaced: bool = True) -> SegmentResult:
-    report = GuardReport(found=found, remaining=remaining, is_replaced=is_replaced) if found else None
+    report = DegenerationReport(found=found, remaining=remaining, is_replaced=is_replaced) if found else None
     return SegmentResult(hypotheses=(make_hypothesis("a"),), num_steps=1, timings=StageTimings(), guard=report)
 
 

@@ -331,7 +331,7 @@ def test_of_a_document_each_sentence_has_the_limits_of_a_request() -> None:
 
 
 def test_forced_lengths_count_as_work() -> None:
-    limits = TranslationLimits(max_request_work_tokens=5 + 16 * 101)
+    limits = TranslationLimits(max_request_decode_cost=5 + 16 * 101)
     forced = SearchConfig(beam_size=16, min_target_tokens=100, max_target_tokens=200)
 
     _count([Segment(source_ids=(0,) * 5, search=forced)], TranslationOptions(), limits)

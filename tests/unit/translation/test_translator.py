@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from dragoman_service.datatypes import (
     Degeneration,
     DegenerationKind,
-    GuardReport,
+    DegenerationReport,
     Priority,
     Segment,
     SegmentResult,
@@ -259,7 +259,7 @@ async def test_an_alignment_is_returned_if_asked_for() -> None:
 async def test_what_the_guard_found_is_told_and_counted() -> None:
     registry = CollectorRegistry()
     loop = Degeneration(kind=DegenerationKind.REPETITION, detail="a loop")
-    report = GuardReport(found=(loop,), remaining=(loop,), is_replaced=False)
+    report = DegenerationReport(found=(loop,), remaining=(loop,), is_replaced=False)
     answer = replace(make_result(make_hypothesis("a")), guard=report)
 
     result = await _translator(FakeModel(FakeQueue(lambda _: answer)), metrics=Metrics(registry)).translate(

@@ -8,7 +8,7 @@ from multiprocessing import Pipe
 import pytest
 
 from dragoman_service.worker.__main__ import ConnectionHandler
-from dragoman_service.worker.supervisor import log_here
+from dragoman_service.worker.supervisor import log_record
 from tests.threaded_core import TIMEOUT_S
 
 NAME = "tests.runtime.there"
@@ -101,7 +101,7 @@ def test_a_connection_that_is_closed_fails_nobody_who_logs(monkeypatch: pytest.M
 def test_a_record_that_arrived_is_logged_as_if_it_were_made_here(caplog: pytest.LogCaptureFixture) -> None:
     logging.getLogger(NAME).setLevel(logging.INFO)
 
-    log_here(sent(make_record(logging.INFO, "loaded")))
+    log_record(sent(make_record(logging.INFO, "loaded")))
 
     assert caplog.record_tuples == [(NAME, logging.INFO, "loaded")]
 
@@ -109,6 +109,6 @@ def test_a_record_that_arrived_is_logged_as_if_it_were_made_here(caplog: pytest.
 def test_a_record_below_the_level_here_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     logging.getLogger(NAME).setLevel(logging.ERROR)
 
-    log_here(sent(make_record(logging.WARNING)))
+    log_record(sent(make_record(logging.WARNING)))
 
     assert not caplog.records

@@ -19,7 +19,7 @@ from dragoman_service.observability.metrics import Metrics
 from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
 from dragoman_service.runtimes.settings import RuntimeSettings
 from dragoman_service.worker.messages import LoadCommand, Loaded
-from dragoman_service.worker.supervisor import DecodingProcess, LoadLimits, ProcessCore
+from dragoman_service.worker.supervisor import WorkerProcess, LoadLimits, WorkerSupervisor
 from tests.fakes import GatedModel, ToyModel
 from tests.threaded_core import TIMEOUT_S, MortalCore, begin, decode, decode_here, joining
 from tests.tiny_bundle import build_tiny_bundle
@@ -47,7 +47,7 @@ class FakeProcess:
             raise BrokenPipeError
         return self._core.connect()
 
-    def note_failure(self) -> None:
+    def record_failure(self) -> None:
         """Count nothing."""
 
     def end(self) -> None:
@@ -65,7 +65,7 @@ def load_command(bundle: Bundle, settings: RuntimeSettings | None = None) -> Loa
     )
 
 
-class FakeStarts(ProcessCore):
+class FakeStarts(WorkerSupervisor):
     """Starts fakes, but for the times at which it must not work."""
 
     def __init__(self, bundle: Bundle, model: StepModel = ENDLESS) -> None:
@@ -77,18 +77,18 @@ class FakeStarts(ProcessCore):
 
     @property
     def num_restarts(self) -> float | None:
-        return self.registry.get_sample_value("dragoman_decoding_process_restarts_total")
+        return self.registry.get_sample_value("dragoman_worker_restarts_total")
 
     def end_by_itself(self, process: FakeProcess) -> None:
         """As the thread that follows a process does it."""
         process.end()
         begin(self._ended, process).result(TIMEOUT_S)
 
-    def _started(self) -> DecodingProcess:
+    def _started(self) -> WorkerProcess:
         if self.faults:
             raise self.faults.pop(0)
         self.started.append(FakeProcess(self.model, pid=len(self.started) + 1))
-        return cast("DecodingProcess", self.started[-1])
+        return cast("WorkerProcess", self.started[-1])
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +139,7 @@ def test_a_sound_process_that_ends_is_started_again_at_once(core: FakeStarts, ca
     core.end_by_itself(core.started[0])
 
     assert (len(core.started), core.num_restarts) == (2, 1)
-    assert "decoding process started again" in caplog.messages
+    assert "worker process restarted" in caplog.messages
 
 
 def test_a_process_that_ends_young_is_started_again_only_when_it_is_needed(core: FakeStarts) -> None:
@@ -196,7 +196,7 @@ def test_a_sound_process_that_cannot_be_started_again_is_logged(
     core.end_by_itself(core.started[0])
 
     (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
-    assert record.message == "decoding process cannot be started again"
+    assert record.message == "worker process restart failed"
     assert core.num_restarts == 0
 
 
@@ -231,7 +231,7 @@ def test_a_real_process_decodes_as_this_one_and_comes_back_after_it_was_killed(b
     command = joining(*range(6), beam_size=3, num_hypotheses=3, max_target_tokens=20)
     expected = decode_here(OnnxStepModel(bundle, RuntimeSettings()), command)
     registry = CollectorRegistry()
-    core = ProcessCore(load_command(bundle), name="tiny/1", module="dragoman_service.worker", metrics=Metrics(registry))
+    core = WorkerSupervisor(load_command(bundle), name="tiny/1", module="dragoman_service.worker", metrics=Metrics(registry))
     with core.connect() as batch:
         answers = [decode(batch, command)]
     first = core.process
@@ -242,7 +242,7 @@ def test_a_real_process_decodes_as_this_one_and_comes_back_after_it_was_killed(b
         answers.append(decode(batch, command))
 
     assert answers == [expected] * 2
-    assert registry.get_sample_value("dragoman_decoding_process_restarts_total") == 1
+    assert registry.get_sample_value("dragoman_worker_restarts_total") == 1
     assert core.process.resident_bytes > 0
     core.close()
     assert not Path(f"/proc/{core.process.pid}").exists()
@@ -257,7 +257,7 @@ def test_a_network_that_cannot_be_loaded_is_the_same_error_as_here(bundle: Bundl
         OnnxStepModel(bundle, settings)
 
     with pytest.raises(DragomanError) as there:
-        DecodingProcess(
+        WorkerProcess(
             load_command(bundle, settings), name="tiny/1", module="dragoman_service.worker", on_end=lambda _: None
         )
 
@@ -265,15 +265,15 @@ def test_a_network_that_cannot_be_loaded_is_the_same_error_as_here(bundle: Bundl
     assert vars(there.value) == vars(here.value)
 
 
-def real_core(bundle: Bundle, registry: CollectorRegistry, *, module: str, **limits: Any) -> ProcessCore:
+def real_core(bundle: Bundle, registry: CollectorRegistry, *, module: str, **limits: Any) -> WorkerSupervisor:
     metrics = Metrics(registry)
-    return ProcessCore(load_command(bundle), name="tiny/1", module=module, metrics=metrics, limits=LoadLimits(**limits))
+    return WorkerSupervisor(load_command(bundle), name="tiny/1", module=module, metrics=metrics, limits=LoadLimits(**limits))
 
 
 def num_failures(registry: CollectorRegistry) -> dict[str, float]:
     """Return how often processes were counted as failed, by cause."""
     samples = [sample for metric in registry.collect() for sample in metric.samples]
-    failures = [sample for sample in samples if sample.name == "dragoman_decoding_process_failures_total"]
+    failures = [sample for sample in samples if sample.name == "dragoman_worker_failures_total"]
     return {sample.labels["cause"]: sample.value for sample in failures if sample.value}
 
 

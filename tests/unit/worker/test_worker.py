@@ -12,7 +12,7 @@ import pytest
 from dragoman_service.datatypes import (
     Degeneration,
     DegenerationKind,
-    GuardReport,
+    DegenerationReport,
     Hypothesis,
     SamplingConfig,
     SearchConfig,
@@ -433,7 +433,7 @@ def test_steps_in_which_nothing_else_happened_are_told_together() -> None:
     told = make_step()
     for step_s in (1.0, 2.0):
         told, earlier = make_step(step_s=step_s), told
-        assert told.take_in(earlier)
+        assert told.merge(earlier)
 
     assert ([*told.earlier_steps_s, told.step_s], told.busy_s) == ([0.5, 1.0, 2.0], 2.25)
     assert told.work == 3 * make_step().work
@@ -455,7 +455,7 @@ def test_a_step_before_which_something_changed_is_told_by_itself(
 ) -> None:
     step = make_step(**changed)
 
-    assert not step.take_in(make_step(**earlier))
+    assert not step.merge(make_step(**earlier))
     assert step == make_step(**changed)
 
 
@@ -574,7 +574,7 @@ def test_messages_arrive_as_they_were_sent() -> None:
     search = SearchConfig(beam_size=2, target_prefix=(7,), suppressed_tokens=frozenset({8}), sampling=SamplingConfig())
     segment = Segment(source_ids=(5, 6, 2), search=search, wants_attention=True)
     best = Hypothesis(token_ids=(9, 2), token_log_probs=(-0.5, -0.25), log_prob=-0.75, score=-0.5, is_finished=True)
-    guard = GuardReport(
+    guard = DegenerationReport(
         found=(Degeneration(kind=DegenerationKind.REPETITION, detail="a run"),), remaining=(), is_replaced=True
     )
     ended = EndedSegment(segment_id=1, hypotheses=(best,), num_steps=2, guard=guard)
