@@ -86,7 +86,7 @@ def onnx_loader(
     clock: Callable[[], float] = time.monotonic,
     stopping: threading.Event | None = None,
 ) -> ModelLoader:
-    """Return what makes a running model of a bundle: tokenizer, ONNX Runtime and decoding threads.
+    """Return the loader of models: it opens the tokenizer and starts the workers and the scheduler of a bundle.
 
     Once `stopping` is set, it raises DrainingError; so does warming up a model that it made.
     """
@@ -95,62 +95,64 @@ def onnx_loader(
     def load(bundle: Bundle, serving: ServingSettings) -> ModelRuntime:
         own = settings_of_model(settings, serving, origin=bundle.directory.parent / SERVING_NAME)
         tokenizer = open_tokenizer(bundle)
-        cores, loaded = _engine_cores(bundle, own, metrics, clock, limits)
+        workers, loaded = _open_workers(bundle, own, metrics, clock, limits)
         try:
-            scheduling = scheduling_on(loaded, own, num_replicas=len(cores))
+            scheduling = scheduling_on(loaded, own, num_replicas=len(workers))
         except ConfigError:
-            for core in cores:
-                core.close(0.0)
+            for worker in workers:
+                worker.close(0.0)
             raise
-        clients = [Scheduler(core, model_limits(bundle.manifest), scheduling, metrics, clock) for core in cores]
+        schedulers = [
+            Scheduler(worker, model_limits(bundle.manifest), scheduling, metrics, clock) for worker in workers
+        ]
         return ModelRuntime(
             tokenizer=tokenizer,
-            engine=clients[0] if len(clients) == 1 else ReplicaScheduler(clients, clock),
+            engine=schedulers[0] if len(schedulers) == 1 else ReplicaScheduler(schedulers, clock),
             precision=loaded.precision,
             device=loaded.device,
             weights_bytes=loaded.weights_bytes,
-            cache_bytes=lambda: sum(client.cache_bytes for client in clients),
-            process_bytes=[core.resident_bytes for core in cores if isinstance(core, WorkerSupervisor)],
+            cache_bytes=lambda: sum(scheduler.cache_bytes for scheduler in schedulers),
+            process_bytes=[worker.resident_bytes for worker in workers if isinstance(worker, WorkerSupervisor)],
         )
 
     return load
 
 
 def scheduling_on(loaded: Loaded, settings: Settings, *, num_replicas: int) -> SchedulingSettings:
-    """Return the scheduling of each engine on the device of its network; ConfigError if its memory is too small."""
+    """Return the scheduling settings of each replica on its device; ConfigError if the device has too little memory."""
     scheduling = settings.scheduling.on(loaded.device, num_replicas=num_replicas)
     memory = loaded.cache_memory
     if memory is None:
         return scheduling
     beam_size = settings.defaults.beam_size
     within = scheduling.within(memory, beam_size=beam_size)
-    told = {
+    budget = {
         "available_bytes": memory.available_bytes,
         "segment_bytes": memory.segment_bytes(beam_size),
         "batches": within.num_workers,
         "batch_segments": within.max_batch_segments,
     }
-    log.info("memory of the GPU divided", extra=told)
+    log.info("kv cache budget computed", extra=budget)
     return within
 
 
-def _engine_cores(
+def _open_workers(
     bundle: Bundle, settings: Settings, metrics: Metrics, clock: Callable[[], float], limits: LoadLimits
 ) -> tuple[list[WorkerSupervisor | Worker], Loaded]:
-    """Load the network of a bundle for each engine; all others as the first, on the devices that follow."""
-    open_core = partial(_engine_core, bundle, metrics=metrics, clock=clock, limits=limits)
-    first, loaded = open_core(settings)
+    """Open a worker for each replica of a bundle; the others run on the devices that follow the first."""
+    open_worker = partial(_open_worker, bundle, metrics=metrics, clock=clock, limits=limits)
+    first, loaded = open_worker(settings)
     others = [
         settings.model_copy(update={"runtime": runtime})
         for runtime in settings.runtime.of_other_replicas(loaded.device, loaded.precision)
     ]
-    return open_replicas(first, [partial(lambda own: open_core(own)[0], own) for own in others]), loaded
+    return open_replicas(first, [partial(lambda own: open_worker(own)[0], own) for own in others]), loaded
 
 
-def _engine_core(
+def _open_worker(
     bundle: Bundle, settings: Settings, metrics: Metrics, clock: Callable[[], float], limits: LoadLimits
 ) -> tuple[WorkerSupervisor | Worker, Loaded]:
-    """Load the network of a bundle, in a process of its own or in this one."""
+    """Load the model of a bundle, in a process of its own or in this one."""
     command = LoadCommand(
         directory=bundle.directory,
         checked_files=bundle.checked_files,
@@ -160,17 +162,19 @@ def _engine_core(
     )
     if settings.runtime.isolation == "process":
         name = full_name(bundle.manifest.name, bundle.manifest.version)
-        hosted = WorkerSupervisor(command, name=name, module="dragoman_service.worker", metrics=metrics, limits=limits)
-        return hosted, hosted.process.loaded
+        supervisor = WorkerSupervisor(
+            command, name=name, module="dragoman_service.worker", metrics=metrics, limits=limits
+        )
+        return supervisor, supervisor.process.loaded
     model, loaded = load_step_model(command)
-    core = Worker(
+    worker = Worker(
         model,
         clock=clock,
         niceness=command.niceness,
         cache_bytes=lambda: model.cache_bytes,
         copied_bytes=lambda: model.copied_bytes,
     )
-    return core, loaded
+    return worker, loaded
 
 
 def start_tracing(

@@ -58,7 +58,7 @@ def test_an_engine_gives_the_results_of_a_batch_without_one(segments: list[Segme
     for segment, result in zip(segments, results, strict=True):
         new = NewSegment(segment_id=7, segment=segment, deadline_s=math.inf)
         alone = decode_here(MODEL, BatchCommand(new_segments=(new,)))[7]
-        assert (result.hypotheses, result.num_steps, result.guard) == (alone.hypotheses, alone.num_steps, alone.guard)
+        assert (result.hypotheses, result.num_steps, result.degeneration) == (alone.hypotheses, alone.num_steps, alone.degeneration)
 
 
 def act(client: Scheduler, core: MortalCore, action: tuple[object, ...], answers: "Answers") -> None:

@@ -118,9 +118,7 @@ class AdmissionPolicy:
                     return self._overloaded(unit, used.caller, threshold, excess * cost_per_unit, state)
         return None
 
-    def _overloaded(
-        self, unit: str, queued: int, limit: int, excess_cost: float, state: QueueState
-    ) -> OverloadedError:
+    def _overloaded(self, unit: str, queued: int, limit: int, excess_cost: float, state: QueueState) -> OverloadedError:
         wait_s = self._latency_model.drain_time_s(min(math.ceil(excess_cost), state.decode_cost.total))
         retry_delay_s = self._latency_model.retry_delay_s(wait_s)
         return OverloadedError(queued=queued, limit=limit, unit=unit, retry_after_s=retry_delay_s)

@@ -19,7 +19,7 @@ from dragoman_service.scheduling.latency_model import LatencyModel
 from dragoman_service.scheduling.result_cache import ResultCache
 from dragoman_service.scheduling.scheduler_metrics import SchedulerMetrics
 from dragoman_service.scheduling.settings import SchedulingSettings
-from dragoman_service.worker.messages import BatchCommand, BatchReport, BatchStepOutput, Clock, NewSegment, WaitingSource
+from dragoman_service.worker.messages import BatchCommand, BatchReport, BatchStepOutput, Clock, NewSegment, QueuedSource
 
 log = logging.getLogger(__name__)
 
@@ -237,7 +237,7 @@ class BatchDispatcher:
         if new_segments or dropped_ids:
             batch.send(BatchCommand(new_segments=new_segments, dropped_ids=dropped_ids, encode_ahead=ahead))
 
-    def _select_ahead(self, batch: BatchConnection) -> tuple[WaitingSource, ...]:
+    def _select_ahead(self, batch: BatchConnection) -> tuple[QueuedSource, ...]:
         """Return what a batch encodes of the queued segments, if there are more than all batches admit."""
         max_segments, num_batches = self._settings.max_batch_segments, len(self._batches)
         if self._max_segments() < max_segments:
@@ -249,7 +249,7 @@ class BatchDispatcher:
             segment.is_sent_ahead = True
             batch.sent_ahead[segment.segment_id] = segment
         return tuple(
-            WaitingSource(segment_id=segment.segment_id, source_ids=segment.segment.source_ids) for segment in selected
+            QueuedSource(segment_id=segment.segment_id, source_ids=segment.segment.source_ids) for segment in selected
         )
 
     def _max_segments(self) -> int:
@@ -358,7 +358,10 @@ class ReportHandler:
                     queue_s=segment.queue_s, encode_s=segment.encode_s, decode_s=now_s - segment.decode_started_at_s
                 )
                 result = SegmentResult(
-                    hypotheses=ended.hypotheses, num_steps=ended.num_steps, timings=timings, guard=ended.guard
+                    hypotheses=ended.hypotheses,
+                    num_steps=ended.num_steps,
+                    timings=timings,
+                    degeneration=ended.degeneration,
                 )
                 self._metrics.record_result(segment, result)  # before the caller sees the result
                 if self._results.is_enabled:

@@ -35,7 +35,7 @@ class SchedulerMetrics:
 
     def record_report(self, report: BatchReport) -> None:
         """Record the resources that a worker has used since its last report."""
-        self._metrics.decoding_process_cpu_seconds.inc(report.cpu_s)
+        self._metrics.worker_cpu_seconds.inc(report.cpu_s)
         for counter, num_bytes in zip(self._copied_bytes, report.copied_bytes, strict=True):
             counter.inc(num_bytes)
 
@@ -66,10 +66,10 @@ class SchedulerMetrics:
         self._metrics.source_tokens.inc(segment.num_source_tokens)
         self._metrics.target_tokens.inc(num_target_tokens)
         self._metrics.length_ratio.observe(num_target_tokens / segment.num_source_tokens)
-        if result.guard is not None:
-            self._metrics.guard_outcomes.labels("replaced" if result.guard.is_replaced else "kept").inc()
-            for defect in result.guard.found:
-                self._metrics.guard_defects.labels(defect.kind.value).inc()
+        if result.degeneration is not None:
+            self._metrics.redecodes.labels("replaced" if result.degeneration.is_replaced else "kept").inc()
+            for defect in result.degeneration.found:
+                self._metrics.degenerations.labels(defect.kind.value).inc()
 
     def record_batch_failure(self) -> None:
         """Record a batch that failed with all of its segments."""

@@ -98,6 +98,8 @@ class SchedulingSettings(BaseModel):
             expected = f"at least {min_bytes} bytes in addition to weights and workspace"
             raise ConfigError("runtime.gpu_memory_budget_bytes", memory.available_bytes, expected)
         is_set = self.model_fields_set
-        segments = min(possible, self.max_batch_segments if "max_batch_segments" in is_set else _DEFAULT_SEGMENTS_ON_GPU)
+        segments = min(
+            possible, self.max_batch_segments if "max_batch_segments" in is_set else _DEFAULT_SEGMENTS_ON_GPU
+        )
         rows = min(segments * beam_size, self.max_batch_rows if "max_batch_rows" in is_set else sys.maxsize)
         return self.model_copy(update={"max_batch_segments": segments, "max_batch_rows": rows})

@@ -76,7 +76,7 @@ def sentence_warnings(
         yield TranslationWarning(kind=WarningKind.TRUNCATED, message=message, sentence_index=sentence_index)
     for number, result in enumerate(results, start=1):
         place = f"part {number} of {len(results)}: " if sentence.is_split else ""
-        for kind, message in _findings(result.guard):
+        for kind, message in _findings(result.degeneration):
             yield TranslationWarning(kind=kind, message=place + message, sentence_index=sentence_index)
 
 
@@ -261,7 +261,7 @@ class TextPipeline:
                 " ".join(decode(hypothesis.token_ids) for hypothesis in chosen),
                 num_source_tokens=sum(len(part.segment.source_ids) for part in parts),
                 token_log_probs=[log_prob for hypothesis in chosen for log_prob in hypothesis.token_log_probs],
-                has_defect=any(result.guard is not None for result in found)
+                has_defect=any(result.degeneration is not None for result in found)
                 or not all(hypothesis.is_finished for hypothesis in chosen),
                 usual_log_ratio=usual_log_ratio,
             )

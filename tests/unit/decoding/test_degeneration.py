@@ -5,10 +5,10 @@ import pytest
 from dragoman_service.datatypes import Degeneration, DegenerationKind, Hypothesis, SearchConfig, Segment
 from dragoman_service.decoding.degeneration import (
     EndedSegment,
-    Verdict,
+    Findings,
     is_looping,
     is_redecode_better,
-    judge,
+    find_degenerations,
     plan_redecode,
 )
 from dragoman_service.decoding.running_batch import RunningBatch
@@ -19,7 +19,7 @@ TARGET = (3310, 41, 1290, 17, 88, 6402, 290, 13, 771, 4008, 52, 9, 18)
 COPIED = Degeneration(kind=DegenerationKind.COPIED_SOURCE, detail="12 of 12")
 LOOP = Degeneration(kind=DegenerationKind.REPETITION, detail="a run")
 SHORT = Degeneration(kind=DegenerationKind.LENGTH_RATIO, detail="1 token")
-CLEAN = Verdict(defects=(), severity=0.0)
+CLEAN = Findings(defects=(), severity=0.0)
 
 MODEL = FaultyToyModel(num_words=40, eos_bias=-1.0)
 HEALTHY = make_segment(30, 31, 32, min_target_tokens=3, max_target_tokens=25, repetition_guard=True)
@@ -29,7 +29,7 @@ COPYING = make_segment(MODEL.COPIER, *range(20, 32), max_target_tokens=40, repet
 
 
 def kinds(source: tuple[int, ...], target: tuple[int, ...], *, num_forced: int = 0) -> list[DegenerationKind]:
-    return [defect.kind for defect in judge(source, target, num_forced=num_forced).defects]
+    return [defect.kind for defect in find_degenerations(source, target, num_forced=num_forced).defects]
 
 
 def make_hypothesis(log_prob: float, *, score: float = -1.0, is_finished: bool = True) -> Hypothesis:
@@ -40,7 +40,7 @@ def make_hypothesis(log_prob: float, *, score: float = -1.0, is_finished: bool =
 
 
 def test_a_normal_translation_passes() -> None:
-    assert judge(SOURCE, TARGET) == CLEAN
+    assert find_degenerations(SOURCE, TARGET) == CLEAN
 
 
 @pytest.mark.parametrize(("size", "num_repeats"), [(1, 5), (2, 4), (3, 3), (5, 3), (8, 3)])
@@ -48,7 +48,7 @@ def test_a_phrase_over_and_over_is_a_loop(size: int, num_repeats: int) -> None:
     phrase = TARGET[:size]
     target = (*TARGET[8:], *phrase * num_repeats, 99)
 
-    defect = judge(SOURCE, target).defects[0]
+    defect = find_degenerations(SOURCE, target).defects[0]
 
     assert defect.kind == DegenerationKind.REPETITION
     assert f"a run of {size} token" in defect.detail
@@ -132,7 +132,7 @@ def test_only_absurd_lengths_are_found(num_source: int, num_target: int, is_absu
 
 
 def test_a_target_that_was_cut_off_is_not_too_short() -> None:
-    assert judge(SOURCE, (5,), is_finished=False) == CLEAN
+    assert find_degenerations(SOURCE, (5,), is_finished=False) == CLEAN
     assert kinds(SOURCE, (5,)) == [DegenerationKind.LENGTH_RATIO]
 
 
@@ -169,15 +169,15 @@ def test_the_second_search_for_a_short_target_has_a_minimum_within_the_maximum()
 
 
 def test_fewer_defects_win_whatever_the_score() -> None:
-    loop = make_hypothesis(-1.0, score=-0.1, is_finished=False), Verdict(defects=(LOOP,), severity=0.9)
+    loop = make_hypothesis(-1.0, score=-0.1, is_finished=False), Findings(defects=(LOOP,), severity=0.9)
     clean = make_hypothesis(-90.0, score=-9.0), CLEAN
 
     assert is_redecode_better(loop, clean)
-    assert not is_redecode_better(loop, (clean[0], Verdict(defects=(LOOP, SHORT), severity=0.2)))
+    assert not is_redecode_better(loop, (clean[0], Findings(defects=(LOOP, SHORT), severity=0.2)))
 
 
 def test_lesser_defects_win_then_the_higher_score() -> None:
-    first = make_hypothesis(-10.0, score=-1.0), Verdict(defects=(LOOP,), severity=0.5)
+    first = make_hypothesis(-10.0, score=-1.0), Findings(defects=(LOOP,), severity=0.5)
 
     assert is_redecode_better(first, (first[0], replace(first[1], severity=0.3)))
     assert not is_redecode_better(first, first)
@@ -186,7 +186,7 @@ def test_lesser_defects_win_then_the_higher_score() -> None:
 
 
 def test_a_copy_is_replaced_only_by_something_likely() -> None:
-    address = make_hypothesis(-0.5), Verdict(defects=(COPIED,), severity=1.0)
+    address = make_hypothesis(-0.5), Findings(defects=(COPIED,), severity=1.0)
 
     assert is_redecode_better(address, (make_hypothesis(-8.0), CLEAN))
     assert not is_redecode_better(address, (make_hypothesis(-30.0), CLEAN))
@@ -209,7 +209,7 @@ def test_a_target_without_defects_is_searched_once() -> None:
     guarded, unguarded = decode(HEALTHY)[0], decode(without_guard(HEALTHY))[0]
 
     assert guarded == unguarded
-    assert guarded.guard is None
+    assert guarded.degeneration is None
 
 
 @pytest.mark.parametrize("beam_size", [1, 4])
@@ -218,10 +218,10 @@ def test_a_loop_is_ended_early_and_searched_once_more_without_repeats(beam_size:
     ended = decode(segment)[0]
     second = decode(without_guard(segment, no_repeat_ngram_size=3))[0]
 
-    assert ended.guard is not None
-    assert [defect.kind for defect in ended.guard.found] == [DegenerationKind.REPETITION]
-    assert ended.guard.is_replaced
-    assert ended.guard.remaining == ()
+    assert ended.degeneration is not None
+    assert [defect.kind for defect in ended.degeneration.found] == [DegenerationKind.REPETITION]
+    assert ended.degeneration.is_replaced
+    assert ended.degeneration.remaining == ()
     assert ended.hypotheses == second.hypotheses
     assert ended.num_steps == 16 + second.num_steps
 
@@ -233,15 +233,15 @@ def test_a_second_search_masks_placeholders_as_the_first_did() -> None:
 
     (ended,) = (each for _ in range(60) if engine.num_segments for each in engine.step().ended)
 
-    assert ended.guard is not None
-    assert ended.guard.is_replaced
+    assert ended.degeneration is not None
+    assert ended.degeneration.is_replaced
     assert set(placeholders).intersection(ended.hypotheses[0].token_ids) <= set(LOOPING.source_ids)
 
 
 def test_an_unguarded_loop_runs_to_its_end() -> None:
     ended = decode(without_guard(LOOPING))[0]
 
-    assert ended.guard is None
+    assert ended.degeneration is None
     assert len(set(ended.hypotheses[0].token_ids)) == 1
     assert ended.num_steps == 25
 
@@ -250,8 +250,8 @@ def test_an_empty_target_is_searched_once_more_with_a_minimum() -> None:
     ended = decode(SILENT)[0]
 
     assert decode(without_guard(SILENT))[0].hypotheses[0].token_ids == (EOS,)
-    assert ended.guard is not None
-    assert [defect.kind for defect in ended.guard.found] == [DegenerationKind.LENGTH_RATIO]
+    assert ended.degeneration is not None
+    assert [defect.kind for defect in ended.degeneration.found] == [DegenerationKind.LENGTH_RATIO]
     assert len(ended.hypotheses[0].token_ids) > 1
 
 
@@ -261,8 +261,8 @@ def test_a_copy_is_searched_once_more_away_from_the_source() -> None:
     first, ended = decode(without_guard(COPYING))[0], decode(COPYING)[0]
 
     assert first.hypotheses[0].token_ids[: len(source)] == source
-    assert ended.guard is not None
-    assert [defect.kind for defect in ended.guard.found] == [DegenerationKind.COPIED_SOURCE]
+    assert ended.degeneration is not None
+    assert [defect.kind for defect in ended.degeneration.found] == [DegenerationKind.COPIED_SOURCE]
     assert ended.num_steps > first.num_steps
 
 
@@ -281,9 +281,9 @@ def test_a_second_search_that_yields_nothing_keeps_the_first() -> None:
 
     ended, first = decode(segment)[0], decode(without_guard(segment))[0]
 
-    assert ended.guard is not None
-    assert not ended.guard.is_replaced
-    assert ended.guard.remaining == ended.guard.found
+    assert ended.degeneration is not None
+    assert not ended.degeneration.is_replaced
+    assert ended.degeneration.remaining == ended.degeneration.found
     assert ended.hypotheses == first.hypotheses
 
 

@@ -210,7 +210,7 @@ def test_what_the_guard_did_is_answered_and_counted(benches: list[Bench]) -> Non
     bench.client.start()
     bench.model.open()
 
-    guard = future.result(TIMEOUT_S).guard
+    guard = future.result(TIMEOUT_S).degeneration
 
     assert guard is not None
     assert guard.is_replaced

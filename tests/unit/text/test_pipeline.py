@@ -506,7 +506,7 @@ def test_what_the_guard_found_is_a_warning_about_its_sentence() -> None:
         remaining=(),
         is_replaced=True,
     )
-    results = [make_result(make_hypothesis("Ja.")), replace(make_result(make_hypothesis("Nein.")), guard=report)]
+    results = [make_result(make_hypothesis("Ja.")), replace(make_result(make_hypothesis("Nein.")), degeneration=report)]
 
     (translation,) = pipeline.assemble(pipeline.plan(), results)
 

@@ -21,7 +21,7 @@ LONG = Degeneration(kind=DegenerationKind.LENGTH_RATIO, detail="90 tokens for 4"
 
 def _result(*found: Degeneration, remaining: tuple[Degeneration, ...] = (), is_replaced: bool = True) -> SegmentResult:
     report = DegenerationReport(found=found, remaining=remaining, is_replaced=is_replaced) if found else None
-    return SegmentResult(hypotheses=(make_hypothesis("a"),), num_steps=1, timings=StageTimings(), guard=report)
+    return SegmentResult(hypotheses=(make_hypothesis("a"),), num_steps=1, timings=StageTimings(), degeneration=report)
 
 
 def _warnings(*results: SegmentResult, is_truncated: bool = False) -> list[TranslationWarning]:

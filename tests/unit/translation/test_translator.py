@@ -260,7 +260,7 @@ async def test_what_the_guard_found_is_told_and_counted() -> None:
     registry = CollectorRegistry()
     loop = Degeneration(kind=DegenerationKind.REPETITION, detail="a loop")
     report = DegenerationReport(found=(loop,), remaining=(loop,), is_replaced=False)
-    answer = replace(make_result(make_hypothesis("a")), guard=report)
+    answer = replace(make_result(make_hypothesis("a")), degeneration=report)
 
     result = await _translator(FakeModel(FakeQueue(lambda _: answer)), metrics=Metrics(registry)).translate(
         _request("One."), RequestContext()

@@ -27,7 +27,7 @@ from dragoman_service.worker.messages import (
     BatchStepOutput,
     Clock,
     NewSegment,
-    WaitingSource,
+    QueuedSource,
 )
 from dragoman_service.worker.worker import BatchExecutor, Worker
 from tests.fakes import FlakyModel, GatedModel, ManualClock, ToyModel, WrappedModel, make_segment
@@ -119,9 +119,9 @@ def test_dropped_segments_leave_before_new_ones_start() -> None:
     assert model.used == ["drop", "encode", "start", "step"]
 
 
-def sources_of(command: BatchCommand) -> tuple[WaitingSource, ...]:
+def sources_of(command: BatchCommand) -> tuple[QueuedSource, ...]:
     return tuple(
-        WaitingSource(segment_id=new.segment_id, source_ids=new.segment.source_ids) for new in command.new_segments
+        QueuedSource(segment_id=new.segment_id, source_ids=new.segment.source_ids) for new in command.new_segments
     )
 
 
@@ -577,13 +577,13 @@ def test_messages_arrive_as_they_were_sent() -> None:
     guard = DegenerationReport(
         found=(Degeneration(kind=DegenerationKind.REPETITION, detail="a run"),), remaining=(), is_replaced=True
     )
-    ended = EndedSegment(segment_id=1, hypotheses=(best,), num_steps=2, guard=guard)
+    ended = EndedSegment(segment_id=1, hypotheses=(best,), num_steps=2, degeneration=guard)
     output = BatchStepOutput(load=BatchLoad(num_segments=1), earlier_steps_s=[0.1], ended=(ended,))
 
     for message in (
         BatchCommand(
             new_segments=(NewSegment(segment_id=1, segment=segment, deadline_s=math.inf),),
-            encode_ahead=(WaitingSource(segment_id=2, source_ids=(2,)),),
+            encode_ahead=(QueuedSource(segment_id=2, source_ids=(2,)),),
         ),
         BatchReport(outputs=(output,), cache_bytes=3, cpu_s=0.5),
     ):
