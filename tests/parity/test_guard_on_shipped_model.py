@@ -1,4 +1,4 @@
-"""The guard on the model that ships, with inputs that provoke networks to loop, to copy or to stop at once."""
+"""Degenerate targets of the bundled model, with inputs that provoke networks to loop, to copy or to stop at once."""
 
 from pathlib import Path
 
@@ -45,9 +45,10 @@ def test_what_the_guard_lets_pass_has_no_defect_and_what_it_finds_is_told(
 
     ended = _decode(model, source_ids, repetition_guard=True)
 
-    remaining = {defect.kind for defect in _verdict(source_ids, ended).defects}
-    assert remaining == (set() if ended.degeneration is None else {defect.kind for defect in ended.degeneration.remaining})
-    assert ended.degeneration is None or ended.degeneration.found
+    remaining = {defect.kind for defect in _findings(source_ids, ended).defects}
+    report = ended.degeneration
+    assert remaining == (set() if report is None else {defect.kind for defect in report.remaining})
+    assert report is None or report.found
 
 
 def test_a_loop_of_the_unguarded_search_is_found_and_replaced(
@@ -58,10 +59,10 @@ def test_a_loop_of_the_unguarded_search_is_found_and_replaced(
     unguarded = _decode(model, source_ids, repetition_guard=False)
     guarded = _decode(model, source_ids, repetition_guard=True)
 
-    assert DegenerationKind.REPETITION in {defect.kind for defect in _verdict(source_ids, unguarded).defects}
+    assert DegenerationKind.REPETITION in {defect.kind for defect in _findings(source_ids, unguarded).defects}
     assert isinstance(guarded.degeneration, DegenerationReport)
     assert guarded.degeneration.is_replaced
-    assert _verdict(source_ids, guarded).severity < _verdict(source_ids, unguarded).severity
+    assert _findings(source_ids, guarded).severity < _findings(source_ids, unguarded).severity
 
 
 def test_an_ordinary_sentence_is_left_alone(model: OnnxStepModel, tokenizer: SentencePieceTokenizer) -> None:
@@ -85,7 +86,7 @@ def _decode(model: OnnxStepModel, source_ids: list[int], *, repetition_guard: bo
             return ended
 
 
-def _verdict(source_ids: list[int], ended: EndedSegment) -> Findings:
+def _findings(source_ids: list[int], ended: EndedSegment) -> Findings:
     best = ended.hypotheses[0]
     target_ids = best.token_ids[:-1] if best.is_finished else best.token_ids
     return find_degenerations(source_ids, target_ids, is_finished=best.is_finished)

@@ -282,9 +282,7 @@ class BeamState:
         bisect.insort(finished, hypothesis, key=lambda other: -other.score)
         del finished[search.num_hypotheses :]
         if search.beam_size == 1:
-            self.scores_to_beat[segment] = float(
-                "inf"
-            )  # greedy, or the only sample: the search ends with the first EOS
+            self.scores_to_beat[segment] = float("inf")  # greedy, or a single sample: the first EOS ends the search
         elif len(finished) == search.num_hypotheses:
             self.scores_to_beat[segment] = finished[-1].score
 

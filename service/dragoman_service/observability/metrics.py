@@ -236,7 +236,9 @@ class Metrics:
         ("outcome",),
     )
     degenerations = _counter(
-        "dragoman_degenerations", "Defects of first results, by kind: repetition, copied_source, length_ratio.", ("kind",)
+        "dragoman_degenerations",
+        "Defects of first results, by kind: repetition, copied_source, length_ratio.",
+        ("kind",),
     )
 
     ready = _gauge("dragoman_ready", "1 while the server takes new requests.")
@@ -276,9 +278,7 @@ class Metrics:
         "dragoman_worker_cpu_seconds",
         "CPU time of the worker processes, user and system; `process_cpu_seconds_total` does not include it.",
     )
-    worker_restarts = _counter(
-        "dragoman_worker_restarts", "Restarts of worker processes that exited unexpectedly."
-    )
+    worker_restarts = _counter("dragoman_worker_restarts", "Restarts of worker processes that exited unexpectedly.")
     worker_failures = _counter(
         "dragoman_worker_failures",
         "Worker processes that exited unexpectedly, by cause: ended (it crashed or was killed, also while loading); "

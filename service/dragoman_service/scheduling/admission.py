@@ -30,7 +30,7 @@ class AdmissionRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Occupancy:
-    """How much of one resource is in use: by all callers, and by the caller of the request."""
+    """Use of one resource by all callers, and by the caller of the request."""
 
     total: int = 0
     caller: int = 0

@@ -37,7 +37,7 @@ class QueuedSegment(Future[SegmentResult]):
     queue_s: float = 0.0  # from admission to joining a batch, without the encoder run
     encode_s: float = 0.0
     decode_started_at_s: float = 0.0
-    is_sent_ahead: bool = False  # whether a worker was told to encode it while it is queued; at most once
+    is_sent_ahead: bool = False  # to a worker that encodes it while it is queued
     is_encoded: bool = False
     is_end_recorded: bool = False  # whether the scheduler has handled the result or the cancellation
 

@@ -1,4 +1,4 @@
-"""Dispatch of queued segments to the running batches of a worker, and handling of the reports that come back."""
+"""Dispatch of queued segments to the running batches of a worker, and handling of the reports of the batches."""
 
 import contextlib
 import logging
@@ -83,7 +83,7 @@ class BatchDispatcher:
 
     @property
     def has_capacity(self) -> bool:
-        """Whether a batch can admit a queued segment now."""
+        """True if a batch can admit a queued segment now."""
         max_segments = self._max_segments()
         return any(len(batch.running) < max_segments for batch in self._batches)
 
@@ -116,7 +116,7 @@ class BatchDispatcher:
         self._poller.wake()
 
     def drop(self, segment_id: int) -> bool:
-        """Drop a resolved or cancelled segment from its batches; return whether to `wake`. The caller holds the lock."""
+        """Drop a resolved segment from its batches, under the lock; return whether to call `wake`."""
         is_known = self._reports.forget_ahead(segment_id)
         for batch in self._batches:
             if segment_id in batch.running:
@@ -331,8 +331,8 @@ class ReportHandler:
         for ended in output.ended:
             self._handle_end(batch, ended, output.step_ended_s)
         for segment_id in output.late_ids:
-            if segment := batch.remove(segment_id):
-                segment.resolve(DeadlineExceededError("decode"))
+            if late := batch.remove(segment_id):
+                late.resolve(DeadlineExceededError("decode"))
         if output.fault:
             self.fail(batch, output.lost_ids, output.fault)
 

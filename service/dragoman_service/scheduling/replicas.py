@@ -20,7 +20,7 @@ would be the least loaded and fail one request after the other."""
 
 
 def open_replicas(first: _Worker, others: Sequence[Callable[[], _Worker]]) -> list[_Worker]:
-    """Open the workers of the other replicas in parallel; return all workers, or close all and raise the first error."""
+    """Open the other workers in parallel; return all workers, or close all and raise the first error."""
     with ThreadPoolExecutor(max(1, len(others)), thread_name_prefix="loading") as pool:
         opening = [pool.submit(other) for other in others]
     opened = [first, *(future.result() for future in opening if not future.exception())]

@@ -75,7 +75,7 @@ class Scheduler:
 
     @property
     def failed_at_s(self) -> float:
-        """When a batch was last lost with its connection to the worker."""
+        """Time of the last loss of a connection to the worker."""
         return self._dispatcher.failed_at_s
 
     def warm_up(self, segments: Sequence[Segment]) -> list[SegmentResult]:

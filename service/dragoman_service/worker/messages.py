@@ -79,7 +79,7 @@ class BatchStepOutput:
     started_at_s: float = 0.0  # when segments joined, after the encoder runs
     load: BatchLoad = field(default_factory=BatchLoad)  # of the segments that took the decoder step
     step_rows: int = 0  # rows of the decoder run, including dead and padded ones
-    num_rows: int = 0  # beams of all segments of the step; 0 if there was no step
+    num_rows: int = 0  # beams of all segments of the step; 0 without a step
     step_s: float = 0.0
     step_ended_s: float = 0.0
     earlier_steps_s: list[float] = field(default_factory=list)  # durations of the preceding steps that it covers
@@ -113,7 +113,7 @@ class BatchStepOutput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchReport:
-    """What a batch has done since its last report, with the resources of the worker."""
+    """Steps of a batch since its last report, with the resources of the worker."""
 
     outputs: tuple[BatchStepOutput, ...]
     cache_bytes: int  # KV caches of all batches of the worker

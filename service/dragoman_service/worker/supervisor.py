@@ -54,7 +54,7 @@ class WorkerProcess:
         """Start `python -m module` and wait until it has loaded the model `name`.
 
         If the process exits before `close`, or must be killed, `on_failure` is called once with the cause. If the model
-        was already loaded, `on_exit` is called, too, in a thread of its own.
+        was already loaded, `on_exit` is also called, in a thread of its own.
 
         Raises:
             BundleError, ConfigError: if the model cannot be loaded from this bundle with these settings.
@@ -73,7 +73,7 @@ class WorkerProcess:
                 [sys.executable, "-m", module, str(theirs.fileno()), format_digest(type(command.settings))],
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
                 pass_fds=(theirs.fileno(),),
-                process_group=0,  # signals to the group of the server must not end the worker before its segments are decoded
+                process_group=0,  # the server drains after a signal to its process group
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
             )

@@ -9,8 +9,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from dragoman.v1 import translation_pb2 as pb
-from dragoman_service.middleware import flow_control
 from dragoman_service.grpc_api.streaming import RequestStream, readable_id
+from dragoman_service.middleware import flow_control
 from dragoman_service.middleware.call import Call
 from dragoman_service.middleware.flow_control import RequestReader, ResourceLimits, wait_for_first_message
 from dragoman_service.observability.metrics import Metrics

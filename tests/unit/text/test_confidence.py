@@ -37,7 +37,8 @@ def scores(*targets: Any, model: FakeModel, **options: Any) -> list[float | None
 def test_less_likely_translations_and_odd_ones_are_less_surely_good() -> None:
     likely, unlikely, long = (make_hypothesis("Wort.", score=-0.1), make_hypothesis("Wort.", score=-2.0), "Wort" * 9)
     odd = make_hypothesis(long, score=-0.1)
-    defect = replace(make_result(likely), degeneration=DegenerationReport(found=(LOOP,), remaining=(), is_replaced=True))
+    report = DegenerationReport(found=(LOOP,), remaining=(), is_replaced=True)
+    defect = replace(make_result(likely), degeneration=report)
 
     found = scores(*map(make_result, (likely, unlikely, odd)), defect, model=FakeModel(confidence=CONFIDENCE))
 
