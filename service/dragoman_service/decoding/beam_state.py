@@ -204,7 +204,10 @@ class BeamState:
             searches=list(searches),
             finished=[[] for _ in searches],
             target_rules=list(target_rules or [None] * num_segments),
-            samplers=[_sampler(search) for search in searches],
+            samplers=[
+                Sampler(search.sampling, num_samples=search.num_hypotheses) if search.sampling else None
+                for search in searches
+            ],
             beam_sizes=beam_sizes,
             min_tokens=np.array([search.min_target_tokens for search in searches], np.int64),
             max_tokens=np.array([search.max_target_tokens for search in searches], np.int64),
@@ -318,10 +321,6 @@ def indices_without(num_segments: int, leaving: Iterable[int]) -> list[int]:
     num_kept = num_segments - len(gone)
     movers = [index for index in range(num_kept, num_segments) if index not in gone]
     return [movers.pop() if index in gone else index for index in range(num_kept)]
-
-
-def _sampler(search: SearchConfig) -> Sampler | None:
-    return Sampler(search.sampling, num_samples=search.num_hypotheses) if search.sampling else None
 
 
 def _repeated(array: NDArray[Any], num_rows: int) -> NDArray[Any]:

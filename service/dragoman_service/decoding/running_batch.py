@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dragoman_service.datatypes import SamplingConfig, SearchConfig, Segment
+from dragoman_service.datatypes import Segment
 from dragoman_service.decoding.beam_search import (
     SearchingBatch,
     advance,
@@ -84,47 +84,39 @@ class BatchLoad:
 
 def check_segment(segment: Segment, limits: ModelLimits) -> None:
     """Raise ValueError if a model cannot decode a segment; requests were already validated."""
-    search = segment.search
-    _require(1 <= len(segment.source_ids) <= limits.max_source_tokens, "source tokens", len(segment.source_ids))
-    _require(search.beam_size >= 1, "beam_size", search.beam_size)
-    _require(1 <= search.num_hypotheses <= search.beam_size, "num_hypotheses", search.num_hypotheses)
-    _require(1 <= search.max_target_tokens <= limits.max_target_tokens, "max_target_tokens", search.max_target_tokens)
-    _require(search.min_target_tokens >= 0, "min_target_tokens", search.min_target_tokens)
-    alpha = search.length_penalty
-    _require(math.isfinite(alpha) and abs(alpha) <= _MAX_ALPHA, "length_penalty", alpha)
-    _check_tokens(search, limits.vocabulary)
-    factor, beta = search.repetition_penalty, search.coverage_penalty
-    _require(search.no_repeat_ngram_size >= 0, "no_repeat_ngram_size", search.no_repeat_ngram_size)
-    _require(math.isfinite(factor) and factor >= 1, "repetition_penalty", factor)
-    _require(math.isfinite(beta) and beta >= 0, "coverage_penalty", beta)
-    if search.sampling is not None:
-        _check_sampling(search.sampling)
-        _require(search.beam_size == search.num_hypotheses, "sampling and beam_size", search.beam_size)
-        _require(not search.repetition_guard, "sampling and repetition_guard", search.repetition_guard)
-
-
-def _check_tokens(search: SearchConfig, vocabulary: VocabularySpec) -> None:
-    prefix, suppressed = search.target_prefix, search.suppressed_tokens
-    _require(len(prefix) < search.max_target_tokens, "target_prefix of tokens", len(prefix))
-    _require(_are_words(prefix, vocabulary), "target_prefix", prefix)
-    _require(_are_words(suppressed, vocabulary), "suppressed_tokens", sorted(suppressed))
+    search, sampling, num_source_tokens = segment.search, segment.search.sampling, len(segment.source_ids)
+    alpha, penalty, beta = search.length_penalty, search.repetition_penalty, search.coverage_penalty
+    checks: list[tuple[str, object, bool]] = [
+        ("source tokens", num_source_tokens, 1 <= num_source_tokens <= limits.max_source_tokens),
+        ("beam_size", search.beam_size, search.beam_size >= 1),
+        ("num_hypotheses", search.num_hypotheses, 1 <= search.num_hypotheses <= search.beam_size),
+        ("max_target_tokens", search.max_target_tokens, 1 <= search.max_target_tokens <= limits.max_target_tokens),
+        ("min_target_tokens", search.min_target_tokens, search.min_target_tokens >= 0),
+        ("length_penalty", alpha, math.isfinite(alpha) and abs(alpha) <= _MAX_ALPHA),
+        ("target_prefix of tokens", len(search.target_prefix), len(search.target_prefix) < search.max_target_tokens),
+        ("target_prefix", search.target_prefix, _are_words(search.target_prefix, limits.vocabulary)),
+        ("suppressed_tokens", search.suppressed_tokens, _are_words(search.suppressed_tokens, limits.vocabulary)),
+        ("no_repeat_ngram_size", search.no_repeat_ngram_size, search.no_repeat_ngram_size >= 0),
+        ("repetition_penalty", penalty, math.isfinite(penalty) and penalty >= 1),
+        ("coverage_penalty", beta, math.isfinite(beta) and beta >= 0),
+    ]
+    if sampling is not None:
+        temperature = sampling.temperature
+        checks += [
+            ("temperature", temperature, math.isfinite(temperature) and temperature >= _MIN_TEMPERATURE),
+            ("top_k", sampling.top_k, sampling.top_k is None or sampling.top_k >= 1),
+            ("top_p", sampling.top_p, 0 < sampling.top_p <= 1),
+            ("seed", sampling.seed, sampling.seed >= 0),
+            ("sampling and beam_size", search.beam_size, search.beam_size == search.num_hypotheses),
+            ("sampling and repetition_guard", search.repetition_guard, not search.repetition_guard),
+        ]
+    for name, value, is_valid in checks:
+        if not is_valid:
+            raise ValueError(f"invalid segment: {name} is {value}, which the model or the search does not support")
 
 
 def _are_words(token_ids: Iterable[int], vocabulary: VocabularySpec) -> bool:
     return all(0 <= token < vocabulary.size and token != vocabulary.eos_id for token in token_ids)
-
-
-def _check_sampling(sampling: SamplingConfig) -> None:
-    temperature = sampling.temperature
-    _require(math.isfinite(temperature) and temperature >= _MIN_TEMPERATURE, "temperature", temperature)
-    _require(sampling.top_k is None or sampling.top_k >= 1, "top_k", sampling.top_k)
-    _require(0 < sampling.top_p <= 1, "top_p", sampling.top_p)
-    _require(sampling.seed >= 0, "seed", sampling.seed)
-
-
-def _require(holds: bool, name: str, value: object) -> None:
-    if not holds:
-        raise ValueError(f"invalid segment: {name} is {value}, which the model or the search does not support")
 
 
 class RunningBatch:
@@ -206,16 +198,13 @@ class RunningBatch:
             ranked = self._searching.search_step(state, rules=rules)
             advance_ranked(state, ranked, rules=rules, attend=attend)
             return num_rows, ranked.may_end or bool(ranked.finished) or state.steps_left <= 0
-        num_rows = self._num_rows()
+        num_rows = state.log_probs.shape[1]
+        if self.num_segments * num_rows > _SMALL_BATCH_ROWS:
+            num_rows = state.num_live_rows
         counts = num_candidates(state, rules=rules, num_rows=num_rows)
         output = self._batch.step(state.tokens[:, :num_rows], state.parents[:, :num_rows], num_candidates=counts)
         advance(state, output, rules=rules, attend=attend)
         return num_rows, True
-
-    def _num_rows(self) -> int:
-        widest = self._state.log_probs.shape[1]
-        is_small = self.num_segments * widest <= _SMALL_BATCH_ROWS
-        return widest if is_small else self._state.num_live_rows
 
     def _encode(self, ids: Iterable[int]) -> list[EncodedSource]:
         return self._model.encode([self._segments[segment_id].source_ids for segment_id in ids])
