@@ -59,8 +59,8 @@ _BACKLOG: Final = Row(
         TimeSeries(
             title="Backlog",
             description="Work tokens in the queue: source tokens, and beam size times expected decoder steps. "
-            "`scheduling.max_queue_work_tokens` is the limit of a model on a replica.",
-            queries=(Query(expr=total(of("dragoman_queue_work_tokens"), "instance"), legend="{{instance}}"),),
+            "`scheduling.max_queue_decode_cost` is the limit of a model on a replica.",
+            queries=(Query(expr=total(of("dragoman_queue_decode_cost"), "instance"), legend="{{instance}}"),),
             is_stacked=True,
         ),
         TimeSeries(
@@ -186,8 +186,8 @@ _PROCESS: Final = Row(
             queries=(
                 Query(expr=memory("instance"), legend="{{instance}}"),
                 Query(
-                    expr=of_model("dragoman_decoding_process_resident_memory_bytes"),
-                    legend="{{model}}/{{version}}, engine {{engine}}, on {{instance}}",
+                    expr=of_model("dragoman_worker_resident_memory_bytes"),
+                    legend="{{model}}/{{version}}, replica {{replica}}, on {{instance}}",
                 ),
             ),
             unit="bytes",

@@ -134,10 +134,8 @@ _RESULTS: Final = Row(
             description="Segments decoded again by which result was returned, and the defects found in the first one; "
             "per interval of the panel.",
             queries=(
-                Query(
-                    expr=increase(of("dragoman_guard_outcomes_total"), "outcome"), legend="second search {{outcome}}"
-                ),
-                Query(expr=increase(of("dragoman_guard_defects_total"), "kind"), legend="{{kind}}"),
+                Query(expr=increase(of("dragoman_redecodes_total"), "outcome"), legend="second search {{outcome}}"),
+                Query(expr=increase(of("dragoman_degenerations_total"), "kind"), legend="{{kind}}"),
             ),
         ),
     ),

@@ -140,9 +140,7 @@ _ERRORS: Final = Row(
             title="Restarts of decoding processes",
             description="Per interval of the panel. Each had ended by itself: killed for memory, or crashed. The "
             "segments in its batches failed with INTERNAL.",
-            queries=(
-                Query(expr=increase(of("dragoman_decoding_process_restarts_total"), "instance"), legend="{{instance}}"),
-            ),
+            queries=(Query(expr=increase(of("dragoman_worker_restarts_total"), "instance"), legend="{{instance}}"),),
             width=6,
         ),
     ),
