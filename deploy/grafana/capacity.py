@@ -58,7 +58,7 @@ _BACKLOG: Final = Row(
     panels=(
         TimeSeries(
             title="Backlog",
-            description="Work tokens in the queue: source tokens, and beam size times expected decoder steps. "
+            description="Decode cost of the queue: source tokens, plus beam size times expected decoder steps. "
             "`scheduling.max_queue_decode_cost` is the limit of a model on a replica.",
             queries=(Query(expr=total(of("dragoman_queue_decode_cost"), "instance"), legend="{{instance}}"),),
             is_stacked=True,

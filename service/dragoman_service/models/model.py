@@ -130,7 +130,7 @@ class SegmentQueue(Protocol):
         """Reject a request of so many characters if there is no point in looking at its texts; else do nothing."""
 
     def expected_decode_cost(self, segments: Sequence[Segment]) -> int:
-        """Return how many work tokens segments are expected to need."""
+        """Return the expected decode cost of segments."""
 
     def submit(self, segments: Sequence[Segment], context: RequestContext, *, num_characters: int = 0) -> Futures:
         """Admit all segments or none; return one future each, in order. A cancelled future frees its place.

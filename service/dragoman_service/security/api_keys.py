@@ -135,7 +135,7 @@ class Caller(BaseModel):
     """Source tokens, with a burst of one minute's."""
 
     decode_cost_per_min: float | None = Field(default=None, gt=0, le=1e11)
-    """Work tokens (source tokens, and beam size times expected decoder steps), with a burst of one minute's."""
+    """Decode cost (source tokens, plus beam size times expected decoder steps), with a burst of one minute's."""
 
     @model_validator(mode="after")
     def _can_be_recognized(self) -> Self:

@@ -13,7 +13,7 @@ from dragoman_service.security.api_keys import Caller
 _UNKNOWN_DURATION_S = 1.0  # of a call, before any has ended
 _NUM_AVERAGED = 32  # calls after which the duration of a past one counts e times less
 _MIN_RETRY_S, _MAX_RETRY_S = 0.1, 10.0
-_REQUESTS_PER_S, _TOKENS_PER_MIN, _WORK_PER_MIN = "requests/s", "source tokens/min", "work tokens/min"
+_REQUESTS_PER_S, _TOKENS_PER_MIN, _WORK_PER_MIN = "requests/s", "source tokens/min", "decode cost/min"
 _PERIODS_S = {_REQUESTS_PER_S: 1.0, _TOKENS_PER_MIN: 60.0, _WORK_PER_MIN: 60.0}
 _PLACE_RETRY_S = 1.0  # nobody knows when a stream or a watcher ends
 
@@ -91,9 +91,9 @@ class RateLimiter:
     def take_tokens(
         self, caller: str, limits: Caller | None, num_tokens: int, *, work: Callable[[], int] | None = None
     ) -> tuple[Charge, ...]:
-        """Count source tokens and work tokens, both or none, and return how; RateLimitedError if they are too many.
+        """Count source tokens and decode cost, both or none, and return how; RateLimitedError if they are too many.
 
-        `work` tells how many work tokens, if any; it is called only if they are limited, as counting them takes time.
+        `work` returns the decode cost; it is called only if they are limited, as counting them takes time.
         A caller without an entry has no limits, but one whose entry was removed keeps those it had, as what it has
         begun goes on.
         """

@@ -127,7 +127,7 @@ def test_work_is_limited_beside_tokens_and_a_refusal_takes_neither(clock: Manual
     take_tokens(limiter, small, 50, work=590)
     charges = take_tokens(limiter, small, 0, work=10)
 
-    with pytest.raises(RateLimitedError, match=r"limited to 600 work tokens/min; retry in 1.0 s"):
+    with pytest.raises(RateLimitedError, match=r"limited to 600 decode cost/min; retry in 1.0 s"):
         take_tokens(limiter, small, 50, work=10)
 
     limiter.give_back(charges)
