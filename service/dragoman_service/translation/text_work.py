@@ -75,7 +75,7 @@ class TextBudget:
         self._work += max_decode_cost(segments)
         self._check("sentences", self._num_segments, self._limits.max_request_sentences)
         self._check("source tokens", self._num_tokens, self._limits.max_request_source_tokens)
-        self._check("decode cost (source tokens, plus beam size times steps)", self._work, self._limits.max_request_decode_cost)
+        self._check("units of decode cost", self._work, self._limits.max_request_decode_cost)
         num_hypotheses = max((segment.search.num_hypotheses for segment in segments), default=1)
         for name, limit in _attention_limits(self._options).items():
             if self._num_tokens * num_hypotheses > limit:
