@@ -48,8 +48,9 @@ class SearchingBatch(StepBatch, Protocol):
 
 def advance_ranked(state: BeamState, ranked: RankedStep, *, rules: CandidateRules, attend: Attend) -> None:
     """Update the state by a step that the model has ranked."""
-    for segment, parent, log_prob, eos_log_prob in ranked.finished:
-        _finish(state, segment, parent=parent, log_prob=log_prob, eos_log_prob=eos_log_prob, rules=rules, attend=attend)
+    step = _Step(state, rules=rules, attend=attend)
+    for finished in ranked.finished:
+        step.finish(*finished)
     state.extend(ranked.rows)
 
 
@@ -59,19 +60,16 @@ def advance(state: BeamState, output: StepOutput, *, rules: CandidateRules, atte
     `output` has at least `num_candidates` of each row, and all rows up to `state.num_live_rows`. `attend` is called for
     finished hypotheses of segments with a coverage penalty.
     """
-    _Step(state, rules.without_masked(output, state.is_masked), rules=rules, attend=attend).take()
+    _Step(state, rules=rules, attend=attend).take(rules.without_masked(output, state.is_masked))
 
 
 class _Step:
-    def __init__(self, state: BeamState, output: StepOutput, *, rules: CandidateRules, attend: Attend) -> None:
-        self._state = state
-        self._output = output
-        self._rules = rules
-        self._attend = attend
+    def __init__(self, state: BeamState, *, rules: CandidateRules, attend: Attend) -> None:
+        self._state, self._rules, self._attend = state, rules, attend
 
-    def take(self) -> None:
+    def take(self, output: StepOutput) -> None:
         state, rules = self._state, self._rules
-        ranking = rank_candidates(state, _ranked_output(state, self._output, rules=rules), rules=rules)
+        ranking = rank_candidates(state, _ranked_output(state, output, rules=rules), rules=rules)
         unranked = [*state.forced, *state.composition.sampled]
         if unranked:
             ranking.log_probs[unranked] = -np.inf
@@ -81,40 +79,42 @@ class _Step:
             ranking = _without(ranking, is_eos)
         rows = _best(state, ranking)
         if unranked:
-            rows = self._advance_unranked(rows)
+            rows = self._advance_unranked(rows, output)
         state.extend(rows)
+
+    def finish(self, segment: int, parent: int, log_prob: float, eos_log_prob: float) -> None:
+        """Score the hypothesis of row `parent` with EOS, which `log_prob` includes; keep it if it is among the best."""
+        state = self._state
+        state.num_finished[segment] += 1
+        search, length = state.searches[segment], int(state.lengths[segment]) + 1
+        final_score = score(log_prob, length=length, alpha=search.length_penalty)
+        if search.coverage_penalty > 0:
+            if final_score <= state.scores_to_beat[segment]:
+                return  # the penalty only lowers the score: the attention is not needed
+            tokens, _ = state.history.trace(segment, row=parent, length=length - 1)
+            attention = self._attend(segment, [*tokens, self._rules.eos_id])
+            final_score += coverage_penalty(attention, beta=search.coverage_penalty)
+        hypothesis = FinishedHypothesis(
+            parent=parent, length=length, eos_log_prob=eos_log_prob, log_prob=log_prob, score=final_score
+        )
+        state.keep_finished(segment, hypothesis)
 
     def _finish_ranked(self, ranking: BeamExpansion, is_eos: BoolArray) -> None:
         """Finish hypotheses with EOS among the best K candidates of a segment."""
         within_beam = np.arange(is_eos.shape[1]) < self._state.beam_sizes[:, None]
         segments, ranks = (is_eos & within_beam & (ranking.log_probs > -np.inf)).nonzero()
         for segment, column in zip(segments.tolist(), ranks.tolist(), strict=True):
-            self._finish(
-                segment,
-                parent=int(ranking.parents[segment, column]),
-                log_prob=float(ranking.log_probs[segment, column]),
-                eos_log_prob=float(ranking.steps[segment, column]),
-            )
+            at = segment, column
+            self.finish(segment, ranking.parents.item(at), ranking.log_probs.item(at), ranking.steps.item(at))
 
-    def _finish(self, segment: int, *, parent: int, log_prob: float, eos_log_prob: float) -> None:
-        _finish(
-            self._state,
-            segment,
-            parent=parent,
-            log_prob=log_prob,
-            eos_log_prob=eos_log_prob,
-            rules=self._rules,
-            attend=self._attend,
-        )
-
-    def _advance_unranked(self, rows: BeamExpansion) -> BeamExpansion:
+    def _advance_unranked(self, rows: BeamExpansion, output: StepOutput) -> BeamExpansion:
         forced = self._state.forced
         for segment in forced:
             self._force_token(rows, segment)
         for segment, sampler in enumerate(self._state.samplers):
             if sampler is not None and segment not in forced:
                 rows = rows.widened(self._state.widest_beam)
-                self._sample_tokens(rows, segment, sampler)
+                self._sample_tokens(rows, output, segment, sampler)
         return rows
 
     def _force_token(self, rows: BeamExpansion, segment: int) -> None:
@@ -128,9 +128,9 @@ class _Step:
             steps=np.zeros(1, np.float32),
         )
 
-    def _sample_tokens(self, rows: BeamExpansion, segment: int, sampler: Sampler) -> None:
+    def _sample_tokens(self, rows: BeamExpansion, output: StepOutput, segment: int, sampler: Sampler) -> None:
         """Append a sampled token to each sample of a segment; EOS finishes the sample."""
-        log_probs, token_ids = self._allowed_candidates(segment)
+        log_probs, token_ids = self._allowed_candidates(output, segment)
         parents = self._parents_of_samples(segment, log_probs)
         choices, token_ids = log_probs[parents], token_ids[parents]
         columns, indices = sampler.draw(choices), np.arange(len(parents))
@@ -138,23 +138,21 @@ class _Step:
         drawn = self._state.log_probs[segment, parents] + steps
         is_eos = tokens == self._rules.eos_id
         for index in is_eos.nonzero()[0].tolist():
-            self._finish(
-                segment, parent=int(parents[index]), log_prob=float(drawn[index]), eos_log_prob=float(steps[index])
-            )
+            self.finish(segment, int(parents[index]), float(drawn[index]), float(steps[index]))
         others = ~is_eos
         rows.put(segment, log_probs=drawn[others], tokens=tokens[others], parents=parents[others], steps=steps[others])
 
-    def _allowed_candidates(self, segment: int) -> tuple[FloatArray, IntArray]:
+    def _allowed_candidates(self, output: StepOutput, segment: int) -> tuple[FloatArray, IntArray]:
         """Return log-probabilities, descending, and tokens [N, C] for the N live rows of a segment.
 
         C depends on the segment alone; forbidden tokens have -inf.
         """
         state, rules = self._state, self._rules
         rows, width = slice(state.num_live(segment)), _num_own_candidates(state, segment, rules=rules)
-        token_ids = self._output.token_ids[segment, rows, :width]
+        token_ids = output.token_ids[segment, rows, :width]
         forbids_eos = state.lengths[segment] < state.min_tokens[segment]
         allowed = rules.apply(
-            StepOutput(log_probs=self._output.log_probs[None, segment, rows, :width], token_ids=token_ids[None]),
+            StepOutput(log_probs=output.log_probs[None, segment, rows, :width], token_ids=token_ids[None]),
             forbids_eos=np.array([forbids_eos]),
         )
         return _lowered(state, segment, np.fmax(allowed[0], np.float32(-np.inf)), token_ids)
@@ -171,32 +169,6 @@ class _Step:
         else:
             parents = np.arange(len(log_probs))
         return parents[np.isfinite(log_probs[:, 0])]
-
-
-def _finish(
-    state: BeamState,
-    segment: int,
-    *,
-    parent: int,
-    log_prob: float,
-    eos_log_prob: float,
-    rules: CandidateRules,
-    attend: Attend,
-) -> None:
-    """Score the hypothesis of row `parent` with EOS, which `log_prob` includes, and keep it if it is among the best."""
-    state.num_finished[segment] += 1
-    search, length = state.searches[segment], int(state.lengths[segment]) + 1
-    final_score = score(log_prob, length=length, alpha=search.length_penalty)
-    if search.coverage_penalty > 0:
-        if final_score <= state.scores_to_beat[segment]:
-            return  # the penalty only lowers the score: the attention is not needed
-        tokens, _ = state.history.trace(segment, row=parent, length=length - 1)
-        attention = attend(segment, [*tokens, rules.eos_id])
-        final_score += coverage_penalty(attention, beta=search.coverage_penalty)
-    hypothesis = FinishedHypothesis(
-        parent=parent, length=length, eos_log_prob=eos_log_prob, log_prob=log_prob, score=final_score
-    )
-    state.keep_finished(segment, hypothesis)
 
 
 def num_candidates(state: BeamState, *, rules: CandidateRules, num_rows: int) -> int | IntArray:

@@ -6,7 +6,7 @@ import math
 import threading
 import traceback
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from dragoman_service.datatypes import Segment, SegmentResult, StageTimings
 from dragoman_service.decoding.degeneration import EndedSegment
@@ -61,7 +61,12 @@ class BatchDispatcher:
         self._poller = ConnectionPoller()
         self._batches = [BatchConnection(worker, self._poller, lock) for _ in range(num_batches)]
         self._reports = ReportHandler(
-            self._batches, metrics, latency_model=latency_model, results=results, clock=clock, lock=lock
+            batches=self._batches,
+            metrics=metrics,
+            latency_model=latency_model,
+            results=results,
+            clock=clock,
+            lock=lock,
         )
         self._thread = threading.Thread(target=self._run, name="scheduler", daemon=True)
         self._polled_at_s = -math.inf
@@ -270,41 +275,35 @@ class BatchDispatcher:
             self._reports.handle(batch, report)
 
 
+@dataclass(slots=True, kw_only=True)
 class ReportHandler:
     """Resolves segments from the reports of batches, and records what the reports say in metrics and latency model."""
 
-    def __init__(
-        self,
-        batches: Sequence[BatchConnection],
-        metrics: SchedulerMetrics,
-        *,
-        latency_model: LatencyModel,
-        results: ResultCache,
-        clock: Clock,
-        lock: "threading.RLock",
-    ) -> None:
-        self._batches, self._metrics = batches, metrics
-        self._latency_model, self._results = latency_model, results
-        self._clock, self._lock = clock, lock
-        self.is_warm_up = True  # segments of a warm-up are not queued, and their times are not representative
+    batches: Sequence[BatchConnection]
+    metrics: SchedulerMetrics
+    latency_model: LatencyModel
+    results: ResultCache
+    clock: Clock
+    lock: "threading.RLock"
+    is_warm_up: bool = True  # segments of a warm-up are not queued, and their times are not representative
 
     def handle(self, batch: BatchConnection, report: BatchReport) -> None:
         """Handle a report of a batch."""
-        self._metrics.record_report(report)
+        self.metrics.record_report(report)
         for output in report.outputs:
             self._handle_output(batch, output)
         batch.remove_resolved()
         if not self.is_warm_up:
-            with self._lock:
+            with self.lock:
                 for output in report.outputs:
-                    self._latency_model.record_step(output, is_backlogged=batch.is_backlogged, now_s=self._clock())
+                    self.latency_model.record_step(output, is_backlogged=batch.is_backlogged, now_s=self.clock())
 
     def fail(self, batch: BatchConnection, segment_ids: Sequence[int], fault: str) -> None:
         """Fail segments of a batch that is lost."""
         removed = filter(None, map(batch.remove, segment_ids))
         lost = [segment for segment in removed if not segment.done()]
         log.error("batch failed", extra={"segments": len(lost), "fault": fault})
-        self._metrics.record_batch_failure()
+        self.metrics.record_batch_failure()
         for segment in lost:
             segment.resolve(EngineError("decoding failed"))
 
@@ -313,7 +312,7 @@ class ReportHandler:
 
         The batch that it joined has used its own; another batch may have encoded it too late.
         """
-        holders = [batch for batch in self._batches if batch.sent_ahead.pop(segment_id, None) and batch is not joined]
+        holders = [batch for batch in self.batches if batch.sent_ahead.pop(segment_id, None) and batch is not joined]
         for batch in holders:
             batch.dropped_ids.append(segment_id)
         return bool(holders)
@@ -323,11 +322,11 @@ class ReportHandler:
             encoded = [segment for segment in map(batch.find, output.encoded_ids) if segment]
             for segment in encoded:
                 segment.is_encoded, segment.encode_s = True, output.encode_s
-            self._metrics.record_encoding(output.encode_s, encoded)
+            self.metrics.record_encoding(output.encode_s, encoded)
         if output.started_ids:
             self._handle_start(batch, output)
         if output.num_rows:
-            self._metrics.record_step(output)
+            self.metrics.record_step(output)
         for ended in output.ended:
             self._handle_end(batch, ended, output.step_ended_s)
         for segment_id in output.late_ids:
@@ -337,14 +336,14 @@ class ReportHandler:
             self.fail(batch, output.lost_ids, output.fault)
 
     def _handle_start(self, batch: BatchConnection, output: BatchStepOutput) -> None:
-        with self._lock:
+        with self.lock:
             for segment_id in output.started_ids:
                 self.forget_ahead(segment_id, joined=batch)
         for segment in filter(None, map(batch.running.get, output.started_ids)):
             segment.decode_started_at_s = output.started_at_s
             segment.queue_s = output.started_at_s - segment.admitted_at_s - segment.encode_s
             if not self.is_warm_up:
-                self._metrics.record_start(segment)
+                self.metrics.record_start(segment)
 
     def _handle_end(self, batch: BatchConnection, ended: EndedSegment, now_s: float) -> None:
         segment = batch.remove(ended.segment_id)
@@ -363,10 +362,10 @@ class ReportHandler:
                     timings=timings,
                     degeneration=ended.degeneration,
                 )
-                self._metrics.record_result(segment, result)  # before the caller sees the result
-                if self._results.is_enabled:
-                    with self._lock:
-                        self._results.put(segment.segment, result)
+                self.metrics.record_result(segment, result)  # before the caller sees the result
+                if self.results.is_enabled:
+                    with self.lock:
+                        self.results.put(segment.segment, result)
                 segment.resolve(result)
         finally:
             segment.resolve(EngineError("decoding failed"))  # does nothing if it has a result

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dragoman_service.datatypes import Priority, SearchConfig, SegmentResult, StageTimings
+from dragoman_service.datatypes import SearchConfig, SegmentResult, StageTimings
 from dragoman_service.errors import (
     DeadlineExceededError,
     DragomanError,
@@ -261,35 +261,6 @@ def test_segment_beyond_the_limits_of_the_model_is_not_admitted(bench: Bench) ->
         bench.scheduler.submit([make_segment(*[7] * 100)])
 
 
-def test_interactive_segments_are_served_first(bench: Bench) -> None:
-    order: list[str] = []
-    bench.submit(1)
-    bench.model.wait_for_step()
-    for priority in (Priority.BULK, Priority.INTERACTIVE):
-        future = bench.submit(priority=priority)
-        future.add_done_callback(lambda _, priority=priority: order.append(priority.value))  # type: ignore[misc]
-
-    bench.model.open()
-
-    assert bench.scheduler.drain(TIMEOUT_S)
-    assert order == ["interactive", "bulk"]
-
-
-def test_small_request_does_not_wait_for_many_segments_of_another_caller(make_bench: MakeBench) -> None:
-    order: list[str] = []
-    bench = make_bench(max_batch_segments=1).start()
-    bench.submit(1)
-    bench.model.wait_for_step()
-    for future in bench.scheduler.submit([make_segment(7, max_target_tokens=1)] * 20, RequestContext(caller="large")):
-        future.add_done_callback(lambda _: order.append("large"))
-    bench.submit(1, caller="small").add_done_callback(lambda _: order.append("small"))
-
-    bench.model.open()
-
-    assert bench.scheduler.drain(TIMEOUT_S)
-    assert order.index("small") <= 1
-
-
 def test_cancelling_a_queued_segment_frees_its_room_at_once(bench: Bench) -> None:
     bench.submit()
     bench.model.wait_for_step()
@@ -469,28 +440,6 @@ def test_request_is_admitted_if_the_predicted_latency_with_margin_meets_its_dead
         future = loaded.submit(NUM_STEPS, timeout_s=timeout_s)
         loaded.model.open()
         assert future.result(TIMEOUT_S).num_steps == NUM_STEPS
-
-
-def test_request_of_a_new_caller_is_predicted_to_wait_for_its_turn_only(loaded: Bench) -> None:
-    future = loaded.submit(NUM_STEPS, timeout_s=40.0, caller="other")
-
-    loaded.model.open()
-
-    assert future.result(TIMEOUT_S).num_steps == NUM_STEPS
-
-
-def test_request_that_is_not_queued_needs_no_margin(make_bench: MakeBench) -> None:
-    bench = timed_bench(make_bench, TimedModel(encode_s=0.0)).start(is_open=True)
-    for _ in range(40):
-        bench.submit(NUM_STEPS).result(TIMEOUT_S)
-
-    assert bench.submit(NUM_STEPS, timeout_s=UNLOADED_S + 0.5).result(TIMEOUT_S).num_steps == NUM_STEPS
-
-
-def test_old_measurements_reject_no_request(loaded: Bench) -> None:
-    loaded.clock.advance(11.0)
-
-    assert not loaded.submit(NUM_STEPS, timeout_s=3.0).done()
 
 
 def test_prediction_errors_are_recorded(loaded: Bench) -> None:
