@@ -106,7 +106,7 @@ def onnx_loader(
         ]
         return ModelRuntime(
             tokenizer=tokenizer,
-            engine=schedulers[0] if len(schedulers) == 1 else ReplicaScheduler(schedulers, clock),
+            scheduler=schedulers[0] if len(schedulers) == 1 else ReplicaScheduler(schedulers, clock),
             precision=loaded.precision,
             device=loaded.device,
             weights_bytes=loaded.weights_bytes,

@@ -113,7 +113,7 @@ def test_text_without_spans_is_translated_in_the_same_way_without_protection(tex
     if not literals(text):
         first = translate(plain[0], text)
         assert first == translate(plain[1], text, protection=ProtectionOptions(is_enabled=False))
-        assert plain[0].engine.segments == plain[1].engine.segments
+        assert plain[0].scheduler.segments == plain[1].scheduler.segments
 
 
 def test_terms_have_the_translation_of_the_request() -> None:

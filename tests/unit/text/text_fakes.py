@@ -162,7 +162,7 @@ def make_manifest(*, has_attention: bool = True) -> Manifest:
 class FakeModel:
     """A model of one queue; also the source that resolves to it."""
 
-    engine: FakeQueue = field(default_factory=FakeQueue)
+    scheduler: FakeQueue = field(default_factory=FakeQueue)
     name: str = "toy"
     version: str = "1"
     has_attention: bool = True

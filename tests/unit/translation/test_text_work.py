@@ -61,7 +61,7 @@ def test_forced_lengths_count_as_work() -> None:
     limit = 5 + 16 * 101
 
     count([Segment(source_ids=(0,) * 5, search=forced)], max_request_decode_cost=limit)
-    with pytest.raises(InvalidFieldError, match=f"decode cost .* at most {limit}"):
+    with pytest.raises(InvalidFieldError, match=f"units of decode cost.* at most {limit}"):
         count([Segment(source_ids=(0,) * 6, search=forced)], max_request_decode_cost=limit)
 
 
