@@ -1,4 +1,4 @@
-"""An engine core in threads of the test that can die as a process does, and short-hands to talk to a batch by hand."""
+"""A worker in threads of the test that can die like a process, and helpers that talk to a batch."""
 
 import socket
 import threading
@@ -20,14 +20,12 @@ CACHE_BYTES = 4096
 _Result = TypeVar("_Result")
 
 
-class MortalCore(Worker):
-    """A core that can die, with all of its batches; a new connection finds a new one."""
+class MortalWorker(Worker):
+    """A worker that can die with all of its batches; the next connection finds a new one."""
 
     def __init__(self, model: StepModel, clock: Clock = time.monotonic) -> None:
         super().__init__(model, clock=clock, cache_bytes=lambda: CACHE_BYTES)
-        self.connections: list[Connection[Any, Any]] = []
-        """The client's ends, one for each connection ever made."""
-
+        self.connections: list[Connection[Any, Any]] = []  # the scheduler's end of each connection ever made
         self._alive: list[socket.socket] = []
 
     def connect(self) -> "Connection[Any, Any]":
@@ -40,7 +38,7 @@ class MortalCore(Worker):
         return self.connections[-1]
 
     def die(self) -> None:
-        """Let both ends of every connection see the end at once."""
+        """Shut down every connection."""
         with self._lock:
             dying, self._alive = self._alive, []
         for end in dying:
@@ -51,20 +49,20 @@ class MortalCore(Worker):
                     continue
 
     def close(self, timeout_s: float = TIMEOUT_S) -> None:
-        """End all threads; may be done again."""
+        """End all threads; may be called again."""
         self.die()
         super().close(timeout_s)
-        assert not any(thread.is_alive() for thread in self._threads), "a batch goes on without a connection"
+        assert not any(thread.is_alive() for thread in self._threads), "a batch runs without a connection"
 
 
 def begin(function: Callable[..., _Result], *arguments: Any, **options: Any) -> "Future[_Result]":
-    """Call something in a thread that keeps neither a test nor the process from ending."""
+    """Call a function in a daemon thread, so that it cannot keep the test or the process from ending."""
     future: Future[_Result] = Future()
 
     def call() -> None:
         try:
             future.set_result(function(*arguments, **options))
-        except BaseException as error:  # noqa: BLE001 - raised where the result is asked for
+        except BaseException as error:  # noqa: BLE001 - raised by `result`
             future.set_exception(error)
 
     threading.Thread(target=call, name="bounded", daemon=True).start()
@@ -75,15 +73,15 @@ def joining(*ids: int, deadline_s: float = float("inf"), **search: Any) -> Batch
     """Return a command with new segments of these ids; their sources differ."""
     return BatchCommand(
         new_segments=tuple(
-            NewSegment(segment_id=one, segment=make_segment(4 + one % 5, 5, **search), deadline_s=deadline_s)
-            for one in ids
+            NewSegment(segment_id=key, segment=make_segment(4 + key % 5, 5, **search), deadline_s=deadline_s)
+            for key in ids
         )
     )
 
 
 def next_report(connection: "Connection[Any, Any]") -> BatchReport:
     """Return the next report of a batch."""
-    assert connection.poll(TIMEOUT_S), "no report came"
+    assert connection.poll(TIMEOUT_S), "no report received"
     report: BatchReport = connection.recv()
     return report
 
@@ -94,7 +92,7 @@ def ended_in(*reports: BatchReport) -> dict[int, EndedSegment]:
 
 
 def decode(connection: "Connection[Any, Any]", command: BatchCommand) -> Mapping[int, EndedSegment]:
-    """Let new segments join a batch and wait until they have all ended; return how, by id."""
+    """Send new segments to a batch and return them, by id, after all have ended."""
     connection.send(command)
     ended: dict[int, EndedSegment] = {}
     while len(ended) < len(command.new_segments):
@@ -105,7 +103,7 @@ def decode(connection: "Connection[Any, Any]", command: BatchCommand) -> Mapping
 
 
 def decode_here(model: StepModel, command: BatchCommand) -> Mapping[int, EndedSegment]:
-    """Return how segments end in a batch without a connection."""
+    """Return the ended segments of a batch without a connection, by id."""
     batch = BatchExecutor(model, time.monotonic)
     outputs = [batch.run_step(command)]
     while batch.num_segments:
