@@ -150,7 +150,7 @@ def _client_class(reason: str) -> str:
     return client_errors.REASON_CLASSES[reason].__name__
 
 
-_SERVICE = ("service", "dragoman.cli")
+_SERVICE = ("dragoman_service", "dragoman.cli")
 """Programs of `service_command`."""
 
 

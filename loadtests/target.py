@@ -21,7 +21,7 @@ from loadtests.sampler import scrape, server_facts
 _KEY_VARIABLE: Final = "DRAGOMAN_API_KEY"  # holds the key of the API where no flag names a file with it
 _SETTING: Final = re.compile("DRAGOMAN_(?!RUNTIME__)")
 _CHECKOUT: Final = Path(__file__).resolve().parents[1]
-SERVE: Final = ("service", "serve", "--grpc-port", "0", "--http-port", "0")
+SERVE: Final = ("dragoman_service", "serve", "--grpc-port", "0", "--http-port", "0")
 """The module that serves, with its arguments."""
 _START_TIMEOUT_S: Final = 120.0
 _STOP_TIMEOUT_S: Final = 60.0

@@ -61,7 +61,7 @@ _SETTINGS: Final = {
     "MODELS__POLL_INTERVAL_S": "0.5",
     # As in deploy/compose/dragoman.env: all callers behind Envoy count as one.
     "SCHEDULING__MAX_CALLER_QUEUE_SHARE": "1",
-    "SCHEDULING__NUM_DECODING_THREADS": "1",
+    "SCHEDULING__NUM_WORKERS": "1",
 }
 
 

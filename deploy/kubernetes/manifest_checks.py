@@ -27,7 +27,7 @@ SECRETS: Final = frozenset({"dragoman-callers", "dragoman-tls", "dragoman-tracin
 """What operators make themselves; docs/operations/kubernetes.md says how."""
 
 _PROBES: Final = ("startupProbe", "readinessProbe", "livenessProbe")
-_METRIC: Final = re.compile(r"\b(?:mt|process|python|container|node)_\w+")
+_METRIC: Final = re.compile(r"\b(?:dragoman|process|python|container|node)_\w+")
 _NAMESPACE: Final = re.compile(r'namespace="([^"]*)"')
 _FIELD_OF_WAITING: Final = "dragoman_queue_"
 

@@ -15,8 +15,7 @@ from dragoman.v1 import translation_pb2 as pb
 from dragoman_service.bundle.files import open_bundle
 from dragoman_service.datatypes import Span
 from dragoman_service.errors import ConfigError, RequestError, UnauthenticatedError
-from dragoman_service.grpc_api import conversion
-from dragoman_service.middleware import error_mapping
+from dragoman_service.middleware import conversion, error_mapping
 from dragoman_service.request import TranslationRequest
 from dragoman_service.security.jwt_auth import KeySet, key_set
 from dragoman_service.text.documents import DocumentPiece

@@ -198,7 +198,7 @@ async def test_the_directory_is_watched(bundles: Path, models: Path) -> None:
 
 
 async def test_every_decoding_thread_is_warm_before_requests_are_taken(models: Path) -> None:
-    settings = {"scheduling__num_decoding_threads": 3, "models__poll_interval_s": 0}
+    settings = {"scheduling__num_workers": 3, "models__poll_interval_s": 0}
     async with running_server(models, **settings) as server:
         assert server.model.num_batches == 3
         assert server.sample("dragoman_segments_total", outcome="ok") == 0

@@ -161,7 +161,7 @@ def test_a_request_within_the_limits_must_fit_into_an_empty_queue(
 
 
 def test_every_setting_has_a_variable_that_sets_it() -> None:
-    settings = load_settings(environment={"DRAGOMAN_RUNTIME__NUM_ENGINES": "2"})
+    settings = load_settings(environment={"DRAGOMAN_RUNTIME__NUM_REPLICAS": "2"})
 
     assert settings.runtime.num_replicas == 2
 

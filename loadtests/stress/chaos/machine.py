@@ -18,7 +18,7 @@ from dragoman.v1 import translation_pb2 as pb
 from loadtests.sampler import process_tree
 from loadtests.stress.callers import Client, Reply
 from loadtests.stress.chaos.fault import LATE, Stage, fault, lasting, requests
-from loadtests.stress.chaos.server import INSIDE, NUM_DECODING_THREADS, copy_tree
+from loadtests.stress.chaos.server import INSIDE, NUM_WORKERS, copy_tree
 from loadtests.stress.server import only_bundle, poll
 from loadtests.target import ServerError
 from loadtests.wire import Method
@@ -70,12 +70,12 @@ def stalled_step(stage: Stage) -> None:
     stage.server.hang_steps(hang_s)
     time.sleep(0.1)  # a request that is given to the thread as its step begins waits with those that are in it
     others = [stage.ask(timeout_s=hang_s) for _ in lasting(hang_s - 0.5)]
-    stage.require_ok(f"one of {NUM_DECODING_THREADS} threads hung", others)
+    stage.require_ok(f"one of {NUM_WORKERS} threads hung", others)
     slowest_s = max(reply.latency_s for reply in others)
     stage.require(slowest_s < hang_s / 2, f"while one thread hung, a caller of another waited {slowest_s:.2f} s")
     stage.bystanders.wait_for_answers()
 
-    stage.server.hang_steps(hang_s, count=NUM_DECODING_THREADS)
+    stage.server.hang_steps(hang_s, count=NUM_WORKERS)
     hurried = [stage.ask(timeout_s=_SHORT_DEADLINE_S) for _ in lasting(hang_s - 0.5)]
     stage.require_late("every step hung", hurried, _SHORT_DEADLINE_S)
     stage.require(stage.hits["DEADLINE_EXCEEDED"] > 0, "no deadline passed while every step hung")
@@ -250,5 +250,5 @@ def clock_jump(stage: Stage) -> None:
         stage.require(abs(shown_s - offset_s) < 60, f"the server's clock is {shown_s:+.0f} s off, not {offset_s:+.0f}")
         stage.bystanders.wait_for_answers()
         stage.require_ok("the clock is off, with 5 s of time", [stage.ask(timeout_s=5.0)])
-        stage.server.hang_steps(_JUMP_HANG_S, count=NUM_DECODING_THREADS)
+        stage.server.hang_steps(_JUMP_HANG_S, count=NUM_WORKERS)
         stage.require_late("the clock is off", [stage.ask(timeout_s=_SHORT_DEADLINE_S)], _SHORT_DEADLINE_S)

@@ -194,7 +194,7 @@ class Translator:
             DeadlineExceededError: if the deadline passes first.
             EngineError: if a sentence could not be decoded.
         """
-        context.access_record.add_texts(request.texts)
+        context.add_texts(request.texts)
         detected = None
         if not request.source_language:
             request, detected = await self._with_source(request, context)
@@ -202,7 +202,7 @@ class Translator:
         result = await (self._translated_through(route, context) if route else self._translated(request, context))
         if detected:
             result = replace(result, detected_language=detected)
-        context.access_record.add_result(result)
+        context.add_result(result)
         return result
 
     async def _translated_through(self, route: PivotRoute, context: RequestContext) -> TranslationResult:
@@ -258,7 +258,7 @@ class Translator:
                 later on, the document waits.
         """
         began_s = self._clock()
-        context.access_record.add_texts(request.texts)
+        context.add_texts(request.texts)
         detected = None
         if not request.source_language:
             request, detected = await self._with_source(request, context, is_document=True)
@@ -292,7 +292,7 @@ class Translator:
                 if document.num_sentences == 1:
                     self._metrics.first_sentence_seconds.observe(self._clock() - began_s, context.trace.exemplar)
                 self._count(sentence.warnings)
-                context.access_record.add_sentence(sentence)
+                context.add_sentence(sentence)
                 trace_segments(
                     context.trace, submitted_s=in_work.submitted_s, segments=in_work.segments, results=results
                 )
@@ -378,7 +378,7 @@ class Translator:
             request, self._limits, self._defaults, draw_seed=self._draw_seed, is_document=is_document
         )
         model = self._models.resolve(request.model, request.source_language, request.target_language)
-        name = context.access_record.model = f"{model.name}/{model.version}"
+        name = context.model = f"{model.name}/{model.version}"
         search = fit_to_model(search, request.options, model, name=name, has_attention=model.has_attention)
         pipeline = TextPipeline(
             request,

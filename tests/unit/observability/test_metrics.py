@@ -21,7 +21,7 @@ every_metric = pytest.mark.parametrize("metric", CATALOGUE, ids=lambda metric: m
 def test_a_metric_is_named_by_the_rules(metric: MetricWrapperBase) -> None:
     words = metric._name.split("_")
 
-    assert re.fullmatch(r"mt(_[a-z0-9]+)+", metric._name)
+    assert re.fullmatch(r"dragoman(_[a-z0-9]+)+", metric._name)
     assert not NOT_BASE_UNITS & set(words)
     assert not ({"count", "sum", "bucket", "total"} & set(words[-1:]))
     assert metric._type not in words

@@ -13,7 +13,7 @@ from dragoman_service import datatypes, request
 from dragoman_service.bundle.architecture import Limits
 from dragoman_service.bundle.manifest import Manifest
 from dragoman_service.errors import InvalidFieldError, RequestError
-from dragoman_service.grpc_api import conversion
+from dragoman_service.middleware import conversion
 from dragoman_service.models.model import LanguageGroup, ModelState, ModelStatus
 from dragoman_service.translation.options import TranslationLimits
 from tests.unit.text.text_fakes import make_manifest

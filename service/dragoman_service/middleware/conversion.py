@@ -17,7 +17,6 @@ from dragoman.v1 import translation_pb2 as pb
 from dragoman_service import datatypes, request
 from dragoman_service.bundle.manifest import Manifest
 from dragoman_service.errors import InvalidFieldError
-from dragoman_service.middleware.call import check_request_id
 from dragoman_service.models.glossaries import Glossary
 from dragoman_service.models.model import ModelState, ModelStatus
 from dragoman_service.request import (
@@ -28,6 +27,7 @@ from dragoman_service.request import (
     MAX_TARGET_TOKENS,
     MAX_TERMS,
     MAX_TEXTS,
+    check_request_id,
 )
 from dragoman_service.translation.options import ATTENTION_FIELDS, TranslationLimits
 
