@@ -188,7 +188,7 @@ class GoogleV3Api(_GoogleApi):
         """Return the routes, with a rejection for all other paths of projects."""
         return [
             *(
-                Route(_PREFIX + path, self.endpoint(self._method(name)), methods=[http_method])
+                Route(_PREFIX + path, self._method(name), methods=[http_method])
                 for name, (http_method, path) in _V3_ROUTES.items()
             ),
             self._reject_all(f"{_PREFIX}{{rest:path}}", HTTPStatus.NOT_IMPLEMENTED),

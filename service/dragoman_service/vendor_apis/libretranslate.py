@@ -96,7 +96,7 @@ class LibreTranslateApi(VendorApi):
         """Return the routes, with rejections for other methods."""
         suggest = self.rejection(HTTPStatus.FORBIDDEN, "suggestions are not accepted by this server")
         spec = self.rejection(HTTPStatus.NOT_FOUND, "not available; the API of this server is at /openapi.json")
-        handlers = {
+        handlers: dict[str, tuple[str, Any]] = {
             "/translate": ("POST", self._with_fields("Translate", self._translate)),
             "/detect": ("POST", self._with_fields("DetectLanguage", self._detect)),
             "/languages": ("GET", self.reading(self._list_languages, is_open=True)),

@@ -64,11 +64,11 @@ def as_list(value: Any) -> list[Any]:
 
 
 def _checked_texts(value: object, info: ValidationInfo) -> list[str]:
-    return check_texts(_name(info), as_list(value), max_characters=info.context["max_text_characters"])
+    return check_texts(_name(info), as_list(value), max_characters=_max_characters(info))
 
 
 def _checked_text(value: object, info: ValidationInfo) -> str:
-    (text,) = check_texts(_name(info), [value], max_characters=info.context["max_text_characters"])
+    (text,) = check_texts(_name(info), [value], max_characters=_max_characters(info))
     return text
 
 
@@ -79,6 +79,11 @@ def _rejected(value: object, info: ValidationInfo) -> None:
 
 def _lower(value: object) -> object:
     return str(value).lower() if isinstance(value, str | bool) else value
+
+
+def _max_characters(info: ValidationInfo) -> int:
+    context: Any = info.context
+    return int(context["max_text_characters"])
 
 
 def _name(info: ValidationInfo) -> str:
