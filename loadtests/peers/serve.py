@@ -31,7 +31,7 @@ from dragoman_service.errors import (
     OverloadedError,
     UnsupportedFieldError,
 )
-from dragoman_service.grpc_api import conversion
+from dragoman_service.middleware import conversion
 from dragoman_service.middleware import error_mapping
 from dragoman_service.request import TranslationOptions, TranslationRequest
 from dragoman_service.text.pipeline import TextPipeline
