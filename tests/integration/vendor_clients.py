@@ -43,6 +43,7 @@ class VendorClient:
 
     translate: Callable[[RunningServer, Sequence[str], str, str], list[str]]  # server, texts, target language, key
     detect: Callable[[RunningServer, Sequence[str]], Detected]
+    rejected: type[Exception]
     invalid_key: type[Exception]
     rate_limited: type[Exception]
 
@@ -127,8 +128,7 @@ def _azure(server: RunningServer, texts: Sequence[str], source: str | None, targ
     with azure_client(server, key or "any") as client:
         items = client.translate(list(texts), to_language=[target], from_language=source)
     return [
-        (item.translations[0].text, item.detected_language.language if item.detected_language else "")
-        for item in items
+        (item.translations[0].text, item.detected_language.language if item.detected_language else "") for item in items
     ]
 
 
@@ -176,35 +176,38 @@ CLIENTS = {
     "deepl": VendorClient(
         lambda server, texts, target, key: _first(_deepl(server, texts, "EN", target, key)),
         lambda server, texts: _deepl(server, texts, None, "DE", ""),
+        deepl.DeepLException,
         deepl.AuthorizationException,
         deepl.TooManyRequestsException,
     ),
     "azure": VendorClient(
         lambda server, texts, target, key: _first(_azure(server, texts, "en", target, key)),
         lambda server, texts: _azure(server, texts, None, "de", ""),
+        HttpResponseError,
         ClientAuthenticationError,
         HttpResponseError,
     ),
     "libretranslate": VendorClient(
-        _libretranslate, _libretranslate_detected, AuthorizationException, ServerException
+        _libretranslate, _libretranslate_detected, ServerException, AuthorizationException, ServerException
     ),
     "google v2": VendorClient(
         lambda server, texts, target, key: _first(_google_v2(server, texts, "en", target, key)),
         lambda server, texts: _google_v2(server, texts, None, "de", ""),
+        exceptions.ClientError,
         exceptions.BadRequest,
         exceptions.TooManyRequests,
     ),
     "google v3 rest": VendorClient(
-        lambda server, texts, target, key: _first(
-            _google_v3(google_rest_client(server, key), texts, "en", target)
-        ),
+        lambda server, texts, target, key: _first(_google_v3(google_rest_client(server, key), texts, "en", target)),
         lambda server, texts: _google_v3(google_rest_client(server), texts, "", "de"),
+        exceptions.ClientError,
         exceptions.Unauthorized,
         exceptions.TooManyRequests,
     ),
     "google v3 grpc": VendorClient(
         lambda server, texts, target, key: _first(_google_v3(google_grpc_client(server), texts, "en", target, key)),
         lambda server, texts: _google_v3(google_grpc_client(server), texts, "", "de"),
+        exceptions.ClientError,
         exceptions.Unauthenticated,
         exceptions.ResourceExhausted,
     ),

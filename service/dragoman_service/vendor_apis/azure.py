@@ -44,6 +44,7 @@ _CODES: Mapping[str, int] = {
     "model": 400079,
     "texts": 400077,
     "text": 400077,
+    "inputs": 400077,
 }
 """Error codes by the field; other errors have the status and three zeros."""
 
@@ -144,8 +145,8 @@ class AzureApi(VendorApi):
     def error_response(self, error: Problem, message: str) -> Response:
         """Return `{"error": {"code": CODE, "message": MESSAGE}}`."""
         status = _STATUSES.get(error.status, error.status) if error.members else error.status
-        fields = [violation["field"].partition("[")[0] for violation in error.members.get("violations", ())]
-        code = _CODES.get(fields[0], status * 1000) if fields else status * 1000
+        (field, *_) = [violation["field"] for violation in error.members.get("violations", ())] or [""]
+        code = _CODES.get(field if "." in field else field.partition("[")[0], status * 1000)
         return json_error(status, {"error": {"code": code, "message": message}})
 
     async def _translate(self, context: HttpContext, record: RequestRecord, body: bytes) -> Response:

@@ -40,7 +40,7 @@ class Parameters(BaseModel):
         try:
             return cls.model_validate(fields, context={"max_text_characters": max_text_characters})
         except ValidationError as error:
-            raise _request_error(error.errors(include_url=False, include_context=False)[0], cls) from None
+            raise _request_error(error.errors(include_url=False)[0], cls) from None
 
 
 def check_texts(field: str, texts: object, *, max_characters: int) -> list[str]:
@@ -134,6 +134,8 @@ def _request_error(detail: Any, model: type[BaseModel]) -> RequestError:
     if detail["type"] == "extra_forbidden":
         known = [info.alias or name for name, info in model.model_fields.items()] if len(detail["loc"]) == 1 else []
         return RequestError(field, f"unknown field; expected one of {', '.join(known)}" if known else "unknown field")
+    if detail["type"] == "too_long":
+        return InvalidFieldError(field, f"a list of {len(detail['input'])}", f"at most {detail['ctx']['max_length']}")
     if detail["type"] in {"model_type", "model_attributes_type"}:
         return InvalidFieldError(field, _shown(detail["input"]), "an object")
     if not detail["msg"].startswith(_PYDANTIC_PREFIX):
