@@ -8,9 +8,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
-from dragoman.enums import TextFormat as FileTextFormat
-from dragoman.files.content import FileSegment
-from dragoman.files.job import batches
+from dragoman.client.enums import TextFormat as FileTextFormat
+from dragoman.documents.content import FileSegment
+from dragoman.documents.file_translator import batches
 from dragoman_service.datatypes import Priority
 from dragoman_service.errors import (
     DeadlineExceededError,
@@ -33,12 +33,6 @@ _REQUEST_S: Final = 120.0  # requested deadline of each
 _MIN_RETRY_S: Final = 0.5
 _RETRY_S: Final = 5.0  # if the error has no delay
 _DETECTION_CHARACTERS: Final = 2000  # from the beginning of a document
-
-_FORMATS: Final = {
-    FileTextFormat.PLAIN: TextFormat.PLAIN,
-    FileTextFormat.HTML: TextFormat.HTML,
-    FileTextFormat.XML: TextFormat.XML,
-}
 
 _Text = tuple[FileTextFormat, str]  # segments with equal format and text are translated once
 _Result = TypeVar("_Result")
@@ -114,7 +108,7 @@ class TextTranslator:
         self, batch: Sequence[FileSegment], template: TranslationRequest, translated: dict[_Text, str]
     ) -> None:
         """Translate texts together, or one by one if an error may be caused by one of them."""
-        options = replace(template.options, format=_FORMATS[batch[0].format])
+        options = replace(template.options, format=TextFormat[batch[0].format.name])
         request = replace(template, texts=tuple(segment.text for segment in batch), options=options)
         try:
             result = await self._retried(lambda record: self.translator.translate(request, record))

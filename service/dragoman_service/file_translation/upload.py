@@ -63,7 +63,14 @@ class DocumentUpload:
         if declared and int(declared) > limit + _FORM_BYTES:
             raise self._too_large()
         store = self._jobs.store
-        state = await asyncio.to_thread(store.begin, owner, int(declared) if declared else limit)
+        beginning = asyncio.create_task(asyncio.to_thread(store.begin, owner, int(declared) if declared else limit))
+        try:
+            state = await asyncio.shield(beginning)
+        except asyncio.CancelledError:
+            await asyncio.wait((beginning,))  # cancellation does not stop the thread
+            if not beginning.exception():
+                await asyncio.to_thread(store.remove, beginning.result().document_id)
+            raise
         try:
             async with self._jobs.uploading():
                 num_bytes = await self._receive(store.source_path(state.document_id), limit)
