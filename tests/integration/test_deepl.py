@@ -49,7 +49,7 @@ async def test_options_select_native_options(
 @pytest.mark.parametrize("kind", ["xml", "html"])
 async def test_content_of_ignored_tags_is_not_translated(server: RunningServer, kind: str) -> None:
     text = "<p>A <keep a='1'>big dog</keep> and <x>a <b translate='no'>cat</b></x> play. <!-- <keep> --></p>"
-    options = {"tag_handling": kind, "ignore_tags": "keep,x"}
+    options: dict[str, Any] = {"tag_handling": kind, "ignore_tags": "keep,x"}
 
     result = await with_deepl(
         server, lambda client: client.translate_text(text, source_lang="EN", target_lang="DE", **options)
