@@ -48,8 +48,8 @@ def main() -> None:
             pids = [server.pid, *_children(server.pid)]
             with grpc.insecure_channel(f"127.0.0.1:{ports.grpc_port}") as channel:
                 for number, (process, names) in enumerate(_traced(channel, pids, Path(directory)).items()):
-                    print(f"{'server' if number == 0 else 'decode process'} ({process}): {len(names)} files")  # noqa: T201
-                    print("".join(f"  {name}\n" for name in sorted(names)), end="")  # noqa: T201
+                    print(f"{'server' if number == 0 else 'decode process'} ({process}): {len(names)} files")
+                    print("".join(f"  {name}\n" for name in sorted(names)), end="")
             server.send(signal.SIGTERM)
 
 

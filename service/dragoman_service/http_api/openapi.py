@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document of the API; messages come from the descriptors of the contract, so they cannot differ."""
+"""The OpenAPI 3.1 document of the API, generated from the descriptors of the messages."""
 
 from collections.abc import Iterable, Mapping
 from http import HTTPStatus
@@ -35,7 +35,7 @@ _REQUIRED: Mapping[str, dict[str, Any]] = {
     "text": {"type": "string", "minLength": 1},
     "targetLanguage": _LANGUAGE,
 }
-"""Fields without which a request is refused, by their names in JSON."""
+"""Required fields of requests, by JSON name."""
 
 _RANGES: Mapping[str, dict[str, Any]] = {
     "sourceLanguage": {"maxLength": MAX_LANGUAGE_CHARACTERS, "pattern": f"^({LANGUAGE_TAG_PATTERN})?$"},
@@ -61,11 +61,11 @@ _RANGES: Mapping[str, dict[str, Any]] = {
     "model": {"maxLength": MAX_NAME_CHARACTERS, "pattern": f"^({REFERENCE_PATTERN})?$"},
     "glossary": {"maxLength": MAX_NAME_CHARACTERS},
 }
-"""Caps of fields of requests, by their names in JSON."""
+"""Ranges of fields of requests, by JSON name."""
 
 _PROBLEM = {
     "type": "object",
-    "description": "Why a request failed (RFC 9457); `code`, `reason` and `violations` are those of the gRPC status.",
+    "description": "Error (RFC 9457); `code`, `reason` and `violations` have the values of the gRPC status.",
     "properties": {
         "type": {"type": "string"},
         "title": {"type": "string"},
@@ -109,7 +109,7 @@ _LANGUAGES = {
 
 _EVENT = {
     "type": "object",
-    "description": "Each event: a sentence in order, then `end`, or `error` if the rest will not come.",
+    "description": "Events: the sentences in order, then `end`, or `error` if translation fails.",
     "oneOf": [
         {
             "properties": {
@@ -138,20 +138,20 @@ _HEADERS = [
     {
         "name": "X-Request-Id",
         "in": "header",
-        "description": "Names the request in answers and logs, unless its body does.",
+        "description": "Id of the request in responses and logs; the id in the body takes precedence.",
         "schema": {"type": "string"},
     },
     {
         "name": TIMEOUT_HEADER.title(),
         "in": "header",
-        "description": "Seconds allowed to the request, more than 0.",
+        "description": "Time limit of the request in seconds, above 0.",
         "schema": {"type": "string", "pattern": rf"^(?=[0-9.]*[1-9]){SECONDS_PATTERN}$"},
     },
 ]
 
 
 def openapi_document() -> dict[str, Any]:
-    """Return the document."""
+    """Return the OpenAPI document."""
     schemas: dict[str, Any] = {"Problem": _PROBLEM, "Languages": _LANGUAGES}
     for message in (pb.TranslateRequest, pb.TranslateDocumentRequest, pb.DetectLanguageRequest):
         _add_message(schemas, message.DESCRIPTOR, is_request=True)
@@ -175,8 +175,8 @@ def openapi_document() -> dict[str, Any]:
         "info": {
             "title": "Dragoman",
             "version": "v1",
-            "description": "The contract dragoman.v1 in the JSON mapping of protobuf. Paths that serve clients of "
-            "other services (`/translate`, `/languages`, `/detect`, `/v2`, `/v3`) are described by their owners.",
+            "description": "The API dragoman.v1 in the JSON mapping of protobuf. Paths for clients of other services "
+            "(`/translate`, `/languages`, `/detect`, `/v2`, `/v3`) are documented by these services.",
         },
         "paths": {
             "/v1/translate": {
@@ -188,7 +188,7 @@ def openapi_document() -> dict[str, Any]:
                 | _answered({"text/event-stream": {"schema": _EVENT}}, _POST_FAILURES)
             },
             "/v1/detect": {
-                "post": _posting("DetectLanguage", "Tell which language each text is in", "DetectLanguageRequest")
+                "post": _posting("DetectLanguage", "Detect the language of each text", "DetectLanguageRequest")
                 | _answered(_json("DetectLanguageResponse"), _POST_FAILURES)
             },
             "/v1/models": {
@@ -201,11 +201,11 @@ def openapi_document() -> dict[str, Any]:
                 | _answered(_json("GetModelResponse"), _READ_FAILURES),
             },
             "/v1/languages": {
-                "get": _reading("ListLanguages", "List which languages are translated into which")
+                "get": _reading("ListLanguages", "List source languages and their target languages")
                 | _answered(_json("Languages"), _READ_FAILURES)
             },
             "/v1/glossaries": {
-                "get": _reading("ListGlossaries", "List the glossaries that a request may name")
+                "get": _reading("ListGlossaries", "List the glossaries")
                 | _answered(_json("ListGlossariesResponse"), _READ_FAILURES)
             },
         },
@@ -213,7 +213,7 @@ def openapi_document() -> dict[str, Any]:
             "schemas": schemas,
             "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
         },
-        "security": [{"bearer": []}, {}],  # whether one is needed is for the operator to say
+        "security": [{"bearer": []}, {}],  # the operator decides whether a key is required
     }
 
 
@@ -237,11 +237,11 @@ def _json(schema: str) -> dict[str, Any]:
 
 
 def _add_message(schemas: dict[str, Any], descriptor: Any, *, is_request: bool) -> None:
-    """Add a message and those that it holds; one of a request takes no other fields, one of a response has all."""
+    """Add a message and its nested messages; requests have no other fields, responses have all fields."""
     if descriptor.name in schemas:
         return
     schema: dict[str, Any] = {"type": "object"}
-    schemas[descriptor.name] = schema  # before its fields: it may hold itself
+    schemas[descriptor.name] = schema  # before its fields, because a message can contain itself
     schema["properties"] = {
         field.json_name: _property(schemas, field, is_request=is_request)
         for field in descriptor.fields
@@ -266,7 +266,7 @@ def _property(schemas: dict[str, Any], field: Any, *, is_request: bool) -> dict[
         return item
     if "enum" in item:
         return {"enum": [*item["enum"], None]}
-    return {"anyOf": [item, {"type": "null"}]}  # which stands for absent
+    return {"anyOf": [item, {"type": "null"}]}  # null means absent
 
 
 def _item(schemas: dict[str, Any], field: Any, *, is_request: bool) -> dict[str, Any]:

@@ -224,7 +224,7 @@ class VendorApi(HttpApi):
         outcome = await self._pipeline.answer(
             record, context, responded, as_status, raw_request=raw_request, is_open=is_open
         )
-        if isinstance(outcome, error_mapping.Answer):
+        if isinstance(outcome, error_mapping.RpcError):
             found = problem(outcome, request_id=record.request_id, http_status=context.http_status)
             response = self.failed(found, self._renamed(outcome.message))
             response.headers.update(found.headers)

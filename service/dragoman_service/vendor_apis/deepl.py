@@ -145,7 +145,7 @@ class DeepLApi(VendorApi):
         return json_error(code, {"message": message})
 
     async def _translate(self, context: HttpContext) -> None:
-        context.take_scheme(_SCHEME)
+        context.accept_scheme(_SCHEME)
 
         async def respond(record: RequestRecord, body: bytes) -> bytes:
             content_type = context.header("content-type")
@@ -241,7 +241,7 @@ class DeepLApi(VendorApi):
     async def _answer_reading(
         self, context: HttpContext, method: str, respond: Callable[[RequestRecord, bytes], Awaitable[bytes | Response]]
     ) -> None:
-        context.take_scheme(_SCHEME)
+        context.accept_scheme(_SCHEME)
         await self.answer_reading(context, method, respond)
 
 

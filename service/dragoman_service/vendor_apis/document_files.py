@@ -29,7 +29,7 @@ from dragoman_service.http_api.problem_details import Problem
 from dragoman_service.http_api.routes import TRANSLATION_SERVICE, HttpApi
 from dragoman_service.middleware.flow_control import time_limit
 from dragoman_service.request import RequestRecord
-from dragoman_service.security.api_keys import peer_name
+from dragoman_service.security.authentication import peer_name
 from dragoman_service.vendor_apis import deepl, libretranslate
 from dragoman_service.vendor_apis.base import Answer, VendorApi, fields_of, translate
 
@@ -136,7 +136,7 @@ class DeepLDocuments(_DocumentApi):
         ]
 
     async def _upload(self, context: HttpContext) -> None:
-        context.take_scheme(_SCHEME)
+        context.accept_scheme(_SCHEME)
 
         async def respond(record: RequestRecord, _no_body: bytes) -> bytes:
             upload = DocumentUpload(context, self.jobs)
@@ -162,7 +162,7 @@ class DeepLDocuments(_DocumentApi):
         )
 
     async def _tell_status(self, context: HttpContext) -> None:
-        context.take_scheme(_SCHEME)
+        context.accept_scheme(_SCHEME)
 
         async def respond(record: RequestRecord, body: bytes) -> bytes:
             return to_json(_status(await self._state(context, record, body)))
@@ -170,7 +170,7 @@ class DeepLDocuments(_DocumentApi):
         await self.answer_document(context, "GetDocumentStatus", respond)
 
     async def _download(self, context: HttpContext) -> None:
-        context.take_scheme(_SCHEME)
+        context.accept_scheme(_SCHEME)
 
         async def respond(record: RequestRecord, body: bytes) -> Response:
             state = await self._state(context, record, body)

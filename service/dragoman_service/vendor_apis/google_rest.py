@@ -22,8 +22,8 @@ from dragoman_service.http_api.json_mapping import parsed_json, to_json
 from dragoman_service.http_api.problem_details import Problem
 from dragoman_service.http_api.routes import TRANSLATION_SERVICE
 from dragoman_service.middleware.pipeline import Backend, RequestPipeline
+from dragoman_service.middleware.settings import GrpcSettings
 from dragoman_service.request import RequestRecord
-from dragoman_service.security.settings import GrpcSettings
 from dragoman_service.vendor_apis.base import (
     Translated,
     VendorApi,

@@ -23,7 +23,7 @@ from dragoman_service.http_api.json_mapping import to_json
 from dragoman_service.http_api.problem_details import Problem
 from dragoman_service.middleware.flow_control import MAX_OPEN_BODY_BYTES
 from dragoman_service.request import MAX_BEAM_SIZE, RequestRecord
-from dragoman_service.security.api_keys import peer_name
+from dragoman_service.security.authentication import peer_name
 from dragoman_service.vendor_apis.base import (
     Translated,
     VendorApi,
@@ -157,7 +157,7 @@ class LibreTranslateApi(VendorApi):
             raise InvalidFieldError("request", f"{declared} bytes", limit)
         context.max_body_bytes = MAX_OPEN_BODY_BYTES
         with ExitStack() as places:
-            places.enter_context(bounds.open_bytes.taken(host, declared))
+            places.enter_context(bounds.open_bytes.held(host, declared))
             body = await bounds.open_receiver.receive(context, host)
             async with bounds.open_parsing:
                 return body, await converted(lambda: _fields(context, body, query), len(body))

@@ -13,11 +13,12 @@ from dragoman_service.grpc_api.interceptors import RequestInterceptor
 from dragoman_service.middleware.error_mapping import NEUTRAL_MESSAGE
 from dragoman_service.middleware.flow_control import ResourceLimits
 from dragoman_service.middleware.pipeline import RequestPipeline
+from dragoman_service.middleware.settings import GrpcSettings
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.observability.tracing import Tracing
 from dragoman_service.security.authentication import Access
 from dragoman_service.security.rate_limits import ConcurrencyLimiter
-from dragoman_service.security.settings import AccessSettings, GrpcSettings
+from dragoman_service.security.settings import AccessSettings
 from tests.captured_logs import capture_logs
 from tests.fakes import ManualClock
 

@@ -12,7 +12,8 @@ from dragoman_service.errors import ConfigError
 from dragoman_service.http_api.application import protected_app
 from dragoman_service.http_api.context import Endpoint, HttpContext
 from dragoman_service.http_api.monitoring import monitoring_routes
-from dragoman_service.security.settings import GrpcSettings, HttpSettings
+from dragoman_service.http_api.settings import HttpSettings
+from dragoman_service.middleware.settings import GrpcSettings
 
 SHOP = "https://shop.example"
 LISTED = {"allowed_origins": [SHOP]}

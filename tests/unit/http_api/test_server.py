@@ -18,8 +18,8 @@ from prometheus_client.registry import Collector
 from dragoman_service.errors import ConfigError
 from dragoman_service.http_api.application import make_app
 from dragoman_service.http_api.server import HttpServer
+from dragoman_service.http_api.settings import HttpSettings
 from dragoman_service.observability.metrics import Metrics
-from dragoman_service.security.settings import HttpSettings
 from tests.captured_logs import capture_logs
 from tests.http_in_thread import monitoring_server
 

@@ -336,11 +336,6 @@ def _status(manifest: Manifest) -> ModelStatus:
     )
 
 
-def test_every_kind_of_warning_has_a_number() -> None:
-    assert set(conversion.WARNING_KINDS) == set(datatypes.WarningKind)
-    assert pb.WARNING_KIND_UNSPECIFIED not in conversion.WARNING_KINDS.values()
-
-
 def test_every_priority_can_be_asked_for() -> None:
     assert set(map(conversion.from_priority, pb.Priority.values())) == set(datatypes.Priority)
 

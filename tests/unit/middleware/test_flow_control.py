@@ -16,9 +16,9 @@ from dragoman_service.errors import (
 )
 from dragoman_service.middleware import flow_control
 from dragoman_service.middleware.flow_control import RequestReader, ResourceLimits
+from dragoman_service.middleware.settings import GrpcSettings
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.security.rate_limits import FairSemaphore
-from dragoman_service.security.settings import GrpcSettings
 
 
 class Sender:
@@ -50,7 +50,7 @@ class Counts:
 
 
 def receiver(counts: Counts, *, num_reads: int = 2, max_unread: int = 8, timeout_s: float = 60.0) -> RequestReader:
-    unread = FairSemaphore("calls", total=max_unread, per_caller=max_unread // 2, count_refusal=counts.refuse)
+    unread = FairSemaphore("calls", total=max_unread, per_caller=max_unread // 2, on_rejection=counts.refuse)
     return RequestReader(
         unread=unread, num_reads=num_reads, caller_share=0.5, timeout_s=timeout_s, count_late=counts.come_late
     )
@@ -175,14 +175,14 @@ async def test_a_caller_who_ends_without_a_message_is_told() -> None:
 
 
 def test_what_is_given_back_can_be_taken_again_and_nothing_is_kept_of_who_had_it() -> None:
-    places = FairSemaphore("bytes", total=10, per_caller=6, count_refusal=Counts().refuse)
+    places = FairSemaphore("bytes", total=10, per_caller=6, on_rejection=Counts().refuse)
 
-    with places.taken("a", 6), places.taken("b", 4):
-        assert places.num_taken == 10
-        with pytest.raises(OverloadedError), places.taken("b", 1):
+    with places.held("a", 6), places.held("b", 4):
+        assert places.num_held == 10
+        with pytest.raises(OverloadedError), places.held("b", 1):
             pass
 
-    assert places.num_taken == 0
+    assert places.num_held == 0
     assert not places._taken
 
 

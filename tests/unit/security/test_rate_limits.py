@@ -49,7 +49,7 @@ def test_what_is_given_back_can_be_taken_again(clock: ManualClock) -> None:
     bucket = TokenBucket(rate_per_s=1, capacity=3, clock=clock)
     bucket.take(3)
 
-    bucket.give_back(3)
+    bucket.refund(3)
 
     assert bucket.take(3) == 0
 
@@ -117,7 +117,7 @@ def test_tokens_given_back_can_be_taken_again(clock: ManualClock) -> None:
     limiter, small = RateLimiter(clock), caller(tokens_per_min=600)
     charges = take_tokens(limiter, small, 600)
 
-    limiter.give_back(charges)
+    limiter.refund(charges)
 
     take_tokens(limiter, small, 600)
 
@@ -130,7 +130,7 @@ def test_work_is_limited_beside_tokens_and_a_refusal_takes_neither(clock: Manual
     with pytest.raises(RateLimitedError, match=r"limited to 600 work tokens/min; retry in 1.0 s"):
         take_tokens(limiter, small, 50, work=10)
 
-    limiter.give_back(charges)
+    limiter.refund(charges)
     take_tokens(limiter, small, 50, work=10)
 
 

@@ -6,7 +6,8 @@ import pytest
 
 from dragoman_service.config import load_settings
 from dragoman_service.errors import ConfigError
-from dragoman_service.security.settings import GrpcSettings, is_loopback
+from dragoman_service.middleware.settings import GrpcSettings
+from dragoman_service.security.settings import is_loopback
 
 EVERYWHERE = "0.0.0.0"  # noqa: S104 - what must be refused
 FILE = Path("somewhere")
