@@ -227,13 +227,11 @@ class HttpContext:
 
     def accept_scheme(self, scheme: str) -> None:
         """Accept another scheme than `Bearer` in the header `authorization`."""
+        prefix = f"{scheme.lower()} "
         self._headers = tuple(
-            (
-                name,
-                f"Bearer {value[len(scheme) :].strip()}"
-                if name == "authorization" and _has_scheme(value, scheme)
-                else value,
-            )
+            (name, f"Bearer {value[len(prefix) :].strip()}")
+            if name == "authorization" and value.lower().startswith(prefix)
+            else (name, value)
             for name, value in self._headers
         )
 
@@ -279,10 +277,6 @@ class Endpoint:
                 raise
         finally:
             watching.cancel()
-
-
-def _has_scheme(authorization: str, scheme: str) -> bool:
-    return authorization.lower().startswith(f"{scheme.lower()} ")
 
 
 def _seconds(values: list[str]) -> float:

@@ -18,8 +18,8 @@ log = logging.getLogger(__name__)
 def monitoring_routes(registry: CollectorRegistry, is_ready: Callable[[], bool]) -> list[Route]:
     """Return the routes `/metrics`, `/healthz` (200 while the event loop runs) and `/readyz` (503 unless ready).
 
-    `/metrics` has the format of the header `Accept`: Prometheus text, or OpenMetrics with exemplars. It is compressed if
-    the client accepts that.
+    `/metrics` has the format of the header `Accept`: Prometheus text, or OpenMetrics with exemplars. It is compressed
+    if the client accepts that.
     """
     metrics = _MetricsPage(registry)
 
