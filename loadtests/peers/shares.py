@@ -18,7 +18,7 @@ from unittest.mock import patch
 from onnxruntime import InferenceSession
 
 from dragoman.client import TranslationClient
-from dragoman.requests import DecodingOptions
+from dragoman.client.request import DecodingOptions
 from dragoman_export.data.vocabulary import EOS_ID
 from dragoman_service.datatypes import SearchConfig, Segment
 from dragoman_service.decoding.running_batch import RunningBatch

@@ -11,8 +11,8 @@ from functools import cache
 from pathlib import PurePath
 from typing import Final
 
-from dragoman.files.content import FileSegment
-from dragoman.files.formats import FORMATS
+from dragoman.documents.content import FileSegment
+from dragoman.documents.formats import FORMATS
 from dragoman.v1 import translation_pb2 as pb
 from dragoman_service.errors import (
     DeadlineExceededError,

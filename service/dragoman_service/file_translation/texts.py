@@ -8,9 +8,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from dragoman.enums import TextFormat
-from dragoman.files.content import FileSegment
-from dragoman.files.job import batches
+from dragoman.client.enums import TextFormat
+from dragoman.documents.content import FileSegment
+from dragoman.documents.file_translator import batches
 from dragoman.v1 import translation_pb2 as pb
 from dragoman_service.datatypes import Priority
 from dragoman_service.errors import (
