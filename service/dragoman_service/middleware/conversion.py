@@ -1,12 +1,13 @@
 """Conversion between protobuf messages and the values of the service, driven by descriptors and dataclass fields.
 
 A field of a message and of a dataclass correspond if they have the same name (see `_WIRE_NAMES` for exceptions). Enum
-members have the same name after a prefix. Lengths of lists and names are checked here, because a list must be rejected
-before it is copied; all other ranges are checked by `dragoman_service.translation.options`.
+members have the same name after a prefix. Lengths of lists are checked here, before a list is copied; all other ranges
+are checked by `dragoman_service.translation.options`.
 """
 
 import dataclasses
 import enum
+import math
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,46 +17,26 @@ from typing import Any, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
+from dragoman.option_ranges import OptionRange, field_range, option_range
 from dragoman.v1 import translation_pb2 as pb
 from dragoman_service import datatypes
 from dragoman_service.bundle.manifest import Manifest
 from dragoman_service.errors import InvalidFieldError, RequestError
 from dragoman_service.models.glossaries import Glossary
 from dragoman_service.models.model import ModelStatus
-from dragoman_service.request import (
-    MAX_KINDS,
-    MAX_NAME_CHARACTERS,
-    MAX_PATTERNS,
-    MAX_SUPPRESSED_TOKENS,
-    MAX_TARGET_TOKENS,
-    MAX_TERMS,
-    MAX_TEXTS,
-    TranslationRequest,
-    check_request_id,
-)
+from dragoman_service.request import TranslationRequest, check_request_id
 from dragoman_service.translation.options import ATTENTION_FIELDS, TranslationLimits
 
-MAX_LANGUAGE_CHARACTERS = 35  # the longest tag that RFC 5646, section 4.4.1, requires programs to accept
-MAX_PIVOT_LANGUAGES = 8
-MAX_DETECTED_CHARACTERS = 10_000  # of a text for DetectLanguage
 MAX_LISTED_PAIRS = 256  # of a model version; more language pairs are only listed as groups
 
-_MAX_ITEMS: Mapping[str, int] = {
-    "texts": MAX_TEXTS,
-    "target_prefixes": MAX_TEXTS,
-    "pivot_languages": MAX_PIVOT_LANGUAGES,
-    "suppressed_tokens": MAX_SUPPRESSED_TOKENS,
-    "terms": MAX_TERMS,
-    "patterns": MAX_PATTERNS,
-    "enabled_kinds": MAX_KINDS,
-    "disabled_kinds": MAX_KINDS,
-}
 _WIRE_NAMES: Mapping[str, str] = {"is_enabled": "enabled"}  # dataclass field -> message field
 _PRECISIONS: Mapping[str, pb.Precision] = {
     "fp32": pb.PRECISION_FLOAT32,
     "fp16": pb.PRECISION_FLOAT16,
     "int8": pb.PRECISION_INT8,
 }
+
+_MAX_TARGET_TOKENS = int(option_range("options.max_target_tokens").maximum)
 
 _Value = TypeVar("_Value")
 _Message = TypeVar("_Message")
@@ -74,17 +55,17 @@ def from_translate_request(message: pb.TranslateRequest) -> TranslationRequest:
     """Return the request of a message, without its priority.
 
     Raises:
-        InvalidFieldError: if a list or a name is too long, or an enum number is unknown.
+        InvalidFieldError: if a list is too long, an enum number is unknown or the request id is invalid.
     """
     request = _from_message(TranslationRequest, message)
-    _check_names(request, message.request_id)
+    check_request_id(message.request_id)
     return request
 
 
 def from_translate_document_request(message: pb.TranslateDocumentRequest) -> TranslationRequest:
     """Return the request of a message, with the document as its only text; raises as `from_translate_request`."""
     request = _from_message(TranslationRequest, message, texts=(message.text,))
-    _check_names(request, message.request_id)
+    check_request_id(message.request_id)
     if not request.options.split_sentences:
         raise InvalidFieldError("options.split_sentences", "false", "absent or true in TranslateDocument")
     return request
@@ -99,17 +80,21 @@ def from_priority(number: int) -> datatypes.Priority:
 
 def from_detect_language_request(message: pb.DetectLanguageRequest) -> tuple[tuple[str, ...], str]:
     """Return texts and target language; InvalidFieldError if a list, text or name has an invalid length."""
-    if not 1 <= len(message.texts) <= MAX_TEXTS:
-        raise InvalidFieldError("texts", f"a list of {len(message.texts)}", f"1 to {MAX_TEXTS} texts")
+    texts = option_range("texts", pb.DetectLanguageRequest)
+    if not texts.min_items <= len(message.texts) <= (texts.max_items or math.inf):
+        limit = f"{texts.min_items} to {texts.max_items} texts"
+        raise InvalidFieldError("texts", f"a list of {len(message.texts)}", limit)
     for index, text in enumerate(message.texts):
-        _check_length(f"texts[{index}]", text, 0, MAX_DETECTED_CHARACTERS)
-    _check_length("target_language", message.target_language, 0, MAX_LANGUAGE_CHARACTERS)
+        _check_length(f"texts[{index}]", text, texts)
+    _check_length("target_language", message.target_language, option_range("target_language", pb.DetectLanguageRequest))
     return tuple(message.texts), message.target_language
 
 
 def from_model_name(model: str) -> str:
     """Return the name of a model; InvalidFieldError if it has an invalid length."""
-    _check_length("model", model, 1, MAX_NAME_CHARACTERS)
+    if not model:
+        raise InvalidFieldError("model", "empty", "the name of a model")
+    _check_length("model", model, option_range("model"))
     return model
 
 
@@ -206,7 +191,7 @@ def _manifest_fields(status: ModelStatus, manifest: Manifest, limits: Translatio
         precision=_PRECISIONS.get(status.precision, pb.PRECISION_UNSPECIFIED),
         limits=pb.ModelLimits(
             max_source_tokens=manifest.limits.max_source_tokens,
-            max_target_tokens=min(manifest.limits.max_target_tokens, MAX_TARGET_TOKENS),
+            max_target_tokens=min(manifest.limits.max_target_tokens, _MAX_TARGET_TOKENS),
             max_texts=limits.max_texts,
             max_text_characters=limits.max_text_characters,
             max_document_characters=limits.max_document_characters,
@@ -257,13 +242,14 @@ def _readers(kind: Any, message: Any) -> tuple[Mapping[Any, _Reader], Mapping[st
 def _reader(wire: Any, hint: Any) -> Callable[[Any, str], Any] | None:
     container, kind = _item_type(hint)
     name, enum_type = wire.name, wire.enum_type
+    max_items = field_range(wire).max_items or math.inf
 
     def read_message(value: Any, path: str) -> Any:
         return _from_message(kind, value, f"{path}{name}.")
 
     def read_list(values: Sequence[Any], path: str) -> Any:
-        if len(values) > _MAX_ITEMS[name]:  # before it is copied: a message has space for two million empty texts
-            raise InvalidFieldError(f"{path}{name}", f"a list of {len(values)}", f"at most {_MAX_ITEMS[name]}")
+        if len(values) > max_items:  # before it is copied: a message has space for two million empty texts
+            raise InvalidFieldError(f"{path}{name}", f"a list of {len(values)}", f"at most {max_items} items")
         if wire.message_type is not None:
             values = [_from_message(kind, item, f"{path}{name}[{index}].") for index, item in enumerate(values)]
         elif enum_type is not None:
@@ -364,16 +350,6 @@ _SPECIAL_FIELDS: Mapping[type, Callable[[Any], dict[str, Any]]] = {
 }
 
 
-def _check_names(request: TranslationRequest, request_id: str) -> None:
-    _check_length("source_language", request.source_language, 0, MAX_LANGUAGE_CHARACTERS)
-    _check_length("target_language", request.target_language, 1, MAX_LANGUAGE_CHARACTERS)
-    for index, language in enumerate(request.pivot_languages):
-        _check_length(f"pivot_languages[{index}]", language, 1, MAX_LANGUAGE_CHARACTERS)
-    _check_length("model", request.model, 0, MAX_NAME_CHARACTERS)
-    _check_length("options.glossary", request.options.glossary, 0, MAX_NAME_CHARACTERS)
-    check_request_id(request_id)
-
-
-def _check_length(field: str, text: str, at_least: int, at_most: int) -> None:
-    if not at_least <= len(text) <= at_most:
-        raise InvalidFieldError(field, f"{len(text)} characters long", f"{at_least} to {at_most} characters long")
+def _check_length(field: str, text: str, option: OptionRange) -> None:
+    if option.max_characters is not None and len(text) > option.max_characters:
+        raise InvalidFieldError(field, f"{len(text)} characters long", f"at most {option.max_characters} characters")
