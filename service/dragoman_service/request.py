@@ -4,18 +4,18 @@ import enum
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from dragoman.option_ranges import option_range
 from dragoman_service.datatypes import Priority, TranslatedSentence, TranslationResult
 from dragoman_service.errors import InvalidFieldError
 from dragoman_service.observability.tracing import RequestTrace
 
-MAX_NAME_CHARACTERS: Any = option_range("request_id").max_characters
-MAX_TEXTS: Any = option_range("texts").max_items
-MAX_BEAM_SIZE = int(option_range("options.beam_size").maximum)
-MAX_LENGTH_PENALTY = option_range("options.length_penalty").maximum
-MAX_TERM_CHARACTERS: Any = option_range("options.terms.source").max_characters
+# Ranges of the proto file for modules that do not import protobuf; a test compares them.
+MAX_NAME_CHARACTERS = 128
+MAX_TEXTS = 128
+MAX_BEAM_SIZE = 16
+MAX_LENGTH_PENALTY = 5.0
+MAX_TERM_CHARACTERS = 200
+
 MAX_PATTERN_STARS = 8  # in all patterns of a request
 
 _MAX_KEPT_CHARACTERS = 100_000  # of source texts, and of translations, in the record of a request or stream
