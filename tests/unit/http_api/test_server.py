@@ -137,7 +137,7 @@ async def test_accepting_continues_after_an_error(monkeypatch: pytest.MonkeyPatc
         assert (await reader.read()).startswith(b"HTTP/1.1 404")
         writer.close()
         await server.stop()
-    assert [record["event"] for record in records] == ["a connection cannot be accepted"]
+    assert [record["event"] for record in records] == ["connection cannot be accepted"]
 
 
 class BrokenCollector(Collector):
@@ -211,7 +211,7 @@ def test_failing_metric_is_logged_and_does_not_affect_probes() -> None:
         repaired = ask(server, "GET", "/metrics")
 
     assert [failed.status, healthy.status, repaired.status] == [500, 200, 200]
-    assert [record["event"] for record in records] == ["metrics cannot be exposed"]
+    assert [record["event"] for record in records] == ["metrics cannot be written"]
 
 
 def connected(stack: ExitStack, server: HttpServer, *, host: str = "127.0.0.1") -> socket.socket:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.v1 import translation_pb2 as pb
-from dragoman_service.errors import InvalidFieldError
+from dragoman_service.errors import RequestError
 from dragoman_service.vendor_apis import deepl
 from dragoman_service.vendor_apis.base import Translated, fields_of
 from dragoman_service.vendor_apis.deepl import answer, counted_characters, translate_request, unused_marker
@@ -24,7 +24,7 @@ def requested(max_characters: int = 10_000, **fields: Any) -> tuple[pb.Translate
 def test_texts_are_checked_before_any_work_on_them(texts: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deepl, "unused_marker", lambda _texts: pytest.fail("worked on the texts"))
 
-    with pytest.raises(InvalidFieldError, match="text"):
+    with pytest.raises(RequestError, match="text"):
         requested(text=texts, max_characters=10)
 
 
@@ -48,13 +48,13 @@ def test_start_tags_of_ignored_elements_are_marked() -> None:
 
 
 def test_text_that_is_too_long_with_its_marks_is_refused_by_its_own_length() -> None:
-    with pytest.raises(InvalidFieldError, match=r"text\[0\]: is 15 characters, .* for each start tag"):
+    with pytest.raises(RequestError, match=r"text\[0\]: is 15 characters, .* for each start tag"):
         requested(text=["<x>a</x><x></x>"], max_characters=20)
 
 
 @pytest.mark.parametrize("tags", [["a"] * 101, [",".join(["a"] * 101)], [7], ["a|b"], ["<a>"]])
 def test_ignored_tags_are_names_of_a_limited_number(tags: list[Any]) -> None:
-    with pytest.raises(InvalidFieldError, match="ignore_tags"):
+    with pytest.raises(RequestError, match="ignore_tags"):
         requested(text=["a"], ignore_tags=tags)
 
 
@@ -109,5 +109,5 @@ TEXT_FIELDS = ("source_lang", "target_lang", "context", "formality", "glossary_i
 def test_wrong_fields_are_refused(change: dict[str, Any]) -> None:
     body = json.dumps({"text": ["A."], "source_lang": "EN", "target_lang": "DE", **change}).encode()
 
-    with pytest.raises(InvalidFieldError):
+    with pytest.raises(RequestError):
         translate_request(fields_of(body, "application/json", repeated=()), max_characters=100)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from dragoman.v1 import translation_pb2 as pb
-from dragoman_service.errors import InvalidFieldError
+from dragoman_service.errors import RequestError
 from dragoman_service.vendor_apis.base import fields_of
 from dragoman_service.vendor_apis.libretranslate import translate_request
 
@@ -45,7 +45,7 @@ def requested(**fields: Any) -> pb.TranslateRequest:
     ],
 )
 def test_wrong_fields_are_refused(change: dict[str, Any]) -> None:
-    with pytest.raises(InvalidFieldError):
+    with pytest.raises(RequestError):
         requested(**change)
 
 
