@@ -8,7 +8,7 @@ subjects = ["client-42"]             # claim `sub` of a token, instead of a key
 permissions = ["translate"]          # "admin": load and unload models
 requests_per_s = 50
 tokens_per_min = 200000
-work_tokens_per_min = 2000000
+decode_cost_per_min = 2000000
 """
 
 import hashlib
@@ -108,7 +108,7 @@ class Caller(BaseModel):
     tokens_per_min: float | None = Field(default=None, gt=0, le=1e9)
     """Source tokens; the burst is the quota of one minute."""
 
-    work_tokens_per_min: float | None = Field(default=None, gt=0, le=1e11)
+    decode_cost_per_min: float | None = Field(default=None, gt=0, le=1e11)
     """Source tokens plus beam size times expected decoder steps; the burst is the quota of one minute."""
 
     @model_validator(mode="after")

@@ -27,6 +27,7 @@ _MAX_KEY_CHARACTERS = 16 * 1024  # longer keys are rejected before they are hash
 _METADATA = "the metadata `authorization: Bearer KEY`"
 _NUM_CACHED = 1024  # callers that are not in the callers file
 _IPV6_PREFIX_LENGTH = 64  # network of one host or one customer of a provider
+_GOOGLE_KEY_METADATA = "x-goog-api-key"  # sent by clients of Google
 _TRANSLATE_ONLY = frozenset({Permission.TRANSLATE})
 
 _REQUIRED_PERMISSIONS: Mapping[str, Permission | None] = {
@@ -184,12 +185,14 @@ class Access:
 
 
 def credentials_of(context: ConnectionInfo) -> Credentials:
-    """Return the credentials of a call."""
+    """Return the credentials of a call; `x-goog-api-key` counts in the absence of `authorization`."""
     properties: Mapping[str, Iterable[bytes]] = context.auth_context()
     names = (*properties.get("x509_common_name", ()), *properties.get("x509_subject_alternative_name", ()))
+    metadata = tuple(context.invocation_metadata() or ())
+    api_keys = tuple(str(value) for key, value in metadata if key == "authorization")
     return Credentials(
         peer=peer_name(context.peer()),
-        api_keys=tuple(str(value) for key, value in context.invocation_metadata() or () if key == "authorization"),
+        api_keys=api_keys or tuple(f"Bearer {value!s}" for key, value in metadata if key == _GOOGLE_KEY_METADATA),
         certificate_names=tuple(name.decode("utf-8", "replace") for name in names),
         key_place=getattr(context, "key_place", _METADATA),
     )

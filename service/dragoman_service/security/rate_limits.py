@@ -13,7 +13,7 @@ from dragoman_service.security.api_keys import Caller
 _DEFAULT_DURATION_S = 1.0  # of a call, before the first call has ended
 _NUM_AVERAGED = 32  # calls in the moving average of durations
 _MIN_RETRY_S, _MAX_RETRY_S = 0.1, 10.0
-_REQUESTS_PER_S, _TOKENS_PER_MIN, _WORK_PER_MIN = "requests/s", "source tokens/min", "work tokens/min"
+_REQUESTS_PER_S, _TOKENS_PER_MIN, _WORK_PER_MIN = "requests/s", "source tokens/min", "decode cost/min"
 _PERIODS_S = {_REQUESTS_PER_S: 1.0, _TOKENS_PER_MIN: 60.0, _WORK_PER_MIN: 60.0}
 _SLOT_RETRY_S = 1.0  # the end of a stream cannot be predicted
 
@@ -89,19 +89,19 @@ class RateLimiter:
     def take_tokens(
         self, caller: str, limits: Caller | None, num_tokens: int, *, work: Callable[[], int] | None = None
     ) -> tuple[Charge, ...]:
-        """Charge source tokens and work tokens, both or none, and return the charges; RateLimitedError if too many.
+        """Charge source tokens and decode cost, both or none, and return the charges; RateLimitedError if too many.
 
-        `work` returns the number of work tokens. It is only called if they are limited, because counting takes time.
+        `work` returns the decode cost. It is only called if it is limited, because counting takes time.
         Without an entry in the callers file a caller has no quotas; if its entry was removed, requests in progress keep
         the previous quotas.
         """
         tokens_per_min = limits.tokens_per_min if limits else self._known_limit(caller, _TOKENS_PER_MIN)
-        work_per_min = limits.work_tokens_per_min if limits else self._known_limit(caller, _WORK_PER_MIN)
+        work_per_min = limits.decode_cost_per_min if limits else self._known_limit(caller, _WORK_PER_MIN)
         charges = []
         if tokens_per_min is not None:
             charges.append(Charge(caller=caller, unit=_TOKENS_PER_MIN, limit=tokens_per_min, amount=num_tokens))
-        if work_per_min is not None and work is not None and (num_work_tokens := work()):
-            charges.append(Charge(caller=caller, unit=_WORK_PER_MIN, limit=work_per_min, amount=num_work_tokens))
+        if work_per_min is not None and work is not None and (decode_cost := work()):
+            charges.append(Charge(caller=caller, unit=_WORK_PER_MIN, limit=work_per_min, amount=decode_cost))
         return self._take(*charges)
 
     def refund(self, charges: Iterable[Charge]) -> None:

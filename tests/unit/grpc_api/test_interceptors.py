@@ -169,9 +169,7 @@ async def test_invalid_protobuf_is_an_invalid_argument() -> None:
 @pytest.mark.parametrize(
     ("remaining_s", "status"), [(None, "CANCELLED"), (9.0, "CANCELLED"), (0.0, "DEADLINE_EXCEEDED")]
 )
-async def test_cancellation_after_deadline_is_deadline_exceeded(
-    remaining_s: float | None, status: str
-) -> None:
+async def test_cancellation_after_deadline_is_deadline_exceeded(remaining_s: float | None, status: str) -> None:
     async def leave(_request: object, _context: object) -> pb.TranslateResponse:
         raise asyncio.CancelledError
 

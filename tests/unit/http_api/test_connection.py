@@ -332,9 +332,7 @@ def test_20_requests_on_one_connection_are_answered(
 
 
 @pytest.mark.parametrize("is_encrypted", [False, True])
-def test_large_bodies_pass_in_both_directions(
-    tls: tuple[ssl.SSLContext, ssl.SSLContext], is_encrypted: bool
-) -> None:
+def test_large_bodies_pass_in_both_directions(tls: tuple[ssl.SSLContext, ssl.SSLContext], is_encrypted: bool) -> None:
     server_context, client_context = tls
     body = b"0123456789" * 300_000
     with http_server(Recorder(), tls=(lambda: server_context) if is_encrypted else None) as server:
