@@ -6,7 +6,6 @@ are checked by `dragoman_service.translation.options`.
 """
 
 import dataclasses
-import enum
 import math
 import types
 import typing
@@ -38,9 +37,7 @@ _PRECISIONS: Mapping[str, pb.Precision] = {
 
 _MAX_TARGET_TOKENS = int(option_range("options.max_target_tokens").maximum)
 
-_Value = TypeVar("_Value")
 _Message = TypeVar("_Message")
-_Member = TypeVar("_Member", bound=enum.Enum)
 
 
 def parse_message(raw_message: bytes, deserialize: Callable[[bytes], _Message]) -> _Message:
@@ -57,14 +54,14 @@ def from_translate_request(message: pb.TranslateRequest) -> TranslationRequest:
     Raises:
         InvalidFieldError: if a list is too long, an enum number is unknown or the request id is invalid.
     """
-    request = _from_message(TranslationRequest, message)
+    request: TranslationRequest = _from_message(TranslationRequest, message)
     check_request_id(message.request_id)
     return request
 
 
 def from_translate_document_request(message: pb.TranslateDocumentRequest) -> TranslationRequest:
     """Return the request of a message, with the document as its only text; raises as `from_translate_request`."""
-    request = _from_message(TranslationRequest, message, texts=(message.text,))
+    request: TranslationRequest = _from_message(TranslationRequest, message, texts=(message.text,))
     check_request_id(message.request_id)
     if not request.options.split_sentences:
         raise InvalidFieldError("options.split_sentences", "false", "absent or true in TranslateDocument")
@@ -75,7 +72,8 @@ def from_priority(number: int) -> datatypes.Priority:
     """Return the priority of an enum number; InvalidFieldError if the number is unknown."""
     if number == pb.PRIORITY_UNSPECIFIED:
         return datatypes.Priority.INTERACTIVE
-    return _known_member(datatypes.Priority, pb.Priority.DESCRIPTOR, "priority", number)
+    priority: datatypes.Priority = _known_member(datatypes.Priority, pb.Priority.DESCRIPTOR, "priority", number)
+    return priority
 
 
 def from_detect_language_request(message: pb.DetectLanguageRequest) -> tuple[tuple[str, ...], str]:
@@ -162,7 +160,7 @@ def to_model(statuses: Iterable[ModelStatus], limits: TranslationLimits) -> pb.M
 def _to_version(status: ModelStatus, limits: TranslationLimits) -> pb.ModelVersion:
     version = pb.ModelVersion(
         version=status.version,
-        state=pb.ModelState.Value(f"MODEL_STATE_{status.state.name}"),
+        state=f"MODEL_STATE_{status.state.name}",
         state_message=status.message,
         is_default=status.is_default,
         labels=status.labels,
@@ -207,7 +205,7 @@ def _manifest_fields(status: ModelStatus, manifest: Manifest, limits: Translatio
     )
 
 
-def _from_message(kind: type[_Value], message: Message, path: str = "", **given: Any) -> _Value:
+def _from_message(kind: Any, message: Message, path: str = "", **given: Any) -> Any:
     """Return a dataclass with the fields that a message has; absent fields have the default of the dataclass."""
     readers, defaults = _readers(kind, message.DESCRIPTOR)
     fields = {**defaults, **given}
@@ -274,18 +272,18 @@ def _item_type(hint: Any) -> tuple[type, Any]:
 
 
 @cache
-def _numbers(kind: type[_Member], wire: Any) -> Mapping[_Member, int]:
+def _numbers(kind: Any, wire: Any) -> Mapping[Any, int]:
     """Return the number of each member of an enum."""
     prefix = wire.values_by_number[0].name.removesuffix("UNSPECIFIED")
     return {member: wire.values_by_name[prefix + member.name].number for member in kind}
 
 
 @cache
-def _members(kind: type[_Member], wire: Any) -> Mapping[int, _Member]:
+def _members(kind: Any, wire: Any) -> Mapping[int, Any]:
     return {number: member for member, number in _numbers(kind, wire).items()}
 
 
-def _known_member(kind: type[_Member], wire: Any, path: str, number: int) -> _Member:
+def _known_member(kind: Any, wire: Any, path: str, number: int) -> Any:
     """Return the member with a number; proto3 accepts numbers that the enum does not define."""
     member = _members(kind, wire).get(number)
     if member is None:
@@ -296,7 +294,7 @@ def _known_member(kind: type[_Member], wire: Any, path: str, number: int) -> _Me
 def _to_fields(value: Any, message: Any) -> dict[str, Any]:
     """Return the fields of a message as arguments of its constructor; nested messages are dictionaries."""
     fields = {}
-    for name, wire_name, write in _writers(type(value), message):
+    for name, wire_name, write in _writers(value.__class__, message):
         item = getattr(value, name)
         if item is not None and item != ():
             fields[wire_name] = item if write is None else write(item)

@@ -51,6 +51,7 @@ TABLE: Mapping[type[errors.DragomanError], Row] = {
     errors.RetryableError: Row(code=grpc.StatusCode.RESOURCE_EXHAUSTED, reason="OVERLOADED"),
     errors.RateLimitedError: Row(code=grpc.StatusCode.RESOURCE_EXHAUSTED, reason="RATE_LIMITED"),
     errors.OverloadedError: Row(code=grpc.StatusCode.RESOURCE_EXHAUSTED, reason="OVERLOADED"),
+    errors.QueueDelayError: Row(code=grpc.StatusCode.RESOURCE_EXHAUSTED, reason="OVERLOADED"),
     errors.StartingError: Row(code=grpc.StatusCode.UNAVAILABLE, reason="STARTING"),
     errors.DrainingError: Row(code=grpc.StatusCode.UNAVAILABLE, reason="DRAINING"),
     errors.DeadlineExceededError: Row(code=grpc.StatusCode.DEADLINE_EXCEEDED, reason="DEADLINE_EXCEEDED"),
