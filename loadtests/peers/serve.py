@@ -211,7 +211,7 @@ class _Servicer(pb_grpc.TranslationServiceServicer):
         try:
             result = await self._translated(conversion.from_translate_request(request))
         except DragomanError as error:
-            answer = error_mapping.answer(error)
+            answer = error_mapping.to_rpc_error(error)
             await context.abort(answer.code, answer.message, answer.trailing_metadata)
         return conversion.to_translate_response(result, request_id=request.request_id)
 

@@ -89,7 +89,7 @@ def check_message(model: _Model, content: bytes) -> None:
     try:
         read(model, message)
     except RequestError as error:
-        sent = error_mapping.answer(error)
+        sent = error_mapping.to_rpc_error(error)
         assert sent.code.name in {"INVALID_ARGUMENT", "UNIMPLEMENTED", "NOT_FOUND"}
         assert sum(len(value) for _, value in sent.trailing_metadata) < _MAX_TRAILING_BYTES
 

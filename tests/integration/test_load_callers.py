@@ -69,7 +69,7 @@ def failing(error: DragomanError, *, kept: slice = slice(None)) -> Answering:
     """Fails as the server does, with some of the trailing metadata."""
 
     def fail(_: Any, context: grpc.ServicerContext) -> None:
-        told = error_mapping.answer(error)
+        told = error_mapping.to_rpc_error(error)
         context.set_trailing_metadata(tuple(told.trailing_metadata)[kept])
         context.abort(told.code, told.message)
 

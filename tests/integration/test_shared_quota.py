@@ -126,7 +126,7 @@ async def test_a_server_starts_without_the_store_and_finds_it_later(
         with capture_logs() as records:
             await translate(server, WORDS)
         assert [record["event"] for record in records if record["log_level"] == "warning"] == [
-            "the quota store does not answer; limits hold for this replica"
+            "quota store unavailable, falling back to local limits"
         ]
 
         redis.start()

@@ -35,7 +35,7 @@ class EndedCall:
         self, error: DragomanError | None = None, *messages: bytes, code: grpc.StatusCode | None = None
     ) -> None:
         good = SimpleNamespace(code=grpc.StatusCode.OK, message="", trailing_metadata=())
-        self._answer: Any = good if error is None else error_mapping.answer(error)
+        self._answer: Any = good if error is None else error_mapping.to_rpc_error(error)
         self._code, self._messages = code or self._answer.code, messages
 
     def __iter__(self) -> Iterator[bytes]:

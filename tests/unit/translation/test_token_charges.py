@@ -37,7 +37,7 @@ class Account:
 
         def give_back() -> None:
             self.asked.append((caller, -num_tokens))
-            self._limiter.give_back(charges)
+            self._limiter.refund(charges)
 
         return give_back
 

@@ -94,7 +94,7 @@ def ended(status: str, *responses: pb.TranslateResponse, **told: Any) -> Answer:
 
 
 def rejected(error: DragomanError = INVALID, *, num_details: int = 2, message: str | None = None) -> Answer:
-    told = error_mapping.answer(error).status
+    told = error_mapping.to_rpc_error(error).status
     shown = status_pb2.Status(message=told.message if message is None else message, details=told.details[:num_details])
     return ended("INVALID_ARGUMENT", error=shown)
 

@@ -2,7 +2,7 @@ import logging
 
 import pytest
 
-from dragoman_service.grpc_api.server import is_worth_logging
+from dragoman_service.grpc_api.workarounds import is_worth_logging
 
 ExecuteBatchError = type("ExecuteBatchError", (Exception,), {})
 
@@ -13,5 +13,5 @@ def record_of(error: Exception | None) -> logging.LogRecord:
 
 
 @pytest.mark.parametrize(("error", "expected"), [(ExecuteBatchError(), False), (ValueError(), True), (None, True)])
-def test_a_caller_who_left_while_being_answered_is_no_error(error: Exception | None, *, expected: bool) -> None:
+def test_errors_of_disconnected_callers_are_not_logged(error: Exception | None, *, expected: bool) -> None:
     assert is_worth_logging(record_of(error)) is expected
