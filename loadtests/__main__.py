@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from loadtests.flags import add_workload_flags, workload_of
-from loadtests.target import ServerError, add_server_flags, open_target
-from loadtests.workload import Workload
+from loadtests.generator.flags import add_workload_flags, workload_of
+from loadtests.generator.server import ServerError, add_server_flags, open_target
+from loadtests.generator.workload import Workload
 
 _VERBS: Final = {
     "load": "offer calls at a given rate and judge them against an objective",

@@ -27,12 +27,12 @@ from locust import User, events
 from locust.argument_parser import get_parser
 from locust.exception import StopUser
 
-from loadtests.arrivals import make_schedule, parse_arrivals
-from loadtests.client import Client
-from loadtests.flags import add_workload_flags, workload_of
-from loadtests.target import add_access_flags, target_of
-from loadtests.wire import Outcome
-from loadtests.workload import PlannedCall, Workload
+from loadtests.generator.arrivals import make_schedule, parse_arrivals
+from loadtests.generator.client import Client
+from loadtests.generator.flags import add_workload_flags, workload_of
+from loadtests.generator.server import add_access_flags, target_of
+from loadtests.generator.calls import Outcome
+from loadtests.generator.workload import PlannedCall, Workload
 
 _CLOSED: Final = "closed"
 

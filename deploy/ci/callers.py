@@ -18,7 +18,7 @@ from dragoman.errors import DragomanError
 from dragoman.requests import DecodingOptions, TranslationRequest
 
 from deploy.ci.servers import Keys
-from loadtests.texts import sample
+from loadtests.generator.texts import sample
 
 Act = Callable[[random.Random], object]
 

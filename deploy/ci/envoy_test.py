@@ -36,10 +36,10 @@ from grpc_status import rpc_status
 from deploy.ci import processes
 from deploy.ci.callers import EN_DE, SteadyCallers, Tally
 from deploy.ci.servers import Keys, Replica, ReplicaError, make_callers
-from loadtests.stress.chaos.resets import flood_with_resets
-from loadtests.target import ServerError
-from loadtests.texts import SENTENCES
-from loadtests.wire import Method
+from loadtests.hostile.resets import flood_with_resets
+from loadtests.generator.server import ServerError
+from loadtests.generator.texts import SENTENCES
+from loadtests.generator.calls import Method
 
 _NUM_CALLERS: Final = 20
 _NUM_DOCUMENT_CALLERS: Final = 2

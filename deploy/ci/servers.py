@@ -16,7 +16,7 @@ from typing import Final, Self
 
 import trustme
 
-from loadtests.target import ServerProcess
+from loadtests.generator.server import ServerProcess
 
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
 MODELS: Final = REPOSITORY / "deploy" / "models"

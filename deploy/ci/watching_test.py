@@ -30,7 +30,7 @@ from deploy.ci import pictures, processes, shipped
 from deploy.ci.callers import MixedCallers
 from deploy.ci.prometheus import Prometheus, QueryError, Receiver
 from deploy.ci.servers import Replica, make_callers
-from loadtests.target import ServerError
+from loadtests.generator.server import ServerError
 
 _ALERT: Final = "DragomanRefusingCalls"
 _LIMITED_REQUESTS_PER_S: Final = 0.5

@@ -23,7 +23,7 @@ from service.text.pipeline import TextPipeline
 from service.text.segmentation import iterate_sentences, join, split_overlong
 from service.text.tokenizer import open_tokenizer
 from service.translate.options import TextBudget, TranslationDefaults, TranslationLimits, check_request, fit_to_model
-from tests.fuzz.mutations import mutated, mutated_json
+from loadtests.hostile.mutations import mutated, mutated_json
 from tests.fuzz.target import Check, Target, bounded
 from tests.property.test_text_segmentation import LANGUAGES, TEXTS
 

@@ -22,7 +22,7 @@ from service.config import Settings, load_settings, setting_fields, settings_of_
 from service.errors import BundleError, ConfigError
 from service.models.serving import SERVING_NAME, ServingSettings, check_on_disk, read_serving
 from service.runtime.session import external_files
-from tests.fuzz.mutations import mutated, mutated_json, toml
+from loadtests.hostile.mutations import mutated, mutated_json, toml
 from tests.fuzz.target import Check, Target, bounded
 
 _MODELS: Final = Path(__file__).resolve().parents[2] / "deploy" / "models"

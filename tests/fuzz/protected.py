@@ -13,7 +13,7 @@ from service.requests import ProtectionOptions, RequestContext, TextFormat, Tran
 from service.telemetry.metrics import Metrics
 from service.text.protection import compile_protection
 from service.translate.service import Translator
-from tests.fuzz.mutations import mutated
+from loadtests.hostile.mutations import mutated
 from tests.fuzz.target import Check, Target, bounded
 from tests.property.test_protected_text import garbled
 from tests.unit.text.text_fakes import FakeModel, FakeQueue

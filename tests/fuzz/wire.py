@@ -15,10 +15,10 @@ from dragoman.v1 import translation_pb2_grpc as pb_grpc
 from hpack import Encoder
 from hypothesis import strategies as st
 
-from loadtests.wire import Method
+from loadtests.generator.calls import Method
 from service.app import Ports
 from tests.fuzz.calls import translation_messages
-from tests.fuzz.mutations import mutated
+from loadtests.hostile.mutations import mutated
 from tests.fuzz.target import MAX_INPUT_BYTES, Check, Target
 from tests.integration.real_process import START_S, process
 

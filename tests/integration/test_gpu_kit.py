@@ -11,8 +11,8 @@ import pytest
 
 from export.training.report import read_log
 from loadtests.__main__ import main
-from loadtests.peers.gpu import REPORT_NAME, RESULTS_NAME
-from loadtests.target import ServerProcess
+from loadtests.benchmarks.gpu import REPORT_NAME, RESULTS_NAME
+from loadtests.generator.server import ServerProcess
 from service.bundle.files import open_bundle
 from tests.integration.real_process import CHECKOUT, START_S
 from tests.unit.export.corpus.tiny_text import write_tsv

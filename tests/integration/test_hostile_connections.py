@@ -16,8 +16,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from h2.exceptions import H2Error
 from hyperframe.frame import HeadersFrame
 
-from loadtests.stress.chaos.http2 import RawConnection, call_headers, grpc_message
-from loadtests.stress.chaos.resets import flood_with_resets
+from loadtests.hostile.http2 import RawConnection, call_headers, grpc_message
+from loadtests.hostile.resets import flood_with_resets
 from service.api.callers import new_key, store
 from service.cli.demo import ServerProcess
 from tests.integration.real_process import START_S, get, process

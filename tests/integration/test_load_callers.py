@@ -15,12 +15,12 @@ from google.protobuf.duration_pb2 import Duration
 from google.rpc import code_pb2, status_pb2
 
 from loadtests.__main__ import main
-from loadtests.client import Client
-from loadtests.offer import Generator
-from loadtests.records import CallRecord
-from loadtests.target import Target
-from loadtests.wire import Method, Outcome
-from loadtests.workload import Mix, PlannedCall, Workload
+from loadtests.generator.client import Client
+from loadtests.generator.runner import Generator
+from loadtests.generator.records import CallRecord
+from loadtests.generator.server import Target
+from loadtests.generator.calls import Method, Outcome
+from loadtests.generator.workload import Mix, PlannedCall, Workload
 from service.api import status
 from service.errors import DeadlineExceededError, DragomanError, DrainingError, OverloadedError
 from tests.certificates import NAME, Authority, chain_pem, key_pem

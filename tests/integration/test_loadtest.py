@@ -17,18 +17,18 @@ import psutil
 import pytest
 
 from loadtests.__main__ import main
-from loadtests.arrivals import Arrivals, poisson
-from loadtests.offer import Load, offer
-from loadtests.peers.load import serving
-from loadtests.peers.serve import BatchingSettings
-from loadtests.target import ServerProcess, Target
-from loadtests.texts import Profile
-from loadtests.wire import Method, Outcome
-from loadtests.workload import Mix, Workload
+from loadtests.generator.arrivals import Arrivals, poisson
+from loadtests.generator.runner import Load, offer
+from loadtests.benchmarks.load import serving
+from loadtests.benchmarks.serve import BatchingSettings
+from loadtests.generator.server import ServerProcess, Target
+from loadtests.generator.texts import Profile
+from loadtests.generator.calls import Method, Outcome
+from loadtests.generator.workload import Mix, Workload
 from tests.integration.fake_translator import ANSWER, fake_translator
 from tests.integration.real_process import CHECKOUT, START_S
 from tests.tiny_bundle import SENTENCES
-from tests.unit.loadtests.peers.tiny_files import write_tiny_model
+from tests.unit.loadtests.benchmarks.tiny_files import write_tiny_model
 
 PATIENCE_S = 30.0  # only reached by a test that would otherwise fail anyway
 SHORT = Workload(profile=Profile.CHAT, options='{"maxTargetTokens": 8}')

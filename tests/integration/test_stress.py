@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from loadtests.__main__ import main as run
-from loadtests.stress.__main__ import main
-from loadtests.stress.bad_inputs.kinds import KINDS
-from loadtests.stress.chaos.fault import LIMITS, Stage, fault
-from loadtests.stress.chaos.scenario import run_faults
+from loadtests.scenarios.stress import main
+from loadtests.scenarios.bad_inputs.kinds import KINDS
+from loadtests.scenarios.chaos.fault import LIMITS, Stage, fault
+from loadtests.scenarios.chaos.scenario import run_faults
 
 Capture = pytest.CaptureFixture[str]
 TIMES = [name for name in LIMITS if name.endswith("_s")]

@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from loadtests.peers import pytorch_system, shares, systems
-from loadtests.peers.models import SPECIAL_IDS, network_of
-from loadtests.peers.systems import ModelFiles, Output, Peer, SearchOptions, SystemSettings, Work, Workers
-from loadtests.peers.work import random_sources, share_of_equal
+from loadtests.benchmarks import pytorch_system, shares, systems
+from loadtests.benchmarks.models import SPECIAL_IDS, network_of
+from loadtests.benchmarks.systems import ModelFiles, Output, Peer, SearchOptions, SystemSettings, Work, Workers
+from loadtests.benchmarks.work import random_sources, share_of_equal
 from tests.tiny_bundle import tiny_vocabulary
-from tests.unit.loadtests.peers.tiny_files import write_tiny_model
+from tests.unit.loadtests.benchmarks.tiny_files import write_tiny_model
 
 _TOLERANCE = 1e-4
 """32-bit floats added up in another order, over logits of about 10."""
@@ -49,7 +49,7 @@ def test_all_systems_find_the_same_hypotheses_with_the_same_scores(files: ModelF
 
 def test_transformers_has_the_logits_of_our_network(files: ModelFiles) -> None:
     pytest.importorskip("transformers", reason="not installed: pip install '.[bench]'")
-    from loadtests.peers.transformers_system import convert  # noqa: PLC0415 - it may not be installed
+    from loadtests.benchmarks.transformers_system import convert  # noqa: PLC0415 - it may not be installed
 
     network = network_of(files)
     ours, theirs = pytorch_system.load_network(network), convert(network)

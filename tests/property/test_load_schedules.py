@@ -9,8 +9,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from loadtests.arrivals import Arrivals, make_schedule, parse_arrivals
-from loadtests.slo import Bound, Slo, parse_slo
+from loadtests.generator.arrivals import Arrivals, make_schedule, parse_arrivals
+from loadtests.generator.slo import Bound, Slo, parse_slo
 from tests.unit.loadtests.fake_calls import summary_of
 
 _RATES, _DURATIONS, _SEEDS = st.floats(0.1, 200.0), st.floats(0.01, 30.0), st.integers(0, 2**32)

@@ -9,14 +9,14 @@ from typing import Any
 
 import grpc
 
-from loadtests.arrivals import poisson
-from loadtests.load import report_of
-from loadtests.offer import Load, Run
-from loadtests.records import CallRecord, Summary, summarize
-from loadtests.report import Report
-from loadtests.sampler import Sample
-from loadtests.wire import Outcome
-from loadtests.workload import Workload
+from loadtests.generator.arrivals import poisson
+from loadtests.scenarios.load import report_of
+from loadtests.generator.runner import Load, Run
+from loadtests.generator.records import CallRecord, Summary, summarize
+from loadtests.report.report import Report
+from loadtests.generator.metrics import Sample
+from loadtests.generator.calls import Outcome
+from loadtests.generator.workload import Workload
 from service.api import status
 from service.errors import DragomanError
 

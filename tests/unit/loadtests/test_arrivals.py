@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from loadtests.arrivals import parse_arrivals, poisson
+from loadtests.generator.arrivals import parse_arrivals, poisson
 
 
 def times(text: str, duration_s: float, *, rate_per_s: float) -> list[float]:

@@ -11,7 +11,7 @@ from dragoman.v1 import translation_pb2 as pb
 from google.protobuf import text_format
 from google.rpc import status_pb2
 
-from loadtests.contract import document_faults, meaning, stream_answers, translate_faults
+from loadtests.scenarios.contract import document_faults, meaning, stream_answers, translate_faults
 
 TEXT = "- A man.\n\tTwo  men."
 SENTENCES = [

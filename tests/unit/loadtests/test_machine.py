@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from loadtests.machine import describe_machine, num_cores
+from loadtests.report.machine import describe_machine, num_cores
 from service import threads
 
 

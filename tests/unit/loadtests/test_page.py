@@ -6,10 +6,10 @@ from statistics import fmean
 
 import pytest
 
-from loadtests.page import series_of
-from loadtests.sampler import Sample
-from loadtests.slo import parse_slo
-from loadtests.wire import Outcome
+from loadtests.report.page import series_of
+from loadtests.generator.metrics import Sample
+from loadtests.generator.slo import parse_slo
+from loadtests.generator.calls import Outcome
 from tests.unit.loadtests.fake_calls import BEGAN_S, answered, record, reported, run_of, sample
 
 STAGES = ["client", "queue", "encode", "decode", "text", "beyond"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from loadtests import sampler
-from loadtests.sampler import CPU_SECONDS, RESIDENT_BYTES, Sample, footprint, process_tree, sampling, work_left
+from loadtests.generator.metrics import CPU_SECONDS, RESIDENT_BYTES, Sample, footprint, process_tree, sampling, work_left
 
 AT_REST = {
     'mt_requests_in_flight{method="GetModel"}': 0.0,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from loadtests.texts import Profile, Texts, read_texts
+from loadtests.generator.texts import Profile, Texts, read_texts
 
 SHORT, LONG = "A short one.", "This one is a sentence that has more than forty-five characters."
 GENERATOR = random.Random(1)  # noqa: S311 - draws texts

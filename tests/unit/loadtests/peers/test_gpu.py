@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from loadtests.__main__ import main as loadtests_main
-from loadtests.peers import gpu
-from loadtests.peers.__main__ import main
-from loadtests.peers.device import step_bytes
-from loadtests.peers.gpu import Done, Stage
-from loadtests.peers.systems import Device
+from loadtests.benchmarks import gpu
+from loadtests.benchmarks.__main__ import main
+from loadtests.benchmarks.device import step_bytes
+from loadtests.benchmarks.gpu import Done, Stage
+from loadtests.benchmarks.systems import Device
 from service.bundle.architecture import Architecture
 
 

@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 from dragoman.v1 import translation_pb2 as pb
 
-from loadtests.flags import add_workload_flags, workload_of
-from loadtests.peers import load, report
-from loadtests.peers.__main__ import main
-from loadtests.peers.serve import BatchingSettings
-from loadtests.peers.systems import ModelFiles
-from loadtests.workload import Workload
+from loadtests.generator.flags import add_workload_flags, workload_of
+from loadtests.benchmarks import load, report
+from loadtests.benchmarks.__main__ import main
+from loadtests.benchmarks.serve import BatchingSettings
+from loadtests.benchmarks.systems import ModelFiles
+from loadtests.generator.workload import Workload
 from tests.unit.loadtests.fake_calls import FakeSystem
-from tests.unit.loadtests.peers.tiny_files import write_test_set
+from tests.unit.loadtests.benchmarks.tiny_files import write_test_set
 
 Capture = pytest.CaptureFixture[str]
 _SAID, _OTHER = "Das Wetter ist heute sehr schön.", "Zwei Hunde spielen im tiefen Schnee."

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Literal
 
 from export.graph.network import Network
-from loadtests.peers.models import write_model
-from loadtests.peers.systems import ModelFiles
+from loadtests.benchmarks.models import write_model
+from loadtests.benchmarks.systems import ModelFiles
 from service.bundle.architecture import Limits
 from tests.tiny_bundle import tiny_model, tiny_vocabulary
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from loadtests.stress.bad_inputs.attacks.attack import ANY, TIMEOUT, Attack, Credentials, Payload, Port, Way
-from loadtests.stress.bad_inputs.attacks.report import conclude_attacks, promises, table
-from loadtests.stress.bad_inputs.attacks.results import Campaign, Limits, Result, Work, broken, limits_of
-from loadtests.stress.bad_inputs.attacks.run import cpu_s
-from loadtests.stress.bad_inputs.attacks.send import Sent, is_complete
-from loadtests.stress.bad_inputs.attacks.table import ATTACKS
-from loadtests.stress.bad_inputs.attacks.watch import GRPC, HEALTH, HTTP, Seen, Visit
-from loadtests.stress.bad_inputs.kinds import KINDS
+from loadtests.scenarios.bad_inputs.attacks.attack import ANY, TIMEOUT, Attack, Credentials, Payload, Port, Way
+from loadtests.scenarios.bad_inputs.attacks.report import conclude_attacks, promises, table
+from loadtests.scenarios.bad_inputs.attacks.results import Campaign, Limits, Result, Work, broken, limits_of
+from loadtests.scenarios.bad_inputs.attacks.run import cpu_s
+from loadtests.scenarios.bad_inputs.attacks.send import Sent, is_complete
+from loadtests.scenarios.bad_inputs.attacks.table import ATTACKS
+from loadtests.scenarios.bad_inputs.attacks.watch import GRPC, HEALTH, HTTP, Seen, Visit
+from loadtests.scenarios.bad_inputs.kinds import KINDS
 
 CREDENTIALS = Credentials(key="dgm_0123456789ab_secret", key_id="stress")
 WITH_FILLED_HEADS = {"terms-in-words-text", "terms-long"}

@@ -13,12 +13,12 @@ from google.rpc import status_pb2
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtests.stress.bad_inputs.answers import AFTER, BEFORE, Answer, faults, send
-from loadtests.stress.bad_inputs.inputs import OK, BadInput, Draw, Expected, invalid
-from loadtests.stress.bad_inputs.kinds import KINDS, make, plan
-from loadtests.stress.bad_inputs.run import growths
-from loadtests.stress.bad_inputs.texts import NUM_ROWS, SHAPES, shaped
-from loadtests.wire import Method
+from loadtests.scenarios.bad_inputs.answers import AFTER, BEFORE, Answer, faults, send
+from loadtests.scenarios.bad_inputs.inputs import OK, BadInput, Draw, Expected, invalid
+from loadtests.scenarios.bad_inputs.kinds import KINDS, make, plan
+from loadtests.scenarios.bad_inputs.run import growths
+from loadtests.hostile.texts import NUM_ROWS, SHAPES, shaped
+from loadtests.generator.calls import Method
 from service.api import status
 from service.errors import DragomanError, InvalidFieldError, OverloadedError, UnsupportedFieldError
 from tests.unit.loadtests.fake_calls import EndedCall

@@ -10,10 +10,10 @@ from dragoman.v1 import translation_pb2 as pb
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtests.stress.callers import Kind, PlannedCall, Reply
-from loadtests.stress.server import log_path
-from loadtests.stress.soak.ledger import UNSEEN, Entry, Notes, abandoned, answered, read_access_log
-from loadtests.wire import Method
+from loadtests.scenarios.callers import Kind, PlannedCall, Reply
+from loadtests.scenarios.stress_server import log_path
+from loadtests.scenarios.soak.accounting import UNSEEN, Entry, Notes, abandoned, answered, read_access_log
+from loadtests.generator.calls import Method
 
 SHORT = Kind.SHORT_DEADLINE
 BUSY = "RESOURCE_EXHAUSTED"

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from dragoman.v1 import translation_pb2 as pb
 
-from loadtests.stress import cancellations
-from loadtests.stress.callers import Kind, Moment, PlannedCall
-from loadtests.stress.soak.plan import EVERYTHING, OPTIONS, PROBES, REFUSED, Mix, Plan
-from loadtests.stress.soak.scenario import Sample, Settings, judge_memory, judged_lows
-from loadtests.texts import SENTENCES, Texts
-from loadtests.wire import Method
+from loadtests.scenarios import cancellations
+from loadtests.scenarios.callers import Kind, Moment, PlannedCall
+from loadtests.scenarios.soak.plan import EVERYTHING, OPTIONS, PROBES, REFUSED, Mix, Plan
+from loadtests.scenarios.soak.scenario import Sample, Settings, judge_memory, judged_lows
+from loadtests.generator.texts import SENTENCES, Texts
+from loadtests.generator.calls import Method
 
 MODELS = ("", "en-de", "en-de@stable")
 LEAVING = {Kind.CANCELS, Kind.DISCONNECTS}

@@ -9,19 +9,19 @@ from typing import Any
 import pytest
 from dragoman.v1 import translation_pb2 as pb
 
-from loadtests.sampler import Footprint
-from loadtests.stress import cancellations as cancelling
-from loadtests.stress.__main__ import main
-from loadtests.stress.bad_inputs import scenario as bad
-from loadtests.stress.bad_inputs.attacks.table import ATTACKS
-from loadtests.stress.bad_inputs.kinds import KINDS
-from loadtests.stress.bad_inputs.run import Growth, Record, Run
-from loadtests.stress.callers import Reply
-from loadtests.stress.chaos.fault import Fault, Result
-from loadtests.stress.chaos.scenario import FAULTS, summarize
-from loadtests.stress.soak import scenario as soaking
-from loadtests.stress.soak.ledger import Entry, Notes
-from loadtests.stress.verdict import Summary
+from loadtests.generator.metrics import Footprint
+from loadtests.scenarios import cancellations as cancelling
+from loadtests.scenarios.stress import main
+from loadtests.scenarios.bad_inputs import scenario as bad
+from loadtests.scenarios.bad_inputs.attacks.table import ATTACKS
+from loadtests.scenarios.bad_inputs.kinds import KINDS
+from loadtests.scenarios.bad_inputs.run import Growth, Record, Run
+from loadtests.scenarios.callers import Reply
+from loadtests.scenarios.chaos.fault import Fault, Result
+from loadtests.scenarios.chaos.scenario import FAULTS, summarize
+from loadtests.scenarios.soak import scenario as soaking
+from loadtests.scenarios.soak.accounting import Entry, Notes
+from loadtests.report.checks import Summary
 
 Capture = pytest.CaptureFixture[str]
 ENDS = ("OK", "CANCELLED", "DEADLINE_EXCEEDED", "INVALID_ARGUMENT", "NOT_FOUND")

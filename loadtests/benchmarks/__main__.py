@@ -1,0 +1,52 @@
+"""`python -m loadtests peers COMMAND`: speed on this machine, beside other systems."""
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+from typing import Any, Final
+
+import grpc
+from dragoman.errors import DragomanError as CallError
+
+from export.errors import ExportError
+from loadtests.generator.server import ServerError
+from service.errors import DragomanError
+
+_MODULES: Final = {
+    "bench": ("bench", "table"),
+    "shares": ("overhead", "server"),
+    "load": ("load", "prepare"),
+    "serve": ("serve",),
+    "device": ("parity", "floor"),
+    "kernels": ("kernels",),
+    "gpu": ("gpu",),
+    "training": ("train",),
+}
+"""With the commands that each declares."""
+_FAILURES: Final = (ServerError, CallError, DragomanError, ExportError, grpc.RpcError, RuntimeError)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; return the exit code."""
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    parser = argparse.ArgumentParser(prog="python -m loadtests peers", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    named = [module for module, has in _MODULES.items() if arguments[:1] and arguments[0] in has]
+
+    def add_command(name: str, **texts: Any) -> Any:
+        form = argparse.RawDescriptionHelpFormatter
+        return commands.add_parser(name, formatter_class=form, **{"description": texts["help"], **texts})
+
+    for module in named or _MODULES:  # imported now: a server of another system needs little of them
+        importlib.import_module(f"loadtests.benchmarks.{module}").add_commands(add_command)
+    parsed = parser.parse_args(arguments)
+    try:
+        return int(parsed.run(parsed))
+    except (*_FAILURES, ValueError, OSError) as error:
+        print(f"loadtests peers: {error}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,254 @@
+"""Faults of the server's processes and their machine: runs that fail or hang, signals, log, files, clock."""
+
+import fcntl
+import itertools
+import os
+import shutil
+import struct
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final, Literal
+
+import psutil
+from dragoman.v1 import translation_pb2 as pb
+
+from loadtests.generator.metrics import process_tree
+from loadtests.scenarios.callers import Client, Reply
+from loadtests.scenarios.chaos.fault import LATE, Stage, fault, lasting, requests
+from loadtests.scenarios.chaos.server import INSIDE, NUM_DECODING_THREADS, copy_tree
+from loadtests.scenarios.stress_server import only_bundle, poll
+from loadtests.generator.server import ServerError
+from loadtests.generator.calls import Method
+
+_NUM_CALLERS: Final = 4
+_IN_BATCH_S: Final = 0.5
+_SHORT_DEADLINE_S: Final = 0.3
+_MAX_STEP_S: Final = 1.5
+_STEPS: Final = "mt_step_duration_seconds"
+_FAILED_SEGMENTS: Final = 'mt_segments_total{outcome="error"}'
+_RESTARTS: Final = "mt_decoding_process_restarts_total"
+_LOST_LINES: Final = "mt_lost_log_lines_total"
+_JUMP_HANG_S: Final = 1.5
+_LOADING: Final = {"slowest_s": 4.0}  # bystanders share the cores with the loading of models
+
+
+@fault(amounts=(2, 10), told={"INTERNAL"}, hits_batch=True, metric=_FAILED_SEGMENTS)
+def step_raises(stage: Stage) -> None:
+    """An encoder run or a decoding step raises an error of Python's, its caches half written."""
+    _fail_runs(stage, "raise")
+
+
+@fault(amounts=(2, 10), told={"INTERNAL"}, hits_batch=True, metric=_FAILED_SEGMENTS)
+def onnx_runtime(stage: Stage) -> None:
+    """ONNX Runtime itself fails in the middle of an encoder run or a decoding step."""
+    _fail_runs(stage, "cut-off")
+
+
+def _fail_runs(stage: Stage, kind: Literal["raise", "cut-off"]) -> None:
+    """Let runs fail one after the other, while others are decoded."""
+    with ThreadPoolExecutor(_NUM_CALLERS) as pool:
+        for where in ("encoder", "step") * stage.amount:
+            stage.server.arm(kind, where)
+            told = [reply.status for reply in pool.map(stage.ask, range(_NUM_CALLERS))]
+            stage.hits.update(status for status in told if status != "OK")
+            stage.server.wait_until_met()
+    stage.bystanders.wait_for_answers()
+    num_requests, num_segments = stage.growth_of(requests("Translate", "INTERNAL")), stage.growth_of(_FAILED_SEGMENTS)
+    stage.require(num_segments >= num_requests, f"{num_requests} requests failed, but only {num_segments} segments")
+
+
+@fault(seconds=(2.0, 8.0), told=LATE, metric=requests("Translate", "DEADLINE_EXCEEDED"), delays={"slowest_s"})
+def stalled_step(stage: Stage) -> None:
+    """A decoding step of every thread hangs for seconds.
+
+    First of one thread: new requests are served by another. Then of all: a caller is told when its deadline passes.
+    """
+    hang_s = stage.seconds
+    stage.server.hang_steps(hang_s)
+    time.sleep(0.1)  # a request that is given to the thread as its step begins waits with those that are in it
+    others = [stage.ask(timeout_s=hang_s) for _ in lasting(hang_s - 0.5)]
+    stage.require_ok(f"one of {NUM_DECODING_THREADS} threads hung", others)
+    slowest_s = max(reply.latency_s for reply in others)
+    stage.require(slowest_s < hang_s / 2, f"while one thread hung, a caller of another waited {slowest_s:.2f} s")
+    stage.bystanders.wait_for_answers()
+
+    stage.server.hang_steps(hang_s, count=NUM_DECODING_THREADS)
+    hurried = [stage.ask(timeout_s=_SHORT_DEADLINE_S) for _ in lasting(hang_s - 0.5)]
+    stage.require_late("every step hung", hurried, _SHORT_DEADLINE_S)
+    stage.require(stage.hits["DEADLINE_EXCEEDED"] > 0, "no deadline passed while every step hung")
+    stage.bystanders.wait_for_answers()
+
+
+@fault(
+    seconds=(5.0, 5.0),
+    told={"DEADLINE_EXCEEDED"},
+    metric=f"{_STEPS}{{>2.5}}",
+    limits={"slowest_s": 3.0, "health_s": 3.0},
+    delays={"slowest_s", "health_s"},
+)
+def sigstop(stage: Stage) -> None:
+    """All processes are stopped (SIGSTOP) for 5 seconds and go on (SIGCONT)."""
+    processes = [psutil.Process(pid) for pid in process_tree(stage.server.process.pid)]
+    stage.server.hang_steps(_IN_BATCH_S)  # so that requests are in the batch when it happens
+    with ThreadPoolExecutor(_NUM_CALLERS + 1) as pool:
+        for process in processes:
+            process.suspend()
+        try:
+            late = [pool.submit(stage.ask, timeout_s=1.0) for _ in range(_NUM_CALLERS)]
+            patient = pool.submit(stage.ask, timeout_s=30.0)
+            time.sleep(stage.seconds)
+        finally:
+            for process in processes:
+                process.resume()
+    stage.require_late("it was stopped", [one.result() for one in late], 1.0, slack_s=1.0)
+    stage.require_ok("came with time while it was stopped", [patient.result()])
+    stage.bystanders.wait_for_answers()  # their step took longer than any should: it was stopped in one
+    stage.num_seen = stage.growth_of(f"{_STEPS}_count", less=f'{_STEPS}_bucket{{le="2.5"}}')
+
+
+@fault(told={"INTERNAL"}, hits_batch=True, metric=_RESTARTS)
+def decoding_killed(stage: Stage) -> None:
+    """The process that decodes is killed (SIGKILL), as when memory runs out, in the middle of a batch."""
+    _lose_decoding(stage, psutil.Process.kill)
+
+
+def _lose_decoding(stage: Stage, end: Callable[[psutil.Process], None]) -> None:
+    decoding = process_tree(stage.server.process.pid)[1:]
+    stage.require(bool(decoding), "the server decodes in no process of its own")
+    stage.server.arm("hang", "step", seconds=_IN_BATCH_S)
+    with ThreadPoolExecutor(1) as pool:
+        in_batch = pool.submit(stage.ask)
+        stage.server.wait_until_met()
+        for pid in decoding:
+            end(psutil.Process(pid))
+    stage.hits.update({in_batch.result().status} - {"OK"})
+    stage.bystanders.wait_for_answers()
+    num_restarts = stage.growth_of(_RESTARTS)
+    stage.require(num_restarts == len(decoding), f"{len(decoding)} processes were lost, {num_restarts} started again")
+    left = set(decoding) & set(process_tree(stage.server.process.pid))
+    stage.require(not left, f"the server has not noticed that {len(left)} processes have ended")
+
+
+@fault(amounts=(50, 2000), metric=_LOST_LINES)
+def log_disk_full(stage: Stage) -> None:
+    """No space is left for the log (ENOSPC), and later there is."""
+    _lose_lines(stage, Path("/dev/full"))
+
+
+@fault(amounts=(50, 2000), metric=_LOST_LINES)
+def log_pipe_blocked(stage: Stage) -> None:
+    """The log's collector hangs, so its pipe is full."""
+    path = stage.server.folder / "log"
+    os.mkfifo(path)
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK)) as reader:  # or the writer would wait for it
+        fcntl.fcntl(reader, fcntl.F_SETPIPE_SZ, 4096)  # a dozen lines; 64 KiB would only take longer to fill
+        _lose_lines(stage, path)
+
+
+def _lose_lines(stage: Stage, path: Path) -> None:
+    """Let the log go nowhere while calls are made, then where it went before; only its reader may notice."""
+    asked = itertools.islice(itertools.cycle(stage.questions), stage.amount)
+    with stage.server.logging_to(path), Client(stage.target) as client:
+        stage.require_ok("without a log", [question.ask(client) for question in asked])
+    said_so = poll(lambda: '"log lines were lost"' in stage.logged(), bool, timeout_s=10.0)
+    stage.require(said_so, "the log does not say that lines are missing")
+
+
+@fault(told={"FAILED_PRECONDITION"}, metric=requests("LoadModel", "FAILED_PRECONDITION"), limits=_LOADING)
+def version_broken(stage: Stage) -> None:
+    """A newer version arrives half copied and is asked for, before the server has noticed."""
+    bundle, arriving = only_bundle(stage.server.models), stage.server.models.parent / "arriving"
+    copy_tree(bundle, arriving)
+    for path in arriving.glob("*.bin"):
+        os.truncate(path, path.stat().st_size // 2)
+    _serve_on(stage, arriving.rename(bundle.with_name("999")))
+
+
+@fault(told={"NOT_FOUND"}, metric=requests("LoadModel", "NOT_FOUND"), limits=_LOADING)
+def bundle_deleted(stage: Stage) -> None:
+    """The model's files are deleted while it serves."""
+    bundle = only_bundle(stage.server.models)
+    shutil.rmtree(bundle)
+    _serve_on(stage, bundle)
+
+
+@fault(told={"OK"}, metric=requests("LoadModel", "OK"), limits=_LOADING)
+def bundle_truncated(stage: Stage) -> None:
+    """The model's files are cut off in place while it serves; it is loaded, so LoadModel has nothing to do."""
+    bundle = only_bundle(stage.server.models)
+    for path in bundle.iterdir():
+        os.truncate(path, min(1000, path.stat().st_size))
+    _serve_on(stage, bundle)
+
+
+def _serve_on(stage: Stage, bundle: Path) -> None:
+    """Translate, ask for the version to be loaded, translate again, and restore the models."""
+    load = pb.LoadModelRequest(model=f"{bundle.parent.name}/{bundle.name}").SerializeToString()
+    try:
+        with Client(stage.target) as client:
+            stage.require_ok("translations with any options", _translate_all(stage, client))
+            stage.hits[client.call(Method.LOAD_MODEL, load).status] += 1
+            time.sleep(0.6)  # the server looks at its models three times
+            stage.require_ok("translations with any options", _translate_all(stage, client))
+        stage.bystanders.wait_for_answers()
+    finally:
+        copy_tree(stage.server.original_models, stage.server.models)
+
+
+def _translate_all(stage: Stage, client: Client) -> Iterator[Reply]:
+    """Ask for what the server may have put off reading until now, too."""
+    for question in stage.questions:
+        yield question.ask(client)
+        for options in (pb.DecodingOptions(return_alignment=True), pb.DecodingOptions(coverage_penalty=0.2)):
+            request = question.request + pb.TranslateRequest(options=options).SerializeToString()
+            yield client.call(Method.TRANSLATE, request)
+
+
+@fault(
+    told={"INTERNAL"},
+    hits_batch=True,
+    metric='mt_decoding_process_failures_total{cause="no_step"}',
+    limits={"slowest_s": 2.0 + _MAX_STEP_S},
+    environment=lambda _: {"DRAGOMAN_SCHEDULING__MAX_STEP_S": str(_MAX_STEP_S)},
+)
+def decoding_stopped(stage: Stage) -> None:
+    """The process that decodes is stopped (SIGSTOP) in the middle of a batch, and never goes on."""
+    _lose_decoding(stage, psutil.Process.suspend)
+
+
+def _clock_environment(output: Path) -> Mapping[str, str]:
+    """Compile the library that makes the clock of one process jump, for Python and C alike; return what preloads it."""
+    output.mkdir(parents=True, exist_ok=True)
+    clock, library = (output / "clock").resolve(), (output / "wall_clock.so").resolve()
+    clock.write_bytes(bytes(8))
+    command = ["cc", "-shared", "-fPIC", "-O2", "-o", str(library), str(INSIDE / "wall_clock.c"), "-ldl"]
+    if subprocess.run(command, check=False, timeout=60.0).returncode:  # noqa: S603
+        raise ServerError("the library that makes the clock jump cannot be compiled")
+    return {"LD_PRELOAD": str(library), "CHAOS_CLOCK": str(clock)}
+
+
+@fault(
+    seconds=(3600.0, 3600.0),
+    told=LATE,
+    limits={"slowest_s": 2 * _JUMP_HANG_S + 2.0},  # a bystander may be in both steps that hang
+    needs="cc",
+    environment=_clock_environment,
+)
+def clock_jump(stage: Stage) -> None:
+    """The wall clock jumps an hour ahead, two back, and to where it was.
+
+    Waits do not notice. A deadline that can be kept is kept; one that cannot is missed when it passes, not an hour off.
+    """
+    for offset_s in (stage.seconds, -stage.seconds, 0.0):
+        stage.server.hang_steps(_JUMP_HANG_S)
+        with stage.server.log.with_name("clock").open("r+b") as file:  # in place, as the server has it mapped
+            file.write(struct.pack("=q", round(offset_s * 1e9)))
+        shown_s = stage.server.call(time.time) - time.time()
+        stage.require(abs(shown_s - offset_s) < 60, f"the server's clock is {shown_s:+.0f} s off, not {offset_s:+.0f}")
+        stage.bystanders.wait_for_answers()
+        stage.require_ok("the clock is off, with 5 s of time", [stage.ask(timeout_s=5.0)])
+        stage.server.hang_steps(_JUMP_HANG_S, count=NUM_DECODING_THREADS)
+        stage.require_late("the clock is off", [stage.ask(timeout_s=_SHORT_DEADLINE_S)], _SHORT_DEADLINE_S)
