@@ -1,4 +1,4 @@
-"""When calls arrive: a schedule made beforehand, so that no call waits for what became of those before it."""
+"""Arrival processes: the schedule of calls, made before the run so that no call waits for another."""
 
 import json
 import math
@@ -9,51 +9,45 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-_KINDS: Final[Mapping[str, Sequence[str]]] = {
+_SETTINGS: Final[Mapping[str, Sequence[str]]] = {  # of each kind of arrivals
     "poisson": (),
     "constant": (),
     "burst": ("every", "size"),
     "ramp": ("from", "to"),
     "trace": ("speed",),
 }
-"""What the text of arrivals begins with, and the settings of each."""
-
-_MAX_RATE_PER_S: Final = 100_000.0  # beyond it nothing could send the calls, and the schedule would fill the memory
-
+_MAX_RATE_PER_S: Final = 100_000.0  # a longer schedule would fill the memory
 _DEFAULT_EVERY_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """One way in which calls arrive, as a value that each process can make the same times of.
+    """An arrival process. Each process of a run computes the same times from it.
 
-    poisson: callers who know nothing of each other, so that gaps are exponential. constant: equal gaps, the first call
-    at once. burst: so many calls at once, first after half of `every`; the rest of the rate at random in between.
-    ramp: random, at a rate that goes evenly from one figure to another. trace: recorded calls, `speed` times as fast.
+    poisson: independent callers, exponential gaps. constant: equal gaps, first call at 0. burst: `size` calls at once
+    every `every` seconds, first after half of `every`; the rest of the rate arrives at random. ramp: random, at a rate
+    that changes linearly. trace: recorded calls, `speed` times as fast.
     """
 
-    text: str  # what `parse_arrivals` makes the same of, given the rate
-    rate_per_s: float  # in the long run
-    settings: Mapping[str, float] = field(default_factory=dict)  # of a burst or a ramp, by the names in its text
-    offsets_s: Sequence[float] = ()  # of the calls of a trace, ascending from 0
-    methods: Sequence[str | None] = ()
-    """Names of the methods called, in the order of the times; None, or none left: whatever the workload draws."""
+    text: str  # `parse_arrivals(text, rate_per_s=...)` returns an equal value
+    rate_per_s: float  # long-term mean
+    settings: Mapping[str, float] = field(default_factory=dict)  # of a burst or a ramp
+    offsets_s: Sequence[float] = ()  # of a trace, ascending from 0
+    methods: Sequence[str | None] = ()  # of a trace, in the order of the times; None: drawn from the workload
 
     def times(self, duration_s: float, seed: int) -> list[float]:
-        """Return when calls arrive: seconds from the start, ascending, each at least 0 and below the duration.
+        """Return the arrival times in seconds, ascending, at least 0 and below the duration.
 
-        Raises ValueError if the duration is not above 0.
+        Raises ValueError if the duration is not positive and finite.
         """
         if not 0 < duration_s < math.inf:
-            raise ValueError(f"no arrivals within {duration_s} s: expected a duration above 0")
+            raise ValueError(f"duration {duration_s}: must be positive and finite")
         times = np.sort(self._draw(duration_s, np.random.default_rng(seed % 2**64)))
         within: list[float] = times[times < duration_s].tolist()
         return within
 
     def _draw(self, duration_s: float, generator: np.random.Generator) -> Any:
-        """Return an array of times, in any order, perhaps some beyond the duration."""
-
-        def random(num_expected: float, until: float) -> Any:  # given their number, a Poisson process's times
+        def random(num_expected: float, until: float) -> Any:  # a Poisson process, given the number of its points
             return generator.uniform(0.0, until, generator.poisson(num_expected))
 
         match self.text.partition(":")[0]:
@@ -65,12 +59,12 @@ class Arrivals:
                 rest_per_s = self.rate_per_s - size / every_s
                 rest = random(rest_per_s * duration_s if rest_per_s > 1e-9 else 0.0, duration_s)
                 return np.concatenate([np.repeat(starts_s, size), rest])
-            case "ramp":  # the times of a steady rate of 1, moved to where as many calls are expected
+            case "ramp":  # map a Poisson process of rate 1 through the inverse of the cumulative rate
                 start_per_s, end_per_s = self.settings["from"], self.settings["to"]
                 num_calls = (start_per_s + end_per_s) / 2 * duration_s
                 counts, slope = random(num_calls, num_calls), (end_per_s - start_per_s) / duration_s
                 roots = np.sqrt(np.maximum(0.0, start_per_s**2 + 2 * slope * counts))
-                return 2 * counts / (start_per_s + roots)  # the stable form of (root - start) / slope; for slope 0 too
+                return 2 * counts / (start_per_s + roots)  # stable form of (root - start) / slope, also for slope 0
             case "trace":
                 return np.array(self.offsets_s)
             case _:
@@ -78,51 +72,53 @@ class Arrivals:
 
 
 def poisson(rate_per_s: float) -> Arrivals:
-    """Return arrivals of callers who know nothing of each other."""
+    """Return Poisson arrivals."""
     return Arrivals("poisson", rate_per_s)
 
 
 def parse_arrivals(text: str, *, rate_per_s: float) -> Arrivals:
-    """Return the arrivals that a text names: one of `_KINDS`, perhaps with settings, such as `burst:every=5,size=20`.
+    """Parse `KIND[:name=value,...]`, such as `burst:every=5,size=20`.
 
-    `rate_per_s` is that in the long run; a trace, and a ramp that names both ends, have their own. Raises ValueError if
-    the text or the rate makes no sense, or a trace cannot be read; the message says what to change.
+    Args:
+        text: the arrivals.
+        rate_per_s: long-term mean; ignored by a trace, and by a ramp with both ends.
+
+    Raises:
+        ValueError: if the text or the rate is invalid, or a trace cannot be read.
     """
     kind, _, settings = text.partition(":")
-    if kind not in _KINDS:
-        raise ValueError(f"arrivals {text!r}: expected one of {', '.join(_KINDS)}, such as burst:every=5,size=20")
+    if kind not in _SETTINGS:
+        raise ValueError(f"arrivals {text!r}: expected one of {', '.join(_SETTINGS)}, such as burst:every=5,size=20")
     if kind == "trace":
         name, _, speed = settings.partition(",speed=")
         return _read_trace(name, **_numbers(text, f"speed={speed or 1}"))
     if not 0 < rate_per_s <= _MAX_RATE_PER_S:
-        raise ValueError(f"no arrivals at {rate_per_s} calls/s: expected a rate above 0, at most {_MAX_RATE_PER_S:g}")
+        raise ValueError(f"rate {rate_per_s}: must be above 0 and at most {_MAX_RATE_PER_S:g} calls/s")
     numbers = _numbers(text, settings)
     if kind == "burst":
         every_s = numbers.setdefault("every", _DEFAULT_EVERY_S)
         size = numbers.setdefault("size", max(1, math.floor(rate_per_s * every_s)))
         given = f"burst: every={every_s:g}, size={size:g}"
         if every_s <= 0 or size < 1 or size % 1:
-            raise ValueError(f"{given}: expected seconds above 0 and a whole number of calls")
+            raise ValueError(f"{given}: every must be positive and size a positive integer")
         if size / every_s > rate_per_s * (1 + 1e-9):
-            more = f"{size / every_s:g} a second, more than the rate of {rate_per_s:g}"
-            raise ValueError(f"{given}: {more}: raise the rate, or make bursts smaller or rarer")
+            raise ValueError(f"{given}: {size / every_s:g} calls/s exceed the rate of {rate_per_s:g}; raise the rate")
     if kind == "ramp":
         start_per_s = numbers.setdefault("from", max(0.0, 2 * rate_per_s - numbers.get("to", 2 * rate_per_s)))
         end_per_s = numbers.setdefault("to", max(0.0, 2 * rate_per_s - start_per_s))
         rate_per_s = (start_per_s + end_per_s) / 2
         if min(start_per_s, end_per_s) < 0 or max(start_per_s, end_per_s) > _MAX_RATE_PER_S or rate_per_s <= 0:
-            raise ValueError(f"ramp: from={start_per_s:g}, to={end_per_s:g}: expected rates of 0 or more, one above 0")
-    shown = ",".join(f"{name}={numbers[name]!r}" for name in _KINDS[kind])
+            raise ValueError(f"ramp: from={start_per_s:g}, to={end_per_s:g}: must be at least 0, one of them above 0")
+    shown = ",".join(f"{name}={numbers[name]!r}" for name in _SETTINGS[kind])
     return Arrivals(f"{kind}:{shown}" if shown else kind, rate_per_s, settings=numbers)
 
 
 def _numbers(text: str, settings: str) -> dict[str, float]:
-    """Return `name=number,...` as numbers."""
-    known, numbers = _KINDS[text.partition(":")[0]], {}
+    known, numbers = _SETTINGS[text.partition(":")[0]], {}
     for part in settings.split(",") if settings else ():
         name, _, value = part.partition("=")
         if name not in known:
-            raise ValueError(f"arrivals {text!r}: {part!r} is no setting; known: {', '.join(known) or 'none'}")
+            raise ValueError(f"arrivals {text!r}: unknown setting {part!r}; known: {', '.join(known) or 'none'}")
         try:
             numbers[name] = float(value)
         except ValueError:
@@ -139,17 +135,17 @@ def _read_trace(name: str, *, speed: float) -> Arrivals:
         lines = Path(name).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeError) as error:
         raise ValueError(f"trace {name}: cannot be read: {error}") from error
-    calls = [_call(f"trace {name}, line {number}", line) for number, line in enumerate(lines, 1) if line.strip()]
+    calls = [_read_call(f"trace {name}, line {number}", line) for number, line in enumerate(lines, 1) if line.strip()]
     if not calls:
-        raise ValueError(f"trace {name}: has no line; expected an offset in seconds in each")
+        raise ValueError(f"trace {name}: is empty; expected an offset in seconds per line")
     moments_s, methods = zip(*sorted(calls, key=lambda call: call[0]), strict=True)
     offsets_s = [(moment_s - moments_s[0]) / speed for moment_s in moments_s]
     text, rate_per_s = f"trace:{Path(name).absolute()},speed={speed!r}", len(calls) / max(offsets_s[-1], 1.0)
     return Arrivals(text, rate_per_s, offsets_s=offsets_s, methods=methods if any(methods) else ())
 
 
-def _call(where: str, line: str) -> tuple[float, str | None]:
-    """Return offset and method of a line: a bare number, or an object with `offset_s` and optionally `method`."""
+def _read_call(where: str, line: str) -> tuple[float, str | None]:
+    """Return offset and method of a line: a number, or an object with `offset_s` and optionally `method`."""
     try:
         value: Any = json.loads(line)
         offset, method = (value["offset_s"], value.get("method")) if isinstance(value, dict) else (value, None)
@@ -157,19 +153,19 @@ def _call(where: str, line: str) -> tuple[float, str | None]:
             return float(offset), method
     except (ValueError, KeyError, TypeError):
         pass
-    raise ValueError(f'{where}: {line[:60]!r}: expected seconds, or {{"offset_s": 1.5, "method": "Translate"}}')
+    raise ValueError(f'{where}: {line[:60]!r}: expected seconds or {{"offset_s": 1.5, "method": "Translate"}}')
 
 
 class Arrival(NamedTuple):
-    """One call to come: which call of the workload, when (from the start, warm-up included), and perhaps its method."""
+    """A scheduled call."""
 
-    number: int
-    offset_s: float
-    method: str | None
+    number: int  # of the call in the workload
+    offset_s: float  # from the start, warm-up included
+    method: str | None  # None: drawn from the workload
 
 
 def make_schedule(arrivals: Arrivals, *, warm_up_s: float, duration_s: float, seed: int) -> list[Arrival]:
-    """Return all calls in the order of their times: random ones at the same rate to warm up, then the arrivals."""
+    """Return all calls in order: Poisson arrivals at the same rate to warm up, then the arrivals."""
     warm_up = poisson(arrivals.rate_per_s).times(warm_up_s, seed + 1) if warm_up_s > 0 else []
     times = [*warm_up, *(warm_up_s + offset_s for offset_s in arrivals.times(duration_s, seed))]
     methods = [*[None] * len(warm_up), *arrivals.methods, *[None] * len(times)]

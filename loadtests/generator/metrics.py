@@ -1,4 +1,4 @@
-"""The server over time, seen from outside: what it exposes, what the kernel says of it, whether it is idle."""
+"""The server seen from outside: its Prometheus metrics and its processes."""
 
 import math
 import threading
@@ -13,17 +13,14 @@ import psutil
 
 CPU_SECONDS: Final = "process_cpu_seconds_total"
 RESIDENT_BYTES: Final = "process_resident_memory_bytes"
-_IN_DECODING_PROCESSES: Final = {
+_OF_WORKERS: Final = {  # the same metrics of the child processes
     CPU_SECONDS: "mt_decoding_process_cpu_seconds_total",
     RESIDENT_BYTES: "mt_decoding_process_resident_memory_bytes",
 }
-"""What a server exposes of the processes that it has started, by what it exposes of itself."""
 
-CALLS: Final = ("mt_requests_in_flight", "mt_open_streams")
-"""Gauges of calls; a task of the server answers each."""
-SEGMENTS: Final = ("mt_queue_segments", "mt_queue_tokens", "mt_queue_work_tokens", "mt_batch_live_")
-"""Gauges of what waits or is decoded."""
-_FACTS: Final = ("mt_build_info{", "mt_model_info{")  # metrics whose labels say what runs
+CALLS: Final = ("mt_requests_in_flight", "mt_open_streams")  # gauges of calls
+SEGMENTS: Final = ("mt_queue_segments", "mt_queue_tokens", "mt_queue_work_tokens", "mt_batch_live_")  # of segments
+_INFO: Final = ("mt_build_info{", "mt_model_info{")
 
 _INTERVAL_S: Final = 1.0
 _TIMEOUT_S: Final = 5.0
@@ -31,38 +28,38 @@ _BYTES_PER_MB: Final = 1024 * 1024
 
 
 def scrape(url: str) -> dict[str, float]:
-    """Return every metric that an address exposes, as `parse_metrics` does.
+    """Return all metrics of an address, as `parse_metrics` does.
 
-    Raises OSError if it does not answer, ValueError if the address is no HTTP URL, or the answer is no metrics.
+    Raises OSError without a response, ValueError if the address is not an HTTP URL or the response not metrics.
     """
     if not url.startswith(("http://", "https://")):
         raise ValueError(f"{url}: expected http://HOST:PORT/metrics")
-    with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as response:  # noqa: S310 - its scheme is checked above
+    with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as response:  # noqa: S310 - the scheme is checked above
         return parse_metrics(response.read().decode())
 
 
 def parse_metrics(exposed: str) -> dict[str, float]:
-    """Return metrics of Prometheus's text format, by name with labels; those of the process are of all processes."""
+    """Parse Prometheus text; keys are names with labels. Process metrics include the child processes."""
     pairs = (line.rpartition(" ") for line in exposed.splitlines() if line and not line.startswith("#"))
     values = {name: float(value) for name, _, value in pairs}
-    for name, decoding in _IN_DECODING_PROCESSES.items():
+    for name, of_workers in _OF_WORKERS.items():
         if name in values:
-            values[name] += sum(value for series, value in values.items() if series.partition("{")[0] == decoding)
+            values[name] += sum(value for series, value in values.items() if series.partition("{")[0] == of_workers)
     return values
 
 
-def work_left(samples: Mapping[str, float], starts: tuple[str, ...] = CALLS + SEGMENTS) -> dict[str, float]:
-    """Return the gauges of calls and segments, or those of one kind, that are not 0; an idle server has none."""
+def remaining_work(samples: Mapping[str, float], starts: tuple[str, ...] = CALLS + SEGMENTS) -> dict[str, float]:
+    """Return the nonzero gauges of calls and segments; empty for an idle server."""
     return {name: value for name, value in samples.items() if value and name.startswith(starts)}
 
 
-def server_facts(samples: Mapping[str, float]) -> list[str]:
-    """Return what a server says of its version and models: the labels of the metrics about them."""
-    return [name.partition("{")[2].rstrip("}") for name in samples if name.startswith(_FACTS)]
+def server_info(samples: Mapping[str, float]) -> list[str]:
+    """Return the labels of the info metrics of version and models."""
+    return [name.partition("{")[2].rstrip("}") for name in samples if name.startswith(_INFO)]
 
 
 def process_tree(pid: int) -> list[int]:
-    """Return a process, first, and all that descend from it; those that end meanwhile may be missing."""
+    """Return a process, first, and its descendants."""
     try:
         return [pid, *(process.pid for process in psutil.Process(pid).children(recursive=True))]
     except psutil.NoSuchProcess:
@@ -71,19 +68,16 @@ def process_tree(pid: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """What the processes of a server take of their machine at one moment, added up."""
+    """Resources of all processes of a server."""
 
-    rss_mb: float  # resident memory in MiB; what processes share counts for each
+    rss_mb: float  # resident memory in MiB; shared pages count for each process
     num_threads: int
-    num_fds: int  # open files, sockets among them
-    cpu_s: float = 0.0  # processor time since they were started
+    num_fds: int
+    cpu_s: float = 0.0
 
 
 def footprint(pid: int) -> Footprint:
-    """Look at a process and those that it has started, as far as they have not ended.
-
-    Raises ProcessLookupError if the process itself has ended.
-    """
+    """Measure a process and its descendants; raises ProcessLookupError if the process has ended."""
     figures = []
     for member in process_tree(pid):
         try:
@@ -101,15 +95,15 @@ def footprint(pid: int) -> Footprint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """The server at one moment."""
+    """Metrics at one moment."""
 
     at_s: float  # on `time.monotonic()`
-    values: Mapping[str, float]  # by name with labels, as Prometheus writes them; empty: the server did not answer
+    values: Mapping[str, float]  # by name with labels; empty if the server did not respond
 
     def total(self, name: str, label: str = "") -> float:
-        """Return a metric, added up over those of its labels that contain a text; NaN if there is none."""
-        parted = [(key.partition("{"), value) for key, value in self.values.items()]
-        found = [value for (own, _, labels), value in parted if own == name and label in labels]
+        """Sum a metric over the series whose labels contain a text; NaN if there is none."""
+        parts = [(key.partition("{"), value) for key, value in self.values.items()]
+        found = [value for (own, _, labels), value in parts if own == name and label in labels]
         return sum(found) if found else math.nan
 
 
@@ -117,14 +111,14 @@ class Sample:
 def sampling(
     metrics_url: str | None, pids: Sequence[int] = (), *, interval_s: float = _INTERVAL_S
 ) -> Iterator[Sequence[Sample]]:
-    """Look at a server about once a second in another thread, at least once at either end; yield what it has seen.
+    """Sample a server about once a second in another thread, and at both ends; yield the growing list of samples.
 
-    It looks at the metrics, at processes of this machine, whose time and memory replace what is exposed, or both.
+    Reads the metrics, local processes (whose time and memory replace the metrics), or both.
     """
     samples: list[Sample] = []
     is_over = threading.Event()
 
-    def look() -> None:
+    def sample() -> None:
         values: dict[str, float] = {}
         try:
             if metrics_url is not None:
@@ -134,17 +128,17 @@ def sampling(
                 values[CPU_SECONDS] = sum(one.cpu_s for one in each)
                 values[RESIDENT_BYTES] = sum(one.rss_mb for one in each) * _BYTES_PER_MB
         except (OSError, ValueError):
-            values = {}  # the gap is seen where the samples are used
+            values = {}
         samples.append(Sample(at_s=time.monotonic(), values=values))
 
     def run() -> None:
         while not is_over.wait(interval_s):
-            look()
+            sample()
 
     if metrics_url is None and not pids:
         yield samples
         return
-    look()
+    sample()
     thread = threading.Thread(target=run, name="sampler", daemon=True)
     thread.start()
     try:
@@ -152,4 +146,4 @@ def sampling(
     finally:
         is_over.set()
         thread.join()
-        look()
+        sample()

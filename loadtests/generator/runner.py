@@ -1,8 +1,7 @@
-"""Offers load to a server that runs already: from this process, or from some of its own while the server is watched.
+"""Offers load to a server from this process, or from several while the server is sampled.
 
-Calls are sent by gRPC's own threads as bytes made beforehand, not by Locust, which can do more and takes three times
-the processor time: 1.9 ms a call instead of 0.6 (100 calls/s, on two cores that a server kept busy). A generator shares
-the cores with a server on the same machine; at 200 calls/s that would take a fifth of two cores from it.
+Calls are serialized before they are sent, and gRPC's own threads send them: 0.6 ms of CPU time per call, compared with
+1.9 ms for Locust (100 calls/s, two cores shared with the server).
 """
 
 import gc
@@ -20,53 +19,51 @@ from typing import Any, Final
 from tqdm import tqdm
 
 from loadtests.generator.arrivals import Arrivals, make_schedule, poisson
-from loadtests.generator.client import PATIENCE_S, Client
-from loadtests.generator.records import CallRecord, Summary, summarize
-from loadtests.generator.metrics import Sample, sampling
-from loadtests.generator.server import Target
 from loadtests.generator.calls import Outcome
+from loadtests.generator.client import CONNECT_TIMEOUT_S, MAX_OVERRUN_S, NUM_CHANNELS, Client
+from loadtests.generator.metrics import Sample, sampling
+from loadtests.generator.records import CallRecord, Summary, summarize
+from loadtests.generator.server import Target
 from loadtests.generator.workload import Workload
 
-_NUM_WAITING_CALLERS: Final = 32  # enough to fill the batches of all streams
-_RETRY_S: Final = 0.1  # after which a caller of a `Generator` who was rejected makes the next call
-_PREPARE_S: Final = 120.0  # most seconds until all processes have made their calls
-_LEAD_S: Final = 0.2  # between the moment in which all processes are ready and the start
+_NUM_USERS: Final = 32  # of a closed loop; enough to fill the batches of all workers
+_RETRY_S: Final = 0.1  # pause of a rejected user
+_PREPARE_TIMEOUT_S: Final = 120.0  # until all processes have prepared their calls
+_LEAD_S: Final = 0.2  # from the moment when all processes are ready to the start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What is offered: calls for the time that is measured, and before it to warm up, at the same rate."""
+    """The offered load: calls to warm up, then measured calls at the same rate."""
 
     workload: Workload
-    arrivals: Arrivals | None = None
-    """Of the calls of all processes together; None: a closed loop, whose users wait for their answers."""
-
+    arrivals: Arrivals | None = None  # of all processes together; None: a closed loop of users
     num_users: int = 1  # of the closed loop
-    retry_s: float = 0.0  # for which a user whose call was rejected pauses
+    retry_s: float = 0.0  # pause of a rejected user
     duration_s: float
     warm_up_s: float = 0.0
     seed: int = 1
-    num_processes: int = 1  # that send; each makes its share of one schedule
+    num_processes: int = 1
 
     @property
     def total_s(self) -> float:
-        """In which calls are made."""
+        """Warm-up and measured time."""
         return self.warm_up_s + self.duration_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What became of a load."""
+    """The result of a load."""
 
     load: Load
-    records: Sequence[CallRecord]  # of the measured time, in the order in which they were planned
+    records: Sequence[CallRecord]  # of the measured time, in the order of their scheduled times
     warm_up_records: Sequence[CallRecord]
-    samples: Sequence[Sample]  # the server's metrics over time, warm-up included
-    began_s: float  # when the measured time began, on `time.monotonic()`
-    summary: Summary  # of the measured time; the processor time of the generator is shared out by the number of calls
+    samples: Sequence[Sample]  # warm-up included
+    began_s: float  # start of the measured time, on `time.monotonic()`
+    summary: Summary  # of the measured time
 
     def latencies_ms(self) -> dict[str, list[tuple[float, float]]]:
-        """Return when each call should have come, in seconds, and its latency, by what became of it."""
+        """Return scheduled time in seconds and latency of each call, by outcome."""
         points = defaultdict[str, list[tuple[float, float]]](list)
         for one in self.records:
             points[one.outcome.value].append((one.planned_s - self.began_s, 1000 * one.latency_s))
@@ -75,48 +72,48 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generator:
-    """Offers the calls of one workload to one server from this process: a `loadtests.capacity.System`.
+    """Offers a workload to a server from this process.
 
     Raises ConnectionError if the server cannot be reached, TimeoutError if calls do not end long after their deadline.
     """
 
     target: Target
     workload: Workload
-    warm_up_s: float = 1.5  # in which calls come that do not count
+    warm_up_s: float = 1.5
 
     def offer(self, *, rate_per_s: float, duration_s: float, seed: int) -> Summary:
-        """Have calls arrive at random moments (Poisson), the same for the same seed; summarise those after warm-up.
-
-        Raises ValueError if not one call comes.
-        """
-        times: dict[str, Any] = {"warm_up_s": self.warm_up_s, "duration_s": duration_s}
-        load = Load(workload=self.workload, arrivals=poisson(rate_per_s), **times, seed=seed)
+        """Offer Poisson arrivals; return the figures after the warm-up. Raises ValueError without calls."""
+        load = Load(
+            workload=self.workload,
+            arrivals=poisson(rate_per_s),
+            warm_up_s=self.warm_up_s,
+            duration_s=duration_s,
+            seed=seed,
+        )
         return _run(load, *_send(self.target, load)).summary
 
-    def throughput_per_s(self, *, duration_s: float, num_callers: int = _NUM_WAITING_CALLERS) -> float:
-        """Return the calls answered in a second, after warm-up, for callers who wait for each answer.
+    def throughput_per_s(self, *, duration_s: float, num_users: int = _NUM_USERS) -> float:
+        """Return the calls per second of a closed loop after the warm-up, without cancellations and short deadlines.
 
-        They neither leave nor have a short deadline. Raises RuntimeError if a call fails, or none is answered.
+        Raises RuntimeError if a call fails, or none is answered.
         """
-        patient = replace(self.workload, deadline_s=PATIENCE_S, leaving=0.0)
+        patient = replace(self.workload, deadline_s=MAX_OVERRUN_S, leaving=0.0)
         times: dict[str, Any] = {"warm_up_s": self.warm_up_s, "duration_s": duration_s}
-        load = Load(workload=patient, num_users=num_callers, retry_s=_RETRY_S, **times)
+        load = Load(workload=patient, num_users=num_users, retry_s=_RETRY_S, **times)
         began_s, records, _ = _send(self.target, load)
         failed = [record.status for record in records if record.outcome not in {Outcome.ANSWERED, Outcome.REJECTED}]
         if failed:
-            raise RuntimeError(f"{len(failed)} calls of callers who wait failed, the first with {failed[0]}")
+            raise RuntimeError(f"{len(failed)} calls of the closed loop failed, the first with {failed[0]}")
         answered = [record.ended_s - began_s for record in records if record.outcome is Outcome.ANSWERED]
         if not answered:
-            raise RuntimeError(f"no call of callers who wait was answered: {records[-1].status}")
+            raise RuntimeError(f"no call of the closed loop was answered: {records[-1].status}")
         return sum(self.warm_up_s <= ended_s < load.total_s for ended_s in answered) / duration_s
 
 
 def offer(target: Target, load: Load, *, pids: Sequence[int] = ()) -> Run:
-    """Offer load and wait until every call has ended; sample the server, and those of its processes that are known.
+    """Offer load from processes of its own, sample the server, and wait until every call has ended.
 
-    Raises:
-        RuntimeError: if a sending process fails.
-        ValueError: if not one call was planned in the measured time.
+    Raises RuntimeError if a process fails, ValueError if no call was scheduled in the measured time.
     """
     context = multiprocessing.get_context("spawn")  # gRPC does not survive a fork
     start = context.Value("d", 0.0)
@@ -135,7 +132,7 @@ def offer(target: Target, load: Load, *, pids: Sequence[int] = ()) -> Run:
             while wait(futures, timeout=0.5).not_done:
                 bar.update(min(0.5, load.total_s - bar.n))
         errors = [error for future in futures if (error := future.exception()) is not None]
-        if errors:  # those that waited for a process that failed say nothing of it
+        if errors:  # a broken barrier only follows the failure of another process
             error = next((one for one in errors if not isinstance(one, threading.BrokenBarrierError)), errors[0])
             raise RuntimeError(str(error) or type(error).__name__) from error
         ended = [future.result() for future in futures]
@@ -146,10 +143,9 @@ def offer(target: Target, load: Load, *, pids: Sequence[int] = ()) -> Run:
 def _run(
     load: Load, start_s: float, records: Sequence[CallRecord], cpu_s: float, samples: Sequence[Sample] = ()
 ) -> Run:
-    """Tell the calls that are measured from those that warm up."""
     began_s = start_s + load.warm_up_s
     measured = [record for record in records if record.planned_s >= began_s]
-    cpu_s *= len(measured) / max(1, len(records))
+    cpu_s *= len(measured) / max(1, len(records))  # the warm-up takes its share
     return Run(
         load=load,
         records=measured,
@@ -160,8 +156,7 @@ def _run(
     )
 
 
-_shared: dict[str, Any] = {}
-"""Of a sending process: when the schedule starts, and the barrier at which the processes wait for each other."""
+_shared: dict[str, Any] = {}  # of a sending process: start of the schedule, barrier of all processes
 
 
 def _join(start: Any, ready: Any) -> None:
@@ -169,17 +164,16 @@ def _join(start: Any, ready: Any) -> None:
 
 
 def _set_start(start: Any) -> None:
-    """Let the schedule start soon; one process does so when all are ready. They share one monotonic clock."""
     start.value = time.monotonic() + _LEAD_S
 
 
 def _send_together(target: Target, load: Load, index: int) -> tuple[float, list[CallRecord], float]:
-    """Send as one of several processes, once all are ready; the others do not wait for one that failed."""
+    """Send as one of several processes once all are ready; a failure releases the others."""
 
     def wait_for_others() -> float:
         gc.collect()
-        gc.freeze()  # what has been made stays, and need not be looked at while calls are sent
-        _shared["ready"].wait(_PREPARE_S)
+        gc.freeze()  # prepared calls need no garbage collection
+        _shared["ready"].wait(_PREPARE_TIMEOUT_S)
         return float(_shared["start"].value)
 
     try:
@@ -192,12 +186,12 @@ def _send_together(target: Target, load: Load, index: int) -> tuple[float, list[
 def _send(
     target: Target, load: Load, index: int = 0, *, wait_to_start: Callable[[], float] = time.monotonic
 ) -> tuple[float, list[CallRecord], float]:
-    """Make a process's share of the calls; return when it started, what became of them, and the processor time."""
+    """Send the calls of one process; return start, records and CPU time."""
     calls = load.workload.calls(load.seed)
     times = {"warm_up_s": load.warm_up_s, "duration_s": load.duration_s}
     schedule = make_schedule(load.arrivals, **times, seed=load.seed) if load.arrivals else []
     share = [(calls.call(one.number, method=one.method), one.offset_s) for one in schedule[index :: load.num_processes]]
-    with Client(target) as client:
+    with Client(target, num_channels=NUM_CHANNELS, connect_timeout_s=CONNECT_TIMEOUT_S) as client:
         start_s, cpu_s = wait_to_start(), time.process_time()
         if load.arrivals is None:
             users = range(index, load.num_users, load.num_processes)

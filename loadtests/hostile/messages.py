@@ -1,4 +1,4 @@
-"""Changes that make of a good request bytes that are none, or such as no library would write."""
+"""Damage to protobuf messages: invalid bytes, and valid bytes that no library writes."""
 
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -7,32 +7,30 @@ from dragoman.v1 import translation_pb2 as pb
 from google.protobuf.message import Message
 from hypothesis import strategies as st
 
-from loadtests.scenarios.bad_inputs.inputs import Draw, usual_fields
+from loadtests.hostile.inputs import Draw, usual_fields
 
-_BAD_UTF8: Final = st.from_regex(
+_BAD_UTF8: Final = st.from_regex(  # misplaced bytes, overlong forms, surrogates, values beyond U+10FFFF, truncation
     rb"[\x80-\xbf]{1,9}|[\xc0\xc1][\x80-\xbf]|\xe0[\x80-\x9f][\x80-\xbf]|\xf0[\x80-\x8f][\x80-\xbf]{2}"
     rb"|(\xed[\xa0-\xbf][\x80-\xbf]){1,2}|\xf4[\x90-\xbf][\x80-\xbf]{2}|[\xf5-\xff][\x80-\xbf]{0,5}"
     rb"|[\xc2-\xdf]|\xe2\x82|\xf0\x9f\x98|\xc3\(",
     fullmatch=True,
 )
-"""Bytes out of place, overlong forms, surrogates, values beyond U+10FFFF, sequences cut off."""
-
 _VARINT, _FIXED64, _BYTES, _GROUP, _END_GROUP, _FIXED32 = range(6)
 _OPTIONS: Final = pb.TranslateRequest.OPTIONS_FIELD_NUMBER
 
 
 def encoded(number: int, value: bytes) -> bytes:
-    """Return a field of bytes as it is on the wire."""
+    """Return the wire format of a bytes field."""
     return varint(number << 3 | _BYTES) + varint(len(value)) + value
 
 
 def varint(value: int) -> bytes:
-    """Return an integer, 0 or more, in groups of seven bits."""
+    """Return the wire format of a nonnegative integer."""
     return bytes([value]) if value < 0x80 else bytes([value & 0x7F | 0x80]) + varint(value >> 7)
 
 
 def bad_utf8(draw: Draw, good: Message) -> bytes:
-    """A string field, of the request or of its options, whose bytes are no UTF-8; lone surrogates among them."""
+    """A string field of the request or its options with invalid UTF-8, including lone surrogates."""
     is_option = draw.random() < 0.2
     fields = (pb.DecodingOptions if is_option else good).DESCRIPTOR.fields
     number = draw.choice([field.number for field in fields if field.type == field.TYPE_STRING])
@@ -42,18 +40,18 @@ def bad_utf8(draw: Draw, good: Message) -> bytes:
 
 
 def truncated(draw: Draw, good: Message) -> bytes:
-    """A message that breaks off."""
+    """A truncated message."""
     message = good.SerializeToString()
     return message[: draw.randrange(len(message))]
 
 
 def random_bytes(draw: Draw, _: Message) -> bytes:
-    """Bytes that mean nothing."""
+    """Random bytes."""
     return draw.randbytes(draw.size(5000))
 
 
 def flipped_bits(draw: Draw, good: Message) -> bytes:
-    """A message in which some bits are wrong."""
+    """A message with some flipped bits."""
     message = bytearray(good.SerializeToString())
     for bit in draw.sample(range(8 * len(message)), k=draw.randint(1, 8)):
         message[bit // 8] ^= 1 << bit % 8
@@ -61,21 +59,21 @@ def flipped_bits(draw: Draw, good: Message) -> bytes:
 
 
 def wrong_types(draw: Draw, good: Message) -> bytes:
-    """Fields of the right number and another wire type; the end of a group that never began."""
+    """Fields with a known number and another wire type, or the end of a group without a beginning."""
     number, wire_type = draw.choice([field.number for field in good.DESCRIPTOR.fields]), draw.randrange(8)
     values = {_VARINT: varint(draw.getrandbits(64)), _FIXED64: bytes(8), _FIXED32: bytes(4), _BYTES: b"\x01x"}
     return good.SerializeToString() + varint(number << 3 | wire_type) + values.get(wire_type, b"")
 
 
 def huge_lengths(draw: Draw, good: Message) -> bytes:
-    """A field that claims to be up to 2^64 bytes long, and a varint without an end."""
+    """A field with a claimed length of up to 2^64 bytes, or an endless varint."""
     length = draw.choice((2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**63, 2**64 - 1))
     claim = draw.choice((varint(length), b"\xff" * 10, b"\x80" * 300))
     return good.SerializeToString() + varint(1 << 3 | _BYTES) + claim + b"short"
 
 
 def nested_messages(draw: Draw, good: Message) -> bytes:
-    """Groups or messages within each other, deeper than any stack should follow."""
+    """Deeply nested groups or messages."""
     depth, number = draw.choice((50, 99, 101, 1000, 20_000)), draw.choice((_OPTIONS, 90, 1007))
     if draw.random() < 0.5:
         ends = varint(number << 3 | _END_GROUP) * draw.choice((0, depth))
@@ -87,15 +85,15 @@ def nested_messages(draw: Draw, good: Message) -> bytes:
 
 
 def unknown_fields(draw: Draw, good: Message) -> bytes:
-    """A good message with fields that are in no contract, many or long."""
+    """A valid message with many or long unknown fields."""
     count, size = draw.choice(((1, 10), (2000, 1), (1, 200_000), (300, 300)))
     numbers = draw.choices((100, 1007, 18_999, 2**29 - 1), k=count)
     return good.SerializeToString() + b"".join(encoded(number, draw.randbytes(size)) for number in numbers)
 
 
 def duplicate_fields(draw: Draw, good: Message) -> bytes:
-    """A good message whose fields come many times: of single ones the last counts, options are merged."""
-    usual = pb.TranslateRequest(**usual_fields(draw.model)).SerializeToString()  # in a document numbers are the same
+    """A valid message with repeated singular fields: the last one counts, options are merged."""
+    usual = pb.TranslateRequest(**usual_fields(draw.model)).SerializeToString()  # documents have the same numbers
     return usual * draw.choice((2, 500)) + good.SerializeToString()
 
 

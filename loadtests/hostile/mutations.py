@@ -1,6 +1,6 @@
-"""Strategies that start from what is valid and damage it: bytes, JSON, and lines of TOML.
+"""Hypothesis strategies that damage valid bytes, JSON and TOML.
 
-Strategies are made once: to make one for each draw would take most of the time.
+Strategies are module constants, because building one per draw would take most of the time.
 """
 
 import copy
@@ -10,8 +10,7 @@ from typing import Any, Final
 
 from hypothesis import strategies as st
 
-from tests.fuzz.target import MAX_INPUT_BYTES
-
+MAX_INPUT_BYTES: Final = 65_536
 _TIMES: Final = st.sampled_from([1, 1, 1, 1, 2, 3, 20, 300, 3000])
 _PLACES: Final = st.integers(0, 9999)
 _FEW: Final = st.integers(0, 4)
@@ -21,59 +20,30 @@ _ASCII_NAMES: Final = st.text(st.characters(codec="ascii"), max_size=5)
 
 
 def mutated(seeds: Sequence[bytes], tokens: Sequence[bytes]) -> st.SearchStrategy[bytes]:
-    """Return one of the seeds with pieces removed, inserted and repeated; a piece is a token, random or a copy."""
+    """Return a seed with parts removed, inserted or repeated; a part is a token, random, or a copy."""
     edit = st.tuples(_PLACES, _LENGTHS, st.one_of(st.sampled_from(tokens), st.binary(max_size=8), st.none()), _TIMES)
     return st.builds(_edited, st.sampled_from(seeds), st.lists(edit, max_size=6))
 
 
 def _edited(content: bytes, edits: Sequence[tuple[int, int, bytes | None, int]]) -> bytes:
-    for place, length, piece, times in edits:
+    for place, length, part, times in edits:
         start = place % (len(content) + 1)
         removed = content[start : start + length]
-        inserted = (removed if piece is None else piece) * times
+        inserted = (removed if part is None else part) * times
         content = (content[:start] + inserted + content[start + length :])[:MAX_INPUT_BYTES]
     return content
 
 
-_UNPRINTABLE: Final = {"<deep>": "[" * 3000 + "]" * 3000, "<long>": "9" * 4301, "<nan>": "NaN", "<big>": "1e999"}
-"""What stands for JSON that no value can be written as."""
-
+_UNPRINTABLE: Final = {  # placeholders of JSON that `json.dumps` cannot write
+    "<deep>": "[" * 3000 + "]" * 3000, "<long>": "9" * 4301, "<nan>": "NaN", "<big>": "1e999",
+}  # fmt: skip
 _ODD: Final[list[Any]] = [
-    0,
-    -1,
-    1,
-    2**31,
-    2**53,
-    2**63,
-    2**64,
-    10**30,
-    0.5,
-    -0.0,
-    1e308,
-    True,
-    False,
-    None,
-    "",
-    "0",
-    "all",
-    [],
-    {},
-]
+    0, -1, 1, 2**31, 2**53, 2**63, 2**64, 10**30, 0.5, -0.0, 1e308, True, False, None, "", "0", "all", [], {},
+]  # fmt: skip
 _ODD_NAMES: Final = [
-    "../x",
-    "/etc",
-    "a/b",
-    "a\0b",
-    "..",
-    "\ud800",
-    "é",
-    "x" * 300,
-    "@stable",
-    "127.0.0.1",
-    "::",
-    "latest:2",
+    "../x", "/etc", "a/b", "a\0b", "..", "\ud800", "é", "x" * 300, "@stable", "127.0.0.1", "::", "latest:2",
     *_UNPRINTABLE,
-]
+]  # fmt: skip
 _LEAVES: Final = st.one_of(st.sampled_from([*_ODD, *_ODD_NAMES]), st.integers(), st.floats(), st.text(max_size=10))
 _VALUES: Final = st.one_of(
     _LEAVES,
@@ -81,13 +51,11 @@ _VALUES: Final = st.one_of(
     st.lists(_LEAVES, max_size=3),
     st.dictionaries(_NAMES, st.one_of(_LEAVES, st.lists(_LEAVES)), max_size=2),
 )
-"""Values of JSON, those of settings and of mistakes among them."""
-
 _CHANGES: Final = st.lists(st.tuples(_PLACES, _FEW, _NAMES, _VALUES), max_size=4)
 
 
 def mutated_json(seed: dict[str, Any]) -> st.SearchStrategy[bytes]:
-    """Return an object as JSON with members replaced, removed, renamed and added at any depth."""
+    """Return a JSON object with members replaced, removed, renamed or added at any depth."""
     written = json.dumps(seed)
     return _CHANGES.map(lambda changes: _changed(json.loads(written), changes))
 
@@ -103,7 +71,7 @@ def _changed(tree: dict[str, Any], changes: Sequence[tuple[int, int, str, Any]])
             case 1:
                 table[name] = table.pop(key, None)
             case 2:
-                table[name] = copy.deepcopy(value)  # the sampled [] and {} are shared by all draws
+                table[name] = copy.deepcopy(value)  # all draws share the sampled [] and {}
             case _:
                 table[key] = copy.deepcopy(value)
     content = json.dumps(tree)
@@ -118,38 +86,25 @@ def _tables(value: Any) -> list[dict[str, Any]]:
 
 
 def toml(tables: Sequence[str], keys: Sequence[str]) -> st.SearchStrategy[bytes]:
-    """Return tables with keys and values, of which most are known and some are odd."""
+    """Return TOML with mostly known tables, keys and values."""
     key = st.one_of(st.sampled_from(keys), st.sampled_from(keys), _ASCII_NAMES)
     value = st.one_of(_VALUES.map(_as_toml), _VALUES.map(_as_toml), st.sampled_from(_ODD_VALUES))
     deep = st.tuples(key, st.integers(1, 2000)).map(lambda pair: f"{pair[0]}{'.a' * pair[1]} = 1")
-    line = st.one_of(
-        deep, st.sampled_from(tables), st.tuples(key, value).map(" = ".join), st.tuples(key, value).map(" = ".join)
-    )
-    return st.tuples(st.sampled_from(tables), st.lists(line, max_size=8)).map(_joined)
+    pair = st.tuples(key, value).map(" = ".join)
+    lines = st.lists(st.one_of(deep, st.sampled_from(tables), pair, pair), max_size=8)
+    return st.tuples(st.sampled_from(tables), lines).map(_joined)
 
 
-def _joined(lines: tuple[str, list[str]]) -> bytes:
-    first, others = lines
+def _joined(parts: tuple[str, list[str]]) -> bytes:
+    first, others = parts
     return "\n".join([first, *others]).encode("utf-8", "surrogatepass")[:MAX_INPUT_BYTES]
 
 
 _ODD_VALUES: Final = (
-    *("nan", "-inf", "0x7fffffffffffffff", "0o7", "1_0", "1979-05-27T07:32:00Z", "07:32:00", "'''a\nb'''", '"\\u0000"'),
-    *(
-        "{a = 1}",
-        "{}",
-        "[]",
-        "[[]]",
-        "[{}]",
-        "[" * 40 + "]" * 40,
-        "9" * 4301,
-        "[" * 2000,
-        "{a = " * 1000,
-        "0x" + "9" * 5000,
-        '"' + "x" * 5000 + '"',
-        "",
-    ),
-)
+    "nan", "-inf", "0x7fffffffffffffff", "0o7", "1_0", "1979-05-27T07:32:00Z", "07:32:00", "'''a\nb'''", '"\\u0000"',
+    "{a = 1}", "{}", "[]", "[[]]", "[{}]", "[" * 40 + "]" * 40, "9" * 4301, "[" * 2000, "{a = " * 1000,
+    "0x" + "9" * 5000, '"' + "x" * 5000 + '"', "",
+)  # fmt: skip
 
 
 def _as_toml(value: Any) -> str:

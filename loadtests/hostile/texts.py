@@ -1,4 +1,4 @@
-"""Shapes in which text is bad: its characters, its structure, its length; `texts.toml` describes each."""
+"""Hostile texts by shape: characters, structure, length. `texts.toml` describes the shapes."""
 
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -9,22 +9,21 @@ from typing import Final
 
 from hypothesis import strategies as st
 
-from loadtests.scenarios.bad_inputs.inputs import Draw
+from loadtests.hostile.inputs import Draw
 
-NUM_ROWS: Final = 0x1100
-"""Rows of 256 code points in all 17 planes; every block of the standard begins and ends at a multiple of 16."""
+NUM_ROWS: Final = 0x1100  # rows of 256 code points in all 17 planes
 
 _WORDS: Final = (" The", " man", " reads", " a", " letter", " 2,000", " Dr", " isn't", " Paris", " x", " garden", " of")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What texts of one kind are made of: pieces that match a pattern, or parts that nest; either if it has both."""
+    """Texts of pieces that match a pattern, or of nested parts, or either."""
 
     summary: str
     pattern: str = ""
     has_words: bool = True
-    nested: Sequence[tuple[str, str, str, str]] = ()
+    nested: Sequence[tuple[str, str, str, str]] = ()  # head, opening, middle, closing
 
 
 _DATA: Final = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
@@ -33,7 +32,7 @@ NAMES: Final[Mapping[str, Sequence[str]]] = _DATA["names"]
 
 
 def shaped(draw: Draw, size: int, *names: str) -> str:
-    """Draw a text of 1 to `size` characters of one of these shapes, or of any."""
+    """Draw a text of 1 to `size` characters of one of the named shapes, or of any."""
     shape = SHAPES[draw.choice(names or sorted(SHAPES))]
     if shape.nested and (not shape.pattern or draw.random() < 0.5):
         head, opening, middle, closing = draw.choice(shape.nested)
@@ -52,7 +51,7 @@ def _matching(pattern: str) -> st.SearchStrategy[str]:
 
 
 def row(draw: Draw, index: int) -> str:
-    """Draw two code points of each column of 16 of a row, assigned or not; surrogates are left out."""
+    """Draw two code points of each column of 16 of a row, assigned or not, without surrogates."""
     columns = range(256 * index, 256 * (index + 1), 16)
     points = [point for first in columns for point in draw.sample(range(first, first + 16), 2)]
     return "".join(chr(point) for point in points if not 0xD800 <= point < 0xE000)

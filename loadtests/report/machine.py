@@ -1,4 +1,4 @@
-"""What a figure depends on besides the code: processor, instruction sets, versions, date."""
+"""The machine of a measurement: processor, instruction sets, versions, date."""
 
 import datetime as dt
 import math
@@ -10,14 +10,13 @@ from typing import Any
 
 _CPU_INFO = Path("/proc/cpuinfo")
 _CONTROL_GROUP = Path("/sys/fs/cgroup")
-_OF_PEERS = ("ctranslate2", "transformers", "torch", "sacrebleu")
-_PACKAGES = ("dragoman", "onnxruntime", "onnxruntime-gpu", "numpy", "grpcio", "locust", *_OF_PEERS)
+_OTHER_SYSTEMS = ("ctranslate2", "transformers", "torch", "sacrebleu")
+_PACKAGES = ("dragoman", "onnxruntime", "onnxruntime-gpu", "numpy", "grpcio", "locust", *_OTHER_SYSTEMS)
 _INSTRUCTION_SETS = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_int8", "amx_bf16")
 
 
 def describe_machine() -> dict[str, Any]:
-    """Return the facts as JSON-ready values."""
-    # The fields of the first processor; none where the system does not tell.
+    """Return JSON-ready values."""
     first = _CPU_INFO.read_text(encoding="ascii", errors="replace").partition("\n\n")[0] if _CPU_INFO.exists() else ""
     info = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in first.splitlines())}
     flags = set(info.get("flags", "").split())
@@ -32,10 +31,7 @@ def describe_machine() -> dict[str, Any]:
 
 
 def num_cores(*, control_group: Path = _CONTROL_GROUP) -> int:
-    """Return how many cores a process here can keep busy: those it may run on, or fewer if its container has a quota.
-
-    Counted as the service counts them, which a load test must not import.
-    """
+    """Return the number of usable cores: the affinity mask, or the CPU quota of the container if it is lower."""
     cores: float = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     for names in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
         try:

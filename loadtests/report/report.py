@@ -1,21 +1,20 @@
-"""How every load test writes down what it found: a line of figures, JSON, tables, pictures."""
+"""Reports: one line of figures, checks, JSON, a table, a plot, a page."""
 
 import json
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from loadtests.report.machine import describe_machine
-from loadtests.generator.server import Target
 from loadtests.generator.calls import Outcome
+from loadtests.report.machine import describe_machine
 
-COLOURS: Final = {
+COLORS: Final = {  # of calls by outcome, and of other series
     Outcome.ANSWERED.value: "tab:green",
     Outcome.REJECTED.value: "tab:blue",
     Outcome.LATE.value: "tab:orange",
@@ -24,81 +23,146 @@ COLOURS: Final = {
     "offered": "black",
     "client p95": "black",
 }
-"""Of what became of calls, and of what is drawn beside it, in every picture."""
-
 Points = Sequence[tuple[float, float]]
 
 _DPI: Final = 120
+_MAX_SHOWN: Final = 5  # failures of a check
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """A condition that must hold in a scenario, and how it failed."""
+
+    name: str
+    failures: Sequence[str] = ()
+    figures: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def sentence(self) -> str:
+        """The name and the first failures."""
+        more = len(self.failures) - _MAX_SHOWN
+        rest = f"; and {more} more" if more > 0 else ""
+        return f"{self.name}: {'; '.join(self.failures[:_MAX_SHOWN])}{rest}"
+
+
+def at_most(name: str, value: float, limit: float, *, unit: str = "") -> Check:
+    """Check that a figure does not exceed its limit."""
+    failures = [] if value <= limit else [f"{value:.4g}{unit and ' '}{unit} exceeds {limit:g}"]
+    return Check(name=name, failures=failures, figures={"value": value, "limit": limit})
+
+
+def require(name: str, holds: bool, otherwise: str) -> Check:
+    """Check a condition; `otherwise` describes the failure."""
+    return Check(name=name, failures=() if holds else (otherwise,))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What a load test found: figures of its line, values for JSON, a sentence for each thing that did not hold."""
+    """The result of a load test or scenario."""
 
     name: str
-    figures: Mapping[str, object]
-    values: Mapping[str, Any]
-    broken: Sequence[str]
+    figures: Mapping[str, object]  # of the result line
+    values: Mapping[str, Any] = field(default_factory=dict)  # further JSON
+    broken: Sequence[str] = ()  # a sentence for each violated objective
+    checks: Sequence[Check] = ()  # with checks, the line has a verdict
+    notes: Sequence[str] = ()  # warnings that do not affect the verdict
     table: str = ""
     picture: Figure | None = None
-    page: Callable[[], str] = str  # makes it when it is written, as drawing takes a second; empty: there is none
+    page: Callable[[], str] = str  # renders the page; empty: no page
+
+    @property
+    def failed(self) -> list[Check]:
+        """The checks that did not hold."""
+        return [check for check in self.checks if check.failures]
+
+    @property
+    def failures(self) -> list[str]:
+        """A sentence for each violated objective and failed check."""
+        return [*self.broken, *(check.sentence for check in self.failed)]
+
+    @property
+    def verdict(self) -> str:
+        """`held` or `broken`."""
+        return "broken" if self.failures else "held"
+
+    @property
+    def line(self) -> str:
+        """`NAME figure=value ...`, with `verdict=` if there are checks."""
+        return figures_line(self.name, {**self.figures, "verdict": self.verdict if self.checks else None})
+
+    def as_json(self) -> dict[str, Any]:
+        """Return all values, JSON-ready; with checks, also these, the figures and the verdict."""
+        if not self.checks:
+            return dict(self.values)
+        checks = [{"held": not check.failures, **asdict(check)} for check in self.checks]
+        judged = {"name": self.name, "figures": dict(self.figures), "verdict": self.verdict, "checks": checks}
+        return {"machine": describe_machine(), **judged, "notes": list(self.notes), **self.values}
+
+    def print_failures(self) -> None:
+        """Print each violated objective and failed check."""
+        for sentence in self.failures:
+            print(f"broken: {sentence}", file=sys.stderr, flush=True)
 
     def conclude(self, output: Path) -> int:
-        """Write what there is of `NAME.json`, `NAME.png` and `NAME.html`; print the rest; return the exit code."""
-        write_json(output / f"{self.name}.json", self.values)
+        """Write `NAME.json`, `NAME.png` and `NAME.html` as available, print the rest, return the exit code."""
+        write_json(output / f"{self.name}.json", self.as_json())
         if self.picture is not None:
             write_picture(output / f"{self.name}.png", self.picture)
         if page := self.page():
             (output / f"{self.name}.html").write_text(page, encoding="utf-8")
         print(self.table, end="")
-        for sentence in self.broken:
-            print(f"broken: {sentence}", file=sys.stderr)
-        print(figures_line(self.name, self.figures))
-        return 1 if self.broken else 0
+        for note in self.notes:
+            print(f"note: {note}", file=sys.stderr)
+        self.print_failures()
+        print(self.line)
+        return 1 if self.failures else 0
 
 
-def circumstances(verb: str) -> dict[str, Any]:
-    """Return where and how a verb of `python -m loadtests` was called, for JSON."""
-    command = shlex.join(["python", "-m", "loadtests", verb, *sys.argv[1:]])  # fit to be called again
+def environment(verb: str) -> dict[str, Any]:
+    """Return machine and command line of `python -m loadtests VERB`, for JSON."""
+    command = shlex.join(["python", "-m", "loadtests", verb, *sys.argv[1:]])
     return {"machine": describe_machine(), "command": command}
 
 
-def unclean_end(target: Target) -> list[str]:
-    """Let a server that was started drain; return a sentence if it failed at the end."""
-    return [f"the server ended with {exit_code}"] if (exit_code := target.stop()) else []
-
-
 def figures_line(name: str, figures: Mapping[str, object]) -> str:
-    """Return `name figure=value ...`, for people and scripts; figures that are None are left out."""
+    """Return `name figure=value ...` without the figures that are None."""
     return " ".join([name, *(f"{key}={value}" for key, value in figures.items() if value is not None)])
 
 
 def rounded(value: float | None, digits: int = 1) -> str:
-    """Return a figure as text; `none` where it is not known."""
+    """Return a figure as text; `none` if it is unknown."""
     return "none" if value is None else f"{value:.{digits}f}"
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table; columns of figures are aligned to the right."""
+    """Return a table with numbers aligned to the right."""
     is_figure = [all(row[column][:1] in "+-0123456789" for row in rows) for column in range(len(header))]
     rule = ["---:" if right else "---" for right in is_figure]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in (header, rule, *rows))
 
 
 def write_json(path: Path, values: Any) -> None:
-    """Write values in place of an older file; missing folders are made. A number that is not finite is an error."""
+    """Write JSON, creating missing directories; raises ValueError for a number that is not finite."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(values, indent=1, allow_nan=False) + "\n", encoding="utf-8")
 
 
-def figure(rows: int = 1, columns: int = 1, *, size: tuple[float, float], **shared: Any) -> tuple[Figure, list[Axes]]:
-    """Return an empty picture, of so many inches, and its panels row by row."""
+def write_picture(path: Path, figure: Figure) -> None:
+    """Write a plot, creating missing directories."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=_DPI)
+
+
+def new_figure(
+    rows: int = 1, columns: int = 1, *, size: tuple[float, float], **shared: Any
+) -> tuple[Figure, list[Axes]]:
+    """Return an empty figure of a size in inches, and its axes row by row."""
     made = Figure(figsize=size, layout="constrained")
     return made, list(made.subplots(rows, columns, squeeze=False, **shared).flat)
 
 
 def plot(axes: Axes, points: Iterable[tuple[float, float]], label: str = "", **style: Any) -> None:
-    """Draw points, joined by a line unless the style says otherwise."""
+    """Plot points, connected unless the style says otherwise."""
     pairs = list(points)
     axes.plot([x for x, _ in pairs], [y for _, y in pairs], label=label, **style)
 
@@ -111,24 +175,18 @@ def draw(
     limits: Mapping[str, float] | None = None,
     **settings: Any,
 ) -> None:
-    """Draw a panel: lines as far as they have points, dots, and levels across, each by its name; then set the rest."""
+    """Draw lines, dots and horizontal limits by name; then apply the settings of the axes."""
     for name, points in (dots or {}).items():
-        plot(axes, points, name, color=COLOURS.get(name), marker=".", markersize=3, linestyle="", rasterized=True)
+        plot(axes, points, name, color=COLORS.get(name), marker=".", markersize=3, linestyle="", rasterized=True)
     for name, points in lines.items():
         if points:
-            plot(axes, points, name, color=COLOURS.get(name))
+            plot(axes, points, name, color=COLORS.get(name))
     for name, level in (limits or {}).items():
         axes.axhline(level, color="black", linestyle=":", linewidth=1, label=name)
     if axes.lines:
         axes.legend(loc="upper right")
     else:
-        axes.text(0.5, 0.5, "the server does not say", transform=axes.transAxes, ha="center")
+        axes.text(0.5, 0.5, "no data", transform=axes.transAxes, ha="center")
     axes.set(**settings)
     if "yscale" not in settings:
         axes.set_ylim(bottom=0)
-
-
-def write_picture(path: Path, figure: Figure) -> None:
-    """Draw a figure into a file, in place of an older one; missing folders are made."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=_DPI)

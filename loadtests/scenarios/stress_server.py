@@ -1,4 +1,4 @@
-"""The server under test: started with models and a log of its own, and what it complains of."""
+"""The server of a stress scenario, its log, and the versions of its model."""
 
 import json
 import math
@@ -9,25 +9,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from loadtests.generator.metrics import work_left
+from loadtests.generator.metrics import remaining_work
 from loadtests.generator.server import ServerProcess
 
-SHIPPED_MODELS: Final = Path(__file__).resolve().parents[2] / "deploy" / "models"
-
 _Seen = TypeVar("_Seen")
-_START_TIMEOUT_S: Final = 120.0
-_EVERY_LINE: Final = {"DRAGOMAN_LOGS__MAX_FAILURES_PER_S": "1000000"}
-"""The log tells of every call, also of those that fail by the thousand."""
-
-_COMPLAINTS: Final = frozenset({"error", "critical"})
+_LOG_EVERY_FAILURE: Final = {"DRAGOMAN_LOGS__MAX_FAILURES_PER_S": "1000000"}
+_ERRORS: Final = frozenset({"error", "critical"})
 _MANIFEST: Final = "manifest.json"
-_STEPS: Final = "mt_decoder_steps_total"  # grows as long as anything is in a batch
+_STEPS: Final = "mt_decoder_steps_total"  # grows as long as a batch is not empty
 
 
 def poll(
     look: Callable[[], _Seen], is_done: Callable[[_Seen], bool], *, timeout_s: float, each_s: float = 0.05
 ) -> _Seen:
-    """Look again and again; return what was seen when it is done, or last before the time was out."""
+    """Return the first value of `look` that is done, or the last one before the timeout."""
     until_s = time.monotonic() + timeout_s
     while True:
         seen = look()
@@ -37,52 +32,54 @@ def poll(
 
 
 def log_path(output: Path) -> Path:
-    """Return where a server that is started for an output directory writes its log."""
+    """Return the path of the server log in an output directory."""
     return output / "server.log"
 
 
 @contextmanager
 def started(output: Path, *, models: Path, settings: Mapping[str, str] | None = None) -> Iterator[ServerProcess]:
-    """Start a server, ready for calls, with a log in `output`, or raise ServerError; kill it if it runs at the end."""
-    environment = {**_EVERY_LINE, **(settings or {})}
+    """Start a server with its log in `output` and wait until it is ready; raises ServerError."""
+    environment = {**_LOG_EVERY_FAILURE, **(settings or {})}
     with ServerProcess(log_path(output), "--models", str(models.resolve()), environment=environment) as server:
-        server.wait_until_ready(timeout_s=_START_TIMEOUT_S)
+        server.wait_until_ready()
         yield server
 
 
 def wait_until_idle(server: ServerProcess, *, timeout_s: float) -> dict[str, float]:
-    """Wait until a server without callers is idle; return gauges of work, and steps, that it has when time runs out."""
+    """Wait until a server without callers is idle; return the remaining work after the timeout."""
     num_steps = math.nan
 
-    def left() -> dict[str, float]:
+    def remaining() -> dict[str, float]:
         nonlocal num_steps
         samples = server.samples()
         num_new, num_steps = samples[_STEPS] - num_steps, samples[_STEPS]
-        return work_left(samples) | ({_STEPS: num_new} if num_new else {})
+        return remaining_work(samples) | ({_STEPS: num_new} if num_new else {})
 
-    return poll(left, lambda found: not found, timeout_s=timeout_s, each_s=0.25)
+    return poll(remaining, lambda work: not work, timeout_s=timeout_s, each_s=0.25)
 
 
 def read_log(lines: Iterable[str]) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return the records of a log that complain of nothing, and the lines that do.
-
-    These are records of errors, and what is no record: what Python or a library writes when something is wrong.
-    """
-    records, complaints = [], []
+    """Return the records below the level error, and all other lines: errors, and output that is not a record."""
+    records, errors = [], []
     for line in filter(None, map(str.strip, lines)):
         try:
             record = json.loads(line)
         except ValueError:
             record = None
-        if isinstance(record, dict) and record.get("level") not in _COMPLAINTS:
+        if isinstance(record, dict) and record.get("level") not in _ERRORS:
             records.append(record)
         else:
-            complaints.append(line)
-    return records, complaints
+            errors.append(line)
+    return records, errors
+
+
+def log_errors(output: Path) -> list[str]:
+    """Return the errors in the log of a server."""
+    return read_log(log_path(output).read_text(encoding="utf-8", errors="replace").splitlines())[1]
 
 
 def only_bundle(models: Path) -> Path:
-    """Return the one bundle of a directory of models; ValueError if there is none, or more than one."""
+    """Return the single bundle of a directory of models; raises ValueError."""
     bundles = sorted(path.parent for path in models.glob(f"*/*/{_MANIFEST}"))
     if len(bundles) != 1:
         raise ValueError(f"{models}: expected one bundle MODEL/VERSION, found {len(bundles)}")
@@ -90,10 +87,7 @@ def only_bundle(models: Path) -> Path:
 
 
 def add_version(bundle: Path, models: Path, version: int, *, is_broken: bool = False) -> Path:
-    """Let a copy of a bundle, MODEL/VERSION, appear beside it or elsewhere as another version: as a whole, by a rename.
-
-    The weights of a broken one lack their last byte.
-    """
+    """Add a copy of a bundle as another version, atomically by a rename; a broken one has truncated weights."""
     path = models / bundle.parent.name / str(version)
     hidden = path.with_name(f".{version}")
     shutil.copytree(bundle, hidden, copy_function=shutil.copyfile)
@@ -106,5 +100,5 @@ def add_version(bundle: Path, models: Path, version: int, *, is_broken: bool = F
 
 
 def remove_version(path: Path) -> None:
-    """Let a version disappear, by a rename too."""
+    """Remove a version, atomically by a rename."""
     shutil.rmtree(path.rename(path.with_name(f".{path.name}-gone")))

@@ -1,4 +1,4 @@
-"""Every kind of bad input, how many of each there are, and their order: pure functions of a seed."""
+"""The kinds of bad inputs, their numbers and their order: pure functions of a seed."""
 
 import math
 import random
@@ -14,14 +14,14 @@ from dragoman.v1 import translation_pb2 as pb
 from google.protobuf.message import DecodeError
 from hypothesis import strategies as st
 
-from loadtests.scenarios.bad_inputs.inputs import CHEAP, LEFT, OK, BadInput, Draw, Expected, call, invalid, repeated
+from loadtests.hostile.inputs import CHEAP, LEFT, OK, BadInput, Draw, Expected, call, invalid, repeated
 from loadtests.hostile.messages import CHANGES, encoded
 from loadtests.hostile.texts import NAMES, NUM_ROWS, SHAPES, row, shaped
 from loadtests.generator.calls import Method
 
 _MAX_REQUEST_CHARACTERS: Final = 100_000
 _MAX_MESSAGE_BYTES: Final = 4 * 1024 * 1024
-_MAX_METADATA_BYTES: Final = 16 * 1024  # as the two above: a default of the server, which it does not tell
+_MAX_METADATA_BYTES: Final = 16 * 1024  # a default of the server, like the two above
 _MAX_PREFIX_CHARACTERS: Final = 1000
 _MAX_SUPPRESSED: Final = 64
 _ANY_MESSAGE: Final = Expected(["OK", "INVALID_ARGUMENT", "NOT_FOUND", "UNIMPLEMENTED"])
@@ -44,7 +44,6 @@ _RANGES: Final[Mapping[str, tuple[float, float]]] = {
     "coverage_penalty": (0, 5), "temperature": (0.01, 10), "top_p": (5e-324, 1), "top_k": (1, 1000),
     "seed": (0, 2**63 - 1),
 }  # fmt: skip
-"""Least and most of each number among the options; infinity: as the model says."""
 
 _SIGNALLING_NAN: Final[float] = struct.unpack("<d", b"\x01\x00\x00\x00\x00\x00\xf0\x7f")[0]
 _ODD_DOUBLES: Final = st.floats() | st.sampled_from((
@@ -62,16 +61,16 @@ _UNKNOWN_NAME: Final = Expected(["INVALID_ARGUMENT", "NOT_FOUND"])
 
 
 def unicode(draw: Draw) -> BadInput:
-    """Characters of rows of the code space; as many inputs as there are rows / 8 have all of it."""
+    """Characters of eight rows of the code space; all inputs together cover it."""
     rows = [row(draw, (8 * draw.index + offset) % NUM_ROWS) for offset in range(8)]
-    texts = [text if draw.random() < 0.5 else f"A man {text} reads." for text in rows if text]  # surrogates have none
+    texts = [text if draw.random() < 0.5 else f"A man {text} reads." for text in rows if text]  # a row of surrogates is empty
     return draw.request(*texts or ["A man."], expected=OK)
 
 
 def _text(shape: str, draw: Draw) -> BadInput:
-    """Return texts of a shape, of all lengths, over every method; a few with options that fill the answer."""
+    """Return texts of a shape, of all lengths, for every method; some with all options of the response."""
     is_document, is_large = draw.random() < 0.2, draw.random() < 0.03
-    is_rich = not is_large and draw.random() < 0.1  # few tokens have room beside attention; a character may be dozens
+    is_rich = not is_large and draw.random() < 0.1  # short, because attention limits the tokens
     size = draw.randint(1000, draw.model.limits.max_text_characters) if is_large else draw.size(40 if is_rich else 300)
     num_texts = 1 if is_document or is_large or is_rich else draw.choice((1, 1, 2, 5))
     texts = [shaped(draw, max(1, size // num_texts), shape) for _ in range(num_texts)]
@@ -79,28 +78,28 @@ def _text(shape: str, draw: Draw) -> BadInput:
     is_split, most = is_document or draw.random() < 0.7, draw.choice((4, 16))
     everything = {"split_sentences": is_split, "max_target_tokens": most, "return_attention": attention, **_EVERYTHING}
     expected = OK
-    if sum(map(len, texts)) > 2000:  # which may come to more tokens than a request may have
+    if sum(map(len, texts)) > 2000:  # may exceed the tokens of a request
         expected = Expected(["OK", "INVALID_ARGUMENT"], "text" if is_document else "texts")
     send = draw.document if is_document else draw.request
     return send(*texts, expected=expected, options=everything if is_rich else CHEAP)
 
 
 def megabytes(draw: Draw) -> BadInput:
-    """A document of the greatest size, of any shape; its caller cancels after a few sentences."""
+    """A document of the maximum size, cancelled after a few sentences."""
     text = shaped(draw, 4096, sorted(SHAPES)[draw.index % len(SHAPES)])
     size = draw.model.limits.max_document_characters // draw.choice((1, 2))
     return draw.document(repeated(text, size), expected=Expected(["OK", LEFT]), leaves=True)
 
 
 def html_format(draw: Draw) -> BadInput:
-    """HTML that is said to be HTML: read as browsers read it, whatever it is."""
+    """Invalid HTML with the HTML format, which must be parsed as browsers do."""
     text = shaped(draw, draw.choice((20, 400, 8000)), "html-bombs", "entity-bombs")
     options = {"format": pb.TEXT_FORMAT_HTML, "beam_size": 1, "max_target_tokens": 3}
     return draw.request_or_document(text, expected=OK, options=options)
 
 
 def _message(change: str, draw: Draw) -> BadInput:
-    """Return the bytes that a change makes of a good request."""
+    """Return a damaged request."""
     good = draw.request_or_document("A man reads.", " He sleeps.", expected=OK)
     message_type = pb.TranslateDocumentRequest if good.method is Method.TRANSLATE_DOCUMENT else pb.TranslateRequest
     message = CHANGES[change](draw, message_type.FromString(good.message))
@@ -113,7 +112,7 @@ def _message(change: str, draw: Draw) -> BadInput:
 
 
 def text_sizes(draw: Draw) -> BadInput:
-    """A text around the most characters of one."""
+    """A text around the maximum size."""
     step = draw.choice(_STEPS)
     text = repeated(draw.choice(_UNITS), draw.model.limits.max_text_characters + step)
     expected = invalid("texts[1]") if step > 0 else Expected(["OK", "INVALID_ARGUMENT"], "texts")
@@ -121,7 +120,7 @@ def text_sizes(draw: Draw) -> BadInput:
 
 
 def request_sizes(draw: Draw) -> BadInput:
-    """Texts around the most characters of a request."""
+    """Texts around the maximum size of a request."""
     size, each, step = _MAX_REQUEST_CHARACTERS, draw.model.limits.max_text_characters, draw.choice(_STEPS)
     sizes = [*[each] * (size // each - 1), each - 1, 1 + size % each + step]
     expected = invalid("texts") if step > 0 else Expected(["OK", "INVALID_ARGUMENT"], "texts")
@@ -129,7 +128,7 @@ def request_sizes(draw: Draw) -> BadInput:
 
 
 def text_counts(draw: Draw) -> BadInput:
-    """No text, or around the most texts of a request."""
+    """No text, or around the maximum number of texts."""
     most = draw.model.limits.max_texts
     count = draw.choice((0, *(most + step for step in _STEPS), 5000))
     texts = draw.choices(("", "a", "\n", "\ufdfa", "A man."), k=count)
@@ -137,16 +136,16 @@ def text_counts(draw: Draw) -> BadInput:
 
 
 def document_sizes(draw: Draw) -> BadInput:
-    """An empty document, or around the most characters of one."""
+    """An empty document, or around the maximum size."""
     most = draw.model.limits.max_document_characters
     size = draw.choice((0, *(most + step for step in _STEPS)))
-    unit = draw.choice(_UNITS[:4])  # four bytes a character at most, or gRPC rejects the message first
+    unit = draw.choice(_UNITS[:4])  # at most four bytes per character, below the message limit of gRPC
     expected = Expected(["OK", LEFT]) if 1 <= size <= most else invalid("text")
     return draw.document(repeated(unit, size), expected=expected, leaves=True)
 
 
 def _padded(sizes: Sequence[int], draw: Draw, *, is_compressed: bool = False) -> BadInput:
-    """Return a good message of one of these sizes, or one that is only too large; most of it is an unknown field."""
+    """Return a message that is valid except for its size; most of it is an unknown field."""
     size = draw.choice(sizes)
     expected = Expected(["RESOURCE_EXHAUSTED"]) if size > _MAX_MESSAGE_BYTES else OK
     if draw.random() < 0.5:
@@ -154,13 +153,13 @@ def _padded(sizes: Sequence[int], draw: Draw, *, is_compressed: bool = False) ->
     else:
         good = draw.request("A man.", expected=expected, method=Method.TRANSLATE)
     padding = bytes(size - len(good.message))
-    num_excess = len(encoded(1007, padding)) - len(padding)  # the head of a field that is in no contract
+    num_excess = len(encoded(1007, padding)) - len(padding)  # the key and length of an unknown field
     message = good.message + encoded(1007, padding[num_excess:])
     return replace(good, message=message, num_characters=size, is_compressed=is_compressed)
 
 
 def metadata(draw: Draw) -> BadInput:
-    """A good request whose metadata are many, long, binary, or not what their keys promise."""
+    """A valid request with many, long, binary or invalid metadata."""
     request_id = draw.choice(("", " ", "x" * 128, "x" * 129, "~!\"'\\", "../../x", "%00%0a"))
     trace_parent = draw.choice(("", "00-", "ff-" + "f" * 60, f"00-{'0' * 32}-{'0' * 16}-01", "x" * 5000))
     token = draw.choice(("", "Bearer", "Bearer " + "x" * 3000, "Basic Og==", "dgm_x_y"))
@@ -177,14 +176,14 @@ def metadata(draw: Draw) -> BadInput:
         [("user-agent", "x" * 2000), ("content-language", "xx"), ("host", "..")],
     )
     entries = draw.choice(cases)
-    size = sum(len(key) + len(value) + 32 for key, value in entries)  # 32: as HTTP/2 counts
+    size = sum(len(key) + len(value) + 32 for key, value in entries)  # 32: overhead per entry in HTTP/2
     expected = Expected(["RESOURCE_EXHAUSTED"]) if size > _MAX_METADATA_BYTES else OK
     good = draw.request("A man.", expected=expected, method=Method.TRANSLATE)
     return replace(good, metadata=entries, num_characters=size)
 
 
 def _number(names: Sequence[str], draw: Draw) -> BadInput:
-    """Return one number among the options at a limit, beyond it, or far from it."""
+    """Return a numeric option at a limit, beyond it, or far from it."""
     name = draw.choice(names)
     low, high = _RANGES[name]
     high = min(high, draw.model.limits.max_target_tokens) if name == "max_target_tokens" else high
@@ -206,7 +205,7 @@ def _number(names: Sequence[str], draw: Draw) -> BadInput:
 
 
 def enums(draw: Draw) -> BadInput:
-    """Numbers that no enum lists."""
+    """Unknown enum values."""
     name, number = draw.choice(_ENUMS), draw.choice((99, -1, 2**31 - 1, -(2**31)))
     fields: dict[str, Any] = {name: number} if name in _REQUEST else {"options": {**CHEAP, name: number}}
     expected = invalid(name if name in _REQUEST else f"options.{name}")
@@ -214,27 +213,27 @@ def enums(draw: Draw) -> BadInput:
 
 
 def contradictions(draw: Draw) -> BadInput:
-    """Options each of which is in range, but not together with the other."""
+    """Options that are in range, but contradict each other."""
     name, options = draw.choice(_CONTRADICTIONS)
     return draw.request_or_document("A man reads.", expected=invalid(f"options.{name}"), options=options)
 
 
 def _name(draw: Draw, of: str, most: int) -> str:
-    """Draw a bad name, one around so many characters, or a text of any shape."""
+    """Draw a bad name, one around the maximum length, or a text of any shape."""
     return draw.choice((*NAMES[of], "x" * most, "y" * (most + 1))) if draw.random() < 0.8 else shaped(draw, 2 * most)
 
 
 def languages(draw: Draw) -> BadInput:
-    """A language tag that is none, that the server does not have, or that is longer than tags are."""
+    """A language tag that is invalid, unknown or too long."""
     name, tag = draw.choice(("source_language", "target_language")), _name(draw, "language", 35)
     if name == "source_language":
-        tag = tag or "-"  # an empty one is detected
+        tag = tag or "-"  # an empty tag requests detection
     fields: dict[str, Any] = {name: tag}
     return draw.request("A man.", expected=_UNKNOWN_NAME if 1 <= len(tag) <= 35 else invalid(name), **fields)
 
 
 def models(draw: Draw) -> BadInput:
-    """A name of a model that leads elsewhere, in a translation or in GetModel."""
+    """A misleading model name, in a translation or in GetModel."""
     name = _name(draw, "model", 128)
     if draw.random() < 0.5:
         return call(pb.GetModelRequest(model=name), _UNKNOWN_NAME)
@@ -242,7 +241,7 @@ def models(draw: Draw) -> BadInput:
 
 
 def administration(draw: Draw) -> BadInput:
-    """A change of models by a name or label that cannot be one; none of them may touch a file."""
+    """A model operation with an invalid name or label, which must not touch a file."""
     name, label = _name(draw, "model", 128), draw.choice(("", "a b", "../x", "\0", "x" * 65))
     labelled = pb.SetModelLabelRequest(model=name, label=label)
     request = draw.choice((pb.LoadModelRequest(model=name), pb.UnloadModelRequest(model=name), labelled))
@@ -251,14 +250,14 @@ def administration(draw: Draw) -> BadInput:
 
 
 def request_ids(draw: Draw) -> BadInput:
-    """A request id that cannot be sent back, or just can."""
+    """A request id around what is valid in metadata."""
     name = _name(draw, "request_id", 128)
     is_good = len(name) <= 128 and name.isascii() and name.isprintable()
     return draw.request("A man.", expected=OK if is_good else invalid("request_id"), request_id=name)
 
 
 def prefixes(draw: Draw) -> BadInput:
-    """A target prefix of every shape of bad text, around its greatest size."""
+    """A target prefix of any shape, around the maximum size."""
     prefix = shaped(draw, draw.choice((1, 5, 30, _MAX_PREFIX_CHARACTERS, _MAX_PREFIX_CHARACTERS + 1)))
     path, options, of_texts = "options.target_prefix", {**CHEAP, "max_target_tokens": 60}, []
     if draw.random() < 0.5:
@@ -271,7 +270,7 @@ def prefixes(draw: Draw) -> BadInput:
 
 
 def suppressed_pieces(draw: Draw) -> BadInput:
-    """Suppressed tokens that are special, bytes, or no pieces of the vocabulary."""
+    """Suppressed tokens that are special, bytes, or not in the vocabulary."""
     count = draw.choice((1, 3, _MAX_SUPPRESSED, _MAX_SUPPRESSED + 1))
     known = [shaped(draw, draw.choice((1, 2, 6))) for _ in range(min(count, 8))]
     options = {**CHEAP, "suppressed_tokens": draw.choices(known, k=count)}
@@ -280,7 +279,7 @@ def suppressed_pieces(draw: Draw) -> BadInput:
 
 
 class Kind(NamedTuple):
-    """One kind of bad input."""
+    """A kind of bad input."""
 
     make: Callable[[Draw], BadInput]
     summary: str | None
@@ -289,11 +288,11 @@ class Kind(NamedTuple):
 KINDS: Final[Mapping[str, Kind]] = {
     **{name: Kind(partial(_text, name), shape.summary) for name, shape in SHAPES.items()},
     **{name: Kind(partial(_message, name), change.__doc__) for name, change in CHANGES.items()},
-    "integers": Kind(partial(_number, _INTEGERS), "one whole number among the options at a limit, or far from it"),
-    "doubles": Kind(partial(_number, _DOUBLES), "one fractional number at a limit, a hair beyond it, or none: NaN"),
-    "sampling": Kind(partial(_number, list(_SAMPLING)), "numbers of sampling at their limits and beyond"),
-    "message-sizes": Kind(partial(_padded, _SIZES), "a message around the most bytes of one"),
-    "compression-bombs": Kind(partial(_padded, _UNPACKED_SIZES, is_compressed=True), "megabytes that gzip makes small"),
+    "integers": Kind(partial(_number, _INTEGERS), "an integer option at a limit, or far from it"),
+    "doubles": Kind(partial(_number, _DOUBLES), "a floating-point option at a limit, beyond it, or NaN"),
+    "sampling": Kind(partial(_number, list(_SAMPLING)), "sampling options at their limits and beyond"),
+    "message-sizes": Kind(partial(_padded, _SIZES), "a message around the maximum size"),
+    "compression-bombs": Kind(partial(_padded, _UNPACKED_SIZES, is_compressed=True), "megabytes compressed with gzip"),
     **{
         kind.__name__.replace("_", "-"): Kind(kind, kind.__doc__)
         for kind in (
@@ -303,17 +302,16 @@ KINDS: Final[Mapping[str, Kind]] = {
     },
 }  # fmt: skip
 _LARGE: Final = ("megabytes", "text-sizes", "document-sizes", "message-sizes", "compression-bombs")
-_WEIGHTS: Final = {"unicode": 1.8, "html-format": 0.5, **dict.fromkeys(_LARGE, 0.1), "request-sizes": 0.02}
-"""How many there are compared with others, each of which counts 1. What is large is rare."""
+_WEIGHTS: Final = {  # relative frequency; 1 for other kinds
+    "unicode": 1.8, "html-format": 0.5, **dict.fromkeys(_LARGE, 0.1), "request-sizes": 0.02}
 
-Plan = Sequence[tuple[str, int]]
-"""Kind and index of each input that is still to be made."""
+Plan = Sequence[tuple[str, int]]  # kind and index of each input
 
 
 def plan(count: int, *, kinds: Sequence[str], seed: int) -> Plan:
-    """Return so many inputs to make, those of all kinds mixed; ArgumentTypeError if there are fewer than kinds."""
+    """Return the inputs of all kinds, mixed; raises ArgumentTypeError for fewer inputs than kinds."""
     if count < len(kinds):
-        raise ArgumentTypeError(f"--count {count}: expected at least {len(kinds)}, one input of each kind")
+        raise ArgumentTypeError(f"--count {count}: expected at least {len(kinds)}, one per kind")
     generator = random.Random(seed)
     weights = [_WEIGHTS.get(kind, 1.0) for kind in kinds]
     counts = Counter([*kinds, *generator.choices(kinds, weights, k=count - len(kinds))])
@@ -323,5 +321,5 @@ def plan(count: int, *, kinds: Sequence[str], seed: int) -> Plan:
 
 
 def make(kind: str, index: int, *, seed: int, model: pb.ModelVersion) -> BadInput:
-    """Return an input: the same for the same seed and model, whatever else was made before."""
+    """Return an input, reproducible from seed and model."""
     return KINDS[kind].make(Draw(f"{seed}/{kind}/{index}", model=model, index=index))

@@ -1,4 +1,4 @@
-"""The run: batches of bad inputs side by side, bystanders among them, a look at the server after each batch."""
+"""Sends bad inputs in parallel, in batches, with control traffic; checks the server after each batch."""
 
 import argparse
 import itertools
@@ -16,24 +16,24 @@ import grpc
 from dragoman.v1 import translation_pb2 as pb
 from tqdm import tqdm
 
+from loadtests.generator.calls import Method, Reply, translate_requests
+from loadtests.generator.client import Client
 from loadtests.generator.metrics import footprint
-from loadtests.scenarios.bad_inputs.answers import Answer, faults, send
-from loadtests.scenarios.bad_inputs.inputs import CHEAP, OK, BadInput, Draw, repeated
-from loadtests.scenarios.bad_inputs.kinds import Plan, make
-from loadtests.hostile.texts import shaped
-from loadtests.scenarios.callers import Bystanders, Client, Question, Reply, connect, learn_answers
-from loadtests.scenarios.stress_server import log_path, read_log, wait_until_idle
 from loadtests.generator.server import ServerError, ServerProcess
-from loadtests.generator.calls import Method, translate_requests
+from loadtests.hostile.inputs import CHEAP, OK, BadInput, Draw, repeated
+from loadtests.hostile.texts import shaped
+from loadtests.scenarios.bad_inputs.kinds import Plan, make
+from loadtests.scenarios.bad_inputs.responses import Result, faults, send
+from loadtests.scenarios.control_traffic import ControlTraffic, Question, connect, learn_answers
+from loadtests.scenarios.stress_server import log_errors, wait_until_idle
 
 _BATCH: Final = 1000
-_CLEAR_RATIO: Final = 2.5
-"""Work that grows no faster is not measured again; what looks steeper may have been disturbed by other work."""
+_CLEAR_RATIO: Final = 2.5  # steeper growth is measured again, because it may be noise
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What became of one input."""
+    """The result of one input."""
 
     kind: str
     index: int
@@ -51,9 +51,9 @@ class Record:
 
 
 class Growth(NamedTuple):
-    """The same shape of text at two sizes, of which the larger has `num_characters`.
+    """Time for a shape of text at a size and at half of it, the minimum of some tries.
 
-    Times are the fastest of some tries: the text work of a request; for a document, until its first sentence.
+    For requests, the time of text processing; for documents, the time to the first sentence.
     """
 
     shape: str
@@ -61,53 +61,59 @@ class Growth(NamedTuple):
     num_characters: int
     half_s: float
     whole_s: float
-    ratio: float  # of the times: 2 if the work grows as the text does, 4 if with its square
+    ratio: float  # 2 for linear work, 4 for quadratic work
 
 
 @dataclass(slots=True, kw_only=True)
-class Run:
-    """Everything that was seen."""
+class Observations:
+    """Everything seen during the run."""
 
     model: pb.ModelVersion
     records: list[Record] = field(default_factory=list)
-    memory_mb: list[float] = field(default_factory=list)  # resident, after the warm-up and after each batch
+    memory_mb: list[float] = field(default_factory=list)  # after the warm-up and after each batch
     server_faults: list[str] = field(default_factory=list)
-    alone: Sequence[Reply] = ()  # translations of bystanders before the first bad input; the next two come after it
-    translations: list[Reply] = field(default_factory=list)
-    looks: list[Reply] = field(default_factory=list)
+    undisturbed: Sequence[Reply] = ()  # control traffic before the first input
+    translations: list[Reply] = field(default_factory=list)  # control traffic among the inputs
+    probes: list[Reply] = field(default_factory=list)
     growths: list[Growth] = field(default_factory=list)
     elapsed_s: float = 0.0
 
 
 def send_all(
     server: ServerProcess, planned: Plan, options: argparse.Namespace, *, warm_up: Plan, grown_shapes: Sequence[str]
-) -> Run:
-    """Send inputs, after some that only warm up; then measure growth. End early if the server does."""
+) -> Observations:
+    """Send the inputs after a warm-up, then measure growth; ends early if the server does."""
     questions = learn_answers(server.target, translate_requests(options.seed, count=16, texts=2))
-    call_beside = partial(
-        Bystanders, server.target, questions, num_translating=1, each_s=0.25, look=Client.list_models, look_each_s=0.05
+    control = partial(
+        ControlTraffic,
+        server.target,
+        questions,
+        num_translating=1,
+        each_s=0.25,
+        probe=Client.list_models,
+        probe_each_s=0.05,
     )
-    with Client(server.target) as client:
+    with connect(server.target) as client:
         models = pb.ListModelsResponse.FromString(client.call(Method.LIST_MODELS, b"").messages[0]).models
     ready = next(one for model in models for one in model.versions if one.state == pb.MODEL_STATE_READY)
-    seen = Run(model=ready, server_faults=list(_faults(server, questions)))
+    seen = Observations(model=ready, server_faults=list(_faults(server, questions)))
     with ExitStack() as stack:
-        channels = [stack.enter_context(connect(server.target)) for _ in range(options.callers)]
-        senders = [partial(send, channel, model=ready, timeout_s=options.timeout) for channel in channels]
-        list(_sent(senders, warm_up, model=ready, seed=-1))
-        with call_beside() as alone:
+        clients = [stack.enter_context(connect(server.target)) for _ in range(options.callers)]
+        senders = [partial(send, client.channels[0], model=ready, timeout_s=options.timeout) for client in clients]
+        list(_send_planned(senders, warm_up, model=ready, seed=-1))
+        with control() as undisturbed:
             time.sleep(1)
-        seen.alone = alone.translations
+        seen.undisturbed = undisturbed.translations
         seen.memory_mb.append(footprint(server.pid).rss_mb)
         began_s = time.monotonic()
         try:
             for first in tqdm(range(0, len(planned), _BATCH), unit="batches", disable=None):
-                with call_beside() as bystanders:
+                with control() as traffic:
                     batch = planned[first : first + _BATCH]
-                    seen.records += _sent(senders, batch, model=ready, seed=options.seed)
+                    seen.records += _send_planned(senders, batch, model=ready, seed=options.seed)
                 seen.elapsed_s = time.monotonic() - began_s
-                seen.translations += bystanders.translations
-                seen.looks += bystanders.looks
+                seen.translations += traffic.translations
+                seen.probes += traffic.probes
                 seen.server_faults += _faults(server, questions)
                 seen.memory_mb.append(footprint(server.pid).rss_mb)
             measured = growths(senders[0], ready, shapes=grown_shapes, seed=options.seed)
@@ -115,39 +121,38 @@ def send_all(
             seen.server_faults += _faults(server, questions)
             seen.memory_mb.append(footprint(server.pid).rss_mb)
         except (ServerError, grpc.RpcError, OSError) as error:
-            seen.server_faults.append(f"the server is gone after {len(seen.records)} inputs: {error}")
-    log = log_path(options.output).read_text(encoding="utf-8", errors="replace").splitlines()
-    seen.server_faults += [f"the server's log has: {line[:400]}" for line in read_log(log)[1]]
+            seen.server_faults.append(f"the server ended after {len(seen.records)} inputs: {error}")
+    seen.server_faults += [f"server log: {line[:400]}" for line in log_errors(options.output)]
     return seen
 
 
-def _sent(
-    senders: Sequence[Callable[[BadInput], Answer]], planned: Plan, *, model: pb.ModelVersion, seed: int
+def _send_planned(
+    senders: Sequence[Callable[[BadInput], Result]], planned: Plan, *, model: pb.ModelVersion, seed: int
 ) -> Iterator[Record]:
-    """Let each sender that is free send the next input; yield the records as they come."""
-    free = SimpleQueue[Callable[[BadInput], Answer]]()
+    """Let each free sender send the next input; yield the records in order."""
+    free = SimpleQueue[Callable[[BadInput], Result]]()
     for sender in senders:
         free.put(sender)
 
     def send_next(one: tuple[str, int], bad: BadInput) -> Record:
         sender = free.get()
         try:
-            answer = sender(bad)
+            result = sender(bad)
         finally:
             free.put(sender)
-        found = list(faults(bad, answer))
         characters, method = bad.num_characters, bad.method.value
-        return Record(*one, method, characters, answer.status, answer.seconds, answer.num_retries, found)
+        found = list(faults(bad, result))
+        return Record(*one, method, characters, result.status, result.seconds, result.num_retries, found)
 
     with ThreadPoolExecutor(len(senders)) as pool:
         yield from pool.map(send_next, planned, (make(*one, seed=seed, model=model) for one in planned))
 
 
 def _faults(server: ServerProcess, questions: Sequence[Question]) -> Iterator[str]:
-    """Look at a server without other callers: is it healthy and idle, and does it translate as it did?"""
+    """Check that a server without other callers is healthy and idle, and translates as before."""
     if left := wait_until_idle(server, timeout_s=30):
-        yield f"work is left on the server: {left}"
-    with Client(server.target) as client:
+        yield f"work remains on the server: {left}"
+    with connect(server.target) as client:
         replies = [client.check(), *(question.ask(client) for question in questions[:4])]
     yield from (f"an ordinary call: {reply.status} {reply.message}" for reply in replies if reply.status != "OK")
     if not all(pb.TranslateResponse.FromString(question.answer).translations for question in questions):
@@ -155,9 +160,9 @@ def _faults(server: ServerProcess, questions: Sequence[Question]) -> Iterator[st
 
 
 def growths(
-    send: Callable[[BadInput], Answer], model: pb.ModelVersion, *, shapes: Sequence[str], seed: int
+    send: Callable[[BadInput], Result], model: pb.ModelVersion, *, shapes: Sequence[str], seed: int
 ) -> Iterator[Growth]:
-    """Yield how the work for requests and documents of each shape grows up to their greatest size."""
+    """Measure how work grows with the size of requests and documents of each shape."""
     options = {**CHEAP, "max_target_tokens": 1}
     sizes = {
         Method.TRANSLATE: model.limits.max_text_characters,
@@ -167,8 +172,8 @@ def growths(
     def seconds(draw: Draw, method: Method, text: str) -> float:
         if method is Method.TRANSLATE_DOCUMENT:
             return send(draw.document(text, expected=OK, leaves=True)).seconds
-        answer = send(draw.request(text, expected=OK, method=method, options=options))
-        return sum((response.timings.text.ToNanoseconds() / 1e9 for response in answer.responses), 0.0)
+        result = send(draw.request(text, expected=OK, method=method, options=options))
+        return sum((response.timings.text.ToNanoseconds() / 1e9 for response in result.responses), 0.0)
 
     for shape, (method, size) in itertools.product(shapes, sizes.items()):
         draw = Draw(f"{seed}/{shape}", model=model)

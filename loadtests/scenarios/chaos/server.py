@@ -1,4 +1,4 @@
-"""The server that faults are injected into: a process with models of its own and an injector inside."""
+"""The server for chaos: a process with its own models and an injector inside."""
 
 import os
 import shutil
@@ -11,14 +11,14 @@ from multiprocessing.connection import Client, Connection
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from loadtests.scenarios.stress_server import log_path, poll, started
 from loadtests.generator.server import ServerError, ServerProcess
+from loadtests.scenarios.stress_server import log_path, poll, started
 
 INSIDE: Final = Path(__file__).resolve().parent / "inside"
-NUM_DECODING_THREADS: Final = 2  # whatever the machine: one that hangs, and another
-HANDSHAKE_TIMEOUT_S: Final = 2.0  # the default of 10 s would only make everything take longer
+NUM_WORKERS: Final = 2  # one that hangs, and another
+HANDSHAKE_TIMEOUT_S: Final = 2.0  # the default of 10 s would only take longer
 _SETTINGS: Final = {
-    "DRAGOMAN_SCHEDULING__NUM_DECODING_THREADS": str(NUM_DECODING_THREADS),
+    "DRAGOMAN_SCHEDULING__NUM_DECODING_THREADS": str(NUM_WORKERS),
     "DRAGOMAN_GRPC__HANDSHAKE_TIMEOUT_S": str(HANDSHAKE_TIMEOUT_S),
     "DRAGOMAN_MODELS__POLL_INTERVAL_S": "0.2",
 }
@@ -29,35 +29,35 @@ Kind = Literal["raise", "cut-off", "hang"]
 
 @dataclass(frozen=True, slots=True)
 class ChaosServer:
-    """A server that is ready, and whose Python does as it is told."""
+    """A ready server with an injector."""
 
     process: ServerProcess
     models: Path
     original_models: Path
     log: Path
-    folder: Path  # where faults wait for runs of the network
+    folder: Path  # of armed faults
     connection: "Connection[Any, Any]"
 
     def arm(self, kind: Kind, where: Literal["encoder", "step"], *, seconds: float = 0.0) -> None:
-        """Let the next run raise after it has written its results, fail within ONNX Runtime, or begin later."""
+        """Let the next run raise after it has written its results, fail within ONNX Runtime, or start later."""
         (self.folder / f"{where} {time.monotonic_ns():020} {kind} {seconds}").touch()
 
-    def wait_until_met(self) -> None:
-        """Return once every fault has met a run, or raise a ServerError."""
+    def wait_until_triggered(self) -> None:
+        """Wait until every armed fault has met a run; raises ServerError."""
         if not poll(lambda: not list(self.folder.glob("* *")), bool, timeout_s=_TIMEOUT_S, each_s=0.02):
-            raise ServerError(f"a fault met no run in {_TIMEOUT_S:g} s")
+            raise ServerError(f"an armed fault was not triggered within {_TIMEOUT_S:g} s")
 
     def hang_steps(self, seconds: float, *, count: int = 1) -> None:
-        """Return once so many decoding steps hang."""
+        """Hang a number of decoding steps; return when they do."""
         for _ in range(count):
             self.arm("hang", "step", seconds=seconds)
-        self.wait_until_met()
+        self.wait_until_triggered()
 
     def call(self, function: Callable[..., Any], *arguments: object) -> Any:
-        """Let the server's first process call a function; return what that returns, or raise a ServerError."""
+        """Call a function in the main process of the server; raises ServerError."""
         try:
             self.connection.send((function, arguments))
-            answer = self.connection.recv() if self.connection.poll(_TIMEOUT_S) else TimeoutError("it does not answer")
+            answer = self.connection.recv() if self.connection.poll(_TIMEOUT_S) else TimeoutError("no response")
         except (OSError, EOFError) as error:
             answer = error
         if isinstance(answer, Exception):
@@ -66,7 +66,7 @@ class ChaosServer:
 
     @contextmanager
     def logging_to(self, path: Path) -> Iterator[None]:
-        """Point its standard error to a path, and at the end to where it was."""
+        """Redirect standard error of the server to a path."""
         before, there = self.call(os.dup, _STDERR), self.call(os.open, str(path), os.O_WRONLY)
         self.call(os.dup2, there, _STDERR)
         try:
@@ -78,23 +78,23 @@ class ChaosServer:
 
 
 def copy_tree(original: Path, copy: Path) -> None:
-    """Make a directory what another one is, with files of its own."""
+    """Replace a directory by a copy of another one."""
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(original, copy)
 
 
 @contextmanager
 def chaos_server(output: Path, *, models: Path, environment: Mapping[str, str]) -> Iterator[ChaosServer]:
-    """Start a server with an injector on a copy of the models, or raise ServerError; kill it if it runs at the end."""
+    """Start a server with an injector on a copy of the models; raises ServerError."""
     copy = output / "models"
     copy_tree(models, copy)
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="chaos-")))  # short, as a socket's path is
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="chaos-")))  # socket paths are short
         python_path = os.pathsep.join(filter(None, [str(INSIDE), os.environ.get("PYTHONPATH", "")]))
         settings = {**_SETTINGS, "PYTHONPATH": python_path, "CHAOS_FOLDER": str(folder), **environment}
         process = stack.enter_context(started(output, models=copy, settings=settings))
         try:
             connection = stack.enter_context(Client(str(folder / "socket")))
         except OSError as error:
-            raise ServerError(f"no injector inside the server; another sitecustomize perhaps: {error}") from error
+            raise ServerError(f"no injector in the server, perhaps another sitecustomize: {error}") from error
         yield ChaosServer(process, copy, models, log_path(output), folder, connection)

@@ -1,5 +1,5 @@
-/* Makes the wall clock of one process jump: preloaded, it adds an offset to what the system says. The offset lies in a
-   file, in nanoseconds, which the process that started this one may change at any time. gRPC asks the kernel by `syscall`. */
+/* Shifts the wall clock of one process: preloaded, it adds an offset in nanoseconds from a memory-mapped file, which
+   the parent process may change at any time. gRPC reads the clock by `syscall`. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>

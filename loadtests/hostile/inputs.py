@@ -1,4 +1,4 @@
-"""One bad input: what is sent, which answers are right, and how its parts are drawn."""
+"""A bad input: its message, how it is sent, which statuses are right; and the random choices it is made of."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -14,59 +14,61 @@ from loadtests.generator.calls import Method
 
 _Drawn = TypeVar("_Drawn")
 _GENERATE_ONLY: Final = settings(
-    max_examples=2,  # the first one is always the simplest
+    max_examples=2,  # the first example is always the simplest
     database=None,
     deadline=None,
     phases=[Phase.generate],
     suppress_health_check=list(HealthCheck),
 )
 
-LEFT: Final = "LEFT"
-"""Status of a call that its caller cancelled as planned: the whole answer would have taken too long."""
-
-CHEAP: Final[Mapping[str, Any]] = {"beam_size": 1, "max_target_tokens": 3, "repetition_guard": False}
-"""Options with which decoding takes little time: it is not what these inputs test."""
+LEFT: Final = "LEFT"  # status of a call that its client cancelled as planned, because the response would take too long
+CHEAP: Final[Mapping[str, Any]] = {"beam_size": 1, "max_target_tokens": 3, "repetition_guard": False}  # fast decoding
 
 
 def usual_fields(model: pb.ModelVersion) -> dict[str, Any]:
-    """Return what requests and documents have beside text: the languages of a model and options that cost little."""
+    """Return the fields of requests and documents other than the text."""
     pair = model.language_pairs[0]
     return {"source_language": pair.source_language, "target_language": pair.target_language, "options": CHEAP}
 
 
 class Expected(NamedTuple):
-    """Which answers to an input are right."""
+    """The right responses to an input."""
 
-    statuses: Sequence[str]  # names; of a request of a stream, that of its own answer
-    field: str = ""  # prefix of the path of the field that a rejection names; empty: any
+    statuses: Sequence[str]  # of a request in a stream, those of its own response
+    field: str = ""  # prefix of the path of the rejected field; empty: any
 
 
 OK: Final = Expected(["OK"])
 
 
 def invalid(field: str) -> Expected:
-    """Expect that a field is rejected as out of range."""
+    """Expect INVALID_ARGUMENT for a field."""
     return Expected(["INVALID_ARGUMENT"], field)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadInput:
-    """What a kind draws: the message, how it is sent, and the right answers to it."""
+    """An input."""
 
     message: bytes
-    method: Method  # one for TranslateStream is sent between two ordinary requests of the same call
+    method: Method  # TranslateStream: sent between two ordinary requests of the same call
     expected: Expected
-    num_characters: int  # of the texts; bytes of what has none
+    num_characters: int  # of the texts; bytes of other messages
     metadata: Sequence[tuple[str, str | bytes]] = ()
     is_compressed: bool = False
-    leaves: bool = False  # its caller cancels once the first message of a document is there
+    leaves: bool = False  # the client cancels after the first message of a document
 
 
 class Draw(random.Random):
-    """Draws the parts of one input at random, or from a Hypothesis strategy: the same for the same entropy."""
+    """Random choices of one input, also from Hypothesis strategies, reproducible from the entropy.
+
+    Args:
+        entropy: seed.
+        model: for which the input is made.
+        index: of the input within its kind.
+    """
 
     def __init__(self, entropy: str, *, model: pb.ModelVersion, index: int = 0) -> None:
-        """Draw the input of this index of its kind, for this model."""
         super().__init__(entropy)
         self.model = model
         self.index = index
@@ -85,11 +87,11 @@ class Draw(random.Random):
         return found[-1]
 
     def size(self, most: int) -> int:
-        """Draw a size, 1 or more, of which small ones are likelier."""
+        """Draw a size from 1 on a logarithmic scale."""
         return int(most ** self.random())
 
     def request(self, *texts: str, expected: Expected, method: Method | None = None, **fields: Any) -> BadInput:
-        """Return a request of these texts, alone or in a stream; `fields` replace the usual ones."""
+        """Return a request, unary or in a stream; `fields` replace the usual ones."""
         message = pb.TranslateRequest(texts=texts, **{**usual_fields(self.model), **fields})
         method = method or self.choice((Method.TRANSLATE, Method.TRANSLATE_STREAM))
         return call(message, expected, method=method, num_characters=sum(map(len, texts)))
@@ -100,19 +102,19 @@ class Draw(random.Random):
         return call(message, expected, num_characters=len(text), leaves=leaves)
 
     def request_or_document(self, *texts: str, expected: Expected, **fields: Any) -> BadInput:
-        """Return a request of these texts, or now and then the document of them all."""
+        """Return a request, or in a quarter of the cases the document of all texts."""
         if self.random() < 0.25:
             return self.document("".join(texts), expected=expected, **fields)
         return self.request(*texts, expected=expected, **fields)
 
 
 def call(request: Message, expected: Expected, **others: Any) -> BadInput:
-    """Return the input of a request to the method that its type is named after; `others` replace what it says."""
+    """Return the input of a request to the method of the same name; `others` replace further fields."""
     message, method = request.SerializeToString(), Method(type(request).__name__.removesuffix("Request"))
-    found = {"message": message, "method": method, "expected": expected, "num_characters": len(message)}
-    return BadInput(**{**found, **others})
+    usual = {"message": message, "method": method, "expected": expected, "num_characters": len(message)}
+    return BadInput(**{**usual, **others})
 
 
 def repeated(unit: str, size: int) -> str:
-    """Return a text of exactly so many characters, one unit again and again."""
+    """Return a unit repeated to exactly `size` characters."""
     return (unit * (size // len(unit) + 1))[:size]
