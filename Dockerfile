@@ -87,9 +87,9 @@ EXPOSE 50051 9464
 
 # The first check comes after one interval, so a shorter one makes it healthy sooner; each takes 0.15 s of a core.
 HEALTHCHECK --interval=3s --timeout=5s --start-period=60s --retries=3 \
-    CMD ["/opt/venv/bin/python", "-m", "service", "probe"]
+    CMD ["/opt/venv/bin/python", "-m", "dragoman_service", "probe"]
 
-ENTRYPOINT ["/opt/venv/bin/python", "-m", "service"]
+ENTRYPOINT ["/opt/venv/bin/python", "-m", "dragoman_service"]
 CMD ["serve"]
 
 ARG VARIANT=cpu

@@ -31,13 +31,13 @@ help: ## Show the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '$$1 != "help" {printf "  make %-10s %s\n", $$1, $$2}'
 
 demo: $(VENV)/.serve ## Start the server on the shipped model, translate four texts through gRPC, stop it
-	@$(BIN)/python -m service demo
+	@$(BIN)/python -m dragoman_service demo
 
 serve: $(VENV)/.serve ## Serve the shipped model: gRPC on 50051, metrics on 9464
-	@$(BIN)/python -m service serve
+	@$(BIN)/python -m dragoman_service serve
 
 translate: $(VENV)/.serve ## Ask a running server: make translate TEXT="..." [TARGET=host:port]
-	@$(BIN)/python -m service translate --target "$(TARGET)" -- "$$DRAGOMAN_TEXT"
+	@$(BIN)/python -m dragoman_service translate --target "$(TARGET)" -- "$$DRAGOMAN_TEXT"
 translate: export DRAGOMAN_TEXT = $(value TEXT)
 
 test: check ## make check, then all tests but the slow ones
@@ -120,11 +120,11 @@ gpu-check: $(GPU_READY) ## Check and measure everything on a GPU within ten minu
 		$(if $(STAGES),--stages "$(STAGES)")
 
 gpu-train: $(GPU_READY) ## Train Transformer-base, go on where the last call ended, make a bundle: make gpu-train [MINUTES=60] [DATA=DIR]
-	@$(GPU_PYTHON) -m export train --output "$(RUN)" --max-minutes "$(MINUTES)" $(TRAIN_FLAGS) \
+	@$(GPU_PYTHON) -m dragoman_export train --output "$(RUN)" --max-minutes "$(MINUTES)" $(TRAIN_FLAGS) \
 		$(if $(wildcard $(RUN)/checkpoints/step-*),--resume,--preset "$(PRESET)" \
 		--train $(wildcard $(DATA)/*/train.tsv.gz) --dev $(wildcard $(DATA)/*/dev.tsv.gz))
 	@rm -rf "$(RUN)/models/en-de/1"
-	@$(GPU_PYTHON) -m export bundle --checkpoint "$(RUN)" --output "$(RUN)/models/en-de/1" --name en-de --version 1 \
+	@$(GPU_PYTHON) -m dragoman_export bundle --checkpoint "$(RUN)" --output "$(RUN)/models/en-de/1" --name en-de --version 1 \
 		--source-language en --target-language de
 
 image: ## Build the container image with docker or podman: make image [VARIANT=gpu] [TAG=dragoman:cpu]

@@ -16,18 +16,18 @@ from pathlib import Path
 
 from dragoman import errors as client_errors
 from dragoman.__main__ import COMMANDS
+from dragoman_export.__main__ import COMMANDS as EXPORT_COMMANDS
+from dragoman_export.__main__ import main as export_command
+from dragoman_service.__main__ import main as service_command
+from dragoman_service.config import setting_fields
+from dragoman_service.middleware.error_mapping import TABLE
+from dragoman_service.observability.metrics import Metrics
 from google.protobuf import descriptor_pb2
 from grpc_tools import protoc  # type: ignore[import-untyped]
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from export.__main__ import COMMANDS as EXPORT_COMMANDS
-from export.__main__ import main as export_command
 from loadtests.__main__ import main as load_test
-from service.__main__ import main as service_command
-from service.api.status import TABLE
-from service.config import setting_fields
-from service.telemetry.metrics import Metrics
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 REFERENCE = CHECKOUT / "docs" / "reference"
@@ -168,7 +168,7 @@ def commands_page() -> str:
     sections = [_command(parser) for each in parsers for parser in (each, *_children(each))]
     return f"""# Commands
 
-The command `dragoman` is installed with the package. `python -m service`, `python -m export` and `python -m loadtests`
+The command `dragoman` is installed with the package. `python -m dragoman_service`, `python -m dragoman_export` and `python -m loadtests`
 are the same programs, for where it is not on the path.
 
 {_table(("Command", "What it does"), summaries)}

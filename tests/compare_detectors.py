@@ -18,7 +18,8 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
-from service.translate.detection import LanguageDetector, Rank, reported
+from dragoman_service.translation.language_detection import LanguageDetector, Rank, reported
+
 from tests.detection_phrases import accepted_language, phrases
 
 _SERVED = {"en", "de"}

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from service.errors import InvalidFieldError
-from service.translate.detection import Candidates, source_languages
+from dragoman_service.errors import InvalidFieldError
+from dragoman_service.translation.language_detection import Candidates, source_languages
 
 _PATH = Path(__file__).parent / "data" / "detection_phrases.tsv"
 _NON_LATIN = {"ar", "bg", "el", "fa", "he", "hi", "hy", "ja", "ka", "ko", "ru", "sr", "th", "uk", "zh"}

@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
-from numpy.typing import DTypeLike, NDArray
-
-from service.bundle.architecture import FloatType
-from service.bundle.files import Bundle
-from service.runtime.cuda_graphs import GraphCaptures
-from service.runtime.device import (
+from dragoman_service.bundle.architecture import FloatType
+from dragoman_service.bundle.files import Bundle
+from dragoman_service.runtimes.onnx.encoder import EncodingModel
+from dragoman_service.runtimes.onnx.session import cuda_fault, open_sessions, open_small_graph
+from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
+from dragoman_service.runtimes.onnx_cuda.cuda_graphs import GraphCaptures
+from dragoman_service.runtimes.onnx_cuda.device import (
     BoundGraph,
     DeviceArray,
     DeviceMemory,
@@ -26,10 +27,8 @@ from service.runtime.device import (
     PinnedMemory,
     pinned_memory,
 )
-from service.runtime.encoder import EncodingModel
-from service.runtime.onnx_model import OnnxStepModel
-from service.runtime.session import cuda_fault, open_sessions, open_small_graph
-from service.runtime.settings import Device, RuntimeSettings
+from dragoman_service.runtimes.settings import Device, RuntimeSettings
+from numpy.typing import DTypeLike, NDArray
 
 _FAULT = cuda_fault(0)
 

@@ -6,13 +6,12 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from dragoman_service.http_api.application import make_app
+from dragoman_service.http_api.monitoring import monitoring_routes
+from dragoman_service.http_api.server import HttpServer, TlsContext
+from dragoman_service.security.settings import HttpSettings
 from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp
-
-from service.api.rest.application import make_app
-from service.api.rest.monitoring import monitoring_routes
-from service.api.rest.server import HttpServer, TlsContext
-from service.api.settings import HttpSettings
 
 
 @contextlib.contextmanager

@@ -10,12 +10,11 @@ from functools import cache, partial
 from typing import Any, Final
 
 import numpy as np
+from dragoman_service.bundle.architecture import Architecture, Limits
+from dragoman_service.bundle.int8_weights import ActivationScale, decoder_arrays, decoder_products, projection_path
+from dragoman_service.runtimes.native.library import BackendUnsupportedError, Library, NativeNetwork, load_library
 from numpy.random import Generator
 from numpy.typing import ArrayLike, NDArray
-
-from service.bundle.architecture import Architecture, Limits
-from service.bundle.int8_weights import ActivationScale, decoder_arrays, decoder_products, projection_path
-from service.runtime.native_library import Library, NativeNetwork, Unsuitable, load_library
 
 MAX_POSITIONS: Final = 80
 CLOSE: Final = 2e-5
@@ -38,7 +37,7 @@ def native_library() -> Library | str:
     """Return the library, or why it cannot be had; CI must have it wherever it has a compiler."""
     try:
         return load_library()
-    except Unsuitable as error:
+    except BackendUnsupportedError as error:
         reason = str(error)
     can_build = platform.machine() == "x86_64" and shutil.which("g++")
     assert not (os.environ.get("CI") and can_build), f"CI must have dragoman-native: {reason}"

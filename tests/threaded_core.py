@@ -8,10 +8,11 @@ from concurrent.futures import Future
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
-from service.decoding.guard import EndedSegment
-from service.decoding.step_model import StepModel
-from service.engine.core import CoreBatch, EngineCore
-from service.engine.protocol import BatchCommand, BatchReport, Clock, NewSegment
+from dragoman_service.decoding.degeneration import EndedSegment
+from dragoman_service.decoding.step_model import StepModel
+from dragoman_service.worker.messages import BatchCommand, BatchReport, Clock, NewSegment
+from dragoman_service.worker.worker import BatchExecutor, Worker
+
 from tests.fakes import make_segment
 
 TIMEOUT_S = 30.0  # only reached by a test that would otherwise hang
@@ -20,7 +21,7 @@ CACHE_BYTES = 4096
 _Result = TypeVar("_Result")
 
 
-class MortalCore(EngineCore):
+class MortalCore(Worker):
     """A core that can die, with all of its batches; a new connection finds a new one."""
 
     def __init__(self, model: StepModel, clock: Clock = time.monotonic) -> None:
@@ -106,7 +107,7 @@ def decode(connection: "Connection[Any, Any]", command: BatchCommand) -> Mapping
 
 def decode_here(model: StepModel, command: BatchCommand) -> Mapping[int, EndedSegment]:
     """Return how segments end in a batch without a connection."""
-    batch = CoreBatch(model, time.monotonic)
+    batch = BatchExecutor(model, time.monotonic)
     outputs = [batch.run_step(command)]
     while batch.num_segments:
         outputs.append(batch.run_step(BatchCommand()))

@@ -7,20 +7,19 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from dragoman_export.bundle_writer import BundleDescription, exporter_version, write_bundle
+from dragoman_export.data.vocabulary import EOS_ID, Vocabulary, VocabularyConfig, train_vocabulary
+from dragoman_export.importers.portable import TokenizerDescription, TokenizerFiles
+from dragoman_export.model.config import ModelConfig
+from dragoman_export.model.transformer import Transformer
+from dragoman_export.onnx_export.calibration import calibrate
+from dragoman_export.onnx_export.mixed import ProductKind
+from dragoman_export.onnx_export.network import Network
+from dragoman_service.bundle.architecture import Limits
+from dragoman_service.bundle.files import Bundle, open_bundle
+from dragoman_service.bundle.manifest import Provenance
 from sentencepiece import SentencePieceProcessor
 from torch import nn
-
-from export.bundle import BundleDescription, exporter_version, write_bundle
-from export.corpus.vocabulary import EOS_ID, Vocabulary, VocabularyConfig, train_vocabulary
-from export.graph.calibration import calibrate
-from export.graph.mixed import ProductKind
-from export.graph.network import Network
-from export.importers.portable import TokenizerDescription, TokenizerFiles
-from export.model.config import ModelConfig
-from export.model.transformer import Transformer
-from service.bundle.architecture import Limits
-from service.bundle.files import Bundle, open_bundle
-from service.bundle.manifest import Provenance
 
 SENTENCES = (
     "A man rides a bicycle through the old town.",

@@ -20,8 +20,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from service.api.callers import new_key, store
-from service.cli.demo import ServerProcess
+from dragoman_service.cli.demo import ServerProcess
+from dragoman_service.security.api_keys import new_key, store
 
 _CHECKOUT: Final = Path(__file__).resolve().parents[2]
 _SCRIPTS: Final = Path(__file__).with_name("clients")

@@ -91,7 +91,7 @@ take_down() {
 
 # Translate through the port of Envoy that is published on this machine: translate [FLAG ...]
 translate() {
-    "$python" -m service translate --target "$(stack port envoy 50051)" "$@" "The weather is nice today."
+    "$python" -m dragoman_service translate --target "$(stack port envoy 50051)" "$@" "The weather is nice today."
 }
 
 # The answer must come, and be German.
@@ -140,7 +140,7 @@ roll() {
 # The override that asks callers for keys: without one a call is rejected, with one it is answered.
 ask_for_keys() {
     local rejection
-    "$python" -m service keys new shop >"$tools/shop.key" 2>"$tools/keys.log"
+    "$python" -m dragoman_service keys new shop >"$tools/shop.key" 2>"$tools/keys.log"
     sed -n '/^\[\[caller/,$p' "$tools/keys.log" >"$tools/callers.toml"
     chmod 644 "$tools/callers.toml"
     files+=(-f deploy/compose/keys.yml)

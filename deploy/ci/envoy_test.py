@@ -32,14 +32,14 @@ from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
+from loadtests.hostile.resets import flood_with_resets
 
 from deploy.ci import processes
 from deploy.ci.callers import EN_DE, SteadyCallers, Tally
 from deploy.ci.servers import Keys, Replica, ReplicaError, make_callers
-from loadtests.hostile.resets import flood_with_resets
+from loadtests.generator.calls import Method
 from loadtests.generator.server import ServerError
 from loadtests.generator.texts import SENTENCES
-from loadtests.generator.calls import Method
 
 _NUM_CALLERS: Final = 20
 _NUM_DOCUMENT_CALLERS: Final = 2
@@ -114,7 +114,9 @@ class Checks:
         with self._client() as client:
             for _ in range(8):
                 client.translate(SENTENCES[:2], **EN_DE)
-        counts = [replica.sample('mt_requests_total{method="Translate",status="OK"}') for replica in self._replicas]
+        counts = [
+            replica.sample('dragoman_requests_total{method="Translate",status="OK"}') for replica in self._replicas
+        ]
         _require(min(counts) >= 2, f"8 calls went to the replicas as {counts}")
 
     def streams_come_through(self) -> None:
@@ -142,7 +144,7 @@ class Checks:
 
     def the_server_sees_the_deadline(self) -> None:
         """A deadline that cannot be kept is rejected by the server, before any work and not by a clock on the way."""
-        name = 'mt_deadline_misses_total{stage="admission"}'
+        name = 'dragoman_deadline_misses_total{stage="admission"}'
         before, retries = self._sum(name), self._num_retries()
         with self._client() as client:
             kinds = (errors.DeadlineExceededError, errors.ExhaustedError)
@@ -157,7 +159,7 @@ class Checks:
 
     def a_rejection_says_when_to_retry_and_is_not_repeated(self) -> None:
         """RESOURCE_EXHAUSTED comes with trailer and details, and from one replica only."""
-        name = 'mt_rejected_requests_total{reason="rate_limited"}'
+        name = 'dragoman_rejected_requests_total{reason="rate_limited"}'
         before, retries = self._sum(name), self._num_retries()
         error = self._rejection()
         _require(error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED, f"{error.code()} instead of RESOURCE_EXHAUSTED")

@@ -232,7 +232,9 @@ class ImageTest:
 
     def _check_bytecode(self) -> None:
         python = ("--entrypoint", "/opt/venv/bin/python", self._engine.image)
-        finished = self._engine.call("run", "--rm", "--network", "none", *python, "-v", "-c", "import service.app")
+        finished = self._engine.call(
+            "run", "--rm", "--network", "none", *python, "-v", "-c", "import dragoman_service.app"
+        )
         loaded = re.findall(r"^# code object from '", finished.stderr, re.MULTILINE)
         compiled = re.findall(r"^# code object from (/.*)$", finished.stderr, re.MULTILINE)
         promise = f"takes the bytecode of {len(loaded)} modules as it is"
@@ -253,14 +255,14 @@ class ImageTest:
 
     def _check_translation(self, container: Container) -> None:
         options = ("--target", container.address(50051), "--source-language", "auto", "--target-language", "de")
-        command = [sys.executable, "-m", "service", "translate", *options, _TEXT]
+        command = [sys.executable, "-m", "dragoman_service", "translate", *options, _TEXT]
         finished = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)  # noqa: S603
         printed = finished.stdout.strip()
         _require(
             _TRANSLATED_WORD in printed,
             f"detects the language of {_TEXT!r} and translates: {printed or finished.stderr!r}",
         )
-        requests = container.metric("mt_requests_total")
+        requests = container.metric("dragoman_requests_total")
         _require(requests == 1, f"counts {requests:g} request in /metrics")
         form = ("--no-stream", "--format", "{{.MemUsage}}, {{.PIDs}} threads")
         print(f"      uses {self._engine.call('stats', *form, container.name).stdout.strip()}")
@@ -290,7 +292,7 @@ class ImageTest:
 
         caller = threading.Thread(target=call)
         caller.start()
-        container.wait_for(lambda: container.metric("mt_batch_live_segments") > 0, "decoding")
+        container.wait_for(lambda: container.metric("dragoman_batch_live_segments") > 0, "decoding")
         stopped_s = time.monotonic()
         self._engine.call("stop", "--time", str(_GRACE_S), container.name)
         caller.join(_WAIT_S)

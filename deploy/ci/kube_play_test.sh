@@ -176,7 +176,7 @@ take_down() {
 }
 
 translate() {
-    "$python" -m service translate --target "127.0.0.1:$grpc_port" --timeout 60 "$@"
+    "$python" -m dragoman_service translate --target "127.0.0.1:$grpc_port" --timeout 60 "$@"
 }
 
 wait_until_ready() {
@@ -247,7 +247,7 @@ check_calls() {
 }
 
 in_flight() {
-    curl -s "http://127.0.0.1:$http_port/metrics" | awk '/^mt_requests_in_flight\{.*"Translate"/ {print $2 + 0}'
+    curl -s "http://127.0.0.1:$http_port/metrics" | awk '/^dragoman_requests_in_flight\{.*"Translate"/ {print $2 + 0}'
 }
 
 # Take it down in the middle of a call: the call must be answered, and the server end by itself with 0. Podman 4.3 would
@@ -275,7 +275,7 @@ check_drain() {
 # With components/tls, the pod encrypts and rejects plain text.
 check_tls() {
     local answer
-    answer=$("$python" -m service translate --target "localhost:$grpc_port" --timeout 60 \
+    answer=$("$python" -m dragoman_service translate --target "localhost:$grpc_port" --timeout 60 \
         --api-key-file "$work/secrets/shop.key" --ca-file "$work/secrets/ca.crt" "The weather is nice today.")
     expect "translation over TLS" "Heute ist das Wetter schön." "$answer"
     ! answer=$(translate --timeout 5 --api-key-file "$work/secrets/shop.key" "Hello." 2>&1) \

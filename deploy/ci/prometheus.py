@@ -78,7 +78,7 @@ class Prometheus:
                 raise QueryError(error.read().decode()) from error
 
 
-class Receiver:
+class RequestReader:
     """A webhook on a free port of loopback, from within `with`; keeps what Alertmanager sends."""
 
     def __init__(self) -> None:

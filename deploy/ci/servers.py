@@ -44,8 +44,8 @@ class Keys:
 
 
 def new_key(*arguments: str) -> tuple[str, str]:
-    """Return a new key and its entry for the callers file, as `python -m service keys new` makes them."""
-    command = [sys.executable, "-m", "service", "keys", "new", *arguments]
+    """Return a new key and its entry for the callers file, as `python -m dragoman_service keys new` makes them."""
+    command = [sys.executable, "-m", "dragoman_service", "keys", "new", *arguments]
     done = subprocess.run(command, cwd=REPOSITORY, check=True, capture_output=True, text=True)  # noqa: S603 - ours
     return done.stdout.strip(), done.stderr[done.stderr.index("[[caller]]") :]
 
@@ -166,7 +166,7 @@ class Replica:
     def upgrade(self, version: str) -> None:
         """Bring another version and wait until it answers; ReplicaError if it never loads it."""
         self.bring_version(version)
-        is_ready = partial(self._sum, "mt_model_state", f'state="ready",version="{version}"')
+        is_ready = partial(self._sum, "dragoman_model_state", f'state="ready",version="{version}"')
         self._wait_for(is_ready, f"does not load version {version}")
 
     def break_callers(self) -> None:
@@ -179,7 +179,7 @@ class Replica:
 
     def num_calls(self) -> int:
         """Return how many calls it is answering."""
-        return int(self._sum("mt_requests_in_flight", "method="))
+        return int(self._sum("dragoman_requests_in_flight", "method="))
 
     def sample(self, name: str) -> float:
         """Return one metric, by name with labels; 0 if there is none."""

@@ -28,7 +28,7 @@ from urllib.parse import urlsplit
 
 from deploy.ci import pictures, processes, shipped
 from deploy.ci.callers import MixedCallers
-from deploy.ci.prometheus import Prometheus, QueryError, Receiver
+from deploy.ci.prometheus import Prometheus, QueryError, RequestReader
 from deploy.ci.servers import Replica, make_callers
 from loadtests.generator.server import ServerError
 
@@ -39,7 +39,7 @@ _READY_TIMEOUT_S: Final = 30.0
 _ALERT_TIMEOUT_S: Final = 60.0
 _EVENT_EVERY_S: Final = 4.0
 _SCRAPE_TIMEOUT_S: Final = 15.0
-_OF_GPUS: Final = "mt_gpu_"
+_OF_GPUS: Final = "dragoman_gpu_"
 _MOST_WORK_OF_A_TOKEN: Final = 33  # beams times steps, and the token itself; a request within the limits must fit
 _MAX_SENTENCES: Final = 96
 _MAX_TOKENS: Final = 4096
@@ -68,7 +68,7 @@ class Deployment(NamedTuple):
     """What runs."""
 
     prometheus: Prometheus
-    receiver: Receiver
+    receiver: RequestReader
     callers: MixedCallers
     plain: Replica
     """Behind Envoy."""
@@ -121,7 +121,7 @@ def _start(stack: ExitStack, tools: processes.DebianTools, envoy: Path, folder: 
         stack.enter_context(Replica(name, folder, callers=callers_file, settings=settings, has_tls=has_tls))
         for name, has_tls in (("a", False), ("b", True))
     ]
-    receiver = stack.enter_context(Receiver())
+    receiver = stack.enter_context(RequestReader())
     config = shipped.write_alertmanager(folder / "alertmanager.yml", webhook=receiver.url)
     storage = folder / "alertmanager"
     shutil.rmtree(storage, ignore_errors=True)  # else it would remember that it has sent the alert before

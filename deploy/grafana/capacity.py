@@ -8,10 +8,8 @@ from deploy.grafana.queries import cpu_cores, increase, memory, of, of_job, of_m
 
 _ANSWERED: Final = 'status="OK"'
 _LATE: Final = 'direction="late"'
-_PEAK: Final = f"max_over_time({of_job('job:mt_source_tokens:rate5m')}[1d])"
-_BUSY: Final = (
-    f"{rate(of('mt_step_duration_seconds_sum'), 'instance')} + {rate(of('mt_encode_duration_seconds_sum'), 'instance')}"
-)
+_PEAK: Final = f"max_over_time({of_job('job:dragoman_source_tokens:rate5m')}[1d])"
+_BUSY: Final = f"{rate(of('dragoman_step_duration_seconds_sum'), 'instance')} + {rate(of('dragoman_encode_duration_seconds_sum'), 'instance')}"
 
 _OF_GPU: Final = "GPU {{gpu}} of {{instance}}"
 
@@ -22,7 +20,7 @@ _NOW: Final = Row(
             title="Spare capacity",
             description="How far the source tokens of the last 5 minutes are below the best 5 minutes of the last day. "
             "Meaningful only if the service was busy at some time of that day.",
-            queries=(Query(expr=f"min(1 - {of_job('job:mt_source_tokens:rate5m')} / {_PEAK})"),),
+            queries=(Query(expr=f"min(1 - {of_job('job:dragoman_source_tokens:rate5m')} / {_PEAK})"),),
             unit="percentunit",
             width=6,
         ),
@@ -36,7 +34,7 @@ _NOW: Final = Row(
         Stat(
             title="Calls rejected for overload",
             description="Share of the last 5 minutes.",
-            queries=(Query(expr=f"max({of_job('job:mt_refused_requests:ratio_rate5m')})"),),
+            queries=(Query(expr=f"max({of_job('job:dragoman_refused_requests:ratio_rate5m')})"),),
             unit="percentunit",
             thresholds=((0.01, ORANGE), (0.05, RED)),
             width=6,
@@ -44,7 +42,7 @@ _NOW: Final = Row(
         Stat(
             title="Segments late after admission",
             description="Share of the last 5 minutes: wasted work.",
-            queries=(Query(expr=f"max({of_job('job:mt_deadline_misses:ratio_rate5m')})"),),
+            queries=(Query(expr=f"max({of_job('job:dragoman_deadline_misses:ratio_rate5m')})"),),
             unit="percentunit",
             thresholds=((0.001, ORANGE), (0.01, RED)),
             width=6,
@@ -59,13 +57,13 @@ _BACKLOG: Final = Row(
             title="Backlog",
             description="Work tokens in the queue: source tokens, and beam size times expected decoder steps. "
             "`scheduling.max_queue_work_tokens` is the limit of a model on a replica.",
-            queries=(Query(expr=total(of("mt_queue_work_tokens"), "instance"), legend="{{instance}}"),),
+            queries=(Query(expr=total(of("dragoman_queue_work_tokens"), "instance"), legend="{{instance}}"),),
             is_stacked=True,
         ),
         TimeSeries(
             title="Waiting segments",
             description="`scheduling.max_queue_segments` is the limit of a model on a replica.",
-            queries=(Query(expr=total(of("mt_queue_segments"), "instance"), legend="{{instance}}"),),
+            queries=(Query(expr=total(of("dragoman_queue_segments"), "instance"), legend="{{instance}}"),),
             is_stacked=True,
         ),
         TimeSeries(
@@ -73,8 +71,8 @@ _BACKLOG: Final = Row(
             description="Waiting source tokens, at the current speed. Dashed: the alert's threshold.",
             queries=(
                 Query(
-                    expr=f"{total(of('mt_queue_tokens'), 'instance')} "
-                    f"/ {rate(of('mt_source_tokens_total'), 'instance')}",
+                    expr=f"{total(of('dragoman_queue_tokens'), 'instance')} "
+                    f"/ {rate(of('dragoman_source_tokens_total'), 'instance')}",
                     legend="{{instance}}",
                 ),
             ),
@@ -86,7 +84,7 @@ _BACKLOG: Final = Row(
             description="Of segments until they joined a batch, their encoder run apart, by priority.",
             queries=tuple(
                 Query(
-                    expr=quantile(q, "mt_queue_wait_seconds", "priority"),
+                    expr=quantile(q, "dragoman_queue_wait_seconds", "priority"),
                     legend=f"{{{{priority}}}}, {q:.0%} within",
                     has_exemplars=True,
                 )
@@ -100,7 +98,7 @@ _BACKLOG: Final = Row(
             "their deadlines, early ones make the service reject work that it could have done.",
             queries=tuple(
                 Query(
-                    expr=quantile(q, "mt_prediction_error_seconds", "direction"),
+                    expr=quantile(q, "dragoman_prediction_error_seconds", "direction"),
                     legend=f"{{{{direction}}}}, {q:.0%} within",
                 )
                 for q in (0.5, 0.9)
@@ -112,8 +110,8 @@ _BACKLOG: Final = Row(
             description="Share of the requests decoded later than predicted.",
             queries=(
                 Query(
-                    expr=f"{rate(of('mt_prediction_error_seconds_count', _LATE))} "
-                    f"/ {rate(of('mt_prediction_error_seconds_count'))}",
+                    expr=f"{rate(of('dragoman_prediction_error_seconds_count', _LATE))} "
+                    f"/ {rate(of('dragoman_prediction_error_seconds_count'))}",
                     legend="late",
                 ),
             ),
@@ -130,8 +128,8 @@ _OFFERED: Final = Row(
             title="Calls offered and answered",
             description="Per second. The difference was rejected, failed or cancelled.",
             queries=(
-                Query(expr=rate(of("mt_requests_total")), legend="offered"),
-                Query(expr=rate(of("mt_requests_total", _ANSWERED)), legend="answered"),
+                Query(expr=rate(of("dragoman_requests_total")), legend="offered"),
+                Query(expr=rate(of("dragoman_requests_total", _ANSWERED)), legend="answered"),
             ),
             unit="reqps",
         ),
@@ -141,18 +139,18 @@ _OFFERED: Final = Row(
             "long as answered ones.",
             queries=(
                 Query(
-                    expr=f"{rate(of('mt_source_tokens_total'))} * {rate(of('mt_requests_total'))} "
-                    f"/ {rate(of('mt_requests_total', _ANSWERED))}",
+                    expr=f"{rate(of('dragoman_source_tokens_total'))} * {rate(of('dragoman_requests_total'))} "
+                    f"/ {rate(of('dragoman_requests_total', _ANSWERED))}",
                     legend="offered",
                 ),
-                Query(expr=rate(of("mt_source_tokens_total")), legend="answered"),
+                Query(expr=rate(of("dragoman_source_tokens_total")), legend="answered"),
             ),
         ),
         TimeSeries(
             title="Source tokens against the best of the day",
             description="Five-minute rates of all replicas together.",
             queries=(
-                Query(expr=of_job("job:mt_source_tokens:rate5m"), legend="{{job}}"),
+                Query(expr=of_job("job:dragoman_source_tokens:rate5m"), legend="{{job}}"),
                 Query(expr=_PEAK, legend="{{job}}, best of the last day"),
             ),
         ),
@@ -176,7 +174,7 @@ _PROCESS: Final = Row(
         TimeSeries(
             title="Source tokens per CPU second",
             description="Throughput of a core; more where batches are fuller.",
-            queries=(Query(expr=f"{rate(of('mt_source_tokens_total'))} / ({cpu_cores()})", legend="tokens"),),
+            queries=(Query(expr=f"{rate(of('dragoman_source_tokens_total'))} / ({cpu_cores()})", legend="tokens"),),
         ),
         TimeSeries(
             title="Memory",
@@ -185,7 +183,7 @@ _PROCESS: Final = Row(
             queries=(
                 Query(expr=memory("instance"), legend="{{instance}}"),
                 Query(
-                    expr=of_model("mt_decoding_process_resident_memory_bytes"),
+                    expr=of_model("dragoman_decoding_process_resident_memory_bytes"),
                     legend="{{model}}/{{version}}, engine {{engine}}, on {{instance}}",
                 ),
             ),
@@ -216,7 +214,7 @@ _PROCESS: Final = Row(
         TimeSeries(
             title="Spans of traces",
             description="Per second, by whether the collector accepted them; empty without tracing.",
-            queries=(Query(expr=rate(of("mt_trace_spans_total"), "outcome"), legend="{{outcome}}"),),
+            queries=(Query(expr=rate(of("dragoman_trace_spans_total"), "outcome"), legend="{{outcome}}"),),
         ),
     ),
 )
@@ -228,34 +226,34 @@ _GPU: Final = Row(
             title="Memory of a GPU",
             description="Taken by whatever process, and all there is; empty without GPUs.",
             queries=(
-                Query(expr=of("mt_gpu_memory_used_bytes"), legend=f"taken, {_OF_GPU}"),
-                Query(expr=of("mt_gpu_memory_bytes"), legend=f"all, {_OF_GPU}"),
+                Query(expr=of("dragoman_gpu_memory_used_bytes"), legend=f"taken, {_OF_GPU}"),
+                Query(expr=of("dragoman_gpu_memory_bytes"), legend=f"all, {_OF_GPU}"),
             ),
             unit="bytes",
         ),
         TimeSeries(
             title="Busy share of a GPU",
             description="Of the last moments in which it ran anything; it says nothing of how well it was filled.",
-            queries=(Query(expr=of("mt_gpu_busy_share"), legend=_OF_GPU),),
+            queries=(Query(expr=of("dragoman_gpu_busy_share"), legend=_OF_GPU),),
             unit="percentunit",
             most=1.0,
         ),
         TimeSeries(
             title="Clock of a GPU",
             description="Of its multiprocessors; it falls with heat and with limits of power.",
-            queries=(Query(expr=of("mt_gpu_clock_hertz"), legend=_OF_GPU),),
+            queries=(Query(expr=of("dragoman_gpu_clock_hertz"), legend=_OF_GPU),),
             unit="hertz",
         ),
         TimeSeries(
             title="Power of a GPU",
             description="What it takes.",
-            queries=(Query(expr=of("mt_gpu_power_watts"), legend=_OF_GPU),),
+            queries=(Query(expr=of("dragoman_gpu_power_watts"), legend=_OF_GPU),),
             unit="watt",
         ),
         TimeSeries(
             title="Copies of decoding",
             description="Between the host and GPUs; keys and values stay there, so it is little.",
-            queries=(Query(expr=rate(of("mt_device_copy_bytes_total"), "direction"), legend="{{direction}}"),),
+            queries=(Query(expr=rate(of("dragoman_device_copy_bytes_total"), "direction"), legend="{{direction}}"),),
             unit="Bps",
         ),
     ),

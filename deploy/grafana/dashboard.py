@@ -121,7 +121,7 @@ def _choice(name: str, label: str, query: str) -> Json:
 
 
 _CHOICES: Final = (
-    _choice("job", "Job", "label_values(mt_build_info, job)"),
-    _choice("instance", "Replica", 'label_values(mt_build_info{job=~"$job"}, instance)'),
-    _choice("model", "Model", 'label_values(mt_model_state{job=~"$job", instance=~"$instance"}, model)'),
+    _choice("job", "Job", "label_values(dragoman_build_info, job)"),
+    _choice("instance", "Replica", 'label_values(dragoman_build_info{job=~"$job"}, instance)'),
+    _choice("model", "Model", 'label_values(dragoman_model_state{job=~"$job", instance=~"$instance"}, model)'),
 )

@@ -11,11 +11,11 @@ _STATES: Final = {1: ("loading", BLUE), 2: ("ready", GREEN), 3: ("draining", ORA
 
 
 def _in_state(state: str) -> str:
-    return of_model("mt_model_state", f'state="{state}"')
+    return of_model("dragoman_model_state", f'state="{state}"')
 
 
 _STATE: Final = " or ".join(f"{value} * ({_in_state(name)} == 1)" for value, (name, _) in _STATES.items())
-_LOADS: Final = "mt_model_load_duration_seconds"
+_LOADS: Final = "dragoman_model_load_duration_seconds"
 
 _THERE: Final = Row(
     title="Loaded versions",
@@ -34,14 +34,14 @@ _THERE: Final = Row(
         Table(
             title="Loaded models",
             description="With their precision and device.",
-            queries=(Query(expr=of_model("mt_model_info")),),
+            queries=(Query(expr=of_model("dragoman_model_info")),),
             columns=("instance", "model", "version", "precision", "device"),
             width=10,
         ),
         Table(
             title="Builds",
             description="Versions of the service and of ONNX Runtime.",
-            queries=(Query(expr=of("mt_build_info")),),
+            queries=(Query(expr=of("dragoman_build_info")),),
             columns=("instance", "version", "onnxruntime"),
             width=6,
         ),
@@ -94,20 +94,21 @@ _CHANGES: Final = Row(
             description="Since the start of each replica: how often requests that name a model alone went to another "
             "version from then on, and how often a version could not be loaded.",
             queries=(
-                Query(expr=total(of_model("mt_model_swaps_total"), "model"), legend="swaps of {{model}}"),
+                Query(expr=total(of_model("dragoman_model_swaps_total"), "model"), legend="swaps of {{model}}"),
                 Query(
-                    expr=total(of_model("mt_model_load_failures_total"), "model"), legend="failed loads of {{model}}"
+                    expr=total(of_model("dragoman_model_load_failures_total"), "model"),
+                    legend="failed loads of {{model}}",
                 ),
             ),
         ),
         bytes_of_versions(
             "Weights",
-            "mt_model_weights_bytes",
+            "dragoman_model_weights_bytes",
             description="Size of the graph and weight files of each loaded version.",
         ),
         bytes_of_versions(
             "Cache",
-            "mt_kv_cache_bytes",
+            "dragoman_kv_cache_bytes",
             description="Keys and values kept for each version, room for more segments included.",
         ),
     ),
@@ -121,7 +122,7 @@ _FILES: Final = Row(
             description="Time until the first certificate of each file expires; empty without TLS.",
             queries=(
                 Query(
-                    expr=f"{of('mt_certificate_expiry_timestamp_seconds')} - time()",
+                    expr=f"{of('dragoman_certificate_expiry_timestamp_seconds')} - time()",
                     legend="{{certificate}} on {{instance}}",
                 ),
             ),
@@ -132,8 +133,8 @@ _FILES: Final = Row(
             title="Invalid changes",
             description="Since the start of each replica; the previous files stay in use.",
             queries=(
-                Query(expr=of("mt_certificate_reload_failures_total"), legend="certificates on {{instance}}"),
-                Query(expr=of("mt_callers_reload_failures_total"), legend="callers on {{instance}}"),
+                Query(expr=of("dragoman_certificate_reload_failures_total"), legend="certificates on {{instance}}"),
+                Query(expr=of("dragoman_callers_reload_failures_total"), legend="callers on {{instance}}"),
             ),
         ),
     ),

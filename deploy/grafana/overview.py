@@ -7,10 +7,10 @@ from deploy.grafana.panels import ORANGE, RED, Heatmap, Query, Stat, TimeSeries
 from deploy.grafana.queries import INTERVAL, cpu_cores, increase, of, of_job, quantile, rate, total
 
 _STAGES: Final = {
-    "text": "mt_text_duration_seconds",
-    "queue": "mt_queue_wait_seconds",
-    "encode": "mt_encode_duration_seconds",
-    "decode": "mt_decode_duration_seconds",
+    "text": "dragoman_text_duration_seconds",
+    "queue": "dragoman_queue_wait_seconds",
+    "encode": "dragoman_encode_duration_seconds",
+    "decode": "dragoman_decode_duration_seconds",
 }
 _TRANSLATE: Final = 'method="Translate"'
 _FAILED_SHARES: Final = ((0.005, ORANGE), (0.072, RED))
@@ -23,33 +23,33 @@ _NOW: Final = Row(
         Stat(
             title="Replicas ready",
             description="Ready replicas among those selected. Red: none.",
-            queries=(Query(expr=f"{total(of('mt_ready'))} or vector(0)"),),
+            queries=(Query(expr=f"{total(of('dragoman_ready'))} or vector(0)"),),
         ),
         Stat(
             title="Calls",
             description="Per second, whatever their status; each request of a stream counts.",
-            queries=(Query(expr=rate(of("mt_requests_total"))),),
+            queries=(Query(expr=rate(of("dragoman_requests_total"))),),
             unit="reqps",
         ),
         Stat(
             title="Failed calls",
             description="Share of the last 5 minutes that failed through a fault of the service or overload. "
             "The objective is 0.5 %; from 7.2 % on the fast burn alert fires.",
-            queries=(Query(expr=f"max({of_job('job:mt_request_failures:ratio_rate5m')})"),),
+            queries=(Query(expr=f"max({of_job('job:dragoman_request_failures:ratio_rate5m')})"),),
             unit="percentunit",
             thresholds=_FAILED_SHARES,
         ),
         Stat(
             title="Translate, 95th percentile",
             description="Time from the first byte of a call to its status. Objective: 99 % take at most 2.5 s.",
-            queries=(Query(expr=quantile(0.95, "mt_request_duration_seconds", labels=_TRANSLATE)),),
+            queries=(Query(expr=quantile(0.95, "dragoman_request_duration_seconds", labels=_TRANSLATE)),),
             unit="s",
             thresholds=((1.0, ORANGE), (2.5, RED)),
         ),
         Stat(
             title="Waiting work",
             description="Time that the waiting work takes at the speed of the last two minutes.",
-            queries=(Query(expr=f"max({of_job('job:mt_backlog_seconds:ratio_rate2m')})"),),
+            queries=(Query(expr=f"max({of_job('job:dragoman_backlog_seconds:ratio_rate2m')})"),),
             unit="s",
             thresholds=((5.0, ORANGE), (30.0, RED)),
         ),
@@ -68,22 +68,22 @@ _TRAFFIC: Final = Row(
         TimeSeries(
             title="Calls by method",
             description="Per second. A stream is counted request by request.",
-            queries=(Query(expr=rate(of("mt_requests_total"), "method"), legend="{{method}}"),),
+            queries=(Query(expr=rate(of("dragoman_requests_total"), "method"), legend="{{method}}"),),
             unit="reqps",
             is_stacked=True,
         ),
         TimeSeries(
             title="Calls by replica",
             description="Per second. Lines far apart: load balancer or long-lived connections distribute calls badly.",
-            queries=(Query(expr=rate(of("mt_requests_total"), "instance"), legend="{{instance}}"),),
+            queries=(Query(expr=rate(of("dragoman_requests_total"), "instance"), legend="{{instance}}"),),
             unit="reqps",
         ),
         TimeSeries(
             title="Calls and streams in flight",
             description="RPCs being answered, and open calls of TranslateStream.",
             queries=(
-                Query(expr=total(of("mt_requests_in_flight"), "method"), legend="{{method}}"),
-                Query(expr=total(of("mt_open_streams")), legend="open streams"),
+                Query(expr=total(of("dragoman_requests_in_flight"), "method"), legend="{{method}}"),
+                Query(expr=total(of("dragoman_open_streams")), legend="open streams"),
             ),
         ),
     ),
@@ -95,7 +95,7 @@ _ERRORS: Final = Row(
         TimeSeries(
             title="Calls by status",
             description="Per second. CANCELLED, INVALID_ARGUMENT, NOT_FOUND and UNAUTHENTICATED are caused by callers.",
-            queries=(Query(expr=rate(of("mt_requests_total"), "status"), legend="{{status}}"),),
+            queries=(Query(expr=rate(of("dragoman_requests_total"), "status"), legend="{{status}}"),),
             unit="reqps",
             is_stacked=True,
         ),
@@ -104,8 +104,8 @@ _ERRORS: Final = Row(
             description="Through a fault of the service or overload; calls above a caller's own limit are not counted. "
             "Dashed: the objective, and the share at which the fast burn alert fires.",
             queries=(
-                Query(expr=of_job("job:mt_request_failures:ratio_rate5m"), legend="{{job}}, 5 minutes"),
-                Query(expr=of_job("job:mt_request_failures:ratio_rate1h"), legend="{{job}}, an hour"),
+                Query(expr=of_job("job:dragoman_request_failures:ratio_rate5m"), legend="{{job}}, 5 minutes"),
+                Query(expr=of_job("job:dragoman_request_failures:ratio_rate1h"), legend="{{job}}, an hour"),
             ),
             unit="percentunit",
             thresholds=_FAILED_SHARES,
@@ -114,26 +114,26 @@ _ERRORS: Final = Row(
             title="Rejected before the queue",
             description="Requests per second by reason: `overloaded` the queue is full, `deadline` the answer would be "
             "too late, the others are the reason in the reply.",
-            queries=(Query(expr=rate(of("mt_rejected_requests_total"), "reason"), legend="{{reason}}"),),
+            queries=(Query(expr=rate(of("dragoman_rejected_requests_total"), "reason"), legend="{{reason}}"),),
             unit="reqps",
             is_stacked=True,
         ),
         TimeSeries(
             title="Segments that missed their deadline",
             description="Per second by stage. Those of `admission` were rejected at once; the others were wasted work.",
-            queries=(Query(expr=rate(of("mt_deadline_misses_total"), "stage"), legend="{{stage}}"),),
+            queries=(Query(expr=rate(of("dragoman_deadline_misses_total"), "stage"), legend="{{stage}}"),),
             width=6,
         ),
         TimeSeries(
             title="Segments cancelled by callers",
             description="Per second, by stage.",
-            queries=(Query(expr=rate(of("mt_cancelled_segments_total"), "stage"), legend="{{stage}}"),),
+            queries=(Query(expr=rate(of("dragoman_cancelled_segments_total"), "stage"), legend="{{stage}}"),),
             width=6,
         ),
         TimeSeries(
             title="Warnings in replies",
             description="By kind, per interval of the panel.",
-            queries=(Query(expr=increase(of("mt_translation_warnings_total"), "kind"), legend="{{kind}}"),),
+            queries=(Query(expr=increase(of("dragoman_translation_warnings_total"), "kind"), legend="{{kind}}"),),
             width=6,
         ),
         TimeSeries(
@@ -141,7 +141,7 @@ _ERRORS: Final = Row(
             description="Per interval of the panel. Each had ended by itself: killed for memory, or crashed. The "
             "segments in its batches failed with INTERNAL.",
             queries=(
-                Query(expr=increase(of("mt_decoding_process_restarts_total"), "instance"), legend="{{instance}}"),
+                Query(expr=increase(of("dragoman_decoding_process_restarts_total"), "instance"), legend="{{instance}}"),
             ),
             width=6,
         ),
@@ -156,7 +156,7 @@ _LATENCY: Final = Row(
             description="Time from first byte to status; points link to traces. Dashed: the objective.",
             queries=tuple(
                 Query(
-                    expr=quantile(q, "mt_request_duration_seconds", labels=_TRANSLATE),
+                    expr=quantile(q, "dragoman_request_duration_seconds", labels=_TRANSLATE),
                     legend=f"{q:.0%} of calls within",
                     has_exemplars=True,
                 )
@@ -186,7 +186,7 @@ _LATENCY: Final = Row(
             description="Calls per second by duration.",
             queries=(
                 Query(
-                    expr=rate(of("mt_request_duration_seconds_bucket", _TRANSLATE), "le"),
+                    expr=rate(of("dragoman_request_duration_seconds_bucket", _TRANSLATE), "le"),
                     legend="{{le}}",
                     has_exemplars=True,
                 ),
@@ -199,7 +199,7 @@ _LATENCY: Final = Row(
             description="Time from the start of a document until its first sentence is finished.",
             queries=tuple(
                 Query(
-                    expr=quantile(q, "mt_first_sentence_seconds"),
+                    expr=quantile(q, "dragoman_first_sentence_seconds"),
                     legend=f"{q:.0%} of documents within",
                     has_exemplars=True,
                 )
@@ -218,7 +218,9 @@ _SATURATION: Final = Row(
             description="Of segments, until they joined a batch. Dashed: the alert's threshold (interactive).",
             queries=(
                 Query(
-                    expr=quantile(0.9, "mt_queue_wait_seconds", "priority"), legend="{{priority}}", has_exemplars=True
+                    expr=quantile(0.9, "dragoman_queue_wait_seconds", "priority"),
+                    legend="{{priority}}",
+                    has_exemplars=True,
                 ),
             ),
             unit="s",
@@ -227,7 +229,7 @@ _SATURATION: Final = Row(
         TimeSeries(
             title="Waiting work",
             description="Seconds that it takes at the speed of the last two minutes. Dashed: the alert's threshold.",
-            queries=(Query(expr=of_job("job:mt_backlog_seconds:ratio_rate2m"), legend="{{job}}"),),
+            queries=(Query(expr=of_job("job:dragoman_backlog_seconds:ratio_rate2m"), legend="{{job}}"),),
             unit="s",
             thresholds=((30.0, RED),),
         ),

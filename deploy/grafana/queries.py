@@ -41,14 +41,15 @@ def increase(series: str, *by: str) -> str:
 def cpu_cores(*by: str) -> str:
     """Add up the cores that servers use: their own processes and those that decode for them."""
     return _with_decoding(
-        rate(of("process_cpu_seconds_total"), *by), rate(of("mt_decoding_process_cpu_seconds_total"), *by)
+        rate(of("process_cpu_seconds_total"), *by), rate(of("dragoman_decoding_process_cpu_seconds_total"), *by)
     )
 
 
 def memory(*by: str) -> str:
     """Add up the resident memory of servers: their own processes and those that decode for them."""
     return _with_decoding(
-        total(of("process_resident_memory_bytes"), *by), total(of("mt_decoding_process_resident_memory_bytes"), *by)
+        total(of("process_resident_memory_bytes"), *by),
+        total(of("dragoman_decoding_process_resident_memory_bytes"), *by),
     )
 
 

@@ -10,12 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from dragoman_service.config import CONFIG_VARIABLE, ENVIRONMENT_PREFIX, Settings, load_settings
+from dragoman_service.errors import ConfigError
+from dragoman_service.grpc_api.server import SERVICE_NAMES
+from dragoman_service.observability.metrics import Metrics
 from prometheus_client import CollectorRegistry
-
-from service.api.server import SERVICE_NAMES
-from service.config import CONFIG_VARIABLE, ENVIRONMENT_PREFIX, Settings, load_settings
-from service.errors import ConfigError
-from service.telemetry.metrics import Metrics
 
 Object = Mapping[str, Any]
 
@@ -29,7 +28,7 @@ SECRETS: Final = frozenset({"dragoman-callers", "dragoman-tls", "dragoman-tracin
 _PROBES: Final = ("startupProbe", "readinessProbe", "livenessProbe")
 _METRIC: Final = re.compile(r"\b(?:mt|process|python|container|node)_\w+")
 _NAMESPACE: Final = re.compile(r'namespace="([^"]*)"')
-_FIELD_OF_WAITING: Final = "mt_queue_"
+_FIELD_OF_WAITING: Final = "dragoman_queue_"
 
 
 def faults(objects: Sequence[Object]) -> list[str]:

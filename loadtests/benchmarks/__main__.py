@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import grpc
 from dragoman.errors import DragomanError as CallError
+from dragoman_export.errors import ExportError
+from dragoman_service.errors import DragomanError
 
-from export.errors import ExportError
 from loadtests.generator.server import ServerError
-from service.errors import DragomanError
 
 _MODULES: Final = {
     "bench": ("bench", "table"),

@@ -11,7 +11,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final, TypeVar
 
-from loadtests.report.machine import num_cores
+from dragoman_service.text.tokenizer import open_tokenizer
+
 from loadtests.benchmarks import work
 from loadtests.benchmarks.models import prepare_model
 from loadtests.benchmarks.report import BENCH_NAME, bench_table, pair_lines, write_bench
@@ -28,8 +29,8 @@ from loadtests.benchmarks.systems import (
     add_gpu,
 )
 from loadtests.generator.records import percentile
+from loadtests.report.machine import num_cores
 from loadtests.report.report import circumstances
-from service.text.tokenizer import open_tokenizer
 
 SystemName = tuple[Peer, Precision]
 Pairing = tuple[SystemName, SystemName]

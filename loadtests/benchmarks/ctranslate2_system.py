@@ -9,7 +9,7 @@ import ctranslate2
 from loadtests.benchmarks.systems import ModelFiles, Output, SearchOptions, SystemSettings, TokenIds
 
 if TYPE_CHECKING:  # needs PyTorch, which a server over CTranslate2 does without
-    from export.graph.network import Network
+    from dragoman_export.onnx_export.network import Network
 
 _LAYER_NORM_EPSILON: Final = 1e-5
 

@@ -5,11 +5,12 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import islice
 
+from dragoman_service.datatypes import SearchConfig, Segment
+from dragoman_service.decoding.running_batch import RunningBatch
+from dragoman_service.runtimes.native.step_model import open_step_model
+from dragoman_service.runtimes.settings import RuntimeSettings
+
 from loadtests.benchmarks.systems import ModelFiles, Output, SearchOptions, SystemSettings, TokenIds
-from service.datatypes import SearchConfig, Segment
-from service.decoding.running_batch import RunningBatch
-from service.runtime.native import open_step_model
-from service.runtime.settings import RuntimeSettings
 
 
 class System:

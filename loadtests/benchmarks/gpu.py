@@ -15,11 +15,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from loadtests.generator.flags import parsed_by, within
+from dragoman_service.runtimes.onnx.session import cuda_fault
+
 from loadtests.benchmarks.systems import GPU_PRECISIONS, Device
 from loadtests.benchmarks.work import some_of
+from loadtests.generator.flags import parsed_by, within
 from loadtests.report.report import circumstances, markdown, rounded, write_json
-from service.runtime.session import cuda_fault
 
 RESULTS_NAME: Final = "results.json"
 REPORT_NAME: Final = "report.md"
@@ -135,7 +136,7 @@ def stages(device: Device, *, mode: str, output: Path, data: Path | None) -> lis
     soak = [f"--model-dir={served}", f"--duration={soak_s}", f"--output={output / 'soak'}"]
     return [
         Stage("prepare", tuple(prepare), 240),
-        Stage("tests", ("-m pytest -m gpu -q -rs tests/parity tests/unit/runtime",), 120),
+        Stage("tests", ("-m pytest -m gpu -q -rs tests/parity tests/unit/runtimes",), 120),
         Stage("parity", (peers("parity", files("shipped"), f"--sentences={sentences}", *sets),), 120),
         Stage("floor", (peers("floor", files(model), f"--batch-sizes={batches}"),), 120),
         Stage("kernels", (shlex.join(["-m", "loadtests", "peers", "kernels", f"--gpu={device}"]),), 60),

@@ -18,23 +18,23 @@ from typing import Any, Final, Literal
 from dragoman.v1 import translation_pb2 as pb
 from tqdm import tqdm
 
-from loadtests.scenarios.capacity import DEFAULT_SLO, PLANS, Run, SearchPlan, System, find_capacities, run
-from loadtests.generator.flags import flags_of, parsed_by, within
-from loadtests.report.machine import num_cores
-from loadtests.generator.runner import Generator
 from loadtests.benchmarks import report
 from loadtests.benchmarks.bench import alternating
 from loadtests.benchmarks.models import MODELS, prepare_model
 from loadtests.benchmarks.serve import PRECISIONS, BatchingSettings
 from loadtests.benchmarks.systems import Device, ModelFiles, Peer, add_gpu
 from loadtests.benchmarks.work import add_files, bleu, share_of_equal, some_of, workload
-from loadtests.generator.records import Summary
-from loadtests.report.report import circumstances
-from loadtests.generator.metrics import process_tree
-from loadtests.generator.slo import GRAMMAR, parse_slo
-from loadtests.generator.server import SERVE, ServerProcess, Target
 from loadtests.generator.calls import Method
+from loadtests.generator.flags import flags_of, parsed_by, within
+from loadtests.generator.metrics import process_tree
+from loadtests.generator.records import Summary
+from loadtests.generator.runner import Generator
+from loadtests.generator.server import SERVE, ServerProcess, Target
+from loadtests.generator.slo import GRAMMAR, parse_slo
 from loadtests.generator.workload import Workload
+from loadtests.report.machine import num_cores
+from loadtests.report.report import circumstances
+from loadtests.scenarios.capacity import DEFAULT_SLO, PLANS, Run, SearchPlan, System, find_capacities, run
 
 Side = Literal["ours", "theirs"]
 _DESCRIPTION: Final = f"""\

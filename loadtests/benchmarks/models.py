@@ -11,20 +11,20 @@ from pathlib import Path
 from typing import Final
 
 import torch
+from dragoman_export.bundle_writer import BundleDescription, exporter_version, write_bundle
+from dragoman_export.data.vocabulary import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Vocabulary
+from dragoman_export.importers.bundle import read_network
+from dragoman_export.model.config import PRESETS
+from dragoman_export.model.transformer import Transformer
+from dragoman_export.onnx_export.calibration import calibrate
+from dragoman_export.onnx_export.network import Network
+from dragoman_service.bundle.architecture import Limits
+from dragoman_service.bundle.files import open_bundle
+from dragoman_service.bundle.manifest import Provenance
 from sentencepiece import sentencepiece_model_pb2
 from torch import Tensor, nn
 
-from export.bundle import BundleDescription, exporter_version, write_bundle
-from export.corpus.vocabulary import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Vocabulary
-from export.graph.calibration import calibrate
-from export.graph.network import Network
-from export.importers.bundle import read_network
-from export.model.config import PRESETS
-from export.model.transformer import Transformer
 from loadtests.benchmarks.systems import Device, ModelFiles
-from service.bundle.architecture import Limits
-from service.bundle.files import open_bundle
-from service.bundle.manifest import Provenance
 
 MODELS: Final = ("base", "shipped")
 """Transformer-base with random weights, and the model that ships."""

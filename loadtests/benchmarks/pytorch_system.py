@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from dragoman_export.model.transformer import DecoderCache, Transformer
+from dragoman_export.onnx_export.network import Network
+from dragoman_service.decoding.scoring import score
 from torch import Tensor
 
-from export.graph.network import Network
-from export.model.transformer import DecoderCache, Transformer
 from loadtests.benchmarks.models import network_of
 from loadtests.benchmarks.systems import ModelFiles, Output, SearchOptions, SystemSettings, TokenIds
-from service.decoding.scoring import score
 
 
 class System:

@@ -20,9 +20,24 @@ from typing import Any, Final
 import grpc
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
+from dragoman_service.bundle.files import Bundle
+from dragoman_service.datatypes import Hypothesis, SegmentResult, StageTimings, TranslationResult
+from dragoman_service.errors import (
+    DragomanError,
+    EngineError,
+    ModelNotFoundError,
+    OverloadedError,
+    UnsupportedFieldError,
+)
+from dragoman_service.grpc_api import conversion
+from dragoman_service.middleware import error_mapping
+from dragoman_service.request import TranslationOptions, TranslationRequest
+from dragoman_service.text.pipeline import TextPipeline
+from dragoman_service.text.planning import EXTRA_TARGET_TOKENS
+from dragoman_service.text.tokenizer import open_tokenizer
+from dragoman_service.translation.options import TranslationDefaults, TranslationLimits, check_request, fit_to_model
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from loadtests.generator.flags import parsed_by
 from loadtests.benchmarks import systems
 from loadtests.benchmarks.systems import (
     GPU_PRECISIONS,
@@ -35,15 +50,7 @@ from loadtests.benchmarks.systems import (
     TokenIds,
     add_gpu,
 )
-from service.api import messages, status
-from service.bundle.files import Bundle
-from service.datatypes import Hypothesis, SegmentResult, StageTimings, TranslationResult
-from service.errors import DragomanError, EngineError, ModelNotFoundError, OverloadedError, UnsupportedFieldError
-from service.requests import TranslationOptions, TranslationRequest
-from service.text.pipeline import TextPipeline
-from service.text.planning import EXTRA_TARGET_TOKENS
-from service.text.tokenizer import open_tokenizer
-from service.translate.options import TranslationDefaults, TranslationLimits, check_request, fit_to_model
+from loadtests.generator.flags import parsed_by
 
 PRECISIONS: Final[dict[Peer, Precision]] = {"ctranslate2": "int8", "transformers": "fp32"}
 """What can be served so, at the precision at which it is quickest: Transformers has no int8 on CPUs."""
@@ -203,11 +210,11 @@ class _Servicer(pb_grpc.TranslationServiceServicer):
     async def Translate(self, request: pb.TranslateRequest, context: Any) -> pb.TranslateResponse:  # noqa: N802
         """Translate all texts of the request; errors are told as the service does."""
         try:
-            result = await self._translated(messages.from_translate_request(request))
+            result = await self._translated(conversion.from_translate_request(request))
         except DragomanError as error:
-            answer = status.answer(error)
+            answer = error_mapping.answer(error)
             await context.abort(answer.code, answer.message, answer.trailing_metadata)
-        return messages.to_translate_response(result, request_id=request.request_id)
+        return conversion.to_translate_response(result, request_id=request.request_id)
 
     async def _translated(self, request: TranslationRequest) -> TranslationResult:
         began_s = time.monotonic()
@@ -306,7 +313,7 @@ def _run(arguments: argparse.Namespace) -> int:
     for _ in range(1 + settings.num_streams):  # full batches, so that the first callers wait for no memory
         system.translate([_WARM_UP_SOURCE] * settings.batch_size, _WARM_UP, batch_size=settings.batch_size)
 
-    def say(event: str, **facts: object) -> None:  # as `python -m service serve` does
+    def say(event: str, **facts: object) -> None:  # as `python -m dragoman_service serve` does
         print(json.dumps({"event": event, **facts}), file=sys.stderr, flush=True)
 
     async def serve() -> None:

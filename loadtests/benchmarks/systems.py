@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, Protocol
 
-from service.bundle.files import Bundle, open_bundle
+from dragoman_service.bundle.files import Bundle, open_bundle
 
 TokenIds = tuple[int, ...]
 Peer = Literal["dragoman", "ctranslate2", "transformers", "pytorch"]

@@ -10,20 +10,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal, TypeVar
 
+from dragoman_export.data.reader import ParallelFiles, read_corpus
+from dragoman_export.data.vocabulary import EOS_ID
+from dragoman_service.bundle.files import Bundle
+from dragoman_service.datatypes import Span
+from dragoman_service.text.planning import EXTRA_TARGET_TOKENS
+from dragoman_service.text.segmentation import iterate_sentences
+from dragoman_service.text.tokenizer import open_tokenizer
 from sacrebleu.metrics.bleu import BLEU
 
-from export.corpus.reader import ParallelFiles, read_corpus
-from export.corpus.vocabulary import EOS_ID
-from loadtests.generator.flags import parsed_by
 from loadtests.benchmarks.models import BASE_VOCABULARY_SIZE, FIRST_ORDINARY_ID, MODELS, SPECIAL_IDS, made_up_word
 from loadtests.benchmarks.systems import SearchOptions, TokenIds, Work
+from loadtests.generator.flags import parsed_by
 from loadtests.generator.texts import BUILT_IN, DATA_VARIABLE, Profile
 from loadtests.generator.workload import Workload
-from service.bundle.files import Bundle
-from service.datatypes import Span
-from service.text.planning import EXTRA_TARGET_TOKENS
-from service.text.segmentation import iterate_sentences
-from service.text.tokenizer import open_tokenizer
 
 Mode = Literal["short", "full"]
 Kind = Literal["speed", "growth", "agreement"]

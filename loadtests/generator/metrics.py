@@ -14,13 +14,18 @@ import psutil
 CPU_SECONDS: Final = "process_cpu_seconds_total"
 RESIDENT_BYTES: Final = "process_resident_memory_bytes"
 _OF_WORKERS: Final = {  # the same metrics of the child processes
-    CPU_SECONDS: "mt_decoding_process_cpu_seconds_total",
-    RESIDENT_BYTES: "mt_decoding_process_resident_memory_bytes",
+    CPU_SECONDS: "dragoman_decoding_process_cpu_seconds_total",
+    RESIDENT_BYTES: "dragoman_decoding_process_resident_memory_bytes",
 }
 
-CALLS: Final = ("mt_requests_in_flight", "mt_open_streams")  # gauges of calls
-SEGMENTS: Final = ("mt_queue_segments", "mt_queue_tokens", "mt_queue_work_tokens", "mt_batch_live_")  # of segments
-_INFO: Final = ("mt_build_info{", "mt_model_info{")
+CALLS: Final = ("dragoman_requests_in_flight", "dragoman_open_streams")  # gauges of calls
+SEGMENTS: Final = (
+    "dragoman_queue_segments",
+    "dragoman_queue_tokens",
+    "dragoman_queue_work_tokens",
+    "dragoman_batch_live_",
+)  # of segments
+_INFO: Final = ("dragoman_build_info{", "dragoman_model_info{")
 
 _INTERVAL_S: Final = 1.0
 _TIMEOUT_S: Final = 5.0

@@ -38,13 +38,13 @@ class Series(NamedTuple):
 
 _TIME: Final = "seconds"
 _SERVER: Final = {  # unit, metric, and the metric or time that divides its growth; None: the value itself
-    "queue": ("queued segments", "mt_queue_segments", None),
-    "batch segments": ("segments in the batches", "mt_batch_live_segments", None),
-    "batch rows": ("beams in the batches", "mt_batch_live_rows", None),
-    "segments of a step": ("segments, mean", "mt_batch_segments_sum", "mt_batch_segments_count"),
-    "target tokens": ("tokens/s", "mt_target_tokens_total", _TIME),
-    "source tokens": ("tokens/s", "mt_source_tokens_total", _TIME),
-    "decoder steps": ("steps/s", "mt_decoder_steps_total", _TIME),
+    "queue": ("queued segments", "dragoman_queue_segments", None),
+    "batch segments": ("segments in the batches", "dragoman_batch_live_segments", None),
+    "batch rows": ("beams in the batches", "dragoman_batch_live_rows", None),
+    "segments of a step": ("segments, mean", "dragoman_batch_segments_sum", "dragoman_batch_segments_count"),
+    "target tokens": ("tokens/s", "dragoman_target_tokens_total", _TIME),
+    "source tokens": ("tokens/s", "dragoman_source_tokens_total", _TIME),
+    "decoder steps": ("steps/s", "dragoman_decoder_steps_total", _TIME),
     "processor": ("cores", CPU_SECONDS, _TIME),
     "memory": ("MiB", RESIDENT_BYTES, None),
 }

@@ -69,9 +69,7 @@ def cancel_calls(tested: ServerProcess, options: argparse.Namespace) -> Observat
     texts = Texts(SENTENCES, origin="built-in sentences")
     warm_up = Plan(texts=texts, models=models, prefix="w", seed=options.seed + 1, traffic=traffic)
     plan = Plan(texts=texts, models=models, prefix="c", seed=options.seed, traffic=traffic)
-    pool = CallerPool(
-        address=tested.target, num_callers=options.callers, record=accounting.record, look_each_s=0.25
-    )
+    pool = CallerPool(address=tested.target, num_callers=options.callers, record=accounting.record, look_each_s=0.25)
     pool.run(itertools.islice(warm_up, options.warm_up or num_warm_up))
     began_s = time.monotonic()
     pool.run(

@@ -16,7 +16,9 @@ _MAX_PIECE_CHARACTERS: Final = 32  # upper bound for a piece of a vocabulary
 _MAX_WARNING_CHARACTERS: Final = 1000
 _ROUNDING: Final = 1e-4
 _SURE_WORD: Final = "man"  # a text with this word must be translated
-_MAY_BE_PROTECTED: Final = re.compile(r"[<{%$`@/\\]|www\.|mailto:")  # protected text contains one of these and is copied
+_MAY_BE_PROTECTED: Final = re.compile(
+    r"[<{%$`@/\\]|www\.|mailto:"
+)  # protected text contains one of these and is copied
 
 
 def translate_faults(

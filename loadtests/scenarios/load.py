@@ -209,7 +209,9 @@ def compare(before: _Figures, now: _Figures, max_regression: float) -> tuple[lis
         was = before.get(name)
         then, here = ("none" if one is None else f"{one:.4g}" for one in (was, value))
         change = value / was - 1 if was and value is not None else None
-        rows.append([f"{name} *" if name in _COMPARED else name, then, here, "" if change is None else f"{change:+.1%}"])
+        rows.append(
+            [f"{name} *" if name in _COMPARED else name, then, here, "" if change is None else f"{change:+.1%}"]
+        )
         regression = _COMPARED.get(name, 0) * (change or 0.0)
         if name in _COMPARED and was is not None and value is None:
             sentences.append(f"{name} was {then} in the baseline and is unknown now")

@@ -16,7 +16,7 @@ _Seen = TypeVar("_Seen")
 _LOG_EVERY_FAILURE: Final = {"DRAGOMAN_LOGS__MAX_FAILURES_PER_S": "1000000"}
 _ERRORS: Final = frozenset({"error", "critical"})
 _MANIFEST: Final = "manifest.json"
-_STEPS: Final = "mt_decoder_steps_total"  # grows as long as a batch is not empty
+_STEPS: Final = "dragoman_decoder_steps_total"  # grows as long as a batch is not empty
 
 
 def poll(

@@ -9,20 +9,27 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from dragoman.v1 import translation_pb2 as pb
+from dragoman_service.bundle.files import open_bundle
+from dragoman_service.datatypes import Span
+from dragoman_service.errors import ConfigError, RequestError, UnauthenticatedError
+from dragoman_service.grpc_api import conversion
+from dragoman_service.middleware import error_mapping
+from dragoman_service.request import TranslationRequest
+from dragoman_service.security.jwt_auth import KeySet, key_set
+from dragoman_service.text.documents import DocumentPiece
+from dragoman_service.text.pipeline import TextPipeline
+from dragoman_service.text.segmentation import iterate_sentences, join, split_overlong
+from dragoman_service.text.tokenizer import open_tokenizer
+from dragoman_service.translation.options import (
+    TextBudget,
+    TranslationDefaults,
+    TranslationLimits,
+    check_request,
+    fit_to_model,
+)
 from google.protobuf.message import DecodeError
 from hypothesis import strategies as st
 
-from service.api import messages, status
-from service.api.tokens import KeySet, key_set
-from service.bundle.files import open_bundle
-from service.datatypes import Span
-from service.errors import ConfigError, RequestError, UnauthenticatedError
-from service.requests import TranslationRequest
-from service.text.documents import DocumentPiece
-from service.text.pipeline import TextPipeline
-from service.text.segmentation import iterate_sentences, join, split_overlong
-from service.text.tokenizer import open_tokenizer
-from service.translate.options import TextBudget, TranslationDefaults, TranslationLimits, check_request, fit_to_model
 from loadtests.hostile.mutations import mutated, mutated_json
 from tests.fuzz.target import Check, Target, bounded
 from tests.property.test_text_segmentation import LANGUAGES, TEXTS
@@ -83,7 +90,7 @@ def check_message(model: _Model, content: bytes) -> None:
     try:
         read(model, message)
     except RequestError as error:
-        sent = status.answer(error)
+        sent = error_mapping.answer(error)
         assert sent.code.name in {"INVALID_ARGUMENT", "UNIMPLEMENTED", "NOT_FOUND"}
         assert sum(len(value) for _, value in sent.trailing_metadata) < _MAX_TRAILING_BYTES
 
@@ -92,13 +99,13 @@ _MAX_TRAILING_BYTES: Final = 8192  # what gRPC's clients take by default
 
 
 def _read_request(model: _Model, message: pb.TranslateRequest) -> None:
-    messages.from_priority(message.priority)
-    _plan(model, messages.from_translate_request(message), is_document=False)
+    conversion.from_priority(message.priority)
+    _plan(model, conversion.from_translate_request(message), is_document=False)
 
 
 def _read_document(model: _Model, message: pb.TranslateDocumentRequest) -> None:
-    messages.from_priority(message.priority)
-    _plan(model, messages.from_translate_document_request(message), is_document=True)
+    conversion.from_priority(message.priority)
+    _plan(model, conversion.from_translate_document_request(message), is_document=True)
 
 
 def _plan(model: _Model, request: TranslationRequest, *, is_document: bool) -> None:
@@ -116,7 +123,7 @@ def _plan(model: _Model, request: TranslationRequest, *, is_document: bool) -> N
 
 
 def _read_name(_: _Model, message: Any) -> None:
-    messages.from_model_name(message.model)
+    conversion.from_model_name(message.model)
 
 
 _READERS: Final[tuple[tuple[Any, Callable[[_Model, Any], None]], ...]] = (

@@ -11,17 +11,17 @@ from typing import Final
 
 import onnx
 import onnxruntime
+from dragoman_service.bundle.files import MANIFEST_NAME, Bundle, load_manifest
+from dragoman_service.bundle.manifest import Manifest
+from dragoman_service.cli.probe import own_server
+from dragoman_service.config import Settings, load_settings, setting_fields, settings_of_model
+from dragoman_service.errors import BundleError, ConfigError
+from dragoman_service.models.serving import SERVING_NAME, ServingSettings, check_on_disk, read_serving
+from dragoman_service.runtimes.onnx.session import external_files
+from dragoman_service.security.api_keys import Caller, Permission, new_key, parse_callers, store
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from service.api.callers import Caller, Permission, new_key, parse_callers, store
-from service.bundle.files import MANIFEST_NAME, Bundle, load_manifest
-from service.bundle.manifest import Manifest
-from service.cli.probe import own_server
-from service.config import Settings, load_settings, setting_fields, settings_of_model
-from service.errors import BundleError, ConfigError
-from service.models.serving import SERVING_NAME, ServingSettings, check_on_disk, read_serving
-from service.runtime.session import external_files
 from loadtests.hostile.mutations import mutated, mutated_json, toml
 from tests.fuzz.target import Check, Target, bounded
 

@@ -5,14 +5,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
+from dragoman_service.datatypes import Translation, WarningKind
+from dragoman_service.errors import RequestError
+from dragoman_service.observability.metrics import Metrics
+from dragoman_service.request import (
+    ProtectionOptions,
+    RequestContext,
+    TextFormat,
+    TranslationOptions,
+    TranslationRequest,
+)
+from dragoman_service.text.placeholders.patterns import compile_protection
+from dragoman_service.translation.translator import Translator
 from prometheus_client import CollectorRegistry
 
-from service.datatypes import Translation, WarningKind
-from service.errors import RequestError
-from service.requests import ProtectionOptions, RequestContext, TextFormat, TranslationOptions, TranslationRequest
-from service.telemetry.metrics import Metrics
-from service.text.protection import compile_protection
-from service.translate.service import Translator
 from loadtests.hostile.mutations import mutated
 from tests.fuzz.target import Check, Target, bounded
 from tests.property.test_protected_text import garbled

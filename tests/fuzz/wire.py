@@ -12,13 +12,13 @@ from typing import Final
 import grpc
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
+from dragoman_service.app import Ports
 from hpack import Encoder
 from hypothesis import strategies as st
 
 from loadtests.generator.calls import Method
-from service.app import Ports
-from tests.fuzz.calls import translation_messages
 from loadtests.hostile.mutations import mutated
+from tests.fuzz.calls import translation_messages
 from tests.fuzz.target import MAX_INPUT_BYTES, Check, Target
 from tests.integration.real_process import START_S, process
 

@@ -10,12 +10,12 @@ from typing import Any
 import grpc
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
+from dragoman_service.app import App, onnx_loader
+from dragoman_service.config import load_settings
+from dragoman_service.models.model import ModelRuntime
+from dragoman_service.observability.metrics import Metrics, observe_process
 from prometheus_client import CollectorRegistry
 
-from service.app import App, onnx_loader
-from service.config import load_settings
-from service.models.model import ModelParts
-from service.telemetry.metrics import Metrics, observe_process
 from tests.integration.running_server import PATIENCE_S, request
 
 TEXT = "text/plain"
@@ -26,10 +26,10 @@ class ObservedServer:
     """A server on free ports; `alter` may change the parts of its models."""
 
     def __init__(
-        self, models: Path, *, alter: Callable[[ModelParts], ModelParts] = lambda parts: parts, **settings: Any
+        self, models: Path, *, alter: Callable[[ModelRuntime], ModelRuntime] = lambda parts: parts, **settings: Any
     ) -> None:
         flags = {name.replace("__", "."): value for name, value in settings.items()}
-        ports = {"grpc.port": 0, "http.port": 0, "scheduling.num_decoding_threads": 1}
+        ports = {"grpc.port": 0, "http.port": 0, "scheduling.num_workers": 1}
         loaded = load_settings(flags={"models.directory": models, **ports, **flags})
         self.metrics = Metrics(CollectorRegistry())
         observe_process(self.metrics.registry)

@@ -9,9 +9,8 @@ from typing import Any
 import grpc
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
-
-from service.app import Ports
-from service.cli.demo import ServerProcess
+from dragoman_service.app import Ports
+from dragoman_service.cli.demo import ServerProcess
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 START_S = STOP_S = 60.0  # only reached by a test that would otherwise fail anyway
@@ -60,7 +59,7 @@ def get(ports: Ports, path: str) -> tuple[int, str]:
 
 def wait_until_in_flight(ports: Ports) -> None:
     """Return once the server works on one call of Translate."""
-    wait_for_sample(ports, 'mt_requests_in_flight{method="Translate"} 1.0')
+    wait_for_sample(ports, 'dragoman_requests_in_flight{method="Translate"} 1.0')
 
 
 def wait_for_sample(ports: Ports, line: str) -> None:

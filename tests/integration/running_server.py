@@ -11,6 +11,18 @@ from typing import Any
 import grpc
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
+from dragoman_service.app import App, Ports
+from dragoman_service.bundle.files import Bundle
+from dragoman_service.config import Settings, load_settings, settings_of_model
+from dragoman_service.decoding.step_model import StepModel
+from dragoman_service.models.lifecycle import ModelLoader
+from dragoman_service.models.model import ModelRuntime
+from dragoman_service.models.serving import SERVING_NAME, ServingSettings
+from dragoman_service.observability.metrics import Metrics
+from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
+from dragoman_service.scheduling.scheduler import Scheduler
+from dragoman_service.text.tokenizer import open_tokenizer
+from dragoman_service.worker.worker import Worker
 from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from google.protobuf.descriptor_pool import DescriptorPool
@@ -20,18 +32,6 @@ from grpc_reflection.v1alpha import reflection_pb2
 from grpc_status import rpc_status
 from prometheus_client import CollectorRegistry
 
-from service.app import App, Ports
-from service.bundle.files import Bundle
-from service.config import Settings, load_settings, settings_of_model
-from service.decoding.step_model import StepModel
-from service.engine.client import EngineClient
-from service.engine.core import EngineCore
-from service.models.lifecycle import ModelLoader
-from service.models.model import ModelParts
-from service.models.serving import SERVING_NAME, ServingSettings
-from service.runtime.onnx_model import OnnxStepModel
-from service.telemetry.metrics import Metrics
-from service.text.tokenizer import open_tokenizer
 from tests.fakes import GATE_TIMEOUT_S, ManualClock, WrappedModel
 
 PATIENCE_S = 30.0  # only reached by a test that would otherwise hang
@@ -157,15 +157,15 @@ class RunningServer:
             return response.status, response.read().decode()
 
     def _loader(self, settings: Settings) -> ModelLoader:
-        def load(bundle: Bundle, serving: ServingSettings) -> ModelParts:
+        def load(bundle: Bundle, serving: ServingSettings) -> ModelRuntime:
             own = settings_of_model(settings, serving, origin=bundle.directory.parent / SERVING_NAME)
             network = OnnxStepModel(bundle, own.runtime)
             model, placement = HaltableModel(network, self.clock), network.placement
             self.models.append(model)
-            return ModelParts(
+            return ModelRuntime(
                 tokenizer=open_tokenizer(bundle),
-                engine=EngineClient(
-                    EngineCore(model, clock=self.clock),
+                engine=Scheduler(
+                    Worker(model, clock=self.clock),
                     model.limits,
                     own.scheduling.on(placement.device),
                     self.metrics,
@@ -184,7 +184,7 @@ class RunningServer:
 async def listening_server(models: Path, **settings: Any) -> AsyncIterator[RunningServer]:
     """Run a server that has loaded nothing yet; settings by name, with `__` for the dot."""
     flags = {name.replace("__", "."): value for name, value in settings.items()}
-    ports = {"grpc.port": 0, "http.port": 0, "scheduling.num_decoding_threads": 1}
+    ports = {"grpc.port": 0, "http.port": 0, "scheduling.num_workers": 1}
     server = RunningServer(load_settings(flags={"models.directory": models, **ports, **flags}))
     try:
         await server.start()

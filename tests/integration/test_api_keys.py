@@ -11,12 +11,12 @@ import grpc
 import pytest
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
+from dragoman_service.cli.demo import ServerProcess
+from dragoman_service.errors import ConfigError
+from dragoman_service.security.api_keys import new_key, store
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2
 
-from service.api.callers import new_key, store
-from service.cli.demo import ServerProcess
-from service.errors import ConfigError
 from tests.captured_logs import capture_logs
 from tests.certificates import NAME, Authority, ServerFiles
 from tests.integration.running_server import (
@@ -125,7 +125,7 @@ async def test_without_a_key_a_call_is_rejected_with_what_is_missing(guarded: Ru
 
     assert (error.code, error.reason) == REFUSED
     assert "authorization: Bearer KEY" in error.message
-    assert guarded.sample("mt_rejected_requests_total", reason="unauthenticated") == 1
+    assert guarded.sample("dragoman_rejected_requests_total", reason="unauthenticated") == 1
 
 
 @pytest.mark.parametrize(
@@ -244,7 +244,7 @@ async def test_requests_beyond_the_limit_are_told_when_to_come_back(guarded: Run
     assert (error.code, error.reason, error.retry_delay_ms) == ("RESOURCE_EXHAUSTED", "RATE_LIMITED", 2000)
     assert error.message == "caller 'slow' is limited to 0.5 requests/s; retry in 2.0 s"
     assert error.trailing["grpc-retry-pushback-ms"] == "2000"
-    assert guarded.sample("mt_rejected_requests_total", reason="rate_limited") == 1
+    assert guarded.sample("dragoman_rejected_requests_total", reason="rate_limited") == 1
 
     guarded.clock.advance(2.0)
     await translate(guarded, SLOW)
@@ -260,15 +260,15 @@ async def test_the_limit_of_one_caller_is_no_matter_of_another(guarded: RunningS
 
 async def test_tokens_beyond_the_limit_are_rejected_before_anything_is_queued(guarded: RunningServer) -> None:
     first = await translate(guarded, SMALL, *["A man."] * 30)
-    num_segments = guarded.sample("mt_segments_total", outcome="ok")
+    num_segments = guarded.sample("dragoman_segments_total", outcome="ok")
     assert first.num_source_tokens > 60
 
     error = await refusal(translate(guarded, SMALL))
 
     assert (error.code, error.reason) == ("RESOURCE_EXHAUSTED", "RATE_LIMITED")
     assert "caller 'small' is limited to 60 source tokens/min" in error.message
-    assert guarded.sample("mt_segments_total", outcome="ok") == num_segments
-    assert guarded.sample("mt_rejected_requests_total", reason="rate_limited") == 1
+    assert guarded.sample("dragoman_segments_total", outcome="ok") == num_segments
+    assert guarded.sample("dragoman_rejected_requests_total", reason="rate_limited") == 1
 
     guarded.clock.advance(error.retry_delay_ms / 1000)
     await translate(guarded, SMALL)
@@ -286,7 +286,7 @@ async def test_what_the_queue_rejects_is_not_counted_against_the_caller(tiny_mod
         await server.model.halted_step()
         server.clock.advance(1.0)  # in a step that takes so long, a batch gets no new segments
         waiting = asyncio.ensure_future(translate(server, SHOP, *["A man."] * 30))
-        await server.until_sample(30, "mt_queue_segments")
+        await server.until_sample(30, "dragoman_queue_segments")
 
         assert (await refusal(translate(server, SMALL, *["A man."] * 30))).reason == "OVERLOADED"  # a share of the rest
 
@@ -320,7 +320,7 @@ async def test_a_broken_new_file_keeps_the_old_keys_and_is_counted_and_logged(
 ) -> None:
     with capture_logs() as records:
         callers_file.write_text(broken, encoding="utf-8")
-        await guarded.until_sample(1, "mt_callers_reload_failures_total")
+        await guarded.until_sample(1, "dragoman_callers_reload_failures_total")
         await until(lambda: any("invalid" in record["event"] for record in records))
 
     await translate(guarded, SHOP)

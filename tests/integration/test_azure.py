@@ -14,8 +14,8 @@ from azure.ai.translation.text.models import TranslateInputItem, TranslationTarg
 from azure.core.credentials import AzureKeyCredential
 from azure.core.exceptions import ClientAuthenticationError, HttpResponseError
 from dragoman.v1 import translation_pb2 as pb
+from dragoman_service.security.api_keys import new_key, store
 
-from service.api.callers import new_key, store
 from tests.integration.running_server import PATIENCE_S, RunningServer, running_server
 
 Result = TypeVar("Result")

@@ -12,12 +12,12 @@ async def test_a_call_cancelled_while_waiting_frees_its_place_at_once(tiny_model
         decoding = asyncio.ensure_future(server.translate("A man."))
         await server.model.halted_step()
         waiting = server.translate("A man. " * 5)
-        await server.until_sample(5, "mt_queue_segments")
+        await server.until_sample(5, "dragoman_queue_segments")
 
         waiting.cancel()
 
-        await server.until_sample(0, "mt_queue_segments")
-        assert server.sample("mt_queue_tokens") == 0
+        await server.until_sample(0, "dragoman_queue_segments")
+        assert server.sample("dragoman_queue_tokens") == 0
         server.model.resume()
         assert (await decoding).translations
 
@@ -28,15 +28,18 @@ async def test_a_call_cancelled_while_decoding_leaves_the_batch_after_the_step(s
     await server.model.halted_step()
 
     call.cancel()
-    await server.until_sample(5, "mt_segments_total", outcome="cancelled")
+    await server.until_sample(5, "dragoman_segments_total", outcome="cancelled")
     server.model.resume()
 
-    await server.until_sample(0, "mt_requests_in_flight", method="Translate")
-    for gauge in ("mt_queue_segments", "mt_queue_tokens"):
+    await server.until_sample(0, "dragoman_requests_in_flight", method="Translate")
+    for gauge in ("dragoman_queue_segments", "dragoman_queue_tokens"):
         await server.until_sample(0, gauge)
     assert (await server.translate("A man.")).translations  # takes more steps than the one in which the call left
-    num_before, steps_before = server.sample("mt_batch_segments_sum"), server.sample("mt_batch_segments_count")
+    num_before, steps_before = (
+        server.sample("dragoman_batch_segments_sum"),
+        server.sample("dragoman_batch_segments_count"),
+    )
     assert (await server.translate("A man.")).translations  # alone in the batch
-    num_steps = server.sample("mt_batch_segments_count") - steps_before
+    num_steps = server.sample("dragoman_batch_segments_count") - steps_before
     assert num_steps > 0
-    assert server.sample("mt_batch_segments_sum") - num_before == num_steps
+    assert server.sample("dragoman_batch_segments_sum") - num_before == num_steps

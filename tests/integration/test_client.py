@@ -93,7 +93,7 @@ async def test_a_full_server_is_asked_again_when_it_said(tiny_model: Path) -> No
         first = asyncio.ensure_future(client.translate(["A man."], **EN_DE))
         await server.model.halted_step()
         second = asyncio.ensure_future(client.translate(["A dog."], **EN_DE))
-        await server.until_sample(1, "mt_requests_total", method="Translate", status="RESOURCE_EXHAUSTED")
+        await server.until_sample(1, "dragoman_requests_total", method="Translate", status="RESOURCE_EXHAUSTED")
         server.model.resume()
 
         assert [len(result) for result in await asyncio.gather(first, second)] == [1, 1]
@@ -135,7 +135,7 @@ async def test_a_call_that_is_left_frees_its_place(server: RunningServer, client
         await task
 
     server.model.resume()
-    await server.until_sample(0, "mt_requests_in_flight", method="Translate")
+    await server.until_sample(0, "dragoman_requests_in_flight", method="Translate")
     assert len(await client.translate(["A man."], **EN_DE)) == 1
 
 
@@ -178,7 +178,7 @@ async def test_a_stream_that_is_left_frees_its_place(server: RunningServer, clie
         await asyncio.wait_for(anext(client.translate_document("A man.", **EN_DE)), 0.3)
 
     server.model.resume()
-    await server.until_sample(0, "mt_requests_in_flight", method="TranslateDocument")
+    await server.until_sample(0, "dragoman_requests_in_flight", method="TranslateDocument")
     assert len(await client.translate(["A man."], **EN_DE)) == 1
 
 

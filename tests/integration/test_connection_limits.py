@@ -60,13 +60,13 @@ async def test_a_call_too_many_on_a_connection_waits_in_the_client_and_other_con
         async with channel(server) as full, channel(server) as other:
             await pb_grpc.ModelServiceStub(full).ListModels(pb.ListModelsRequest())  # has learned the limit by now
             admitted = [asyncio.ensure_future(translate(full)) for _ in range(2)]
-            await server.until_sample(2, "mt_requests_in_flight", method="Translate")
+            await server.until_sample(2, "dragoman_requests_in_flight", method="Translate")
 
             error = await refusal(pb_grpc.ModelServiceStub(full).ListModels(pb.ListModelsRequest(), timeout=0.5))
             await pb_grpc.ModelServiceStub(other).ListModels(pb.ListModelsRequest(), timeout=PATIENCE_S)
 
             assert error.code == "DEADLINE_EXCEEDED"
-            assert server.sample("mt_requests_total", method="ListModels", status="OK") == 2
+            assert server.sample("dragoman_requests_total", method="ListModels", status="OK") == 2
             server.model.resume()
             await asyncio.gather(*admitted)
 
@@ -101,7 +101,7 @@ async def test_a_connection_of_age_is_closed_after_its_calls(tiny_model: Path) -
     async with running_server(tiny_model, grpc__max_connection_age_s=0.5) as server, channel(server) as connection:
         server.model.halt()
         call = asyncio.ensure_future(translate(connection))
-        await server.until_sample(1, "mt_requests_in_flight", method="Translate")
+        await server.until_sample(1, "dragoman_requests_in_flight", method="Translate")
 
         await leaves(connection, grpc.ChannelConnectivity.READY)
         server.model.resume()
@@ -187,7 +187,7 @@ async def test_the_calls_of_a_client_that_is_gone_without_a_word_are_cancelled(t
 
             wire.cut()
 
-            await server.until_sample(1, "mt_requests_total", method="Translate", status="CANCELLED")
+            await server.until_sample(1, "dragoman_requests_total", method="Translate", status="CANCELLED")
             server.model.resume()
             call.cancel()
 

@@ -63,7 +63,7 @@ async def behind_others(server: RunningServer, *, num_waiting: int) -> list["asy
     calls = [asyncio.ensure_future(translate(server, TEXT))]
     await server.model.halted_step()
     calls += [asyncio.ensure_future(translate(server, TEXT)) for _ in range(num_waiting)]
-    await server.until_sample(num_waiting, "mt_queue_segments")
+    await server.until_sample(num_waiting, "dragoman_queue_segments")
     return calls
 
 
@@ -75,14 +75,14 @@ async def test_a_short_deadline_behind_a_backlog_is_refused_at_once_and_a_genero
 
     error = await refusal(translate(experienced, TEXT, timeout_s=4 * one_s))
     generous = asyncio.ensure_future(translate(experienced, TEXT, timeout_s=40 * one_s))
-    await experienced.until_sample(11, "mt_queue_segments")
+    await experienced.until_sample(11, "dragoman_queue_segments")
     experienced.model.resume()
 
     assert (error.code, error.reason) == ("RESOURCE_EXHAUSTED", "OVERLOADED")
     assert "ms of work that the deadline allows" in error.message
     assert 4 * one_s <= error.retry_delay_ms / 1000 <= 12 * one_s
     assert error.trailing["grpc-retry-pushback-ms"] == str(error.retry_delay_ms)
-    assert experienced.sample("mt_rejected_requests_total", reason="deadline") == 1
+    assert experienced.sample("dragoman_rejected_requests_total", reason="deadline") == 1
     assert (await generous).translations
     assert all([(await call).translations for call in calls])
 
@@ -116,7 +116,7 @@ async def test_a_deadline_that_even_an_idle_server_cannot_keep_is_refused_at_adm
     needed_s, allowed_s = map(float, told.groups())
     assert needed_s > allowed_s
     assert allowed_s == pytest.approx(4 * one_s, rel=WIRE_PRECISION)
-    assert experienced.sample("mt_deadline_misses_total", stage="admission") == 10
+    assert experienced.sample("dragoman_deadline_misses_total", stage="admission") == 10
 
 
 async def test_a_deadline_that_passes_while_decoding_frees_the_batch(experienced: RunningServer) -> None:
@@ -129,8 +129,8 @@ async def test_a_deadline_that_passes_while_decoding_frees_the_batch(experienced
     experienced.model.resume()
 
     assert "decode" in (await call).message
-    await experienced.until_sample(0, "mt_batch_live_rows")
-    assert experienced.sample("mt_deadline_misses_total", stage="decode") == 1
+    await experienced.until_sample(0, "dragoman_batch_live_rows")
+    assert experienced.sample("dragoman_deadline_misses_total", stage="decode") == 1
 
 
 async def test_a_new_server_refuses_nobody_for_a_short_deadline(tiny_model: Path) -> None:
@@ -138,7 +138,7 @@ async def test_a_new_server_refuses_nobody_for_a_short_deadline(tiny_model: Path
         await behind_others(server, num_waiting=10)
 
         hurried = asyncio.ensure_future(translate(server, TEXT, timeout_s=20))
-        await server.until_sample(11, "mt_queue_segments")
+        await server.until_sample(11, "dragoman_queue_segments")
         server.model.resume()
 
         assert (await hurried).translations
@@ -151,15 +151,15 @@ async def test_a_connection_that_breaks_frees_queue_and_batch(tiny_model: Path) 
         calls = [asyncio.ensure_future(stub.Translate(request(TEXT, options=OPTIONS)))]
         await server.model.halted_step()
         calls.append(asyncio.ensure_future(stub.Translate(request(TEXT, options=OPTIONS))))
-        await server.until_sample(1, "mt_queue_segments")
+        await server.until_sample(1, "dragoman_queue_segments")
 
         cable.cut()
 
-        await server.until_sample(1, "mt_cancelled_segments_total", stage="decode")
-        await server.until_sample(1, "mt_cancelled_segments_total", stage="queue")
-        await server.until_sample(0, "mt_queue_segments")
+        await server.until_sample(1, "dragoman_cancelled_segments_total", stage="decode")
+        await server.until_sample(1, "dragoman_cancelled_segments_total", stage="queue")
+        await server.until_sample(0, "dragoman_queue_segments")
         server.model.resume()
-        await server.until_sample(0, "mt_batch_live_segments")
+        await server.until_sample(0, "dragoman_batch_live_segments")
         for call in calls:
             with pytest.raises(grpc.aio.AioRpcError):
                 await call

@@ -17,20 +17,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import dragoman_service.worker.supervisor
 import grpc
 import pytest
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
+from dragoman_service.app import Ports
+from dragoman_service.cli.demo import ServerProcess
+from dragoman_service.errors import EngineError
+from dragoman_service.models.serving import SERVING_NAME
+from dragoman_service.runtimes.settings import RuntimeSettings
+from dragoman_service.threads import shorten_slices, slice_ns
+from dragoman_service.worker.messages import LoadCommand
+from dragoman_service.worker.supervisor import DecodingProcess
 
-import service.engine.process
-from service.app import Ports
-from service.cli.demo import ServerProcess
-from service.engine.process import DecodingProcess
-from service.engine.protocol import LoadCommand
-from service.errors import EngineError
-from service.models.serving import SERVING_NAME
-from service.runtime.settings import RuntimeSettings
-from service.threads import shorten_slices, slice_ns
 from tests.integration.real_process import (
     CALL_S,
     CHECKOUT,
@@ -51,8 +51,8 @@ LOCAL = {"DRAGOMAN_RUNTIME__ISOLATION": "none"}
 ONE_THREAD = {"DRAGOMAN_SCHEDULING__NUM_DECODING_THREADS": "1"}
 WATCHFUL = {"DRAGOMAN_MODELS__POLL_INTERVAL_S": "0.05", "DRAGOMAN_MODELS__SETTLE_S": "0"}
 UNTOUCHED = {"DRAGOMAN_MODELS__POLL_INTERVAL_S": "0"}
-RESTARTS = "mt_decoding_process_restarts_total"
-RESIDENT_BYTES = "mt_decoding_process_resident_memory_bytes{"
+RESTARTS = "dragoman_decoding_process_restarts_total"
+RESIDENT_BYTES = "dragoman_decoding_process_resident_memory_bytes{"
 
 
 class Server:
@@ -85,7 +85,7 @@ class Server:
         for child in self._stopped:
             os.kill(child, signal.SIGSTOP)
         call = self.call("A man.", timeout_s=timeout_s, **fields)
-        wait_for_sample(self.ports, "mt_batch_live_segments 1.0")
+        wait_for_sample(self.ports, "dragoman_batch_live_segments 1.0")
         return call
 
     def go_on(self) -> None:
@@ -177,7 +177,7 @@ def test_there_is_one_process_for_a_version_whatever_the_number_of_decoding_thre
 
         assert len(server.children()) == 2
         commands = [Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8") for pid in server.children()]
-        assert all("service.runtime" in command for command in commands)
+        assert all("dragoman_service.runtimes" in command for command in commands)
 
 
 @pytest.mark.parametrize(("isolation", "niceness"), [("process", None), ("process", 7), ("none", None)])
@@ -230,15 +230,15 @@ def test_without_isolation_there_are_no_metrics_of_a_process(tiny_model: Path) -
         assert code_name(server.call("A man.")) == "OK"
 
         assert server.sample(RESIDENT_BYTES) == 0
-        assert server.sample("mt_decoding_process_cpu_seconds_total") == 0
+        assert server.sample("dragoman_decoding_process_cpu_seconds_total") == 0
 
 
 def test_what_the_process_takes_is_exposed(server: Server) -> None:
     assert code_name(server.call(*SENTENCES)) == "OK"
 
     assert server.sample(RESIDENT_BYTES) > 1 << 20
-    assert server.sample("mt_decoding_process_cpu_seconds_total") > 0
-    assert server.sample("mt_kv_cache_bytes{") > 0
+    assert server.sample("dragoman_decoding_process_cpu_seconds_total") > 0
+    assert server.sample("dragoman_kv_cache_bytes{") > 0
     assert restarts(server) == 0
 
 
@@ -252,7 +252,7 @@ def test_a_call_in_the_batch_of_a_killed_process_is_internal_and_the_next_one_is
     assert restarts(server) == 1
     assert is_gone(killed)
     assert server.child() != killed
-    assert server.sample("mt_batch_live_segments") == 0
+    assert server.sample("dragoman_batch_live_segments") == 0
 
 
 @pytest.mark.slow
@@ -265,9 +265,9 @@ def test_a_stopped_process_is_killed_and_started_again_though_it_never_goes_on(t
         assert code_name(server.call("A man.")) == "OK"
 
         assert is_gone(stopped)
-        assert server.sample('mt_decoding_process_failures_total{cause="no_step"}') == restarts(server) == 1
-        assert server.sample('mt_decoding_process_failures_total{cause="ended"}') == 0
-        assert server.sample("mt_batch_live_segments") == 0
+        assert server.sample('dragoman_decoding_process_failures_total{cause="no_step"}') == restarts(server) == 1
+        assert server.sample('dragoman_decoding_process_failures_total{cause="ended"}') == 0
+        assert server.sample("dragoman_batch_live_segments") == 0
 
 
 def test_of_several_engines_one_that_is_killed_costs_its_own_calls_only(tiny_model: Path) -> None:
@@ -277,10 +277,10 @@ def test_of_several_engines_one_that_is_killed_costs_its_own_calls_only(tiny_mod
         assert all(server.sample(f'{RESIDENT_BYTES}engine="{engine}"') > 1 << 20 for engine in range(2))
         calls = [server.held_call()]
         calls.append(server.call("A man."))
-        wait_for_sample(server.ports, "mt_batch_live_segments 2.0")
+        wait_for_sample(server.ports, "dragoman_batch_live_segments 2.0")
 
         os.kill(children[0], signal.SIGKILL)
-        wait_for_sample(server.ports, "mt_batch_live_segments 1.0")
+        wait_for_sample(server.ports, "dragoman_batch_live_segments 1.0")
         server.go_on()
 
         assert sorted(map(code_name, calls)) == ["INTERNAL", "OK"]
@@ -296,7 +296,7 @@ def test_a_process_that_is_killed_while_idle_fails_no_call(server: Server) -> No
 
         assert code_name(server.call(*SENTENCES)) == "OK"
         assert restarts(server) == number
-    assert server.sample('mt_requests_total{method="Translate",status="OK"}') == 2
+    assert server.sample('dragoman_requests_total{method="Translate",status="OK"}') == 2
     assert "Traceback" not in server.running.log
 
 
@@ -370,7 +370,18 @@ class Group:
     def __init__(self, models: Path) -> None:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("DRAGOMAN_")}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "service", "serve", "--grpc-port", "0", "--http-port", "0", "--models", str(models)],
+            [
+                sys.executable,
+                "-m",
+                "dragoman_service",
+                "serve",
+                "--grpc-port",
+                "0",
+                "--http-port",
+                "0",
+                "--models",
+                str(models),
+            ],
             cwd=CHECKOUT,
             env=inherited,
             stderr=subprocess.PIPE,
@@ -496,7 +507,7 @@ def test_a_server_that_is_stopped_while_a_version_is_unloaded_ends_as_without(ti
     with ready_server(tiny_models, **UNTOUCHED) as server:
         children, call = server.children(), server.held_call(model="tiny/1")
         unloading = server.admin.UnloadModel.future(pb.UnloadModelRequest(model="tiny/1"), timeout=CALL_S)
-        wait_for_sample(server.ports, 'mt_model_state{model="tiny",state="draining",version="1"} 1.0')
+        wait_for_sample(server.ports, 'dragoman_model_state{model="tiny",state="draining",version="1"} 1.0')
 
         server.running.send(signal.SIGTERM)
         server.running.wait_for("draining", timeout_s=STOP_S)
@@ -545,13 +556,15 @@ def test_a_broken_bundle_is_the_same_message_as_without_isolation(
 def test_a_process_of_other_files_than_the_server_s_says_that_it_must_be_restarted(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service.engine.process, "format_digest", lambda _: "of a server that was started before")
+    monkeypatch.setattr(
+        dragoman_service.worker.supervisor, "format_digest", lambda _: "of a server that was started before"
+    )
     command = LoadCommand(
         directory=tiny_model / "tiny" / "1", settings=RuntimeSettings(), niceness=0, log_level=logging.WARNING
     )
 
     with pytest.raises(EngineError, match="restart the server"):
-        DecodingProcess(command, name="tiny/1", module="service.runtime", on_end=lambda _: None)
+        DecodingProcess(command, name="tiny/1", module="dragoman_service.runtimes", on_end=lambda _: None)
 
 
 def test_a_deadline_that_passes_in_the_middle_of_decoding_frees_the_batch(server: Server) -> None:
@@ -561,8 +574,8 @@ def test_a_deadline_that_passes_in_the_middle_of_decoding_frees_the_batch(server
     assert code_name(call) == "DEADLINE_EXCEEDED"
     server.go_on()
 
-    wait_for_sample(server.ports, "mt_batch_live_segments 0.0")
-    missed = ('mt_deadline_misses_total{stage="decode"}', 'mt_cancelled_segments_total{stage="decode"}')
+    wait_for_sample(server.ports, "dragoman_batch_live_segments 0.0")
+    missed = ('dragoman_deadline_misses_total{stage="decode"}', 'dragoman_cancelled_segments_total{stage="decode"}')
     assert sum(map(server.sample, missed)) == 1  # on the side that noticed it first
     assert code_name(server.call("A man.")) == "OK"
     assert restarts(server) == 0
@@ -571,10 +584,10 @@ def test_a_deadline_that_passes_in_the_middle_of_decoding_frees_the_batch(server
 def test_a_call_that_is_cancelled_in_the_middle_of_decoding_frees_the_batch(server: Server) -> None:
     call = server.held_call()
     call.cancel()
-    wait_for_sample(server.ports, 'mt_segments_total{outcome="cancelled"} 1.0')
+    wait_for_sample(server.ports, 'dragoman_segments_total{outcome="cancelled"} 1.0')
     server.go_on()
 
-    wait_for_sample(server.ports, "mt_batch_live_segments 0.0")
+    wait_for_sample(server.ports, "dragoman_batch_live_segments 0.0")
     assert code_name(server.call("A man.")) == "OK"
-    assert server.sample('mt_cancelled_segments_total{stage="decode"}') == 1
+    assert server.sample('dragoman_cancelled_segments_total{stage="decode"}') == 1
     assert restarts(server) == 0

@@ -11,9 +11,9 @@ import deepl
 import httpx
 import pytest
 from dragoman.v1 import translation_pb2 as pb
+from dragoman_service.security.api_keys import new_key, store
+from dragoman_service.vendor_apis.deepl import CharacterCounts
 
-from service.api.callers import new_key, store
-from service.api.rest.deepl import CharacterCounts
 from tests.integration.running_server import PATIENCE_S, RunningServer, running_server
 
 Result = TypeVar("Result")
@@ -146,7 +146,7 @@ async def test_characters_of_each_caller_are_counted_once_they_are_translated(ti
 
 
 def test_of_too_many_callers_those_that_translated_last_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.api.rest.deepl._MAX_COUNTED_CALLERS", 2)
+    monkeypatch.setattr("dragoman_service.vendor_apis.deepl._MAX_COUNTED_CALLERS", 2)
     counts = CharacterCounts()
 
     for caller in ("a", "b", "a", "c"):

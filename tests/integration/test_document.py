@@ -57,9 +57,9 @@ async def num_decoded_once_it_stands_still(server: RunningServer) -> float:
     """Return how many segments are decoded once no more are, while others are answered at once."""
     quiet_rounds = 0
     while quiet_rounds < 5:
-        decoded = server.sample("mt_segments_total", outcome="ok")
+        decoded = server.sample("dragoman_segments_total", outcome="ok")
         await server.translate("A man.", options=QUICK)
-        quiet_rounds = quiet_rounds + 1 if server.sample("mt_segments_total", outcome="ok") == decoded + 1 else 0
+        quiet_rounds = quiet_rounds + 1 if server.sample("dragoman_segments_total", outcome="ok") == decoded + 1 else 0
     return decoded
 
 
@@ -105,8 +105,8 @@ async def test_a_sentence_is_sent_while_later_ones_wait(server: RunningServer) -
 
     await first_of(call)
 
-    assert server.sample("mt_segments_total", outcome="ok") < 150
-    assert server.sample("mt_first_sentence_seconds_count") == 1
+    assert server.sample("dragoman_segments_total", outcome="ok") < 150
+    assert server.sample("dragoman_first_sentence_seconds_count") == 1
     call.cancel()
 
 
@@ -182,9 +182,9 @@ async def test_without_a_reader_no_more_is_decoded_than_the_window_and_what_is_b
         decoded = await num_decoded_once_it_stands_still(server)
 
         assert decoded < 60
-        assert server.sample("mt_queue_segments") == 0
+        assert server.sample("dragoman_queue_segments") == 0
         call.cancel()
-        await server.until_sample(1, "mt_requests_total", method="TranslateDocument", status="CANCELLED")
+        await server.until_sample(1, "dragoman_requests_total", method="TranslateDocument", status="CANCELLED")
 
 
 async def test_a_reader_who_comes_back_gets_the_rest(tiny_model: Path) -> None:
@@ -205,13 +205,13 @@ async def test_a_cancelled_document_leaves_the_queue_and_the_batch(server: Runni
     await server.model.halted_step()
 
     call.cancel()
-    await server.until_sample(1, "mt_requests_total", method="TranslateDocument", status="CANCELLED")
+    await server.until_sample(1, "dragoman_requests_total", method="TranslateDocument", status="CANCELLED")
     with pytest.raises(asyncio.CancelledError):
         await reading
 
     server.model.resume()
-    await server.until_sample(64, "mt_segments_total", outcome="cancelled")
-    await server.until_sample(0, "mt_queue_segments")
+    await server.until_sample(64, "dragoman_segments_total", outcome="cancelled")
+    await server.until_sample(0, "dragoman_queue_segments")
     assert (await server.translate("A man.")).translations
 
 
@@ -221,8 +221,8 @@ async def test_the_deadline_of_the_caller_ends_a_document(server: RunningServer)
     error = await refusal(first_of(translate(server, "A man. " * 200, timeout_s=0.3)))
 
     assert error.code == "DEADLINE_EXCEEDED"
-    await server.until_sample(1, "mt_requests_total", method="TranslateDocument", status="DEADLINE_EXCEEDED")
-    assert server.sample("mt_queue_segments") == 0
+    await server.until_sample(1, "dragoman_requests_total", method="TranslateDocument", status="DEADLINE_EXCEEDED")
+    assert server.sample("dragoman_queue_segments") == 0
 
 
 async def test_a_document_without_deadline_ends_after_the_default(tiny_model: Path) -> None:
@@ -241,7 +241,7 @@ async def test_a_drain_lets_a_document_end(server: RunningServer) -> None:
     await server.model.halted_step()
 
     drain = asyncio.ensure_future(server.app.drain())
-    await server.until_sample(0, "mt_ready")
+    await server.until_sample(0, "dragoman_ready")
     server.model.resume()
 
     assert (await reading).index == 0
@@ -271,6 +271,6 @@ async def test_one_request_is_counted_and_timed(server: RunningServer) -> None:
         pass
 
     labels = {"method": "TranslateDocument"}
-    assert server.sample("mt_requests_total", status="OK", **labels) == 1
-    assert server.sample("mt_request_duration_seconds_count", **labels) == 1
-    assert server.sample("mt_requests_in_flight", **labels) == 0
+    assert server.sample("dragoman_requests_total", status="OK", **labels) == 1
+    assert server.sample("dragoman_request_duration_seconds_count", **labels) == 1
+    assert server.sample("dragoman_requests_in_flight", **labels) == 0

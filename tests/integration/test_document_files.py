@@ -14,11 +14,11 @@ import docx
 import httpx
 import pytest
 from dragoman.v1 import translation_pb2 as pb
+from dragoman_service.errors import ConfigError
+from dragoman_service.file_translation.state import DocumentStatus
+from dragoman_service.file_translation.store import INTERRUPTED
+from dragoman_service.security.api_keys import new_key, store
 
-from service.api.callers import new_key, store
-from service.documents.state import DocumentStatus
-from service.documents.store import INTERRUPTED
-from service.errors import ConfigError
 from tests.integration.running_server import PATIENCE_S, RunningServer, running_server, until
 
 SENTENCES = ("A man rides a bicycle.", "Two children play.")
@@ -271,8 +271,8 @@ async def test_expired_document_ends_its_work(tiny_model: Path, directory: Path)
         server.model.halt()
         await uploaded(http)
         await server.model.halted_step()
-        await until(lambda: server.sample("mt_documents_total", outcome="expired") == 1)
-        await server.until_sample(0, "mt_requests_in_flight", method="UploadDocument")
+        await until(lambda: server.sample("dragoman_documents_total", outcome="expired") == 1)
+        await server.until_sample(0, "dragoman_requests_in_flight", method="UploadDocument")
         server.model.resume()
 
     assert documents(directory) == []
@@ -363,8 +363,8 @@ async def test_work_ends_when_the_client_of_libretranslate_leaves(
     await asyncio.wait((request,))
 
     await until(lambda: not documents(directory))
-    await server.until_sample(1, "mt_documents_total", outcome="interrupted")
-    await server.until_sample(0, "mt_requests_in_flight", method="UploadDocument")
+    await server.until_sample(1, "dragoman_documents_total", outcome="interrupted")
+    await server.until_sample(0, "dragoman_requests_in_flight", method="UploadDocument")
 
 
 @contextlib.asynccontextmanager
@@ -395,14 +395,14 @@ async def test_draining_ends_uploads_and_work(server: RunningServer, http: httpx
     await uploaded(http)
     await server.model.halted_step()
     async with unfinished_upload(server) as answer:
-        await server.until_sample(1, "mt_requests_in_flight", method="UploadDocument")
+        await server.until_sample(1, "dragoman_requests_in_flight", method="UploadDocument")
         await until(lambda: len(documents(directory)) == 2)
 
         assert await server.app.drain()
         assert (await answer.readline()).split()[1] == b"503"
 
     assert len(documents(directory)) == 1
-    assert server.sample("mt_documents_total", outcome="interrupted") == 1
+    assert server.sample("dragoman_documents_total", outcome="interrupted") == 1
 
 
 async def test_upload_from_a_client_that_leaves_is_removed(server: RunningServer, directory: Path) -> None:

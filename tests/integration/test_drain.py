@@ -13,11 +13,11 @@ import grpc
 import pytest
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
+from dragoman_service.app import Ports
+from dragoman_service.cli.demo import ServerProcess
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_status import rpc_status
 
-from service.app import Ports
-from service.cli.demo import ServerProcess
 from tests.integration.real_process import (
     CALL_S,
     CHECKOUT,
@@ -186,7 +186,7 @@ def test_a_stream_whose_caller_would_go_on_is_answered_so_far_and_then_ended(tin
 def test_a_stream_on_which_nothing_happens_does_not_hold_up_the_end(tiny_model: Path) -> None:
     with ready_server(tiny_model) as (server, ports), connect(ports) as channel, held() as requests:
         stream = pb_grpc.TranslationServiceStub(channel).TranslateStream(iter(requests.get, None), timeout=CALL_S)
-        wait_for_sample(ports, "mt_open_streams 1.0")
+        wait_for_sample(ports, "dragoman_open_streams 1.0")
 
         server.send(signal.SIGTERM)
 
@@ -199,7 +199,7 @@ BLOCKED_PLANNER = """
 import sys
 if "serve" in sys.orig_argv:
     import time
-    from service.text.planning import TextPlanner
+    from dragoman_service.text.planning import TextPlanner
 
     def blocked(planner, plan=TextPlanner.plan):
         if sum(map(len, planner._request.texts)) < 2000:  # as when the server warms up

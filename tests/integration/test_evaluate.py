@@ -1,11 +1,11 @@
-"""`python -m export evaluate` on a server, on its bundle, and on a file."""
+"""`python -m dragoman_export evaluate` on a server, on its bundle, and on a file."""
 
 import asyncio
 from pathlib import Path
 
 import pytest
+from dragoman_export.__main__ import main
 
-from export.__main__ import main
 from tests.integration.running_server import RunningServer
 
 SOURCES = ("A man sleeps.", "Two dogs are playing. It rains.", "Nobody knew why.")

@@ -28,7 +28,7 @@ async def halted_with_backlog(server: RunningServer, *, num_waiting: int) -> lis
     running = asyncio.ensure_future(server.translate(TEXT, options=ONE_STEP))
     await server.model.halted_step()
     waiting = asyncio.ensure_future(server.translate(*[TEXT] * num_waiting, options=ONE_STEP))
-    await server.until_sample(num_waiting, "mt_queue_segments")
+    await server.until_sample(num_waiting, "dragoman_queue_segments")
     return [running, waiting]
 
 
@@ -43,14 +43,14 @@ async def test_a_small_request_does_not_wait_for_the_many_segments_of_another(
         other = pb_grpc.TranslationServiceStub(cable.channel)
         calls = await halted_with_backlog(server, num_waiting=MANY)
         calls.append(asyncio.ensure_future(server.translate(*[TEXT] * MANY, options=ONE_STEP, priority=priority)))
-        await server.until_sample(2 * MANY, "mt_queue_segments")
+        await server.until_sample(2 * MANY, "dragoman_queue_segments")
         small = asyncio.ensure_future(other.Translate(request(TEXT, options=ONE_STEP)))
-        await server.until_sample(2 * MANY + 1, "mt_queue_segments")
+        await server.until_sample(2 * MANY + 1, "dragoman_queue_segments")
 
         server.model.resume()
 
         await small
-        assert server.sample("mt_queue_segments") > MANY
+        assert server.sample("dragoman_queue_segments") > MANY
         await asyncio.gather(*calls)
 
 
@@ -64,7 +64,7 @@ async def test_one_caller_cannot_keep_others_out_of_the_queue(tiny_model: Path) 
 
         error = await refusal(server.translate(TEXT, options=ONE_STEP))
         calls.append(asyncio.ensure_future(other.Translate(request(TEXT, options=ONE_STEP))))
-        await server.until_sample(3, "mt_queue_segments")
+        await server.until_sample(3, "dragoman_queue_segments")
         server.model.resume()
 
         assert (error.code, error.reason) == ("RESOURCE_EXHAUSTED", "OVERLOADED")
@@ -85,10 +85,10 @@ async def test_no_options_make_one_request_as_much_work_as_the_queue_holds(tiny_
 
         error = await refusal(server.translate(*[TEXT * 4] * 16, options=longest))
         calls.append(asyncio.ensure_future(server.translate(*[TEXT] * 12, options=longest)))
-        await server.until_sample(2 + 12, "mt_queue_segments")
+        await server.until_sample(2 + 12, "dragoman_queue_segments")
         crowded = await refusal(server.translate(*[TEXT] * 12, options=longest))
         calls.append(asyncio.ensure_future(other.Translate(request(*[TEXT] * 2, options=longest))))
-        await server.until_sample(2 + 12 + 2, "mt_queue_segments")
+        await server.until_sample(2 + 12 + 2, "dragoman_queue_segments")
         server.model.resume()
 
         assert (error.code, error.fields) == ("INVALID_ARGUMENT", ["texts"])

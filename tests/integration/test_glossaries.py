@@ -44,7 +44,7 @@ async def test_a_glossary_is_read_again_while_the_server_runs(tiny_model: Path, 
     settings = {"models__glossaries_directory": tmp_path, "models__poll_interval_s": 0.01}
     async with running_server(tiny_model, **settings) as server:
         (tmp_path / "it.tsv").write_text("en\tde\na\tb\tc")
-        await server.until_sample(1, "mt_glossary_failures_total")
+        await server.until_sample(1, "dragoman_glossary_failures_total")
         (tmp_path / "it.new").write_text("en\tde\nbicycle\tVelo")
         (tmp_path / "it.new").rename(tmp_path / "it.tsv")
         async with asyncio.timeout(PATIENCE_S):

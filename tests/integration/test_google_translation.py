@@ -9,13 +9,13 @@ from typing import Any, TypeVar
 import grpc
 import pytest
 from dragoman.v1 import translation_pb2 as pb
+from dragoman_service.errors import ConfigError
+from dragoman_service.security.api_keys import new_key, store
 from google.api_core import exceptions
 from google.cloud import translate_v3 as google
 from google.cloud.translate_v3.services.translation_service.transports import TranslationServiceGrpcTransport
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from service.api.callers import new_key, store
-from service.errors import ConfigError
 from tests.integration.running_server import RunningServer, described_service, running_server
 
 Result = TypeVar("Result")
@@ -62,7 +62,7 @@ async def test_texts_are_translated(server: RunningServer, mime_type: str, text_
     expected = await translated(server, "<p>A &amp; b</p>", *TEXTS, format=text_format)
     assert [one.translated_text for one in response.translations] == expected
     assert {one.model for one in response.translations} == {f"{PARENT}/models/tiny/1"}
-    assert server.sample("mt_requests_total", method="Translate", status="OK") == 2
+    assert server.sample("dragoman_requests_total", method="Translate", status="OK") == 2
 
 
 async def test_languages_are_detected(server: RunningServer) -> None:
@@ -224,7 +224,7 @@ async def test_it_is_off_by_default(tiny_model: Path) -> None:
 
 
 async def test_without_its_package_the_server_does_not_start(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "service.api.google_translation", None)
+    monkeypatch.setitem(sys.modules, "dragoman_service.vendor_apis.google_grpc", None)
 
     with pytest.raises(ConfigError, match=r"grpc\.google_translation"):
         async with running_server(tiny_model, grpc__google_translation=True):

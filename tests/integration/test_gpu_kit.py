@@ -8,14 +8,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from dragoman_export.training.report import read_log
+from dragoman_service.bundle.files import open_bundle
 
-from export.training.report import read_log
 from loadtests.__main__ import main
 from loadtests.benchmarks.gpu import REPORT_NAME, RESULTS_NAME
 from loadtests.generator.server import ServerProcess
-from service.bundle.files import open_bundle
 from tests.integration.real_process import CHECKOUT, START_S
-from tests.unit.export.corpus.tiny_text import write_tsv
+from tests.unit.export.data.tiny_text import write_tsv
 
 _TINY = (
     *("--vocabulary-size=320", "--d-model=32", "--ffn-size=64", "--encoder-layers=1", "--decoder-layers=1"),

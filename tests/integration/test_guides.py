@@ -10,9 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from service.app import Ports
-from service.cli.demo import ServerProcess
+from dragoman_service.app import Ports
+from dragoman_service.cli.demo import ServerProcess
 
 CHECKOUT = Path(__file__).parents[2]
 PAGES = [CHECKOUT / "README.md", *sorted((CHECKOUT / "docs" / "guides").glob("*.md"))]

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import onnx
 import pytest
+from dragoman_service.bundle.files import MANIFEST_NAME, file_entry
+from dragoman_service.bundle.manifest import MAX_FILE_BYTES
 from onnx import TensorProto, helper
 
-from service.bundle.files import MANIFEST_NAME, file_entry
-from service.bundle.manifest import MAX_FILE_BYTES
 from tests.integration.real_process import START_S, STOP_S, get, process, wait_for_sample
 
 pytestmark = pytest.mark.slow
@@ -78,7 +78,7 @@ def bundle(tiny_model: Path) -> Path:
 
 
 def state_line(name: str, state: str) -> str:
-    return f'mt_model_state{{model="{name}",state="{state}",version="1"}} 1.0'
+    return f'dragoman_model_state{{model="{name}",state="{state}",version="1"}} 1.0'
 
 
 @pytest.mark.parametrize("nodes", [endless, huge])

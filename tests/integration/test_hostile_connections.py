@@ -12,14 +12,14 @@ import psutil
 import pytest
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
+from dragoman_service.cli.demo import ServerProcess
+from dragoman_service.security.api_keys import new_key, store
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from h2.exceptions import H2Error
 from hyperframe.frame import HeadersFrame
+from loadtests.hostile.resets import flood_with_resets
 
 from loadtests.hostile.http2 import RawConnection, call_headers, grpc_message
-from loadtests.hostile.resets import flood_with_resets
-from service.api.callers import new_key, store
-from service.cli.demo import ServerProcess
 from tests.integration.real_process import START_S, get, process
 from tests.integration.running_server import (
     PATIENCE_S,
@@ -113,10 +113,10 @@ async def test_watchers_are_limited_by_host_and_in_all_and_leave_room_when_they_
 
         assert (error.code, error.reason) == ("RESOURCE_EXHAUSTED", "RATE_LIMITED")
         assert error.retry_delay_ms > 0
-        assert server.sample("mt_limit_refusals_total", limit="max_watchers") == 1
-        assert server.sample("mt_health_watchers") == 2
+        assert server.sample("dragoman_limit_refusals_total", limit="max_watchers") == 1
+        assert server.sample("dragoman_health_watchers") == 2
         second.cancel()
-        await server.until_sample(1, "mt_health_watchers")
+        await server.until_sample(1, "dragoman_health_watchers")
         assert await state(watch(server)) == SERVING
     async with running_server(tiny_model, grpc__max_watchers=1) as server:
         assert await state(watch(server)) == SERVING
@@ -130,7 +130,7 @@ async def test_a_watch_ends_after_a_time_and_nothing_is_kept_of_a_name(tiny_mode
         assert await state(watcher) == SERVICE_UNKNOWN
         assert await watcher.read() is grpc.aio.EOF
         assert await watcher.code() is grpc.StatusCode.OK
-        await server.until_sample(0, "mt_health_watchers")
+        await server.until_sample(0, "dragoman_health_watchers")
 
 
 async def test_a_message_that_does_not_come_ends_the_call(tiny_model: Path) -> None:
@@ -141,10 +141,10 @@ async def test_a_message_that_does_not_come_ends_the_call(tiny_model: Path) -> N
         for path in (TRANSLATE, "/dragoman.v1.ModelService/ListModels", "/grpc.health.v1.Health/Check", WATCH):
             slow.call(path, b"\0\0\0", ends=False)
 
-        await server.until_sample(4, "mt_limit_refusals_total", limit="message_timeout_s")
+        await server.until_sample(4, "dragoman_limit_refusals_total", limit="message_timeout_s")
 
-        await server.until_sample(0, "mt_unread_calls")
-        assert server.sample("mt_requests_total", method="Translate", status="DEADLINE_EXCEEDED") == 1
+        await server.until_sample(0, "dragoman_unread_calls")
+        assert server.sample("dragoman_requests_total", method="Translate", status="DEADLINE_EXCEEDED") == 1
         assert len((await server.translate("A man.")).translations) == 1
 
 
@@ -154,10 +154,10 @@ async def test_calls_without_a_message_take_a_share_of_what_is_there(tiny_model:
         for _ in range(20):
             greedy.call(TRANSLATE, b"", ends=False, extra=GREEDY)
 
-        await server.until_sample(16, "mt_limit_refusals_total", limit="max_concurrent_requests")
+        await server.until_sample(16, "dragoman_limit_refusals_total", limit="max_concurrent_requests")
 
-        assert server.sample("mt_unread_calls") == 4
-        assert server.sample("mt_requests_total", method="Translate", status="RESOURCE_EXHAUSTED") == 16
+        assert server.sample("dragoman_unread_calls") == 4
+        assert server.sample("dragoman_requests_total", method="Translate", status="RESOURCE_EXHAUSTED") == 16
         assert len((await server.translation.Translate(request("A man."), metadata=FAIR)).translations) == 1
 
 
@@ -174,18 +174,18 @@ async def test_messages_take_a_share_of_the_memory_for_them(tiny_model: Path, ca
             return asyncio.ensure_future(server.translation.Translate(request("A. " * 2000), metadata=metadata))
 
         admitted = [translate(GREEDY)]
-        await server.until_sample(1, "mt_requests_in_flight", method="Translate")
+        await server.until_sample(1, "dragoman_requests_in_flight", method="Translate")
         error = await refusal(translate(GREEDY))
         admitted.append(translate(FAIR))
-        await server.until_sample(2, "mt_requests_in_flight", method="Translate")
+        await server.until_sample(2, "dragoman_requests_in_flight", method="Translate")
 
         assert (error.code, error.reason) == ("RESOURCE_EXHAUSTED", "RATE_LIMITED")
         assert error.retry_delay_ms > 0
-        assert server.sample("mt_limit_refusals_total", limit="max_received_bytes") == 1
-        assert server.sample("mt_received_bytes") > 12_000
+        assert server.sample("dragoman_limit_refusals_total", limit="max_received_bytes") == 1
+        assert server.sample("dragoman_received_bytes") > 12_000
         server.model.resume()
         await asyncio.gather(*admitted)
-        await server.until_sample(0, "mt_received_bytes")
+        await server.until_sample(0, "dragoman_received_bytes")
 
 
 @pytest.mark.parametrize("is_health", [True, False])
@@ -200,7 +200,7 @@ async def test_only_translation_takes_large_messages(server: RunningServer, *, i
     error = await refusal(call)
 
     assert (error.code, error.fields) == ("INVALID_ARGUMENT", ["request"])
-    assert server.sample("mt_limit_refusals_total", limit="max_control_message_bytes") == 1
+    assert server.sample("dragoman_limit_refusals_total", limit="max_control_message_bytes") == 1
 
 
 async def test_idle_streams_take_a_share_of_the_places_and_end(tiny_model: Path, callers_file: Path) -> None:
@@ -211,7 +211,7 @@ async def test_idle_streams_take_a_share_of_the_places_and_end(tiny_model: Path,
             return server.translation.TranslateStream(metadata=metadata)
 
         idle = [stream(GREEDY) for _ in range(3)]
-        await server.until_sample(3, "mt_open_streams")
+        await server.until_sample(3, "dragoman_open_streams")
 
         error = await refusal(stream(GREEDY).read())
         fair = stream(FAIR)
@@ -223,8 +223,8 @@ async def test_idle_streams_take_a_share_of_the_places_and_end(tiny_model: Path,
         assert len((await server.translation.Translate(request("A man."), metadata=FAIR)).translations) == 1
         ended = [await refusal(call.read()) for call in idle]
         assert {error.code for error in ended} == {"DEADLINE_EXCEEDED"}
-        assert server.sample("mt_limit_refusals_total", limit="max_streams") == 1
-        await server.until_sample(4, "mt_limit_refusals_total", limit="stream_idle_timeout_s")
+        assert server.sample("dragoman_limit_refusals_total", limit="max_streams") == 1
+        await server.until_sample(4, "dragoman_limit_refusals_total", limit="stream_idle_timeout_s")
         assert await stream(GREEDY).write(request("A man.", request_id="r")) is None
 
 
@@ -237,7 +237,7 @@ async def test_a_stream_that_waits_for_an_answer_is_not_idle(tiny_model: Path) -
 
         await asyncio.wait((asyncio.ensure_future(stream.read()),), timeout=1.0)  # there is nothing to wait for
 
-        assert server.sample("mt_open_streams") == 1
+        assert server.sample("dragoman_open_streams") == 1
         server.model.resume()
 
 
@@ -249,9 +249,9 @@ async def test_a_stream_whose_answers_are_not_taken_ends_and_others_find_room(ti
         )
         silent.call(TRANSLATE_STREAM, messages, ends=False)
 
-        await server.until_sample(1, "mt_limit_refusals_total", limit="stream_idle_timeout_s")
+        await server.until_sample(1, "dragoman_limit_refusals_total", limit="stream_idle_timeout_s")
 
-        await server.until_sample(0, "mt_open_streams")
+        await server.until_sample(0, "dragoman_open_streams")
         assert len((await server.translate("A man.")).translations) == 1
 
 
@@ -345,7 +345,7 @@ def test_calls_of_headers_alone_take_no_memory(guarded: Guarded) -> None:
                 block = encoder.encode(call_headers(TRANSLATE))
                 connection.send(HeadersFrame(stream, block, flags=["END_HEADERS"]).serialize())
         until_s = time.monotonic() + SOON_S
-        while guarded.sample("mt_unread_calls") and time.monotonic() < until_s:
+        while guarded.sample("dragoman_unread_calls") and time.monotonic() < until_s:
             pass
 
         assert guarded.growth_bytes() < MAX_GROWTH_BYTES
@@ -368,7 +368,7 @@ def test_no_call_fails_while_others_are_reset_and_resets_are_counted(guarded: Gu
     assert durations_s
     assert guarded.translate() < SOON_S
     until_s = time.monotonic() + SOON_S
-    while guarded.sample("mt_unread_calls"):
+    while guarded.sample("dragoman_unread_calls"):
         assert time.monotonic() < until_s
-    seen = guarded.sample('mt_requests_total{method="Translate",status="UNAUTHENTICATED"}')
-    assert 0 < seen + guarded.sample("mt_unseen_calls_total") <= num_resets
+    seen = guarded.sample('dragoman_requests_total{method="Translate",status="UNAUTHENTICATED"}')
+    assert 0 < seen + guarded.sample("dragoman_unseen_calls_total") <= num_resets

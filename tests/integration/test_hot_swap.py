@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 from dragoman.v1 import translation_pb2 as pb
+from dragoman_service.bundle.files import MANIFEST_NAME
+from dragoman_service.models.serving import SERVING_NAME
 
-from service.bundle.files import MANIFEST_NAME
-from service.models.serving import SERVING_NAME
 from tests.integration.running_server import RunningServer, refusal, running_server, until
 from tests.tiny_bundle import build_tiny_bundle
 
@@ -79,7 +79,9 @@ async def swap(server: RunningServer, bundles: Path, models: Path, version: int)
     bring(bundles, models, str(version))
     await asyncio.to_thread(server.app._models.refresh)
     assert await answered_version(server) == str(version)
-    await until(lambda: server.sample("mt_model_state", model="tiny", version=str(version - 1), state="draining") == 0)
+    await until(
+        lambda: server.sample("dragoman_model_state", model="tiny", version=str(version - 1), state="draining") == 0
+    )
     shutil.rmtree(models / "tiny" / str(version - 1))
 
 
@@ -112,10 +114,10 @@ async def test_twenty_swaps_under_load_fail_no_request_and_keep_no_memory(
     assert len(set(answers)) > NUM_SWAPS // 2
     assert resident_bytes() - before_bytes < MAX_GROWTH_BYTES
     assert list(await states(server)) == [str(last)]
-    assert server.sample("mt_model_swaps_total", model="tiny") == last - 1
-    assert server.sample("mt_queue_segments") == server.sample("mt_queue_tokens") == 0
-    assert server.sample("mt_model_load_failures_total", model="tiny") == 0
-    failed = [s for f in server.metrics.registry.collect() for s in f.samples if s.name == "mt_requests_total"]
+    assert server.sample("dragoman_model_swaps_total", model="tiny") == last - 1
+    assert server.sample("dragoman_queue_segments") == server.sample("dragoman_queue_tokens") == 0
+    assert server.sample("dragoman_model_load_failures_total", model="tiny") == 0
+    failed = [s for f in server.metrics.registry.collect() for s in f.samples if s.name == "dragoman_requests_total"]
     assert {sample.labels["status"] for sample in failed} == {"OK"}
 
 
@@ -155,7 +157,7 @@ async def test_requests_on_their_way_are_answered_by_the_version_they_came_to(
     assert not any(call.done() for call in waiting)
     old.resume()
     assert set(await asyncio.gather(*waiting)) == {"1"}
-    await until(lambda: server.sample("mt_model_state", model="tiny", version="1", state="draining") == 0)
+    await until(lambda: server.sample("dragoman_model_state", model="tiny", version="1", state="draining") == 0)
 
 
 async def test_a_version_whose_directory_is_gone_answers_with_everything_it_has(
@@ -181,7 +183,7 @@ async def test_a_broken_bundle_leaves_the_old_version_serving(
     broken = (await states(server))["2"]
     assert broken.state == pb.MODEL_STATE_FAILED
     assert graph.name in broken.state_message
-    assert server.sample("mt_model_load_failures_total", model="tiny") == 1
+    assert server.sample("dragoman_model_load_failures_total", model="tiny") == 1
     error = await refusal(server.translate("A man.", model="tiny/2"))
     assert (error.code, error.reason) == ("FAILED_PRECONDITION", "MODEL_STATE")
 
@@ -190,7 +192,7 @@ async def test_the_directory_is_watched(bundles: Path, models: Path) -> None:
     async with running_server(models, models__poll_interval_s=0.01) as server:
         bring(bundles, models, "2")
 
-        await until(lambda: server.sample("mt_model_state", model="tiny", version="2", state="ready") == 1)
+        await until(lambda: server.sample("dragoman_model_state", model="tiny", version="2", state="ready") == 1)
 
         assert await answered_version(server) == "2"
 
@@ -199,4 +201,4 @@ async def test_every_decoding_thread_is_warm_before_requests_are_taken(models: P
     settings = {"scheduling__num_decoding_threads": 3, "models__poll_interval_s": 0}
     async with running_server(models, **settings) as server:
         assert server.model.num_batches == 3
-        assert server.sample("mt_segments_total", outcome="ok") == 0
+        assert server.sample("dragoman_segments_total", outcome="ok") == 0

@@ -11,11 +11,11 @@ from typing import Any
 import httpx
 import pytest
 from dragoman.v1 import translation_pb2 as pb
+from dragoman_service.config import load_settings
+from dragoman_service.errors import ConfigError
+from dragoman_service.security.api_keys import new_key, store
 from google.protobuf.json_format import ParseDict
 
-from service.api.callers import new_key, store
-from service.config import load_settings
-from service.errors import ConfigError
 from tests.captured_logs import capture_logs
 from tests.certificates import NAME, Authority, ServerFiles, chain_pem, key_pem
 from tests.integration.running_server import PATIENCE_S, RunningServer, listening_server, running_server, until
@@ -184,7 +184,7 @@ async def test_a_body_that_does_not_come_is_given_up(tiny_model: Path) -> None:
 
     assert answer.startswith(b"HTTP/1.1 408 ")
     assert b'"reason":"DEADLINE_EXCEEDED"' in answer
-    assert server.sample("mt_limit_refusals_total", limit="message_timeout_s") == 1
+    assert server.sample("dragoman_limit_refusals_total", limit="message_timeout_s") == 1
 
 
 async def test_a_client_that_leaves_in_the_middle_of_its_body_costs_nothing(server: RunningServer) -> None:
@@ -192,10 +192,10 @@ async def test_a_client_that_leaves_in_the_middle_of_its_body_costs_nothing(serv
         async with raw_connection(server) as (_, writer):
             writer.write(HEAD)
             await writer.drain()
-            await server.until_sample(1, "mt_unread_calls")
-        await server.until_sample(1, "mt_requests_total", method="Translate", status="CANCELLED")
+            await server.until_sample(1, "dragoman_unread_calls")
+        await server.until_sample(1, "dragoman_requests_total", method="Translate", status="CANCELLED")
 
-    assert server.sample("mt_unread_calls") == server.sample("mt_received_bytes") == 0
+    assert server.sample("dragoman_unread_calls") == server.sample("dragoman_received_bytes") == 0
     assert [record["event"] for record in records] == ["request"]
 
 
@@ -291,8 +291,8 @@ async def test_a_request_is_counted_logged_and_traced_as_one_of_grpc(
         await http.post("/v1/translate", json={**BODY, "model": "huge"})
 
     answered, failed = [record for record in records if record["event"] == "request"]
-    assert server.sample("mt_requests_total", method="Translate", status="OK") == 1
-    assert server.sample("mt_rejected_requests_total", reason="model_not_found") == 1
+    assert server.sample("dragoman_requests_total", method="Translate", status="OK") == 1
+    assert server.sample("dragoman_rejected_requests_total", reason="model_not_found") == 1
     assert (answered["method"], answered["status"], answered["model"]) == ("Translate", "OK", "tiny/1")
     assert answered["peer"].startswith("ipv4:127.0.0.1:")
     assert answered["caller"] == "ipv4:127.0.0.1"
@@ -316,9 +316,9 @@ async def test_the_work_of_a_client_that_leaves_is_dropped(server: RunningServer
         asking.cancel()
         await asyncio.wait((asking,))
 
-    await server.until_sample(1, "mt_requests_total", method="Translate", status="CANCELLED")
+    await server.until_sample(1, "dragoman_requests_total", method="Translate", status="CANCELLED")
     server.model.resume()
-    await server.until_sample(1, "mt_segments_total", outcome="cancelled")
+    await server.until_sample(1, "dragoman_segments_total", outcome="cancelled")
 
 
 async def test_a_server_that_loads_or_drains_says_so(tiny_model: Path) -> None:

@@ -8,11 +8,11 @@ from typing import Any
 import grpc
 import pytest
 from dragoman.v1 import translation_pb2 as pb
+from dragoman_service.errors import ConfigError
+from dragoman_service.grpc_api.server import SERVICE_NAMES
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2
 
-from service.api.server import SERVICE_NAMES
-from service.errors import ConfigError
 from tests.integration.running_server import RunningServer, described_service, listening_server, refusal, running_server
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -40,7 +40,7 @@ async def test_until_it_is_warm_the_server_is_alive_and_not_ready(starting: Runn
     assert await health_of_all(starting) == {NOT_SERVING}
     assert (await starting.get("/healthz"))[0] == 200
     assert (await starting.get("/readyz"))[0] == 503
-    assert starting.sample("mt_ready") == 0
+    assert starting.sample("dragoman_ready") == 0
 
 
 async def test_until_it_is_warm_translation_is_refused_and_models_can_be_listed(starting: RunningServer) -> None:
@@ -55,13 +55,13 @@ async def test_once_warm_the_server_is_ready(starting: RunningServer) -> None:
 
     assert await health_of_all(starting) == {SERVING}
     assert (await starting.get("/readyz"))[0] == 200
-    assert starting.sample("mt_ready") == 1
+    assert starting.sample("dragoman_ready") == 1
 
 
 async def test_every_model_translates_before_the_server_is_ready(tiny_models: Path) -> None:
     async with running_server(tiny_models) as server:
         assert [model.num_batches for model in server.models] == [1, 1]
-        assert server.sample("mt_decoder_steps_total") > 0
+        assert server.sample("dragoman_decoder_steps_total") > 0
 
 
 async def test_a_watcher_is_told_of_every_change(starting: RunningServer) -> None:
@@ -111,17 +111,17 @@ async def test_metrics_are_exposed(server: RunningServer) -> None:
     status, body = await server.get("/metrics")
 
     assert status == 200
-    assert 'mt_requests_total{method="Translate",status="OK"} 1.0' in body
-    assert 'mt_model_info{device="cpu",model="tiny",precision="fp32",version="1"} 1.0' in body
+    assert 'dragoman_requests_total{method="Translate",status="OK"} 1.0' in body
+    assert 'dragoman_model_info{device="cpu",model="tiny",precision="fp32",version="1"} 1.0' in body
 
 
 async def test_a_drain_under_load_answers_everything_admitted_and_refuses_the_rest(server: RunningServer) -> None:
     server.model.halt()
     admitted = [asyncio.ensure_future(server.translate(f"Number {number}.")) for number in range(20)]
-    await server.until_sample(20, "mt_requests_in_flight", method="Translate")
+    await server.until_sample(20, "dragoman_requests_in_flight", method="Translate")
 
     drain = asyncio.ensure_future(server.app.drain())
-    await server.until_sample(0, "mt_ready")
+    await server.until_sample(0, "dragoman_ready")
 
     error = await refusal(server.translate("A man."))
     assert (error.code, error.reason) == ("UNAVAILABLE", "DRAINING")

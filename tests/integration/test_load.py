@@ -22,14 +22,14 @@ async def test_a_full_queue_refuses_at_once_and_says_when_to_come_back(tiny_mode
         decoding = asyncio.ensure_future(server.translate("A man."))
         await server.model.halted_step()
         waiting = asyncio.ensure_future(server.translate("A man."))
-        await server.until_sample(1, "mt_queue_segments")
+        await server.until_sample(1, "dragoman_queue_segments")
 
         error = await refusal(server.translate("A man."))
 
         assert (error.code, error.reason) == ("RESOURCE_EXHAUSTED", "OVERLOADED")
         assert error.retry_delay_ms > 0
         assert error.trailing["grpc-retry-pushback-ms"] == str(error.retry_delay_ms)
-        assert server.sample("mt_rejected_requests_total", reason="overloaded") == 1
+        assert server.sample("dragoman_rejected_requests_total", reason="overloaded") == 1
         server.model.resume()
         assert [len(response.translations) for response in await asyncio.gather(decoding, waiting)] == [1, 1]
 
@@ -44,7 +44,7 @@ async def test_one_call_too_many_is_refused_instead_of_waiting(tiny_model: Path)
 
         assert (error.code, error.reason) == ("RESOURCE_EXHAUSTED", "OVERLOADED")
         assert error.trailing["grpc-retry-pushback-ms"] == str(error.retry_delay_ms)
-        assert server.sample("mt_rejected_requests_total", reason="overloaded") == 1
+        assert server.sample("dragoman_rejected_requests_total", reason="overloaded") == 1
         assert (await server.model_service.ListModels(pb.ListModelsRequest())).models
         server.model.resume()
         await first
@@ -56,7 +56,7 @@ async def test_a_call_without_deadline_gets_the_servers(tiny_model: Path) -> Non
         decoding = asyncio.ensure_future(refusal(server.translate("A man.")))
         await server.model.halted_step()
         waiting = asyncio.ensure_future(refusal(server.translate("A man.")))
-        await server.until_sample(1, "mt_queue_segments")
+        await server.until_sample(1, "dragoman_queue_segments")
 
         server.clock.advance(6)
         server.model.resume()
@@ -64,7 +64,7 @@ async def test_a_call_without_deadline_gets_the_servers(tiny_model: Path) -> Non
         errors = [await decoding, await waiting]
         assert [error.reason for error in errors] == ["DEADLINE_EXCEEDED"] * 2
         assert "queue" in errors[1].message
-        assert server.sample("mt_requests_total", method="Translate", status="DEADLINE_EXCEEDED") == 2
+        assert server.sample("dragoman_requests_total", method="Translate", status="DEADLINE_EXCEEDED") == 2
 
 
 async def test_a_deadline_beyond_the_maximum_is_cut_to_it(tiny_model: Path) -> None:
@@ -87,10 +87,10 @@ async def test_when_the_callers_time_runs_out_the_work_is_dropped(server: Runnin
     error = await call
 
     assert error.code == "DEADLINE_EXCEEDED"
-    await server.until_sample(0, "mt_requests_in_flight", method="Translate")
-    assert server.sample("mt_requests_total", method="Translate", status="DEADLINE_EXCEEDED") == 1
+    await server.until_sample(0, "dragoman_requests_in_flight", method="Translate")
+    assert server.sample("dragoman_requests_total", method="Translate", status="DEADLINE_EXCEEDED") == 1
     server.model.resume()
-    await until(lambda: server.sample("mt_segments_total", outcome="cancelled") == 1)
+    await until(lambda: server.sample("dragoman_segments_total", outcome="cancelled") == 1)
 
 
 async def test_when_the_caller_leaves_the_work_is_dropped(server: RunningServer) -> None:
@@ -100,8 +100,8 @@ async def test_when_the_caller_leaves_the_work_is_dropped(server: RunningServer)
 
     call.cancel()
 
-    await server.until_sample(1, "mt_requests_total", method="Translate", status="CANCELLED")
-    assert server.sample("mt_segments_total", outcome="cancelled") == 1
+    await server.until_sample(1, "dragoman_requests_total", method="Translate", status="CANCELLED")
+    assert server.sample("dragoman_segments_total", outcome="cancelled") == 1
     server.model.resume()
     assert (await server.translate("A man.")).translations
 
@@ -113,7 +113,7 @@ async def test_when_the_connection_is_lost_the_work_is_dropped(server: RunningSe
 
     await server.channel.close()
 
-    await server.until_sample(1, "mt_requests_total", method="Translate", status="CANCELLED")
+    await server.until_sample(1, "dragoman_requests_total", method="Translate", status="CANCELLED")
     with pytest.raises(asyncio.CancelledError):
         await call
 

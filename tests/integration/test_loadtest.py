@@ -15,20 +15,20 @@ from typing import Any
 
 import psutil
 import pytest
+from tests.unit.loadtests.benchmarks.tiny_files import write_tiny_model
 
 from loadtests.__main__ import main
-from loadtests.generator.arrivals import Arrivals, poisson
-from loadtests.generator.runner import Load, offer
 from loadtests.benchmarks.load import serving
 from loadtests.benchmarks.serve import BatchingSettings
+from loadtests.generator.arrivals import Arrivals, poisson
+from loadtests.generator.calls import Method, Outcome
+from loadtests.generator.runner import Load, offer
 from loadtests.generator.server import ServerProcess, Target
 from loadtests.generator.texts import Profile
-from loadtests.generator.calls import Method, Outcome
 from loadtests.generator.workload import Mix, Workload
 from tests.integration.fake_translator import ANSWER, fake_translator
 from tests.integration.real_process import CHECKOUT, START_S
 from tests.tiny_bundle import SENTENCES
-from tests.unit.loadtests.benchmarks.tiny_files import write_tiny_model
 
 PATIENCE_S = 30.0  # only reached by a test that would otherwise fail anyway
 SHORT = Workload(profile=Profile.CHAT, options='{"maxTargetTokens": 8}')
@@ -47,7 +47,7 @@ def counted(server: ServerProcess) -> Counter[str]:
     """What the server has answered so far, by method and status."""
     calls: Counter[str] = Counter()
     for name, value in server.samples().items():
-        if name.startswith("mt_requests_total{"):
+        if name.startswith("dragoman_requests_total{"):
             calls["{method} {status}".format(**dict(re.findall(r'(\w+)="(\w*)"', name)))] += int(value)
     return calls
 
@@ -70,7 +70,7 @@ def test_the_ledger_of_all_processes_is_what_the_server_counted(server: ServerPr
     # Both processes kept one schedule, and none of its calls was lost or made twice.
     planned = [record.planned_s - result.began_s for record in result.records]
     assert planned == pytest.approx(poisson(40.0).times(1.5, seed=1), abs=1e-6)
-    seen = [result.samples[-1].total(name) for name in ("mt_requests_total", "process_cpu_seconds_total")]
+    seen = [result.samples[-1].total(name) for name in ("dragoman_requests_total", "process_cpu_seconds_total")]
     assert min(result.summary.tokens_per_s, result.summary.generator_cpu_s or 0, *seen) > 0
 
 

@@ -28,7 +28,7 @@ def server(models: Path, stderr: int) -> Iterator[tuple[subprocess.Popen[bytes],
     with tempfile.TemporaryDirectory(prefix="log-") as directory:
         address = f"unix:{directory}/s"
         process = subprocess.Popen(
-            [sys.executable, "-m", "service", "serve", "--models", str(models), "--http-port", "0"],
+            [sys.executable, "-m", "dragoman_service", "serve", "--models", str(models), "--http-port", "0"],
             cwd=CHECKOUT,
             env={**os.environ, "DRAGOMAN_GRPC__HOST": address},
             stderr=stderr,

@@ -11,9 +11,9 @@ import grpc
 import pytest
 import structlog
 from dragoman.v1 import translation_pb2 as pb
+from dragoman_service.models.model import ModelRuntime
+from dragoman_service.observability.logs import LogSettings, configure_logs
 
-from service.models.model import ModelParts
-from service.telemetry.logs import LogSettings, configure_logs
 from tests.integration.observed_server import ObservedServer, observed_server
 from tests.integration.running_server import request, until
 
@@ -41,7 +41,7 @@ class QuotingTokenizer:
         return ids
 
 
-def quoting(parts: ModelParts) -> ModelParts:
+def quoting(parts: ModelRuntime) -> ModelRuntime:
     tokenizer: Any = QuotingTokenizer(parts.tokenizer)
     return dataclasses.replace(parts, tokenizer=tokenizer)
 

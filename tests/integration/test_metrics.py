@@ -61,7 +61,7 @@ async def call_with_hostile_data(server: ObservedServer, word: str) -> None:
             await server.channel.unary_unary(method)(b"")
     with pytest.raises(grpc.aio.AioRpcError):
         await server.stub.Translate(request(f"{word} rides a bicycle. " * 300), timeout=0.2)
-    await until(lambda: server.sample("mt_requests_in_flight", method="Translate") == 0)  # its end is counted
+    await until(lambda: server.sample("dragoman_requests_in_flight", method="Translate") == 0)  # its end is counted
 
 
 def label_values(exposition: str) -> dict[str, set[str]]:
@@ -89,14 +89,14 @@ async def test_no_label_comes_from_what_callers_send(tiny_model: Path) -> None:
 
 async def test_what_is_counted_agrees_with_what_was_answered(tiny_model: Path) -> None:
     async with observed_server(tiny_model) as server:
-        names = ("mt_source_tokens_total", "mt_target_tokens_total", "mt_length_ratio_count")
+        names = ("dragoman_source_tokens_total", "dragoman_target_tokens_total", "dragoman_length_ratio_count")
         before = [server.sample(name) for name in names]  # warming up counts, too
         response = await server.translate("A man. Two children.")
         counted = [server.sample(name) - warm for name, warm in zip(names, before, strict=True)]
 
-    assert server.sample("mt_requests_total", method="Translate", status="OK") == 1
+    assert server.sample("dragoman_requests_total", method="Translate", status="OK") == 1
     assert counted == [response.num_source_tokens, response.num_target_tokens, 2]
-    assert server.sample("mt_requests_in_flight", method="Translate") == 0
+    assert server.sample("dragoman_requests_in_flight", method="Translate") == 0
 
 
 async def test_both_formats_parse_and_tell_the_same_metrics(tiny_model: Path) -> None:

@@ -168,7 +168,8 @@ async def test_an_absurd_translation_is_told_unless_the_guard_is_off(server: Run
     assert all("decod" in warning.message for warning in guarded.warnings if warning.kind != pb.WARNING_KIND_TRUNCATED)
     assert not kinds(unguarded) - {"TRUNCATED"}
     assert (
-        sum(server.sample("mt_translation_warnings_total", kind=kind) for kind in ("repetition", "length_ratio")) >= 1
+        sum(server.sample("dragoman_translation_warnings_total", kind=kind) for kind in ("repetition", "length_ratio"))
+        >= 1
     )
 
 

@@ -3,13 +3,12 @@
 from pathlib import Path
 
 import pytest
-
-from export.__main__ import main
-from export.graph.translation import TextModel, translate_texts
-from service.bundle.files import open_bundle
-from service.runtime.native import open_step_model
-from service.runtime.settings import RuntimeSettings
-from service.text.tokenizer import open_tokenizer
+from dragoman_export.__main__ import main
+from dragoman_export.onnx_export.translation import TextModel, translate_texts
+from dragoman_service.bundle.files import open_bundle
+from dragoman_service.runtimes.native.step_model import open_step_model
+from dragoman_service.runtimes.settings import RuntimeSettings
+from dragoman_service.text.tokenizer import open_tokenizer
 
 _TEMPLATES = (
     ("take {} now", "nimm {} jetzt"),

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from dragoman_service.__main__ import main
+from dragoman_service.app import Ports
+from dragoman_service.cli.demo import ServerProcessError
 
-from service.__main__ import main
-from service.app import Ports
-from service.cli.demo import ServerProcessError
 from tests.integration.real_process import START_S, STOP_S, process
 
 
@@ -169,7 +169,7 @@ def test_the_demo_shows_four_texts_and_ends_well(tiny_model: Path, capsys: pytes
 
     output = capsys.readouterr().out
     assert output.count("   score  ") == 4
-    assert 'mt_requests_total{method="Translate",status="OK"} 4.0' in output
+    assert 'dragoman_requests_total{method="Translate",status="OK"} 4.0' in output
     assert output.endswith("ended with exit code 0\n")
 
 

@@ -152,7 +152,7 @@ async def test_bytes_that_are_no_request_are_the_callers_mistake(server: Running
     error = await refused_bytes(server, message)
 
     assert (error.code, error.reason, error.fields) == ("INVALID_ARGUMENT", "INVALID_FIELD", ["request"])
-    assert server.sample("mt_requests_total", method="Translate", status="INVALID_ARGUMENT") == 1
+    assert server.sample("dragoman_requests_total", method="Translate", status="INVALID_ARGUMENT") == 1
 
 
 async def test_fields_of_a_newer_contract_are_ignored(server: RunningServer) -> None:
@@ -184,8 +184,8 @@ async def test_a_refusal_carries_the_id_of_the_request(server: RunningServer) ->
 async def test_refusals_are_counted_by_reason(server: RunningServer) -> None:
     await refused(server, request())
 
-    assert server.sample("mt_rejected_requests_total", reason="invalid_field") == 1
-    assert server.sample("mt_requests_total", method="Translate", status="INVALID_ARGUMENT") == 1
+    assert server.sample("dragoman_rejected_requests_total", reason="invalid_field") == 1
+    assert server.sample("dragoman_requests_total", method="Translate", status="INVALID_ARGUMENT") == 1
 
 
 async def test_a_compressed_request_is_read(server: RunningServer) -> None:

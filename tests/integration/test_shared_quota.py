@@ -10,14 +10,14 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+from dragoman_service.config import load_settings
+from dragoman_service.errors import ConfigError
+from dragoman_service.security.api_keys import new_key, store
+from dragoman_service.security.rate_limits import Charge
+from dragoman_service.security.redis_quota import RedisBuckets
+from dragoman_service.security.shared_quota import RETRY_INTERVAL_S
 from redis import ConnectionError  # noqa: A004 - it is what the client raises
 
-from service.api.callers import new_key, store
-from service.api.quota_store import RedisBuckets
-from service.api.rate_limits import Charge
-from service.api.shared_quota import RETRY_INTERVAL_S
-from service.config import load_settings
-from service.errors import ConfigError
 from tests.captured_logs import capture_logs
 from tests.certificates import NAME, Authority, ServerFiles
 from tests.integration.running_server import PATIENCE_S, RunningServer, refusal, request, running_server, until
@@ -75,7 +75,7 @@ def translate(server: RunningServer, key: str = ONCE) -> Any:
 
 
 def num_checks(server: RunningServer, decided_by: str) -> float:
-    return server.sample("mt_quota_checks_total", decided_by=decided_by)
+    return server.sample("dragoman_quota_checks_total", decided_by=decided_by)
 
 
 async def test_two_servers_share_a_quota(tiny_model: Path, url_file: Path, redis: RedisServer) -> None:
@@ -156,7 +156,7 @@ async def test_the_store_may_move_while_servers_run(tiny_model: Path, url_file: 
                 url_file.write_text(moved.url, encoding="utf-8")
                 await until(lambda: any(record["event"] == "files reloaded" for record in records))
                 url_file.write_text("nonsense", encoding="utf-8")
-                await server.until_sample(1, "mt_callers_reload_failures_total")
+                await server.until_sample(1, "dragoman_callers_reload_failures_total")
 
             await translate(server, WORDS)
 

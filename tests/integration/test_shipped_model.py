@@ -10,9 +10,8 @@ from dragoman.client import TranslationClient
 from dragoman.enums import TextFormat
 from dragoman.requests import DecodingOptions, SamplingOptions, Term
 from dragoman.results import Translation
-
-from service.bundle.files import open_bundle
-from service.cli.demo import ServerProcess
+from dragoman_service.bundle.files import open_bundle
+from dragoman_service.cli.demo import ServerProcess
 
 BUNDLE = Path(__file__).parents[2] / "deploy" / "models" / "en-de" / "1"
 MAX_BYTES = 25_000_000
@@ -22,7 +21,7 @@ NO_OPTIONS = DecodingOptions()
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[TranslationClient]:
-    """Connected to `python -m service serve` with no configuration but free ports."""
+    """Connected to `python -m dragoman_service serve` with no configuration but free ports."""
     with ServerProcess() as server:
         ports = server.wait_until_ready(timeout_s=START_TIMEOUT_S)
         with TranslationClient(f"127.0.0.1:{ports.grpc_port}") as client:

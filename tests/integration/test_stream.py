@@ -144,11 +144,11 @@ async def test_no_more_requests_are_read_than_may_be_unanswered(tiny_model: Path
         server.model.halt()
         stream = begin(server)
         await write(stream, *map(numbered, range(10)))
-        await server.until_sample(3, "mt_requests_in_flight", method=METHOD)
+        await server.until_sample(3, "dragoman_requests_in_flight", method=METHOD)
         await server.model.halted_step()
         await server.model_service.ListModels(pb.ListModelsRequest())  # time enough to read one more
 
-        assert server.sample("mt_requests_in_flight", method=METHOD) == 3
+        assert server.sample("dragoman_requests_in_flight", method=METHOD) == 3
         server.model.resume()
         await stream.done_writing()
         assert len([response async for response in stream]) == 10
@@ -161,10 +161,10 @@ async def test_each_request_is_counted_timed_and_logged_under_its_id(server: Run
         await stream.done_writing()
         assert len([response async for response in stream]) == 2
 
-    assert server.sample("mt_requests_total", method=METHOD, status="OK") == 1
-    assert server.sample("mt_requests_total", method=METHOD, status="NOT_FOUND") == 1
-    assert server.sample("mt_request_duration_seconds_count", method=METHOD) == 2
-    assert server.sample("mt_requests_in_flight", method=METHOD) == server.sample("mt_open_streams") == 0
+    assert server.sample("dragoman_requests_total", method=METHOD, status="OK") == 1
+    assert server.sample("dragoman_requests_total", method=METHOD, status="NOT_FOUND") == 1
+    assert server.sample("dragoman_request_duration_seconds_count", method=METHOD) == 2
+    assert server.sample("dragoman_requests_in_flight", method=METHOD) == server.sample("dragoman_open_streams") == 0
     assert sorted(record["status"] for record in records if record["event"] == "request") == ["NOT_FOUND", "OK"]
     (record,) = [record for record in records if record["event"] == "stream"]
     assert (record["method"], record["status"]) == (METHOD, "OK")
@@ -191,15 +191,15 @@ async def test_cancelling_the_call_cancels_all_its_requests(server: RunningServe
     server.model.halt()
     stream = begin(server)
     await write(stream, *map(numbered, range(5)))
-    await server.until_sample(5, "mt_requests_in_flight", method=METHOD)
+    await server.until_sample(5, "dragoman_requests_in_flight", method=METHOD)
     await server.model.halted_step()
 
     stream.cancel()
 
-    await server.until_sample(5, "mt_requests_total", method=METHOD, status="CANCELLED")
-    await server.until_sample(0, "mt_open_streams")
+    await server.until_sample(5, "dragoman_requests_total", method=METHOD, status="CANCELLED")
+    await server.until_sample(0, "dragoman_open_streams")
     server.model.resume()
-    await server.until_sample(5, "mt_segments_total", outcome="cancelled")
+    await server.until_sample(5, "dragoman_segments_total", outcome="cancelled")
 
 
 async def test_the_deadline_is_that_of_the_whole_call(server: RunningServer) -> None:
@@ -210,7 +210,7 @@ async def test_the_deadline_is_that_of_the_whole_call(server: RunningServer) -> 
     error = await refusal(the_end_of(stream))
 
     assert error.code == "DEADLINE_EXCEEDED"
-    await server.until_sample(0, "mt_open_streams")
+    await server.until_sample(0, "dragoman_open_streams")
 
 
 async def test_an_idle_stream_without_deadline_ends_after_the_default(tiny_model: Path) -> None:
@@ -230,7 +230,7 @@ async def test_a_drain_answers_what_is_under_way_rejects_what_is_new_and_ends_th
     await write(stream, numbered(0))
     await server.model.halted_step()
     drain = asyncio.ensure_future(server.app.drain())
-    await server.until_sample(0, "mt_ready")
+    await server.until_sample(0, "dragoman_ready")
 
     await write(stream, numbered(1))
     refused = await stream.read()

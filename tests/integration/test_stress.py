@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from loadtests.__main__ import main as run
-from loadtests.scenarios.stress import main
 from loadtests.scenarios.bad_inputs.kinds import KINDS
 from loadtests.scenarios.chaos.fault import LIMITS, Stage, fault
 from loadtests.scenarios.chaos.scenario import run_faults
+from loadtests.scenarios.stress import main
 
 Capture = pytest.CaptureFixture[str]
 TIMES = [name for name in LIMITS if name.endswith("_s")]
@@ -87,7 +87,7 @@ def test_a_server_that_ends_is_told_and_the_next_fault_gets_another(tiny_model: 
         os.kill(stage.server.process.pid, signal.SIGKILL)
         stage.bystanders.wait_for_answers()
 
-    @fault(metric="mt_requests_total", limits=any_time)
+    @fault(metric="dragoman_requests_total", limits=any_time)
     def leave_alone(stage: Stage) -> None:
         stage.require_ok("nothing was done", [stage.ask()])
 

@@ -12,15 +12,15 @@ import trustme
 from cryptography import x509
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
+from dragoman_service.errors import ConfigError
 
-from service.errors import ConfigError
 from tests.captured_logs import capture_logs
 from tests.certificates import NAME, OWN_CONNECTION, Authority, ServerFiles, chain_pem
 from tests.integration.running_server import PATIENCE_S, RunningServer, refusal, request, running_server, until
 
 FAST = {"tls__reload_interval_s": 0.01}
-FAILURES = "mt_certificate_reload_failures_total"
-EXPIRY = "mt_certificate_expiry_timestamp_seconds"
+FAILURES = "dragoman_certificate_reload_failures_total"
+EXPIRY = "dragoman_certificate_expiry_timestamp_seconds"
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ed25519
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
+from dragoman_service.errors import ConfigError
 
-from service.errors import ConfigError
 from tests.integration.running_server import RunningServer, refusal, request, running_server, until
 
 ISSUER = "https://login.example.com"
@@ -99,7 +99,7 @@ async def test_the_provider_may_change_its_key_without_a_restart(tiny_model: Pat
         assert "not known here" in (await refusal(translate(server, bearer("translate")))).message
 
         keys.write_text("{}", encoding="utf-8")
-        await server.until_sample(1, "mt_callers_reload_failures_total")
+        await server.until_sample(1, "dragoman_callers_reload_failures_total")
         assert (await translate(server, new)).translations
 
 
@@ -128,7 +128,7 @@ async def test_keys_come_from_a_url_and_stay_while_it_fails(tiny_model: Path) ->
     answers = [(200, key_set(old=OLD_KEY).encode()), (500, b""), (302, b""), (200, b"[]")]
     with provider(answers) as url:
         async with running_server(tiny_model, access__jwks=url, **TOKENS) as server:
-            await until(lambda: server.sample("mt_callers_reload_failures_total") >= 3)
+            await until(lambda: server.sample("dragoman_callers_reload_failures_total") >= 3)
             assert (await translate(server, bearer("translate"))).translations
 
 

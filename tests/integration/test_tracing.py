@@ -98,7 +98,7 @@ async def test_a_request_that_fails_says_how_in_its_span(tiny_model: Path, colle
                 await server.translate("A man rides a bicycle. " * 400, traceparent=SAMPLED, **fields)
         # the caller's own clock may end the call before the server does, which would end it otherwise once it drains
         labels = {"method": "Translate", "status": "DEADLINE_EXCEEDED"}
-        await until(lambda: server.sample("mt_requests_total", **labels) == 1)
+        await until(lambda: server.sample("dragoman_requests_total", **labels) == 1)
 
     refused, late = [span for span in collector.spans if span.name == "Translate"]
     told = attributes(refused)
@@ -142,11 +142,11 @@ async def test_latency_histograms_lead_to_the_trace(tiny_model: Path, collector:
         if sample.exemplar and sample.exemplar.labels == {"trace_id": TRACE_ID}
     }
     assert with_exemplar >= {
-        "mt_request_duration_seconds",
-        "mt_queue_wait_seconds",
-        "mt_encode_duration_seconds",
-        "mt_decode_duration_seconds",
-        "mt_text_duration_seconds",
+        "dragoman_request_duration_seconds",
+        "dragoman_queue_wait_seconds",
+        "dragoman_encode_duration_seconds",
+        "dragoman_decode_duration_seconds",
+        "dragoman_text_duration_seconds",
     }
 
 
@@ -172,7 +172,9 @@ async def test_a_streamed_document_is_one_trace_and_its_first_sentence_leads_to_
     names = Counter(span.name for span in collector.spans)
     assert (len(sentences), names["TranslateDocument"], names["decode"]) == (40, 1, 10)
     assert {span.trace_id.hex() for span in collector.spans} == {TRACE_ID}
-    first_sentence = [line for line in exposition.splitlines() if line.startswith("mt_first_sentence_seconds_bucket")]
+    first_sentence = [
+        line for line in exposition.splitlines() if line.startswith("dragoman_first_sentence_seconds_bucket")
+    ]
     assert [f'trace_id="{TRACE_ID}"' in line for line in first_sentence].count(True) == 1
 
 
@@ -198,8 +200,8 @@ async def test_a_collector_that_is_not_there_costs_no_request_and_one_line_of_lo
 
     failures = [record for record in records if "traces cannot be sent" in record["event"]]
     assert [record["endpoint"] for record in failures] == [endpoint]
-    assert server.sample("mt_trace_spans_total", outcome="failed") > 0
-    assert server.sample("mt_trace_spans_total", outcome="exported") == 0
+    assert server.sample("dragoman_trace_spans_total", outcome="failed") > 0
+    assert server.sample("dragoman_trace_spans_total", outcome="exported") == 0
 
 
 async def test_a_collector_that_never_answers_ends_with_the_drain_time(tiny_model: Path, collector: Collector) -> None:
@@ -211,7 +213,7 @@ async def test_a_collector_that_never_answers_ends_with_the_drain_time(tiny_mode
         await asyncio.wait_for(server.app.stop(), PATIENCE_S)
 
     assert collector.spans == []
-    assert server.sample("mt_trace_spans_total", outcome="exported") == 0
+    assert server.sample("dragoman_trace_spans_total", outcome="exported") == 0
 
 
 async def test_spans_are_sent_while_the_server_runs(tiny_model: Path, collector: Collector) -> None:
@@ -220,4 +222,4 @@ async def test_spans_are_sent_while_the_server_runs(tiny_model: Path, collector:
 
         await until(lambda: {span.name for span in collector.spans} > STAGES)
 
-        await until(lambda: server.sample("mt_trace_spans_total", outcome="exported") == len(collector.spans))
+        await until(lambda: server.sample("dragoman_trace_spans_total", outcome="exported") == len(collector.spans))

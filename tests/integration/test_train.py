@@ -1,4 +1,4 @@
-"""`python -m export train` on a made-up language pair, from text to weights."""
+"""`python -m dragoman_export train` on a made-up language pair, from text to weights."""
 
 import gzip
 import re
@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 import torch
+from dragoman_export.__main__ import main
+from dragoman_export.training.checkpoint import list_checkpoints, load_model
+from dragoman_export.training.report import Record, read_log
 
-from export.__main__ import main
-from export.training.checkpoint import list_checkpoints, load_model
-from export.training.report import Record, read_log
-from tests.unit.export.corpus.tiny_text import make_pairs, write_tsv
+from tests.unit.export.data.tiny_text import make_pairs, write_tsv
 
 ROOT = Path(__file__).parents[2]
 
@@ -171,7 +171,7 @@ def test_a_finished_run_is_not_overwritten(finished: Path, files: list[str]) -> 
 
 
 def test_a_terminated_run_writes_a_checkpoint_exits_with_0_and_can_be_resumed(tmp_path: Path, files: list[str]) -> None:
-    command = [sys.executable, "-m", "export", "train", "--output", str(tmp_path), *files, *SHAPE, *SETTINGS]
+    command = [sys.executable, "-m", "dragoman_export", "train", "--output", str(tmp_path), *files, *SHAPE, *SETTINGS]
     process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     assert any("dev loss" in line for line in process.stderr)  # blocks until the first evaluation is told

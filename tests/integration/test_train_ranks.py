@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from dragoman_export.training.checkpoint import list_checkpoints, load_checkpoint
+from dragoman_export.training.ranks import Ranks
+from dragoman_export.training.report import read_log
 
-from export.training.checkpoint import list_checkpoints, load_checkpoint
-from export.training.ranks import Ranks
-from export.training.report import read_log
-from tests.unit.export.corpus.tiny_text import make_pairs
+from tests.unit.export.data.tiny_text import make_pairs
 from tests.unit.export.training.tiny_run import make_model, make_text, make_trainer
 
 ROOT = Path(__file__).parents[2]

@@ -90,9 +90,9 @@ async def test_a_request_without_id_gets_one_of_its_own(server: RunningServer) -
 async def test_requests_are_counted_and_timed(server: RunningServer) -> None:
     await server.translate("A man.")
 
-    assert server.sample("mt_requests_total", method="Translate", status="OK") == 1
-    assert server.sample("mt_request_duration_seconds_count", method="Translate") == 1
-    assert server.sample("mt_requests_in_flight", method="Translate") == 0
+    assert server.sample("dragoman_requests_total", method="Translate", status="OK") == 1
+    assert server.sample("dragoman_request_duration_seconds_count", method="Translate") == 1
+    assert server.sample("dragoman_requests_in_flight", method="Translate") == 0
 
 
 async def test_one_model_is_described(server: RunningServer) -> None:

@@ -45,4 +45,4 @@ async def test_a_client_learns_that_a_method_is_not_there(server: RunningServer)
     error = await refusal(server.channel.unary_unary("/dragoman.v1.TranslationService/Translat")(b""))
 
     assert error.code == grpc.StatusCode.UNIMPLEMENTED.name
-    assert server.sample("mt_unseen_calls_total") == 0
+    assert server.sample("dragoman_unseen_calls_total") == 0

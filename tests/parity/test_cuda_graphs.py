@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
+from dragoman_service.bundle.files import Bundle
+from dragoman_service.errors import BundleError
+from dragoman_service.runtimes.onnx.kv_pool import LENGTH_BUCKET
+from dragoman_service.runtimes.onnx.session import open_capturing
+from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
+from dragoman_service.runtimes.onnx_cuda.cuda_graphs import DeviceUse
+from dragoman_service.runtimes.settings import RuntimeSettings
 
-from service.bundle.files import Bundle
-from service.errors import BundleError
-from service.runtime.cuda_graphs import DeviceUse
-from service.runtime.kv_pool import LENGTH_BUCKET
-from service.runtime.onnx_model import OnnxStepModel
-from service.runtime.session import open_capturing
-from service.runtime.settings import RuntimeSettings
 from tests.device_stand_in import CapturingSession, StandInModel
 from tests.parity.test_device_batch import decode, random_segments, take_step
 from tests.tiny_bundle import build_tiny_bundle

@@ -9,21 +9,21 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
+from dragoman_service.bundle.architecture import FloatType
+from dragoman_service.bundle.files import Bundle
+from dragoman_service.datatypes import Hypothesis, SearchConfig, Segment
+from dragoman_service.decoding.running_batch import RunningBatch
+from dragoman_service.decoding.step_model import Placeholder, StepBatch, StepModel
+from dragoman_service.runtimes.onnx.kv_pool import LENGTH_BUCKET
+from dragoman_service.runtimes.onnx.session import providers
+from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
+from dragoman_service.runtimes.onnx_cuda.cache_graphs import advance_graph, write_graph, zeros_graph
+from dragoman_service.runtimes.onnx_cuda.device import DeviceArray
+from dragoman_service.runtimes.onnx_cuda.device_batch import bucket_of_segments
+from dragoman_service.runtimes.settings import Device, RuntimeSettings
+from dragoman_service.worker.messages import BatchCommand, NewSegment
+from dragoman_service.worker.worker import BatchExecutor
 
-from service.bundle.architecture import FloatType
-from service.bundle.files import Bundle
-from service.datatypes import Hypothesis, SearchConfig, Segment
-from service.decoding.running_batch import RunningBatch
-from service.decoding.step_model import Placeholder, StepBatch, StepModel
-from service.engine.core import CoreBatch
-from service.engine.protocol import BatchCommand, NewSegment
-from service.runtime.cache_graphs import advance_graph, write_graph, zeros_graph
-from service.runtime.device import DeviceArray
-from service.runtime.device_batch import bucket_of_segments
-from service.runtime.kv_pool import LENGTH_BUCKET
-from service.runtime.onnx_model import OnnxStepModel
-from service.runtime.session import providers
-from service.runtime.settings import Device, RuntimeSettings
 from tests.device_stand_in import DEVICES, CapturingSession, StandInMemory, StandInModel
 from tests.tiny_bundle import build_tiny_bundle
 
@@ -305,7 +305,7 @@ def _new(segments: list[Segment]) -> tuple[NewSegment, ...]:
 @pytest.mark.parametrize("num_arrays", range(4))
 def test_a_device_without_memory_left_ends_the_batch_and_not_the_engine(model: StandInModel, num_arrays: int) -> None:
     segments = [Segment(source_ids=(5, 6, 2), search=SearchConfig(beam_size=2, max_target_tokens=50))] * 5
-    core = CoreBatch(model, clock=lambda: 0.0)
+    core = BatchExecutor(model, clock=lambda: 0.0)
     core.run_step(BatchCommand(new_segments=_new(segments)[:2]))
     model.memory.num_arrays_left = num_arrays  # output of the encoder, and room for more segments in both caches
 

@@ -10,15 +10,15 @@ import onnx
 import onnxruntime
 import pytest
 import torch
+from dragoman_export.model.transformer import Transformer
+from dragoman_export.onnx_export.mixed import ProductKind
+from dragoman_export.onnx_export.verify import score_at_once, score_cached, score_exported
+from dragoman_service.bundle.architecture import layer_names
+from dragoman_service.bundle.files import Bundle
+from dragoman_service.decoding.step_model import FloatArray, IntArray, StepModel
+from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
+from dragoman_service.runtimes.settings import RuntimeSettings
 
-from export.graph.mixed import ProductKind
-from export.graph.verify import score_at_once, score_cached, score_exported
-from export.model.transformer import Transformer
-from service.bundle.architecture import layer_names
-from service.bundle.files import Bundle
-from service.decoding.step_model import FloatArray, IntArray, StepModel
-from service.runtime.onnx_model import OnnxStepModel
-from service.runtime.settings import RuntimeSettings
 from tests.tiny_bundle import build_tiny_bundle, tiny_model, tiny_vocabulary
 
 _FLOAT_TOLERANCE = 5e-5

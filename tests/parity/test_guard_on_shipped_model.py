@@ -3,15 +3,14 @@
 from pathlib import Path
 
 import pytest
-
-from service.bundle.files import open_bundle
-from service.datatypes import DefectKind, GuardReport, SearchConfig, Segment
-from service.decoding.guard import EndedSegment, Verdict, judge
-from service.decoding.running_batch import RunningBatch
-from service.runtime.onnx_model import OnnxStepModel
-from service.runtime.settings import RuntimeSettings
-from service.text.planning import EXTRA_TARGET_TOKENS
-from service.text.tokenizer import SentencePieceTokenizer
+from dragoman_service.bundle.files import open_bundle
+from dragoman_service.datatypes import DegenerationKind, GuardReport, SearchConfig, Segment
+from dragoman_service.decoding.degeneration import EndedSegment, Verdict, judge
+from dragoman_service.decoding.running_batch import RunningBatch
+from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
+from dragoman_service.runtimes.settings import RuntimeSettings
+from dragoman_service.text.planning import EXTRA_TARGET_TOKENS
+from dragoman_service.text.tokenizer import SentencePieceTokenizer
 
 _BUNDLE = Path(__file__).parents[2] / "deploy" / "models" / "en-de" / "1"
 
@@ -58,7 +57,7 @@ def test_a_loop_of_the_unguarded_search_is_found_and_replaced(
     unguarded = _decode(model, source_ids, repetition_guard=False)
     guarded = _decode(model, source_ids, repetition_guard=True)
 
-    assert DefectKind.REPETITION in {defect.kind for defect in _verdict(source_ids, unguarded).defects}
+    assert DegenerationKind.REPETITION in {defect.kind for defect in _verdict(source_ids, unguarded).defects}
     assert isinstance(guarded.guard, GuardReport)
     assert guarded.guard.is_replaced
     assert _verdict(source_ids, guarded).severity < _verdict(source_ids, unguarded).severity

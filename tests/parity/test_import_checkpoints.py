@@ -14,17 +14,17 @@ from typing import Any
 import numpy as np
 import pytest
 from dragoman.v1 import translation_pb2 as pb
+from dragoman_export.__main__ import main
+from dragoman_export.importers.portable import PortableModel, load_weights
+from dragoman_export.onnx_export.verify import score_at_once, score_exported
+from dragoman_service.bundle.files import open_bundle
+from dragoman_service.datatypes import SearchConfig, Segment
+from dragoman_service.decoding.running_batch import RunningBatch
+from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
+from dragoman_service.runtimes.settings import RuntimeSettings
+from dragoman_service.text.tokenizer import open_tokenizer
 from torch import Tensor
 
-from export.__main__ import main
-from export.graph.verify import score_at_once, score_exported
-from export.importers.portable import PortableModel, load_weights
-from service.bundle.files import open_bundle
-from service.datatypes import SearchConfig, Segment
-from service.decoding.running_batch import RunningBatch
-from service.runtime.onnx_model import OnnxStepModel
-from service.runtime.settings import RuntimeSettings
-from service.text.tokenizer import open_tokenizer
 from tests.foreign_checkpoints.said import BEAM_SIZE, LONGEST, SHORTEST, Said
 from tests.foreign_checkpoints.systems import EXPECTED, SYSTEMS, System
 from tests.foreign_models import SOURCES

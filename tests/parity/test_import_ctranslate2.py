@@ -10,19 +10,19 @@ import numpy as np
 import pytest
 import torch
 from ctranslate2.specs import common_spec
+from dragoman_export.__main__ import main
+from dragoman_export.data.reader import Pair
+from dragoman_export.importers.reference_models.checks import check_original, open_original, search_exported
+from dragoman_export.importers.reference_models.ctranslate2 import CTranslate2Original
+from dragoman_export.onnx_export.arithmetic import FloatArray
+from dragoman_export.onnx_export.translation import TextModel
+from dragoman_export.onnx_export.verify import score_exported
+from dragoman_service.bundle.files import open_bundle
+from dragoman_service.datatypes import SearchConfig
+from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
+from dragoman_service.runtimes.settings import RuntimeSettings
+from dragoman_service.text.tokenizer import open_tokenizer
 
-from export.__main__ import main
-from export.corpus.reader import Pair
-from export.graph.arithmetic import FloatArray
-from export.graph.translation import TextModel
-from export.graph.verify import score_exported
-from export.importers.originals.checks import check_original, open_original, search_exported
-from export.importers.originals.ctranslate2 import CTranslate2Original
-from service.bundle.files import open_bundle
-from service.datatypes import SearchConfig
-from service.runtime.onnx_model import OnnxStepModel
-from service.runtime.settings import RuntimeSettings
-from service.text.tokenizer import open_tokenizer
 from tests.ctranslate2_models import convert_huggingface, save_spec
 from tests.foreign_models import SOURCES, save_m2m100, save_marian, save_mbart50, save_nllb
 from tests.tiny_bundle import SENTENCES

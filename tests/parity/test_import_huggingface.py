@@ -8,17 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from dragoman_export.__main__ import main
+from dragoman_export.importers.portable import PortableModel
+from dragoman_export.importers.reference_models.huggingface import HuggingFaceOriginal
+from dragoman_export.onnx_export.verify import score_at_once, score_exported
+from dragoman_service.bundle.files import Bundle, open_bundle
+from dragoman_service.datatypes import SearchConfig, Segment
+from dragoman_service.decoding.running_batch import RunningBatch
+from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
+from dragoman_service.runtimes.settings import RuntimeSettings
+from dragoman_service.text.tokenizer import SentencePieceTokenizer, open_tokenizer
 
-from export.__main__ import main
-from export.graph.verify import score_at_once, score_exported
-from export.importers.originals.huggingface import HuggingFaceOriginal
-from export.importers.portable import PortableModel
-from service.bundle.files import Bundle, open_bundle
-from service.datatypes import SearchConfig, Segment
-from service.decoding.running_batch import RunningBatch
-from service.runtime.onnx_model import OnnxStepModel
-from service.runtime.settings import RuntimeSettings
-from service.text.tokenizer import SentencePieceTokenizer, open_tokenizer
 from tests.foreign_models import SOURCES, save_bart, save_m2m100, save_marian, save_mbart50, save_nllb
 
 LOG_PROB_TOLERANCE = 1e-4

@@ -5,18 +5,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pytest
+from dragoman_export.bundle_writer import add_shortlist
+from dragoman_service.bundle.files import open_bundle
+from dragoman_service.datatypes import Hypothesis, SearchConfig, Segment
+from dragoman_service.decoding.beam_search import RankedStep
+from dragoman_service.decoding.beam_state import BeamState
+from dragoman_service.decoding.constraints import CandidateRules
+from dragoman_service.decoding.running_batch import RunningBatch
+from dragoman_service.decoding.step_model import ModelLimits, Placeholder
+from dragoman_service.errors import ConfigError
+from dragoman_service.runtimes.native.step_model import NativeStepModel, open_step_model
+from dragoman_service.runtimes.settings import RuntimeSettings
 
-from export.bundle import add_shortlist
-from service.bundle.files import open_bundle
-from service.datatypes import Hypothesis, SearchConfig, Segment
-from service.decoding.beam_search import RankedStep
-from service.decoding.beam_state import BeamState
-from service.decoding.constraints import CandidateRules
-from service.decoding.running_batch import RunningBatch
-from service.decoding.step_model import ModelLimits, Placeholder
-from service.errors import ConfigError
-from service.runtime.native import NativeStepModel, open_step_model
-from service.runtime.settings import RuntimeSettings
 from tests.parity.test_shortlist import shortlist
 from tests.tiny_bundle import build_tiny_bundle
 

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tests.unit.loadtests.benchmarks.tiny_files import write_tiny_model
 
 from loadtests.benchmarks import pytorch_system, shares, systems
 from loadtests.benchmarks.models import SPECIAL_IDS, network_of
 from loadtests.benchmarks.systems import ModelFiles, Output, Peer, SearchOptions, SystemSettings, Work, Workers
 from loadtests.benchmarks.work import random_sources, share_of_equal
 from tests.tiny_bundle import tiny_vocabulary
-from tests.unit.loadtests.benchmarks.tiny_files import write_tiny_model
 
 _TOLERANCE = 1e-4
 """32-bit floats added up in another order, over logits of about 10."""

@@ -4,16 +4,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from dragoman_export.bundle_writer import add_shortlist
+from dragoman_service.bundle.files import open_bundle
+from dragoman_service.datatypes import Hypothesis, SamplingConfig, Segment
+from dragoman_service.decoding.running_batch import RunningBatch
+from dragoman_service.decoding.step_model import StepModel
+from dragoman_service.errors import ConfigError
+from dragoman_service.runtimes.native.step_model import NativeStepModel, open_step_model
+from dragoman_service.runtimes.settings import RuntimeSettings
+from dragoman_service.runtimes.shortlist import Shortlist
 
-from export.bundle import add_shortlist
-from service.bundle.files import open_bundle
-from service.datatypes import Hypothesis, SamplingConfig, Segment
-from service.decoding.running_batch import RunningBatch
-from service.decoding.step_model import StepModel
-from service.errors import ConfigError
-from service.runtime.native import NativeStepModel, open_step_model
-from service.runtime.settings import RuntimeSettings
-from service.runtime.shortlist import Shortlist
 from tests.fakes import FIRST_WORD, ToyModel, make_segment
 from tests.shortlisted import ShortlistedModel
 from tests.tiny_bundle import build_tiny_bundle

@@ -10,19 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from dragoman_export.importers.bundle import read_network
+from dragoman_export.model.transformer import Transformer
+from dragoman_export.onnx_export.verify import score_at_once, score_cached, score_exported
+from dragoman_service.bundle.architecture import Architecture
+from dragoman_service.bundle.files import Bundle
+from dragoman_service.decoding.running_batch import RunningBatch
+from dragoman_service.decoding.step_model import EncodedSource, FloatArray, IntArray, ModelLimits, StepModel, StepOutput
+from dragoman_service.errors import ConfigError
+from dragoman_service.runtimes.native.library import BackendUnsupportedError, check_architecture
+from dragoman_service.runtimes.native.step_model import NativeStepModel, open_step_model
+from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
+from dragoman_service.runtimes.settings import RuntimeSettings
 
-from export.graph.verify import score_at_once, score_cached, score_exported
-from export.importers.bundle import read_network
-from export.model.transformer import Transformer
-from service.bundle.architecture import Architecture
-from service.bundle.files import Bundle
-from service.decoding.running_batch import RunningBatch
-from service.decoding.step_model import EncodedSource, FloatArray, IntArray, ModelLimits, StepModel, StepOutput
-from service.errors import ConfigError
-from service.runtime.native import NativeStepModel, open_step_model
-from service.runtime.native_library import Unsuitable, check_architecture
-from service.runtime.onnx_model import OnnxStepModel
-from service.runtime.settings import RuntimeSettings
 from tests.fakes import make_segment
 from tests.reference_step import native_library
 from tests.tiny_bundle import build_tiny_bundle, tiny_model, tiny_vocabulary
@@ -204,7 +204,7 @@ def _lack(architecture: Architecture) -> str:
     """Return what the library does not compute of a network."""
     try:
         check_architecture(architecture)
-    except Unsuitable as error:
+    except BackendUnsupportedError as error:
         return str(error)
     return ""
 

@@ -3,16 +3,22 @@
 import asyncio
 from typing import Any
 
+from dragoman_service.datatypes import TranslatedSentence, Translation
+from dragoman_service.observability.metrics import Metrics
+from dragoman_service.request import (
+    ProtectionOptions,
+    RequestContext,
+    SamplingOptions,
+    TranslationOptions,
+    TranslationRequest,
+)
+from dragoman_service.text.segmentation import iterate_sentences
+from dragoman_service.translation.options import TranslationLimits
+from dragoman_service.translation.translator import Translator
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from service.datatypes import TranslatedSentence, Translation
-from service.requests import ProtectionOptions, RequestContext, SamplingOptions, TranslationOptions, TranslationRequest
-from service.telemetry.metrics import Metrics
-from service.text.segmentation import iterate_sentences
-from service.translate.options import TranslationLimits
-from service.translate.service import Translator
 from tests.property.test_text_segmentation import LANGUAGES, TEXTS
 from tests.unit.text.text_fakes import FakeModel, FakeQueue, echo, shout
 

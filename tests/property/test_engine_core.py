@@ -5,17 +5,17 @@ import random
 import time
 from concurrent.futures import Future
 
+from dragoman_service.datatypes import Segment, SegmentResult
+from dragoman_service.errors import DeadlineExceededError, EngineError, OverloadedError
+from dragoman_service.observability.metrics import Metrics
+from dragoman_service.request import RequestContext
+from dragoman_service.scheduling.scheduler import Scheduler
+from dragoman_service.scheduling.settings import SchedulingSettings
+from dragoman_service.worker.messages import BatchCommand, NewSegment
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from service.datatypes import Segment, SegmentResult
-from service.engine.client import EngineClient
-from service.engine.protocol import BatchCommand, NewSegment
-from service.engine.settings import SchedulingSettings
-from service.errors import DeadlineExceededError, EngineError, OverloadedError
-from service.requests import RequestContext
-from service.telemetry.metrics import Metrics
 from tests.fakes import FlakyModel, ToyModel, make_segment
 from tests.threaded_core import TIMEOUT_S, MortalCore, decode_here
 
@@ -37,9 +37,9 @@ ACTIONS = st.one_of(
 )
 
 
-def make_client(core: MortalCore, metrics: Metrics, *, num_threads: int) -> EngineClient:
-    options = SchedulingSettings(num_decoding_threads=num_threads, max_batch_segments=3, max_queue_segments=10**6)
-    client = EngineClient(core, MODEL.limits, options, metrics)
+def make_client(core: MortalCore, metrics: Metrics, *, num_threads: int) -> Scheduler:
+    options = SchedulingSettings(num_workers=num_threads, max_batch_segments=3, max_queue_segments=10**6)
+    client = Scheduler(core, MODEL.limits, options, metrics)
     client.start()
     return client
 
@@ -61,7 +61,7 @@ def test_an_engine_gives_the_results_of_a_batch_without_one(segments: list[Segme
         assert (result.hypotheses, result.num_steps, result.guard) == (alone.hypotheses, alone.num_steps, alone.guard)
 
 
-def act(client: EngineClient, core: MortalCore, action: tuple[object, ...], answers: "Answers") -> None:
+def act(client: Scheduler, core: MortalCore, action: tuple[object, ...], answers: "Answers") -> None:
     """Do one thing that a caller may do, or that may happen to the process."""
     match action:
         case ("submit", list() as segments, timeout_s):
@@ -120,7 +120,7 @@ def test_each_segment_gets_one_answer_whatever_is_cancelled_and_however_often_th
         core.close()
 
     assert all(count == 1 for count in answers.counts.values())
-    assert metrics.registry.get_sample_value("mt_batch_live_segments") == 0
+    assert metrics.registry.get_sample_value("dragoman_batch_live_segments") == 0
     assert core.encoded == {}
     if drains:
         errors = [future.exception(0) for future in answers.counts if not future.cancelled()]

@@ -4,15 +4,15 @@ from collections import defaultdict
 from collections.abc import Sequence
 from itertools import pairwise
 
+from dragoman_service.datatypes import Priority
+from dragoman_service.decoding.running_batch import BatchLoad
+from dragoman_service.request import RequestContext
+from dragoman_service.scheduling.admission_queue import AdmissionQueue, FairQueue, QueuedSegment
+from dragoman_service.scheduling.batch_policy import BatchBudget, select_segments
+from dragoman_service.scheduling.settings import SchedulingSettings
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.datatypes import Priority
-from service.decoding.running_batch import BatchLoad
-from service.engine.batching import BatchBudget, select_segments
-from service.engine.queue import AdmissionQueue, FairQueue, PendingSegment
-from service.engine.settings import SchedulingSettings
-from service.requests import RequestContext
 from tests.fakes import make_segment
 
 MAX_WORK = 20
@@ -40,8 +40,8 @@ def make_pending(
     priority: Priority = Priority.INTERACTIVE,
     admitted_at_s: float = 0.0,
     num_words: int = 1,
-) -> PendingSegment:
-    return PendingSegment(
+) -> QueuedSegment:
+    return QueuedSegment(
         segment=make_segment(*[7] * num_words),
         context=RequestContext(priority=priority, caller=caller, deadline_s=1e9),
         work=work,
@@ -49,7 +49,7 @@ def make_pending(
     )
 
 
-def fill(queue: FairQueue, arrivals: Sequence[tuple[str, int]]) -> list[PendingSegment]:
+def fill(queue: FairQueue, arrivals: Sequence[tuple[str, int]]) -> list[QueuedSegment]:
     added = [make_pending(caller, work) for caller, work in arrivals]
     for pending in added:
         queue.add(pending)
@@ -109,7 +109,7 @@ class Race:
         """Most work by which a caller ever got ahead of another in a time in which both waited."""
         return max((self._lead[pair] - self._lowest[pair] for pair in list(self._lead)), default=0)
 
-    def _note(self, served: PendingSegment) -> None:
+    def _note(self, served: QueuedSegment) -> None:
         for other in {pending.context.caller for pending in self.queue} - {served.context.caller}:
             self._lead[served.context.caller, other] += served.work
             self._lead[other, served.context.caller] -= served.work
@@ -161,7 +161,7 @@ def test_every_admitted_segment_is_served_while_interactive_ones_keep_coming(
     arrivals: list[tuple[str, int, Priority, int]], max_segments: int
 ) -> None:
     queue = AdmissionQueue(
-        SchedulingSettings(max_queue_segments=10**6, max_queue_work_tokens=10**9, bulk_patience_s=PATIENCE_S)
+        SchedulingSettings(max_queue_segments=10**6, max_queue_work_tokens=10**9, max_bulk_wait_s=PATIENCE_S)
     )
     left = {
         make_pending(caller, work, priority=priority, num_words=num_words)
@@ -186,7 +186,7 @@ def test_similar_lengths_pass_those_only_that_are_looked_at_with_them(
     arrivals: list[tuple[str, int]], max_segments: int
 ) -> None:
     queue = AdmissionQueue(
-        SchedulingSettings(max_queue_segments=10**6, max_queue_work_tokens=10**9, bulk_patience_s=PATIENCE_S)
+        SchedulingSettings(max_queue_segments=10**6, max_queue_work_tokens=10**9, max_bulk_wait_s=PATIENCE_S)
     )
     for caller, work in arrivals:
         queue.add([make_pending(caller, work, num_words=work)])
@@ -203,7 +203,7 @@ def test_similar_lengths_pass_those_only_that_are_looked_at_with_them(
         assert head not in after
 
 
-def selected_of(queue: AdmissionQueue, *, now_s: float, max_segments: int) -> list[PendingSegment]:
+def selected_of(queue: AdmissionQueue, *, now_s: float, max_segments: int) -> list[QueuedSegment]:
     """Return the segments that join an empty batch."""
     budget = BatchBudget(max_segments=max_segments, max_padded_tokens=10**6, max_rows=10**6)
     return select_segments(queue.peek(now_s, limit=LOOKAHEAD), BatchLoad(), budget)

@@ -5,12 +5,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from dragoman_service.request import ProtectedKind, ProtectionOptions
+from dragoman_service.text.placeholders import patterns
+from dragoman_service.text.placeholders.patterns import DEFAULT_KINDS, Protection, compile_protection
 from hypothesis import given
 from hypothesis import strategies as st
-
-from service.requests import ProtectedKind, ProtectionOptions
-from service.text import protection
-from service.text.protection import DEFAULT_KINDS, Protection, compile_protection
 
 _FOUND = tuple[int, int, ProtectedKind | None, tuple[tuple[int, int], ...]]
 
@@ -67,7 +66,7 @@ _OTHERS = [
 _TEXTS = st.lists(st.sampled_from([*_ICU_PIECES, *_LITERALS, *_OTHERS]), max_size=60).map("".join) | st.text(
     max_size=80
 )
-_FILLER = " " * protection._GRAMMAR_REACH
+_FILLER = " " * patterns._GRAMMAR_REACH
 _PATTERNS = st.lists(
     st.text("ab[]@{é1*", min_size=2, max_size=8).filter(lambda one: not one.startswith("*") and "**" not in one),
     max_size=3,
@@ -120,10 +119,10 @@ def _in_windows(whole: Protection, window: int) -> Protection:
 
 def _found_at_once(text: str, kinds: frozenset[ProtectedKind], patterns: tuple[str, ...]) -> Iterator[_FOUND]:
     """Search with all patterns and kinds as alternatives of one expression."""
-    grammar = {**protection._GRAMMAR, ProtectedKind.TAG: protection._TAG.pattern}
+    grammar = {**patterns._GRAMMAR, ProtectedKind.TAG: patterns._TAG.pattern}
     alternatives = [f"(?P<{kind.name}>{expression})" for kind, expression in grammar.items() if kind in kinds]
     if patterns:
-        alternatives.insert(0, f"(?P<PATTERN>{'|'.join(map(protection._regular_expression, patterns))})")
+        alternatives.insert(0, f"(?P<PATTERN>{'|'.join(map(patterns._regular_expression, patterns))})")
     expression = re.compile("|".join(alternatives))
     position = 0
     while match := expression.search(text, position):
@@ -133,7 +132,7 @@ def _found_at_once(text: str, kinds: frozenset[ProtectedKind], patterns: tuple[s
             if (argument := _icu_argument(text, position)) is not None:
                 position, messages = argument
                 yield match.start(), position, kind, messages
-        elif (end := protection._trimmed(kind, text, match.start(), position)) > match.start():
+        elif (end := patterns._trimmed(kind, text, match.start(), position)) > match.start():
             position = end
             yield match.start(), end, kind, ()
 

@@ -6,21 +6,21 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
+from dragoman_service.datatypes import Priority, Segment, SegmentResult
+from dragoman_service.decoding.running_batch import BatchLoad
+from dragoman_service.errors import DeadlineExceededError, EngineError, OverloadedError
+from dragoman_service.observability.metrics import Metrics
+from dragoman_service.request import RequestContext
+from dragoman_service.scheduling.admission_queue import AdmissionQueue, QueuedSegment
+from dragoman_service.scheduling.batch_policy import BatchBudget, fair_share, select_segments
+from dragoman_service.scheduling.latency_model import Forecast, RequestCost
+from dragoman_service.scheduling.scheduler import Scheduler
+from dragoman_service.scheduling.settings import SchedulingSettings
+from dragoman_service.worker.worker import Worker
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from service.datatypes import Priority, Segment, SegmentResult
-from service.decoding.running_batch import BatchLoad
-from service.engine.batching import BatchBudget, fair_share, select_segments
-from service.engine.client import EngineClient
-from service.engine.core import EngineCore
-from service.engine.forecast import Forecast, RequestCost
-from service.engine.queue import AdmissionQueue, PendingSegment
-from service.engine.settings import SchedulingSettings
-from service.errors import DeadlineExceededError, EngineError, OverloadedError
-from service.requests import RequestContext
-from service.telemetry.metrics import Metrics
 from tests.fakes import FlakyModel, ManualClock, ToyModel, make_segment
 
 TIMEOUT_S = 20.0  # only reached if an answer is missing
@@ -32,7 +32,7 @@ SEGMENTS = st.builds(
     st.integers(1, 10),
 )
 PENDING = st.builds(
-    PendingSegment,
+    QueuedSegment,
     segment=SEGMENTS,
     context=st.builds(
         RequestContext,
@@ -49,7 +49,7 @@ BUDGETS = st.builds(
 
 @given(st.lists(PENDING, max_size=20), st.lists(SEGMENTS, max_size=4), BUDGETS)
 def test_a_batch_exceeds_its_budget_only_if_it_is_one_segment(
-    waiting: list[PendingSegment], running: list[Segment], budget: BatchBudget
+    waiting: list[QueuedSegment], running: list[Segment], budget: BatchBudget
 ) -> None:
     load = BatchLoad.of(running)
 
@@ -62,7 +62,7 @@ def test_a_batch_exceeds_its_budget_only_if_it_is_one_segment(
 
 @given(st.lists(PENDING, min_size=1, max_size=20), BUDGETS)
 def test_the_head_always_joins_an_empty_batch_and_none_joins_without_it(
-    waiting: list[PendingSegment], budget: BatchBudget
+    waiting: list[QueuedSegment], budget: BatchBudget
 ) -> None:
     selected = select_segments(waiting, BatchLoad(), budget)
 
@@ -88,14 +88,14 @@ class BoundedQueue:
             SchedulingSettings(
                 max_queue_segments=self.MAX_SEGMENTS,
                 max_queue_work_tokens=self.MAX_WORK,
-                bulk_patience_s=1.0,
+                max_bulk_wait_s=1.0,
                 max_caller_queue_share=self.MAX_SHARE,
             )
         )
-        self.held: list[PendingSegment] = []
+        self.held: list[QueuedSegment] = []
         self.forecast = Forecast(SchedulingSettings(max_batch_segments=4, max_batch_rows=16), num_batches=1)
 
-    def act(self, now_s: float, group: Sequence[PendingSegment], action: str) -> None:
+    def act(self, now_s: float, group: Sequence[QueuedSegment], action: str) -> None:
         """Do one thing that may happen to a queue."""
         if action == "admit":
             self._admit(group)
@@ -110,7 +110,7 @@ class BoundedQueue:
             self.queue.serve(first)
             self.held.remove(first)
 
-    def _admit(self, group: Sequence[PendingSegment]) -> None:
+    def _admit(self, group: Sequence[QueuedSegment]) -> None:
         caller = group[0].context.caller
         own = [other for other in self.held if other.context.caller == caller]
         amounts = [
@@ -133,15 +133,15 @@ class BoundedQueue:
             self.held += group
 
 
-def work_of(group: Sequence[PendingSegment]) -> int:
+def work_of(group: Sequence[QueuedSegment]) -> int:
     return sum(pending.work for pending in group)
 
 
-def same_request(group: list[PendingSegment]) -> list[PendingSegment]:
+def same_request(group: list[QueuedSegment]) -> list[QueuedSegment]:
     """Return segments with the caller and the priority of the first."""
     first = group[0]
     return [
-        PendingSegment(
+        QueuedSegment(
             segment=pending.segment,
             context=replace(first.context, deadline_s=pending.context.deadline_s),
             work=pending.work,
@@ -155,7 +155,7 @@ GROUPS = st.lists(PENDING, min_size=1, max_size=5).map(same_request)
 
 @given(st.lists(st.tuples(GROUPS, st.sampled_from(["admit", "admit", "drop", "expire", "serve"])), max_size=40))
 def test_the_queue_counts_what_it_holds_and_rejects_what_exceeds_its_bounds(
-    actions: list[tuple[list[PendingSegment], str]],
+    actions: list[tuple[list[QueuedSegment], str]],
 ) -> None:
     bounded = BoundedQueue()
     queue = bounded.queue
@@ -193,7 +193,7 @@ ACTIONS = st.one_of(
 )
 
 
-def act(client: EngineClient, clock: ManualClock, action: tuple[object, ...], answers: Answers) -> None:
+def act(client: Scheduler, clock: ManualClock, action: tuple[object, ...], answers: Answers) -> None:
     """Do one thing a caller or the world may do."""
     match action:
         case ("submit", list() as segments, Priority() as priority, timeout_s):
@@ -226,9 +226,9 @@ def test_each_admitted_segment_is_answered_once(
     rng, clock, answers = random.Random(seed), ManualClock(), Answers({})  # noqa: S311
     metrics = Metrics(CollectorRegistry())
     model = FlakyModel(ToyModel(), lambda _: rng.random() < failure_rate)
-    options = SchedulingSettings(num_decoding_threads=num_threads, max_batch_segments=4, max_queue_segments=10**6)
-    core = EngineCore(model, clock=clock)
-    client = EngineClient(core, model.limits, options, metrics, clock=clock)
+    options = SchedulingSettings(num_workers=num_threads, max_batch_segments=4, max_queue_segments=10**6)
+    core = Worker(model, clock=clock)
+    client = Scheduler(core, model.limits, options, metrics, clock=clock)
     client.start()
 
     for action in actions:
@@ -239,7 +239,7 @@ def test_each_admitted_segment_is_answered_once(
     assert all(count == 1 for count in answers.counts.values())
     assert core.encoded == {}
     samples = [sample for metric in metrics.segments.collect() for sample in metric.samples]
-    outcomes = [sample.value for sample in samples if sample.name == "mt_segments_total"]
+    outcomes = [sample.value for sample in samples if sample.name == "dragoman_segments_total"]
     assert sum(outcomes) == len(answers.counts)
     if drains:
         errors = [future.exception(0) for future in answers.counts if not future.cancelled()]

@@ -2,9 +2,8 @@ import re
 from pathlib import Path
 
 import pytest
-
-from service.config import Settings, load_settings, setting_fields
-from service.errors import ConfigError
+from dragoman_service.config import Settings, load_settings, setting_fields
+from dragoman_service.errors import ConfigError
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
@@ -163,7 +162,7 @@ def test_a_request_within_the_limits_must_fit_into_an_empty_queue(
 def test_every_setting_has_a_variable_that_sets_it() -> None:
     settings = load_settings(environment={"DRAGOMAN_RUNTIME__NUM_ENGINES": "2"})
 
-    assert settings.runtime.num_engines == 2
+    assert settings.runtime.num_replicas == 2
 
 
 @pytest.mark.parametrize("name", setting_fields())

@@ -25,7 +25,10 @@ def test_the_reference_is_as_generated(generated: dict[Path, str], name: str) ->
     ("name", "row"),
     [
         ("settings.md", "| `grpc.port` | `50051` | TCP port; 0 takes a free one. |"),
-        ("metrics.md", "| `mt_requests_total` | counter | method, status | Finished RPCs by method and gRPC status. |"),
+        (
+            "metrics.md",
+            "| `dragoman_requests_total` | counter | method, status | Finished RPCs by method and gRPC status. |",
+        ),
     ],
 )
 def test_settings_and_metrics_are_tables(name: str, row: str, generated: dict[Path, str]) -> None:

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-
-from service.errors import DragomanError
+from dragoman_service.errors import DragomanError
 
 VALUES: dict[Any, Any] = {
     str: "a name",

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from service.config import setting_fields
-from service.telemetry.metrics import Metrics
+from dragoman_service.config import setting_fields
+from dragoman_service.observability.metrics import Metrics
 
 CHECKOUT = Path(__file__).parents[2]
 READ_FIRST = [CHECKOUT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "deploy/README.md")]

@@ -8,8 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-
-from service.threads import (
+from dragoman_service.threads import (
     NORMAL_INTERVAL_S,
     OVERLOAD_INTERVAL_S,
     SwitchInterval,
@@ -68,8 +67,8 @@ def test_the_switch_interval_is_short_while_all_requests_are_admitted() -> None:
     chosen: list[float] = []
     interval = SwitchInterval(chosen.append)
 
-    interval.note_admission(1.0)
-    interval.note_admission(2.0)
+    interval.record_admission(1.0)
+    interval.record_admission(2.0)
 
     assert chosen == [NORMAL_INTERVAL_S]
 
@@ -78,13 +77,13 @@ def test_a_rejection_makes_the_switch_interval_long_for_a_second() -> None:
     chosen: list[float] = []
     interval = SwitchInterval(chosen.append)
 
-    interval.note_refusal(10.0)
-    interval.note_admission(10.5)
-    interval.note_refusal(10.9)
-    interval.note_admission(11.5)
+    interval.record_rejection(10.0)
+    interval.record_admission(10.5)
+    interval.record_rejection(10.9)
+    interval.record_admission(11.5)
     assert chosen == [OVERLOAD_INTERVAL_S]
 
-    interval.note_admission(12.0)
+    interval.record_admission(12.0)
     assert chosen == [OVERLOAD_INTERVAL_S, NORMAL_INTERVAL_S]
 
 
@@ -92,9 +91,9 @@ def test_an_older_rejection_does_not_end_the_long_interval_earlier() -> None:
     chosen: list[float] = []
     interval = SwitchInterval(chosen.append)
 
-    interval.note_refusal(10.0)
-    interval.note_refusal(9.0)
-    interval.note_admission(10.9)
+    interval.record_rejection(10.0)
+    interval.record_rejection(9.0)
+    interval.record_admission(10.9)
 
     assert chosen == [OVERLOAD_INTERVAL_S]
 
@@ -205,6 +204,6 @@ def test_where_there_are_no_slices_nothing_changes(system: dict[str, Any], monke
     usual = in_new_thread(slice_ns)
     with monkeypatch.context() as patched:
         for name, value in system.items():
-            patched.setattr(f"service.threads.{name}", value)
+            patched.setattr(f"dragoman_service.threads.{name}", value)
         assert in_new_thread(shorten_slices) is False
     assert in_new_thread(slice_ns) == usual

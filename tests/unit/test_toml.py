@@ -1,6 +1,5 @@
 import pytest
-
-from service.toml import MAX_BYTES, parse_toml
+from dragoman_service.toml import MAX_BYTES, parse_toml
 
 
 def test_tables_lists_and_numbers_of_the_format_are_read() -> None:

@@ -14,10 +14,10 @@ from dragoman.v1 import translation_pb2 as pb
 from google.protobuf.message import DecodeError
 from hypothesis import strategies as st
 
+from loadtests.generator.calls import Method
 from loadtests.hostile.inputs import CHEAP, LEFT, OK, BadInput, Draw, Expected, call, invalid, repeated
 from loadtests.hostile.messages import CHANGES, encoded
 from loadtests.hostile.texts import NAMES, NUM_ROWS, SHAPES, row, shaped
-from loadtests.generator.calls import Method
 
 _MAX_REQUEST_CHARACTERS: Final = 100_000
 _MAX_MESSAGE_BYTES: Final = 4 * 1024 * 1024
@@ -63,7 +63,9 @@ _UNKNOWN_NAME: Final = Expected(["INVALID_ARGUMENT", "NOT_FOUND"])
 def unicode(draw: Draw) -> BadInput:
     """Characters of eight rows of the code space; all inputs together cover it."""
     rows = [row(draw, (8 * draw.index + offset) % NUM_ROWS) for offset in range(8)]
-    texts = [text if draw.random() < 0.5 else f"A man {text} reads." for text in rows if text]  # a row of surrogates is empty
+    texts = [
+        text if draw.random() < 0.5 else f"A man {text} reads." for text in rows if text
+    ]  # a row of surrogates is empty
     return draw.request(*texts or ["A man."], expected=OK)
 
 
@@ -303,7 +305,11 @@ KINDS: Final[Mapping[str, Kind]] = {
 }  # fmt: skip
 _LARGE: Final = ("megabytes", "text-sizes", "document-sizes", "message-sizes", "compression-bombs")
 _WEIGHTS: Final = {  # relative frequency; 1 for other kinds
-    "unicode": 1.8, "html-format": 0.5, **dict.fromkeys(_LARGE, 0.1), "request-sizes": 0.02}
+    "unicode": 1.8,
+    "html-format": 0.5,
+    **dict.fromkeys(_LARGE, 0.1),
+    "request-sizes": 0.02,
+}
 
 Plan = Sequence[tuple[str, int]]  # kind and index of each input
 

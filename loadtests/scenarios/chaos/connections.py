@@ -57,7 +57,7 @@ def reader_stalls(stage: Stage) -> None:
         reader = stage.connect(window_bytes=0).begin()
         reader.call(Method.TRANSLATE_STREAM.path, stream, timeout_s=stage.seconds, ends=False)
     time.sleep(stage.seconds)
-    unread = ('mt_requests_in_flight{method="TranslateDocument"}', "mt_open_streams")
+    unread = ('dragoman_requests_in_flight{method="TranslateDocument"}', "dragoman_open_streams")
     poll(lambda: any(map(stage.growth_of, unread)), lambda is_open: not is_open, timeout_s=_REPLY_S)
     stage.hits.update({status: stage.growth_of(requests("TranslateDocument", status)) for status in LATE})
     stage.hits["DEADLINE_EXCEEDED"] += sum(  # metrics count the requests of streams, not streams
@@ -66,7 +66,7 @@ def reader_stalls(stage: Stage) -> None:
     num_ended = stage.hits.total()
     stage.require(num_ended == stage.amount, f"of {stage.amount} clients that do not read, {num_ended} got a status")
     requested_tokens = stage.amount // 2 * (_NUM_SENTENCES + _NUM_STREAMED) * len(_SENTENCE.split())
-    done = stage.growth_of("mt_source_tokens_total") / requested_tokens
+    done = stage.growth_of("dragoman_source_tokens_total") / requested_tokens
     stage.require(done < 0.5, f"{done:.0%} of the unread text was translated")
 
 
@@ -220,7 +220,7 @@ def reset_flood(stage: Stage) -> None:
     stage.hits["reset"] += flood_with_resets(stage.address, path, num_connections=16, seconds=stage.seconds)
 
 
-@fault(amounts=(100, 100), metric='mt_limit_refusals_total{limit="max_watchers"}')
+@fault(amounts=(100, 100), metric='dragoman_limit_refusals_total{limit="max_watchers"}')
 def silent_watchers(stage: Stage) -> None:
     """Clients watch the health service and do not read; the server limits them."""
     for _ in range(stage.amount):
@@ -231,7 +231,7 @@ def silent_watchers(stage: Stage) -> None:
 @fault(
     amounts=(100, 400),
     seconds=(3.0, 11.0),
-    metric='mt_limit_refusals_total{limit="message_timeout_s"}',
+    metric='dragoman_limit_refusals_total{limit="message_timeout_s"}',
     limits=_FLOODED,
 )
 def messages_never_come(stage: Stage) -> None:

@@ -31,7 +31,7 @@ OPEN_FILES: Final = "process_open_fds"
 
 def requests(method: str, status: str) -> str:
     """Return the metric that counts requests by method and status."""
-    return f'mt_requests_total{{method="{method}",status="{status}"}}'
+    return f'dragoman_requests_total{{method="{method}",status="{status}"}}'
 
 
 def lasting(seconds: float) -> Iterator[int]:

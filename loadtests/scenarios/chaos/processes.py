@@ -28,10 +28,10 @@ _NUM_CALLERS: Final = 4
 _IN_BATCH_S: Final = 0.5
 _SHORT_DEADLINE_S: Final = 0.3
 _MAX_STEP_S: Final = 1.5
-_STEPS: Final = "mt_step_duration_seconds"
-_FAILED_SEGMENTS: Final = 'mt_segments_total{outcome="error"}'
-_RESTARTS: Final = "mt_decoding_process_restarts_total"
-_LOST_LINES: Final = "mt_lost_log_lines_total"
+_STEPS: Final = "dragoman_step_duration_seconds"
+_FAILED_SEGMENTS: Final = 'dragoman_segments_total{outcome="error"}'
+_RESTARTS: Final = "dragoman_decoding_process_restarts_total"
+_LOST_LINES: Final = "dragoman_lost_log_lines_total"
 _JUMP_HANG_S: Final = 1.5
 _LOADING: Final = {"slowest_s": 4.0}  # loading models uses the cores
 
@@ -209,7 +209,7 @@ def _translate_all(stage: Stage, client: Client) -> Iterator[Reply]:
 @fault(
     expected={"INTERNAL"},
     hits_batch=True,
-    metric='mt_decoding_process_failures_total{cause="no_step"}',
+    metric='dragoman_decoding_process_failures_total{cause="no_step"}',
     limits={"slowest_s": 2.0 + _MAX_STEP_S},
     environment=lambda _: {"DRAGOMAN_SCHEDULING__MAX_STEP_S": str(_MAX_STEP_S)},
 )

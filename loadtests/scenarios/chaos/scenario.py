@@ -115,9 +115,11 @@ def _run_fault(stage: Stage) -> Result:
             with stage.connections:
                 stage.fault.inject(stage)
             _recover(stage)
-        settled = poll(process.samples, lambda now: now["mt_ready"] == 1 and not remaining_work(now), timeout_s=_SETTLE_S)
+        settled = poll(
+            process.samples, lambda now: now["dragoman_ready"] == 1 and not remaining_work(now), timeout_s=_SETTLE_S
+        )
         stage.left = remaining_work(settled)
-        stage.require(settled["mt_ready"] == 1, "the server is not ready")
+        stage.require(settled["dragoman_ready"] == 1, "the server is not ready")
         stage.look()
         if stage.fault.hits_batch:
             _require_statuses(stage)

@@ -27,7 +27,7 @@ _CLIENT_STATUS: Final = {  # that the client library gives a call which ended as
     Kind.DISCONNECTS: "CANCELLED",
     Kind.SHORT_DEADLINE: "DEADLINE_EXCEEDED",
 }
-_REQUESTS: Final = re.compile(r'mt_requests_total\{method="(\w+)",status="(\w+)"\}')
+_REQUESTS: Final = re.compile(r'dragoman_requests_total\{method="(\w+)",status="(\w+)"\}')
 
 
 class Entry(NamedTuple):
@@ -110,7 +110,7 @@ class Accounting:
         differing = sorted(_differing(self.entries, logged))
         miscounted = _miscounted(self.entries, logged, metrics)
         difference = len(differing) + sum(miscounted.values())
-        num_failed = round(metrics.get('mt_segments_total{outcome="error"}', 0))
+        num_failed = round(metrics.get('dragoman_segments_total{outcome="error"}', 0))
         failed = [f"{num_failed} segments failed"] if num_failed else []
         return [
             Check(name="each request is answered", failures=self.unanswered),

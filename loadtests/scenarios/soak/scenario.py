@@ -263,8 +263,8 @@ def report_of(found: Observations, logged: Sequence[Entry], log_errors: Sequence
     errors = [line for line in log_errors if _BROKEN_VERSION not in line] + expected[found.num_broken_versions :]
     of_calls = accounting.checks(logged, metrics, errors=errors, exit_code=exit_code)
     num_unanswered, num_duplicates, num_wrong, num_errors = (len(check.failures) for check in of_calls[:4])
-    num_swaps = round(sum(value for name, value in metrics.items() if name.startswith("mt_model_swaps_total")))
-    num_answered = round(metrics.get('mt_segments_total{outcome="ok"}', 0))
+    num_swaps = round(sum(value for name, value in metrics.items() if name.startswith("dragoman_model_swaps_total")))
+    num_answered = round(metrics.get('dragoman_segments_total{outcome="ok"}', 0))
     memory, notes = check_memory(found.samples, found.settings)
     left = _left(found)
     missed = [status for status in _ENDS if not accounting.num_ended(status)]

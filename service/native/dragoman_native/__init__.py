@@ -1,4 +1,4 @@
-"""The shared library of the decoder step; `service.runtime.native_library` loads it."""
+"""The shared library of the decoder step; `dragoman_service.runtimes.native.library` loads it."""
 
 from pathlib import Path
 

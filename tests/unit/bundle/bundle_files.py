@@ -5,8 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from service.bundle.architecture import graph_tensors
-from service.bundle.files import MANIFEST_NAME, file_entry
+from dragoman_service.bundle.architecture import graph_tensors
+from dragoman_service.bundle.files import MANIFEST_NAME, file_entry
 
 FILES = {"tokenizer.model": b"pieces", "encoder.onnx": b"encoder graph", "decoder.onnx": b"decoder graph"}
 MORE_FILES = {"attention.onnx": b"attention graph", "weights.bin": b"weights"}

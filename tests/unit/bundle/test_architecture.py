@@ -1,4 +1,4 @@
-from service.bundle.architecture import attention_tensors, graph_tensors, layer_names
+from dragoman_service.bundle.architecture import attention_tensors, graph_tensors, layer_names
 
 
 def test_layer_names_go_layer_by_layer() -> None:

@@ -1,9 +1,8 @@
 from pathlib import Path
 
 import pytest
-
-from service.__main__ import main
-from service.api.callers import Permission, parse_callers
+from dragoman_service.__main__ import main
+from dragoman_service.security.api_keys import Permission, parse_callers
 
 WORK = ("--work-tokens-per-min", "70")
 

@@ -1,9 +1,8 @@
 import numpy as np
 import pytest
+from dragoman_service.datatypes import Hypothesis, SearchConfig
+from dragoman_service.decoding.scoring import bound_penalty, coverage_penalty, length_penalty, rank, score
 from numpy.typing import NDArray
-
-from service.datatypes import Hypothesis, SearchConfig
-from service.decoding.scoring import bound_penalty, coverage_penalty, length_penalty, rank, score
 
 
 def make_hypothesis(score: float, *, is_finished: bool = True) -> Hypothesis:

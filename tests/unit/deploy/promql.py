@@ -6,10 +6,9 @@ from typing import Any
 
 import promql_parser
 import yaml
+from dragoman_service.observability.metrics import Metrics, observe_process
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics import MetricWrapperBase
-
-from service.telemetry.metrics import Metrics, observe_process
 
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
 RULES = DEPLOY / "prometheus" / "rules"
@@ -92,7 +91,7 @@ def _of_process() -> Iterator[tuple[str, frozenset[str]]]:
 
 
 def _recorded() -> Iterator[tuple[str, frozenset[str]]]:
-    """Names say which labels are left: `job_priority:mt_queue_wait_seconds:p90_5m`."""
+    """Names say which labels are left: `job_priority:dragoman_queue_wait_seconds:p90_5m`."""
     for rule in rules():
         if "record" in rule:
             yield rule["record"], frozenset(rule["record"].partition(":")[0].split("_"))

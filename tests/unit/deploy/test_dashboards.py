@@ -69,7 +69,8 @@ def test_dashboards_have_names_of_their_own() -> None:
 
 
 @pytest.mark.parametrize(
-    "expr", ["rate(mt_nothing_total[1m])", 'mt_ready{color="red"}', "sum by (stage) (mt_ready)", "sum(up{)"]
+    "expr",
+    ["rate(dragoman_nothing_total[1m])", 'dragoman_ready{color="red"}', "sum by (stage) (dragoman_ready)", "sum(up{)"],
 )
 def test_a_query_that_is_wrong_is_found(expr: str) -> None:
     try:

@@ -53,7 +53,7 @@ def test_the_pods_settings_are_those_of_the_file_and_the_limits(base: list[dict[
     assert settings.grpc.max_connection_age_s > 0
     assert settings.access.callers_file is not None
     assert not settings.access.allow_unauthenticated
-    assert settings.scheduling.num_decoding_threads == 2
+    assert settings.scheduling.num_workers == 2
 
 
 def test_settings_of_dev_are_known_to_the_server(base: list[dict[str, Any]]) -> None:
@@ -180,10 +180,10 @@ def test_a_secret_is_not_shipped(base: list[dict[str, Any]]) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "fault"),
     [
-        ("mt_queue_work_tokens", "mt_queue_works", "no metric of the server: mt_queue_works"),
+        ("dragoman_queue_work_tokens", "dragoman_queue_works", "no metric of the server: dragoman_queue_works"),
         ('namespace="dragoman"', 'namespace="other"', "queries look into ['other'], not into its own namespace"),
         (
-            "mt_batch_live_segments",
+            "dragoman_batch_live_segments",
             "container_cpu_usage_seconds_total",
             "no metric of the server: container_cpu_usage_seconds_total",
         ),
@@ -198,7 +198,7 @@ def test_a_wrong_query_is_found_out(base: list[dict[str, Any]], old: str, new: s
 
 
 def test_scaling_without_what_waits_is_found_out() -> None:
-    assert manifest_checks.query_faults(["sum(rate(mt_requests_total[1m]))"]) == ["no query asks how much waits"]
+    assert manifest_checks.query_faults(["sum(rate(dragoman_requests_total[1m]))"]) == ["no query asks how much waits"]
 
 
 def test_replicas_beside_an_autoscaler_are_found_out(base: list[dict[str, Any]]) -> None:

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from deploy.ci import shipped
-from deploy.ci.prometheus import Receiver
+from deploy.ci.prometheus import RequestReader
 
 TARGETS = {"dragoman": ["127.0.0.1:1"], "envoy": ["127.0.0.1:2"], "alertmanager": ["127.0.0.1:3"]}
 ALERT = "DragomanRefusingCalls"
@@ -67,7 +67,7 @@ def test_variables_are_resolved_one_after_the_other() -> None:
     values = shipped.choose_variables("15s", find)
 
     assert values["job"] == "job-1|job-2"
-    assert 'mt_build_info{job=~"job-1|job-2"}' in asked
+    assert 'dragoman_build_info{job=~"job-1|job-2"}' in asked
     assert not any("$" in query.expr for query in shipped.queries(values))
 
 
@@ -78,7 +78,7 @@ def test_a_variable_without_values_is_an_error() -> None:
 
 def test_the_receiver_keeps_what_it_is_sent() -> None:
     alert = {"status": "firing", "labels": {"alertname": ALERT}}
-    with Receiver() as receiver:
+    with RequestReader() as receiver:
         body = json.dumps({"alerts": [alert]}).encode()
         urllib.request.urlopen(receiver.url, body).close()  # noqa: S310 - http, ours
 

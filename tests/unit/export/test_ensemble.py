@@ -5,16 +5,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from dragoman_export.__main__ import main
+from dragoman_export.ensemble import Ensemble, open_text_model
+from dragoman_export.errors import ExportError, SettingError
+from dragoman_export.onnx_export.translation import translate_texts
+from dragoman_export.training.checkpoint import save_checkpoint
+from dragoman_service.bundle.files import open_bundle
+from dragoman_service.decoding.step_model import StepBatch
+from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
+from dragoman_service.runtimes.settings import RuntimeSettings
 
-from export.__main__ import main
-from export.ensemble import Ensemble, open_text_model
-from export.errors import ExportError, SettingError
-from export.graph.translation import translate_texts
-from export.training.checkpoint import save_checkpoint
-from service.bundle.files import open_bundle
-from service.decoding.step_model import StepBatch
-from service.runtime.onnx_model import OnnxStepModel
-from service.runtime.settings import RuntimeSettings
 from tests.tiny_bundle import SENTENCES, build_tiny_bundle, tiny_model, tiny_vocabulary
 
 ROUNDING = 1e-5

@@ -1,6 +1,5 @@
 import pytest
-
-from export.__main__ import COMMANDS, main
+from dragoman_export.__main__ import COMMANDS, main
 
 
 def test_a_bare_command_prints_the_commands(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,17 +8,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import grpc
+from dragoman_service.errors import DragomanError
+from dragoman_service.middleware import error_mapping
 
 from loadtests.generator.arrivals import poisson
-from loadtests.scenarios.load import report_of
-from loadtests.generator.runner import Load, Run
-from loadtests.generator.records import CallRecord, Summary, summarize
-from loadtests.report.report import Report
-from loadtests.generator.metrics import Sample
 from loadtests.generator.calls import Outcome
+from loadtests.generator.metrics import Sample
+from loadtests.generator.records import CallRecord, Summary, summarize
+from loadtests.generator.runner import Load, Run
 from loadtests.generator.workload import Workload
-from service.api import status
-from service.errors import DragomanError
+from loadtests.report.report import Report
+from loadtests.scenarios.load import report_of
 
 BEGAN_S = 100.0
 MACHINE: dict[str, Any] = {"cpu": "Abacus <1>", "cores": 2, "instruction_sets": ["avx2"], "python": "3.11"}
@@ -35,7 +35,7 @@ class EndedCall:
         self, error: DragomanError | None = None, *messages: bytes, code: grpc.StatusCode | None = None
     ) -> None:
         good = SimpleNamespace(code=grpc.StatusCode.OK, message="", trailing_metadata=())
-        self._answer: Any = good if error is None else status.answer(error)
+        self._answer: Any = good if error is None else error_mapping.answer(error)
         self._code, self._messages = code or self._answer.code, messages
 
     def __iter__(self) -> Iterator[bytes]:
@@ -76,15 +76,15 @@ def answered(offset_s: float, latency_s: float) -> CallRecord:
 def sample(offset_s: float) -> Sample:
     """Of a server that is ever more busy: three tokens, half a core and a MiB more each second."""
     values = {
-        "mt_queue_segments": offset_s,
-        "mt_batch_live_segments": 2.0,
-        "mt_batch_live_rows": 8.0,
-        "mt_batch_segments_sum": 30.0 * offset_s,
-        "mt_batch_segments_count": 10.0 * offset_s,
-        "mt_target_tokens_total": 3.0 * offset_s,
+        "dragoman_queue_segments": offset_s,
+        "dragoman_batch_live_segments": 2.0,
+        "dragoman_batch_live_rows": 8.0,
+        "dragoman_batch_segments_sum": 30.0 * offset_s,
+        "dragoman_batch_segments_count": 10.0 * offset_s,
+        "dragoman_target_tokens_total": 3.0 * offset_s,
         "process_cpu_seconds_total": 0.5 * offset_s,
         "process_resident_memory_bytes": 2.0**20 * (100 + offset_s),
-        'mt_build_info{onnxruntime="1.31",version="0.1.0"}': 1.0,
+        'dragoman_build_info{onnxruntime="1.31",version="0.1.0"}': 1.0,
     }
     return Sample(at_s=BEGAN_S + offset_s, values=values)
 

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadtests import capacity
-from loadtests.scenarios.capacity import SHARES, find_capacities, find_capacity
-from loadtests.report.report import figures_line
 from loadtests.generator.slo import parse_slo
+from loadtests.report.report import figures_line
+from loadtests.scenarios.capacity import SHARES, find_capacities, find_capacity
 from tests.unit.loadtests.fake_calls import FakeSystem
 
 _PLAN = capacity.SearchPlan(closed_loop_s=10.0, probe_s=10.0)

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from loadtests.scenarios.load import compare, parse_share, read_baseline, settings_of
-from loadtests.report.report import figures_line
-from loadtests.generator.slo import parse_slo
 from loadtests.generator.calls import Outcome
+from loadtests.generator.slo import parse_slo
+from loadtests.report.report import figures_line
+from loadtests.scenarios.load import compare, parse_share, read_baseline, settings_of
 from tests.unit.loadtests.fake_calls import BEGAN_S, MACHINE, answered, record, reported, run_of, sample
 
 SETTINGS = settings_of(run_of().load)

@@ -1,9 +1,9 @@
 from pathlib import Path
 
 import pytest
+from dragoman_service import threads
 
 from loadtests.report.machine import describe_machine, num_cores
-from service import threads
 
 
 @pytest.mark.parametrize(

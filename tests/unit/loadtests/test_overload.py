@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadtests.scenarios.overload import report_of, texts_per_call
-from loadtests.generator.records import CallRecord
-from loadtests.report.report import Report, figures_line
-from loadtests.generator.metrics import RESIDENT_BYTES, Sample
-from loadtests.generator.texts import Profile
 from loadtests.generator.calls import Method, Outcome
+from loadtests.generator.metrics import RESIDENT_BYTES, Sample
+from loadtests.generator.records import CallRecord
+from loadtests.generator.texts import Profile
 from loadtests.generator.workload import Mix, Workload
+from loadtests.report.report import Report, figures_line
+from loadtests.scenarios.overload import report_of, texts_per_call
 from tests.unit.loadtests.fake_calls import BEGAN_S, record, run_of
 
 GOOD = [record(Outcome.ANSWERED, latency_s=1.5)] * 60 + [record(Outcome.REJECTED)] * 540

@@ -6,10 +6,10 @@ from statistics import fmean
 
 import pytest
 
-from loadtests.report.page import series_of
+from loadtests.generator.calls import Outcome
 from loadtests.generator.metrics import Sample
 from loadtests.generator.slo import parse_slo
-from loadtests.generator.calls import Outcome
+from loadtests.report.page import series_of
 from tests.unit.loadtests.fake_calls import BEGAN_S, answered, record, reported, run_of, sample
 
 STAGES = ["client", "queue", "encode", "decode", "text", "beyond"]
@@ -81,7 +81,7 @@ def test_gauges_are_shown_as_they_stand_and_counters_as_they_grow() -> None:
 
 
 def test_what_is_not_known_has_no_points() -> None:
-    queue_only = [Sample(at_s=BEGAN_S + second, values={"mt_queue_segments": 1.0}) for second in range(3)]
+    queue_only = [Sample(at_s=BEGAN_S + second, values={"dragoman_queue_segments": 1.0}) for second in range(3)]
     gap_within = [sample(0.0), Sample(at_s=BEGAN_S + 1, values={}), sample(2.0), sample(3.0)]
     unchanged = [Sample(at_s=BEGAN_S + at_s, values=sample(1.0).values) for at_s in (0.0, 1.0)]
     lacking, gap, idle = (series_of(run_of(samples=samples)) for samples in (queue_only, gap_within, unchanged))

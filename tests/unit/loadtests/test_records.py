@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from loadtests.generator.calls import Outcome
 from loadtests.generator.records import CallRecord, Percentiles, percentile, summarize, write_records
 from loadtests.generator.slo import parse_slo
-from loadtests.generator.calls import Outcome
 from tests.unit.loadtests.fake_calls import record, summary_of
 
 STAGES = {"queue_s": 0.1, "encode_s": 0.2, "decode_s": 0.3, "text_s": 0.15}

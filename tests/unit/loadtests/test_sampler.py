@@ -7,20 +7,28 @@ from pathlib import Path
 import pytest
 
 from loadtests import sampler
-from loadtests.generator.metrics import CPU_SECONDS, RESIDENT_BYTES, Sample, footprint, process_tree, sampling, work_left
+from loadtests.generator.metrics import (
+    CPU_SECONDS,
+    RESIDENT_BYTES,
+    Sample,
+    footprint,
+    process_tree,
+    sampling,
+    work_left,
+)
 
 AT_REST = {
-    'mt_requests_in_flight{method="GetModel"}': 0.0,
-    "mt_queue_tokens": 0.0,
-    "mt_queue_wait_seconds_count": 7.0,
-    'mt_requests_total{method="Translate"}': 2.0,
-    'mt_requests_total{method="GetModel"}': 3.0,
+    'dragoman_requests_in_flight{method="GetModel"}': 0.0,
+    "dragoman_queue_tokens": 0.0,
+    "dragoman_queue_wait_seconds_count": 7.0,
+    'dragoman_requests_total{method="Translate"}': 2.0,
+    'dragoman_requests_total{method="GetModel"}': 3.0,
 }
 
 
 def test_gauges_of_calls_and_of_segments_that_are_not_at_rest_are_told_apart() -> None:
-    calls = {'mt_requests_in_flight{method="Translate"}': 2.0, "mt_open_streams": 1.0}
-    segments = {"mt_queue_segments": 3.0, "mt_queue_work_tokens": 9.0, "mt_batch_live_rows": 4.0}
+    calls = {'dragoman_requests_in_flight{method="Translate"}': 2.0, "dragoman_open_streams": 1.0}
+    segments = {"dragoman_queue_segments": 3.0, "dragoman_queue_work_tokens": 9.0, "dragoman_batch_live_rows": 4.0}
     exposed = calls | segments | AT_REST
 
     assert work_left(exposed) == calls | segments
@@ -30,8 +38,11 @@ def test_gauges_of_calls_and_of_segments_that_are_not_at_rest_are_told_apart() -
 def test_a_metric_is_added_up_over_its_labels() -> None:
     sample = Sample(at_s=0.0, values=AT_REST)
 
-    assert (sample.total("mt_requests_total"), sample.total("mt_requests_total", 'method="GetModel"')) == (5.0, 3.0)
-    assert math.isnan(sample.total("mt_requests"))
+    assert (sample.total("dragoman_requests_total"), sample.total("dragoman_requests_total", 'method="GetModel"')) == (
+        5.0,
+        3.0,
+    )
+    assert math.isnan(sample.total("dragoman_requests"))
 
 
 def test_a_server_is_looked_at_before_and_after_as_far_as_it_can_be() -> None:
@@ -52,8 +63,8 @@ def test_a_server_is_looked_at_before_and_after_as_far_as_it_can_be() -> None:
 
 
 def test_what_a_server_exposes_of_the_processes_that_decode_is_added_to_its_own() -> None:
-    memory = 'mt_decoding_process_resident_memory_bytes{model="a",version="%d"}'
-    exposed = {CPU_SECONDS: 2.0, RESIDENT_BYTES: 100.0, "mt_decoding_process_cpu_seconds_total": 3.5}
+    memory = 'dragoman_decoding_process_resident_memory_bytes{model="a",version="%d"}'
+    exposed = {CPU_SECONDS: 2.0, RESIDENT_BYTES: 100.0, "dragoman_decoding_process_cpu_seconds_total": 3.5}
     exposed |= {memory % 1: 20.0, memory % 2: 3.0}
     lines = [f"# TYPE {CPU_SECONDS} counter", *(f"{name} {value}" for name, value in exposed.items())]
 

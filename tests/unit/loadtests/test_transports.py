@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from loadtests.__main__ import main
+from loadtests.generator.calls import Outcome
 from loadtests.generator.records import CallRecord
 from loadtests.scenarios.transports import Row, report_of
-from loadtests.generator.calls import Outcome
 
 LATENCIES_MS = {"GET /healthz": 0.5, "POST /v1/translate": 3.0, "gRPC Translate": 2.25}
 

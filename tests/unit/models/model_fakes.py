@@ -8,18 +8,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dragoman_service.bundle.architecture import graph_tensors
+from dragoman_service.bundle.files import MANIFEST_NAME, Bundle, file_entry
+from dragoman_service.bundle.manifest import Manifest
+from dragoman_service.datatypes import SearchConfig, Segment, SegmentResult
+from dragoman_service.models.lifecycle import ModelLoader
+from dragoman_service.models.model import LoadedModel, ModelEngine, ModelRuntime
+from dragoman_service.models.repository import ModelRepository
+from dragoman_service.models.serving import SERVING_NAME, ModelSettings, ServingSettings
+from dragoman_service.observability.metrics import Metrics
+from dragoman_service.request import RequestContext
 from prometheus_client import CollectorRegistry
 
-from service.bundle.architecture import graph_tensors
-from service.bundle.files import MANIFEST_NAME, Bundle, file_entry
-from service.bundle.manifest import Manifest
-from service.datatypes import SearchConfig, Segment, SegmentResult
-from service.models.lifecycle import ModelLoader
-from service.models.model import LoadedModel, ModelEngine, ModelParts
-from service.models.repository import ModelRepository
-from service.models.serving import SERVING_NAME, ModelSettings, ServingSettings
-from service.requests import RequestContext
-from service.telemetry.metrics import Metrics
 from tests.fakes import ManualClock
 from tests.unit.text.text_fakes import TOKENIZER
 
@@ -68,8 +68,8 @@ class FakeEngine:
         self.calls.append("stop")
 
 
-def make_parts(engine: ModelEngine | None = None) -> ModelParts:
-    return ModelParts(
+def make_parts(engine: ModelEngine | None = None) -> ModelRuntime:
+    return ModelRuntime(
         tokenizer=TOKENIZER,
         engine=engine or FakeEngine(),
         precision="int8",
@@ -79,7 +79,7 @@ def make_parts(engine: ModelEngine | None = None) -> ModelParts:
     )
 
 
-def load_parts(bundle: Bundle, serving: ServingSettings) -> ModelParts:
+def load_parts(bundle: Bundle, serving: ServingSettings) -> ModelRuntime:
     return make_parts()
 
 

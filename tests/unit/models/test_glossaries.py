@@ -1,14 +1,13 @@
 from pathlib import Path
 
 import pytest
+from dragoman_service.errors import ConfigError, GlossaryNotFoundError, InvalidFieldError
+from dragoman_service.models import glossaries
+from dragoman_service.models.glossaries import GlossaryRepository, read_glossary
+from dragoman_service.observability.metrics import Metrics
+from dragoman_service.request import ProtectionOptions, Term
+from dragoman_service.text.placeholders.patterns import compile_protection
 from prometheus_client import CollectorRegistry
-
-from service.errors import ConfigError, GlossaryNotFoundError, InvalidFieldError
-from service.models import glossaries
-from service.models.glossaries import GlossaryRepository, read_glossary
-from service.requests import ProtectionOptions, Term
-from service.telemetry.metrics import Metrics
-from service.text.protection import compile_protection
 
 TSV = "en\tde\nsettings\tEinstellungen\nDragoman\n\nopen file\tDatei öffnen\n"
 MARTIF = """<?xml version="1.0"?><!DOCTYPE martif SYSTEM "TBXcoreStructV02.dtd">
@@ -89,7 +88,7 @@ def test_a_file_that_has_changed_is_read_again_and_a_bad_one_is_not_taken(
         "setting 'models.glossaries_directory: it.tsv, line 3' is '3 columns': expected a term and its translation",
         "there is a TSV file of this name",
     ]
-    assert metrics.registry.get_sample_value("mt_glossary_failures_total") == 2
+    assert metrics.registry.get_sample_value("dragoman_glossary_failures_total") == 2
 
     (tmp_path / "it.tsv").unlink()
     repository.refresh()

@@ -7,10 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from prometheus_client import CollectorRegistry
-
-from service.bundle.files import Bundle
-from service.errors import (
+from dragoman_service.bundle.files import Bundle
+from dragoman_service.errors import (
     DrainingError,
     EngineError,
     InvalidFieldError,
@@ -18,9 +16,11 @@ from service.errors import (
     ModelStateError,
     StartingError,
 )
-from service.models.model import MAX_LABELS, LoadedModel, ModelParts
-from service.models.serving import ServingSettings
-from service.telemetry.metrics import Metrics
+from dragoman_service.models.model import MAX_LABELS, LoadedModel, ModelRuntime
+from dragoman_service.models.serving import ServingSettings
+from dragoman_service.observability.metrics import Metrics
+from prometheus_client import CollectorRegistry
+
 from tests.unit.models.model_fakes import (
     FakeEngine,
     load_parts,
@@ -70,7 +70,7 @@ def test_a_model_that_cannot_translate_fails_and_the_old_one_answers(tmp_path: P
 def test_while_a_version_is_loaded_the_old_one_answers(tmp_path: Path) -> None:
     may_load = threading.Event()
 
-    def load(bundle: Bundle, serving: ServingSettings) -> ModelParts:
+    def load(bundle: Bundle, serving: ServingSettings) -> ModelRuntime:
         assert bundle.directory.name == "1" or may_load.wait(30)
         return load_parts(bundle, serving)
 
@@ -193,14 +193,14 @@ def test_the_metrics_tell_the_state_of_each_version_while_it_is_there(tmp_path: 
     def sample(name: str, **labels: str) -> float | None:
         return registry.get_sample_value(name, labels)
 
-    assert sample("mt_model_state", model="tiny", version="2", state="ready") == 1
-    assert sample("mt_model_state", model="tiny", version="2", state="loading") == 0
-    assert sample("mt_model_load_duration_seconds_count") == 2
-    assert not sample("mt_model_swaps_total", model="tiny")
+    assert sample("dragoman_model_state", model="tiny", version="2", state="ready") == 1
+    assert sample("dragoman_model_state", model="tiny", version="2", state="loading") == 0
+    assert sample("dragoman_model_load_duration_seconds_count") == 2
+    assert not sample("dragoman_model_swaps_total", model="tiny")
 
     repository.unload("tiny/2")
 
-    assert sample("mt_model_swaps_total", model="tiny") == 1
+    assert sample("dragoman_model_swaps_total", model="tiny") == 1
     for family in registry.collect():
         assert not [one for one in family.samples if one.labels.get("version") == "2"]
 

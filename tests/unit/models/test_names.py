@@ -1,7 +1,6 @@
 import pytest
-
-from service.errors import InvalidFieldError
-from service.models.model import (
+from dragoman_service.errors import InvalidFieldError
+from dragoman_service.models.model import (
     ModelReference,
     check_label,
     language_lookup,

@@ -1,13 +1,8 @@
 from pathlib import Path
 
 import pytest
-from prometheus_client import CollectorRegistry
-
-from service.bundle.files import MANIFEST_NAME, Bundle
-from service.engine.client import EngineClient
-from service.engine.core import EngineCore
-from service.engine.settings import SchedulingSettings
-from service.errors import (
+from dragoman_service.bundle.files import MANIFEST_NAME, Bundle
+from dragoman_service.errors import (
     BundleError,
     ConfigError,
     DrainingError,
@@ -16,9 +11,14 @@ from service.errors import (
     ModelNotFoundError,
     StartingError,
 )
-from service.models.model import LoadedModel, ModelParts, ModelState
-from service.models.serving import ServingSettings
-from service.telemetry.metrics import Metrics
+from dragoman_service.models.model import LoadedModel, ModelRuntime, ModelState
+from dragoman_service.models.serving import ServingSettings
+from dragoman_service.observability.metrics import Metrics
+from dragoman_service.scheduling.scheduler import Scheduler
+from dragoman_service.scheduling.settings import SchedulingSettings
+from dragoman_service.worker.worker import Worker
+from prometheus_client import CollectorRegistry
+
 from tests.fakes import ToyModel, make_segment
 from tests.unit.models.model_fakes import (
     FakeEngine,
@@ -50,9 +50,9 @@ def test_loaded_models_are_in_the_metrics(tmp_path: Path) -> None:
     make_repository(tmp_path, metrics=Metrics(registry)).load_all()
 
     labels = {"model": "tiny", "version": "1"}
-    assert registry.get_sample_value("mt_model_info", {**labels, "precision": "int8", "device": "cpu"}) == 1
-    assert registry.get_sample_value("mt_model_weights_bytes", labels) == 1000
-    assert registry.get_sample_value("mt_kv_cache_bytes", labels) == 64
+    assert registry.get_sample_value("dragoman_model_info", {**labels, "precision": "int8", "device": "cpu"}) == 1
+    assert registry.get_sample_value("dragoman_model_weights_bytes", labels) == 1000
+    assert registry.get_sample_value("dragoman_kv_cache_bytes", labels) == 64
 
 
 def test_a_stopped_model_has_no_memory_in_the_metrics(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_a_stopped_model_has_no_memory_in_the_metrics(tmp_path: Path) -> None:
 
     repository.stop()
 
-    for name in ("mt_model_weights_bytes", "mt_kv_cache_bytes"):
+    for name in ("dragoman_model_weights_bytes", "dragoman_kv_cache_bytes"):
         assert registry.get_sample_value(name, {"model": "tiny", "version": "1"}) is None
 
 
@@ -174,7 +174,7 @@ def test_a_model_is_got_by_name_or_by_name_and_version(tmp_path: Path) -> None:
 def test_models_are_loading_until_all_their_parts_are_there(tmp_path: Path) -> None:
     seen: list[ModelState] = []
 
-    def load(bundle: Bundle, serving: ServingSettings) -> ModelParts:
+    def load(bundle: Bundle, serving: ServingSettings) -> ModelRuntime:
         seen.append(repository.list_models()[0].state)
         with pytest.raises(StartingError):
             repository.resolve("", "en", "de")
@@ -211,7 +211,7 @@ def test_stopping_before_anything_is_loaded_does_nothing(tmp_path: Path) -> None
 def test_a_model_that_is_stopped_while_it_loads_never_starts(tmp_path: Path) -> None:
     engine = FakeEngine()
 
-    def load(bundle: Bundle, serving: ServingSettings) -> ModelParts:
+    def load(bundle: Bundle, serving: ServingSettings) -> ModelRuntime:
         repository.stop()
         return make_parts(engine)
 
@@ -242,7 +242,7 @@ def test_a_model_that_cannot_translate_is_ended(tmp_path: Path) -> None:
 def test_a_bundle_that_cannot_be_loaded_fails_the_start_and_the_others_can_be_stopped(tmp_path: Path) -> None:
     started = FakeEngine()
 
-    def load(bundle: Bundle, serving: ServingSettings) -> ModelParts:
+    def load(bundle: Bundle, serving: ServingSettings) -> ModelRuntime:
         if bundle.directory.name == "1":
             raise BundleError("encoder.onnx", found=3, expected=4, what="size in bytes")
         return make_parts(started)
@@ -292,9 +292,9 @@ def test_a_directory_without_models_fails_the_start(tmp_path: Path, directory: s
 
 
 def test_a_real_engine_is_started_drained_and_stopped(tmp_path: Path) -> None:
-    settings = SchedulingSettings(num_decoding_threads=1)
+    settings = SchedulingSettings(num_workers=1)
     model = ToyModel()
-    engine = EngineClient(EngineCore(model), model.limits, settings, Metrics(CollectorRegistry()))
+    engine = Scheduler(Worker(model), model.limits, settings, Metrics(CollectorRegistry()))
     write_bundle(tmp_path, "tiny/1")
     repository = make_repository(tmp_path, load=lambda *_: make_parts(engine))
     repository.load_all()

@@ -2,14 +2,13 @@ from collections.abc import Set as AbstractSet
 from pathlib import Path
 
 import pytest
+from dragoman_service.config import Settings, settings_of_model
+from dragoman_service.errors import ConfigError
+from dragoman_service.models.model import version_key
+from dragoman_service.models.registry import VersionPolicy
+from dragoman_service.models.serving import SERVING_NAME, ServingSettings, read_serving
 from hypothesis import given
 from hypothesis import strategies as st
-
-from service.config import Settings, settings_of_model
-from service.errors import ConfigError
-from service.models.model import version_key
-from service.models.registry import VersionPolicy
-from service.models.serving import SERVING_NAME, ServingSettings, read_serving
 
 VERSIONS = ("1", "2", "9", "10")
 FULL = """
@@ -100,7 +99,7 @@ def test_a_model_is_loaded_with_its_own_settings_in_place_of_those_of_the_server
             0,
             "greater than or equal to 1",
         ),
-        ({"scheduling": {"threads": 2}}, "serving.toml: scheduling.threads", 2, "scheduling.num_decoding_threads"),
+        ({"scheduling": {"threads": 2}}, "serving.toml: scheduling.threads", 2, "scheduling.num_workers"),
         ({"runtime": {"device": "tpu"}}, "serving.toml: runtime.device", "tpu", "'auto', 'cpu' or 'cuda'"),
         ({"scheduling": {"max_queue_segments": 1}}, "with serving.toml", 2048, "at most scheduling.max_queue_segments"),
     ],

@@ -8,15 +8,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from dragoman_service.bundle.files import MANIFEST_NAME, Bundle
+from dragoman_service.errors import ConfigError, ModelNotFoundError, ModelStateError
+from dragoman_service.models.model import ModelRuntime
+from dragoman_service.models.repository import ModelRepository
+from dragoman_service.models.serving import SERVING_NAME, ServingSettings
+from dragoman_service.models.watcher import Watcher
+from dragoman_service.observability.metrics import Metrics
 from prometheus_client import CollectorRegistry
 
-from service.bundle.files import MANIFEST_NAME, Bundle
-from service.errors import ConfigError, ModelNotFoundError, ModelStateError
-from service.models.model import ModelParts
-from service.models.repository import ModelRepository
-from service.models.serving import SERVING_NAME, ServingSettings
-from service.models.watcher import Watcher
-from service.telemetry.metrics import Metrics
 from tests.fakes import ManualClock
 from tests.threaded_core import TIMEOUT_S, begin
 from tests.unit.models.model_fakes import (
@@ -98,7 +98,7 @@ def test_a_broken_version_leaves_the_old_one_serving_and_is_told_with_its_fault(
     assert resolved(repository, "tiny") == "tiny/1"
     with pytest.raises(ModelStateError, match=r"tiny/2 could not be loaded: .*encoder\.onnx"):
         resolved(repository, "tiny/2")
-    assert registry.get_sample_value("mt_model_load_failures_total", {"model": "tiny"}) == 1
+    assert registry.get_sample_value("dragoman_model_load_failures_total", {"model": "tiny"}) == 1
     (line,) = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert "encoder.onnx" in line.fault  # type: ignore[attr-defined]
 
@@ -157,13 +157,13 @@ def test_a_broken_version_that_goes_is_forgotten(tmp_path: Path) -> None:
 
     assert states(repository) == {"tiny/1": "ready"}
     labels = {"model": "tiny", "version": "2", "state": "failed"}
-    assert registry.get_sample_value("mt_model_state", labels) is None
+    assert registry.get_sample_value("dragoman_model_state", labels) is None
 
 
 def test_a_version_that_the_loader_refuses_is_tried_once(tmp_path: Path) -> None:
     tried: list[str] = []
 
-    def load(bundle: Bundle, serving: ServingSettings) -> ModelParts:
+    def load(bundle: Bundle, serving: ServingSettings) -> ModelRuntime:
         tried.append(bundle.directory.name)
         if bundle.directory.name == "2":
             raise MemoryError("no room")
@@ -232,7 +232,7 @@ def test_settings_that_are_no_file_or_nested_deeply_are_ignored(tmp_path: Path) 
 def test_no_version_waits_for_one_of_another_name_that_does_not_end_loading(tmp_path: Path) -> None:
     may_end = threading.Event()
 
-    def load(bundle: Bundle, serving: ServingSettings) -> ModelParts:
+    def load(bundle: Bundle, serving: ServingSettings) -> ModelRuntime:
         assert bundle.manifest.name != "bad" or may_end.wait(TIMEOUT_S)
         return load_parts(bundle, serving)
 

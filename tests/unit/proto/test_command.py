@@ -8,8 +8,7 @@ from pathlib import Path
 import dragoman
 import pytest
 from dragoman import __main__ as command
-
-from service import __main__ as service_program
+from dragoman_service import __main__ as service_program
 
 _CHECKOUT = Path(__file__).parents[3]
 
@@ -144,7 +143,7 @@ def test_ctrl_c_is_one_line_and_exit_status_130(tmp_path: Path) -> None:
 
 def test_python_m_service_is_the_same_command() -> None:
     finished = subprocess.run(
-        [sys.executable, "-m", "service"],
+        [sys.executable, "-m", "dragoman_service"],
         cwd=_CHECKOUT,
         env={**os.environ, "PYTHONPATH": _python_path("")},
         capture_output=True,
@@ -157,7 +156,7 @@ def test_python_m_service_is_the_same_command() -> None:
 
 def test_python_m_service_outside_the_environment_says_what_to_install() -> None:
     finished = subprocess.run(
-        [sys.executable, "-S", "-m", "service", "translate"],
+        [sys.executable, "-S", "-m", "dragoman_service", "translate"],
         cwd=_CHECKOUT,
         env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
         capture_output=True,

@@ -4,10 +4,9 @@ from collections.abc import Mapping
 import grpc
 import pytest
 from dragoman import errors
+from dragoman_service.middleware import error_mapping
 from google.protobuf import duration_pb2
 from google.rpc import error_details_pb2, status_pb2
-
-from service.api import status
 
 NOT_OK = [code for code in grpc.StatusCode if code is not grpc.StatusCode.OK]
 TREE = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.DragomanError)]
@@ -30,13 +29,13 @@ def test_every_class_of_the_tree_has_a_status_or_a_reason() -> None:
 
 
 def test_the_client_knows_every_reason_of_the_server() -> None:
-    reasons = {row.reason for row in status.TABLE.values()}
+    reasons = {row.reason for row in error_mapping.TABLE.values()}
 
     assert reasons == set(errors.REASON_CLASSES)
 
 
-@pytest.mark.parametrize("row", status.TABLE.values(), ids=lambda row: row.reason)
-def test_a_reason_of_the_server_has_a_class_of_its_own(row: status.Row) -> None:
+@pytest.mark.parametrize("row", error_mapping.TABLE.values(), ids=lambda row: row.reason)
+def test_a_reason_of_the_server_has_a_class_of_its_own(row: error_mapping.Row) -> None:
     error = errors.error_from_status(status_for(row.code, row.reason), "r-1")
 
     assert type(error) is errors.REASON_CLASSES[row.reason]
@@ -86,9 +85,9 @@ def test_a_passed_deadline_says_in_which_stage_if_the_server_did(stage: str | No
 def test_a_deadline_that_cannot_be_kept_says_what_is_needed_and_allowed(
     metadata: dict[str, str], times: tuple[float | None, float | None]
 ) -> None:
-    status = status_for(grpc.StatusCode.DEADLINE_EXCEEDED, "DEADLINE_EXCEEDED", metadata=metadata)
+    error_mapping = status_for(grpc.StatusCode.DEADLINE_EXCEEDED, "DEADLINE_EXCEEDED", metadata=metadata)
 
-    error = errors.error_from_status(status, "r-1")
+    error = errors.error_from_status(error_mapping, "r-1")
 
     assert isinstance(error, errors.DeadlineExceededError)
     assert (error.needed_s, error.allowed_s) == times
@@ -116,15 +115,15 @@ def test_a_code_newer_than_the_client_is_a_server_error() -> None:
 
 
 def test_details_become_attributes() -> None:
-    status = status_pb2.Status(code=grpc.StatusCode.RESOURCE_EXHAUSTED.value[0])
+    error_mapping = status_pb2.Status(code=grpc.StatusCode.RESOURCE_EXHAUSTED.value[0])
     info = error_details_pb2.ErrorInfo(reason="OVERLOADED", domain="dragoman", metadata={"queued": "9"})
     retry = error_details_pb2.RetryInfo(retry_delay=duration_pb2.Duration(seconds=1, nanos=500_000_000))
     request = error_details_pb2.BadRequest()
     request.field_violations.add(field="texts", description="is 129, must be 1 to 128")
     for detail in (info, retry, request):
-        status.details.add().Pack(detail)
+        error_mapping.details.add().Pack(detail)
 
-    error = errors.error_from_status(status, "r-1")
+    error = errors.error_from_status(error_mapping, "r-1")
 
     assert (error.reason, error.metadata, error.retry_after_s) == ("OVERLOADED", {"queued": "9"}, 1.5)
     assert error.field_violations == (errors.FieldViolation(field="texts", description="is 129, must be 1 to 128"),)

@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
-
-from service.datatypes import AlignmentLink, Span
-from service.text.alignment import Offset, Weights, align, alignment_layer, head_average, shifted
+from dragoman_service.datatypes import AlignmentLink, Span
+from dragoman_service.text.alignment import Offset, Weights, align, alignment_layer, head_average, shifted
 
 
 def _weights(*rows: list[float]) -> Weights:

@@ -4,12 +4,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from dragoman_service.bundle.manifest import SpecialIds, Tokenization
+from dragoman_service.errors import BundleError
+from dragoman_service.text.byte_level_bpe import ByteLevelBpe
+from dragoman_service.text.tokenizer import SentencePieceTokenizer
 from tokenizers import Tokenizer, models, pre_tokenizers
-
-from service.bundle.manifest import SpecialIds, Tokenization
-from service.errors import BundleError
-from service.text.byte_level_bpe import ByteLevelBpe
-from service.text.tokenizer import SentencePieceTokenizer
 
 _MERGES = [("Ġ", "t"), ("h", "e"), ("Ġt", "he"), ("Ã", "¼"), ("Ã", "¤")]
 _TEXTS = ("the theatre", "Füße über 漢字 👨‍👩‍👧", "a\x00b\tc\n\nd", "don't  stop — 42!", " the ", "▁e\u0301</s>")

@@ -1,7 +1,8 @@
 from collections.abc import Iterator
 
-from service.datatypes import Span
-from service.text.documents import MAX_COPIED_CHARACTERS, DocumentPiece, TextPart, document_pieces
+from dragoman_service.datatypes import Span
+from dragoman_service.text.documents import MAX_COPIED_CHARACTERS, DocumentPiece, TextPart, document_pieces
+
 from tests.fakes import make_segment
 
 

@@ -4,10 +4,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from service.datatypes import (
-    Defect,
-    DefectKind,
+from dragoman_service.datatypes import (
+    Degeneration,
+    DegenerationKind,
     GuardReport,
     SamplingConfig,
     SearchConfig,
@@ -16,8 +15,8 @@ from service.datatypes import (
     Translation,
     WarningKind,
 )
-from service.errors import EngineError, InvalidFieldError
-from service.requests import (
+from dragoman_service.errors import EngineError, InvalidFieldError
+from dragoman_service.request import (
     AttentionDetail,
     LongSentencePolicy,
     ProtectionOptions,
@@ -26,8 +25,9 @@ from service.requests import (
     TranslationOptions,
     TranslationRequest,
 )
-from service.text.pipeline import TextPipeline, best_combinations
-from service.text.planning import segment_seed
+from dragoman_service.text.pipeline import TextPipeline, best_combinations
+from dragoman_service.text.planning import segment_seed
+
 from tests.unit.text.text_fakes import (
     EOS,
     FIRST_CHARACTER,
@@ -502,7 +502,9 @@ def test_a_result_without_the_attention_asked_for_is_an_error_of_the_server(opti
 def test_what_the_guard_found_is_a_warning_about_its_sentence() -> None:
     pipeline = _pipeline("Yes. No.")
     report = GuardReport(
-        found=(Defect(kind=DefectKind.COPIED_SOURCE, detail="3 of 3 tokens"),), remaining=(), is_replaced=True
+        found=(Degeneration(kind=DegenerationKind.COPIED_SOURCE, detail="3 of 3 tokens"),),
+        remaining=(),
+        is_replaced=True,
     )
     results = [make_result(make_hypothesis("Ja.")), replace(make_result(make_hypothesis("Nein.")), guard=report)]
 

@@ -1,8 +1,7 @@
 import pytest
-
-from service.datatypes import (
-    Defect,
-    DefectKind,
+from dragoman_service.datatypes import (
+    Degeneration,
+    DegenerationKind,
     GuardReport,
     SegmentResult,
     SentenceAlignment,
@@ -11,15 +10,16 @@ from service.datatypes import (
     TranslationWarning,
     WarningKind,
 )
-from service.text.pipeline import WARNING_KINDS, sentence_warnings
+from dragoman_service.text.pipeline import WARNING_KINDS, sentence_warnings
+
 from tests.unit.text.text_fakes import make_hypothesis
 
-LOOP = Defect(kind=DefectKind.REPETITION, detail="a run of 3 tokens 12 times in a row")
-SHORTER_LOOP = Defect(kind=DefectKind.REPETITION, detail="a run of 1 token 8 times in a row")
-LONG = Defect(kind=DefectKind.LENGTH_RATIO, detail="90 tokens for 4")
+LOOP = Degeneration(kind=DegenerationKind.REPETITION, detail="a run of 3 tokens 12 times in a row")
+SHORTER_LOOP = Degeneration(kind=DegenerationKind.REPETITION, detail="a run of 1 token 8 times in a row")
+LONG = Degeneration(kind=DegenerationKind.LENGTH_RATIO, detail="90 tokens for 4")
 
 
-def _result(*found: Defect, remaining: tuple[Defect, ...] = (), is_replaced: bool = True) -> SegmentResult:
+def _result(*found: Degeneration, remaining: tuple[Degeneration, ...] = (), is_replaced: bool = True) -> SegmentResult:
     report = GuardReport(found=found, remaining=remaining, is_replaced=is_replaced) if found else None
     return SegmentResult(hypotheses=(make_hypothesis("a"),), num_steps=1, timings=StageTimings(), guard=report)
 
@@ -76,7 +76,7 @@ def test_a_message_says_what_was_found_and_whether_decoding_again_helped(
 
 
 def test_every_defect_has_a_warning_of_its_kind() -> None:
-    assert set(WARNING_KINDS) == set(DefectKind)
+    assert set(WARNING_KINDS) == set(DegenerationKind)
     assert [kind.value for kind in WARNING_KINDS] == [kind.value for kind in WARNING_KINDS.values()]
 
 

@@ -1,9 +1,8 @@
 from collections.abc import Callable
 
 import pytest
-
-from service.datatypes import Span
-from service.text.segmentation import (
+from dragoman_service.datatypes import Span
+from dragoman_service.text.segmentation import (
     MAX_SENTENCE_CHARACTERS,
     iterate_sentences,
     join,

@@ -5,13 +5,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from dragoman_service.bundle.architecture import Architecture
+from dragoman_service.bundle.files import Bundle
+from dragoman_service.bundle.manifest import Languages, Manifest, SpecialIds, TargetTokens, Tokenization
+from dragoman_service.errors import BundleError
+from dragoman_service.text.tokenizer import SentencePieceTokenizer, open_tokenizer
 from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
-
-from service.bundle.architecture import Architecture
-from service.bundle.files import Bundle
-from service.bundle.manifest import Languages, Manifest, SpecialIds, TargetTokens, Tokenization
-from service.errors import BundleError
-from service.text.tokenizer import SentencePieceTokenizer, open_tokenizer
 
 
 @pytest.fixture(scope="module")

@@ -13,12 +13,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from loadtests.generator.server import ServerError, ServerProcess
 from loadtests.scenarios.bad_inputs.attacks.attack import Credentials, Port
 from loadtests.scenarios.bad_inputs.attacks.results import DRAIN_TIMEOUT_S, MAX_END_S
 from loadtests.scenarios.bad_inputs.attacks.send import Addresses, Attacker
 from loadtests.scenarios.bad_inputs.attacks.watch import Watched
 from loadtests.scenarios.stress_server import log_path, read_log, started
-from loadtests.generator.server import ServerError, ServerProcess
 
 _KEY_ID: Final = "stress"
 _GLOSSARY_SOURCES: Final = (*("a" * count for count in range(1, 150)), "(a+)+$", ".*", "[a", "station")
@@ -138,7 +138,7 @@ def prepare(directory: Path) -> tuple[dict[str, str], str, Credentials]:
 
 def _new_key(name: str) -> tuple[str, str]:
     """Return a key of a caller who may translate, and its entry of the callers file."""
-    command = (sys.executable, "-m", "service", "keys", "new", name)
+    command = (sys.executable, "-m", "dragoman_service", "keys", "new", name)
     done = subprocess.run(command, cwd=_CHECKOUT, check=True, capture_output=True, text=True)  # noqa: S603 - ours
     return done.stdout.strip(), done.stderr[done.stderr.index("[[caller]]") :]
 

@@ -10,8 +10,8 @@ from urllib.parse import urlencode
 from dragoman.v1 import translation_pb2 as pb
 from google.protobuf.message import Message
 
-from loadtests.scenarios.bad_inputs.inputs import CHEAP
 from loadtests.generator.calls import Method
+from loadtests.scenarios.bad_inputs.inputs import CHEAP
 
 LANGUAGES: Final[Mapping[str, Any]] = {"source_language": "en", "target_language": "de"}
 ORIGIN: Final = "localhost"

@@ -5,7 +5,16 @@ import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from loadtests.scenarios.bad_inputs.attacks.attack import ANY, Attack, Credentials, Make, Payload, Way, repeated, request
+from loadtests.scenarios.bad_inputs.attacks.attack import (
+    ANY,
+    Attack,
+    Credentials,
+    Make,
+    Payload,
+    Way,
+    repeated,
+    request,
+)
 
 _BOUNDARY: Final = "9f86d081884c7d65"
 _WORD: Final = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"

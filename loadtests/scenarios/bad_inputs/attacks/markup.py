@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from dragoman.v1 import translation_pb2 as pb
 
+from loadtests.generator.calls import Method
 from loadtests.scenarios.bad_inputs.attacks.attack import (
     ANSWERED,
     ANY,
@@ -28,7 +29,6 @@ from loadtests.scenarios.bad_inputs.attacks.attack import (
     with_key,
 )
 from loadtests.scenarios.bad_inputs.inputs import CHEAP
-from loadtests.generator.calls import Method
 
 Text = Callable[[int], str]
 """Returns a text of about so many characters."""

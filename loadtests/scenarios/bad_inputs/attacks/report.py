@@ -6,10 +6,10 @@ from typing import Any, Final
 
 from matplotlib.figure import Figure
 
+from loadtests.report.checks import Promise, Summary, conclude
 from loadtests.report.report import figure, markdown, rounded
 from loadtests.scenarios.bad_inputs.attacks.results import Campaign, broken
 from loadtests.scenarios.bad_inputs.attacks.watch import Seen
-from loadtests.report.checks import Promise, Summary, conclude
 
 _HEADER: Final = ("attack", "surface", "stall ms", "p99 ms", "lost", "exchanges", "cpu ms", "growth", "end s", "")
 

@@ -7,6 +7,7 @@ from typing import Final
 
 from tqdm import tqdm
 
+from loadtests.generator.server import ServerError
 from loadtests.scenarios.bad_inputs.attacks.arena import Arena
 from loadtests.scenarios.bad_inputs.attacks.attack import Attack
 from loadtests.scenarios.bad_inputs.attacks.results import (
@@ -20,7 +21,6 @@ from loadtests.scenarios.bad_inputs.attacks.results import (
 )
 from loadtests.scenarios.bad_inputs.attacks.send import NOTHING_SENT, Attacker
 from loadtests.scenarios.bad_inputs.attacks.watch import Watch
-from loadtests.generator.server import ServerError
 
 _BASELINE_S: Final = 4.0
 _SETTLE_S: Final = 0.3  # after an attack, for calls that it has delayed

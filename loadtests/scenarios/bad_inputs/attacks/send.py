@@ -19,11 +19,11 @@ from typing import Final, Self
 
 import grpc
 
+from loadtests.generator.calls import Method
+from loadtests.generator.server import ServerError
 from loadtests.scenarios.bad_inputs.attacks.attack import CLOSED, LEFT, TIMEOUT, Attack, Credentials, Payload, Port, Way
 from loadtests.scenarios.bad_inputs.attacks.table import ATTACKS
 from loadtests.scenarios.callers import connect, reply_of
-from loadtests.generator.server import ServerError
-from loadtests.generator.calls import Method
 
 PATIENCE_S: Final = 10.0
 """How long a client waits for the answer to one exchange."""

@@ -19,9 +19,9 @@ from typing import Final, Self
 import grpc
 from dragoman.v1 import translation_pb2 as pb
 
+from loadtests.generator.calls import Method
 from loadtests.generator.records import percentile
 from loadtests.scenarios.bad_inputs.inputs import CHEAP
-from loadtests.generator.calls import Method
 
 HEALTH, HTTP, GRPC = "healthz", "http", "grpc"
 """Names of the callers."""

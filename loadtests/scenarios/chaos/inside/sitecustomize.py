@@ -68,7 +68,10 @@ class _FunctionWithFaults:
 
 
 _NATIVE_RUNS = {  # functions of the native engine
-    "dragoman_encode": "encoder", "dragoman_batch_step": "step", "dragoman_batch_search": "step"}
+    "dragoman_encode": "encoder",
+    "dragoman_batch_step": "step",
+    "dragoman_batch_search": "step",
+}
 
 
 def _add_faults_to_libraries(folder: Path) -> None:

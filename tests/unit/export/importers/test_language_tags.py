@@ -1,8 +1,7 @@
 import re
 
 import pytest
-
-from export.importers.language_tags import bcp47_tags
+from dragoman_export.importers.language_tags import bcp47_tags
 
 
 @pytest.mark.parametrize(

@@ -7,18 +7,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from dragoman_export.data.reader import Pair
+from dragoman_export.errors import ImportFormatError
+from dragoman_export.importers.reference_models.checks import check_original, open_original, search_exported
+from dragoman_export.onnx_export.arithmetic import FloatArray
+from dragoman_export.onnx_export.translation import TextModel
+from dragoman_export.onnx_export.verify import score_exported
+from dragoman_service.bundle.files import Bundle
+from dragoman_service.datatypes import SearchConfig
+from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
+from dragoman_service.runtimes.settings import RuntimeSettings
+from dragoman_service.text.tokenizer import open_tokenizer
 
-from export.corpus.reader import Pair
-from export.errors import ImportFormatError
-from export.graph.arithmetic import FloatArray
-from export.graph.translation import TextModel
-from export.graph.verify import score_exported
-from export.importers.originals.checks import check_original, open_original, search_exported
-from service.bundle.files import Bundle
-from service.datatypes import SearchConfig
-from service.runtime.onnx_model import OnnxStepModel
-from service.runtime.settings import RuntimeSettings
-from service.text.tokenizer import open_tokenizer
 from tests.tiny_bundle import SENTENCES, build_tiny_bundle
 
 _PAIRS = [

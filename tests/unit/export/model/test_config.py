@@ -2,9 +2,8 @@ import dataclasses
 import json
 
 import pytest
-
-from export.errors import SettingError
-from export.model.config import PRESETS, ModelConfig
+from dragoman_export.errors import SettingError
+from dragoman_export.model.config import PRESETS, ModelConfig
 
 _FIRST_FIELDS = (
     *("vocabulary_size", "d_model", "num_heads", "ffn_size", "num_encoder_layers", "num_decoder_layers", "dropout"),

@@ -2,10 +2,8 @@ import math
 
 import pytest
 import torch
-from torch import nn
-
-from export.model.config import PRESETS
-from export.model.layers import (
+from dragoman_export.model.config import PRESETS
+from dragoman_export.model.layers import (
     Dropout,
     EncoderLayer,
     FeedForward,
@@ -14,7 +12,8 @@ from export.model.layers import (
     scaled_dot_product_attention,
     sinusoidal_positions,
 )
-from service.bundle.architecture import Activation
+from dragoman_service.bundle.architecture import Activation
+from torch import nn
 
 NUMBERS = 1_000_000
 FOUR_SIGMA = 4 * (0.1 * 0.9 / NUMBERS) ** 0.5

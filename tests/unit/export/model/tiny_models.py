@@ -1,10 +1,9 @@
 """Networks with random weights that compute in milliseconds."""
 
 import torch
+from dragoman_export.model.config import ModelConfig
+from dragoman_export.model.transformer import Transformer
 from torch import Tensor
-
-from export.model.config import ModelConfig
-from export.model.transformer import Transformer
 
 VOCABULARY_SIZE = 40
 

@@ -6,11 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-
-from export.corpus.vocabulary import VocabularyConfig, train_vocabulary
-from export.errors import CheckpointConflictError, RunFolderError
-from export.model.transformer import Transformer
-from export.training.checkpoint import (
+from dragoman_export.data.vocabulary import VocabularyConfig, train_vocabulary
+from dragoman_export.errors import CheckpointConflictError, RunFolderError
+from dragoman_export.model.transformer import Transformer
+from dragoman_export.training.checkpoint import (
     average_checkpoints,
     checkpoint_path,
     list_checkpoints,
@@ -22,7 +21,8 @@ from export.training.checkpoint import (
     save_checkpoint,
     with_vocabulary,
 )
-from tests.unit.export.corpus.tiny_text import tiny_vocabulary
+
+from tests.unit.export.data.tiny_text import tiny_vocabulary
 from tests.unit.export.model.tiny_models import tiny_config, tiny_model
 
 ROUNDING = 1e-7

@@ -3,11 +3,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from export.corpus.reader import ParallelFiles
-from export.errors import SettingError
-from export.model.config import PRESETS
-from export.training.config import TRAINING_PRESETS, DataConfig, RunConfig, TrainingConfig
+from dragoman_export.data.reader import ParallelFiles
+from dragoman_export.errors import SettingError
+from dragoman_export.model.config import PRESETS
+from dragoman_export.training.config import TRAINING_PRESETS, DataConfig, RunConfig, TrainingConfig
 
 FILES = (ParallelFiles(source=Path("a.tsv")), ParallelFiles(source=Path("a.en"), target=Path("a.de")))
 

@@ -2,17 +2,17 @@ from typing import Any
 
 import pytest
 import torch
-
-from export.errors import CheckpointConflictError, DivergenceError
-from export.model.transformer import Transformer
-from export.training.config import TrainingConfig
-from export.training.optimizer import (
+from dragoman_export.errors import CheckpointConflictError, DivergenceError
+from dragoman_export.model.transformer import Transformer
+from dragoman_export.training.config import TrainingConfig
+from dragoman_export.training.optimizer import (
     ScheduledOptimizer,
     cooldown_factor,
     inverse_sqrt_rate,
     learning_rate,
     relative_rate,
 )
+
 from tests.unit.export.model.tiny_models import tiny_model
 
 

@@ -9,7 +9,7 @@ import torch
 
 _MULTIPLY_MANY_SHAPES: Final = """
 import psutil, torch
-from export.training.ranks import limit_kernel_caches
+from dragoman_export.training.ranks import limit_kernel_caches
 limit_kernel_caches()
 weight, process = torch.ones(512, 512, dtype=torch.bfloat16), psutil.Process()
 before = process.memory_info().rss

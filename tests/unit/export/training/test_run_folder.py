@@ -2,9 +2,8 @@ import json
 from pathlib import Path
 
 import pytest
-
-from export.errors import RunFolderError
-from export.training.run_folder import RunFolder
+from dragoman_export.errors import RunFolderError
+from dragoman_export.training.run_folder import RunFolder
 
 
 def test_a_folder_with_checkpoints_is_not_overwritten(tmp_path: Path) -> None:

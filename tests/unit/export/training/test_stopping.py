@@ -4,10 +4,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-
-from export.training.checkpoint import Progress
-from export.training.config import TrainingConfig
-from export.training.stopping import StopRequest, expected_last_step, explanation, last_step, reached_limit
+from dragoman_export.training.checkpoint import Progress
+from dragoman_export.training.config import TrainingConfig
+from dragoman_export.training.stopping import StopRequest, expected_last_step, explanation, last_step, reached_limit
 
 PROGRESS = Progress(step=70, epoch=2, epoch_step=10, evaluations_since_best=3)
 

@@ -4,17 +4,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from dragoman_export.data.batches import EncodedCorpus, TokenLists
+from dragoman_export.data.reader import Pair
+from dragoman_export.model.transformer import Transformer
+from dragoman_export.training.config import TrainingConfig
+from dragoman_export.training.evaluation import DevSet
+from dragoman_export.training.loop import Trainer
+from dragoman_export.training.ranks import Ranks
+from dragoman_export.training.run_folder import RunFolder
+from dragoman_export.training.text import TrainingText
 
-from export.corpus.batches import EncodedCorpus, TokenLists
-from export.corpus.reader import Pair
-from export.model.transformer import Transformer
-from export.training.config import TrainingConfig
-from export.training.evaluation import DevSet
-from export.training.loop import Trainer
-from export.training.ranks import Ranks
-from export.training.run_folder import RunFolder
-from export.training.text import TrainingText
-from tests.unit.export.corpus.tiny_text import make_pairs, tiny_vocabulary
+from tests.unit.export.data.tiny_text import make_pairs, tiny_vocabulary
 from tests.unit.export.model.tiny_models import tiny_config
 
 

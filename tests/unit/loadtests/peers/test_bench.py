@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.unit.loadtests.benchmarks.tiny_files import write_test_set, write_tiny_model
 
 from loadtests.benchmarks import bench, report
 from loadtests.benchmarks.__main__ import main
 from loadtests.benchmarks.systems import ModelFiles, Output, Peer, SystemSettings, Work, WorkDone, Workers
 from loadtests.benchmarks.work import Case, fixed_length
 from tests.tiny_bundle import SENTENCES
-from tests.unit.loadtests.benchmarks.tiny_files import write_test_set, write_tiny_model
 
 
 class FakeWorkers(Workers):

@@ -3,10 +3,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
-from export.graph.network import Network
+from dragoman_export.onnx_export.network import Network
+from dragoman_service.bundle.architecture import Limits
+
 from loadtests.benchmarks.models import write_model
 from loadtests.benchmarks.systems import ModelFiles
-from service.bundle.architecture import Limits
 from tests.tiny_bundle import tiny_model, tiny_vocabulary
 
 

@@ -9,11 +9,11 @@ import pytest
 from dragoman.v1 import translation_pb2 as pb
 from hypothesis import given
 from hypothesis import strategies as st
-
 from loadtests.scenarios.callers import Kind, PlannedCall, Reply
-from loadtests.scenarios.stress_server import log_path
-from loadtests.scenarios.soak.accounting import UNSEEN, Entry, Notes, abandoned, answered, read_access_log
+
 from loadtests.generator.calls import Method
+from loadtests.scenarios.soak.accounting import UNSEEN, Entry, Notes, abandoned, answered, read_access_log
+from loadtests.scenarios.stress_server import log_path
 
 SHORT = Kind.SHORT_DEADLINE
 BUSY = "RESOURCE_EXHAUSTED"
@@ -144,7 +144,9 @@ def test_a_faultless_server_balances_and_any_one_slip_shows(made: list[tuple[Ent
 
     def broken(lines: list[Entry], sums: Counter[tuple[str, ...]]) -> dict[str, str]:
         """The promises that are broken, with the first of their sentences."""
-        series = {'mt_requests_total{{method="{}",status="{}"}}'.format(*pair): float(sums[pair]) for pair in sums}
+        series = {
+            'dragoman_requests_total{{method="{}",status="{}"}}'.format(*pair): float(sums[pair]) for pair in sums
+        }
         promises = Notes(entries=[entry for entry, _ in made]).promises(lines, series, errors=[], exit_code=0)
         return {promise.name: promise.broken[0] for promise in promises if promise.broken}
 

@@ -8,30 +8,30 @@ from typing import Any
 
 import pytest
 from dragoman.v1 import translation_pb2 as pb
+from loadtests.report.checks import Summary
+from loadtests.scenarios.callers import Reply
 
 from loadtests.generator.metrics import Footprint
 from loadtests.scenarios import cancellations as cancelling
-from loadtests.scenarios.stress import main
 from loadtests.scenarios.bad_inputs import scenario as bad
 from loadtests.scenarios.bad_inputs.attacks.table import ATTACKS
 from loadtests.scenarios.bad_inputs.kinds import KINDS
 from loadtests.scenarios.bad_inputs.run import Growth, Record, Run
-from loadtests.scenarios.callers import Reply
 from loadtests.scenarios.chaos.fault import Fault, Result
 from loadtests.scenarios.chaos.scenario import FAULTS, summarize
 from loadtests.scenarios.soak import scenario as soaking
 from loadtests.scenarios.soak.accounting import Entry, Notes
-from loadtests.report.checks import Summary
+from loadtests.scenarios.stress import main
 
 Capture = pytest.CaptureFixture[str]
 ENDS = ("OK", "CANCELLED", "DEADLINE_EXCEEDED", "INVALID_ARGUMENT", "NOT_FOUND")
 ENTRIES = [Entry(status, "Translate", frozenset({status})) for status in ENDS]
-COUNTED = {f'mt_requests_total{{method="Translate",status="{status}"}}': 1.0 for status in ENDS}
+COUNTED = {f'dragoman_requests_total{{method="Translate",status="{status}"}}': 1.0 for status in ENDS}
 METRICS = {
     **COUNTED,
-    'mt_segments_total{outcome="ok"}': 5.0,
-    'mt_model_swaps_total{model="m"}': 30.0,
-    'mt_ready{model="m",version="7"}': 1.0,
+    'dragoman_segments_total{outcome="ok"}': 5.0,
+    'dragoman_model_swaps_total{model="m"}': 30.0,
+    'dragoman_ready{model="m",version="7"}': 1.0,
 }
 BROKEN_VERSION = '{"event": "model could not be loaded", "level": "error"}'
 
@@ -80,7 +80,7 @@ def cancellations(*, cancelled: int = 95, answered: int = 5, complaints: Sequenc
     return cancelling.summarize(found, ENTRIES, complaints, exit_code=0, max_rss_growth_mb=32.0)
 
 
-FAULT = Fault(name="sigstop", summary="", inject=lambda _: None, told={"DEADLINE_EXCEEDED"}, metric="mt_missed")
+FAULT = Fault(name="sigstop", summary="", inject=lambda _: None, told={"DEADLINE_EXCEEDED"}, metric="dragoman_missed")
 UNCOUNTED = {"fault": replace(FAULT, metric=""), "num_seen": 0}
 IN_BATCH = {"fault": replace(FAULT, told={"INTERNAL"}, hits_batch=True), "hits": Counter(INTERNAL=1)}
 DELAYING = {"fault": replace(FAULT, limits={"slowest_s": 3.0}, delays={"slowest_s"}), "seconds": 8.0}
@@ -135,10 +135,10 @@ HIT = "fault=sigstop hit=DEADLINE_EXCEEDED:4 bystanders=3 bystander_errors=0 slo
         (soak(after=idle(threads=12, fds=10)), f"{NONE_LOST} {NONE_LEFT} swaps=30 wrong=0 errors=0"),
         (cancellations(), f"cancellations calls=100 {CANCELLED}"),
         (cancellations(memory_mb=[*([100.0] * 60 + [150.0]) * 2, 100.0]), f"cancellations calls=100 {CANCELLED}"),
-        (chaos(), f"chaos {HIT} recovered_s=0.1 rss_growth_mb=1.0 threads=0 files=0 seen=mt_missed+3"),
+        (chaos(), f"chaos {HIT} recovered_s=0.1 rss_growth_mb=1.0 threads=0 files=0 seen=dragoman_missed+3"),
         (chaos(**UNCOUNTED), "files=0 seen=-"),
-        (chaos(**IN_BATCH, translations=(reply(), reply("INTERNAL"))), "seen=mt_missed+3"),
-        (chaos(**DELAYING, translations=(reply(latency_s=10.5),)), "seen=mt_missed+3"),
+        (chaos(**IN_BATCH, translations=(reply(), reply("INTERNAL"))), "seen=dragoman_missed+3"),
+        (chaos(**DELAYING, translations=(reply(latency_s=10.5),)), "seen=dragoman_missed+3"),
         (summarize([injected(), injected()], [0]), "chaos faults=2 held=2"),
         (bad_inputs(records=[*SENT, *FAILED]), f"bad_inputs {STATUSES} {SPEED} worst_growth=2.2 inputs_per_s=5"),
         (bad_inputs(growths=[GROWTH._replace(half_s=0.001, whole_s=0.1, ratio=100.0)]), "worst_growth=none inputs_"),
@@ -154,13 +154,13 @@ def test_where_everything_held_the_line_has_the_figures_and_says_so(summary: Sum
     ("summary", "sentence"),
     [
         (soak(samples=samples(mb_per_s=0.5)), "memory does not grow: it grows by 1800.0 MB/h"),
-        (soak(after=idle("mt_open_streams", 3.0, threads=18, fds=15)), "left: 2 threads; 1 fds; 3 tasks"),
-        (soak(after=idle("mt_queue_tokens", 9.0)), "nothing is left: 1 slots"),
-        (soak(after=idle('mt_ready{model="m",version="6"}', 1.0)), "nothing is left: 1 slots"),
-        (soak(after=idle('mt_model_swaps_total{model="m"}', 31.0)), "30 were made, the server counted 31"),
+        (soak(after=idle("dragoman_open_streams", 3.0, threads=18, fds=15)), "left: 2 threads; 1 fds; 3 tasks"),
+        (soak(after=idle("dragoman_queue_tokens", 9.0)), "nothing is left: 1 slots"),
+        (soak(after=idle('dragoman_ready{model="m",version="6"}', 1.0)), "nothing is left: 1 slots"),
+        (soak(after=idle('dragoman_model_swaps_total{model="m"}', 31.0)), "30 were made, the server counted 31"),
         (soak(num_swaps=0, after=idle(without="swaps")), "everything is met: run longer: 0 swaps"),
-        (soak(after=idle('mt_segments_total{outcome="ok"}', 4.0)), "5 sentences, the server counted 4 segments"),
-        (soak(after=idle('mt_segments_total{outcome="error"}', 2.0)), "not provoked: 2 segments failed"),
+        (soak(after=idle('dragoman_segments_total{outcome="ok"}', 4.0)), "5 sentences, the server counted 4 segments"),
+        (soak(after=idle('dragoman_segments_total{outcome="error"}', 2.0)), "not provoked: 2 segments failed"),
         (soak(num_broken_versions=0), "no error that was not provoked"),
         (soak(after=idle(without="requests")), "clients and server know the same calls: "),
         (soak(logged=ENTRIES[1:]), "expected OK, the server says UNSEEN"),
@@ -172,7 +172,7 @@ def test_where_everything_held_the_line_has_the_figures_and_says_so(summary: Sum
         (soak(complaints=(BROKEN_VERSION, "Traceback")), "no error that was not provoked: Traceback"),
         (soak(exit_code=-9), "the server drains: it ended with exit code -9"),
         (cancellations(complaints=["Traceback"]), "no error that was not provoked: Traceback"),
-        (cancellations(left={"mt_queue_segments": 1.0}), "work is left: {'mt_queue_segments': 1.0}"),
+        (cancellations(left={"dragoman_queue_segments": 1.0}), "work is left: {'dragoman_queue_segments': 1.0}"),
         (cancellations(memory_mb=[100.0, *range(100, 200, 10), 190.0]), "grows: 90 MB, more than 32"),
         (cancellations(answered=0), "both ends are met"),
         (cancellations(cancelled=0), "both ends are met"),
@@ -187,8 +187,8 @@ def test_where_everything_held_the_line_has_the_figures_and_says_so(summary: Sum
         (chaos(translations=(reply(latency_s=2.5),)), "slowest_s: 2.5, more than 2"),
         (chaos(**DELAYING, translations=(reply(latency_s=12),)), "slowest_s: 12, more than 11"),
         (chaos(**DELAYING, checks=(reply(latency_s=1.5),)), "health_s: 1.5, more than 1"),
-        (chaos(num_seen=0), "metrics show the fault: mt_missed has not grown"),
-        (chaos(left={"mt_queue_segments": 2.0}), "no work is left: {'mt_queue_segments': 2.0}"),
+        (chaos(num_seen=0), "metrics show the fault: dragoman_missed has not grown"),
+        (chaos(left={"dragoman_queue_segments": 2.0}), "no work is left: {'dragoman_queue_segments': 2.0}"),
         *(
             (chaos(measured={**MEASURED, name: limit + 1}), f"{name}: {limit + 1}, more than {limit}")
             for name, limit in {"recovered_s": 5, "rss_growth_mb": 64, "threads": 16, "files": 8}.items()

@@ -1,0 +1,161 @@
+"""`python -m dragoman_export verify`: proves that a bundle computes what its checkpoint does, or says what differs."""
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from dragoman_service.bundle.architecture import graph_tensors
+from dragoman_service.bundle.files import Bundle, file_entry, open_bundle
+from dragoman_service.decoding.step_model import StepModel
+from dragoman_service.errors import BundleError
+from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
+from dragoman_service.runtimes.settings import RuntimeSettings
+from dragoman_service.text.tokenizer import open_tokenizer
+
+from dragoman_export.cli.evaluate import read_pairs
+from dragoman_export.data.reader import Pair
+from dragoman_export.errors import SettingError
+from dragoman_export.importers.reference_models.checks import check_original, open_original
+from dragoman_export.importers.reference_models.original import Original
+from dragoman_export.model.transformer import Transformer
+from dragoman_export.onnx_export.network import FLOAT_TYPES, Network, TrainedModel, write_graphs
+from dragoman_export.onnx_export.translation import TextModel
+from dragoman_export.onnx_export.verify import Check, check_batching, check_quality, check_steps
+
+_EXACT = "fp32"
+
+_MOST_BLEU_LOST = {"fp16": 0.1}
+"""Of precisions that must stay closer than `BLEU_TOLERANCE`: rounding to halves moves a log-probability by hundredths,
+which now and then decides between two translations that are about as good."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags."""
+    parser.add_argument("--bundle", type=Path, required=True, metavar="DIR", help="the bundle to verify")
+    parser.add_argument(
+        "--checkpoint",
+        type=Path,
+        required=True,
+        metavar="PATH",
+        help="what it was made from: checkpoint, run folder or import",
+    )
+    parser.add_argument(
+        "--original",
+        type=Path,
+        metavar="PATH",
+        help="what was imported, of any format but fairseq: compare with the library that it comes from, too",
+    )
+    for side in ("source", "target"):
+        parser.add_argument(
+            f"--{side}-language",
+            metavar="TAG",
+            help="of the sentences, if not that of the pair that the bundle names first; for bundles of many languages",
+        )
+    parser.add_argument("--data", type=Path, nargs="+", required=True, metavar="TSV", help="source<TAB>reference lines")
+    parser.add_argument("--limit", type=int, metavar="N", help="compare BLEU on the first N lines only")
+    parser.add_argument("--step-sentences", type=int, default=40, metavar="N", help="lines compared step by step (40)")
+    parser.add_argument("--beam", type=int, default=4, metavar="K", help="live hypotheses (4)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check everything, print a table, and return 1 if any claim is false."""
+    bundle = open_bundle(args.bundle)
+    manifest = bundle.manifest
+    trained = TrainedModel.find(args.checkpoint)
+    _check_origin(bundle, trained)
+    model = trained.load()
+    pairs = read_pairs(args.data, args.limit)
+    with tempfile.TemporaryDirectory() as temporary:
+        pair = args.source_language or manifest.source_language, args.target_language or manifest.target_language
+        if not manifest.languages().serves(*pair):
+            raise SettingError("--target-language", f"{pair[1]}, of {pair[0]}", f"a pair of {args.bundle}")
+        tokenizer = open_tokenizer(bundle).for_pair(*pair)
+        graphs = _load_graphs(bundle, model, Path(temporary))
+        verification = _Verification(
+            model=model,
+            models={
+                name: TextModel(graph=graph, tokenizer=tokenizer, source_language=pair[0], target_language=pair[1])
+                for name, graph in graphs.items()
+            },
+            pairs=pairs,
+            num_step_sentences=args.step_sentences,
+            beam_size=args.beam,
+            original=args.original and open_original(args.original, bundle, tokenizer),
+        )
+        checks = list(_report(verification.checks()))
+    failed = [check for check in checks if not check.holds]
+    for check in failed:
+        print(f"FAILED: {check.claim}: {check.measured:.6g} {check.unit}, at most {check.limit:g}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Verification:
+    """All that the checks need."""
+
+    model: Transformer
+    models: dict[str, TextModel]
+    """By precision; `fp32` is always there."""
+    pairs: Sequence[Pair]
+    num_step_sentences: int
+    beam_size: int
+    original: Original | None
+    """None: the model was trained here."""
+
+    def checks(self) -> Iterator[Check]:
+        """Yield each check as soon as it is done."""
+        exact = self.models[_EXACT]
+        few = self.pairs[: self.num_step_sentences]
+        yield from check_steps(self.model, exact.graph, [self._encode(pair) for pair in few])
+        if self.original is not None:
+            yield from check_original(self.original, exact, few, beam_size=self.beam_size)
+        sources = [pair.source for pair in few]
+        for precision, model in self.models.items():
+            yield check_batching(model, sources, beam_size=self.beam_size, precision=precision)
+        for precision, model in self.models.items():
+            if precision != _EXACT:
+                check = check_quality(exact, model, self.pairs, beam_size=self.beam_size, precision=precision)
+                yield replace(check, limit=_MOST_BLEU_LOST.get(precision, check.limit))
+
+    def _encode(self, pair: Pair) -> tuple[list[int], list[int]]:
+        exact = self.models[_EXACT]
+        limits = (exact.max_source_tokens, exact.max_target_tokens)
+        ids = exact.tokenizer.encode_pair(pair.source, pair.target)
+        source, target = ([*side[:-1][: limit - 1], *side[-1:]] for side, limit in zip(ids, limits, strict=True))
+        return source, target
+
+
+def _check_origin(bundle: Bundle, trained: TrainedModel) -> None:
+    """Raise BundleError unless the bundle was made from this very checkpoint."""
+    found, stated = file_entry(trained.checkpoint).sha256, bundle.manifest.provenance.checkpoint_sha256
+    if found != stated:
+        raise BundleError(str(trained.checkpoint), found=found, expected=stated, what="SHA-256")
+
+
+def _load_graphs(bundle: Bundle, model: Transformer, temporary: Path) -> dict[str, StepModel]:
+    """Load every precision of the bundle, and fp32 from the checkpoint if the bundle does not ship it."""
+    manifest = bundle.manifest
+    graphs: dict[str, StepModel] = {}
+    if _EXACT not in manifest.precisions:
+        files = write_graphs(temporary, Network.of(model), _EXACT, manifest.limits)
+        tensors = graph_tensors(manifest.architecture.num_decoder_layers, FLOAT_TYPES[_EXACT])
+        exact = manifest.model_copy(update={"precisions": {_EXACT: files}, "tensors": {_EXACT: tensors}})
+        graphs[_EXACT] = OnnxStepModel(Bundle(directory=temporary, manifest=exact), RuntimeSettings(precision=_EXACT))
+    for precision in manifest.precisions:
+        graphs[precision] = OnnxStepModel(bundle, RuntimeSettings(precision=precision))
+    return graphs
+
+
+def _report(checks: Iterable[Check]) -> Iterator[Check]:
+    """Print each check as a line of a table, and pass it on."""
+    print(f"{'claim':36} {'measured':>12} {'at most':>10} {'unit':10} {'holds':5}  of")
+    for check in checks:
+        holds = "yes" if check.holds else "NO"
+        print(
+            f"{check.claim:36} {check.measured:12.6g} {check.limit:10g} {check.unit:10} {holds:5}  {check.detail}",
+            flush=True,
+        )
+        yield check

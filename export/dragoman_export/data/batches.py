@@ -1,0 +1,287 @@
+"""Token batches of similar lengths, planned anew for every epoch from (seed, epoch) alone."""
+
+import os
+import tempfile
+import weakref
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dragoman_export.data.vocabulary import BOS_ID, PAD_ID
+
+IntArray = NDArray[np.int64]
+MemberArray = NDArray[np.int32]
+
+_MAX_MEMBERS = 3
+"""Pairs in the longest concatenation."""
+
+_NO_MEMBER = -1
+
+_WRITTEN_TOKENS = 1 << 18
+"""Tokens that are written to a file together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchingConfig:
+    """How an epoch is cut into batches."""
+
+    batch_tokens: int
+    """Most tokens on either side of a batch, padding counted; a batch of one example may exceed it."""
+
+    max_tokens: int
+    """Longest source or target of a concatenation, EOS counted."""
+
+    concatenate: float = 0.0
+    """Share of an epoch's examples that are two or three pairs joined; below 1."""
+
+    pool_size: int = 1 << 17
+    """Examples that are drawn at random and sorted by length together."""
+
+    seed: int = 1
+
+
+class TokenLists:
+    """Many lists of token ids, in a file without a name, from which a list is read when it is needed.
+
+    Memory holds where each list lies, 12 bytes a list; the file vanishes with the object or the process.
+    """
+
+    def __init__(self, lists: Iterable[Sequence[int]], *, directory: Path | None = None) -> None:
+        """Write the lists, one after another, to a file in a directory; None: that for temporary files."""
+        writer = _TokenWriter(directory)
+        for ids in lists:
+            writer.append(ids)
+        self._take(writer)
+
+    @classmethod
+    def of_pairs(
+        cls, pairs: Iterable[tuple[Sequence[int], Sequence[int]]], *, directory: Path | None = None
+    ) -> tuple["TokenLists", "TokenLists"]:
+        """Return the sources and the targets of pairs, which are read once."""
+        writers = _TokenWriter(directory), _TokenWriter(directory)
+        for pair in pairs:
+            for writer, ids in zip(writers, pair, strict=True):
+                writer.append(ids)
+        sources, targets = cls.__new__(cls), cls.__new__(cls)
+        for lists, writer in zip((sources, targets), writers, strict=True):
+            lists._take(writer)
+        return sources, targets
+
+    def _take(self, writer: "_TokenWriter") -> None:
+        writer.flush()
+        self._writer = writer  # closes the file when it goes
+        self.lengths: NDArray[np.int32] = np.frombuffer(writer.lengths, np.int32)
+        self._ends = np.cumsum(self.lengths, dtype=np.int64)
+
+    def __len__(self) -> int:
+        """Return the number of lists."""
+        return len(self.lengths)
+
+    def __getitem__(self, index: int) -> NDArray[np.int32]:
+        """Return one list, which cannot be changed."""
+        length, end = int(self.lengths[index]), int(self._ends[index])
+        return np.frombuffer(os.pread(self._writer.file, 4 * length, 4 * (end - length)), np.int32)
+
+
+class _TokenWriter:
+    """Lists on their way to a file."""
+
+    def __init__(self, directory: Path | None) -> None:
+        with tempfile.TemporaryFile(dir=directory) as file:
+            self.file = os.dup(file.fileno())
+        weakref.finalize(self, os.close, self.file)
+        self.lengths, self._tokens = array("i"), array("i")
+
+    def append(self, ids: Sequence[int]) -> None:
+        self.lengths.append(len(ids))
+        self._tokens.extend(ids)
+        if len(self._tokens) >= _WRITTEN_TOKENS:
+            self.flush()
+
+    def flush(self) -> None:
+        content = memoryview(self._tokens.tobytes())
+        while content:
+            content = content[os.write(self.file, content) :]
+        self._tokens = array("i")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncodedCorpus:
+    """Token ids of the same pairs on both sides, EOS last, BOS not stored."""
+
+    sources: TokenLists
+    targets: TokenLists
+    pad_id: int = PAD_ID
+    start_id: int = BOS_ID
+    """What the decoder begins with."""
+
+    def __len__(self) -> int:
+        """Return the number of pairs."""
+        return len(self.sources)
+
+
+class Batch(NamedTuple):
+    """Padded examples, all int64 or bool tensors on one device."""
+
+    source_ids: Tensor
+    """[B, S], EOS last, then padding."""
+
+    source_mask: Tensor | None
+    """[B, S], True at real tokens; None if no row is padded."""
+
+    target_ids: Tensor
+    """[B, T], what decoding begins with first: what the decoder reads."""
+
+    label_positions: Tensor
+    """[N] indices into the flattened [B * T] of the positions that are not padding."""
+
+    labels: Tensor
+    """[N] the token to predict at each of them, EOS last in each row."""
+
+    def to(self, device: torch.device) -> "Batch":
+        """Return the batch on another device."""
+        return Batch(*(None if tensor is None else tensor.to(device) for tensor in self))  # type: ignore[arg-type]
+
+
+class Epoch:
+    """The batches of one epoch, the same whenever made from the same corpus, configuration and epoch number."""
+
+    def __init__(self, corpus: EncodedCorpus, config: BatchingConfig, epoch: int) -> None:
+        """Choose the concatenations, sort by length and cut, all at random from (seed, epoch)."""
+        random = np.random.default_rng((config.seed, epoch))
+        self._corpus = corpus
+        self._members = choose_members(corpus, config, random)
+        source_lengths = joined_lengths(corpus.sources.lengths, self._members)
+        target_lengths = joined_lengths(corpus.targets.lengths, self._members)
+        self._batches = plan_batches(source_lengths, target_lengths, config, random)
+
+    def __len__(self) -> int:
+        """Return the number of batches."""
+        return len(self._batches)
+
+    def batch(self, index: int) -> Batch:
+        """Assemble one batch."""
+        members = self._members[self._batches[index]]
+        corpus = self._corpus
+        sources, targets = (_join(lists, members) for lists in (corpus.sources, corpus.targets))
+        return make_batch(sources, targets, pad_id=corpus.pad_id, start_id=corpus.start_id)
+
+
+def choose_members(corpus: EncodedCorpus, config: BatchingConfig, random: np.random.Generator) -> MemberArray:
+    """Decide which pairs make one example; every pair is in exactly one.
+
+    Returns:
+        [E, 3] the pairs of each example in order, -1 where there are fewer than three; or [E, 1] if none are joined.
+    """
+    order = random.permutation(len(corpus))
+    # g concatenations of 2.5 pairs on average leave E = n - 1.5 g examples, of which g are the wanted share
+    num_joined = int(config.concatenate * len(order) / (1 + 1.5 * config.concatenate))
+    sizes = random.integers(2, _MAX_MEMBERS + 1, size=num_joined)
+    sizes = sizes[np.cumsum(sizes) <= len(order)]
+    singles = order[int(sizes.sum()) :]
+    joined = np.full((len(sizes), _MAX_MEMBERS), _NO_MEMBER, dtype=np.int32)
+    joined[np.arange(_MAX_MEMBERS) < sizes[:, None]] = order[: int(sizes.sum())]
+    lengths = [joined_lengths(lists.lengths, joined) for lists in (corpus.sources, corpus.targets)]
+    fits = np.maximum(*lengths) <= config.max_tokens
+    singles = np.concatenate((singles, joined[~fits][joined[~fits] != _NO_MEMBER]))
+    alone = np.full((len(singles), _MAX_MEMBERS if fits.any() else 1), _NO_MEMBER, dtype=np.int32)
+    alone[:, 0] = singles
+    return np.concatenate((joined[fits], alone)) if fits.any() else alone
+
+
+def joined_lengths(lengths: NDArray[np.int32], members: MemberArray) -> IntArray:
+    """Return [E] lengths of the concatenations [E, 1 or 3] of lists with the given lengths, one EOS counted in each."""
+    present = members != _NO_MEMBER
+    total: IntArray = np.where(present, lengths[members] - 1, 0).sum(axis=1, dtype=np.int64) + 1
+    return total
+
+
+def plan_batches(
+    source_lengths: IntArray, target_lengths: IntArray, config: BatchingConfig, random: np.random.Generator
+) -> list[IntArray]:
+    """Cut examples into batches of similar lengths, in random order.
+
+    Args:
+        source_lengths: [E] tokens, EOS counted.
+        target_lengths: [E] the same of the targets.
+        config: budget and pool size.
+        random: advanced by this call.
+
+    Returns:
+        Indices of the examples of each batch; every example is in exactly one.
+    """
+    order = random.permutation(len(source_lengths))
+    batches: list[IntArray] = []
+    for start in range(0, len(order), config.pool_size):
+        pool = order[start : start + config.pool_size]
+        # sorted by source length first: the encoder is the deeper stack, and targets skip padding at the output
+        pool = pool[np.lexsort((target_lengths[pool], source_lengths[pool]))]
+        longest = np.maximum(source_lengths[pool], target_lengths[pool])
+        batches.extend(pool[begin:end] for begin, end in _cuts(longest.tolist(), config.batch_tokens))
+    random.shuffle(batches)
+    return batches
+
+
+def _cuts(lengths: Sequence[int], batch_tokens: int) -> list[tuple[int, int]]:
+    """Return (begin, end) of consecutive runs whose size times longest member stays within the budget."""
+    cuts, begin, longest = [], 0, 0
+    for index, length in enumerate(lengths):
+        longest = max(longest, length)
+        if index > begin and longest * (index + 1 - begin) > batch_tokens:
+            cuts.append((begin, index))
+            begin, longest = index, length
+    if lengths:
+        cuts.append((begin, len(lengths)))
+    return cuts
+
+
+def _join(lists: TokenLists, members: MemberArray) -> list[NDArray[np.int32]]:
+    """Concatenate the lists of each example; joining text by a space joins the ids, as pieces never span a space."""
+    joined = []
+    for row in members.tolist():
+        parts = [lists[index] for index in row if index != _NO_MEMBER]
+        joined.append(parts[0] if len(parts) == 1 else np.concatenate([*(part[:-1] for part in parts[:-1]), parts[-1]]))
+    return joined
+
+
+def make_batch(
+    sources: Sequence[NDArray[np.int32]],
+    targets: Sequence[NDArray[np.int32]],
+    *,
+    pad_id: int = PAD_ID,
+    start_id: int = BOS_ID,
+) -> Batch:
+    """Pad token ids, EOS last in each, into a batch on the CPU."""
+    source_ids = _pad(sources, pad_id)
+    labels = _pad(targets, pad_id)
+    target_lengths = np.array([len(ids) for ids in targets])
+    is_real = np.arange(labels.shape[1]) < target_lengths[:, None]  # [B, T]
+    target_ids = np.concatenate((np.full((len(labels), 1), start_id), labels[:, :-1]), axis=1)
+    return Batch(
+        source_ids=torch.from_numpy(source_ids),
+        source_mask=_mask([len(ids) for ids in sources]),
+        target_ids=torch.from_numpy(target_ids),
+        label_positions=torch.from_numpy(np.flatnonzero(is_real)),
+        labels=torch.from_numpy(labels[is_real]),
+    )
+
+
+def _pad(lists: Sequence[NDArray[np.int32]], pad_id: int) -> IntArray:
+    padded = np.full((len(lists), max(len(ids) for ids in lists)), pad_id, dtype=np.int64)
+    for row, ids in zip(padded, lists, strict=True):
+        row[: len(ids)] = ids
+    return padded
+
+
+def _mask(lengths: Sequence[int]) -> Tensor | None:
+    longest = max(lengths)
+    if min(lengths) == longest:
+        return None
+    return torch.arange(longest) < torch.tensor(lengths)[:, None]

@@ -1,0 +1,234 @@
+"""The SentencePiece vocabulary shared by source and target."""
+
+import io
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import sentencepiece
+from dragoman_service.text.tokenizer import SentencePieceTokenizer
+from sentencepiece import sentencepiece_model_pb2
+
+from dragoman_export.errors import CorpusError, SettingError
+
+PAD_ID, BOS_ID, EOS_ID, UNK_ID = 0, 1, 2, 3
+"""Token ids of the special pieces in every vocabulary made here."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VocabularyConfig:
+    """How a vocabulary is learned."""
+
+    size: int
+    """Pieces, the special ones and the 256 bytes included."""
+
+    normalization: str = "nmt_nfkc"
+    """SentencePiece rule that is stored in the model and applied to all text before it is split into pieces."""
+
+    model_type: Literal["unigram", "bpe"] = "unigram"
+    """Pieces of a unigram language model (Kudo 2018, arXiv:1804.10959), or merges of the most frequent pairs (Sennrich
+    et al. 2016, arXiv:1508.07909)."""
+
+    character_coverage: float = 0.9999
+    """Share of the characters seen that get a piece; the rarer rest is spelled in bytes."""
+
+    reserved: tuple[str, ...] = ()
+    """Pieces that are in the vocabulary whatever the text, and never in parts."""
+
+
+class TextCodec(Protocol):
+    """Text into token ids and back, as training needs it."""
+
+    pad_id: int
+    start_id: int
+    """What the decoder begins with."""
+    target_prefix: tuple[int, ...]
+    """What every target begins with."""
+
+    @property
+    def reserved(self) -> tuple[str, ...]:
+        """Pieces that no text but their own spelling has."""
+
+    def __len__(self) -> int:
+        """V, the number of target tokens."""
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return all token ids of each source, those that every source has included."""
+
+    def encode_targets(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return all token ids of each target, EOS last."""
+
+    def encode_sampled(self, texts: Sequence[str], *, alpha: float, seed: int) -> list[list[int]]:
+        """Return token ids of sources or targets, of pieces that are chosen at random, the same for a seed."""
+
+    def decode(self, token_ids: Sequence[Sequence[int]]) -> list[str]:
+        """Return the text of each list of target ids."""
+
+
+class ImportedCodec:
+    """The tokenizer of another system, whose two sides and whose special tokens may be its own."""
+
+    reserved: tuple[str, ...] = ()
+
+    def __init__(self, tokenizer: SentencePieceTokenizer) -> None:
+        """Take an opened tokenizer."""
+        self._tokenizer = tokenizer
+        self.pad_id, self.start_id = tokenizer.pad_id, tokenizer.bos_id
+        self.target_prefix = tokenizer.target_prefix
+
+    def __len__(self) -> int:
+        """V, the number of target tokens."""
+        return self._tokenizer.vocabulary_size
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the token ids of each source with its prefix and suffix."""
+        return [self._tokenizer.encode_pair(text, "")[0] for text in texts]
+
+    def encode_targets(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the token ids of each target, prefix first and EOS last."""
+        return [self._tokenizer.encode_pair("", text)[1] for text in texts]
+
+    def encode_sampled(self, texts: Sequence[str], *, alpha: float, seed: int) -> list[list[int]]:
+        """Raise SettingError: which pieces a text has is for the other system's rules."""
+        del texts, seed
+        raise SettingError("subword_sampling", alpha, "0 with the tokenizer of another system")
+
+    def decode(self, token_ids: Sequence[Sequence[int]]) -> list[str]:
+        """Return the text of each list of ids; special ids have none."""
+        return [self._tokenizer.decode(ids) for ids in token_ids]
+
+
+class Vocabulary:
+    """Text into token ids and back; a thin layer over one SentencePiece model."""
+
+    pad_id, start_id = PAD_ID, BOS_ID
+    target_prefix: tuple[int, ...] = ()
+
+    def __init__(self, model: bytes) -> None:
+        """Load a serialised SentencePiece model.
+
+        Raises:
+            CorpusError: if it is none, or its special ids are not 0 to 3 for pad, BOS, EOS and unknown.
+        """
+        self.model = model
+        self._processor = sentencepiece.SentencePieceProcessor()
+        try:
+            self._processor.LoadFromSerializedProto(model)
+        except RuntimeError as error:
+            raise CorpusError(f"the vocabulary is no SentencePiece model: {error}") from error
+        special = tuple(getattr(self._processor, f"{name}_id")() for name in ("pad", "bos", "eos", "unk"))
+        if special != (PAD_ID, BOS_ID, EOS_ID, UNK_ID):
+            raise CorpusError(f"the vocabulary has pad, BOS, EOS, unknown at {special}, expected (0, 1, 2, 3)")
+
+    @classmethod
+    def load(cls, path: Path) -> "Vocabulary":
+        """Read a SentencePiece model file; CorpusError if that fails."""
+        try:
+            model = path.read_bytes()
+        except OSError as error:
+            raise CorpusError(f"cannot read vocabulary {path}: {error.strerror}") from error
+        return cls(model)
+
+    def __len__(self) -> int:
+        """V, the number of pieces."""
+        return int(self._processor.GetPieceSize())
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the token ids of each text, EOS last, using all cores."""
+        return self._processor.encode(list(texts), add_eos=True, num_threads=os.cpu_count() or 1)  # type: ignore[no-any-return]
+
+    def encode_targets(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the same as `encode`, as both sides have one vocabulary."""
+        return self.encode(texts)
+
+    def encode_sampled(self, texts: Sequence[str], *, alpha: float, seed: int) -> list[list[int]]:
+        """Return token ids of each text as `encode` does, of pieces that are chosen at random, the same for a seed.
+
+        With a unigram vocabulary a segmentation is drawn with its probability to the power of `alpha`, so that less is
+        more random (Kudo 2018, arXiv:1804.10959); with BPE each merge is left out with probability `alpha` (Provilkov
+        et al. 2020, arXiv:1910.13267). A text of which a reserved piece would come apart, as SentencePiece may let it,
+        has its most likely pieces instead.
+        """
+        sentencepiece.set_random_generator_seed(seed)
+        drawn = self._processor.encode(
+            list(texts),
+            add_eos=True,
+            enable_sampling=True,
+            alpha=alpha,
+            nbest_size=-1,
+            num_threads=1,  # with several, which of them takes a text would decide its pieces
+        )
+        reserved_ids = frozenset(map(self._processor.PieceToId, self.reserved))
+        with_reserved = [i for i, text in enumerate(texts) if any(piece in text for piece in self.reserved)]
+        for i, whole in zip(with_reserved, self.encode([texts[i] for i in with_reserved]), strict=True):
+            found, expected = ([token for token in ids if token in reserved_ids] for ids in (drawn[i], whole))
+            if found != expected:
+                drawn[i] = whole
+        return drawn  # type: ignore[no-any-return]
+
+    @cached_property
+    def reserved(self) -> tuple[str, ...]:
+        """Pieces that no text but their own spelling has, in order; see `VocabularyConfig.reserved`."""
+        model = self._parsed()
+        return tuple(piece.piece for piece in model.pieces if piece.type == piece.USER_DEFINED)
+
+    def piece(self, token_id: int) -> str:
+        """Return how a token is spelled, `▁` for a space."""
+        return str(self._processor.IdToPiece(token_id))
+
+    def spelled_by(self, other: "Vocabulary") -> list[list[int]]:
+        """Return the tokens of another vocabulary that spell each piece of this one; none if it is reserved.
+
+        A piece that the other has is spelled by itself.
+        """
+        model = other._parsed()
+        ids = {piece.piece: index for index, piece in enumerate(model.pieces)}
+        for name in ("add_dummy_prefix", "remove_extra_whitespaces"):
+            setattr(model.normalizer_spec, name, False)  # pieces within words must stay within words
+        plain = sentencepiece.SentencePieceProcessor()
+        plain.LoadFromSerializedProto(model.SerializeToString())
+        reserved = frozenset(self.reserved)
+        return [
+            [ids[piece]] if piece in ids else [] if piece in reserved else plain.encode(piece.replace("▁", " "))
+            for piece in map(self.piece, range(len(self)))
+        ]
+
+    def _parsed(self) -> Any:
+        return sentencepiece_model_pb2.ModelProto.FromString(self.model)  # type: ignore[attr-defined]
+
+    def decode(self, token_ids: Sequence[Sequence[int]]) -> list[str]:
+        """Return the text of each list of ids; special ids have none."""
+        return self._processor.decode([list(ids) for ids in token_ids])  # type: ignore[no-any-return]
+
+
+def train_vocabulary(sentences: Iterator[str], config: VocabularyConfig) -> Vocabulary:
+    """Learn a joint vocabulary with byte fallback.
+
+    Raises:
+        CorpusError: if the text is too little for the wanted size.
+    """
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=sentences,
+            model_writer=model,
+            model_type=config.model_type,
+            vocab_size=config.size,
+            normalization_rule_name=config.normalization,
+            character_coverage=config.character_coverage,
+            byte_fallback=True,
+            user_defined_symbols=list(config.reserved),
+            split_digits=True,  # numbers are copied digit by digit
+            pad_id=PAD_ID,
+            bos_id=BOS_ID,
+            eos_id=EOS_ID,
+            unk_id=UNK_ID,
+            num_threads=os.cpu_count() or 1,
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        raise CorpusError(f"cannot learn a vocabulary of {config.size} pieces: {error}") from error
+    return Vocabulary(model.getvalue())

@@ -1,0 +1,127 @@
+"""Vocabularies, and what is added to the tokens of a text."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from dragoman_export.errors import ImportFormatError
+from dragoman_export.importers.ctranslate2.binary import Binary
+from dragoman_export.importers.ctranslate2.variables import Variables
+from dragoman_export.importers.files import ForeignConfig, read_plain
+from dragoman_export.importers.vocabulary_text import Vocabularies
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpecialTokens:
+    """Special tokens as a configuration spells them, and what is added to sources."""
+
+    unk: str
+    bos: str
+    eos: str
+    start: str
+    adds_bos: bool
+    adds_eos: bool
+
+    @classmethod
+    def read(cls, directory: Path) -> "SpecialTokens":
+        """Read those of a directory."""
+        path = directory / "model.bin"
+        binary = Binary.read(path)
+        variables = Variables(binary.tensors, path, revision=binary.revision)
+        return cls.take(read_settings(directory, variables, binary.version))
+
+    @classmethod
+    def take(cls, settings: ForeignConfig) -> "SpecialTokens":
+        """Take them out of a configuration; ImportFormatError if decoding begins with what the caller gives."""
+        start = settings.take_optional("decoder_start_token", str)
+        if start is None:
+            raise ImportFormatError(
+                f"{settings.path}: decoder_start_token is None: decoding that begins with a token of the caller, such "
+                "as the tag of a language, cannot be served"
+            )
+        return cls(
+            unk=settings.take("unk_token", str, default="<unk>"),
+            bos=settings.take("bos_token", str, default="<s>"),
+            eos=settings.take("eos_token", str, default="</s>"),
+            start=start,
+            adds_bos=settings.take("add_source_bos", bool, default=False),
+            adds_eos=settings.take("add_source_eos", bool, default=False),
+        )
+
+
+def read_settings(directory: Path, variables: Variables, version: int) -> ForeignConfig:
+    """Return `config.json`, or what older versions of the format have in its place among the variables."""
+    path = directory / "config.json"
+    if version >= 6:
+        return ForeignConfig.read(path)
+    spelled = {name: variables.text(name, default) for name, default in _SPELLED.items()}
+    has_start = not variables.attribute("user_decoder_start_tokens", 0)
+    start = spelled["bos_token" if variables.attribute("with_target_bos", 1) else "eos_token"]
+    return ForeignConfig(
+        variables.path,
+        {
+            **spelled,
+            "add_source_bos": bool(variables.attribute("with_source_bos", 0)),
+            "add_source_eos": bool(variables.attribute("with_source_eos", 0)),
+            "decoder_start_token": start if has_start else None,
+        },
+    )
+
+
+_SPELLED: Final = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}
+
+
+def read_vocabularies(directory: Path, unk: str) -> tuple[list[str], list[str]]:
+    """Return the tokens of sources and targets, by their ids."""
+    for names in (("shared_vocabulary",) * 2, ("source_vocabulary", "target_vocabulary")):
+        found = [_vocabulary_path(directory, name) for name in names]
+        if found[0] is not None and found[1] is not None:
+            source, target = (_read_vocabulary(path, unk) for path in (found[0], found[1]))
+            return source, target
+    raise ImportFormatError(
+        f"{directory} has neither shared_vocabulary nor source_ and target_vocabulary, .json or .txt"
+    )
+
+
+def _vocabulary_path(directory: Path, name: str) -> Path | None:
+    paths = (directory / f"{name}.{suffix}" for suffix in ("json", "txt"))
+    return next((path for path in paths if path.exists()), None)
+
+
+def _read_vocabulary(path: Path, unk: str) -> list[str]:
+    """Return tokens; like CTranslate2 itself with the unknown token at the end if it is not among them."""
+    try:
+        text = read_plain(path).decode()
+        tokens = json.loads(text) if path.suffix == ".json" else text.removesuffix("\n").split("\n")
+    except (ValueError, RecursionError) as error:
+        raise ImportFormatError(f"{path} holds no tokens: {error}") from error
+    if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
+        raise ImportFormatError(f"{path} holds no list of tokens")
+    return tokens if unk in tokens else [*tokens, unk]
+
+
+def find_token(pieces: Sequence[str | None], token: str, directory: Path) -> int:
+    """Return the id of a token; ImportFormatError if the vocabulary has none."""
+    if token not in pieces:
+        raise ImportFormatError(f"{directory}: the vocabulary has no {token}")
+    return pieces.index(token)
+
+
+def sources_end_with_eos(
+    tokens: SpecialTokens, wanted: str | None, vocabularies: Vocabularies, directory: Path, *, is_known: bool
+) -> bool:
+    """Return whether sources end with EOS; ImportFormatError if nothing tells."""
+    if wanted is not None and tokens.adds_eos:
+        raise ImportFormatError(f"{directory}: add_source_eos is True: do not say whether sources end with EOS")
+    if wanted is not None:
+        return wanted == "yes"
+    if tokens.adds_eos or is_known:
+        return True
+    if "<blank>" in vocabularies.target:  # OpenNMT, whose sources have what the configuration says and nothing else
+        return False
+    raise ImportFormatError(
+        f"{directory}: add_source_eos is False, and callers of CTranslate2 may add EOS themselves: give --source-eos "
+        "yes (for what was converted from Hugging Face transformers) or no"
+    )

@@ -1,0 +1,127 @@
+"""The variables of a model, by the names that specifications give them."""
+
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from dragoman_export.errors import ImportFormatError
+from dragoman_export.importers.ctranslate2.binary import LAST_REVISION
+
+_REASONS: Final = {
+    r"relative_attention": "a relative position bias, as T5 has",
+    r"relative": "relative positions",
+    r"rotary": "rotary positions of parts of heads, with another base than 10000, or scaled",
+    r"alibi": "attention with linear biases",
+    r"embeddings_[1-9]": "several embeddings of a source token",
+    r"project_(in|out)": "embeddings of another width",
+    r"weight_zero": "AWQ quantization",
+    r"/(q|k|v)_norm": "normalised queries, keys or values",
+    r"(shared|input|post_attention|pre_feedforward|post_feedforward)_layer_norm": "other normalisations in a layer",
+    r"sliding_window": "attention within a window",
+    r"softcapping": "capped logits",
+}
+"""What variables belong to that no network of ours computes."""
+
+_OF_BOTH_STACKS: Final = ("num_heads", "pre_norm", "activation", "embeddings_merge")
+"""Attributes that revisions before 5 have once for the model."""
+
+_GLOBAL_INT16_SCALE: Final = 1000.0
+"""Of 16-bit weights that were stored without a scale."""
+
+
+class Variables:
+    """The variables of a model, each to be used once."""
+
+    def __init__(self, tensors: Mapping[str, Tensor], path: Path, *, revision: int = LAST_REVISION) -> None:
+        """Take them, those of an older revision by their present names; `path` is what errors name."""
+        self.path = path
+        self.default_num_heads = 8
+        """Where no number is stored."""
+        self._left = dict(tensors)
+        self._floats: dict[int, Tensor] = {}
+        for name in _OF_BOTH_STACKS:
+            if revision < 5 and name in self._left:
+                stored = self._left.pop(name)
+                for stack in ("encoder", "decoder"):
+                    self._left.setdefault(f"{stack}/{name}", stored)
+        if revision < 5:
+            for name in ("alignment_layer", "alignment_heads", "layernorm_embedding"):
+                self._left.pop(name, None)
+            if self.attribute("with_relative_position", 0):
+                raise ImportFormatError(f"{path}: with_relative_position cannot be served: relative positions")
+        for name in [name for name in self._left if name.startswith("encoder/embeddings/")]:
+            self._left[name.replace("/embeddings/", "/embeddings_0/")] = self._left.pop(name)
+
+    def has(self, name: str) -> bool:
+        """Return whether a variable is left."""
+        return name in self._left
+
+    def attribute(self, name: str, default: float) -> float:
+        """Return a number; ImportFormatError if it is an array."""
+        stored = self._left.pop(name, None)
+        if stored is None:
+            return default
+        if stored.numel() != 1:
+            raise ImportFormatError(f"{self.path}: {name} has the shape {list(stored.shape)}: expected one number")
+        return float(stored)
+
+    def take(self, name: str) -> Tensor | None:
+        """Return a variable as it is stored, None if there is none."""
+        return self._left.pop(name, None)
+
+    def require(self, name: str, *allowed: float) -> None:
+        """Refuse a number, if there is one, that is none of those allowed."""
+        value = self.attribute(name, allowed[0])
+        if not any(math.isclose(value, each, rel_tol=1e-5) for each in allowed):
+            raise ImportFormatError(f"{self.path}: {name} is {value:g}{_reason(name)}")
+
+    def text(self, name: str, default: str) -> str:
+        """Return a string."""
+        stored = self._left.pop(name, None)
+        return default if stored is None else bytes(stored.flatten().to(torch.uint8).tolist()).decode(errors="replace")
+
+    def array(self, name: str) -> Tensor:
+        """Return a vector or matrix in float32; ImportFormatError if it is missing, or its scales do not fit."""
+        if name not in self._left:
+            raise ImportFormatError(f"{self.path}: there is no variable {name}")
+        stored = self._left.pop(name)
+        scale = self._left.pop(f"{name}_scale", None)
+        if stored.is_floating_point():
+            return stored.float()
+        if id(stored) not in self._floats:
+            self._floats[id(stored)] = self._dequantized(name, stored, scale)
+        return self._floats[id(stored)]
+
+    def finish(self) -> None:
+        """Raise ImportFormatError, naming the first variable that was not read."""
+        for name in sorted(self._left):
+            raise ImportFormatError(f"{self.path}: nothing is known of the variable {name}{_reason(name)}")
+
+    def num_layers(self, stack: str) -> int:
+        """Return the number of layers, which count from 0."""
+        count = 0
+        while any(name.startswith(f"{stack}/layer_{count}/") for name in self._left):
+            count += 1
+        return count
+
+    def _dequantized(self, name: str, stored: Tensor, scale: Tensor | None) -> Tensor:
+        """Return integers divided by their scale, that of each row or one of all."""
+        if scale is None and stored.dtype == torch.int16:
+            scale = torch.tensor(_GLOBAL_INT16_SCALE)
+        if scale is None or stored.dtype == torch.int32:
+            raise ImportFormatError(f"{self.path}: {name} has integers without a scale")
+        if scale.numel() not in (1, len(stored)) or not bool((scale.float().isfinite() & (scale != 0)).all()):
+            raise ImportFormatError(f"{self.path}: {name}_scale does not have a number for each row of {name}")
+        return stored.float() / scale.float().reshape(-1, *[1] * (stored.dim() - 1))
+
+
+def _reason(name: str) -> str:
+    for pattern, reason in _REASONS.items():
+        if re.search(pattern, name):
+            return f", which cannot be served: {reason}"
+    return ""

@@ -1,0 +1,172 @@
+"""The decoder graph: one step, which appends a token to every row and gives its best continuations.
+
+The K rows of a segment share one pool of L slots for the keys and values of their tokens. A step writes each row's
+newest into a free slot, in place, and the ancestor mask says which slots a row sees. So nothing is ever reordered or
+concatenated, and rows that share a beginning share its slots. The order of slots does not matter to attention:
+positions are in the embeddings.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+
+import onnx_ir as ir
+from dragoman_service.bundle.architecture import FloatType, graph_tensors, layer_names
+
+from dragoman_export.model.config import ModelConfig
+from dragoman_export.onnx_export.arithmetic import Arithmetic, FloatArray
+from dragoman_export.onnx_export.blocks import AttendCross, AttendSelf, NetworkWriter
+from dragoman_export.onnx_export.write import MICROSOFT, GraphBuilder
+
+_MAX_CHUNK = 64
+"""Tokens of the vocabulary whose maximum is taken before the best are looked for."""
+
+_MIN_CHUNK = 8
+"""Smaller chunks are hardly fewer than tokens: then the vocabulary is padded."""
+
+_KINDS = ("self_key_pool", "self_value_pool", "cross_key", "cross_value")
+
+
+def build_decoder(
+    config: ModelConfig,
+    weights: Mapping[str, FloatArray],
+    arithmetic: Arithmetic,
+    float_type: FloatType,
+    *,
+    max_target_tokens: int,
+) -> ir.Model:
+    """Return the graph of one decoder step, with the tensors of `dragoman_service.bundle.architecture.graph_tensors`."""
+    graph = GraphBuilder("decoder")
+    writer = _DecoderWriter(graph, config, weights, arithmetic, float_type, max_target_tokens)
+    inputs = _declare_inputs(graph, config, float_type)
+    inputs["num_rows"] = graph.op("Shape", inputs["token_ids"], start=1, end=2)  # K, as int64 [1]
+
+    def pick(make_table: Callable[[], ir.Value]) -> ir.Value:
+        return graph.op("Gather", make_table(), inputs["positions"])  # [B, 1, ...] per segment
+
+    states, rotary = writer.embed(inputs["token_ids"], "decoder", pick), writer.rotary(pick)
+    for index in range(config.num_decoder_layers):
+        states = writer.layer(
+            states,
+            f"decoder.layers.{index}",
+            attend_self=writer.attend_self(inputs, index),
+            attend_cross=writer.attend_cross(inputs, index),
+            rotary=rotary,
+        )
+    logits = writer.project(writer.final_norm(states, "decoder"))
+    write_candidates(graph, logits, inputs["num_candidates"], vocabulary_size=config.vocabulary_size)
+    return graph.build()
+
+
+class _DecoderWriter(NetworkWriter):
+    """Adds what only the decoder graph has."""
+
+    __slots__ = ()
+
+    def attend_self(self, inputs: Mapping[str, ir.Value], index: int) -> AttendSelf:
+        """Put key and value into the pool and attend to the row's ancestors in it."""
+
+        def attend(query: ir.Value, key: ir.Value, value: ir.Value) -> ir.Value:
+            keys = self._write_slots(inputs[f"self_key_pool.{index}"], inputs["slots"], key, index)
+            values = self._write_slots(inputs[f"self_value_pool.{index}"], inputs["slots"], value, index)
+            attended = self.graph.op(
+                "Attention",
+                *(self.grouped(self._paired(query, inputs)), keys, values, self.grouped_mask(inputs["ancestor_mask"])),
+                q_num_heads=self.config.num_key_heads,
+                kv_num_heads=self.config.num_key_heads,
+            )
+            return self._unpaired(self.ungrouped(attended), inputs)
+
+        return attend
+
+    def attend_cross(self, inputs: Mapping[str, ir.Value], index: int) -> AttendCross:
+        """Attend to the real tokens of the source."""
+        # The rows of a segment are the query positions of one attention, so its keys are not repeated per row.
+        keys, values = inputs[f"cross_key.{index}"], inputs[f"cross_value.{index}"]
+
+        def attend(query: ir.Value) -> ir.Value:
+            attended = self.graph.op(
+                "MultiHeadAttention",
+                *(self.grouped(self._paired(query, inputs)), keys, values, None, inputs["source_lengths"]),
+                domain=MICROSOFT,
+                num_heads=self.config.num_key_heads,
+            )
+            return self._unpaired(self.ungrouped(attended), inputs)
+
+        return attend
+
+    def _write_slots(self, pool: ir.Value, slots: ir.Value, rows: ir.Value, index: int) -> ir.Value:
+        """Put rows [B, K, H * D] into their slots; without a copy if input and output are bound to one buffer."""
+        written = self.graph.op("ScatterND", pool, slots, rows)
+        kind = str(pool.name).partition(".")[0]
+        self.graph.output(written, f"{kind}.written.{index}", self.float_type, pool_shape(self.config))
+        return written
+
+    # ONNX Runtime's CPU kernels sum in another order when attention has a single query. For a translation not to
+    # depend, even in its last bit, on how many rows the neighbours of a segment have, a lone row is given a twin.
+
+    def _paired(self, query: ir.Value, inputs: Mapping[str, ir.Value]) -> ir.Value:
+        """Return query rows [B, Q, H * D], Q at least 2, of [B, K, H * D]."""
+        return self.graph.op("Gather", query, inputs["query_rows"], axis=1)
+
+    def _unpaired(self, attended: ir.Value, inputs: Mapping[str, ir.Value]) -> ir.Value:
+        """Return the first K of Q rows."""
+        axis = self.graph.shape(1)
+        return self.graph.op("Slice", attended, self.graph.shape(0), inputs["num_rows"], axis)
+
+
+def _declare_inputs(graph: GraphBuilder, config: ModelConfig, float_type: FloatType) -> dict[str, ir.Value]:
+    shapes: dict[str, list[int | str]] = {
+        "token_ids": ["B", "K"],
+        "positions": ["B", 1],
+        "slots": ["B", "K", 2],
+        "query_rows": ["Q"],
+        "ancestor_mask": ["B", 1, "Q", "L"],
+        "source_lengths": ["B"],
+        "num_candidates": [1],
+    }
+    cross: list[int | str] = ["B", config.num_key_heads, "S", config.head_size]
+    for name in layer_names(_KINDS, config.num_decoder_layers):
+        shapes[name] = pool_shape(config) if name.startswith("self") else cross
+    dtypes = graph_tensors(config.num_decoder_layers, float_type).decoder.inputs
+    return {name: graph.input(name, dtypes[name], shape) for name, shape in shapes.items()}
+
+
+def pool_shape(config: ModelConfig) -> list[int | str]:
+    """Return the shape of the pools of a layer's keys and values, as graphs declare it."""
+    return ["B", "L", config.key_size]
+
+
+def write_candidates(graph: GraphBuilder, logits: ir.Value, num_candidates: ir.Value, *, vocabulary_size: int) -> None:
+    """Declare the outputs: the best C tokens of every row, found in two stages.
+
+    The best C tokens lie in the C chunks of the vocabulary whose best tokens are best, and to find the maxima of chunks
+    is several times faster than to keep the best C of all tokens while passing over them. What pads the vocabulary to
+    whole chunks has a probability of zero, so that all tokens come before it.
+    """
+    log_probs = graph.op("LogSoftmax", logits, axis=-1)
+    with graph.scope("candidates"):
+        chunk_size, padding = _chunks(vocabulary_size)
+        if padding:
+            ends = graph.shape(0, 0, 0, 0, 0, padding)
+            log_probs = graph.op("Pad", log_probs, ends, graph.scalar(-math.inf))
+        size = graph.scalar(chunk_size, "int64")
+        chunks = graph.op("Reshape", log_probs, graph.shape(0, 0, -1, chunk_size))  # [B, K, V] -> [B, K, chunks, size]
+        maxima = graph.op("ReduceMax", chunks, graph.shape(-1), keepdims=0)
+        # The number is read on the host, also by kernels of a GPU: Min would compute it there and copy it back.
+        first = graph.op("Slice", maxima, graph.shape(0), num_candidates, graph.shape(2))
+        _, best = graph.largest(maxima, graph.op("Shape", first, start=2))  # [B, K, min(C, chunks)]
+        picked = graph.op("GatherND", chunks, graph.op("Unsqueeze", best, graph.shape(-1)), batch_dims=2)
+        best_log_probs, places = graph.largest(graph.op("Reshape", picked, graph.shape(0, 0, -1)), num_candidates)
+        chunk = graph.op("GatherElements", best, graph.op("Div", places, size), axis=-1)
+        token_ids = graph.op("Add", graph.op("Mul", chunk, size), graph.op("Mod", places, size))
+    graph.output(best_log_probs, "log_probs", "float32", ["B", "K", "C"])
+    graph.output(token_ids, "candidate_ids", "int64", ["B", "K", "C"])
+
+
+def _chunks(vocabulary_size: int) -> tuple[int, int]:
+    """Return the size of chunks, and how many tokens must be added to a vocabulary for all to be whole.
+
+    None are if the vocabulary's size has a divisor that makes good chunks.
+    """
+    size = max(size for size in range(1, _MAX_CHUNK + 1) if vocabulary_size % size == 0)
+    return (size, 0) if size >= _MIN_CHUNK else (_MAX_CHUNK, -vocabulary_size % _MAX_CHUNK)

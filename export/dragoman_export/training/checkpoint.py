@@ -1,0 +1,186 @@
+"""Checkpoints: everything a run needs to go on as if it had never stopped."""
+
+import os
+import pickle
+import random
+import re
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from dragoman_export.data.vocabulary import Vocabulary
+from dragoman_export.errors import CheckpointConflictError, RunFolderError
+from dragoman_export.model.config import DROPOUTS, ModelConfig
+from dragoman_export.model.transformer import Transformer
+
+_TABLES = frozenset({"embedding.weight", "encoder.embedding.weight", "projection.weight", "projection.bias"})
+"""Weights with a row for each piece of the vocabulary."""
+
+_NAME = re.compile(r"step-(\d{8})\.pt")
+BEST_NAME = "best.pt"
+"""File of the checkpoint with the lowest dev loss."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Progress:
+    """Where a run is; the loop changes it."""
+
+    step: int = 0
+    """Optimizer steps done."""
+
+    epoch: int = 0
+    """Epochs done."""
+
+    epoch_step: int = 0
+    """Steps done in the epoch after those."""
+
+    target_tokens: int = 0
+    """Target tokens learned from, EOS counted, over all ranks."""
+
+    elapsed_s: float = 0.0
+    """Time spent in all invocations together."""
+
+    best_loss: float | None = None
+    """Lowest dev loss so far, nats a token."""
+
+    evaluations_since_best: int = 0
+    """Evaluations since the one that gave it, as long as patience had not ended."""
+
+    patience_step: int | None = None
+    """Step at which patience ended, from which the rate cools down; None: it has not."""
+
+
+def random_state() -> dict[str, Any]:
+    """Return the state of the global generators of torch, Python and numpy, in types a checkpoint may hold."""
+    name, keys, position, has_gauss, cached = np.random.get_state()
+    return {
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state() if torch.cuda.is_available() else None,
+        "python": random.getstate(),
+        "numpy": (name, torch.from_numpy(np.asarray(keys, dtype=np.int64)), position, has_gauss, cached),
+    }
+
+
+def restore_random_state(state: Mapping[str, Any]) -> None:
+    """Set the global generators to what `random_state` returned."""
+    name, keys, position, has_gauss, cached = state["numpy"]
+    np.random.set_state((name, keys.numpy().astype(np.uint32), position, has_gauss, cached))
+    random.setstate(state["python"])
+    torch.set_rng_state(state["torch"])
+    if state["cuda"] is not None and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"])
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a file that is either whole or not there, even if the machine fails."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with temporary.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def save_checkpoint(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a checkpoint as `write_atomically` does."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with temporary.open("wb") as file:
+        torch.save(dict(content), file)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def load_checkpoint(path: Path) -> dict[str, Any]:
+    """Read a checkpoint onto the CPU; only tensors and plain values are accepted, so a file cannot run code.
+
+    Raises:
+        RunFolderError: if it cannot be read.
+    """
+    if path.exists() and not zipfile.is_zipfile(path):
+        raise RunFolderError(f"cannot read checkpoint {path}: it is none, or cut off")
+    try:
+        content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        raise RunFolderError(f"cannot read checkpoint {path}: {error}") from error
+    return content
+
+
+def load_model(path: Path) -> Transformer:
+    """Return the network of a checkpoint or of an average, in evaluation mode; RunFolderError as `load_checkpoint`."""
+    content = load_checkpoint(path)
+    model = Transformer(ModelConfig.from_dict(content["model_config"]))
+    model.load_state_dict(content["model"])
+    return model.eval()
+
+
+def with_vocabulary(model: Transformer, old: Vocabulary, new: Vocabulary) -> Transformer:
+    """Return a network with another vocabulary for source and target: its own weights, and new rows of its tables.
+
+    The row of a piece is the mean of those of the old pieces that spell it; the rows of reserved pieces are drawn at
+    random from torch's global generator, as in an untrained network.
+
+    Raises:
+        CheckpointConflictError: if the model is not of the old vocabulary on both sides.
+    """
+    sizes = {model.config.vocabulary_size, model.config.num_source_tokens}
+    if sizes != {len(old)}:
+        raise CheckpointConflictError({"vocabulary_size": (max(sizes), len(old))})
+    changed = Transformer(replace(model.config, vocabulary_size=len(new)))
+    state = changed.state_dict()
+    for name, weights in model.state_dict().items():
+        if name in _TABLES:
+            for row, spelling in zip(state[name], new.spelled_by(old), strict=True):
+                if spelling:
+                    row.copy_(weights[spelling].mean(dim=0))
+        else:
+            state[name] = weights
+    changed.load_state_dict(state)
+    return changed.eval()
+
+
+def list_checkpoints(folder: Path) -> list[Path]:
+    """Return the numbered checkpoints of a folder, oldest first; none if the folder is missing."""
+    return sorted(path for path in folder.glob("step-*.pt") if _NAME.fullmatch(path.name))
+
+
+def checkpoint_path(folder: Path, step: int) -> Path:
+    """Return where the checkpoint of a step lies."""
+    return folder / f"step-{step:08d}.pt"
+
+
+def prune_checkpoints(folder: Path, keep: int) -> None:
+    """Delete all numbered checkpoints but the newest `keep`."""
+    for path in list_checkpoints(folder)[:-keep]:
+        path.unlink()
+
+
+def average_checkpoints(paths: Sequence[Path]) -> dict[str, Any]:
+    """Return a checkpoint whose weights are the mean of those given (section 6.1 of the paper), without optimizer.
+
+    Raises:
+        RunFolderError: if there are none, or their architectures differ.
+    """
+    if not paths:
+        raise RunFolderError("no checkpoints to average")
+    first = load_checkpoint(paths[0])
+    total = {name: tensor.double() for name, tensor in first["model"].items()}
+    for path in paths[1:]:
+        content = load_checkpoint(path)
+        if _shape(content) != _shape(first):
+            raise RunFolderError(f"{path} has another architecture than {paths[0]}")
+        for name, tensor in content["model"].items():
+            total[name] += tensor
+    mean = {name: (tensor / len(paths)).float() for name, tensor in total.items()}
+    return {"model": mean, "model_config": first["model_config"], "averaged": [path.name for path in paths]}
+
+
+def _shape(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the model's settings but dropouts, which may change when a run is resumed."""
+    config = ModelConfig.from_dict(content["model_config"])  # a checkpoint of an earlier version has fewer fields
+    return {name: value for name, value in config.to_dict().items() if name not in DROPOUTS}

@@ -1,0 +1,323 @@
+"""The training loop: step, log, evaluate, write a checkpoint, until something says stop."""
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dragoman_export.data.batches import Batch, BatchingConfig, Epoch
+from dragoman_export.model.transformer import Transformer
+from dragoman_export.training.checkpoint import (
+    Progress,
+    checkpoint_path,
+    load_checkpoint,
+    prune_checkpoints,
+    random_state,
+    restore_random_state,
+    save_checkpoint,
+)
+from dragoman_export.training.config import TrainingConfig
+from dragoman_export.training.evaluation import Evaluation, evaluate
+from dragoman_export.training.loss import BatchLoss
+from dragoman_export.training.optimizer import ScheduledOptimizer
+from dragoman_export.training.ranks import Ranks
+from dragoman_export.training.report import Meter, draw_curves
+from dragoman_export.training.run_folder import RunFolder
+from dragoman_export.training.stopping import (
+    StopRequest,
+    expected_last_step,
+    explanation,
+    last_step,
+    patience_step,
+    reached_limit,
+)
+from dragoman_export.training.text import TrainingText
+
+_OTHER_RANK, _MAX_MINUTES = "signal of another rank", "max-minutes"
+
+
+class Trainer:
+    """One invocation of training on one rank; a resumed run continues bit by bit where the checkpoint left off."""
+
+    def __init__(
+        self, model: Transformer, config: TrainingConfig, text: TrainingText, *, folder: RunFolder, ranks: Ranks
+    ) -> None:
+        """Prepare a run from step 0; `resume` moves it on.
+
+        Args:
+            model: learned in place, on the device of `ranks`.
+            config: all settings.
+            text: the same on every rank.
+            folder: written by the main rank only.
+            ranks: this process among its peers.
+        """
+        self.progress = Progress()
+        self._model = model
+        self._config = config
+        self._text = text
+        self._folder = folder
+        self._ranks = ranks
+        self._optimizer = ScheduledOptimizer(model, config)
+        self._loss = BatchLoss(model, label_smoothing=config.label_smoothing, r_drop=config.r_drop)
+        self._batch_loss = torch.compile(self._loss, dynamic=True) if config.compile else self._loss
+        self._batching = BatchingConfig(
+            batch_tokens=config.batch_tokens,
+            max_tokens=config.max_tokens,
+            concatenate=config.concatenate,
+            pool_size=config.pool_size,
+            seed=config.seed,
+        )
+        self._stop_request = StopRequest()
+        self._agreed_stop: str | None = None
+        self._saved: Progress | None = None
+
+    def resume(self, checkpoint: Path) -> dict[str, tuple[Any, Any]]:
+        """Take over the state in a checkpoint.
+
+        If the batches are cut differently than before, the rest of the epoch is skipped, since its batches are
+        not those the checkpoint counted.
+
+        Returns:
+            Why the rest of an epoch was skipped: the settings that changed, each with its old and new value; empty
+            if nothing was skipped.
+
+        Raises:
+            RunFolderError: if it cannot be read.
+            CheckpointConflictError: if it was written with the other optimizer.
+        """
+        content = load_checkpoint(checkpoint)
+        self._optimizer.load_state_dict(content["optimizer"])
+        self._model.load_state_dict(content["model"])
+        self.progress = Progress(**content["progress"])
+        states = content["random"]
+        if self._ranks.rank < len(states):
+            restore_random_state(states[self._ranks.rank])
+        return self._skip_epoch_if_cut_otherwise(content["batches"])
+
+    def _skip_epoch_if_cut_otherwise(self, old: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+        new = self._batches_key()
+        changed = {name: (old.get(name), new.get(name)) for name in {**new, **old} if old.get(name) != new.get(name)}
+        if not changed or not self.progress.epoch_step:
+            return {}
+        self.progress.epoch += 1
+        self.progress.epoch_step = 0
+        return changed
+
+    def run(self) -> str:
+        """Train until a limit, a signal or early stopping, and return which it was.
+
+        Before it returns, the state is in a checkpoint and, unless a signal came, evaluated.
+        """
+        self._began = time.monotonic()
+        self._first_step = self.progress.step
+        self._elapsed_before = self.progress.elapsed_s
+        self._meter = Meter(is_shown=self._ranks.is_main, first_step=self.progress.step)
+        self._epoch = self._plan_epoch()
+        self._loss.train()
+        with self._stop_request:
+            while (reason := self._agreed_stop or reached_limit(self._config, self.progress)) is None:
+                self._train_step()
+                self._after_step()
+            self._finish(reason)
+        return reason
+
+    def _train_step(self) -> None:
+        """Learn from the next batches, this rank from its rows of them, as if they were one."""
+        self._meter.begin()
+        loss, num_tokens = 0.0, 0
+        for batch in self._next_batches():
+            with self._autocast():
+                batch_loss = self._batch_loss(batch)
+            batch_loss.backward()
+            loss += float(batch_loss.detach())
+            num_tokens += len(batch.labels)
+        self._ranks.sum_gradients(list(self._model.parameters()))
+        loss, num_tokens = self._exchange(loss, num_tokens)
+        self._rate, self._norm = self._optimizer.step(
+            self.progress.step + 1, num_tokens=num_tokens, last_step=last_step(self._config, self.progress)
+        )
+        self._meter.end(loss=loss, target_tokens=num_tokens)
+        self._advance(num_tokens)
+        self._meter.show(epoch=self.progress.epoch, last_step=self._expected_last_step())
+
+    def _next_batches(self) -> list[Batch]:
+        """Return this rank's rows of the batches of the next step; the last step of an epoch may have fewer batches."""
+        first = self.progress.epoch_step * self._config.accumulation
+        indices = range(first, min(first + self._config.accumulation, len(self._epoch)))
+        shares = (self._ranks.share(self._epoch.batch(index)) for index in indices)
+        return [share.to(self._ranks.device) for share in shares if share is not None]
+
+    def _exchange(self, loss: float, num_tokens: int) -> tuple[float, int]:
+        """Return loss and tokens summed over the ranks, and agree on whether to stop after this step."""
+        minutes = self._config.max_minutes
+        is_late = minutes is not None and self._spent_s() >= 60 * minutes
+        has_signal = self._stop_request.signal_name is not None
+        sums = torch.tensor((loss, num_tokens, has_signal, is_late), dtype=torch.float64, device=self._ranks.device)
+        total_loss, total_tokens, num_signalled, num_late = self._ranks.sum(sums).tolist()
+        if num_signalled:
+            self._agreed_stop = self._stop_request.signal_name or _OTHER_RANK
+        elif num_late:
+            self._agreed_stop = _MAX_MINUTES
+        return total_loss, int(total_tokens)
+
+    def _advance(self, num_tokens: int) -> None:
+        progress = self.progress
+        progress.step += 1
+        progress.epoch_step += 1
+        progress.target_tokens += num_tokens
+        progress.elapsed_s = self._elapsed_before + self._spent_s()
+        if progress.epoch_step >= self._steps_per_epoch():
+            progress.epoch += 1
+            progress.epoch_step = 0
+            self._epoch = self._plan_epoch()
+
+    def _spent_s(self) -> float:
+        return time.monotonic() - self._began
+
+    def _expected_last_step(self) -> int | None:
+        spent_s = self._spent_s()
+        return expected_last_step(
+            self._config,
+            self.progress,
+            steps_per_epoch=self._steps_per_epoch(),
+            steps_per_s=(self.progress.step - self._first_step) / max(1e-9, spent_s),
+            spent_s=spent_s,
+        )
+
+    def _steps_per_epoch(self) -> int:
+        return math.ceil(len(self._epoch) / self._config.accumulation)
+
+    def _plan_epoch(self) -> Epoch:
+        config, corpus = self._config, self._text.train
+        if config.is_drawn:
+            corpus = self._text.drawn(
+                alpha=config.subword_sampling,
+                max_tokens=config.max_tokens,
+                seed=config.seed,
+                epoch=self.progress.epoch,
+                variation=config.variation,
+            )
+        return Epoch(corpus, self._batching, self.progress.epoch)
+
+    def _after_step(self) -> None:
+        step, config = self.progress.step, self._config
+        if step % config.log_interval == 0:
+            self._log_step()
+        if step % config.eval_interval == 0:
+            self._evaluate()
+        if step % config.checkpoint_interval == 0:
+            self._save()
+
+    def _log_step(self) -> None:
+        window, progress = self._meter.window, self.progress
+        if self._ranks.is_main:
+            self._folder.append(
+                "step",
+                step=progress.step,
+                epoch=progress.epoch,
+                loss=round(window.mean_loss, 5),
+                learning_rate=self._rate,
+                gradient_norm=round(self._norm, 5),
+                tokens_per_s=round(window.tokens_per_s, 1),
+                target_tokens=progress.target_tokens,
+                elapsed_s=round(progress.elapsed_s, 1),
+            )
+        self._meter.reset()
+
+    def _evaluate(self) -> None:
+        """Measure on the main rank, tell all, and keep the model if it is the best so far."""
+        evaluation: Evaluation = self._ranks.gather(self._measure() if self._ranks.is_main else None)[0]
+        progress = self.progress
+        is_best = progress.best_loss is None or evaluation.loss < progress.best_loss
+        if progress.patience_step is None:
+            progress.evaluations_since_best = 0 if is_best else progress.evaluations_since_best + 1
+        if is_best:
+            progress.best_loss = evaluation.loss
+            if self._ranks.is_main:
+                save_checkpoint(self._folder.best, self._model_content())
+        progress.patience_step = patience_step(self._config, progress)
+        if self._ranks.is_main:
+            self._report(evaluation)
+        if progress.patience_step == progress.step and self._config.cooldown_steps:
+            self._meter.say(f"patience ended: the rate cools down for {self._config.cooldown_steps} steps")
+
+    def _measure(self) -> Evaluation:
+        self._loss.eval()
+        with self._autocast():
+            evaluation = evaluate(
+                self._loss,
+                self._text.dev,
+                self._text.vocabulary,
+                bleu_sentences=self._config.bleu_sentences,
+                batch_tokens=self._config.batch_tokens,
+            )
+        self._loss.train()
+        return evaluation
+
+    def _report(self, evaluation: Evaluation) -> None:
+        progress = self.progress
+        self._folder.append(
+            "evaluation",
+            step=progress.step,
+            epoch=progress.epoch,
+            elapsed_s=round(progress.elapsed_s, 1),
+            **asdict(evaluation),
+        )
+        bleu = "" if evaluation.bleu is None else f", BLEU {evaluation.bleu:.2f}"
+        minutes = progress.elapsed_s / 60
+        self._meter.say(f"step {progress.step}, {minutes:.1f} min: dev loss {evaluation.loss:.4f}{bleu}")
+
+    def _save(self) -> None:
+        """Write the state of all ranks to a numbered checkpoint and redraw the curves, unless that was done already."""
+        if self._saved == self.progress:
+            return
+        self._saved = replace(self.progress)
+        states = self._ranks.gather(random_state())
+        if not self._ranks.is_main:
+            return
+        path = checkpoint_path(self._folder.checkpoints, self.progress.step)
+        content = {
+            **self._model_content(),
+            "optimizer": self._optimizer.state_dict(),
+            "progress": asdict(self.progress),
+            "batches": self._batches_key(),
+            "random": states,
+        }
+        save_checkpoint(path, content)
+        prune_checkpoints(self._folder.checkpoints, self._config.keep_checkpoints)
+        draw_curves(self._folder.log, self._folder.curves)
+
+    def _model_content(self) -> dict[str, Any]:
+        return {
+            "model": self._model.state_dict(),
+            "model_config": self._model.config.to_dict(),
+            "step": self.progress.step,
+        }
+
+    def _batches_key(self) -> dict[str, Any]:
+        """Return what decides which batches an epoch has and how many make a step."""
+        drawn = {"subword_sampling": self._config.subword_sampling, **asdict(self._config.variation)}
+        return {
+            **asdict(self._batching),
+            **{name: share for name, share in drawn.items() if share},
+            "accumulation": self._config.accumulation,
+            "pairs": len(self._text.train),
+        }
+
+    def _finish(self, reason: str) -> None:
+        # decided by what all ranks agreed on: a signal may have reached only one of them, or come since
+        was_signal = self._agreed_stop not in (None, _MAX_MINUTES)
+        if not was_signal and self.progress.step % self._config.eval_interval:
+            self._evaluate()
+        self._save()
+        if self._ranks.is_main:
+            self._folder.append("stop", step=self.progress.step, reason=reason)
+        self._meter.say(f"stopped at step {self.progress.step}: {explanation(reason, self._config, self.progress)}")
+        self._meter.close()
+
+    def _autocast(self) -> torch.autocast:
+        return torch.autocast(self._ranks.device.type, dtype=torch.bfloat16, enabled=self._config.bf16)

@@ -1,0 +1,67 @@
+"""Cross-entropy of the next token, label-smoothed in training."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from dragoman_export.data.batches import Batch
+from dragoman_export.model.transformer import Transformer
+
+
+class BatchLoss(nn.Module):
+    """A network and its loss in one module, so that both can be compiled and cast together."""
+
+    def __init__(self, model: Transformer, *, label_smoothing: float, r_drop: float = 0.0) -> None:
+        """Wrap a network; its parameters stay its own.
+
+        Args:
+            model: whose parameters are learned.
+            label_smoothing: mass spread evenly over the vocabulary (section 5.4 of the paper).
+            r_drop: weight of the divergence between two passes with different dropout; 0: one pass.
+        """
+        super().__init__()
+        self.model = model
+        self.label_smoothing = label_smoothing
+        self.r_drop = r_drop
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Return the loss in nats summed over the target tokens of a batch, EOS counted; a float32 scalar.
+
+        With `r_drop` the mean of two passes in training, and their divergence. Padding is never projected to the
+        vocabulary: that product is the largest of a small network.
+        """
+        label_smoothing = self.label_smoothing if self.training else 0.0
+        logits = self._logits(batch)
+        loss = smoothed_cross_entropy(logits, batch.labels, label_smoothing)
+        if not (self.training and self.r_drop):
+            return loss
+        others = self._logits(batch)
+        other_loss = smoothed_cross_entropy(others, batch.labels, label_smoothing)
+        return (loss + other_loss) / 2 + self.r_drop * symmetric_divergence(logits, others)
+
+    def _logits(self, batch: Batch) -> Tensor:
+        memory = self.model.encode(batch.source_ids, batch.source_mask)
+        states = self.model.decode_states(batch.target_ids, memory, batch.source_mask)
+        return self.model.project(states.flatten(0, 1).index_select(0, batch.label_positions))  # [N, V]
+
+
+def smoothed_cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float) -> Tensor:
+    """Return the summed cross-entropy of logits [N, V] against labels [N] smoothed by e.
+
+    The target distribution is (1 - e) at the label plus e / V everywhere, Szegedy et al. 2016
+    (arXiv:1512.00567), section 7.
+    """
+    with torch.autocast(logits.device.type, enabled=False):
+        return functional.cross_entropy(logits.float(), labels, reduction="sum", label_smoothing=label_smoothing)
+
+
+def symmetric_divergence(logits: Tensor, others: Tensor) -> Tensor:
+    """Return a quarter of the two Kullback-Leibler divergences between softmax rows [N, V], summed over the rows.
+
+    That is half of equation 2 of Liang et al. 2021 (arXiv:2106.14448), as the loss here is the mean of both passes
+    where theirs is the sum.
+    """
+    with torch.autocast(logits.device.type, enabled=False):
+        log_p, log_q = (functional.log_softmax(rows.float(), dim=-1) for rows in (logits, others))
+        # KL(p||q) + KL(q||p) = sum (p - q) (log p - log q)
+        return ((log_p.exp() - log_q.exp()) * (log_p - log_q)).sum() / 4

@@ -1,0 +1,124 @@
+"""Adam as in section 5.3 of the paper, or Muon for the projection matrices with Adam for the rest, and their rates."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from dragoman_export.errors import CheckpointConflictError, DivergenceError
+from dragoman_export.model.transformer import Transformer
+from dragoman_export.training.config import TrainingConfig
+
+
+def inverse_sqrt_rate(step: int, *, d_model: int, warmup_steps: int) -> float:
+    """Return d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5), equation 3 of the paper (section 5.3).
+
+    Args:
+        step: counted from 1.
+        d_model: width of the model.
+        warmup_steps: the step of the highest rate.
+    """
+    return float(d_model**-0.5 * min(step**-0.5, step * warmup_steps**-1.5))
+
+
+def cooldown_factor(step: int, *, max_steps: int | None, cooldown_steps: int) -> float:
+    """Return what the rate is multiplied by near the end: 1, then linearly down to 0 just after step `max_steps`."""
+    if max_steps is None or not cooldown_steps:
+        return 1.0
+    return min(1.0, max(0.0, (max_steps - step + 1) / (cooldown_steps + 1)))
+
+
+def learning_rate(step: int, config: TrainingConfig, *, d_model: int, last_step: int | None = None) -> float:
+    """Return Adam's rate of a step, counted from 1; the run ends at `last_step`, or at `max_steps` if that is None."""
+    rate = config.lr_factor * inverse_sqrt_rate(step, d_model=d_model, warmup_steps=config.warmup_steps)
+    return rate * _cooldown(step, config, last_step)
+
+
+def relative_rate(step: int, config: TrainingConfig, *, last_step: int | None = None) -> float:
+    """Return the rate of a step as a share of the schedule's highest, from 0 to 1; Muon's rate is multiplied by it."""
+    peak = inverse_sqrt_rate(config.warmup_steps, d_model=1, warmup_steps=config.warmup_steps)
+    rate = inverse_sqrt_rate(step, d_model=1, warmup_steps=config.warmup_steps) / peak
+    return rate * _cooldown(step, config, last_step)
+
+
+def _cooldown(step: int, config: TrainingConfig, last_step: int | None) -> float:
+    end = config.max_steps if last_step is None else last_step
+    return cooldown_factor(step, max_steps=end, cooldown_steps=config.cooldown_steps)
+
+
+_ADAM_BETAS = (0.9, 0.98)
+_ADAM_EPSILON = 1e-9
+
+
+class ScheduledOptimizer:
+    """One or two PyTorch optimizers that share a schedule and step together."""
+
+    def __init__(self, model: Transformer, config: TrainingConfig) -> None:
+        """Divide the parameters: with Muon it takes every matrix of a layer, Adam the rest."""
+        self._config = config
+        self._d_model = model.config.d_model
+        self._parameters = list(model.parameters())
+        hidden = [weight for name, weight in model.named_parameters() if weight.ndim == 2 and ".layers." in name]
+        self._muon = _muon(hidden) if config.optimizer == "muon" else None
+        taken = {id(weight) for weight in hidden} if self._muon else set()
+        rest = [weight for weight in self._parameters if id(weight) not in taken]
+        self._adam = torch.optim.Adam(rest, lr=0.0, betas=_ADAM_BETAS, eps=_ADAM_EPSILON, fused=True)
+
+    def step(self, step: int, *, num_tokens: float, last_step: int | None = None) -> tuple[float, float]:
+        """Apply the summed gradients and clear them.
+
+        Args:
+            step: counted from 1; decides the rate.
+            num_tokens: target tokens the gradients were summed over; they are divided by it.
+            last_step: see `learning_rate`.
+
+        Returns:
+            Adam's rate, and the norm of the mean gradient before clipping.
+
+        Raises:
+            DivergenceError: if the gradient is not finite; the weights stay as they are.
+        """
+        rate = learning_rate(step, self._config, d_model=self._d_model, last_step=last_step)
+        norm = self._scale(num_tokens)
+        if not math.isfinite(norm):
+            raise DivergenceError(step, norm)
+        self._adam.param_groups[0]["lr"] = rate
+        self._adam.step()
+        if self._muon is not None:
+            self._muon.param_groups[0]["lr"] = self._config.muon_lr * relative_rate(
+                step, self._config, last_step=last_step
+            )
+            self._muon.step()  # type: ignore[no-untyped-call]
+        for parameter in self._parameters:
+            parameter.grad = None
+        return rate, norm
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the moments of each optimizer."""
+        muon = None if self._muon is None else self._muon.state_dict()
+        return {"adam": self._adam.state_dict(), "muon": muon}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state_dict` gave; CheckpointConflictError if the parameters are divided otherwise."""
+        stored = "adam" if state["muon"] is None else "muon"
+        if stored != self._config.optimizer:
+            raise CheckpointConflictError({"optimizer": (stored, self._config.optimizer)})
+        self._adam.load_state_dict(state["adam"])
+        if self._muon is not None:
+            self._muon.load_state_dict(state["muon"])
+
+    def _scale(self, num_tokens: float) -> float:
+        """Turn summed gradients into mean ones and clip them, in one pass; return the norm before clipping."""
+        gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
+        norm = float(nn.utils.get_total_norm(gradients)) / num_tokens
+        clip = self._config.clip_norm
+        excess = max(1.0, norm / clip) if clip else 1.0
+        torch._foreach_mul_(gradients, 1.0 / (num_tokens * excess))  # what clip_grad_norm_ calls as well
+        return norm
+
+
+def _muon(hidden: list[nn.Parameter]) -> torch.optim.Muon:
+    """Return Muon (Jordan et al. 2024) with rates comparable to Adam's, as of Liu et al. 2025 (arXiv:2502.16982)."""
+    return torch.optim.Muon(hidden, lr=0.0, weight_decay=0.0, adjust_lr_fn="match_rms_adamw")

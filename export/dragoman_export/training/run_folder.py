@@ -1,0 +1,64 @@
+"""The folder of one training run: its settings, vocabulary, checkpoints, log and curves."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from dragoman_export.errors import RunFolderError
+from dragoman_export.training.checkpoint import BEST_NAME, list_checkpoints, write_atomically
+
+
+class RunFolder:
+    """Names of everything in the folder, and its small files."""
+
+    def __init__(self, path: Path) -> None:
+        """Take a folder that need not exist yet."""
+        self.path = path
+        self.checkpoints = path / "checkpoints"
+        self.imported = path / "imported.pt"
+        self.best = self.checkpoints / BEST_NAME
+        self.vocabulary = path / "vocabulary.model"
+        self.tokenizer = path / "tokenizer"
+        self.log = path / "log.jsonl"
+        self.curves = path / "curves.png"
+        self._settings = path / "config.json"
+
+    def create(self) -> None:
+        """Make the folder for a new run.
+
+        Raises:
+            RunFolderError: if it holds checkpoints already, or cannot be made.
+        """
+        if list_checkpoints(self.checkpoints):
+            raise RunFolderError(f"{self.path} holds checkpoints; give --resume to go on, or another --output")
+        try:
+            self.checkpoints.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunFolderError(f"cannot make {self.checkpoints}: {error.strerror}") from error
+        self.log.unlink(missing_ok=True)  # of a run that ended before its first checkpoint
+
+    def last_checkpoint(self) -> Path:
+        """Return the newest numbered checkpoint; RunFolderError if there is none."""
+        checkpoints = list_checkpoints(self.checkpoints)
+        if not checkpoints:
+            raise RunFolderError(f"{self.checkpoints} holds no checkpoint to resume from")
+        return checkpoints[-1]
+
+    def write_settings(self, settings: dict[str, Any]) -> None:
+        """Write config.json."""
+        write_atomically(self._settings, (json.dumps(settings, indent=2) + "\n").encode())
+
+    def read_settings(self) -> dict[str, Any]:
+        """Read config.json; RunFolderError if it is missing or damaged."""
+        try:
+            settings: dict[str, Any] = json.loads(self._settings.read_text(encoding="utf-8"))
+        except (OSError, json.JSONDecodeError) as error:
+            raise RunFolderError(f"cannot read {self._settings}: {error}") from error
+        return settings
+
+    def append(self, event: str, **fields: Any) -> None:
+        """Append one record to the log, with the time in seconds since 1970."""
+        record = {"event": event, "time_s": round(time.time(), 3), **fields}
+        with self.log.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")

@@ -1,0 +1,459 @@
+"""Composition root: builds every part once, starts, warms up, drains, stops."""
+
+import asyncio
+import gc
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client import CollectorRegistry
+from starlette.routing import Route
+
+from dragoman_service.bundle.files import Bundle
+from dragoman_service.config import Settings, settings_of_model
+from dragoman_service.errors import ConfigError
+from dragoman_service.file_translation.jobs import DocumentJobs
+from dragoman_service.file_translation.store import DocumentStore
+from dragoman_service.grpc_api.server import GrpcServer
+from dragoman_service.grpc_api.servicer import ModelAdminServicer, ModelServicer, TranslationServicer
+from dragoman_service.http_api.application import protected_app
+from dragoman_service.http_api.monitoring import monitoring_routes
+from dragoman_service.http_api.playground import playground_routes
+from dragoman_service.http_api.routes import TranslationApi
+from dragoman_service.http_api.server import HttpServer
+from dragoman_service.middleware.pipeline import RequestPipeline
+from dragoman_service.models.glossaries import GlossaryRepository, glossaries_directory
+from dragoman_service.models.lifecycle import ModelLoader
+from dragoman_service.models.model import ModelRuntime, full_name
+from dragoman_service.models.repository import ModelRepository, warm_up
+from dragoman_service.models.serving import SERVING_NAME, ServingSettings
+from dragoman_service.models.watcher import LOADING, Watcher
+from dragoman_service.observability.gpu_metrics import observe_gpus
+from dragoman_service.observability.logs import LogStream
+from dragoman_service.observability.metrics import Metrics, observe_process
+from dragoman_service.observability.tracing import Tracing, TracingSettings
+from dragoman_service.runtimes.onnx.encoder import model_limits
+from dragoman_service.scheduling.replicas import ReplicaScheduler, open_others
+from dragoman_service.scheduling.scheduler import Scheduler
+from dragoman_service.scheduling.settings import SchedulingSettings
+from dragoman_service.security.authentication import Access
+from dragoman_service.security.rate_limits import ConcurrencyLimiter
+from dragoman_service.security.settings import GrpcSettings, is_loopback
+from dragoman_service.security.tls import TlsIdentityFiles
+from dragoman_service.text.tokenizer import open_tokenizer
+from dragoman_service.threads import call_in_daemon, exit_after, num_cores, shorten_slices, started_pool
+from dragoman_service.translation.translator import Translator
+from dragoman_service.vendor_apis.azure import AzureApi
+from dragoman_service.vendor_apis.deepl import DeepLApi
+from dragoman_service.vendor_apis.document_files import document_routes
+from dragoman_service.vendor_apis.libretranslate import LibreTranslateApi
+from dragoman_service.worker.__main__ import load_network
+from dragoman_service.worker.messages import LoadCommand, Loaded
+from dragoman_service.worker.supervisor import LoadLimits, ProcessCore
+from dragoman_service.worker.worker import Worker
+
+if TYPE_CHECKING:
+    from dragoman_service.vendor_apis.google_grpc import GoogleTranslation
+
+log = logging.getLogger(__name__)
+
+_HTTP_GRACE_S = 1.0  # for HTTP answers that are being sent
+_MAX_FLUSH_S = 2.0  # for traces that are not sent yet, after everything is answered
+_MAX_STOP_S = 4.5  # after the drain, for everything; the process ends within 5 s
+_MORE_THREADS_THAN_CORES = 4  # in the event loop's pool: most of its work computes, some waits for files
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """Where the server listens."""
+
+    grpc_port: int
+    http_port: int
+    metrics_port: int
+    """Of metrics and probes; that of HTTP unless the settings have another."""
+
+
+def onnx_loader(
+    settings: Settings,
+    metrics: Metrics,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    stopping: threading.Event | None = None,
+) -> ModelLoader:
+    """Return what makes a running model of a bundle: tokenizer, ONNX Runtime and decoding threads.
+
+    Once `stopping` is set, it raises DrainingError; so does warming up a model that it made.
+    """
+    limits = LoadLimits(timeout_s=settings.models.load_timeout_s, stopping=stopping or threading.Event())
+
+    def load(bundle: Bundle, serving: ServingSettings) -> ModelRuntime:
+        own = settings_of_model(settings, serving, origin=bundle.directory.parent / SERVING_NAME)
+        tokenizer = open_tokenizer(bundle)
+        cores, loaded = _engine_cores(bundle, own, metrics, clock, limits)
+        try:
+            scheduling = scheduling_on(loaded, own, num_replicas=len(cores))
+        except ConfigError:
+            for core in cores:
+                core.close(0.0)
+            raise
+        clients = [Scheduler(core, model_limits(bundle.manifest), scheduling, metrics, clock) for core in cores]
+        return ModelRuntime(
+            tokenizer=tokenizer,
+            engine=clients[0] if len(clients) == 1 else ReplicaScheduler(clients, clock),
+            precision=loaded.precision,
+            device=loaded.device,
+            weights_bytes=loaded.weights_bytes,
+            cache_bytes=lambda: sum(client.cache_bytes for client in clients),
+            process_bytes=[core.resident_bytes for core in cores if isinstance(core, ProcessCore)],
+        )
+
+    return load
+
+
+def scheduling_on(loaded: Loaded, settings: Settings, *, num_replicas: int) -> SchedulingSettings:
+    """Return the scheduling of each engine on the device of its network; ConfigError if its memory is too small."""
+    scheduling = settings.scheduling.on(loaded.device, num_replicas=num_replicas)
+    memory = loaded.cache_memory
+    if memory is None:
+        return scheduling
+    beam_size = settings.defaults.beam_size
+    within = scheduling.within(memory, beam_size=beam_size)
+    told = {
+        "available_bytes": memory.available_bytes,
+        "segment_bytes": memory.segment_bytes(beam_size),
+        "batches": within.num_workers,
+        "batch_segments": within.max_batch_segments,
+    }
+    log.info("memory of the GPU divided", extra=told)
+    return within
+
+
+def _engine_cores(
+    bundle: Bundle, settings: Settings, metrics: Metrics, clock: Callable[[], float], limits: LoadLimits
+) -> tuple[list[ProcessCore | Worker], Loaded]:
+    """Load the network of a bundle for each engine; all others as the first, on the devices that follow."""
+    open_core = partial(_engine_core, bundle, metrics=metrics, clock=clock, limits=limits)
+    first, loaded = open_core(settings)
+    others = [
+        settings.model_copy(update={"runtime": runtime})
+        for runtime in settings.runtime.of_other_engines(loaded.device, loaded.precision)
+    ]
+    return open_others(first, [partial(lambda own: open_core(own)[0], own) for own in others]), loaded
+
+
+def _engine_core(
+    bundle: Bundle, settings: Settings, metrics: Metrics, clock: Callable[[], float], limits: LoadLimits
+) -> tuple[ProcessCore | Worker, Loaded]:
+    """Load the network of a bundle, in a process of its own or in this one."""
+    command = LoadCommand(
+        directory=bundle.directory,
+        checked_files=bundle.checked_files,
+        settings=settings.runtime,
+        niceness=settings.scheduling.niceness,
+        log_level=logging.getLogger().getEffectiveLevel(),
+    )
+    if settings.runtime.isolation == "process":
+        name = full_name(bundle.manifest.name, bundle.manifest.version)
+        hosted = ProcessCore(command, name=name, module="dragoman_service.runtimes", metrics=metrics, limits=limits)
+        return hosted, hosted.process.loaded
+    model, loaded = load_network(command)
+    core = Worker(
+        model,
+        clock=clock,
+        niceness=command.niceness,
+        cache_bytes=lambda: model.cache_bytes,
+        copied_bytes=lambda: model.copied_bytes,
+    )
+    return core, loaded
+
+
+def start_tracing(
+    settings: TracingSettings, *, clock: Callable[[], float], count: Callable[[str, int], None]
+) -> Tracing:
+    """Return the tracing asked for; `count` is called with `exported` or `failed` and a number of spans."""
+    if not settings.endpoint:
+        return Tracing()
+    from dragoman_service.observability.otlp import OtlpTracing  # noqa: PLC0415 - OpenTelemetry is imported only where it is used
+
+    return OtlpTracing(settings, clock=clock, count=count)
+
+
+def google_translation(
+    settings: GrpcSettings, translation: TranslationServicer, models: ModelServicer
+) -> "GoogleTranslation | None":
+    """Return what answers clients of Google Cloud Translation, None if it is off; ConfigError without its package."""
+    if not settings.google_translation:
+        return None
+    try:
+        from dragoman_service.vendor_apis.google_grpc import GoogleTranslation  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        expected = f"false without google-cloud-translate, which the extra `google` installs ({error})"
+        raise ConfigError("grpc.google_translation", True, expected) from error
+    return GoogleTranslation(translation, models)
+
+
+def google_routes(
+    google: "GoogleTranslation | None",
+    pipeline: RequestPipeline,
+    *,
+    translation: TranslationServicer,
+    models: ModelServicer,
+    settings: GrpcSettings,
+) -> list[Route]:
+    """Return the HTTP routes for clients of Google Cloud Translation; none if it is off."""
+    if google is None:
+        return []
+    from dragoman_service.vendor_apis.google_rest import GoogleV2Api, GoogleV3Api  # noqa: PLC0415 - an extra
+
+    v3 = GoogleV3Api(pipeline, translation=translation, models=models, settings=settings, google=google)
+    v2 = GoogleV2Api(pipeline, translation=translation, models=models, settings=settings)
+    return [*v3.routes(), *v2.routes()]
+
+
+def document_jobs(
+    settings: Settings, translation: TranslationServicer, limiter: ConcurrencyLimiter, metrics: Metrics
+) -> DocumentJobs | None:
+    """Return what translates uploaded documents, if that is wanted; ConfigError if the directory cannot be used."""
+    if settings.documents.directory is None:
+        return None
+    if not settings.http.serves_api(settings.tls):
+        expected = "unset where the API is not answered (http.api)"
+        raise ConfigError("documents.directory", str(settings.documents.directory), expected)
+    store = DocumentStore(settings.documents)
+    return DocumentJobs(
+        settings.documents, store, translation=translation, limiter=limiter, grpc=settings.grpc, metrics=metrics
+    )
+
+
+def http_servers(
+    settings: Settings, tls: TlsIdentityFiles | None, api: list[Route], monitoring: list[Route]
+) -> list[HttpServer]:
+    """Bind the HTTP port, and that of metrics and probes if they have their own; ConfigError if one is not free."""
+    http = settings.http
+    routes = api if http.serves_api(settings.tls) else []
+    if http.playground:
+        if not routes:
+            raise ConfigError("http.playground", True, "false where the API is not answered (http.api)")
+        routes = [*routes, *playground_routes()]
+    encryption = tls.context if tls and routes else None
+    if http.metrics_port is None:
+        return [HttpServer(http, protected_app([*monitoring, *routes], http), tls=encryption)]
+    own = http.of_monitoring()
+    apart = HttpServer(own, protected_app(monitoring, own), setting="http.metrics_port")
+    return [HttpServer(http, protected_app(routes, http), tls=encryption), apart] if routes else [apart]
+
+
+class App:
+    """One server: `start`, `load`, `drain`, `stop`, in this order; `stop` may follow any of them."""
+
+    def __init__(
+        self, settings: Settings, *, metrics: Metrics, load: ModelLoader, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Build all parts within a running event loop; nothing listens yet. `load` gives models the same clock."""
+        self._settings = settings
+        self._clock = clock
+        self._metrics = metrics
+        access = Access(
+            settings.access,
+            metrics,
+            asks_certificates=settings.tls.client_ca_file is not None,
+            is_reachable_remotely=not is_loopback(settings.grpc.host),
+            clock=clock,
+        )
+        self._models = ModelRepository(
+            settings.models, load, metrics, warm_up=partial(warm_up, defaults=settings.defaults)
+        )
+        directory = glossaries_directory(settings.models.glossaries_directory, settings.models.directory)
+        self._glossaries = GlossaryRepository(directory, metrics)
+        self._watcher = Watcher(self._refresh, interval_s=settings.models.poll_interval_s)
+        translator = Translator(
+            self._models,
+            metrics=metrics,
+            limits=settings.limits,
+            defaults=settings.defaults,
+            clock=clock,
+            quota=access,
+            glossaries=self._glossaries,
+        )
+        self._tracing = start_tracing(
+            settings.tracing,
+            clock=clock,
+            count=lambda outcome, num_spans: metrics.trace_spans.labels(outcome).inc(num_spans),
+        )
+        translation = TranslationServicer(translator, settings.grpc, clock)
+        models = ModelServicer(self._models, settings.limits, self._glossaries)
+        self._tls = TlsIdentityFiles(settings.tls, metrics) if settings.tls.is_on else None
+        google = google_translation(settings.grpc, translation, models)
+        self._grpc = GrpcServer(
+            settings.grpc,
+            translation=translation,
+            models=models,
+            admin=ModelAdminServicer(self._models, settings.limits),
+            metrics=metrics,
+            access=access,
+            tls=self._tls,
+            tracing=self._tracing,
+            logs=settings.logs,
+            clock=clock,
+            further=google,
+        )
+        google_api = google_routes(
+            google, self._grpc.pipeline, translation=translation, models=models, settings=settings.grpc
+        )
+        self._documents = document_jobs(settings, translation, self._grpc.pipeline.limiter, metrics)
+        apis = [
+            api(self._grpc.pipeline, translation=translation, models=models, settings=settings.grpc)
+            for api in (TranslationApi, AzureApi, LibreTranslateApi, DeepLApi)
+        ]
+        self._api = [
+            *google_api,  # first: the API of DeepL refuses all other paths below /v3
+            *document_routes(self._documents, apis),
+            *(route for api in apis for route in api.routes()),
+        ]
+        self._http: list[HttpServer] = []
+        self._is_ready = False
+
+    async def start(self) -> Ports:
+        """Listen (ConfigError if that fails): probes are answered, translation is rejected until `load` is done."""
+        self._http = http_servers(self._settings, self._tls, self._api, self._monitoring())
+        for server in self._http:
+            server.start()
+        if self._documents:
+            self._documents.start()
+        ports = Ports(
+            grpc_port=await self._grpc.start(),
+            http_port=self._http[0].port,
+            metrics_port=self._http[-1].port,
+        )
+        log.info("listening", extra=asdict(ports))
+        if self._settings.logs.include_texts:
+            log.warning("texts of callers are written into the log", extra={"setting": "logs.include_texts"})
+        return ports
+
+    async def load(self) -> None:
+        """Load and warm up all models, take calls from then on, and follow what happens to the models.
+
+        Raises as `ModelRepository.load_all`.
+        """
+        await asyncio.to_thread(self._glossaries.refresh)
+        await call_in_daemon(self._models.load_all, name=f"{LOADING}all")  # a signal must not wait for it
+        await self._grpc.open()
+        self._set_ready(True)
+        self._watcher.start()
+        models = [f"{status.name}/{status.version}" for status in self._models.list_models()]
+        log.info("ready", extra={"models": models})
+
+    async def drain(self) -> bool:
+        """Reject new calls, answer the admitted ones; return False if the time for it ran out."""
+        log.info("draining", extra={"timeout_s": self._settings.grpc.drain_timeout_s})
+        self._watcher.end()
+        self._set_ready(False)
+        await self._grpc.close()
+        if self._documents:
+            await self._documents.stop()
+        is_drained = await self._grpc.wait_until_idle(self._settings.grpc.drain_timeout_s)
+        if not is_drained:
+            log.warning("drain timed out; unanswered requests get an error")
+        return is_drained
+
+    async def stop(self) -> None:
+        """End everything; what is still unanswered is answered with an error."""
+        self._set_ready(False)
+        self._watcher.end()
+        if self._documents:
+            await self._documents.stop()
+        # Before the port, or gRPC would cancel the callers without a reason. Not in the pool: its threads may be busy.
+        await call_in_daemon(self._models.stop, name="stop")
+        await self._grpc.stop()
+        await asyncio.gather(*(server.stop(_HTTP_GRACE_S) for server in self._http))
+        flush_s = min(self._settings.grpc.drain_timeout_s, _MAX_FLUSH_S)
+        await call_in_daemon(partial(self._tracing.stop, flush_s), name="tracing-stop")
+        log.info("stopped")
+
+    def _refresh(self) -> None:
+        """Follow what has changed on the disk."""
+        self._glossaries.refresh()
+        self._models.refresh(waits=False)
+
+    def _monitoring(self) -> list[Route]:
+        return monitoring_routes(self._metrics.registry, lambda: self._is_ready)
+
+    def _set_ready(self, is_ready: bool) -> None:
+        self._is_ready = is_ready
+        self._metrics.ready.set(is_ready)
+
+
+async def serve(settings: Settings, log_stream: LogStream) -> bool:
+    """Serve until SIGTERM or SIGINT, then drain; a second signal stops at once.
+
+    If this or the exit of Python takes longer than it may after a signal, the process ends with exit code 1.
+
+    Returns:
+        True if every admitted call was answered.
+
+    Raises:
+        ConfigError: if a setting does not fit the machine or the models.
+        BundleError: if a model cannot be loaded.
+        EngineError: if a model cannot translate.
+    """
+    drain, stop = _events_of_signals(drain_timeout_s=settings.grpc.drain_timeout_s)
+    if shorten_slices():  # of this thread and all that are started from here on, but for those that decode
+        settings = settings.model_copy(update={"scheduling": settings.scheduling.beside_short_slices()})
+    pool = started_pool(num_cores() + _MORE_THREADS_THAN_CORES, name="text", is_awaited=False)
+    asyncio.get_running_loop().set_default_executor(pool)
+    metrics = Metrics(CollectorRegistry())
+    observe_process(metrics.registry)
+    observe_gpus(metrics)
+    log_stream.count_lost(metrics.lost_log_lines.inc)
+    stopping = threading.Event()
+    app = App(settings, metrics=metrics, load=onnx_loader(settings, metrics, stopping=stopping))
+    try:
+        await app.start()
+        gc.freeze()  # what was imported stays: looking through it again and again would stop all requests for that time
+        return await _unless(stop, _serve_until(drain, app))
+    finally:
+        stopping.set()  # ends loads, and the processes that load
+        await app.stop()
+
+
+async def _serve_until(drain: asyncio.Event, app: App) -> bool:
+    if not await _unless(drain, _is_loaded(app)):
+        return True  # no call was admitted
+    await drain.wait()
+    return await app.drain()
+
+
+async def _is_loaded(app: App) -> bool:
+    await app.load()
+    return True
+
+
+def _events_of_signals(*, drain_timeout_s: float) -> tuple[asyncio.Event, asyncio.Event]:
+    """Return the events that the first SIGTERM or SIGINT and any further one set; each limits the time to the exit."""
+    first, second = asyncio.Event(), asyncio.Event()
+
+    def received(number: signal.Signals) -> None:
+        log.info("signal received", extra={"signal": number.name})
+        exit_after(_MAX_STOP_S if first.is_set() else drain_timeout_s + _MAX_STOP_S, 1)
+        (second if first.is_set() else first).set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, received, number)
+    return first, second
+
+
+async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, bool]) -> bool:
+    """Return what `work` returns, or False as soon as `stop` is set, which cancels it."""
+    working, stopping = asyncio.create_task(work), asyncio.create_task(stop.wait())
+    await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
+    if working.done():
+        stopping.cancel()
+        return working.result()
+    working.cancel()
+    await asyncio.wait((working,))
+    return False

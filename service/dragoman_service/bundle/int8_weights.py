@@ -1,0 +1,213 @@
+"""The int8 weights of a network, for engines that compute without its graphs: which arrays there are, and where."""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+from pydantic import Field
+
+from dragoman_service.bundle.architecture import PROJECTION_BIAS, Architecture, Limits, Section, Size
+from dragoman_service.bundle.manifest import MAX_FILE_BYTES, Manifest
+from dragoman_service.errors import BundleError
+
+WEIGHTS_ALIGNMENT_BYTES: Final = 64
+"""Arrays in a file of weights begin at multiples of it, as a CPU's vector loads and cache lines like best."""
+
+_EMBEDDING: Final = "embedding"
+"""Path of the target's embedding, which may be the source's and the projection to the vocabulary as well."""
+
+_TensorName = Annotated[str, Field(max_length=200)]
+
+_FLOAT32_TINY: Final = 2.0**-126
+"""Smaller numbers lose digits."""
+
+_FLOAT32_MAX: Final = (2 - 2.0**-23) * 2.0**127
+
+
+class StoredTensor(Section):
+    """An array in the file of weights: its elements in C order, little-endian."""
+
+    dtype: Literal["int8", "float32"]
+    shape: Annotated[tuple[Size, ...], Field(min_length=1, max_length=2)]
+    offset: Annotated[int, Field(ge=0, le=MAX_FILE_BYTES, multiple_of=WEIGHTS_ALIGNMENT_BYTES)]
+    """Bytes of the file before it."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the array."""
+        return math.prod(self.shape) * (1 if self.dtype == "int8" else 4)
+
+
+class ActivationScale(Section):
+    """How what enters a product is rounded: to x / scale + zero_point, to nearest even, cut to 0 to 255."""
+
+    scale: Annotated[float, Field(ge=_FLOAT32_TINY, le=_FLOAT32_MAX, allow_inf_nan=False)]
+    """A float32 number."""
+    zero_point: Annotated[int, Field(ge=0, le=255)]
+
+
+class NetworkWeights(Section):
+    """Where the arrays of an encoder or a decoder lie whose products are all int8, and how it rounds what enters each.
+
+    With the architecture it is all that is needed without the graph.
+    """
+
+    tensors: Annotated[dict[_TensorName, StoredTensor], Field(max_length=8192)]
+    """Those of `encoder_arrays` or `decoder_arrays`, by name."""
+    activations: Annotated[dict[_TensorName, ActivationScale | None], Field(max_length=2048)]
+    """By each product of `encoder_products` or `decoder_products`. None: each row has a scale of its own, by which its
+    largest magnitude becomes the largest integer, around a zero point of 128; in `feed_forward.outer` behind a
+    ReLU its largest value becomes 255 and the zero point is 0."""
+
+    def check(self, path: Path, part: Literal["encoder", "decoder"], manifest: Manifest, weights: str) -> None:
+        """Raise BundleError, which names file and part, unless they fit a manifest and its file of weights."""
+        arrays, products = (
+            (encoder_arrays, encoder_products) if part == "encoder" else (decoder_arrays, decoder_products)
+        )
+        expected = arrays(manifest.architecture, manifest.limits)
+        for what, found, names in (
+            (f"{part}.tensors", self.tensors, expected.keys()),
+            (f"{part}.activations", self.activations, products(manifest.architecture).keys()),
+        ):
+            if missing := names - found.keys():
+                raise BundleError(str(path), found="missing", expected="a value", what=f"{what}.{min(missing)}")
+            if extra := found.keys() - names:
+                raise BundleError(str(path), found="there", expected="no such name", what=f"{what}.{min(extra)}")
+        size = manifest.files[weights].bytes
+        for name, tensor in self.tensors.items():
+            what, kind, (dtype, shape) = f"{part}.tensors.{name}", (tensor.dtype, tensor.shape), expected[name]
+            if kind != (dtype, shape):
+                raise BundleError(str(path), found=kind, expected=(dtype, shape), what=what)
+            if tensor.offset + tensor.num_bytes > size:
+                place, inside = (
+                    f"{tensor.num_bytes} bytes from {tensor.offset}",
+                    f"within the {size} bytes of {weights}",
+                )
+                raise BundleError(str(path), found=place, expected=inside, what=what)
+
+
+class Int8Weights(Section):
+    """The int8 weights of a precision, for engines that compute without its graphs."""
+
+    decoder: NetworkWeights
+    encoder: NetworkWeights | None
+    """None: not all of its products are int8."""
+
+    def check(self, path: Path, manifest: Manifest, weights: str) -> None:
+        """Raise BundleError, which names the file at `path`, unless they fit a manifest and its file of weights."""
+        self.decoder.check(path, "decoder", manifest, weights)
+        if self.encoder is not None:
+            self.encoder.check(path, "encoder", manifest, weights)
+
+
+def encoder_products(architecture: Architecture) -> dict[str, tuple[int, int]]:
+    """Return the products of an encoder with weights: path to inputs and outputs.
+
+    Query, key and value of self-attention are one; so are inner projection and gate of SwiGLU and, at the end, keys and
+    values of the cross-attention of all decoder layers: key and value of each layer in turn.
+    """
+    products = _layer_products(architecture, "encoder", architecture.num_encoder_layers)
+    num_outputs = 2 * architecture.num_decoder_layers * architecture.key_size
+    return {**products, "decoder.layers.0.cross_attention.key.fused": (architecture.d_model, num_outputs)}
+
+
+def decoder_products(architecture: Architecture) -> dict[str, tuple[int, int]]:
+    """Return the products of a decoder step with weights: path to inputs and outputs.
+
+    Query, key and value of self-attention are one. The projection to the vocabulary has the path of the embedding if
+    both are one table, and else `projection`.
+    """
+    products = _layer_products(architecture, "decoder", architecture.num_decoder_layers)
+    return {**products, projection_path(architecture): (architecture.d_model, architecture.vocabulary_size)}
+
+
+def projection_path(architecture: Architecture) -> str:
+    """Return the path of the projection to the vocabulary, which may be the embedding."""
+    return "projection" if architecture.tied_embeddings == "none" else _EMBEDDING
+
+
+def _layer_products(architecture: Architecture, stack: str, num_layers: int) -> dict[str, tuple[int, int]]:
+    width, hidden = architecture.d_model, architecture.ffn_size
+    mixed = architecture.num_heads * architecture.head_size
+    inner, outputs = (".fused", 2 * hidden) if architecture.activation == "swiglu" else ("", hidden)
+    cross = {"cross_attention.query": (width, mixed), "cross_attention.output": (mixed, width)}
+    parts = {
+        "self_attention.query.fused": (width, mixed + 2 * architecture.key_size),
+        "self_attention.output": (mixed, width),
+        **(cross if stack == "decoder" else {}),
+        f"feed_forward.inner{inner}": (width, outputs),
+        "feed_forward.outer": (hidden, width),
+    }
+    return {f"{stack}.layers.{layer}.{part}": sizes for layer in range(num_layers) for part, sizes in parts.items()}
+
+
+def encoder_arrays(architecture: Architecture, limits: Limits) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Return the arrays of an encoder whose products are all int8: name to element type and shape.
+
+    They are stored as those of `decoder_arrays` are; `position_encodings` is [S, d_model]. A table of the source's own
+    is `encoder.embedding.weight.int8` and `.factors`.
+    """
+    kinds = ("self_attention_norm", "feed_forward_norm")
+    norms = _norms(architecture, "encoder", architecture.num_encoder_layers, kinds)
+    table = _EMBEDDING if architecture.tied_embeddings == "all" else f"encoder.{_EMBEDDING}"
+    return _arrays(
+        architecture,
+        encoder_products(architecture),
+        norms,
+        limits.max_source_tokens,
+        {table: architecture.num_source_tokens},
+    )
+
+
+def decoder_arrays(architecture: Architecture, limits: Limits) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Return the arrays of a decoder step whose products are all int8: name to element type and shape.
+
+    Every product but the projection has `<path>.weight.int8` [inputs, outputs], `<path>.weight.factors` [outputs],
+    by which sums of integers are multiplied, and `<path>.bias` [outputs]. The embedding, which may be the projection
+    too, is stored as rows: `embedding.weight.int8` [V, d_model] and `embedding.weight.factors` [V, 1]; so is
+    `projection.weight` of its own, and `projection.bias` is [V]. `position_encodings`, if any are added, is
+    [T, d_model]; of learned ones there are all of `max_positions`. Norms have `weight` and, unless they are RMS norms,
+    `bias`.
+    """
+    kinds = ("self_attention_norm", "cross_attention_norm", "feed_forward_norm")
+    norms = _norms(architecture, "decoder", architecture.num_decoder_layers, kinds)
+    tables = dict.fromkeys((_EMBEDDING, projection_path(architecture)), architecture.vocabulary_size)
+    arrays = _arrays(architecture, decoder_products(architecture), norms, limits.max_target_tokens, tables)
+    if architecture.projection_bias:
+        arrays[PROJECTION_BIAS] = ("float32", (architecture.vocabulary_size,))
+    return arrays
+
+
+def _norms(architecture: Architecture, stack: str, num_layers: int, kinds: Sequence[str]) -> list[str]:
+    """Return the paths of the normalisations of a stack."""
+    norms = [f"{stack}.layers.{layer}.{kind}" for layer in range(num_layers) for kind in kinds]
+    around = (("norm", architecture.has_final_norm), ("embedding_norm", architecture.embedding_norm))
+    return [*norms, *(f"{stack}.{name}" for name, is_there in around if is_there)]
+
+
+def _arrays(
+    architecture: Architecture,
+    products: Mapping[str, tuple[int, int]],
+    norms: Sequence[str],
+    num_positions: int,
+    tables: Mapping[str, int],
+) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Return all arrays but a bias of the logits; `tables` are those of embeddings and projection, path to rows."""
+    width = architecture.d_model
+    arrays: dict[str, tuple[str, tuple[int, ...]]] = {}
+    if architecture.positions in ("sinusoidal", "learned"):
+        arrays["position_encodings"] = ("float32", (architecture.max_positions or num_positions, width))
+    if architecture.positions == "rotary":
+        arrays["rotary_positions"] = ("float32", (num_positions, architecture.head_size))
+    for path, num_rows in tables.items():
+        arrays[f"{path}.weight.int8"] = ("int8", (num_rows, width))
+        arrays[f"{path}.weight.factors"] = ("float32", (num_rows, 1))
+    for path, (inputs, outputs) in products.items():
+        if path not in tables:
+            arrays[f"{path}.weight.int8"] = ("int8", (inputs, outputs))
+            arrays.update(dict.fromkeys((f"{path}.weight.factors", f"{path}.bias"), ("float32", (outputs,))))
+    parts = ("weight", "bias") if architecture.norm_kind == "layer" else ("weight",)
+    for path in norms:
+        arrays.update(dict.fromkeys((f"{path}.{part}" for part in parts), ("float32", (width,))))
+    return arrays

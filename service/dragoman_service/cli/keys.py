@@ -1,0 +1,81 @@
+"""`keys`: make API keys for the callers file."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from dragoman_service.security.api_keys import Permission, new_key, parse_callers, store
+
+_DESCRIPTION = """\
+Makes API keys, and checks the file that lists who may call (setting access.callers_file).
+
+`new` prints a key on standard output, once: the server keeps only its hash, so the key cannot be shown again.
+The entry for the file goes to standard error, so that `dragoman keys new shop > shop.key` separates the two.
+To replace the key of a caller, add the new line to its `keys`, and remove the old one once it is no longer sent."""
+
+
+def add_parser(commands: Any) -> None:
+    """Declare the command and its flags."""
+    parser = commands.add_parser(
+        "keys",
+        help="make an API key, check a file of callers",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
+    new = actions.add_parser("new", help="make a key and the entry of its caller")
+    new.add_argument("name", help="of the caller, for logs and limits: letters, digits, '.', '_', '-', '@'")
+    permissions = ", ".join(Permission)
+    new.add_argument(
+        "--permissions", default=Permission.TRANSLATE.value, metavar="P,...", help=f"of {permissions} (%(default)s)"
+    )
+    new.add_argument("--requests-per-s", type=float, metavar="N", help="limit of calls; without it: none")
+    new.add_argument("--tokens-per-min", type=float, metavar="N", help="limit of source tokens; without it: none")
+    new.add_argument("--work-tokens-per-min", type=float, metavar="N", help="limit of work tokens; without it: none")
+    new.set_defaults(run=_new)
+    check = actions.add_parser("check", help="say whether a callers file is good")
+    check.add_argument("file", type=Path)
+    check.set_defaults(run=_check)
+
+
+def entry(name: str, permissions: str, *, key: str, **limits: float | None) -> str:
+    """Return the entry of a caller with one key; ValueError if the file could not have it."""
+    lines = [
+        "[[caller]]",
+        f"name = {json.dumps(name)}",  # a JSON string is a TOML string
+        f'keys = ["{store(key)}"]',
+        f"permissions = {json.dumps([permission.strip() for permission in permissions.split(',')])}",
+        *(f"{limit} = {value!r}" for limit, value in limits.items() if value is not None),
+    ]
+    text = "".join(f"{line}\n" for line in lines)
+    parse_callers(text.encode("utf-8", "replace"))
+    return text
+
+
+def _new(arguments: argparse.Namespace) -> int:
+    key = new_key()
+    limits = {limit: getattr(arguments, limit) for limit in ("requests_per_s", "tokens_per_min", "work_tokens_per_min")}
+    try:
+        text = entry(arguments.name, arguments.permissions, key=key, **limits)
+    except ValueError as error:
+        print(f"dragoman: {error}", file=sys.stderr)
+        return 2
+    print("The key, shown this once, for the caller:", file=sys.stderr, flush=True)
+    print(key, flush=True)
+    print(f"\nThe entry for access.callers_file, for the server:\n\n{text}", end="", file=sys.stderr)
+    return 0
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    try:
+        parse_callers(arguments.file.read_bytes())
+    except OSError as error:
+        print(f"dragoman: {arguments.file}: {error.strerror}", file=sys.stderr)
+        return 2
+    except ValueError as error:
+        print(f"dragoman: {arguments.file}: {error}", file=sys.stderr)
+        return 1
+    print(f"{arguments.file}: good")
+    return 0

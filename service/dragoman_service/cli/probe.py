@@ -1,0 +1,158 @@
+"""`probe`: is a server fit to take calls? For the health check of a container, so it starts fast and imports little."""
+
+import argparse
+import http.client
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+from dragoman.cli.target import add_tls_flags, tls_options
+from dragoman.credentials import TlsOptions
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from dragoman_service.toml import parse_toml
+
+_CHANNEL_OPTIONS = (
+    ("grpc.enable_http_proxy", 0),  # what this machine reaches the world by must not stand between it and itself
+    ("grpc.enable_retries", 0),
+)
+
+_DESCRIPTION = """\
+Asks grpc.health.v1 whether a server accepts calls, for health checks: exit code 0 if it serves, 1 if it does not,
+cannot be reached or does not answer in time; standard error says which.
+
+Without --target it asks the server of this machine, which it finds by the settings in the environment and in the file
+that DRAGOMAN_CONFIG names. If that has TLS and no flag names the authorities to trust, it asks /readyz of its HTTP
+port instead."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnServer:
+    """Where the server of this machine listens."""
+
+    grpc_address: str
+    http_address: str
+    """Of metrics and probes."""
+
+    has_tls: bool
+    """Of its gRPC port; metrics and probes have none."""
+
+
+def add_parser(commands: Any) -> None:
+    """Declare the command and its flags."""
+    parser = commands.add_parser(
+        "probe",
+        help="ask whether a server accepts calls, for health checks",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--target", metavar="HOST:PORT", help="the server; default: that of this machine")
+    parser.add_argument("--service", default="", metavar="NAME", help="one gRPC service; default: the whole server")
+    parser.add_argument("--timeout", type=float, default=2.0, metavar="S", help="for the answer, in s (%(default)s)")
+    tls = parser.add_argument_group("for a server with TLS; the files are PEM")
+    add_tls_flags(tls.add_argument)
+    tls.add_argument("--server-name", metavar="NAME", help="name in the certificate; default: the host of --target")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Ask once; return the exit code."""
+    try:
+        tls = tls_options(arguments, server_name=arguments.server_name)
+        own = None if arguments.target else own_server(os.environ)
+        if own and own.has_tls and tls is None:
+            fault = _fault_over_http(own.http_address, timeout_s=arguments.timeout)
+        else:
+            target = own.grpc_address if own else arguments.target
+            fault = _fault_over_grpc(target, tls, service=arguments.service, timeout_s=arguments.timeout)
+    except (OSError, ValueError) as error:
+        fault = str(error)
+    if fault is None:
+        return 0
+    print(f"dragoman: {fault}", file=sys.stderr)
+    return 1
+
+
+def own_server(environment: Mapping[str, str]) -> OwnServer:
+    """Read where the server of this machine listens, by its settings; flags of `serve` are not seen.
+
+    The settings are taken as they are: the server checks them, and to import what it checks them with takes longer
+    than all the rest.
+
+    Raises:
+        OSError: if the settings file cannot be read.
+        ValueError: if it is not TOML.
+    """
+    path = environment.get("DRAGOMAN_CONFIG")
+    tables = parse_toml(Path(path).read_bytes()) if path else {}
+
+    def setting(section: str, name: str, default: object) -> str:
+        table = tables.get(section)
+        in_file = table.get(name, default) if isinstance(table, dict) else default
+        return environment.get(f"DRAGOMAN_{section}__{name}".upper(), str(in_file))
+
+    def address(section: str, default_port: int) -> str:
+        return f"{_reachable(setting(section, 'host', '127.0.0.1'))}:{setting(section, 'port', default_port)}"
+
+    http_address, metrics_port = address("http", 9464), setting("http", "metrics_port", "")
+    if metrics_port:
+        metrics_host = setting("http", "metrics_host", setting("http", "host", "127.0.0.1"))
+        http_address = f"{_reachable(metrics_host)}:{metrics_port}"
+    return OwnServer(
+        grpc_address=address("grpc", 50051),
+        http_address=http_address,
+        has_tls=bool(setting("tls", "certificate_file", "")),
+    )
+
+
+def _reachable(host: str) -> str:
+    """Return the address by which this machine reaches its own server."""
+    own = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, host)  # noqa: S104 - listens there already
+    return f"[{own}]" if ":" in own and not own.startswith("[") else own
+
+
+def _fault_over_grpc(target: str, tls: TlsOptions | None, *, service: str, timeout_s: float) -> str | None:
+    """Return why calls are not taken, None if they are."""
+    try:
+        with _channel(target, tls) as channel:
+            request = health_pb2.HealthCheckRequest(service=service)
+            response = health_pb2_grpc.HealthStub(channel).Check(request, timeout=timeout_s)
+    except grpc.RpcError as error:
+        return f"{target}: {_described(error, target, tls)}"
+    if response.status == health_pb2.HealthCheckResponse.SERVING:
+        return None
+    return f"{target} is {health_pb2.HealthCheckResponse.ServingStatus.Name(response.status)}"
+
+
+def _channel(target: str, tls: TlsOptions | None) -> grpc.Channel:
+    if tls is None:
+        return grpc.insecure_channel(target, options=_CHANNEL_OPTIONS)
+    name = () if tls.server_name is None else (("grpc.ssl_target_name_override", tls.server_name),)
+    return grpc.secure_channel(target, tls.credentials(), options=(*_CHANNEL_OPTIONS, *name))
+
+
+def _described(error: grpc.RpcError, target: str, tls: TlsOptions | None) -> str:
+    """Say why there is no answer."""
+    cause = None
+    if error.code() is grpc.StatusCode.UNAVAILABLE:
+        from dragoman.reachability import likely_cause  # noqa: PLC0415 - not needed while all is well
+
+        cause = likely_cause(target, tls)
+    return f"{error.code().name}: {cause or error.details()}"
+
+
+def _fault_over_http(address: str, *, timeout_s: float) -> str | None:
+    """Return why calls are not taken, None if they are."""
+    connection = http.client.HTTPConnection(address, timeout=timeout_s)
+    try:
+        connection.request("GET", "/readyz")
+        status = connection.getresponse().status
+    except (OSError, http.client.HTTPException) as error:
+        return f"http://{address}/readyz: {error}"
+    finally:
+        connection.close()
+    return None if status == http.client.OK else f"http://{address}/readyz: {status} {http.client.responses[status]}"

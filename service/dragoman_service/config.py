@@ -1,0 +1,212 @@
+"""Settings from defaults, a TOML file, the environment and flags, into the section each package declares.
+
+A later layer wins: defaults, file, environment, flags. `[grpc] port = 50051` in the file, `DRAGOMAN_GRPC__PORT=50051`
+in the environment and `grpc.port` in messages are the same setting. What cannot be meant fails: an unknown name in any
+layer, a value that does not parse, a value out of range.
+"""
+
+import difflib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+
+from dragoman_service.errors import ConfigError
+from dragoman_service.file_translation.settings import DocumentSettings
+from dragoman_service.models.serving import ModelSettings, ServingSettings
+from dragoman_service.observability.logs import LogSettings
+from dragoman_service.observability.tracing import TracingSettings
+from dragoman_service.runtimes.settings import RuntimeSettings
+from dragoman_service.scheduling.settings import SchedulingSettings
+from dragoman_service.security.settings import (
+    AccessSettings,
+    GrpcSettings,
+    HttpSettings,
+    TlsSettings,
+    check_bind_policy,
+)
+from dragoman_service.toml import parse_toml
+from dragoman_service.translation.options import TranslationDefaults, TranslationLimits
+
+ENVIRONMENT_PREFIX = "DRAGOMAN_"
+"""Every environment variable that begins so is a setting, `CONFIG_VARIABLE` apart."""
+
+CONFIG_VARIABLE = "DRAGOMAN_CONFIG"
+"""Names the settings file if no flag does."""
+
+
+class Settings(BaseModel):
+    """All settings of a server."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    grpc: GrpcSettings = Field(default_factory=GrpcSettings)
+    tls: TlsSettings = Field(default_factory=TlsSettings)
+    access: AccessSettings = Field(default_factory=AccessSettings)
+    http: HttpSettings = Field(default_factory=HttpSettings)
+    documents: DocumentSettings = Field(default_factory=DocumentSettings)
+    logs: LogSettings = Field(default_factory=LogSettings)
+    tracing: TracingSettings = Field(default_factory=TracingSettings)
+    models: ModelSettings = Field(default_factory=ModelSettings)
+    limits: TranslationLimits = Field(default_factory=TranslationLimits)
+    defaults: TranslationDefaults = Field(default_factory=TranslationDefaults)
+    scheduling: SchedulingSettings = Field(default_factory=SchedulingSettings)
+    runtime: RuntimeSettings = Field(default_factory=RuntimeSettings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Entry:
+    """A value someone set."""
+
+    value: object
+    origin: str
+    """Where, for messages."""
+
+
+def load_settings(
+    *, file: Path | None = None, environment: Mapping[str, str] | None = None, flags: Mapping[str, object] | None = None
+) -> Settings:
+    """Merge all layers and check the result.
+
+    Args:
+        file: TOML, one table a section; None: the file that `DRAGOMAN_CONFIG` names, if it does.
+        environment: usually `os.environ`; variables without the prefix are ignored.
+        flags: values by name, such as `grpc.port`; None values count as not given.
+
+    Raises:
+        ConfigError: names the first setting that is unknown, unparsable or out of range.
+    """
+    environment = environment or {}
+    if file is None and CONFIG_VARIABLE in environment:
+        file = Path(environment[CONFIG_VARIABLE])
+    entries: dict[str, _Entry] = {}
+    for name, entry in (*_from_file(file), *_from_environment(environment), *_from_flags(flags or {})):
+        _check_known(name, entry)
+        entries[name] = entry
+    settings = _validated(entries)
+    _check_agreement(settings)
+    check_bind_policy(settings.grpc, settings.http, settings.tls, settings.access)
+    return settings
+
+
+def setting_fields() -> dict[str, FieldInfo]:
+    """Return the declaration of each setting by its name, `section.field`."""
+    sections = {name: section.annotation for name, section in Settings.model_fields.items()}
+    return {
+        f"{section}.{name}": field
+        for section, declaration in sections.items()
+        if isinstance(declaration, type) and issubclass(declaration, BaseModel)
+        for name, field in declaration.model_fields.items()
+    }
+
+
+def settings_of_model(settings: Settings, serving: ServingSettings, *, origin: Path) -> Settings:
+    """Return the settings that a model is loaded with: the server's, with its own, read from `origin`, in their place.
+
+    Raises:
+        ConfigError: names the file, and the first setting that is unknown or out of range.
+    """
+    sections: dict[str, BaseModel] = {}
+    for name, table in serving.overrides.items():
+        section: BaseModel = getattr(settings, name)
+        try:
+            sections[name] = type(section).model_validate({**section.model_dump(exclude_unset=True), **table})
+        except ValidationError as error:
+            raise _error_of_model(error.errors()[0], name, origin) from error
+    merged = settings.model_copy(update=sections)
+    try:
+        _check_agreement(merged)
+    except ConfigError as error:
+        raise ConfigError(f"{error.setting} with {origin}", error.value, error.expected) from error
+    return merged
+
+
+def _from_file(path: Path | None) -> Iterator[tuple[str, _Entry]]:
+    if path is None:
+        return
+    try:
+        tables = parse_toml(path.read_bytes())
+    except OSError as error:
+        raise ConfigError("config", str(path), f"a readable file ({error.strerror})") from error
+    except ValueError as error:  # neither UTF-8 nor TOML
+        raise ConfigError("config", str(path), f"TOML ({error})") from error
+    for section, table in tables.items():
+        if not isinstance(table, dict):
+            raise ConfigError(section, table, f"to be in one of the tables {', '.join(Settings.model_fields)}")
+        for name, value in table.items():
+            yield f"{section}.{name}", _Entry(value=value, origin=f"file {path}")
+
+
+def _from_environment(environment: Mapping[str, str]) -> Iterator[tuple[str, _Entry]]:
+    for variable, value in environment.items():
+        if variable.startswith(ENVIRONMENT_PREFIX) and variable != CONFIG_VARIABLE:
+            name = variable.removeprefix(ENVIRONMENT_PREFIX).lower().replace("__", ".", 1)
+            yield name, _Entry(value=value, origin=f"environment variable {variable}")
+
+
+def _from_flags(flags: Mapping[str, object]) -> Iterator[tuple[str, _Entry]]:
+    for name, value in flags.items():
+        if value is not None:
+            yield name, _Entry(value=value, origin="command line")
+
+
+def _check_known(name: str, entry: _Entry) -> None:
+    known = setting_fields()
+    if name not in known:
+        similar = difflib.get_close_matches(name, known, n=1) or difflib.get_close_matches(
+            name.rpartition(".")[2], [other.partition(".")[2] for other in known], n=1
+        )
+        hint = f", such as {similar[0]}" if similar else ""
+        raise ConfigError(name, entry.value, f"a known setting{hint} ({entry.origin})")
+
+
+def _validated(entries: Mapping[str, _Entry]) -> Settings:
+    tree: dict[str, dict[str, object]] = {}
+    for name, entry in entries.items():
+        section, _, field = name.partition(".")
+        tree.setdefault(section, {})[field] = entry.value
+    try:
+        return Settings.model_validate(tree)
+    except ValidationError as error:
+        raise _config_error(error.errors()[0], entries) from error
+
+
+def _check_agreement(settings: Settings) -> None:
+    """A request within the limits must fit into an empty queue, or its caller would retry without end."""
+    limits, scheduling = settings.limits, settings.scheduling
+    share = scheduling.max_caller_queue_share
+    for name, limit, queue_name, queue in (
+        ("max_request_sentences", limits.max_request_sentences, "max_queue_segments", scheduling.max_queue_segments),
+        (
+            "max_request_work_tokens",
+            limits.max_request_work_tokens,
+            "max_queue_work_tokens",
+            scheduling.max_queue_work_tokens,
+        ),
+    ):
+        if limit > queue * share:
+            expected = (
+                f"at most scheduling.{queue_name} * scheduling.max_caller_queue_share, which is {queue} * {share:g}"
+            )
+            raise ConfigError(f"limits.{name}", limit, expected)
+
+
+def _config_error(found: ErrorDetails, entries: Mapping[str, _Entry]) -> ConfigError:
+    """Say what pydantic found in the words of ConfigError."""
+    name = ".".join(str(part) for part in found["loc"][:2])
+    expected = found["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
+    origin = f" ({entries[name].origin})" if name in entries else ""
+    value = entries[name].value if name in entries else found["input"]
+    return ConfigError(name, value, expected + origin)
+
+
+def _error_of_model(found: ErrorDetails, section: str, origin: Path) -> ConfigError:
+    entries = {f"{section}.{found['loc'][0]}": _Entry(value=found["input"], origin=f"file {origin}")}
+    if found["type"] == "extra_forbidden":
+        known = [name for name in setting_fields() if name.startswith(f"{section}.")]
+        return ConfigError(f"{origin}: {section}.{found['loc'][0]}", found["input"], f"one of {', '.join(known)}")
+    error = _config_error({**found, "loc": (section, *found["loc"])}, entries)
+    return ConfigError(f"{origin}: {error.setting}", error.value, error.expected)

@@ -1,0 +1,172 @@
+"""The error tree of the service; `dragoman_service.middleware.error_mapping` maps each class to a gRPC status, and nothing else does."""
+
+from typing import Any, Final
+
+_MAX_LISTED: Final = 50
+"""Of what a message says that there is."""
+
+
+class DragomanError(Exception):
+    """Root of the tree; all classes can be pickled, whatever the arguments of their constructors."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what makes an equal error without its constructor."""
+        return _restored, (type(self), self.args, vars(self))
+
+
+def _restored(kind: type[DragomanError], args: tuple[object, ...], fields: dict[str, object]) -> DragomanError:
+    error = kind.__new__(kind, *args)
+    vars(error).update(fields)
+    return error
+
+
+class ConfigError(DragomanError):
+    """A setting is unknown, unparsable or out of range."""
+
+    def __init__(self, setting: str, value: object, expected: str) -> None:
+        super().__init__(f"setting {setting!r} is {value!r}: expected {expected}")
+        self.setting = setting
+        self.value = value
+        self.expected = expected
+
+
+class BundleError(DragomanError):
+    """A model bundle is incomplete, damaged or made for another service version."""
+
+    def __init__(self, file: str, *, found: object, expected: object, what: str) -> None:
+        what, shown, wanted = (f"{text:.500}" for text in (what, str(found), str(expected)))
+        super().__init__(f"bundle file {file}: {what} is {shown}, expected {wanted}")
+        self.file = file
+        self.found = found
+        self.expected = expected
+        self.what = what
+
+
+class RequestError(DragomanError):
+    """The caller must change the request before it retries."""
+
+    def __init__(self, field: str, description: str) -> None:
+        """Name the field of the wire message, such as `options.beam_size` or `texts[3]`."""
+        super().__init__(f"{field}: {description}")
+        self.field = field
+        self.description = description
+
+
+class InvalidFieldError(RequestError):
+    """A field has a value that is never valid."""
+
+    def __init__(self, field: str, value: object, limit: str) -> None:
+        super().__init__(field, f"is {value}, must be {limit}")
+
+
+class UnsupportedFieldError(RequestError):
+    """A documented field or method that this server does not implement."""
+
+    def __init__(self, field: str, fault: str = "is not implemented by this server") -> None:
+        super().__init__(field, fault)
+
+
+class ModelNotFoundError(RequestError):
+    """No such model, version or language pair."""
+
+    def __init__(
+        self, field: str, wanted: str, available: tuple[str, ...], *, fault: str = "is not served here"
+    ) -> None:
+        """Name what was requested, what exists, at most `_MAX_LISTED` of it, and why it is not available."""
+        listed = ", ".join(available[:_MAX_LISTED]) or "none"
+        more = f", ... ({len(available)} in all)" if len(available) > _MAX_LISTED else ""
+        super().__init__(field, f"{wanted} {fault}; available: {listed}{more}")
+
+
+class GlossaryNotFoundError(RequestError):
+    """No such glossary."""
+
+    def __init__(self, field: str, wanted: str, available: tuple[str, ...]) -> None:
+        """Name what was requested, and all that exist."""
+        super().__init__(field, f"{wanted!r} is not served here; available: {', '.join(available) or 'none'}")
+
+
+class ModelStateError(DragomanError):
+    """The state of the model does not allow the call."""
+
+    def __init__(self, model: str, description: str) -> None:
+        super().__init__(f"model {model} {description}")
+
+
+class UnauthenticatedError(DragomanError):
+    """The caller has no credentials, or unknown ones."""
+
+    def __init__(self, description: str) -> None:
+        """Name what is missing or wrong, but never the key."""
+        super().__init__(f"authentication failed: {description}")
+
+
+class PermissionDeniedError(DragomanError):
+    """The caller does not have the permission for the call."""
+
+    def __init__(self, *, caller: str, permission: str) -> None:
+        super().__init__(f"caller {caller!r} has no permission {permission!r}")
+        self.caller = caller
+
+
+class RetryableError(DragomanError):
+    """The same request may succeed later."""
+
+    def __init__(self, message: str, *, retry_after_s: float) -> None:
+        super().__init__(f"{message}; retry in {retry_after_s:.1f} s")
+        self.retry_after_s = retry_after_s
+
+
+class OverloadedError(RetryableError):
+    """The queue is full, or too long for the deadline."""
+
+    def __init__(self, *, queued: int, limit: int, unit: str, retry_after_s: float) -> None:
+        super().__init__(f"queue holds {queued} of {limit} {unit}", retry_after_s=retry_after_s)
+        self.queued = queued
+        self.limit = limit
+        self.unit = unit
+
+
+class RateLimitedError(RetryableError):
+    """The caller exceeds its rate limit."""
+
+    def __init__(self, *, caller: str, limit: float, unit: str, retry_after_s: float) -> None:
+        """Name the caller, its limit with its unit such as `requests/s`, and the time after which to retry."""
+        super().__init__(f"caller {caller!r} is limited to {limit:g} {unit}", retry_after_s=retry_after_s)
+        self.caller = caller
+
+
+class StartingError(DragomanError):
+    """The server is still loading its models."""
+
+    def __init__(self) -> None:
+        super().__init__("the server is starting and takes no requests yet")
+
+
+class DrainingError(DragomanError):
+    """The server is shutting down and takes no new requests."""
+
+    def __init__(self) -> None:
+        super().__init__("the server is draining and takes no new requests")
+
+
+class DeadlineExceededError(DragomanError):
+    """The caller's deadline passed before the answer."""
+
+    def __init__(self, stage: str, *, needed_s: float | None = None, allowed_s: float | None = None) -> None:
+        """Say where, and for a request that was not admitted how long it would take and how long it may.
+
+        Args:
+            stage: of the request: `text`, `admission`, `queue`, `decode` or `stream`.
+            needed_s: expected time until the answer; given with `allowed_s`.
+            allowed_s: time that was left until the deadline.
+        """
+        why = "" if needed_s is None else f": the answer would take {needed_s:.3f} s, {allowed_s:.3f} s are allowed"
+        super().__init__(f"deadline exceeded in stage {stage}{why}")
+        self.stage = stage
+        self.needed_s = needed_s
+        self.allowed_s = allowed_s
+
+
+class EngineError(DragomanError):
+    """Encoding or decoding failed; details are in the server's log."""

@@ -1,0 +1,150 @@
+"""Reading and writing uploaded files in a child process that has limits and can be killed."""
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final, cast
+
+from dragoman.enums import TextFormat
+from dragoman.files.content import FileSegment
+
+from dragoman_service.file_translation.parser_process import Command
+from dragoman_service.file_translation.settings import DocumentSettings
+
+_MODULE: Final = "dragoman_service.file_translation.parser_process"
+_PASSED_ON: Final = ("PATH", "LD_LIBRARY_PATH", "PYTHONPYCACHEPREFIX", "PYTHONDONTWRITEBYTECODE", "LANG")
+"""Variables of the environment; the others may hold secrets."""
+
+_CHUNK_BYTES: Final = 256 * 1024
+_CHARACTER_BYTES: Final = 12
+"""Most that a character takes in JSON."""
+
+_LINE_BYTES: Final = 1024
+"""Most that a line has besides its text."""
+
+_MIB: Final = 1024 * 1024
+
+
+class DocumentError(Exception):
+    """The document cannot be translated; says why, for its owner."""
+
+
+class FileParser:
+    """Starts one process per file."""
+
+    def __init__(self, settings: DocumentSettings) -> None:
+        self._settings = settings
+
+    async def read(self, source: Path, suffix: str, target_language: str) -> list[FileSegment]:
+        """Return the texts of a file; DocumentError if it cannot be translated."""
+        return await asyncio.to_thread(_segments, await self._run(self._command(source, suffix, target_language)))
+
+    async def write(
+        self,
+        source: Path,
+        suffix: str,
+        target_language: str,
+        translations: Sequence[str | None],
+        result: Path,
+        *,
+        max_bytes: int,
+    ) -> list[tuple[str, str]]:
+        """Write a file with its translations; return place and reason of each segment that keeps its source.
+
+        DocumentError if it cannot be written.
+        """
+        command = self._command(source, suffix, target_language, result=str(result), max_result_bytes=max_bytes)
+        return [(place, reason) for place, reason in await self._run(command, translations)]
+
+    def _command(self, source: Path, suffix: str, target_language: str, **more: Any) -> Command:
+        return Command(
+            source=str(source),
+            suffix=suffix,
+            target_language=target_language,
+            max_segments=self._settings.max_segments,
+            max_characters=self._settings.max_characters,
+            memory_bytes=self._settings.parser_memory_bytes,
+            timeout_s=self._settings.parser_timeout_s,
+            **more,
+        )
+
+    async def _run(self, command: Command, translations: Sequence[str | None] = ()) -> list[Any]:
+        """Return the lines of a process but the last, which says whether it succeeded."""
+        sent = await asyncio.to_thread(_lines, [asdict(command), *translations])
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *("-m", _MODULE),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            env=_environment(),
+            process_group=0,  # signals to the group of the server are not for it
+        )
+        try:
+            async with asyncio.timeout(self._settings.parser_timeout_s):
+                output, _ = await asyncio.gather(
+                    self._output(process, cast("asyncio.StreamReader", process.stdout)),
+                    _feed(cast("asyncio.StreamWriter", process.stdin), sent),
+                )
+                await process.wait()
+        except TimeoutError:
+            limit = f"{self._settings.parser_timeout_s:g} s (documents.parser_timeout_s)"
+            raise DocumentError(f"the file takes longer than {limit} to be processed") from None
+        finally:
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+                await process.wait()
+        lines = await asyncio.to_thread(_parsed, output)
+        outcome = lines.pop() if lines and isinstance(lines[-1], dict) else {"error": self._ended(process.returncode)}
+        if "error" in outcome:
+            raise DocumentError(f"the file cannot be translated: {outcome['error']}")
+        return lines
+
+    async def _output(self, process: asyncio.subprocess.Process, stdout: asyncio.StreamReader) -> bytes:
+        """Return what a process writes; a process that writes more than its limits allow is killed."""
+        limit = self._settings.max_characters * _CHARACTER_BYTES + self._settings.max_segments * _LINE_BYTES
+        chunks: list[bytes] = []
+        while limit > 0 and (chunk := await stdout.read(_CHUNK_BYTES)):
+            chunks.append(chunk)
+            limit -= len(chunk)
+        if limit <= 0:
+            process.kill()
+        return b"".join(chunks)
+
+    def _ended(self, code: int | None) -> str:
+        memory = self._settings.parser_memory_bytes // _MIB
+        limits = f"{self._settings.parser_timeout_s:g} s and {memory} MiB"
+        return f"its process ended with {code}; it may use {limits}"
+
+
+async def _feed(stdin: asyncio.StreamWriter, sent: bytes) -> None:
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it has ended, which its output shows
+        for start in range(0, len(sent), _CHUNK_BYTES):
+            stdin.write(sent[start : start + _CHUNK_BYTES])
+            await stdin.drain()
+        stdin.close()
+        await stdin.wait_closed()
+
+
+def _lines(values: Sequence[object]) -> bytes:
+    return b"".join(json.dumps(value).encode() + b"\n" for value in values)
+
+
+def _segments(lines: Sequence[Any]) -> list[FileSegment]:
+    return [FileSegment(text=text, format=TextFormat(text_format), place=place) for text, text_format, place in lines]
+
+
+def _parsed(output: bytes) -> list[Any]:
+    """Return the values of the whole lines."""
+    return [json.loads(line) for line in output.split(b"\n")[:-1]]
+
+
+def _environment() -> dict[str, str]:
+    passed_on = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+    return {**passed_on, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "MALLOC_ARENA_MAX": "1"}

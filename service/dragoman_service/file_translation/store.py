@@ -1,0 +1,338 @@
+"""Documents in a directory that several processes share.
+
+Layout: one directory per document, named by its id, with `state.json`, `source` and `result`. Names that begin with a
+dot are not documents: `.lock` is held while limits are checked and states are changed, `.process-TOKEN` is the
+heartbeat of a running process, `.removed-TOKEN` is a document being deleted.
+
+The methods read and write files and wait for the lock: call them in a thread, not in the event loop.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import hmac
+import os
+import re
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+from dragoman_service.errors import ConfigError, DragomanError, OverloadedError, RateLimitedError
+from dragoman_service.file_translation.settings import DocumentSettings
+from dragoman_service.file_translation.state import DocumentState, DocumentStatus
+
+HEARTBEAT_S: Final = 5.0
+"""Interval at which a process renews its heartbeat."""
+
+LEASE_S: Final = 30.0
+"""A process whose heartbeat is older is taken for dead, and its unfinished documents for interrupted."""
+
+INTERRUPTED: Final = "the translation was interrupted because the server stopped; upload the document again"
+
+_SETTING: Final = "documents.directory"
+_ID: Final = re.compile("[0-9a-f]{32}")
+_STATE, _SOURCE, _RESULT = "state.json", "source", "result"
+_LOCK, _PROCESS, _REMOVED = ".lock", ".process-", ".removed-"
+_LOCK_TRIES, _LOCK_WAIT_S = 500, 0.01
+_RETRY_S: Final = 10.0
+"""When a caller may try again if there is no room; nobody knows when documents are downloaded."""
+
+
+class DocumentNotFoundError(DragomanError):
+    """No document has this id, this key and this owner, or it was downloaded, removed or has expired."""
+
+    def __init__(self) -> None:
+        super().__init__("no such document: its id or key is wrong, or it was downloaded or has expired")
+
+
+class DocumentStore:
+    """Stores documents and enforces the limits of the directory."""
+
+    def __init__(self, settings: DocumentSettings, *, clock: Callable[[], float] = time.time) -> None:
+        """Check the directory, and register this process in it.
+
+        Raises:
+            ConfigError: if there is no directory, or files cannot be written and locked in it.
+        """
+        if settings.directory is None:
+            raise ConfigError(_SETTING, None, "a directory")
+        self._settings = settings
+        self._clock = clock
+        self._directory = settings.directory.absolute()
+        self._process = secrets.token_hex(16)
+        try:
+            with self._locked():
+                self.heartbeat()
+        except OSError as error:
+            expected = f"an existing directory in which files can be written and locked ({error.strerror})"
+            raise ConfigError(_SETTING, str(settings.directory), expected) from error
+
+    def heartbeat(self) -> None:
+        """Show that this process is alive."""
+        path = self._directory / f"{_PROCESS}{self._process}"
+        path.touch(mode=0o600)
+        now_s = self._clock()
+        os.utime(path, (now_s, now_s))
+
+    def close(self) -> None:
+        """Show that this process has ended."""
+        (self._directory / f"{_PROCESS}{self._process}").unlink(missing_ok=True)
+
+    def begin(self, owner: str, num_bytes: int) -> DocumentState:
+        """Reserve space for an upload and return the new document.
+
+        Raises:
+            RateLimitedError: if the owner has no room for it.
+            OverloadedError: if the directory has no room for it.
+        """
+        now_s = self._clock()
+        state = DocumentState(
+            document_id=secrets.token_hex(16),
+            owner=owner,
+            process=self._process,
+            created_s=now_s,
+            expires_s=now_s + self._settings.upload_timeout_s + LEASE_S,
+            reserved_bytes=num_bytes,
+        )
+        with self._locked():
+            self._check_room(state, is_new=True)
+            self._path(state.document_id).mkdir(mode=0o700)
+            self._write(state)
+        return state
+
+    def complete(self, document_id: str, *, file_name: str, num_bytes: int) -> tuple[DocumentState, str]:
+        """Queue a document whose source is stored; return its state and the key for status and download."""
+        key = secrets.token_hex(32)
+        expires_s = self._clock() + self._settings.expiry_s
+        changes = {"key_digest": _digest(key), "file_name": file_name, "reserved_bytes": num_bytes}
+        return self.update(document_id, status=DocumentStatus.QUEUED, expires_s=expires_s, **changes), key
+
+    def get(self, document_id: str, key: str, *, owner: str | None = None) -> DocumentState:
+        """Return the state of a document; `owner` None: of any owner.
+
+        Raises:
+            DocumentNotFoundError: if there is no document with this id, key and owner.
+        """
+        state = self._read(document_id)
+        if state.status is DocumentStatus.UPLOADING or self._clock() >= state.expires_s:
+            raise DocumentNotFoundError
+        is_key = hmac.compare_digest(_digest(key), state.key_digest)
+        if not is_key or (owner is not None and owner != state.owner):
+            raise DocumentNotFoundError
+        return self._interrupted(state) if self._is_abandoned(state) else state
+
+    def update(self, document_id: str, **changes: Any) -> DocumentState:
+        """Change the state of a document that this process works on, and return it.
+
+        Raises:
+            DocumentNotFoundError: if it was removed, or another process has taken this one for dead.
+        """
+        with self._locked():
+            state = replace(self._read_own(document_id), **changes)
+            self._write(state)
+        return state
+
+    def reserve(self, document_id: str, num_bytes: int) -> None:
+        """Set the space that a document may take.
+
+        Raises:
+            DocumentNotFoundError: as `update`.
+            RateLimitedError, OverloadedError: as `begin`.
+        """
+        with self._locked():
+            state = replace(self._read_own(document_id), reserved_bytes=num_bytes)
+            self._check_room(state, is_new=False)
+            self._write(state)
+
+    def finish(self, document_id: str, *, message: str = "") -> DocumentState:
+        """Mark a document as translated; its source is removed. Raises as `update`."""
+        self.source_path(document_id).unlink(missing_ok=True)
+        try:
+            num_bytes = self.result_path(document_id).stat().st_size
+            return self.update(document_id, status=DocumentStatus.DONE, message=message, reserved_bytes=num_bytes)
+        except (FileNotFoundError, DocumentNotFoundError):
+            self._remove_content(document_id)
+            raise DocumentNotFoundError from None
+
+    def fail(self, document_id: str, message: str) -> None:
+        """Give a document an error and remove its content; raises as `update`."""
+        self.update(document_id, status=DocumentStatus.ERROR, message=message, reserved_bytes=0)
+        self._remove_content(document_id)
+
+    def claim(self, document_id: str) -> BinaryIO:
+        """Remove a translated document and return its open result; only one of several callers gets it.
+
+        Raises:
+            DocumentNotFoundError: if it was removed already.
+        """
+        hidden = self._hide(document_id)
+        try:
+            return (hidden / _RESULT).open("rb")
+        except FileNotFoundError:
+            raise DocumentNotFoundError from None
+        finally:
+            shutil.rmtree(hidden, ignore_errors=True)
+
+    def remove(self, document_id: str) -> None:
+        """Remove a document, if it is still there."""
+        with contextlib.suppress(DocumentNotFoundError):
+            shutil.rmtree(self._hide(document_id), ignore_errors=True)
+
+    def sweep(self) -> int:
+        """Remove expired documents and the content of interrupted ones; return how many expired.
+
+        Documents of all processes are swept, so those of processes that have died are removed as well.
+        """
+        num_expired = 0
+        now_s = self._clock()
+        for path in list(self._directory.iterdir()):
+            if path.name.startswith(_REMOVED):
+                shutil.rmtree(path, ignore_errors=True)
+            elif path.name.startswith(_PROCESS):
+                if not self._is_alive(path.name.removeprefix(_PROCESS)):
+                    path.unlink(missing_ok=True)
+            elif _ID.fullmatch(path.name):
+                num_expired += self._sweep_document(path.name, now_s)
+        return num_expired
+
+    def source_path(self, document_id: str) -> Path:
+        """Return where the uploaded file is."""
+        return self._path(document_id) / _SOURCE
+
+    def result_path(self, document_id: str) -> Path:
+        """Return where the translated file is."""
+        return self._path(document_id) / _RESULT
+
+    def _sweep_document(self, document_id: str, now_s: float) -> bool:
+        """Remove a document if it has expired, its content if it was interrupted; return whether it has expired."""
+        try:
+            state = self._read(document_id)
+        except DocumentNotFoundError:
+            with contextlib.suppress(FileNotFoundError):  # damaged, or its upload is about to begin
+                if now_s - self._path(document_id).stat().st_mtime > self._settings.expiry_s + LEASE_S:
+                    self.remove(document_id)
+            return False
+        if now_s >= state.expires_s:
+            self.remove(document_id)
+            return True
+        if self._is_abandoned(state):
+            with self._locked():
+                state = self._read(document_id)
+                if not self._is_abandoned(state):
+                    return False
+                if state.status is not DocumentStatus.UPLOADING:
+                    self._write(replace(self._interrupted(state), reserved_bytes=0))
+            if state.status is DocumentStatus.UPLOADING:
+                self.remove(document_id)
+            else:
+                self._remove_content(document_id)
+        return False
+
+    def _is_abandoned(self, state: DocumentState) -> bool:
+        return state.is_working and not self._is_alive(state.process)
+
+    @staticmethod
+    def _interrupted(state: DocumentState) -> DocumentState:
+        return replace(state, status=DocumentStatus.ERROR, message=INTERRUPTED)
+
+    def _is_alive(self, process: str) -> bool:
+        try:
+            heartbeat_s = (self._directory / f"{_PROCESS}{process}").stat().st_mtime
+        except FileNotFoundError:
+            return False
+        return self._clock() - heartbeat_s <= LEASE_S
+
+    def _check_room(self, wanted: DocumentState, *, is_new: bool) -> None:
+        """Raise unless the document, with the space it reserves, fits into the limits."""
+        limits = self._settings
+        others = [state for state in self._states() if state.document_id != wanted.document_id]
+        own = [state for state in others if state.owner == wanted.owner]
+        num_bytes, num_own_bytes = (
+            wanted.reserved_bytes + sum(state.reserved_bytes for state in states) for states in (others, own)
+        )
+        for unit, used, limit in (
+            ("stored documents", len(own) + is_new, limits.max_caller_documents if is_new else len(own)),
+            ("bytes of stored documents", num_own_bytes, limits.max_caller_bytes),
+        ):
+            if used > limit:
+                raise RateLimitedError(caller=wanted.owner, limit=limit, unit=unit, retry_after_s=_RETRY_S)
+        for unit, used, limit in (
+            ("stored documents", len(others) + is_new, limits.max_documents if is_new else len(others)),
+            ("bytes of stored documents", num_bytes, limits.max_directory_bytes),
+        ):
+            if used > limit:
+                raise OverloadedError(queued=used, limit=limit, unit=unit, retry_after_s=_RETRY_S)
+
+    def _states(self) -> Iterator[DocumentState]:
+        for path in self._directory.iterdir():
+            if _ID.fullmatch(path.name):
+                with contextlib.suppress(DocumentNotFoundError):
+                    yield self._read(path.name)
+
+    def _path(self, document_id: str) -> Path:
+        if not _ID.fullmatch(document_id):
+            raise DocumentNotFoundError
+        return self._directory / document_id
+
+    def _read(self, document_id: str) -> DocumentState:
+        try:
+            return DocumentState.from_json((self._path(document_id) / _STATE).read_bytes())
+        except (FileNotFoundError, ValueError, TypeError, KeyError):
+            raise DocumentNotFoundError from None
+
+    def _read_own(self, document_id: str) -> DocumentState:
+        """Return the state of a document that this process works on."""
+        state = self._read(document_id)
+        if state.status.is_final or state.process != self._process:
+            raise DocumentNotFoundError
+        return state
+
+    def _write(self, state: DocumentState) -> None:
+        """Replace the state as a whole: readers see the old one or the new one."""
+        directory = self._path(state.document_id)
+        temporary = directory / f".state-{self._process}"
+        try:
+            with open(temporary, "wb", opener=_private) as file:
+                file.write(state.to_json())
+            temporary.replace(directory / _STATE)
+        except FileNotFoundError:
+            raise DocumentNotFoundError from None
+
+    def _hide(self, document_id: str) -> Path:
+        """Make a document unreachable for all processes in one step; return where its files are."""
+        hidden = self._directory / f"{_REMOVED}{secrets.token_hex(16)}"
+        try:
+            self._path(document_id).rename(hidden)
+        except FileNotFoundError:
+            raise DocumentNotFoundError from None
+        return hidden
+
+    def _remove_content(self, document_id: str) -> None:
+        for path in (self.source_path(document_id), self.result_path(document_id)):
+            path.unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        with open(self._directory / _LOCK, "ab", opener=_private) as lock:
+            for _ in range(_LOCK_TRIES):
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    time.sleep(_LOCK_WAIT_S)
+            else:
+                raise OverloadedError(queued=1, limit=1, unit="changes of stored documents", retry_after_s=_RETRY_S)
+            yield
+
+
+def _private(path: str, flags: int) -> int:
+    """Open a file that only this user can read."""
+    return os.open(path, flags, 0o600)
+
+
+def _digest(key: str) -> str:
+    return hashlib.sha256(key.encode("utf-8", "replace")).hexdigest()

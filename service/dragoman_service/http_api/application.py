@@ -1,0 +1,140 @@
+"""The ASGI application of an HTTP port."""
+
+import ipaddress
+from collections.abc import Collection, Sequence
+from http import HTTPStatus
+
+from starlette.applications import Starlette
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from dragoman_service.http_api.context import Endpoint
+from dragoman_service.http_api.problem_details import plain_problem
+from dragoman_service.security.settings import HttpSettings, is_loopback, normalized_origin
+
+_EXPOSED_HEADERS = ("x-request-id", "x-requestid", "x-metered-usage", "retry-after", "www-authenticate")
+_FOREIGN_SITES = {"cross-site", "same-site"}
+
+
+def protected_app(routes: Sequence[Route], settings: HttpSettings) -> ASGIApp:
+    """Return an application that answers `routes`, but not web pages of other sites."""
+    app: ASGIApp = make_app(routes)
+    if settings.allowed_origins:
+        app = CORSMiddleware(
+            app,
+            allow_origins=settings.allowed_origins,
+            allow_methods=["*"],
+            allow_headers=["*"],
+            allow_private_network=True,  # a page on the internet may be listed by a server on loopback
+            expose_headers=_EXPOSED_HEADERS,
+        )
+    pages = {route.path for route in routes if not isinstance(route.endpoint, Endpoint)}
+    return HostCheck(OriginCheck(app, settings.allowed_origins, pages), settings)
+
+
+class HostCheck:
+    """Refuses requests to a name that is not the server's, as a web page sends them whose name leads to this machine.
+
+    Such a page (DNS rebinding) would have the rights of programs on this machine. An address cannot be rebound.
+    """
+
+    def __init__(self, app: ASGIApp, settings: HttpSettings) -> None:
+        """Check where only this machine connects, or the settings have names; else pass everything on."""
+        self._app = app
+        self._is_on = is_loopback(settings.host) or bool(settings.allowed_hosts)
+        self._names = {name.lower() for name in (settings.host, *settings.allowed_hosts)}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        names = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
+        app: ASGIApp = self._app
+        if self._is_on and not all(map(self._is_allowed, names)):
+            detail = "the header Host has a name that is not among http.allowed_hosts"
+            app = plain_problem(HTTPStatus.MISDIRECTED_REQUEST, detail).response()
+        await app(scope, receive, send)
+
+    def _is_allowed(self, host: str) -> bool:
+        bracketed, _, _ = host.partition("]")
+        name = bracketed[1:] if host.startswith("[") else host.partition(":")[0].lower().rstrip(".")
+        return name in self._names or name.endswith(".localhost") or is_loopback(name) or _is_address(name)
+
+
+class OriginCheck:
+    """Rejects requests that a browser sends for a web page of another site.
+
+    Browsers send `Origin` with each request of a page to another site, except with some GET requests, and
+    `Sec-Fetch-Site` with each request. Other clients send neither and are not affected.
+    """
+
+    def __init__(self, app: ASGIApp, allowed_origins: Collection[str], pages: Collection[str]) -> None:
+        """Check requests to `app`.
+
+        Args:
+            app: answers what is accepted.
+            allowed_origins: normalized origins of sites that are accepted, in addition to the server's own.
+            pages: paths that are not part of the API; other sites may link to them.
+        """
+        self._app = app
+        self._allowed_origins = frozenset(allowed_origins)
+        self._pages = frozenset(pages)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        detail = self._refusal(scope)
+        app: ASGIApp = plain_problem(HTTPStatus.FORBIDDEN, detail).response() if detail else self._app
+        await app(scope, receive, send)
+
+    def _refusal(self, scope: Scope) -> str | None:
+        headers = Headers(scope=scope)
+        origins = headers.getlist("origin")
+        if origins:
+            # A preflight has no effect, and its answer permits listed origins only.
+            is_preflight = scope["method"] == "OPTIONS" and "access-control-request-method" in headers
+            hosts = headers.getlist("host")
+            if is_preflight or all(self._is_allowed(origin, hosts) for origin in origins):
+                return None
+            given = repr(", ".join(origins)[:256])
+            return f"Origin {given} is not the origin of this server and is not in http.allowed_origins"
+        site = headers.get("sec-fetch-site", "")
+        is_page = scope["method"] in {"GET", "HEAD"} and scope["path"] in self._pages
+        if site not in _FOREIGN_SITES or is_page:
+            return None
+        return f"Sec-Fetch-Site is {site!r}: web pages of other sites cannot call this server"
+
+    def _is_allowed(self, origin: str, hosts: list[str]) -> bool:
+        normalized = normalized_origin(origin)
+        if normalized is None:
+            return False
+        # Behind a proxy that ends TLS the page has https and the server sees http, so only host and port must be equal.
+        scheme, _, _ = normalized.partition("://")
+        own = {normalized_origin(f"{scheme}://{host}") for host in hosts}
+        return normalized in own or normalized in self._allowed_origins
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def make_app(routes: Sequence[Route]) -> Starlette:
+    """Answer these routes, and 404 or 405 to everything else."""
+    app = Starlette(routes=list(routes), exception_handlers={HTTPException: _refused})
+    app.router.redirect_slashes = False
+    return app
+
+
+async def _refused(_request: Request, error: Exception) -> Response:
+    if not isinstance(error, HTTPException):
+        raise TypeError("a handler of another error") from error
+    headers = dict(error.headers or {})
+    if "Allow" in headers:
+        headers["Allow"] = ", ".join(sorted(headers["Allow"].split(", ")))
+    return plain_problem(HTTPStatus(error.status_code), error.detail, headers=headers).response()

@@ -1,0 +1,89 @@
+"""Errors as problem details for HTTP APIs (RFC 9457): the same codes, reasons, fields and delays as gRPC's statuses."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+import grpc
+from google.rpc import error_details_pb2
+from starlette.responses import Response
+
+from dragoman_service.http_api.json_mapping import to_json
+from dragoman_service.middleware import error_mapping
+
+MEDIA_TYPE = "application/problem+json"
+
+HTTP_STATUSES: Mapping[grpc.StatusCode, HTTPStatus] = {
+    grpc.StatusCode.INVALID_ARGUMENT: HTTPStatus.BAD_REQUEST,
+    grpc.StatusCode.UNIMPLEMENTED: HTTPStatus.UNPROCESSABLE_ENTITY,  # the field, not the method, is not supported
+    grpc.StatusCode.NOT_FOUND: HTTPStatus.NOT_FOUND,
+    grpc.StatusCode.FAILED_PRECONDITION: HTTPStatus.CONFLICT,
+    grpc.StatusCode.UNAUTHENTICATED: HTTPStatus.UNAUTHORIZED,
+    grpc.StatusCode.PERMISSION_DENIED: HTTPStatus.FORBIDDEN,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: HTTPStatus.SERVICE_UNAVAILABLE,
+    grpc.StatusCode.UNAVAILABLE: HTTPStatus.SERVICE_UNAVAILABLE,
+    grpc.StatusCode.DEADLINE_EXCEEDED: HTTPStatus.GATEWAY_TIMEOUT,
+    grpc.StatusCode.INTERNAL: HTTPStatus.INTERNAL_SERVER_ERROR,
+}
+"""By the code of gRPC, but for what `_STATUSES_OF_REASONS` tells apart."""
+
+_STATUSES_OF_REASONS: Mapping[str, HTTPStatus] = {"RATE_LIMITED": HTTPStatus.TOO_MANY_REQUESTS}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One error as a caller of HTTP gets it."""
+
+    error_mapping: HTTPStatus
+    members: Mapping[str, Any]
+    """Of the JSON object."""
+
+    headers: Mapping[str, str]
+
+    def response(self) -> Response:
+        """Return the response that has nothing but this problem."""
+        return Response(to_json(self.members), self.status, dict(self.headers), MEDIA_TYPE)
+
+
+def problem(answer: error_mapping.Answer, *, request_id: str, http_status: HTTPStatus | None = None) -> Problem:
+    """Return what HTTP says of a failed call; `http_status` if HTTP has a more exact one than the code of gRPC."""
+    code = http_status or _STATUSES_OF_REASONS.get(answer.reason) or HTTP_STATUSES[answer.code]
+    info, request, retry = _details(answer)
+    members = {"code": answer.code.name, "reason": answer.reason, "domain": info.domain, "requestId": request_id}
+    headers = {}
+    if info.metadata:
+        members["metadata"] = dict(info.metadata)
+    if request.field_violations:
+        members["violations"] = [
+            {"field": violation.field, "description": violation.description} for violation in request.field_violations
+        ]
+    if retry.HasField("retry_delay"):
+        members["retryDelay"] = retry.retry_delay.ToJsonString()
+        headers["Retry-After"] = str(math.ceil(retry.retry_delay.ToMilliseconds() / 1000))
+    if code is HTTPStatus.UNAUTHORIZED:
+        headers["WWW-Authenticate"] = "Bearer"
+    return plain_problem(code, answer.message, members=members, headers=headers)
+
+
+def plain_problem(
+    code: HTTPStatus,
+    detail: str,
+    *,
+    members: Mapping[str, Any] | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Problem:
+    """Return a problem that its status tells, with further members and headers."""
+    known = {"type": "about:blank", "title": code.phrase, "status": int(code), "detail": detail}
+    return Problem(status=code, members={**known, **(members or {})}, headers=headers or {})
+
+
+def _details(
+    answer: error_mapping.Answer,
+) -> tuple[error_details_pb2.ErrorInfo, error_details_pb2.BadRequest, error_details_pb2.RetryInfo]:
+    found = (error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest(), error_details_pb2.RetryInfo())
+    for packed in answer.status.details:
+        for kind in found:
+            packed.Unpack(kind)
+    return found

@@ -1,0 +1,271 @@
+"""Named glossaries: `NAME.tsv` and `NAME.tbx` in a directory, read again when they change.
+
+A TSV file is UTF-8; its first line has the tags of the two languages, each further line a term and its translation,
+apart by a tab. Without a translation the term stays as it is. TBX is ISO 30042 in either of its styles (`martif` or
+`tbx`): each concept translates its terms of one language into the first term of every other.
+"""
+
+import itertools
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from xml.parsers import expat
+
+from dragoman_service.bundle.files import read_file
+from dragoman_service.errors import ConfigError, GlossaryNotFoundError, InvalidFieldError
+from dragoman_service.models.model import is_plain_name, language_lookup
+from dragoman_service.models.serving import fingerprint
+from dragoman_service.observability.metrics import Metrics
+from dragoman_service.request import MAX_TERM_CHARACTERS, Term
+from dragoman_service.text.placeholders.patterns import TermMatcher
+
+log = logging.getLogger(__name__)
+
+MAX_GLOSSARIES = 256
+"""Files in the directory."""
+
+MAX_FILE_BYTES = 4 * 1024 * 1024
+MAX_GLOSSARY_TERMS = 20_000
+"""Of all directions of a glossary together."""
+
+_SUFFIXES = (".tsv", ".tbx")
+_SETTING = "models.glossaries_directory"
+_LANGUAGE_ELEMENTS = {"langSet", "langSec"}
+_CONCEPT_ELEMENTS = {"termEntry", "conceptEntry"}
+_XML_LANGUAGE = "xml:lang"
+
+Pair = tuple[str, str]
+"""Source and target language, BCP-47 tags in lower case."""
+
+Terms = Mapping[Pair, tuple[Term, ...]]
+"""Of each direction, in the order of the file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Glossary:
+    """The terms of one file."""
+
+    name: str
+    terms: Terms
+    matchers: Mapping[Pair, TermMatcher] = field(repr=False)
+    """What finds them."""
+
+    modified_s: float
+    """When the file was changed, in Unix time."""
+
+
+class GlossaryRepository:
+    """The glossaries of one server; any thread may call any method, `refresh` one at a time."""
+
+    def __init__(self, directory: Path | None = None, metrics: Metrics | None = None) -> None:
+        """Read nothing yet; without a directory there are none."""
+        self._directory = directory
+        self._metrics = metrics
+        self._glossaries: Mapping[str, Glossary] = {}  # replaced as a whole
+        self._files: dict[str, tuple[object, ...]] = {}
+
+    def refresh(self) -> None:
+        """Read the files that are new or changed, and forget those removed.
+
+        One that cannot be used is logged and counted; what was read of it before stays.
+        """
+        if self._directory is None:
+            return
+        entries = [entry for entry in fingerprint(self._directory) if entry[0].endswith(_SUFFIXES)]
+        files = {name for name, *_ in entries}
+        glossaries = {name: kept for name, kept in self._glossaries.items() if files & _file_names(name)}
+        found = {}
+        for number, (name, *status) in enumerate(entries):
+            fault = _misfit(name, number, files)
+            found[name] = (*status, fault)
+            if self._files.get(name) != found[name]:
+                self._read(name, fault, glossaries)
+        self._files = found
+        self._glossaries = glossaries
+
+    def _read(self, file: str, fault: str, glossaries: dict[str, Glossary]) -> None:
+        """Add what a file has, unless there is something wrong with it."""
+        try:
+            glossary = None if fault or self._directory is None else read_glossary(self._directory / file)
+        except Exception as error:  # noqa: BLE001 - whatever a file does to its reader, it is that file's fault
+            glossary, fault = None, str(error)
+        if glossary is None:
+            log.error("a glossary is ignored", extra={"glossary": file, "fault": fault})
+            if self._metrics:
+                self._metrics.glossary_failures.inc()
+            return
+        glossaries[glossary.name] = glossary
+        num_terms = sum(map(len, glossary.terms.values()))
+        log.info("glossary read", extra={"glossary": glossary.name, "terms": num_terms})
+
+    def all(self) -> list[Glossary]:
+        """Return all glossaries, sorted by name."""
+        return [glossary for _, glossary in sorted(self._glossaries.items())]
+
+    def get(self, name: str, *, field: str = "options.glossary") -> Glossary:
+        """Return a glossary; GlossaryNotFoundError names the field, and those that exist."""
+        glossary = self._glossaries.get(name)
+        if glossary is None:
+            raise GlossaryNotFoundError(field, name, tuple(sorted(self._glossaries)))
+        return glossary
+
+    def matcher(self, name: str, source_language: str, target_language: str) -> TermMatcher:
+        """Return what finds the terms of a language pair, tags shortened as in `ModelRepository.resolve`.
+
+        Raises:
+            GlossaryNotFoundError: if there is no such glossary.
+            InvalidFieldError: if it is of other languages.
+        """
+        glossary = self.get(name)
+        sources = language_lookup("source_language", source_language)
+        targets = language_lookup("target_language", target_language)
+        for pair in itertools.product(sources, targets):
+            if matcher := glossary.matchers.get(pair):
+                return matcher
+        pairs = ", ".join(f"{source} to {target}" for source, target in glossary.terms)
+        limit = f"one from {sources[0]} to {targets[0]}"
+        raise InvalidFieldError("options.glossary", f"{name!r}, which is from {pairs}", limit)
+
+
+def _file_names(name: str) -> set[str]:
+    return {name + suffix for suffix in _SUFFIXES}
+
+
+def _misfit(file: str, number: int, files: set[str]) -> str:
+    """Return why a file is not read whatever it holds; empty if it is."""
+    if number >= MAX_GLOSSARIES:
+        return f"there are more than {MAX_GLOSSARIES} files"
+    if file.endswith(".tbx") and f"{file.removesuffix('.tbx')}.tsv" in files:
+        return "there is a TSV file of this name"
+    return ""
+
+
+def glossaries_directory(directory: Path | None, models: Path) -> Path:
+    """Return the directory of glossaries; unset, that beside the models.
+
+    Raises:
+        ConfigError: if one is set that is no directory.
+    """
+    if directory is not None and not directory.is_dir():
+        raise ConfigError(_SETTING, str(directory), "a directory that exists")
+    return directory or models.resolve().parent / "glossaries"
+
+
+def read_glossary(path: Path) -> Glossary:
+    """Read a glossary; ConfigError says what is wrong with the file and where, OSError why it cannot be read."""
+    if not is_plain_name(path.stem):
+        raise ConfigError(_SETTING, path.name, "a name of letters, digits, `.`, `_` and `-`")
+    content = read_file(path, max_bytes=MAX_FILE_BYTES)
+    rows = _tsv_terms(path, content) if path.suffix == ".tsv" else _tbx_terms(path, content)
+    terms: dict[Pair, dict[str, Term]] = {}
+    for number, (place, pair, term) in enumerate(rows, 1):
+        _check_term(path, place, term)
+        if number > MAX_GLOSSARY_TERMS:
+            raise _fault(path, place, "more terms", f"at most {MAX_GLOSSARY_TERMS} terms")
+        of_pair = terms.setdefault(pair, {})
+        if term.source in of_pair and path.suffix == ".tsv":
+            raise _fault(path, place, term.source, "a term that is there once")
+        of_pair.setdefault(term.source, term)  # a homonym of TBX: its first concept holds
+    if not terms:
+        raise _fault(path, "the end", "no term", "at least one term")
+    sorted_terms = {pair: tuple(terms[pair].values()) for pair in sorted(terms)}
+    return Glossary(
+        name=path.stem,
+        terms=sorted_terms,
+        matchers={pair: TermMatcher(of_pair) for pair, of_pair in sorted_terms.items()},
+        modified_s=path.stat().st_mtime,
+    )
+
+
+def _tsv_terms(path: Path, content: bytes) -> Iterator[tuple[str, Pair, Term]]:
+    try:
+        lines = [line.removesuffix("\r") for line in content.decode("utf-8-sig").split("\n")]
+    except UnicodeDecodeError as error:
+        raise _fault(path, f"byte {error.start}", "no UTF-8", "UTF-8") from error
+    head = lines[0].split("\t")
+    if len(head) != 2:
+        raise _fault(
+            path, "line 1", "no pair of languages", "two language tags with a tab between them, as in `en\tde`"
+        )
+    pair = _tag(path, "line 1", head[0]), _tag(path, "line 1", head[1])
+    for number, line in enumerate(lines[1:], 2):
+        cells = [cell.strip() for cell in line.split("\t")]
+        if not any(cells):
+            continue
+        if len(cells) > 2:
+            raise _fault(path, f"line {number}", f"{len(cells)} columns", "a term and its translation")
+        yield f"line {number}", pair, Term(source=cells[0], target=cells[1] if len(cells) > 1 else "")
+
+
+def _tbx_terms(path: Path, content: bytes) -> Iterator[tuple[str, Pair, Term]]:
+    for place, concept in _Concepts(path).parse(content):
+        for source, target in itertools.permutations(concept, 2):
+            for term in concept[source]:
+                yield place, (source, target), Term(source=term, target=concept[target][0])
+
+
+class _Concepts:
+    """Reads the concepts of a TBX file: of each the terms by language."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._concepts: list[tuple[str, dict[str, list[str]]]] = []
+        self._language = ""
+        self._term: list[str] | None = None
+        self._parser = expat.ParserCreate()
+        self._parser.StartElementHandler = self._start
+        self._parser.EndElementHandler = self._end
+        self._parser.CharacterDataHandler = self._read
+        self._parser.EntityDeclHandler = self._refuse
+
+    def parse(self, content: bytes) -> list[tuple[str, dict[str, list[str]]]]:
+        """Return them with the lines that they begin at."""
+        try:
+            self._parser.Parse(content, True)
+        except expat.ExpatError as error:
+            raise _fault(self._path, f"line {error.lineno}", expat.ErrorString(error.code), "XML") from error
+        return self._concepts
+
+    def _start(self, name: str, attributes: dict[str, str]) -> None:
+        if name in _CONCEPT_ELEMENTS:
+            self._concepts.append((self._place, {}))
+        elif name in _LANGUAGE_ELEMENTS:
+            self._language = _tag(self._path, self._place, attributes.get(_XML_LANGUAGE, ""))
+        elif name == "term":
+            self._term = []
+
+    def _end(self, name: str) -> None:
+        if name == "term" and self._term is not None and self._concepts:
+            term = " ".join("".join(self._term).split())
+            self._concepts[-1][1].setdefault(self._language, []).append(term)
+            self._term = None
+
+    def _read(self, text: str) -> None:
+        if self._term is not None:
+            self._term.append(text)
+
+    def _refuse(self, *_: object) -> None:
+        raise _fault(self._path, self._place, "a declaration of an entity", "TBX without any")
+
+    @property
+    def _place(self) -> str:
+        return f"line {self._parser.CurrentLineNumber}"
+
+
+def _tag(path: Path, place: str, language: str) -> str:
+    try:
+        return language_lookup("language", language.strip())[0]
+    except InvalidFieldError as error:
+        raise _fault(path, place, language[:MAX_TERM_CHARACTERS], "a BCP-47 tag, such as `en`") from error
+
+
+def _check_term(path: Path, place: str, term: Term) -> None:
+    for text, at_least in ((term.source, 1), (term.target, 0)):
+        if not at_least <= len(text) <= MAX_TERM_CHARACTERS:
+            expected = f"terms of 1 to {MAX_TERM_CHARACTERS} characters"
+            raise _fault(path, place, f"a term of {len(text)} characters", expected)
+
+
+def _fault(path: Path, place: str, found: str, expected: str) -> ConfigError:
+    return ConfigError(f"{_SETTING}: {path.name}, {place}", found, expected)

@@ -1,0 +1,157 @@
+"""Traces sent to an OpenTelemetry collector over gRPC.
+
+Requests put finished spans into a bounded queue; a thread sends them. A slow or unreachable collector costs spans but
+never a request; it is logged once when it fails and once when it works again.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
+from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer, format_trace_id, set_span_in_context
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from dragoman_service.observability.tracing import (
+    MAX_TRACED_SEGMENTS,
+    Attributes,
+    RequestTrace,
+    Tracing,
+    TracingSettings,
+)
+
+log = logging.getLogger(__name__)
+
+_MAX_QUEUED_SPANS = 8192  # about 10 MB at most; the oldest are dropped
+_MAX_EXPORT_SPANS = 512
+_EXPORT_INTERVAL_S = 1.0
+_EXPORT_TIMEOUT_S = 5.0
+_ABORT_TIMEOUT_S = 1.0
+
+_SERVER_FAULTS = frozenset({"UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"})
+"""Statuses that are errors of the server by OpenTelemetry's conventions for RPC."""
+
+
+class OtlpTracing(Tracing):
+    """Sends spans to a collector."""
+
+    def __init__(
+        self, settings: TracingSettings, *, clock: Callable[[], float], count: Callable[[str, int], None]
+    ) -> None:
+        """Start the thread that sends; the endpoint need not be reachable."""
+        logging.getLogger("opentelemetry").setLevel(logging.CRITICAL + 1)  # it logs each failed attempt to send
+        self._clock = clock
+        self._exporter = _CountingExporter(settings.endpoint, count)
+        self._provider = TracerProvider(
+            sampler=ParentBased(TraceIdRatioBased(settings.sample_ratio)),
+            resource=Resource.create({"service.name": settings.service_name}),
+            shutdown_on_exit=False,
+        )
+        self._provider.add_span_processor(
+            BatchSpanProcessor(
+                self._exporter,
+                max_queue_size=_MAX_QUEUED_SPANS,
+                schedule_delay_millis=_EXPORT_INTERVAL_S * 1000,
+                max_export_batch_size=_MAX_EXPORT_SPANS,
+            )
+        )
+        self._tracer = self._provider.get_tracer("service")
+
+    def begin(self, method: str, metadata: Mapping[str, str]) -> RequestTrace:
+        """Begin the span of an RPC, below its caller's if the caller sent one."""
+        parent = TraceContextTextMapPropagator().extract(metadata)
+        started_ns = time.time_ns()
+        service, _, name = method.strip("/").rpartition("/")
+        span = self._tracer.start_span(
+            name,
+            context=parent,
+            kind=SpanKind.SERVER,
+            attributes={"rpc.system": "grpc", "rpc.service": service, "rpc.method": name},
+            start_time=started_ns,
+        )
+        return _RecordedTrace(self._tracer, span, clock=self._clock, started_ns=started_ns)
+
+    def stop(self, timeout_s: float) -> None:
+        """Send what is left; drop the rest at the timeout."""
+        flushing = threading.Thread(target=self._provider.shutdown, name="trace-flush", daemon=True)
+        flushing.start()
+        flushing.join(timeout_s)
+        if flushing.is_alive():
+            self._exporter.shutdown()  # aborts the current attempt; further ones fail at once
+            flushing.join(_ABORT_TIMEOUT_S)
+
+
+class _RecordedTrace(RequestTrace):
+    """The span of an RPC and those below it; only the id if it is not sampled."""
+
+    def __init__(self, tracer: Tracer, span: Span, *, clock: Callable[[], float], started_ns: int) -> None:
+        super().__init__(format_trace_id(span.get_span_context().trace_id))
+        self._tracer = tracer
+        self._span = span
+        self._clock = clock
+        self._epoch_ns = started_ns - round(clock() * 1e9)
+        """Unix time at 0 of the service's clock."""
+        self._context = set_span_in_context(span)
+        self._num_segments_left = MAX_TRACED_SEGMENTS if span.is_recording() else 0
+
+    @property
+    def exemplar(self) -> dict[str, str] | None:
+        """The trace id, if it is sampled."""
+        return {"trace_id": self.trace_id} if self._span.is_recording() else None
+
+    def reserve(self, num_segments: int) -> int:
+        """Return for how many of these segments spans are recorded, and count them."""
+        num_reserved = min(num_segments, self._num_segments_left)
+        self._num_segments_left -= num_reserved
+        return num_reserved
+
+    def add(self, name: str, *, began_s: float, ended_s: float, attributes: Attributes | None = None) -> None:
+        """Add a finished span."""
+        if self._span.is_recording():
+            span = self._tracer.start_span(
+                name, context=self._context, attributes=attributes, start_time=self._unix_ns(began_s)
+            )
+            span.end(end_time=self._unix_ns(ended_s))
+
+    def end(self, *, status: str, attributes: Attributes) -> None:
+        """End the span of the RPC."""
+        if self._span.is_recording():
+            self._span.set_attributes({"rpc.grpc.status": status, **attributes})
+            if status in _SERVER_FAULTS:
+                self._span.set_status(StatusCode.ERROR, status)
+            self._span.end(end_time=self._unix_ns(self._clock()))
+
+    def _unix_ns(self, time_s: float) -> int:
+        return self._epoch_ns + round(time_s * 1e9)
+
+
+class _CountingExporter(SpanExporter):
+    """Sends spans, counts them, and logs when sending starts to fail and when it works again."""
+
+    def __init__(self, endpoint: str, count: Callable[[str, int], None]) -> None:
+        self._endpoint = endpoint
+        self._count = count
+        self._sender = OTLPSpanExporter(endpoint=endpoint, timeout=_EXPORT_TIMEOUT_S)
+        self._is_failing = False
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        result = self._sender.export(spans)
+        has_failed = result is not SpanExportResult.SUCCESS
+        self._count("failed" if has_failed else "exported", len(spans))
+        if has_failed and not self._is_failing:
+            log.warning("traces cannot be sent; they are dropped until they can", extra={"endpoint": self._endpoint})
+        elif self._is_failing and not has_failed:
+            log.info("traces are sent again", extra={"endpoint": self._endpoint})
+        self._is_failing = has_failed
+        return result
+
+    def shutdown(self) -> None:
+        self._sender.shutdown()
+
+    def force_flush(self, timeout_millis: int = 30000) -> bool:
+        return self._sender.force_flush(timeout_millis)

@@ -1,0 +1,1 @@
+"""Step models on the native C++ engine."""

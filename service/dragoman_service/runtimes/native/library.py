@@ -1,0 +1,336 @@
+"""The C++ library of `dragoman-native`, and networks whose weights it has packed."""
+
+import ctypes
+import os
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from ctypes import c_char_p, c_float, c_int, c_int32, c_int64, c_void_p
+from itertools import chain
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dragoman_service.bundle.architecture import PROJECTION_BIAS, Activation, Architecture
+from dragoman_service.bundle.int8_weights import ActivationScale, projection_path
+from dragoman_service.decoding.step_model import EncodedSource
+from dragoman_service.errors import EngineError
+
+_LIBRARY_VARIABLE = "DRAGOMAN_NATIVE_LIBRARY"
+"""Environment variable that names another library than the installed one, such as a build with sanitizers."""
+
+_ABI = 7
+"""Of the library's functions, as they are declared here."""
+
+_PRODUCTS = (
+    "self_attention.query.fused",
+    "self_attention.output",
+    "cross_attention.query",
+    "cross_attention.output",
+    "feed_forward.inner",
+    "feed_forward.outer",
+)
+"""Weight matrices of a layer, in the library's order."""
+
+_INNER, _OUTER = "feed_forward.inner", "feed_forward.outer"
+"""The product that SwiGLU has in one with its gate, and the one whose input is never negative behind a ReLU."""
+
+_NORMS = ("self_attention_norm", "cross_attention_norm", "feed_forward_norm")
+"""Norms of a layer, in the library's order."""
+
+_MEMORY = "decoder.layers.0.cross_attention.key.fused"
+"""The product that makes keys and values for all decoder layers of the encoder's output."""
+
+_STACKS = ("decoder", "encoder")
+"""In the library's order."""
+
+_ENCODED_TOKENS = 256
+"""Most tokens that are encoded together; only a single source may have more. Their states fit into a core's cache."""
+
+_POSITION_BLOCK = 16
+"""Positions whose keys lie together in the library's layout."""
+
+_ACTIVATIONS: Sequence[Activation] = ("relu", "gelu", "swish", "swiglu")
+"""In the library's order."""
+
+_HANDLE, _ARRAY = c_void_p, c_void_p
+
+
+class _Shape(ctypes.Structure):
+    _fields_ = (
+        *((name, c_int32) for name in ("d_model", "num_heads", "ffn_size", "num_layers", "vocabulary_size")),
+        *((name, c_int32) for name in ("max_positions", "is_pre_norm", "num_encoder_layers", "max_source_positions")),
+        *((name, c_int32) for name in ("source_vocabulary_size", "activation", "is_rms_norm", "has_embedding_norm")),
+        ("embedding_factor", c_float),
+        ("epsilon", c_float),
+    )
+
+
+class SearchStep(ctypes.Structure):
+    """What a search hands to the library, and what it answers; see `SearchStep` in batch.hpp."""
+
+    _fields_ = (
+        *((name, _ARRAY) for name in ("log_probs", "token_ids", "parents", "beam_sizes", "lengths", "min_tokens")),
+        *((name, _ARRAY) for name in ("bound_penalties", "scores_to_beat", "early_stopping", "forbidden")),
+        *((name, _ARRAY) for name in ("placeholders", "is_masked")),
+        *((name, _ARRAY) for name in ("next_log_probs", "next_token_ids", "next_parents", "next_steps")),
+        *((name, _ARRAY) for name in ("finished", "finished_log_probs", "finished_eos_log_probs")),
+        *((name, c_int64) for name in ("eos_id", "num_bytes")),
+        *((name, c_int32) for name in ("num_rows", "width", "num_candidates", "num_threads", "num_forbidden")),
+        *((name, c_int32) for name in ("num_placeholders", "num_finished", "may_end")),
+    )
+
+
+_FUNCTIONS: Mapping[str, tuple[Any, Sequence[Any]]] = {
+    "dragoman_error": (c_char_p, ()),
+    "dragoman_instruction_sets": (c_char_p, ()),
+    "dragoman_model_new": (_HANDLE, (ctypes.POINTER(_Shape), c_char_p)),
+    "dragoman_model_free": (None, (_HANDLE,)),
+    "dragoman_model_set_embedding": (c_int, (_HANDLE, c_int, _ARRAY, _ARRAY)),
+    "dragoman_model_set_positions": (c_int, (_HANDLE, c_int, _ARRAY)),
+    "dragoman_model_set_product": (c_int, (_HANDLE, c_int, c_int, c_int, _ARRAY, _ARRAY, _ARRAY, c_float, c_int)),
+    "dragoman_model_set_norm": (c_int, (_HANDLE, c_int, c_int, c_int, _ARRAY, _ARRAY)),
+    "dragoman_encode": (c_int, (_HANDLE, c_int, _ARRAY, _ARRAY, _ARRAY, c_int)),
+    "dragoman_batch_new": (_HANDLE, (_HANDLE,)),
+    "dragoman_batch_free": (None, (_HANDLE,)),
+    "dragoman_batch_bytes": (c_int64, (_HANDLE,)),
+    "dragoman_batch_add": (c_int, (_HANDLE, c_int, _ARRAY, c_int, _ARRAY, c_int)),
+    "dragoman_batch_keep": (c_int, (_HANDLE, _ARRAY, c_int)),
+    "dragoman_batch_cross": (c_int, (_HANDLE, c_int, _ARRAY)),
+    "dragoman_batch_search": (c_int, (_HANDLE, ctypes.POINTER(SearchStep))),
+    "dragoman_batch_step": (c_int, (_HANDLE, c_int, _ARRAY, _ARRAY, _ARRAY, c_int, c_int, _ARRAY, _ARRAY)),
+}
+"""Result and arguments of each function."""
+
+
+class Library:
+    """The functions of the shared library; EngineError if one fails."""
+
+    def __init__(self, path: str) -> None:
+        """Load the library at a path; OSError if it cannot be, EngineError if it is of another version."""
+        self._functions = ctypes.CDLL(path)  # calls release the interpreter lock
+        if (abi := self._functions.dragoman_abi()) != _ABI:
+            raise EngineError(
+                f"dragoman-native has interface {abi}, this service needs {_ABI}: "
+                "reinstall it from the same checkout (pip install ./service/native)"
+            )
+        for name, (result, arguments) in _FUNCTIONS.items():
+            function = getattr(self._functions, name)
+            function.restype, function.argtypes = result, arguments
+
+    @property
+    def instruction_sets(self) -> tuple[str, ...]:
+        """Those that this CPU has and the library can use, best first."""
+        return tuple(self._functions.dragoman_instruction_sets().decode().split())
+
+    def function(self, name: str) -> Callable[..., Any]:
+        """Return a function by its name without prefix."""
+        found: Callable[..., Any] = getattr(self._functions, f"dragoman_{name}")
+        return found
+
+    def call(self, name: str, *arguments: Any) -> None:
+        """Call a function that says whether it succeeded."""
+        if self.function(name)(*arguments) != 0:
+            raise self.error()
+
+    def error(self) -> EngineError:
+        """Return the error of the last call of this thread."""
+        return EngineError(f"native engine: {self._functions.dragoman_error().decode()}")
+
+    def new(self, name: str, *arguments: Any) -> int:
+        """Return what `<name>_new` made."""
+        handle = self.function(f"{name}_new")(*arguments)
+        if handle is None:
+            raise self.error()
+        return int(handle)
+
+
+class BackendUnsupportedError(Exception):
+    """Says why the native engine cannot be used."""
+
+
+def check_architecture(architecture: Architecture) -> None:
+    """Raise BackendUnsupportedError, which names the first field, unless the library computes such a network."""
+    heads, kv_heads = architecture.num_heads, architecture.num_key_heads
+    if architecture.head_size % 8:
+        raise BackendUnsupportedError(f"heads of size {architecture.head_size}, which is no multiple of 8")
+    if heads * architecture.head_size != architecture.d_model:
+        raise BackendUnsupportedError(
+            f"{heads} heads of size {architecture.head_size} beside a d_model of {architecture.d_model}"
+        )
+    if kv_heads != heads:
+        raise BackendUnsupportedError(f"{kv_heads} heads of keys and values for {heads} of queries")
+    if architecture.positions not in ("sinusoidal", "learned"):
+        raise BackendUnsupportedError(f"the library has no positions {architecture.positions!r}")
+    if architecture.has_final_norm != (architecture.norm == "pre"):
+        raise BackendUnsupportedError(
+            f"the library has no norm {architecture.norm!r} with final_norm {architecture.final_norm}"
+        )
+
+
+def load_library() -> Library:
+    """Load the library; BackendUnsupportedError if it is not installed or cannot be loaded here."""
+    path = os.environ.get(_LIBRARY_VARIABLE)
+    if path is None:
+        try:
+            import dragoman_native  # noqa: PLC0415 - optional
+        except ImportError as error:
+            raise BackendUnsupportedError("dragoman-native is not installed") from error
+        path = str(dragoman_native.LIBRARY)
+    try:
+        return Library(path)
+    except (OSError, EngineError) as error:
+        raise BackendUnsupportedError(f"dragoman-native cannot be loaded: {error}") from error
+
+
+NetworkArrays = tuple[Mapping[str, NDArray[Any]], Mapping[str, ActivationScale | None]]
+"""Tensors and activations of an encoder or decoder, by their names in `NetworkWeights`."""
+
+
+class NativeNetwork:
+    """The weights of a network, packed for an instruction set; may be used from several threads at once."""
+
+    def __init__(
+        self,
+        library: Library,
+        architecture: Architecture,
+        tensors: Mapping[str, NDArray[Any]],
+        activations: Mapping[str, ActivationScale | None],
+        *,
+        encoder: NetworkArrays | None = None,
+        instruction_set: str | None = None,
+    ) -> None:
+        """Pack weights, which are copied.
+
+        Args:
+            library: does the work.
+            architecture: of the network.
+            tensors: of the decoder, by their names in `NetworkWeights`.
+            activations: of the decoder; see `NetworkWeights`.
+            encoder: tensors and activations of the encoder; None: another encodes.
+            instruction_set: one of the library's; None: the best.
+        """
+        positions, encoder_layers = tensors["position_encodings"], architecture.num_encoder_layers if encoder else 0
+        shape = _Shape(
+            d_model=architecture.d_model,
+            num_heads=architecture.num_heads,
+            ffn_size=architecture.ffn_size,
+            num_layers=architecture.num_decoder_layers,
+            vocabulary_size=architecture.vocabulary_size,
+            max_positions=len(positions),
+            is_pre_norm=architecture.norm == "pre",
+            num_encoder_layers=encoder_layers,
+            max_source_positions=len(encoder[0]["position_encodings"]) if encoder else 0,
+            source_vocabulary_size=0 if architecture.tied_embeddings == "all" else architecture.num_source_tokens,
+            activation=_ACTIVATIONS.index(architecture.activation),
+            is_rms_norm=architecture.norm_kind == "rms",
+            has_embedding_norm=architecture.embedding_norm,
+            embedding_factor=architecture.d_model**0.5 if architecture.scale_embeddings else 1.0,
+            epsilon=architecture.norm_epsilon,
+        )
+        self.library, self.architecture = library, architecture
+        self.instruction_set = instruction_set or library.instruction_sets[0]
+        self.handle = library.new("model", ctypes.byref(shape), self.instruction_set.encode())
+        weakref.finalize(self, library.function("model_free"), self.handle)
+        self._set_embedding(0, tensors, "embedding.weight")
+        self._set_projection(tensors, activations)
+        self._set_stack(0, architecture.num_decoder_layers, (tensors, activations))
+        self.has_encoder = encoder is not None
+        if encoder is not None:
+            if architecture.tied_embeddings != "all":
+                self._set_embedding(1, encoder[0], "encoder.embedding.weight")
+            self._set_stack(1, encoder_layers, encoder)
+            self._set_product(1, -1, 0, encoder, _MEMORY)
+
+    def encode(self, source_ids: Sequence[Sequence[int]], *, num_threads: int) -> list[EncodedSource]:
+        """Return the encoded sources, in order; none depends on the others; `has_encoder`.
+
+        `cross` of each is one array of float32 in the library's layout: for each decoder layer the keys in blocks of 16
+        positions, then the values.
+        """
+        encoded: list[EncodedSource] = []
+        for group in _groups(source_ids):
+            lengths = np.array([len(ids) for ids in group], np.int32)
+            token_ids = np.fromiter(chain.from_iterable(group), np.int64, int(lengths.sum()))
+            arrays = [np.empty(self._cross_size(len(ids)), np.float32) for ids in group]
+            pointers = (c_void_p * len(group))(*map(pointer, arrays))
+            self.library.call(
+                "encode", self.handle, len(group), pointer(lengths), pointer(token_ids), pointers, num_threads
+            )
+            encoded += (
+                EncodedSource(source_ids=tuple(ids), cross=cross) for ids, cross in zip(group, arrays, strict=True)
+            )
+        return encoded
+
+    def _cross_size(self, length: int) -> int:
+        padded = -(-length // _POSITION_BLOCK) * _POSITION_BLOCK
+        return self.architecture.num_decoder_layers * self.architecture.d_model * (padded + length)
+
+    def _set_stack(self, stack: int, num_layers: int, arrays: NetworkArrays) -> None:
+        name, kinds = _STACKS[stack], enumerate(_PRODUCTS)
+        fused = ".fused" if self.architecture.activation == "swiglu" else ""
+        products = [
+            (kind, path + fused if path == _INNER else path)
+            for kind, path in kinds
+            if stack == 0 or "cross_attention" not in path
+        ]
+        norms = [(kind, path) for kind, path in enumerate(_NORMS) if stack == 0 or "cross_attention" not in path]
+        self.library.call("model_set_positions", self.handle, stack, pointer(arrays[0]["position_encodings"]))
+        for layer in range(num_layers):
+            for kind, path in products:
+                self._set_product(stack, layer, kind, arrays, f"{name}.layers.{layer}.{path}")
+            for kind, path in norms:
+                self._set_norm(stack, layer, kind, arrays, f"{name}.layers.{layer}.{path}")
+        if self.architecture.norm == "pre":
+            self._set_norm(stack, -1, 0, arrays, f"{name}.norm")
+        if self.architecture.embedding_norm:
+            self._set_norm(stack, -1, 1, arrays, f"{name}.embedding_norm")
+
+    def _set_embedding(self, stack: int, tensors: Mapping[str, NDArray[Any]], name: str) -> None:
+        pointers = [pointer(tensors[f"{name}.{part}"]) for part in ("int8", "factors")]
+        self.library.call("model_set_embedding", self.handle, stack, *pointers)
+
+    def _set_product(self, stack: int, layer: int, kind: int, arrays: NetworkArrays, path: str) -> None:
+        tensors, activations = arrays
+        pointers = [pointer(tensors[f"{path}.{part}"]) for part in ("weight.int8", "weight.factors", "bias")]
+        rounding = self._rounding(activations, path)
+        self.library.call("model_set_product", self.handle, stack, layer, kind, *pointers, *rounding)
+
+    def _set_projection(
+        self, tensors: Mapping[str, NDArray[Any]], activations: Mapping[str, ActivationScale | None]
+    ) -> None:
+        path, has_bias = projection_path(self.architecture), self.architecture.projection_bias
+        is_tied = self.architecture.tied_embeddings != "none"  # then the library has the table already
+        table = [None if is_tied else pointer(tensors[f"{path}.weight.{part}"]) for part in ("int8", "factors")]
+        bias = pointer(tensors[PROJECTION_BIAS]) if has_bias else None
+        rounding = self._rounding(activations, path)
+        self.library.call("model_set_product", self.handle, 0, -1, 0, *table, bias, *rounding)
+
+    def _rounding(self, activations: Mapping[str, ActivationScale | None], path: str) -> tuple[float, int]:
+        """Return scale and zero point as the library takes them: 0 stands for a scale of each row."""
+        if (scale := activations[path]) is not None:
+            return scale.scale, scale.zero_point
+        return 0.0, 0 if path.endswith(_OUTER) and self.architecture.activation == "relu" else 128
+
+    def _set_norm(self, stack: int, layer: int, kind: int, arrays: NetworkArrays, path: str) -> None:
+        weight, bias = arrays[0][f"{path}.weight"], arrays[0].get(f"{path}.bias")
+        pointers = pointer(weight), None if bias is None else pointer(bias)
+        self.library.call("model_set_norm", self.handle, stack, layer, kind, *pointers)
+
+
+def _groups(source_ids: Sequence[Sequence[int]]) -> Iterator[Sequence[Sequence[int]]]:
+    """Yield sources that are encoded together: nothing is padded, so in the order given."""
+    begin = num_tokens = 0
+    for end, ids in enumerate(source_ids):
+        if end > begin and num_tokens + len(ids) > _ENCODED_TOKENS:
+            yield source_ids[begin:end]
+            begin, num_tokens = end, 0
+        num_tokens += len(ids)
+    yield source_ids[begin:]
+
+
+def pointer(array: NDArray[Any]) -> int:
+    """Return the address of a contiguous array; ValueError for another."""
+    if not array.flags.c_contiguous:
+        raise ValueError("an array for the library is not contiguous")
+    return array.ctypes.data

@@ -1,0 +1,343 @@
+"""`StepModel` on the C++ library of `dragoman-native`, which encodes and takes the decoder steps.
+
+Where a bundle has encoder products in floats, ONNX Runtime encodes; it computes the attention that is asked for.
+
+Nothing is padded in a step and every segment has caches of its own, so segments join, leave and grow without a copy of
+the caches of the others.
+"""
+
+import logging
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dragoman_service.bundle.architecture import layer_names
+from dragoman_service.bundle.files import Bundle, read_file
+from dragoman_service.bundle.int8_weights import NetworkWeights
+from dragoman_service.bundle.manifest import MAX_FILE_BYTES
+from dragoman_service.decoding.beam_search import RankedStep
+from dragoman_service.decoding.beam_state import BeamExpansion, BeamState
+from dragoman_service.decoding.constraints import CandidateRules
+from dragoman_service.decoding.step_model import EncodedSource, FloatArray, IntArray, StepOutput
+from dragoman_service.errors import ConfigError
+from dragoman_service.runtimes.native.library import (
+    BackendUnsupportedError,
+    NativeNetwork,
+    NetworkArrays,
+    SearchStep,
+    check_architecture,
+    load_library,
+    pointer,
+)
+from dragoman_service.runtimes.onnx.encoder import EncodingModel
+from dragoman_service.runtimes.onnx.session import GraphName, Sessions, num_low_latency_threads, open_sessions, place
+from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
+from dragoman_service.runtimes.settings import RuntimeSettings
+from dragoman_service.runtimes.shortlist import Shortlist, open_shortlist
+from dragoman_service.threads import num_cores
+
+log = logging.getLogger(__name__)
+
+FAST_SETS = ("avx512", "avxvnni")
+"""Instruction sets with which a step is faster than the graph."""
+
+_STEPS_OF_ROWS = 8
+"""Steps whose rows are allocated together."""
+
+
+class _Rows:
+    """Room for the rows of several steps of a search, which the history keeps."""
+
+    def __init__(self, num_segments: int, width: int) -> None:
+        shape = (_STEPS_OF_ROWS, num_segments, width)
+        self.shape = (num_segments, width)
+        log_probs, steps = np.empty(shape, np.float64), np.empty(shape, np.float32)
+        tokens, parents = np.empty(shape, np.int64), np.empty(shape, np.int64)
+        self._steps = [
+            BeamExpansion(log_probs=log_probs[i], tokens=tokens[i], parents=parents[i], steps=steps[i])
+            for i in range(_STEPS_OF_ROWS)
+        ]
+        size = num_segments * width
+        self._pointers = [(pointer(array), size * array.itemsize) for array in (log_probs, tokens, parents, steps)]
+        self._num_taken = 0
+
+    @property
+    def is_full(self) -> bool:
+        return self._num_taken == _STEPS_OF_ROWS
+
+    def take(self) -> tuple[BeamExpansion, list[int]]:
+        """Return the rows of another step, and the addresses of their arrays."""
+        index, self._num_taken = self._num_taken, self._num_taken + 1
+        return self._steps[index], [pointer + index * size for pointer, size in self._pointers]
+
+
+class _Search:
+    """The structure that a search hands to the library, filled as far as it stays the same from step to step."""
+
+    def __init__(self, state: BeamState, rules: CandidateRules) -> None:
+        self.state, self.composition = state, state.composition
+        num_segments, width = state.num_segments, state.widest_beam
+        self._finished = np.empty((num_segments * width, 2), np.int64)
+        self._finished_log_probs = np.empty(num_segments * width, np.float64)
+        self._finished_eos_log_probs = np.empty(num_segments * width, np.float32)
+        # They live as long as this, and are changed in place.
+        self._arrays = {
+            "beam_sizes": state.beam_sizes,
+            "lengths": state.lengths,
+            "min_tokens": state.min_tokens,
+            "bound_penalties": state.bound_penalties,
+            "scores_to_beat": state.scores_to_beat,
+            "early_stopping": state.early_stopping,
+            "forbidden": np.array(rules.never, np.int64),
+            "placeholders": rules.placeholder_ids,
+            "is_masked": np.ascontiguousarray(state.is_masked),
+            "finished": self._finished,
+            "finished_log_probs": self._finished_log_probs,
+            "finished_eos_log_probs": self._finished_eos_log_probs,
+        }
+        self.step = SearchStep(
+            **{name: pointer(array) for name, array in self._arrays.items()},
+            eos_id=rules.eos_id,
+            width=width,
+            num_candidates=rules.num_candidates(width),
+            num_forbidden=len(rules.never),
+            num_placeholders=state.is_masked.shape[1],
+        )
+        self.rows = _Rows(num_segments, width)
+        self._latest: BeamExpansion | None = None
+        self._latest_pointers: list[int] = []
+
+    def fits(self, state: BeamState) -> bool:
+        """Return whether the batch has the same segments, with the same options, as when this was made."""
+        return state is self.state and state.composition is self.composition
+
+    def prepare(self, state: BeamState) -> BeamExpansion:
+        """Point to the state's rows and to room for the next ones, which are returned."""
+        step, latest = self.step, self._latest
+        if latest is not None and state.log_probs is latest.log_probs and state.tokens is latest.tokens:
+            step.log_probs, step.token_ids, step.parents = self._latest_pointers[:3]
+        else:
+            self._given = [np.ascontiguousarray(rows) for rows in (state.log_probs, state.tokens, state.parents)]
+            step.log_probs, step.token_ids, step.parents = (pointer(rows) for rows in self._given)
+        step.num_rows = state.log_probs.shape[1]
+        if self.rows.is_full:
+            self.rows = _Rows(*self.rows.shape)
+        self._latest, self._latest_pointers = self.rows.take()
+        step.next_log_probs, step.next_token_ids, step.next_parents, step.next_steps = self._latest_pointers
+        return self._latest
+
+    def finished_hypotheses(self) -> list[tuple[int, int, float, float]]:
+        """Return what finished in the step, as in `RankedStep`."""
+        count = self.step.num_finished
+        log_probs, eos_log_probs = (
+            self._finished_log_probs[:count].tolist(),
+            self._finished_eos_log_probs[:count].tolist(),
+        )
+        places = self._finished[:count].tolist()
+        return [(*place, *scores) for place, *scores in zip(places, log_probs, eos_log_probs, strict=True)]
+
+
+class NativeStepBatch:
+    """The segments of one running batch; one thread at a time may use it.
+
+    Results of a segment do not depend, bit for bit, on the other segments, nor on the number of threads.
+    """
+
+    def __init__(
+        self,
+        network: NativeNetwork,
+        sessions: Sessions,
+        *,
+        num_threads: Callable[[], int],
+        shortlist: Shortlist | None = None,
+    ) -> None:
+        """Start without segments; `num_threads` says before a step how many may take it."""
+        self._library, self._sessions = network.library, sessions
+        self._shortlist = shortlist
+        self._num_threads = num_threads
+        self._step, self._search_step = self._library.function("batch_step"), self._library.function("batch_search")
+        self._bytes = self._library.function("batch_bytes")
+        self._search: _Search | None = None
+        self._handle = self._library.new("batch", network.handle)
+        self._finalizer = weakref.finalize(self, self._library.function("batch_free"), self._handle)
+        shape = network.architecture
+        self._cross_shape = (2 * shape.num_decoder_layers, shape.num_heads, shape.d_model // shape.num_heads)
+        self._source_lengths: list[int] = []
+        self._output: StepOutput | None = None
+        self.cache_bytes = 0
+        """Bytes of its caches; any thread may read it."""
+
+    @property
+    def num_segments(self) -> int:
+        """B, segments in the batch."""
+        return len(self._source_lengths)
+
+    def start(self, sources: Sequence[EncodedSource]) -> None:
+        """Append new segments, in order, behind those of the batch."""
+        for source in sources:
+            length = len(source.source_ids)
+            listed = None if self._shortlist is None else self._shortlist.of(source.source_ids)
+            tokens = (None, 0) if listed is None else (pointer(listed), len(listed))
+            is_from_graph = source.cross.ndim > 1
+            self._library.call("batch_add", self._handle, length, pointer(source.cross), is_from_graph, *tokens)
+            self._source_lengths.append(length)
+        self._output = None
+
+    def step(self, token_ids: IntArray, parents: IntArray, *, num_candidates: int | IntArray) -> StepOutput:
+        """Append one token to every row and score what may follow it."""
+        num_segments, num_rows = token_ids.shape
+        wanted = None if isinstance(num_candidates, int) else np.ascontiguousarray(num_candidates, dtype=np.int32)
+        shape = num_segments, num_rows, int(np.max(num_candidates))
+        if self._output is None or self._output.token_ids.shape != shape:
+            self._output = StepOutput(log_probs=np.empty(shape, np.float32), token_ids=np.empty(shape, np.int64))
+        token_ids, parents = np.ascontiguousarray(token_ids), np.ascontiguousarray(parents)
+        fault = self._step(
+            self._handle,
+            num_rows,
+            token_ids.ctypes.data,
+            parents.ctypes.data,
+            None if wanted is None else wanted.ctypes.data,
+            shape[2],
+            self._num_threads(),
+            self._output.log_probs.ctypes.data,
+            self._output.token_ids.ctypes.data,
+        )
+        if fault:
+            raise self._library.error()
+        self.cache_bytes = self._bytes(self._handle)
+        return self._output
+
+    def search_step(self, state: BeamState, *, rules: CandidateRules) -> RankedStep:
+        """Take a step and rank; see `SearchingBatch`."""
+        search = self._search
+        if search is None or not search.fits(state):
+            search = self._search = _Search(state, rules)
+        rows, step = search.prepare(state), search.step
+        step.num_threads = self._num_threads()
+        if self._search_step(self._handle, step):
+            raise self._library.error()
+        self.cache_bytes = step.num_bytes
+        finished = search.finished_hypotheses() if step.num_finished else []
+        return RankedStep(rows=rows, finished=finished, may_end=bool(step.may_end))
+
+    def cross_attention(self, segment: int, target_ids: Sequence[int]) -> FloatArray:
+        """Return what `StepBatch.cross_attention` says; BundleError if the bundle has no attention graph."""
+        attention = self._sessions.attention
+        if attention is None:
+            raise self._sessions.bundle.missing_attention(self._sessions.placement.precision)
+        num_arrays, num_heads, head_size = self._cross_shape
+        cross = np.empty((num_arrays, 1, num_heads, self._source_lengths[segment], head_size), np.float32)
+        self._library.call("batch_cross", self._handle, segment, pointer(cross))
+        names = layer_names(("cross_key", "cross_value"), num_arrays // 2)
+        return attention.weights(target_ids, dict(zip(names, cross, strict=True)))
+
+    def drop(self, keep: Sequence[int]) -> None:
+        """Forget every segment but those at the given indices, which become 0, 1, ... in the order given."""
+        indices = np.array(keep, dtype=np.int64)
+        self._library.call("batch_keep", self._handle, pointer(indices), len(indices))
+        self._source_lengths = [self._source_lengths[index] for index in keep]
+        self._output = None
+
+
+class NativeStepModel(EncodingModel):
+    """A network that the library runs; safe to share between threads, each with its own batches."""
+
+    def __init__(
+        self, bundle: Bundle, settings: RuntimeSettings, network: NativeNetwork, *, shortlist: Shortlist | None = None
+    ) -> None:
+        """Open the other graphs of a bundle; raises as `open_sessions`.
+
+        With a shortlist a segment's candidates are the tokens of its list; where more are asked for, padding with a
+        log-probability of minus infinity follows.
+        """
+        graphs: tuple[GraphName, ...] = () if network.has_encoder else ("encoder",)
+        super().__init__(open_sessions(bundle, settings, graphs=graphs))
+        self.network, self._shortlist = network, shortlist
+        self._num_threads = settings.num_intra_op_threads
+        self._num_lone_threads = num_low_latency_threads(
+            settings, self.placement, weights_bytes=self.weights_bytes, num_cores=num_cores()
+        )
+
+    def encode(self, source_ids: Sequence[Sequence[int]]) -> list[EncodedSource]:
+        """Encode sources; none depends on the others."""
+        if not self.network.has_encoder:
+            return super().encode(source_ids)
+        return self.network.encode(source_ids, num_threads=self._threads_of_step())
+
+    def new_batch(self) -> NativeStepBatch:
+        """Return an empty running batch."""
+        num_threads, shortlist = self._threads_of_step, self._shortlist
+        return self._counted(
+            NativeStepBatch(self.network, self._sessions, num_threads=num_threads, shortlist=shortlist)
+        )
+
+    def _threads_of_step(self) -> int:
+        return self._num_lone_threads if self._num_running() <= 1 else self._num_threads
+
+
+def open_step_model(bundle: Bundle, settings: RuntimeSettings) -> OnnxStepModel | NativeStepModel:
+    """Open a bundle with the engine that the settings ask for or that suits best, and log which and why.
+
+    Raises:
+        BundleError, ConfigError: as `open_sessions`; ConfigError, too, if the native engine or a shortlist, which needs
+            it, is asked for and cannot be used.
+    """
+    network: NativeNetwork | None = None
+    reason = "asked for"
+    if settings.engine != "onnxruntime":
+        try:
+            network = _open_network(bundle, settings)
+            reason = f"int8 on a CPU with {network.instruction_set}"
+        except BackendUnsupportedError as error:
+            reason = str(error)
+            if settings.engine == "native":
+                raise ConfigError(
+                    "runtime.engine", "native", f"a machine and a bundle that allow it: {error}"
+                ) from error
+    manifest = bundle.manifest
+    model = f"{manifest.name}/{manifest.version}"
+    engine = "native" if network else "onnxruntime"
+    chosen = {"engine": engine, "reason": reason, "shortlist": settings.shortlist}
+    if settings.shortlist and not network:
+        raise ConfigError("runtime.shortlist", True, f"false, or the native engine; the graph is used: {reason}")
+    log.info("decoder engine chosen", extra={"model": model, **chosen})
+    if not network:
+        return OnnxStepModel(bundle, settings)
+    return NativeStepModel(bundle, settings, network, shortlist=open_shortlist(bundle) if settings.shortlist else None)
+
+
+def _open_network(bundle: Bundle, settings: RuntimeSettings) -> NativeNetwork:
+    """Return the network of a bundle; BackendUnsupportedError if machine, settings or bundle do not allow it."""
+    placement = place(bundle, settings)
+    if placement.device != "cpu":
+        raise BackendUnsupportedError("the model runs on a GPU")
+    precision = placement.precision
+    bundle.graph_paths(precision)  # BundleError if there is no such precision
+    if (weights := bundle.int8_weights(precision)) is None:
+        raise BackendUnsupportedError(f"the bundle does not describe int8 weights of its decoder at {precision}")
+    library = load_library()
+    usable = [name for name in library.instruction_sets if settings.engine == "native" or name in FAST_SETS]
+    if not usable:
+        raise BackendUnsupportedError("the CPU has neither AVX-512 VNNI nor AVX-VNNI")
+    architecture = bundle.manifest.architecture
+    check_architecture(architecture)
+    content = read_file(bundle.directory / str(bundle.manifest.precisions[precision].weights), max_bytes=MAX_FILE_BYTES)
+    return NativeNetwork(
+        library,
+        architecture,
+        *_arrays(weights.decoder, content),
+        encoder=_arrays(weights.encoder, content) if weights.encoder else None,
+        instruction_set=usable[0],
+    )
+
+
+def _arrays(weights: NetworkWeights, content: bytes) -> NetworkArrays:
+    """Return tensors, which refer to the content of the file of weights, and activations."""
+    tensors: dict[str, NDArray[Any]] = {}
+    for name, stored in weights.tensors.items():
+        count = stored.num_bytes // np.dtype(stored.dtype).itemsize
+        tensors[name] = np.frombuffer(content, stored.dtype, count, stored.offset).reshape(stored.shape)
+    return tensors, weights.activations

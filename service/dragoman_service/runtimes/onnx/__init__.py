@@ -1,0 +1,1 @@
+"""Step models on ONNX Runtime for CPUs."""

@@ -1,0 +1,204 @@
+"""What the step models of a bundle share: the encoder graph, limits, and the count of running batches."""
+
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import starmap
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dragoman_service.bundle.architecture import layer_names
+from dragoman_service.bundle.files import Bundle
+from dragoman_service.bundle.manifest import Manifest
+from dragoman_service.decoding.step_model import EncodedSource, IntArray, ModelLimits, Placeholder, VocabularySpec
+from dragoman_service.runtimes.onnx.session import Sessions
+from dragoman_service.runtimes.onnx_cuda.device import DeviceMemory, DeviceSource
+from dragoman_service.text.tokenizer import open_tokenizer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grouping:
+    """What decides which sources are encoded in one run."""
+
+    run_tokens: int
+    """What a run costs beside its tokens, in tokens."""
+    most_apart: int
+    """Sources whose lengths differ by so many tokens or more are never encoded in one run."""
+    most_tokens: int
+    """Most tokens of one run, padding counted; only a single segment may have more."""
+
+
+ON_CPU = Grouping(run_tokens=10, most_apart=16, most_tokens=192)
+"""Measured: a run costs 7 tokens on the model that ships. The first run after a decoder step, which leaves little of
+the encoder's weights in the cache, costs some 40 more, however sources are grouped. The states of 192 tokens fit into
+the cache of a core: twice as many take up to 1.5 times as long a token."""
+
+ON_GPU = Grouping(run_tokens=1000, most_apart=4096, most_tokens=4096)
+"""Estimated, not measured: the launches of a run take half a millisecond or more, a token well below a microsecond, and
+so many tokens fill the processor."""
+
+
+class Encoder:
+    """Encodes sources, those of similar length in one run; may be used from several threads at once."""
+
+    def __init__(self, sessions: Sessions) -> None:
+        """Use the encoder of loaded graphs."""
+        manifest = sessions.bundle.manifest
+        self._session = sessions.opened("encoder")
+        self._pad_id = manifest.special_ids.pad
+        shape = manifest.architecture
+        self._outputs = layer_names(("cross_key", "cross_value"), shape.num_decoder_layers)
+        self._head_shape = shape.num_key_heads, shape.head_size
+        self._memory = sessions.device_memory
+
+    def encode(self, source_ids: Sequence[Sequence[int]]) -> list[EncodedSource]:
+        """Return the encoded sources, in order.
+
+        `cross` of each is one contiguous array [2 * L, H, S, D] of its own S tokens: key and value of each of the L
+        decoder layers in turn; on a device it is a `DeviceSource`. On the CPU it does not depend, bit for bit, on the
+        other sources.
+        """
+        lengths = np.array([len(ids) for ids in source_ids], dtype=np.int32)
+        encoded: dict[int, EncodedSource] = {}
+        for group in group_by_length(lengths, ON_GPU if self._memory else ON_CPU):
+            padded = np.full((len(group), int(lengths[group].max())), self._pad_id, dtype=np.int64)
+            for row, index in zip(padded, group, strict=True):
+                row[: lengths[index]] = source_ids[index]
+            run = partial(self._run_on_device, self._memory) if self._memory else self._run
+            for index, cross in zip(group, run(padded, lengths[group]), strict=True):
+                encoded[index] = EncodedSource(source_ids=tuple(source_ids[index]), cross=cross)
+        return [encoded[index] for index in range(len(source_ids))]
+
+    def _run(self, source_ids: IntArray, lengths: NDArray[np.int32]) -> Iterator[NDArray[Any]]:
+        """Yield keys and values of each of a group of padded sources [B, S]."""
+        outputs = self._session.run(self._outputs, {"source_ids": source_ids, "source_lengths": lengths})
+        num_heads, _, head_size = outputs[0].shape[1:]
+        for place, length in enumerate(lengths):
+            cross = np.empty((len(outputs), num_heads, length, head_size), dtype=outputs[0].dtype)
+            for layer, values in enumerate(outputs):
+                cross[layer] = values[place, :, :length]
+            yield cross
+
+    def _run_on_device(
+        self, memory: DeviceMemory, source_ids: IntArray, lengths: NDArray[np.int32]
+    ) -> Iterator[DeviceSource]:
+        """Yield the same on a device, where they stay."""
+        num_sources, num_positions = source_ids.shape
+        num_heads, head_size = self._head_shape
+        group = memory.zeros((len(self._outputs), num_sources, num_heads, num_positions, head_size))
+        inputs = {
+            "source_ids": memory.upload(source_ids, "encode"),
+            "source_lengths": memory.upload(lengths, "encode"),
+        }
+        outputs = {name: group.part(group.shape[1:], index=(index,)) for index, name in enumerate(self._outputs)}
+        memory.bind(self._session, inputs, outputs).run()
+        for index in range(num_sources):
+            yield DeviceSource(group=group, index=index)
+
+
+def group_by_length(lengths: NDArray[np.int32], grouping: Grouping = ON_CPU) -> Iterator[IntArray]:
+    """Yield the indices of sources that are encoded together: those runs that cost least, padding counted."""
+    order = np.argsort(lengths, kind="stable")
+    ordered = lengths[order].tolist()
+    costs, begins = [0], [0]  # of the first sources, as many as the index says: the least cost, and their last group
+    for end, longest in enumerate(ordered, 1):
+        costs.append(costs[end - 1] + grouping.run_tokens + longest)
+        begins.append(end - 1)
+        for begin in range(end - 2, -1, -1):
+            num_tokens = (end - begin) * longest
+            if num_tokens > grouping.most_tokens or longest - ordered[begin] >= grouping.most_apart:
+                break
+            cost = costs[begin] + grouping.run_tokens + num_tokens
+            if cost < costs[end]:
+                costs[end], begins[end] = cost, begin
+    end = len(ordered)
+    while end:
+        yield order[begins[end] : end]
+        end = begins[end]
+
+
+class _CachingBatch(Protocol):
+    @property
+    def num_segments(self) -> int: ...
+
+    @property
+    def cache_bytes(self) -> int: ...
+
+
+_Batch = TypeVar("_Batch", bound=_CachingBatch)
+
+
+class EncodingModel:
+    """A step model of a bundle without its batches; safe to share between threads."""
+
+    def __init__(self, sessions: Sessions) -> None:
+        """Encode with loaded graphs."""
+        self.limits = model_limits(sessions.bundle.manifest, _placeholders(sessions.bundle))
+        """What its batches take."""
+        self.placement, self.weights_bytes = sessions.placement, sessions.weights_bytes
+        """Device and precision that were chosen, and the size of the files that hold graphs and weights."""
+        self._sessions = sessions
+        self._encoder = Encoder(sessions) if sessions.encoder else None
+        self._batches: tuple[weakref.ref[_CachingBatch], ...] = ()
+        self._lock = threading.Lock()  # held while these change
+
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes that the KV caches of all batches take now, room for more segments included."""
+        return sum(batch.cache_bytes for batch in self._living())
+
+    @property
+    def copied_bytes(self) -> tuple[int, int]:
+        """Bytes copied to the memory of a device, and from it; 0 if it works in that of the host."""
+        memory = self._sessions.device_memory
+        return (memory.copies.total("host_to_device"), memory.copies.total("device_to_host")) if memory else (0, 0)
+
+    def encode(self, source_ids: Sequence[Sequence[int]]) -> list[EncodedSource]:
+        """Encode sources; see `Encoder`."""
+        if self._encoder is None:
+            raise RuntimeError("the encoder graph was not opened")
+        return self._encoder.encode(source_ids)
+
+    def _counted(self, batch: _Batch) -> _Batch:
+        """Return a batch, counted for as long as it lives."""
+        with self._lock:
+            self._batches = (*map(weakref.ref, self._living()), weakref.ref(batch))
+        return batch
+
+    def _living(self) -> list[_CachingBatch]:
+        return [batch for reference in self._batches if (batch := reference()) is not None]
+
+    def _num_running(self) -> int:
+        """Return how many batches have segments."""
+        return sum([batch.num_segments > 0 for batch in self._living()])
+
+    def _has_one_running(self) -> bool:
+        return self._num_running() == 1
+
+
+def _placeholders(bundle: Bundle) -> tuple[Placeholder, ...]:
+    """Return the placeholders of a bundle; BundleError if it has some and its tokenizer cannot be opened."""
+    if not bundle.manifest.tokenization.placeholders:
+        return ()
+    return tuple(starmap(Placeholder, open_tokenizer(bundle).placeholder_ids))
+
+
+def model_limits(manifest: Manifest, placeholders: tuple[Placeholder, ...] = ()) -> ModelLimits:
+    """Return the limits of the networks of a bundle; a search masks `placeholders`, a check of limits needs none."""
+    ids, limits = manifest.special_ids, manifest.limits
+    return ModelLimits(
+        vocabulary=VocabularySpec(
+            size=manifest.architecture.vocabulary_size,
+            pad_id=ids.pad,
+            bos_id=ids.bos,
+            eos_id=ids.eos,
+            unk_id=ids.unk,
+            placeholders=placeholders,
+        ),
+        max_source_tokens=limits.max_source_tokens,
+        max_target_tokens=limits.max_target_tokens,
+    )

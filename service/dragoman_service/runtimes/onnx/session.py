@@ -1,0 +1,503 @@
+"""ONNX Runtime sessions: opens the graphs of a bundle, and checks that they are what its manifest says."""
+
+import ctypes
+import logging
+import platform
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import onnxruntime
+from numpy.typing import NDArray
+
+from dragoman_service.bundle.architecture import FloatType, GraphTensors, layer_names
+from dragoman_service.bundle.files import Bundle, read_file
+from dragoman_service.bundle.manifest import MAX_FILE_BYTES
+from dragoman_service.decoding.step_model import FloatArray
+from dragoman_service.errors import BundleError, ConfigError
+from dragoman_service.runtimes.onnx_cuda.cuda_graphs import GraphCaptures
+from dragoman_service.runtimes.onnx_cuda.device import DeviceArray, DeviceMemory, pinned_memory
+from dragoman_service.runtimes.settings import Device, Placement, RuntimeSettings, choose_placement
+from dragoman_service.threads import num_cores
+
+_FIELDS: Mapping[str, Mapping[int, str]] = {
+    "model": {7: "graph", 25: "function"},
+    "graph": {1: "node", 5: "tensor", 15: "sparse tensor"},
+    "function": {7: "node", 11: "attribute"},
+    "node": {5: "attribute"},
+    "attribute": {5: "tensor", 6: "graph", 10: "tensor", 11: "graph", 22: "sparse tensor", 23: "sparse tensor"},
+    "sparse tensor": {1: "tensor", 2: "tensor"},
+    "tensor": {13: "external data"},
+}
+"""Kind of message to its fields that may lead to a file name, and the kind of message they hold."""
+
+_GRAPH, _OPSETS = 7, 8
+"""Fields of a model; the exporter writes the operator sets last."""
+
+_INPUTS, _OUTPUTS = 11, 12
+"""Fields of a graph."""
+
+_NAME = 1
+"""Field of an input or output."""
+
+_MAX_KEY = (1 << 32) - 1
+_MAX_NUMBER_BITS = 64
+
+_KEY, _VALUE = 1, 2
+"""Fields of an entry of external data."""
+
+_MAX_GRAPH_BYTES = 2 << 30
+"""A protocol buffer cannot be larger."""
+
+
+def external_files(path: Path) -> frozenset[str]:
+    """Return the names of the files that a graph refers to; ValueError if it is no protocol buffer."""
+    return frozenset(_locations(memoryview(read_file(path, max_bytes=_MAX_GRAPH_BYTES)), "model"))
+
+
+def tensor_names(path: Path) -> tuple[set[str], set[str]]:
+    """Return the names of the inputs and of the outputs of a graph; ValueError if the file is not a whole model."""
+    model = list(_fields(memoryview(read_file(path, max_bytes=_MAX_GRAPH_BYTES))))
+    if not {_GRAPH, _OPSETS} <= {number for number, _ in model}:
+        raise ValueError("a model without a graph or without operator sets")
+    names: dict[int, set[str]] = {_INPUTS: set(), _OUTPUTS: set()}
+    for graph in (value for number, value in model if number == _GRAPH):
+        for number, value in _fields(graph):
+            if number in names:
+                names[number] |= {bytes(name).decode() for field, name in _fields(value) if field == _NAME}
+    return names[_INPUTS], names[_OUTPUTS]
+
+
+def _locations(message: memoryview, kind: str) -> Iterator[str]:
+    for number, value in _fields(message):
+        inner = _FIELDS[kind].get(number)
+        if inner == "external data":
+            entry = {field: bytes(part) for field, part in _fields(value)}
+            if entry.get(_KEY) == b"location":
+                yield entry.get(_VALUE, b"").decode()
+        elif inner is not None:
+            yield from _locations(value, inner)
+
+
+def _fields(message: memoryview) -> Iterator[tuple[int, memoryview]]:
+    """Yield number and content of every string and message of a message, in order."""
+    position = 0
+    while position < len(message):
+        key, position = _varint(message, position)
+        if key > _MAX_KEY:  # ONNX Runtime would leave out the upper bits, and so see another field
+            raise ValueError(f"a field has key {key}")
+        match key & 7:  # the wire type
+            case 0:
+                _, position = _varint(message, position)
+            case 1:
+                position += 8
+            case 2:
+                length, position = _varint(message, position)
+                if position + length > len(message):
+                    raise ValueError("a field is longer than the message it is in")
+                yield key >> 3, message[position : position + length]
+                position += length
+            case 5:
+                position += 4
+            case other:
+                raise ValueError(f"a field has wire type {other}")
+
+
+def _varint(message: memoryview, position: int) -> tuple[int, int]:
+    """Return the number at a position, 7 bits a byte, lowest first, and the position after it."""
+    number = shift = 0
+    while position < len(message) and shift < _MAX_NUMBER_BITS:
+        byte = message[position]
+        number |= (byte & 0x7F) << shift
+        position += 1
+        if byte < 0x80:
+            return number, position
+        shift += 7
+    raise ValueError("a number goes on behind the end of its message, or has too many bytes")
+
+
+class CrossAttention:
+    """Computes the cross-attention weights of given targets."""
+
+    def __init__(self, session: onnxruntime.InferenceSession, *, num_layers: int, bos_id: int) -> None:
+        """Use an attention graph of so many decoder layers."""
+        self._session = session
+        self._outputs = layer_names(("cross_attention",), num_layers)
+        self._inputs = layer_names(("cross_key", "cross_value"), num_layers)[:-1]
+        self._bos_id = bos_id
+
+    def weights(self, target_ids: Sequence[int], cross: Mapping[str, FloatArray]) -> FloatArray:
+        """Return the cross-attention weights [L, H, T, S] of the T tokens of one target, BOS not stored.
+
+        `cross` has `cross_key.i` and `cross_value.i` [1, H, S, D] of every decoder layer, without padding.
+        """
+        cross_inputs = {name: cross[name] for name in self._inputs}
+        inputs = {
+            "token_ids": np.array([[self._bos_id, *target_ids[:-1]]], dtype=np.int64),
+            "source_lengths": np.array([cross_inputs["cross_key.0"].shape[2]], dtype=np.int32),
+            **cross_inputs,
+        }
+        return np.concatenate(self._session.run(self._outputs, inputs))
+
+    def weights_on_device(
+        self,
+        memory: DeviceMemory,
+        target_ids: Sequence[int],
+        cross: Mapping[str, DeviceArray],
+        *,
+        num_heads: int,
+        source_length: int,
+    ) -> FloatArray:
+        """Return the same from keys and values on a device, which may have padding behind the source."""
+        num_positions = cross["cross_key.0"].shape[2]
+        small: dict[str, NDArray[Any]] = {
+            "token_ids": np.array([[self._bos_id, *target_ids[:-1]]], dtype=np.int64),
+            "source_lengths": np.array([source_length], dtype=np.int32),
+        }
+        inputs = {name: memory.upload(values, "attention") for name, values in small.items()}
+        inputs |= {name: cross[name] for name in self._inputs}
+        shape = (1, num_heads, len(target_ids), num_positions)
+        outputs = {name: memory.empty(shape, np.float32) for name in self._outputs}
+        memory.bind(self._session, inputs, outputs).run()
+        weights = [memory.download(array, "attention") for array in outputs.values()]
+        return np.concatenate(weights)[..., :source_length]
+
+
+log = logging.getLogger(__name__)
+
+_ELEMENT_TYPES = {
+    "tensor(int64)": "int64",
+    "tensor(int32)": "int32",
+    "tensor(float)": "float32",
+    "tensor(float16)": "float16",
+}
+"""Element types as ONNX Runtime spells them, and as numpy and the manifest do."""
+
+_PROVIDERS: dict[Device, str] = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+"""ONNX Runtime's names."""
+
+_DRIVER = "libcuda.so.1"
+
+_LOG_ERRORS = 3
+"""ONNX Runtime writes messages of this severity and above to standard error."""
+
+_SMALL_WEIGHTS_BYTES = 16 << 20
+"""Measured: two threads step a network of 60 MB in three quarters of the time of one, and gain nothing at 9 MB."""
+
+_read_cpu_info = partial(Path("/proc/cpuinfo").read_text, encoding="ascii", errors="replace")
+
+
+def cuda_fault(
+    device_index: int, library: Any = onnxruntime, load_driver: Callable[[str], object] = ctypes.CDLL
+) -> str | None:
+    """Try the GPU of an index; return why it cannot be used and what to do, None if it can."""
+    if not _has_cuda(library):
+        return "this ONNX Runtime has no CUDA provider; dragoman[gpu] in place of dragoman[serve] installs one that has"
+    try:
+        load_driver(_DRIVER)
+    except OSError as error:
+        return f"there is no driver of NVIDIA ({error}); a container needs the host's, as by docker run --gpus all"
+    library.preload_dlls()  # of the CUDA packages installed beside it
+    try:
+        library.OrtValue.ortvalue_from_numpy(np.zeros(1, dtype=np.float32), "cuda", device_index)
+    except Exception as error:  # noqa: BLE001 (its exception classes have no common base)
+        told = " ".join(str(error).split())
+        return f"GPU {device_index} does not work: {told}; nvidia-smi must show it, in a container that was given GPUs"
+    return None
+
+
+def _has_cuda(library: Any) -> bool:
+    return _PROVIDERS["cuda"] in library.get_available_providers()
+
+
+def providers(device: Device, settings: RuntimeSettings, *, captures: bool = False) -> list[tuple[str, dict[str, Any]]]:
+    """Return ONNX Runtime's providers and their options, the one for the device first; `captures` CUDA graphs."""
+    cpu: tuple[str, dict[str, Any]] = (_PROVIDERS["cpu"], {})
+    if device == "cpu":
+        return [cpu]
+    options = {"device_id": settings.device_index, "use_tf32": int(settings.use_tf32)}
+    if settings.gpu_memory_limit_bytes is not None:
+        options["gpu_mem_limit"] = settings.gpu_memory_limit_bytes
+    if captures:
+        options["enable_cuda_graph"] = 1
+    return [(_PROVIDERS["cuda"], options), cpu]
+
+
+def check_device(device: Device, found: Sequence[str]) -> None:
+    """Raise ConfigError if the providers found in a session show that ONNX Runtime opened it on another device."""
+    if not found or found[0] != _PROVIDERS[device]:
+        raise ConfigError("runtime.device", device, f"a working device; ONNX Runtime fell back to {', '.join(found)}")
+
+
+GraphName = Literal["encoder", "decoder"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sessions:
+    """The loaded graphs of a model; may be run from several threads at once."""
+
+    bundle: Bundle
+    encoder: onnxruntime.InferenceSession | None
+    decoder: onnxruntime.InferenceSession | None
+    """None if it was not to be opened; nor was the encoder if that is None."""
+
+    low_latency_decoder: onnxruntime.InferenceSession | None
+    """The decoder with more threads, for a batch that runs alone; None if it would not gain from them."""
+
+    attention: CrossAttention | None
+    """None if the bundle has no attention graph."""
+
+    graph_captures: GraphCaptures | None
+    """Of the decoder, if its steps are captured as CUDA graphs."""
+
+    device_memory: DeviceMemory | None
+    """Where keys and values are kept; None: in arrays of the host, on the CPU."""
+
+    placement: Placement
+
+    float_type: FloatType
+    """Element type of keys and values, and of the ancestor mask."""
+
+    weights_bytes: int
+    """Size of the files that hold graphs and weights of the precision."""
+
+    def opened(self, graph: GraphName) -> onnxruntime.InferenceSession:
+        """Return the session of a graph that was to be opened."""
+        session = self.encoder if graph == "encoder" else self.decoder
+        if session is None:
+            raise RuntimeError(f"the {graph} graph was not opened")
+        return session
+
+
+def place(
+    bundle: Bundle, settings: RuntimeSettings, *, find_cuda_fault: Callable[[int], str | None] = cuda_fault
+) -> Placement:
+    """Return device and precision of a bundle; raises as `choose_placement`."""
+    manifest = bundle.manifest
+    return choose_placement(
+        settings,
+        precisions=manifest.precisions,
+        default_precision=manifest.default_precision,
+        cuda_fault=find_cuda_fault,
+    )
+
+
+def open_sessions(
+    bundle: Bundle,
+    settings: RuntimeSettings,
+    *,
+    graphs: Collection[GraphName] = ("encoder", "decoder"),
+    find_cuda_fault: Callable[[int], str | None] = cuda_fault,
+) -> Sessions:
+    """Open graphs of a bundle at the precision and on the device that the settings and the machine allow.
+
+    The attention graph is opened in any case, if there is one.
+
+    Raises:
+        BundleError: if the bundle lacks the precision, or a graph is damaged or has other tensors than its manifest.
+        ConfigError: if the device is not available, or cannot run the precision.
+    """
+    manifest = bundle.manifest
+    placement = place(bundle, settings, find_cuda_fault=find_cuda_fault)
+    chosen = {"device": placement.device, "precision": placement.precision, "reason": placement.reason}
+    is_surprise = settings.device == "auto" and placement.device == "cpu" and _has_cuda(onnxruntime)
+    log.log(
+        logging.WARNING if is_surprise else logging.INFO,
+        "device chosen",
+        extra={"model": f"{manifest.name}/{manifest.version}", **chosen},
+    )
+    encoder_path, decoder_path = bundle.graph_paths(placement.precision)
+    files, tensors = manifest.precisions[placement.precision], manifest.tensors[placement.precision]
+    open_graph = partial(_open, settings=settings, device=placement.device, weights=files.weights)
+    encoder = open_graph(encoder_path, tensors.encoder) if "encoder" in graphs else None
+    if "encoder" not in graphs:
+        _check_unopened(encoder_path, tensors.encoder, weights=files.weights)
+    if "decoder" not in graphs:
+        _check_unopened(decoder_path, tensors.decoder, weights=files.weights)
+    decoder = graph_captures = None
+    if "decoder" in graphs:
+        open_decoder = partial(open_graph, decoder_path, tensors.decoder)
+        captures = settings.cuda_graphs and placement.device == "cuda"
+        decoder, graph_captures = open_capturing(open_decoder) if captures else (open_decoder(), None)
+    weights_bytes = bundle.weights_bytes(placement.precision)
+    num_threads = num_low_latency_threads(settings, placement, weights_bytes=weights_bytes, num_cores=num_cores())
+    low_latency_decoder = attention = device_memory = None
+    if decoder and num_threads > settings.num_intra_op_threads:
+        low_latency_decoder = open_graph(decoder_path, tensors.decoder, num_low_latency_threads=num_threads)
+    if files.attention and tensors.attention:
+        session = open_graph(bundle.attention_path(placement.precision), tensors.attention)
+        num_layers = manifest.architecture.num_decoder_layers
+        attention = CrossAttention(session, num_layers=num_layers, bos_id=manifest.special_ids.bos)
+    if placement.device == "cuda":
+        open_small = partial(open_small_graph, settings=settings, device=placement.device)
+        device_memory = DeviceMemory(
+            placement.device,
+            settings.device_index,
+            float_type=tensors.float_type,
+            open_graph=open_small,
+            pinned=pinned_memory(settings.device_index, onnxruntime.cuda_version),
+        )
+    return Sessions(
+        bundle=bundle,
+        encoder=encoder,
+        decoder=decoder,
+        low_latency_decoder=low_latency_decoder,
+        attention=attention,
+        graph_captures=graph_captures,
+        device_memory=device_memory,
+        placement=placement,
+        float_type=tensors.float_type,
+        weights_bytes=weights_bytes,
+    )
+
+
+def open_capturing(
+    open_graph: Callable[..., onnxruntime.InferenceSession],
+) -> tuple[onnxruntime.InferenceSession, GraphCaptures | None]:
+    """Return a session that can capture its runs as CUDA graphs; or one that cannot, and the log says why."""
+    try:
+        session = open_graph(captures=True)
+    except BundleError as error:  # told for all that ONNX Runtime does not open; what is damaged is told once more
+        log.warning("CUDA graphs are off: steps are run as usual", extra={"reason": str(error)})
+        return open_graph(), None
+    return session, GraphCaptures(session)
+
+
+def open_small_graph(content: bytes, *, settings: RuntimeSettings, device: Device) -> onnxruntime.InferenceSession:
+    """Return a session of a graph that is not in a bundle; ConfigError if the device does not work."""
+    session = onnxruntime.InferenceSession(content, session_options(settings), providers(device, settings))
+    _keep_on(device, session)
+    return session
+
+
+def num_low_latency_threads(
+    settings: RuntimeSettings, placement: Placement, *, weights_bytes: int, num_cores: int
+) -> int:
+    """Return the threads of a decoder run of a batch that runs alone; as many as of others if it gains nothing."""
+    if placement.device != "cpu":
+        return settings.num_intra_op_threads
+    wanted = settings.num_low_latency_threads or (num_cores if weights_bytes > _SMALL_WEIGHTS_BYTES else 1)
+    return max(wanted, settings.num_intra_op_threads)
+
+
+def session_options(
+    settings: RuntimeSettings,
+    *,
+    num_low_latency_threads: int | None = None,
+    multiplies_exactly: Callable[[], bool] | None = None,
+) -> onnxruntime.SessionOptions:
+    """Return the options of a session; the threads of the low-latency decoder spin during a run."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = num_low_latency_threads or settings.num_intra_op_threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = _LOG_ERRORS
+    options.add_session_config_entry("session.load_model_format", "ONNX")  # of its own format nothing is checked
+    # Shapes change from step to step: memory plans, one for each combination of shapes, would grow without limit.
+    options.enable_mem_pattern = False
+    # Spinning threads of one session would take the cores of the other decoding threads.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "1" if num_low_latency_threads else "0")
+    options.add_session_config_entry("session.force_spinning_stop", "1")  # when a run ends
+    if not (multiplies_exactly or multiplies_u8s8_exactly)():
+        options.add_session_config_entry("session.x64quantprecision", "1")
+    return options
+
+
+def multiplies_u8s8_exactly(architecture: str | None = None, read_cpu_info: Callable[[], str] = _read_cpu_info) -> bool:
+    """Say whether products of unsigned and signed bytes cannot overflow on a CPU, by default that of this machine.
+
+    x86 without VNNI adds pairs of them in 16 bits, which saturates: translations would be silently wrong.
+    """
+    if (architecture or platform.machine()).lower() not in ("x86_64", "amd64"):
+        return True
+    try:
+        return "vnni" in read_cpu_info()
+    except OSError:
+        return False
+
+
+def _open(
+    path: Path,
+    tensors: GraphTensors,
+    *,
+    settings: RuntimeSettings,
+    device: Device,
+    weights: str | None,
+    num_low_latency_threads: int | None = None,
+    captures: bool = False,
+) -> onnxruntime.InferenceSession:
+    """Return a session after checking its device, and that the graph is what the manifest says."""
+    _check_external_files(path, weights)
+    options = session_options(settings, num_low_latency_threads=num_low_latency_threads)
+    session = _load(path, options, providers(device, settings, captures=captures), weights=weights)
+    _keep_on(device, session)
+    _check_tensors(path, "inputs", session.get_inputs(), tensors.inputs)
+    _check_tensors(path, "outputs", session.get_outputs(), tensors.outputs)
+    return session
+
+
+def _check_unopened(path: Path, tensors: GraphTensors, *, weights: str | None) -> None:
+    """Raise BundleError if a graph that is not opened is damaged, or has tensors of other names than its manifest.
+
+    A session of ONNX Runtime would check more, but takes several times as long and copies the weights.
+    """
+    _check_external_files(path, weights)
+    try:
+        inputs, outputs = tensor_names(path)
+    except (OSError, ValueError) as error:
+        raise _damaged(path, error) from error
+    for what, found, expected in (("inputs", inputs, tensors.inputs), ("outputs", outputs, tensors.outputs)):
+        if found != expected.keys():
+            raise BundleError(str(path), found=sorted(found), expected=sorted(expected), what=what)
+
+
+def _keep_on(device: Device, session: onnxruntime.InferenceSession) -> None:
+    """Raise ConfigError if a session is on another device; a run that fails must fail, not continue on another."""
+    session.disable_fallback()
+    check_device(device, session.get_providers())
+
+
+def _load(
+    path: Path, options: onnxruntime.SessionOptions, providers: Sequence[Any], *, weights: str | None
+) -> onnxruntime.InferenceSession:
+    """Return a session that does not need its files any more.
+
+    By default ONNX Runtime maps the file of weights into memory; when that is truncated or overwritten in place, a run
+    reads other weights or ends the process (SIGBUS). From the content in memory it copies what it needs.
+    """
+    try:
+        # must live until the session is open
+        content = read_file(path.parent / weights, max_bytes=MAX_FILE_BYTES) if weights else b""
+        if weights:
+            options.add_external_initializers_from_files_in_memory([weights], [content], [len(content)])
+        return onnxruntime.InferenceSession(path, options, providers=providers)
+    except Exception as error:  # its exception classes have no common base
+        raise _damaged(path, error) from error
+
+
+def _check_external_files(path: Path, weights: str | None) -> None:
+    """Raise BundleError if a graph refers to a file other than the weights that its manifest lists."""
+    try:
+        names = external_files(path)
+    except (OSError, ValueError, RecursionError) as error:
+        raise _damaged(path, error) from error
+    if unlisted := sorted(names - {weights}):
+        raise BundleError(str(path), found=unlisted, expected=weights or "none", what="file of weights")
+
+
+def _damaged(path: Path, error: Exception) -> BundleError:
+    return BundleError(str(path), found=str(error), expected="a graph this service can load", what="graph")
+
+
+def _check_tensors(path: Path, what: str, found: Sequence[onnxruntime.NodeArg], expected: dict[str, str]) -> None:
+    named = {tensor.name: _ELEMENT_TYPES.get(tensor.type, tensor.type) for tensor in found}
+    differing = sorted(name for name in named.keys() | expected if named.get(name) != expected.get(name))
+    if differing:
+        raise BundleError(
+            str(path),
+            found={name: named.get(name) for name in differing},
+            expected={name: expected.get(name) for name in differing},
+            what=what,
+        )

@@ -1,0 +1,170 @@
+"""The inputs and outputs of decoder steps, bound once for as long as their shapes last."""
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import onnxruntime
+from numpy.typing import NDArray
+
+from dragoman_service.bundle.architecture import FloatType
+from dragoman_service.decoding.step_model import BoolArray, IntArray, StepOutput
+from dragoman_service.runtimes.onnx_cuda.cache_graphs import HIDDEN
+
+_MASK = (HIDDEN, 0.0)
+"""Added to the attention score of a slot that a row does not see, and of one that it sees."""
+
+MIN_QUERIES = 2
+"""A single row attends together with a copy of itself; `dragoman_export.onnx_export.decoder` says why."""
+
+MAX_SHAPES = 64
+"""Shapes of steps whose inputs and outputs stay bound for the next step of the same shape."""
+
+RESULTS: Final[Mapping[str, Any]] = {"log_probs": np.float32, "candidate_ids": np.int64}
+"""Outputs that the search reads, and their element types."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepShape:
+    """The sizes on which the shapes of a step depend."""
+
+    num_segments: int
+    """B"""
+
+    num_rows: int
+    """K"""
+
+    num_slots: int
+    """L"""
+
+    num_candidates: int
+    """C"""
+
+    @property
+    def outputs(self) -> tuple[int, int, int]:
+        """B, K, C."""
+        return self.num_segments, self.num_rows, self.num_candidates
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _BoundTensor:
+    """An array and the value that ONNX Runtime uses for it."""
+
+    array: NDArray[Any]
+    value: onnxruntime.OrtValue
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Bound:
+    """A binding for steps of one shape."""
+
+    binding: onnxruntime.IOBinding
+    tensors: Mapping[str, _BoundTensor]
+    """Inputs and results by name."""
+
+
+class StepBinding:
+    """Runs the decoder steps of one batch on the CPU; shapes stay bound as long as the buffers are not moved.
+
+    ONNX Runtime reads and writes the numpy arrays themselves.
+    """
+
+    def __init__(self, decoder: onnxruntime.InferenceSession, float_type: FloatType) -> None:
+        """Bind nothing yet; `float_type` is that of the decoder to run."""
+        self._decoder = decoder
+        self._mask = np.array(_MASK, dtype=float_type)
+        self._layout: Hashable = None
+        self._known: dict[StepShape, _Bound] = {}
+        self._shape: StepShape | None = None
+        self._bound: _Bound | None = None
+
+    def fits(self, shape: StepShape) -> bool:
+        """Say whether the current binding is for this shape."""
+        return self._bound is not None and shape == self._shape
+
+    def fit(
+        self,
+        shape: StepShape,
+        *,
+        layout: Hashable,
+        pools: Mapping[str, NDArray[Any]],
+        cross: Mapping[str, NDArray[Any]],
+        source_lengths: NDArray[np.int32],
+    ) -> None:
+        """Bind everything for steps of a shape; `pools` and `cross` are used until `release`.
+
+        Args:
+            shape: of the steps.
+            layout: changes whenever pools or cross-attention have moved or have other shapes.
+            pools: `self_key_pool.i` and `self_value_pool.i`, each [B, L, H * D]; steps write to them.
+            cross: `cross_key.i` and `cross_value.i`, each [B, H, S, D].
+            source_lengths: [B]
+        """
+        if layout != self._layout or len(self._known) >= MAX_SHAPES:
+            self._known.clear()
+        if shape not in self._known:
+            self._known[shape] = self._bind(shape, pools=pools, cross=cross)
+        self._layout, self._shape, self._bound = layout, shape, self._known[shape]
+        self._bound.tensors["source_lengths"].array[:] = source_lengths
+
+    def run(self, token_ids: IntArray, positions: IntArray, slots: IntArray, visible: BoolArray) -> StepOutput:
+        """Take one step, after `fit`; the next one may overwrite what is returned.
+
+        Args:
+            token_ids: [B, K]
+            positions: [B] tokens each segment has had.
+            slots: [B, K] where each row's keys and values go.
+            visible: [B, K, L] slots each row sees, its own included.
+        """
+        bound = self._bound
+        if bound is None:
+            raise RuntimeError("a step before its buffers are bound")
+        tensors = bound.tensors
+        tensors["token_ids"].array[:] = token_ids
+        tensors["positions"].array[:, 0] = positions
+        tensors["slots"].array[:, :, 1] = slots
+        mask = tensors["ancestor_mask"].array[:, 0]
+        seen = np.broadcast_to(visible.view(np.uint8), mask.shape)  # the copy of a single row sees the same slots
+        self._mask.take(seen, out=mask, mode="clip")
+        self._decoder.run_with_iobinding(bound.binding)
+        return StepOutput(log_probs=tensors["log_probs"].array, token_ids=tensors["candidate_ids"].array)
+
+    def release(self) -> None:
+        """Let go of the buffers, which may be changed until the next `fit`."""
+        self._bound = None
+
+    def _bind(
+        self, shape: StepShape, *, pools: Mapping[str, NDArray[Any]], cross: Mapping[str, NDArray[Any]]
+    ) -> _Bound:
+        results = {name: np.zeros(shape.outputs, dtype=dtype) for name, dtype in RESULTS.items()}
+        inputs = {**_own_inputs(shape, self._mask.dtype), **cross, **pools}
+        tensors = {
+            name: _BoundTensor(array=array, value=onnxruntime.OrtValue.ortvalue_from_numpy(array))
+            for name, array in {**inputs, **results}.items()
+        }
+        binding = self._decoder.io_binding()
+        for name in inputs:
+            binding.bind_ortvalue_input(name, tensors[name].value)
+        for name in results:
+            binding.bind_ortvalue_output(name, tensors[name].value)
+        for name in pools:  # written in place
+            kind, layer = name.split(".")
+            binding.bind_ortvalue_output(f"{kind}.written.{layer}", tensors[name].value)
+        return _Bound(binding=binding, tensors=tensors)
+
+
+def _own_inputs(shape: StepShape, mask_type: np.dtype[Any]) -> dict[str, NDArray[Any]]:
+    """Return arrays for the inputs that differ from step to step, and the inputs that depend on the shape alone."""
+    num_queries = max(shape.num_rows, MIN_QUERIES)
+    slots = np.zeros((shape.num_segments, shape.num_rows, 2), dtype=np.int64)
+    slots[:, :, 0] = np.arange(shape.num_segments)[:, None]
+    return {
+        "token_ids": np.zeros((shape.num_segments, shape.num_rows), dtype=np.int64),
+        "positions": np.zeros((shape.num_segments, 1), dtype=np.int64),
+        "slots": slots,
+        "ancestor_mask": np.zeros((shape.num_segments, 1, num_queries, shape.num_slots), dtype=mask_type),
+        "query_rows": np.arange(num_queries) % shape.num_rows,
+        "num_candidates": np.array([shape.num_candidates]),
+        "source_lengths": np.zeros(shape.num_segments, dtype=np.int32),
+    }

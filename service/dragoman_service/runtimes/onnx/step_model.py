@@ -1,0 +1,150 @@
+"""`StepModel` over the three graphs of a bundle: encoder, decoder on buffers that stay bound, and attention."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from dragoman_service.bundle.architecture import layer_names
+from dragoman_service.bundle.files import Bundle
+from dragoman_service.decoding.step_model import EncodedSource, FloatArray, IntArray, StepOutput
+from dragoman_service.runtimes.onnx.encoder import EncodingModel
+from dragoman_service.runtimes.onnx.kv_pool import SegmentBuffers, SlotTable, fitting_length, round_up
+from dragoman_service.runtimes.onnx.session import Sessions, open_sessions
+from dragoman_service.runtimes.onnx.step_binding import StepBinding, StepShape
+from dragoman_service.runtimes.onnx_cuda.device_batch import DeviceStepBatch
+from dragoman_service.runtimes.settings import RuntimeSettings
+
+_SOURCE_BUCKET = 8
+"""Source positions are added to the cross-attention buffers so many at a time, so that these are seldom moved."""
+
+
+class OnnxStepModel(EncodingModel):
+    """A network whose decoder steps ONNX Runtime takes; safe to share between threads, each with its own batches."""
+
+    def __init__(self, bundle: Bundle, settings: RuntimeSettings) -> None:
+        """Open the graphs of a bundle; raises as `open_sessions`."""
+        super().__init__(open_sessions(bundle, settings))
+
+    def new_batch(self) -> "OnnxStepBatch | DeviceStepBatch":
+        """Return an empty running batch."""
+        if memory := self._sessions.device_memory:
+            return self._counted(DeviceStepBatch(self._sessions, memory))
+        return self._counted(OnnxStepBatch(self._sessions, is_alone=self._has_one_running))
+
+
+class OnnxStepBatch:
+    """The caches and bindings of one running batch on the CPU; one thread at a time may use it.
+
+    Results of a segment do not depend, bit for bit, on the other segments, provided that dead rows copy token and
+    parent of a live row of their segment.
+    """
+
+    def __init__(self, sessions: Sessions, *, is_alone: Callable[[], bool]) -> None:
+        """Start without segments; `is_alone` says before a step whether no other batch of the model has any."""
+        manifest = sessions.bundle.manifest
+        shape = manifest.architecture
+        num_layers = shape.num_decoder_layers
+        self._sessions = sessions
+        self._slots = SlotTable()
+        self._pools = SegmentBuffers(
+            layer_names(("self_key_pool", "self_value_pool"), num_layers),
+            lambda length: (length, shape.key_size),
+            sessions.float_type,
+        )
+        self._cross = SegmentBuffers(
+            layer_names(("cross_key", "cross_value"), num_layers),
+            lambda length: (shape.num_key_heads, length, shape.head_size),
+            sessions.float_type,
+        )
+        self._source_lengths = np.zeros(0, dtype=np.int32)
+        self._positions = np.zeros(0, dtype=np.int64)
+        self._has_new_segments = False
+        self._is_alone = is_alone
+        self._binding = StepBinding(sessions.opened("decoder"), sessions.float_type)
+        low_latency = sessions.low_latency_decoder
+        self._low_latency_binding = StepBinding(low_latency, sessions.float_type) if low_latency else None
+
+    @property
+    def num_segments(self) -> int:
+        """B, segments in the batch."""
+        return len(self._positions)
+
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes of its cache buffers; any thread may read it."""
+        return self._pools.num_bytes + self._cross.num_bytes
+
+    def start(self, sources: Sequence[EncodedSource]) -> None:
+        """Append new segments, in order, behind those of the batch."""
+        first, count = self.num_segments, len(sources)
+        self._has_new_segments = True
+        lengths = np.array([len(source.source_ids) for source in sources], dtype=np.int32)
+        self._release()
+        self._slots.add_segments(count)
+        self._positions = np.concatenate([self._positions, np.zeros(count, dtype=np.int64)])
+        self._source_lengths = np.concatenate([self._source_lengths, lengths])
+        self._fit_buffers()
+        for index, source in enumerate(sources, first):
+            self._cross.fill(index, source.cross)
+
+    def step(self, token_ids: IntArray, parents: IntArray, *, num_candidates: int | IntArray) -> StepOutput:
+        """Append one token to every row and score what may follow it."""
+        if self._has_new_segments:  # which have nothing to continue: all their rows are empty
+            parents = np.where(self._positions[:, None] == 0, 0, parents)
+            self._has_new_segments = False
+        slots = self._slots.append(parents)
+        binding = self._fitted_binding(num_rows=token_ids.shape[1], num_candidates=int(np.max(num_candidates)))
+        output = binding.run(token_ids, self._positions, slots, self._slots.visible)
+        self._positions += 1
+        return output
+
+    def cross_attention(self, segment: int, target_ids: Sequence[int]) -> FloatArray:
+        """Return what `StepBatch.cross_attention` says; BundleError if the bundle has no attention graph."""
+        own = (slice(segment, segment + 1), slice(None), slice(int(self._source_lengths[segment])))
+        attention = self._sessions.attention
+        if attention is None:
+            raise self._sessions.bundle.missing_attention(self._sessions.placement.precision)
+        return attention.weights(target_ids, {name: array[own] for name, array in self._cross.live().items()})
+
+    def drop(self, keep: Sequence[int]) -> None:
+        """Forget every segment but those at the given indices, which become 0, 1, ... in the order given."""
+        self._release()
+        self._slots.keep_segments(keep)
+        self._pools.keep_segments(keep)
+        self._cross.keep_segments(keep)
+        indices = np.asarray(keep, dtype=np.int64)
+        self._positions = self._positions[indices]
+        self._source_lengths = self._source_lengths[indices]
+
+    def _fitted_binding(self, *, num_rows: int, num_candidates: int) -> StepBinding:
+        """Return the binding for a step of these sizes; the current one if they are those of the last step."""
+        shape = StepShape(
+            num_segments=self.num_segments,
+            num_rows=num_rows,
+            num_slots=self._slots.num_slots,
+            num_candidates=num_candidates,
+        )
+        binding = self._low_latency_binding if self._low_latency_binding and self._is_alone() else self._binding
+        if not binding.fits(shape):
+            self._release()
+            self._fit_buffers()
+            binding.fit(
+                shape,
+                layout=(self._pools.layout, self._cross.layout),
+                pools=self._pools.live(),
+                cross=self._cross.live(),
+                source_lengths=self._source_lengths,
+            )
+        return binding
+
+    def _release(self) -> None:
+        """Release the buffers, which are about to change."""
+        self._binding.release()
+        if self._low_latency_binding:
+            self._low_latency_binding.release()
+
+    def _fit_buffers(self) -> None:
+        self._pools.resize(self.num_segments, self._slots.num_slots)
+        longest = int(self._source_lengths.max(initial=1))
+        needed = round_up(longest, _SOURCE_BUCKET)
+        self._cross.resize(self.num_segments, fitting_length(self._cross.length, needed))

@@ -1,0 +1,1 @@
+"""Step models on ONNX Runtime for CUDA, with tensors that stay on the device."""

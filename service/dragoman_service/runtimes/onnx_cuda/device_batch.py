@@ -1,0 +1,391 @@
+"""A running batch whose keys, values and masks stay in the memory of a device from encoding to the last step.
+
+Shapes come in buckets: of segments, slots and source positions. Within a bucket nothing is bound anew and all addresses
+stay; segments that are not there are stepped like others, and what comes of them is not looked at.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+import onnxruntime
+from numpy.typing import NDArray
+
+from dragoman_service.bundle.architecture import layer_names
+from dragoman_service.decoding.step_model import EncodedSource, FloatArray, IntArray, StepOutput
+from dragoman_service.runtimes.onnx.kv_pool import LENGTH_BUCKET, SEGMENT_BUCKET, SlotTable, fitting_length, round_up
+from dragoman_service.runtimes.onnx.session import Sessions
+from dragoman_service.runtimes.onnx.step_binding import MAX_SHAPES, MIN_QUERIES, RESULTS, StepShape
+from dragoman_service.runtimes.onnx_cuda.cuda_graphs import GraphCaptures, StepGraph
+from dragoman_service.runtimes.onnx_cuda.device import BoundGraph, DeviceArray, DeviceMemory, DeviceSource, HostArray
+
+_NEW = -1
+"""In the place of a segment's former index: it had none."""
+
+KEPT_LENGTHS: Final = 8
+"""With CUDA graphs, which need the same addresses: lengths whose memory stays when a batch goes on with another."""
+
+_KINDS = (("self_key_pool", "self_value_pool"), ("cross_key", "cross_value"))
+
+
+def bucket_of_segments(count: int) -> int:
+    """Return the number of segments that a step of `count` has: a power of 2 up to 8, then a multiple of 8."""
+    return 1 << (count - 1).bit_length() if count <= SEGMENT_BUCKET else round_up(count, SEGMENT_BUCKET)
+
+
+class DeviceBuffers:
+    """Named arrays of equal parts for each segment, in one array [N, capacity + 1, ...] on a device.
+
+    The last part is always zero: segments that join take a copy of it, so that nothing of a former one, such as an
+    infinity, reaches them.
+    """
+
+    def __init__(
+        self,
+        memory: DeviceMemory,
+        names: Sequence[str],
+        part_shape: Callable[[int], tuple[int, ...]],
+        *,
+        axis: int,
+        num_kept: int = 1,
+    ) -> None:
+        """Allocate nothing yet.
+
+        Args:
+            memory: of the device.
+            names: one for each N.
+            part_shape: that of a part by length.
+            axis: of a part, which is its length.
+            num_kept: arrays that are kept, each with another length: who comes back to one finds the same addresses.
+        """
+        self._memory = memory
+        self._names = tuple(names)
+        self._part_shape = part_shape
+        self._axis = 2 + axis
+        self._capacity = 0
+        self._num_kept, self._num_layouts = num_kept, 0
+        self._kept: tuple[tuple[int, DeviceArray], ...] = ()  # layout and array, the current one last
+        self.length = 0
+        """Slots or source positions of each part."""
+
+    @property
+    def layout(self) -> int:
+        """A number that stands for memory and shapes of the parts: when it comes back, so have they."""
+        return self._kept[-1][0] if self._kept else 0
+
+    @property
+    def layouts(self) -> frozenset[int]:
+        """Those that may come back."""
+        return frozenset(layout for layout, _ in self._kept)
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory allocated, room for more segments included; any thread may read it."""
+        return sum(array.num_bytes for _, array in self._kept)
+
+    @property
+    def array(self) -> DeviceArray:
+        """All parts."""
+        if not self._kept:
+            raise RuntimeError("buffers before there are segments")
+        return self._kept[-1][1]
+
+    def parts(self, count: int) -> dict[str, DeviceArray]:
+        """Return those of the first `count` segments for each name [count, ...]; valid until `layout` changes."""
+        shape = (count, *self._part_shape(self.length))
+        return {name: self.array.part(shape, index=(index,)) for index, name in enumerate(self._names)}
+
+    def arrange(self, former: Mapping[int, int], *, num_segments: int, length: int) -> None:
+        """Give each segment the part that its former index had, or zeros if it had none, and parts their length.
+
+        There is room for `num_segments`; the parts of those that are not named have arbitrary values.
+        """
+        if num_segments > self._capacity or length != self.length:
+            self._lay_out(former, capacity=max(num_segments, self._capacity), length=length)
+            return
+        zero = self._capacity
+        if moved := {i: zero if before == _NEW else before for i, before in former.items() if i != before}:
+            self._memory.write(self.array, self.array, moved, axis=self._axis, operation="move")
+
+    def place(self, group: DeviceArray, segments: Mapping[int, int]) -> None:
+        """Copy parts of other arrays [N, B, ...], shorter or longer ones, to segments: each to the part it gets."""
+        self._memory.write(self.array, group, segments, axis=self._axis, operation="join")
+
+    def _lay_out(self, former: Mapping[int, int], *, capacity: int, length: int) -> None:
+        kept = self._kept if capacity == self._capacity else ()
+        layout, array = next(((one, other) for one, other in kept if other.shape[self._axis] == length), (0, None))
+        taken = {index: before for index, before in former.items() if before != _NEW}
+        if array is None:
+            array = self._memory.zeros((len(self._names), capacity + 1, *self._part_shape(length)))
+            self._num_layouts = layout = self._num_layouts + 1
+        else:  # what it held when it was left must not reach those that are new
+            taken = {index: self._capacity if before == _NEW else before for index, before in former.items()}
+        if taken:
+            self._memory.write(array, self.array, taken, axis=self._axis, operation="resize")
+        others = (one for one in kept if one[0] != layout)
+        self._kept = (*others, (layout, array))[-self._num_kept :]
+        self._capacity, self.length = capacity, length
+
+
+class DeviceStepBatch:
+    """The caches and bindings of one running batch on a device; one thread at a time may use it."""
+
+    def __init__(self, sessions: Sessions, memory: DeviceMemory) -> None:
+        """Start without segments."""
+        shape = sessions.bundle.manifest.architecture
+        pool_names, cross_names = (layer_names(kinds, shape.num_decoder_layers) for kinds in _KINDS)
+        self._sessions, self._memory = sessions, memory
+        self._slots = SlotTable()
+        captures = sessions.graph_captures
+        buffers = partial(DeviceBuffers, memory, num_kept=KEPT_LENGTHS if captures else 1)
+        self._pools = buffers(pool_names, lambda length: (length, shape.key_size), axis=0)
+        self._cross = buffers(cross_names, lambda length: (shape.num_key_heads, length, shape.head_size), axis=1)
+        self._source_lengths = np.zeros(0, dtype=np.int32)
+        self._positions = np.zeros(0, dtype=np.int64)
+        self._former: list[int] = []  # what index each segment had in the last step
+        self._joining: list[DeviceSource | None] = []  # of each segment that has not been in a step
+        self._steps = _DeviceSteps(memory, sessions.opened("decoder"), captures)
+
+    @property
+    def num_segments(self) -> int:
+        """B, segments in the batch."""
+        return len(self._positions)
+
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes of its cache buffers; any thread may read it."""
+        return self._pools.num_bytes + self._cross.num_bytes
+
+    def start(self, sources: Sequence[EncodedSource]) -> None:
+        """Append new segments, in order, behind those of the batch."""
+        lengths = np.array([len(source.source_ids) for source in sources], dtype=np.int32)
+        self._slots.add_segments(len(sources))
+        self._positions = np.concatenate([self._positions, np.zeros(len(sources), dtype=np.int64)])
+        self._source_lengths = np.concatenate([self._source_lengths, lengths])
+        self._former += [_NEW] * len(sources)
+        self._joining += [source.cross for source in sources]
+
+    def drop(self, keep: Sequence[int]) -> None:
+        """Forget every segment but those at the given indices, which become 0, 1, ... in the order given."""
+        self._slots.keep_segments(keep)
+        indices = np.asarray(keep, dtype=np.int64)
+        self._positions, self._source_lengths = self._positions[indices], self._source_lengths[indices]
+        self._former = [self._former[index] for index in keep]
+        self._joining = [self._joining[index] for index in keep]
+
+    def step(self, token_ids: IntArray, parents: IntArray, *, num_candidates: int | IntArray) -> StepOutput:
+        """Append one token to every row and score what may follow it."""
+        parents = np.where(self._positions[:, None] == 0, 0, parents)  # new segments have nothing to continue
+        slots = self._slots.append(parents)
+        shape = StepShape(
+            num_segments=bucket_of_segments(self.num_segments),
+            num_rows=token_ids.shape[1],
+            num_slots=self._slots.num_slots,
+            num_candidates=int(np.max(num_candidates)),
+        )
+        former = np.array(self._former)
+        self._arrange(shape.num_segments)
+        self._steps.fit(shape, pools=self._pools, cross=self._cross)
+        output = self._steps.run(
+            token_ids,
+            positions=self._positions,
+            source_lengths=self._source_lengths,
+            former=former,
+            parents=parents,
+            slots=slots,
+        )
+        self._positions += 1
+        return output
+
+    def cross_attention(self, segment: int, target_ids: Sequence[int]) -> FloatArray:
+        """Return what `StepBatch.cross_attention` says; BundleError if the bundle has no attention graph."""
+        attention = self._sessions.attention
+        if attention is None:
+            raise self._sessions.bundle.missing_attention(self._sessions.placement.precision)
+        source = self._joining[segment] or DeviceSource(group=self._cross.array, index=self._former[segment])
+        _, _, *part_shape = source.group.shape
+        shape = self._sessions.bundle.manifest.architecture
+        names = layer_names(_KINDS[1], shape.num_decoder_layers)
+        cross = {
+            name: source.group.part((1, *part_shape), index=(place, source.index)) for place, name in enumerate(names)
+        }
+        length = int(self._source_lengths[segment])
+        return attention.weights_on_device(
+            self._memory, target_ids, cross, num_heads=shape.num_heads, source_length=length
+        )
+
+    def _arrange(self, num_segments: int) -> None:
+        """Put the caches of the segments where their new order wants them, and in those that join what was encoded."""
+        former = dict(enumerate(self._former))
+        self._pools.arrange(former, num_segments=num_segments, length=self._slots.num_slots)
+        present = {index: before for index, before in former.items() if before != _NEW}
+        longest = round_up(int(self._source_lengths.max()), LENGTH_BUCKET)
+        length = fitting_length(self._cross.length, longest)
+        self._cross.arrange(present, num_segments=num_segments, length=length)
+        groups: dict[int, tuple[DeviceArray, dict[int, int]]] = {}
+        for segment, source in enumerate(self._joining):
+            if source is not None:
+                groups.setdefault(source.group.address, (source.group, {}))[1][segment] = source.index
+        for group, segments in groups.values():
+            self._cross.place(group, segments)
+        self._former, self._joining = list(range(self.num_segments)), [None] * self.num_segments
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _BoundStep:
+    """The arrays and bindings of steps of one shape."""
+
+    shape: StepShape
+    update: "_Update"
+    arrays: dict[str, DeviceArray]
+    """What goes up, and the results, by name."""
+    on_host: dict[str, HostArray]
+    """Where the results come down to."""
+    mask: DeviceArray
+    """Of all rows, [B * Q, L]."""
+    advance: BoundGraph
+    decode: BoundGraph | StepGraph
+
+
+class _DeviceSteps:
+    """Takes decoder steps on a device: one small array goes up, candidates and their scores come down."""
+
+    def __init__(
+        self, memory: DeviceMemory, decoder: onnxruntime.InferenceSession, captures: GraphCaptures | None
+    ) -> None:
+        """Bind nothing yet; steps are captured if the session was opened for it."""
+        self._memory, self._decoder, self._captures = memory, decoder, captures
+        self._known: dict[tuple[int, int, StepShape], _BoundStep] = {}
+        self._bound: _BoundStep | None = None
+        self._mask: DeviceArray | None = None  # of the last step, which had so many queries for each segment
+        self._num_queries = 0
+
+    def fit(self, shape: StepShape, *, pools: DeviceBuffers, cross: DeviceBuffers) -> None:
+        """Bind everything for steps of a shape, unless it is bound already."""
+        key = pools.layout, cross.layout, shape
+        if key not in self._known:
+            lost = [one for one in self._known if not (one[0] in pools.layouts and one[1] in cross.layouts)]
+            for one in list(self._known) if len(self._known) >= MAX_SHAPES else lost:
+                del self._known[one]
+            self._known[key] = self._bind(shape, pools, cross)
+        self._bound = self._known[key]
+
+    def run(
+        self,
+        token_ids: IntArray,
+        *,
+        positions: IntArray,
+        source_lengths: NDArray[np.int32],
+        former: IntArray,
+        parents: IntArray,
+        slots: IntArray,
+    ) -> StepOutput:
+        """Take one step of B segments, no more than those of the shape, after `fit`.
+
+        Args:
+            token_ids: [B, K]
+            positions: [B] tokens each segment has had.
+            source_lengths: [B]
+            former: [B] the index that each segment had in the step before; -1: none.
+            parents: [B, K] the row of its segment in the step before that each row continues.
+            slots: [B, K] where each row's keys and values go.
+        """
+        bound = self._bound
+        if bound is None:
+            raise RuntimeError("a step before its buffers are bound")
+        count = len(token_ids)
+        rows = former[:, None] * self._num_queries + parents
+        bound.update.fill(source_lengths, positions, token_ids, np.where(former[:, None] == _NEW, _NEW, rows), slots)
+        self._memory.upload(bound.update.array, "step", to=bound.arrays["update"])
+        bound.advance.set_previous(self._mask or bound.mask, bound.shape.num_slots)
+        bound.advance.run()
+        bound.decode.run()
+        self._mask, self._num_queries = bound.mask, len(bound.update.queries)
+        log_probs, candidate_ids = (
+            self._memory.download(bound.arrays[name], "step", to=bound.on_host[name])[:count] for name in RESULTS
+        )
+        return StepOutput(log_probs=log_probs, token_ids=candidate_ids)
+
+    def _bind(self, shape: StepShape, pools: DeviceBuffers, cross: DeviceBuffers) -> _BoundStep:
+        memory, (num_segments, num_rows, _) = self._memory, shape.outputs
+        update = _Update(memory, num_segments, num_rows)
+        num_queries = len(update.queries)
+        made: dict[str, tuple[tuple[int, ...], Any]] = {
+            "token_ids": ((num_segments, num_rows), np.int64),
+            "positions": ((num_segments, 1), np.int64),
+            "row_slots": ((num_segments, 2 * num_rows), np.int64),
+            "source_lengths": ((num_segments, 1), np.int32),
+            "ancestor_mask": ((num_segments, num_queries, shape.num_slots), memory.float_type),
+        }
+        advanced = {name: memory.empty(*array) for name, array in made.items()}
+        results = {name: memory.empty(shape.outputs, dtype) for name, dtype in RESULTS.items()}
+        read = {"update": memory.empty(update.array.shape, update.array.dtype)}
+        read["slots"] = memory.upload(np.arange(shape.num_slots), "step")
+        fixed = {"query_rows": memory.upload(update.queries, "step")}
+        pool_parts = pools.parts(num_segments)
+        small = {
+            "token_ids": advanced["token_ids"],
+            "positions": advanced["positions"],
+            "slots": advanced["row_slots"].part((num_segments, num_rows, 2)),
+            "source_lengths": advanced["source_lengths"].part((num_segments,)),
+            "ancestor_mask": advanced["ancestor_mask"].part((num_segments, 1, num_queries, shape.num_slots)),
+        }
+        written = {name.replace(".", ".written."): array for name, array in pool_parts.items()}
+        inputs = {**small, **fixed, **pool_parts, **cross.parts(num_segments)}
+        decode = memory.bind(self._decoder, inputs, {**results, **written})
+        decode.set_sizes("num_candidates", [shape.num_candidates])
+
+        def read_log_probs() -> FloatArray:
+            return memory.download(results["log_probs"], "step")
+
+        return _BoundStep(
+            shape=shape,
+            update=update,
+            arrays={**results, **read},
+            on_host={name: memory.host_array(shape.outputs, dtype) for name, dtype in RESULTS.items()},
+            mask=advanced["ancestor_mask"].part((num_segments * num_queries, shape.num_slots)),
+            advance=memory.bind_advance(read, advanced, widths=update.widths),
+            decode=self._captures.new_graph(decode, read_log_probs) if self._captures else decode,
+        )
+
+
+class _Update:
+    """What goes up for a step, see `advance_graph`.
+
+    A place without a segment has a source of one token, and nothing that it continues.
+    """
+
+    def __init__(self, memory: DeviceMemory, num_segments: int, num_rows: int) -> None:
+        """Leave all places without a segment."""
+        self.queries = np.arange(max(num_rows, MIN_QUERIES)) % num_rows
+        """[Q] the row of each query."""
+        num_queries = len(self.queries)
+        self.widths = (1, 1, num_rows, num_queries, num_queries, 2 * num_rows)
+        """Of each of its parts."""
+        self._on_host = memory.host_array((num_segments, sum(self.widths)), np.int32)
+        self.array = self._on_host.array
+        """[B, W]"""
+        *self._parts, pairs = np.split(self.array, np.cumsum(self.widths)[:-1], axis=1)  # views
+        self._pairs = pairs.reshape(num_segments, num_rows, 2)
+        self._pairs[:, :, 0] = np.arange(num_segments)[:, None]
+        self._pairs[:, :, 1] = np.arange(num_rows)
+
+    def fill(
+        self,
+        source_lengths: NDArray[np.int32],
+        positions: IntArray,
+        token_ids: IntArray,
+        rows: IntArray,
+        slots: IntArray,
+    ) -> None:
+        """Take those of some segments; `rows` [B, K] of the mask before are continued, the others are as in `run`."""
+        count = len(token_ids)
+        lengths, _, _, continued, _ = self._parts
+        lengths[count:], continued[count:] = 1, _NEW
+        lone: tuple[NDArray[Any], ...] = (source_lengths[:, None], positions[:, None])
+        values = (*lone, token_ids, rows[:, self.queries], slots[:, self.queries])
+        for part, value in zip(self._parts, values, strict=True):
+            part[:count] = value
+        self._pairs[:count, :, 1] = slots

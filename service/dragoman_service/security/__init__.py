@@ -1,0 +1,1 @@
+"""Authentication, API keys, JWT, TLS, rate limits and quotas."""

@@ -1,0 +1,126 @@
+"""Token buckets in Redis or Valkey, each caller's in a few keys that expire once they are full again."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+from dragoman_service.errors import ConfigError
+from dragoman_service.security.rate_limits import Charge
+from dragoman_service.security.shared_quota import Refusal
+from dragoman_service.security.tls import WatchedFiles
+
+_SETTING = "access.quota_store_url_file"
+_MAX_CONNECTIONS = 16  # of one replica; calls beyond wait for one of them as long as the store may take
+
+SCRIPT = """
+local time = redis.call('TIME')
+local now = tonumber(time[1]) + tonumber(time[2]) / 1000000
+local used, refused, wait = {}, 0, 0
+for i, key in ipairs(KEYS) do
+  local rate, capacity, amount = tonumber(ARGV[3 * i - 2]), tonumber(ARGV[3 * i - 1]), tonumber(ARGV[3 * i])
+  local kept = redis.call('HMGET', key, 'used', 'at')
+  local passed = math.max(0, now - tonumber(kept[2] or now))
+  used[i] = math.max(0, tonumber(kept[1] or 0) - passed * rate)
+  local missing = used[i] + math.min(amount, capacity) - capacity
+  if amount > 0 and missing > 0 and refused == 0 then
+    refused, wait = i, missing / rate
+  end
+end
+for i, key in ipairs(KEYS) do
+  local rate, amount = tonumber(ARGV[3 * i - 2]), tonumber(ARGV[3 * i])
+  local left = refused == 0 and math.max(0, used[i] + amount) or used[i]
+  if left > 0 then
+    redis.call('HSET', key, 'used', string.format('%.17g', left), 'at', string.format('%.17g', now))
+    redis.call('PEXPIRE', key, string.format('%.0f', math.min(1e15, math.ceil(left / rate * 1000) + 1)))
+  else
+    redis.call('DEL', key)
+  end
+end
+return {refused, string.format('%.17g', wait)}
+"""
+"""Takes from all buckets or none: from KEYS[i], by ARGV three each: rate in 1/s, capacity, amount.
+
+A bucket is kept as what is used of it, so that one nobody has used needs no key, and whoever changes a limit changes
+what is left and not what was used. A negative amount is given back. The answer is the number of the first bucket that
+lacks something, 0 if none does, and the seconds until that has flowed in.
+"""
+
+
+class RedisBuckets:
+    """The `BucketStore` of a Redis or Valkey whose URL is in a file."""
+
+    def __init__(self, url_file: Path, *, timeout_s: float, fail: Callable[[], None]) -> None:
+        """Connect to nothing yet.
+
+        Args:
+            url_file: may hold a password; it is never logged.
+            timeout_s: of each wait for the store.
+            fail: called for each change of the file that makes it invalid.
+
+        Raises:
+            ConfigError: if the file cannot be read or holds no such URL.
+        """
+
+        def client(contents: Mapping[str, bytes]) -> Redis:
+            return _client(contents[_SETTING], url_file, timeout_s)
+
+        self._clients = WatchedFiles({_SETTING: url_file}, client, fail=fail)
+        self._use(self._clients.value)
+
+    async def take(self, charges: Sequence[Charge]) -> Refusal | None:
+        """Take all of the charges, or none and return the first that there is not enough for."""
+        number, wait_s = await self._run(charges, 1)
+        return Refusal(charge=charges[int(number) - 1], wait_s=float(wait_s)) if number else None
+
+    async def give_back(self, charges: Sequence[Charge]) -> None:
+        """Put back what was taken for nothing."""
+        await self._run(charges, -1)
+
+    async def watch(self, interval_s: float) -> None:
+        """Look at this interval whether the URL has changed; never returns."""
+        await self._clients.watch(interval_s)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._client.aclose()
+
+    def _use(self, client: Redis) -> None:
+        self._client = client
+        self._script = client.register_script(SCRIPT)
+
+    async def _run(self, charges: Sequence[Charge], sign: int) -> tuple[int, bytes]:
+        if self._client is not self._clients.value:
+            previous = self._client
+            self._use(self._clients.value)
+            await previous.aclose()
+        keys = [f"dragoman:{{{charge.caller}}}:{charge.unit.replace(' ', '_')}" for charge in charges]
+        numbers = [
+            number for charge in charges for number in (charge.rate_per_s, charge.capacity, sign * charge.amount)
+        ]
+        answer: tuple[int, bytes] = await self._script(keys=keys, args=numbers)
+        return answer
+
+
+def _client(content: bytes, path: Path, timeout_s: float) -> Redis:
+    try:
+        (url,) = content.decode("utf-8").split()
+        pool = BlockingConnectionPool.from_url(
+            url,
+            max_connections=_MAX_CONNECTIONS,
+            timeout=timeout_s,
+            socket_timeout=timeout_s,
+            socket_connect_timeout=timeout_s,
+            protocol=2,
+            retry=Retry(NoBackoff(), 0),  # the next call tries again, not this one
+        )
+        pool.make_connection()  # type: ignore[no-untyped-call]  # connects to nothing, but looks at the options
+        is_good = not {"host", "path"}.isdisjoint(pool.connection_kwargs)
+    except Exception:  # noqa: BLE001 - whatever parser or client find; their messages may show parts of the password
+        is_good = False
+    if not is_good:
+        expected = "one URL redis://, rediss:// or unix://, special characters of the password percent-encoded"
+        raise ConfigError(_SETTING, str(path), f"a file with {expected}")
+    return Redis.from_pool(pool)

@@ -1,0 +1,1 @@
+"""Protected text: recognition, replacement by placeholders, and restoration."""

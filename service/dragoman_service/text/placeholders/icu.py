@@ -1,0 +1,122 @@
+"""Plural and select arguments of ICU MessageFormat: where they end, and which messages are inside them."""
+
+import re
+from array import array
+from dataclasses import dataclass
+
+from dragoman_service.datatypes import Span
+from dragoman_service.text.windowed_search import Check
+
+HEAD = r"\{\s{0,8}+\w{1,64}+\s{0,8}+,\s{0,8}+(?:plural|selectordinal|select)\s{0,8}+,"
+"""Start of an argument, up to its first selector."""
+
+_OFFSET = re.compile(r"\s{0,8}+offset:\d{1,9}+")
+_SELECTOR = re.compile(r"\s*+(?:=\d{1,9}+|[\w-]{1,64}+)\s{0,8}+\{")
+_END = re.compile(r"\s*+\}")
+_TOKEN = re.compile(r"''|'[{}#|][^']*+'?|[{}]")
+"""A brace, or quoted text that is passed over."""
+
+_MAX_DEPTH = 16
+MAX_MESSAGES = 256
+"""Of one argument. CLDR has six plural categories; more messages than this are not a message of a program."""
+
+MAX_NUMBER_SIGNS = 256
+"""`#` in one message. Each becomes a placeholder."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IcuArgument:
+    """A plural or select argument."""
+
+    end: int
+    messages: tuple[Span, ...]
+
+
+class IcuReader:
+    """Finds the arguments in one text, in time that grows with its length.
+
+    Each token is read once and remembered, as many arguments may begin before it. Two scans may see different tokens,
+    one inside and one outside of a quotation; once they meet at a token, they see the same ones.
+    """
+
+    def __init__(self, text: str, check: Check) -> None:
+        self._text = text
+        self._check = check
+        self._none = len(text)
+        """Stands for the start of a token that does not exist."""
+        unread = bytes(array("i", [0]).itemsize * (len(text) + 1))
+        self._next = array("i", unread)
+        """Where the token after the one at this place starts; 0: not read yet."""
+        self._closing = array("i", unread)
+        """Of the token at this place and those after it, the first brace that closes more than they open."""
+        self._depth = bytearray(len(text) + 1)
+        """The deepest nesting up to that brace, at most `_MAX_DEPTH`."""
+        self._closing[self._none] = self._none
+        self._dead_ends: set[int] = set()
+        """FairSemaphore behind a message of an argument that does not end."""
+
+    def argument(self, position: int) -> IcuArgument | None:
+        """Return the argument whose head ends at a position.
+
+        None if it does not end, is nested too deeply, or has more messages or number signs than the limits.
+        """
+        messages: list[Span] = []
+        if match := _OFFSET.match(self._text, position):
+            position = match.end()
+        while position not in self._dead_ends:
+            self._check()
+            match = _SELECTOR.match(self._text, position)
+            end = self._message_end(match.end()) if match else None
+            if match is None or end is None or self._is_too_large(match.end(), end, len(messages)):
+                break
+            messages.append(Span(start=match.end(), end=end))
+            position = end + 1
+        closing = _END.match(self._text, position)
+        if closing is None or not messages:
+            self._dead_ends.update(message.end + 1 for message in messages)
+            return None
+        return IcuArgument(end=closing.end(), messages=tuple(messages))
+
+    def _is_too_large(self, start: int, end: int, num_messages: int) -> bool:
+        return num_messages == MAX_MESSAGES or self._text.count("#", start, end) > MAX_NUMBER_SIGNS
+
+    def _message_end(self, position: int) -> int | None:
+        """Return where the brace is that ends a message; None if there is none, or others are nested too deeply."""
+        start = self._read(position)
+        closing = self._closing[start]
+        return None if closing == self._none or self._depth[start] >= _MAX_DEPTH else closing
+
+    def _read(self, position: int) -> int:
+        """Return the start of the first token from a position on, after reading all tokens behind it."""
+        first, last = self._none, -1
+        unread = array("i")
+        while match := _TOKEN.search(self._text, position):
+            self._check()
+            start, position = match.span()
+            first = min(first, start)
+            if last >= 0:
+                self._next[last] = start
+            if self._next[start]:
+                break
+            unread.append(start)
+            last = start
+        else:
+            if last >= 0:
+                self._next[last] = self._none
+        for start in reversed(unread):
+            self._check()
+            self._note(start)
+        return first
+
+    def _note(self, start: int) -> None:
+        """Note where the nesting that a token is in ends, which is known of the tokens behind it."""
+        following = self._next[start]
+        character = self._text[start]
+        if character == "}":
+            self._closing[start] = start
+        elif character == "'":
+            self._closing[start], self._depth[start] = self._closing[following], self._depth[following]
+        else:
+            after = self._next[self._closing[following]] if self._closing[following] != self._none else self._none
+            self._closing[start] = self._closing[after]
+            self._depth[start] = min(max(self._depth[following] + 1, self._depth[after]), _MAX_DEPTH)

@@ -1,0 +1,330 @@
+"""The grammar of protected spans: what in a text must come back unchanged, and the terms with fixed translations.
+
+Every kind is one regular expression with bounded repetitions, nearly all of them possessive. A match looks at a bounded
+number of characters from its start on and hardly ever goes back, so the time is linear in the length of the text. Long
+texts are searched in windows. Kinds are alternatives of one expression; the first that matches at a place wins, and
+spans do not overlap. A caller's own patterns are literal except for `*`; at one place they win over all kinds.
+"""
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from dragoman_service.datatypes import Span
+from dragoman_service.request import ProtectedKind, ProtectionOptions, Term
+from dragoman_service.text.placeholders import icu
+from dragoman_service.text.windowed_search import Check, WindowedExpression, never_ends
+
+_URL_CHARACTER = r"[^\s<>\"`\\^|\x00-\x20\u3000-\u303f\uff00-\uffef]"
+_TAG_ATTRIBUTE = r"\s{1,32}+[\w:@.-]{1,64}+\s{0,8}+=\s{0,8}+(?:\"[^\"<>]{0,1000}+\"|'[^'<>]{0,1000}+')"
+_CURRENCY = r"[$\xa3\xa5\u20a0-\u20bf]"
+_UNIT = (
+    rf"%|\u2030|\xb0(?:[CF]\b)?|{_CURRENCY}|EUR|USD|GBP|CHF|km/h|m/s|mph|rpm|[kcdm\xb5\u03bcn]?m[\xb2\xb3]?|[km\xb5\u03bc]?g|m?[lL]"
+    r"|[m\xb5\u03bcn]?s|min|h|[kMGT]?Hz|[km]?V|m?A|[kMG]?Wh?|k?[JN]|[hkM]?Pa|bar|[k\u2126M]?\u03a9|\u2126|dB|dpi|px|pt"
+    r"|[kKMGTP]?i?B(?:/s)?|[kMG]?bit(?:/s)?|[kMG]bps"
+)
+_GRAMMAR: dict[ProtectedKind, str] = {
+    ProtectedKind.CODE: r"``[^`\n]{1,500}+``|`[^`\n]{1,500}+`",
+    ProtectedKind.TAG: r"<(?=/?[A-Za-z])",  # its start, which is that of no other kind; see `_TAG`
+    ProtectedKind.URL: (
+        rf"(?<!\w)(?:(?:https?|ftps?|sftp|ssh|file|git|wss?)://|www\.(?=\w)|(?:mailto|tel|data):(?=\w)){_URL_CHARACTER}{{1,2000}}+"
+    ),
+    ProtectedKind.TEMPLATE: r"[$%#]\{[^{}\n]{1,200}+\}|\$t\([^()\n]{1,200}+\)|\$\([^()\s]{1,100}+\)",
+    ProtectedKind.ICU: icu.HEAD,
+    ProtectedKind.BRACES: (
+        r"\{\{\{?[^{}\n]{1,200}+\}\}\}?|\{%[^{}%\n]{1,200}+%\}"
+        r"|\{ ?[\w.$@\[\]-]{0,100}+ ?(?:[,:!|][^{}\n]{1,100}+)?\}"
+    ),
+    ProtectedKind.PRINTF: (
+        r"(?<![\d%])%(?:(?:\d{1,2}\$|\(\w{1,64}+\))[-+#0]{0,3}+\d{0,4}(?:\.\d{1,3})?(?:hh?|ll?|[zjtL])?[diouxXeEfFgGcsaA@]"
+        r"|[-+#0]{0,3}+\d{0,4}(?:\.\d{1,3})?(?:hh?|ll?|[zjtL])?[diouxXeEfFgGcsaA@](?![A-Za-z0-9]))"
+    ),
+    ProtectedKind.EMAIL: (
+        r"(?<![\w.%+-])[A-Za-z0-9._%+-]{1,64}+@[A-Za-z0-9][A-Za-z0-9-]{0,62}+(?:\.[A-Za-z0-9-]{1,63}+){1,8}+"
+    ),
+    ProtectedKind.PATH: (
+        r"(?<![\w.~:/\\-])(?:[A-Za-z]:\\|\\\\(?=\w))[^\s\"<>|:*?`]{1,1000}+"
+        r"|(?<![\w./~:\\@-])(?:~|\.{1,2})?(?:/[\w.@+%-]{1,255}+){1,32}+/?"
+        r"|(?<![\w./~:\\@-])\w[\w.@+%-]{0,254}+(?:/[\w.@+%-]{1,255}+){1,32}+"
+    ),
+    ProtectedKind.COLON: r"(?<![\w:]):[A-Za-z_]\w{0,63}+(?![\w:])",
+    ProtectedKind.NUMBER: (
+        rf"(?<![\w.,:])(?:[-+\u2212\xb1]\s?)?(?:{_CURRENCY}\s?)?\d{{1,32}}+(?:(?=[.,:/'\u2019\u202f\xa0]\d).\d{{1,32}}+){{0,8}}+"
+        rf"(?:\s?(?:{_UNIT})(?!\w)|(?!\w))"
+    ),
+}
+"""In order of precedence at one place. What a path or an address ends with is decided by `_trimmed`.
+
+Before Python 3.11.5 a possessive group that fails halfway keeps what it has matched so far: what follows it, or
+`_trimmed`, makes up for it; that of numbers looks ahead instead.
+"""
+
+DEFAULT_KINDS = frozenset(ProtectedKind) - {ProtectedKind.COLON, ProtectedKind.NUMBER}
+"""What is protected unless the request says otherwise."""
+
+_TAG = re.compile(rf"</?[A-Za-z][\w:.-]{{0,63}}+(?:{_TAG_ATTRIBUTE}){{0,32}}+\s{{0,32}}+/?>")
+
+_GRAMMAR_REACH = 9_000
+"""More than the longest path, 32 names of 255 characters; a tag may be longer, its start is not."""
+
+_GRAMMAR_WINDOW = 16_384
+"""With the reach, at most 15 ms in one call (`{` over and over)."""
+
+_PATTERN_WINDOW = 1_024
+"""With the reach of `MAX_PATTERN_STARS`, at most 10 ms in one call."""
+
+_MAX_STAR_CHARACTERS = 100
+"""Of what a `*` stands for."""
+
+_TERM_CHECK_CHARACTERS = 64
+"""After so many characters, the search for terms checks whether the work must end."""
+
+_TRIGGER = WindowedExpression(expression=re.compile(r"[{%$@/\\`<#]|www\.|mailto:|tel:|data:"), reach=8, window=1 << 17)
+"""One of these is in every span of the default kinds: text without them is looked at once."""
+
+_TRAILING = frozenset(".,;:!?'\"*_~…")
+_CLOSERS = {")": "(", "]": "[", "}": "{"}
+_FILE_NAME = re.compile(r"[\w@+%-][\w.@+%-]*\.[A-Za-z0-9]{1,5}", re.ASCII)
+_PLACEHOLDER_TAGS = frozenset({"ph", "x", "bx", "ex", "it", "bpt", "ept", "ut"})
+"""Empty elements of XLIFF and TMX that stand for something a sentence says."""
+
+_TAG_NAME = re.compile(r"</?([\w:.-]+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProtectedSpan:
+    """Something that a translation must hold as it stands, or as a term says."""
+
+    span: Span
+    kind: ProtectedKind | None
+    """None: a pattern of the caller, or a term."""
+
+    target: str | None = None
+    """What stands in the translation; None: the same."""
+
+    messages: tuple[Span, ...] = ()
+    """Texts inside it that are translated, as those of a plural."""
+
+
+@dataclass(frozen=True, slots=True)
+class Protection:
+    """What to look for in a text: kinds, patterns and terms, compiled once."""
+
+    expressions: tuple[WindowedExpression, ...]
+    """Those of patterns and kinds, in order of precedence at one place."""
+
+    terms: "TermMatcher | None"
+    glossary: "TermMatcher | None"
+    """Holds where none of the terms is."""
+    needs_trigger: bool
+    """Whether a text without any trigger has no span."""
+
+    def find(self, text: str, check: Check = never_ends) -> list[ProtectedSpan]:
+        """Return the protected spans of a text in order, without overlaps; terms only where nothing else is."""
+        has_literals = not self.needs_trigger or _TRIGGER.search(text, 0, check) is not None
+        spans = list(self._literals(text, check)) if has_literals else []
+        for terms in (self.terms, self.glossary):
+            spans = terms.add_to(spans, text, check) if terms else spans
+        return spans
+
+    def _literals(self, text: str, check: Check) -> Iterator[ProtectedSpan]:
+        arguments: icu.IcuReader | None = None
+        matches = [expression.search(text, 0, check) for expression in self.expressions]
+        while (match := min(filter(None, matches), key=re.Match.start, default=None)) is not None:
+            start, position = match.span()
+            kind = ProtectedKind[match.lastgroup] if match.lastgroup else None
+            if kind is ProtectedKind.ICU:
+                arguments = arguments or icu.IcuReader(text, check)
+                if (argument := arguments.argument(position)) is not None:
+                    position = argument.end
+                    yield ProtectedSpan(span=Span(start=start, end=position), kind=kind, messages=argument.messages)
+            elif (end := _end(kind, text, start, position)) > start:
+                position = end
+                yield ProtectedSpan(span=Span(start=start, end=end), kind=kind)
+            for index, expression in enumerate(self.expressions):
+                other = matches[index]
+                if other is not None and other.start() < position:
+                    matches[index] = expression.search(text, position, check)
+
+
+@lru_cache(maxsize=64)
+def compile_protection(
+    options: ProtectionOptions, terms: tuple[Term, ...], glossary: "TermMatcher | None" = None
+) -> Protection:
+    """Return what finds the spans that a request wants protected; all is checked already."""
+    kinds = (DEFAULT_KINDS | options.enabled_kinds) - options.disabled_kinds if options.is_enabled else frozenset()
+    alternatives = [f"(?P<{kind.name}>{pattern})" for kind, pattern in _GRAMMAR.items() if kind in kinds]
+    expressions = [_pattern_expression(options.patterns)] if options.patterns else []
+    if alternatives:
+        grammar = re.compile("|".join(alternatives))
+        expressions.append(WindowedExpression(expression=grammar, reach=_GRAMMAR_REACH, window=_GRAMMAR_WINDOW))
+    return Protection(
+        expressions=tuple(expressions),
+        terms=TermMatcher(terms) if terms else None,
+        glossary=glossary,
+        needs_trigger=not options.patterns and kinds <= DEFAULT_KINDS,
+    )
+
+
+def may_have_literals(text: str) -> bool:
+    """Whether a text has a character that is in every span of the default kinds."""
+    return _TRIGGER.search(text, 0, never_ends) is not None
+
+
+def is_placeholder_tag(tag: str) -> bool:
+    """Whether a tag stands for something itself (`<ph id="1"/>`), instead of marking what is around it."""
+    match = _TAG_NAME.match(tag)
+    return match is not None and match[1].lower() in _PLACEHOLDER_TAGS
+
+
+def tag_name(tag: str) -> str:
+    """Return the name in a tag."""
+    match = _TAG_NAME.match(tag)
+    return match[1] if match else ""
+
+
+def with_number_signs(spans: Sequence[ProtectedSpan], text: str, check: Check) -> list[ProtectedSpan]:
+    """Return the spans of a text and every `#` outside of them, in order."""
+    ends = [one.span.end for one in spans]
+    starts = [one.span.start for one in spans]
+    free: list[ProtectedSpan] = []
+    for match in re.finditer("#", text):
+        check()
+        if bisect_right(starts, match.start()) == bisect_right(ends, match.start()):
+            sign = Span(start=match.start(), end=match.end())
+            free.append(ProtectedSpan(span=sign, kind=ProtectedKind.ICU))
+    return sorted((*spans, *free), key=lambda one: one.span.start)
+
+
+class TermMatcher:
+    """Finds terms, the longest first where several begin at one place; as quick with thousands as with one.
+
+    At each character only the lengths are tried that terms with this first character have.
+    """
+
+    def __init__(self, terms: Sequence[Term]) -> None:
+        """Take terms with distinct sources; of those that differ in case only, the one spelled as the text holds."""
+        self._terms: dict[str, list[Term]] = {}
+        lengths: dict[tuple[str, bool], set[int]] = {}
+        for term in terms:
+            source = _folded(term.source)
+            self._terms.setdefault(source, []).append(term)
+            lengths.setdefault((source[0], _begins_word(term)), set()).add(len(source))
+        self._lengths = {start: sorted(found, reverse=True) for start, found in lengths.items()}
+
+    def add_to(self, spans: Sequence[ProtectedSpan], text: str, check: Check = never_ends) -> list[ProtectedSpan]:
+        """Return the spans and the terms between them, in order."""
+        folded = _folded(text)
+        found: list[ProtectedSpan] = []
+        begin = checked_to = 0
+        for end, span in [*((one.span.start, one) for one in spans), (len(text), None)]:
+            check()
+            while begin < end:
+                if begin >= checked_to:
+                    check()
+                    checked_to = begin + _TERM_CHECK_CHARACTERS
+                match = self._match_at(begin, end, text, folded)
+                if match is not None:
+                    found.append(match)
+                begin = match.span.end if match else begin + 1
+            if span is not None:
+                found.append(span)
+                begin = span.span.end
+        return found
+
+    def _match_at(self, start: int, stop: int, text: str, folded: str) -> ProtectedSpan | None:
+        lengths = self._lengths.get((folded[start], False), [])
+        if not (start and _is_of_word(text[start - 1])) and (own := self._lengths.get((folded[start], True))):
+            lengths = sorted({*lengths, *own}, reverse=True) if lengths else own
+        for length in lengths:
+            end = start + length
+            candidates = self._terms.get(folded[start:end]) if end <= stop else None
+            if not candidates:
+                continue
+            is_within_word = (start and _is_of_word(text[start - 1]), end < stop and _is_of_word(text[end]))
+            source = text[start:end]
+            if fitting := [term for term in candidates if _fits(term, source, is_within_word)]:
+                term = next((term for term in fitting if term.source == source), fitting[0])
+                return ProtectedSpan(span=Span(start=start, end=end), kind=None, target=term.target or source)
+        return None
+
+
+def _folded(text: str) -> str:
+    """Return a text without regard to case, of the same length."""
+    folded = text.casefold()
+    if len(folded) == len(text):  # as no character becomes none, each has become one
+        return folded
+    return "".join(next((one for one in (part.casefold(), part.lower()) if len(one) == 1), part) for part in text)
+
+
+def _is_of_word(character: str) -> bool:
+    return character.isalnum() or character == "_"
+
+
+def _begins_word(term: Term) -> bool:
+    return not term.is_part_of_word and term.source[0].isalnum()
+
+
+def _fits(term: Term, source: str, is_within_word: tuple[bool | int, bool]) -> bool:
+    """Whether a term is meant by a part of a text that has its letters."""
+    if term.is_case_sensitive and term.source != source:
+        return False
+    ends_word = not term.is_part_of_word and term.source[-1].isalnum()
+    return not ((is_within_word[0] and _begins_word(term)) or (is_within_word[1] and ends_word))
+
+
+def _pattern_expression(patterns: Sequence[str]) -> WindowedExpression:
+    """Return what finds a caller's patterns, of which the first that matches at a place wins."""
+    reach = max(len(pattern) + pattern.count("*") * _MAX_STAR_CHARACTERS for pattern in patterns)
+    expression = re.compile("|".join(map(_regular_expression, patterns)))
+    return WindowedExpression(expression=expression, reach=reach, window=_PATTERN_WINDOW)
+
+
+def _regular_expression(pattern: str) -> str:
+    """Return a pattern as a regular expression: `*` is 1 to 100 characters up to what follows it, within a line."""
+    parts = pattern.split("*")
+    expression = re.escape(parts[0])
+    for part in parts[1:]:
+        end = re.escape(part[0]) if part else r"\W"
+        stop = rf"\s{end}" if part else r"\s\W"
+        expression += rf"[^{stop}]{{1,{_MAX_STAR_CHARACTERS}}}+{re.escape(part)}"
+    return expression
+
+
+def _end(kind: ProtectedKind | None, text: str, start: int, end: int) -> int:
+    """Return where a match ends as a span. `start`: it is none."""
+    if kind is ProtectedKind.TAG:
+        match = _TAG.match(text, start)
+        return match.end() if match else start
+    return _trimmed(kind, text, start, end)
+
+
+def _trimmed(kind: ProtectedKind | None, text: str, start: int, end: int) -> int:
+    """Return where a span really ends: sentences go on behind addresses and paths. `start`: it is none."""
+    if kind not in {ProtectedKind.URL, ProtectedKind.EMAIL, ProtectedKind.PATH}:
+        return end
+    balance = {
+        opener: text.count(opener, start, end) - text.count(closer, start, end) for closer, opener in _CLOSERS.items()
+    }
+    while end > start:
+        last = text[end - 1]
+        if last in _CLOSERS and balance[_CLOSERS[last]] < 0:
+            balance[_CLOSERS[last]] += 1
+        elif last not in _TRAILING:
+            break
+        end -= 1
+    if kind is ProtectedKind.PATH and not _is_path(text[start:end]):
+        return start
+    return end
+
+
+def _is_path(text: str) -> bool:
+    """Whether what looks like a path is one: `/usr/bin`, `~/x`, `src/main.py`; not `and/or`, `/s` or `1/2`."""
+    if "\\" in text or text.startswith(("~", ".")):
+        return len(text) > 2
+    names = text.strip("/").split("/")
+    is_absolute = text.startswith("/")
+    has_file_name = _FILE_NAME.fullmatch(names[-1]) is not None and not names[-1].replace(".", "").isdigit()
+    return has_file_name or (is_absolute and len(names) > 1 and any(any(map(str.isalpha, name)) for name in names))

@@ -1,0 +1,152 @@
+"""Translation through a third language, if the request allows it and no model translates directly."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from dragoman_service.datatypes import Pivot, Translation, TranslationResult, TranslationWarning
+from dragoman_service.errors import InvalidFieldError, ModelNotFoundError
+from dragoman_service.request import AttentionDetail, TranslationOptions, TranslationRequest
+
+_LANGUAGE_FIELDS = ("source_language", "target_language")
+
+
+class LanguageSource(Protocol):
+    """Knows what is translated into what."""
+
+    def resolve(self, model: str, source_language: str, target_language: str) -> object:
+        """Return the model that answers; RequestError if there is none."""
+
+    def source_languages(self, model: str, target_language: str) -> Collection[str]:
+        """Return from which languages a model, or any, translates into a language, or into any.
+
+        RequestError as `resolve`, if there are none.
+        """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PivotRoute:
+    """A request that is translated twice."""
+
+    request: TranslationRequest
+    language: str
+    """What is translated through."""
+
+    @property
+    def first(self) -> TranslationRequest:
+        """The request for the translation into the language between."""
+        options = replace(
+            self.request.options,
+            num_hypotheses=None,
+            beam_size=None if self.request.options.sampling else self.request.options.beam_size,
+            sampling=None,
+            min_target_tokens=None,
+            max_target_tokens=None,
+            target_prefix="",
+            suppressed_tokens=(),
+            return_scores=False,
+            return_tokens=False,
+        )
+        return replace(self.request, target_language=self.language, options=options, target_prefixes=())
+
+    def second(self, first: TranslationResult) -> TranslationRequest:
+        """Return the request for the translation from that language."""
+        texts = tuple(translation.hypotheses[0].text for translation in first.translations)
+        return replace(self.request, texts=texts, source_language=self.language)
+
+    def explained(self, error: InvalidFieldError) -> InvalidFieldError:
+        """Return an error of the second translation; of its texts the caller does not know."""
+        if not error.field.startswith("texts"):
+            return error
+        return InvalidFieldError(
+            error.field, f"translated through {self.language}, where it {error.description}", "shorter"
+        )
+
+    def joined(self, first: TranslationResult, second: TranslationResult) -> TranslationResult:
+        """Return the answer: the second translations, with the warnings of both and without places in the texts."""
+        return TranslationResult(
+            translations=tuple(
+                Translation(
+                    hypotheses=last.hypotheses,
+                    sentences=(),
+                    warnings=(
+                        *self._warnings(before, f"into {self.language}"),
+                        *self._warnings(last, f"from {self.language}"),
+                    ),
+                )
+                for before, last in zip(first.translations, second.translations, strict=True)
+            ),
+            model_name=second.model_name,
+            model_version=second.model_version,
+            timings=first.timings + second.timings,
+            num_source_tokens=first.num_source_tokens,
+            num_target_tokens=second.num_target_tokens,
+            pivot=Pivot(language=self.language, model_name=first.model_name, model_version=first.model_version),
+        )
+
+    def _warnings(self, translation: Translation, which: str) -> list[TranslationWarning]:
+        return [
+            replace(warning, message=f"{which}: {warning.message}", sentence_index=None)
+            for warning in translation.warnings
+        ]
+
+
+def routed(models: LanguageSource, request: TranslationRequest) -> PivotRoute | None:
+    """Return how a request is translated through another language; None if a model translates it directly.
+
+    Raises:
+        ModelNotFoundError: if no language that it allows has models both ways; names the pair.
+        InvalidFieldError: naming what cannot be done through another language.
+        RequestError: as `LanguageSource.resolve` for another reason.
+    """
+    unserved = _unserved(models, request.model, request.source_language, request.target_language)
+    if unserved is None:
+        return None
+    for language in request.pivot_languages:
+        legs = (request.source_language, language), (language, request.target_language)
+        if all(_unserved(models, request.model, *leg) is None for leg in legs):
+            _check_options(request.options, language)
+            return PivotRoute(request=request, language=language)
+    raise unserved
+
+
+def sources(models: LanguageSource, request: TranslationRequest) -> Collection[str]:
+    """Return from which languages a request may be translated; RequestError if from none."""
+    found: set[str] = set()
+    failure: ModelNotFoundError | None = None
+    between = [
+        language
+        for language in request.pivot_languages
+        if _unserved(models, request.model, language, request.target_language) is None
+    ]
+    for language in (request.target_language, *between):
+        try:
+            found.update(models.source_languages(request.model, language))
+        except ModelNotFoundError as error:
+            failure = failure or error
+    if not found and failure:
+        raise failure
+    return found
+
+
+def _unserved(models: LanguageSource, model: str, source: str, target: str) -> ModelNotFoundError | None:
+    """Return the error that says that a language pair is not served; None if it is."""
+    try:
+        models.resolve(model, source, target)
+    except ModelNotFoundError as error:
+        if error.field not in _LANGUAGE_FIELDS:
+            raise
+        return error
+    return None
+
+
+def _check_options(options: TranslationOptions, language: str) -> None:
+    asked = {
+        "terms": options.terms,
+        "glossary": options.glossary,
+        "return_alignment": options.return_alignment,
+        "return_attention": options.return_attention is not AttentionDetail.NONE,
+    }
+    for name, is_asked in asked.items():
+        if is_asked:
+            raise InvalidFieldError(f"options.{name}", "given", f"absent where texts are translated through {language}")

@@ -1,0 +1,1 @@
+"""APIs of other translation services: DeepL, Google, Azure and LibreTranslate."""

@@ -1,0 +1,89 @@
+import argparse
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pytest
+from dragoman_export.cli import train
+from dragoman_export.cli.flags import add_flags, field_documents, given
+from dragoman_export.model.config import ModelConfig
+from dragoman_export.training.config import TrainingConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What the parsers below parse."""
+
+    num_rooms: int = 3
+    """Rooms of
+    the house."""
+
+    share: float | None = None
+    """Rooms with a window, in %."""
+
+    is_warm: bool = True
+    """Heat."""
+
+    colour: Literal["red", "blue"] = "red"
+    """Colour of the walls."""
+
+
+PRESETS = {"hut": Settings(num_rooms=1), "house": Settings(), "villa": Settings()}
+
+
+def make_parser(**options: Any) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser()
+    add_flags(parser, Settings, title="the house", presets=PRESETS, **options)
+    return parser
+
+
+def test_flags_are_parsed_as_their_fields() -> None:
+    args = make_parser().parse_args(["--num-rooms", "5", "--share", "0.5", "--no-is-warm", "--colour", "blue"])
+
+    assert given(args, Settings) == {"num_rooms": 5, "share": 0.5, "is_warm": False, "colour": "blue"}
+
+
+def test_a_flag_that_is_not_given_leaves_no_trace() -> None:
+    assert given(make_parser().parse_args([]), Settings) == {}
+
+
+@pytest.mark.parametrize("arguments", [["--num-rooms", "many"], ["--colour", "green"]])
+def test_a_value_of_the_wrong_kind_is_wrong_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        make_parser().parse_args(arguments)
+
+    assert arguments[1] in capsys.readouterr().err
+
+
+def test_a_flag_may_have_another_name_or_be_left_out() -> None:
+    parser = make_parser(flags={"num_rooms": "rooms"}, leave_out={"colour"})
+
+    assert given(parser.parse_args(["--rooms", "2"]), Settings) == {"num_rooms": 2}
+    assert "--colour" not in parser.format_help()
+
+
+def test_help_says_what_a_flag_means_and_its_default() -> None:
+    told = " ".join(make_parser().format_help().split())
+
+    assert "the house: --num-rooms INT Rooms of the house. Default: 1 (hut); 3 (house, villa)." in told
+    assert "--share FLOAT Rooms with a window, in %. Default: none." in told
+    assert "--is-warm, --no-is-warm Heat. Default: yes." in told
+    assert "--colour {red,blue} Colour of the walls. Default: red." in told
+
+
+@pytest.mark.parametrize("settings", [ModelConfig, TrainingConfig])
+def test_every_setting_is_documented_in_a_sentence(settings: type) -> None:
+    documents = field_documents(settings)
+
+    assert documents.keys() == settings.__annotations__.keys()
+    assert all(text.endswith(".") for text in documents.values())
+
+
+def test_every_flag_of_training_says_its_default_or_what_it_is() -> None:
+    parser = argparse.ArgumentParser()
+    train.add_arguments(parser)
+
+    actions = parser._actions  # argparse has no public way to them
+    without_default = {action.dest for action in actions if "Default:" not in str(action.help)}
+
+    files = {"train", "train_source", "train_target", "dev", "dev_source", "dev_target"}
+    assert without_default == {"help", "output", "resume"} | files

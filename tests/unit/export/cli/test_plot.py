@@ -1,0 +1,129 @@
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from dragoman_export.__main__ import main
+from dragoman_export.cli.plot import attention_weights, plot_schedule
+from dragoman_export.importers.bundle import open_model
+from dragoman_export.model.transformer import Transformer
+from dragoman_export.training.checkpoint import save_checkpoint
+from dragoman_export.training.config import TrainingConfig
+from dragoman_export.training.run_folder import RunFolder
+from dragoman_service.bundle.files import open_bundle
+from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
+from dragoman_service.runtimes.settings import RuntimeSettings
+from matplotlib.image import imread
+
+from tests.tiny_bundle import SENTENCES, build_tiny_bundle
+from tests.unit.export.cli.test_train import store_settings
+from tests.unit.export.data.tiny_text import tiny_vocabulary
+from tests.unit.export.model.tiny_models import tiny_config, tiny_model
+
+ROUNDING = 1e-5
+"""Float32 in two libraries; weights are at most 1."""
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("plot") / "bundle"
+    build_tiny_bundle(path, precisions=("fp32",))
+    return path
+
+
+def test_the_curves_of_a_run_are_drawn_from_its_log(tmp_path: Path) -> None:
+    RunFolder(tmp_path).append("evaluation", step=1, loss=2.0, bleu=None)
+
+    status = main(["plot", str(tmp_path)])
+
+    assert status == 0
+    assert imread(tmp_path / "curves.png").shape == (770, 1210, 4)
+
+
+def test_a_folder_without_a_log_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plot", str(tmp_path)]) == 1
+    assert capsys.readouterr().err == f"error: {tmp_path} holds no log\n"
+
+
+def test_the_weights_drawn_are_those_of_the_graphs_that_serve(bundle: Path) -> None:
+    model, tokenizer = open_model(bundle)
+    source_ids, target_ids = tokenizer.encode_pair(SENTENCES[0], SENTENCES[4])
+    graph = OnnxStepModel(open_bundle(bundle), RuntimeSettings(precision="fp32"))
+    batch = graph.new_batch()
+    batch.start(graph.encode([source_ids]))
+
+    weights = attention_weights(model, source_ids, target_ids)
+
+    np.testing.assert_allclose(weights["cross"], batch.cross_attention(0, target_ids), atol=ROUNDING)
+    for stack, columns in (("cross", len(source_ids)), ("encoder", len(source_ids)), ("decoder", len(target_ids))):
+        assert weights[stack].shape[-1] == columns
+        torch.testing.assert_close(weights[stack].sum(dim=-1), torch.ones(weights[stack].shape[:-1]))
+    assert not weights["decoder"].triu(1).any()  # nothing is seen of what comes later
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--picture", "attention", "--source", "The $ train $"],  # a pair of $ is no formula
+        ["--picture", "attention", "--source", "A ball.", "--target", "Ein Ball.", "--attention", "decoder"],
+        ["--picture", "attention", "--source", "A ball.", "--attention", "encoder", "--layers", "2"],
+        ["--picture", "positions", "--length", "600"],
+    ],
+)
+def test_a_model_is_drawn(bundle: Path, tmp_path: Path, flags: list[str]) -> None:
+    assert main(["plot", str(bundle), "--output", str(tmp_path / "drawn.png"), *flags]) == 0
+    assert imread(tmp_path / "drawn.png").std() > 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (["--picture", "attention"], "--source is None: expected a sentence"),
+        (["--picture", "attention", "--source", "A", "--layers", "0"], "--layers is [0]: expected from 1 to 2"),
+        (["--picture", "positions", "--length", "0"], "--length is 0: expected at least 1"),
+        (["--picture", "schedule"], "cannot read"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(
+    bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], told: str
+) -> None:
+    assert main(["plot", str(bundle), "--output", str(tmp_path / "drawn.png"), *flags]) == 1
+    assert told in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_checkpoint_is_drawn_as_a_bundle_is(tmp_path: Path) -> None:
+    model = tiny_model()
+    save_checkpoint(tmp_path / "average.pt", {"model": model.state_dict(), "model_config": model.config.to_dict()})
+    (tmp_path / "vocabulary.model").write_bytes(tiny_vocabulary().model)
+
+    assert main(["plot", str(tmp_path), "--picture", "positions"]) == 0
+    assert (tmp_path / "positions.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("variant", "shapes"),
+    [
+        ({"positions": "sinusoidal"}, [(9, 16)]),
+        ({"positions": "rotary"}, [(9, 8)]),
+        ({"positions": "learned", "max_positions": 7, "position_offset": 2}, [(7, 16), (7, 16)]),
+        ({"positions": "none"}, []),
+    ],
+)
+def test_every_kind_of_position_has_its_table(variant: dict[str, Any], shapes: list[tuple[int, int]]) -> None:
+    model = Transformer(dataclasses.replace(tiny_config(), **variant))
+
+    assert [tuple(table.shape) for table in model.position_tables(9).values()] == shapes
+
+
+def test_the_schedule_of_a_run_has_the_rates_of_both_optimizers(tmp_path: Path) -> None:
+    store_settings(tmp_path)
+    config = TrainingConfig(optimizer="muon", warmup_steps=10, max_steps=50, cooldown_steps=5)
+
+    rates = [np.asarray(line.get_xydata()) for line in plot_schedule(config, d_model=64).axes[0].lines]
+
+    assert main(["plot", str(tmp_path), "--picture", "schedule"]) == 0
+    assert [each.shape for each in rates] == [(50, 2), (50, 2)]
+    assert [each[:, 1].argmax() for each in rates] == [9, 9]

@@ -1,0 +1,123 @@
+from pathlib import Path
+
+import pytest
+from dragoman_export.__main__ import main
+from dragoman_service.bundle.files import load_manifest, open_bundle
+from dragoman_service.runtimes.shortlist import open_shortlist
+from dragoman_service.text.tokenizer import open_tokenizer
+
+from tests.tiny_bundle import SENTENCES, build_tiny_bundle
+
+HALF = len(SENTENCES) // 2
+PAIRS = list(zip(SENTENCES[:HALF], SENTENCES[HALF:], strict=True))
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("bundles") / "plain"
+    build_tiny_bundle(directory, precisions=("fp32",))
+    return directory
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    path = tmp_path / "train.tsv"
+    path.write_text("".join(f"{source}\t{target}\n" for source, target in PAIRS), encoding="utf-8")
+    return path
+
+
+def shortlist(bundle: Path, output: Path, data: Path, *flags: str) -> int:
+    return main(["shortlist", "--bundle", str(bundle), "--output", str(output), "--data", str(data), *flags])
+
+
+def test_the_copy_has_a_shortlist_and_is_otherwise_the_same(
+    tmp_path: Path, plain: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status = shortlist(plain, tmp_path / "new", data, "--mean-size", "100")
+
+    assert status == 0
+    size = (tmp_path / "new" / "shortlist.bin").stat().st_size
+    assert f"tiny/1 with a shortlist of {size:,} bytes" in capsys.readouterr().out
+    before, after = load_manifest(plain), open_bundle(tmp_path / "new").manifest
+    changes = {"shortlist": "shortlist.bin", "files": {**before.files, "shortlist.bin": after.files["shortlist.bin"]}}
+    assert after == before.model_copy(update=changes)
+    assert before.shortlist is None
+
+
+def test_lists_hold_what_was_learned_what_can_be_copied_and_what_is_always_needed(
+    tmp_path: Path, plain: Path, data: Path
+) -> None:
+    shortlist(plain, tmp_path / "new", data, "--mean-size", "100", "--max-size", "190")
+    bundle = open_bundle(tmp_path / "new")
+    lists, tokenizer = open_shortlist(bundle), open_tokenizer(bundle)
+    source, target = PAIRS[0]
+
+    listed = set(lists.of(tokenizer.encode(source)).tolist())
+
+    assert lists.max_size == 192
+    assert len(listed) < tokenizer.vocabulary_size
+    assert listed >= {*tokenizer.encode(source), *tokenizer.encode(target), tokenizer.eos_id, *tokenizer.encode(".")}
+
+
+def test_what_is_copied_may_lose_the_white_space_before_it(tmp_path: Path, plain: Path, data: Path) -> None:
+    shortlist(plain, tmp_path / "new", data, "--mean-size", "100")
+    bundle = open_bundle(tmp_path / "new")
+    lists, tokenizer = open_shortlist(bundle), open_tokenizer(bundle)
+    pieces = {piece: token for token, piece in enumerate(tokenizer.pieces(range(tokenizer.vocabulary_size)))}
+    twins = [(pieces[f"▁{piece}"], token) for piece, token in pieces.items() if f"▁{piece}" in pieces]
+
+    assert twins
+    for one, other in twins:
+        assert lists.scores([one])[other] >= 1
+        assert lists.scores([other])[one] >= 1
+
+
+def test_what_is_held_out_tells_how_much_the_lists_hold(
+    tmp_path: Path, plain: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    held_out = tmp_path / "dev.tsv"
+    held_out.write_text(f"{PAIRS[0][0]}\t{PAIRS[0][1]}\n{PAIRS[1][0]}\t日本\n", encoding="utf-8")
+
+    shortlist(plain, tmp_path / "new", data, "--mean-size", "100", "--held-out", str(held_out))
+
+    assert "and all of 50.00% of the targets" in capsys.readouterr().out
+
+
+def test_lines_used_are_spread_evenly(tmp_path: Path, plain: Path, data: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    few = tmp_path / "few.tsv"
+    few.write_text("".join(data.read_text(encoding="utf-8").splitlines(keepends=True)[::2]), encoding="utf-8")
+
+    shortlist(plain, one, data, "--mean-size", "100", "--sentences", "2")
+    shortlist(plain, other, few, "--mean-size", "100")
+
+    assert (one / "shortlist.bin").read_bytes() == (other / "shortlist.bin").read_bytes()
+
+
+def test_a_shortlist_takes_the_place_of_another(tmp_path: Path, plain: Path, data: Path) -> None:
+    shortlist(plain, tmp_path / "one", data, "--mean-size", "100")
+
+    status = shortlist(tmp_path / "one", tmp_path / "two", data, "--mean-size", "100", "--max-size", "128")
+
+    assert status == 0
+    assert open_shortlist(open_bundle(tmp_path / "two")).max_size == 128
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--mean-size", "0"], "--mean-size is 0"),
+        (["--max-size", "0"], "--max-size is 0"),
+        (["--mean-size", "320"], "no shortlist can be made: a mean size of 320, expected 1 to 319"),
+        (["--mean-size", "64", "--max-size", "64"], "a mean size of 64, expected 1 to 63"),
+        (["--sentences", "0"], "--sentences is 0"),
+    ],
+)
+def test_sizes_that_do_not_fit_are_refused(
+    tmp_path: Path, plain: Path, data: Path, capsys: pytest.CaptureFixture[str], flags: list[str], message: str
+) -> None:
+    status = shortlist(plain, tmp_path / "new", data, *flags)
+
+    assert status == 1
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()

@@ -1,0 +1,215 @@
+import re
+from random import Random
+
+import pytest
+from dragoman_export.data.augmentation import PLACEHOLDERS, TAGS, VariationConfig, translations_of, vary, vary_all
+
+from tests.unit.export.data.tiny_text import make_pairs
+
+_ALL = VariationConfig(placeholders=0.5, tags=0.2, capitals=0.2, full_stops=0.2)
+_PAIRS = [
+    ("See `main.c` of Tom's files, 42 in all.", "Siehe `main.c` aus Toms Dateien, 42 insgesamt."),
+    ('Write to "Ann" at ann@example.org!', "Schreibe an „Ann“ unter ann@example.org!"),
+]
+
+
+def drawn(source: str, target: str, **shares: float) -> set[tuple[str, str]]:
+    """What becomes of a pair over 150 epochs."""
+    random = Random(1)  # noqa: S311
+    return {vary(source, target, VariationConfig(**shares), random) for _ in range(150)}
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "expected"),
+    [
+        ("Set `ID` of `x`.", "`x`: `ID` setzen.", {("Set {0} of {1}.", "{1}: {0} setzen.")}),
+        ("Mail me@a.org or see https://a.org/b.", "Mail an me@a.org oder https://a.org/b.", None),
+        ("`a` and `a`", "`a` und `a`", {("{0} and {1}", "{0} und {1}")}),
+        ("`a` and `a` and `b`", "`a` und `b`", {("`a` and `a` and {0}", "`a` und {0}")}),
+        ("Use `a` here.", "Hier verwenden.", {("Use `a` here.", "Hier verwenden.")}),
+        ("Press <b>`OK`</b>", "<b>`OK`</b> drücken", {("Press <b>{0}</b>", "<b>{0}</b> drücken")}),
+    ],
+)
+def test_what_a_service_protects_becomes_the_same_placeholders_on_both_sides(
+    source: str, target: str, expected: set[tuple[str, str]] | None
+) -> None:
+    found = drawn(source, target, placeholders=1e-9)
+
+    assert all(sorted(re.findall("⟦.+?⟧", left)) == sorted(re.findall("⟦.+?⟧", right)) for left, right in found)
+    if expected:
+        in_order = {numbered(pair) for pair in found if "⟦" in pair[0]} or found
+        assert in_order == expected
+
+
+def numbered(pair: tuple[str, str]) -> tuple[str, str]:
+    """The pair with {0}, {1} for its placeholders, in the order of the source."""
+    marks = list(dict.fromkeys(re.findall("⟦.+?⟧", pair[0])))
+    source, target = pair
+    for index, mark in enumerate(marks):
+        source, target = (side.replace(mark, f"{{{index}}}") for side in (source, target))
+    return source, target
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "copied"),
+    [
+        ("Tom likes Visual Studio 2017.", "Tom mag Visual Studio 2017.", {"Tom", "Visual Studio 2017"}),
+        ("I met Ann and Ann.", "Ich traf Ann und Ann.", set()),
+        ("In 1969 the man was in Rom.", "In Rom war der Mann 1969.", {"1969", "Rom"}),
+        ("Was it the end? Die!", "Was ist das Ende? Die!", {"Die"}),
+        ("Run Write-Verbose now", "Jetzt Write-Verbose ausführen", set()),
+        ("The HTTP API", "Die HTTP-API", {"HTTP API"}),
+        ("a b c", "a b c", set()),
+    ],
+)
+def test_names_and_numbers_that_each_side_has_once_are_copied(source: str, target: str, copied: set[str]) -> None:
+    found = drawn(source, target, placeholders=0.99)
+
+    missing = {part for left, _ in found for part in copied if part not in left}
+    if copied == {"HTTP API"}:  # apart on the other side
+        missing = {"HTTP API"} if any("⟦" in left for left, _ in found) else set()
+    assert missing == copied
+    assert all(sorted(re.findall("⟦.+?⟧", left)) == sorted(re.findall("⟦.+?⟧", right)) for left, right in found)
+    assert any("⟦" in left for left, _ in found) == bool(copied)
+
+
+_TRANSLATIONS = {
+    "house": frozenset(("haus", "hauses")),
+    "garden": frozenset(("garten",)),
+    "old": frozenset(("alte", "alten")),
+    "tom": frozenset(("tom",)),
+    "go": frozenset(("geh",)),
+}
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "expected"),
+    [
+        ("The house has a garden.", "Das Haus hat einen Garten.", {"", "house Haus", "garden Garten", "both"}),
+        ("İİİ house", "Das Haus", {"", "house Haus"}),  # two letters each in lower case
+        ("a house", "zwei Dinge", {""}),
+        ("a house, a house", "ein Haus", {""}),
+        ("a house", "ein Haus des Hauses", {""}),
+        ("the old ones", "die alte und die alten", {""}),
+        ("go home", "Geh heim", {""}),
+        ("house-boat", "Haus", {""}),
+        ("`house`", "`house` im Haus", {""}),
+    ],
+)
+def test_words_that_translate_each_other_and_no_others_become_placeholders(
+    source: str, target: str, expected: set[str]
+) -> None:
+    random, config = Random(1), VariationConfig(placeholder_words=0.5)  # noqa: S311
+    found = {vary(source, target, config, random, _TRANSLATIONS) for _ in range(300)}
+
+    replaced = set()
+    for left, right in found:
+        marks = re.findall("⟦.+?⟧", left)
+        assert sorted(marks) == sorted(re.findall("⟦.+?⟧", right))
+        assert len(marks) <= 2
+        missing = [
+            " ".join(word for word in re.findall(r"\w+", side) if word not in varied)
+            for side, varied in ((source, left), (target, right))
+        ]
+        replaced.add("both" if len(marks) > 1 else " ".join(missing).strip())
+    assert replaced == expected
+
+
+def test_a_placeholder_for_a_word_never_lies_on_another() -> None:
+    random, config = Random(1), VariationConfig(placeholders=0.9, placeholder_words=0.9)  # noqa: S311
+
+    found = {vary("Tom has a house", "Tom hat ein Haus", config, random, _TRANSLATIONS) for _ in range(300)}
+
+    assert {numbered(pair) for pair in found} == {
+        ("Tom has a house", "Tom hat ein Haus"),
+        ("{0} has a house", "{0} hat ein Haus"),
+        ("Tom has a {0}", "Tom hat ein {0}"),
+        ("{0} has a {1}", "{0} hat ein {1}"),
+    }
+
+
+def test_translations_are_those_of_words_that_are_neither_rare_nor_everywhere() -> None:
+    pairs = [(f"The Tree{number % 200}!", f"Der Baum{number % 200}!") for number in range(1200)]
+
+    found = translations_of(pairs, num_pairs=len(pairs))
+
+    assert found == {f"tree{number}": {f"baum{number}"} for number in range(200)}
+
+
+def test_all_placeholders_are_met() -> None:
+    found = drawn("Set `ID`", "`ID` setzen", placeholders=0.1)
+
+    assert {left for left, _ in found} == {"Set `ID`", *(f"Set {mark}" for mark in PLACEHOLDERS)}
+
+
+def test_a_pair_has_at_most_as_many_placeholders_as_there_are() -> None:
+    source = " ".join(f"`a{number}`" for number in range(20))
+
+    found = drawn(source, source, placeholders=1e-9)
+
+    assert max(left.count("⟦") for left, _ in found) == 16
+    assert all(left == right for left, right in found)
+
+
+def test_tags_are_around_what_translates_each_other() -> None:
+    found = drawn('Open the "old file" of Ann.', "Öffne die „alte Datei“ von Ann.", tags=1 - 1e-9)
+
+    tagged = {
+        (match[1], other[1])
+        for left, right in found
+        if (match := re.search(r"⟪\d⟫(.+)⟪/\d⟫", left)) and (other := re.search(r"⟪\d⟫(.+)⟪/\d⟫", right))
+    }
+    assert tagged == {
+        ("old file", "alte Datei"),
+        ("Ann", "Ann"),
+        ('Open the "old file" of Ann', "Öffne die „alte Datei“ von Ann"),
+    }
+    assert {tag for left, _ in found for tag in re.findall("⟪.+?⟫", left)} == {tag for pair in TAGS for tag in pair}
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "shares", "expected"),
+    [
+        ("Stop it.", "Hör auf.", {"full_stops": 0.5}, {("Stop it.", "Hör auf."), ("Stop it", "Hör auf")}),
+        ("Stop it!", "Hör auf.", {"full_stops": 0.5}, {("Stop it!", "Hör auf.")}),
+        ("And so on...", "Und so weiter...", {"full_stops": 0.5}, {("And so on...", "Und so weiter...")}),
+        (
+            "a large house",
+            "ein großes Haus",
+            {"capitals": 0.6},
+            {
+                ("a large house", "ein großes Haus"),
+                ("A Large House", "ein großes Haus"),
+                ("A LARGE HOUSE", "EIN GROSSES HAUS"),
+            },
+        ),
+        ("the `id`", "die `id`", {"capitals": 0.6}, {("the `id`", "die `id`")}),
+    ],
+)
+def test_full_stops_and_capitals(
+    source: str, target: str, shares: dict[str, float], expected: set[tuple[str, str]]
+) -> None:
+    assert drawn(source, target, **shares) == expected
+
+
+def test_an_epoch_is_the_same_for_its_seed_and_unlike_others() -> None:
+    pairs = _PAIRS * 20
+
+    first, again, other_seed, other_epoch = (
+        list(vary_all(pairs, _ALL, seed=seed, epoch=epoch)) for seed, epoch in ((1, 2), (1, 2), (2, 2), (1, 3))
+    )
+
+    assert first == again
+    assert first != other_seed
+    assert first != other_epoch
+    assert len(set(first)) > 20
+
+
+def test_nothing_varies_unless_it_is_asked_for() -> None:
+    pairs = _PAIRS + make_pairs(20)
+
+    assert list(vary_all(pairs, VariationConfig(), seed=1, epoch=1)) == pairs
+    assert VariationConfig().reserved == ()
+    assert VariationConfig(placeholders=0.1).reserved == PLACEHOLDERS
+    assert VariationConfig(placeholder_words=0.1).reserved == PLACEHOLDERS
+    assert set(_ALL.reserved) == {*PLACEHOLDERS, *(piece for pair in TAGS for piece in pair)}

@@ -1,0 +1,79 @@
+import numpy as np
+import pytest
+from dragoman_export.data.lexicon import Lexicon, learn_lexicon, learn_translations
+
+A, B, X, Y = range(4)
+EMPTY_WORD = 4
+
+
+def probability(lexicon: Lexicon, source: int, target: int) -> float:
+    place = (lexicon.sources == source) & (lexicon.targets == target)
+    return float(lexicon.probabilities[place].sum())
+
+
+def test_one_iteration_counts_links_in_equal_shares() -> None:
+    lexicon = learn_lexicon([([A, B], [X, Y]), ([A], [X])], vocabulary_size=4, iterations=1)
+
+    # In the first pair each of three sources has a third of either target; in the second each of two has a half of X.
+    expected = {(A, X): 5 / 7, (A, Y): 2 / 7, (B, X): 1 / 2, (B, Y): 1 / 2, (EMPTY_WORD, X): 5 / 7}
+    assert {link: probability(lexicon, *link) for link in expected} == pytest.approx(expected)
+
+
+def test_the_log_likelihood_is_that_of_the_text() -> None:
+    lexicon = learn_lexicon([([A, B], [X, Y]), ([A], [X])], vocabulary_size=4, iterations=2)
+
+    # At first every source gives either target with 1/2; then X and Y of the first pair, and X of the second.
+    first = (5 / 7 + 1 / 2 + 5 / 7) / 3, (2 / 7 + 1 / 2 + 2 / 7) / 3, (5 / 7 + 5 / 7) / 2
+    assert lexicon.log_likelihoods == pytest.approx((3 * np.log(1 / 2), np.log(first).sum()))
+
+
+def test_what_is_learned_of_one_pair_explains_another() -> None:
+    das, haus, buch, ein, the, house, book, a = range(8)
+    pairs = [([das, haus], [the, house]), ([das, buch], [the, book]), ([ein, buch], [a, book])]
+
+    lexicon = learn_lexicon(pairs, vocabulary_size=8, iterations=50)
+
+    for source, target in ((das, the), (haus, house), (buch, book), (ein, a)):
+        assert probability(lexicon, source, target) > 0.95
+
+
+def test_tokens_that_never_stand_together_have_no_entry() -> None:
+    lexicon = learn_lexicon([([A], [X]), ([B], [Y]), ([], [X]), ([A], [])], vocabulary_size=4)
+
+    links = list(zip(lexicon.sources.tolist(), lexicon.targets.tolist(), strict=True))
+    assert links == [(A, X), (B, Y), (EMPTY_WORD, X), (EMPTY_WORD, Y)]
+
+
+@pytest.mark.parametrize("pairs", [[], [([], [X])]])
+def test_text_without_pairs_is_refused(pairs: list[tuple[list[int], list[int]]]) -> None:
+    with pytest.raises(ValueError, match="no pair has tokens on both sides"):
+        learn_lexicon(pairs, vocabulary_size=4)
+
+
+@pytest.mark.parametrize("pair", [([4], [X]), ([A], [X, 4]), ([A, -1], [X]), ([A], [-1])])
+def test_ids_outside_the_vocabulary_are_refused(pair: tuple[list[int], list[int]]) -> None:
+    with pytest.raises(ValueError, match="outside the vocabulary of 4"):
+        learn_lexicon([([A], [X]), pair], vocabulary_size=4)
+
+
+def test_words_translate_each_other_if_that_is_likely_both_ways() -> None:
+    pairs = [
+        (f"the {noun} {verb} rare{noun}{number}".split(), f"das {other} {action} selten{noun}{number}".split())
+        for noun, other in (("dog", "hund"), ("cat", "katze"))
+        for verb, action in (("sees", "sieht"), ("hears", "hört"), ("bites", "beißt"))
+        for number in range(4)
+    ]
+
+    found = learn_translations(pairs)
+    without_articles = learn_translations(pairs, max_share=0.5)
+
+    assert found["the"] >= {"das"}
+    for word, other in (("dog", "hund"), ("cat", "katze"), ("sees", "sieht")):
+        assert without_articles[word] == found[word] - {"das"} == {other}
+    assert found.keys() == {"the", "dog", "cat", "sees", "hears", "bites"} == {"the", *without_articles}
+    assert learn_translations(pairs, max_share=0.1) == {}
+
+
+def test_text_without_frequent_words_has_no_translations() -> None:
+    assert learn_translations([(["once"], ["einmal"])]) == {}
+    assert learn_translations([]) == {}

@@ -1,0 +1,117 @@
+import numpy as np
+import pytest
+import torch
+from dragoman_export.model.transformer import Transformer
+from dragoman_export.onnx_export.calibration import Rounding, calibrate, fit_rounding
+
+from tests.tiny_bundle import tiny_model
+
+_PAIRS = [([5, 6, 7, 2], [8, 9, 2]), ([10, 11, 2], [12, 13, 14, 15, 2])]
+
+
+def _means(rounding: Rounding) -> tuple[np.ndarray, np.ndarray]:
+    assert rounding.means is not None
+    return rounding.means
+
+
+@pytest.fixture(scope="module")
+def model() -> Transformer:
+    return tiny_model(40)
+
+
+def test_every_projection_has_a_rounding_and_that_to_the_vocabulary(model: Transformer) -> None:
+    roundings = calibrate(model, _PAIRS)
+
+    linear = {name.removesuffix(".weight") for name in model.state_dict() if name.endswith(".weight")}
+    assert set(roundings) == {name for name in linear if "norm" not in name}
+    assert all(one.scale > 0 for one in roundings.values())
+
+
+def test_what_enters_is_what_is_rounded(model: Transformer) -> None:
+    roundings = calibrate(model, _PAIRS)
+
+    memories = [model.encode(torch.tensor([source]), None).detach()[0] for source, _ in _PAIRS]
+    expected, found = fit_rounding(torch.cat(memories).numpy()), roundings["decoder.layers.0.cross_attention.key"]
+    assert expected is not None
+    assert found.scale == pytest.approx(expected.scale, rel=1e-4)
+    np.testing.assert_allclose(_means(found), _means(expected), atol=1e-5)
+
+
+def test_padding_beside_other_sentences_is_not_measured(model: Transformer) -> None:
+    together, alone = calibrate(model, _PAIRS), [calibrate(model, [pair]) for pair in _PAIRS]
+
+    for name, rounding in together.items():
+        is_source = name.startswith("encoder.") or name.endswith(("cross_attention.key", "cross_attention.value"))
+        lengths = [len(pair[0 if is_source else 1]) for pair in _PAIRS]
+        expected = np.average([_means(each[name])[0] for each in alone], axis=0, weights=lengths)
+        np.testing.assert_allclose(_means(rounding)[0], expected, atol=1e-5)
+
+
+def test_measuring_leaves_the_model_as_it_was(model: Transformer) -> None:
+    calibrate(model, _PAIRS)
+
+    assert not any(module._forward_pre_hooks for module in model.modules())
+
+
+_STATES = np.random.default_rng(7).normal(size=(400, 32)).astype(np.float32)
+
+
+def _error(states: np.ndarray, rounding: Rounding) -> float:
+    integers = np.clip(np.rint(states / rounding.scale) + rounding.zero_point, 0, 255)
+    return float(np.square((integers - rounding.zero_point) * rounding.scale - states).mean())
+
+
+def _largest_magnitude(states: np.ndarray) -> Rounding:
+    return Rounding(scale=float(np.abs(states).max()) / 127, zero_point=128)
+
+
+@pytest.mark.parametrize(
+    ("states", "most"),
+    [
+        (_STATES, 0.9),
+        (_STATES**3, 0.8),
+        (_STATES / (1 + np.exp(-_STATES)), 0.35),
+        (np.maximum(_STATES, 0.0), 0.3),
+        (-np.abs(_STATES), 0.3),
+    ],
+    ids=["normal", "heavy tails", "swish", "rectified", "negative"],
+)
+def test_rounding_errs_less_than_by_the_largest_magnitude(states: np.ndarray, most: float) -> None:
+    rounding = fit_rounding(states)
+
+    assert rounding is not None
+    assert _error(states, rounding) < most * _error(states, _largest_magnitude(states))
+    assert 0 <= rounding.zero_point <= 255
+
+
+def test_rectified_numbers_have_all_integers() -> None:
+    rounding = fit_rounding(np.maximum(_STATES, 0.0))
+
+    assert rounding is not None
+    assert rounding.zero_point == 0
+
+
+def test_numbers_that_are_all_that_large_are_not_cut_off() -> None:
+    states = np.where(_STATES > 0, np.float32(2.0), np.float32(-2.0))
+
+    rounding = fit_rounding(states)
+
+    assert rounding is not None
+    assert _error(states, rounding) < (rounding.scale / 2) ** 2
+
+
+@pytest.mark.parametrize("number", [0.0, 1e-39])
+def test_nothing_but_zeros_has_no_rounding(number: float) -> None:
+    assert fit_rounding(np.full((3, 4), number, np.float32)) is None
+
+
+def test_a_product_that_only_zeros_enter_is_left_out() -> None:
+    model = tiny_model(40)
+    with torch.no_grad():
+        for name in ("weight", "bias"):
+            model.get_parameter(f"encoder.layers.0.feed_forward.inner.{name}").zero_()
+
+    roundings = calibrate(model, _PAIRS)
+
+    assert "encoder.layers.0.feed_forward.outer" not in roundings
+    assert "encoder.layers.0.feed_forward.inner" in roundings

@@ -1,0 +1,167 @@
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from dragoman_export.errors import ImportFormatError
+from dragoman_export.onnx_export.int8_weights import describe_weights, int8_scales
+from dragoman_export.onnx_export.mixed import ProductKind
+from dragoman_export.onnx_export.write import WeightsFile
+from dragoman_service.bundle.files import Bundle, open_bundle
+from dragoman_service.bundle.int8_weights import Int8Weights, NetworkWeights, StoredTensor
+from numpy.typing import NDArray
+
+from tests.tiny_bundle import build_tiny_bundle
+
+_PARTS = ("encoder", "decoder")
+"""In the order of `Bundle.graph_paths`."""
+
+
+def described(bundle: Bundle) -> dict[str, NetworkWeights]:
+    """Return what a bundle says of the weights of each graph."""
+    weights = bundle.int8_weights("int8")
+    assert weights is not None
+    assert weights.encoder is not None
+    return {"encoder": weights.encoder, "decoder": weights.decoder}
+
+
+def graphs(bundle: Bundle) -> dict[str, ir.Model]:
+    return {part: ir.load(path) for part, path in zip(_PARTS, bundle.graph_paths("int8"), strict=True)}
+
+
+def stored(model: ir.Model) -> dict[str, NDArray[Any]]:
+    initializers = model.graph.initializers.items()
+    return {name: value.const_value.numpy() for name, value in initializers if value.const_value is not None}
+
+
+def read(bundle: Bundle, tensor: StoredTensor) -> NDArray[Any]:
+    content = (bundle.directory / "weights.int8.bin").read_bytes()[tensor.offset :][: tensor.num_bytes]
+    return np.frombuffer(content, dtype=tensor.dtype).reshape(tensor.shape)
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("is_calibrated", [False, True])
+def test_every_array_is_found_where_it_is_said_to_lie(
+    tmp_path: Path, norm: Literal["pre", "post"], *, is_calibrated: bool
+) -> None:
+    bundle = build_tiny_bundle(tmp_path / "tiny", norm=norm, is_calibrated=is_calibrated)
+
+    assert_is_described(bundle)
+
+
+def test_the_model_that_ships_is_described() -> None:
+    bundle = open_bundle(Path(__file__).parents[4] / "deploy" / "models" / "en-de" / "1")
+
+    assert_is_described(bundle)
+    for network in described(bundle).values():
+        assert None not in network.activations.values()
+
+
+def assert_is_described(bundle: Bundle) -> None:
+    """Compare every array of encoder and decoder graph with what lies where the description says."""
+    models = graphs(bundle)
+    for part, network in described(bundle).items():
+        arrays = stored(models[part])
+        weights = {name for name in arrays if name.startswith(("encoder.", "decoder.", "embedding.", "position"))}
+        assert network.tensors.keys() == weights
+        for name, tensor in network.tensors.items():
+            np.testing.assert_array_equal(read(bundle, tensor), arrays[name])
+
+
+@pytest.mark.parametrize("part", _PARTS)
+def test_the_scales_are_those_of_the_graph(tmp_path: Path, part: str) -> None:
+    bundle = build_tiny_bundle(tmp_path / "tiny", is_calibrated=True)
+
+    activations = described(bundle)[part].activations
+
+    model = graphs(bundle)[part]
+    arrays = stored(model)
+    products = [node.inputs for node in model.graph if node.op_type == "MatMulIntegerToFloat"]
+    paths = [str(inputs[1].name).removesuffix(".weight.int8") for inputs in products if inputs[1] is not None]
+    if part == "decoder":
+        paths[-1] = "embedding"  # transposed first
+    names = [(str(inputs[2].name), str(inputs[4].name)) for inputs in products if inputs[2] and inputs[4]]
+    expected = dict(zip(paths, [(arrays[scale].item(), arrays[zero].item()) for scale, zero in names], strict=True))
+    assert {path: fixed and (fixed.scale, fixed.zero_point) for path, fixed in activations.items()} == expected
+    rectified = {path for path, rounding in activations.items() if rounding is not None and rounding.zero_point == 0}
+    assert rectified == {f"{part}.layers.{layer}.feed_forward.outer" for layer in range(2)}
+
+
+def test_products_with_a_scale_for_each_row_have_none_that_is_fixed(tmp_path: Path) -> None:
+    bundle = build_tiny_bundle(tmp_path / "tiny")
+
+    for network in described(bundle).values():
+        assert set(network.activations.values()) == {None}
+
+
+@pytest.mark.parametrize("kind", ProductKind)
+def test_a_graph_with_products_in_floats_is_not_described(tmp_path: Path, kind: ProductKind) -> None:
+    bundle = build_tiny_bundle(tmp_path / "tiny", kept=frozenset({kind}))
+
+    weights = bundle.int8_weights("int8")
+
+    assert (weights is not None) == (kind is ProductKind.ENCODER)
+    assert weights is None or weights.encoder is None
+    assert bundle.int8_weights("fp32") is None
+
+
+def test_an_array_at_an_odd_place_is_stored_anew(tmp_path: Path) -> None:
+    bundle = build_tiny_bundle(tmp_path / "tiny", precisions=("int8",))
+    path = bundle.directory / "weights.int8.bin"
+    path.write_bytes(bytes(8) + path.read_bytes())
+    models = graphs(bundle)
+    for model in models.values():
+        for value in model.graph.initializers.values():
+            if isinstance(tensor := value.const_value, ir.ExternalTensor):
+                value.const_value = _moved(tensor, path.name, 8)
+
+    weights = _described_anew(models, bundle)
+
+    assert weights is not None
+    assert weights.encoder is not None
+    for part, network in (("encoder", weights.encoder), ("decoder", weights.decoder)):
+        arrays = stored(models[part])
+        for name, place in network.tensors.items():
+            np.testing.assert_array_equal(read(bundle, place), arrays[name])
+
+
+@pytest.mark.parametrize("part", _PARTS)
+def test_an_array_in_another_file_is_refused(tmp_path: Path, part: str) -> None:
+    bundle = build_tiny_bundle(tmp_path / "tiny", precisions=("int8",))
+    models = graphs(bundle)
+    value = models[part].graph.initializers["embedding.weight.int8"]
+    assert isinstance(value.const_value, ir.ExternalTensor)
+    value.const_value = _moved(value.const_value, "other.onnx", 0)
+
+    with pytest.raises(ImportFormatError, match=r"embedding.weight.int8 is in other.onnx: expected weights.int8"):
+        _described_anew(models, bundle)
+
+
+def test_a_product_of_activations_that_nobody_rounded_is_refused(tmp_path: Path) -> None:
+    bundle = build_tiny_bundle(tmp_path / "tiny", precisions=("int8",), is_calibrated=True)
+    model = ir.load(bundle.graph_paths("int8")[1])
+    node = next(node for node in model.graph if node.op_type == "QuantizeLinear")
+    node.op_type = "Cast"
+
+    with pytest.raises(ImportFormatError, match="does not take activations that were rounded before"):
+        int8_scales(model)
+
+
+def _moved(tensor: ir.ExternalTensor, file: str, num_bytes: int) -> ir.ExternalTensor:
+    """Return the same array, so many bytes later in a file."""
+    return ir.ExternalTensor(
+        file,
+        (tensor.offset or 0) + num_bytes,
+        tensor.length,
+        tensor.dtype,
+        shape=ir.Shape(tensor.shape.numpy()),
+        name=str(tensor.name),
+        base_dir=tensor.base_dir,
+    )
+
+
+def _described_anew(models: Mapping[str, ir.Model], bundle: Bundle) -> Int8Weights | None:
+    weights, manifest = WeightsFile(bundle.directory / "weights.int8.bin"), bundle.manifest
+    return describe_weights(models["encoder"], models["decoder"], weights, manifest.architecture, manifest.limits)

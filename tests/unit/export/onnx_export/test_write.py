@@ -1,0 +1,95 @@
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+from dragoman_export.onnx_export.write import IR_VERSION, OPSET_VERSION, GraphBuilder, WeightsFile, save_model
+from numpy.typing import NDArray
+
+
+def _write_sum(path: Path) -> onnx.ModelProto:
+    graph = GraphBuilder("sum")
+    given = graph.input("given", "float32", ["N", 2])
+    with graph.scope("outer"), graph.scope("inner") as where:
+        assert where == "outer.inner"
+        total = graph.op("Add", given, graph.constant("weight", np.array([1, 2], dtype=np.float32)))
+        total = graph.op("Add", total, graph.constant("weight", np.array([1, 2], dtype=np.float32)))
+    left, right = graph.split(total, 3, 3)
+    graph.output(graph.op("Sub", right, left), "difference", "float32", ["N", 1])
+    save_model(graph.build(), path)
+    return onnx.load(path)
+
+
+def test_a_graph_computes_what_was_put_into_it(tmp_path: Path) -> None:
+    _write_sum(tmp_path / "sum.onnx")
+
+    session = onnxruntime.InferenceSession(tmp_path / "sum.onnx", providers=["CPUExecutionProvider"])
+
+    assert session.run(None, {"given": np.array([[3, 5]], dtype=np.float32)})[0].tolist() == [[4.0]]
+
+
+def test_versions_are_those_the_runtime_reads(tmp_path: Path) -> None:
+    model = _write_sum(tmp_path / "sum.onnx")
+
+    assert model.ir_version == IR_VERSION
+    assert {entry.domain: entry.version for entry in model.opset_import} == {"": OPSET_VERSION, "com.microsoft": 1}
+
+
+def test_a_weight_is_stored_once_and_nodes_say_where_they_belong(tmp_path: Path) -> None:
+    model = _write_sum(tmp_path / "sum.onnx")
+
+    assert [weight.name for weight in model.graph.initializer] == ["weight"]
+    assert [node.name for node in model.graph.node[:2]] == ["outer.inner.Add_0", "outer.inner.Add_1"]
+
+
+_LARGE = np.arange(1001, dtype=np.float32)
+
+
+def _save(path: Path, weights: WeightsFile, **arrays: NDArray[Any]) -> Path:
+    """Write a graph that adds arrays to its input."""
+    graph = GraphBuilder("sum")
+    total = graph.input("given", "float32", ["N", 1])
+    for name, array in arrays.items():
+        total = graph.op("Add", total, graph.constant(name, array))
+    graph.output(total, "total", "float32", ["N", "M"])
+    save_model(graph.build(), path, weights)
+    return path
+
+
+def _places(path: Path) -> dict[str, dict[str, str]]:
+    """Return where a graph finds its external arrays."""
+    initializers = onnx.load(path, load_external_data=False).graph.initializer
+    return {
+        tensor.name: {entry.key: entry.value for entry in tensor.external_data}
+        for tensor in initializers
+        if tensor.external_data
+    }
+
+
+def test_equal_arrays_of_several_graphs_are_stored_once(tmp_path: Path) -> None:
+    weights = WeightsFile(tmp_path / "weights.bin")
+
+    first = _places(_save(tmp_path / "first.onnx", weights, a=_LARGE, b=_LARGE.copy()))
+    second = _places(_save(tmp_path / "second.onnx", weights, c=_LARGE, d=_LARGE + 1))
+
+    assert first["a"] == first["b"] == second["c"] != second["d"]
+    assert first["a"]["location"] == "weights.bin"
+    assert int(second["d"]["offset"]) % 64 == 0
+    assert (tmp_path / "weights.bin").stat().st_size == int(second["d"]["offset"]) + _LARGE.nbytes
+
+
+def test_small_arrays_stay_in_the_graph(tmp_path: Path) -> None:
+    path = _save(tmp_path / "sum.onnx", WeightsFile(tmp_path / "weights.bin"), small=_LARGE[:4], large=_LARGE)
+
+    assert set(_places(path)) == {"large"}
+
+
+def test_the_runtime_computes_with_what_was_stored(tmp_path: Path) -> None:
+    weights = WeightsFile(tmp_path / "weights.bin")
+    _save(tmp_path / "first.onnx", weights, a=_LARGE)
+
+    path = _save(tmp_path / "second.onnx", weights, b=_LARGE * 2, a=_LARGE)
+
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    assert np.array_equal(session.run(None, {"given": np.ones((1, 1), dtype=np.float32)})[0][0], _LARGE * 3 + 1)

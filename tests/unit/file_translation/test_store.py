@@ -1,0 +1,266 @@
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dragoman_service.errors import ConfigError, OverloadedError, RateLimitedError
+from dragoman_service.file_translation.settings import DocumentSettings
+from dragoman_service.file_translation.state import DocumentState, DocumentStatus
+from dragoman_service.file_translation.store import INTERRUPTED, LEASE_S, DocumentNotFoundError, DocumentStore
+
+from tests.fakes import ManualClock
+
+NOW_S = 1_000_000.0
+MIB = 1024 * 1024
+
+
+class Stores:
+    """Stores of several processes in one directory, with one clock."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.clock = ManualClock(NOW_S)
+
+    def open(self, **settings: Any) -> DocumentStore:
+        return DocumentStore(DocumentSettings(directory=self.directory, **settings), clock=self.clock)
+
+    @property
+    def documents(self) -> list[str]:
+        return [path.name for path in self.directory.iterdir() if not path.name.startswith(".")]
+
+    def files(self, document_id: str) -> list[str]:
+        return sorted(path.name for path in (self.directory / document_id).iterdir())
+
+
+@pytest.fixture
+def stores(tmp_path: Path) -> Stores:
+    return Stores(tmp_path)
+
+
+def queued(store: DocumentStore, owner: str = "shop", content: bytes = b"text") -> tuple[str, str]:
+    """Store a document; return its id and key."""
+    state = store.begin(owner, len(content))
+    store.source_path(state.document_id).write_bytes(content)
+    _, key = store.complete(state.document_id, file_name="a.txt", num_bytes=len(content))
+    return state.document_id, key
+
+
+def done(store: DocumentStore, **kwargs: Any) -> tuple[str, str]:
+    document_id, key = queued(store, **kwargs)
+    store.result_path(document_id).write_bytes(b"result")
+    store.finish(document_id)
+    return document_id, key
+
+
+def test_result_is_given_to_one_of_two_processes(stores: Stores) -> None:
+    first, second = stores.open(), stores.open()
+    document_id, key = done(first)
+
+    assert second.get(document_id, key, owner="shop").status is DocumentStatus.DONE
+    with second.claim(document_id) as file:
+        assert file.read() == b"result"
+    with pytest.raises(DocumentNotFoundError):
+        first.claim(document_id)
+    with pytest.raises(DocumentNotFoundError):
+        first.get(document_id, key)
+    assert stores.documents == []
+
+
+def test_source_is_removed_when_the_document_is_done(stores: Stores) -> None:
+    store = stores.open()
+    document_id, _ = done(store)
+
+    assert stores.files(document_id) == ["result", "state.json"]
+
+
+@pytest.mark.parametrize("case", ["key", "owner", "id", "path", "absolute path", "uploading", "expired"])
+def test_what_does_not_match_is_not_found(stores: Stores, case: str) -> None:
+    store = stores.open()
+    document_id, key = queued(store)
+    asked = {"document_id": document_id, "key": key, "owner": "shop"}
+    match case:
+        case "key":
+            asked["key"] = "0" * 64
+        case "owner":
+            asked["owner"] = "other"
+        case "id":
+            asked["document_id"] = "0" * 32
+        case "path":
+            asked["document_id"] = f"../{stores.directory.name}/{document_id}"
+        case "absolute path":
+            asked["document_id"] = str(stores.directory / document_id)
+        case "uploading":
+            asked["document_id"] = store.begin("shop", 1).document_id
+        case "expired":
+            stores.clock.advance(3600)
+
+    with pytest.raises(DocumentNotFoundError):
+        store.get(**asked)
+
+
+def test_key_is_not_stored(stores: Stores) -> None:
+    store = stores.open()
+    document_id, key = queued(store)
+
+    stored = b"".join(path.read_bytes() for path in stores.directory.rglob("*") if path.is_file())
+
+    assert key.encode() not in stored
+    assert (stores.directory / document_id / "state.json").stat().st_mode & 0o077 == 0
+
+
+def test_document_of_a_dead_process_is_interrupted(stores: Stores) -> None:
+    dead, alive = stores.open(), stores.open()
+    document_id, key = queued(dead)
+    stores.clock.advance(LEASE_S)
+    alive.heartbeat()
+    assert alive.get(document_id, key).status is DocumentStatus.QUEUED
+
+    stores.clock.advance(1)
+    state = alive.get(document_id, key)
+    alive.sweep()
+
+    assert (state.status, state.message) == (DocumentStatus.ERROR, INTERRUPTED)
+    assert not alive.source_path(document_id).exists()
+    assert alive.get(document_id, key).reserved_bytes == 0
+    with pytest.raises(DocumentNotFoundError):  # the process was not dead after all
+        dead.update(document_id, num_done_characters=1)
+
+
+def test_done_document_survives_its_process(stores: Stores) -> None:
+    dead, alive = stores.open(), stores.open()
+    document_id, key = done(dead)
+    dead.close()
+    alive.sweep()
+
+    assert alive.get(document_id, key).status is DocumentStatus.DONE
+
+
+def test_upload_of_a_dead_process_is_removed(stores: Stores) -> None:
+    dead, alive = stores.open(), stores.open()
+    dead.begin("shop", 1)
+    dead.close()
+    alive.sweep()
+
+    assert stores.documents == []
+
+
+@pytest.mark.parametrize("make", [queued, done])
+def test_expired_documents_are_removed(stores: Stores, make: Any) -> None:
+    store = stores.open(expiry_s=100)
+    make(store)
+    stores.clock.advance(99)
+    store.heartbeat()
+    assert store.sweep() == 0
+
+    stores.clock.advance(1)
+
+    assert store.sweep() == 1
+    assert stores.documents == []
+
+
+def test_damaged_state_is_removed_when_a_document_would_have_expired(stores: Stores) -> None:
+    store = stores.open(expiry_s=100)
+    document_id, key = queued(store)
+    (stores.directory / document_id / "state.json").write_bytes(b"{")
+    os.utime(stores.directory / document_id, (NOW_S, NOW_S))
+    with pytest.raises(DocumentNotFoundError):
+        store.get(document_id, key)
+    stores.clock.advance(101 + LEASE_S)
+    store.sweep()
+
+    assert stores.documents == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "error"),
+    [
+        ({"max_caller_documents": 1}, RateLimitedError),
+        ({"max_caller_documents": 1, "max_documents": 1}, RateLimitedError),
+        ({"max_file_bytes": MIB, "max_caller_bytes": 4 * MIB}, RateLimitedError),
+        ({"max_file_bytes": MIB, "max_caller_bytes": 4 * MIB, "max_directory_bytes": 4 * MIB}, RateLimitedError),
+    ],
+)
+def test_owner_has_limits_over_all_processes(stores: Stores, settings: Any, error: type[Exception]) -> None:
+    first, second = stores.open(**settings), stores.open(**settings)
+    document_id = first.begin("shop", 3 * MIB).document_id
+    with pytest.raises(error):
+        second.begin("shop", 3 * MIB)
+    first.remove(document_id)
+
+    second.begin("shop", 3 * MIB)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"max_documents": 1, "max_caller_documents": 1}, {"max_directory_bytes": 256 * MIB}]
+)
+def test_directory_has_limits(stores: Stores, settings: Any) -> None:
+    store = stores.open(**settings)
+    store.begin("shop", 200 * MIB)
+
+    with pytest.raises(OverloadedError):
+        store.begin("other", 200 * MIB)
+
+
+def test_space_is_reserved_before_the_result_is_written(stores: Stores) -> None:
+    store = stores.open()
+    document_id, _ = queued(store)
+    store.reserve(document_id, 200 * MIB)
+
+    with pytest.raises(RateLimitedError):
+        store.begin("shop", 57 * MIB)
+    with pytest.raises(RateLimitedError):
+        store.reserve(document_id, 257 * MIB)
+    store.result_path(document_id).write_bytes(b"result")
+    assert store.finish(document_id).reserved_bytes == len(b"result")
+    store.begin("shop", 57 * MIB)
+
+
+def test_failed_document_keeps_only_its_state(stores: Stores) -> None:
+    store = stores.open()
+    document_id, key = queued(store)
+    store.fail(document_id, "it is empty")
+
+    assert store.get(document_id, key).message == "it is empty"
+    assert stores.files(document_id) == ["state.json"]
+
+
+@pytest.mark.parametrize("directory", ["absent", "file"])
+def test_directory_that_cannot_be_used_is_refused(tmp_path: Path, directory: str) -> None:
+    (tmp_path / "file").touch()
+
+    with pytest.raises(ConfigError, match=r"documents\.directory"):
+        DocumentStore(DocumentSettings(directory=tmp_path / directory))
+
+
+@pytest.mark.parametrize(
+    ("num_done", "seconds"),
+    [(50, 11), (100, 1), (0, None)],
+)
+def test_remaining_time_follows_from_the_progress(num_done: int, seconds: int | None) -> None:
+    translating = DocumentState(
+        document_id="0" * 32,
+        owner="shop",
+        process="p",
+        created_s=0.0,
+        expires_s=100.0,
+        reserved_bytes=0,
+        status=DocumentStatus.TRANSLATING,
+        num_characters=100,
+        started_s=NOW_S,
+        num_done_characters=num_done,
+    )
+
+    assert translating.seconds_remaining(NOW_S + 10) == seconds
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"max_documents": 1, "max_caller_documents": 2},
+        {"max_file_bytes": MIB, "max_caller_bytes": 4 * MIB - 1},
+        {"max_caller_bytes": 256 * MIB, "max_directory_bytes": 255 * MIB},
+    ],
+)
+def test_limits_that_contradict_each_other_are_refused(settings: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match=r"at most|at least"):
+        DocumentSettings.model_validate(settings)

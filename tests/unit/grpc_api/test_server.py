@@ -1,0 +1,16 @@
+import logging
+
+import pytest
+from dragoman_service.grpc_api.server import is_worth_logging
+
+ExecuteBatchError = type("ExecuteBatchError", (Exception,), {})
+
+
+def record_of(error: Exception | None) -> logging.LogRecord:
+    exc_info = (type(error), error, None) if error else None
+    return logging.LogRecord("grpc", logging.ERROR, "", 0, "failed", None, exc_info)
+
+
+@pytest.mark.parametrize(("error", "expected"), [(ExecuteBatchError(), False), (ValueError(), True), (None, True)])
+def test_a_caller_who_left_while_being_answered_is_no_error(error: Exception | None, *, expected: bool) -> None:
+    assert is_worth_logging(record_of(error)) is expected

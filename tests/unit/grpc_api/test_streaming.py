@@ -1,0 +1,129 @@
+"""What happens to the first message of a stream that is refused."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, cast
+
+import grpc
+import pytest
+from dragoman.v1 import translation_pb2 as pb
+from dragoman_service.grpc_api import streaming
+from dragoman_service.grpc_api.streaming import RequestStream, readable_id, wait_for_first_message
+from dragoman_service.middleware.call import Call
+from dragoman_service.middleware.flow_control import RequestReader, ResourceLimits
+from dragoman_service.observability.metrics import Metrics
+from dragoman_service.observability.tracing import RequestTrace
+from dragoman_service.request import AccessRecord
+from dragoman_service.security.rate_limits import ConcurrencyLimiter
+from dragoman_service.security.settings import GrpcSettings
+from prometheus_client import CollectorRegistry
+
+IDLE_S = 60.0  # no test waits for it
+
+
+class Caller:
+    """Sends its requests, then half-closes; one of `None` stays silent."""
+
+    def __init__(self, requests: list[bytes] | None) -> None:
+        self._requests = requests
+        self.num_reads = 0
+
+    async def read(self) -> Any:
+        self.num_reads += 1
+        if self._requests is None:
+            await asyncio.Event().wait()
+        return self._requests.pop(0) if self._requests else grpc.aio.EOF
+
+
+def stream_of(caller: Caller) -> RequestStream:
+    call = Call(
+        context=cast("Any", caller),
+        path="/s/TranslateStream",
+        request_id="r",
+        caller="",
+        trace=RequestTrace(),
+        access_record=AccessRecord(),
+        started_s=0.0,
+        is_limited=True,
+    )
+    limiter = ConcurrencyLimiter(max_concurrent=1)
+    return RequestStream(call, IDLE_S, limiter, pb.TranslateRequest.FromString, refuse)
+
+
+def receiver() -> RequestReader:
+    return ResourceLimits(GrpcSettings(), Metrics(CollectorRegistry())).open_receiver
+
+
+async def refuse(*_: Any) -> bytes:
+    raise AssertionError("nothing is answered here")
+
+
+@pytest.mark.parametrize("requests", [[b"first", b"second"], [b"first"], []])
+async def test_a_refusal_follows_the_first_message_and_waits_for_no_other(requests: list[bytes]) -> None:
+    caller = Caller(requests)
+
+    await asyncio.wait_for(receiver().before_rejection(caller), timeout=10)
+
+    assert caller.num_reads == 1
+
+
+async def test_a_refusal_does_not_read_beside_what_reads_already() -> None:
+    stream = stream_of(Caller([b"first", b"second"]))
+    has_begun = stream.has_begun
+
+    await stream.read()
+
+    assert (has_begun, stream.has_begun) == (False, True)
+
+
+async def test_no_more_than_a_few_messages_are_taken_of_those_who_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streaming, "_FIRST_MESSAGE_PATIENCE_S", 0.05)
+    callers, taken_by = [Caller(None) for _ in range(20)], receiver()
+
+    await asyncio.gather(*(taken_by.before_rejection(caller) for caller in callers))
+
+    assert sum(caller.num_reads for caller in callers) == 4
+
+
+async def test_a_silent_caller_is_rejected_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streaming, "_FIRST_MESSAGE_PATIENCE_S", 0.001)
+
+    caller = Caller(None)
+
+    await asyncio.wait_for(receiver().before_rejection(caller), timeout=10)
+
+    assert caller.num_reads == 1
+
+
+async def test_an_error_while_receiving_is_no_error_of_the_refusal() -> None:
+    was_asked = []
+
+    async def broken() -> AsyncIterator[bytes]:
+        was_asked.append(True)
+        raise grpc.aio.UsageError("the call is over")
+        yield b""
+
+    await wait_for_first_message(anext(broken()))
+
+    assert was_asked
+
+
+NAMED = pb.TranslateRequest(request_id="r1").SerializeToString()
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [b"", b"\x0a\x02\xff\xfe", b"\x2a\x01\xff", b"\x38\x01", b"\xfa\x3e\x01x", b"\x0a\x01a" * 100_000],
+    ids=["nothing", "no UTF-8", "broken options", "a number in its place", "an unknown field", "a lot"],
+)
+def test_the_id_is_read_whatever_the_other_fields_hold(rest: bytes) -> None:
+    assert readable_id(NAMED + rest) == readable_id(rest + NAMED) == "r1"
+
+
+@pytest.mark.parametrize("raw_request", [b"", b"\x0a\x7fshort", b"\xff" * 20, NAMED[:-1], NAMED + b"\x3c" * 1000])
+def test_of_bytes_without_an_end_there_is_no_id(raw_request: bytes) -> None:
+    assert readable_id(raw_request) == ""
+
+
+def test_an_id_that_is_no_utf8_can_be_sent_back() -> None:
+    assert readable_id(b"\x3a\x02\xff\xfe") == "\ufffd\ufffd"

@@ -1,0 +1,170 @@
+from collections.abc import Mapping
+from typing import Any
+
+import httpx
+import pytest
+from dragoman_service.config import load_settings
+from dragoman_service.errors import ConfigError
+from dragoman_service.http_api.application import protected_app
+from dragoman_service.http_api.context import Endpoint, HttpContext
+from dragoman_service.http_api.monitoring import monitoring_routes
+from dragoman_service.security.settings import GrpcSettings, HttpSettings
+from prometheus_client import CollectorRegistry
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+
+SHOP = "https://shop.example"
+LISTED = {"allowed_origins": [SHOP]}
+OPEN = ("GET", "/healthz")
+CALL = ("POST", "/v1/translate")
+
+
+async def _translate(context: HttpContext) -> None:
+    await context.respond(PlainTextResponse("Hallo", headers={"x-request-id": "r1"}))
+
+
+async def ask(
+    request: tuple[str, str], headers: Mapping[str, str] | list[tuple[str, str]], **settings: Any
+) -> httpx.Response:
+    """Send a request to an application with a route of the API and those of monitoring."""
+    endpoint = Endpoint(_translate, GrpcSettings())
+    routes = [
+        Route("/v1/translate", endpoint, methods=["POST"]),
+        Route("/v1/models", endpoint, methods=["GET"]),
+        *monitoring_routes(CollectorRegistry(), lambda: True),
+    ]
+    app = protected_app(routes, HttpSettings.model_validate(settings))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost:9464") as client:
+        return await client.request(*request, headers=headers)
+
+
+@pytest.mark.parametrize(
+    ("host", "origin"),
+    [
+        ("localhost:9464", "http://localhost:9464"),
+        ("LocalHost:9464", "http://localhost:9464"),
+        ("localhost", "http://localhost"),
+        ("localhost:80", "http://localhost"),
+        ("localhost", "https://localhost"),  # a proxy ends TLS
+        ("localhost:443", "https://localhost"),
+        ("[::1]:9464", "http://[::1]:9464"),
+        ("127.0.0.1:9464", "http://127.0.0.1:9464"),
+    ],
+)
+async def test_a_page_of_the_server_itself_may_call_it(host: str, origin: str) -> None:
+    response = await ask(CALL, {"host": host, "origin": origin, "sec-fetch-site": "same-origin"})
+
+    assert response.status_code == 200
+    assert "access-control-allow-origin" not in response.headers
+
+
+FOREIGN = [
+    "https://evil.example",
+    "null",
+    "",
+    "http://localhost",
+    "http://localhost:3000",
+    "http://localhost:9464.evil.example",
+    "http://evil@localhost:9464",
+    "http://localhost:9464/",
+    "http://127.0.0.1:9464",
+    "http://localhost:9464 https://evil.example",
+    "file://",
+]
+
+
+@pytest.mark.parametrize("origin", FOREIGN)
+async def test_another_origin_is_refused(origin: str) -> None:
+    response = await ask(CALL, {"origin": origin}, **LISTED)
+
+    assert (response.status_code, response.headers["content-type"]) == (403, "application/problem+json")
+    assert "http.allowed_origins" in response.json()["detail"]
+    assert "access-control-allow-origin" not in response.headers
+
+
+@pytest.mark.parametrize("request_line", [OPEN, ("GET", "/v1/models"), ("OPTIONS", "/v1/models"), ("DELETE", "/")])
+async def test_another_origin_is_refused_whatever_it_asks_for(request_line: tuple[str, str]) -> None:
+    assert (await ask(request_line, {"origin": "https://evil.example"})).status_code == 403
+
+
+async def test_a_second_origin_is_refused() -> None:
+    assert (await ask(CALL, [("origin", SHOP), ("origin", "null")], **LISTED)).status_code == 403
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+@pytest.mark.parametrize(
+    ("request_line", "status"),
+    [(CALL, 403), (("GET", "/v1/models"), 403), (("POST", "/healthz"), 403), (OPEN, 200), (("HEAD", "/metrics"), 200)],
+)
+async def test_another_site_may_link_to_a_page_and_not_call_the_api(
+    request_line: tuple[str, str], status: int, site: str
+) -> None:
+    assert (await ask(request_line, {"sec-fetch-site": site})).status_code == status
+
+
+@pytest.mark.parametrize("headers", [{}, {"sec-fetch-site": "none"}, {"sec-fetch-site": "same-origin"}])
+async def test_programs_and_the_user_of_a_browser_may_call(headers: dict[str, str]) -> None:
+    assert (await ask(CALL, headers)).status_code == 200
+    assert (await ask(("GET", "/v1/models"), headers)).status_code == 200
+
+
+PREFLIGHT = {
+    "access-control-request-method": "POST",
+    "access-control-request-headers": "authorization, content-type, x-request-timeout",
+}
+
+
+async def test_a_listed_origin_may_call_and_read_the_answer() -> None:
+    headers = {"origin": SHOP, "sec-fetch-site": "cross-site"}
+    answer = await ask(CALL, headers, **LISTED)
+    preflight = await ask(("OPTIONS", CALL[1]), {**headers, **PREFLIGHT}, **LISTED)
+
+    assert (answer.status_code, preflight.status_code) == (200, 200)
+    for response in (answer, preflight):
+        assert response.headers["access-control-allow-origin"] == SHOP
+        assert "Origin" in response.headers["vary"]
+        assert "access-control-allow-credentials" not in response.headers
+    assert {"x-request-id", "retry-after"} <= set(answer.headers["access-control-expose-headers"].lower().split(", "))
+    assert preflight.headers["access-control-allow-headers"] == PREFLIGHT["access-control-request-headers"]
+    assert "POST" in preflight.headers["access-control-allow-methods"]
+
+
+@pytest.mark.parametrize("settings", [{}, LISTED])
+async def test_a_preflight_of_another_origin_gets_no_permission(settings: dict[str, Any]) -> None:
+    headers = {"origin": "https://evil.example", **PREFLIGHT}
+
+    response = await ask(("OPTIONS", CALL[1]), headers, **settings)
+
+    assert response.status_code in {400, 405}
+    assert "access-control-allow-origin" not in response.headers
+
+
+@pytest.mark.parametrize(
+    ("given", "origins"),
+    [
+        (SHOP, (SHOP,)),
+        ("https://Shop.Example:443, http://127.0.0.1:80", (SHOP, "http://127.0.0.1")),
+        (["http://localhost:3000", "http://[::1]:8080"], ("http://localhost:3000", "http://[::1]:8080")),
+        ("chrome-extension://abcdef", ("chrome-extension://abcdef",)),
+    ],
+)
+def test_origins_are_kept_as_browsers_send_them(given: object, origins: tuple[str, ...]) -> None:
+    assert load_settings(flags={"http.allowed_origins": given}).http.allowed_origins == origins
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "*",
+        "null",
+        "shop.example",
+        SHOP + "/",
+        "https://",
+        "https://*.shop.example",
+        SHOP + ":99999",
+        "https://ü.example",
+    ],
+)
+def test_what_is_no_origin_is_refused_at_the_start(given: str) -> None:
+    with pytest.raises(ConfigError, match=r"http\.allowed_origins.*scheme://host\[:port\]"):
+        load_settings(flags={"http.allowed_origins": given})

@@ -1,0 +1,197 @@
+"""How many messages are received at a time, and whose."""
+
+import asyncio
+from typing import Any
+
+import grpc
+import pytest
+from dragoman_service.errors import DeadlineExceededError, InvalidFieldError, OverloadedError, RateLimitedError
+from dragoman_service.grpc_api.streaming import IdleError
+from dragoman_service.middleware import flow_control
+from dragoman_service.middleware.flow_control import RequestReader, ResourceLimits
+from dragoman_service.observability.metrics import Metrics
+from dragoman_service.security.rate_limits import FairSemaphore
+from dragoman_service.security.settings import GrpcSettings
+from prometheus_client import CollectorRegistry
+
+
+class Sender:
+    """Sends a message when told to."""
+
+    def __init__(self, message: Any = b"message") -> None:
+        self.is_read = False
+        self.may_send = asyncio.Event()
+        self._message = message
+
+    async def read(self) -> Any:
+        self.is_read = True
+        await self.may_send.wait()
+        return self._message
+
+
+class Counts:
+    """What is refused."""
+
+    def __init__(self) -> None:
+        self.refused = 0
+        self.late = 0
+
+    def refuse(self) -> None:
+        self.refused += 1
+
+    def come_late(self) -> None:
+        self.late += 1
+
+
+def receiver(counts: Counts, *, num_reads: int = 2, max_unread: int = 8, timeout_s: float = 60.0) -> RequestReader:
+    unread = FairSemaphore("calls", total=max_unread, per_caller=max_unread // 2, count_refusal=counts.refuse)
+    return RequestReader(
+        unread=unread, num_reads=num_reads, caller_share=0.5, timeout_s=timeout_s, count_late=counts.come_late
+    )
+
+
+async def settle() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def test_a_caller_reads_no_more_than_its_share_and_others_go_on() -> None:
+    bounded = receiver(Counts())
+    greedy, fair = [Sender() for _ in range(3)], Sender()
+    calls = [asyncio.ensure_future(bounded.receive(sender, "greedy")) for sender in greedy]
+    calls.append(asyncio.ensure_future(bounded.receive(fair, "fair")))
+    await settle()
+
+    assert [sender.is_read for sender in (*greedy, fair)] == [True, False, False, True]
+    assert bounded.num_unread == 4
+
+    for sender in (*greedy, fair):
+        sender.may_send.set()
+    assert await asyncio.gather(*calls) == [b"message"] * 4
+    assert bounded.num_unread == 0
+
+
+async def test_callers_who_send_byte_by_byte_do_not_keep_those_waiting_whose_message_is_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(flow_control, "_HURRIED_S", 0.01)
+    counts = Counts()
+    bounded = receiver(counts, num_reads=4, max_unread=100)
+    slow = [asyncio.ensure_future(bounded.receive(Sender(), "host")) for _ in range(40)]
+    quick = Sender()
+    quick.may_send.set()
+    await settle()
+
+    assert await asyncio.wait_for(bounded.receive(quick, "host"), timeout=10) == b"message"
+
+    ended, _ = await asyncio.wait(slow, return_when=asyncio.FIRST_EXCEPTION)
+    assert {type(call.exception()) for call in ended} == {OverloadedError}
+    assert counts.late == len(ended) < len(slow)
+    for call in slow:
+        call.cancel()
+    await asyncio.gather(*slow, return_exceptions=True)
+
+
+async def test_a_call_takes_the_place_of_the_oldest_one_that_has_sent_nothing_for_long() -> None:
+    counts = Counts()
+    bounded = receiver(counts, max_unread=4)
+    silent = [asyncio.ensure_future(bounded.receive(Sender(), caller)) for caller in "aabb"]
+    await settle()
+    for reader in bounded._readers:
+        reader.came_s -= 10
+
+    quick = [Sender(), Sender()]
+    for sender in quick:
+        sender.may_send.set()
+    answers = await asyncio.gather(bounded.receive(quick[0], "b"), bounded.receive(quick[1], "c"))
+
+    assert set(answers) == {b"message"}
+    await asyncio.wait((silent[0], silent[2]))
+    assert {type(silent[number].exception()) for number in (0, 2)} == {OverloadedError}
+    assert bounded.num_unread == 2
+    for call in silent:
+        call.cancel()
+    await asyncio.gather(*silent, return_exceptions=True)
+    assert bounded.num_unread == 0
+
+
+async def test_nobody_is_hurried_while_there_are_slots() -> None:
+    bounded = receiver(Counts(), num_reads=4)
+    slow = Sender()
+    call = asyncio.ensure_future(bounded.receive(slow, "a"))
+    await settle()
+
+    quick = Sender()
+    quick.may_send.set()
+    await bounded.receive(quick, "a")
+
+    assert not any(reader.is_hurried for reader in bounded._reading)
+    slow.may_send.set()
+    assert await call == b"message"
+
+
+async def test_calls_beyond_the_share_of_their_caller_are_refused_and_so_are_those_beyond_all() -> None:
+    counts = Counts()
+    bounded = receiver(counts, max_unread=4)
+    waiting = [asyncio.ensure_future(bounded.receive(Sender(), caller)) for caller in "aabb"]
+    await settle()
+
+    with pytest.raises(RateLimitedError, match="limited to 2 calls at a time") as limited:
+        await bounded.receive(Sender(), "a")
+    with pytest.raises(OverloadedError):
+        await bounded.receive(Sender(), "c")
+
+    assert limited.value.retry_after_s > 0
+    assert counts.refused == 2
+    for call in waiting:
+        call.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    assert bounded.num_unread == 0
+
+
+async def test_a_message_that_is_late_is_no_longer_waited_for() -> None:
+    counts = Counts()
+    bounded = receiver(counts, timeout_s=0.01)
+
+    with pytest.raises(DeadlineExceededError) as error:
+        await bounded.receive(Sender(), "a")
+
+    assert error.value.stage == IdleError().stage == "stream"
+    assert (counts.late, bounded.num_unread) == (1, 0)
+
+
+async def test_a_caller_who_ends_without_a_message_is_told() -> None:
+    sender = Sender(grpc.aio.EOF)
+    sender.may_send.set()
+
+    with pytest.raises(InvalidFieldError, match="request"):
+        await receiver(Counts()).receive(sender, "a")
+
+
+def test_what_is_given_back_can_be_taken_again_and_nothing_is_kept_of_who_had_it() -> None:
+    places = FairSemaphore("bytes", total=10, per_caller=6, count_refusal=Counts().refuse)
+
+    with places.taken("a", 6), places.taken("b", 4):
+        assert places.num_taken == 10
+        with pytest.raises(OverloadedError), places.taken("b", 1):
+            pass
+
+    assert places.num_taken == 0
+    assert not places._taken
+
+
+def test_a_caller_has_room_for_the_largest_message() -> None:
+    with pytest.raises(ValueError, match="max_received_bytes"):
+        GrpcSettings(max_message_bytes=1_000_000, max_received_bytes=3_000_000)
+
+    assert GrpcSettings(max_message_bytes=1_000_000, max_received_bytes=4_000_000).max_caller_share == 0.5
+
+
+def test_what_limits_have_refused_is_exposed_before_any_has() -> None:
+    metrics = Metrics(CollectorRegistry())
+
+    ResourceLimits(GrpcSettings(), metrics)
+
+    limits = {sample.labels["limit"] for family in metrics.limit_refusals.collect() for sample in family.samples}
+    assert limits < GrpcSettings.model_fields.keys()
+    assert {"max_streams", "max_watchers", "max_received_bytes", "stream_idle_timeout_s"} < limits

@@ -1,0 +1,363 @@
+import asyncio
+import fcntl
+import io
+import json
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+import structlog
+from dragoman_service.observability.logs import LogSettings, LogStream, RepeatLimit, configure_logs
+
+from tests.captured_logs import capture_logs
+from tests.fakes import ManualClock
+
+PIPE_BYTES = 4096  # the smallest there is
+LINE = "x" * 99 + "\n"
+
+
+@pytest.fixture
+def stream() -> Iterator[io.StringIO]:
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield io.StringIO()
+    structlog.contextvars.clear_contextvars()
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+def records(stream: io.StringIO) -> list[dict[str, object]]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_away_from_a_terminal_each_record_is_one_json_line(stream: io.StringIO) -> None:
+    configure_logs(LogSettings(), stream=stream)
+
+    logging.getLogger("a").info("ready", extra={"port": 1})
+
+    (record,) = records(stream)
+    assert (record["event"], record["level"], record["logger"], record["port"]) == ("ready", "info", "a", 1)
+    assert str(record["timestamp"]).endswith("Z")
+
+
+def test_records_of_the_standard_library_keep_their_extras(stream: io.StringIO) -> None:
+    configure_logs(LogSettings(), stream=stream)
+
+    logging.getLogger("b").warning("batch failed", extra={"segments": 3})
+
+    (record,) = records(stream)
+    assert (record["event"], record["level"], record["segments"]) == ("batch failed", "warning", 3)
+
+
+def test_a_record_below_the_level_is_not_written(stream: io.StringIO) -> None:
+    configure_logs(LogSettings(level="warning"), stream=stream)
+
+    logging.getLogger("a").info("ready")
+    logging.getLogger("b").info("ready")
+
+    assert stream.getvalue() == ""
+
+
+def test_what_is_bound_to_the_request_is_in_every_record(stream: io.StringIO) -> None:
+    configure_logs(LogSettings(), stream=stream)
+    structlog.contextvars.bind_contextvars(request_id="r1")
+
+    logging.getLogger("a").info("one")
+    logging.getLogger("b").warning("two")
+
+    assert [record["request_id"] for record in records(stream)] == ["r1", "r1"]
+
+
+@pytest.mark.parametrize("log_format", ["json", "console"])
+def test_a_traceback_does_not_show_local_variables(stream: io.StringIO, log_format: Literal["json", "console"]) -> None:
+    configure_logs(LogSettings(format=log_format), stream=stream)
+
+    def fail(text: str) -> None:
+        raise ValueError(len(text))
+
+    try:
+        fail("a secret " * 2)
+    except ValueError:
+        logging.getLogger("a").exception("failed")
+
+    assert "ValueError: 18" in stream.getvalue()
+    assert "a secret a secret" not in stream.getvalue()
+
+
+def test_the_console_format_is_for_people(stream: io.StringIO) -> None:
+    configure_logs(LogSettings(format="console"), stream=stream)
+
+    logging.getLogger("a").info("ready", extra={"port": 1})
+
+    assert "ready" in stream.getvalue()
+    assert "port=1" in stream.getvalue()
+
+
+PRIVATE = " ".join(("what", "a", "caller", "sent"))  # so that no line of code, which tracebacks quote, holds it
+
+
+def fail_with_a_chain(text: str) -> None:
+    try:
+        int(text)
+    except ValueError as error:
+        raise RuntimeError(f"could not do {text}") from error
+
+
+def log_a_failure(logger: logging.Logger) -> None:
+    try:
+        fail_with_a_chain(PRIVATE)
+    except RuntimeError:
+        logger.exception("failed")
+
+
+def test_a_failure_in_a_request_is_told_without_the_messages_that_may_quote_it(stream: io.StringIO) -> None:
+    configure_logs(LogSettings(), stream=stream)
+    structlog.contextvars.bind_contextvars(request_id="r1")
+
+    log_a_failure(logging.getLogger("service.a"))
+
+    (record,) = records(stream)
+    told = str(record["exception"])
+    assert told.index("builtins.RuntimeError: (message withheld") < told.index("builtins.ValueError: (message withheld")
+    assert "fail_with_a_chain" in told
+    assert PRIVATE not in stream.getvalue()
+
+
+def test_a_failure_outside_of_requests_keeps_its_message(stream: io.StringIO) -> None:
+    configure_logs(LogSettings(), stream=stream)
+
+    log_a_failure(logging.getLogger("service.a"))
+
+    assert f"could not do {PRIVATE}" in stream.getvalue()
+
+
+@pytest.mark.parametrize("name", ["asyncio", "grpc._cython.cygrpc", "grpc"])
+def test_what_libraries_tell_of_requests_is_withheld_even_outside_of_one(stream: io.StringIO, name: str) -> None:
+    configure_logs(LogSettings(), stream=stream)
+
+    log_a_failure(logging.getLogger(name))
+
+    assert PRIVATE not in stream.getvalue()
+    assert "fail_with_a_chain" in stream.getvalue()
+
+
+async def test_asyncio_does_not_tell_how_a_forgotten_task_failed(stream: io.StringIO) -> None:
+    configure_logs(LogSettings(), stream=stream)
+    loop = asyncio.get_running_loop()
+
+    loop.call_exception_handler(
+        {"message": "Task exception was never retrieved", "exception": ValueError(PRIVATE), "task": PRIVATE}
+    )
+    loop.call_exception_handler({"message": f"Exception in callback deliver({PRIVATE!r}) at app.py:1"})
+
+    assert [record["event"] for record in records(stream)] == [
+        "Task exception was never retrieved",
+        "Exception in callback deliver",
+    ]
+    assert PRIVATE not in stream.getvalue()
+
+
+def test_messages_are_told_when_texts_may_be_logged(stream: io.StringIO) -> None:
+    configure_logs(LogSettings(include_texts=True), stream=stream)
+    structlog.contextvars.bind_contextvars(request_id="r1")
+
+    log_a_failure(logging.getLogger("service.a"))
+
+    assert f"literal for int() with base 10: {PRIVATE!r}" in stream.getvalue()
+
+
+def test_exceptions_that_name_each_other_are_told_once(stream: io.StringIO) -> None:
+    configure_logs(LogSettings(), stream=stream)
+    first, second = ValueError("one"), ValueError("two")
+    first.__cause__, second.__cause__ = second, first
+
+    logging.getLogger("asyncio").error("failed", exc_info=first)
+
+    (record,) = records(stream)
+    assert str(record["exception"]).count("ValueError") == 2
+
+
+def test_texts_are_not_logged_by_default() -> None:
+    assert LogSettings().include_texts is False
+
+
+@dataclass
+class Pipe:
+    reader: int
+    writer: int
+
+    def read(self) -> str:
+        """All that is in it; something must have been written."""
+        return os.read(self.reader, 1 << 20).decode()
+
+
+@pytest.fixture
+def pipe() -> Iterator[Pipe]:
+    """A pipe without a reader, of the smallest size."""
+    reader, writer = os.pipe()
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+    yield Pipe(reader, writer)
+    for descriptor in (reader, writer):
+        os.close(descriptor)
+
+
+@pytest.fixture
+def messages() -> Iterator[list[dict[str, Any]]]:
+    """What the stream itself logs."""
+    with capture_logs() as records:
+        yield records
+
+
+def lost(messages: list[dict[str, Any]]) -> list[int]:
+    """How many lines the log says are missing, each time it says so."""
+    return [record["lines"] for record in messages if record["event"] == "log lines were lost"]
+
+
+def test_lines_go_out_as_they_are(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("wb") as file:
+        stream = LogStream(file.fileno())
+
+        assert stream.write("eine Zeile\n") == len("eine Zeile\n")
+        stream.write("zwei \udc80\n" + "x" * 10_000 + "\n")
+
+    text = (tmp_path / "log").read_text(encoding="utf-8")
+    assert text == "eine Zeile\nzwei \\udc80\n" + "x" * 10_000 + "\n"
+
+
+def test_a_full_disk_loses_lines_and_counts_them() -> None:
+    counted: list[int] = []
+    descriptor = os.open("/dev/full", os.O_WRONLY)
+    try:
+        stream = LogStream(descriptor)
+        stream.write(LINE)
+        stream.count_lost(counted.append)
+        stream.write(LINE * 2)
+    finally:
+        os.close(descriptor)
+
+    assert counted == [1, 2]
+
+
+def test_a_pipe_without_a_reader_loses_lines_and_logs_it_once_it_is_read(
+    pipe: Pipe, messages: list[dict[str, Any]]
+) -> None:
+    counted: list[int] = []
+    stream = LogStream(pipe.writer, max_wait_s=0)
+    stream.count_lost(counted.append)
+    for _ in range(100):
+        stream.write(LINE)
+    written = pipe.read()
+
+    stream.write("after\n")
+
+    assert len(written) + sum(counted) * len(LINE) == 100 * len(LINE)
+    assert sum(counted) > 0
+    assert pipe.read() == "after\n"
+    assert lost(messages) == [sum(counted)]
+
+
+def test_a_reader_in_time_loses_nothing(pipe: Pipe, messages: list[dict[str, Any]]) -> None:
+    stream = LogStream(pipe.writer, max_wait_s=60)
+    lines = [f"{number:04}" + LINE for number in range(200)]
+    read: list[str] = []
+
+    def drain() -> None:
+        while sum(map(len, read)) < sum(map(len, lines)):
+            read.append(pipe.read())
+
+    reader = threading.Thread(target=drain)
+    reader.start()
+    for line in lines:
+        stream.write(line)
+    reader.join(timeout=60)
+
+    assert "".join(read) == "".join(lines)
+    assert lost(messages) == []
+
+
+def test_after_a_line_that_was_cut_off_the_next_begins_anew(pipe: Pipe, messages: list[dict[str, Any]]) -> None:
+    stream = LogStream(pipe.writer, max_wait_s=0)
+    stream.write("y" * 3 * PIPE_BYTES + "\n")
+    torn = pipe.read()
+
+    stream.write("whole\n")
+
+    assert set(torn) == {"y"}
+    assert pipe.read() == "\nwhole\n"
+    assert lost(messages) == [1]
+
+
+def test_a_reader_that_is_gone_stops_no_writer(pipe: Pipe) -> None:
+    counted: list[int] = []
+    stream = LogStream(pipe.writer)
+    stream.count_lost(counted.append)
+    os.close(pipe.reader)
+
+    stream.write(LINE)
+
+    assert counted == [0, 1]
+    pipe.reader = os.open("/dev/null", os.O_RDONLY)  # for the fixture
+
+
+def test_every_thread_writes_whole_lines(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("wb") as file:
+        stream = LogStream(file.fileno())
+
+        def talk(name: str) -> None:
+            for _ in range(200):
+                stream.write(name * 50 + "\n")
+
+        threads = [threading.Thread(target=talk, args=(name,)) for name in "abcd"]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    lines = (tmp_path / "log").read_text(encoding="utf-8").splitlines()
+    assert sorted(lines) == sorted(name * 50 for name in "abcd" for _ in range(200))
+
+
+class Later:
+    """Remembers what is to be called after a second."""
+
+    def __init__(self) -> None:
+        self.calls: list[Callable[[], None]] = []
+
+    def __call__(self, delay_s: float, call: Callable[[], None]) -> None:
+        assert delay_s == 1.0
+        self.calls.append(call)
+
+
+def test_lines_of_one_kind_are_limited_in_each_second_and_the_others_counted() -> None:
+    clock, later = ManualClock(), Later()
+    limit = RepeatLimit(3, clock=clock, call_later=later)
+
+    with capture_logs() as records:
+        first = [limit.allows("UNAUTHENTICATED") for _ in range(10)]
+        other = limit.allows("OVERLOADED")
+        clock.advance(1.0)
+        second = [limit.allows("UNAUTHENTICATED") for _ in range(2)]
+
+    assert (first, other, second) == ([True] * 3 + [False] * 7, True, [True] * 2)
+    assert [(record["event"], record["kind"], record["lines"]) for record in records] == [
+        ("lines were left out", "UNAUTHENTICATED", 7)
+    ]
+
+
+def test_what_was_left_out_is_told_even_if_nothing_follows() -> None:
+    later = Later()
+    limit = RepeatLimit(1, clock=ManualClock(), call_later=later)
+    for _ in range(5):
+        limit.allows("UNAUTHENTICATED")
+
+    with capture_logs() as records:
+        (tell,) = later.calls
+        tell()
+        tell()
+
+    assert [record["lines"] for record in records] == [4]

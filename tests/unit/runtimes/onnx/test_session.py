@@ -1,0 +1,346 @@
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from dragoman_service.bundle.architecture import GraphTensors
+from dragoman_service.bundle.files import Bundle
+from dragoman_service.bundle.manifest import GraphFiles
+from dragoman_service.errors import BundleError
+from dragoman_service.runtimes.onnx.session import (
+    CrossAttention,
+    external_files,
+    multiplies_u8s8_exactly,
+    num_low_latency_threads,
+    open_sessions,
+    session_options,
+)
+from dragoman_service.runtimes.settings import Device, Placement, RuntimeSettings
+from onnx import TensorProto, helper
+from pydantic import ValidationError
+
+from tests.tiny_bundle import build_tiny_bundle
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    return build_tiny_bundle(tmp_path_factory.mktemp("bundle") / "tiny", precisions=("fp32",))
+
+
+def test_threads_are_those_of_the_settings_and_do_not_spin() -> None:
+    options = session_options(RuntimeSettings(num_intra_op_threads=3))
+
+    assert options.intra_op_num_threads == 3
+    assert options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
+    assert not options.enable_mem_pattern
+
+
+def _x64quantprecision(options: onnxruntime.SessionOptions) -> str | None:
+    try:
+        return str(options.get_session_config_entry("session.x64quantprecision"))
+    except RuntimeError:  # not set
+        return None
+
+
+@pytest.mark.parametrize(("is_exact", "expected"), [(True, None), (False, "1")])
+def test_products_that_could_overflow_are_computed_another_way(is_exact: bool, expected: str | None) -> None:
+    options = session_options(RuntimeSettings(), multiplies_exactly=lambda: is_exact)
+
+    assert _x64quantprecision(options) == expected
+
+
+@pytest.mark.parametrize(
+    ("architecture", "flags", "is_exact"),
+    [
+        ("x86_64", "flags : avx2 avx512bw avx512_vnni", True),
+        ("AMD64", "flags : avx2 avx_vnni", True),
+        ("x86_64", "flags : avx2 avx512bw", False),
+        ("aarch64", "Features : asimd", True),
+    ],
+)
+def test_products_of_bytes_are_exact_where_the_cpu_has_instructions_for_them(
+    architecture: str, flags: str, is_exact: bool
+) -> None:
+    assert multiplies_u8s8_exactly(architecture, lambda: flags) is is_exact
+
+
+def test_a_cpu_that_cannot_be_looked_up_is_not_trusted() -> None:
+    def unreadable() -> str:
+        raise FileNotFoundError
+
+    assert not multiplies_u8s8_exactly("x86_64", unreadable)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"num_intra_op_threads": 0}, {"device": "tpu"}, {"gpu_memory_limit_bytes": 0}, {"threads": 4}]
+)
+def test_a_setting_that_cannot_be_is_refused(fields: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        RuntimeSettings.model_validate(fields)
+
+
+def test_a_precision_that_the_bundle_lacks_is_refused(bundle: Bundle) -> None:
+    with pytest.raises(BundleError, match="precision is 'int8', expected one of fp32"):
+        open_sessions(bundle, RuntimeSettings(precision="int8"))
+
+
+def test_a_graph_that_cannot_be_loaded_is_named(bundle: Bundle, tmp_path: Path) -> None:
+    for name in ("encoder.fp32.onnx", "decoder.fp32.onnx"):
+        (tmp_path / name).write_bytes(b"no graph")
+
+    with pytest.raises(BundleError, match=r"encoder\.fp32\.onnx: graph is .*, expected a graph this service can load"):
+        open_sessions(Bundle(directory=tmp_path, manifest=bundle.manifest), RuntimeSettings())
+
+
+@pytest.mark.parametrize("graph", ["encoder", "decoder"])
+def test_a_truncated_graph_that_is_not_opened_is_refused(bundle: Bundle, tmp_path: Path, graph: str) -> None:
+    name = f"{graph}.fp32.onnx"
+    for other in ("encoder.fp32.onnx", "decoder.fp32.onnx", "attention.fp32.onnx", "weights.fp32.bin"):
+        shutil.copy(bundle.directory / other, tmp_path / other)
+    whole = (tmp_path / name).read_bytes()
+    part_of_header = onnx.load_from_string(whole)
+    part_of_header.ClearField("graph")
+    part_of_header.ClearField("opset_import")
+    without_opset = onnx.load_from_string(whole)
+    without_opset.ClearField("opset_import")
+
+    open_sessions(Bundle(directory=tmp_path, manifest=bundle.manifest), RuntimeSettings(), graphs=())
+    parts = [whole[:size] for size in (0, 1, 100, len(whole) // 2, len(whole) - 1)]
+    for part in (*parts, part_of_header.SerializeToString(), without_opset.SerializeToString()):
+        (tmp_path / name).write_bytes(part)
+        with pytest.raises(BundleError, match=rf"{graph}\.fp32\.onnx: .* is .*, expected"):
+            open_sessions(Bundle(directory=tmp_path, manifest=bundle.manifest), RuntimeSettings(), graphs=())
+
+
+def test_a_graph_that_is_not_opened_has_the_tensors_of_its_manifest(bundle: Bundle) -> None:
+    tensors = bundle.manifest.tensors["fp32"]
+    outputs = {**tensors.decoder.outputs, "more": "float32"}
+    changed = tensors.model_copy(update={"decoder": GraphTensors(inputs=tensors.decoder.inputs, outputs=outputs)})
+    manifest = bundle.manifest.model_copy(update={"tensors": {"fp32": changed}})
+
+    with pytest.raises(BundleError, match=r"decoder\.fp32\.onnx: outputs is .*, expected .*more"):
+        open_sessions(Bundle(directory=bundle.directory, manifest=manifest), RuntimeSettings(), graphs=())
+
+
+def test_tensors_other_than_those_of_the_manifest_are_named_with_both(bundle: Bundle) -> None:
+    tensors = bundle.manifest.tensors["fp32"]
+    inputs = {**tensors.encoder.inputs, "source_lengths": "int64", "source_mask": "bool"}
+    changed = tensors.model_copy(update={"encoder": GraphTensors(inputs=inputs, outputs=tensors.encoder.outputs)})
+    manifest = bundle.manifest.model_copy(update={"tensors": {"fp32": changed}})
+
+    found = re.escape("{'source_lengths': 'int32', 'source_mask': None}")
+    expected = re.escape("{'source_lengths': 'int64', 'source_mask': 'bool'}")
+    with pytest.raises(BundleError, match=rf"encoder\.fp32\.onnx: inputs is {found}, expected {expected}"):
+        open_sessions(Bundle(directory=bundle.directory, manifest=manifest), RuntimeSettings())
+
+
+def test_what_was_chosen_is_told_and_logged(bundle: Bundle, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", logger="dragoman_service.runtimes.onnx.session"):
+        sessions = open_sessions(bundle, RuntimeSettings(), find_cuda_fault=lambda index: f"GPU {index} is on fire")
+
+    assert sessions.placement == Placement(device="cpu", precision="fp32", reason="GPU 0 is on fire")
+    assert sessions.device_memory is None
+    (record,) = [record for record in caplog.records if record.message == "device chosen"]
+    told = (vars(record)[name] for name in ("model", "device", "precision", "reason"))
+    assert tuple(told) == ("tiny/1", "cpu", "fp32", "GPU 0 is on fire")
+
+
+@pytest.mark.parametrize(("device", "level"), [("auto", "WARNING"), ("cpu", "INFO")])
+def test_a_gpu_that_is_left_out_by_an_onnx_runtime_made_for_one_is_a_warning(
+    device: Literal["auto", "cpu"],
+    level: str,
+    bundle: Bundle,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    providers = ["CUDAExecutionProvider", "CPUExecutionProvider"]
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: providers)
+
+    with caplog.at_level("INFO", logger="dragoman_service.runtimes.onnx.session"):
+        open_sessions(bundle, RuntimeSettings(device=device), find_cuda_fault=lambda index: f"GPU {index} is on fire")
+
+    assert [record.levelname for record in caplog.records if record.message == "device chosen"] == [level]
+
+
+def test_the_weights_of_a_model_are_those_of_its_files(bundle: Bundle) -> None:
+    files = bundle.manifest.files
+    names = ("encoder.fp32.onnx", "decoder.fp32.onnx", "weights.fp32.bin")
+
+    assert open_sessions(bundle, RuntimeSettings()).weights_bytes == sum(files[name].bytes for name in names)
+
+
+def test_a_graph_that_refers_to_a_file_the_manifest_does_not_give_it_is_refused(bundle: Bundle) -> None:
+    graphs = bundle.manifest.precisions["fp32"].model_copy(update={"weights": "other.bin"})
+    manifest = bundle.manifest.model_copy(update={"precisions": {"fp32": graphs}})
+    (bundle.directory / "other.bin").touch()
+
+    expected = r"encoder\.fp32\.onnx: file of weights is \['weights\.fp32\.bin'\], expected other\.bin"
+    with pytest.raises(BundleError, match=expected):
+        open_sessions(Bundle(directory=bundle.directory, manifest=manifest), RuntimeSettings())
+
+
+def test_a_bundle_with_its_weights_inside_the_graphs_is_loaded(bundle: Bundle, tmp_path: Path) -> None:
+    for name in ("encoder.fp32.onnx", "decoder.fp32.onnx"):
+        onnx.save(onnx.load(bundle.directory / name), tmp_path / name)  # reads the arrays and keeps them
+    graphs = GraphFiles(encoder="encoder.fp32.onnx", decoder="decoder.fp32.onnx")
+    tensors = bundle.manifest.tensors["fp32"].model_copy(update={"attention": None})
+    manifest = bundle.manifest.model_copy(update={"precisions": {"fp32": graphs}, "tensors": {"fp32": tensors}})
+
+    sessions = open_sessions(Bundle(directory=tmp_path, manifest=manifest), RuntimeSettings())
+
+    assert sessions.opened("encoder").get_inputs()[0].name == "source_ids"
+
+
+@pytest.mark.parametrize(
+    ("device", "asked", "weights_bytes", "expected"),
+    [
+        ("cpu", None, 60 << 20, 8),
+        ("cpu", None, 9 << 20, 2),
+        ("cpu", 4, 9 << 20, 4),
+        ("cpu", 1, 60 << 20, 2),
+        ("cuda", None, 60 << 20, 2),
+    ],
+)
+def test_the_low_latency_decoder_has_more_threads_where_they_gain_something(
+    device: Device, asked: int | None, weights_bytes: int, expected: int
+) -> None:
+    settings = RuntimeSettings(num_intra_op_threads=2, num_low_latency_threads=asked)
+    placement = Placement(device=device, precision="fp32", reason="")
+
+    assert num_low_latency_threads(settings, placement, weights_bytes=weights_bytes, num_cores=8) == expected
+
+
+def test_the_threads_of_the_low_latency_decoder_spin_until_its_run_ends() -> None:
+    options = session_options(RuntimeSettings(), num_low_latency_threads=4)
+
+    assert options.intra_op_num_threads == 4
+    assert options.get_session_config_entry("session.intra_op.allow_spinning") == "1"
+    assert options.get_session_config_entry("session.force_spinning_stop") == "1"
+
+
+def test_no_file_of_a_loaded_model_is_mapped_so_none_that_is_cut_off_ends_the_process(bundle: Bundle) -> None:
+    sessions = open_sessions(bundle, RuntimeSettings())
+
+    assert sessions.weights_bytes > 0
+    assert str(bundle.directory) not in Path("/proc/self/maps").read_text(encoding="utf-8")
+
+
+_CROSS = {
+    f"{kind}.{layer}": np.zeros((1, 2, 5, 4), dtype=np.float32)
+    for kind in ("cross_key", "cross_value")
+    for layer in range(2)
+}
+
+
+class FakeSession:
+    """Remembers what it was fed and answers with the number of the layer."""
+
+    def __init__(self) -> None:
+        self.fed: Mapping[str, Any] = {}
+
+    def run(self, outputs: Sequence[str], inputs: Mapping[str, Any]) -> list[np.ndarray[Any, Any]]:
+        self.fed = inputs
+        shape = (1, 2, inputs["token_ids"].shape[1], 5)
+        return [np.full(shape, float(name.rpartition(".")[2]), dtype=np.float32) for name in outputs]
+
+
+def test_a_target_is_fed_from_bos_to_the_token_before_its_last() -> None:
+    session = FakeSession()
+    attention = CrossAttention(session, num_layers=2, bos_id=1)
+
+    attention.weights([7, 8, 2], _CROSS)
+
+    assert session.fed["token_ids"].tolist() == [[1, 7, 8]]
+    assert session.fed["source_lengths"].tolist() == [5]
+    assert set(session.fed) == {"token_ids", "source_lengths", "cross_key.0", "cross_value.0", "cross_key.1"}
+
+
+def test_layers_come_in_order() -> None:
+    weights = CrossAttention(FakeSession(), num_layers=2, bos_id=1).weights([2], _CROSS)
+
+    assert weights.shape == (2, 2, 1, 5)
+    assert weights[:, 0, 0, 0].tolist() == [0, 1]
+
+
+def _external(name: str, location: str) -> TensorProto:
+    tensor = TensorProto(name=name, data_type=TensorProto.FLOAT, dims=[2], data_location=TensorProto.EXTERNAL)
+    for key, value in {"location": location, "offset": "64", "length": "8"}.items():
+        tensor.external_data.add(key=key, value=value)
+    return tensor
+
+
+def _graph(nodes: list[onnx.NodeProto], *initializers: TensorProto) -> onnx.GraphProto:
+    return helper.make_graph(nodes, "graph", [], [], initializer=initializers)
+
+
+def _save(path: Path, model: onnx.ModelProto) -> Path:
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def test_a_graph_with_all_of_its_arrays_inside_refers_to_no_file(tmp_path: Path) -> None:
+    inside = onnx.numpy_helper.from_array(np.arange(1000, dtype=np.float32), "inside")
+
+    assert external_files(_save(tmp_path / "a.onnx", helper.make_model(_graph([], inside)))) == frozenset()
+
+
+def test_files_are_told_as_the_graph_names_them(tmp_path: Path) -> None:
+    graph = _graph([], _external("a", "weights.bin"), _external("b", "weights.bin"), _external("c", "../other.bin"))
+
+    assert external_files(_save(tmp_path / "a.onnx", helper.make_model(graph))) == {"weights.bin", "../other.bin"}
+
+
+def test_arrays_of_attributes_inner_graphs_and_functions_are_found(tmp_path: Path) -> None:
+    constant = helper.make_node("Constant", [], ["value"], value=_external("constant", "constant.bin"))
+    branch = helper.make_node("If", ["so"], ["out"], then_branch=_graph([], _external("branch", "branch.bin")))
+    inner = helper.make_node("Constant", [], ["value"], value=_external("inner", "function.bin"))
+    function = helper.make_function("local", "F", [], ["value"], [inner], [helper.make_opsetid("", 24)])
+    model = helper.make_model(_graph([constant, branch]), functions=[function])
+
+    assert external_files(_save(tmp_path / "a.onnx", model)) == {"constant.bin", "branch.bin", "function.bin"}
+
+
+def test_sparse_arrays_are_found(tmp_path: Path) -> None:
+    sparse = onnx.SparseTensorProto(
+        values=_external("values", "values.bin"), indices=_external("indices", "indices.bin")
+    )
+    graph = _graph([])
+    graph.sparse_initializer.append(sparse)
+
+    assert external_files(_save(tmp_path / "a.onnx", helper.make_model(graph))) == {"values.bin", "indices.bin"}
+
+
+def _hidden(field: int, content: bytes) -> bytes:
+    """Return a field with a bit in its key that ONNX Runtime ignores."""
+    key, length = field << 3 | 2 | 1 << 33, len(content)
+    groups = [key >> shift & 0x7F for shift in range(0, 35, 7)] + [length & 0x7F, length >> 7 & 0x7F]
+    return bytes(group | 0x80 * (index not in {4, 6}) for index, group in enumerate(groups)) + content
+
+
+def test_a_graph_behind_a_key_of_more_than_32_bits_is_refused_as_onnx_runtime_reads_it(tmp_path: Path) -> None:
+    graph = _graph([helper.make_node("Identity", ["a"], ["b"])], _external("a", "other.bin"))
+    graph.output.append(helper.make_tensor_value_info("b", TensorProto.FLOAT, [2]))
+    model = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 21)])
+    content = _hidden(7, model.graph.SerializeToString())
+    model.ClearField("graph")
+    (tmp_path / "a.onnx").write_bytes(model.SerializeToString() + content)
+
+    with pytest.raises(ValueError, match=r"a field has key"):
+        external_files(tmp_path / "a.onnx")
+    with pytest.raises(Exception, match=r"other\.bin"):
+        onnxruntime.InferenceSession(tmp_path / "a.onnx", providers=["CPUExecutionProvider"])
+
+
+@pytest.mark.parametrize(
+    "content", [b"no graph", b"\x3a\x05ab", b"\x3a", b"\x3a\xff", b"\x08\xff\xff", b"\xff" * 400_000 + b"\1"]
+)
+def test_a_file_that_is_no_protocol_buffer_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "a.onnx").write_bytes(content)
+
+    with pytest.raises(ValueError, match=r"a (field|number)"):
+        external_files(tmp_path / "a.onnx")

@@ -1,0 +1,205 @@
+from collections.abc import Callable
+
+import pytest
+from dragoman_service.errors import ConfigError
+from dragoman_service.runtimes.onnx.session import check_device, cuda_fault, providers
+from dragoman_service.runtimes.settings import Placement, RuntimeSettings, choose_placement
+from pydantic import ValidationError
+
+_CPU = "CPUExecutionProvider"
+_CUDA = "CUDAExecutionProvider"
+
+
+def _works(_: int) -> None:
+    return None
+
+
+def _fails(device_index: int) -> str:
+    return f"GPU {device_index} does not work: out of order"
+
+
+def _place(
+    precisions: str, asked: RuntimeSettings | None = None, fault: Callable[[int], str | None] = _works
+) -> Placement:
+    return choose_placement(
+        asked or RuntimeSettings(), precisions=precisions.split(), default_precision="int8", cuda_fault=fault
+    )
+
+
+@pytest.mark.parametrize(
+    ("precisions", "asked", "device", "precision"),
+    [
+        ("int8", {}, "cpu", "int8"),
+        ("fp32 int8", {}, "cuda", "fp32"),
+        ("fp16 fp32 int8", {}, "cuda", "fp16"),
+        ("fp16 fp32 int8", {"precision": "fp32"}, "cuda", "fp32"),
+        ("fp16 fp32 int8", {"precision": "int8"}, "cpu", "int8"),
+        ("fp32 int8", {"device": "cpu"}, "cpu", "int8"),
+        ("fp32 int8", {"device": "cpu", "precision": "fp32"}, "cpu", "fp32"),
+        ("fp32 int8", {"device": "cuda"}, "cuda", "fp32"),
+        ("fp16 fp32 int8", {"device": "cuda"}, "cuda", "fp16"),
+        ("fp16 fp32", {"device": "cuda", "precision": "fp32"}, "cuda", "fp32"),
+    ],
+)
+def test_a_gpu_takes_what_it_can_run_best(
+    precisions: str, asked: dict[str, object], device: str, precision: str
+) -> None:
+    placement = _place(precisions, RuntimeSettings.model_validate(asked))
+
+    assert (placement.device, placement.precision) == (device, precision)
+
+
+def test_auto_takes_the_cpu_and_the_default_of_the_bundle_where_no_gpu_works() -> None:
+    placement = _place("fp16 fp32 int8", RuntimeSettings(), _fails)
+
+    assert placement == Placement(device="cpu", precision="int8", reason="GPU 0 does not work: out of order")
+
+
+def test_auto_says_which_precision_kept_it_from_the_gpu() -> None:
+    assert _place("int8").reason == "a GPU cannot run int8"
+
+
+def test_auto_does_not_try_a_gpu_that_could_not_run_the_bundle() -> None:
+    tried: list[int] = []
+
+    _place("int8", fault=tried.append)
+
+    assert tried == []
+
+
+def test_cuda_never_falls_back() -> None:
+    expected = "'runtime.device' is 'cuda': expected a device that works here; available: cpu (GPU 0 does not work"
+
+    with pytest.raises(ConfigError) as caught:
+        _place("fp32", RuntimeSettings(device="cuda"), _fails)
+
+    assert expected in str(caught.value)
+
+
+def test_a_gpu_is_named_by_its_index() -> None:
+    tried: list[int] = []
+
+    placement = _place("fp32", RuntimeSettings(device="cuda:3"), tried.append)
+
+    assert placement == Placement(device="cuda", precision="fp32", reason="asked for")
+    assert tried == [3]
+    with pytest.raises(ConfigError, match=r"'runtime.device' is 'cuda:3': expected a device that works here.*GPU 3"):
+        _place("fp32", RuntimeSettings(device="cuda:3"), _fails)
+
+
+@pytest.mark.parametrize(
+    ("asked", "chosen", "others"),
+    [("auto", "cuda", ["cuda:1", "cuda:2"]), ("cuda:2", "cuda", ["cuda:3", "cuda:4"]), ("auto", "cpu", ["cpu", "cpu"])],
+)
+def test_other_engines_have_the_gpus_that_follow(asked: str, chosen: str, others: list[str]) -> None:
+    settings = RuntimeSettings(device=asked, num_replicas=3).of_other_engines(chosen, "fp16")
+
+    assert [one.device for one in settings] == others
+    assert {one.precision for one in settings} == {"fp16"}
+
+
+@pytest.mark.parametrize(
+    "device", ["cuda:", "cuda:-1", "cuda:1.0", "cuda:x", "cpu:0", "auto:1", "gpu", "CUDA", "cuda:1\n"]
+)
+def test_what_is_no_device_is_refused(device: str) -> None:
+    with pytest.raises(ValidationError, match="'auto', 'cpu' or 'cuda', or 'cuda:N'"):
+        RuntimeSettings(device=device)
+
+
+def test_a_precision_that_no_gpu_runs_is_refused_by_its_name() -> None:
+    with pytest.raises(
+        ConfigError, match=r"'runtime\.precision' is 'int8': expected fp16 or fp32 with runtime.device cuda"
+    ):
+        _place("fp32 int8", RuntimeSettings(device="cuda", precision="int8"))
+
+
+def test_a_bundle_that_no_gpu_runs_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"'runtime\.device' is 'cuda': expected cpu, as the bundle has only int8"):
+        _place("int8", RuntimeSettings(device="cuda"))
+
+
+def test_this_onnx_runtime_says_why_it_has_no_gpu() -> None:
+    if (fault := cuda_fault(1_000)) is not None:
+        assert "no CUDA provider" in fault or "GPU 1000 does not work" in fault
+    else:
+        pytest.fail("no machine has that many")
+
+
+class FakeLibrary:
+    """ONNX Runtime with CUDA, and a GPU 0 that works."""
+
+    def __init__(self) -> None:
+        self.OrtValue = self
+        self.has_found_libraries = False
+
+    def get_available_providers(self) -> list[str]:
+        return [_CUDA, _CPU]
+
+    def preload_dlls(self) -> None:
+        self.has_found_libraries = True
+
+    def ortvalue_from_numpy(self, _: object, device: str, index: int) -> None:
+        assert device == "cuda"
+        assert self.has_found_libraries
+        if index:
+            raise RuntimeError("CUDA failure 100: no CUDA-capable device is detected")
+
+
+def test_a_gpu_that_does_not_work_is_told_with_what_to_look_at() -> None:
+    assert cuda_fault(0, FakeLibrary(), str) is None
+    assert cuda_fault(1, FakeLibrary(), str) == (
+        "GPU 1 does not work: CUDA failure 100: no CUDA-capable device is detected; "
+        "nvidia-smi must show it, in a container that was given GPUs"
+    )
+
+
+def test_a_gpu_image_on_a_host_without_gpus_names_the_driver_and_tries_nothing_else() -> None:
+    library = FakeLibrary()
+
+    def load_nothing(name: str) -> object:
+        raise OSError(f"{name}: cannot open shared object file")
+
+    assert cuda_fault(0, library, load_nothing) == (
+        "there is no driver of NVIDIA (libcuda.so.1: cannot open shared object file); "
+        "a container needs the host's, as by docker run --gpus all"
+    )
+    assert not library.has_found_libraries
+
+
+def test_the_cpu_needs_no_options() -> None:
+    assert providers("cpu", RuntimeSettings(use_tf32=True)) == [(_CPU, {})]
+
+
+def test_a_gpu_gets_its_options_and_leaves_what_it_lacks_to_the_cpu() -> None:
+    settings = RuntimeSettings(device="cuda:2", gpu_memory_limit_bytes=1 << 30)
+
+    assert providers("cuda", settings) == [
+        (_CUDA, {"device_id": 2, "use_tf32": 0, "gpu_mem_limit": 1 << 30}),
+        (_CPU, {}),
+    ]
+
+
+def test_only_a_session_that_captures_its_runs_is_told_so() -> None:
+    (_, options), _ = providers("cuda", RuntimeSettings(), captures=True)
+
+    assert options == {"device_id": 0, "use_tf32": 0, "enable_cuda_graph": 1}
+    assert providers("cpu", RuntimeSettings(), captures=True) == [(_CPU, {})]
+
+
+def test_a_gpu_may_take_all_memory_and_round_only_if_told() -> None:
+    (_, options), _ = providers("cuda", RuntimeSettings(use_tf32=True))
+
+    assert options == {"device_id": 0, "use_tf32": 1}
+
+
+@pytest.mark.parametrize("found", [[_CPU], []])
+def test_a_session_that_fell_back_is_refused(found: list[str]) -> None:
+    with pytest.raises(
+        ConfigError, match=r"'runtime\.device' is 'cuda': expected a working device; ONNX Runtime fell back"
+    ):
+        check_device("cuda", found)
+
+
+def test_a_session_where_it_should_be_is_taken() -> None:
+    check_device("cuda", [_CUDA, _CPU])
+    check_device("cpu", [_CPU])

@@ -1,0 +1,233 @@
+"""Arrays on a device and the graphs that change them, on the stand-in."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from dragoman_service.bundle.architecture import FloatType
+from dragoman_service.runtimes.onnx_cuda.cache_graphs import HIDDEN, advance_graph, write_graph, zeros_graph
+from dragoman_service.runtimes.onnx_cuda.device import (
+    CopyCounter,
+    DeviceArray,
+    HostArray,
+    Operation,
+    PinnedMemory,
+    pinned_memory,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from tests.device_stand_in import FakeCudart, StandInMemory, read
+
+FLOAT_TYPES: tuple[FloatType, ...] = ("float32", "float16")
+NAMES = {"float32": "FLOAT", "float16": "FLOAT16"}
+
+
+@pytest.fixture(scope="module", params=FLOAT_TYPES)
+def memory(request: pytest.FixtureRequest) -> StandInMemory:
+    return StandInMemory(request.param)
+
+
+def filled(memory: StandInMemory, *shape: int) -> DeviceArray:
+    """Return an array of different small integers."""
+    values = 1 + np.arange(np.prod(shape)).reshape(shape) % 1000
+    return memory.upload(values.astype(memory.float_type), "encode")
+
+
+@pytest.mark.parametrize("float_type", FLOAT_TYPES)
+@pytest.mark.parametrize("make", [zeros_graph, write_graph, advance_graph])
+def test_the_graphs_are_valid_onnx(make: Callable[[FloatType], bytes], float_type: FloatType) -> None:
+    model = onnx.load_from_string(make(float_type))
+    context = onnx.checker.C.CheckerContext()
+    context.ir_version = model.ir_version
+    context.opset_imports = {opset.domain: opset.version for opset in model.opset_import}
+
+    for node in model.graph.node:  # not the whole: inputs have no shape, as they may have any number of axes
+        onnx.checker.check_node(node, context)
+
+    floats = onnx.TensorProto.DataType.Value(NAMES[float_type])
+    assert {tensor.data_type for tensor in model.graph.initializer} <= {onnx.TensorProto.INT64, floats}
+
+
+def test_copies_are_counted_by_operation_and_direction() -> None:
+    counter = CopyCounter()
+
+    counter.add("step", "host_to_device", 3)
+    counter.add("step", "host_to_device", 4)
+    counter.add("join", "host_to_device", 10)
+    counter.add("step", "device_to_host", 5)
+
+    assert counter.by_operation() == {
+        ("step", "host_to_device"): 7,
+        ("join", "host_to_device"): 10,
+        ("step", "device_to_host"): 5,
+    }
+    assert counter.total("host_to_device") == 17
+    assert counter.total("device_to_host") == 5
+
+
+def test_what_goes_up_comes_down_and_both_count(memory: StandInMemory) -> None:
+    before = memory.copies.by_operation()
+    values = np.arange(6, dtype=np.int32).reshape(2, 3)
+
+    down = memory.download(memory.upload(values, "attention"), "attention")
+
+    assert down.tolist() == values.tolist()
+    assert {key: count - before.get(key, 0) for key, count in memory.copies.by_operation().items()} == {
+        **dict.fromkeys(before, 0),
+        ("attention", "host_to_device"): 24,
+        ("attention", "device_to_host"): 24,
+    }
+
+
+def test_a_part_is_where_it_was_cut_from(memory: StandInMemory) -> None:
+    whole = filled(memory, 3, 4, 5)
+
+    assert read(whole.part((2, 5), index=(1, 2))).tolist() == read(whole)[1, 2:4].tolist()
+    assert read(whole.part((12, 5))).tolist() == read(whole).reshape(12, 5).tolist()
+
+
+def test_a_part_that_is_not_within_its_array_is_refused(memory: StandInMemory) -> None:
+    with pytest.raises(ValueError, match=r"\(3, 5\) from \(2, 2\) on is not within \(3, 4, 5\)"):
+        filled(memory, 3, 4, 5).part((3, 5), index=(2, 2))
+
+
+def test_new_arrays_are_zero(memory: StandInMemory) -> None:
+    assert not read(memory.zeros((2, 3, 4))).any()
+
+
+@given(st.data())
+def test_segments_are_written_cut_off_or_padded(memory: StandInMemory, data: st.DataObject) -> None:
+    axis = data.draw(st.sampled_from([2, 3]))
+    sizes = [2, data.draw(st.integers(1, 4)), 3, 3, 2]
+    old_length, new_length, capacity = (data.draw(st.integers(1, 4)) for _ in range(3))
+    source = filled(memory, *sizes[:axis], old_length, *sizes[axis + 1 :])
+    target = filled(memory, 2, capacity, *sizes[2:axis], new_length, *sizes[axis + 1 :])
+    segments = data.draw(
+        st.dictionaries(st.integers(0, capacity - 1), st.integers(0, sizes[1] - 1), min_size=1, max_size=capacity)
+    )
+    expected = read(target).copy()
+    kept = min(old_length, new_length)
+    for to, taken in segments.items():
+        expected[:, to] = 0
+        along = (slice(None),) * (axis - 1)
+        expected[:, to][(*along, slice(kept))] = read(source)[:, taken][(*along, slice(kept))]
+
+    memory.write(target, source, segments, axis=axis, operation="move")
+
+    assert (read(target) == expected).all()
+
+
+def test_segments_may_change_places(memory: StandInMemory) -> None:
+    array = filled(memory, 2, 3, 4, 5)
+    expected = read(array)[:, [2, 0, 1]]
+
+    memory.write(array, array, {0: 2, 1: 0, 2: 1}, axis=2, operation="move")
+
+    assert (read(array) == expected).all()
+
+
+def _advanced(
+    memory: StandInMemory, previous: NDArray[Any], rows: list[list[int]], own: list[list[int]], num_slots: int
+) -> NDArray[Any]:
+    """Return the mask after a step whose rows continue others and have new slots."""
+    count, num_queries = np.shape(rows)
+    widths = (1, 1, 1, num_queries, num_queries, 2)
+    update = np.zeros((count, sum(widths)), dtype=np.int32)
+    update[:, 3 : 3 + num_queries], update[:, 3 + num_queries : -2] = rows, own
+    inputs = {"update": memory.upload(update, "step"), "slots": memory.upload(np.arange(num_slots), "step")}
+    outputs = {
+        "token_ids": memory.empty((count, 1), np.int64),
+        "positions": memory.empty((count, 1), np.int64),
+        "row_slots": memory.empty((count, 2), np.int64),
+        "source_lengths": memory.empty((count, 1), np.int32),
+        "ancestor_mask": memory.empty((count, num_queries, num_slots), memory.float_type),
+    }
+    bound = memory.bind_advance(inputs, outputs, widths=widths)
+    bound.set_previous(memory.upload(previous.astype(memory.float_type), "step"), num_slots)
+    bound.run()
+    return read(outputs["ancestor_mask"])
+
+
+@pytest.mark.parametrize("num_slots", [3, 4, 6])
+def test_a_row_sees_what_the_one_that_it_continues_saw_and_its_own_slot(memory: StandInMemory, num_slots: int) -> None:
+    no, so = HIDDEN, 0.0
+    previous = np.array([[so, no, no, no], [no, so, no, no]])
+
+    mask = _advanced(memory, previous, rows=[[1, 0], [-1, -1]], own=[[2, 0], [0, 1]], num_slots=num_slots)
+
+    seen = [[np.flatnonzero(row == so).tolist() for row in segment] for segment in mask]
+    assert seen == [[[1, 2], [0]], [[0], [1]]]
+    assert set(np.unique(mask).tolist()) == {no, so}
+
+
+def test_page_locked_memory_is_filled_and_read_in_place(memory: StandInMemory) -> None:
+    up, down = (memory.host_array((2, 3), np.int64) for _ in range(2))
+    zeros = down.array.copy()
+    up.array[:] = np.arange(6).reshape(2, 3)
+    on_device = memory.upload(up.array, "step")
+
+    found = memory.download(on_device, "step", to=down)
+
+    assert not zeros.any()
+    assert found is down.array
+    assert found.tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert down.pinned is not None
+    assert down.pinned.data_ptr() == found.ctypes.data
+
+
+class UncopyableMemory(StandInMemory):
+    def download(self, array: DeviceArray, operation: Operation, *, to: HostArray | None = None) -> NDArray[Any]:
+        if to is not None and to.pinned is not None:
+            raise RuntimeError("no data transfer registered")
+        return super().download(array, operation, to=to)
+
+
+def test_without_copies_to_page_locked_memory_ordinary_memory_is_used(caplog: pytest.LogCaptureFixture) -> None:
+    memory = UncopyableMemory("float32")
+
+    to = memory.host_array((2,), np.float32)
+
+    assert to.pinned is None
+    assert "no data transfer" in caplog.records[0].__dict__["reason"]
+    assert memory.copies.by_operation() == {}
+
+
+def test_page_locked_memory_that_is_let_go_is_used_again_and_zero() -> None:
+    pinned = PinnedMemory(FakeCudart(num_left=2), 0)
+    first, other = pinned.array((2, 3), np.int64), pinned.array((6,), np.int32)
+    address, part = first.ctypes.data, first[1:]
+    part[:] = 7
+
+    del first
+    with pytest.raises(RuntimeError, match="CUDA error 2"):
+        pinned.array((6,), np.int64)  # a part of it is in use
+    del part
+    again = pinned.array((6,), np.int64)
+
+    assert again.ctypes.data == address
+    assert not again.any()
+    assert not other.any()
+
+
+def test_a_gpu_that_is_not_there_has_no_page_locked_memory() -> None:
+    with pytest.raises(RuntimeError, match="CUDA error 101"):
+        PinnedMemory(FakeCudart(), 1).array((1,), np.int8)
+
+
+def test_page_locked_memory_is_allocated_by_the_runtime_of_that_version(caplog: pytest.LogCaptureFixture) -> None:
+    loaded: list[str] = []
+
+    def load(name: str) -> object:
+        loaded.append(name)
+        if name.endswith("12"):
+            raise OSError("not found")
+        return FakeCudart()
+
+    assert isinstance(pinned_memory(0, "13.0", load), PinnedMemory)
+    assert pinned_memory(0, "12.8", load) is None
+    assert loaded == ["libcudart.so.13", "libcudart.so.12"]
+    assert [record.__dict__["reason"] for record in caplog.records] == ["not found"]

@@ -1,0 +1,171 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from dragoman_export.bundle_writer import add_shortlist
+from dragoman_service.bundle.files import MANIFEST_NAME, file_entry, open_bundle
+from dragoman_service.errors import BundleError
+from dragoman_service.runtimes.shortlist import SIZE_STEP, Shortlist, open_shortlist
+
+from tests.tiny_bundle import build_tiny_bundle
+
+V = 200
+
+
+def make_shortlist(
+    entries: dict[int, dict[int, float]],
+    *,
+    shares: dict[int, float] | None = None,
+    threshold: float = 0.1,
+    max_size: int = 128,
+    size: int = V,
+) -> Shortlist:
+    """Make one of the probabilities of targets by source, best first."""
+    all_shares = np.zeros(size, np.float32)
+    all_shares[list(shares or {})] = list((shares or {}).values())
+    flat = [(target, probability) for source in range(size) for target, probability in entries.get(source, {}).items()]
+    counts = [len(entries.get(source, {})) for source in range(size)]
+    return Shortlist(
+        threshold=threshold,
+        max_size=max_size,
+        begins=np.cumsum([0, *counts]).astype(np.int32),
+        token_ids=np.array([target for target, _ in flat], np.int32),
+        shares=all_shares,
+        probabilities=np.array([probability for _, probability in flat], np.float16),
+    )
+
+
+def listed(shortlist: Shortlist, *source_ids: int) -> set[int]:
+    tokens = shortlist.of(source_ids)
+    assert tokens.dtype == np.int32
+    assert (np.diff(tokens) > 0).all()
+    return set(tokens.tolist())
+
+
+def test_the_likely_targets_of_every_source_token_are_listed() -> None:
+    shortlist = make_shortlist({1: {150: 0.5, 151: 0.2}, 2: {160: 0.3}, 3: {170: 0.9}})
+
+    tokens = listed(shortlist, 1, 2)
+
+    assert {150, 151, 160} <= tokens
+    assert 170 not in tokens
+
+
+def test_a_target_that_several_source_tokens_make_likely_is_listed() -> None:
+    most = dict.fromkeys(range(64), 0.5)
+    shortlist = make_shortlist({1: {**most, 150: 0.06}, 2: {150: 0.06}})
+
+    assert 150 not in listed(shortlist, 1)
+    assert 150 in listed(shortlist, 1, 2)
+
+
+def test_sizes_are_rounded_up_with_the_next_best_and_of_equals_with_the_smaller_ids() -> None:
+    shortlist = make_shortlist({1: {150: 0.5, 199: 0.01}}, shares={120: 0.02})
+
+    assert listed(shortlist, 1) == {150, 199, 120, *range(SIZE_STEP - 3)}
+
+
+def test_a_list_that_would_be_too_long_keeps_the_likeliest() -> None:
+    shortlist = make_shortlist({1: {target: 1 - target / 256 for target in range(199)}}, max_size=64)
+
+    assert listed(shortlist, 1) == set(range(64))
+
+
+def test_lists_of_a_small_vocabulary_hold_all_of_it() -> None:
+    shortlist = make_shortlist({}, max_size=8, size=8)
+
+    assert listed(shortlist, 1) == set(range(8))
+
+
+def test_a_file_holds_all_of_a_shortlist() -> None:
+    shortlist = make_shortlist({1: {150: 0.5, 151: 0.25}, 199: {0: 1.0}}, shares={120: 0.02})
+
+    read = Shortlist.from_bytes(shortlist.to_bytes())
+
+    assert read.to_bytes() == shortlist.to_bytes()
+    assert read.of([1]).tolist() == shortlist.of([1]).tolist()
+    assert read.threshold == pytest.approx(0.1)
+    assert read.max_size == 128
+
+
+CONTENT = make_shortlist({1: {150: 0.5}}).to_bytes()
+NOT_A_NUMBER = np.array([np.nan], "<f4").tobytes()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "no shortlist of this version"),
+        (b"DRGMSL02" + CONTENT[8:], "no shortlist of this version"),
+        (CONTENT[:-1], "too few for 200 tokens and 1 entries"),
+        (CONTENT + b"\0", r"expected \d+"),
+        (CONTENT[:8] + b"\xff" * 8 + CONTENT[16:], "too few for"),
+        (CONTENT[:16] + b"\x41" + CONTENT[17:], "not as documented: max_size"),
+        (CONTENT[:20] + NOT_A_NUMBER + CONTENT[24:], "not as documented: threshold"),
+        (CONTENT[:24] + b"\x01" + CONTENT[25:], "not as documented: begins"),
+        (CONTENT[: 24 + 4 * 201] + b"\xc8" + CONTENT[25 + 4 * 201 :], "not as documented: token_ids"),
+        (CONTENT[: 24 + 4 * 202] + NOT_A_NUMBER + CONTENT[28 + 4 * 202 :], "not as documented: shares"),
+        (CONTENT[:-2] + b"\0\0", "not as documented: probabilities"),
+    ],
+)
+def test_a_damaged_file_is_refused(content: bytes, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Shortlist.from_bytes(content)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("bundles")
+    bundle = build_tiny_bundle(directory / "plain", precisions=("fp32",))
+    size = bundle.manifest.architecture.vocabulary_size
+    add_shortlist(directory / "plain", directory / "listed", make_shortlist({1: {2: 0.5}}, size=size))
+    return directory
+
+
+def test_a_bundle_may_have_a_shortlist(directory: Path) -> None:
+    shortlist = open_shortlist(open_bundle(directory / "listed"))
+
+    assert shortlist.scores([1])[2] == 0.5
+
+
+def test_a_shortlist_for_sources_with_a_larger_vocabulary_is_refused(tmp_path: Path) -> None:
+    variant: dict[str, Any] = {"tied_embeddings": "decoder", "source_vocabulary_size": 333}
+    build_tiny_bundle(tmp_path / "plain", precisions=("fp32",), **variant)
+
+    with pytest.raises(BundleError, match="vocabulary size of sources is 320, expected 333"):
+        add_shortlist(tmp_path / "plain", tmp_path / "listed", make_shortlist({}, size=320))
+
+
+def test_a_bundle_without_one_says_how_to_get_one(directory: Path) -> None:
+    with pytest.raises(BundleError, match="shortlist is None, expected a file; `export shortlist` makes one"):
+        open_shortlist(open_bundle(directory / "plain"))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (make_shortlist({}).to_bytes(), "shortlist.bin: vocabulary size is 200, expected 320"),
+        (b"something else", "shortlist.bin: content is no shortlist of this version"),
+    ],
+)
+def test_a_shortlist_that_does_not_fit_its_bundle_is_refused(directory: Path, content: bytes, message: str) -> None:
+    path = directory / "listed" / "shortlist.bin"
+    whole = path.read_bytes()
+    bundle = open_bundle(directory / "listed")
+    path.write_bytes(content)
+
+    with pytest.raises(BundleError, match=message):
+        open_shortlist(bundle)
+
+    path.write_bytes(whole)
+
+
+def test_a_shortlist_has_a_checksum(directory: Path) -> None:
+    manifest = json.loads((directory / "listed" / MANIFEST_NAME).read_text(encoding="utf-8"))
+
+    entry = file_entry(directory / "listed" / "shortlist.bin")
+
+    assert manifest["shortlist"] == "shortlist.bin"
+    assert manifest["files"]["shortlist.bin"] == entry.model_dump()

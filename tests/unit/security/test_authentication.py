@@ -1,0 +1,101 @@
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from dragoman_service.errors import PermissionDeniedError, UnauthenticatedError
+from dragoman_service.observability.metrics import Metrics
+from dragoman_service.security.api_keys import new_key, store
+from dragoman_service.security.authentication import Access, credentials
+from dragoman_service.security.settings import AccessSettings
+from prometheus_client import CollectorRegistry
+
+KEY = new_key()
+TRANSLATE = "/dragoman.v1.TranslationService/Translate"
+LIST_MODELS = "/dragoman.v1.ModelService/ListModels"
+UNLOAD = "/dragoman.v1.ModelAdminService/UnloadModel"
+UNHEARD_OF = "/dragoman.v1.NewService/Explode"
+
+
+def call(*authorization: str, names: dict[str, list[bytes]] | None = None) -> Any:
+    return SimpleNamespace(
+        peer=lambda: "ipv4:10.0.0.7:5000",
+        invocation_metadata=lambda: tuple(("authorization", value) for value in authorization),
+        auth_context=lambda: names or {},
+    )
+
+
+def access(
+    callers_file: Path | None = None, *, asks_certificates: bool = False, is_reachable_remotely: bool = False
+) -> Access:
+    settings, metrics = AccessSettings(callers_file=callers_file), Metrics(CollectorRegistry())
+    return Access(settings, metrics, asks_certificates=asks_certificates, is_reachable_remotely=is_reachable_remotely)
+
+
+@pytest.fixture
+def callers_file(tmp_path: Path) -> Path:
+    path = tmp_path / "callers.toml"
+    path.write_text(f'[[caller]]\nname = "shop"\nkeys = ["{store(KEY)}"]\npermissions = ["translate"]\n')
+    return path
+
+
+async def test_without_anything_set_callers_go_by_their_host_and_may_do_everything() -> None:
+    assert {await access().admit(method, call()) for method in (TRANSLATE, LIST_MODELS, UNLOAD)} == {"ipv4:10.0.0.7"}
+
+
+async def test_beyond_this_machine_unknown_callers_may_translate_only() -> None:
+    exposed = access(is_reachable_remotely=True)
+
+    assert await exposed.admit(TRANSLATE, call()) == await exposed.admit(LIST_MODELS, call()) == "ipv4:10.0.0.7"
+    with pytest.raises(PermissionDeniedError, match="caller 'ipv4:10\\.0\\.0\\.7' has no permission 'admin'"):
+        await exposed.admit(UNLOAD, call())
+
+
+async def test_an_unlisted_service_needs_the_admin_permission(callers_file: Path) -> None:
+    with pytest.raises(PermissionDeniedError):
+        await access(callers_file).admit(UNHEARD_OF, call(f"Bearer {KEY}"))
+
+
+async def test_a_wrong_key_is_not_made_good_by_a_certificate(tmp_path: Path) -> None:
+    path = tmp_path / "callers.toml"
+    path.write_text('[[caller]]\nname = "ops"\ncertificates = ["ops"]\npermissions = ["translate"]\n')
+    names = {"x509_common_name": [b"ops"]}
+    listed = access(path, asks_certificates=True)
+
+    assert await listed.admit(TRANSLATE, call(names=names)) == "ops"
+    with pytest.raises(UnauthenticatedError):
+        await listed.admit(TRANSLATE, call(f"Bearer {KEY}", names=names))
+
+
+async def test_a_long_key_is_unknown_without_being_hashed(callers_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dragoman_service.security.api_keys._digest", lambda _key: pytest.fail("was hashed"))
+
+    with pytest.raises(UnauthenticatedError, match="at most 16384"):
+        await access(callers_file).admit(TRANSLATE, call(f"Bearer {KEY}{'x' * 16_384}"))
+
+
+@pytest.mark.parametrize("names", [{}, {"x509_common_name": [b""]}])
+async def test_a_certificate_without_any_name_is_rejected(names: dict[str, list[bytes]]) -> None:
+    with pytest.raises(UnauthenticatedError, match="neither a common nor an alternative name"):
+        await access(asks_certificates=True).admit(TRANSLATE, call(names=names))
+
+
+async def test_a_name_in_a_certificate_is_taken_up_to_a_length() -> None:
+    name = await access(asks_certificates=True).admit(
+        TRANSLATE, call(names={"x509_common_name": [b"\xff" + b"a" * 500]})
+    )
+
+    assert len(name) == 128
+
+
+def test_credentials_do_not_show_the_key() -> None:
+    shown = credentials(call(f"Bearer {KEY}"))
+
+    assert shown.api_keys == (f"Bearer {KEY}",)
+    assert KEY not in repr(shown)
+
+
+async def test_tokens_of_unlisted_callers_are_not_counted(callers_file: Path) -> None:
+    for some in (access(), access(callers_file)):
+        await some.take_tokens("ipv4:10.0.0.7", 10**9)
+        await some.take_tokens("ipv4:10.0.0.7", 10**9, work=lambda: 10**12)  # nothing is used up

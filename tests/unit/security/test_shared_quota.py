@@ -1,0 +1,167 @@
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+from dragoman_service.errors import RateLimitedError
+from dragoman_service.observability.metrics import Metrics
+from dragoman_service.security.api_keys import Caller, Permission
+from dragoman_service.security.rate_limits import Charge, RateLimiter
+from dragoman_service.security.shared_quota import RETRY_INTERVAL_S, SharedQuota
+from prometheus_client import CollectorRegistry
+
+from tests.captured_logs import capture_logs
+from tests.fakes import ManualClock, SharedBuckets
+
+SHOP = Caller(
+    name="shop", certificates=("shop",), permissions=frozenset(Permission), tokens_per_min=60, work_tokens_per_min=600
+)
+TIMEOUT_S = 0.01
+
+
+class Replica:
+    """What one server makes of the quota of a caller."""
+
+    def __init__(self, store: SharedBuckets, clock: ManualClock) -> None:
+        self.metrics = Metrics(CollectorRegistry())
+        self.limiter = RateLimiter(clock)
+        self.shared = SharedQuota(self.limiter, store, self.metrics, timeout_s=TIMEOUT_S, clock=clock)
+
+    async def take(self, num_tokens: int, *, work: int = 0) -> object:
+        return await self.shared.confirm(self.limiter.take_tokens("shop", SHOP, num_tokens, work=lambda: work))
+
+    def num_checks(self, decided_by: str) -> float:
+        value = self.metrics.registry.get_sample_value("dragoman_quota_checks_total", {"decided_by": decided_by})
+        return value or 0.0
+
+
+class HaltedStore(SharedBuckets):
+    """Never answers."""
+
+    async def take(self, charges: Sequence[Charge]) -> None:
+        self.num_asked += 1
+        await asyncio.Event().wait()
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def store(clock: ManualClock) -> SharedBuckets:
+    return SharedBuckets(clock)
+
+
+async def test_what_one_replica_has_given_the_other_does_not_give(store: SharedBuckets, clock: ManualClock) -> None:
+    one, other = Replica(store, clock), Replica(store, clock)
+    await one.take(50)
+
+    with pytest.raises(RateLimitedError, match=r"caller 'shop' is limited to 60 source tokens/min; retry in 10.0 s"):
+        await other.take(20)
+    clock.advance(10.0)
+
+    await other.take(20)
+
+
+async def test_what_the_store_refuses_is_not_counted_anywhere(store: SharedBuckets, clock: ManualClock) -> None:
+    one, other = Replica(store, clock), Replica(store, clock)
+    await one.take(10, work=600)
+
+    with pytest.raises(RateLimitedError, match="work tokens/min"):
+        await other.take(50, work=10)
+
+    await other.take(50)
+    store.is_away = True
+    await other.take(10)
+
+
+async def test_what_a_replica_refuses_itself_is_not_asked_for(store: SharedBuckets, clock: ManualClock) -> None:
+    replica = Replica(store, clock)
+    await replica.take(60)
+
+    for _ in range(5):
+        with pytest.raises(RateLimitedError):
+            await replica.take(60)
+
+    assert store.num_asked == 1
+
+
+async def test_without_the_store_each_replica_holds_the_limit_for_itself(
+    store: SharedBuckets, clock: ManualClock
+) -> None:
+    one, other = Replica(store, clock), Replica(store, clock)
+    await one.take(40)
+    store.is_away = True
+
+    await one.take(20)
+    await other.take(60)
+    for replica in (one, other):
+        with pytest.raises(RateLimitedError, match=r"limited to 60 source tokens/min; retry in 1.0 s"):
+            await replica.take(1)
+
+    assert (one.num_checks("store"), one.num_checks("local")) == (1, 1)
+
+
+async def test_a_store_that_is_lost_is_logged_once_and_asked_again_after_a_time(
+    store: SharedBuckets, clock: ManualClock
+) -> None:
+    replica = Replica(store, clock)
+    store.is_away = True
+
+    with capture_logs() as records:
+        for _ in range(30):
+            await replica.take(1)
+            clock.advance(RETRY_INTERVAL_S / 10)
+        store.is_away = False
+        clock.advance(RETRY_INTERVAL_S)
+        await replica.take(1)
+
+    assert [(record["log_level"], record.get("reason")) for record in records] == [
+        ("warning", "ConnectionError: refused"),
+        ("info", None),
+    ]
+    assert store.num_asked == 4
+    assert (replica.num_checks("store"), replica.num_checks("local")) == (1, 30)
+
+
+async def test_a_store_that_does_not_answer_is_waited_for_by_one_call_at_a_time(clock: ManualClock) -> None:
+    store = HaltedStore(clock)
+    replica = Replica(store, clock)
+    await replica.take(1)
+    clock.advance(RETRY_INTERVAL_S)
+
+    retrying = asyncio.ensure_future(replica.take(1))
+    await asyncio.sleep(0)
+    await asyncio.gather(*(replica.take(1) for _ in range(10)))
+
+    assert store.num_asked == 2
+    assert not retrying.done()
+    await retrying
+    assert replica.num_checks("local") == 12
+
+
+async def test_what_was_counted_for_nothing_is_given_back_to_the_store(
+    store: SharedBuckets, clock: ManualClock
+) -> None:
+    one, other = Replica(store, clock), Replica(store, clock)
+    give_back = await one.shared.confirm(one.limiter.take_tokens("shop", SHOP, 60))
+
+    give_back()
+    await one.shared.close()
+
+    await other.take(60)
+
+
+async def test_what_the_store_has_not_given_it_does_not_get_back(store: SharedBuckets, clock: ManualClock) -> None:
+    one, other = Replica(store, clock), Replica(store, clock)
+    await other.take(60)
+    store.is_away = True
+    give_back = await one.shared.confirm(one.limiter.take_tokens("shop", SHOP, 60))
+    store.is_away = False
+    clock.advance(RETRY_INTERVAL_S)
+
+    give_back()
+    await one.shared.close()
+
+    with pytest.raises(RateLimitedError):
+        await one.take(60)

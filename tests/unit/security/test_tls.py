@@ -1,0 +1,156 @@
+import datetime as dt
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from dragoman_service.errors import ConfigError
+from dragoman_service.security.settings import TlsSettings
+from dragoman_service.security.tls import TlsIdentity, WatchedFiles, read_identity
+
+from tests.captured_logs import capture_logs
+from tests.certificates import NAME, Authority, ServerFiles, key_pem
+
+EXPIRES = dt.datetime(2031, 1, 1, tzinfo=dt.UTC)
+BEFORE_S = EXPIRES.timestamp() - 1
+
+
+@pytest.fixture
+def authority() -> Authority:
+    return Authority()
+
+
+@pytest.fixture
+def files(tmp_path: Path, authority: Authority) -> ServerFiles:
+    return ServerFiles(tmp_path, authority.sign(NAME, not_after=EXPIRES))
+
+
+def read(files: ServerFiles, *, client_ca: Path | None = None, now_s: float = BEFORE_S) -> TlsIdentity:
+    settings = TlsSettings(certificate_file=files.certificate, private_key_file=files.key, client_ca_file=client_ca)
+    contents = {"tls.certificate_file": files.certificate.read_bytes(), "tls.private_key_file": files.key.read_bytes()}
+    if client_ca:
+        contents["tls.client_ca_file"] = client_ca.read_bytes()
+    return read_identity(contents, settings, now_s=now_s)
+
+
+def test_the_first_certificate_that_expires_counts(files: ServerFiles, authority: Authority, tmp_path: Path) -> None:
+    identity = read(files, client_ca=authority.write(tmp_path / "ca.crt"))
+
+    assert identity.expiries_s["server"] == EXPIRES.timestamp()
+    assert identity.expiries_s["client_ca"] > EXPIRES.timestamp()
+
+
+def test_a_certificate_that_has_expired_is_rejected(files: ServerFiles) -> None:
+    with pytest.raises(ConfigError, match=r"'tls.certificate_file'.*has not expired"):
+        read(files, now_s=EXPIRES.timestamp())
+
+
+def test_a_key_of_another_certificate_is_rejected(files: ServerFiles, authority: Authority) -> None:
+    files.key.write_bytes(key_pem(authority.sign(NAME)))
+
+    with pytest.raises(ConfigError, match=r"'tls.private_key_file'.*the key of .*server\.crt"):
+        read(files)
+
+
+def test_a_key_with_a_password_is_rejected(files: ServerFiles) -> None:
+    key = serialization.load_pem_private_key(files.key.read_bytes(), password=None)
+    files.key.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.BestAvailableEncryption(b"secret"),
+        )
+    )
+
+    with pytest.raises(ConfigError, match=r"'tls.private_key_file'.*without a password"):
+        read(files)
+
+
+@pytest.mark.parametrize("content", [b"", b"x", b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"])
+def test_files_that_hold_no_pem_are_named_and_not_shown(files: ServerFiles, tmp_path: Path, content: bytes) -> None:
+    ca = tmp_path / "ca.crt"
+    ca.write_bytes(content)
+
+    with pytest.raises(ConfigError, match=r"'tls.client_ca_file'.*expected PEM certificates"):
+        read(files, client_ca=ca)
+
+    files.key.write_bytes(content)
+    with pytest.raises(ConfigError, match=r"'tls.private_key_file'.*expected a PEM private key"):
+        read(files)
+
+
+SETTING = "section.file"
+
+
+class Number:
+    """Made of a file that holds a number."""
+
+    def __init__(self, path: Path) -> None:
+        self.num_failures = 0
+        self.num_made = 0
+        self.files = WatchedFiles({SETTING: path}, self._make, fail=self._fail)
+
+    def _make(self, contents: Mapping[str, bytes]) -> int:
+        self.num_made += 1
+        if not contents[SETTING].isdigit():
+            raise ConfigError(SETTING, "file", "a number")
+        if contents[SETTING] == b"0":
+            raise ZeroDivisionError
+        return int(contents[SETTING])
+
+    def _fail(self) -> None:
+        self.num_failures += 1
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "number"
+    path.write_bytes(b"1")
+    return path
+
+
+def test_a_change_is_found_and_an_unchanged_file_is_left_alone(path: Path) -> None:
+    number = Number(path)
+    number.files.refresh()
+    assert (number.files.value, number.num_made) == (1, 1)
+
+    path.write_bytes(b"2")
+    number.files.refresh()
+
+    assert (number.files.value, number.num_made) == (2, 2)
+
+
+@pytest.mark.parametrize("content", [b"x", b"0", None])
+def test_a_bad_change_is_tried_once_and_keeps_the_value(path: Path, content: bytes | None) -> None:
+    number = Number(path)
+
+    path.unlink() if content is None else path.write_bytes(content)
+    with capture_logs() as records:
+        number.files.refresh()
+        number.files.refresh()
+
+    assert (number.files.value, number.num_failures) == (1, 1)
+    assert [record["event"] for record in records][-1].startswith("changed files are invalid")
+
+
+def test_after_a_bad_change_a_good_one_counts(path: Path) -> None:
+    number = Number(path)
+    path.write_bytes(b"x")
+    number.files.refresh()
+
+    path.write_bytes(b"1")
+    number.files.refresh()
+
+    assert (number.files.value, number.num_made, number.num_failures) == (1, 3, 1)
+
+
+def test_a_file_that_is_no_good_at_first_is_an_error(path: Path) -> None:
+    path.write_bytes(b"x")
+
+    with pytest.raises(ConfigError, match="expected a number"):
+        Number(path)
+
+
+def test_a_file_that_is_not_there_at_first_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"'section.file' is '.*missing': expected a readable file \(No such file"):
+        Number(tmp_path / "missing")

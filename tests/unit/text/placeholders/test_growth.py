@@ -1,0 +1,141 @@
+"""Text work grows with the length of a text, whatever it holds, and can end at any time."""
+
+import sys
+from collections.abc import Callable, Sequence
+from itertools import count, islice
+from types import FrameType
+from typing import Any
+
+import pytest
+from dragoman_service.datatypes import SearchConfig, Segment
+from dragoman_service.request import Term, TextFormat, TranslationOptions, TranslationRequest
+from dragoman_service.text.placeholders.blocks import Placeholders
+from dragoman_service.text.planning import TextPlanner
+
+from tests.unit.text.text_fakes import FakeModel
+
+PLAIN, HTML, XML = TextFormat.PLAIN, TextFormat.HTML, TextFormat.XML
+NUM_CHARACTERS = 2_400
+MAX_GROWTH = 2.5
+"""Of the work on twice the text; 4 where it grows with the square."""
+
+MAX_LINES_BETWEEN_CHECKS = 10_000
+"""Of Python, about 1 ms."""
+
+
+def repeated(unit: str) -> Callable[[int], str]:
+    return lambda length: unit * (length // len(unit))
+
+
+def halves(first: str, second: str) -> Callable[[int], str]:
+    return lambda length: first * (length // 2 // len(first)) + second * (length // 2 // len(second))
+
+
+def numbers_and_blocks(length: int) -> str:
+    numbers = " ".join(str(100_003 + 7 * index) for index in range(length // 14))
+    return numbers + "<p><x/>a " * (length // 18)
+
+
+SHAPES: dict[str, tuple[TextFormat, Callable[[int], str]]] = {
+    "letters": (PLAIN, repeated("a")),
+    "sentences": (PLAIN, repeated("One two. ")),
+    "blank lines": (PLAIN, repeated(" \n")),
+    "bullets": (PLAIN, repeated("-\n")),
+    "braces": (PLAIN, repeated("{")),
+    "placeholders": (PLAIN, repeated("{x} ")),
+    "opened tags in text": (PLAIN, halves("<b>", "</i>")),
+    "ICU in quotes": (PLAIN, repeated("'{a,plural,one{' ")),
+    "ICU with quoted heads": (PLAIN, lambda n: "{a,plural," + "one{ '{a,plural,one{ ' }" * (n // 24)),
+    "ICU with number signs": (PLAIN, lambda n: "{a,plural,one{" + "#" * n + "}}"),
+    "ICU heads": (PLAIN, repeated("{a,plural,one{")),
+    "ICU nested": (PLAIN, lambda n: ("{a,plural,one{" * 15 + "b" + "}}" * 15) * (n // 241)),
+    "opened tags": (HTML, halves("<b>", "</i>")),
+    "opened tags before words": (HTML, halves("<b>", "word. ")),
+    "nested tags": (HTML, halves("<b>", "</b>")),
+    "tags of words": (HTML, repeated("<b>x</b> ")),
+    "unclosed tags": (HTML, repeated("<a b='")),
+    "paragraphs": (HTML, repeated("<p>x")),
+    "texts of attributes": (HTML, lambda n: "a <b " + "title='a b' " * (n // 12) + ">c</b>"),
+    "terms beside attributes": (HTML, repeated("<p>Foo</p><p>b <img alt='x y'> b</p>")),
+    "numbers of the message": (HTML, numbers_and_blocks),
+    "references": (HTML, repeated("&amp;")),
+    "elements of XML": (XML, repeated("<a>x</a> ")),
+    "attributes of XML": (XML, repeated("<a title='x'/>")),
+}
+
+
+class CountingBudget:
+    """Counts the lines of Python that run between two checks, and ends the work after some of them."""
+
+    def __init__(self, max_checks: int = sys.maxsize) -> None:
+        self.num_lines = self.num_checks = self.most_lines = 0
+        self._max_checks = max_checks
+        self._checked_at = 0
+
+    def check(self) -> None:
+        self.num_checks += 1
+        self.most_lines = max(self.most_lines, self.num_lines - self._checked_at)
+        self._checked_at = self.num_lines
+        if self.num_checks > self._max_checks:
+            raise TimeoutError
+
+    def check_sentence(self, num_tokens: int) -> None:
+        self.check()
+
+    def add(self, segments: Sequence[Segment]) -> None:
+        self.check()
+
+    def trace(self, _frame: FrameType, event: str, _argument: Any) -> Any:
+        self.num_lines += event == "line"
+        return self.trace
+
+
+def planned(shape: str, length: int, budget: CountingBudget) -> CountingBudget:
+    text_format, make_text = SHAPES[shape]
+    options = TranslationOptions(format=text_format, terms=(Term(source="Foo", target="Bar"),))
+    request = TranslationRequest(
+        texts=(make_text(length),), source_language="en", target_language="de", options=options
+    )
+    planner = TextPlanner(request, model=FakeModel(), search=SearchConfig(), budget=budget, has_attention=True)
+    traced = sys.gettrace()
+    sys.settrace(budget.trace)
+    try:
+        planner.plan()
+    finally:
+        sys.settrace(traced)
+    budget.check()
+    return budget
+
+
+@pytest.fixture(params=SHAPES)
+def shape(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def test_twice_the_text_is_twice_the_work(shape: str) -> None:
+    once, twice = (planned(shape, length, CountingBudget()) for length in (NUM_CHARACTERS, 2 * NUM_CHARACTERS))
+
+    assert twice.num_lines < MAX_GROWTH * once.num_lines + 1000
+
+
+def test_blocks_share_the_search_for_free_numbers() -> None:
+    candidates = map(str, count())
+    stand_ins = Placeholders(candidates)
+
+    blocks = [list(islice(stand_ins, 3)) for _ in range(100)]
+
+    assert blocks == [["0", "1", "2"]] * 100
+    assert next(candidates) == "3"
+
+
+def test_planning_checks_every_few_milliseconds(shape: str) -> None:
+    assert planned(shape, NUM_CHARACTERS, CountingBudget()).most_lines < MAX_LINES_BETWEEN_CHECKS
+
+
+def test_planning_ends_at_the_check_that_raises(shape: str) -> None:
+    budget = CountingBudget(max_checks=2)
+
+    with pytest.raises(TimeoutError):
+        planned(shape, NUM_CHARACTERS, budget)
+
+    assert budget.num_checks == 3

@@ -1,0 +1,111 @@
+import time
+
+import pytest
+from dragoman_service.text.placeholders.blocks import Block, Placeholders
+from dragoman_service.text.placeholders.markup import MarkupError, markup_blocks
+
+
+def blocks_of(message: str, *, is_xml: bool = False, placeholders: tuple[str, ...] = ()) -> list[Block]:
+    return markup_blocks(message, is_xml=is_xml, stand_ins=Placeholders.of(message, placeholders))
+
+
+def texts(message: str, *, is_xml: bool = False) -> list[str]:
+    return [block.text for block in blocks_of(message, is_xml=is_xml)]
+
+
+@pytest.mark.parametrize(
+    ("message", "blocks"),
+    [
+        ("<p>One <b>two</b></p><p>Three<br>four", ["One two", "Three", "four"]),
+        ("<ul><li>One<li>Two</ul>three", ["One", "Two", "three"]),
+        ("a <!-- b --> c<script>d</script><style>e</style>", ["a c"]),
+        ("<pre>a  b\n c</pre>d  e\n f", ["a  b\n c", "d e f"]),
+        ("fish &amp; &lt;chips&gt; caf&eacute; &#169;&#xA9; AT&T &nope;", ["fish & <chips> café ©© AT&T &nope;"]),
+        ('<img alt="A &quot;dog&quot;" src="x">', ['A "dog"']),
+        ("<input placeholder='Your name'> <abbr title=\"Hypertext\">HTML</abbr>", ["Your name", "HTML", "Hypertext"]),
+        ("<title>My &lt;b&gt; <b>page</title><textarea>x  <b></textarea>", ["My <b> <b>page", "x  <b>"]),
+        ("<div translate=no>a</div><p class='x notranslate'>b</p>c", ["c"]),
+        ("a < b, 1<2, <3, </>", ["a < b, 1<2, <3,"]),
+        ("a<b", ["a"]),
+        ('x <a title="never closed> y', ["x"]),
+    ],
+)
+def test_html_is_read_as_browsers_read_it(message: str, blocks: list[str]) -> None:
+    assert [text.strip() for text in texts(message)] == blocks
+
+
+def test_code_and_what_is_not_to_be_translated_stands_for_a_word() -> None:
+    message = "Use <code>a &lt; b</code> or <b translate=no>C</b>."
+
+    (block,), (with_placeholders,) = blocks_of(message), blocks_of(message, placeholders=("⟦1⟧", "⟦2⟧"))
+
+    assert block.text == "Use 2013 or 1947."
+    assert with_placeholders.text == "Use ⟦1⟧ or ⟦2⟧."
+
+
+def test_elements_of_xml_beside_words_are_within_the_sentence() -> None:
+    message = "<a><t>One <x1>two</x1> three</t><t><x1>Four</x1> <x1>five</x1></t><t><![CDATA[six]]></t></a>"
+
+    assert texts(message, is_xml=True) == ["One two three", "Four", "five", "2013"]
+
+
+@pytest.mark.parametrize(
+    ("message", "blocks"),
+    [
+        ("I bought <keep translate='no'>Windows</keep> yesterday.", ["I bought 2013 yesterday."]),
+        ("Please call <name translate='no'>Tom</name>.", ["Please call 2013."]),
+        ("Where is <x translate='no'>the</x> <y translate='no'>station</y>?", ["Where is 2013 1947?"]),
+        ("a <div translate='no'>b</div> c <object translate='no'>d</object>", ["a 2013 c 1947"]),
+        ("<p>See <b>the <k translate='no'>x</k></b> now</p>", ["See the 2013 now"]),
+        ("<t>One</t><k translate='no'>two</k><t>three</t>", ["One", "three"]),
+    ],
+)
+def test_untranslated_elements_of_xml_within_text_stand_for_a_word(message: str, blocks: list[str]) -> None:
+    assert texts(message, is_xml=True) == blocks
+
+
+@pytest.mark.parametrize(
+    ("message", "blocks"),
+    [
+        ("I bought <keep translate=no>Windows</keep> yesterday.", ["I bought 2013 yesterday."]),
+        ("<x translate=no>the</x> <y translate=no>station</y> a", ["2013 1947 a"]),
+        ("Click <button class=notranslate>OK</button> now", ["Click 2013 now"]),
+        ("a <p translate=no>b</p> c<pre translate=no>d</pre>e", ["a ", "c", "e"]),
+        ("One <keep>two</keep> three", ["One ", "two", "three"]),
+    ],
+)
+def test_untranslated_elements_of_html_stand_for_a_word_unless_they_are_blocks(message: str, blocks: list[str]) -> None:
+    assert texts(message) == blocks
+
+
+def test_xml_may_be_a_document_or_a_fragment() -> None:
+    assert texts('<?xml version="1.0" encoding="latin-1"?><!DOCTYPE a><a>é</a>', is_xml=True) == ["é"]
+    assert texts("One <b>two</b>", is_xml=True) == ["One two"]
+
+
+@pytest.mark.parametrize(
+    ("message", "fault"),
+    [
+        ("<a>", "mismatched tag in line 1, column 5"),
+        ("x <br> y", "mismatched tag"),
+        ("a & b", "not well-formed"),
+        ("&eacute;", "undefined entity"),
+        ('<!DOCTYPE a [<!ENTITY x "y">]><a>&x;</a>', "declarations in its document type"),
+        ('<!DOCTYPE a [<!ENTITY x SYSTEM "file:///etc/passwd">]><a>&x;</a>', "declarations in its document type"),
+        ("<a>" * 300 + "</a>" * 300, "nested more than 256 deep"),
+        ("</text><text>", "not well-formed"),
+    ],
+)
+def test_xml_that_is_none_is_refused(message: str, fault: str) -> None:
+    with pytest.raises(MarkupError, match=fault):
+        blocks_of(message, is_xml=True)
+
+
+@pytest.mark.parametrize(
+    "unit", ["<", "<a", "<a ", '<a b="', "<!--", "</", "<b>", "<b>x</b> ", "<code>", "&amp", "<p>x"]
+)
+def test_work_grows_with_the_text(unit: str) -> None:
+    began = time.process_time()
+    blocks_of(unit * (200_000 // len(unit)))
+
+    assert time.process_time() - began < 20  # a second or so; minutes if it grew with the square

@@ -1,0 +1,100 @@
+import pytest
+from dragoman_service.request import ProtectedKind, ProtectionOptions, Term
+from dragoman_service.text.placeholders.icu import MAX_MESSAGES, MAX_NUMBER_SIGNS
+from dragoman_service.text.placeholders.patterns import compile_protection
+
+
+def found(text: str, *terms: Term, **options: object) -> list[str]:
+    protection = compile_protection(ProtectionOptions(**options), terms)  # type: ignore[arg-type]
+    return [text[one.span.start : one.span.end] for one in protection.find(text)]
+
+
+@pytest.mark.parametrize(
+    ("text", "spans"),
+    [
+        ("Hello {name}, you are {0}.", ["{name}", "{0}"]),
+        ("{0,number} {{x}} {{ a | b }} {% if x %} {}", ["{0,number}", "{{x}}", "{{ a | b }}", "{% if x %}", "{}"]),
+        ("%s of %1$d, %(n)d and %-5.2f", ["%s", "%1$d", "%(n)d", "%-5.2f"]),
+        ("${v} %{v} #{v} $(HOME) $t(key)", ["${v}", "%{v}", "#{v}", "$(HOME)", "$t(key)"]),
+        ("See https://example.com/x?y=1!", ["https://example.com/x?y=1"]),
+        ("(see http://a.b/c_(d)), www.x.de.", ["http://a.b/c_(d)", "www.x.de"]),
+        ("Write to a.b+c@x-y.org.", ["a.b+c@x-y.org"]),
+        ("/usr/bin/env, ~/notes, ./a, src/main.py.", ["/usr/bin/env", "~/notes", "./a", "src/main.py"]),
+        (r"In C:\Windows\a.txt now", [r"C:\Windows\a.txt"]),
+        ("{n, plural, one {# a} other {b {c}}} x", ["{n, plural, one {# a} other {b {c}}}"]),
+        ("{n, plural, one {a} x", ["{a}"]),
+        ("Use `a b` or ``c d``.", ["`a b`", "``c d``"]),
+        ('A <ph id="1"/> and <b>x</b>', ['<ph id="1"/>', "<b>", "</b>"]),
+    ],
+)
+def test_what_is_no_language_is_protected(text: str, spans: list[str]) -> None:
+    assert found(text) == spans
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "100% sure, 50 % discount, 5%, 100 %d1",
+        "and/or, 1/2, 24/7, km/h, he/she, /s",
+        "a < b and c > d, a <b and c> d",
+        "Dr. Who: 'yes' (no) [perhaps] $5 #1 @home",
+        "{ some prose, with braces",
+        "at 12:30 :name and ::x",
+    ],
+)
+def test_ordinary_text_is_not(text: str) -> None:
+    assert found(text) == []
+
+
+def test_kinds_are_chosen_by_the_request() -> None:
+    colon, braces = frozenset({ProtectedKind.COLON}), frozenset({ProtectedKind.BRACES})
+
+    assert found(":name {x}", enabled_kinds=colon) == [":name", "{x}"]
+    assert found(":name {x}", enabled_kinds=colon, disabled_kinds=braces) == [":name"]
+    assert found(":name {x} [[a]]", is_enabled=False) == []
+    assert found("{x} [[a]] @@b, c", is_enabled=False, patterns=("[[*]]", "@@*")) == ["[[a]]", "@@b"]
+
+
+@pytest.mark.parametrize(
+    ("text", "spans"),
+    [
+        ("3 new messages of 1,000.50 or 1'000", ["3", "1,000.50", "1'000"]),
+        ("10 MB at 3.5 GHz, 25 °C and 5%.", ["10 MB", "3.5 GHz", "25 °C", "5%"]),
+        ("€ 9.99, $5 or 7 EUR at 12:30", ["€ 9.99", "$5", "7 EUR", "12:30"]),
+        ("120 km/h for 5 min, 5 men in 2 hours", ["120 km/h", "5 min", "5", "2"]),
+        ("-4 to +5 and 10–20, COVID19, v1.2, 10GB, 3rd, 2x", ["-4", "+5", "10", "20", "10GB"]),
+    ],
+)
+def test_numbers_are_protected_with_their_units_if_asked(text: str, spans: list[str]) -> None:
+    assert found(text, enabled_kinds=frozenset({ProtectedKind.NUMBER})) == spans
+    assert found(text) == []
+
+
+def test_the_longest_term_wins_and_none_is_within_a_protected_span() -> None:
+    terms = Term(source="open file"), Term(source="file", target="Datei")
+
+    spans = compile_protection(ProtectionOptions(), terms).find("Open file {file}, File, profile.")
+
+    assert [(span.span.start, span.target) for span in spans] == [(0, "Open file"), (10, None), (18, "Datei")]
+
+
+def test_case_and_word_rules_of_terms() -> None:
+    assert found("Go goes go", Term(source="Go", is_case_sensitive=True)) == ["Go"]
+    assert found("Go goes go", Term(source="go", is_part_of_word=True)) == ["Go", "go", "go"]
+    assert found("C++ and C", Term(source="C++"), Term(source="C")) == ["C++", "C"]
+
+
+@pytest.mark.parametrize(
+    ("few", "many"),
+    [
+        ("{n, plural, " + "one {a} " * MAX_MESSAGES + "}", "{n, plural, " + "one {a} " * (MAX_MESSAGES + 1) + "}"),
+        (
+            "{n, plural, one {" + "#" * MAX_NUMBER_SIGNS + "}}",
+            "{n, plural, one {" + "#" * (MAX_NUMBER_SIGNS + 1) + "}}",
+        ),
+    ],
+    ids=["messages", "number signs"],
+)
+def test_plural_beyond_its_limits_is_not_protected_as_one(few: str, many: str) -> None:
+    assert found(few) == [few]
+    assert many not in found(many)

@@ -1,0 +1,247 @@
+import asyncio
+import math
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from itertools import count
+from typing import Any
+
+import pytest
+from dragoman_service.datatypes import Segment, SegmentResult, Span
+from dragoman_service.errors import DeadlineExceededError, EngineError, OverloadedError
+from dragoman_service.text.documents import DocumentPiece, TextPart, TextPlan
+from dragoman_service.translation.document_window import DocumentWindow, PieceInWork, results_of
+
+from tests.fakes import ManualClock, make_segment
+from tests.unit.text.text_fakes import make_hypothesis, make_result
+
+
+class ManualQueue:
+    """Takes as many segments as there is room for, and answers them when the test says so."""
+
+    def __init__(self, *, room: int = 1000) -> None:
+        self.room = room
+        self.sizes: list[int] = []
+        self.futures: list[Future[SegmentResult]] = []
+
+    @property
+    def unanswered(self) -> "list[Future[SegmentResult]]":
+        return [future for future in self.futures if not future.done()]
+
+    async def submit(self, segments: Sequence[Segment]) -> "list[Future[SegmentResult]]":
+        self.sizes.append(len(segments))
+        if len(segments) > self.room - len(self.unanswered):
+            raise OverloadedError(queued=0, limit=self.room, unit="segments", retry_after_s=3.0)
+        futures: list[Future[SegmentResult]] = [Future() for _ in segments]
+        self.futures += futures
+        return futures
+
+    def answer(self, *futures: "Future[SegmentResult]") -> None:
+        for future in futures or self.unanswered:
+            future.set_result(make_result(make_hypothesis("a")))
+
+
+def pieces(*sizes: int) -> Iterator[DocumentPiece]:
+    """Yield pieces of so many segments each."""
+    for size in sizes:
+        part = TextPart(span=Span(start=0, end=1), segment=make_segment(5), sentence_index=0)
+        yield DocumentPiece(before="", plan=TextPlan(text="a", parts=(part,) * size) if size else None)
+
+
+def window(
+    queue: ManualQueue, given: Iterator[DocumentPiece], *, max_segments: int = 4, **options: Any
+) -> DocumentWindow:
+    defaults = {"deadline_s": math.inf, "clock": ManualClock()}
+    return DocumentWindow(given, queue.submit, max_segments=max_segments, **{**defaults, **options})
+
+
+async def begun(one: DocumentWindow, until: Callable[[], bool]) -> "asyncio.Task[PieceInWork | None]":
+    """Ask for the next piece, and let it come to where the test wants it."""
+    task = asyncio.create_task(one.next_finished())
+    while not until():
+        await asyncio.sleep(0)
+    return task
+
+
+async def test_no_more_than_the_window_is_planned_or_queued() -> None:
+    queue, read = ManualQueue(), count()
+    endless = (piece for piece in pieces(*[1] * 1000) if next(read) >= 0)
+
+    task = await begun(window(queue, endless), lambda: bool(queue.futures))
+
+    assert (len(queue.futures), next(read)) == (4, 4)
+    task.cancel()
+
+
+async def test_each_piece_handed_out_makes_room_for_one_more() -> None:
+    queue = ManualQueue()
+    one = window(queue, pieces(*[1] * 1000))
+    task = await begun(one, lambda: bool(queue.futures))
+
+    queue.answer()
+    await task
+    assert len(queue.futures) == 4  # nothing is queued while no sentence is asked for
+    await one.next_finished()
+
+    assert len(queue.futures) == 4 + 1
+
+
+async def test_pieces_come_in_order_whatever_is_finished_first() -> None:
+    queue = ManualQueue()
+    given = list(pieces(1, 1, 1))
+    one = window(queue, iter(given))
+    task = await begun(one, lambda: len(queue.futures) == 3)
+
+    queue.answer(*queue.futures[1:])
+    await asyncio.sleep(0)
+    assert not task.done()
+    queue.answer()
+
+    handed_out = [await task, await one.next_finished(), await one.next_finished(), await one.next_finished()]
+    assert [found and found.piece for found in handed_out] == [*given, None]
+
+
+async def test_what_is_finished_behind_an_unfinished_piece_still_counts() -> None:
+    queue = ManualQueue()
+    task = await begun(window(queue, pieces(*[1] * 100)), lambda: len(queue.futures) == 4)
+
+    queue.answer(*queue.futures[1:])
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+    assert len(queue.futures) == 4
+    task.cancel()
+
+
+async def test_a_piece_larger_than_the_window_goes_through_it_bit_by_bit() -> None:
+    queue = ManualQueue()
+    one = window(queue, pieces(10, 1))
+    task = await begun(one, lambda: bool(queue.futures))
+
+    most = 0
+    while not task.done():
+        most = max(most, len(queue.unanswered))
+        queue.answer(*queue.unanswered[:1])
+        await asyncio.sleep(0.001)
+
+    found = task.result()
+    assert found
+    assert len(results_of(found.answers)) == 10
+    assert most <= 4
+
+
+async def test_pieces_without_segments_need_no_queue() -> None:
+    one = window(ManualQueue(room=0), pieces(0, 0))
+
+    assert await one.next_finished()
+    assert await one.next_finished()
+    assert await one.next_finished() is None
+
+
+async def test_a_full_queue_takes_the_window_in_smaller_parts() -> None:
+    queue = ManualQueue(room=1)
+
+    task = await begun(window(queue, pieces(*[1] * 8)), lambda: bool(queue.futures))
+
+    assert queue.sizes == [4, 2, 1]
+    task.cancel()
+
+
+async def test_without_room_for_the_first_segment_the_document_is_rejected_at_once() -> None:
+    with pytest.raises(OverloadedError):
+        await window(ManualQueue(room=0), pieces(1)).next_finished()
+
+
+async def test_without_room_later_on_its_own_segments_are_waited_for() -> None:
+    queue = ManualQueue(room=1)
+    one = window(queue, pieces(1, 1, 1))
+
+    for _ in range(3):
+        task = await begun(one, lambda: bool(queue.unanswered))
+        queue.answer()
+        assert await task
+
+    assert await one.next_finished() is None
+
+
+async def test_without_room_and_with_nothing_under_way_the_time_of_the_queue_is_waited_for() -> None:
+    queue, clock, slept = ManualQueue(), ManualClock(), []
+
+    async def sleep(delay: float) -> None:
+        slept.append(delay)
+        clock.advance(delay)
+        queue.room = 1000 if len(slept) == 2 else 0
+
+    one = window(queue, pieces(1, 1), max_segments=1, clock=clock, sleep=sleep, deadline_s=100.0)
+    task = await begun(one, lambda: bool(queue.futures))
+    queue.answer()
+    await task
+    queue.room = 0
+    task = await begun(one, lambda: len(queue.futures) == 2)
+
+    assert slept == [3.0, 3.0]
+    task.cancel()
+
+
+async def test_the_wait_for_room_ends_with_the_deadline() -> None:
+    queue, clock = ManualQueue(), ManualClock()
+
+    async def sleep(delay: float) -> None:
+        clock.advance(delay)
+
+    one = window(queue, pieces(1, 1), max_segments=1, clock=clock, sleep=sleep, deadline_s=5.0)
+    task = await begun(one, lambda: bool(queue.futures))
+    queue.answer()
+    await task
+    queue.room = 0
+
+    with pytest.raises(DeadlineExceededError, match="queue"):
+        await one.next_finished()
+    assert clock.now_s == 5.0
+
+
+async def test_an_error_comes_in_its_turn() -> None:
+    queue = ManualQueue()
+    one = window(queue, pieces(1, 1))
+    task = await begun(one, lambda: bool(queue.futures))
+    queue.futures[1].set_exception(EngineError("decoding failed"))
+    queue.answer(queue.futures[0])
+
+    first, second = await task, await one.next_finished()
+
+    assert first
+    assert results_of(first.answers)
+    assert second
+    with pytest.raises(EngineError):
+        results_of(second.answers)
+
+
+async def test_cancelling_drops_everything_under_way() -> None:
+    queue = ManualQueue()
+    one = window(queue, pieces(*[1] * 8))
+    task = await begun(one, lambda: bool(queue.futures))
+    task.cancel()
+
+    one.cancel()
+
+    assert all(future.cancelled() for future in queue.futures)
+
+
+async def test_the_cost_of_the_window_is_bounded_too() -> None:
+    queue = ManualQueue()
+
+    task = await begun(window(queue, pieces(*[1] * 8), max_cost=5), lambda: bool(queue.futures))
+
+    assert len(queue.futures) == 2  # of two source tokens each
+    task.cancel()
+
+
+def test_a_segment_that_is_cancelled_unanswered_is_an_error() -> None:
+    in_work = PieceInWork(piece=next(pieces(1)), segments=[make_segment(5)], text_s=0.0)
+    loop = asyncio.new_event_loop()
+    answer: asyncio.Future[SegmentResult] = loop.create_future()
+    answer.cancel()
+    in_work.answers.append(answer)
+    loop.close()
+
+    with pytest.raises(EngineError):
+        results_of(in_work.answers)

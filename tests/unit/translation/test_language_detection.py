@@ -1,0 +1,287 @@
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dragoman_service.datatypes import DetectedLanguage
+from dragoman_service.errors import InvalidFieldError, UnsupportedFieldError
+from dragoman_service.observability.metrics import Metrics
+from dragoman_service.request import RequestContext, TextFormat, TranslationOptions, TranslationRequest
+from dragoman_service.translation.language_detection import (
+    MAX_CANDIDATES,
+    UNKNOWN_LANGUAGE,
+    Candidates,
+    LanguageDetector,
+    has_letters,
+    is_same_language,
+    reported,
+    source_languages,
+)
+from dragoman_service.translation.translator import Translator
+from prometheus_client import CollectorRegistry
+
+from tests.unit.text.text_fakes import FakeModel
+
+
+def _translator(model: FakeModel, **arguments: Any) -> Translator:
+    return Translator(model, metrics=Metrics(CollectorRegistry()), **arguments)
+
+
+ENGLISH, GERMAN = "The train to the coast leaves at seven in the morning.", "Sie liest einen langen Brief."
+FRENCH = "Le train pour la côte part à sept heures du matin."
+
+
+@pytest.fixture(scope="module")
+def detector() -> LanguageDetector:
+    return LanguageDetector()
+
+
+def _source(detector: LanguageDetector, text: str, served: set[str]) -> str | None:
+    (language,) = source_languages([detector.detect(text, served)], served)
+    return language.language if language else None
+
+
+@pytest.mark.parametrize(
+    ("text", "served", "language"),
+    [
+        (ENGLISH, {"en", "de"}, "en"),
+        (GERMAN, {"en-GB", "de-AT", "de"}, "de"),
+        (FRENCH, {"de", "en", "fr"}, "fr"),
+        ("你好,世界。今天天气很好。", {"zh", "zh-Hant", "ja", "en"}, "zh"),
+        ("<p>" + GERMAN + "</p> https://example.org/an/english/path/with/many/words", {"en", "de"}, "de"),
+        ('<a class="some english words to begin with">' * 60 + GERMAN, {"en", "de"}, "de"),
+        (GERMAN + " " * 3000 + ENGLISH * 100, {"en", "de"}, "de"),
+        ("Han leser et langt brev fra søsteren sin.", {"nb", "de"}, "nb"),
+        ("GitHubで開く", {"ja", "en"}, "ja"),
+        ("Windows ist besser als Москва", {"de", "ru"}, "de"),
+        ("Ово је дуга реченица о времену.", {"sr-Latn", "sr-Cyrl", "en"}, "sr-Cyrl"),
+    ],
+)
+def test_served_language_of_text_is_detected(
+    detector: LanguageDetector, text: str, served: set[str], language: str
+) -> None:
+    candidates = detector.detect(text, served)
+    confidences = [each.confidence for each in candidates]
+
+    assert _source(detector, text, served) == language
+    assert sum(confidences) == pytest.approx(1)
+    assert confidences == sorted(confidences, reverse=True)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["Hello", "Boston", "Save", "Settings", "Sign in", "Thank you", "OK", "Yes", "Edit", "Delete", "Hotel", "Taxi"],
+)
+def test_single_english_word_is_accepted_where_english_is_served(detector: LanguageDetector, text: str) -> None:
+    assert _source(detector, text, {"en"}) == "en"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Привет",
+        "مرحبا",
+        "Buenos días",
+        "Guten Morgen",
+        "Merci beaucoup",
+        "Dobrý den",
+        "გამარჯობა",
+        "ᏣᎳᎩ ᎦᏬᏂᎯᏍᏗ",
+        FRENCH,
+    ],
+)
+def test_text_in_unserved_language_is_refused(detector: LanguageDetector, text: str) -> None:
+    first = reported(detector.detect(text, {"en"}))[0]
+
+    assert not first.is_served
+    with pytest.raises(InvalidFieldError, match=rf"source_language: .* text 0 .* {first.language} \(.*not served"):
+        _source(detector, text, {"en"})
+
+
+def test_language_in_another_script_than_the_served_tag_is_not_served(detector: LanguageDetector) -> None:
+    first = detector.detect("Ово је дуга реченица о времену.", {"sr-Latn", "en"})[0]
+
+    assert (first.language, first.is_served) == ("sr", False)
+
+
+def test_text_in_unknown_script_has_no_known_language(detector: LanguageDetector) -> None:
+    (only,) = detector.detect("ᏣᎳᎩ", {"en", "zh"})
+
+    assert only == DetectedLanguage(language=UNKNOWN_LANGUAGE, confidence=0.0, is_served=False)
+
+
+@pytest.mark.parametrize("text", ["", " ", "\n", "12345", "…", "---", "+++ 7 * 8", "🙂", "ℹ️", "½ ①"])
+def test_text_without_letters_has_no_language(text: str) -> None:
+    detector = LanguageDetector(load=lambda: pytest.fail("the model is not needed"))
+
+    assert detector.detect(text, {"en", "de"}) == ()
+    assert source_languages([()], {"en", "de"}) == [None]
+
+
+def test_tags_and_entities_are_letters_only_in_plain_text() -> None:
+    assert has_letters("<b>7</b>&nbsp;")
+    assert not has_letters("<b>7</b>&nbsp;", is_markup=True)
+
+
+def _detector(**probabilities: float) -> LanguageDetector:
+    return LanguageDetector(load=lambda: lambda _: list(probabilities.items()))
+
+
+def test_confidence_is_the_share_of_all_languages_and_served_and_rare_languages_differ_in_prior() -> None:
+    candidates = _detector(de=0.2, nl=0.2, lb=0.4, ru=0.1, zxx=0.1).detect("abc", {"de"})
+
+    assert [(each.language, each.is_served) for each in candidates] == [("de", True), ("nl", False), ("lb", False)]
+    assert [each.confidence for each in candidates] == pytest.approx([0.6 / 0.84, 0.2 / 0.84, 0.04 / 0.84])
+
+
+def test_unlikely_unserved_languages_are_reported_only_if_no_served_language_is_possible() -> None:
+    detector = _detector(
+        nl=0.06, **dict.fromkeys(["fr", "es", "it", "pt", "sv", "da", "no", "fi", "pl", "cs"], 0.05), en=0.01
+    )
+    candidates = detector.detect("abc", {"en"})
+
+    assert candidates[0].language == "nl"
+    assert [each.language for each in reported(candidates)] == ["en"]
+    assert [each.language for each in reported(detector.detect("abc", {"ru"}))] == ["nl", "fr", "es", "it", "pt"]
+    assert len(reported(detector.detect("abc", {"ru"}))) == MAX_CANDIDATES
+
+
+def _candidates(**confidences: float) -> Candidates:
+    """Return candidates; a name in capitals is an unserved language."""
+    return tuple(
+        DetectedLanguage(language=name.lower(), confidence=confidence, is_served=name.islower())
+        for name, confidence in sorted(confidences.items(), key=lambda item: -item[1])
+    )
+
+
+def _chosen(*texts: Candidates, target_language: str = "") -> list[str]:
+    found = source_languages(texts, {"en", "fr", "es"}, target_language=target_language)
+    return [one.language if one else "" for one in found]
+
+
+SURE_ENGLISH = _candidates(en=0.9, fr=0.05, NL=0.05)
+
+
+def test_text_without_evidence_is_in_the_language_of_most_others() -> None:
+    ambiguous = _candidates(fr=0.05, en=0.04, es=0.03)
+
+    assert _chosen(SURE_ENGLISH, ambiguous, ()) == ["en", "en", ""]
+    assert _chosen(SURE_ENGLISH, _candidates(fr=0.29, en=0.05)) == ["en", "fr"]  # English is not plausible
+    assert _chosen(SURE_ENGLISH, SURE_ENGLISH, _candidates(fr=0.35, en=0.3)) == ["en", "en", "fr"]
+
+
+def test_ambiguous_text_alone_needs_one_language_likelier_than_the_others_together() -> None:
+    assert _chosen(_candidates(en=0.05, fr=0.04)) == ["en"]
+    with pytest.raises(InvalidFieldError, match=r"text 0 seems to be en \(0.05\), fr \(0.04\), es \(0.03\)"):
+        _chosen(_candidates(en=0.05, fr=0.04, es=0.03))
+
+
+def test_unserved_text_in_a_list_is_refused_with_its_index() -> None:
+    with pytest.raises(InvalidFieldError, match=r"text 1 seems to be nl \(0.90, not served\).* en, es, fr"):
+        _chosen(SURE_ENGLISH, _candidates(NL=0.9, en=0.05))
+
+
+def test_unserved_text_in_a_served_list_needs_more_evidence() -> None:
+    unclear = _candidates(NL=0.25, en=0.2, fr=0.01)
+
+    assert _chosen(SURE_ENGLISH, unclear) == ["en", "en"]
+    with pytest.raises(InvalidFieldError, match=r"text 0 .* nl"):
+        _chosen(unclear)
+
+
+def test_text_in_the_target_language_is_accepted_if_the_caller_can_return_it_unchanged() -> None:
+    dutch = _candidates(NL=0.9, en=0.05)
+
+    assert _chosen(SURE_ENGLISH, dutch, target_language="nl-BE") == ["en", "nl"]
+    assert _chosen(dutch, _candidates(NL=0.1, en=0.12), target_language="nl") == ["nl", "nl"]
+    with pytest.raises(InvalidFieldError, match=r"text 1 .* nl"):
+        _chosen(SURE_ENGLISH, dutch, target_language="de")
+
+
+@pytest.mark.parametrize(
+    ("language", "tag", "is_same"),
+    [("no", "nb", True), ("pt", "PT-br", True), ("zh", "zh-Hant", False), ("de", "den", False)],
+)
+def test_detected_language_is_compared_with_a_tag(language: str, tag: str, is_same: bool) -> None:
+    assert is_same_language(language, tag) is is_same
+
+
+class _NoDetector(LanguageDetector):
+    def __init__(self) -> None:
+        super().__init__(load=lambda: lambda _: [])
+        self.is_available = False
+
+
+async def test_what_is_not_installed_is_named() -> None:
+    translator = _translator(FakeModel(), detector=_NoDetector())
+    request = TranslationRequest(texts=("Hi.",), source_language="", target_language="de")
+
+    with pytest.raises(InvalidFieldError, match=r"source_language: is absent.*pip install 'dragoman\[detect\]'"):
+        await translator.translate(request, RequestContext())
+    with pytest.raises(UnsupportedFieldError, match=r"pip install 'dragoman\[detect\]'"):
+        await translator.detect_languages(["Hi."], RequestContext())
+
+
+async def test_a_request_is_translated_from_what_was_detected() -> None:
+    model = FakeModel()
+    translator = _translator(model, detector=_detector(fr=0.3, nl=0.1))
+    request = TranslationRequest(texts=("Hi.",), source_language="", target_language="de")
+
+    result = await translator.translate(request, RequestContext())
+    sentences = [each async for each in translator.translate_document(request, RequestContext())]
+
+    assert result.detected_language is not None
+    assert result.detected_language.language == "fr"
+    assert result.detected_language.confidence == pytest.approx(0.9)
+    assert [each.detected_language for each in sentences] == [result.detected_language]
+    assert model.resolved == ("", "fr", "de")
+
+
+@pytest.mark.parametrize("text", ["", "  ", "12345", "🙂", "…"])
+async def test_text_without_letters_is_returned_unchanged_if_the_language_is_detected(text: str) -> None:
+    translator = _translator(FakeModel(), detector=_detector(fr=1.0))
+    alone = TranslationRequest(texts=(text,), source_language="", target_language="de")
+    others = TranslationRequest(texts=("Hi.", text), source_language="", target_language="de")
+
+    result = await translator.translate(alone, RequestContext())
+    with_others = await translator.translate(others, RequestContext())
+
+    assert [one.text for one in result.translations[0].hypotheses] == [text]
+    assert result.num_source_tokens == 0
+    assert result.detected_language == DetectedLanguage(language="en", confidence=0.0)
+    assert with_others.translations[1].hypotheses == result.translations[0].hypotheses
+    assert with_others.detected_language == DetectedLanguage(language="fr", confidence=1.0)
+
+
+async def test_document_and_markup_without_letters_are_returned_unchanged() -> None:
+    translator = _translator(FakeModel(), detector=_detector(fr=1.0))
+    options = TranslationOptions(format=TextFormat.HTML)
+    markup = TranslationRequest(texts=("<b>7</b>",), source_language="", target_language="de", options=options)
+    document = TranslationRequest(texts=("1.\n\n2.\n",), source_language="", target_language="de")
+
+    result = await translator.translate(markup, RequestContext())
+    sentences = [each async for each in translator.translate_document(document, RequestContext())]
+
+    assert result.translations[0].hypotheses[0].text == "<b>7</b>"
+    assert "".join(each.text for each in sentences) == "1.\n\n2.\n"
+
+
+async def test_texts_in_two_languages_are_refused() -> None:
+    detector = LanguageDetector(load=lambda: lambda text: [("fr" if "F" in text else "en", 1.0)])
+    request = TranslationRequest(texts=("7", "Fin.", "Ends."), source_language="", target_language="de")
+
+    with pytest.raises(InvalidFieldError, match="text 1 seems to be in fr, text 2 in en"):
+        await _translator(FakeModel(), detector=detector).translate(request, RequestContext())
+
+
+def test_the_model_is_loaded_where_nothing_can_be_written(tmp_path: Path) -> None:
+    script = f"""
+import tempfile
+tempfile.tempdir = {str(tmp_path / "missing")!r}
+from dragoman_service.translation.language_detection import LanguageDetector
+print(LanguageDetector().detect({GERMAN!r}, {{"en", "de"}})[0].language)
+"""
+    finished = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+
+    assert finished.stdout == "de\n"

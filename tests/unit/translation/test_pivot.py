@@ -1,0 +1,163 @@
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from dragoman_service.datatypes import Pivot
+from dragoman_service.errors import DrainingError, InvalidFieldError, ModelNotFoundError
+from dragoman_service.observability.metrics import Metrics
+from dragoman_service.request import (
+    AttentionDetail,
+    RequestContext,
+    SamplingOptions,
+    Term,
+    TranslationOptions,
+    TranslationRequest,
+)
+from dragoman_service.translation.options import TranslationLimits
+from dragoman_service.translation.pivot import routed, sources
+from dragoman_service.translation.translator import Translator
+from prometheus_client import CollectorRegistry
+
+from tests.unit.text.text_fakes import FakeModel, FakeQueue, make_hypothesis
+
+
+class Models:
+    """One model for each pair, named after it; also the source that resolves to it."""
+
+    def __init__(self, *pairs: str, **answers: str) -> None:
+        self.pairs = dict.fromkeys(pairs)
+        self.models = {
+            pair: FakeModel(name=pair, engine=_queue(answers.get(pair.replace("-", "_"), "x"))) for pair in pairs
+        }
+        self.failure: Exception | None = None
+
+    def resolve(self, model: str, source_language: str, target_language: str) -> FakeModel:
+        if self.failure:
+            raise self.failure
+        pair = f"{source_language}-{target_language}"
+        if model and model != pair:
+            raise ModelNotFoundError("source_language", pair, (model,))
+        if pair not in self.models:
+            raise ModelNotFoundError("target_language", pair, tuple(self.models))
+        return self.models[pair]
+
+    def source_languages(self, model: str, target_language: str) -> list[str]:
+        found = [pair.split("-")[0] for pair in self.models if pair.endswith(f"-{target_language}")]
+        if not found:
+            raise ModelNotFoundError("target_language", target_language, ())
+        return found
+
+
+def _queue(answer: str) -> FakeQueue:
+    return FakeQueue(answer=lambda segment: (make_hypothesis(answer),))
+
+
+def _request(**fields: Any) -> TranslationRequest:
+    usual: dict[str, Any] = {"texts": ("Hi.",), "source_language": "en", "target_language": "de"}
+    return TranslationRequest(**{**usual, "pivot_languages": ("es", "fr"), **fields})
+
+
+async def _translate(models: Models, limits: TranslationLimits | None = None, **fields: Any) -> Any:
+    translator = Translator(models, metrics=Metrics(CollectorRegistry()), limits=limits)
+    return await translator.translate(_request(**fields), RequestContext())
+
+
+async def test_a_text_is_translated_through_the_first_language_that_has_both_models() -> None:
+    models = Models("en-fr", "fr-de", "en-es", en_fr="Salut.", fr_de="Hallo.")
+
+    result = await _translate(models)
+
+    assert result.translations[0].hypotheses[0].text == "Hallo."
+    assert result.translations[0].sentences == ()
+    assert (result.model_name, result.pivot) == ("fr-de", Pivot(language="fr", model_name="en-fr", model_version="1"))
+    (segment,) = models.models["fr-de"].engine.segments
+    assert segment.source_ids[:-1] == tuple(models.models["fr-de"].tokenizer.encode("Salut."))
+    assert result.num_source_tokens == len("Hi.") + 1
+    assert result.num_target_tokens == len("Hallo.") + 1
+
+
+async def test_a_pair_that_is_served_is_translated_directly() -> None:
+    result = await _translate(
+        Models("en-de", "en-fr", "fr-de", en_de="Hallo."), options=TranslationOptions(terms=(Term(source="x"),))
+    )
+
+    assert (result.model_name, result.pivot) == ("en-de", None)
+
+
+@pytest.mark.parametrize("pairs", [("en-fr",), ("fr-de",), ("en-it", "it-de")])
+async def test_without_models_both_ways_the_pair_is_not_found(pairs: tuple[str, ...]) -> None:
+    with pytest.raises(ModelNotFoundError, match="en-de is not served here"):
+        await _translate(Models(*pairs))
+
+
+async def test_without_leave_nothing_is_translated_through_another_language() -> None:
+    with pytest.raises(ModelNotFoundError, match="en-de is not served here"):
+        await _translate(Models("en-fr", "fr-de"), pivot_languages=())
+
+
+async def test_a_model_that_is_named_must_translate_both_ways() -> None:
+    with pytest.raises(ModelNotFoundError, match="en-de is not served here"):
+        await _translate(Models("en-fr", "fr-de"), model="en-fr")
+
+
+async def test_other_failures_are_not_worked_around() -> None:
+    models = Models("en-fr", "fr-de")
+    models.failure = DrainingError()
+
+    with pytest.raises(DrainingError):
+        await _translate(models)
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"terms": (Term(source="x"),)}, "options.terms"),
+        ({"glossary": "g"}, "options.glossary"),
+        ({"return_alignment": True}, "options.return_alignment"),
+        ({"return_attention": AttentionDetail.AVERAGED}, "options.return_attention"),
+        ({"num_hypotheses": 99}, "options.num_hypotheses"),
+    ],
+)
+async def test_what_cannot_be_done_is_refused_before_anything_is_translated(
+    options: dict[str, Any], field: str
+) -> None:
+    models = Models("en-fr", "fr-de")
+
+    with pytest.raises(InvalidFieldError) as caught:
+        await _translate(models, options=TranslationOptions(**options))
+
+    assert caught.value.field == field
+    assert not models.models["en-fr"].engine.segments
+
+
+async def test_the_first_translation_has_the_options_that_are_not_about_the_target() -> None:
+    options = TranslationOptions(
+        sampling=SamplingOptions(seed=1),
+        num_hypotheses=2,
+        target_prefix="Ha",
+        max_target_tokens=9,
+        repetition_penalty=2.0,
+    )
+    route = routed(Models("en-fr", "fr-de"), _request(options=options, target_prefixes=("Ho",)))
+
+    assert route is not None
+    assert route.first.options == TranslationOptions(repetition_penalty=2.0)
+    assert (route.first.target_prefixes, route.first.target_language) == ((), "fr")
+
+
+async def test_a_text_that_grew_too_long_is_told_with_the_language_between() -> None:
+    models = Models("en-fr", "fr-de", en_fr="x" * 20)
+
+    with pytest.raises(
+        InvalidFieldError, match=r"texts\[0\]: is translated through fr, where it is 20 characters, must be at most 10"
+    ):
+        await _translate(models, TranslationLimits(max_text_characters=10))
+
+
+def test_sources_are_those_that_reach_the_target() -> None:
+    models = Models("en-fr", "fr-de", "it-de", "nl-es")
+
+    assert set(sources(models, _request())) == {"en", "fr", "it"}
+    assert set(sources(models, replace(_request(), pivot_languages=()))) == {"fr", "it"}
+    with pytest.raises(ModelNotFoundError):
+        sources(models, _request(target_language="tlh"))
