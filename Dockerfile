@@ -55,21 +55,20 @@ COPY service/native /build/native
 RUN if [ "$(uname -m)" = x86_64 ]; then \
         /opt/tools/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /wheels /build/native; fi
 
-# The service and its stubs: changes often, is small.
+# The service: changes often, is small.
 FROM dependencies AS application
 COPY --from=native /wheels wheels
 COPY proto/dragoman proto/dragoman
+COPY service/dragoman_service service/dragoman_service
 RUN /opt/tools/bin/pip wheel --no-deps --no-build-isolation --wheel-dir wheels . \
-    && /opt/tools/bin/pip install --no-deps --no-compile --target /opt/dragoman wheels/*.whl
-COPY service /opt/dragoman/service
-RUN rm -r /opt/dragoman/service/native \
+    && /opt/tools/bin/pip install --no-deps --no-compile --target /opt/dragoman wheels/*.whl \
     && PYTHONPYCACHEPREFIX=/opt/pycache /opt/venv/bin/python -m compileall -q -j 0 --invalidation-mode checked-hash /opt/dragoman
 
 FROM ${BASE_IMAGE} AS runtime
 COPY --from=dependencies /opt/venv /opt/venv
 COPY --from=dependencies /opt/pycache /opt/pycache
 COPY --from=dependencies /usr/share/sbom /usr/share/sbom
-COPY deploy/models /opt/dragoman/deploy/models
+COPY deploy/models/dragoman_models /models
 COPY --from=application /opt/dragoman /opt/dragoman
 COPY --from=application /opt/pycache/opt/dragoman /opt/pycache/opt/dragoman
 
@@ -79,6 +78,7 @@ ENV PATH=/opt/venv/bin:/usr/local/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/
     PYTHONPYCACHEPREFIX=/opt/pycache \
     PYTHONDONTWRITEBYTECODE=1 \
     ORT_DISABLE_TELEMETRY=1 \
+    DRAGOMAN_MODELS__DIRECTORY=/models \
     DRAGOMAN_GRPC__HOST=0.0.0.0 \
     DRAGOMAN_HTTP__HOST=0.0.0.0
 WORKDIR /opt/dragoman

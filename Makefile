@@ -147,19 +147,19 @@ $(VENV)/.native: $(NATIVE) | $(VENV)/bin/python
 	CXX=$$compiler $(PIP) ./service/native >$@.log 2>&1 && touch $@ || \
 		echo "the native engine cannot be built ($@.log says why): $(WITHOUT_NATIVE)" >&2
 
-$(VENV)/.serve: pyproject.toml | $(VENV)/bin/python $(VENV)/.native
+$(VENV)/.serve: pyproject.toml deploy/models/pyproject.toml | $(VENV)/bin/python $(VENV)/.native
 	@echo "installing what serving needs (no PyTorch) ..."
-	@$(PIP) --editable '.[serve]'
+	@$(PIP) --editable '.[serve]' --editable ./deploy/models
 	@touch $@
 
-$(VENV)/.bench: pyproject.toml | $(VENV)/bin/python $(VENV)/.native
+$(VENV)/.bench: pyproject.toml deploy/models/pyproject.toml | $(VENV)/bin/python $(VENV)/.native
 	@echo "installing what the comparison with other systems needs ..."
-	@$(PIP) --editable '.[serve,bench]'
+	@$(PIP) --editable '.[serve,bench]' --editable ./deploy/models
 	@touch $@ $(VENV)/.serve
 
-$(VENV)/.load: pyproject.toml | $(VENV)/bin/python $(VENV)/.native
+$(VENV)/.load: pyproject.toml deploy/models/pyproject.toml | $(VENV)/bin/python $(VENV)/.native
 	@echo "installing what the load tests need ..."
-	@$(PIP) --editable '.[serve,load]'
+	@$(PIP) --editable '.[serve,load]' --editable ./deploy/models
 	@touch $@ $(VENV)/.serve
 
 # CTranslate2 is built for CUDA 12, of which it needs cuBLAS; ONNX Runtime and PyTorch bring the libraries of CUDA 13.
@@ -167,10 +167,10 @@ build/gpu/venv/.installed: pyproject.toml
 	@echo "installing what the GPU needs into build/gpu/venv ..."
 	@$(PYTHON) -m venv build/gpu/venv
 	@build/gpu/venv/bin/python -m pip --disable-pip-version-check install --quiet \
-		$(if $(WHEELS),--no-index --find-links "$(WHEELS)") --editable '.[gpu,bench,load,test]' nvidia-cublas-cu12
+		$(if $(WHEELS),--no-index --find-links "$(WHEELS)") --editable '.[gpu,bench,load,test]' --editable ./deploy/models nvidia-cublas-cu12
 	@touch $@
 
-$(VENV)/.dev: pyproject.toml | $(VENV)/bin/python $(VENV)/.native
+$(VENV)/.dev: pyproject.toml deploy/models/pyproject.toml | $(VENV)/bin/python $(VENV)/.native
 	@echo "installing what training, export and the checks need ..."
-	@$(PIP) --editable '.[dev]'
+	@$(PIP) --editable '.[dev]' --editable ./deploy/models
 	@touch $@ $(VENV)/.serve $(VENV)/.bench $(VENV)/.load

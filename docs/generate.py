@@ -14,6 +14,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import resources
 from pathlib import Path
 
+from google.protobuf import descriptor_pb2
+from grpc_tools import protoc  # type: ignore[import-untyped]
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
 from dragoman import errors as client_errors
 from dragoman.__main__ import COMMANDS
 from dragoman_export.__main__ import COMMANDS as EXPORT_COMMANDS
@@ -22,11 +27,6 @@ from dragoman_service.__main__ import main as service_command
 from dragoman_service.config import setting_fields
 from dragoman_service.middleware.error_mapping import TABLE
 from dragoman_service.observability.metrics import Metrics
-from google.protobuf import descriptor_pb2
-from grpc_tools import protoc  # type: ignore[import-untyped]
-from pydantic.fields import FieldInfo
-from pydantic_core import PydanticUndefined
-
 from loadtests.__main__ import main as load_test
 
 CHECKOUT = Path(__file__).resolve().parents[1]
@@ -93,8 +93,6 @@ false`: a Service named dragoman otherwise puts `DRAGOMAN_PORT` and others into 
 def _default(field: FieldInfo) -> str:
     if field.default is PydanticUndefined:
         return "computed"
-    if isinstance(field.default, Path) and field.default.is_relative_to(CHECKOUT):
-        return f"`{field.default.relative_to(CHECKOUT)}` of the checkout"
     return "unset" if field.default in (None, "") else f"`{field.default}`"
 
 
@@ -152,7 +150,7 @@ def _client_class(reason: str) -> str:
     return client_errors.REASON_CLASSES[reason].__name__
 
 
-_SERVICE = ("service", "dragoman.cli")
+_SERVICE = ("dragoman_service", "dragoman.cli")
 """Programs of `service_command`."""
 
 
@@ -168,7 +166,8 @@ def commands_page() -> str:
     sections = [_command(parser) for each in parsers for parser in (each, *_children(each))]
     return f"""# Commands
 
-The command `dragoman` is installed with the package. `python -m dragoman_service`, `python -m dragoman_export` and `python -m loadtests`
+The command `dragoman` is installed with the package. `python -m dragoman_service`, `python -m dragoman_export` and
+`python -m loadtests`
 are the same programs, for where it is not on the path.
 
 {_table(("Command", "What it does"), summaries)}

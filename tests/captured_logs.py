@@ -24,7 +24,7 @@ class _Handler(logging.Handler):
 def capture_logs() -> Iterator[list[dict[str, Any]]]:
     """Yield a list that grows by one dictionary with each record of the service."""
     events: list[dict[str, Any]] = []
-    logger, handler = logging.getLogger("service"), _Handler(events)
+    logger, handler = logging.getLogger("dragoman_service"), _Handler(events)
     level = logger.level
     logger.addHandler(handler)
     logger.setLevel(logging.DEBUG)

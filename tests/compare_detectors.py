@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from dragoman_service.translation.language_detection import LanguageDetector, Rank, reported
-
 from tests.detection_phrases import accepted_language, phrases
 
 _SERVED = {"en", "de"}

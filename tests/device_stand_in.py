@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
+from numpy.typing import DTypeLike, NDArray
+
 from dragoman_service.bundle.architecture import FloatType
 from dragoman_service.bundle.files import Bundle
 from dragoman_service.runtimes.onnx.encoder import EncodingModel
@@ -28,7 +30,6 @@ from dragoman_service.runtimes.onnx_cuda.device import (
     pinned_memory,
 )
 from dragoman_service.runtimes.settings import Device, RuntimeSettings
-from numpy.typing import DTypeLike, NDArray
 
 _FAULT = cuda_fault(0)
 

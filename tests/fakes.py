@@ -16,6 +16,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+
 from dragoman_service.datatypes import SearchConfig, Segment
 from dragoman_service.decoding.step_model import (
     EncodedSource,
@@ -30,7 +32,6 @@ from dragoman_service.decoding.step_model import (
 )
 from dragoman_service.security.rate_limits import Charge, TokenBucket
 from dragoman_service.security.shared_quota import Refusal
-from numpy.typing import NDArray
 
 PAD, BOS, EOS, UNK = 0, 1, 2, 3
 FIRST_WORD = 4

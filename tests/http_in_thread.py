@@ -6,12 +6,13 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from prometheus_client import CollectorRegistry
+from starlette.types import ASGIApp
+
 from dragoman_service.http_api.application import make_app
 from dragoman_service.http_api.monitoring import monitoring_routes
 from dragoman_service.http_api.server import HttpServer, TlsContext
 from dragoman_service.security.settings import HttpSettings
-from prometheus_client import CollectorRegistry
-from starlette.types import ASGIApp
 
 
 @contextlib.contextmanager

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+
 from dragoman_service.datatypes import SearchConfig, Segment
 from dragoman_service.decoding.scoring import length_penalty
-
 from tests.fakes import EOS, FIRST_WORD, ToyModel
 
 

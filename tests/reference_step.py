@@ -10,11 +10,12 @@ from functools import cache, partial
 from typing import Any, Final
 
 import numpy as np
+from numpy.random import Generator
+from numpy.typing import ArrayLike, NDArray
+
 from dragoman_service.bundle.architecture import Architecture, Limits
 from dragoman_service.bundle.int8_weights import ActivationScale, decoder_arrays, decoder_products, projection_path
 from dragoman_service.runtimes.native.library import BackendUnsupportedError, Library, NativeNetwork, load_library
-from numpy.random import Generator
-from numpy.typing import ArrayLike, NDArray
 
 MAX_POSITIONS: Final = 80
 CLOSE: Final = 2e-5

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 import numpy as np
-from dragoman_service.decoding.step_model import EncodedSource, IntArray, StepBatch, StepModel, StepOutput
-from dragoman_service.runtimes.shortlist import Shortlist
 from numpy.typing import NDArray
 
+from dragoman_service.decoding.step_model import EncodedSource, IntArray, StepBatch, StepModel, StepOutput
+from dragoman_service.runtimes.shortlist import Shortlist
 from tests.fakes import WrappedBatch, WrappedModel
 
 

@@ -12,7 +12,6 @@ from dragoman_service.decoding.degeneration import EndedSegment
 from dragoman_service.decoding.step_model import StepModel
 from dragoman_service.worker.messages import BatchCommand, BatchReport, Clock, NewSegment
 from dragoman_service.worker.worker import BatchExecutor, Worker
-
 from tests.fakes import make_segment
 
 TIMEOUT_S = 30.0  # only reached by a test that would otherwise hang

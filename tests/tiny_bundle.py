@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from sentencepiece import SentencePieceProcessor
+from torch import nn
+
 from dragoman_export.bundle_writer import BundleDescription, exporter_version, write_bundle
 from dragoman_export.data.vocabulary import EOS_ID, Vocabulary, VocabularyConfig, train_vocabulary
 from dragoman_export.importers.portable import TokenizerDescription, TokenizerFiles
@@ -18,8 +21,6 @@ from dragoman_export.onnx_export.network import Network
 from dragoman_service.bundle.architecture import Limits
 from dragoman_service.bundle.files import Bundle, open_bundle
 from dragoman_service.bundle.manifest import Provenance
-from sentencepiece import SentencePieceProcessor
-from torch import nn
 
 SENTENCES = (
     "A man rides a bicycle through the old town.",

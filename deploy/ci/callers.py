@@ -10,14 +10,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Final, Self, TypedDict
 
+from deploy.ci.servers import Keys
 from dragoman.channel import ChannelSettings, RetrySettings
 from dragoman.client import TranslationClient
 from dragoman.credentials import TlsOptions
 from dragoman.enums import Priority
 from dragoman.errors import DragomanError
 from dragoman.requests import DecodingOptions, TranslationRequest
-
-from deploy.ci.servers import Keys
 from loadtests.generator.texts import sample
 
 Act = Callable[[random.Random], object]

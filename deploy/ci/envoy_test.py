@@ -24,22 +24,22 @@ from pathlib import Path
 from typing import Any, Final
 
 import grpc
+from google.rpc import error_details_pb2
+from grpc_status import rpc_status
+
+from deploy.ci import processes
+from deploy.ci.callers import EN_DE, SteadyCallers, Tally
+from deploy.ci.servers import Keys, Replica, ReplicaError, make_callers
 from dragoman import errors
 from dragoman.admin import ModelAdminClient
 from dragoman.client import TranslationClient
 from dragoman.requests import TranslationRequest
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
-from google.rpc import error_details_pb2
-from grpc_status import rpc_status
 from loadtests.hostile.resets import flood_with_resets
-
-from deploy.ci import processes
-from deploy.ci.callers import EN_DE, SteadyCallers, Tally
-from deploy.ci.servers import Keys, Replica, ReplicaError, make_callers
-from loadtests.generator.calls import Method
 from loadtests.generator.server import ServerError
 from loadtests.generator.texts import SENTENCES
+from loadtests.generator.calls import Method
 
 _NUM_CALLERS: Final = 20
 _NUM_DOCUMENT_CALLERS: Final = 2
@@ -61,7 +61,7 @@ _SETTINGS: Final = {
     "MODELS__POLL_INTERVAL_S": "0.5",
     # As in deploy/compose/dragoman.env: all callers behind Envoy count as one.
     "SCHEDULING__MAX_CALLER_QUEUE_SHARE": "1",
-    "SCHEDULING__NUM_DECODING_THREADS": "1",
+    "SCHEDULING__NUM_WORKERS": "1",
 }
 
 

@@ -24,15 +24,15 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from dragoman.client import TranslationClient
-from dragoman.credentials import TlsOptions
-from dragoman.errors import UnauthenticatedError
-from dragoman.results import TranslationResult
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from packaging.utils import canonicalize_name
 from prometheus_client.parser import text_string_to_metric_families
 
 from deploy.ci.servers import REPOSITORY, write_secrets
+from dragoman.client import TranslationClient
+from dragoman.credentials import TlsOptions
+from dragoman.errors import UnauthenticatedError
+from dragoman.results import TranslationResult
 
 _LOCK = REPOSITORY / "deploy" / "image" / "cpu.lock"
 _SBOM = "/usr/share/sbom/dragoman.cdx.json"

@@ -232,7 +232,7 @@ check_confinement() {
     expect "seccomp mode (2: filter)" 2 "$(field Seccomp)"
     expect "root file system" ro "$(awk '$5 == "/" {split($6, options, ","); print options[1]}' "/proc/$pid/mountinfo")"
     expect "decoding threads in the environment" 2 "$(tr '\0' '\n' <"/proc/$pid/environ" \
-        | sed -n 's/^DRAGOMAN_SCHEDULING__NUM_DECODING_THREADS=//p')"
+        | sed -n 's/^DRAGOMAN_SCHEDULING__NUM_WORKERS=//p')"
     expect "memory limit" $((1024 * 1024 * 1024)) "$(podman inspect --format '{{.HostConfig.Memory}}' "$container")"
     expect "Services in the environment" 0 "$(tr '\0' '\n' <"/proc/$pid/environ" | grep -c '^DRAGOMAN_SERVICE' || true)"
 }

@@ -19,7 +19,7 @@ import trustme
 from loadtests.generator.server import ServerProcess
 
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
-MODELS: Final = REPOSITORY / "deploy" / "models"
+MODELS: Final = REPOSITORY / "deploy" / "models" / "dragoman_models"
 """What ships."""
 
 MODEL: Final = "en-de"

@@ -9,7 +9,10 @@ from deploy.grafana.queries import cpu_cores, increase, memory, of, of_job, of_m
 _ANSWERED: Final = 'status="OK"'
 _LATE: Final = 'direction="late"'
 _PEAK: Final = f"max_over_time({of_job('job:dragoman_source_tokens:rate5m')}[1d])"
-_BUSY: Final = f"{rate(of('dragoman_step_duration_seconds_sum'), 'instance')} + {rate(of('dragoman_encode_duration_seconds_sum'), 'instance')}"
+_BUSY: Final = " + ".join(
+    rate(of(name), "instance")
+    for name in ("dragoman_step_duration_seconds_sum", "dragoman_encode_duration_seconds_sum")
+)
 
 _OF_GPU: Final = "GPU {{gpu}} of {{instance}}"
 

@@ -53,6 +53,8 @@ def _expanded(extras: dict[str, list[str]], requirements: list[str]) -> list[str
     """Return requirements with the project's own extras replaced by what these ask for."""
     lines = list[str]()
     for line in requirements:
+        if line.startswith("dragoman-models"):  # the image copies the models from the checkout
+            continue
         own = re.fullmatch(r"dragoman\[(.+)\]", line)
         lines += [part for extra in own[1].split(",") for part in _expanded(extras, extras[extra])] if own else [line]
     return lines

@@ -10,11 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from prometheus_client import CollectorRegistry
+
 from dragoman_service.config import CONFIG_VARIABLE, ENVIRONMENT_PREFIX, Settings, load_settings
 from dragoman_service.errors import ConfigError
 from dragoman_service.grpc_api.server import SERVICE_NAMES
 from dragoman_service.observability.metrics import Metrics
-from prometheus_client import CollectorRegistry
 
 Object = Mapping[str, Any]
 
@@ -26,7 +27,7 @@ SECRETS: Final = frozenset({"dragoman-callers", "dragoman-tls", "dragoman-tracin
 """What operators make themselves; docs/operations/kubernetes.md says how."""
 
 _PROBES: Final = ("startupProbe", "readinessProbe", "livenessProbe")
-_METRIC: Final = re.compile(r"\b(?:mt|process|python|container|node)_\w+")
+_METRIC: Final = re.compile(r"\b(?:dragoman|process|python|container|node)_\w+")
 _NAMESPACE: Final = re.compile(r'namespace="([^"]*)"')
 _FIELD_OF_WAITING: Final = "dragoman_queue_"
 

@@ -1,4 +1,4 @@
-"""`python -m dragoman_export COMMAND`: train a model, plot its curves, make a bundle of it, verify and evaluate that."""
+"""`dragoman export COMMAND`: train a model, plot its curves, make a bundle of it, verify and evaluate that."""
 
 import argparse
 import importlib
@@ -7,9 +7,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from dragoman_service.errors import DragomanError
-
 from dragoman_export.errors import ExportError
+from dragoman_service.errors import DragomanError
 
 _DESCRIPTION = "Trains a model, plots its curves, makes a bundle of it, verifies and evaluates that."
 

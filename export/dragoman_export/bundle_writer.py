@@ -10,6 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
+from pydantic import ValidationError
+
+from dragoman_export.data.augmentation import PLACEHOLDERS
+from dragoman_export.data.vocabulary import Vocabulary
+from dragoman_export.errors import ExportError
+from dragoman_export.importers.portable import TokenizerDescription, TokenizerFiles
+from dragoman_export.onnx_export.int8_weights import describe_weights
+from dragoman_export.onnx_export.network import ARITHMETICS, FLOAT_TYPES, Network, write_graphs, write_int8_weights
+from dragoman_export.onnx_export.write import WeightsFile
 from dragoman_service.bundle.architecture import Limits, graph_tensors
 from dragoman_service.bundle.files import MANIFEST_NAME, file_entry, open_bundle
 from dragoman_service.bundle.manifest import (
@@ -23,15 +32,6 @@ from dragoman_service.bundle.manifest import (
 )
 from dragoman_service.runtimes.shortlist import Shortlist, open_shortlist
 from dragoman_service.text.tokenizer import open_tokenizer
-from pydantic import ValidationError
-
-from dragoman_export.data.augmentation import PLACEHOLDERS
-from dragoman_export.data.vocabulary import Vocabulary
-from dragoman_export.errors import ExportError
-from dragoman_export.importers.portable import TokenizerDescription, TokenizerFiles
-from dragoman_export.onnx_export.int8_weights import describe_weights
-from dragoman_export.onnx_export.network import ARITHMETICS, FLOAT_TYPES, Network, write_graphs, write_int8_weights
-from dragoman_export.onnx_export.write import WeightsFile
 
 _TOKENIZER_NAME = "tokenizer.model"
 _SHORTLIST_NAME = "shortlist.bin"

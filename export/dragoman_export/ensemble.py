@@ -6,6 +6,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+
+from dragoman_export.bundle_writer import BundleDescription, exporter_version, write_bundle
+from dragoman_export.errors import ExportError, SettingError
+from dragoman_export.onnx_export.network import Network, TrainedModel
+from dragoman_export.onnx_export.translation import TextModel
 from dragoman_service.bundle.files import MANIFEST_NAME, Bundle, file_entry, open_bundle
 from dragoman_service.bundle.manifest import Provenance
 from dragoman_service.decoding.step_model import (
@@ -20,11 +25,6 @@ from dragoman_service.decoding.step_model import (
 from dragoman_service.runtimes.native.step_model import open_step_model
 from dragoman_service.runtimes.settings import RuntimeSettings
 from dragoman_service.text.tokenizer import SentencePieceTokenizer, open_tokenizer
-
-from dragoman_export.bundle_writer import BundleDescription, exporter_version, write_bundle
-from dragoman_export.errors import ExportError, SettingError
-from dragoman_export.onnx_export.network import Network, TrainedModel
-from dragoman_export.onnx_export.translation import TextModel
 
 _UNKNOWN_LANGUAGE = "und"
 

@@ -12,7 +12,6 @@ from statistics import median
 from typing import Any, Final, TypeVar
 
 from dragoman_service.text.tokenizer import open_tokenizer
-
 from loadtests.benchmarks import work
 from loadtests.benchmarks.models import prepare_model
 from loadtests.benchmarks.report import BENCH_NAME, bench_table, pair_lines, write_bench

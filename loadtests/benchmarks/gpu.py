@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from dragoman_service.runtimes.onnx.session import cuda_fault
-
 from loadtests.benchmarks.systems import GPU_PRECISIONS, Device
 from loadtests.benchmarks.work import some_of
 from loadtests.generator.flags import parsed_by, within

@@ -15,9 +15,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final, Literal
 
-from dragoman.v1 import translation_pb2 as pb
 from tqdm import tqdm
 
+from dragoman.v1 import translation_pb2 as pb
 from loadtests.benchmarks import report
 from loadtests.benchmarks.bench import alternating
 from loadtests.benchmarks.models import MODELS, prepare_model

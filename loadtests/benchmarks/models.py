@@ -11,6 +11,9 @@ from pathlib import Path
 from typing import Final
 
 import torch
+from sentencepiece import sentencepiece_model_pb2
+from torch import Tensor, nn
+
 from dragoman_export.bundle_writer import BundleDescription, exporter_version, write_bundle
 from dragoman_export.data.vocabulary import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Vocabulary
 from dragoman_export.importers.bundle import read_network
@@ -21,9 +24,6 @@ from dragoman_export.onnx_export.network import Network
 from dragoman_service.bundle.architecture import Limits
 from dragoman_service.bundle.files import open_bundle
 from dragoman_service.bundle.manifest import Provenance
-from sentencepiece import sentencepiece_model_pb2
-from torch import Tensor, nn
-
 from loadtests.benchmarks.systems import Device, ModelFiles
 
 MODELS: Final = ("base", "shipped")
@@ -33,7 +33,7 @@ SPECIAL_IDS: Final = (PAD_ID, BOS_ID, UNK_ID)
 FIRST_ORDINARY_ID: Final = max(*SPECIAL_IDS, EOS_ID) + 1
 BASE_VOCABULARY_SIZE: Final = 32_000
 """Of Transformer-base."""
-_SHIPPED: Final = Path(__file__).resolve().parents[2] / "deploy" / "models" / "en-de" / "1"
+_SHIPPED: Final = Path(__file__).resolve().parents[2] / "deploy" / "models" / "dragoman_models" / "en-de" / "1"
 _SEED: Final = 20170612
 _CALIBRATION_PAIRS: Final = 32
 _LIMITS: Final = Limits(max_source_tokens=256, max_target_tokens=256)

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
+
 from dragoman_export.model.transformer import DecoderCache, Transformer
 from dragoman_export.onnx_export.network import Network
 from dragoman_service.decoding.scoring import score
-from torch import Tensor
-
 from loadtests.benchmarks.models import network_of
 from loadtests.benchmarks.systems import ModelFiles, Output, SearchOptions, SystemSettings, TokenIds
 

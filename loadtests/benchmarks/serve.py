@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
 from dragoman_service.bundle.files import Bundle
@@ -36,8 +38,6 @@ from dragoman_service.text.pipeline import TextPipeline
 from dragoman_service.text.planning import EXTRA_TARGET_TOKENS
 from dragoman_service.text.tokenizer import open_tokenizer
 from dragoman_service.translation.options import TranslationDefaults, TranslationLimits, check_request, fit_to_model
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-
 from loadtests.benchmarks import systems
 from loadtests.benchmarks.systems import (
     GPU_PRECISIONS,

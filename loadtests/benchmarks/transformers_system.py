@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
-from dragoman_export.model.config import ModelConfig
-from dragoman_export.model.layers import sinusoidal_positions
-from dragoman_export.onnx_export.network import Network
 from torch import Tensor
 from transformers import M2M100Config, M2M100ForConditionalGeneration, MarianConfig, MarianMTModel
 
+from dragoman_export.model.config import ModelConfig
+from dragoman_export.model.layers import sinusoidal_positions
+from dragoman_export.onnx_export.network import Network
 from loadtests.benchmarks import pytorch_system
 from loadtests.benchmarks.systems import Output, SearchOptions, TokenIds
 

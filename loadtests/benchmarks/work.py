@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal, TypeVar
 
+from sacrebleu.metrics.bleu import BLEU
+
 from dragoman_export.data.reader import ParallelFiles, read_corpus
 from dragoman_export.data.vocabulary import EOS_ID
 from dragoman_service.bundle.files import Bundle
@@ -17,8 +19,6 @@ from dragoman_service.datatypes import Span
 from dragoman_service.text.planning import EXTRA_TARGET_TOKENS
 from dragoman_service.text.segmentation import iterate_sentences
 from dragoman_service.text.tokenizer import open_tokenizer
-from sacrebleu.metrics.bleu import BLEU
-
 from loadtests.benchmarks.models import BASE_VOCABULARY_SIZE, FIRST_ORDINARY_ID, MODELS, SPECIAL_IDS, made_up_word
 from loadtests.benchmarks.systems import SearchOptions, TokenIds, Work
 from loadtests.generator.flags import parsed_by

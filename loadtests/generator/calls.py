@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import grpc
-from dragoman.v1 import translation_pb2 as pb
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
+from dragoman.v1 import translation_pb2 as pb
 from loadtests.generator import texts as sentences
 
 WRONG_ANSWER: Final = "WRONG_ANSWER"  # in place of OK if a response has the wrong content

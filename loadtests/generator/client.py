@@ -11,9 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, Self
 
 import grpc
-from dragoman.v1 import translation_pb2 as pb
 from grpc_health.v1 import health_pb2
 
+from dragoman.v1 import translation_pb2 as pb
 from loadtests.generator.calls import (
     Method,
     Outcome,

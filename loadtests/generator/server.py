@@ -19,8 +19,8 @@ import grpc
 from loadtests.generator.metrics import scrape, server_info
 
 CHECKOUT: Final = Path(__file__).resolve().parents[2]
-BUNDLED_MODELS: Final = CHECKOUT / "deploy" / "models"
-SERVICE: Final = "service"  # the module that serves
+BUNDLED_MODELS: Final = CHECKOUT / "deploy" / "models" / "dragoman_models"
+SERVICE: Final = "dragoman_service"
 SERVE: Final = (SERVICE, "serve", "--grpc-port", "0", "--http-port", "0")
 START_TIMEOUT_S: Final = 120.0
 _STOP_TIMEOUT_S: Final = 60.0

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
-from dragoman.v1 import translation_pb2 as pb
 from google.protobuf import json_format
 
+from dragoman.v1 import translation_pb2 as pb
 from loadtests.generator.calls import Method, PlannedCall
 from loadtests.generator.texts import Profile, Texts, read_texts
 

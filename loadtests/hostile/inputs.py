@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeVar
 
-from dragoman.v1 import translation_pb2 as pb
 from google.protobuf.message import Message
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
+from dragoman.v1 import translation_pb2 as pb
 from loadtests.generator.calls import Method
 
 _Drawn = TypeVar("_Drawn")

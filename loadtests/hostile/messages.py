@@ -3,10 +3,10 @@
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from dragoman.v1 import translation_pb2 as pb
 from google.protobuf.message import Message
 from hypothesis import strategies as st
 
+from dragoman.v1 import translation_pb2 as pb
 from loadtests.hostile.inputs import Draw, usual_fields
 
 _BAD_UTF8: Final = st.from_regex(  # misplaced bytes, overlong forms, surrogates, values beyond U+10FFFF, truncation

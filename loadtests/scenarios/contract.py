@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import Final
 
 import grpc
+
 from dragoman.v1 import translation_pb2 as pb
 
 _WORD_CHARACTER: Final = re.compile(r"[^\W_]")

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from dragoman.v1 import translation_pb2 as pb
-
 from loadtests.generator.calls import Method, Reply
 from loadtests.generator.client import TIMEOUT_S, Client
 from loadtests.generator.server import ServerError, Target

@@ -14,9 +14,9 @@ from functools import partial
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from dragoman.v1 import translation_pb2 as pb
 from google.protobuf import json_format
 
+from dragoman.v1 import translation_pb2 as pb
 from loadtests.generator.calls import Method, Outcome
 from loadtests.generator.flags import within
 from loadtests.generator.records import CallRecord, Percentiles, write_records

@@ -26,7 +26,7 @@ class Command:
     """One sub-command."""
 
     summary: str
-    program: str = "service"
+    program: str = "dragoman_service"
     """Package whose `__main__.main` runs it."""
 
     extra: str = "serve"
@@ -40,7 +40,7 @@ COMMANDS: Mapping[str, Command] = {
     "keys": Command("make an API key, check a file of callers"),
     "probe": Command("ask whether a server accepts calls, for health checks"),
     "demo": Command("start the server on the shipped model, translate four texts, stop it"),
-    "export": Command("train a model, make a bundle of it, verify and evaluate that", "export", "train,serve"),
+    "export": Command("train a model, make a bundle of it, verify and evaluate that", "dragoman_export", "train,serve"),
     "loadtest": Command("measure latency and capacity of a server under load", "loadtests", "load,serve"),
 }
 """By name."""
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     try:
         # Programs with several commands want to know which of them is meant.
-        handed_on = words if command.program in ("service", "dragoman.cli") else words[1:]
+        handed_on = words if command.program in ("dragoman_service", "dragoman.cli") else words[1:]
         status: int = import_module(f"{command.program}.__main__").main(handed_on)
     except ModuleNotFoundError as error:
         if _is_ours(error):

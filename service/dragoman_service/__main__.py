@@ -1,4 +1,4 @@
-"""`python -m dragoman_service serve | translate | models | demo | keys | probe | reference`, as `dragoman serve | ...` does."""
+"""`dragoman serve | translate | models | demo | keys | probe | reference`, as `dragoman serve | ...` does."""
 
 import argparse
 import sys
@@ -16,7 +16,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     is_known = bool(words) and words[0] in _COMMANDS  # only it is imported: most others take ten times as long to load
     for name in words[:1] if is_known else _COMMANDS:
-        package = "dragoman" if name == "translate" else "service"
+        package = "dragoman" if name == "translate" else "dragoman_service"
         import_module(f"{package}.cli.{name}").add_parser(commands)
     parsed = parser.parse_args(words)
     exit_code: int = parsed.run(parsed)

@@ -30,7 +30,7 @@ from dragoman_service.middleware.pipeline import RequestPipeline
 from dragoman_service.models.glossaries import GlossaryRepository, glossaries_directory
 from dragoman_service.models.lifecycle import ModelLoader
 from dragoman_service.models.model import ModelRuntime, full_name
-from dragoman_service.models.repository import ModelRepository, warm_up
+from dragoman_service.models.repository import ModelRepository
 from dragoman_service.models.serving import SERVING_NAME, ServingSettings
 from dragoman_service.models.watcher import LOADING, Watcher
 from dragoman_service.observability.gpu_metrics import observe_gpus
@@ -48,6 +48,7 @@ from dragoman_service.security.tls import TlsIdentityFiles
 from dragoman_service.text.tokenizer import open_tokenizer
 from dragoman_service.threads import call_in_daemon, exit_after, num_cores, shorten_slices, started_pool
 from dragoman_service.translation.translator import Translator
+from dragoman_service.translation.warm_up import warm_up
 from dragoman_service.vendor_apis.azure import AzureApi
 from dragoman_service.vendor_apis.deepl import DeepLApi
 from dragoman_service.vendor_apis.document_files import document_routes
@@ -159,7 +160,7 @@ def _engine_core(
     )
     if settings.runtime.isolation == "process":
         name = full_name(bundle.manifest.name, bundle.manifest.version)
-        hosted = ProcessCore(command, name=name, module="dragoman_service.runtimes", metrics=metrics, limits=limits)
+        hosted = ProcessCore(command, name=name, module="dragoman_service.worker", metrics=metrics, limits=limits)
         return hosted, hosted.process.loaded
     model, loaded = load_network(command)
     core = Worker(

@@ -1,4 +1,4 @@
-"""The error tree of the service; `dragoman_service.middleware.error_mapping` maps each class to a gRPC status, and nothing else does."""
+"""The error tree of the service; `middleware.error_mapping` maps each class to a gRPC status, and nothing else does."""
 
 from typing import Any, Final
 
@@ -166,6 +166,13 @@ class DeadlineExceededError(DragomanError):
         self.stage = stage
         self.needed_s = needed_s
         self.allowed_s = allowed_s
+
+
+class IdleError(DeadlineExceededError):
+    """A caller neither sends nor reads."""
+
+    def __init__(self) -> None:
+        super().__init__("stream")
 
 
 class EngineError(DragomanError):

@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from dragoman_service.datatypes import Priority, TranslatedSentence, TranslationResult
 from dragoman_service.observability.tracing import RequestTrace
 
+MAX_NAME_CHARACTERS = 128
+"""Longest model name, glossary name and request id, in characters."""
+
 MAX_BEAM_SIZE = 16
 """Of a request; the interface promises this cap, as well as those that follow."""
 
@@ -67,7 +70,7 @@ class TextFormat(enum.Enum):
 
 
 class ProtectedKind(enum.Enum):
-    """What is recognised as something that must come back unchanged; the grammar is in `dragoman_service.text.placeholders.patterns`."""
+    """What is recognised as something that must come back unchanged; the grammar is in `text.placeholders.patterns`."""
 
     BRACES = "braces"
     """`{name}`, `{{x}}`, `{0,number}`, `{% tag %}`."""

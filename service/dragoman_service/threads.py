@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 log = logging.getLogger(__name__)
 
@@ -206,3 +206,9 @@ async def call_in_daemon(function: Callable[[], None], *, name: str) -> None:
 
     threading.Thread(target=call, name=name, daemon=True).start()
     await asyncio.wrap_future(future)
+
+
+def retrieve_exception(task: "asyncio.Future[Any]") -> None:
+    """Done callback that keeps asyncio from logging the exception of a task that nothing awaits."""
+    if not task.cancelled():
+        task.exception()

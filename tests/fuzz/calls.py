@@ -8,6 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from google.protobuf.message import DecodeError
+from hypothesis import strategies as st
+
 from dragoman.v1 import translation_pb2 as pb
 from dragoman_service.bundle.files import open_bundle
 from dragoman_service.datatypes import Span
@@ -27,14 +30,11 @@ from dragoman_service.translation.options import (
     check_request,
     fit_to_model,
 )
-from google.protobuf.message import DecodeError
-from hypothesis import strategies as st
-
 from loadtests.hostile.mutations import mutated, mutated_json
 from tests.fuzz.target import Check, Target, bounded
 from tests.property.test_text_segmentation import LANGUAGES, TEXTS
 
-_MODELS: Final = Path(__file__).resolve().parents[2] / "deploy" / "models"
+_MODELS: Final = Path(__file__).resolve().parents[2] / "deploy" / "models" / "dragoman_models"
 
 
 _Value = TypeVar("_Value")

@@ -11,6 +11,9 @@ from typing import Final
 
 import onnx
 import onnxruntime
+from hypothesis import strategies as st
+from onnx import TensorProto, helper
+
 from dragoman_service.bundle.files import MANIFEST_NAME, Bundle, load_manifest
 from dragoman_service.bundle.manifest import Manifest
 from dragoman_service.cli.probe import own_server
@@ -19,13 +22,10 @@ from dragoman_service.errors import BundleError, ConfigError
 from dragoman_service.models.serving import SERVING_NAME, ServingSettings, check_on_disk, read_serving
 from dragoman_service.runtimes.onnx.session import external_files
 from dragoman_service.security.api_keys import Caller, Permission, new_key, parse_callers, store
-from hypothesis import strategies as st
-from onnx import TensorProto, helper
-
 from loadtests.hostile.mutations import mutated, mutated_json, toml
 from tests.fuzz.target import Check, Target, bounded
 
-_MODELS: Final = Path(__file__).resolve().parents[2] / "deploy" / "models"
+_MODELS: Final = Path(__file__).resolve().parents[2] / "deploy" / "models" / "dragoman_models"
 _TOKENS: Final = (
     *(b"[", b"]", b"[[", b"{", b"}", b"{a=", b"a.", b".", b"=", b'"', b'"""', b"'", b",", b"#", b"\n", b"\r\n", b"\\u"),
     *(

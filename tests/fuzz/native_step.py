@@ -8,14 +8,14 @@ from types import SimpleNamespace
 from typing import Any, Final, cast
 
 import numpy as np
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
 from dragoman_service.datatypes import Hypothesis, SearchConfig, Segment
 from dragoman_service.decoding.running_batch import RunningBatch
 from dragoman_service.decoding.step_model import EncodedSource, ModelLimits, Placeholder, StepBatch, VocabularySpec
 from dragoman_service.runtimes.native.library import Library, NativeNetwork
 from dragoman_service.runtimes.native.step_model import NativeStepBatch
-from hypothesis import strategies as st
-from numpy.typing import NDArray
-
 from tests.fuzz.target import Check, Target, bounded
 from tests.reference_step import (
     MAX_POSITIONS,

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
+from prometheus_client import CollectorRegistry
+
 from dragoman_service.datatypes import Translation, WarningKind
 from dragoman_service.errors import RequestError
 from dragoman_service.observability.metrics import Metrics
@@ -17,8 +19,6 @@ from dragoman_service.request import (
 )
 from dragoman_service.text.placeholders.patterns import compile_protection
 from dragoman_service.translation.translator import Translator
-from prometheus_client import CollectorRegistry
-
 from loadtests.hostile.mutations import mutated
 from tests.fuzz.target import Check, Target, bounded
 from tests.property.test_protected_text import garbled

@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from typing import Final
 
 import grpc
-from dragoman.v1 import translation_pb2 as pb
-from dragoman.v1 import translation_pb2_grpc as pb_grpc
-from dragoman_service.app import Ports
 from hpack import Encoder
 from hypothesis import strategies as st
 
+from dragoman.v1 import translation_pb2 as pb
+from dragoman.v1 import translation_pb2_grpc as pb_grpc
+from dragoman_service.app import Ports
 from loadtests.generator.calls import Method
 from loadtests.hostile.mutations import mutated
 from tests.fuzz.calls import translation_messages

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import grpc
+
 from dragoman.v1 import translation_pb2 as pb
 
 ANSWER = pb.TranslateResponse(num_source_tokens=3, num_target_tokens=4, translations=[pb.Translation()])

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
 from dragoman_service.app import Ports
@@ -15,7 +16,7 @@ from dragoman_service.cli.demo import ServerProcess
 CHECKOUT = Path(__file__).resolve().parents[2]
 START_S = STOP_S = 60.0  # only reached by a test that would otherwise fail anyway
 CALL_S = 120.0  # likewise; below the time limit of a test
-ONE_BY_ONE = {"DRAGOMAN_SCHEDULING__NUM_DECODING_THREADS": "1", "DRAGOMAN_SCHEDULING__MAX_BATCH_SEGMENTS": "1"}
+ONE_BY_ONE = {"DRAGOMAN_SCHEDULING__NUM_WORKERS": "1", "DRAGOMAN_SCHEDULING__MAX_BATCH_SEGMENTS": "1"}
 """Settings with which a call of many sentences takes long."""
 
 

@@ -9,6 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+from google.protobuf.descriptor import ServiceDescriptor
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message import Message
+from google.rpc import error_details_pb2
+from grpc_reflection.v1alpha import reflection_pb2
+from grpc_status import rpc_status
+from prometheus_client import CollectorRegistry
+
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
 from dragoman_service.app import App, Ports
@@ -23,15 +32,6 @@ from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
 from dragoman_service.scheduling.scheduler import Scheduler
 from dragoman_service.text.tokenizer import open_tokenizer
 from dragoman_service.worker.worker import Worker
-from google.protobuf.descriptor import ServiceDescriptor
-from google.protobuf.descriptor_pb2 import FileDescriptorProto
-from google.protobuf.descriptor_pool import DescriptorPool
-from google.protobuf.message import Message
-from google.rpc import error_details_pb2
-from grpc_reflection.v1alpha import reflection_pb2
-from grpc_status import rpc_status
-from prometheus_client import CollectorRegistry
-
 from tests.fakes import GATE_TIMEOUT_S, ManualClock, WrappedModel
 
 PATIENCE_S = 30.0  # only reached by a test that would otherwise hang

@@ -13,9 +13,9 @@ from azure.ai.translation.text import TextTranslationClient
 from azure.ai.translation.text.models import TranslateInputItem, TranslationTarget
 from azure.core.credentials import AzureKeyCredential
 from azure.core.exceptions import ClientAuthenticationError, HttpResponseError
+
 from dragoman.v1 import translation_pb2 as pb
 from dragoman_service.security.api_keys import new_key, store
-
 from tests.integration.running_server import PATIENCE_S, RunningServer, running_server
 
 Result = TypeVar("Result")

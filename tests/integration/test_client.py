@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+
 from dragoman.channel import ChannelSettings, RetrySettings
 from dragoman.client import AsyncTranslationClient, TranslationClient
 from dragoman.errors import (
@@ -17,7 +18,6 @@ from dragoman.errors import (
     StartingError,
 )
 from dragoman.requests import DecodingOptions, TranslationRequest
-
 from tests.integration.running_server import RunningServer, listening_server, running_server
 from tests.unit.proto.scripted_server import EN_DE
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
-
 from tests.certificates import OWN_CONNECTION
 from tests.integration.running_server import PATIENCE_S, RunningServer, refusal, request, running_server
 

@@ -17,9 +17,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import dragoman_service.worker.supervisor
 import grpc
 import pytest
+
+import dragoman_service.worker.supervisor
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
 from dragoman_service.app import Ports
@@ -30,7 +31,6 @@ from dragoman_service.runtimes.settings import RuntimeSettings
 from dragoman_service.threads import shorten_slices, slice_ns
 from dragoman_service.worker.messages import LoadCommand
 from dragoman_service.worker.supervisor import DecodingProcess
-
 from tests.integration.real_process import (
     CALL_S,
     CHECKOUT,
@@ -48,7 +48,7 @@ from tests.tiny_bundle import SENTENCES
 LOOK_EACH_S = 0.01
 DEADLINE_S = 1.0
 LOCAL = {"DRAGOMAN_RUNTIME__ISOLATION": "none"}
-ONE_THREAD = {"DRAGOMAN_SCHEDULING__NUM_DECODING_THREADS": "1"}
+ONE_THREAD = {"DRAGOMAN_SCHEDULING__NUM_WORKERS": "1"}
 WATCHFUL = {"DRAGOMAN_MODELS__POLL_INTERVAL_S": "0.05", "DRAGOMAN_MODELS__SETTLE_S": "0"}
 UNTOUCHED = {"DRAGOMAN_MODELS__POLL_INTERVAL_S": "0"}
 RESTARTS = "dragoman_decoding_process_restarts_total"
@@ -172,12 +172,12 @@ def restarts(server: Server) -> float:
 
 
 def test_there_is_one_process_for_a_version_whatever_the_number_of_decoding_threads(tiny_models: Path) -> None:
-    with ready_server(tiny_models, DRAGOMAN_SCHEDULING__NUM_DECODING_THREADS="3") as server:
+    with ready_server(tiny_models, DRAGOMAN_SCHEDULING__NUM_WORKERS="3") as server:
         assert code_name(server.call(*SENTENCES)) == "OK"
 
         assert len(server.children()) == 2
         commands = [Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8") for pid in server.children()]
-        assert all("dragoman_service.runtimes" in command for command in commands)
+        assert all("dragoman_service.worker" in command for command in commands)
 
 
 @pytest.mark.parametrize(("isolation", "niceness"), [("process", None), ("process", 7), ("none", None)])
@@ -271,7 +271,7 @@ def test_a_stopped_process_is_killed_and_started_again_though_it_never_goes_on(t
 
 
 def test_of_several_engines_one_that_is_killed_costs_its_own_calls_only(tiny_model: Path) -> None:
-    with ready_server(tiny_model, DRAGOMAN_RUNTIME__NUM_ENGINES="2") as server:
+    with ready_server(tiny_model, DRAGOMAN_RUNTIME__NUM_REPLICAS="2") as server:
         children = server.children()
         assert len(children) == 2
         assert all(server.sample(f'{RESIDENT_BYTES}engine="{engine}"') > 1 << 20 for engine in range(2))
@@ -301,7 +301,7 @@ def test_a_process_that_is_killed_while_idle_fails_no_call(server: Server) -> No
 
 
 def test_calls_that_come_while_a_process_is_started_again_wait_for_it(tiny_model: Path) -> None:
-    with ready_server(tiny_model, DRAGOMAN_SCHEDULING__NUM_DECODING_THREADS="3") as server:
+    with ready_server(tiny_model, DRAGOMAN_SCHEDULING__NUM_WORKERS="3") as server:
         os.kill(server.child(), signal.SIGKILL)
         server.running.wait_for("decoding process ended", timeout_s=STOP_S)
 
@@ -564,7 +564,7 @@ def test_a_process_of_other_files_than_the_server_s_says_that_it_must_be_restart
     )
 
     with pytest.raises(EngineError, match="restart the server"):
-        DecodingProcess(command, name="tiny/1", module="dragoman_service.runtimes", on_end=lambda _: None)
+        DecodingProcess(command, name="tiny/1", module="dragoman_service.worker", on_end=lambda _: None)
 
 
 def test_a_deadline_that_passes_in_the_middle_of_decoding_frees_the_batch(server: Server) -> None:

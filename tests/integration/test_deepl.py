@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 import deepl
 import httpx
 import pytest
+
 from dragoman.v1 import translation_pb2 as pb
 from dragoman_service.security.api_keys import new_key, store
 from dragoman_service.vendor_apis.deepl import CharacterCounts
-
 from tests.integration.running_server import PATIENCE_S, RunningServer, running_server
 
 Result = TypeVar("Result")

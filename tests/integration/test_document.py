@@ -8,10 +8,10 @@ from typing import Any
 
 import grpc
 import pytest
+
 from dragoman.client import AsyncTranslationClient
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
-
 from tests.integration.running_server import RunningServer, refusal, running_server
 from tests.tiny_bundle import SENTENCES
 

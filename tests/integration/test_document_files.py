@@ -13,12 +13,12 @@ import deepl
 import docx
 import httpx
 import pytest
+
 from dragoman.v1 import translation_pb2 as pb
 from dragoman_service.errors import ConfigError
 from dragoman_service.file_translation.state import DocumentStatus
 from dragoman_service.file_translation.store import INTERRUPTED
 from dragoman_service.security.api_keys import new_key, store
-
 from tests.integration.running_server import PATIENCE_S, RunningServer, running_server, until
 
 SENTENCES = ("A man rides a bicycle.", "Two children play.")

@@ -11,13 +11,13 @@ from typing import Any
 
 import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_status import rpc_status
+
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
 from dragoman_service.app import Ports
 from dragoman_service.cli.demo import ServerProcess
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_status import rpc_status
-
 from tests.integration.real_process import (
     CALL_S,
     CHECKOUT,

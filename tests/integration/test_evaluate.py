@@ -4,8 +4,8 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from dragoman_export.__main__ import main
 
+from dragoman_export.__main__ import main
 from tests.integration.running_server import RunningServer
 
 SOURCES = ("A man sleeps.", "Two dogs are playing. It rains.", "Nobody knew why.")

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
-
 from tests.integration.cable import Cable
 from tests.integration.running_server import RunningServer, refusal, request, running_server
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+
 from dragoman_export.__main__ import main
 from dragoman_export.ensemble import open_text_model
 from dragoman_export.importers.bundle import open_model
 from dragoman_export.training.report import read_log
 from dragoman_service.runtimes.settings import RuntimeSettings
-
 from tests.foreign_models import save_m2m100, save_marian, save_mbart50
 from tests.tiny_bundle import SENTENCES, build_tiny_bundle
 

@@ -4,9 +4,9 @@ import asyncio
 from pathlib import Path
 
 import pytest
+
 from dragoman import DecodingOptions, ModelNotFoundError, Term, TranslationClient
 from dragoman.v1 import translation_pb2 as pb
-
 from tests.integration.running_server import PATIENCE_S, Refusal, RunningServer, refusal, running_server
 
 

@@ -9,13 +9,13 @@ from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 import pytest
-from dragoman_service.security.api_keys import new_key, store
 from google.api_core import exceptions
 from google.auth import api_key
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import translate_v2  # type: ignore[attr-defined]
 from google.cloud import translate_v3 as google
 
+from dragoman_service.security.api_keys import new_key, store
 from tests.integration.running_server import PATIENCE_S, RunningServer, running_server
 
 Result = TypeVar("Result")

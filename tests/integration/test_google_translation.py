@@ -8,14 +8,14 @@ from typing import Any, TypeVar
 
 import grpc
 import pytest
-from dragoman.v1 import translation_pb2 as pb
-from dragoman_service.errors import ConfigError
-from dragoman_service.security.api_keys import new_key, store
 from google.api_core import exceptions
 from google.cloud import translate_v3 as google
 from google.cloud.translate_v3.services.translation_service.transports import TranslationServiceGrpcTransport
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from dragoman.v1 import translation_pb2 as pb
+from dragoman_service.errors import ConfigError
+from dragoman_service.security.api_keys import new_key, store
 from tests.integration.running_server import RunningServer, described_service, running_server
 
 Result = TypeVar("Result")

@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from dragoman_export.training.report import read_log
 from dragoman_service.bundle.files import open_bundle
-
 from loadtests.__main__ import main
 from loadtests.benchmarks.gpu import REPORT_NAME, RESULTS_NAME
 from loadtests.generator.server import ServerProcess

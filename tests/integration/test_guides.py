@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from dragoman_service.app import Ports
 from dragoman_service.cli.demo import ServerProcess
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import onnx
 import pytest
-from dragoman_service.bundle.files import MANIFEST_NAME, file_entry
-from dragoman_service.bundle.manifest import MAX_FILE_BYTES
 from onnx import TensorProto, helper
 
+from dragoman_service.bundle.files import MANIFEST_NAME, file_entry
+from dragoman_service.bundle.manifest import MAX_FILE_BYTES
 from tests.integration.real_process import START_S, STOP_S, get, process, wait_for_sample
 
 pytestmark = pytest.mark.slow

@@ -10,16 +10,16 @@ from typing import Any
 import grpc
 import psutil
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from h2.exceptions import H2Error
+from hyperframe.frame import HeadersFrame
+
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
 from dragoman_service.cli.demo import ServerProcess
 from dragoman_service.security.api_keys import new_key, store
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-from h2.exceptions import H2Error
-from hyperframe.frame import HeadersFrame
-from loadtests.hostile.resets import flood_with_resets
-
 from loadtests.hostile.http2 import RawConnection, call_headers, grpc_message
+from loadtests.hostile.resets import flood_with_resets
 from tests.integration.real_process import START_S, get, process
 from tests.integration.running_server import (
     PATIENCE_S,

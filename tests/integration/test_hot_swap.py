@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from dragoman.v1 import translation_pb2 as pb
 from dragoman_service.bundle.files import MANIFEST_NAME
 from dragoman_service.models.serving import SERVING_NAME
-
 from tests.integration.running_server import RunningServer, refusal, running_server, until
 from tests.tiny_bundle import build_tiny_bundle
 
@@ -198,7 +198,7 @@ async def test_the_directory_is_watched(bundles: Path, models: Path) -> None:
 
 
 async def test_every_decoding_thread_is_warm_before_requests_are_taken(models: Path) -> None:
-    settings = {"scheduling__num_decoding_threads": 3, "models__poll_interval_s": 0}
+    settings = {"scheduling__num_workers": 3, "models__poll_interval_s": 0}
     async with running_server(models, **settings) as server:
         assert server.model.num_batches == 3
         assert server.sample("dragoman_segments_total", outcome="ok") == 0

@@ -10,12 +10,12 @@ from typing import Any
 
 import httpx
 import pytest
+from google.protobuf.json_format import ParseDict
+
 from dragoman.v1 import translation_pb2 as pb
 from dragoman_service.config import load_settings
 from dragoman_service.errors import ConfigError
 from dragoman_service.security.api_keys import new_key, store
-from google.protobuf.json_format import ParseDict
-
 from tests.captured_logs import capture_logs
 from tests.certificates import NAME, Authority, ServerFiles, chain_pem, key_pem
 from tests.integration.running_server import PATIENCE_S, RunningServer, listening_server, running_server, until

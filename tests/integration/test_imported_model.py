@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc
 import pytest
+
 from dragoman.v1 import translation_pb2 as pb
 from dragoman_export.__main__ import main
 from dragoman_export.importers.reference_models.checks import open_original
@@ -17,7 +18,6 @@ from dragoman_service.__main__ import main as dragoman
 from dragoman_service.bundle.files import open_bundle
 from dragoman_service.datatypes import SearchConfig
 from dragoman_service.text.tokenizer import open_tokenizer
-
 from tests.ctranslate2_models import save_spec
 from tests.foreign_models import SOURCES, save_bart, save_m2m100, save_marian, save_nllb
 from tests.integration.running_server import running_server

@@ -7,9 +7,9 @@ from typing import Any
 import grpc
 import httpx
 import pytest
+
 from dragoman import TranslationClient
 from dragoman.v1 import translation_pb2 as pb
-
 from tests.integration.running_server import refusal, running_server
 from tests.tiny_bundle import SENTENCES, build_tiny_bundle
 

@@ -11,10 +11,10 @@ import httpx
 import pytest
 from deep_translator import LibreTranslator  # type: ignore[import-untyped]
 from deep_translator.exceptions import AuthorizationException  # type: ignore[import-untyped]
-from dragoman.v1 import translation_pb2 as pb
-from dragoman_service.security.api_keys import new_key, store
 from libretranslatepy import LibreTranslateAPI  # type: ignore[import-untyped]
 
+from dragoman.v1 import translation_pb2 as pb
+from dragoman_service.security.api_keys import new_key, store
 from tests.integration.running_server import PATIENCE_S, RunningServer, request, running_server
 
 ASKED = {"q": "A man rides a bicycle.", "source": "en", "target": "de"}

@@ -7,12 +7,12 @@ from typing import Any
 
 import grpc
 import pytest
-from dragoman.v1 import translation_pb2 as pb
-from dragoman_service.errors import ConfigError
-from dragoman_service.grpc_api.server import SERVICE_NAMES
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2
 
+from dragoman.v1 import translation_pb2 as pb
+from dragoman_service.errors import ConfigError
+from dragoman_service.grpc_api.server import SERVICE_NAMES
 from tests.integration.running_server import RunningServer, described_service, listening_server, refusal, running_server
 
 SERVING = health_pb2.HealthCheckResponse.SERVING

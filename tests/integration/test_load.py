@@ -4,8 +4,8 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from dragoman.v1 import translation_pb2 as pb
 
+from dragoman.v1 import translation_pb2 as pb
 from tests.integration.running_server import RunningServer, refusal, running_server, until
 
 ONE_AT_A_TIME = {

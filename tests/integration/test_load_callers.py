@@ -10,18 +10,18 @@ from typing import Any
 
 import grpc
 import pytest
-from dragoman.v1 import translation_pb2 as pb
-from dragoman_service.errors import DeadlineExceededError, DragomanError, DrainingError, OverloadedError
-from dragoman_service.middleware import error_mapping
 from google.protobuf.duration_pb2 import Duration
 from google.rpc import code_pb2, status_pb2
 
+from dragoman.v1 import translation_pb2 as pb
+from dragoman_service.errors import DeadlineExceededError, DragomanError, DrainingError, OverloadedError
+from dragoman_service.middleware import error_mapping
 from loadtests.__main__ import main
-from loadtests.generator.calls import Method, Outcome
 from loadtests.generator.client import Client
-from loadtests.generator.records import CallRecord
 from loadtests.generator.runner import Generator
+from loadtests.generator.records import CallRecord
 from loadtests.generator.server import Target
+from loadtests.generator.calls import Method, Outcome
 from loadtests.generator.workload import Mix, PlannedCall, Workload
 from tests.certificates import NAME, Authority, chain_pem, key_pem
 from tests.integration.fake_translator import ANSWER, Answering, fake_translator

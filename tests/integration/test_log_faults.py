@@ -11,10 +11,10 @@ from pathlib import Path
 
 import grpc
 import pytest
-from dragoman.v1 import translation_pb2 as pb
-from dragoman.v1 import translation_pb2_grpc as pb_grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from dragoman.v1 import translation_pb2 as pb
+from dragoman.v1 import translation_pb2_grpc as pb_grpc
 from tests.integration.real_process import CHECKOUT, START_S, STOP_S
 from tests.integration.running_server import request
 

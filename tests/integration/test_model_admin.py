@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
 from dragoman_service.__main__ import main
 from dragoman_service.models.serving import SERVING_NAME
-
 from tests.integration.running_server import RunningServer, listening_server, refusal, running_server
 from tests.tiny_bundle import build_tiny_bundle
 

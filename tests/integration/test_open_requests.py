@@ -8,9 +8,9 @@ from pathlib import Path
 
 import httpx
 import pytest
+
 from dragoman_service.middleware.flow_control import MAX_OPEN_BODY_BYTES
 from dragoman_service.security.api_keys import new_key, store
-
 from tests.integration.running_server import PATIENCE_S, RunningServer, running_server
 
 KEY = new_key()

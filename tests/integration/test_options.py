@@ -4,11 +4,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from dragoman.client import AsyncTranslationClient
 from dragoman.enums import AttentionDetail
 from dragoman.requests import DecodingOptions
 from dragoman.v1 import translation_pb2 as pb
-
 from tests.integration.running_server import RunningServer, refusal
 
 TEXT = "A man rides a bicycle through the old town."

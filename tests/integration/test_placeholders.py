@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from dragoman_export.__main__ import main
 from dragoman_export.onnx_export.translation import TextModel, translate_texts
 from dragoman_service.bundle.files import open_bundle

@@ -11,10 +11,10 @@ from typing import Any
 
 import httpx
 import pytest
-from dragoman_service.errors import ConfigError
-from dragoman_service.security.api_keys import new_key, store
 from playwright.async_api import Page, async_playwright, expect
 
+from dragoman_service.errors import ConfigError
+from dragoman_service.security.api_keys import new_key, store
 from tests.integration.running_server import RunningServer, running_server
 
 _FILES = ["", "/app.js", "/style.css", "/icon.svg"]

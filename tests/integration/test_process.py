@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from dragoman_service.__main__ import main
 from dragoman_service.app import Ports
 from dragoman_service.cli.demo import ServerProcessError
-
 from tests.integration.real_process import START_S, STOP_S, process
 
 

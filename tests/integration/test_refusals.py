@@ -2,8 +2,8 @@ from pathlib import Path
 
 import grpc
 import pytest
-from dragoman.v1 import translation_pb2 as pb
 
+from dragoman.v1 import translation_pb2 as pb
 from tests.integration.running_server import Refusal, RunningServer, refusal, request, running_server, until
 from tests.without_gc import num_alive, without_gc
 

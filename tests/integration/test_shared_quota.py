@@ -10,14 +10,14 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+from redis import ConnectionError  # noqa: A004 - it is what the client raises
+
 from dragoman_service.config import load_settings
 from dragoman_service.errors import ConfigError
 from dragoman_service.security.api_keys import new_key, store
 from dragoman_service.security.rate_limits import Charge
 from dragoman_service.security.redis_quota import RedisBuckets
 from dragoman_service.security.shared_quota import RETRY_INTERVAL_S
-from redis import ConnectionError  # noqa: A004 - it is what the client raises
-
 from tests.captured_logs import capture_logs
 from tests.certificates import NAME, Authority, ServerFiles
 from tests.integration.running_server import PATIENCE_S, RunningServer, refusal, request, running_server, until

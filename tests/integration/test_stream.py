@@ -7,11 +7,11 @@ from typing import Any
 
 import grpc
 import pytest
+from google.rpc import code_pb2, error_details_pb2
+
 from dragoman.client import AsyncTranslationClient
 from dragoman.requests import TranslationRequest
 from dragoman.v1 import translation_pb2 as pb
-from google.rpc import code_pb2, error_details_pb2
-
 from tests.captured_logs import capture_logs
 from tests.integration.running_server import RunningServer, refusal, request, running_server
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import grpc
 import pytest
+
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
-
 from tests.integration.real_process import CALL_S, START_S, connect, process
 
 AT_ONCE = 40

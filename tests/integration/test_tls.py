@@ -10,10 +10,10 @@ import grpc
 import pytest
 import trustme
 from cryptography import x509
+
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
 from dragoman_service.errors import ConfigError
-
 from tests.captured_logs import capture_logs
 from tests.certificates import NAME, OWN_CONNECTION, Authority, ServerFiles, chain_pem
 from tests.integration.running_server import PATIENCE_S, RunningServer, refusal, request, running_server, until

@@ -13,10 +13,10 @@ import grpc
 import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ed25519
+
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
 from dragoman_service.errors import ConfigError
-
 from tests.integration.running_server import RunningServer, refusal, request, running_server, until
 
 ISSUER = "https://login.example.com"

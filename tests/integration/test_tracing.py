@@ -7,10 +7,10 @@ from pathlib import Path
 
 import grpc
 import pytest
-from dragoman.v1 import translation_pb2 as pb
 from opentelemetry.proto.trace.v1 import trace_pb2
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
+from dragoman.v1 import translation_pb2 as pb
 from tests.captured_logs import capture_logs
 from tests.integration.observed_server import OPENMETRICS, observed_server
 from tests.integration.otlp_collector import Collector, attributes, running_collector

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+
 from dragoman_export.training.checkpoint import list_checkpoints, load_checkpoint
 from dragoman_export.training.ranks import Ranks
 from dragoman_export.training.report import read_log
-
 from tests.unit.export.data.tiny_text import make_pairs
 from tests.unit.export.training.tiny_run import make_model, make_text, make_trainer
 

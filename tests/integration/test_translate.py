@@ -1,6 +1,6 @@
 import pytest
-from dragoman.v1 import translation_pb2 as pb
 
+from dragoman.v1 import translation_pb2 as pb
 from tests.integration.running_server import RunningServer, request
 
 

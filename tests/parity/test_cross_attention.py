@@ -11,14 +11,14 @@ import onnx
 import onnxruntime
 import pytest
 import torch
+from torch import Tensor, nn
+
 from dragoman_export.model.transformer import Transformer
 from dragoman_service.bundle.files import Bundle
 from dragoman_service.decoding.step_model import FloatArray, StepModel
 from dragoman_service.errors import BundleError
 from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
 from dragoman_service.runtimes.settings import RuntimeSettings
-from torch import Tensor, nn
-
 from tests.tiny_bundle import build_tiny_bundle, tiny_model, tiny_vocabulary
 
 _FLOAT_TOLERANCE = 2e-6

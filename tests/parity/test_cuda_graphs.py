@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
+
 from dragoman_service.bundle.files import Bundle
 from dragoman_service.errors import BundleError
 from dragoman_service.runtimes.onnx.kv_pool import LENGTH_BUCKET
@@ -17,7 +18,6 @@ from dragoman_service.runtimes.onnx.session import open_capturing
 from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
 from dragoman_service.runtimes.onnx_cuda.cuda_graphs import DeviceUse
 from dragoman_service.runtimes.settings import RuntimeSettings
-
 from tests.device_stand_in import CapturingSession, StandInModel
 from tests.parity.test_device_batch import decode, random_segments, take_step
 from tests.tiny_bundle import build_tiny_bundle

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
+
 from dragoman_service.bundle.architecture import FloatType
 from dragoman_service.bundle.files import Bundle
 from dragoman_service.datatypes import Hypothesis, SearchConfig, Segment
@@ -23,7 +24,6 @@ from dragoman_service.runtimes.onnx_cuda.device_batch import bucket_of_segments
 from dragoman_service.runtimes.settings import Device, RuntimeSettings
 from dragoman_service.worker.messages import BatchCommand, NewSegment
 from dragoman_service.worker.worker import BatchExecutor
-
 from tests.device_stand_in import DEVICES, CapturingSession, StandInMemory, StandInModel
 from tests.tiny_bundle import build_tiny_bundle
 

@@ -3,6 +3,9 @@
 from dataclasses import dataclass, replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from dragoman_export.onnx_export.mixed import ProductKind
 from dragoman_service.datatypes import Hypothesis, SamplingConfig, SearchConfig, Segment
 from dragoman_service.decoding.degeneration import EndedSegment
@@ -10,9 +13,6 @@ from dragoman_service.decoding.running_batch import RunningBatch
 from dragoman_service.decoding.step_model import StepModel
 from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
 from dragoman_service.runtimes.settings import RuntimeSettings
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
 from tests.tiny_bundle import build_tiny_bundle
 
 _WORDS = st.integers(4, 319)

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from dragoman_export.__main__ import main
 from dragoman_export.importers.bundle import read_roundings
 from dragoman_export.onnx_export.mixed import ProductKind
 from dragoman_export.onnx_export.verify import Check
 from dragoman_service.bundle.files import file_entry, load_manifest, open_bundle
-
 from tests.tiny_bundle import SENTENCES, tiny_model, tiny_vocabulary
 
 

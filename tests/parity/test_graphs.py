@@ -10,6 +10,7 @@ import onnx
 import onnxruntime
 import pytest
 import torch
+
 from dragoman_export.model.transformer import Transformer
 from dragoman_export.onnx_export.mixed import ProductKind
 from dragoman_export.onnx_export.verify import score_at_once, score_cached, score_exported
@@ -18,7 +19,6 @@ from dragoman_service.bundle.files import Bundle
 from dragoman_service.decoding.step_model import FloatArray, IntArray, StepModel
 from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
 from dragoman_service.runtimes.settings import RuntimeSettings
-
 from tests.tiny_bundle import build_tiny_bundle, tiny_model, tiny_vocabulary
 
 _FLOAT_TOLERANCE = 5e-5

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from dragoman_service.bundle.files import open_bundle
 from dragoman_service.datatypes import DegenerationKind, GuardReport, SearchConfig, Segment
 from dragoman_service.decoding.degeneration import EndedSegment, Verdict, judge
@@ -12,7 +13,7 @@ from dragoman_service.runtimes.settings import RuntimeSettings
 from dragoman_service.text.planning import EXTRA_TARGET_TOKENS
 from dragoman_service.text.tokenizer import SentencePieceTokenizer
 
-_BUNDLE = Path(__file__).parents[2] / "deploy" / "models" / "en-de" / "1"
+_BUNDLE = Path(__file__).parents[2] / "deploy" / "models" / "dragoman_models" / "en-de" / "1"
 
 _PROVOCATIONS = {
     "one word 200 times": "dog " * 200,

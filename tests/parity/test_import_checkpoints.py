@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from torch import Tensor
+
 from dragoman.v1 import translation_pb2 as pb
 from dragoman_export.__main__ import main
 from dragoman_export.importers.portable import PortableModel, load_weights
@@ -23,8 +25,6 @@ from dragoman_service.decoding.running_batch import RunningBatch
 from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
 from dragoman_service.runtimes.settings import RuntimeSettings
 from dragoman_service.text.tokenizer import open_tokenizer
-from torch import Tensor
-
 from tests.foreign_checkpoints.said import BEAM_SIZE, LONGEST, SHORTEST, Said
 from tests.foreign_checkpoints.systems import EXPECTED, SYSTEMS, System
 from tests.foreign_models import SOURCES

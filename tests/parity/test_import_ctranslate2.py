@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from ctranslate2.specs import common_spec
+
 from dragoman_export.__main__ import main
 from dragoman_export.data.reader import Pair
 from dragoman_export.importers.reference_models.checks import check_original, open_original, search_exported
@@ -22,7 +23,6 @@ from dragoman_service.datatypes import SearchConfig
 from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
 from dragoman_service.runtimes.settings import RuntimeSettings
 from dragoman_service.text.tokenizer import open_tokenizer
-
 from tests.ctranslate2_models import convert_huggingface, save_spec
 from tests.foreign_models import SOURCES, save_m2m100, save_marian, save_mbart50, save_nllb
 from tests.tiny_bundle import SENTENCES

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from dragoman_export.__main__ import main
 from dragoman_export.importers.portable import PortableModel
 from dragoman_export.importers.reference_models.huggingface import HuggingFaceOriginal
@@ -18,7 +19,6 @@ from dragoman_service.decoding.running_batch import RunningBatch
 from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
 from dragoman_service.runtimes.settings import RuntimeSettings
 from dragoman_service.text.tokenizer import SentencePieceTokenizer, open_tokenizer
-
 from tests.foreign_models import SOURCES, save_bart, save_m2m100, save_marian, save_mbart50, save_nllb
 
 LOG_PROB_TOLERANCE = 1e-4

@@ -4,6 +4,8 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
+
 from dragoman_service.bundle.architecture import Architecture
 from dragoman_service.bundle.files import Bundle, open_bundle
 from dragoman_service.errors import EngineError
@@ -11,8 +13,6 @@ from dragoman_service.runtimes.native.library import Library, NativeNetwork
 from dragoman_service.runtimes.native.step_model import NativeStepModel, open_step_model
 from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
 from dragoman_service.runtimes.settings import RuntimeSettings
-from numpy.typing import NDArray
-
 from tests.reference_step import native_library
 from tests.tiny_bundle import build_tiny_bundle
 

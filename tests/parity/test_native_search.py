@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pytest
+
 from dragoman_export.bundle_writer import add_shortlist
 from dragoman_service.bundle.files import open_bundle
 from dragoman_service.datatypes import Hypothesis, SearchConfig, Segment
@@ -16,7 +17,6 @@ from dragoman_service.decoding.step_model import ModelLimits, Placeholder
 from dragoman_service.errors import ConfigError
 from dragoman_service.runtimes.native.step_model import NativeStepModel, open_step_model
 from dragoman_service.runtimes.settings import RuntimeSettings
-
 from tests.parity.test_shortlist import shortlist
 from tests.tiny_bundle import build_tiny_bundle
 

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from dragoman_service.security.rate_limits import TokenBucket
-from dragoman_service.security.redis_quota import SCRIPT
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dragoman_service.security.rate_limits import TokenBucket
+from dragoman_service.security.redis_quota import SCRIPT
 from tests.fakes import ManualClock
 from tests.redis_server import redis_server
 

@@ -7,6 +7,10 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
 from dragoman_service.bundle.files import Bundle
 from dragoman_service.datatypes import Hypothesis, SearchConfig, Segment
 from dragoman_service.decoding.running_batch import RunningBatch
@@ -15,10 +19,6 @@ from dragoman_service.runtimes.native.step_model import open_step_model
 from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
 from dragoman_service.runtimes.onnx_cuda.device import DeviceSource
 from dragoman_service.runtimes.settings import RuntimeSettings
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from numpy.typing import NDArray
-
 from tests.device_stand_in import StandInModel, read
 from tests.reference_step import native_library
 from tests.tiny_bundle import build_tiny_bundle

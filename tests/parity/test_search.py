@@ -3,9 +3,9 @@
 from typing import Any
 
 import pytest
+
 from dragoman_service.datatypes import Hypothesis, Segment
 from dragoman_service.decoding.running_batch import RunningBatch
-
 from tests.fakes import EOS, FIRST_WORD, ToyModel, make_segment
 from tests.reference_search import Candidate, allowed_tokens, exhaustive_search, final_score, full_beam_search
 

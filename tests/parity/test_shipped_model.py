@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
 from dragoman_service.bundle.files import open_bundle
 from dragoman_service.datatypes import Hypothesis, SamplingConfig, SearchConfig, Segment
 from dragoman_service.decoding.running_batch import RunningBatch
@@ -12,10 +13,9 @@ from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
 from dragoman_service.runtimes.settings import RuntimeSettings
 from dragoman_service.text.planning import EXTRA_TARGET_TOKENS
 from dragoman_service.text.tokenizer import SentencePieceTokenizer
-
 from tests.real_text import real_sentences
 
-_BUNDLE = Path(__file__).parents[2] / "deploy" / "models" / "en-de" / "1"
+_BUNDLE = Path(__file__).parents[2] / "deploy" / "models" / "dragoman_models" / "en-de" / "1"
 _MOST_TOGETHER = 24
 _OPTIONS = (
     SearchConfig(),

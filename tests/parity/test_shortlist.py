@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+
 from dragoman_export.bundle_writer import add_shortlist
 from dragoman_service.bundle.files import open_bundle
 from dragoman_service.datatypes import Hypothesis, SamplingConfig, Segment
@@ -13,7 +14,6 @@ from dragoman_service.errors import ConfigError
 from dragoman_service.runtimes.native.step_model import NativeStepModel, open_step_model
 from dragoman_service.runtimes.settings import RuntimeSettings
 from dragoman_service.runtimes.shortlist import Shortlist
-
 from tests.fakes import FIRST_WORD, ToyModel, make_segment
 from tests.shortlisted import ShortlistedModel
 from tests.tiny_bundle import build_tiny_bundle

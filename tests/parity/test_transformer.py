@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from dragoman_export.model.layers import scaled_dot_product_attention
 from torch import Tensor
 from torch.nn import functional
 
+from dragoman_export.model.layers import scaled_dot_product_attention
 from tests.unit.export.model.tiny_models import mask_of, random_ids, tiny_model
 
 ROUNDING = 1e-5

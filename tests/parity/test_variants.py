@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+
 from dragoman_export.importers.bundle import read_network
 from dragoman_export.model.transformer import Transformer
 from dragoman_export.onnx_export.verify import score_at_once, score_cached, score_exported
@@ -22,7 +23,6 @@ from dragoman_service.runtimes.native.library import BackendUnsupportedError, ch
 from dragoman_service.runtimes.native.step_model import NativeStepModel, open_step_model
 from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
 from dragoman_service.runtimes.settings import RuntimeSettings
-
 from tests.fakes import make_segment
 from tests.reference_step import native_library
 from tests.tiny_bundle import build_tiny_bundle, tiny_model, tiny_vocabulary

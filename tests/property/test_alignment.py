@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
-from dragoman_service.text.alignment import align
-from dragoman_service.text.tokenizer import SentencePieceTokenizer
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dragoman_service.text.alignment import align
+from dragoman_service.text.tokenizer import SentencePieceTokenizer
 from tests.tiny_bundle import tiny_vocabulary
 
 # What normalisation changes, takes away, spreads, or what is spelled in bytes.

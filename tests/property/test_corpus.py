@@ -2,11 +2,11 @@
 
 from collections import Counter
 
-from dragoman_export.data.batches import Batch, BatchingConfig, EncodedCorpus, Epoch, TokenLists
-from dragoman_export.data.vocabulary import UNK_ID
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dragoman_export.data.batches import Batch, BatchingConfig, EncodedCorpus, Epoch, TokenLists
+from dragoman_export.data.vocabulary import UNK_ID
 from tests.unit.export.data.tiny_text import tiny_vocabulary
 
 EOS = 2

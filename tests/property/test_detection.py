@@ -1,9 +1,10 @@
 import unicodedata
 
-from dragoman_service.translation.language_detection import UNKNOWN_LANGUAGE, LanguageDetector, has_letters
-from dragoman_service.translation.unicode_scripts import language_scripts, script_of
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+
+from dragoman_service.translation.language_detection import UNKNOWN_LANGUAGE, LanguageDetector, has_letters
+from dragoman_service.translation.unicode_scripts import language_scripts, script_of
 
 _DETECTOR = LanguageDetector()
 _LETTERS = st.characters(categories=["Lu", "Ll", "Lo", "Lm"])

@@ -3,6 +3,10 @@
 import asyncio
 from typing import Any
 
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
+
 from dragoman_service.datatypes import TranslatedSentence, Translation
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.request import (
@@ -15,10 +19,6 @@ from dragoman_service.request import (
 from dragoman_service.text.segmentation import iterate_sentences
 from dragoman_service.translation.options import TranslationLimits
 from dragoman_service.translation.translator import Translator
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
-from prometheus_client import CollectorRegistry
-
 from tests.property.test_text_segmentation import LANGUAGES, TEXTS
 from tests.unit.text.text_fakes import FakeModel, FakeQueue, echo, shout
 

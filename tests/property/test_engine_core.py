@@ -5,6 +5,10 @@ import random
 import time
 from concurrent.futures import Future
 
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
+
 from dragoman_service.datatypes import Segment, SegmentResult
 from dragoman_service.errors import DeadlineExceededError, EngineError, OverloadedError
 from dragoman_service.observability.metrics import Metrics
@@ -12,10 +16,6 @@ from dragoman_service.request import RequestContext
 from dragoman_service.scheduling.scheduler import Scheduler
 from dragoman_service.scheduling.settings import SchedulingSettings
 from dragoman_service.worker.messages import BatchCommand, NewSegment
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from prometheus_client import CollectorRegistry
-
 from tests.fakes import FlakyModel, ToyModel, make_segment
 from tests.threaded_core import TIMEOUT_S, MortalCore, decode_here
 

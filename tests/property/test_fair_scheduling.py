@@ -4,15 +4,15 @@ from collections import defaultdict
 from collections.abc import Sequence
 from itertools import pairwise
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from dragoman_service.datatypes import Priority
 from dragoman_service.decoding.running_batch import BatchLoad
 from dragoman_service.request import RequestContext
 from dragoman_service.scheduling.admission_queue import AdmissionQueue, FairQueue, QueuedSegment
 from dragoman_service.scheduling.batch_policy import BatchBudget, select_segments
 from dragoman_service.scheduling.settings import SchedulingSettings
-from hypothesis import given
-from hypothesis import strategies as st
-
 from tests.fakes import make_segment
 
 MAX_WORK = 20

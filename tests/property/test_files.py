@@ -5,9 +5,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from dragoman.files.formats import ReadOptions, read_file
 from hypothesis import given
 from hypothesis import strategies as st
+
+from dragoman.files.formats import ReadOptions, read_file
 
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 _LINE = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"]), max_size=20)

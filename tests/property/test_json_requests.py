@@ -4,12 +4,13 @@ import asyncio
 import json
 from typing import Any
 
-from dragoman.v1 import translation_pb2 as pb
-from dragoman_service.errors import InvalidFieldError
-from dragoman_service.http_api.json_mapping import as_dict, parsed_json, serialized_json, to_json
 from google.protobuf.descriptor import FieldDescriptor
 from hypothesis import example, given
 from hypothesis import strategies as st
+
+from dragoman.v1 import translation_pb2 as pb
+from dragoman_service.errors import InvalidFieldError
+from dragoman_service.http_api.json_mapping import as_dict, parsed_json, serialized_json, to_json
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters()) | st.just("NaN"),

@@ -5,11 +5,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from dragoman_service.request import ProtectedKind, ProtectionOptions
 from dragoman_service.text.placeholders import patterns
 from dragoman_service.text.placeholders.patterns import DEFAULT_KINDS, Protection, compile_protection
-from hypothesis import given
-from hypothesis import strategies as st
 
 _FOUND = tuple[int, int, ProtectedKind | None, tuple[tuple[int, int], ...]]
 
@@ -117,12 +118,12 @@ def _in_windows(whole: Protection, window: int) -> Protection:
     return replace(whole, expressions=tuple(replace(one, window=window) for one in whole.expressions))
 
 
-def _found_at_once(text: str, kinds: frozenset[ProtectedKind], patterns: tuple[str, ...]) -> Iterator[_FOUND]:
+def _found_at_once(text: str, kinds: frozenset[ProtectedKind], given: tuple[str, ...]) -> Iterator[_FOUND]:
     """Search with all patterns and kinds as alternatives of one expression."""
     grammar = {**patterns._GRAMMAR, ProtectedKind.TAG: patterns._TAG.pattern}
     alternatives = [f"(?P<{kind.name}>{expression})" for kind, expression in grammar.items() if kind in kinds]
-    if patterns:
-        alternatives.insert(0, f"(?P<PATTERN>{'|'.join(map(patterns._regular_expression, patterns))})")
+    if given:
+        alternatives.insert(0, f"(?P<PATTERN>{'|'.join(map(patterns._regular_expression, given))})")
     expression = re.compile("|".join(alternatives))
     position = 0
     while match := expression.search(text, position):

@@ -7,6 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from lxml import etree
+from prometheus_client import CollectorRegistry
+from selectolax.lexbor import LexborHTMLParser
+
 from dragoman_service.datatypes import Segment, Translation, WarningKind
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.request import ProtectionOptions, RequestContext, Term, TextFormat, TranslationOptions
@@ -14,12 +20,6 @@ from dragoman_service.request import TranslationRequest as Request
 from dragoman_service.text.placeholders.patterns import compile_protection
 from dragoman_service.translation.options import TranslationLimits
 from dragoman_service.translation.translator import Translator
-from hypothesis import example, given
-from hypothesis import strategies as st
-from lxml import etree
-from prometheus_client import CollectorRegistry
-from selectolax.lexbor import LexborHTMLParser
-
 from tests.unit.text.text_fakes import TOKENIZER, FakeModel, FakeQueue, make_hypothesis, source_text
 
 _LITERALS = ["{name}", "{{x}}", "%s", "%1$d", "${v}", "$t(k)", "https://a.b/c?d=1", "me@x.org", "/usr/bin/x", "`a b`"]

@@ -1,15 +1,15 @@
 import asyncio
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
+
 from dragoman_service.errors import RateLimitedError
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.security.api_keys import Caller, Permission
 from dragoman_service.security.rate_limits import RateLimiter, TokenBucket
 from dragoman_service.security.shared_quota import SharedQuota
-from hypothesis import given
-from hypothesis import strategies as st
-from prometheus_client import CollectorRegistry
-
 from tests.fakes import ManualClock, SharedBuckets
 
 amounts = st.floats(min_value=0.01, max_value=50)

@@ -6,6 +6,10 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
+
 from dragoman_service.datatypes import Priority, Segment, SegmentResult
 from dragoman_service.decoding.running_batch import BatchLoad
 from dragoman_service.errors import DeadlineExceededError, EngineError, OverloadedError
@@ -17,10 +21,6 @@ from dragoman_service.scheduling.latency_model import Forecast, RequestCost
 from dragoman_service.scheduling.scheduler import Scheduler
 from dragoman_service.scheduling.settings import SchedulingSettings
 from dragoman_service.worker.worker import Worker
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from prometheus_client import CollectorRegistry
-
 from tests.fakes import FlakyModel, ManualClock, ToyModel, make_segment
 
 TIMEOUT_S = 20.0  # only reached if an answer is missing

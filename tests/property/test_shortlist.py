@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
-from dragoman_export.data.lexicon import TokenPair, learn_lexicon
-from dragoman_service.runtimes.shortlist import SIZE_STEP, Shortlist
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+
+from dragoman_export.data.lexicon import TokenPair, learn_lexicon
+from dragoman_service.runtimes.shortlist import SIZE_STEP, Shortlist
 
 V = 6
 _SIDES = st.lists(st.integers(0, V - 1), min_size=1, max_size=5)

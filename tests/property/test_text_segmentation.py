@@ -1,9 +1,10 @@
 import re
 
-from dragoman_service.datatypes import Span
-from dragoman_service.text.segmentation import iterate_sentences, join, split_overlong, trim
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from dragoman_service.datatypes import Span
+from dragoman_service.text.segmentation import iterate_sentences, join, split_overlong, trim
 
 LANGUAGES = st.sampled_from(["en", "de", "fr", "zh", "ja", "hy", "am", "en-GB", "", "xx"])
 

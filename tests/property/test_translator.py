@@ -3,16 +3,16 @@ import itertools
 from typing import Any
 
 import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
+
 from dragoman_service.datatypes import Hypothesis, TranslationResult
 from dragoman_service.decoding.scoring import rank
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.request import AttentionDetail, RequestContext, TranslationOptions, TranslationRequest
 from dragoman_service.text.pipeline import best_combinations
 from dragoman_service.translation.translator import Translator
-from hypothesis import given
-from hypothesis import strategies as st
-from prometheus_client import CollectorRegistry
-
 from tests.unit.text.text_fakes import FakeModel, FakeQueue, echo, make_hypothesis, shout
 
 _TEXTS = st.lists(st.text(st.sampled_from("aB1ß.!,  \n\t-é🎉"), max_size=80), min_size=1, max_size=8)

@@ -2,6 +2,7 @@ import re
 from pathlib import Path
 
 import pytest
+
 from dragoman_service.config import Settings, load_settings, setting_fields
 from dragoman_service.errors import ConfigError
 
@@ -23,7 +24,7 @@ def settings_file(tmp_path: Path) -> Path:
 def test_without_any_layer_everything_is_default_and_the_shipped_models_are_served() -> None:
     settings = load_settings()
 
-    assert settings.models.directory == CHECKOUT / "deploy" / "models"
+    assert settings.models.directory == CHECKOUT / "deploy" / "models" / "dragoman_models"
     assert settings.model_copy(update={"models": Settings().models}) == Settings()
 
 
@@ -160,7 +161,7 @@ def test_a_request_within_the_limits_must_fit_into_an_empty_queue(
 
 
 def test_every_setting_has_a_variable_that_sets_it() -> None:
-    settings = load_settings(environment={"DRAGOMAN_RUNTIME__NUM_ENGINES": "2"})
+    settings = load_settings(environment={"DRAGOMAN_RUNTIME__NUM_REPLICAS": "2"})
 
     assert settings.runtime.num_replicas == 2
 

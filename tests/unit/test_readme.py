@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from dragoman_service.config import setting_fields
 from dragoman_service.observability.metrics import Metrics
 
@@ -88,7 +89,7 @@ def test_shell_examples_activate_the_environment_before_they_use_it(page: Path) 
 def test_monitoring_says_which_question_each_metric_answers() -> None:
     page = (CHECKOUT / "docs" / "operations" / "monitoring.md").read_text(encoding="utf-8")
 
-    assert set(re.findall(r"mt_\w+", page)) == METRICS
+    assert set(re.findall(r"dragoman_(?!service|export|models|native|abi)\w+", page)) == METRICS
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(CHECKOUT)))
@@ -98,7 +99,10 @@ def test_every_setting_and_metric_that_a_page_names_exists(page: Path) -> None:
 
     named = set(re.findall(rf"`((?:{sections})\.[a-z_0-9]+)", text))
     named |= {f"{section}.{field}".lower() for section, field in re.findall(r"DRAGOMAN_([A-Z]+)__([A-Z_]+)", text)}
-    metrics = {re.sub(r"_(bucket|sum|count)$", "", name) for name in re.findall(r"`(?:rate\()?(mt_[a-z_]+)", text)}
+    metrics = {
+        re.sub(r"_(bucket|sum|count)$", "", name)
+        for name in re.findall(r"`(?:rate\()?(dragoman_(?!service|export|models|native|abi)[a-z_]+)", text)
+    }
 
     assert named - SETTINGS <= NO_SETTINGS
     assert metrics <= METRICS

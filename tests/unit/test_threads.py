@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
 from dragoman_service.threads import (
     NORMAL_INTERVAL_S,
     OVERLOAD_INTERVAL_S,

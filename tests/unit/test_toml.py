@@ -1,4 +1,5 @@
 import pytest
+
 from dragoman_service.toml import MAX_BYTES, parse_toml
 
 

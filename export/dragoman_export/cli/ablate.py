@@ -1,4 +1,4 @@
-"""`python -m dragoman_export ablate`: trains variants of a model alike and says in a table what each change costs or gains.
+"""`dragoman export ablate`: trains variants of a model alike and says in a table what each change costs or gains.
 
 The rows are those of table 3 of Vaswani et al. 2017 (arXiv:1706.03762), and what has been proposed since (F).
 """
@@ -13,9 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import sacrebleu
-from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
-from dragoman_service.runtimes.settings import RuntimeSettings
-from dragoman_service.text.tokenizer import open_tokenizer
 
 from dragoman_export.cli import train
 from dragoman_export.cli.evaluate import read_pairs
@@ -28,6 +25,9 @@ from dragoman_export.training.checkpoint import write_atomically
 from dragoman_export.training.config import RunConfig
 from dragoman_export.training.report import read_log
 from dragoman_export.training.run_folder import RunFolder
+from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
+from dragoman_service.runtimes.settings import RuntimeSettings
+from dragoman_service.text.tokenizer import open_tokenizer
 
 _GROUPS: Mapping[str, str] = {
     "A": "heads, as many numbers in all",

@@ -8,12 +8,6 @@ from itertools import starmap
 from pathlib import Path
 from typing import Any
 
-from dragoman_service.bundle.architecture import Limits
-from dragoman_service.bundle.files import file_entry, open_bundle
-from dragoman_service.bundle.manifest import Provenance, Score
-from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
-from dragoman_service.runtimes.settings import RuntimeSettings
-from dragoman_service.text.tokenizer import SentencePieceTokenizer
 from pydantic import TypeAdapter, ValidationError
 
 from dragoman_export.bundle_writer import BundleDescription, BundleWriteError, exporter_version, write_bundle
@@ -27,6 +21,12 @@ from dragoman_export.onnx_export.verify import agreement
 from dragoman_export.training.checkpoint import load_checkpoint
 from dragoman_export.training.config import DataConfig
 from dragoman_export.training.text import texts_of
+from dragoman_service.bundle.architecture import Limits
+from dragoman_service.bundle.files import file_entry, open_bundle
+from dragoman_service.bundle.manifest import Provenance, Score
+from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
+from dragoman_service.runtimes.settings import RuntimeSettings
+from dragoman_service.text.tokenizer import SentencePieceTokenizer
 
 _KIND_HELP: Mapping[ProductKind, str] = {
     ProductKind.VOCABULARY: "the projection to it and the embeddings",

@@ -13,9 +13,6 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-from dragoman_service.bundle.manifest import Confidence, ConfidenceWeights
-from dragoman_service.runtimes.settings import RuntimeSettings
-from dragoman_service.text.confidence import FEATURES, log_ratio, probability
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from sacrebleu.metrics.chrf import CHRF
@@ -26,6 +23,9 @@ from dragoman_export.data.reader import Pair
 from dragoman_export.ensemble import open_text_model
 from dragoman_export.errors import CorpusError, SettingError
 from dragoman_export.onnx_export.translation import TextModel, decode_segments, text_pipeline
+from dragoman_service.bundle.manifest import Confidence, ConfidenceWeights
+from dragoman_service.runtimes.settings import RuntimeSettings
+from dragoman_service.text.confidence import FEATURES, log_ratio, probability
 
 _MIN_SENTENCES: Final = 100
 _NUM_BINS: Final = 10

@@ -15,8 +15,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from dragoman_service.bundle.files import MANIFEST_NAME, file_entry
-from dragoman_service.runtimes.settings import RuntimeSettings
 from tqdm import tqdm
 
 from dragoman_export.bundle_writer import exporter_version
@@ -26,6 +24,8 @@ from dragoman_export.errors import CorpusError
 from dragoman_export.onnx_export.network import TrainedModel
 from dragoman_export.onnx_export.translation import translate_texts
 from dragoman_export.training.checkpoint import write_atomically
+from dragoman_service.bundle.files import MANIFEST_NAME, file_entry
+from dragoman_service.runtimes.settings import RuntimeSettings
 
 _SEPARATORS = str.maketrans("\t\n\r", "   ")
 

@@ -12,14 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dragoman.client import TranslationClient
-from dragoman.credentials import TlsOptions
-from dragoman.errors import DragomanError
-from dragoman.requests import DecodingOptions
-from dragoman.results import TranslationResult
-from dragoman_service.bundle.manifest import Score
-from dragoman_service.request import MAX_LENGTH_PENALTY
-from dragoman_service.runtimes.settings import RuntimeSettings
 from pydantic import TypeAdapter
 from sacrebleu.metrics.base import Metric
 from sacrebleu.metrics.bleu import BLEU
@@ -28,10 +20,18 @@ from sacrebleu.metrics.ter import TER
 from sacrebleu.significance import PairedTest
 from tqdm import tqdm
 
+from dragoman.client import TranslationClient
+from dragoman.credentials import TlsOptions
+from dragoman.errors import DragomanError
+from dragoman.requests import DecodingOptions
+from dragoman.results import TranslationResult
 from dragoman_export.data.reader import Pair, ParallelFiles, read_corpus
 from dragoman_export.ensemble import open_text_model
 from dragoman_export.errors import CorpusError, ExportError, SettingError
 from dragoman_export.onnx_export.translation import DEFAULT_LENGTH_PENALTY, translate_texts
+from dragoman_service.bundle.manifest import Score
+from dragoman_service.request import MAX_LENGTH_PENALTY
+from dragoman_service.runtimes.settings import RuntimeSettings
 
 _NUM_RESAMPLES = 1000
 """Of the paired bootstrap (Koehn 2004, "Statistical significance tests for machine translation evaluation")."""

@@ -1,4 +1,4 @@
-"""`python -m dragoman_export import`: a model of another system, or one of our bundles, as what `export bundle` reads."""
+"""`dragoman export import`: a model of another system, or one of our bundles, as what `export bundle` reads."""
 
 import argparse
 from collections.abc import Callable, Mapping
@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Final
 
 import torch
-from dragoman_service.bundle.files import open_bundle
-from dragoman_service.bundle.manifest import Tokenization
 
 from dragoman_export.errors import ImportFormatError, SettingError
 from dragoman_export.importers.bundle import read_network
@@ -21,6 +19,8 @@ from dragoman_export.importers.opennmt import read_opennmt
 from dragoman_export.importers.portable import ImportedModel, write_portable
 from dragoman_export.training.checkpoint import save_checkpoint, write_atomically
 from dragoman_export.training.run_folder import RunFolder
+from dragoman_service.bundle.files import open_bundle
+from dragoman_service.bundle.manifest import Tokenization
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""`python -m dragoman_export plot`: draws the curves of a run, its learning rate, and what a model attends to and adds."""
+"""`dragoman export plot`: draws the curves of a run, its learning rate, and what a model attends to and adds."""
 
 import argparse
 import os
@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from dragoman_service.text.tokenizer import SentencePieceTokenizer
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
@@ -20,6 +19,7 @@ from dragoman_export.training.evaluation import decode_greedily
 from dragoman_export.training.optimizer import learning_rate, relative_rate
 from dragoman_export.training.report import plot_curves, read_log
 from dragoman_export.training.run_folder import RunFolder
+from dragoman_service.text.tokenizer import SentencePieceTokenizer
 
 _KINDS = {
     "curves": "loss, BLEU, rate and speed over the steps of a run, from its log",

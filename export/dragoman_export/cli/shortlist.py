@@ -1,4 +1,4 @@
-"""`python -m dragoman_export shortlist`: a bundle with a shortlist, which says what target tokens are likely for a source."""
+"""`dragoman export shortlist`: a bundle with a shortlist, which says what target tokens are likely for a source."""
 
 import argparse
 from collections.abc import Sequence
@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-from dragoman_service.bundle.files import open_bundle
-from dragoman_service.text.tokenizer import SentencePieceTokenizer, open_tokenizer
 from numpy.typing import NDArray
 
 from dragoman_export.bundle_writer import add_shortlist
@@ -15,6 +13,8 @@ from dragoman_export.cli.evaluate import read_pairs
 from dragoman_export.data.lexicon import TokenPair
 from dragoman_export.errors import CorpusError, SettingError
 from dragoman_export.shortlist import make_shortlist
+from dragoman_service.bundle.files import open_bundle
+from dragoman_service.text.tokenizer import SentencePieceTokenizer, open_tokenizer
 
 _SAMPLE: Final = 1_000
 """Sources of the text whose lists are measured."""

@@ -9,6 +9,8 @@ from itertools import cycle, islice
 from pathlib import Path
 from string import ascii_letters
 
+from dragoman_export.cli.evaluate import read_pairs
+from dragoman_export.onnx_export.translation import TextModel, decode_segments, default_search
 from dragoman_service.bundle.files import open_bundle
 from dragoman_service.datatypes import SegmentResult, Translation, WarningKind
 from dragoman_service.request import ProtectedKind, ProtectionOptions, TranslationOptions, TranslationRequest
@@ -18,9 +20,6 @@ from dragoman_service.text.documents import TextPlan
 from dragoman_service.text.pipeline import TextPipeline
 from dragoman_service.text.placeholders.patterns import compile_protection, is_placeholder_tag
 from dragoman_service.text.tokenizer import open_tokenizer
-
-from dragoman_export.cli.evaluate import read_pairs
-from dragoman_export.onnx_export.translation import TextModel, decode_segments, default_search
 
 _SPANS = (
     *("{name}", "https://example.com/x?y=1", "%s", "{{ user }}", "/usr/share/doc", "`main()`", "${value}", "%1$d"),

@@ -1,4 +1,4 @@
-"""`python -m dragoman_export upgrade`: a bundle with what the present version of the format adds, without its checkpoint."""
+"""`dragoman export upgrade`: a bundle with what the present version of the format adds, without its checkpoint."""
 
 import argparse
 from pathlib import Path

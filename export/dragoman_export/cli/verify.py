@@ -7,14 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dragoman_service.bundle.architecture import graph_tensors
-from dragoman_service.bundle.files import Bundle, file_entry, open_bundle
-from dragoman_service.decoding.step_model import StepModel
-from dragoman_service.errors import BundleError
-from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
-from dragoman_service.runtimes.settings import RuntimeSettings
-from dragoman_service.text.tokenizer import open_tokenizer
-
 from dragoman_export.cli.evaluate import read_pairs
 from dragoman_export.data.reader import Pair
 from dragoman_export.errors import SettingError
@@ -24,6 +16,13 @@ from dragoman_export.model.transformer import Transformer
 from dragoman_export.onnx_export.network import FLOAT_TYPES, Network, TrainedModel, write_graphs
 from dragoman_export.onnx_export.translation import TextModel
 from dragoman_export.onnx_export.verify import Check, check_batching, check_quality, check_steps
+from dragoman_service.bundle.architecture import graph_tensors
+from dragoman_service.bundle.files import Bundle, file_entry, open_bundle
+from dragoman_service.decoding.step_model import StepModel
+from dragoman_service.errors import BundleError
+from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
+from dragoman_service.runtimes.settings import RuntimeSettings
+from dragoman_service.text.tokenizer import open_tokenizer
 
 _EXACT = "fp32"
 

@@ -14,10 +14,9 @@ from itertools import chain, islice
 from random import Random
 from typing import NamedTuple
 
+from dragoman_export.data.lexicon import Translations, learn_translations
 from dragoman_service.request import ProtectedKind, ProtectionOptions
 from dragoman_service.text.placeholders.patterns import compile_protection, is_placeholder_tag
-
-from dragoman_export.data.lexicon import Translations, learn_translations
 
 PLACEHOLDERS = tuple(f"⟦{number}⟧" for number in range(1, 17))
 """Pieces that stand for a span which is the same on both sides."""

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import sentencepiece
-from dragoman_service.text.tokenizer import SentencePieceTokenizer
 from sentencepiece import sentencepiece_model_pb2
 
 from dragoman_export.errors import CorpusError, SettingError
+from dragoman_service.text.tokenizer import SentencePieceTokenizer
 
 PAD_ID, BOS_ID, EOS_ID, UNK_ID = 0, 1, 2, 3
 """Token ids of the special pieces in every vocabulary made here."""

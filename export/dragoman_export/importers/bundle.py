@@ -11,9 +11,6 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import torch
-from dragoman_service.bundle.files import MANIFEST_NAME, Bundle, open_bundle
-from dragoman_service.bundle.manifest import Tokenization
-from dragoman_service.text.tokenizer import SentencePieceTokenizer, open_tokenizer
 from numpy.typing import NDArray
 
 from dragoman_export.data.vocabulary import Vocabulary
@@ -26,6 +23,9 @@ from dragoman_export.onnx_export.blocks import EMBEDDING, PROJECTION, SOURCE_EMB
 from dragoman_export.onnx_export.calibration import Rounding
 from dragoman_export.onnx_export.int8_weights import int8_scales
 from dragoman_export.onnx_export.network import Network, TrainedModel
+from dragoman_service.bundle.files import MANIFEST_NAME, Bundle, open_bundle
+from dragoman_service.bundle.manifest import Tokenization
+from dragoman_service.text.tokenizer import SentencePieceTokenizer, open_tokenizer
 
 _FUSED = ".fused."
 _QUANTIZED = "int8"

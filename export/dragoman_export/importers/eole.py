@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 import torch
-from dragoman_service.bundle.architecture import Positions
 from torch import Tensor
 
 from dragoman_export.errors import ImportFormatError
@@ -29,6 +28,7 @@ from dragoman_export.importers.opennmt import (
 )
 from dragoman_export.importers.portable import MAX_TOKENS, ImportedModel
 from dragoman_export.importers.vocabulary_text import SentencePieceFiles, Vocabularies
+from dragoman_service.bundle.architecture import Positions
 
 _STACKS: Final = ("encoder", "decoder")
 _SIDES: Final = ("src", "tgt")

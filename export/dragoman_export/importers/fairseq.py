@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from dragoman_service.bundle.architecture import Limits
 from torch import Tensor
 
 from dragoman_export.errors import ImportFormatError
@@ -20,6 +19,7 @@ from dragoman_export.importers.huggingface_text import Text
 from dragoman_export.importers.portable import MAX_TOKENS, ImportedModel, check_sizes
 from dragoman_export.importers.vocabulary_text import SentencePieceFiles
 from dragoman_export.model.config import ModelConfig
+from dragoman_service.bundle.architecture import Limits
 
 _CHECKPOINTS: Final = ("model.pt", "checkpoint_best.pt", "checkpoint_last.pt")
 """Names of the file in a directory; the first that is there is read."""

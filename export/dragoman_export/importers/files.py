@@ -14,13 +14,13 @@ from typing import Any, Final, TypeVar
 
 import torch
 import yaml
-from dragoman_service.bundle.files import open_file, read_file
-from dragoman_service.bundle.manifest import MAX_FILE_BYTES
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
 from dragoman_export.errors import ImportFormatError
+from dragoman_service.bundle.files import open_file, read_file
+from dragoman_service.bundle.manifest import MAX_FILE_BYTES
 
 _MAX_PLAIN_BYTES: Final = 256 << 20
 """Of a file that is read whole: configurations, vocabularies, SentencePiece models."""

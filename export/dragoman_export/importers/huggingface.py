@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from dragoman_service.bundle.architecture import Limits
 from torch import Tensor
 
 from dragoman_export.errors import ImportFormatError
@@ -25,6 +24,7 @@ from dragoman_export.importers.huggingface_text import (
 from dragoman_export.importers.language_tags import WantedLanguages
 from dragoman_export.importers.portable import MAX_TOKENS, ImportedModel, check_sizes
 from dragoman_export.model.config import ModelConfig
+from dragoman_service.bundle.architecture import Limits
 
 _ACTIVATIONS: Final = {"relu": "relu", "gelu": "gelu", "swish": "swish", "silu": "swish"}
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from dragoman_service.bundle.manifest import Languages
 from sentencepiece import SentencePieceProcessor
 
 from dragoman_export.errors import ImportFormatError
@@ -18,6 +17,7 @@ from dragoman_export.importers.language_tags import (
     shortened,
 )
 from dragoman_export.importers.portable import TokenizerDescription, TokenizerFiles
+from dragoman_service.bundle.manifest import Languages
 
 Pieces = tuple[str | None, ...]
 """The spelling of each token by its id; None: no text has it."""

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 import torch
-from dragoman_service.bundle.architecture import Limits
 from google.protobuf.message import DecodeError
 from sentencepiece import sentencepiece_model_pb2
 from torch import Tensor
@@ -20,6 +19,7 @@ from dragoman_export.importers.huggingface_text import Text
 from dragoman_export.importers.portable import MAX_TOKENS, ImportedModel, check_sizes
 from dragoman_export.model.config import ModelConfig
 from dragoman_export.model.layers import sinusoidal_positions
+from dragoman_service.bundle.architecture import Limits
 
 _CHECKPOINT: Final = "best.ckpt"
 

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from dragoman_service.bundle.manifest import Languages, TargetTokens
-
 from dragoman_export.errors import ImportFormatError
+from dragoman_service.bundle.manifest import Languages, TargetTokens
 
 _ISO_639: Final = (
     "aaraa abkab afraf akaak amham araar argan asmas avaav aveae aymay azeaz bakba bambm belbe benbn bisbi bodbo "

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
-from dragoman_service.bundle.architecture import Limits
 from torch import Tensor
 
 from dragoman_export.errors import ImportFormatError
@@ -20,6 +19,7 @@ from dragoman_export.importers.files import ForeignConfig, fields_of, float_tens
 from dragoman_export.importers.huggingface_text import Text
 from dragoman_export.importers.portable import MAX_TOKENS, ImportedModel
 from dragoman_export.importers.vocabulary_text import SentencePieceFiles, Vocabularies
+from dragoman_service.bundle.architecture import Limits
 
 _ACTIVATIONS: Final = {"relu": 0, "gelu": 3, "silu": 2}
 """By `pos_ffn_activation_fn`, as CTranslate2 numbers them; silu has a gate."""

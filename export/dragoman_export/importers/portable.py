@@ -18,9 +18,6 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 import torch
-from dragoman_service.bundle.architecture import Architecture, Limits
-from dragoman_service.bundle.manifest import PlainName, SpecialIds, Tokenization
-from dragoman_service.text.tokenizer import SentencePieceTokenizer
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from safetensors.torch import save_file
 from torch import Tensor
@@ -29,6 +26,9 @@ from dragoman_export.errors import ImportFormatError, RunFolderError
 from dragoman_export.importers.files import read_json, read_plain, read_tensors
 from dragoman_export.model.config import ModelConfig
 from dragoman_export.model.transformer import Transformer
+from dragoman_service.bundle.architecture import Architecture, Limits
+from dragoman_service.bundle.manifest import PlainName, SpecialIds, Tokenization
+from dragoman_service.text.tokenizer import SentencePieceTokenizer
 
 WEIGHTS_NAME = "model.safetensors"
 _CONFIG_NAME = "config.json"

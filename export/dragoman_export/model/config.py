@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from dragoman_export.errors import SettingError
 from dragoman_service.bundle.architecture import (
     Activation,
     DerivedSizes,
@@ -13,8 +14,6 @@ from dragoman_service.bundle.architecture import (
     SinusoidLayout,
     TiedEmbeddings,
 )
-
-from dragoman_export.errors import SettingError
 
 _SIZES = ("vocabulary_size", "d_model", "num_heads", "ffn_size", "num_encoder_layers", "num_decoder_layers")
 _OPTIONAL_SIZES = ("head_dim", "num_kv_heads", "max_positions", "source_vocabulary_size")
@@ -27,7 +26,7 @@ DROPOUTS = ("dropout", "attention_dropout")
 class ModelConfig(DerivedSizes):
     """Hyper-parameters that fix every tensor of a model and what is computed with it, and its dropouts.
 
-    The defaults of what has one are the network of the paper; `dragoman_service.bundle.architecture.Architecture` says the same
+    The defaults of what has one are the network of the paper; `bundle.architecture.Architecture` says the same
     in a bundle.
     """
 

@@ -4,11 +4,11 @@ import math
 from collections.abc import Callable, Mapping
 
 import torch
-from dragoman_service.bundle.architecture import Activation, SinusoidLayout
 from torch import Tensor, nn
 from torch.nn import functional
 
 from dragoman_export.model.config import ModelConfig
+from dragoman_service.bundle.architecture import Activation, SinusoidLayout
 
 _LEVELS = 256
 """Values of the random byte drawn for each element."""

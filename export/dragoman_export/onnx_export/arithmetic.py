@@ -4,10 +4,10 @@ from typing import Protocol
 
 import numpy as np
 import onnx_ir as ir
-from dragoman_service.bundle.architecture import PROJECTION_BIAS, FloatType
 from numpy.typing import NDArray
 
 from dragoman_export.onnx_export.write import GraphBuilder
+from dragoman_service.bundle.architecture import PROJECTION_BIAS, FloatType
 
 FloatArray = NDArray[np.float32]
 

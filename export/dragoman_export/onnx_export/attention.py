@@ -9,12 +9,12 @@ import math
 from collections.abc import Callable, Mapping
 
 import onnx_ir as ir
-from dragoman_service.bundle.architecture import FloatType, attention_tensors
 
 from dragoman_export.model.config import ModelConfig
 from dragoman_export.onnx_export.arithmetic import Arithmetic, FloatArray
 from dragoman_export.onnx_export.blocks import AttendCross, AttendSelf, NetworkWriter, PickRows
 from dragoman_export.onnx_export.write import GraphBuilder
+from dragoman_service.bundle.architecture import FloatType, attention_tensors
 
 _HIDDEN = -3e4
 """Added to the score of what must not be seen: its weight becomes exactly 0, and no row can become NaN. Half precision
@@ -29,7 +29,7 @@ def build_attention(
     *,
     max_target_tokens: int,
 ) -> ir.Model:
-    """Return the attention graph; its tensors are described by `dragoman_service.bundle.architecture.attention_tensors`.
+    """Return the attention graph; its tensors are described by `bundle.architecture.attention_tensors`.
 
     What comes after a target's own tokens, or after a source's, has no influence on its weights.
     """

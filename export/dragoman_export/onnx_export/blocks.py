@@ -12,12 +12,12 @@ from typing import Literal
 
 import numpy as np
 import onnx_ir as ir
-from dragoman_service.bundle.architecture import PROJECTION_BIAS, FloatType
 
 from dragoman_export.model.config import ModelConfig
 from dragoman_export.model.layers import rotary_positions, sinusoidal_positions
 from dragoman_export.onnx_export.arithmetic import Arithmetic, FloatArray
 from dragoman_export.onnx_export.write import GraphBuilder
+from dragoman_service.bundle.architecture import PROJECTION_BIAS, FloatType
 
 _PARTS = ("weight", "bias")
 
@@ -164,7 +164,7 @@ class NetworkWriter:
         return self._residual(states, f"{path}.self_attention", attended)
 
     def _turned(self, states: ir.Value, cosines: ir.Value, sines: ir.Value) -> ir.Value:
-        """Turn heads that lie side by side, [B, T, heads * D], as `dragoman_export.model.layers.rotary_positions` says."""
+        """Turn heads that lie side by side, [B, T, heads * D], as `model.layers.rotary_positions` does."""
         graph, size = self.graph, self.config.head_size // 2
         first, second = graph.split(graph.op("Reshape", states, graph.shape(0, 0, -1, 2 * size)), size, size)
         real = graph.op("Sub", graph.op("Mul", first, cosines), graph.op("Mul", second, sines))

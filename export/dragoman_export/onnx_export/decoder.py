@@ -10,12 +10,12 @@ import math
 from collections.abc import Callable, Mapping
 
 import onnx_ir as ir
-from dragoman_service.bundle.architecture import FloatType, graph_tensors, layer_names
 
 from dragoman_export.model.config import ModelConfig
 from dragoman_export.onnx_export.arithmetic import Arithmetic, FloatArray
 from dragoman_export.onnx_export.blocks import AttendCross, AttendSelf, NetworkWriter
 from dragoman_export.onnx_export.write import MICROSOFT, GraphBuilder
+from dragoman_service.bundle.architecture import FloatType, graph_tensors, layer_names
 
 _MAX_CHUNK = 64
 """Tokens of the vocabulary whose maximum is taken before the best are looked for."""
@@ -34,7 +34,7 @@ def build_decoder(
     *,
     max_target_tokens: int,
 ) -> ir.Model:
-    """Return the graph of one decoder step, with the tensors of `dragoman_service.bundle.architecture.graph_tensors`."""
+    """Return the graph of one decoder step, with the tensors of `bundle.architecture.graph_tensors`."""
     graph = GraphBuilder("decoder")
     writer = _DecoderWriter(graph, config, weights, arithmetic, float_type, max_target_tokens)
     inputs = _declare_inputs(graph, config, float_type)

@@ -4,12 +4,12 @@ from collections.abc import Callable, Mapping
 from itertools import chain
 
 import onnx_ir as ir
-from dragoman_service.bundle.architecture import FloatType, graph_tensors, layer_names
 
 from dragoman_export.model.config import ModelConfig
 from dragoman_export.onnx_export.arithmetic import Arithmetic, FloatArray
 from dragoman_export.onnx_export.blocks import AttendSelf, NetworkWriter, PickRows
 from dragoman_export.onnx_export.write import MICROSOFT, GraphBuilder
+from dragoman_service.bundle.architecture import FloatType, graph_tensors, layer_names
 
 
 def build_encoder(

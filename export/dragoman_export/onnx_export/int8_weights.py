@@ -3,6 +3,10 @@
 from collections.abc import Collection, Mapping
 
 import onnx_ir as ir
+from pydantic import ValidationError
+
+from dragoman_export.errors import ImportFormatError
+from dragoman_export.onnx_export.write import WeightsFile
 from dragoman_service.bundle.architecture import Architecture, Limits
 from dragoman_service.bundle.int8_weights import (
     WEIGHTS_ALIGNMENT_BYTES,
@@ -15,10 +19,6 @@ from dragoman_service.bundle.int8_weights import (
     encoder_arrays,
     encoder_products,
 )
-from pydantic import ValidationError
-
-from dragoman_export.errors import ImportFormatError
-from dragoman_export.onnx_export.write import WeightsFile
 
 
 def describe_weights(

@@ -5,11 +5,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dragoman_service.bundle.architecture import Architecture, FloatType, Limits
-from dragoman_service.bundle.int8_weights import Int8Weights
-from dragoman_service.bundle.manifest import GraphFiles
-from dragoman_service.text.tokenizer import SentencePieceTokenizer
-
 from dragoman_export.data.vocabulary import Vocabulary
 from dragoman_export.errors import RunFolderError
 from dragoman_export.importers.portable import WEIGHTS_NAME, PortableModel, TokenizerFiles
@@ -27,6 +22,10 @@ from dragoman_export.onnx_export.write import WeightsFile, save_model
 from dragoman_export.training.checkpoint import load_checkpoint, load_model
 from dragoman_export.training.config import TrainingConfig
 from dragoman_export.training.run_folder import RunFolder
+from dragoman_service.bundle.architecture import Architecture, FloatType, Limits
+from dragoman_service.bundle.int8_weights import Int8Weights
+from dragoman_service.bundle.manifest import GraphFiles
+from dragoman_service.text.tokenizer import SentencePieceTokenizer
 
 _AVERAGE_NAME = "average.pt"
 """What `python -m dragoman_export average` writes into a run folder."""

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
-from dragoman_service.bundle.architecture import PROJECTION_BIAS
 from numpy.typing import NDArray
 
 from dragoman_export.onnx_export.arithmetic import FloatArray
 from dragoman_export.onnx_export.calibration import LARGEST_INTEGER, SMALLEST_SCALE, Rounding
 from dragoman_export.onnx_export.write import MICROSOFT, GraphBuilder
+from dragoman_service.bundle.architecture import PROJECTION_BIAS
 
 _WEIGHT_MAX = 127
 """Largest magnitude of a quantized weight; -128 is left out to keep the range symmetric."""

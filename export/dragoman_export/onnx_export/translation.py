@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
+from tqdm import tqdm
+
 from dragoman_service.bundle.manifest import Confidence, Manifest
 from dragoman_service.datatypes import SearchConfig, Segment, SegmentResult, StageTimings
 from dragoman_service.decoding.running_batch import RunningBatch
@@ -12,7 +14,6 @@ from dragoman_service.decoding.step_model import StepModel
 from dragoman_service.request import TranslationOptions, TranslationRequest
 from dragoman_service.text.pipeline import TextPipeline
 from dragoman_service.text.tokenizer import SentencePieceTokenizer
-from tqdm import tqdm
 
 DEFAULT_LENGTH_PENALTY = SearchConfig().length_penalty
 

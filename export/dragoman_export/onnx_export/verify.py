@@ -6,12 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 import sacrebleu
 import torch
-from dragoman_service.decoding.step_model import StepModel, StepOutput
 
 from dragoman_export.data.reader import Pair
 from dragoman_export.model.transformer import Transformer
 from dragoman_export.onnx_export.arithmetic import FloatArray
 from dragoman_export.onnx_export.translation import TextModel, translate_texts
+from dragoman_service.decoding.step_model import StepModel, StepOutput
 
 LOG_PROB_TOLERANCE = 2e-4
 """Largest difference of a log-probability between two float32 implementations: sums of some hundred products are taken

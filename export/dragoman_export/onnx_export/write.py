@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-from dragoman_service.bundle.int8_weights import WEIGHTS_ALIGNMENT_BYTES
 from numpy.typing import NDArray
+
+from dragoman_service.bundle.int8_weights import WEIGHTS_ALIGNMENT_BYTES
 
 OPSET_VERSION = 24
 """First opset whose `Attention` takes 3-D inputs with padded keys, as ONNX Runtime 1.31 implements it."""

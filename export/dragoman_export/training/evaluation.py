@@ -6,13 +6,13 @@ from dataclasses import dataclass
 import numpy as np
 import sacrebleu
 import torch
-from dragoman_service.text.planning import EXTRA_TARGET_TOKENS
 from torch import Tensor
 
 from dragoman_export.data.batches import BatchingConfig, EncodedCorpus, Epoch, make_batch
 from dragoman_export.data.vocabulary import TextCodec
 from dragoman_export.model.transformer import Transformer
 from dragoman_export.training.loss import BatchLoss
+from dragoman_service.text.planning import EXTRA_TARGET_TOKENS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,10 +10,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from dragoman.v1 import translation_pb2 as pb
 from google.protobuf.message import DecodeError
 from hypothesis import strategies as st
 
+from dragoman.v1 import translation_pb2 as pb
 from loadtests.generator.calls import Method
 from loadtests.hostile.inputs import CHEAP, LEFT, OK, BadInput, Draw, Expected, call, invalid, repeated
 from loadtests.hostile.messages import CHANGES, encoded

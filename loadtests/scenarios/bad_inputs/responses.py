@@ -6,11 +6,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
 import grpc
-from dragoman.v1 import translation_pb2 as pb
 from google.protobuf.message import DecodeError, Message
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
+from dragoman.v1 import translation_pb2 as pb
 from loadtests.generator.calls import Method, read_reply
 from loadtests.hostile.inputs import LEFT, BadInput, usual_fields
 from loadtests.scenarios.contract import document_faults, translate_faults

@@ -13,9 +13,9 @@ from queue import SimpleQueue
 from typing import Final, NamedTuple
 
 import grpc
-from dragoman.v1 import translation_pb2 as pb
 from tqdm import tqdm
 
+from dragoman.v1 import translation_pb2 as pb
 from loadtests.generator.calls import Method, Reply, translate_requests
 from loadtests.generator.client import Client
 from loadtests.generator.metrics import footprint

@@ -9,11 +9,11 @@ from contextlib import closing
 from typing import Any, Final
 
 import grpc
-from dragoman.v1 import translation_pb2 as pb
 from h2.errors import ErrorCodes
 from hpack import Encoder
 from hyperframe.frame import ContinuationFrame, DataFrame, HeadersFrame
 
+from dragoman.v1 import translation_pb2 as pb
 from loadtests.generator.calls import Method
 from loadtests.hostile import http2
 from loadtests.hostile.http2 import RawConnection, flood_with_resets, grpc_message

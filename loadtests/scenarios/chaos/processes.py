@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Final, Literal
 
 import psutil
-from dragoman.v1 import translation_pb2 as pb
 
+from dragoman.v1 import translation_pb2 as pb
 from loadtests.generator.calls import Method, Reply
 from loadtests.generator.client import Client
 from loadtests.generator.metrics import process_tree

@@ -18,7 +18,7 @@ INSIDE: Final = Path(__file__).resolve().parent / "inside"
 NUM_WORKERS: Final = 2  # one that hangs, and another
 HANDSHAKE_TIMEOUT_S: Final = 2.0  # the default of 10 s would only take longer
 _SETTINGS: Final = {
-    "DRAGOMAN_SCHEDULING__NUM_DECODING_THREADS": str(NUM_WORKERS),
+    "DRAGOMAN_SCHEDULING__NUM_WORKERS": str(NUM_WORKERS),
     "DRAGOMAN_GRPC__HANDSHAKE_TIMEOUT_S": str(HANDSHAKE_TIMEOUT_S),
     "DRAGOMAN_MODELS__POLL_INTERVAL_S": "0.2",
 }

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from dragoman.v1 import translation_pb2 as pb
-
 from loadtests.generator.calls import Method, Reply
 from loadtests.report.report import Check, require
 from loadtests.scenarios.contract import document_faults, normalized_response, stream_answers, translate_faults

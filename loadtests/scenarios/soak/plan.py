@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from dragoman.v1 import translation_pb2 as pb
-
 from loadtests.generator.calls import Method
 from loadtests.generator.texts import SENTENCES, Profile, Texts
 from loadtests.generator.workload import Mix

@@ -15,10 +15,10 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from dragoman.v1 import translation_pb2 as pb
 from google.protobuf.message import Message
 from matplotlib.figure import Figure
 
+from dragoman.v1 import translation_pb2 as pb
 from loadtests.generator.calls import Method
 from loadtests.generator.client import TIMEOUT_S
 from loadtests.generator.flags import within

@@ -306,7 +306,7 @@ class Manifest(Section):
     """SentencePiece model, of sources as well unless `tokenization` says otherwise; `NAME.json`: byte-level BPE."""
     tokenization: Tokenization = Tokenization()
     shortlist: PlainName | None = None
-    """Says which target tokens are likely for a source, see `dragoman_service.runtimes.shortlist`; None: the bundle does not."""
+    """Says which target tokens are likely for a source, see `runtimes.shortlist`; None: the bundle does not."""
     tensors: Annotated[dict[PlainName, Tensors], Field(max_length=_MAX_PRECISIONS)]
     """Precision to the inputs and outputs of its graphs."""
     files: Annotated[dict[PlainName, FileEntry], Field(max_length=100)]

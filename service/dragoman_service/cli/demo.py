@@ -19,10 +19,7 @@ from typing import Any, Self
 from dragoman.client import TranslationClient
 from dragoman.errors import DragomanError
 from dragoman.results import StageTimings, TranslationResult
-
 from dragoman_service.app import Ports
-
-_CHECKOUT = Path(__file__).resolve().parents[2]
 
 _TEXTS = {
     "a short sentence": "The weather is nice today.",
@@ -57,7 +54,6 @@ class ServerProcess:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("DRAGOMAN_")}
         self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
             [sys.executable, "-m", "dragoman_service", "serve", "--grpc-port", "0", "--http-port", "0", *flags],
-            cwd=_CHECKOUT,
             env={**inherited, **(environment or {})},
             stderr=subprocess.PIPE,
             text=True,

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from dragoman.cli.target import add_tls_flags, tls_options
-from dragoman.credentials import TlsOptions
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from dragoman.cli.target import add_tls_flags, tls_options
+from dragoman.credentials import TlsOptions
 from dragoman_service.toml import parse_toml
 
 _CHANNEL_OPTIONS = (

@@ -128,3 +128,31 @@ class StepModel(Protocol):
 
     def new_batch(self) -> StepBatch:
         """Return an empty running batch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheMemory:
+    """Memory of a device for the caches and the steps of all batches."""
+
+    available_bytes: int
+    """Below 0 if not even the weights fit."""
+
+    source_bytes: int
+    """What a segment takes at most, whatever its beam."""
+
+    row_bytes: int
+    """What each row of it takes at most on top."""
+
+    def segment_bytes(self, beam_size: int) -> int:
+        """Return what a segment takes at most."""
+        return self.source_bytes + beam_size * self.row_bytes
+
+    def max_segments(self, beam_size: int, *, num_batches: int) -> int:
+        """Return how many segments each of some batches may have; 0: not one.
+
+        A batch has room for one more; a step on a device has a power of 2 of segments up to 8, then a multiple of 8.
+        """
+        count = self.available_bytes // (num_batches * self.segment_bytes(beam_size)) - 1
+        if count < 1:
+            return 0
+        return 1 << (count.bit_length() - 1) if count < 8 else count - count % 8

@@ -14,7 +14,6 @@ from typing import Final
 from dragoman.files.content import FileSegment
 from dragoman.files.formats import FORMATS
 from dragoman.v1 import translation_pb2 as pb
-
 from dragoman_service.errors import (
     DeadlineExceededError,
     DragomanError,

@@ -8,7 +8,8 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
 from dragoman_service.errors import InvalidFieldError
-from dragoman_service.http_api.bodies import MULTIPART_MEDIA_TYPE
+
+MULTIPART_MEDIA_TYPE = "multipart/form-data"
 
 logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # it logs a warning for each invalid form
 

@@ -12,7 +12,6 @@ from typing import Any, Final, cast
 
 from dragoman.enums import TextFormat
 from dragoman.files.content import FileSegment
-
 from dragoman_service.file_translation.parser_process import Command
 from dragoman_service.file_translation.settings import DocumentSettings
 

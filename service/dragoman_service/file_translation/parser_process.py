@@ -2,7 +2,7 @@
 
     python -m dragoman_service.file_translation.parser_process
 
-Started by `dragoman_service.file_translation.parser` for each file, as files of callers are not trusted. The first line of standard
+Started by `file_translation.parser` for each file, as files of callers are not trusted. The first line of standard
 input is a `Command` in JSON. To write a file, one line per segment follows: its translation in JSON, or null. Standard
 output has one line per segment that was read, `[text, format, place]`, or one per segment that keeps its source when
 the file is written, `[place, reason]`; the last line is an object, with `error` if the file cannot be translated.

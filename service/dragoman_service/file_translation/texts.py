@@ -11,7 +11,6 @@ from dragoman.enums import TextFormat
 from dragoman.files.content import FileSegment
 from dragoman.files.job import batches
 from dragoman.v1 import translation_pb2 as pb
-
 from dragoman_service.errors import (
     DeadlineExceededError,
     EngineError,

@@ -10,17 +10,19 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Any, TypeVar
 
-from dragoman.v1 import translation_pb2 as pb
 from google.protobuf import duration_pb2
 from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
 
+from dragoman.v1 import translation_pb2 as pb
 from dragoman_service import datatypes, request
 from dragoman_service.bundle.manifest import Manifest
 from dragoman_service.errors import InvalidFieldError
+from dragoman_service.middleware.call import check_request_id
 from dragoman_service.models.glossaries import Glossary
 from dragoman_service.models.model import ModelState, ModelStatus
 from dragoman_service.request import (
     MAX_KINDS,
+    MAX_NAME_CHARACTERS,
     MAX_PATTERNS,
     MAX_SUPPRESSED_TOKENS,
     MAX_TARGET_TOKENS,
@@ -41,8 +43,6 @@ MAX_DETECTED_CHARACTERS = 10_000
 MAX_LISTED_PAIRS = 256
 """Of a version's language pairs, which are not told one by one if there are more."""
 
-MAX_NAME_CHARACTERS = 128
-"""Of a model, and of the id of a request."""
 
 _Member = TypeVar("_Member", bound=enum.Enum)
 _Meaning = TypeVar("_Meaning")
@@ -134,13 +134,6 @@ def _from_request(
 def from_priority(number: int) -> datatypes.Priority:
     """Return how urgent a request is; InvalidFieldError if the number is unknown."""
     return _known("priority", number, pb.Priority, _PRIORITIES)
-
-
-def check_request_id(request_id: str) -> None:
-    """Reject an id that cannot be sent back in metadata."""
-    if len(request_id) > MAX_NAME_CHARACTERS or not (request_id.isascii() and request_id.isprintable()):
-        limit = f"at most {MAX_NAME_CHARACTERS} printable ASCII characters"
-        raise InvalidFieldError("request_id", repr(request_id[:MAX_NAME_CHARACTERS]), limit)
 
 
 def _from_options(message: pb.DecodingOptions) -> request.TranslationOptions:

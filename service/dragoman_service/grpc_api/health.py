@@ -11,9 +11,9 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from dragoman_service.errors import DragomanError
 from dragoman_service.grpc_api.interceptors import Handler, RawResponse, freed_when_aborted
-from dragoman_service.grpc_api.streaming import parsed, undisturbed
+from dragoman_service.grpc_api.streaming import parsed
 from dragoman_service.middleware import error_mapping
-from dragoman_service.middleware.flow_control import ResourceLimits
+from dragoman_service.middleware.flow_control import ResourceLimits, run_to_completion
 from dragoman_service.security.api_keys import peer_name
 from dragoman_service.security.authentication import Access
 
@@ -76,10 +76,12 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # grpc has 
         context.add_done_callback(lambda _: self._bounds.watchers.give_back(peer))  # once the status is sent, too
         try:
             async with asyncio.timeout(self._bounds.settings.max_watch_s):
-                await undisturbed(context.send_initial_metadata(()))  # apart, so that a status may follow the message
+                await run_to_completion(
+                    context.send_initial_metadata(())
+                )  # apart, so that a status may follow the message
                 while True:
                     changed = self._changed
-                    await undisturbed(context.write(self._response(request.service)))
+                    await run_to_completion(context.write(self._response(request.service)))
                     await (changed.wait() if is_known else asyncio.Event().wait())
         except TimeoutError:
             return
@@ -141,7 +143,7 @@ class OpenServicesInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
                 with self._bounds.streams.taken(peer_name(context.peer())):
                     async with asyncio.timeout(self._bounds.settings.stream_idle_timeout_s):
                         async for response in handler.stream_stream(checked(requests), context):
-                            await undisturbed(context.write(response))
+                            await run_to_completion(context.write(response))
             except TimeoutError:
                 return None
             except DragomanError as error:

@@ -10,8 +10,8 @@ from contextlib import ExitStack
 from typing import Any
 
 import grpc
-from dragoman.v1 import translation_pb2 as pb
 
+from dragoman.v1 import translation_pb2 as pb
 from dragoman_service.grpc_api.streaming import RequestStream, Respond, ResponseStream, parsed
 from dragoman_service.middleware import error_mapping
 from dragoman_service.middleware.call import REQUEST_ID_KEY, Call

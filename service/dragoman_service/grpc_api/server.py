@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import grpc
-from dragoman.v1 import translation_pb2 as pb
-from dragoman.v1 import translation_pb2_grpc as pb_grpc
 from grpc._cython import cygrpc
 from grpc_health.v1 import health_pb2_grpc
 
+from dragoman.v1 import translation_pb2 as pb
+from dragoman.v1 import translation_pb2_grpc as pb_grpc
 from dragoman_service.errors import ConfigError, DrainingError
 from dragoman_service.grpc_api.health import HEALTH_NAME, Health, OpenServicesInterceptor, add_reflection
 from dragoman_service.grpc_api.interceptors import RequestInterceptor

@@ -9,7 +9,6 @@ from typing import TypeVar
 
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
-
 from dragoman_service.datatypes import Priority
 from dragoman_service.errors import DeadlineExceededError
 from dragoman_service.grpc_api import conversion

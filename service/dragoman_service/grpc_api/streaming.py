@@ -3,27 +3,25 @@
 gRPC's reader and writer are used instead of its generators, for their flow control: a write returns once the
 transport has taken the message, so that a slow reader stops the work. gRPC (1.85 still, grpc/grpc#43360) leaks the
 memory of each operation whose awaiter is cancelled, and of the status that a handler sends by returning after its
-caller has cancelled. Hence `undisturbed`, and no handler may swallow `CancelledError`.
+caller has cancelled. Hence `run_to_completion`, and no handler may swallow `CancelledError`.
 """
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import grpc
-from dragoman.v1 import translation_pb2 as pb
 from google.protobuf import proto_builder
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto
 from google.protobuf.message import DecodeError, Message
 
-from dragoman_service.errors import DeadlineExceededError, DragomanError, InvalidFieldError
+from dragoman.v1 import translation_pb2 as pb
+from dragoman_service.errors import DragomanError, IdleError, InvalidFieldError
 from dragoman_service.middleware.call import Call
+from dragoman_service.middleware.flow_control import run_to_completion
 from dragoman_service.security.rate_limits import ConcurrencyLimiter
-
-_Result = TypeVar("_Result")
-
-_FIRST_MESSAGE_PATIENCE_S = 0.2
+from dragoman_service.threads import retrieve_exception
 
 
 def readable_id(raw_request: bytes) -> str:
@@ -56,13 +54,6 @@ AnswerRaw = Callable[[bytes, Message, Respond], Awaitable[bytes]]
 response, which holds the error if there was one."""
 
 
-class IdleError(DeadlineExceededError):
-    """A caller neither sends nor reads."""
-
-    def __init__(self) -> None:
-        super().__init__("stream")
-
-
 class ResponseStream:
     """Sends the messages of a call to its caller."""
 
@@ -88,8 +79,8 @@ class ResponseStream:
             async with asyncio.timeout(self._idle_timeout_s):
                 if not self._has_sent:  # apart from the message, so that a status may follow while that is being sent
                     self._has_sent = True
-                    await undisturbed(self._context.send_initial_metadata(()))
-                await undisturbed(self._context.write(raw_response))
+                    await run_to_completion(self._context.send_initial_metadata(()))
+                await run_to_completion(self._context.write(raw_response))
         except TimeoutError:
             raise IdleError from None
         except grpc.aio.BaseError as error:  # gRPC is about to cancel the handler, too
@@ -136,7 +127,7 @@ class RequestStream(ResponseStream):
             while not self._is_over(rejection):
                 if self._reading is None and not self._is_half_closed and len(self._under_way) < max_unanswered:
                     self._reading = asyncio.create_task(self.read())
-                    self._reading.add_done_callback(look_at_error)
+                    self._reading.add_done_callback(retrieve_exception)
                 waiting = {*self._under_way, rejection, *([self._reading] if self._reading else [])}
                 if rejection.done():
                     waiting.remove(rejection)
@@ -211,27 +202,3 @@ def parsed(raw_request: bytes, deserialize: Callable[[bytes], Message]) -> Messa
         return deserialize(raw_request)
     except DecodeError as error:
         raise InvalidFieldError("request", "no valid protobuf message", "one, with all texts in UTF-8") from error
-
-
-async def wait_for_first_message(receiving: Awaitable[Any]) -> None:
-    """Take, and drop, the message with which a caller opens a stream that is about to be rejected.
-
-    A client of `grpc.aio` that is still sending when the status comes reports INTERNAL in its place
-    (grpc/grpc#36066). One who sends nothing is waited for only briefly.
-    """
-    task = asyncio.ensure_future(receiving)
-    task.add_done_callback(look_at_error)
-    await asyncio.wait((task,), timeout=_FIRST_MESSAGE_PATIENCE_S)
-
-
-async def undisturbed(operation: Coroutine[Any, Any, _Result]) -> _Result:
-    """Await an operation of gRPC; if the awaiting task is cancelled, the operation still comes to its end."""
-    task = asyncio.ensure_future(operation)
-    task.add_done_callback(look_at_error)
-    return await asyncio.shield(task)
-
-
-def look_at_error(task: "asyncio.Future[Any]") -> None:
-    """Keep asyncio from logging the error of a task that is no longer awaited."""
-    if not task.cancelled():
-        task.exception()

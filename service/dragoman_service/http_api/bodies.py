@@ -14,10 +14,10 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import Field, File, FormParser, parse_options_header
 
 from dragoman_service.errors import InvalidFieldError
+from dragoman_service.file_translation.multipart import MULTIPART_MEDIA_TYPE
 from dragoman_service.request import MAX_TEXTS
 
 FORM_MEDIA_TYPE = "application/x-www-form-urlencoded"
-MULTIPART_MEDIA_TYPE = "multipart/form-data"
 
 MAX_JSON_VALUES = 20_000
 """Commas and opening brackets outside of strings. 4 MiB of empty lists would hold the lock for 0.3 s."""

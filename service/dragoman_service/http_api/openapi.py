@@ -4,14 +4,15 @@ from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 from typing import Any
 
-from dragoman.v1 import translation_pb2 as pb
 from google.protobuf.descriptor import FieldDescriptor
 
+from dragoman.v1 import translation_pb2 as pb
 from dragoman_service import request
-from dragoman_service.grpc_api.conversion import MAX_LANGUAGE_CHARACTERS, MAX_NAME_CHARACTERS
+from dragoman_service.grpc_api.conversion import MAX_LANGUAGE_CHARACTERS
 from dragoman_service.http_api.context import SECONDS_PATTERN, TIMEOUT_HEADER
 from dragoman_service.http_api.problem_details import HTTP_STATUSES, MEDIA_TYPE
 from dragoman_service.models.model import LANGUAGE_TAG_PATTERN, REFERENCE_PATTERN
+from dragoman_service.request import MAX_NAME_CHARACTERS
 
 _SCALARS: Mapping[int, dict[str, Any]] = {
     FieldDescriptor.CPPTYPE_BOOL: {"type": "boolean"},
@@ -152,8 +153,8 @@ _HEADERS = [
 def openapi_document() -> dict[str, Any]:
     """Return the document."""
     schemas: dict[str, Any] = {"Problem": _PROBLEM, "Languages": _LANGUAGES}
-    for request in (pb.TranslateRequest, pb.TranslateDocumentRequest, pb.DetectLanguageRequest):
-        _add_message(schemas, request.DESCRIPTOR, is_request=True)
+    for message in (pb.TranslateRequest, pb.TranslateDocumentRequest, pb.DetectLanguageRequest):
+        _add_message(schemas, message.DESCRIPTOR, is_request=True)
     for response in (
         pb.TranslateResponse,
         pb.TranslatedSentence,

@@ -36,7 +36,7 @@ _STATUSES_OF_REASONS: Mapping[str, HTTPStatus] = {"RATE_LIMITED": HTTPStatus.TOO
 class Problem:
     """One error as a caller of HTTP gets it."""
 
-    error_mapping: HTTPStatus
+    status: HTTPStatus
     members: Mapping[str, Any]
     """Of the JSON object."""
 

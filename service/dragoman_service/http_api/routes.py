@@ -9,13 +9,13 @@ from contextlib import ExitStack
 from http import HTTPStatus
 
 import grpc
-from dragoman.v1 import translation_pb2 as pb
 from google.protobuf.message import Message
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from dragoman.v1 import translation_pb2 as pb
 from dragoman_service.grpc_api.servicer import ModelServicer, TranslationServicer, ended_after
 from dragoman_service.grpc_api.streaming import ResponseStream
 from dragoman_service.http_api.context import Endpoint, HttpContext

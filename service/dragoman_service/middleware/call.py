@@ -1,7 +1,6 @@
 """One call, or one request of a stream of them; the methods get it in place of the context of gRPC or HTTP."""
 
 import uuid
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -10,9 +9,9 @@ import structlog
 
 from dragoman_service.datatypes import Priority
 from dragoman_service.errors import InvalidFieldError
-from dragoman_service.grpc_api import conversion
 from dragoman_service.observability.tracing import RequestTrace
-from dragoman_service.request import AccessRecord, RequestContext
+from dragoman_service.request import MAX_NAME_CHARACTERS, AccessRecord, RequestContext
+from dragoman_service.security.authentication import ConnectionInfo
 
 REQUEST_ID_KEY = "x-request-id"
 """Metadata that names a request, both ways."""
@@ -27,17 +26,8 @@ class MessageSource(Protocol):
         """Return the next message, raw."""
 
 
-class CallContext(MessageSource, Protocol):
-    """What a call knows of the connection it came by; gRPC's own context of a call is one."""
-
-    def peer(self) -> str:
-        """Return the address of the client, as gRPC writes it: `ipv4:10.0.0.7:54321`."""
-
-    def invocation_metadata(self) -> Iterable[tuple[str, str | bytes]]:
-        """Return the headers of the request, their names in lower case."""
-
-    def auth_context(self) -> Mapping[str, Iterable[bytes]]:
-        """Return what TLS has verified, by gRPC's names."""
+class CallContext(MessageSource, ConnectionInfo, Protocol):
+    """The transport side of a call; the context of a gRPC call satisfies it."""
 
     def time_remaining(self) -> float | None:
         """Return the seconds until the caller's deadline; None if there is none."""
@@ -103,7 +93,7 @@ class Call:
         if not hasattr(request, "request_id"):
             return
         if request.request_id:
-            conversion.check_request_id(request.request_id)
+            check_request_id(request.request_id)
             self._take_id(request.request_id)
         request.request_id = self.request_id
 
@@ -131,7 +121,14 @@ def sent_or_new_id(sent_id: str | bytes) -> str:
 
 def _is_usable(request_id: str | bytes) -> bool:
     try:
-        conversion.check_request_id(str(request_id))
+        check_request_id(str(request_id))
     except InvalidFieldError:
         return False
     return bool(request_id)
+
+
+def check_request_id(request_id: str) -> None:
+    """Reject an id that cannot be sent back in metadata."""
+    if len(request_id) > MAX_NAME_CHARACTERS or not (request_id.isascii() and request_id.isprintable()):
+        limit = f"at most {MAX_NAME_CHARACTERS} printable ASCII characters"
+        raise InvalidFieldError("request_id", repr(request_id[:MAX_NAME_CHARACTERS]), limit)

@@ -58,6 +58,7 @@ TABLE: Mapping[type[errors.DragomanError], Row] = {
     errors.StartingError: Row(code=grpc.StatusCode.UNAVAILABLE, reason="STARTING"),
     errors.DrainingError: Row(code=grpc.StatusCode.UNAVAILABLE, reason="DRAINING"),
     errors.DeadlineExceededError: Row(code=grpc.StatusCode.DEADLINE_EXCEEDED, reason="DEADLINE_EXCEEDED"),
+    errors.IdleError: Row(code=grpc.StatusCode.DEADLINE_EXCEEDED, reason="DEADLINE_EXCEEDED"),
 }
 
 

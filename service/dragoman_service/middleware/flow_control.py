@@ -7,8 +7,9 @@ and nothing tells how much has come. So whoever reads holds a slot, which stands
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import grpc
 
@@ -19,12 +20,15 @@ from dragoman_service.errors import (
     RateLimitedError,
     RetryableError,
 )
-from dragoman_service.grpc_api.streaming import undisturbed, wait_for_first_message
 from dragoman_service.middleware.call import MessageSource
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.security.rate_limits import FairSemaphore
 from dragoman_service.security.settings import GrpcSettings
+from dragoman_service.threads import retrieve_exception
 
+_Result = TypeVar("_Result")
+
+_FIRST_MESSAGE_TIMEOUT_S = 0.2
 _NUM_OPEN_READS = 8
 _MAX_OPEN_UNREAD = 256
 _OPEN_TIMEOUT_S = 6.0
@@ -104,7 +108,7 @@ class RequestReader:
         self._take_place(reader)
         try:
             async with reader.timeout, self._slot(reader):
-                raw_message = await undisturbed(context.read())
+                raw_message = await run_to_completion(context.read())
         except TimeoutError:
             self._count_late()
             if reader.is_hurried:
@@ -237,3 +241,21 @@ class ResourceLimits:
         if num_bytes > limit:
             self._count_large()
             raise InvalidFieldError("request", f"{num_bytes} bytes", f"at most {limit} bytes")
+
+
+async def wait_for_first_message(receiving: Awaitable[Any]) -> None:
+    """Take, and drop, the message with which a caller opens a stream that is about to be rejected.
+
+    A client of `grpc.aio` that is still sending when the status comes reports INTERNAL in its place
+    (grpc/grpc#36066). One who sends nothing is waited for only briefly.
+    """
+    task = asyncio.ensure_future(receiving)
+    task.add_done_callback(retrieve_exception)
+    await asyncio.wait((task,), timeout=_FIRST_MESSAGE_TIMEOUT_S)
+
+
+async def run_to_completion(operation: Coroutine[Any, Any, _Result]) -> _Result:
+    """Await an operation of gRPC; if the awaiting task is cancelled, the operation still comes to its end."""
+    task = asyncio.ensure_future(operation)
+    task.add_done_callback(retrieve_exception)
+    return await asyncio.shield(task)

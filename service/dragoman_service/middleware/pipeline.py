@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 import grpc
 import structlog
 
-from dragoman_service.errors import PermissionDeniedError, RateLimitedError, RequestError
-from dragoman_service.grpc_api.streaming import IdleError
+from dragoman_service.errors import IdleError, PermissionDeniedError, RateLimitedError, RequestError
 from dragoman_service.middleware import error_mapping
 from dragoman_service.middleware.call import REQUEST_ID_KEY, Call, CallContext, sent_or_new_id
 from dragoman_service.middleware.flow_control import ResourceLimits

@@ -3,17 +3,18 @@
 import enum
 import re
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Protocol, Self
 
 from prometheus_client import Gauge
 
 from dragoman_service.bundle.manifest import Confidence, Manifest
-from dragoman_service.datatypes import Segment, SegmentResult
+from dragoman_service.datatypes import SearchConfig, Segment, SegmentResult
 from dragoman_service.errors import InvalidFieldError
 from dragoman_service.observability.metrics import Metrics
+from dragoman_service.request import RequestContext
 from dragoman_service.text.planning import Tokenizer
-from dragoman_service.translation.translator import SegmentQueue
 
 MAX_LABEL_CHARACTERS = 64
 """Longest label."""
@@ -116,6 +117,27 @@ class ModelState(enum.Enum):
 
     FAILED = "failed"
     """Could not be loaded."""
+
+
+Futures = Sequence["Future[SegmentResult]"]
+"""One for each segment that was queued."""
+
+
+class SegmentQueue(Protocol):
+    """Where segments wait to be decoded."""
+
+    def reject_early(self, num_characters: int, search: SearchConfig, context: RequestContext) -> None:
+        """Reject a request of so many characters if there is no point in looking at its texts; else do nothing."""
+
+    def expected_work(self, segments: Sequence[Segment]) -> int:
+        """Return how many work tokens segments are expected to need."""
+
+    def submit(self, segments: Sequence[Segment], context: RequestContext, *, num_characters: int = 0) -> Futures:
+        """Admit all segments or none; return one future each, in order. A cancelled future frees its place.
+
+        Callers, told apart by name, share the queue fairly. From `num_characters`, of the texts that the segments are
+        all of, the queue learns how many tokens a text makes.
+        """
 
 
 class ModelEngine(SegmentQueue, Protocol):

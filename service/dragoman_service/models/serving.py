@@ -8,6 +8,7 @@ import re
 import stat
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,14 +21,21 @@ from dragoman_service.models.model import MAX_LABEL_CHARACTERS, MAX_LABELS, is_l
 from dragoman_service.toml import MAX_BYTES, parse_toml
 
 
+def bundled_models() -> Path:
+    """Return the directory of the installed package `dragoman-models`, or `models` if it is not installed."""
+    spec = find_spec("dragoman_models")  # a namespace package: it contains bundles and no code
+    locations = list(spec.submodule_search_locations or ()) if spec else []
+    return Path(locations[0]) if locations else Path("models")
+
+
 class ModelSettings(BaseModel):
     """Where the models are, and when they are loaded and unloaded."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    directory: Path = Path(__file__).resolve().parents[2] / "deploy" / "models"
-    """Holds the bundles as NAME/VERSION/; all of them are loaded, unless NAME/serving.toml says which. Default: the
-    models that ship."""
+    directory: Path = Field(default_factory=bundled_models)
+    """Directory of the bundles, as NAME/VERSION/. All bundles are loaded unless NAME/serving.toml selects some.
+    Default: the models of the package `dragoman-models`, or `models` if it is not installed."""
 
     glossaries_directory: Path | None = None
     """Holds the named glossaries as NAME.tsv or NAME.tbx, read again when they change; unset: `glossaries` beside
@@ -126,7 +134,7 @@ class ServingSettings(BaseModel):
 def read_serving(directory: Path) -> ServingSettings:
     """Read the settings of the model whose versions a directory holds; all defaults if there is no file.
 
-    ConfigError names the file, and the first key that is unknown or has a bad value. `dragoman_service.config` checks the tables
+    ConfigError names the file, and the first key that is unknown or has a bad value. `config` checks the tables
     `scheduling` and `runtime`.
     """
     path = directory / SERVING_NAME

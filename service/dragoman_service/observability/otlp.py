@@ -60,7 +60,7 @@ class OtlpTracing(Tracing):
                 max_export_batch_size=_MAX_EXPORT_SPANS,
             )
         )
-        self._tracer = self._provider.get_tracer("service")
+        self._tracer = self._provider.get_tracer("dragoman_service")
 
     def begin(self, method: str, metadata: Mapping[str, str]) -> RequestTrace:
         """Begin the span of an RPC, below its caller's if the caller sent one."""

@@ -3,10 +3,10 @@
 from typing import Final
 
 from dragoman_service.bundle.architecture import Architecture, FloatType, Limits
+from dragoman_service.decoding.step_model import CacheMemory
 from dragoman_service.runtimes.onnx.kv_pool import LENGTH_BUCKET, round_up
 from dragoman_service.runtimes.onnx_cuda.device_batch import KEPT_LENGTHS
 from dragoman_service.runtimes.settings import RuntimeSettings
-from dragoman_service.worker.messages import CacheMemory
 
 _WORKSPACE_BYTES: Final = 1 << 30
 """Estimated, not measured: CUDA and its libraries, and the largest runs of the encoder."""

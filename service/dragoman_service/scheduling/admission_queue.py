@@ -76,7 +76,7 @@ class AdmissionQueue:
     Interactive segments are served before bulk ones, unless a bulk segment has waited longer than `max_bulk_wait_s`;
     within a priority the queue is fair to callers.
 
-    ResourceLimits: segments and expected work, of all callers together and of each. A caller may hold a share of what the
+    Limits: segments and expected work, of all callers together and of each. A caller may hold a share of what the
     others leave (dynamic thresholds, Choudhury and Hahne 1998): with a share of 0.5 one caller gets half of the
     queue, two get a third each, and the next one always finds room. Segments without a caller come from the process
     itself; only the queue bounds them.

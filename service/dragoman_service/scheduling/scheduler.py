@@ -143,7 +143,7 @@ class Scheduler:
                 self._check_admission(cost, context, now_s=now_s, is_estimated=True)
 
     def expected_work(self, segments: Sequence[Segment]) -> int:
-        """Return how many work tokens segments are expected to need; see `dragoman_service.scheduling.latency_model`."""
+        """Return how many work tokens segments are expected to need; see `scheduling.latency_model`."""
         with self._lock:
             return self._forecast.request_cost(segments).work
 

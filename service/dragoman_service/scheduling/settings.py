@@ -5,9 +5,9 @@ from typing import Final, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from dragoman_service.decoding.step_model import CacheMemory
 from dragoman_service.errors import ConfigError
 from dragoman_service.threads import num_cores
-from dragoman_service.worker.messages import CacheMemory
 
 _BATCHES_ON_GPU: Final = 2
 

@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
+from typing import Protocol
 
 from dragoman.v1 import translation_pb2 as pb
-
 from dragoman_service.errors import ConfigError, PermissionDeniedError, UnauthenticatedError
-from dragoman_service.middleware.call import CallContext
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.security.api_keys import Caller, Callers, Permission, parse_callers, peer_name
 from dragoman_service.security.jwt_auth import KeySet, is_token, key_set, permissions, subject
@@ -51,6 +50,19 @@ class Credentials:
     """Where the client sends its key, for errors."""
 
 
+class ConnectionInfo(Protocol):
+    """What a transport provides to identify the caller."""
+
+    def peer(self) -> str:
+        """Return the address of the client, as gRPC writes it: `ipv4:10.0.0.7:54321`."""
+
+    def invocation_metadata(self) -> Iterable[tuple[str, str | bytes]]:
+        """Return the headers of the request, their names in lower case."""
+
+    def auth_context(self) -> Mapping[str, Iterable[bytes]]:
+        """Return what TLS has verified, by gRPC's names."""
+
+
 class Access:
     """Authenticates and authorizes calls, and holds callers to their rates."""
 
@@ -80,7 +92,7 @@ class Access:
             settings.jwt_admin_scope: Permission.ADMIN,
         }
 
-    async def admit(self, method: str, context: CallContext) -> str:
+    async def admit(self, method: str, context: ConnectionInfo) -> str:
         """Return the name of the caller of `/package.Service/Method`, and count the call against its limit.
 
         Raises:
@@ -100,7 +112,7 @@ class Access:
         """Whether callers must send a key, a token or a client certificate."""
         return self._callers is not None or self._keys is not None or self._asks_certificates
 
-    def check_known(self, context: CallContext) -> None:
+    def check_known(self, context: ConnectionInfo) -> None:
         """Raise UnauthenticatedError unless the caller is one that the server serves, whatever its permissions."""
         self._identify(credentials(context))
 
@@ -154,7 +166,7 @@ class Access:
         return _unlisted(f"jwt:{name}", allowed)
 
 
-def credentials(context: CallContext) -> Credentials:
+def credentials(context: ConnectionInfo) -> Credentials:
     """Return what a call shows."""
     shown: Mapping[str, Iterable[bytes]] = context.auth_context()
     names = (*shown.get("x509_common_name", ()), *shown.get("x509_subject_alternative_name", ()))

@@ -8,9 +8,9 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from dragoman_service.grpc_api.streaming import look_at_error
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.security.rate_limits import Charge, RateLimiter
+from dragoman_service.threads import retrieve_exception
 
 log = logging.getLogger(__name__)
 
@@ -105,7 +105,7 @@ class SharedQuota:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(look_at_error)
+        task.add_done_callback(retrieve_exception)
         return task
 
     async def _asked(

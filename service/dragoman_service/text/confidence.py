@@ -1,6 +1,6 @@
 """How likely a sentence is translated well, from what its search and its texts say: logistic regression.
 
-The weights are those of the model's bundle; `python -m dragoman_export confidence` fits them on text with references. What is
+The weights are those of the model's bundle; `dragoman export confidence` fits them on text with references. What is
 computed costs no run of the network and does not depend on what else the caller asks for.
 """
 

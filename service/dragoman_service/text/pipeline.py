@@ -1,4 +1,4 @@
-"""The text side of a request: planned before the queue (`dragoman_service.text.planning`), detokenized and joined after it."""
+"""The text side of a request: planned before the queue (`text.planning`), detokenized and joined after it."""
 
 import heapq
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -129,7 +129,7 @@ class TextPlanner:
         has_attention: bool = False,
         glossary: TermMatcher | None = None,
     ) -> None:
-        """Take a request and what translates it; the arguments are those of `dragoman_service.text.pipeline.TextPipeline`."""
+        """Take a request and what translates it; the arguments are those of `text.pipeline.TextPipeline`."""
         self._request = request
         self._options = request.options
         self._model = model

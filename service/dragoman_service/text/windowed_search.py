@@ -28,7 +28,7 @@ class WindowedExpression:
     """Most characters that a match looks at from its start on, lookahead included."""
 
     window: int
-    """FairSemaphore that one call tries as the start of a match, besides `reach` more."""
+    """Places that one call tries as the start of a match, besides `reach` more."""
 
     def search(self, text: str, position: int, check: Check) -> re.Match[str] | None:
         """Return the first match from a position on, as `re.Pattern.search` does."""

@@ -11,10 +11,8 @@ from functools import partial
 
 from dragoman_service.datatypes import Segment, SegmentResult
 from dragoman_service.errors import DeadlineExceededError, EngineError, RetryableError
+from dragoman_service.models.model import Futures
 from dragoman_service.text.documents import DocumentPiece
-
-Futures = Sequence["concurrent.futures.Future[SegmentResult]"]
-"""One for each segment that was queued."""
 
 
 def awaitable(futures: Futures) -> "list[asyncio.Future[SegmentResult]]":

@@ -15,7 +15,6 @@ from weakref import WeakValueDictionary
 
 from dragoman_service.datatypes import (
     DetectedLanguage,
-    SearchConfig,
     Segment,
     SegmentResult,
     StageTimings,
@@ -24,6 +23,7 @@ from dragoman_service.datatypes import (
     TranslationWarning,
 )
 from dragoman_service.errors import GlossaryNotFoundError, InvalidFieldError, RetryableError, UnsupportedFieldError
+from dragoman_service.models.model import Futures, SegmentQueue
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.observability.tracing import trace_segments
 from dragoman_service.request import RequestContext, TextFormat, TranslationRequest
@@ -31,7 +31,7 @@ from dragoman_service.text.documents import TextPlan, TranslatedDocument
 from dragoman_service.text.pipeline import TextPipeline
 from dragoman_service.text.placeholders.patterns import TermMatcher
 from dragoman_service.text.planning import TextModel
-from dragoman_service.translation.document_window import DocumentWindow, Futures, ended, results_of, segment_cost
+from dragoman_service.translation.document_window import DocumentWindow, ended, results_of, segment_cost
 from dragoman_service.translation.language_detection import (
     Candidates,
     LanguageDetector,
@@ -116,23 +116,6 @@ class Run(Protocol):
 
     def __call__(self, work: Callable[[], _Result], /) -> Awaitable[_Result]:
         """Return what the work returns."""
-
-
-class SegmentQueue(Protocol):
-    """Where segments wait to be decoded."""
-
-    def reject_early(self, num_characters: int, search: SearchConfig, context: RequestContext) -> None:
-        """Reject a request of so many characters if there is no point in looking at its texts; else do nothing."""
-
-    def expected_work(self, segments: Sequence[Segment]) -> int:
-        """Return how many work tokens segments are expected to need."""
-
-    def submit(self, segments: Sequence[Segment], context: RequestContext, *, num_characters: int = 0) -> Futures:
-        """Admit all segments or none; return one future each, in order. A cancelled future frees its place.
-
-        Callers, told apart by name, share the queue fairly. From `num_characters`, of the texts that the segments are
-        all of, the queue learns how many tokens a text makes.
-        """
 
 
 class ServingModel(TextModel, Protocol):

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, ClassVar
 
-from dragoman.v1 import translation_pb2 as pb
 from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import Scope
 
+from dragoman.v1 import translation_pb2 as pb
 from dragoman_service.errors import InvalidFieldError
 from dragoman_service.http_api.bodies import check_unicode, converted, json_content
 from dragoman_service.http_api.context import JSON_MEDIA_TYPE, HttpContext

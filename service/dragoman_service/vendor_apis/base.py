@@ -7,16 +7,16 @@ from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any, ClassVar
 
-from dragoman.v1 import translation_pb2 as pb
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from dragoman.v1 import translation_pb2 as pb
 from dragoman_service.errors import InvalidFieldError
+from dragoman_service.file_translation.multipart import MULTIPART_MEDIA_TYPE
 from dragoman_service.grpc_api.servicer import TranslationServicer, ended_after
 from dragoman_service.http_api.bodies import (
     FORM_MEDIA_TYPE,
-    MULTIPART_MEDIA_TYPE,
     check_unicode,
     form_fields,
     json_content,

@@ -12,10 +12,10 @@ from functools import cached_property
 from http import HTTPStatus
 from typing import Any, ClassVar
 
-from dragoman.v1 import translation_pb2 as pb
 from starlette.responses import Response
 from starlette.routing import Route
 
+from dragoman.v1 import translation_pb2 as pb
 from dragoman_service.errors import GlossaryNotFoundError, InvalidFieldError
 from dragoman_service.http_api.bodies import FORM_MEDIA_TYPE, converted
 from dragoman_service.http_api.context import JSON_MEDIA_TYPE, HttpContext

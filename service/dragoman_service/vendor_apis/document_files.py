@@ -12,18 +12,18 @@ from pathlib import PurePath
 from typing import Any, BinaryIO, Final
 from urllib.parse import quote
 
-from dragoman.v1 import translation_pb2 as pb
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from dragoman.v1 import translation_pb2 as pb
 from dragoman_service.errors import DragomanError, DrainingError, InvalidFieldError, RequestError, UnauthenticatedError
 from dragoman_service.file_translation.jobs import DocumentJobs, DocumentRequest, suffix_of, supported_formats
+from dragoman_service.file_translation.multipart import MULTIPART_MEDIA_TYPE
 from dragoman_service.file_translation.state import DocumentState, DocumentStatus
 from dragoman_service.file_translation.store import INTERRUPTED, DocumentNotFoundError
 from dragoman_service.file_translation.upload import MAX_UNAUTHENTICATED_BYTES, DocumentUpload
 from dragoman_service.grpc_api.servicer import ended_after
-from dragoman_service.http_api.bodies import MULTIPART_MEDIA_TYPE
 from dragoman_service.http_api.context import HttpContext
 from dragoman_service.http_api.json_mapping import to_json
 from dragoman_service.http_api.problem_details import Problem

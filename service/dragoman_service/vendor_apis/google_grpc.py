@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import grpc
-from dragoman.v1 import translation_pb2 as pb
 from google.cloud.translate_v3 import types as google
 from google.protobuf import descriptor_pb2, descriptor_pool
 
+from dragoman.v1 import translation_pb2 as pb
 from dragoman_service.errors import InvalidFieldError, RequestError, UnsupportedFieldError
 from dragoman_service.grpc_api.servicer import ModelServicer, TranslationServicer
 from dragoman_service.http_api.routes import MODEL_SERVICE, TRANSLATION_SERVICE, language_pairs

@@ -9,12 +9,12 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, ClassVar
 
-from dragoman.v1 import translation_pb2 as pb
 from google.protobuf.json_format import MessageToDict
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from dragoman.v1 import translation_pb2 as pb
 from dragoman_service.errors import DragomanError, InvalidFieldError
 from dragoman_service.grpc_api.servicer import ModelServicer, TranslationServicer
 from dragoman_service.http_api.bodies import FORM_MEDIA_TYPE, converted

@@ -10,13 +10,14 @@ from contextlib import ExitStack
 from http import HTTPStatus
 from typing import Any, ClassVar
 
-from dragoman.v1 import translation_pb2 as pb
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from dragoman.v1 import translation_pb2 as pb
 from dragoman_service.errors import DragomanError, InvalidFieldError, UnauthenticatedError
-from dragoman_service.http_api.bodies import FORM_MEDIA_TYPE, MULTIPART_MEDIA_TYPE, converted
+from dragoman_service.file_translation.multipart import MULTIPART_MEDIA_TYPE
+from dragoman_service.http_api.bodies import FORM_MEDIA_TYPE, converted
 from dragoman_service.http_api.context import JSON_MEDIA_TYPE, HttpContext
 from dragoman_service.http_api.json_mapping import to_json
 from dragoman_service.http_api.problem_details import Problem

@@ -2,7 +2,7 @@
 
     python -m dragoman_service.runtimes DESCRIPTOR DIGEST
 
-Started by the server alone (`dragoman_service.worker.supervisor`), which hands it one end of a socket, and the digest of the
+Started by the server alone (`worker.supervisor`), which hands it one end of a socket, and the digest of the
 messages as it knows them.
 """
 

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from dragoman_service.bundle.files import MANIFEST_NAME, CheckedFile, file_entry, load_manifest, open_bundle
 from dragoman_service.errors import BundleError
-
 from tests.unit.bundle.bundle_files import ALL_FILES, FILES, change_manifest
 
 

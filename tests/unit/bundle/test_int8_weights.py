@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from dragoman_service.bundle.architecture import Architecture, Limits
 from dragoman_service.bundle.files import MANIFEST_NAME, file_entry, open_bundle
 from dragoman_service.bundle.int8_weights import decoder_arrays, decoder_products, encoder_arrays, encoder_products
 from dragoman_service.errors import BundleError
-
 from tests.unit.bundle.bundle_files import ALL_FILES, manifest_fields, write_manifest
 
 _DESCRIBED = "weights.json"

@@ -3,11 +3,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from dragoman_service.bundle.architecture import graph_tensors
 from dragoman_service.bundle.files import MANIFEST_NAME, load_manifest, open_bundle
 from dragoman_service.bundle.manifest import Manifest, Tokenization
 from dragoman_service.errors import BundleError
-
 from tests.unit.bundle.bundle_files import ALL_FILES, HALVES, change_manifest, describe_no_attention, write_manifest
 
 

@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import pytest
+
 from dragoman_service.__main__ import main
 from dragoman_service.security.api_keys import Permission, parse_callers
 

@@ -1,10 +1,10 @@
 import argparse
 
 import pytest
+
 from dragoman.v1 import translation_pb2 as pb
 from dragoman_service.__main__ import main
 from dragoman_service.cli import models
-
 from tests.unit.proto.scripted_server import ScriptedService, answers, running
 
 

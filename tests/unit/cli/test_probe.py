@@ -9,11 +9,11 @@ from pathlib import Path
 
 import grpc
 import pytest
-from dragoman_service.__main__ import main
-from dragoman_service.cli.probe import OwnServer, own_server
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from prometheus_client import CollectorRegistry
 
+from dragoman_service.__main__ import main
+from dragoman_service.cli.probe import OwnServer, own_server
 from tests.certificates import NAME, Authority, chain_pem, key_pem
 from tests.http_in_thread import monitoring_server
 
@@ -170,7 +170,10 @@ def test_settings_that_cannot_be_read_are_named(
 
 
 def test_it_loads_nothing_of_the_server() -> None:
-    program = "import sys; from dragoman_service.__main__ import main; main(['probe', '--target', '127.0.0.1:1']); print(*sys.modules)"
+    program = (
+        "import sys; from dragoman_service.__main__ import main;"
+        "main(['probe', '--target', '127.0.0.1:1']); print(*sys.modules)"
+    )
     finished = subprocess.run(
         [sys.executable, "-c", program], cwd=_REPOSITORY, capture_output=True, text=True, check=True
     )

@@ -3,10 +3,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from dragoman.cli.target import add_target_flags, call
 from dragoman.client import TranslationClient
 from dragoman.v1 import translation_pb2 as pb
-
 from tests.unit.proto.scripted_server import ScriptedService, answers, running
 
 

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from dragoman.v1 import translation_pb2 as pb
 from dragoman_service.__main__ import main
-
 from tests.unit.proto.scripted_server import ScriptedService, answers, running
 
 _CHECKOUT = Path(__file__).parents[3]

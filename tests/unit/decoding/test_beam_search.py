@@ -1,13 +1,13 @@
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
+
 from dragoman_service.datatypes import SearchConfig
 from dragoman_service.decoding.beam_search import advance, conclude, find_ended, rank_candidates
 from dragoman_service.decoding.beam_state import BeamState
 from dragoman_service.decoding.constraints import CandidateRules
 from dragoman_service.decoding.step_model import FloatArray, StepOutput, VocabularySpec
-from numpy.typing import NDArray
-
 from tests.fakes import BOS, EOS, PAD, UNK
 
 VOCABULARY = VocabularySpec(size=100, pad_id=PAD, bos_id=BOS, eos_id=EOS, unk_id=UNK)

@@ -2,9 +2,9 @@ import weakref
 
 import numpy as np
 import pytest
+
 from dragoman_service.datatypes import SearchConfig
 from dragoman_service.decoding.beam_state import BeamState, History, indices_without
-
 from tests.fakes import BOS
 
 

@@ -3,10 +3,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from dragoman_service.datatypes import SearchConfig
 from dragoman_service.decoding.constraints import CandidateRules, SearchPlan, TargetRules
 from dragoman_service.decoding.step_model import Placeholder, StepOutput, VocabularySpec
-
 from tests.fakes import BOS, EOS, FIRST_WORD, PAD, UNK
 
 VOCABULARY = VocabularySpec(size=100, pad_id=PAD, bos_id=BOS, eos_id=EOS, unk_id=UNK)

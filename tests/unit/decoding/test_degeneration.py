@@ -1,6 +1,7 @@
 from dataclasses import replace
 
 import pytest
+
 from dragoman_service.datatypes import Degeneration, DegenerationKind, Hypothesis, SearchConfig, Segment
 from dragoman_service.decoding.degeneration import (
     EndedSegment,
@@ -11,7 +12,6 @@ from dragoman_service.decoding.degeneration import (
     plan_second_search,
 )
 from dragoman_service.decoding.running_batch import RunningBatch
-
 from tests.fakes import EOS, FIRST_WORD, FaultyToyModel, ToyModel, make_segment
 
 SOURCE = (812, 40, 977, 13, 5021, 388, 61, 2210, 95, 7, 1404, 18)

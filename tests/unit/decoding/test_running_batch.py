@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from dragoman_service.datatypes import Hypothesis, SamplingConfig, Segment
 from dragoman_service.decoding.degeneration import EndedSegment
 from dragoman_service.decoding.running_batch import RunningBatch, check_segment
 from dragoman_service.decoding.step_model import FloatArray, IntArray, StepBatch, StepModel, StepOutput
-
 from tests.fakes import BOS, EOS, PAD, UNK, FlakyModel, ToyModel, WrappedBatch, WrappedModel, make_segment
 
 

@@ -4,10 +4,10 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+
 from dragoman_service.datatypes import Hypothesis, SamplingConfig
 from dragoman_service.decoding.constraints import Sampler, remaining_weights
 from dragoman_service.decoding.running_batch import RunningBatch
-
 from tests.fakes import EOS, FIRST_WORD, ToyModel, make_segment
 
 PROBABILITIES = np.array([[0.4, 0.3, 0.2, 0.1]])

@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
+from numpy.typing import NDArray
+
 from dragoman_service.datatypes import Hypothesis, SearchConfig
 from dragoman_service.decoding.scoring import bound_penalty, coverage_penalty, length_penalty, rank, score
-from numpy.typing import NDArray
 
 
 def make_hypothesis(score: float, *, is_finished: bool = True) -> Hypothesis:

@@ -6,9 +6,10 @@ from typing import Any
 
 import promql_parser
 import yaml
-from dragoman_service.observability.metrics import Metrics, observe_process
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics import MetricWrapperBase
+
+from dragoman_service.observability.metrics import Metrics, observe_process
 
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
 RULES = DEPLOY / "prometheus" / "rules"

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import yaml
-from dragoman_service.config import Settings, load_settings
 
 from deploy.ci.callers import Tally
 from deploy.ci.envoy_test import Outcome, broken_promises
 from deploy.ci.processes import ENVOY_CONFIG, ENVOY_VERSION, Addresses, ProcessError, local_config
+from dragoman_service.config import Settings, load_settings
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 COMPOSE_FILE = CHECKOUT / "docker-compose.yml"

@@ -28,7 +28,7 @@ def base() -> list[dict[str, Any]]:
     objects = [thing for name in listed for thing in load(KUBERNETES / "base" / name)]
     text = (KUBERNETES / "base" / "service.toml").read_text()
     objects.append({"kind": "ConfigMap", "metadata": {"name": SETTINGS_NAME}, "data": {"service.toml": text}})
-    manifest_checks.server_of(deployment(objects))["image"] = "dragoman:0.1.0"
+    manifest_checks.server_of(deployment(objects))["image"] = "dragoman:0.2.0"
     return objects
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from dragoman_export.__main__ import main
 from dragoman_export.ensemble import Ensemble, open_text_model
 from dragoman_export.errors import ExportError, SettingError
@@ -14,7 +15,6 @@ from dragoman_service.bundle.files import open_bundle
 from dragoman_service.decoding.step_model import StepBatch
 from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
 from dragoman_service.runtimes.settings import RuntimeSettings
-
 from tests.tiny_bundle import SENTENCES, build_tiny_bundle, tiny_model, tiny_vocabulary
 
 ROUNDING = 1e-5

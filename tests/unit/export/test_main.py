@@ -1,4 +1,5 @@
 import pytest
+
 from dragoman_export.__main__ import COMMANDS, main
 
 

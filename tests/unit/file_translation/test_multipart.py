@@ -1,10 +1,11 @@
 import itertools
 
 import pytest
-from dragoman_service.errors import InvalidFieldError
-from dragoman_service.file_translation.multipart import FormWithFile
 from hypothesis import given
 from hypothesis import strategies as st
+
+from dragoman_service.errors import InvalidFieldError
+from dragoman_service.file_translation.multipart import FormWithFile
 
 TYPE = "multipart/form-data; boundary=b"
 

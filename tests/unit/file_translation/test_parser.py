@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from dragoman_service.file_translation.parser import DocumentError, FileParser
 from dragoman_service.file_translation.parser_process import Command
 from dragoman_service.file_translation.settings import DocumentSettings

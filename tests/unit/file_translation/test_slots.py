@@ -1,6 +1,7 @@
 import asyncio
 
 import pytest
+
 from dragoman_service.file_translation.slots import FairSlots
 
 

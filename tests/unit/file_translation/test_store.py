@@ -3,11 +3,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from dragoman_service.errors import ConfigError, OverloadedError, RateLimitedError
 from dragoman_service.file_translation.settings import DocumentSettings
 from dragoman_service.file_translation.state import DocumentState, DocumentStatus
 from dragoman_service.file_translation.store import INTERRUPTED, LEASE_S, DocumentNotFoundError, DocumentStore
-
 from tests.fakes import ManualClock
 
 NOW_S = 1_000_000.0

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+
 from dragoman.enums import TextFormat
 from dragoman.files.content import FileSegment
 from dragoman.v1 import translation_pb2 as pb

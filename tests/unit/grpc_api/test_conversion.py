@@ -4,6 +4,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from google.protobuf.message import DecodeError
+from hypothesis import given
+from hypothesis import strategies as st
+
 from dragoman.v1 import translation_pb2 as pb
 from dragoman_service import datatypes, request
 from dragoman_service.bundle.architecture import Limits
@@ -12,23 +16,19 @@ from dragoman_service.errors import InvalidFieldError, RequestError
 from dragoman_service.grpc_api import conversion
 from dragoman_service.models.model import LanguageGroup, ModelState, ModelStatus
 from dragoman_service.translation.options import TranslationLimits
-from google.protobuf.message import DecodeError
-from hypothesis import given
-from hypothesis import strategies as st
-
 from tests.unit.text.text_fakes import make_manifest
 
 
-def request(**fields: Any) -> pb.TranslateRequest:
+def make_request(**fields: Any) -> pb.TranslateRequest:
     return pb.TranslateRequest(**{"texts": ["Hi."], "source_language": "en", "target_language": "de", **fields})
 
 
 def from_options(**fields: Any) -> request.TranslationOptions:
-    return conversion.from_translate_request(request(options=pb.DecodingOptions(**fields))).options
+    return conversion.from_translate_request(make_request(options=pb.DecodingOptions(**fields))).options
 
 
 def test_every_field_of_a_request_arrives() -> None:
-    message = request(
+    message = make_request(
         texts=["Hi.", ""],
         model="m/1",
         request_id="r1",
@@ -47,7 +47,7 @@ def test_every_field_of_a_request_arrives() -> None:
 
 
 def test_absent_options_are_the_defaults() -> None:
-    assert conversion.from_translate_request(request()).options == request.TranslationOptions()
+    assert conversion.from_translate_request(make_request()).options == request.TranslationOptions()
 
 
 def test_every_option_arrives() -> None:
@@ -173,7 +173,7 @@ def test_drawing_with_all_defaults_is_not_absent() -> None:
 )
 def test_an_unknown_enum_number_is_the_callers_mistake(field: str, fields: dict[str, Any]) -> None:
     with pytest.raises(InvalidFieldError, match="UNSPECIFIED") as caught:
-        conversion.from_translate_request(request(**fields))
+        conversion.from_translate_request(make_request(**fields))
 
     assert caught.value.field == field
 
@@ -199,7 +199,7 @@ def test_an_unknown_priority_is_the_callers_mistake() -> None:
 )
 def test_a_name_that_cannot_be_one_is_rejected(field: str, value: str) -> None:
     with pytest.raises(InvalidFieldError) as caught:
-        conversion.from_translate_request(request(**{field: value}))
+        conversion.from_translate_request(make_request(**{field: value}))
 
     assert caught.value.field == field
 

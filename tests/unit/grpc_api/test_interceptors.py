@@ -5,6 +5,8 @@ from typing import Any
 
 import grpc
 import pytest
+from prometheus_client import CollectorRegistry
+
 from dragoman.v1 import translation_pb2 as pb
 from dragoman_service.errors import DrainingError, InvalidFieldError
 from dragoman_service.grpc_api.interceptors import RequestInterceptor
@@ -16,8 +18,6 @@ from dragoman_service.observability.tracing import Tracing
 from dragoman_service.security.authentication import Access
 from dragoman_service.security.rate_limits import ConcurrencyLimiter
 from dragoman_service.security.settings import AccessSettings, GrpcSettings
-from prometheus_client import CollectorRegistry
-
 from tests.captured_logs import capture_logs
 from tests.fakes import ManualClock
 

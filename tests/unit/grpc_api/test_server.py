@@ -1,6 +1,7 @@
 import logging
 
 import pytest
+
 from dragoman_service.grpc_api.server import is_worth_logging
 
 ExecuteBatchError = type("ExecuteBatchError", (Exception,), {})

@@ -6,17 +6,18 @@ from typing import Any, cast
 
 import grpc
 import pytest
+from prometheus_client import CollectorRegistry
+
 from dragoman.v1 import translation_pb2 as pb
-from dragoman_service.grpc_api import streaming
-from dragoman_service.grpc_api.streaming import RequestStream, readable_id, wait_for_first_message
+from dragoman_service.middleware import flow_control
+from dragoman_service.grpc_api.streaming import RequestStream, readable_id
 from dragoman_service.middleware.call import Call
-from dragoman_service.middleware.flow_control import RequestReader, ResourceLimits
+from dragoman_service.middleware.flow_control import RequestReader, ResourceLimits, wait_for_first_message
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.observability.tracing import RequestTrace
 from dragoman_service.request import AccessRecord
 from dragoman_service.security.rate_limits import ConcurrencyLimiter
 from dragoman_service.security.settings import GrpcSettings
-from prometheus_client import CollectorRegistry
 
 IDLE_S = 60.0  # no test waits for it
 
@@ -77,7 +78,7 @@ async def test_a_refusal_does_not_read_beside_what_reads_already() -> None:
 
 
 async def test_no_more_than_a_few_messages_are_taken_of_those_who_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streaming, "_FIRST_MESSAGE_PATIENCE_S", 0.05)
+    monkeypatch.setattr(flow_control, "_FIRST_MESSAGE_TIMEOUT_S", 0.05)
     callers, taken_by = [Caller(None) for _ in range(20)], receiver()
 
     await asyncio.gather(*(taken_by.before_rejection(caller) for caller in callers))
@@ -86,7 +87,7 @@ async def test_no_more_than_a_few_messages_are_taken_of_those_who_are_refused(mo
 
 
 async def test_a_silent_caller_is_rejected_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streaming, "_FIRST_MESSAGE_PATIENCE_S", 0.001)
+    monkeypatch.setattr(flow_control, "_FIRST_MESSAGE_TIMEOUT_S", 0.001)
 
     caller = Caller(None)
 

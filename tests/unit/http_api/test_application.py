@@ -3,15 +3,16 @@ from typing import Any
 
 import httpx
 import pytest
+from prometheus_client import CollectorRegistry
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+
 from dragoman_service.config import load_settings
 from dragoman_service.errors import ConfigError
 from dragoman_service.http_api.application import protected_app
 from dragoman_service.http_api.context import Endpoint, HttpContext
 from dragoman_service.http_api.monitoring import monitoring_routes
 from dragoman_service.security.settings import GrpcSettings, HttpSettings
-from prometheus_client import CollectorRegistry
-from starlette.responses import PlainTextResponse
-from starlette.routing import Route
 
 SHOP = "https://shop.example"
 LISTED = {"allowed_origins": [SHOP]}

@@ -7,6 +7,9 @@ from urllib.parse import parse_qsl, urlencode
 
 import httpx
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
 from dragoman_service.errors import InvalidFieldError
 from dragoman_service.http_api.bodies import (
     MAX_FORM_FIELDS,
@@ -17,8 +20,6 @@ from dragoman_service.http_api.bodies import (
     json_content,
     multipart_fields,
 )
-from hypothesis import example, given
-from hypothesis import strategies as st
 
 MANY = MAX_JSON_VALUES + 1
 MULTIPART = "multipart/form-data; boundary=b"

@@ -9,12 +9,12 @@ from http.client import HTTPConnection, HTTPSConnection
 from pathlib import Path
 
 import pytest
+from starlette.types import Receive, Scope, Send
+
 from dragoman_service.http_api.connection import READ_BYTES
 from dragoman_service.http_api.context import Endpoint, HttpContext
 from dragoman_service.http_api.server import HttpServer
 from dragoman_service.security.settings import GrpcSettings
-from starlette.types import Receive, Scope, Send
-
 from tests.captured_logs import capture_logs
 from tests.certificates import NAME, Authority, ServerFiles
 from tests.http_in_thread import http_server

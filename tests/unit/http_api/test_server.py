@@ -12,14 +12,14 @@ from http.client import HTTPConnection
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry, Metric
+from prometheus_client.registry import Collector
+
 from dragoman_service.errors import ConfigError
 from dragoman_service.http_api.application import make_app
 from dragoman_service.http_api.server import HttpServer
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.security.settings import HttpSettings
-from prometheus_client import CollectorRegistry, Metric
-from prometheus_client.registry import Collector
-
 from tests.captured_logs import capture_logs
 from tests.http_in_thread import monitoring_server
 

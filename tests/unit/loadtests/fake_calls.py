@@ -8,17 +8,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import grpc
+
 from dragoman_service.errors import DragomanError
 from dragoman_service.middleware import error_mapping
-
 from loadtests.generator.arrivals import poisson
-from loadtests.generator.calls import Outcome
-from loadtests.generator.metrics import Sample
-from loadtests.generator.records import CallRecord, Summary, summarize
-from loadtests.generator.runner import Load, Run
-from loadtests.generator.workload import Workload
-from loadtests.report.report import Report
 from loadtests.scenarios.load import report_of
+from loadtests.generator.runner import Load, Run
+from loadtests.generator.records import CallRecord, Summary, summarize
+from loadtests.report.report import Report
+from loadtests.generator.metrics import Sample
+from loadtests.generator.calls import Outcome
+from loadtests.generator.workload import Workload
 
 BEGAN_S = 100.0
 MACHINE: dict[str, Any] = {"cpu": "Abacus <1>", "cores": 2, "instruction_sets": ["avx2"], "python": "3.11"}

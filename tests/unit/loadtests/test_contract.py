@@ -7,10 +7,10 @@ from typing import Any
 
 import grpc
 import pytest
-from dragoman.v1 import translation_pb2 as pb
 from google.protobuf import text_format
 from google.rpc import status_pb2
 
+from dragoman.v1 import translation_pb2 as pb
 from loadtests.scenarios.contract import document_faults, meaning, stream_answers, translate_faults
 
 TEXT = "- A man.\n\tTwo  men."

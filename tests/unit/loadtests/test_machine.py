@@ -1,8 +1,8 @@
 from pathlib import Path
 
 import pytest
-from dragoman_service import threads
 
+from dragoman_service import threads
 from loadtests.report.machine import describe_machine, num_cores
 
 

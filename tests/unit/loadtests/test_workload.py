@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dragoman.v1 import translation_pb2 as pb
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtests.generator.calls import Method, translate_requests
+from dragoman.v1 import translation_pb2 as pb
 from loadtests.generator.flags import add_workload_flags, flags_of, workload_of
 from loadtests.generator.texts import Profile
+from loadtests.generator.calls import Method, translate_requests
 from loadtests.generator.workload import Mix, PlannedCall, Workload
 
 

@@ -3,10 +3,11 @@ from typing import TypeVar
 
 import grpc
 import pytest
-from dragoman_service import errors
-from dragoman_service.middleware.error_mapping import DOMAIN, NEUTRAL_MESSAGE, TABLE, Answer, answer
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
+
+from dragoman_service import errors
+from dragoman_service.middleware.error_mapping import DOMAIN, NEUTRAL_MESSAGE, TABLE, Answer, answer
 
 Detail = TypeVar("Detail", bound=Message)
 

@@ -5,14 +5,20 @@ from typing import Any
 
 import grpc
 import pytest
-from dragoman_service.errors import DeadlineExceededError, InvalidFieldError, OverloadedError, RateLimitedError
-from dragoman_service.grpc_api.streaming import IdleError
+from prometheus_client import CollectorRegistry
+
+from dragoman_service.errors import (
+    DeadlineExceededError,
+    IdleError,
+    InvalidFieldError,
+    OverloadedError,
+    RateLimitedError,
+)
 from dragoman_service.middleware import flow_control
 from dragoman_service.middleware.flow_control import RequestReader, ResourceLimits
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.security.rate_limits import FairSemaphore
 from dragoman_service.security.settings import GrpcSettings
-from prometheus_client import CollectorRegistry
 
 
 class Sender:

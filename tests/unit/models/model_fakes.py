@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from prometheus_client import CollectorRegistry
+
 from dragoman_service.bundle.architecture import graph_tensors
 from dragoman_service.bundle.files import MANIFEST_NAME, Bundle, file_entry
 from dragoman_service.bundle.manifest import Manifest
@@ -18,8 +20,6 @@ from dragoman_service.models.repository import ModelRepository
 from dragoman_service.models.serving import SERVING_NAME, ModelSettings, ServingSettings
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.request import RequestContext
-from prometheus_client import CollectorRegistry
-
 from tests.fakes import ManualClock
 from tests.unit.text.text_fakes import TOKENIZER
 

@@ -1,13 +1,14 @@
 from pathlib import Path
 
 import pytest
+from prometheus_client import CollectorRegistry
+
 from dragoman_service.errors import ConfigError, GlossaryNotFoundError, InvalidFieldError
 from dragoman_service.models import glossaries
 from dragoman_service.models.glossaries import GlossaryRepository, read_glossary
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.request import ProtectionOptions, Term
 from dragoman_service.text.placeholders.patterns import compile_protection
-from prometheus_client import CollectorRegistry
 
 TSV = "en\tde\nsettings\tEinstellungen\nDragoman\n\nopen file\tDatei öffnen\n"
 MARTIF = """<?xml version="1.0"?><!DOCTYPE martif SYSTEM "TBXcoreStructV02.dtd">

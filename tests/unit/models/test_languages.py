@@ -4,14 +4,14 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from dragoman_service.bundle.manifest import Languages, Manifest, TargetTokens
 from dragoman_service.errors import ModelNotFoundError
 from dragoman_service.models.model import LanguageGroup, ModelState
 from dragoman_service.models.registry import Entry, ModelRegistry, language_groups
 from dragoman_service.models.repository import ModelRepository
-from hypothesis import given
-from hypothesis import strategies as st
-
 from tests.unit.models.model_fakes import loaded_repository, make_repository, resolved, write_bundle
 from tests.unit.text.text_fakes import TOKENIZER
 

@@ -7,6 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from prometheus_client import CollectorRegistry
+
 from dragoman_service.bundle.files import Bundle
 from dragoman_service.errors import (
     DrainingError,
@@ -19,8 +21,6 @@ from dragoman_service.errors import (
 from dragoman_service.models.model import MAX_LABELS, LoadedModel, ModelRuntime
 from dragoman_service.models.serving import ServingSettings
 from dragoman_service.observability.metrics import Metrics
-from prometheus_client import CollectorRegistry
-
 from tests.unit.models.model_fakes import (
     FakeEngine,
     load_parts,

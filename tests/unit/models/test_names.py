@@ -1,4 +1,5 @@
 import pytest
+
 from dragoman_service.errors import InvalidFieldError
 from dragoman_service.models.model import (
     ModelReference,

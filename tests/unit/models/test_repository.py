@@ -1,6 +1,8 @@
 from pathlib import Path
 
 import pytest
+from prometheus_client import CollectorRegistry
+
 from dragoman_service.bundle.files import MANIFEST_NAME, Bundle
 from dragoman_service.errors import (
     BundleError,
@@ -17,8 +19,6 @@ from dragoman_service.observability.metrics import Metrics
 from dragoman_service.scheduling.scheduler import Scheduler
 from dragoman_service.scheduling.settings import SchedulingSettings
 from dragoman_service.worker.worker import Worker
-from prometheus_client import CollectorRegistry
-
 from tests.fakes import ToyModel, make_segment
 from tests.unit.models.model_fakes import (
     FakeEngine,

@@ -2,13 +2,14 @@ from collections.abc import Set as AbstractSet
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from dragoman_service.config import Settings, settings_of_model
 from dragoman_service.errors import ConfigError
 from dragoman_service.models.model import version_key
 from dragoman_service.models.registry import VersionPolicy
 from dragoman_service.models.serving import SERVING_NAME, ServingSettings, read_serving
-from hypothesis import given
-from hypothesis import strategies as st
 
 VERSIONS = ("1", "2", "9", "10")
 FULL = """

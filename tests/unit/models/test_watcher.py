@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from prometheus_client import CollectorRegistry
+
 from dragoman_service.bundle.files import MANIFEST_NAME, Bundle
 from dragoman_service.errors import ConfigError, ModelNotFoundError, ModelStateError
 from dragoman_service.models.model import ModelRuntime
@@ -15,8 +17,6 @@ from dragoman_service.models.repository import ModelRepository
 from dragoman_service.models.serving import SERVING_NAME, ServingSettings
 from dragoman_service.models.watcher import Watcher
 from dragoman_service.observability.metrics import Metrics
-from prometheus_client import CollectorRegistry
-
 from tests.fakes import ManualClock
 from tests.threaded_core import TIMEOUT_S, begin
 from tests.unit.models.model_fakes import (

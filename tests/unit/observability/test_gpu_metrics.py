@@ -5,9 +5,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
+
 from dragoman_service.observability.gpu_metrics import free_memory_bytes, observe_gpus
 from dragoman_service.observability.metrics import Metrics
-from prometheus_client import CollectorRegistry
 
 
 class NvmlError(Exception):

@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 import pytest
 import structlog
-from dragoman_service.observability.logs import LogSettings, LogStream, RepeatLimit, configure_logs
 
+from dragoman_service.observability.logs import LogSettings, LogStream, RepeatLimit, configure_logs
 from tests.captured_logs import capture_logs
 from tests.fakes import ManualClock
 

@@ -1,12 +1,13 @@
 import re
 
 import pytest
-from dragoman_service.observability.metrics import Metrics, observe_process
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from dragoman_service.observability.metrics import Metrics, observe_process
 
 CATALOGUE = [metric for metric in vars(Metrics(CollectorRegistry())).values() if isinstance(metric, MetricWrapperBase)]
 NOT_BASE_UNITS = {"ms", "milliseconds", "us", "microseconds", "minutes", "hours", "kb", "mb", "kib", "mib", "percent"}
@@ -20,7 +21,7 @@ every_metric = pytest.mark.parametrize("metric", CATALOGUE, ids=lambda metric: m
 def test_a_metric_is_named_by_the_rules(metric: MetricWrapperBase) -> None:
     words = metric._name.split("_")
 
-    assert re.fullmatch(r"mt(_[a-z0-9]+)+", metric._name)
+    assert re.fullmatch(r"dragoman(_[a-z0-9]+)+", metric._name)
     assert not NOT_BASE_UNITS & set(words)
     assert not ({"count", "sum", "bucket", "total"} & set(words[-1:]))
     assert metric._type not in words

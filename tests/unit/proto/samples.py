@@ -1,5 +1,7 @@
 """Messages that fill every field that matters, and what the client makes of them."""
 
+from google.protobuf import duration_pb2
+
 from dragoman.enums import ModelState, Precision, WarningKind
 from dragoman.models import EvaluationScore, LanguageGroup, LanguagePair, Model, ModelLimits, ModelVersion
 from dragoman.results import (
@@ -16,7 +18,6 @@ from dragoman.results import (
     TranslationWarning,
 )
 from dragoman.v1 import translation_pb2 as pb
-from google.protobuf import duration_pb2
 
 RESPONSE = pb.TranslateResponse(
     translations=[

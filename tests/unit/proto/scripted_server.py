@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import Any, TypedDict
 
 import grpc
+from google.rpc import error_details_pb2, status_pb2
+
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
-from google.rpc import error_details_pb2, status_pb2
 
 Behaviour = Callable[[Any, Any], Any]
 """What one call does with its request and context."""

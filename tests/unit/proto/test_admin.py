@@ -3,10 +3,10 @@ from collections.abc import AsyncIterator, Iterator
 import grpc
 import pytest
 import pytest_asyncio
+
 from dragoman.admin import AsyncModelAdminClient, ModelAdminClient
 from dragoman.errors import ModelNotFoundError, ModelStateError, PermissionDeniedError, UnavailableError
 from dragoman.v1 import translation_pb2 as pb
-
 from tests.unit.proto.samples import MODEL, MODEL_MESSAGE
 from tests.unit.proto.scripted_server import ScriptedService, answers, refuses, refuses_for
 

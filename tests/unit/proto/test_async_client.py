@@ -6,12 +6,12 @@ from typing import Any
 import grpc
 import pytest
 import pytest_asyncio
+from google.rpc import error_details_pb2
+
 from dragoman.client import AsyncTranslationClient
 from dragoman.errors import DeadlineExceededError, FieldViolation, InvalidRequestError
 from dragoman.requests import TranslationRequest
 from dragoman.v1 import translation_pb2 as pb
-from google.rpc import error_details_pb2
-
 from tests.unit.proto.scripted_server import (
     EN_DE,
     ScriptedService,

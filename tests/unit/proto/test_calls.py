@@ -1,8 +1,8 @@
 import pytest
+
 from dragoman.calls import trace_metadata
 from dragoman.client import AsyncTranslationClient, TranslationClient
 from dragoman.v1 import translation_pb2 as pb
-
 from tests.unit.proto.scripted_server import ScriptedService, answers
 
 TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

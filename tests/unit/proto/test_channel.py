@@ -7,12 +7,12 @@ from typing import Any
 
 import grpc
 import pytest
+
 from dragoman.channel import ChannelSettings, RetrySettings, channel_options, service_config
 from dragoman.client import AsyncTranslationClient, TranslationClient
 from dragoman.credentials import TlsOptions
 from dragoman.errors import DeadlineExceededError, UnavailableError
 from dragoman.v1 import translation_pb2 as pb
-
 from tests.unit.proto.scripted_server import ScriptedService, answers, refuses_for, running
 
 MANY = 1_000

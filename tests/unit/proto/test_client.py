@@ -4,6 +4,9 @@ from typing import Any
 
 import grpc
 import pytest
+from google.protobuf import duration_pb2
+from google.rpc import error_details_pb2, status_pb2
+
 from dragoman.channel import ChannelSettings, RetrySettings
 from dragoman.client import TranslationClient
 from dragoman.errors import (
@@ -18,9 +21,6 @@ from dragoman.errors import (
 from dragoman.models import Model
 from dragoman.requests import DecodingOptions, TranslationRequest
 from dragoman.v1 import translation_pb2 as pb
-from google.protobuf import duration_pb2
-from google.rpc import error_details_pb2, status_pb2
-
 from tests.unit.proto.samples import MODEL, MODEL_MESSAGE, RESPONSE, RESULT
 from tests.unit.proto.scripted_server import (
     EN_DE,

@@ -5,8 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import dragoman
 import pytest
+
+import dragoman
 from dragoman import __main__ as command
 from dragoman_service import __main__ as service_program
 
@@ -34,7 +35,7 @@ def test_an_unknown_command_is_answered_with_those_there_are(capsys: pytest.Capt
 
 
 def test_every_command_of_the_server_is_offered() -> None:
-    offered = [name for name, found in command.COMMANDS.items() if found.program in ("service", "dragoman.cli")]
+    offered = [name for name, found in command.COMMANDS.items() if found.program in ("dragoman_service", "dragoman.cli")]
 
     assert sorted(offered) == sorted(service_program._COMMANDS)
 

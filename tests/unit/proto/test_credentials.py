@@ -5,6 +5,7 @@ from typing import Any
 import grpc
 import pytest
 import trustme
+
 from dragoman.admin import ModelAdminClient
 from dragoman.calls import Calls, CallSettings
 from dragoman.channel import ChannelSettings, RetrySettings
@@ -12,7 +13,6 @@ from dragoman.client import AsyncTranslationClient, TranslationClient
 from dragoman.credentials import TlsOptions, is_local
 from dragoman.errors import UnavailableError
 from dragoman.v1 import translation_pb2 as pb
-
 from tests.unit.proto.scripted_server import EN_DE, ScriptedService, answers, running
 
 KEY = "key-that-nobody-may-see"

@@ -1,4 +1,5 @@
 import pytest
+
 from dragoman.enums import (
     AttentionDetail,
     LongSentencePolicy,

@@ -3,10 +3,11 @@ from collections.abc import Mapping
 
 import grpc
 import pytest
-from dragoman import errors
-from dragoman_service.middleware import error_mapping
 from google.protobuf import duration_pb2
 from google.rpc import error_details_pb2, status_pb2
+
+from dragoman import errors
+from dragoman_service.middleware import error_mapping
 
 NOT_OK = [code for code in grpc.StatusCode if code is not grpc.StatusCode.OK]
 TREE = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.DragomanError)]

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+
 from dragoman.client import AsyncTranslationClient, TranslationClient
 from dragoman.errors import CallCancelledError
 from dragoman.requests import TranslationRequest
 from dragoman.v1 import translation_pb2 as pb
-
 from tests.unit.proto.scripted_server import EN_DE, ScriptedService, document_until, stream_that_refuses
 
 PATIENCE_S = 30.0

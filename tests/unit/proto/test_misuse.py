@@ -4,10 +4,10 @@ import asyncio
 from typing import Any
 
 import pytest
+
 from dragoman.client import AsyncTranslationClient, TranslationClient
 from dragoman.requests import DecodingOptions
 from dragoman.v1 import translation_pb2 as pb
-
 from tests.unit.proto.samples import RESPONSE, RESULT
 from tests.unit.proto.scripted_server import EN_DE, ScriptedService, answers
 

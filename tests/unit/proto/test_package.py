@@ -3,8 +3,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import dragoman
 import pytest
+
+import dragoman
 
 _PROTO = Path(dragoman.__file__).parents[1]
 

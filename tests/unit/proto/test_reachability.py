@@ -7,13 +7,13 @@ from pathlib import Path
 import grpc
 import pytest
 import trustme
+
 from dragoman.admin import ModelAdminClient
 from dragoman.channel import ChannelSettings, RetrySettings
 from dragoman.client import AsyncTranslationClient, TranslationClient
 from dragoman.credentials import TlsOptions
 from dragoman.errors import UnavailableError
 from dragoman.reachability import likely_cause
-
 from tests.unit.proto.scripted_server import EN_DE, ScriptedService, refuses, running
 
 EAGER = ChannelSettings(retry=RetrySettings(max_attempts=2, initial_backoff_s=0.01))

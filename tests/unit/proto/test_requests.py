@@ -2,6 +2,7 @@ import dataclasses
 from typing import Any
 
 import pytest
+
 from dragoman.enums import AttentionDetail, LongSentencePolicy, Priority, TextFormat
 from dragoman.requests import (
     DecodingOptions,

@@ -3,11 +3,12 @@ from typing import Any
 
 import grpc
 import pytest
+from google.rpc import status_pb2
+
 from dragoman import models, results
 from dragoman.enums import WarningKind
 from dragoman.errors import InvalidRequestError
 from dragoman.v1 import translation_pb2 as pb
-from google.rpc import status_pb2
 
 TYPED_MESSAGES = [
     (results.Span, pb.Span),

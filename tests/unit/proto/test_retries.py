@@ -6,13 +6,13 @@ from typing import Any
 
 import grpc
 import pytest
+from google.protobuf import duration_pb2
+from google.rpc import error_details_pb2
+
 from dragoman.channel import ChannelSettings, RetrySettings
 from dragoman.client import AsyncTranslationClient, TranslationClient
 from dragoman.errors import DeadlineExceededError, DragomanError, ExhaustedError, OverloadedError, RateLimitedError
 from dragoman.results import TranslationResult
-from google.protobuf import duration_pb2
-from google.rpc import error_details_pb2
-
 from tests.unit.proto.samples import RESPONSE, RESULT
 from tests.unit.proto.scripted_server import EN_DE, ScriptedService, answers, refuses, refuses_for
 

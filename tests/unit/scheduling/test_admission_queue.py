@@ -1,6 +1,7 @@
 import math
 
 import pytest
+
 from dragoman_service.datatypes import Priority
 from dragoman_service.errors import OverloadedError
 from dragoman_service.request import RequestContext
@@ -8,7 +9,6 @@ from dragoman_service.scheduling.admission_queue import AdmissionQueue, FairQueu
 from dragoman_service.scheduling.latency_model import Forecast, RequestCost, WorkAhead
 from dragoman_service.scheduling.settings import SchedulingSettings
 from dragoman_service.worker.messages import BatchStepOutput
-
 from tests.fakes import make_segment
 
 BULK = Priority.BULK

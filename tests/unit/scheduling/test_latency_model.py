@@ -1,4 +1,5 @@
 import pytest
+
 from dragoman_service.datatypes import SearchConfig, Segment
 from dragoman_service.scheduling.latency_model import (
     MAX_STEPS_PER_SOURCE_TOKEN,
@@ -10,7 +11,6 @@ from dragoman_service.scheduling.latency_model import (
 )
 from dragoman_service.scheduling.settings import SchedulingSettings
 from dragoman_service.worker.messages import BatchStepOutput
-
 from tests.fakes import make_segment
 
 LONE = BatchStepOutput(num_rows=4, step_s=0.01, busy_s=0.01)

@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 
 import pytest
+from prometheus_client import CollectorRegistry
+
 from dragoman_service.datatypes import SearchConfig, SegmentResult
 from dragoman_service.errors import ConfigError, DrainingError, EngineError, OverloadedError
 from dragoman_service.observability.metrics import Metrics
@@ -12,8 +14,6 @@ from dragoman_service.scheduling.replicas import ReplicaScheduler, open_others
 from dragoman_service.scheduling.scheduler import Scheduler
 from dragoman_service.scheduling.settings import SchedulingSettings
 from dragoman_service.worker.worker import Worker
-from prometheus_client import CollectorRegistry
-
 from tests.fakes import GatedModel, ManualClock, ToyModel, make_segment
 from tests.threaded_core import CACHE_BYTES, TIMEOUT_S, MortalCore
 

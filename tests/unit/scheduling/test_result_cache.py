@@ -2,9 +2,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+
 from dragoman_service.datatypes import Hypothesis, SamplingConfig, Segment, SegmentResult, StageTimings
 from dragoman_service.scheduling.result_cache import ResultCache
-
 from tests.fakes import make_segment
 
 RESULT = SegmentResult(

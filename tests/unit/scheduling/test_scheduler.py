@@ -7,6 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
+
 from dragoman_service.datatypes import Priority, SearchConfig, SegmentResult, StageTimings
 from dragoman_service.decoding.step_model import StepModel
 from dragoman_service.errors import DeadlineExceededError, DrainingError, EngineError, OverloadedError
@@ -16,8 +18,6 @@ from dragoman_service.scheduling.admission_queue import QueuedSegment
 from dragoman_service.scheduling.scheduler import Scheduler
 from dragoman_service.scheduling.settings import SchedulingSettings
 from dragoman_service.worker.worker import Worker
-from prometheus_client import CollectorRegistry
-
 from tests.fakes import FaultyToyModel, FlakyModel, GatedModel, ManualClock, ToyModel, WrappedModel, make_segment
 from tests.without_gc import num_alive, without_gc
 

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from prometheus_client import CollectorRegistry
+
 from dragoman_service.datatypes import SearchConfig, Segment, SegmentResult
 from dragoman_service.decoding.degeneration import EndedSegment
 from dragoman_service.decoding.step_model import StepModel
@@ -22,8 +24,6 @@ from dragoman_service.scheduling.scheduler import Scheduler
 from dragoman_service.scheduling.settings import SchedulingSettings
 from dragoman_service.worker.messages import BatchCommand, BatchReport, BatchStepOutput, Clock, NewSegment
 from dragoman_service.worker.worker import Worker
-from prometheus_client import CollectorRegistry
-
 from tests.fakes import EOS, FlakyModel, GatedModel, ManualClock, ToyModel, make_segment
 from tests.threaded_core import CACHE_BYTES, TIMEOUT_S, MortalCore, begin, decode_here, joining
 

@@ -1,9 +1,10 @@
 import pytest
+from pydantic import ValidationError
+
+from dragoman_service.decoding.step_model import CacheMemory
 from dragoman_service.errors import ConfigError
 from dragoman_service.scheduling.settings import SchedulingSettings
 from dragoman_service.threads import num_cores
-from dragoman_service.worker.messages import CacheMemory
-from pydantic import ValidationError
 
 
 def test_unless_told_every_core_decodes_and_two_threads_serve_a_gpu() -> None:

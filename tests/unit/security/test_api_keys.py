@@ -1,4 +1,5 @@
 import pytest
+
 from dragoman_service.security.api_keys import (
     Permission,
     StoredKey,

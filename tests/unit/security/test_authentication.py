@@ -3,12 +3,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
+
 from dragoman_service.errors import PermissionDeniedError, UnauthenticatedError
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.security.api_keys import new_key, store
 from dragoman_service.security.authentication import Access, credentials
 from dragoman_service.security.settings import AccessSettings
-from prometheus_client import CollectorRegistry
 
 KEY = new_key()
 TRANSLATE = "/dragoman.v1.TranslationService/Translate"

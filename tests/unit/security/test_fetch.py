@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from dragoman_service.security import fetch
 from dragoman_service.security.fetch import fetched
-
 from tests.certificates import NAME, Authority, ServerFiles
 
 PATIENCE_S = 30.0  # only reached by a test that fails

@@ -10,11 +10,12 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from hypothesis import given
+from hypothesis import strategies as st
+
 from dragoman_service.errors import UnauthenticatedError
 from dragoman_service.security.api_keys import Permission
 from dragoman_service.security.jwt_auth import KeySet, is_token, permissions, subject
-from hypothesis import given
-from hypothesis import strategies as st
 
 ISSUER, AUDIENCE = "https://login.example.com", "dragoman"
 RSA_KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)

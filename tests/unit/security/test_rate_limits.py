@@ -1,10 +1,10 @@
 import asyncio
 
 import pytest
+
 from dragoman_service.errors import DrainingError, OverloadedError, RateLimitedError, StartingError
 from dragoman_service.security.api_keys import Caller, Permission
 from dragoman_service.security.rate_limits import Charge, ConcurrencyLimiter, RateLimiter, TokenBucket
-
 from tests.fakes import ManualClock
 
 

@@ -3,6 +3,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from dragoman_service.config import load_settings
 from dragoman_service.errors import ConfigError
 from dragoman_service.security.settings import GrpcSettings, is_loopback

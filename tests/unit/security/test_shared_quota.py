@@ -2,13 +2,13 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
+from prometheus_client import CollectorRegistry
+
 from dragoman_service.errors import RateLimitedError
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.security.api_keys import Caller, Permission
 from dragoman_service.security.rate_limits import Charge, RateLimiter
 from dragoman_service.security.shared_quota import RETRY_INTERVAL_S, SharedQuota
-from prometheus_client import CollectorRegistry
-
 from tests.captured_logs import capture_logs
 from tests.fakes import ManualClock, SharedBuckets
 

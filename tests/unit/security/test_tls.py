@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives import serialization
+
 from dragoman_service.errors import ConfigError
 from dragoman_service.security.settings import TlsSettings
 from dragoman_service.security.tls import TlsIdentity, WatchedFiles, read_identity
-
 from tests.captured_logs import capture_logs
 from tests.certificates import NAME, Authority, ServerFiles, key_pem
 

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+
 from dragoman_service.datatypes import AlignmentLink, Span
 from dragoman_service.text.alignment import Offset, Weights, align, alignment_layer, head_average, shifted
 

@@ -4,11 +4,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+
 from dragoman_service.bundle.manifest import SpecialIds, Tokenization
 from dragoman_service.errors import BundleError
 from dragoman_service.text.byte_level_bpe import ByteLevelBpe
 from dragoman_service.text.tokenizer import SentencePieceTokenizer
-from tokenizers import Tokenizer, models, pre_tokenizers
 
 _MERGES = [("Ġ", "t"), ("h", "e"), ("Ġt", "he"), ("Ã", "¼"), ("Ã", "¤")]
 _TEXTS = ("the theatre", "Füße über 漢字 👨‍👩‍👧", "a\x00b\tc\n\nd", "don't  stop — 42!", " the ", "▁e\u0301</s>")

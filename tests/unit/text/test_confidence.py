@@ -2,12 +2,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+
 from dragoman_service.bundle.manifest import Confidence, ConfidenceWeights
 from dragoman_service.datatypes import Degeneration, DegenerationKind, GuardReport, SearchConfig
 from dragoman_service.request import TranslationOptions, TranslationRequest
 from dragoman_service.text.confidence import FEATURES, features, probability
 from dragoman_service.text.pipeline import TextPipeline
-
 from tests.unit.text.text_fakes import FakeModel, make_hypothesis, make_result
 
 NONE: dict[str, Any] = dict.fromkeys(FEATURES, 0.0)

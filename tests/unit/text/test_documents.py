@@ -2,7 +2,6 @@ from collections.abc import Iterator
 
 from dragoman_service.datatypes import Span
 from dragoman_service.text.documents import MAX_COPIED_CHARACTERS, DocumentPiece, TextPart, document_pieces
-
 from tests.fakes import make_segment
 
 

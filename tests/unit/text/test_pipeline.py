@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from dragoman_service.datatypes import (
     Degeneration,
     DegenerationKind,
@@ -27,7 +28,6 @@ from dragoman_service.request import (
 )
 from dragoman_service.text.pipeline import TextPipeline, best_combinations
 from dragoman_service.text.planning import segment_seed
-
 from tests.unit.text.text_fakes import (
     EOS,
     FIRST_CHARACTER,

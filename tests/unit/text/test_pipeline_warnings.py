@@ -1,4 +1,5 @@
 import pytest
+
 from dragoman_service.datatypes import (
     Degeneration,
     DegenerationKind,
@@ -11,7 +12,6 @@ from dragoman_service.datatypes import (
     WarningKind,
 )
 from dragoman_service.text.pipeline import WARNING_KINDS, sentence_warnings
-
 from tests.unit.text.text_fakes import make_hypothesis
 
 LOOP = Degeneration(kind=DegenerationKind.REPETITION, detail="a run of 3 tokens 12 times in a row")

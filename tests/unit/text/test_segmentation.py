@@ -1,6 +1,7 @@
 from collections.abc import Callable
 
 import pytest
+
 from dragoman_service.datatypes import Span
 from dragoman_service.text.segmentation import (
     MAX_SENTENCE_CHARACTERS,

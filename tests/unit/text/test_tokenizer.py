@@ -5,12 +5,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
+
 from dragoman_service.bundle.architecture import Architecture
 from dragoman_service.bundle.files import Bundle
 from dragoman_service.bundle.manifest import Languages, Manifest, SpecialIds, TargetTokens, Tokenization
 from dragoman_service.errors import BundleError
 from dragoman_service.text.tokenizer import SentencePieceTokenizer, open_tokenizer
-from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+
 from dragoman_service.text import windowed_search
 from dragoman_service.text.windowed_search import WindowedExpression, never_ends
 

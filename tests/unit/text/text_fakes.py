@@ -7,11 +7,12 @@ from dataclasses import dataclass, field, replace
 from typing import Self
 
 import numpy as np
+from numpy.typing import NDArray
+
 from dragoman_service.bundle.manifest import Confidence, GraphFiles, Manifest
 from dragoman_service.datatypes import Hypothesis, SearchConfig, Segment, SegmentResult, StageTimings
 from dragoman_service.request import RequestContext
 from dragoman_service.scheduling.latency_model import most_work
-from numpy.typing import NDArray
 
 EOS = 2
 FIRST_CHARACTER = 4

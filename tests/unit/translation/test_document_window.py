@@ -6,11 +6,11 @@ from itertools import count
 from typing import Any
 
 import pytest
+
 from dragoman_service.datatypes import Segment, SegmentResult, Span
 from dragoman_service.errors import DeadlineExceededError, EngineError, OverloadedError
 from dragoman_service.text.documents import DocumentPiece, TextPart, TextPlan
 from dragoman_service.translation.document_window import DocumentWindow, PieceInWork, results_of
-
 from tests.fakes import ManualClock, make_segment
 from tests.unit.text.text_fakes import make_hypothesis, make_result
 

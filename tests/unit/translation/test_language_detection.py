@@ -4,6 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
+
 from dragoman_service.datatypes import DetectedLanguage
 from dragoman_service.errors import InvalidFieldError, UnsupportedFieldError
 from dragoman_service.observability.metrics import Metrics
@@ -19,8 +21,6 @@ from dragoman_service.translation.language_detection import (
     source_languages,
 )
 from dragoman_service.translation.translator import Translator
-from prometheus_client import CollectorRegistry
-
 from tests.unit.text.text_fakes import FakeModel
 
 

@@ -1,13 +1,12 @@
 """Accuracy of language detection on `tests/data/detection_phrases.tsv`.
 
-The limits of `dragoman_service.translation.language_detection` were chosen on the phrases marked `tune`. The `held_out` phrases were only
-measured.
+The limits of `language_detection` were chosen on the phrases marked `tune`. The `held_out` phrases were only measured.
 `python -m tests.compare_detectors` prints the figures of other libraries.
 """
 
 import pytest
-from dragoman_service.translation.language_detection import LanguageDetector, has_letters, reported
 
+from dragoman_service.translation.language_detection import LanguageDetector, has_letters, reported
 from tests.detection_phrases import Phrase, accepted_language, phrases
 
 SERVED = {"en", "de"}

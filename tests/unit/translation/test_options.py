@@ -7,6 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
+
 from dragoman_service.datatypes import SamplingConfig, SearchConfig, Segment
 from dragoman_service.errors import DeadlineExceededError, InvalidFieldError
 from dragoman_service.request import (
@@ -26,7 +28,6 @@ from dragoman_service.translation.options import (
     new_seed,
     search_config,
 )
-from pydantic import ValidationError
 
 DEFAULTS = TranslationDefaults()
 PIECES = {"a": 4, "b": 5}

@@ -2,6 +2,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
+
 from dragoman_service.datatypes import Pivot
 from dragoman_service.errors import DrainingError, InvalidFieldError, ModelNotFoundError
 from dragoman_service.observability.metrics import Metrics
@@ -16,8 +18,6 @@ from dragoman_service.request import (
 from dragoman_service.translation.options import TranslationLimits
 from dragoman_service.translation.pivot import routed, sources
 from dragoman_service.translation.translator import Translator
-from prometheus_client import CollectorRegistry
-
 from tests.unit.text.text_fakes import FakeModel, FakeQueue, make_hypothesis
 
 

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
+
 from dragoman_service.errors import InvalidFieldError, OverloadedError, RateLimitedError
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.request import RequestContext, TranslationRequest
@@ -11,8 +13,6 @@ from dragoman_service.security.api_keys import Caller, Permission
 from dragoman_service.security.rate_limits import RateLimiter
 from dragoman_service.translation.options import TranslationLimits
 from dragoman_service.translation.translator import Translator
-from prometheus_client import CollectorRegistry
-
 from tests.fakes import ManualClock
 from tests.unit.text.text_fakes import FakeModel, FakeQueue
 

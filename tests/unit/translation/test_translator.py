@@ -7,6 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
+
 from dragoman_service.datatypes import (
     Degeneration,
     DegenerationKind,
@@ -37,8 +39,6 @@ from dragoman_service.request import (
 )
 from dragoman_service.translation.options import TranslationLimits
 from dragoman_service.translation.translator import Translator
-from prometheus_client import CollectorRegistry
-
 from tests.unit.text.text_fakes import (
     TOKENIZER,
     Answer,

@@ -3,6 +3,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
+
 from dragoman_service.datatypes import Priority, Segment, Span, StageTimings, TranslatedSentence, WarningKind
 from dragoman_service.errors import EngineError, InvalidFieldError, OverloadedError, UnsupportedFieldError
 from dragoman_service.observability.metrics import Metrics
@@ -16,8 +18,6 @@ from dragoman_service.request import (
 )
 from dragoman_service.translation.options import TranslationLimits
 from dragoman_service.translation.translator import Translator
-from prometheus_client import CollectorRegistry
-
 from tests.unit.text.text_fakes import (
     Answer,
     FakeModel,

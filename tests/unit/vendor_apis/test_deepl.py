@@ -4,13 +4,14 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from dragoman.v1 import translation_pb2 as pb
 from dragoman_service.errors import InvalidFieldError
 from dragoman_service.vendor_apis import deepl
 from dragoman_service.vendor_apis.base import Translated, fields_of
 from dragoman_service.vendor_apis.deepl import answer, counted_characters, translate_request, unused_marker
-from hypothesis import given
-from hypothesis import strategies as st
 
 FIELDS = {"source_lang": "EN", "target_lang": "DE", "tag_handling": "xml", "ignore_tags": ["x", "keep"]}
 

@@ -2,6 +2,7 @@
 
 import babel.localedata
 import pytest
+
 from dragoman_service.vendor_apis.language_names import (
     dialect_name,
     is_right_to_left,

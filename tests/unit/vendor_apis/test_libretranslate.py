@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+
 from dragoman.v1 import translation_pb2 as pb
 from dragoman_service.errors import InvalidFieldError
 from dragoman_service.vendor_apis.base import fields_of

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from multiprocessing import Pipe
 
 import pytest
+
 from dragoman_service.worker.__main__ import ConnectionHandler
 from dragoman_service.worker.supervisor import log_here
-
 from tests.threaded_core import TIMEOUT_S
 
 NAME = "tests.runtime.there"

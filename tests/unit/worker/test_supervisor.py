@@ -10,6 +10,8 @@ from typing import Any, cast
 
 import psutil
 import pytest
+from prometheus_client import CollectorRegistry
+
 from dragoman_service.bundle.files import Bundle
 from dragoman_service.decoding.step_model import StepModel
 from dragoman_service.errors import ConfigError, DragomanError, DrainingError, EngineError
@@ -18,8 +20,6 @@ from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
 from dragoman_service.runtimes.settings import RuntimeSettings
 from dragoman_service.worker.messages import LoadCommand, Loaded
 from dragoman_service.worker.supervisor import DecodingProcess, LoadLimits, ProcessCore
-from prometheus_client import CollectorRegistry
-
 from tests.fakes import GatedModel, ToyModel
 from tests.threaded_core import TIMEOUT_S, MortalCore, begin, decode, decode_here, joining
 from tests.tiny_bundle import build_tiny_bundle
@@ -231,9 +231,7 @@ def test_a_real_process_decodes_as_this_one_and_comes_back_after_it_was_killed(b
     command = joining(*range(6), beam_size=3, num_hypotheses=3, max_target_tokens=20)
     expected = decode_here(OnnxStepModel(bundle, RuntimeSettings()), command)
     registry = CollectorRegistry()
-    core = ProcessCore(
-        load_command(bundle), name="tiny/1", module="dragoman_service.runtimes", metrics=Metrics(registry)
-    )
+    core = ProcessCore(load_command(bundle), name="tiny/1", module="dragoman_service.worker", metrics=Metrics(registry))
     with core.connect() as batch:
         answers = [decode(batch, command)]
     first = core.process
@@ -260,7 +258,7 @@ def test_a_network_that_cannot_be_loaded_is_the_same_error_as_here(bundle: Bundl
 
     with pytest.raises(DragomanError) as there:
         DecodingProcess(
-            load_command(bundle, settings), name="tiny/1", module="dragoman_service.runtimes", on_end=lambda _: None
+            load_command(bundle, settings), name="tiny/1", module="dragoman_service.worker", on_end=lambda _: None
         )
 
     assert (type(there.value), str(there.value)) == (type(here.value), str(here.value))
@@ -316,7 +314,7 @@ def test_a_load_ends_with_the_server(bundle: Bundle) -> None:
 
 def test_a_process_that_is_killed_as_it_is_stuck_takes_no_more_batches_and_is_counted_once(bundle: Bundle) -> None:
     registry = CollectorRegistry()
-    core = real_core(bundle, registry, module="dragoman_service.runtimes")
+    core = real_core(bundle, registry, module="dragoman_service.worker")
     batch, stuck = core.connect(), core.process
     os.kill(stuck.pid, signal.SIGSTOP)
 
@@ -334,7 +332,7 @@ def test_a_process_that_is_killed_as_it_is_stuck_takes_no_more_batches_and_is_co
 @pytest.mark.slow
 def test_each_process_that_is_killed_is_counted_once_loaded_or_not(bundle: Bundle) -> None:
     registry = CollectorRegistry()
-    core = real_core(bundle, registry, module="dragoman_service.runtimes")
+    core = real_core(bundle, registry, module="dragoman_service.worker")
     for _ in range(NUM_KILLS // 2):
         core.connect().close()
         os.kill(core.process.pid, signal.SIGKILL)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from dragoman_service.datatypes import (
     Degeneration,
     DegenerationKind,
@@ -29,7 +30,6 @@ from dragoman_service.worker.messages import (
     WaitingSource,
 )
 from dragoman_service.worker.worker import BatchExecutor, Worker
-
 from tests.fakes import FlakyModel, GatedModel, ManualClock, ToyModel, WrappedModel, make_segment
 from tests.threaded_core import TIMEOUT_S, decode_here, ended_in, joining, next_report
 

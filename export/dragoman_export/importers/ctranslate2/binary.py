@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Final
 
 import torch
-from dragoman_service.bundle.files import open_file
-from dragoman_service.bundle.manifest import MAX_FILE_BYTES
 from torch import Tensor
 
 from dragoman_export.errors import ImportFormatError
+from dragoman_service.bundle.files import open_file
+from dragoman_service.bundle.manifest import MAX_FILE_BYTES
 
 _VERSIONS: Final = range(2, 7)
 """Of the binary format."""

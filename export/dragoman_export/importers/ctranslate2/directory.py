@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from dragoman_service.bundle.architecture import Limits
-
 from dragoman_export.importers.ctranslate2.binary import NUM_HEADS, Binary
 from dragoman_export.importers.ctranslate2.languages import find_languages, find_pair, find_tags, with_bos
 from dragoman_export.importers.ctranslate2.network import Network
@@ -20,6 +18,7 @@ from dragoman_export.importers.huggingface_text import Text
 from dragoman_export.importers.language_tags import WantedLanguages
 from dragoman_export.importers.portable import MAX_TOKENS, ImportedModel
 from dragoman_export.importers.vocabulary_text import SentencePieceFiles, Vocabularies
+from dragoman_service.bundle.architecture import Limits
 
 
 def read_ctranslate2(

@@ -5,12 +5,11 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from dragoman_service.bundle.manifest import Languages
-
 from dragoman_export.errors import ImportFormatError
 from dragoman_export.importers.ctranslate2.text import find_token
 from dragoman_export.importers.language_tags import WantedLanguages, languages_of_source_tags, languages_of_tags
 from dragoman_export.importers.vocabulary_text import Vocabularies
+from dragoman_service.bundle.manifest import Languages
 
 _SOURCE_TAGS: Final = ">>deu<<"
 _TAGS: Final = {

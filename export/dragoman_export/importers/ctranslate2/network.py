@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import Any, Final, get_args
 
 import torch
-from dragoman_service.bundle.architecture import SinusoidLayout
 from torch import Tensor
 
 from dragoman_export.errors import ImportFormatError
@@ -14,6 +13,7 @@ from dragoman_export.importers.portable import MAX_TOKENS, check_sizes
 from dragoman_export.importers.vocabulary_text import Vocabularies, arranged
 from dragoman_export.model.config import ModelConfig
 from dragoman_export.model.layers import sinusoidal_positions
+from dragoman_service.bundle.architecture import SinusoidLayout
 
 _ACTIVATIONS: Final = {0: "relu", 2: "swish", 3: "gelu"}
 _OTHER_ACTIVATIONS: Final = {1: "GELU by tanh", 4: "GELU by sigmoid", 5: "tanh", 6: "sigmoid"}

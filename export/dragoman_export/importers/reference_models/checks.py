@@ -6,12 +6,6 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-from dragoman_service.bundle.files import Bundle
-from dragoman_service.datatypes import SearchConfig, Segment
-from dragoman_service.decoding.running_batch import RunningBatch
-from dragoman_service.decoding.step_model import StepModel
-from dragoman_service.text.planning import EXTRA_TARGET_TOKENS
-from dragoman_service.text.tokenizer import SentencePieceTokenizer
 
 from dragoman_export.data.reader import Pair
 from dragoman_export.errors import ImportFormatError
@@ -22,6 +16,12 @@ from dragoman_export.importers.reference_models.opennmt import EoleOriginal, Ope
 from dragoman_export.importers.reference_models.original import Original
 from dragoman_export.onnx_export.translation import TextModel
 from dragoman_export.onnx_export.verify import LOG_PROB_TOLERANCE, Check, score_exported
+from dragoman_service.bundle.files import Bundle
+from dragoman_service.datatypes import SearchConfig, Segment
+from dragoman_service.decoding.running_batch import RunningBatch
+from dragoman_service.decoding.step_model import StepModel
+from dragoman_service.text.planning import EXTRA_TARGET_TOKENS
+from dragoman_service.text.tokenizer import SentencePieceTokenizer
 
 _MOST_OTHER_TARGETS: Final = 0.02
 """Share of sentences for which the two may find other targets: where two hypotheses score the same but for rounding."""

@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-from dragoman_service.datatypes import SearchConfig
-from dragoman_service.text.tokenizer import SentencePieceTokenizer
 from sentencepiece import SentencePieceProcessor
 
 from dragoman_export.importers.ctranslate2.text import SpecialTokens, read_vocabularies
 from dragoman_export.importers.reference_models.original import load_modules, loading
 from dragoman_export.onnx_export.arithmetic import FloatArray
+from dragoman_service.datatypes import SearchConfig
+from dragoman_service.text.tokenizer import SentencePieceTokenizer
 
 _PATIENCE: Final = 8
 """Times the beam, how many targets end before CTranslate2 ends a search, whether or not a better one is alive."""

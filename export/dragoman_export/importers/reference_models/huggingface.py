@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from dragoman_service.datatypes import SearchConfig
-from dragoman_service.text.tokenizer import SentencePieceTokenizer
 
 from dragoman_export.importers.files import read_json
 from dragoman_export.importers.reference_models.original import load_modules, loading
 from dragoman_export.onnx_export.arithmetic import FloatArray
+from dragoman_service.datatypes import SearchConfig
+from dragoman_service.text.tokenizer import SentencePieceTokenizer
 
 
 class HuggingFaceOriginal:

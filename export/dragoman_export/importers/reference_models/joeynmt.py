@@ -7,13 +7,13 @@ from typing import Any, Final
 
 import torch
 import yaml
-from dragoman_service.datatypes import SearchConfig
 from sentencepiece import SentencePieceProcessor
 from torch import Tensor
 
 from dragoman_export.importers.files import read_checkpoint, read_plain
 from dragoman_export.importers.reference_models.original import load_modules, loading
 from dragoman_export.onnx_export.arithmetic import FloatArray
+from dragoman_service.datatypes import SearchConfig
 
 _MODULES: Final = ("joeynmt.config", "joeynmt.model", "joeynmt.search", "joeynmt.vocabulary")
 _INSTALL: Final = "subword-nmt tensorboard importlib-metadata; pip install --no-deps joeynmt"

@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
-from dragoman_service.datatypes import SearchConfig
-from dragoman_service.text.tokenizer import SentencePieceTokenizer
 from sentencepiece import SentencePieceProcessor
 from torch import Tensor
 
@@ -17,6 +15,8 @@ from dragoman_export.errors import ImportFormatError
 from dragoman_export.importers.files import read_checkpoint
 from dragoman_export.importers.reference_models.original import load_modules, loading
 from dragoman_export.onnx_export.arithmetic import FloatArray
+from dragoman_service.datatypes import SearchConfig
+from dragoman_service.text.tokenizer import SentencePieceTokenizer
 
 _INSTALL_OPENNMT: Final = (
     "configargparse fasttext-wheel pyahocorasick pyonmttok rapidfuzz spacy; pip install --no-deps OpenNMT-py"

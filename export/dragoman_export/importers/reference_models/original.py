@@ -7,10 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from dragoman_service.datatypes import SearchConfig
-
 from dragoman_export.errors import ImportFormatError
 from dragoman_export.onnx_export.arithmetic import FloatArray
+from dragoman_service.datatypes import SearchConfig
 
 
 class Original(Protocol):

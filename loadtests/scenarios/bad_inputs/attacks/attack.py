@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from dragoman.v1 import translation_pb2 as pb
 from google.protobuf.message import Message
 
+from dragoman.v1 import translation_pb2 as pb
 from loadtests.generator.calls import Method
 from loadtests.scenarios.bad_inputs.inputs import CHEAP
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any, Final
 
 from dragoman.v1 import translation_pb2 as pb
-
 from loadtests.generator.calls import Method
 from loadtests.scenarios.bad_inputs.attacks.attack import (
     ANSWERED,

@@ -17,8 +17,8 @@ from types import TracebackType
 from typing import Final, Self
 
 import grpc
-from dragoman.v1 import translation_pb2 as pb
 
+from dragoman.v1 import translation_pb2 as pb
 from loadtests.generator.calls import Method
 from loadtests.generator.records import percentile
 from loadtests.scenarios.bad_inputs.inputs import CHEAP

@@ -53,7 +53,7 @@ class IcuReader:
         """The deepest nesting up to that brace, at most `_MAX_DEPTH`."""
         self._closing[self._none] = self._none
         self._dead_ends: set[int] = set()
-        """FairSemaphore behind a message of an argument that does not end."""
+        """Places behind a message of an argument that does not end."""
 
     def argument(self, position: int) -> IcuArgument | None:
         """Return the argument whose head ends at a position.

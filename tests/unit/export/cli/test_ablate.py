@@ -3,12 +3,12 @@
 from pathlib import Path
 
 import pytest
+
 from dragoman_export.__main__ import main
 from dragoman_export.cli.ablate import variants
 from dragoman_export.data.reader import ParallelFiles
 from dragoman_export.model.config import PRESETS
 from dragoman_export.training.config import TRAINING_PRESETS, DataConfig, RunConfig
-
 from tests.unit.export.data.tiny_text import write_tsv
 
 _TEXT = (ParallelFiles(source=Path("absent.tsv")),)

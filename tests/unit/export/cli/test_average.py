@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from dragoman_export.__main__ import main
 from dragoman_export.training.checkpoint import checkpoint_path, load_model, save_checkpoint
-
 from tests.unit.export.model.tiny_models import tiny_config, tiny_model
 
 

@@ -2,6 +2,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from dragoman_export.__main__ import main
 from dragoman_export.cli.confidence import area_under_curve, fit_confidence, fit_logistic, reliability
 from dragoman_export.ensemble import open_text_model
@@ -9,7 +10,6 @@ from dragoman_export.onnx_export.translation import translate_texts
 from dragoman_service.bundle.files import load_manifest, open_bundle
 from dragoman_service.runtimes.settings import RuntimeSettings
 from dragoman_service.text.confidence import FEATURES
-
 from tests.tiny_bundle import SENTENCES, build_tiny_bundle
 
 

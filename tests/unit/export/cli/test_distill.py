@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
+
 from dragoman_export.__main__ import main
 from dragoman_export.ensemble import open_text_model
 from dragoman_export.onnx_export.translation import translate_texts
 from dragoman_service.runtimes.settings import RuntimeSettings
-
 from tests.tiny_bundle import SENTENCES, build_tiny_bundle
 
 SOURCES = [*SENTENCES[:4], "A dog. A cat.", "Nobody knew why.", "A man rides."]

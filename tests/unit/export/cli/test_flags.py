@@ -3,6 +3,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import pytest
+
 from dragoman_export.cli import train
 from dragoman_export.cli.flags import add_flags, field_documents, given
 from dragoman_export.model.config import ModelConfig

@@ -5,6 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from matplotlib.image import imread
+
 from dragoman_export.__main__ import main
 from dragoman_export.cli.plot import attention_weights, plot_schedule
 from dragoman_export.importers.bundle import open_model
@@ -15,8 +17,6 @@ from dragoman_export.training.run_folder import RunFolder
 from dragoman_service.bundle.files import open_bundle
 from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
 from dragoman_service.runtimes.settings import RuntimeSettings
-from matplotlib.image import imread
-
 from tests.tiny_bundle import SENTENCES, build_tiny_bundle
 from tests.unit.export.cli.test_train import store_settings
 from tests.unit.export.data.tiny_text import tiny_vocabulary

@@ -1,11 +1,11 @@
 from pathlib import Path
 
 import pytest
+
 from dragoman_export.__main__ import main
 from dragoman_service.bundle.files import load_manifest, open_bundle
 from dragoman_service.runtimes.shortlist import open_shortlist
 from dragoman_service.text.tokenizer import open_tokenizer
-
 from tests.tiny_bundle import SENTENCES, build_tiny_bundle
 
 HALF = len(SENTENCES) // 2

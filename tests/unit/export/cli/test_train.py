@@ -4,13 +4,13 @@ import argparse
 from pathlib import Path
 
 import pytest
+
 from dragoman_export.__main__ import main
 from dragoman_export.cli.train import add_arguments, new_config
 from dragoman_export.data.reader import ParallelFiles
 from dragoman_export.model.config import PRESETS
 from dragoman_export.training.config import TRAINING_PRESETS, DataConfig, RunConfig
 from dragoman_export.training.run_folder import RunFolder
-
 from tests.unit.export.data.tiny_text import tiny_vocabulary, write_tsv
 
 

@@ -3,10 +3,10 @@ from pathlib import Path
 
 import onnx_ir as ir
 import pytest
+
 from dragoman_export.__main__ import main
 from dragoman_export.onnx_export.mixed import ProductKind
 from dragoman_service.bundle.files import MANIFEST_NAME, Bundle, file_entry, load_manifest, open_bundle
-
 from tests.tiny_bundle import build_tiny_bundle
 
 

@@ -1,8 +1,8 @@
 from collections.abc import Sequence
 
 import numpy as np
-from dragoman_export.data.batches import BatchingConfig, EncodedCorpus, Epoch, TokenLists, make_batch
 
+from dragoman_export.data.batches import BatchingConfig, EncodedCorpus, Epoch, TokenLists, make_batch
 from tests.unit.export.data.tiny_text import tiny_vocabulary
 
 

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+
 from dragoman_export.data.lexicon import Lexicon, learn_lexicon, learn_translations
 
 A, B, X, Y = range(4)

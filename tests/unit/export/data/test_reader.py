@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from dragoman_export.data.reader import Corpus, PairFiles, ParallelFiles, read_corpus, read_spread
 from dragoman_export.errors import CorpusError
 

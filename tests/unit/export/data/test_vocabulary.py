@@ -2,6 +2,7 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
+
 from dragoman_export.data.vocabulary import (
     BOS_ID,
     EOS_ID,
@@ -12,7 +13,6 @@ from dragoman_export.data.vocabulary import (
     train_vocabulary,
 )
 from dragoman_export.errors import CorpusError
-
 from tests.unit.export.data.tiny_text import make_pairs, tiny_vocabulary
 
 

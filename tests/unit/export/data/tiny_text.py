@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+
 from dragoman_export.data.vocabulary import Vocabulary, VocabularyConfig, train_vocabulary
 
 _WORDS = (

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 from ctranslate2.specs import attention_spec, common_spec
+from sentencepiece import sentencepiece_model_pb2
+
 from dragoman_export.errors import ImportFormatError
 from dragoman_export.importers.ctranslate2.directory import read_ctranslate2
 from dragoman_export.importers.vocabulary_text import Vocabularies
 from dragoman_export.onnx_export.verify import LOG_PROB_TOLERANCE
-from sentencepiece import sentencepiece_model_pb2
-
 from tests.ctranslate2_models import save_spec
 from tests.foreign_models import change, trained
 

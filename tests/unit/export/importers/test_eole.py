@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
+from sentencepiece import SentencePieceProcessor
+
 from dragoman_export.errors import ImportFormatError
 from dragoman_export.importers.eole import read_eole
 from dragoman_service.bundle.manifest import SpecialIds
 from dragoman_service.text.tokenizer import SentencePieceTokenizer
-from safetensors.torch import load_file, save_file
-from sentencepiece import SentencePieceProcessor
-
 from tests.foreign_checkpoints.drawing import NUM_SOURCE_TOKENS, NUM_TOKENS, configure
 from tests.foreign_checkpoints.eole import EOLE, save_eole
 from tests.foreign_models import SOURCES, trained

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 import torch
+from sentencepiece import SentencePieceProcessor
+
 from dragoman_export.errors import ImportFormatError
 from dragoman_export.importers.fairseq import read_fairseq
 from dragoman_service.bundle.manifest import SpecialIds
 from dragoman_service.text.tokenizer import SentencePieceTokenizer
-from sentencepiece import SentencePieceProcessor
-
 from tests.foreign_checkpoints.fairseq import FAIRSEQ, save_fairseq
 from tests.foreign_models import SOURCES, pieces, trained
 from tests.tiny_bundle import SENTENCES

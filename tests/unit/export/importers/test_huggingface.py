@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 import torch
-from dragoman_export.errors import ImportFormatError
-from dragoman_export.importers.huggingface import read_huggingface
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import Parameter
 
+from dragoman_export.errors import ImportFormatError
+from dragoman_export.importers.huggingface import read_huggingface
 from tests.foreign_models import change, save_bart, save_m2m100, save_marian, save_mbart50, save_nllb
 
 

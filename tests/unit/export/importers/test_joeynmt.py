@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 import torch
+from sentencepiece import SentencePieceProcessor
+
 from dragoman_export.errors import ImportFormatError
 from dragoman_export.importers.joeynmt import read_joeynmt
 from dragoman_service.bundle.manifest import SpecialIds
 from dragoman_service.text.tokenizer import SentencePieceTokenizer
-from sentencepiece import SentencePieceProcessor
-
 from tests.foreign_checkpoints.drawing import configure
 from tests.foreign_checkpoints.joeynmt import JOEYNMT, LEFT_OUT, save_joeynmt
 from tests.foreign_models import SOURCES

@@ -1,6 +1,7 @@
 import re
 
 import pytest
+
 from dragoman_export.importers.language_tags import bcp47_tags
 
 

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import torch
 from ctranslate2.converters import OpenNMTPyConverter
+
 from dragoman_export.errors import ImportFormatError
 from dragoman_export.importers.ctranslate2.directory import read_ctranslate2
 from dragoman_export.importers.opennmt import read_opennmt
-
 from tests.foreign_checkpoints.drawing import D
 from tests.foreign_checkpoints.opennmt import opennmt_checkpoint
 from tests.foreign_models import trained

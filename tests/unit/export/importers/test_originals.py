@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+
 from dragoman_export.data.reader import Pair
 from dragoman_export.errors import ImportFormatError
 from dragoman_export.importers.reference_models.checks import check_original, open_original, search_exported
@@ -18,7 +19,6 @@ from dragoman_service.datatypes import SearchConfig
 from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
 from dragoman_service.runtimes.settings import RuntimeSettings
 from dragoman_service.text.tokenizer import open_tokenizer
-
 from tests.tiny_bundle import SENTENCES, build_tiny_bundle
 
 _PAIRS = [

@@ -3,12 +3,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
+
 from dragoman_export.__main__ import main
 from dragoman_export.errors import ImportFormatError, RunFolderError
 from dragoman_export.importers.huggingface import read_huggingface
 from dragoman_export.importers.portable import PortableModel, TokenizerFiles, write_portable
-from safetensors.torch import load_file, save_file
-
 from tests.foreign_models import change, save_marian
 
 

@@ -3,11 +3,11 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 import pytest
+
 from dragoman_export.importers.bundle import read_network, read_roundings
 from dragoman_export.onnx_export.mixed import ProductKind
 from dragoman_export.onnx_export.network import Network, write_graphs
 from dragoman_service.bundle.architecture import FloatType
-
 from tests.tiny_bundle import build_tiny_bundle, tiny_model, tiny_vocabulary
 
 

@@ -2,6 +2,7 @@ import dataclasses
 import json
 
 import pytest
+
 from dragoman_export.errors import SettingError
 from dragoman_export.model.config import PRESETS, ModelConfig
 

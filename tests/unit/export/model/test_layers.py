@@ -2,6 +2,8 @@ import math
 
 import pytest
 import torch
+from torch import nn
+
 from dragoman_export.model.config import PRESETS
 from dragoman_export.model.layers import (
     Dropout,
@@ -13,7 +15,6 @@ from dragoman_export.model.layers import (
     sinusoidal_positions,
 )
 from dragoman_service.bundle.architecture import Activation
-from torch import nn
 
 NUMBERS = 1_000_000
 FOUR_SIGMA = 4 * (0.1 * 0.9 / NUMBERS) ** 0.5

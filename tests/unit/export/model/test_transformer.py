@@ -3,11 +3,11 @@ import math
 
 import pytest
 import torch
+from torch.nn import functional
+
 from dragoman_export.model.config import PRESETS, ModelConfig
 from dragoman_export.model.layers import sinusoidal_positions
 from dragoman_export.model.transformer import Transformer
-from torch.nn import functional
-
 from tests.unit.export.model.tiny_models import mask_of, random_ids, tiny_config, tiny_model
 
 ROUNDING = 1e-5

@@ -1,9 +1,10 @@
 """Networks with random weights that compute in milliseconds."""
 
 import torch
+from torch import Tensor
+
 from dragoman_export.model.config import ModelConfig
 from dragoman_export.model.transformer import Transformer
-from torch import Tensor
 
 VOCABULARY_SIZE = 40
 

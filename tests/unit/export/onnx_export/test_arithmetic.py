@@ -6,12 +6,12 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime
 import pytest
+from numpy.typing import NDArray
+
 from dragoman_export.onnx_export.arithmetic import Float16
 from dragoman_export.onnx_export.network import ARITHMETICS, FLOAT_TYPES, Network, write_graphs
 from dragoman_export.onnx_export.write import GraphBuilder, save_model
 from dragoman_service.bundle.architecture import Limits
-from numpy.typing import NDArray
-
 from tests.tiny_bundle import tiny_model
 
 _TABLE = np.random.default_rng(1).standard_normal((6, 4)).astype(np.float32)

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import pytest
+
 from dragoman_export.onnx_export.decoder import write_candidates
 from dragoman_export.onnx_export.write import GraphBuilder, save_model
 

@@ -5,14 +5,14 @@ from typing import Any, Literal
 import numpy as np
 import onnx_ir as ir
 import pytest
+from numpy.typing import NDArray
+
 from dragoman_export.errors import ImportFormatError
 from dragoman_export.onnx_export.int8_weights import describe_weights, int8_scales
 from dragoman_export.onnx_export.mixed import ProductKind
 from dragoman_export.onnx_export.write import WeightsFile
 from dragoman_service.bundle.files import Bundle, open_bundle
 from dragoman_service.bundle.int8_weights import Int8Weights, NetworkWeights, StoredTensor
-from numpy.typing import NDArray
-
 from tests.tiny_bundle import build_tiny_bundle
 
 _PARTS = ("encoder", "decoder")
@@ -52,7 +52,7 @@ def test_every_array_is_found_where_it_is_said_to_lie(
 
 
 def test_the_model_that_ships_is_described() -> None:
-    bundle = open_bundle(Path(__file__).parents[4] / "deploy" / "models" / "en-de" / "1")
+    bundle = open_bundle(Path(__file__).parents[4] / "deploy" / "models" / "dragoman_models" / "en-de" / "1")
 
     assert_is_described(bundle)
     for network in described(bundle).values():

@@ -3,10 +3,10 @@ from pathlib import Path
 
 import onnx_ir as ir
 import pytest
+
 from dragoman_export.onnx_export.mixed import ProductKind
 from dragoman_export.onnx_export.network import Network, write_graphs
 from dragoman_service.bundle.architecture import Limits
-
 from tests.tiny_bundle import tiny_model
 
 _NUM_PRODUCTS = {"encoder": 9, "decoder": 13}

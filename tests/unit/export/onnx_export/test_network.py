@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import pytest
+
 from dragoman_export.errors import RunFolderError
 from dragoman_export.onnx_export.network import TrainedModel
 

@@ -4,12 +4,13 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime
 import pytest
-from dragoman_export.onnx_export.calibration import Rounding
-from dragoman_export.onnx_export.quantize import Int8, quantize_rows
-from dragoman_export.onnx_export.write import GraphBuilder
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+
+from dragoman_export.onnx_export.calibration import Rounding
+from dragoman_export.onnx_export.quantize import Int8, quantize_rows
+from dragoman_export.onnx_export.write import GraphBuilder
 
 _MATRICES = arrays.arrays(
     np.float32, arrays.array_shapes(min_dims=2, max_dims=2, max_side=6), elements=st.floats(-1e4, 1e4, width=32)

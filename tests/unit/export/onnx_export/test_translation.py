@@ -8,7 +8,6 @@ from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
 from dragoman_service.runtimes.settings import RuntimeSettings
 from dragoman_service.text.tokenizer import open_tokenizer
 from dragoman_service.translation.options import TranslationDefaults, search_config
-
 from tests.tiny_bundle import build_tiny_bundle
 
 

@@ -4,8 +4,9 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
-from dragoman_export.onnx_export.write import IR_VERSION, OPSET_VERSION, GraphBuilder, WeightsFile, save_model
 from numpy.typing import NDArray
+
+from dragoman_export.onnx_export.write import IR_VERSION, OPSET_VERSION, GraphBuilder, WeightsFile, save_model
 
 
 def _write_sum(path: Path) -> onnx.ModelProto:

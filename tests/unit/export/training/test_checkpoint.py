@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+
 from dragoman_export.data.vocabulary import VocabularyConfig, train_vocabulary
 from dragoman_export.errors import CheckpointConflictError, RunFolderError
 from dragoman_export.model.transformer import Transformer
@@ -21,7 +22,6 @@ from dragoman_export.training.checkpoint import (
     save_checkpoint,
     with_vocabulary,
 )
-
 from tests.unit.export.data.tiny_text import tiny_vocabulary
 from tests.unit.export.model.tiny_models import tiny_config, tiny_model
 

@@ -3,6 +3,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from dragoman_export.data.reader import ParallelFiles
 from dragoman_export.errors import SettingError
 from dragoman_export.model.config import PRESETS

@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
 import torch
+
 from dragoman_export.data.batches import EncodedCorpus, TokenLists
 from dragoman_export.model.transformer import Transformer
 from dragoman_export.training.evaluation import DevSet, decode_greedily, dev_loss, evaluate, translate_greedily
 from dragoman_export.training.loss import BatchLoss
-
 from tests.unit.export.data.tiny_text import tiny_vocabulary
 from tests.unit.export.model.tiny_models import random_ids, tiny_model
 

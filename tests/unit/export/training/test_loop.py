@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
+
 from dragoman_export.errors import CheckpointConflictError, DivergenceError
 from dragoman_export.training.checkpoint import list_checkpoints, load_checkpoint, save_checkpoint
 from dragoman_export.training.loop import Trainer
 from dragoman_export.training.ranks import Ranks
 from dragoman_export.training.report import Record, read_log
-from torch import Tensor
-
 from tests.unit.export.training.tiny_run import make_model, make_text, make_trainer
 
 ROUNDING = 1e-5

@@ -3,10 +3,10 @@ import math
 import numpy as np
 import pytest
 import torch
+
 from dragoman_export.data.batches import Batch, make_batch
 from dragoman_export.model.transformer import Transformer
 from dragoman_export.training.loss import BatchLoss, smoothed_cross_entropy, symmetric_divergence
-
 from tests.unit.export.model.tiny_models import random_ids, tiny_config, tiny_model
 
 ROUNDING = 1e-5

@@ -2,6 +2,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from dragoman_export.errors import CheckpointConflictError, DivergenceError
 from dragoman_export.model.transformer import Transformer
 from dragoman_export.training.config import TrainingConfig
@@ -12,7 +13,6 @@ from dragoman_export.training.optimizer import (
     learning_rate,
     relative_rate,
 )
-
 from tests.unit.export.model.tiny_models import tiny_model
 
 

@@ -4,9 +4,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dragoman_export.training.report import Meter, Window, draw_curves, plot_curves, read_log
 from matplotlib.figure import Figure
 from matplotlib.image import imread
+
+from dragoman_export.training.report import Meter, Window, draw_curves, plot_curves, read_log
 
 
 def test_a_window_averages_over_its_tokens() -> None:

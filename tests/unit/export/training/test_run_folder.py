@@ -2,6 +2,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from dragoman_export.errors import RunFolderError
 from dragoman_export.training.run_folder import RunFolder
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+
 from dragoman_export.training.checkpoint import Progress
 from dragoman_export.training.config import TrainingConfig
 from dragoman_export.training.stopping import StopRequest, expected_last_step, explanation, last_step, reached_limit

@@ -3,12 +3,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from dragoman_export.data.augmentation import VariationConfig
 from dragoman_export.data.batches import EncodedCorpus
 from dragoman_export.data.reader import Pair, PairFiles, ParallelFiles
 from dragoman_export.errors import CorpusError
 from dragoman_export.training.text import encode_pairs
-
 from tests.unit.export.data.tiny_text import tiny_vocabulary, write_tsv
 from tests.unit.export.training.tiny_run import make_text
 

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
 from dragoman_export.data.batches import EncodedCorpus, TokenLists
 from dragoman_export.data.reader import Pair
 from dragoman_export.model.transformer import Transformer
@@ -13,7 +14,6 @@ from dragoman_export.training.loop import Trainer
 from dragoman_export.training.ranks import Ranks
 from dragoman_export.training.run_folder import RunFolder
 from dragoman_export.training.text import TrainingText
-
 from tests.unit.export.data.tiny_text import make_pairs, tiny_vocabulary
 from tests.unit.export.model.tiny_models import tiny_config
 

@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
-from dragoman_service.bundle.architecture import Architecture
-from loadtests.benchmarks.device import step_bytes
 
+from dragoman_service.bundle.architecture import Architecture
 from loadtests.__main__ import main as loadtests_main
 from loadtests.benchmarks import gpu
 from loadtests.benchmarks.__main__ import main
+from loadtests.benchmarks.device import step_bytes
 from loadtests.benchmarks.gpu import Done, Stage
 from loadtests.benchmarks.systems import Device
 

@@ -12,16 +12,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dragoman.v1 import translation_pb2 as pb
-from tests.unit.loadtests.benchmarks.tiny_files import write_test_set
 
+from dragoman.v1 import translation_pb2 as pb
+from loadtests.generator.flags import add_workload_flags, workload_of
 from loadtests.benchmarks import load, report
 from loadtests.benchmarks.__main__ import main
 from loadtests.benchmarks.serve import BatchingSettings
 from loadtests.benchmarks.systems import ModelFiles
-from loadtests.generator.flags import add_workload_flags, workload_of
 from loadtests.generator.workload import Workload
 from tests.unit.loadtests.fake_calls import FakeSystem
+from tests.unit.loadtests.benchmarks.tiny_files import write_test_set
 
 Capture = pytest.CaptureFixture[str]
 _SAID, _OTHER = "Das Wetter ist heute sehr schön.", "Zwei Hunde spielen im tiefen Schnee."

@@ -11,17 +11,17 @@ from typing import Any
 import grpc
 import pytest
 import pytest_asyncio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
 from dragoman_service.bundle.files import Bundle
 from dragoman_service.errors import EngineError, OverloadedError
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-from tests.unit.loadtests.benchmarks.tiny_files import write_tiny_model
-
 from loadtests.benchmarks.serve import BatchingSettings, DynamicBatcher, serving
 from loadtests.benchmarks.systems import Output, SearchOptions, System, TokenIds, open_system
 from loadtests.benchmarks.work import encode
 from tests.tiny_bundle import SENTENCES
+from tests.unit.loadtests.benchmarks.tiny_files import write_tiny_model
 
 _BEAM_4, _BEAM_1 = SearchOptions(), SearchOptions(beam_size=1)
 _POISON, _LEAVES = 666, 777

@@ -4,14 +4,14 @@ from statistics import correlation
 
 import pytest
 import torch
+
 from dragoman_export.model.config import PRESETS, ModelConfig
 from dragoman_export.model.transformer import Transformer
-from tests.unit.loadtests.benchmarks.tiny_files import write_test_set
-
 from loadtests.benchmarks import work
 from loadtests.benchmarks.models import end_by_itself, made_up_vocabulary
 from loadtests.benchmarks.pytorch_system import beam_search
 from loadtests.benchmarks.systems import SearchOptions
+from tests.unit.loadtests.benchmarks.tiny_files import write_test_set
 
 _SOURCES = work.random_sources(100, vocabulary_size=500, eos_id=2)
 _CONFIG = replace(PRESETS["base"], vocabulary_size=500, num_encoder_layers=2, num_decoder_layers=2, norm="post")

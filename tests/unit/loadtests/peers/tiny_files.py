@@ -5,7 +5,6 @@ from typing import Literal
 
 from dragoman_export.onnx_export.network import Network
 from dragoman_service.bundle.architecture import Limits
-
 from loadtests.benchmarks.models import write_model
 from loadtests.benchmarks.systems import ModelFiles
 from tests.tiny_bundle import tiny_model, tiny_vocabulary

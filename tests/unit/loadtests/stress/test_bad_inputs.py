@@ -7,20 +7,20 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from dragoman.v1 import translation_pb2 as pb
-from dragoman_service.errors import DragomanError, InvalidFieldError, OverloadedError, UnsupportedFieldError
-from dragoman_service.middleware import error_mapping
 from google.protobuf.message import DecodeError
 from google.rpc import status_pb2
 from hypothesis import given
 from hypothesis import strategies as st
+
+from dragoman.v1 import translation_pb2 as pb
+from dragoman_service.errors import DragomanError, InvalidFieldError, OverloadedError, UnsupportedFieldError
+from dragoman_service.middleware import error_mapping
 from loadtests.scenarios.bad_inputs.answers import AFTER, BEFORE, Answer, faults, send
 from loadtests.scenarios.bad_inputs.inputs import OK, BadInput, Draw, Expected, invalid
-
-from loadtests.generator.calls import Method
-from loadtests.hostile.texts import NUM_ROWS, SHAPES, shaped
 from loadtests.scenarios.bad_inputs.kinds import KINDS, make, plan
 from loadtests.scenarios.bad_inputs.run import growths
+from loadtests.hostile.texts import NUM_ROWS, SHAPES, shaped
+from loadtests.generator.calls import Method
 from tests.unit.loadtests.fake_calls import EndedCall
 
 MOST = pb.ModelLimits(max_texts=128, max_text_characters=10_000, max_document_characters=20_000, max_target_tokens=512)
@@ -90,7 +90,7 @@ def test_a_full_run_has_every_column_of_the_code_space_and_little_that_is_large(
 
 
 def ended(status: str, *responses: pb.TranslateResponse, **told: Any) -> Answer:
-    return Answer(status=error_mapping, seconds=0.1, responses=responses, **told)
+    return Answer(status=status, seconds=0.1, responses=responses, **told)
 
 
 def rejected(error: DragomanError = INVALID, *, num_details: int = 2, message: str | None = None) -> Answer:

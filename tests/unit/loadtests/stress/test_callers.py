@@ -8,19 +8,19 @@ from typing import cast
 
 import grpc
 import pytest
-from dragoman.v1 import translation_pb2 as pb
-from dragoman_service.errors import DeadlineExceededError, DragomanError, InvalidFieldError, ModelNotFoundError
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import DataReceived, RequestReceived, StreamEnded
-from loadtests.scenarios.callers import Bystanders, Client, Kind, PlannedCall, Question, reply_of
 
-from loadtests.generator.calls import Method
+from dragoman.v1 import translation_pb2 as pb
+from dragoman_service.errors import DeadlineExceededError, DragomanError, InvalidFieldError, ModelNotFoundError
 from loadtests.scenarios import callers
+from loadtests.scenarios.callers import Bystanders, Client, Kind, PlannedCall, Question, reply_of
 from loadtests.scenarios.chaos import http2
 from loadtests.scenarios.chaos.fault import Fault, Stage
 from loadtests.scenarios.chaos.server import ChaosServer
 from loadtests.scenarios.stress_server import add_version, only_bundle, remove_version
+from loadtests.generator.calls import Method
 from tests.fakes import ManualClock
 from tests.unit.loadtests.fake_calls import EndedCall
 

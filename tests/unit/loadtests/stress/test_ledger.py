@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dragoman.v1 import translation_pb2 as pb
 from hypothesis import given
 from hypothesis import strategies as st
-from loadtests.scenarios.callers import Kind, PlannedCall, Reply
 
-from loadtests.generator.calls import Method
-from loadtests.scenarios.soak.accounting import UNSEEN, Entry, Notes, abandoned, answered, read_access_log
+from dragoman.v1 import translation_pb2 as pb
+from loadtests.scenarios.callers import Kind, PlannedCall, Reply
 from loadtests.scenarios.stress_server import log_path
+from loadtests.scenarios.soak.accounting import UNSEEN, Entry, Notes, abandoned, answered, read_access_log
+from loadtests.generator.calls import Method
 
 SHORT = Kind.SHORT_DEADLINE
 BUSY = "RESOURCE_EXHAUSTED"

@@ -7,14 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from dragoman.v1 import translation_pb2 as pb
-from loadtests.scenarios.callers import Kind, Moment, PlannedCall
 
-from loadtests.generator.calls import Method
-from loadtests.generator.texts import SENTENCES, Texts
+from dragoman.v1 import translation_pb2 as pb
 from loadtests.scenarios import cancellations
+from loadtests.scenarios.callers import Kind, Moment, PlannedCall
 from loadtests.scenarios.soak.plan import EVERYTHING, OPTIONS, PROBES, REFUSED, Mix, Plan
 from loadtests.scenarios.soak.scenario import Sample, Settings, judge_memory, judged_lows
+from loadtests.generator.texts import SENTENCES, Texts
+from loadtests.generator.calls import Method
 
 MODELS = ("", "en-de", "en-de@stable")
 LEAVING = {Kind.CANCELS, Kind.DISCONNECTS}

@@ -7,21 +7,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dragoman.v1 import translation_pb2 as pb
-from loadtests.report.checks import Summary
-from loadtests.scenarios.callers import Reply
 
+from dragoman.v1 import translation_pb2 as pb
 from loadtests.generator.metrics import Footprint
 from loadtests.scenarios import cancellations as cancelling
+from loadtests.scenarios.stress import main
 from loadtests.scenarios.bad_inputs import scenario as bad
 from loadtests.scenarios.bad_inputs.attacks.table import ATTACKS
 from loadtests.scenarios.bad_inputs.kinds import KINDS
 from loadtests.scenarios.bad_inputs.run import Growth, Record, Run
+from loadtests.scenarios.callers import Reply
 from loadtests.scenarios.chaos.fault import Fault, Result
 from loadtests.scenarios.chaos.scenario import FAULTS, summarize
 from loadtests.scenarios.soak import scenario as soaking
 from loadtests.scenarios.soak.accounting import Entry, Notes
-from loadtests.scenarios.stress import main
+from loadtests.report.checks import Summary
 
 Capture = pytest.CaptureFixture[str]
 ENDS = ("OK", "CANCELLED", "DEADLINE_EXCEEDED", "INVALID_ARGUMENT", "NOT_FOUND")

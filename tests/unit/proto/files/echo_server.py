@@ -5,9 +5,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import grpc
-from dragoman.v1 import translation_pb2 as pb
 from google.rpc import error_details_pb2
 
+from dragoman.v1 import translation_pb2 as pb
 from tests.unit.proto.scripted_server import ScriptedService, refuses_for, running
 
 

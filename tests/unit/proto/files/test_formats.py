@@ -7,9 +7,9 @@ from xml.etree.ElementTree import canonicalize
 
 import docx
 import pytest
+
 from dragoman.files.content import FileContent, FileFormatError, MarkupLostError
 from dragoman.files.formats import ReadOptions, read_file
-
 from tests.unit.proto.files.samples import SAMPLES
 
 _OPTIONS = ReadOptions(target_language="de")

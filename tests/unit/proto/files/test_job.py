@@ -11,9 +11,9 @@ from typing import Any
 
 import grpc
 import pytest
+
 from dragoman.__main__ import main
 from dragoman.v1 import translation_pb2 as pb
-
 from tests.unit.proto.files.echo_server import EchoService, echo_server, refuse_text
 from tests.unit.proto.scripted_server import refuses, running
 

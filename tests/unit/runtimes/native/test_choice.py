@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from dragoman_service.bundle.files import Bundle, open_bundle
 from dragoman_service.errors import BundleError, ConfigError
-from dragoman_service.runtimes.native import library
 from dragoman_service.runtimes.native.library import BackendUnsupportedError, Library, load_library
 from dragoman_service.runtimes.native.step_model import FAST_SETS, NativeStepModel, open_step_model
 from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
 from dragoman_service.runtimes.settings import RuntimeSettings
-
 from tests.tiny_bundle import build_tiny_bundle
 
 _CPU = RuntimeSettings(device="cpu", precision="int8")
@@ -119,7 +118,7 @@ def test_a_library_of_another_version_is_not_used(
     library: Library, bundle: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert library.instruction_sets
-    monkeypatch.setattr(library, "_ABI", 0)
+    monkeypatch.setattr("dragoman_service.runtimes.native.library._ABI", 0)
 
     with pytest.raises(ConfigError, match="this service needs 0"):
         open_step_model(bundle, _CPU.model_copy(update={"engine": "native"}))

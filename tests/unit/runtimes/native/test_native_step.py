@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from dragoman_service.bundle.int8_weights import ActivationScale
 from dragoman_service.errors import EngineError
 from dragoman_service.runtimes.native.library import Library, NativeNetwork, _Shape
-
 from tests.reference_step import (
     MAX_POSITIONS,
     Decoder,

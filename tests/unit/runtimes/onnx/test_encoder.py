@@ -2,9 +2,10 @@ from collections.abc import Sequence
 from itertools import combinations, pairwise
 
 import numpy as np
-from dragoman_service.runtimes.onnx.encoder import ON_GPU, group_by_length
 from hypothesis import given
 from hypothesis import strategies as st
+
+from dragoman_service.runtimes.onnx.encoder import ON_GPU, group_by_length
 
 MOST_TOKENS, MOST_APART, RUN_TOKENS = 192, 16, 10
 

@@ -1,9 +1,10 @@
 import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
 from dragoman_service.bundle.architecture import FloatType
 from dragoman_service.decoding.step_model import IntArray
 from dragoman_service.runtimes.onnx.kv_pool import LENGTH_BUCKET, SegmentBuffers, SlotTable, round_up
-from hypothesis import given
-from hypothesis import strategies as st
 
 
 class Histories:

@@ -8,6 +8,9 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from onnx import TensorProto, helper
+from pydantic import ValidationError
+
 from dragoman_service.bundle.architecture import GraphTensors
 from dragoman_service.bundle.files import Bundle
 from dragoman_service.bundle.manifest import GraphFiles
@@ -21,9 +24,6 @@ from dragoman_service.runtimes.onnx.session import (
     session_options,
 )
 from dragoman_service.runtimes.settings import Device, Placement, RuntimeSettings
-from onnx import TensorProto, helper
-from pydantic import ValidationError
-
 from tests.tiny_bundle import build_tiny_bundle
 
 

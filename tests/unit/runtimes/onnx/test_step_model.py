@@ -2,12 +2,12 @@ import gc
 
 import numpy as np
 import pytest
+
 from dragoman_service.bundle.architecture import FloatType
 from dragoman_service.bundle.files import Bundle
 from dragoman_service.runtimes.onnx.kv_pool import LENGTH_BUCKET, SEGMENT_BUCKET
 from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
 from dragoman_service.runtimes.settings import Placement, RuntimeSettings
-
 from tests.tiny_bundle import build_tiny_bundle
 
 

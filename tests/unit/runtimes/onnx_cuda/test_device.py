@@ -1,10 +1,11 @@
 from collections.abc import Callable
 
 import pytest
+from pydantic import ValidationError
+
 from dragoman_service.errors import ConfigError
 from dragoman_service.runtimes.onnx.session import check_device, cuda_fault, providers
 from dragoman_service.runtimes.settings import Placement, RuntimeSettings, choose_placement
-from pydantic import ValidationError
 
 _CPU = "CPUExecutionProvider"
 _CUDA = "CUDAExecutionProvider"

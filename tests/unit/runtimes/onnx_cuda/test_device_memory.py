@@ -6,6 +6,10 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
 from dragoman_service.bundle.architecture import FloatType
 from dragoman_service.runtimes.onnx_cuda.cache_graphs import HIDDEN, advance_graph, write_graph, zeros_graph
 from dragoman_service.runtimes.onnx_cuda.device import (
@@ -16,10 +20,6 @@ from dragoman_service.runtimes.onnx_cuda.device import (
     PinnedMemory,
     pinned_memory,
 )
-from hypothesis import given
-from hypothesis import strategies as st
-from numpy.typing import NDArray
-
 from tests.device_stand_in import FakeCudart, StandInMemory, read
 
 FLOAT_TYPES: tuple[FloatType, ...] = ("float32", "float16")

@@ -7,11 +7,11 @@ from types import FrameType
 from typing import Any
 
 import pytest
+
 from dragoman_service.datatypes import SearchConfig, Segment
 from dragoman_service.request import Term, TextFormat, TranslationOptions, TranslationRequest
 from dragoman_service.text.placeholders.blocks import Placeholders
 from dragoman_service.text.planning import TextPlanner
-
 from tests.unit.text.text_fakes import FakeModel
 
 PLAIN, HTML, XML = TextFormat.PLAIN, TextFormat.HTML, TextFormat.XML

@@ -1,6 +1,7 @@
 import time
 
 import pytest
+
 from dragoman_service.text.placeholders.blocks import Block, Placeholders
 from dragoman_service.text.placeholders.markup import MarkupError, markup_blocks
 

@@ -1,4 +1,5 @@
 import pytest
+
 from dragoman_service.request import ProtectedKind, ProtectionOptions, Term
 from dragoman_service.text.placeholders.icu import MAX_MESSAGES, MAX_NUMBER_SIGNS
 from dragoman_service.text.placeholders.patterns import compile_protection

@@ -1,6 +1,7 @@
 from collections.abc import Sequence
 
 import pytest
+
 from dragoman_service.datatypes import AlignmentLink, Span
 from dragoman_service.request import ProtectionOptions
 from dragoman_service.text.placeholders.blocks import Block, Placeholders, plain_block, protected_blocks

@@ -1,0 +1,78 @@
+"""Check the English of comments, docstrings, messages and Markdown against `prose.toml`; exit 1 if a pattern occurs."""
+
+import ast
+import fnmatch
+import io
+import re
+import subprocess
+import sys
+import tokenize
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+CONFIG = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+PATTERNS = [(re.compile(pattern, re.IGNORECASE), advice) for pattern, advice in CONFIG["patterns"].items()]
+STARTS = [(re.compile(pattern), advice) for pattern, advice in CONFIG["docstring_starts"].items()]
+MIN_WORDS = 4  # shorter strings are names and keys
+
+Passage = tuple[int, str, bool]
+"""First line, text, whether the text is a docstring."""
+
+
+def python_passages(source: str) -> Iterator[Passage]:
+    """Yield the comments and the strings of at least `MIN_WORDS` words."""
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string.lstrip("#! "), False
+    tree = ast.parse(source)
+    statements = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value.split()) >= MIN_WORDS:
+            yield node.lineno, node.value, id(node) in statements
+
+
+def markdown_passages(source: str) -> Iterator[Passage]:
+    """Yield the lines outside code blocks."""
+    is_code = False
+    for number, line in enumerate(source.splitlines(), start=1):
+        if line.lstrip().startswith("```"):
+            is_code = not is_code
+        elif not is_code and not line.startswith("    "):
+            yield number, line, False
+
+
+def findings(passage: Passage) -> Iterator[str]:
+    """Yield a line number and a description for each match."""
+    first, text, is_docstring = passage
+    for pattern, advice in PATTERNS:
+        for match in pattern.finditer(re.sub(r"`[^`]*`", lambda code: "x" * len(code[0]), text)):
+            line = first + text.count("\n", 0, match.start())
+            yield f"{line}: '{match[0]}': write: {advice}"
+    for pattern, advice in STARTS if is_docstring else ():
+        if match := pattern.match(text.lstrip().partition("\n")[0]):
+            yield f"{first}: '{match[0][:40]}': {advice}"
+
+
+def main() -> int:
+    """Check the tracked files, or those given as arguments."""
+    names = sys.argv[1:] or subprocess.run(
+        ["git", "ls-files", "*.py", "*.md"], capture_output=True, text=True, check=True
+    ).stdout.split("\n")
+    count = 0
+    for name in filter(None, names):
+        if any(fnmatch.fnmatch(name, excluded) for excluded in CONFIG["excluded"]) or "_pb2" in name:
+            continue
+        source = Path(name).read_text(encoding="utf-8")
+        passages = python_passages(source) if name.endswith(".py") else markdown_passages(source)
+        for passage in passages:
+            for finding in findings(passage):
+                count += 1
+                print(f"{name}:{finding}")
+    if count:
+        print(f"{count} passages to reword, see .ci/prose.toml", file=sys.stderr)
+    return int(count > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
