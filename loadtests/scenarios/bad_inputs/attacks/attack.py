@@ -1,52 +1,53 @@
-"""An attack: which bytes are sent, how they are sent, and which answers are right."""
+"""Attacks: what is sent, how it is sent, and which responses are right. `attacks.toml` lists them."""
 
 import enum
-import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+import itertools
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from functools import partial
+from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlencode
 
-from google.protobuf.message import Message
+from loadtests.scenarios.bad_inputs.attacks.payload import Make, Recipe, make_payload
 
-from dragoman.v1 import translation_pb2 as pb
-from loadtests.generator.calls import Method
-from loadtests.scenarios.bad_inputs.inputs import CHEAP
-
-LANGUAGES: Final[Mapping[str, Any]] = {"source_language": "en", "target_language": "de"}
-ORIGIN: Final = "localhost"
-"""The header `Host` of requests."""
-
-CLOSED: Final = "closed"
-"""Status of an exchange that the server ended without an answer."""
-
-TIMEOUT: Final = "timeout"
-"""Status of an exchange that had no answer when its client gave up."""
-
-LEFT: Final = "left"
-"""Status of an exchange that its client ended, as planned, before the answer was complete."""
+CLOSED: Final = "closed"  # status if the server closed the connection without a response
+TIMEOUT: Final = "timeout"  # status if the client gave up waiting
+LEFT: Final = "left"  # status if the client left as planned
 
 _REFUSED: Final = ("400", "401", "403", "404", "405", "408", "411", "413", "414", "415", "421", "422", "431", "501")
-REFUSED: Final = frozenset({*_REFUSED, "503", CLOSED})
-ANSWERED: Final = frozenset({"200", "429", "503"})
-ANY: Final = REFUSED | ANSWERED | {LEFT}
-"""Everything but a server error and silence."""
-
-ANY_OF_GRPC: Final = frozenset({"OK", "INVALID_ARGUMENT", "RESOURCE_EXHAUSTED", "NOT_FOUND", "UNIMPLEMENTED", LEFT})
+_STATUSES: Final[Mapping[str, frozenset[str]]] = {  # sets by name in `attacks.toml`
+    "refused": frozenset({*_REFUSED, "503", CLOSED}),
+    "answered": frozenset({"200", "429", "503"}),
+    "any": frozenset({*_REFUSED, "503", CLOSED, "200", "429", LEFT}),  # no server error and no silence
+    "forbidden": frozenset({"400", "401", "403", "413", "429", "431", "503"}),
+    "grpc": frozenset({"OK", "INVALID_ARGUMENT", "RESOURCE_EXHAUSTED", "NOT_FOUND", "UNIMPLEMENTED", LEFT}),
+}
+_TARGETS: Final = {  # of JSON bodies: path and authorization
+    "native": ("/v1/translate", "bearer"),
+    "libretranslate": ("/translate", ""),
+    "deepl": ("/v2/translate", "bearer"),
+    "azure": ("/translate?api-version=3.0&to=de&from=en", "bearer"),
+}
+_FORMATS: Final = {"p": "plain", "h": "html", "x": "xml"}
+_SHORT_DOCUMENTS: Final = (
+    *("tags-unmatched-plain", "tags-unmatched-html", "icu-quoted-heads-plain", "numbers-before-blocks-html"),
+)
+_STOPPED_DOCUMENTS: Final = ("tags-unmatched-html", "icu-quoted-heads-plain")
 
 
 class Way(enum.Enum):
     """How the bytes of an attack are sent."""
 
-    REPEAT = "again and again, each time on a new connection"
-    LEAVE = "again and again by clients that close the connection before the answer"
-    DRIP = "one byte of the rest at a time"
-    UNREAD = "once, and the answer is not read"
-    CONNECT = "nothing: connections are opened and closed"
+    REPEAT = "repeat"  # each time on a new connection
+    LEAVE = "leave"  # repeatedly, closing the connection before the response
+    DRIP = "drip"  # one byte of the rest at a time
+    UNREAD = "unread"  # once, without reading the response
+    CONNECT = "connect"  # connections are opened and closed
 
 
 class Port(enum.Enum):
-    """What listens there."""
+    """Port of the server."""
 
     HTTP = "http"
     METRICS = "metrics"
@@ -54,31 +55,8 @@ class Port(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Credentials:
-    """What an attacker with access to the server has."""
-
-    key: str
-    key_id: str  # of the JSON Web Key Set
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Payload:
-    """What one connection sends."""
-
-    parts: Sequence[bytes]  # each sent for itself
-    rest: bytes = b""  # sent byte by byte (`Way.DRIP`)
-    num_answers: int = 1  # of pipelined requests
-    method: Method | str = ""  # of a call over gRPC, whose message is the only part
-    key: str = ""  # of that call
-
-
-Make = Callable[[int, Credentials], Payload]
-"""Returns the bytes of an attack, given a size in the unit of the attack (mostly bytes or characters)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Attack:
-    """One attack."""
+    """One attack; `make` returns the bytes for a size in the unit of the attack, mostly bytes or characters."""
 
     name: str
     surface: str
@@ -86,67 +64,79 @@ class Attack:
     size: int
     way: Way = Way.REPEAT
     port: Port = Port.HTTP
-    expected: frozenset[str] = ANY
+    expected: frozenset[str] = _STATUSES["any"]
     num_connections: int = 1
-    num_hosts: int = 1  # addresses that the connections come from
-    leave_after_s: float = 0.0  # (`Way.LEAVE`) 0: with the first part of the answer
-    is_once: bool = False  # one exchange on each connection is all of it
-    grows: bool = True  # whether the work is compared at several sizes
-    grown_size: int = 0  # the largest size of that comparison; 0: `size`
-    is_short: bool = False  # also in the short mode
-    is_stopped: bool = False  # whether the server gets SIGTERM while the attack goes on
+    num_hosts: int = 1  # client addresses
+    leave_after_s: float = 0.0  # for `Way.LEAVE`; 0: with the first part of the response
+    is_once: bool = False  # one exchange per connection
+    grows: bool = True  # compare the CPU time of several sizes
+    grown_size: int = 0  # largest size of that comparison; 0: `size`
+    is_short: bool = False  # part of the short mode
+    is_stopped: bool = False  # send SIGTERM to the server during the attack
 
 
-def request(method: str, path: str, *headers: str, body: bytes = b"", has_length: bool = True) -> bytes:
-    """Return an HTTP request; `has_length` adds the length of a body."""
-    lines = [f"{method} {path} HTTP/1.1", f"Host: {ORIGIN}", *headers]
-    if has_length and (body or method == "POST"):
-        lines.append(f"Content-Length: {len(body)}")
-    return "\r\n".join([*lines, "", ""]).encode("latin-1") + body
+_OF_ATTACK: Final = {one.name for one in fields(Attack)} - {"make"}
 
 
-def bearer(credentials: Credentials) -> str:
-    """Return the header with the API key."""
-    return f"Authorization: Bearer {credentials.key}"
+def _attack(name: str, surface: str, **given: Any) -> Attack:
+    """Return an attack from the fields of its table, which are those of `Attack` and `Recipe`."""
+    recipe = Recipe(**{key: value for key, value in given.items() if key not in _OF_ATTACK})
+    own = {key: value for key, value in given.items() if key in _OF_ATTACK}
+    if recipe.is_grpc:
+        own = {"port": "grpc", "expected": ["grpc"], **own}
+    expected = own.pop("expected", ["any"])
+    return Attack(
+        **{
+            **own,
+            "name": name,
+            "surface": surface,
+            "make": partial(make_payload, recipe),
+            "way": Way(own.get("way", "repeat")),
+            "port": Port(own.get("port", "http")),
+            "expected": frozenset().union(*(_STATUSES.get(one, frozenset({one})) for one in expected)),
+        }
+    )
 
 
-def post(path: str, *headers: str, body: bytes, media_type: str = "application/json") -> Payload:
-    """Return a request with a body."""
-    return Payload(parts=[request("POST", path, f"Content-Type: {media_type}", *headers, body=body)])
+def _attacks(tables: Mapping[str, Any]) -> Iterator[Attack]:
+    for surface, table in tables["surfaces"].items():
+        for name, given in table["attacks"].items():
+            yield _attack(name, surface, **{**table.get("defaults", {}), **given})
+    body: dict[str, Any] = {"body": "{fill}", "size": 4_000_000, "expected": ["refused", "answered"]}
+    for (target, (path, auth)), (name, fill) in itertools.product(_TARGETS.items(), tables["json"].items()):
+        if target in ("native", "libretranslate") or name in ("objects", "members", "escapes", "nested-lists"):
+            is_libre = target == "libretranslate"
+            own = {"num_connections": 6 if is_libre else 2, "is_short": is_libre and name == "objects"}
+            yield _attack(
+                f"json-{name}-{target}", f"JSON of {target}", request=f"POST {path}", auth=auth, **body, **own, **fill
+            )
+    for name, fill in tables["forms"].items():
+        is_short = name == "escapes"
+        form = {"request": "POST /translate", "media": "application/x-www-form-urlencoded"}
+        own = {"num_connections": 12 if is_short else 4, "is_short": is_short}
+        yield _attack(f"form-{name}", "forms", **form, **body, **own, **fill)
+    upload = {"request": "POST /translate_file", "auth": "bearer", "kind": "file", "grows": False}
+    upload |= {"num_connections": 2, "way": "leave", "leave_after_s": 1.5}  # leaving removes the file
+    for name, given in tables["files"].items():
+        yield _attack(f"file-{name}", "uploaded files", **{**upload, **given})
+    for (shape, fill), (letter, text_format) in itertools.product(tables["documents"].items(), _FORMATS.items()):
+        if letter in fill["formats"]:
+            name = f"{shape}-{text_format}"
+            yield _attack(
+                name,
+                f"documents, {text_format}",
+                kind="document",
+                format=text_format,
+                size=200_000,
+                grown_size=80_000,
+                way="leave",
+                leave_after_s=1.5,
+                num_connections=8 if name in _SHORT_DOCUMENTS else 2,
+                is_short=name in _SHORT_DOCUMENTS,
+                is_stopped=name in _STOPPED_DOCUMENTS,
+                **{key: value for key, value in fill.items() if key != "formats"},
+            )
 
 
-def as_json(value: object) -> bytes:
-    """Return a value as JSON; surrogates stay escaped."""
-    return json.dumps(value).encode()
-
-
-def as_form(fields: Iterable[tuple[str, str]]) -> bytes:
-    """Return fields as a form."""
-    return urlencode(list(fields)).encode()
-
-
-def translate(**fields: Any) -> Payload:
-    """Return a gRPC request for the translation of texts; `fields` replace the usual ones."""
-    return of_message(pb.TranslateRequest(**{**LANGUAGES, "options": CHEAP, **fields}))
-
-
-def document(text: str, **fields: Any) -> Payload:
-    """Return a gRPC request for the translation of a document; `fields` replace the usual ones."""
-    return of_message(pb.TranslateDocumentRequest(**{"text": text, **LANGUAGES, "options": CHEAP, **fields}))
-
-
-def of_message(message: Message, method: Method | str = "") -> Payload:
-    """Return the gRPC request with a message, by default to the method that its type is named after."""
-    method = method or Method(type(message).__name__.removesuffix("Request"))
-    return Payload(parts=[message.SerializeToString()], method=method)
-
-
-def with_key(payload: Payload, credentials: Credentials) -> Payload:
-    """Return a gRPC request with the API key."""
-    return replace(payload, key=credentials.key)
-
-
-def repeated(unit: str, size: int) -> str:
-    """Return a text of at most so many characters: one unit again and again; `{i}` in it is replaced by a number."""
-    count = max(1, size // len(unit.replace("{i}", "000000")))
-    return "".join(unit.replace("{i}", str(100_003 + 7 * i)) for i in range(count)) if "{i}" in unit else unit * count
+_TABLES: Final = tomllib.loads(Path(__file__).with_name("attacks.toml").read_text(encoding="utf-8"))
+ATTACKS: Final[Mapping[str, Attack]] = {attack.name: attack for attack in _attacks(_TABLES)}

@@ -1,4 +1,4 @@
-"""Sends attacks from a process of its own, so that the measurement of the server is not disturbed."""
+"""Sends attacks from a process of its own, so that it does not disturb the measurement."""
 
 import contextlib
 import itertools
@@ -14,22 +14,20 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing.connection import Connection
-from types import TracebackType
 from typing import Final, Self
 
 import grpc
 
-from loadtests.generator.calls import Method
+from loadtests.generator.calls import Method, read_reply
 from loadtests.generator.server import ServerError
-from loadtests.scenarios.bad_inputs.attacks.attack import CLOSED, LEFT, TIMEOUT, Attack, Credentials, Payload, Port, Way
-from loadtests.scenarios.bad_inputs.attacks.table import ATTACKS
-from loadtests.scenarios.callers import connect, reply_of
+from loadtests.scenarios.bad_inputs.attacks.attack import ATTACKS, CLOSED, LEFT, TIMEOUT, Attack, Port, Way
+from loadtests.scenarios.bad_inputs.attacks.payload import Credentials, Payload
+from loadtests.scenarios.control_traffic import connect
 
-PATIENCE_S: Final = 10.0
-"""How long a client waits for the answer to one exchange."""
+TIMEOUT_S: Final = 10.0  # of one exchange
 
 _BEGIN_TIMEOUT_S: Final = 60.0
-_AFTER_ANSWER_S: Final = 1.0  # how long a client goes on sending after its answer
+_AFTER_ANSWER_S: Final = 1.0  # how long a client continues to send after the response
 _PART_INTERVAL_S: Final = 0.1  # between the parts of one request
 _DRIP_INTERVAL_S: Final = 0.25
 _PAUSE_S: Final = 0.005  # after an exchange that the server ended at once
@@ -38,29 +36,31 @@ _HEAD: Final = re.compile(rb"HTTP/1\.1 (\d{3})[^\r\n]*\r\n((?:[^\r\n]+\r\n)*)\r\
 _LENGTH: Final = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
 _CONTINUE: Final = b"100"
 
+Address = tuple[str, int]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Addresses:
-    """Ports of the server, on loopback."""
+    """Local ports of the server, and credentials."""
 
     ports: Mapping[Port, int]
     credentials: Credentials
 
-    def target(self, port: Port) -> tuple[str, int]:
+    def of(self, port: Port) -> Address:
         """Return host and port."""
         return "127.0.0.1", self.ports[port]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
-    """What became of an attack."""
+    """The result of an attack."""
 
     statuses: Mapping[str, int]
     seconds: float
 
     @property
     def num_exchanges(self) -> int:
-        """Number of exchanges that have ended."""
+        """Number of finished exchanges."""
         return sum(self.statuses.values())
 
 
@@ -68,10 +68,9 @@ NOTHING_SENT: Final = Sent(statuses={}, seconds=0.0)
 
 
 class Attacker:
-    """The process that sends attacks; ended on exit. One thread at a time uses it."""
+    """The process that sends attacks; not thread-safe."""
 
     def __init__(self, addresses: Addresses) -> None:
-        """Start the process."""
         context = multiprocessing.get_context("spawn")
         self._pipe, other = context.Pipe()
         self._process = context.Process(target=_serve, args=(other, addresses), daemon=True)
@@ -79,17 +78,17 @@ class Attacker:
         other.close()
 
     def send_once(self, name: str, size: int) -> Sent:
-        """Send the bytes of an attack once, and wait for the answer."""
+        """Send an attack once, and wait for the response."""
         self._begin(name, size, None)
         return self.wait()
 
     def begin(self, name: str, *, seconds: float) -> None:
-        """Begin an attack; return once its bytes are made and it sends."""
+        """Begin an attack; return when its payload is ready."""
         self._begin(name, ATTACKS[name].size, seconds)
 
     def wait(self) -> Sent:
-        """Wait for the end of the attack that was begun; ServerError if it does not end in time."""
-        sent = self._receive(_BEGIN_TIMEOUT_S)
+        """Wait for the end of the attack; raises ServerError after a timeout."""
+        sent = self._receive()
         if not isinstance(sent, Sent):
             raise ServerError(f"the attacker failed: {sent}")
         return sent
@@ -97,9 +96,7 @@ class Attacker:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._pipe.close()
         self._process.join(1.0)
         if self._process.is_alive():
@@ -108,23 +105,23 @@ class Attacker:
 
     def _begin(self, name: str, size: int, seconds: float | None) -> None:
         self._pipe.send((name, size, seconds))
-        if (begun := self._receive(_BEGIN_TIMEOUT_S)) != name:
+        if (begun := self._receive()) != name:
             raise ServerError(f"the attacker failed: {begun}")
 
-    def _receive(self, timeout_s: float) -> object:
-        if not self._pipe.poll(timeout_s):
-            raise ServerError(f"the attacker has not answered for {timeout_s:g} s")
+    def _receive(self) -> object:
+        if not self._pipe.poll(_BEGIN_TIMEOUT_S):
+            raise ServerError(f"no response of the attacker within {_BEGIN_TIMEOUT_S:g} s")
         return self._pipe.recv()
 
 
 def _serve(pipe: Connection, addresses: Addresses) -> None:
-    """Send the attacks that come through a pipe, until it is closed."""
+    """Send the attacks that are named through a pipe, until it is closed."""
     with contextlib.suppress(EOFError, OSError):
         while True:
             name, size, seconds = pipe.recv()
             try:
                 attack = ATTACKS[name]
-                if seconds is None:  # the whole work is measured, until the first part of the answer
+                if seconds is None:  # measure the whole work, until the first part of the response
                     attack = replace(attack, leave_after_s=0.0)
                 payload = attack.make(size, addresses.credentials)
                 pipe.send(name)
@@ -134,33 +131,32 @@ def _serve(pipe: Connection, addresses: Addresses) -> None:
 
 
 def attack_server(attack: Attack, payload: Payload, addresses: Addresses, *, seconds: float | None) -> Sent:
-    """Send a payload on all connections of an attack for so long; `seconds` None: once on one connection."""
+    """Send a payload on all connections of an attack for a time; None: once on one connection."""
     began_s = time.monotonic()
     until_s = began_s if seconds is None else began_s + seconds
     hosts = [f"127.0.0.{2 + number}" for number in range(attack.num_hosts)]
     sources = list(itertools.islice(itertools.cycle(hosts), 1 if seconds is None else attack.num_connections))
-    make: Callable[[str], Counter[str]]
+    address = addresses.of(attack.port)
+    send: Callable[[str], Counter[str]]
     if attack.way in (Way.DRIP, Way.UNREAD) and seconds is not None:
-        statuses = _hold(payload, addresses.target(attack.port), sources, until_s)
+        statuses = _hold(payload, address, sources, until_s)
     else:
         if attack.port is Port.GRPC:
-            make = partial(_call_until, attack, payload, addresses.target(attack.port), until_s)
+            send = partial(_call_until, attack, payload, address, until_s)
         elif attack.way is Way.CONNECT:
-            make = partial(_connect_until, addresses.target(attack.port), until_s)
+            send = partial(_connect_until, address, until_s)
         else:
-            make = partial(_exchange_until, attack, payload, addresses.target(attack.port), until_s)
+            send = partial(_exchange_until, attack, payload, address, until_s)
         with ThreadPoolExecutor(len(sources)) as pool:
-            statuses = sum(pool.map(make, sources), Counter[str]())
+            statuses = sum(pool.map(send, sources), Counter[str]())
     return Sent(statuses=dict(statuses), seconds=time.monotonic() - began_s)
 
 
-def _exchange_until(
-    attack: Attack, payload: Payload, target: tuple[str, int], until_s: float, source: str
-) -> Counter[str]:
-    """Repeat an exchange over HTTP, at least once."""
+def _exchange_until(attack: Attack, payload: Payload, address: Address, until_s: float, source: str) -> Counter[str]:
+    """Repeat an HTTP exchange, at least once."""
     statuses = Counter[str]()
     while True:
-        status = _exchange(attack, payload, target, source)
+        status = _exchange(attack, payload, address, source)
         statuses[status] += 1
         if time.monotonic() >= until_s:
             return statuses
@@ -168,35 +164,35 @@ def _exchange_until(
             time.sleep(_PAUSE_S)
 
 
-def _exchange(attack: Attack, payload: Payload, target: tuple[str, int], source: str) -> str:
-    """Send a payload on a new connection, and read until it is answered; return the status of the last answer."""
+def _exchange(attack: Attack, payload: Payload, address: Address, source: str) -> str:
+    """Send a payload on a new connection; return the status of the last response."""
     leave_s = attack.leave_after_s if attack.way is Way.LEAVE else 0.0
-    until_s = time.monotonic() + (leave_s or PATIENCE_S)
+    until_s = time.monotonic() + (leave_s or TIMEOUT_S)
     try:
-        with _opened(target, source) as connection:
-            return _answer(connection, payload, until_s, leaves=attack.way is Way.LEAVE)
+        with _open(address, source) as connection:
+            return _read_answer(connection, payload, until_s, leaves=attack.way is Way.LEAVE)
     except OSError:
         return CLOSED
 
 
-def _opened(target: tuple[str, int], source: str) -> socket.socket:
-    connection = socket.create_connection(target, timeout=PATIENCE_S, source_address=(source, 0))
+def _open(address: Address, source: str) -> socket.socket:
+    connection = socket.create_connection(address, timeout=TIMEOUT_S, source_address=(source, 0))
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setblocking(False)
     return connection
 
 
-def _answer(connection: socket.socket, payload: Payload, until_s: float, *, leaves: bool) -> str:
-    """Send and read at the same time, as the server may answer early."""
+def _read_answer(connection: socket.socket, payload: Payload, until_s: float, *, leaves: bool) -> str:
+    """Send and read at the same time, because the server may respond early."""
     received, parts = bytearray(), [memoryview(part) for part in payload.parts]
     num_sent = 0
     while (left_s := until_s - time.monotonic()) > 0:
         readable, writable, _ = select.select([connection], [connection] if parts else [], [], left_s)
         if readable:
-            if not (content := _received(connection)):
+            if not (content := _receive(connection)):
                 return _status(received) or CLOSED
             received += content
-            if leaves and (status := _status(received)):  # the first part of the answer
+            if leaves and (status := _status(received)):  # the first part of the response
                 return LEFT if status == "200" else status
             if is_complete(received, payload.num_answers):
                 if not parts:
@@ -205,7 +201,7 @@ def _answer(connection: socket.socket, payload: Payload, until_s: float, *, leav
         if writable:
             try:
                 num_sent += connection.send(parts[0][num_sent:])
-            except ConnectionError:  # its answer, if there is one, can still be read
+            except ConnectionError:  # a response can still be read
                 parts, num_sent = [], 0
                 continue
             if num_sent == len(parts[0]):
@@ -214,8 +210,8 @@ def _answer(connection: socket.socket, payload: Payload, until_s: float, *, leav
     return LEFT if leaves else _status(received) or TIMEOUT
 
 
-def _received(connection: socket.socket) -> bytes:
-    """Return what has come; empty if the server has closed the connection."""
+def _receive(connection: socket.socket) -> bytes:
+    """Return received bytes, empty if the server has closed the connection."""
     try:
         return connection.recv(_RECEIVE_BYTES)
     except ConnectionError:
@@ -223,7 +219,7 @@ def _received(connection: socket.socket) -> bytes:
 
 
 def is_complete(received: bytes | bytearray, num_answers: int) -> bool:
-    """Return whether so many answers with a length have come; one without a length ends with its connection."""
+    """Return whether a number of responses with a length have been received."""
     position = 0
     for _ in range(num_answers):
         while (head := _HEAD.match(received, position)) and head[1] == _CONTINUE:
@@ -237,28 +233,28 @@ def is_complete(received: bytes | bytearray, num_answers: int) -> bool:
 
 
 def _status(received: bytes | bytearray) -> str:
-    """Return the status of the last answer that is no `100 Continue`; empty if there is none."""
+    """Return the status of the last response other than `100 Continue`, or an empty text."""
     codes = [head[1].decode() for head in _HEAD.finditer(received) if head[1] != _CONTINUE]
     return codes[-1] if codes else ""
 
 
-def _connect_until(target: tuple[str, int], until_s: float, source: str) -> Counter[str]:
-    """Open and close connections, some hundred a second."""
+def _connect_until(address: Address, until_s: float, source: str) -> Counter[str]:
+    """Open and close some hundred connections per second."""
     statuses = Counter[str]()
     while time.monotonic() < until_s:
-        with contextlib.suppress(OSError), _opened(target, source):
+        with contextlib.suppress(OSError), _open(address, source):
             statuses[LEFT] += 1
         time.sleep(_PAUSE_S / 2)
     return statuses
 
 
-def _hold(payload: Payload, target: tuple[str, int], sources: Sequence[str], until_s: float) -> Counter[str]:
-    """Open all connections, send on each what it has, then byte by byte the rest; count how they end."""
+def _hold(payload: Payload, address: Address, sources: Sequence[str], until_s: float) -> Counter[str]:
+    """Open all connections, send the parts, then the rest byte by byte; count how they end."""
     statuses = Counter[str]()
     opened = list[socket.socket]()
     for source in sources:
         try:
-            opened.append(_opened(target, source))
+            opened.append(_open(address, source))
             _send_all(opened[-1], b"".join(payload.parts), until_s)
         except OSError:
             statuses[CLOSED] += 1
@@ -273,8 +269,7 @@ def _hold(payload: Payload, target: tuple[str, int], sources: Sequence[str], unt
         time.sleep(min(_DRIP_INTERVAL_S, max(0.0, until_s - time.monotonic())))
     for connection in opened:
         try:
-            received = connection.recv(_RECEIVE_BYTES)
-            statuses[_status(received) or CLOSED] += 1
+            statuses[_status(connection.recv(_RECEIVE_BYTES)) or CLOSED] += 1
         except BlockingIOError:
             statuses[TIMEOUT] += 1
         except OSError:
@@ -284,21 +279,19 @@ def _hold(payload: Payload, target: tuple[str, int], sources: Sequence[str], unt
 
 
 def _send_all(connection: socket.socket, content: bytes, until_s: float) -> None:
-    """Send as much as the server takes within half a second."""
+    """Send as much as the server accepts within half a second."""
     view, until_s = memoryview(content), min(until_s, time.monotonic() + 0.5)
     while view and (left_s := until_s - time.monotonic()) > 0:
         if select.select([], [connection], [], left_s)[1]:
             view = view[connection.send(view) :]
 
 
-def _call_until(
-    attack: Attack, payload: Payload, target: tuple[str, int], until_s: float, _source: str
-) -> Counter[str]:
-    """Repeat a call over gRPC on a connection, at least once."""
+def _call_until(attack: Attack, payload: Payload, address: Address, until_s: float, _source: str) -> Counter[str]:
+    """Repeat a gRPC call on one connection, at least once."""
     statuses = Counter[str]()
-    with connect(f"{target[0]}:{target[1]}") as channel:
+    with connect(f"{address[0]}:{address[1]}") as client:
         while True:
-            status = _call(channel, attack, payload)
+            status = _call(client.channels[0], attack, payload)
             statuses[status] += 1
             if time.monotonic() >= until_s:
                 return statuses
@@ -307,19 +300,18 @@ def _call_until(
 
 
 def _call(channel: grpc.Channel, attack: Attack, payload: Payload) -> str:
-    """Make a call; a client that leaves cancels it with the first message of the answer, or after its time."""
+    """Make a call; a client that leaves cancels it with the first message of the response, or after its time."""
     leaves = attack.way is Way.LEAVE
-    began_s, timeout_s = time.monotonic(), (attack.leave_after_s if leaves else 0.0) or PATIENCE_S
+    began_s, timeout_s = time.monotonic(), (attack.leave_after_s if leaves else 0.0) or TIMEOUT_S
     metadata = (("authorization", f"Bearer {payload.key}"),) if payload.key else ()
     (message,) = payload.parts
-    if payload.method is Method.TRANSLATE_STREAM:
-        call = channel.stream_stream(payload.method.path)(iter([message]), timeout=PATIENCE_S, metadata=metadata)
+    if payload.path == Method.TRANSLATE_STREAM.path:
+        call = channel.stream_stream(payload.path)(iter([message]), timeout=TIMEOUT_S, metadata=metadata)
     else:
-        path = payload.method.path if isinstance(payload.method, Method) else payload.method
-        call = channel.unary_stream(path)(message, timeout=PATIENCE_S, metadata=metadata)
+        call = channel.unary_stream(payload.path)(message, timeout=TIMEOUT_S, metadata=metadata)
     timer = threading.Timer(timeout_s, call.cancel)
     timer.start()
-    reply = reply_of(call, began_s=began_s, on_first=call.cancel if leaves else lambda: None)
+    reply = read_reply(call, began_s=began_s, on_first=call.cancel if leaves else lambda: None)
     timer.cancel()
     if reply.status == "CANCELLED":
         return LEFT if leaves else TIMEOUT

@@ -1,7 +1,6 @@
-"""Well-behaved callers of a server under attack: probes of `/healthz`, and translations over HTTP and gRPC.
+"""Well-behaved clients during an attack: probes of `/healthz`, and translations over HTTP and gRPC.
 
-Calls are due at fixed times, whatever became of the calls before, and their latency counts from then: a stall of the
-server delays every call that is due meanwhile.
+Calls are scheduled at fixed times, and their latency counts from then, so a stall delays every call that is due.
 """
 
 import asyncio
@@ -13,7 +12,6 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Final, Self
 
 import grpc
@@ -21,69 +19,69 @@ import grpc
 from dragoman.v1 import translation_pb2 as pb
 from loadtests.generator.calls import Method
 from loadtests.generator.records import percentile
-from loadtests.scenarios.bad_inputs.inputs import CHEAP
+from loadtests.hostile.inputs import CHEAP
+from loadtests.scenarios.bad_inputs.attacks.payload import http_request
 
-HEALTH, HTTP, GRPC = "healthz", "http", "grpc"
-"""Names of the callers."""
+HEALTH, HTTP, GRPC = "healthz", "http", "grpc"  # names of the clients
 
 _TIMEOUT_S: Final = 10.0
 _INTERVALS_S: Final[Mapping[str, float]] = {HEALTH: 0.02, HTTP: 0.2, GRPC: 0.2}
-_MAX_CONNECTIONS: Final = 16  # of each caller over HTTP
+_MAX_CONNECTIONS: Final = 16  # of each HTTP client
 _TEXT: Final = "Hello, world!"
 _LENGTH: Final = re.compile(rb"\r\ncontent-length: *(\d+)\r\n", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """One call of a caller; times in seconds on the monotonic clock."""
+    """One call; times in seconds on the monotonic clock."""
 
     due_s: float
-    began_s: float  # when its caller was ready to send it
+    began_s: float
     ended_s: float
-    error: str = ""  # empty: it was answered rightly
+    error: str = ""  # empty: the response is right
 
     @property
     def latency_ms(self) -> float:
-        """Milliseconds from when it was due to its answer."""
+        """Milliseconds from the scheduled time to the response."""
         return 1000 * (self.ended_s - self.due_s)
 
     @property
     def lag_ms(self) -> float:
-        """How late its caller was."""
+        """Delay of the client itself."""
         return 1000 * (self.began_s - self.due_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """All calls of the callers during some time."""
+    """All calls of a period."""
 
-    visits: Mapping[str, Sequence[Visit]]  # by the name of the caller
+    visits: Mapping[str, Sequence[Visit]]  # by client
 
     @property
     def stall_ms(self) -> float:
-        """The longest that a probe of `/healthz` has waited."""
+        """Longest latency of a probe."""
         return max((one.latency_ms for one in self.visits.get(HEALTH, ())), default=0.0)
 
     @property
     def p99_ms(self) -> float:
-        """Latency of `/healthz` at p99."""
+        """Latency of the probes at p99."""
         latencies = [one.latency_ms for one in self.visits.get(HEALTH, ())]
         return percentile(latencies, 0.99) if latencies else 0.0
 
     @property
     def lag_p99_ms(self) -> float:
-        """How late the probes were sent, at p99: beyond some milliseconds the machine is too busy to measure."""
+        """Delay of the probing client at p99; beyond some milliseconds the machine is too busy to measure."""
         lags = [one.lag_ms for one in self.visits.get(HEALTH, ())]
         return percentile(lags, 0.99) if lags else 0.0
 
     @property
     def lost(self) -> Mapping[str, int]:
-        """Calls without the right answer, by the name of the caller."""
+        """Failed calls by client."""
         return {name: sum(bool(one.error) for one in visits) for name, visits in self.visits.items()}
 
     @property
     def errors(self) -> Sequence[str]:
-        """What became of calls that were lost, each kind once."""
+        """Distinct errors."""
         return sorted({f"{name}: {one.error}" for name, visits in self.visits.items() for one in visits if one.error})
 
 
@@ -92,7 +90,7 @@ NOTHING_SEEN: Final = Seen(visits={})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watched:
-    """Where the callers call, and the key of those who translate."""
+    """Addresses for the clients, and their key."""
 
     health: tuple[str, int]
     http: tuple[str, int]
@@ -101,12 +99,11 @@ class Watched:
 
 
 class Watch:
-    """The callers, in a thread of their own from `with` to its end; `seen` is set then."""
+    """The clients, in a thread of their own while the context is open; `seen` is set at the end."""
 
     seen: Seen
 
     def __init__(self, watched: Watched) -> None:
-        """Prepare the callers."""
         self._watched = watched
         self._visits: dict[str, list[Visit]] = {name: [] for name in _INTERVALS_S}
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="watch", daemon=True)
@@ -120,22 +117,20 @@ class Watch:
         self._is_ready.wait(_TIMEOUT_S)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._is_over.set()
         self._thread.join()
         self.seen = Seen(visits=self._visits)
 
     async def _run(self) -> None:
         watched = self._watched
-        probe = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        probe = http_request("GET /healthz")
         request = pb.TranslateRequest(texts=[_TEXT], source_language="en", target_language="de", options=CHEAP)
         content = {"texts": [_TEXT], "sourceLanguage": "en", "targetLanguage": "de"}
         body = json.dumps({**content, "options": {"beamSize": 1, "maxTargetTokens": 3}}).encode()
-        head = "POST /v1/translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json"
-        post = f"{head}\r\nAuthorization: Bearer {watched.key}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
-        health, http = KeptConnections(watched.health), KeptConnections(watched.http)
+        headers = ("Content-Type: application/json", f"Authorization: Bearer {watched.key}")
+        post = http_request("POST /v1/translate", *headers, length=len(body)) + body
+        health, http = PersistentConnections(watched.health), PersistentConnections(watched.http)
         async with grpc.aio.insecure_channel(watched.grpc) as channel:
             method = channel.unary_unary(Method.TRANSLATE.path, request_serializer=lambda one: one.SerializeToString())
             metadata = (("authorization", f"Bearer {watched.key}"),)
@@ -148,7 +143,7 @@ class Watch:
                 HTTP: lambda: http.exchange(post),
                 GRPC: call,
             }
-            for caller in callers.values():  # connections stand before the first call counts
+            for caller in callers.values():  # connect before the first measured call
                 with suppress(Exception):
                     await asyncio.wait_for(caller(), _TIMEOUT_S)
             self._is_ready.set()
@@ -157,7 +152,7 @@ class Watch:
         http.close()
 
     async def _repeat(self, name: str, caller: Callable[[], Awaitable[object]]) -> None:
-        """Begin a call each time that one is due, at least once, until the watch is over; wait for those under way."""
+        """Begin each call when it is due, at least one, until the watch is over; wait for those in flight."""
         running = set[asyncio.Task[None]]()
         due_s = time.monotonic()
         while True:
@@ -176,7 +171,7 @@ class Watch:
         try:
             await asyncio.wait_for(caller(), _TIMEOUT_S)
         except TimeoutError:
-            error = f"no answer within {_TIMEOUT_S:g} s"
+            error = f"no response within {_TIMEOUT_S:g} s"
         except grpc.aio.AioRpcError as failure:
             error = failure.code().name
         except (OSError, EOFError, ValueError) as failure:
@@ -184,18 +179,17 @@ class Watch:
         self._visits[name].append(Visit(due_s, began_s, time.monotonic(), error))
 
 
-class KeptConnections:
-    """Connections to one address, each used for one request after the other."""
+class PersistentConnections:
+    """At most 16 connections to one address, each for one request at a time."""
 
-    def __init__(self, address: tuple[str, int], *, count: int = _MAX_CONNECTIONS) -> None:
-        """Open at most so many connections; more requests wait."""
+    def __init__(self, address: tuple[str, int]) -> None:
         self._address = address
         self._free: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
-        self._room = asyncio.Semaphore(count)
+        self._slots = asyncio.Semaphore(_MAX_CONNECTIONS)
 
     async def exchange(self, request: bytes) -> bytes:
-        """Send a request and return the body of its answer; ValueError if its status is not 200."""
-        async with self._room:
+        """Send a request and return the body of the response; raises ValueError if its status is not 200."""
+        async with self._slots:
             reader, writer = self._free.pop() if self._free else await asyncio.open_connection(*self._address)
             try:
                 writer.write(request)

@@ -1,4 +1,4 @@
-"""The server under attack: its settings, the process that attacks it, and how both begin and end."""
+"""The attacked server and the process that attacks it."""
 
 import base64
 import importlib.util
@@ -10,34 +10,32 @@ import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
-from loadtests.generator.server import ServerError, ServerProcess
-from loadtests.scenarios.bad_inputs.attacks.attack import Credentials, Port
+from loadtests.generator.server import CHECKOUT, SERVICE, ServerError, ServerProcess
+from loadtests.scenarios.bad_inputs.attacks.attack import Port
+from loadtests.scenarios.bad_inputs.attacks.payload import Credentials
 from loadtests.scenarios.bad_inputs.attacks.results import DRAIN_TIMEOUT_S, MAX_END_S
 from loadtests.scenarios.bad_inputs.attacks.send import Addresses, Attacker
 from loadtests.scenarios.bad_inputs.attacks.watch import Watched
-from loadtests.scenarios.stress_server import log_path, read_log, started
+from loadtests.scenarios.stress_server import log_errors, started
 
 _KEY_ID: Final = "stress"
 _GLOSSARY_SOURCES: Final = (*("a" * count for count in range(1, 150)), "(a+)+$", ".*", "[a", "station")
-_CHECKOUT: Final = Path(__file__).resolve().parents[4]
 
 
-class Arena:
-    """A server and the process that attacks it; both run only between `start` and `end`, and not after the exit."""
+class AttackedServer:
+    """A server and an attacker, which run between `start` and `end`."""
 
     def __init__(self, output: Path, models: Path) -> None:
-        """Prepare keys, glossary and settings in a directory."""
-        self.faults: list[str] = []  # of servers: exit codes, errors in the log
+        self.faults: list[str] = []  # exit codes, errors in the log
         self._output, self._models = output, models
-        self._settings, self._friend, self._credentials = prepare(output / "attacked")
+        self._settings, self._client_key, self._credentials = prepare(output / "attacked")
         self._stack = ExitStack()
         self._running: tuple[ServerProcess, Attacker] | None = None
 
     def start(self) -> None:
-        """Start a server and what attacks it, unless they run."""
+        """Start both, unless they run."""
         if self._running:
             return
         server = self._stack.enter_context(started(self._output, models=self._models, settings=self._settings))
@@ -48,32 +46,32 @@ class Arena:
 
     @property
     def is_running(self) -> bool:
-        """Whether there is a server."""
+        """Whether the server was started."""
         return self._running is not None
 
     @property
-    def server(self) -> ServerProcess:
-        """The server that runs; ServerError if there is none."""
+    def process(self) -> ServerProcess:
+        """The running server; raises ServerError."""
         return self._pair()[0]
 
     @property
     def attacker(self) -> Attacker:
-        """What attacks it; ServerError if there is none."""
+        """The running attacker; raises ServerError."""
         return self._pair()[1]
 
     @property
     def watched(self) -> Watched:
-        """Where well-behaved callers call."""
-        server = self.server
+        """Addresses for well-behaved clients."""
+        server = self.process
         health, http = ("127.0.0.1", server.metrics_port), ("127.0.0.1", server.http_port)
-        return Watched(health=health, http=http, grpc=server.target, key=self._friend)
+        return Watched(health=health, http=http, grpc=server.target, key=self._client_key)
 
     def end(self) -> float | None:
-        """End the server with SIGTERM; return how long that took, None if it did not end in time and was killed."""
+        """End the server with SIGTERM; return the time that it took, None if it was killed after a timeout."""
         began_s, end_s = time.monotonic(), None
         try:
-            if (exit_code := self.server.stop(timeout_s=MAX_END_S)) != 0:
-                self.faults.append(f"the server ended with {exit_code}")
+            if (exit_code := self.process.stop(timeout_s=MAX_END_S)) != 0:
+                self.faults.append(f"the server exited with {exit_code}")
             end_s = time.monotonic() - began_s
         except ServerError:  # it is killed below
             pass
@@ -81,18 +79,15 @@ class Arena:
         return end_s
 
     def kill(self) -> None:
-        """Kill the server if it still runs, and what attacks it; look at the log."""
+        """End both processes, and read the errors in the log."""
         self._stack.close()
         self._running = None
-        lines = log_path(self._output).read_text(encoding="utf-8", errors="replace").splitlines()
-        self.faults += [f"the server's log has: {_shown(line)}" for line in read_log(lines)[1]]
+        self.faults += [f"server log: {_shown(line)}" for line in log_errors(self._output)]
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stack.close()
 
     def _pair(self) -> tuple[ServerProcess, Attacker]:
@@ -102,7 +97,7 @@ class Arena:
 
 
 def _shown(line: str) -> str:
-    """Return the event of a record of an error and the end of its exception, or the beginning of any other line."""
+    """Return event and end of the exception of an error record, or the beginning of another line."""
     try:
         record = json.loads(line)
         return f"{record['event']} ...{record.get('exception', '')[-400:]}"
@@ -111,12 +106,12 @@ def _shown(line: str) -> str:
 
 
 def prepare(directory: Path) -> tuple[dict[str, str], str, Credentials]:
-    """Write callers, key set and glossary; return settings, the key of friends, and what attackers have."""
+    """Write keys, key set and glossary; return settings, the key of well-behaved clients, and the attacker's."""
     glossaries, documents = directory / "glossaries", directory / "documents"
     for folder in (glossaries, documents):
         folder.mkdir(parents=True, exist_ok=True)
-    (friend, of_friend), (key, of_attacker) = _new_key("friend"), _new_key("attacker")
-    (directory / "callers.toml").write_text(of_friend + of_attacker, encoding="utf-8")
+    (client_key, of_client), (key, of_attacker) = _new_key("client"), _new_key("attacker")
+    (directory / "callers.toml").write_text(of_client + of_attacker, encoding="utf-8")
     (directory / "jwks.json").write_text(json.dumps({"keys": [_public_key()]}), encoding="utf-8")
     entries = "".join(f"{source}\tz\n" for source in _GLOSSARY_SOURCES)
     (glossaries / "stress.tsv").write_text(f"en\tde\n{entries}", encoding="utf-8")
@@ -133,18 +128,18 @@ def prepare(directory: Path) -> tuple[dict[str, str], str, Credentials]:
     if _has_google():
         settings["grpc.google_translation"] = "true"
     variables = {f"DRAGOMAN_{name.replace('.', '__').upper()}": value for name, value in settings.items()}
-    return variables, friend, Credentials(key=key, key_id=_KEY_ID)
+    return variables, client_key, Credentials(key=key, key_id=_KEY_ID)
 
 
 def _new_key(name: str) -> tuple[str, str]:
-    """Return a key of a caller who may translate, and its entry of the callers file."""
-    command = (sys.executable, "-m", "dragoman_service", "keys", "new", name)
-    done = subprocess.run(command, cwd=_CHECKOUT, check=True, capture_output=True, text=True)  # noqa: S603 - ours
+    """Return a new API key and its entry in the callers file."""
+    command = (sys.executable, "-m", SERVICE, "keys", "new", name)
+    done = subprocess.run(command, cwd=CHECKOUT, check=True, capture_output=True, text=True)  # noqa: S603 - ours
     return done.stdout.strip(), done.stderr[done.stderr.index("[[caller]]") :]
 
 
 def _public_key() -> Mapping[str, str]:
-    """Return an RSA key that nobody can sign with: a random modulus."""
+    """Return an RSA key with a random modulus, for which no signature exists."""
     modulus = bytearray(random.Random(1).randbytes(256))
     modulus[0] |= 0x80
     modulus[-1] |= 0x01
