@@ -1,4 +1,4 @@
-"""`python -m loadtests peers COMMAND`: speed on this machine, beside other systems."""
+"""`python -m loadtests benchmarks COMMAND`: speed on this machine, compared with other systems."""
 
 import argparse
 import importlib
@@ -13,24 +13,28 @@ from dragoman_export.errors import ExportError
 from dragoman_service.errors import DragomanError
 from loadtests.generator.server import ServerError
 
-_MODULES: Final = {
+_MODULES: Final = {  # with their commands
     "bench": ("bench", "table"),
-    "shares": ("overhead", "server"),
     "load": ("load", "prepare"),
     "serve": ("serve",),
-    "device": ("parity", "floor"),
-    "kernels": ("kernels",),
     "gpu": ("gpu",),
-    "training": ("train",),
 }
-"""With the commands that each declares."""
-_FAILURES: Final = (ServerError, CallError, DragomanError, ExportError, grpc.RpcError, RuntimeError)
+_FAILURES: Final = (
+    ServerError,
+    CallError,
+    DragomanError,
+    ExportError,
+    grpc.RpcError,
+    RuntimeError,
+    ValueError,
+    OSError,
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; return the exit code."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
-    parser = argparse.ArgumentParser(prog="python -m loadtests peers", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m loadtests benchmarks", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     named = [module for module, has in _MODULES.items() if arguments[:1] and arguments[0] in has]
 
@@ -38,13 +42,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         form = argparse.RawDescriptionHelpFormatter
         return commands.add_parser(name, formatter_class=form, **{"description": texts["help"], **texts})
 
-    for module in named or _MODULES:  # imported now: a server of another system needs little of them
+    for module in named or _MODULES:  # imported here, because a server of another system needs few of them
         importlib.import_module(f"loadtests.benchmarks.{module}").add_commands(add_command)
     parsed = parser.parse_args(arguments)
     try:
         return int(parsed.run(parsed))
-    except (*_FAILURES, ValueError, OSError) as error:
-        print(f"loadtests peers: {error}", file=sys.stderr)
+    except _FAILURES as error:
+        print(f"loadtests benchmarks: {error}", file=sys.stderr)
         return 1
 
 

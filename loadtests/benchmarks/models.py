@@ -1,4 +1,4 @@
-"""The models compared, laid out once in a directory where every system finds them."""
+"""The compared models, written for all systems."""
 
 import functools
 import importlib
@@ -26,37 +26,36 @@ from dragoman_service.bundle.files import open_bundle
 from dragoman_service.bundle.manifest import Provenance
 from loadtests.benchmarks.systems import Device, ModelFiles
 
-MODELS: Final = ("base", "shipped")
-"""Transformer-base with random weights, and the model that ships."""
-SPECIAL_IDS: Final = (PAD_ID, BOS_ID, UNK_ID)
-"""Of every vocabulary made here, EOS apart."""
+MODELS: Final = ("base", "shipped")  # Transformer-base with random weights, and the bundled model
+SPECIAL_IDS: Final = (PAD_ID, BOS_ID, UNK_ID)  # except EOS
 FIRST_ORDINARY_ID: Final = max(*SPECIAL_IDS, EOS_ID) + 1
 BASE_VOCABULARY_SIZE: Final = 32_000
-"""Of Transformer-base."""
 _SHIPPED: Final = Path(__file__).resolve().parents[2] / "deploy" / "models" / "dragoman_models" / "en-de" / "1"
 _SEED: Final = 20170612
 _CALIBRATION_PAIRS: Final = 32
 _LIMITS: Final = Limits(max_source_tokens=256, max_target_tokens=256)
 _WIDTH: Final = 512
-_SOURCE_DIMENSION: Final = 256  # holds sin(i / 100) in position encodings of this width
-_END_DIMENSION: Final = 258  # holds sin(p / 104) likewise
-_APART: Final = [_SOURCE_DIMENSION, _END_DIMENSION]
-_GAIN: Final = 20.0  # of the end dimension in what is projected to the vocabulary
-_EOS_WEIGHT: Final = 40.0
-"""Of the end dimension in the embedding of EOS: 40 * 20 / 104 makes 8 units of the logit a token."""
+_SOURCE_DIMENSION: Final = 256  # sin(i / 100) in position encodings of this width
+_END_DIMENSION: Final = 258  # sin(p / 104)
+_RESERVED: Final = [_SOURCE_DIMENSION, _END_DIMENSION]
+_GAIN: Final = 20.0  # of the end dimension before the projection to the vocabulary
+_EOS_WEIGHT: Final = 40.0  # of the end dimension in the embedding of EOS; 40 * 20 / 104 = 8 logit units per token
 _PROBE_LENGTHS: Final = (6, 10, 16, 24, 32, 44)
 _NUM_PROBES: Final = 4
 
 
 def prepare_model(directory: Path, model: str, *, ends: bool = False, gpu: Device | None = None) -> ModelFiles:
-    """Write one of `MODELS`, in place of what is there; with what a GPU can run, if it is for one.
+    """Write one of `MODELS`, replacing existing files.
 
-    Transformer-base has random weights of a fixed seed: it says nothing, at the cost of one that does. Where it `ends`,
-    its targets end by themselves, at different lengths, and not only at a limit.
+    Args:
+        directory: for the files.
+        model: Transformer-base has random weights with a fixed seed.
+        ends: targets of Transformer-base end with EOS at different lengths, instead of only at a limit.
+        gpu: write the precisions for a GPU.
     """
     if model == "base":
         vocabulary, limits, network = (
-            made_up_vocabulary(BASE_VOCABULARY_SIZE),
+            artificial_vocabulary(BASE_VOCABULARY_SIZE),
             _LIMITS,
             _base_network(ends=ends, is_calibrated=not gpu),
         )
@@ -74,7 +73,7 @@ def _base_network(*, ends: bool, is_calibrated: bool) -> Network:
         torch.manual_seed(_SEED)
         model = Transformer(config).eval()
     if ends:
-        end_by_itself(model)
+        make_targets_end(model)
     if not is_calibrated:
         return Network.of(model)
     generator, words = random.Random(_SEED), range(config.vocabulary_size)
@@ -90,10 +89,7 @@ def write_model(
     *,
     precisions: tuple[str, ...] = ("fp32", "int8"),
 ) -> ModelFiles:
-    """Write a network for every system that runs here, in place of what another run left in the directory.
-
-    The last of the precisions is the default of our bundle.
-    """
+    """Write a network for every installed system, replacing existing files; the last precision is the default."""
     shutil.rmtree(directory, ignore_errors=True)
     files = ModelFiles(directory.resolve())
     files.bundle_path.parent.mkdir(parents=True)
@@ -108,18 +104,18 @@ def write_model(
     )
     write_bundle(files.bundle_path, network, vocabulary, description)
     if find_spec("ctranslate2"):
-        importlib.import_module("loadtests.benchmarks.ctranslate2_system").convert(network, files.ctranslate2_path)
+        importlib.import_module("loadtests.benchmarks.system_ctranslate2").convert(network, files.ctranslate2_path)
     return files
 
 
 def network_of(files: ModelFiles) -> Network:
-    """Return the weights, as all other systems get them."""
+    """Return the weights for other systems."""
     return read_network(files.open(), "fp32")
 
 
 @functools.cache
-def made_up_vocabulary(size: int) -> Vocabulary:
-    """Return a vocabulary for a network that says nothing: special pieces, then a made-up one for each id."""
+def artificial_vocabulary(size: int) -> Vocabulary:
+    """Return a vocabulary of special pieces and one artificial word per id."""
     model = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]
     special: Mapping[int, tuple[str, int]] = {
         PAD_ID: ("<pad>", model.SentencePiece.CONTROL),
@@ -128,58 +124,56 @@ def made_up_vocabulary(size: int) -> Vocabulary:
         UNK_ID: ("<unk>", model.SentencePiece.UNKNOWN),
     }
     for token_id in range(size):
-        piece, kind = special.get(token_id, (f"\u2581{made_up_word(token_id)}", model.SentencePiece.NORMAL))
+        piece, kind = special.get(token_id, (f"\u2581{artificial_word(token_id)}", model.SentencePiece.NORMAL))
         model.pieces.add(piece=piece, score=-float(token_id), type=kind)
     trainer = model.trainer_spec
     trainer.pad_id, trainer.bos_id, trainer.eos_id, trainer.unk_id = PAD_ID, BOS_ID, EOS_ID, UNK_ID
     return Vocabulary(model.SerializeToString())
 
 
-def made_up_word(token_id: int) -> str:
-    """Return the word of the made-up vocabulary that is a token by itself."""
+def artificial_word(token_id: int) -> str:
+    """Return the artificial word of a token."""
     return f"w{token_id}"
 
 
-def end_by_itself(model: Transformer, *, ratio: float = 1.1) -> None:
-    """Change random weights in place so that targets end after about as many tokens as their sources have.
+def make_targets_end(model: Transformer, *, ratio: float = 1.1) -> None:
+    """Change random weights in place so that targets have about `ratio` times the length of their sources.
 
-    Without that, every target would be as long as its limit, and systems that translate a batch at once would be
-    compared on the one load that suits them: sentences that all end in the same step. Limits that differ from request
-    to request would be no way out, as those systems put only requests with the same limits into one batch.
+    Otherwise every target would have the maximum length, which favours systems that translate a batch at once. Limits
+    per request are not an alternative, because those systems put only requests with equal limits into one batch.
 
-    Two dimensions of the residual stream are set apart, so that random weights neither read nor write them:
+    Two dimensions of the residual stream are reserved, so that random weights neither read nor write them:
 
-    - of the encoder's, one keeps the position encoding sin(i / 100). A head of the last cross-attention looks at all
-      source tokens alike and so finds the mean of it, which grows with the length of the source;
-    - of the decoder's, one keeps sin(p / 104) of the token's own position, from which that head takes a multiple of the
-      mean. EOS is embedded along this dimension: its logit rises by several units a token and crosses all others where
-      the target has the length that is wanted.
+    - in the encoder, the position encoding sin(i / 100). A head of the last cross-attention averages it over the source
+      tokens; the mean grows with the length of the source;
+    - in the decoder, sin(p / 104) of the token's position, from which that head subtracts a multiple of the mean. EOS is
+      embedded along this dimension: its logit rises by several units per token and exceeds all others at the wanted
+      length.
 
-    The weights have the shapes and the cost of any others; `ratio` is that of target tokens to source tokens. Raises
-    ValueError if the model is not post-norm of width 512.
+    Raises ValueError if the model is not post-norm of width 512.
     """
     if model.config.d_model != _WIDTH or model.config.norm != "post":
         raise ValueError(f"{model.config.norm}-norm of width {model.config.d_model}: expected post-norm of {_WIDTH}")
     with torch.no_grad():
-        model.embedding.weight[:, _APART] = 0.0
+        model.embedding.weight[:, _RESERVED] = 0.0
         model.embedding.weight[model.config.eos_id] = 0.0
         model.embedding.weight[model.config.eos_id, _END_DIMENSION] = _EOS_WEIGHT
         for name, module in model.named_modules():
             if isinstance(module, nn.Linear):
                 if module.in_features == _WIDTH:
-                    module.weight[:, _APART] = 0.0
+                    module.weight[:, _RESERVED] = 0.0
                 if name.endswith((".output", ".outer")):
-                    module.weight[_APART] = 0.0
-        _keep_apart(model)
-        _compare_lengths(model, ratio)
+                    module.weight[_RESERVED] = 0.0
+        _preserve_reserved(model)
+        _amplify_length_difference(model, ratio)
 
 
-def _keep_apart(model: Transformer) -> None:
-    """Let each normalisation give the two dimensions back as it got them: scale and bias there undo what is usual."""
+def _preserve_reserved(model: Transformer) -> None:
+    """Choose scale and bias of each normalization so that it preserves the reserved dimensions."""
 
     def adapt(norm: nn.LayerNorm, inputs: tuple[Tensor, ...]) -> None:
-        norm.weight[_APART] = inputs[0].std(dim=-1).median()
-        norm.bias[_APART] = inputs[0].mean(dim=-1).median()
+        norm.weight[_RESERVED] = inputs[0].std(dim=-1).median()
+        norm.bias[_RESERVED] = inputs[0].mean(dim=-1).median()
 
     norms = [module for module in model.modules() if isinstance(module, nn.LayerNorm)]
     handles = [norm.register_forward_pre_hook(adapt) for norm in norms]
@@ -190,8 +184,8 @@ def _keep_apart(model: Transformer) -> None:
         handle.remove()
 
 
-def _compare_lengths(model: Transformer, ratio: float) -> None:
-    """Have the first head of the last cross-attention take what the source says from the position, and amplify."""
+def _amplify_length_difference(model: Transformer, ratio: float) -> None:
+    """Let the first head of the last cross-attention subtract the source length from the position, and amplify."""
     last = model.get_submodule(f"decoder.layers.{model.config.num_decoder_layers - 1}")
     attention, head = last.get_submodule("cross_attention"), slice(0, model.config.head_size)
     for name in ("query", "key", "value"):
@@ -204,13 +198,13 @@ def _compare_lengths(model: Transformer, ratio: float) -> None:
     output[_END_DIMENSION, 0] = -1.0
     taken = torch.stack(list(_eos_logits(model, ratio))) - without
     unknown = torch.stack((taken, torch.ones_like(taken)), dim=1)
-    share, offset = torch.linalg.lstsq(unknown, -without[:, None]).solution[:, 0]  # so that all of them are near 0
+    share, offset = torch.linalg.lstsq(unknown, -without[:, None]).solution[:, 0]  # least squares to 0
     output[_END_DIMENSION, 0] = -share
     norm.get_parameter("bias")[_END_DIMENSION] += offset / _EOS_WEIGHT
 
 
 def _eos_logits(model: Transformer, ratio: float) -> Iterator[Tensor]:
-    """Yield the logit of EOS where targets should end, the mean of some for each of `_PROBE_LENGTHS`."""
+    """Yield the mean logit of EOS at the wanted end for each of `_PROBE_LENGTHS`."""
     generator = torch.Generator().manual_seed(2)
     for length in _PROBE_LENGTHS:
         ids = _random_ids(model, length + round(ratio * length), generator)

@@ -1,6 +1,6 @@
-"""What came of comparisons, for people and scripts: lines, JSON, a table in Markdown, pictures.
+"""Results of comparisons: lines, JSON, a Markdown table, plots.
 
-A comparison is JSON-ready from the start: a case of `bench`, and what `load` found of one other system on one model.
+A record is JSON-ready: a case of `bench`, or a comparison of `load` with one other system on one model.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,20 +10,20 @@ from typing import Any, Final
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from loadtests.report.report import figure, figures_line, markdown, write_json, write_picture
+from loadtests.report.report import figures_line, markdown, new_figure, write_json, write_picture
 
 BENCH_NAME: Final = "results.json"
 TABLE_NAME: Final = "table.md"
 LOAD_NAME: Final = "load.json"
 PICTURE_NAME: Final = "load.png"
-MAX_LATENCY_RATIO: Final = 0.6
-"""Target: our latency by theirs, at the same rate, p50 and p95 alike."""
-MIN_CAPACITY_RATIO: Final = 1.5
-"""Target: our capacity by theirs, at the same objective."""
+MAX_LATENCY_RATIO: Final = 0.6  # target for our latency divided by theirs, p50 and p95
+MIN_CAPACITY_RATIO: Final = 1.5  # target for our capacity divided by theirs
 SIDES: Final = ("ours", "theirs")
 Record = Mapping[str, Any]
-_DIGITS: Final = {"tokens_ratio": 3, **dict.fromkeys(("closed_loop_per_s", "ours_per_s", "theirs_per_s", "rate"), 1)}
-"""After the point, of figures that are not shown with two; times in milliseconds have one."""
+_DIGITS: Final = {  # decimal places if not 2, or 1 for milliseconds
+    "tokens_ratio": 3,
+    **dict.fromkeys(("closed_loop_per_s", "ours_per_s", "theirs_per_s", "rate"), 1),
+}
 
 
 def _line(name: str, **figures: object) -> str:
@@ -35,7 +35,7 @@ def _line(name: str, **figures: object) -> str:
 
 
 def pair_lines(case: Record) -> Iterator[str]:
-    """Yield what each pair of a case of `bench` came to."""
+    """Yield a line for each pair of a case of `bench`."""
     is_timed = case["kind"] != "agreement"
     for pair in case["pairs"]:
         ours, theirs = sides = [pair[side] for side in SIDES]
@@ -49,12 +49,12 @@ def pair_lines(case: Record) -> Iterator[str]:
                 speeds[f"{name}_ms"] = "/".join(f"{1000 * side[f'{name}_s']:.0f}" for side in sides)
         if case["kind"] == "growth":
             speeds["ms_per_token"] = "/".join(f"{1000 / side['tokens_per_s']:.2f}" for side in sides)
-        said = {"bleu": ours["bleu"], "bleu_delta": pair["bleu_delta"], "identical": pair["identical"]}
-        yield _line("bench", **named, **setups, **speeds, **said)
+        quality = {"bleu": ours["bleu"], "bleu_delta": pair["bleu_delta"], "identical": pair["identical"]}
+        yield _line("bench", **named, **setups, **speeds, **quality)
 
 
 def write_bench(directory: Path, record: Record) -> None:
-    """Write what is to be kept of the cases of `bench`, in place of an older one."""
+    """Write the results of `bench`."""
     write_json(directory / BENCH_NAME, record)
     (directory / TABLE_NAME).write_text(bench_table(record), encoding="utf-8")
     for kind, name, draw in (("speed", "ratios.png", ratios_picture), ("growth", "growth.png", growth_picture)):
@@ -64,7 +64,7 @@ def write_bench(directory: Path, record: Record) -> None:
 
 
 def bench_table(record: Record) -> str:
-    """Return machine, versions and one table row for each pair of the cases of `bench`."""
+    """Return machine, versions and a table row for each pair of the cases of `bench`."""
     machine = record["machine"]
     sets = ", ".join(machine["instruction_sets"])
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items() if version)
@@ -94,11 +94,11 @@ def _speed_row(case: Record, pair: Record) -> tuple[str, ...]:
 
 
 def ratios_picture(cases: Sequence[Record]) -> Figure:
-    """Draw a bar for each pair of the cases; beyond the line ours is faster."""
+    """Draw a bar for each pair; ours is faster to the right of the line."""
     pairs = [(case, pair) for case in cases for pair in case["pairs"]]
     names = [f"{case['model']} {case['case']} @{pair['threads']} vs {pair['theirs']['name']}" for case, pair in pairs]
-    drawn, (axes,) = figure(size=(9, 1 + 0.25 * len(names)))
-    axes.set_xlabel("speed of ours, theirs = 1")
+    drawn, (axes,) = new_figure(size=(9, 1 + 0.25 * len(names)))
+    axes.set_xlabel("our speed divided by theirs")
     axes.barh(names, [pair["ratio"] for _, pair in pairs])
     axes.axvline(1.0, color="black", linewidth=1)
     axes.invert_yaxis()
@@ -106,8 +106,8 @@ def ratios_picture(cases: Sequence[Record]) -> Figure:
 
 
 def growth_picture(cases: Sequence[Record]) -> Figure:
-    """Draw the time of a batch over the length of its targets."""
-    drawn, (axes,) = figure(size=(7, 4.5))
+    """Plot the time of a batch by the length of its targets."""
+    drawn, (axes,) = new_figure(size=(7, 4.5))
     count, lengths = cases[0]["num_sources"], [case["search"]["max_target_tokens"] for case in cases]
     for side in SIDES:
         measured = [case["pairs"][0][side] for case in cases]
@@ -119,61 +119,63 @@ def growth_picture(cases: Sequence[Record]) -> Figure:
     return drawn
 
 
-def trial_line(trial: Record, *, peer: str, model: str) -> str:
-    """Return what a set-up of the other server came to while its best was sought."""
+def trial_line(trial: Record, *, other: str, model: str) -> str:
+    """Return the line of a trial of settings for the other server."""
     p95_ms = "/".join(f"{p95_ms:.1f}" for p95_ms in trial["p95_ms"]) or None
     rate = "/".join(f"{run['rate_per_s']:.1f}" for run in trial["runs"]) or None
     speeds = {"closed_loop_per_s": trial["closed_loop_per_s"], "p95_ms": p95_ms, "rate": rate}
-    return _line("peers", trial=trial["settings"], vs=peer, model=model, **speeds)
+    return _line("benchmarks", trial=trial["settings"], vs=other, model=model, **speeds)
 
 
 def load_lines(found: Record) -> Iterator[str]:
-    """Yield how far both servers agree, what their capacities are, and a line for each load."""
-    names, ratio = {"vs": found["peer"], "model": found["model"]}, found["capacity_ratio"]
+    """Yield lines for the agreement of both servers, their capacities, and each load."""
+    names, ratio = {"vs": found["system"], "model": found["model"]}, found["capacity_ratio"]
     agreement, capacities = found["agreement"], (found["our_capacity"], found["their_capacity"])
-    said = {name: agreement[name] for name in ("identical", "bleu", "tokens_ratio")}
-    yield _line("peers", agreement="yes" if agreement["holds"] else "NO", **names, **said, texts=agreement["num_texts"])
+    shares = {name: agreement[name] for name in ("identical", "bleu", "tokens_ratio")}
+    yield _line(
+        "benchmarks", agreement="yes" if agreement["holds"] else "NO", **names, **shares, texts=agreement["num_texts"]
+    )
     runs = [probe["run"] for capacity in capacities for probe in capacity["probes"]]
     runs += [run for point in found["points"] for side in SIDES for run in point[side]]
     speeds = {f"{side}_per_s": capacity["per_s"] for side, capacity in zip(SIDES, capacities, strict=True)}
     counts = {"runs": len(runs), "lagged_runs": sum(run["summary"]["generator_lagged"] for run in runs)}
-    said = {"slo": found["objective"], **speeds, "settings": found["settings"]}
-    yield _line("peers", capacity_ratio=ratio, **names, **said, **counts)
+    objective = {"slo": found["objective"], **speeds, "settings": found["settings"]}
+    yield _line("benchmarks", capacity_ratio=ratio, **names, **objective, **counts)
     for point in found["points"]:
         times = {f"{side}_{name}": point[f"{side}_{name}"] for name in ("p50_ms", "p95_ms") for side in SIDES}
         ratios = {name: point[name] for name in ("p50_ratio", "p95_ratio")} | {"capacity_ratio": ratio}
         asked = {"rate": point["rate_per_s"], "repetitions": len(point["ours"])}
         targets = ",".join(f"{name}:{'reached' if is_so else 'missed'}" for name, is_so in point["reached"].items())
-        yield _line("peers", load=f"{point['load']:.0%}", **names, **ratios, **times, **asked, targets=targets)
+        yield _line("benchmarks", load=f"{point['load']:.0%}", **names, **ratios, **times, **asked, targets=targets)
 
 
 def write_load(directory: Path, record: Record) -> None:
-    """Write what is to be kept of comparisons under load, at least one, in place of older ones."""
+    """Write the results of `load`, at least one comparison."""
     targets = {"max_latency_ratio": MAX_LATENCY_RATIO, "min_capacity_ratio": MIN_CAPACITY_RATIO}
     write_json(directory / LOAD_NAME, {**record, "targets": targets})
     write_picture(directory / PICTURE_NAME, load_picture(record["comparisons"]))
 
 
 def load_picture(found: Sequence[Record]) -> Figure:
-    """Draw p50 above, p95 below, a column for each other system and model; at least one."""
-    drawn, axes = figure(2, len(found), size=(1 + 4.5 * len(found), 7), sharex="col")
+    """Plot p50 (top) and p95 (bottom), one column for each comparison."""
+    drawn, axes = new_figure(2, len(found), size=(1 + 4.5 * len(found), 7), sharex="col")
     for one, upper, lower in zip(found, axes, axes[len(found) :], strict=False):
         _draw(upper, one, "p50_ms")
         _draw(lower, one, "p95_ms")
-        upper.set_title(f"{one['model']} model, against {one['peer']} {one['settings']}", fontsize="medium")
-        capacity = f"{one['peer']}'s capacity ({one['their_capacity']['per_s']:.1f} calls/s)"
+        upper.set_title(f"{one['model']} model, against {one['system']} {one['settings']}", fontsize="medium")
+        capacity = f"{one['system']}'s capacity ({one['their_capacity']['per_s']:.1f} calls/s)"
         lower.set_xlabel(f"load, % of {capacity}")
     axes[0].legend(fontsize="small")
     return drawn
 
 
 def _draw(axes: Axes, found: Record, name: str) -> None:
-    """Draw one figure of both over the load: medians with all repetitions, probes of the searches small."""
+    """Plot a latency of both systems by load: medians, all repetitions, and probes of the searches."""
     points, unit_per_s = found["points"], found["their_capacity"]["per_s"] / 100
     loads = [100 * point["load"] for point in points]
     for side, label, colour, capacity in (
         ("ours", "ours", "tab:blue", found["our_capacity"]),
-        ("theirs", found["peer"], "tab:orange", found["their_capacity"]),
+        ("theirs", found["system"], "tab:orange", found["their_capacity"]),
     ):
         axes.plot(loads, [point[f"{side}_{name}"] for point in points], marker="o", color=colour, label=label)
         held = [probe["run"] for probe in capacity["probes"] if not probe["broken"]]

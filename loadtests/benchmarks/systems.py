@@ -1,7 +1,4 @@
-"""What every system compared is asked for and answers, and a process for each of them.
-
-Imports no library of any system.
-"""
+"""The interface of all compared systems, and a process for each of them. Imports no library of any system."""
 
 import argparse
 import functools
@@ -20,34 +17,33 @@ from typing import Final, Literal, NamedTuple, Protocol
 from dragoman_service.bundle.files import Bundle, open_bundle
 
 TokenIds = tuple[int, ...]
-Peer = Literal["dragoman", "ctranslate2", "transformers", "pytorch"]
+SystemName = Literal["dragoman", "ctranslate2", "transformers", "pytorch"]
 Precision = Literal["int8", "fp16", "fp32"]
 Device = Literal["cpu", "cuda"]
-GPU_PRECISIONS: Final[dict[Device, Precision]] = {"cuda": "fp16", "cpu": "fp32"}
-"""Of a comparison on a GPU, and of one with the CPU in its place, where not every system has half precision."""
+GPU_PRECISIONS: Final[dict[Device, Precision]] = {"cuda": "fp16", "cpu": "fp32"}  # "cpu" stands in for a GPU
 _ISA_VARIABLE: Final = "CT2_FORCE_CPU_ISA"
-_PAUSE_S: Final = 0.3  # before another system's turn: OpenMP keeps threads of the last one spinning for 0.2 s
+_PAUSE_S: Final = 0.3  # before another system: OpenMP threads of the last one spin for 0.2 s
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
-    """Where the files of one model lie."""
+    """Files of one model."""
 
     directory: Path
 
     @property
     def served_path(self) -> Path:
-        """A directory of models that holds our bundle alone, at both precisions."""
+        """Model directory with our bundle."""
         return self.directory / "served"
 
     @property
     def bundle_path(self) -> Path:
-        """That bundle."""
+        """Our bundle."""
         return self.served_path / self.directory.name / "1"
 
     @property
     def ctranslate2_path(self) -> Path:
-        """The same weights as CTranslate2 stores them."""
+        """The same weights for CTranslate2."""
         return self.directory / "ctranslate2"
 
     def open(self) -> Bundle:
@@ -57,21 +53,19 @@ class ModelFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchOptions:
-    """What is searched for; the same for every system of a case."""
+    """Search options, equal for all systems of a case."""
 
     beam_size: int = 4
-    min_target_tokens: int = 0
-    """EOS not counted; at `max_target_tokens` no hypothesis ends by itself, and every target has the same length."""
-    max_target_tokens: int = 256  # EOS counted
-    extra_target_tokens: int | None = None
-    """What a target may have more than its source, within `max_target_tokens`; None: that alone limits it."""
-    length_penalty: float = 0.0  # exponent of each system's own length penalty; 0 disables it everywhere
+    min_target_tokens: int = 0  # without EOS; equal to `max_target_tokens` for targets of a fixed length
+    max_target_tokens: int = 256  # with EOS
+    extra_target_tokens: int | None = None  # limit relative to the source, within `max_target_tokens`
+    length_penalty: float = 0.0  # exponent of each system's own penalty; 0 disables it
     suppressed_tokens: TokenIds = ()
-    """Never taken. The service never takes special tokens other than EOS; others do not either if they are named here,
-    which costs them a little and matters only where hypotheses are compared one by one."""
+    """Special tokens, which the service never generates. Others do not either if they are listed here, at a small cost
+    that matters only where hypotheses are compared."""
 
     def longest_target(self, sources: Sequence[TokenIds]) -> int:
-        """Return the limit for sources of one call: a system that takes one for all gets that of the longest."""
+        """Return the limit for the sources of one call, that of the longest one."""
         if self.extra_target_tokens is None:
             return self.max_target_tokens
         return min(max(map(len, sources)) + self.extra_target_tokens, self.max_target_tokens)
@@ -79,45 +73,44 @@ class SearchOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SystemSettings:
-    """A system, and how it is set up for speed."""
+    """A system and its settings for speed."""
 
-    peer: Peer
+    system: SystemName
     precision: Precision
     device: Device = "cpu"
-    num_streams: int = 1  # batches decoded at the same time; with one stream all threads work on one batch
+    num_streams: int = 1  # batches decoded at the same time
     num_threads: int = 1  # of each stream
-    batch_size: int = 16  # most segments of a batch
-    isa: str = ""  # instruction set that CTranslate2 is told to use, such as AVX2; empty: its own choice
+    batch_size: int = 16
+    isa: str = ""  # instruction set of CTranslate2, such as AVX2; empty: its own choice
 
     @property
     def loaded_as(self) -> "SystemSettings":
-        """What must be the same for two set-ups to share one loaded model."""
+        """Settings that share one loaded model."""
         return replace(self, batch_size=0)
 
     @property
     def name(self) -> str:
         """System and precision, such as `ctranslate2-int8`."""
-        return f"{self.peer}-{self.precision}"
+        return f"{self.system}-{self.precision}"
 
     @property
     def setup(self) -> str:
-        """Precision, streams and threads, and what else was chosen: `int8@2x1,b16`."""
+        """Precision, streams, threads and further settings, such as `int8@2x1,b16`."""
         isa = f",{self.isa.lower()}" if self.isa else ""
         return f"{self.precision}@{self.num_streams}x{self.num_threads},b{self.batch_size}{isa}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """Sources to be translated once, under a clock."""
+    """Sources to translate."""
 
     sources: tuple[TokenIds, ...]  # EOS last
     search: SearchOptions
-    sources_per_call: int | None = None
-    """Given at once, the next when these are answered; None: all of them. 1 measures what a lone caller waits."""
+    sources_per_call: int | None = None  # None: all in one call
 
     @property
     def call_size(self) -> int:
-        """Most sources of a call."""
+        """Maximum number of sources of a call."""
         return self.sources_per_call or len(self.sources)
 
     def calls(self) -> list[tuple[TokenIds, ...]]:
@@ -128,64 +121,64 @@ class Work:
 class Output(NamedTuple):
     """The best hypothesis of one source."""
 
-    token_ids: TokenIds  # EOS last if it ended by itself, BOS and padding not stored
-    score: float  # after the system's own length penalty, which makes scores of systems comparable only without one
+    token_ids: TokenIds  # with EOS if the search reached it, without BOS and padding
+    score: float  # comparable between systems only without length penalty
 
 
 class WorkDone(NamedTuple):
-    """What it took and gave."""
+    """Time and outputs of work."""
 
-    latencies_s: tuple[float, ...]  # of each call, one after another
+    latencies_s: tuple[float, ...]  # of each call
     outputs: tuple[Output, ...]
 
     @property
     def elapsed_s(self) -> float:
-        """Of all calls together."""
+        """Time of all calls."""
         return sum(self.latencies_s)
 
     @property
     def num_target_tokens(self) -> int:
-        """Of all outputs, EOS counted."""
+        """Tokens of all outputs, with EOS."""
         return sum(len(output.token_ids) for output in self.outputs)
 
 
 class System(Protocol):
-    """A network that is loaded and ready to translate; each in a module of its own, such as `pytorch_system`."""
+    """A loaded network; implementations are in modules such as `system_pytorch`."""
 
     def translate(self, sources: Sequence[TokenIds], search: SearchOptions, *, batch_size: int) -> list[Output]:
-        """Return the best hypothesis of each source, in order, at most so many segments decoded together."""
+        """Return the best hypothesis of each source, in order."""
 
 
 def add_gpu(parser: argparse.ArgumentParser) -> None:
-    """Declare the flags of a comparison on a GPU."""
-    what = "compare in half precision on a GPU, as a GPU is used; cpu: the same in fp32, the CPU in its place"
-    parser.add_argument("--gpu", choices=tuple(GPU_PRECISIONS), help=what)
-    what = "the one model that is compared, as `prepare` has written it; default: it is written now"
-    parser.add_argument("--files", type=lambda text: ModelFiles(Path(text).resolve()), metavar="DIR", help=what)
+    """Add the flags of a comparison on a GPU."""
+    gpu = "compare in half precision on a GPU; cpu: the same in fp32 without a GPU"
+    parser.add_argument("--gpu", choices=tuple(GPU_PRECISIONS), help=gpu)
+    files = "the model, as `prepare` has written it (default: written now)"
+    parser.add_argument("--files", type=lambda text: ModelFiles(Path(text).resolve()), metavar="DIR", help=files)
 
 
 def open_system(files: ModelFiles, settings: SystemSettings) -> System:
-    """Load a system; the library it needs is imported here, by the process that needs it."""
-    system: System = importlib.import_module(f"loadtests.benchmarks.{settings.peer}_system").System(files, settings)
+    """Load a system, importing its library in this process."""
+    module = importlib.import_module(f"loadtests.benchmarks.system_{settings.system}")
+    system: System = module.System(files, settings)
     return system
 
 
 class Workers(ExitStack):
-    """A process for each system of one model, alive for the whole comparison and idle but for its turn.
+    """A process for each system of one model, idle except during its turn.
 
-    A process of its own gives each its environment (CTranslate2 reads its instruction set when it is imported) and
-    keeps the thread pools of one library from the others. Each is started when it is first needed.
+    Separate processes have their own environment (CTranslate2 reads its instruction set at import) and thread pools.
     """
 
     def __init__(self, files: ModelFiles) -> None:
         super().__init__()
         self._files = files
-        self._processes: dict[tuple[Peer, str], ProcessPoolExecutor] = {}
-        self._last: tuple[Peer, str] | None = None
+        self._processes: dict[tuple[SystemName, str], ProcessPoolExecutor] = {}
+        self._last: tuple[SystemName, str] | None = None
 
     def run(self, settings: SystemSettings, work: Work) -> WorkDone:
-        """Have work done by the process of its system, while the others stand still; RuntimeError if it fails."""
-        key = settings.peer, settings.isa
+        """Run work in the process of its system; raises RuntimeError if it fails."""
+        key = settings.system, settings.isa
         if key != self._last:
             time.sleep(_PAUSE_S)
             self._last = key
@@ -199,7 +192,7 @@ class Workers(ExitStack):
 
 
 def _prepare(isa: str) -> None:
-    """Begin in a new process, where what libraries print is dropped."""
+    """Set up a new process, without the output of libraries."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     os.environ.pop(_ISA_VARIABLE, None)
     if isa:
@@ -207,11 +200,9 @@ def _prepare(isa: str) -> None:
 
 
 _opened = functools.cache(open_system)
-"""Systems stay loaded."""
 
 
 def _perform(files: ModelFiles, settings: SystemSettings, work: Work) -> WorkDone:
-    """Translate under the clock."""
     system, latencies_s, outputs = _opened(files, settings.loaded_as), list[float](), list[Output]()
     for sources in work.calls():
         began_s = time.perf_counter()

@@ -108,7 +108,9 @@ def make_payload(recipe: Recipe, size: int, credentials: Credentials) -> Payload
         return _upload(recipe, size, credentials)
     fill = "" if recipe.is_pipelined else recipe.fill(size)
     if recipe.kind == "http-patterns":
-        fill = ",".join(f'"{recipe.fill(min(size, _TEXT_CHARACTERS))}"' for _ in range(max(1, size // _TEXT_CHARACTERS)))
+        fill = ",".join(
+            f'"{recipe.fill(min(size, _TEXT_CHARACTERS))}"' for _ in range(max(1, size // _TEXT_CHARACTERS))
+        )
     known = {"{key}": credentials.key, "{key_id}": credentials.key[:17], "{kid}": credentials.key_id, "{fill}": fill}
     known["{token}"] = _token(recipe, known) if "{token}" in "".join((*recipe.headers, recipe.body)) else ""
     rest = _render(recipe.rest, known)

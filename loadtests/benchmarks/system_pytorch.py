@@ -1,4 +1,4 @@
-"""Plain PyTorch: the network that is trained, decoded with a cache and a batched beam search. A baseline."""
+"""Plain PyTorch: our trained network with a KV cache and a batched beam search. A baseline."""
 
 import math
 from collections.abc import Sequence
@@ -15,16 +15,15 @@ from loadtests.benchmarks.systems import ModelFiles, Output, SearchOptions, Syst
 
 
 class System:
-    """One process-wide thread pool, as PyTorch has it; streams and int8 are not for it, a GPU is for Transformers."""
+    """The network of our trainer, in the thread pool of PyTorch; no streams, no int8."""
 
     def __init__(self, files: ModelFiles, settings: SystemSettings) -> None:
-        """Load the network."""
         precision = torch.float16 if settings.precision == "fp16" else torch.float32
         self._model = self._load(network_of(files)).to(settings.device, precision)
         self._num_threads = settings.num_threads
 
     def translate(self, sources: Sequence[TokenIds], search: SearchOptions, *, batch_size: int) -> list[Output]:
-        """Return the best hypothesis of each source, in order; batches of similar length, one after another."""
+        """Return the best hypothesis of each source, in batches of similar length."""
         torch.set_num_threads(self._num_threads)
         order = sorted(range(len(sources)), key=lambda index: -len(sources[index]))
         outputs: dict[int, Output] = {}
@@ -42,14 +41,14 @@ class System:
 
 
 def load_network(network: Network) -> Transformer:
-    """Return the PyTorch model with given weights, in evaluation mode."""
+    """Return the PyTorch model in evaluation mode."""
     model = Transformer(network.config).eval()
     model.load_state_dict({name: torch.tensor(weight) for name, weight in network.weights.items()})
     return model
 
 
 def padded(sources: Sequence[TokenIds], pad_id: int) -> tuple[Tensor, Tensor]:
-    """Return token ids [B, S] and a mask [B, S] that is True at real tokens."""
+    """Return token ids [B, S] and a mask [B, S] of real tokens."""
     longest = max(map(len, sources))
     ids = torch.tensor([[*source, *[pad_id] * (longest - len(source))] for source in sources])
     lengths = torch.tensor([len(source) for source in sources])
@@ -59,13 +58,13 @@ def padded(sources: Sequence[TokenIds], pad_id: int) -> tuple[Tensor, Tensor]:
 def beam_search(model: Transformer, sources: Sequence[TokenIds], search: SearchOptions) -> list[Output]:
     """Return the best hypothesis of each source of a batch.
 
-    In each step EOS among the best K continuations finishes, and the best K others of the best 2K live. A search is
-    over once K hypotheses of each source have finished.
+    In each step, EOS among the best K continuations finishes a hypothesis, and the best K others of the best 2K stay
+    live. The search ends when K hypotheses of each source have finished.
     """
     num_segments, num_beams, eos_id = len(sources), search.beam_size, model.config.eos_id
     cache = _start(model, sources, num_beams)
     log_probs = torch.full((num_segments, num_beams), -torch.inf)
-    log_probs[:, 0] = 0.0  # the others are copies of it
+    log_probs[:, 0] = 0.0  # the others are copies
     tokens = torch.full((num_segments, num_beams, 1), model.config.bos_id)
     finished: list[list[Output]] = [[] for _ in sources]
     for position in range(search.longest_target(sources)):
@@ -84,7 +83,7 @@ def beam_search(model: Transformer, sources: Sequence[TokenIds], search: SearchO
                 finished[segment].append(_output(extended[segment, column], best[segment, column], search))
         if all(len(hypotheses) >= num_beams for hypotheses in finished):
             break
-        live = is_eos.long().argsort(dim=1, stable=True)[:, :num_beams]  # others first, each part in order
+        live = is_eos.long().argsort(dim=1, stable=True)[:, :num_beams]  # stable: others first
         log_probs, parents = best.gather(1, live), parents.gather(1, live)
         tokens = extended.gather(1, live[:, :, None].expand(-1, -1, position + 2))
         rows = (torch.arange(num_segments)[:, None] * num_beams + parents).flatten()
@@ -98,7 +97,6 @@ def beam_search(model: Transformer, sources: Sequence[TokenIds], search: SearchO
 
 
 def _start(model: Transformer, sources: Sequence[TokenIds], num_beams: int) -> DecoderCache:
-    """Return the cache of a batch, a row for each hypothesis."""
     ids, mask = padded(sources, model.config.pad_id)
     one = model.start(model.encode(ids, mask), mask)
 

@@ -1,7 +1,7 @@
-"""Transformers' `generate` with our weights, in the class of Transformers that computes what our network does.
+"""`generate` of Transformers with our weights.
 
-MarianMTModel normalises after each sublayer only; a pre-norm network becomes an M2M100ForConditionalGeneration, which
-has the same parts in the other order and a last normalisation. Both get our position encodings.
+A post-norm network becomes a MarianMTModel, a pre-norm network an M2M100ForConditionalGeneration. Both get our position
+encodings.
 """
 
 from collections.abc import Sequence
@@ -14,11 +14,11 @@ from transformers import M2M100Config, M2M100ForConditionalGeneration, MarianCon
 from dragoman_export.model.config import ModelConfig
 from dragoman_export.model.layers import sinusoidal_positions
 from dragoman_export.onnx_export.network import Network
-from loadtests.benchmarks import pytorch_system
+from loadtests.benchmarks import system_pytorch
 from loadtests.benchmarks.systems import Output, SearchOptions, TokenIds
 
 _NUM_POSITIONS: Final = 512
-_NAMES: Final = {
+_NAMES: Final = {  # parts of our names and of theirs, replaced in order
     "embedding.": "shared.",
     ".norm.": ".layer_norm.",
     "feed_forward_norm.": "final_layer_norm.",
@@ -32,18 +32,17 @@ _NAMES: Final = {
     "feed_forward.inner.": "fc1.",
     "feed_forward.outer.": "fc2.",
 }
-"""Parts of our names, and what they are in Transformers; replaced one after another."""
 
 
-class System(pytorch_system.System):
-    """Its `generate`, with our weights, in PyTorch's threads."""
+class System(system_pytorch.System):
+    """`generate` in the thread pool of PyTorch."""
 
     def _load(self, network: Network) -> Any:
         return convert(network)
 
     def _search(self, sources: Sequence[TokenIds], search: SearchOptions) -> list[Output]:
         config = self._model.config
-        ids, mask = (part.to(self._model.device) for part in pytorch_system.padded(sources, config.pad_token_id))
+        ids, mask = (part.to(self._model.device) for part in system_pytorch.padded(sources, config.pad_token_id))
         generated = self._model.generate(
             input_ids=ids,
             attention_mask=mask.long(),
@@ -66,7 +65,7 @@ class System(pytorch_system.System):
 
 
 def convert(network: Network) -> Any:
-    """Return the model of Transformers with the weights of a network, in evaluation mode."""
+    """Return the model of Transformers in evaluation mode."""
     config = network.config
     shape: dict[str, Any] = {
         "vocab_size": config.vocabulary_size,
@@ -93,7 +92,7 @@ def convert(network: Network) -> Any:
     tied = ("lm_head.weight", "final_logits_bias")
     expected = {name for name in missing if "embed_" not in name and name not in tied}
     if expected or unexpected:
-        raise ValueError(f"weights do not fit: {sorted(expected)} missing, {sorted(unexpected)} left over")
+        raise ValueError(f"weights differ: {sorted(expected)} missing, {sorted(unexpected)} unexpected")
     model.tie_weights()
     for stack in (model.model.encoder, model.model.decoder):
         _place_positions(stack.embed_positions, config)
@@ -108,11 +107,11 @@ def _renamed(name: str) -> str:
 
 
 def _place_positions(module: Any, config: ModelConfig) -> None:
-    """Replace sines and cosines side by side by ours, which alternate."""
+    """Replace concatenated sines and cosines by ours, which alternate."""
     if config.norm == "post":
         module.weight.data = sinusoidal_positions(_NUM_POSITIONS, config.d_model)
         return
-    module.offset = first = module.padding_idx + 1  # where M2M100 begins to count; its own padding is 1
+    module.offset = first = module.padding_idx + 1  # first position of M2M100
     table: Tensor = torch.zeros_like(module.weights)
     table[first:] = sinusoidal_positions(len(table) - first, config.d_model)
     module.weights = table

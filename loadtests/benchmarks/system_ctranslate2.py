@@ -8,7 +8,7 @@ import ctranslate2
 
 from loadtests.benchmarks.systems import ModelFiles, Output, SearchOptions, SystemSettings, TokenIds
 
-if TYPE_CHECKING:  # needs PyTorch, which a server over CTranslate2 does without
+if TYPE_CHECKING:  # needs PyTorch, which a server over CTranslate2 does not
     from dragoman_export.onnx_export.network import Network
 
 _LAYER_NORM_EPSILON: Final = 1e-5
@@ -18,7 +18,6 @@ class System:
     """A translator of CTranslate2: `inter_threads` are our streams, `intra_threads` the threads of each."""
 
     def __init__(self, files: ModelFiles, settings: SystemSettings) -> None:
-        """Load the converted model, which is quantized now if int8 is asked for."""
         self._translator = ctranslate2.Translator(
             str(files.ctranslate2_path),
             device=settings.device,
@@ -28,7 +27,7 @@ class System:
         )
 
     def translate(self, sources: Sequence[TokenIds], search: SearchOptions, *, batch_size: int) -> list[Output]:
-        """Return the best hypothesis of each source, in order; CTranslate2 sorts by length and cuts into batches."""
+        """Return the best hypothesis of each source; CTranslate2 sorts by length and splits into batches."""
         results = self._translator.translate_batch(
             [list(map(str, source_ids)) for source_ids in sources],
             max_batch_size=batch_size,
@@ -47,17 +46,14 @@ class System:
 
 
 def convert(network: "Network", directory: Path) -> None:
-    """Write a network in the format of CTranslate2, as 32-bit floats; it is read from a model of Transformers.
+    """Write a network for CTranslate2 in fp32, by way of Transformers; the words of its vocabulary are token ids."""
+    from ctranslate2.converters import transformers as converters  # noqa: PLC0415 - needs PyTorch
 
-    Token ids become the words of its vocabulary, so that it takes and gives the very ids of the others.
-    """
-    from ctranslate2.converters import transformers as converters  # noqa: PLC0415 - needs PyTorch, a server does not
+    from loadtests.benchmarks import system_transformers  # noqa: PLC0415 - needs PyTorch
 
-    from loadtests.benchmarks import transformers_system  # noqa: PLC0415 - likewise
-
-    config, model = network.config, transformers_system.convert(network)
+    config, model = network.config, system_transformers.convert(network)
     model.config.normalize_before, model.config.normalize_embedding = config.norm == "pre", False
-    loader = converters.M2M100Loader if config.norm == "pre" else converters.BartLoader  # Marian has another padding
+    loader = converters.M2M100Loader if config.norm == "pre" else converters.BartLoader  # Marian has other padding
     spec = loader().get_model_spec(model)
     for register in (spec.register_source_vocabulary, spec.register_target_vocabulary):
         register([str(token_id) for token_id in range(config.vocabulary_size)])
