@@ -1,5 +1,3 @@
-import gzip
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
@@ -13,9 +11,3 @@ from tests.tiny_bundle import tiny_model, tiny_vocabulary
 def write_tiny_model(directory: Path, *, norm: Literal["pre", "post"] = "pre") -> ModelFiles:
     network = Network.of(tiny_model(len(tiny_vocabulary()), norm=norm))
     return write_model(directory, network, tiny_vocabulary(), Limits(max_source_tokens=64, max_target_tokens=64))
-
-
-def write_test_set(data: Path, pairs: Iterable[tuple[str, str]]) -> None:
-    path = data / "tatoeba-en-de" / "test.tsv.gz"
-    path.parent.mkdir(parents=True)
-    path.write_bytes(gzip.compress("".join(f"{source}\t{target}\n" for source, target in pairs).encode()))
