@@ -81,7 +81,7 @@ loadtest: $(VENV)/.load ## Offer load, judge latency, write one page: make loadt
 
 capacity: $(VENV)/.load $(if $(filter base,$(MODEL)),$(VENV)/.bench) ## Find the highest rate that holds an SLO, and latency against load: make capacity [SLO="p95<1s"] [MODEL=base]
 ifeq ($(MODEL),base)
-	@flags=$$($(BIN)/python -m loadtests peers prepare --model base) && eval "set -- $$flags" && \
+	@flags=$$($(BIN)/python -m loadtests benchmarks prepare --model base) && eval "set -- $$flags" && \
 		$(BIN)/python -m loadtests capacity --mode $(MODE) --slo "$(or $(SLO),p95<3s$(comma)goodput>99%)" \
 		--title "Transformer-base" --output build/capacity-base "$$@"
 else
@@ -99,9 +99,7 @@ soak stress:
 	@$(BIN)/python -m loadtests stress $(SCENARIO) --mode $(MODE) $(if $(PART),--part "$(PART)")
 
 bench: $(VENV)/.bench ## Compare with CTranslate2, Transformers and PyTorch: make bench [COMMAND=load: as servers] [MODE=short]
-	@$(BIN)/python -m loadtests peers $(COMMAND) --mode $(MODE)
-	@test "$(COMMAND) $(MODE)" != "bench full" || $(BIN)/python -m loadtests peers overhead
-	@test "$(COMMAND) $(MODE)" != "bench full" || $(BIN)/python -m loadtests peers server
+	@$(BIN)/python -m loadtests benchmarks $(COMMAND) --mode $(MODE)
 
 # GPU_PYTHON names a Python that has all that is needed; without it an environment of its own is made, as ONNX Runtime for
 # CUDA and that for CPUs cannot share one: from the package index, or from the wheels in WHEELS. DEVICE=cpu needs no GPU.
@@ -116,7 +114,7 @@ GPU_READY := build/gpu/venv/.installed
 endif
 
 gpu-check: $(GPU_READY) ## Check and measure everything on a GPU within ten minutes, one page: make gpu-check [DEVICE=cpu] [MODE=short]
-	@$(GPU_PYTHON) -m loadtests peers gpu --gpu "$(DEVICE)" --mode $(MODE) $(if $(wildcard $(DATA)),--data "$(DATA)") \
+	@$(GPU_PYTHON) -m loadtests benchmarks gpu --gpu "$(DEVICE)" --mode $(MODE) $(if $(wildcard $(DATA)),--data "$(DATA)") \
 		$(if $(STAGES),--stages "$(STAGES)")
 
 gpu-train: $(GPU_READY) ## Train Transformer-base, go on where the last call ended, make a bundle: make gpu-train [MINUTES=60] [DATA=DIR]

@@ -56,9 +56,8 @@ def findings(passage: Passage) -> Iterator[str]:
 
 def main() -> int:
     """Check the tracked files, or those given as arguments."""
-    names = sys.argv[1:] or subprocess.run(
-        ["git", "ls-files", "*.py", "*.md"], capture_output=True, text=True, check=True
-    ).stdout.split("\n")
+    command = ["git", "ls-files", "*.py", "*.md"]
+    names = sys.argv[1:] or subprocess.check_output(command, text=True).split("\n")  # noqa: S603
     count = 0
     for name in filter(None, names):
         if any(fnmatch.fnmatch(name, excluded) for excluded in CONFIG["excluded"]) or "_pb2" in name:

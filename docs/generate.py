@@ -19,8 +19,10 @@ from grpc_tools import protoc  # type: ignore[import-untyped]
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from dragoman import errors as client_errors
 from dragoman.__main__ import COMMANDS
+from dragoman.client import errors as client_errors
+from dragoman.option_ranges import field_range
+from dragoman.v1 import translation_pb2 as pb
 from dragoman_export.__main__ import COMMANDS as EXPORT_COMMANDS
 from dragoman_export.__main__ import main as export_command
 from dragoman_service.__main__ import main as service_command
@@ -138,7 +140,7 @@ contract](contract.md) says what else is in them. A status that gRPC itself or a
 
 ## Classes of the Python client
 
-`dragoman.errors` has one class for each reason, below one for each gRPC status:
+`dragoman.client.errors` has one class for each reason, below one for each gRPC status:
 
 ```text
 {inspect.cleandoc(client_errors.__doc__ or "")}
@@ -279,7 +281,7 @@ def contract_page() -> str:
                 f"`{field.name}`",
                 str(field.number),
                 _field_type(field),
-                _cell(comments[4, index, 2, place].leading_comments),
+                _cell(comments[4, index, 2, place].leading_comments + _declared_range(message.name, field.name)),
             )
             for place, field in enumerate(message.field)
         ]
@@ -293,6 +295,12 @@ def contract_page() -> str:
         ]
         parts.append(_table(("Value", "Number", "Meaning"), values))
     return "\n".join(parts)
+
+
+def _declared_range(message: str, field: str) -> str:
+    descriptor = pb.DESCRIPTOR.message_types_by_name[message].fields_by_name[field]
+    description = field_range(descriptor).description
+    return f" {description[0].upper()}{description[1:]}." if description else ""
 
 
 def _contract() -> descriptor_pb2.FileDescriptorProto:

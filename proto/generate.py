@@ -1,13 +1,18 @@
-"""Generate the Python modules of `dragoman.v1` beside their proto file.
+"""Generate the Python modules of `dragoman.v1` next to their proto files.
 
-    python proto/generate.py            write them
-    python proto/generate.py --check    exit with 1 if writing would change them
+    python proto/generate.py            write the modules if they are out of date
+    python proto/generate.py --check    write nothing; exit with 1 if the modules are out of date
 
-`proto/` is the root of all imports, so that the import name is `dragoman.v1`. The output depends on the proto file and
-the installed version of grpcio-tools only. protoc types the messages; the types of the services are written here.
+Generated modules run with the protobuf and grpcio of their generator and with newer ones, so the oldest supported
+generator writes them. It conflicts with the packages of the server; uv runs it in an environment of its own. The check
+needs no such environment: it compares the descriptors of the modules with those of the proto files. protoc writes the
+types of messages; this script writes the types of services.
 """
 
 import argparse
+import ast
+import re
+import subprocess
 import sys
 import tempfile
 from importlib import resources
@@ -17,19 +22,17 @@ from google.protobuf import descriptor_pb2
 from grpc_tools import protoc  # type: ignore[import-untyped]
 
 PROTO_ROOT = Path(__file__).resolve().parent
-"""Where imports begin."""
+FILES = ("options", "translation")
+SERVICES = "translation"  # the file that declares the services
+PACKAGE = Path("dragoman/v1")
 
-PROTO_FILE = Path("dragoman/v1/translation.proto")
-"""Relative to `PROTO_ROOT`."""
+GENERATOR = "grpcio-tools==1.74.0"  # protobuf 6.31.1; the lower bounds of grpcio and protobuf in pyproject.toml
+HEADER = "# Generated from {name}.proto by proto/generate.py; do not edit.\n# mypy: ignore-errors\n"
 
-GENERATED_SUFFIXES = ("_pb2.py", "_pb2.pyi", "_pb2_grpc.py", "_pb2_grpc.pyi")
-"""What follows the stem of the proto file in the name of each generated module."""
-
-DESCRIPTOR_SET = "descriptors.binpb"
-"""Where protoc puts the descriptors of the proto file, in the output directory."""
-
-HEADER = "# Generated from translation.proto by proto/generate.py; do not edit.\n# mypy: ignore-errors\n"
-"""First lines of each generated module."""
+_EXPERIMENTAL = re.compile(
+    r"\n\n ?# This class is part of an EXPERIMENTAL API.\nclass .*?(?=\n\n\nclass |\Z)", re.DOTALL
+)
+_SERIALIZED = re.compile(r"AddSerializedFile\((b'.*')\)")
 
 
 def main() -> int:
@@ -37,82 +40,105 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Generate the Python modules of dragoman.v1.")
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a module is out of date")
     is_check = parser.parse_args().check
-
-    stale = {path: text for path, text in generate().items() if not path.exists() or path.read_text("utf-8") != text}
-    for path, text in stale.items():
-        if is_check:
+    compiled, comments = compiled_files()
+    types = "\n".join(service_types(compiled[SERVICES])) + "\n"
+    stale = stale_modules(compiled, comments, types)
+    if is_check:
+        for path in stale:
             print(f"{path} is out of date: run python proto/generate.py", file=sys.stderr)
-        else:
-            path.write_text(text, "utf-8")
-    return 1 if is_check and stale else 0
+        return 1 if stale else 0
+    if stale:
+        write_modules(types)
+    return 0
 
 
-def generate() -> dict[Path, str]:
-    """Return the text of each generated module by the path it belongs to."""
-    with tempfile.TemporaryDirectory() as directory:
-        output = Path(directory)
-        run_protoc(output)
-        write_service_types(output)
-        modules = [PROTO_FILE.with_name(PROTO_FILE.stem + suffix) for suffix in GENERATED_SUFFIXES]
-        return {PROTO_ROOT / module: HEADER + (output / module).read_text("utf-8") for module in modules}
-
-
-def run_protoc(output: Path) -> None:
-    """Let protoc write its modules below the directory `output`.
+def compiled_files() -> tuple[dict[str, descriptor_pb2.FileDescriptorProto], list[str | None]]:
+    """Return the descriptor of each proto file, and the comments of the services, as the installed protoc has them.
 
     Raises:
-        SystemExit: if protoc refuses the proto file; it has told why on stderr.
+        SystemExit: if protoc rejects a file; protoc has printed the reason.
     """
-    well_known_types = resources.files("grpc_tools") / "_proto"
-    status = protoc.main(
-        [
-            "protoc",
-            f"--proto_path={PROTO_ROOT}",
-            f"--proto_path={PROTO_ROOT / 'third_party'}",
-            f"--proto_path={well_known_types}",
-            f"--python_out={output}",
-            f"--pyi_out={output}",
-            f"--grpc_python_out={output}",
-            f"--descriptor_set_out={output / DESCRIPTOR_SET}",
-            str(PROTO_FILE),
-        ]
-    )
-    if status != 0:
-        raise SystemExit(status)
+    with tempfile.TemporaryDirectory() as directory:
+        descriptors = Path(directory) / "descriptors.binpb"
+        outputs = [f"--descriptor_set_out={descriptors}", f"--grpc_python_out={directory}"]
+        status = protoc.main(
+            ["protoc", f"--proto_path={resources.files('grpc_tools') / '_proto'}", *outputs, *_sources()]
+        )
+        if status != 0:
+            raise SystemExit(status)
+        files = descriptor_pb2.FileDescriptorSet.FromString(descriptors.read_bytes()).file
+        comments = _docstrings(Path(directory) / PACKAGE / f"{SERVICES}_pb2_grpc.py")
+    for file in files:
+        for field in (*file.extension, *(field for message in file.message_type for field in message.field)):
+            field.ClearField("json_name")  # generated modules omit it
+    return dict(zip(FILES, files, strict=True)), comments
 
 
-def write_service_types(output: Path) -> None:
-    """Write the types of the stubs and servicers, which protoc leaves out, beside their module in `output`."""
-    descriptors = descriptor_pb2.FileDescriptorSet.FromString((output / DESCRIPTOR_SET).read_bytes())
-    package = ".".join(PROTO_FILE.parent.parts)
-    lines = ["from typing import Any", "", f"from {package} import {PROTO_FILE.stem}_pb2 as pb"]
-    for service in descriptors.file[0].service:
-        lines += ["", *service_types(service)]
-    path = output / PROTO_FILE.with_name(PROTO_FILE.stem + "_pb2_grpc.pyi")
-    path.write_text("\n".join(lines) + "\n", "utf-8")
+def stale_modules(
+    compiled: dict[str, descriptor_pb2.FileDescriptorProto], comments: list[str | None], types: str
+) -> list[Path]:
+    """Return the modules that do not match the proto files."""
+    modules = {name: _module(name, "_pb2.py") for name in FILES}
+    stale = [path for name, path in modules.items() if _generated_file(path) != compiled[name]]
+    if _docstrings(_module(SERVICES, "_pb2_grpc.py")) != comments:
+        stale.append(_module(SERVICES, "_pb2_grpc.py"))
+    if _text(_module(SERVICES, "_pb2_grpc.pyi")) != HEADER.format(name=SERVICES) + types:
+        stale.append(_module(SERVICES, "_pb2_grpc.pyi"))
+    return stale
 
 
-def service_types(service: descriptor_pb2.ServiceDescriptorProto) -> list[str]:
-    """Return the lines that type one service; what a stub returns depends on the channel and is Any."""
-    lines = [f"class {service.name}Stub:", "    def __init__(self, channel: Any) -> None: ..."]
-    lines += [f"    {method.name}: Any" for method in service.method]
-    lines += ["", f"class {service.name}Servicer:"]
-    lines += [
-        f"    def {method.name}(self, {request_parameter(method)}, context: Any) -> Any: ..."
-        for method in service.method
-    ]
-    return [
-        *lines,
-        "",
-        f"def add_{service.name}Servicer_to_server(servicer: {service.name}Servicer, server: Any) -> None: ...",
-    ]
+def write_modules(types: str) -> None:
+    """Let the oldest supported generator write the modules; write the types of the services."""
+    uv = [sys.executable, "-m", "uv", "run", "--no-project", "--with", GENERATOR]
+    with tempfile.TemporaryDirectory() as directory:
+        outputs = [f"--{kind}_out={directory}" for kind in ("python", "pyi", "grpc_python")]
+        subprocess.run([*uv, "python", "-m", "grpc_tools.protoc", *outputs, *_sources()], check=True)  # noqa: S603
+        for name in FILES:
+            suffixes = ("_pb2.py", "_pb2.pyi", *(["_pb2_grpc.py"] if name == SERVICES else []))
+            for suffix in suffixes:
+                text = (Path(directory) / PACKAGE / (name + suffix)).read_text("utf-8")
+                text = _EXPERIMENTAL.sub("\n", text)  # calls without a channel, which nothing uses
+                _module(name, suffix).write_text(HEADER.format(name=name) + text, "utf-8")
+    _module(SERVICES, "_pb2_grpc.pyi").write_text(HEADER.format(name=SERVICES) + types, "utf-8")
 
 
-def request_parameter(method: descriptor_pb2.MethodDescriptorProto) -> str:
-    """Return the first parameter of the method of a servicer, as protoc names it, with its type."""
-    if method.client_streaming:
-        return "request_iterator: Any"
-    return f"request: pb.{method.input_type.rpartition('.')[2]}"
+def service_types(file: descriptor_pb2.FileDescriptorProto) -> list[str]:
+    """Return the lines that type the services of a file. The result of a stub depends on the channel and is Any."""
+    lines = ["from typing import Any", "", f"from {'.'.join(PACKAGE.parts)} import {SERVICES}_pb2 as pb"]
+    for service in file.service:
+        lines += ["", f"class {service.name}Stub:", "    def __init__(self, channel: Any) -> None: ..."]
+        lines += [f"    {method.name}: Any" for method in service.method]
+        lines += ["", f"class {service.name}Servicer:"]
+        for method in service.method:
+            message = f"request: pb.{method.input_type.rpartition('.')[2]}"
+            parameter = "request_iterator: Any" if method.client_streaming else message
+            lines += [f"    def {method.name}(self, {parameter}, context: Any) -> Any: ..."]
+        servicer = f"servicer: {service.name}Servicer, server: Any"
+        lines += ["", f"def add_{service.name}Servicer_to_server({servicer}) -> None: ..."]
+    return lines
+
+
+def _sources() -> list[str]:
+    roots = [f"--proto_path={PROTO_ROOT}", f"--proto_path={PROTO_ROOT / 'third_party'}"]
+    return [*roots, *(str(PACKAGE / f"{name}.proto") for name in FILES)]
+
+
+def _module(name: str, suffix: str) -> Path:
+    return PROTO_ROOT / PACKAGE / (name + suffix)
+
+
+def _text(path: Path) -> str:
+    return path.read_text("utf-8") if path.exists() else ""
+
+
+def _docstrings(path: Path) -> list[str | None]:
+    tree = ast.parse(_EXPERIMENTAL.sub("\n", _text(path)))
+    return [ast.get_docstring(node) for node in ast.walk(tree) if isinstance(node, ast.ClassDef | ast.FunctionDef)]
+
+
+def _generated_file(path: Path) -> descriptor_pb2.FileDescriptorProto | None:
+    serialized = _SERIALIZED.search(_text(path))
+    return serialized and descriptor_pb2.FileDescriptorProto.FromString(ast.literal_eval(serialized[1]))
 
 
 if __name__ == "__main__":

@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, settings
 # other by spinning: tests of training took four times the processor time.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# The stubs may not be installed where the tests run.
+# Programs that tests start in other directories import `tests` and `loadtests`.
 _CHECKOUT = Path(__file__).resolve().parents[1]
-_PATHS = (str(_CHECKOUT), str(_CHECKOUT / "proto"), os.environ.get("PYTHONPATH", ""))
+_PATHS = (str(_CHECKOUT), os.environ.get("PYTHONPATH", ""))
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, _PATHS))
 
 # A busy machine must not fail a property.

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Self, TypedDict
 
 from deploy.ci.servers import Keys
-from dragoman.channel import ChannelSettings, RetrySettings
 from dragoman.client import TranslationClient
-from dragoman.credentials import TlsOptions
-from dragoman.enums import Priority
-from dragoman.errors import DragomanError
-from dragoman.requests import DecodingOptions, TranslationRequest
+from dragoman.client.channel import ChannelSettings, RetrySettings
+from dragoman.client.credentials import TlsOptions
+from dragoman.client.enums import Priority
+from dragoman.client.errors import DragomanError
+from dragoman.client.request import DecodingOptions, TranslationRequest
 from loadtests.generator.texts import sample
 
 Act = Callable[[random.Random], object]

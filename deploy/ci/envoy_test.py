@@ -30,10 +30,8 @@ from grpc_status import rpc_status
 from deploy.ci import processes
 from deploy.ci.callers import EN_DE, SteadyCallers, Tally
 from deploy.ci.servers import Keys, Replica, ReplicaError, make_callers
-from dragoman import errors
-from dragoman.admin import ModelAdminClient
-from dragoman.client import TranslationClient
-from dragoman.requests import TranslationRequest
+from dragoman.client import ModelAdminClient, TranslationClient, errors
+from dragoman.client.request import TranslationRequest
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
 from loadtests.hostile.resets import flood_with_resets

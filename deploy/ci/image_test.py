@@ -30,9 +30,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from deploy.ci.servers import REPOSITORY, write_secrets
 from dragoman.client import TranslationClient
-from dragoman.credentials import TlsOptions
-from dragoman.errors import UnauthenticatedError
-from dragoman.results import TranslationResult
+from dragoman.client.credentials import TlsOptions
+from dragoman.client.errors import UnauthenticatedError
+from dragoman.client.results import TranslationResult
 
 _LOCK = REPOSITORY / "deploy" / "image" / "cpu.lock"
 _SBOM = "/usr/share/sbom/dragoman.cdx.json"

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import grpc
 
-from dragoman.errors import DragomanError as CallError
+from dragoman.client.errors import DragomanError as CallError
 from dragoman_export.errors import ExportError
 from dragoman_service.errors import DragomanError
 from loadtests.generator.server import ServerError

@@ -1,24 +1,15 @@
-"""The command `dragoman`: finds the program that a sub-command belongs to, and hands its arguments on.
+"""The command `dragoman`: runs the package that implements a sub-command, if its dependencies are installed."""
 
-The client package holds neither the server nor the exporter. They are found by import, or beside this package in the
-checkout of an editable install.
-"""
-
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
 
 import dragoman
 
-_CHECKOUT = Path(__file__).resolve().parents[2]
-"""Of an editable install."""
-
 INTERRUPTED = 130
-"""Exit status after Ctrl-C, as shells have it: 128 and the number of the signal."""
+"""Exit status after Ctrl-C, as in shells: 128 plus the number of the signal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,25 +20,37 @@ class Command:
     program: str = "dragoman_service"
     """Package whose `__main__.main` runs it."""
 
-    extra: str = "serve"
-    """Extra of the package `dragoman` that installs what it needs."""
+    extra: str = ""
+    """Extra of the distribution `dragoman` with its dependencies. Empty: the bare installation has them."""
 
+    modules: tuple[str, ...] = ()
+    """Top-level modules of that extra. `--help` lists the command only if all are installed."""
+
+    @property
+    def missing(self) -> str:
+        """Return the first module that is not installed, or an empty string."""
+        return next((name for name in (self.program.partition(".")[0], *self.modules) if find_spec(name) is None), "")
+
+
+_SERVE = ("onnxruntime", "pydantic", "prometheus_client", "starlette")
 
 COMMANDS: Mapping[str, Command] = {
-    "serve": Command("run the server"),
-    "translate": Command("translate texts or files with a running server", "dragoman.cli", "files"),
-    "models": Command("list the models of a running server, load, unload or label them"),
-    "keys": Command("make an API key, check a file of callers"),
-    "probe": Command("ask whether a server accepts calls, for health checks"),
-    "demo": Command("start the server on the shipped model, translate four texts, stop it"),
-    "export": Command("train a model, make a bundle of it, verify and evaluate that", "dragoman_export", "train,serve"),
-    "loadtest": Command("measure latency and capacity of a server under load", "loadtests", "load,serve"),
+    "serve": Command("run the server", extra="serve", modules=_SERVE),
+    "translate": Command("translate texts or files with a running server", "dragoman.cli"),
+    "models": Command("list, load, unload or label the models of a running server"),
+    "keys": Command("create an API key, check a callers file", extra="serve", modules=("pydantic",)),
+    "probe": Command("check whether a server is ready, for health checks", extra="serve", modules=("grpc_health",)),
+    "demo": Command("start a server with the bundled model, translate, stop it", extra="serve", modules=_SERVE),
+    "export": Command(
+        "train or import a model, export, verify and evaluate it", "dragoman_export", "train,serve", ("torch", "onnx")
+    ),
+    "loadtest": Command("measure latency and capacity of a server", "loadtests", "load,serve", ("jinja2",)),
 }
 """By name."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; return the exit status: 0 done, 1 failed, 2 called wrongly, 130 interrupted."""
+    """Run one command; return the exit status: 0 success, 1 failure, 2 wrong usage, 130 interrupted."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     first = words[0] if words else "--help"
     if first in ("--help", "-h", "--version"):
@@ -55,19 +58,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     command = COMMANDS.get(first)
     if command is None:
-        print(f"dragoman: there is no command {first!r}; the commands are {', '.join(COMMANDS)}", file=sys.stderr)
-        return 2
-    if not _is_importable(command.program):
-        print(_told_missing(first, command, f"the package {command.program!r}"), file=sys.stderr)
+        print(f"dragoman: unknown command {first!r}; commands: {', '.join(COMMANDS)}", file=sys.stderr)
         return 2
     try:
-        # Programs with several commands want to know which of them is meant.
-        handed_on = words if command.program in ("dragoman_service", "dragoman.cli") else words[1:]
-        status: int = import_module(f"{command.program}.__main__").main(handed_on)
+        # These two programs have several commands and need its name.
+        arguments = words if command.program in ("dragoman_service", "dragoman.cli") else words[1:]
+        status: int = import_module(f"{command.program}.__main__").main(arguments)
     except ModuleNotFoundError as error:
-        if _is_ours(error):
+        if (error.name or "").startswith("dragoman") or not command.extra:
             raise
-        print(_told_missing(first, command, f"the module {error.name!r}"), file=sys.stderr)
+        print(_install_hint(first, command, error.name or command.program), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("dragoman: interrupted", file=sys.stderr)
@@ -76,38 +76,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _usage() -> str:
-    lines = [f"  {name:10} {command.summary}" for name, command in COMMANDS.items()]
+    available = [f"  {name:10} {command.summary}" for name, command in COMMANDS.items() if not command.missing]
+    extras = sorted({command.extra for command in COMMANDS.values() if command.missing})
+    hints = [f"More commands: pip install 'dragoman[{extra}]'" for extra in extras]
+    lines = ["usage: dragoman COMMAND ...", "       dragoman --version", "", "commands:", *available, ""]
+    return "\n".join((*lines, "`dragoman COMMAND --help` describes a command.", *hints))
+
+
+def _install_hint(name: str, command: Command, missing: str) -> str:
+    if command.program == "loadtests":
+        return f"dragoman: `dragoman {name}` runs in a checkout: make .venv/.load (missing module: {missing})"
     return (
-        "\n".join(("usage: dragoman COMMAND ...", "       dragoman --version", "", "commands:", *lines, ""))
-        + "\n`dragoman COMMAND --help` describes a command."
+        f"dragoman: `dragoman {name}` needs the module {missing!r}; install it:\n"
+        f"  {sys.executable} -m pip install 'dragoman[{command.extra}]'"
     )
-
-
-def _is_importable(program: str) -> bool:
-    """Whether a program is here; makes that of the checkout importable, for child processes too."""
-    if find_spec(program) is None and (_CHECKOUT / program / "__main__.py").is_file():
-        path = str(_CHECKOUT)
-        sys.path.insert(0, path)
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (path, os.environ.get("PYTHONPATH"))))
-    return find_spec(program) is not None
-
-
-def _is_ours(error: ModuleNotFoundError) -> bool:
-    return (error.name or "").partition(".")[0] in ("dragoman", *(command.program for command in COMMANDS.values()))
-
-
-def _told_missing(name: str, command: Command, missing: str) -> str:
-    is_checkout = (_CHECKOUT / command.program).is_dir()
-    where = "" if is_checkout else ", in a checkout of the project"
-    source = _CHECKOUT if is_checkout else "."
-    lines = [
-        f"dragoman: `dragoman {name}` needs {missing}, which is not installed here; this installs it{where}:",
-        f"  {sys.executable} -m pip install --editable '{source}[{command.extra}]'",
-    ]
-    environment = _CHECKOUT / ".venv"
-    if (environment / "bin" / "activate").is_file() and not environment.samefile(sys.prefix):
-        lines += ["or, if `make` has installed it, this activates it:", f"  . {environment}/bin/activate"]
-    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -20,13 +20,12 @@ from dragoman_service.errors import ConfigError
 from dragoman_service.file_translation.jobs import DocumentJobs
 from dragoman_service.file_translation.store import DocumentStore
 from dragoman_service.grpc_api.server import GrpcServer
-from dragoman_service.grpc_api.servicer import ModelAdminServicer, ModelServicer, TranslationServicer
 from dragoman_service.http_api.application import protected_app
 from dragoman_service.http_api.monitoring import monitoring_routes
 from dragoman_service.http_api.playground import playground_routes
 from dragoman_service.http_api.routes import TranslationApi
 from dragoman_service.http_api.server import HttpServer
-from dragoman_service.middleware.pipeline import RequestPipeline
+from dragoman_service.middleware.pipeline import Backend, RequestPipeline
 from dragoman_service.models.glossaries import GlossaryRepository, glossaries_directory
 from dragoman_service.models.lifecycle import ModelLoader
 from dragoman_service.models.model import ModelRuntime, full_name
@@ -184,9 +183,7 @@ def start_tracing(
     return OtlpTracing(settings, clock=clock, count=count)
 
 
-def google_translation(
-    settings: GrpcSettings, translation: TranslationServicer, models: ModelServicer
-) -> "GoogleTranslation | None":
+def google_translation(settings: GrpcSettings, backend: Backend) -> "GoogleTranslation | None":
     """Return what answers clients of Google Cloud Translation, None if it is off; ConfigError without its package."""
     if not settings.google_translation:
         return None
@@ -195,29 +192,24 @@ def google_translation(
     except ImportError as error:
         expected = f"false without google-cloud-translate, which the extra `google` installs ({error})"
         raise ConfigError("grpc.google_translation", True, expected) from error
-    return GoogleTranslation(translation, models)
+    return GoogleTranslation(backend)
 
 
 def google_routes(
-    google: "GoogleTranslation | None",
-    pipeline: RequestPipeline,
-    *,
-    translation: TranslationServicer,
-    models: ModelServicer,
-    settings: GrpcSettings,
+    google: "GoogleTranslation | None", pipeline: RequestPipeline, backend: Backend, settings: GrpcSettings
 ) -> list[Route]:
     """Return the HTTP routes for clients of Google Cloud Translation; none if it is off."""
     if google is None:
         return []
     from dragoman_service.vendor_apis.google_rest import GoogleV2Api, GoogleV3Api  # noqa: PLC0415 - an extra
 
-    v3 = GoogleV3Api(pipeline, translation=translation, models=models, settings=settings, google=google)
-    v2 = GoogleV2Api(pipeline, translation=translation, models=models, settings=settings)
+    v3 = GoogleV3Api(pipeline, backend, settings, google=google)
+    v2 = GoogleV2Api(pipeline, backend, settings)
     return [*v3.routes(), *v2.routes()]
 
 
 def document_jobs(
-    settings: Settings, translation: TranslationServicer, limiter: ConcurrencyLimiter, metrics: Metrics
+    settings: Settings, translator: Translator, limiter: ConcurrencyLimiter, metrics: Metrics
 ) -> DocumentJobs | None:
     """Return what translates uploaded documents, if that is wanted; ConfigError if the directory cannot be used."""
     if settings.documents.directory is None:
@@ -227,7 +219,7 @@ def document_jobs(
         raise ConfigError("documents.directory", str(settings.documents.directory), expected)
     store = DocumentStore(settings.documents)
     return DocumentJobs(
-        settings.documents, store, translation=translation, limiter=limiter, grpc=settings.grpc, metrics=metrics
+        settings.documents, store, translator=translator, limiter=limiter, grpc=settings.grpc, metrics=metrics
     )
 
 
@@ -286,15 +278,14 @@ class App:
             clock=clock,
             count=lambda outcome, num_spans: metrics.trace_spans.labels(outcome).inc(num_spans),
         )
-        translation = TranslationServicer(translator, settings.grpc, clock)
-        models = ModelServicer(self._models, settings.limits, self._glossaries)
+        backend = Backend(
+            translator=translator, models=self._models, glossaries=self._glossaries, limits=settings.limits
+        )
         self._tls = TlsIdentityFiles(settings.tls, metrics) if settings.tls.is_on else None
-        google = google_translation(settings.grpc, translation, models)
+        google = google_translation(settings.grpc, backend)
         self._grpc = GrpcServer(
             settings.grpc,
-            translation=translation,
-            models=models,
-            admin=ModelAdminServicer(self._models, settings.limits),
+            backend=backend,
             metrics=metrics,
             access=access,
             tls=self._tls,
@@ -303,12 +294,10 @@ class App:
             clock=clock,
             further=google,
         )
-        google_api = google_routes(
-            google, self._grpc.pipeline, translation=translation, models=models, settings=settings.grpc
-        )
-        self._documents = document_jobs(settings, translation, self._grpc.pipeline.limiter, metrics)
+        google_api = google_routes(google, self._grpc.pipeline, backend, settings.grpc)
+        self._documents = document_jobs(settings, translator, self._grpc.pipeline.limiter, metrics)
         apis = [
-            api(self._grpc.pipeline, translation=translation, models=models, settings=settings.grpc)
+            api(self._grpc.pipeline, backend, settings.grpc)
             for api in (TranslationApi, AzureApi, LibreTranslateApi, DeepLApi)
         ]
         self._api = [

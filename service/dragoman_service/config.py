@@ -1,8 +1,7 @@
-"""Settings from defaults, a TOML file, the environment and flags, into the section each package declares.
+"""Settings of the server, merged from defaults, a TOML file, the environment and flags; later layers win.
 
-A later layer wins: defaults, file, environment, flags. `[grpc] port = 50051` in the file, `DRAGOMAN_GRPC__PORT=50051`
-in the environment and `grpc.port` in messages are the same setting. What cannot be meant fails: an unknown name in any
-layer, a value that does not parse, a value out of range.
+`[grpc] port = 50051` in the file, `DRAGOMAN_GRPC__PORT=50051` in the environment and `grpc.port` in messages are the
+same setting. Unknown names, values that cannot be parsed and values out of range are errors in every layer.
 """
 
 import difflib
@@ -32,10 +31,10 @@ from dragoman_service.toml import parse_toml
 from dragoman_service.translation.options import TranslationDefaults, TranslationLimits
 
 ENVIRONMENT_PREFIX = "DRAGOMAN_"
-"""Every environment variable that begins so is a setting, `CONFIG_VARIABLE` apart."""
+"""Prefix of environment variables. All of them are settings, except `CONFIG_VARIABLE`."""
 
 CONFIG_VARIABLE = "DRAGOMAN_CONFIG"
-"""Names the settings file if no flag does."""
+"""Environment variable with the path of the settings file; a flag takes precedence."""
 
 
 class Settings(BaseModel):
@@ -59,25 +58,24 @@ class Settings(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Entry:
-    """A value someone set."""
+    """A value from one of the layers."""
 
     value: object
-    origin: str
-    """Where, for messages."""
+    origin: str  # for messages
 
 
 def load_settings(
     *, file: Path | None = None, environment: Mapping[str, str] | None = None, flags: Mapping[str, object] | None = None
 ) -> Settings:
-    """Merge all layers and check the result.
+    """Merge all layers and validate the result.
 
     Args:
-        file: TOML, one table a section; None: the file that `DRAGOMAN_CONFIG` names, if it does.
+        file: TOML with one table per section. Default: the file in `DRAGOMAN_CONFIG`, if set.
         environment: usually `os.environ`; variables without the prefix are ignored.
-        flags: values by name, such as `grpc.port`; None values count as not given.
+        flags: values by setting name, such as `grpc.port`; None means unset.
 
     Raises:
-        ConfigError: names the first setting that is unknown, unparsable or out of range.
+        ConfigError: with the first setting that is unknown, unparsable or out of range.
     """
     environment = environment or {}
     if file is None and CONFIG_VARIABLE in environment:
@@ -93,7 +91,7 @@ def load_settings(
 
 
 def setting_fields() -> dict[str, FieldInfo]:
-    """Return the declaration of each setting by its name, `section.field`."""
+    """Return the declaration of each setting, by `section.field`."""
     sections = {name: section.annotation for name, section in Settings.model_fields.items()}
     return {
         f"{section}.{name}": field
@@ -104,10 +102,10 @@ def setting_fields() -> dict[str, FieldInfo]:
 
 
 def settings_of_model(settings: Settings, serving: ServingSettings, *, origin: Path) -> Settings:
-    """Return the settings that a model is loaded with: the server's, with its own, read from `origin`, in their place.
+    """Return the settings of a model: those of the server, overridden by the `serving.toml` at `origin`.
 
     Raises:
-        ConfigError: names the file, and the first setting that is unknown or out of range.
+        ConfigError: with the file and the first setting that is unknown or out of range.
     """
     sections: dict[str, BaseModel] = {}
     for name, table in serving.overrides.items():
@@ -175,7 +173,7 @@ def _validated(entries: Mapping[str, _Entry]) -> Settings:
 
 
 def _check_agreement(settings: Settings) -> None:
-    """A request within the limits must fit into an empty queue, or its caller would retry without end."""
+    """Check that the largest request fits into an empty queue; otherwise its caller would retry forever."""
     limits, scheduling = settings.limits, settings.scheduling
     share = scheduling.max_caller_queue_share
     for name, limit, queue_name, queue in (
@@ -195,7 +193,7 @@ def _check_agreement(settings: Settings) -> None:
 
 
 def _config_error(found: ErrorDetails, entries: Mapping[str, _Entry]) -> ConfigError:
-    """Say what pydantic found in the words of ConfigError."""
+    """Return a validation error of pydantic as a ConfigError."""
     name = ".".join(str(part) for part in found["loc"][:2])
     expected = found["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
     origin = f" ({entries[name].origin})" if name in entries else ""

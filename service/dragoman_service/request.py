@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from dragoman_service.datatypes import Priority, TranslatedSentence, TranslationResult
+from dragoman_service.errors import InvalidFieldError
 from dragoman_service.observability.tracing import RequestTrace
 
 MAX_NAME_CHARACTERS = 128
@@ -34,8 +35,7 @@ MAX_PATTERN_STARS = 8  # in all patterns of a request
 MAX_TERMS = 128
 MAX_TERM_CHARACTERS = 200
 
-_MAX_KEPT_CHARACTERS = 100_000
-"""Of the texts of one request, and of its translations: limits the record of a long stream."""
+_MAX_KEPT_CHARACTERS = 100_000  # of source texts, and of translations, in the record of a request or stream
 
 
 class AttentionDetail(enum.Enum):
@@ -220,62 +220,79 @@ class TranslationRequest:
     """Indices of texts without letters, which are returned as they are if the source language is detected."""
 
 
-@dataclass(slots=True, kw_only=True)
-class AccessRecord:
-    """What is known of one RPC, empty at first; a stream adds to it with each request."""
+@dataclass(slots=True, kw_only=True, eq=False)
+class RequestRecord:
+    """One call, or one request of a stream: who asks, until when, and what is logged about it.
 
-    keeps_texts: bool = False
-    """Whether the operator wants texts in the log."""
+    The middleware creates it, every stage of the request passes it on and adds to it.
+    """
 
-    model: str = ""
-    """`name/version` that answered."""
+    path: str = ""  # `/package.Service/Method`
+    request_id: str = ""
+    peer: str = ""  # address of the client, as gRPC writes it: `ipv4:10.0.0.7:54321`
+    caller: str = ""  # for fairness and limits; the host until the caller is authenticated, empty for the server itself
+    deadline_s: float = math.inf  # on the service's clock
+    priority: Priority = Priority.INTERACTIVE
+    trace: RequestTrace = field(default_factory=RequestTrace)
 
+    started_s: float = 0.0
+    is_limited: bool = False  # counts against the limit of concurrent requests
+    is_stream: bool = False  # carries requests that are answered and counted one by one
+    is_admitted: bool = False  # authenticated and within the limit of concurrent requests
+    status: str = "UNKNOWN"  # name of the gRPC status
+    failure: dict[str, str] = field(default_factory=dict)  # `reason`, and the `field` that the caller must change
+    request_bytes: int = 0
+    response_bytes: int = 0
+
+    model: str = ""  # `name/version` that answered
     num_texts: int = 0
     num_source_tokens: int = 0
     num_target_tokens: int = 0
-    queue_s: float = 0.0
-    """The longest wait of a segment; so are the next two."""
-
+    queue_s: float = 0.0  # longest of all segments, as the next two
     encode_s: float = 0.0
     decode_s: float = 0.0
+    keeps_texts: bool = False  # whether the operator wants texts in the log
     texts: list[str] = field(default_factory=list)
-    """Empty unless `keeps_texts`; so is the next."""
-
     translations: list[str] = field(default_factory=list)
 
+    @property
+    def method(self) -> str:
+        """Last part of the path."""
+        return self.path.rpartition("/")[2]
+
     def add_texts(self, texts: Sequence[str]) -> None:
-        """Note what is to be translated."""
+        """Record the texts to translate."""
         self.num_texts += len(texts)
         if self.keeps_texts:
             _keep(self.texts, texts)
 
     def add_result(self, result: TranslationResult) -> None:
-        """Note an answer."""
-        self._add_answer(result, result.num_source_tokens, result.num_target_tokens)
+        """Record the result of a request."""
+        self._add(result, result.num_source_tokens, result.num_target_tokens)
         if self.keeps_texts:
             _keep(self.translations, (translation.hypotheses[0].text for translation in result.translations))
 
     def add_sentence(self, sentence: TranslatedSentence) -> None:
-        """Note a sentence of a document."""
+        """Record a sentence of a document."""
         located = sentence.sentence
         num_tokens = (located.num_source_tokens, located.num_target_tokens) if located else (0, 0)
-        self._add_answer(sentence, *num_tokens)
+        self._add(sentence, *num_tokens)
         if self.keeps_texts:
             _keep(self.translations, (sentence.text,))
 
     def log_fields(self) -> dict[str, object]:
-        """Return the fields of the access log; those of translations only if there was anything to translate."""
+        """Return the fields that only a translation has in the access log."""
         if not self.num_texts:
             return {}
         seconds = {"queue_s": self.queue_s, "encode_s": self.encode_s, "decode_s": self.decode_s}
         kept = {"request_texts": self.texts, "translations": self.translations} if self.keeps_texts else {}
-        return {**self._facts(), **{name: round(value, 6) for name, value in seconds.items()}, **kept}
+        return {**self._counts(), **{name: round(value, 6) for name, value in seconds.items()}, **kept}
 
     def span_attributes(self) -> dict[str, str | int]:
-        """Return the attributes of the request's span."""
-        return {f"mt.{name}": value for name, value in self._facts().items()} if self.num_texts else {}
+        """Return the attributes that only a translation has in its span."""
+        return {f"mt.{name}": value for name, value in self._counts().items()} if self.num_texts else {}
 
-    def _facts(self) -> dict[str, str | int]:
+    def _counts(self) -> dict[str, str | int]:
         return {
             "model": self.model,
             "texts": self.num_texts,
@@ -283,37 +300,31 @@ class AccessRecord:
             "target_tokens": self.num_target_tokens,
         }
 
-    def _add_answer(
-        self, answer: TranslationResult | TranslatedSentence, num_source_tokens: int, num_target_tokens: int
+    def _add(
+        self, result: TranslationResult | TranslatedSentence, num_source_tokens: int, num_target_tokens: int
     ) -> None:
-        self.model = f"{answer.model_name}/{answer.model_version}"
+        self.model = f"{result.model_name}/{result.model_version}"
         self.num_source_tokens += num_source_tokens
         self.num_target_tokens += num_target_tokens
-        self.queue_s = max(self.queue_s, answer.timings.queue_s)
-        self.encode_s = max(self.encode_s, answer.timings.encode_s)
-        self.decode_s = max(self.decode_s, answer.timings.decode_s)
+        self.queue_s = max(self.queue_s, result.timings.queue_s)
+        self.encode_s = max(self.encode_s, result.timings.encode_s)
+        self.decode_s = max(self.decode_s, result.timings.decode_s)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestContext:
-    """Passed along with a request, and changed by none of those who see it; only its trace and record grow."""
-
-    caller: str = ""
-    """Name of the caller, for fairness and limits; empty for what the server asks itself."""
-
-    deadline_s: float = math.inf
-    """On the service's clock; infinite: the request is never given up."""
-
-    priority: Priority = Priority.INTERACTIVE
-    trace: RequestTrace = field(default_factory=RequestTrace)
-    access_record: AccessRecord = field(default_factory=AccessRecord)
+RequestContext = RequestRecord  # until scheduling and translation use the new name
 
 
-def _keep(kept: list[str], more: Iterable[str]) -> None:
-    """Add texts as long as there is room, the last one cut."""
-    room = _MAX_KEPT_CHARACTERS - sum(map(len, kept))
-    for text in more:
-        if room <= 0:
+def check_request_id(request_id: str) -> None:
+    """Raise InvalidFieldError if an id cannot be returned in metadata."""
+    if len(request_id) > MAX_NAME_CHARACTERS or not (request_id.isascii() and request_id.isprintable()):
+        limit = f"at most {MAX_NAME_CHARACTERS} printable ASCII characters"
+        raise InvalidFieldError("request_id", repr(request_id[:MAX_NAME_CHARACTERS]), limit)
+
+
+def _keep(kept: list[str], texts: Iterable[str]) -> None:
+    remaining = _MAX_KEPT_CHARACTERS - sum(map(len, kept))
+    for text in texts:
+        if remaining <= 0:
             return
-        kept.append(text[:room])
-        room -= len(text)
+        kept.append(text[:remaining])
+        remaining -= len(text)

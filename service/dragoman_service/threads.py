@@ -1,4 +1,4 @@
-"""Threads of the process: cores, pools, priorities, and the interval at which Python switches between them."""
+"""Threads: core count, pools, priorities and the switch interval of the interpreter."""
 
 import asyncio
 import ctypes
@@ -16,22 +16,21 @@ from typing import Any, Final
 
 log = logging.getLogger(__name__)
 
-_CONTROL_GROUP = Path("/sys/fs/cgroup")
-"""Of this process, where it runs in a container."""
+_CONTROL_GROUP = Path("/sys/fs/cgroup")  # inside a container: of this process
 
 
 def num_cores(*, control_group: Path = _CONTROL_GROUP) -> int:
-    """Return how many cores this process can use: those it may run on, or fewer if its container has a quota.
+    """Return the number of cores that this process can use: its CPU affinity, limited by the quota of its container.
 
-    A part of a core counts as one: a thread too many waits, a thread too few leaves CPU time unused. The quota is
-    `cpu.max` (version 2) or `cpu/cpu.cfs_*_us` (version 1) of the control group.
+    A fraction of a core counts as one core. The quota is `cpu.max` (cgroup version 2) or `cpu/cpu.cfs_*_us` (version
+    1).
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, math.ceil(min(cores, _quota_cores(control_group))))
 
 
 def _quota_cores(control_group: Path) -> float:
-    """Return the CPU time that may be used a second; infinite without a quota, or if there is none to be read."""
+    """Return the quota in CPU seconds per second; infinite without a readable quota."""
     for names in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
         try:
             quota, period = " ".join((control_group / name).read_text() for name in names).split()
@@ -43,33 +42,32 @@ def _quota_cores(control_group: Path) -> float:
 
 
 NORMAL_INTERVAL_S: Final = 0.0002
-"""A decoding thread takes the interpreter lock after each run of the network, several hundred times a second, and may
-wait for one interval each time while calls are answered: at 2 ms, cores are idle while calls queue."""
+"""Switch interval in normal operation. A decoding thread takes the interpreter lock after each run of the network,
+hundreds of times per second, and may wait for one interval each time: at 2 ms, cores are idle while requests wait."""
 
 OVERLOAD_INTERVAL_S: Final = 0.002
-"""Under overload, rejecting calls needs the lock most of the time, and must not wait for decoding each time."""
+"""Switch interval under overload: rejecting calls needs the lock most of the time and must not wait for decoding."""
 
 _OVERLOAD_DURATION_S: Final = 1.0
 
 
 class SwitchInterval:
-    """Sets the switch interval of the process; any thread may use it."""
+    """Switch interval of the process. Thread-safe."""
 
     def __init__(self, set_interval: Callable[[float], None] = sys.setswitchinterval) -> None:
-        """Leave the interval as it is until the first request."""
         self._set = set_interval
         self._lock = threading.Lock()
         self._chosen_s = 0.0
         self._refused_at_s = float("-inf")
 
     def record_rejection(self, now_s: float) -> None:
-        """Note a request that was rejected for overload."""
+        """Record a request that was rejected because of overload."""
         with self._lock:
             self._refused_at_s = max(self._refused_at_s, now_s)
             self._choose(OVERLOAD_INTERVAL_S)
 
     def record_admission(self, now_s: float) -> None:
-        """Note a request that was admitted."""
+        """Record an admitted request."""
         with self._lock:
             if now_s - self._refused_at_s > _OVERLOAD_DURATION_S:
                 self._choose(NORMAL_INTERVAL_S)
@@ -82,21 +80,20 @@ class SwitchInterval:
 
 _LOWEST: Final = 19
 
-_SHORT_SLICE_NS: Final = 100_000
-"""The shortest that Linux gives."""
+_SHORT_SLICE_NS: Final = 100_000  # the minimum of Linux
 
 _SLICE_CALLS: Final = {"x86_64": (314, 315), "aarch64": (274, 275)}
-"""Numbers of the system calls sched_setattr and sched_getattr, which glibc has no functions for before 2.41."""
+"""Numbers of the system calls sched_setattr and sched_getattr; glibc has functions for them since 2.41."""
 
 _ATTRIBUTES: Final = struct.Struct("=IIQiIQQQ")
 """struct sched_attr: size, policy, flags, niceness, priority; runtime, deadline and period in nanoseconds."""
 
 
 def lower_priority(niceness: int) -> None:
-    """Raise the niceness of the calling thread, so that others run before it; does nothing except on Linux.
+    """Raise the niceness of the calling thread (Linux only) and undo `shorten_slices` for it.
 
-    Decoding keeps every core busy. At the same priority, the thread that answers calls waits for a core several times
-    for each call, and under overload even rejections are late. What `shorten_slices` did for the thread ends.
+    Decoding keeps every core busy. At equal priority, the thread that answers requests waits for a core several times
+    per request, and under overload even rejections are late.
     """
     if sys.platform != "linux":
         return
@@ -107,19 +104,19 @@ def lower_priority(niceness: int) -> None:
 
 
 def shorten_slices() -> bool:
-    """Let the calling thread, and those that it starts, run at once when they wake up, in return for shorter turns.
+    """Request short time slices for the calling thread and the threads that it starts.
 
-    Linux does so from 6.12 on for a thread with a shorter time slice than the one that has the core, unless it has run
-    for more than its share (https://docs.kernel.org/scheduler/sched-eevdf.html). No right is needed for it.
+    Since 6.12, Linux runs a waking thread at once if its time slice is shorter than that of the running thread and it
+    has not used more than its share (https://docs.kernel.org/scheduler/sched-eevdf.html). No privilege is required.
 
     Returns:
-        False where the system has no slices of threads, or does not let a process choose them: nothing has changed.
+        False if the system does not support it; then nothing has changed.
     """
     return sys.platform == "linux" and _set_slice(_SHORT_SLICE_NS) and slice_ns() == _SHORT_SLICE_NS
 
 
 def slice_ns(thread_id: int = 0) -> int:
-    """Return the time slice of a thread, by default the calling one, in nanoseconds; 0 if it cannot be known."""
+    """Return the time slice of a thread, by default the calling one, in nanoseconds; 0 if it is unknown."""
     attributes = ctypes.create_string_buffer(_ATTRIBUTES.size)
     if not _call(1, thread_id, attributes, _ATTRIBUTES.size):
         return 0
@@ -128,9 +125,9 @@ def slice_ns(thread_id: int = 0) -> int:
 
 
 def _set_slice(duration_ns: int) -> bool:
-    """Set the slice of the calling thread, 0: what threads usually have; say whether the system knows the call.
+    """Set the slice of the calling thread (0: the default of the system); return whether the call succeeded.
 
-    A thread with a policy without such slices, as real-time ones are, stays as it is.
+    Threads with a real-time policy have no such slices and are not changed.
     """
     policy = os.sched_getscheduler(0)
     if policy not in (os.SCHED_OTHER, os.SCHED_BATCH):
@@ -140,7 +137,7 @@ def _set_slice(duration_ns: int) -> bool:
 
 
 def _call(number: int, *arguments: object) -> bool:
-    """Make one of the two calls, and say whether it succeeded."""
+    """Make a system call; return whether it succeeded."""
     calls = _SLICE_CALLS.get(platform.machine()) if sys.maxsize > 1 << 32 else None  # numbers of 64-bit programs
     return calls is not None and ctypes.CDLL(None).syscall(calls[number], *arguments, 0) == 0
 
@@ -154,19 +151,19 @@ class _UnawaitedPool(ThreadPoolExecutor):
 
 
 def started_pool(num_threads: int, *, name: str, is_awaited: bool = True) -> ThreadPoolExecutor:
-    """Return a pool with all of its threads running; RuntimeError if the system starts no more threads.
+    """Return a pool whose threads are all running; RuntimeError if the system refuses to start a thread.
 
-    By default a pool starts a thread when work arrives and none is idle: a leaked thread cannot be told from one more
-    of the pool, and where threads are limited a server fails under load instead of at its start.
+    By default a pool starts threads on demand. Then a leaked thread looks like a new thread of the pool, and a server
+    with limited threads fails under load instead of at start-up.
 
     Args:
-        num_threads: of the pool.
-        name: that the names of the threads begin with.
-        is_awaited: whether `shutdown` can wait for the threads. `asyncio.run` waits for those of its default executor;
-            if one of them is stuck, it does not return.
+        num_threads: size of the pool.
+        name: prefix of the thread names.
+        is_awaited: whether `shutdown` can wait for the threads. `asyncio.run` waits for the threads of its default
+            executor and does not return if one of them is stuck.
     """
     pool = (ThreadPoolExecutor if is_awaited else _UnawaitedPool)(num_threads, thread_name_prefix=name)
-    together = threading.Barrier(num_threads)  # no thread is idle until all are running
+    together = threading.Barrier(num_threads)  # keeps every thread busy until all are running
     try:
         arrivals = [pool.submit(together.wait) for _ in range(num_threads)]
     except RuntimeError:
@@ -178,9 +175,9 @@ def started_pool(num_threads: int, *, name: str, is_awaited: bool = True) -> Thr
 
 
 def exit_after(timeout_s: float, exit_code: int) -> None:
-    """End the process after a time unless it has ended by then, whatever its threads do.
+    """End the process after a time, even if threads are still running.
 
-    Python waits at its exit for every thread that is no daemon. Child processes that read from this one see its end.
+    At exit Python waits for every thread that is not a daemon. Child processes that read from this one see end of file.
     """
 
     def end() -> None:
@@ -194,14 +191,14 @@ def exit_after(timeout_s: float, exit_code: int) -> None:
 
 
 async def call_in_daemon(function: Callable[[], None], *, name: str) -> None:
-    """Call a function in a thread for which neither the end of the event loop nor that of the process waits."""
+    """Call a function in a daemon thread, which blocks neither the event loop nor the exit of the process."""
     future: Future[None] = Future()
-    future.set_running_or_notify_cancel()  # who stops waiting leaves it as it is
+    future.set_running_or_notify_cancel()  # cancelling the waiter does not cancel the call
 
     def call() -> None:
         try:
             future.set_result(function())  # type: ignore[func-returns-value]
-        except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+        except BaseException as error:  # noqa: BLE001 - raised in the waiter
             future.set_exception(error)
 
     threading.Thread(target=call, name=name, daemon=True).start()

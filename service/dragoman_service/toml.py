@@ -1,27 +1,24 @@
-"""TOML that is bounded in time, depth and numbers, for every file of settings.
+"""TOML parser with limits on size, depth and numbers, for all configuration files.
 
-`tomllib` takes time that grows with the square of a dotted key, raises RecursionError for nested brackets, and returns
-numbers of any size and tables of any depth, which then cannot be shown in a message.
+`tomllib` alone takes quadratic time for dotted keys, raises RecursionError for nested brackets, and returns numbers and
+tables that are too large for an error message.
 """
 
 import tomllib
 from typing import Any, Final
 
 MAX_BYTES: Final = 16 * 1024 * 1024
-"""Of a file."""
+"""Maximum file size."""
 
-_MAX_DOTS: Final = 1_000
-"""Of a line: more than of any list of host names, and few enough to be read as a key."""
+_MAX_DOTS: Final = 1_000  # per line: more than in lists of host names, few enough to parse as a key
 
-_MAX_DEPTH: Final = 32
-"""Of tables and lists within each other."""
+_MAX_DEPTH: Final = 32  # of nested tables and lists
 
-_INTEGERS: Final = range(-(2**63), 2**63)
-"""TOML's own limit, which `tomllib` does not keep."""
+_INTEGERS: Final = range(-(2**63), 2**63)  # the limit of the TOML specification
 
 
 def parse_toml(content: bytes) -> dict[str, Any]:
-    """Return the tables of a file; ValueError if it is not UTF-8, not TOML, or exceeds a limit of this module."""
+    """Return the tables of a file; ValueError if it is not UTF-8, not TOML, or exceeds a limit."""
     if len(content) > MAX_BYTES:
         raise ValueError(f"more than {MAX_BYTES} bytes")
     if any(line.count(b".") > _MAX_DOTS for line in content.split(b"\n")):

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.channel import ChannelSettings, RetrySettings
 from dragoman.client import AsyncTranslationClient, TranslationClient
-from dragoman.errors import (
+from dragoman.client.channel import ChannelSettings, RetrySettings
+from dragoman.client.errors import (
     CallCancelledError,
     DeadlineExceededError,
     DrainingError,
@@ -17,7 +17,7 @@ from dragoman.errors import (
     OverloadedError,
     StartingError,
 )
-from dragoman.requests import DecodingOptions, TranslationRequest
+from dragoman.client.request import DecodingOptions, TranslationRequest
 from tests.integration.running_server import RunningServer, listening_server, running_server
 from tests.unit.proto.scripted_server import EN_DE
 

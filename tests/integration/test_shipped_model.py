@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from dragoman.client import TranslationClient
-from dragoman.enums import TextFormat
-from dragoman.requests import DecodingOptions, SamplingOptions, Term
-from dragoman.results import Translation
+from dragoman.client.enums import TextFormat
+from dragoman.client.request import DecodingOptions, SamplingOptions, Term
+from dragoman.client.results import Translation
 from dragoman_service.bundle.files import open_bundle
 from dragoman_service.cli.demo import ServerProcess
 

@@ -10,7 +10,7 @@ import pytest
 from google.rpc import code_pb2, error_details_pb2
 
 from dragoman.client import AsyncTranslationClient
-from dragoman.requests import TranslationRequest
+from dragoman.client.request import TranslationRequest
 from dragoman.v1 import translation_pb2 as pb
 from tests.captured_logs import capture_logs
 from tests.integration.running_server import RunningServer, refusal, request, running_server

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.files.formats import ReadOptions, read_file
+from dragoman.documents.formats import ReadOptions, read_file
 
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 _LINE = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"]), max_size=20)

@@ -1,7 +1,7 @@
 import math
 
 from dragoman_service.datatypes import Priority, StageTimings, TextHypothesis, Translation, TranslationResult
-from dragoman_service.request import AccessRecord, RequestContext
+from dragoman_service.request import RequestContext, RequestRecord
 
 
 def answer(text: str, *, queue_s: float = 0.0, num_tokens: int = 2) -> TranslationResult:
@@ -17,7 +17,7 @@ def answer(text: str, *, queue_s: float = 0.0, num_tokens: int = 2) -> Translati
 
 
 def test_a_stream_adds_up_its_tokens_and_tells_its_longest_waits() -> None:
-    record = AccessRecord()
+    record = RequestRecord()
 
     for queue_s in (0.1, 0.3, 0.2):
         record.add_texts(["A man."])
@@ -35,7 +35,7 @@ def test_a_stream_adds_up_its_tokens_and_tells_its_longest_waits() -> None:
 
 
 def test_texts_are_forgotten_unless_asked_for() -> None:
-    record = AccessRecord()
+    record = RequestRecord()
 
     record.add_texts(["A secret."])
     record.add_result(answer("Ein Geheimnis."))
@@ -45,7 +45,7 @@ def test_texts_are_forgotten_unless_asked_for() -> None:
 
 
 def test_kept_texts_are_cut_where_a_record_would_become_too_long() -> None:
-    record = AccessRecord(keeps_texts=True)
+    record = RequestRecord(keeps_texts=True)
 
     for _ in range(5):
         record.add_texts(["a" * 30_000, "b" * 30_000])
@@ -55,7 +55,7 @@ def test_kept_texts_are_cut_where_a_record_would_become_too_long() -> None:
 
 
 def test_a_call_without_texts_has_no_figures_of_translation() -> None:
-    assert (AccessRecord().log_fields(), AccessRecord().span_attributes()) == ({}, {})
+    assert (RequestRecord().log_fields(), RequestRecord().span_attributes()) == ({}, {})
 
 
 def test_without_a_call_there_is_a_context_that_records_nothing_and_never_ends() -> None:
@@ -63,7 +63,7 @@ def test_without_a_call_there_is_a_context_that_records_nothing_and_never_ends()
 
     context.trace.add("queue", began_s=0.0, ended_s=1.0)
     context.trace.end(status="OK", attributes={})
-    context.access_record.add_texts(["a"])
+    context.add_texts(["a"])
 
-    assert (context.trace.trace_id, other.access_record.num_texts) == ("", 0)
+    assert (context.trace.trace_id, other.num_texts) == ("", 0)
     assert (context.caller, context.deadline_s, context.priority) == ("", math.inf, Priority.INTERACTIVE)

@@ -21,10 +21,10 @@ from sacrebleu.significance import PairedTest
 from tqdm import tqdm
 
 from dragoman.client import TranslationClient
-from dragoman.credentials import TlsOptions
-from dragoman.errors import DragomanError
-from dragoman.requests import DecodingOptions
-from dragoman.results import TranslationResult
+from dragoman.client.credentials import TlsOptions
+from dragoman.client.errors import DragomanError
+from dragoman.client.request import DecodingOptions
+from dragoman.client.results import TranslationResult
 from dragoman_export.data.reader import Pair, ParallelFiles, read_corpus
 from dragoman_export.ensemble import open_text_model
 from dragoman_export.errors import CorpusError, ExportError, SettingError

@@ -2,6 +2,7 @@
 # mypy: ignore-errors
 import datetime
 
+from dragoman.v1 import options_pb2 as _options_pb2
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.rpc import status_pb2 as _status_pb2
 from google.protobuf.internal import containers as _containers
@@ -191,7 +192,7 @@ class DecodingOptions(_message.Message):
     protection: ProtectionOptions
     terms: _containers.RepeatedCompositeFieldContainer[Term]
     glossary: str
-    def __init__(self, beam_size: _Optional[int] = ..., num_hypotheses: _Optional[int] = ..., length_penalty: _Optional[float] = ..., min_target_tokens: _Optional[int] = ..., max_target_tokens: _Optional[int] = ..., no_repeat_ngram_size: _Optional[int] = ..., repetition_penalty: _Optional[float] = ..., coverage_penalty: _Optional[float] = ..., repetition_guard: _Optional[bool] = ..., sampling: _Optional[_Union[SamplingOptions, _Mapping]] = ..., target_prefix: _Optional[str] = ..., split_sentences: _Optional[bool] = ..., long_sentences: _Optional[_Union[LongSentencePolicy, str]] = ..., format: _Optional[_Union[TextFormat, str]] = ..., return_scores: _Optional[bool] = ..., return_tokens: _Optional[bool] = ..., return_alignment: _Optional[bool] = ..., suppressed_tokens: _Optional[_Iterable[str]] = ..., return_attention: _Optional[_Union[AttentionDetail, str]] = ..., early_stopping: _Optional[bool] = ..., protection: _Optional[_Union[ProtectionOptions, _Mapping]] = ..., terms: _Optional[_Iterable[_Union[Term, _Mapping]]] = ..., glossary: _Optional[str] = ...) -> None: ...
+    def __init__(self, beam_size: _Optional[int] = ..., num_hypotheses: _Optional[int] = ..., length_penalty: _Optional[float] = ..., min_target_tokens: _Optional[int] = ..., max_target_tokens: _Optional[int] = ..., no_repeat_ngram_size: _Optional[int] = ..., repetition_penalty: _Optional[float] = ..., coverage_penalty: _Optional[float] = ..., repetition_guard: bool = ..., sampling: _Optional[_Union[SamplingOptions, _Mapping]] = ..., target_prefix: _Optional[str] = ..., split_sentences: bool = ..., long_sentences: _Optional[_Union[LongSentencePolicy, str]] = ..., format: _Optional[_Union[TextFormat, str]] = ..., return_scores: bool = ..., return_tokens: bool = ..., return_alignment: bool = ..., suppressed_tokens: _Optional[_Iterable[str]] = ..., return_attention: _Optional[_Union[AttentionDetail, str]] = ..., early_stopping: bool = ..., protection: _Optional[_Union[ProtectionOptions, _Mapping]] = ..., terms: _Optional[_Iterable[_Union[Term, _Mapping]]] = ..., glossary: _Optional[str] = ...) -> None: ...
 
 class ProtectionOptions(_message.Message):
     __slots__ = ("enabled", "enabled_kinds", "disabled_kinds", "patterns")
@@ -203,7 +204,7 @@ class ProtectionOptions(_message.Message):
     enabled_kinds: _containers.RepeatedScalarFieldContainer[ProtectedKind]
     disabled_kinds: _containers.RepeatedScalarFieldContainer[ProtectedKind]
     patterns: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, enabled: _Optional[bool] = ..., enabled_kinds: _Optional[_Iterable[_Union[ProtectedKind, str]]] = ..., disabled_kinds: _Optional[_Iterable[_Union[ProtectedKind, str]]] = ..., patterns: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, enabled: bool = ..., enabled_kinds: _Optional[_Iterable[_Union[ProtectedKind, str]]] = ..., disabled_kinds: _Optional[_Iterable[_Union[ProtectedKind, str]]] = ..., patterns: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Term(_message.Message):
     __slots__ = ("source", "target", "is_case_sensitive", "is_part_of_word")
@@ -215,7 +216,7 @@ class Term(_message.Message):
     target: str
     is_case_sensitive: bool
     is_part_of_word: bool
-    def __init__(self, source: _Optional[str] = ..., target: _Optional[str] = ..., is_case_sensitive: _Optional[bool] = ..., is_part_of_word: _Optional[bool] = ...) -> None: ...
+    def __init__(self, source: _Optional[str] = ..., target: _Optional[str] = ..., is_case_sensitive: bool = ..., is_part_of_word: bool = ...) -> None: ...
 
 class SamplingOptions(_message.Message):
     __slots__ = ("temperature", "top_k", "top_p", "seed")
@@ -337,7 +338,7 @@ class Sentence(_message.Message):
     is_truncated: bool
     is_split: bool
     score: float
-    def __init__(self, source: _Optional[_Union[Span, _Mapping]] = ..., target: _Optional[_Union[Span, _Mapping]] = ..., num_source_tokens: _Optional[int] = ..., num_target_tokens: _Optional[int] = ..., is_truncated: _Optional[bool] = ..., is_split: _Optional[bool] = ..., score: _Optional[float] = ...) -> None: ...
+    def __init__(self, source: _Optional[_Union[Span, _Mapping]] = ..., target: _Optional[_Union[Span, _Mapping]] = ..., num_source_tokens: _Optional[int] = ..., num_target_tokens: _Optional[int] = ..., is_truncated: bool = ..., is_split: bool = ..., score: _Optional[float] = ...) -> None: ...
 
 class TranslationWarning(_message.Message):
     __slots__ = ("kind", "message", "sentence_index")
@@ -431,7 +432,7 @@ class DetectedLanguage(_message.Message):
     language: str
     confidence: float
     is_served: bool
-    def __init__(self, language: _Optional[str] = ..., confidence: _Optional[float] = ..., is_served: _Optional[bool] = ...) -> None: ...
+    def __init__(self, language: _Optional[str] = ..., confidence: _Optional[float] = ..., is_served: bool = ...) -> None: ...
 
 class ListModelsRequest(_message.Message):
     __slots__ = ()
@@ -515,7 +516,7 @@ class ModelVersion(_message.Message):
     unsupported_fields: _containers.RepeatedScalarFieldContainer[str]
     labels: _containers.RepeatedScalarFieldContainer[str]
     language_groups: _containers.RepeatedCompositeFieldContainer[LanguageGroup]
-    def __init__(self, version: _Optional[str] = ..., state: _Optional[_Union[ModelState, str]] = ..., state_message: _Optional[str] = ..., is_default: _Optional[bool] = ..., language_pairs: _Optional[_Iterable[_Union[LanguagePair, _Mapping]]] = ..., precision: _Optional[_Union[Precision, str]] = ..., limits: _Optional[_Union[ModelLimits, _Mapping]] = ..., evaluation_scores: _Optional[_Iterable[_Union[EvaluationScore, _Mapping]]] = ..., unsupported_fields: _Optional[_Iterable[str]] = ..., labels: _Optional[_Iterable[str]] = ..., language_groups: _Optional[_Iterable[_Union[LanguageGroup, _Mapping]]] = ...) -> None: ...
+    def __init__(self, version: _Optional[str] = ..., state: _Optional[_Union[ModelState, str]] = ..., state_message: _Optional[str] = ..., is_default: bool = ..., language_pairs: _Optional[_Iterable[_Union[LanguagePair, _Mapping]]] = ..., precision: _Optional[_Union[Precision, str]] = ..., limits: _Optional[_Union[ModelLimits, _Mapping]] = ..., evaluation_scores: _Optional[_Iterable[_Union[EvaluationScore, _Mapping]]] = ..., unsupported_fields: _Optional[_Iterable[str]] = ..., labels: _Optional[_Iterable[str]] = ..., language_groups: _Optional[_Iterable[_Union[LanguageGroup, _Mapping]]] = ...) -> None: ...
 
 class LanguagePair(_message.Message):
     __slots__ = ("source_language", "target_language", "is_default")
@@ -525,7 +526,7 @@ class LanguagePair(_message.Message):
     source_language: str
     target_language: str
     is_default: bool
-    def __init__(self, source_language: _Optional[str] = ..., target_language: _Optional[str] = ..., is_default: _Optional[bool] = ...) -> None: ...
+    def __init__(self, source_language: _Optional[str] = ..., target_language: _Optional[str] = ..., is_default: bool = ...) -> None: ...
 
 class LanguageGroup(_message.Message):
     __slots__ = ("source_languages", "target_languages", "is_default")
@@ -535,7 +536,7 @@ class LanguageGroup(_message.Message):
     source_languages: _containers.RepeatedScalarFieldContainer[str]
     target_languages: _containers.RepeatedScalarFieldContainer[str]
     is_default: bool
-    def __init__(self, source_languages: _Optional[_Iterable[str]] = ..., target_languages: _Optional[_Iterable[str]] = ..., is_default: _Optional[bool] = ...) -> None: ...
+    def __init__(self, source_languages: _Optional[_Iterable[str]] = ..., target_languages: _Optional[_Iterable[str]] = ..., is_default: bool = ...) -> None: ...
 
 class ModelLimits(_message.Message):
     __slots__ = ("max_source_tokens", "max_target_tokens", "max_texts", "max_text_characters", "max_document_characters")

@@ -17,8 +17,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from dragoman.client import TranslationClient
-from dragoman.errors import DragomanError
-from dragoman.results import StageTimings, TranslationResult
+from dragoman.client.errors import DragomanError
+from dragoman.client.results import StageTimings, TranslationResult
 from dragoman_service.app import Ports
 
 _TEXTS = {

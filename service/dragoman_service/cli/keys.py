@@ -1,4 +1,4 @@
-"""`keys`: make API keys for the callers file."""
+"""`keys`: create API keys, check a callers file."""
 
 import argparse
 import json
@@ -9,39 +9,42 @@ from typing import Any
 from dragoman_service.security.api_keys import Permission, new_key, parse_callers, store
 
 _DESCRIPTION = """\
-Makes API keys, and checks the file that lists who may call (setting access.callers_file).
+Creates API keys, and checks the callers file (setting access.callers_file).
 
-`new` prints a key on standard output, once: the server keeps only its hash, so the key cannot be shown again.
-The entry for the file goes to standard error, so that `dragoman keys new shop > shop.key` separates the two.
-To replace the key of a caller, add the new line to its `keys`, and remove the old one once it is no longer sent."""
+`new` prints a key on standard output, once: the server stores only its hash. The entry for the callers file goes to
+standard error, so `dragoman keys new shop > shop.key` separates the two. To replace the key of a caller, add the new
+hash to its `keys`, and remove the old one when it is no longer used."""
 
 
 def add_parser(commands: Any) -> None:
     """Declare the command and its flags."""
     parser = commands.add_parser(
         "keys",
-        help="make an API key, check a file of callers",
+        help="create an API key, check a callers file",
         description=_DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
-    new = actions.add_parser("new", help="make a key and the entry of its caller")
-    new.add_argument("name", help="of the caller, for logs and limits: letters, digits, '.', '_', '-', '@'")
+    new = actions.add_parser("new", help="create a key and the entry of its caller")
+    new.add_argument("name", help="name of the caller in logs and limits: letters, digits, '.', '_', '-', '@'")
     permissions = ", ".join(Permission)
     new.add_argument(
-        "--permissions", default=Permission.TRANSLATE.value, metavar="P,...", help=f"of {permissions} (%(default)s)"
+        "--permissions",
+        default=Permission.TRANSLATE.value,
+        metavar="P,...",
+        help=f"comma-separated, from {permissions} (%(default)s)",
     )
-    new.add_argument("--requests-per-s", type=float, metavar="N", help="limit of calls; without it: none")
-    new.add_argument("--tokens-per-min", type=float, metavar="N", help="limit of source tokens; without it: none")
+    new.add_argument("--requests-per-s", type=float, metavar="N", help="rate limit of requests (default: none)")
+    new.add_argument("--tokens-per-min", type=float, metavar="N", help="rate limit of source tokens (default: none)")
     new.add_argument("--work-tokens-per-min", type=float, metavar="N", help="limit of work tokens; without it: none")
     new.set_defaults(run=_new)
-    check = actions.add_parser("check", help="say whether a callers file is good")
+    check = actions.add_parser("check", help="check a callers file")
     check.add_argument("file", type=Path)
     check.set_defaults(run=_check)
 
 
 def entry(name: str, permissions: str, *, key: str, **limits: float | None) -> str:
-    """Return the entry of a caller with one key; ValueError if the file could not have it."""
+    """Return the entry of a caller with one key; ValueError if it is invalid."""
     lines = [
         "[[caller]]",
         f"name = {json.dumps(name)}",  # a JSON string is a TOML string
@@ -62,9 +65,9 @@ def _new(arguments: argparse.Namespace) -> int:
     except ValueError as error:
         print(f"dragoman: {error}", file=sys.stderr)
         return 2
-    print("The key, shown this once, for the caller:", file=sys.stderr, flush=True)
+    print("Key for the caller, shown only once:", file=sys.stderr, flush=True)
     print(key, flush=True)
-    print(f"\nThe entry for access.callers_file, for the server:\n\n{text}", end="", file=sys.stderr)
+    print(f"\nEntry for access.callers_file of the server:\n\n{text}", end="", file=sys.stderr)
     return 0
 
 
@@ -77,5 +80,5 @@ def _check(arguments: argparse.Namespace) -> int:
     except ValueError as error:
         print(f"dragoman: {arguments.file}: {error}", file=sys.stderr)
         return 1
-    print(f"{arguments.file}: good")
+    print(f"{arguments.file}: valid")
     return 0

@@ -3,11 +3,10 @@
 import argparse
 from typing import Any
 
-from dragoman.admin import ModelAdminClient
 from dragoman.cli.target import add_target_flags, call
-from dragoman.client import TranslationClient
-from dragoman.enums import ModelState, Precision
-from dragoman.models import LanguageGroup, Model, ModelVersion
+from dragoman.client import ModelAdminClient, TranslationClient
+from dragoman.client.enums import ModelState, Precision
+from dragoman.client.models import LanguageGroup, Model, ModelVersion
 
 _MAX_LISTED_PAIRS = 8
 

@@ -13,7 +13,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from dragoman.cli.target import add_tls_flags, tls_options
-from dragoman.credentials import TlsOptions
+from dragoman.client.credentials import TlsOptions
 from dragoman_service.toml import parse_toml
 
 _CHANNEL_OPTIONS = (
@@ -122,7 +122,7 @@ def _fault_over_grpc(target: str, tls: TlsOptions | None, *, service: str, timeo
             request = health_pb2.HealthCheckRequest(service=service)
             response = health_pb2_grpc.HealthStub(channel).Check(request, timeout=timeout_s)
     except grpc.RpcError as error:
-        return f"{target}: {_described(error, target, tls)}"
+        return f"{target}: {error.code().name}: {error.details()}"
     if response.status == health_pb2.HealthCheckResponse.SERVING:
         return None
     return f"{target} is {health_pb2.HealthCheckResponse.ServingStatus.Name(response.status)}"
@@ -133,16 +133,6 @@ def _channel(target: str, tls: TlsOptions | None) -> grpc.Channel:
         return grpc.insecure_channel(target, options=_CHANNEL_OPTIONS)
     name = () if tls.server_name is None else (("grpc.ssl_target_name_override", tls.server_name),)
     return grpc.secure_channel(target, tls.credentials(), options=(*_CHANNEL_OPTIONS, *name))
-
-
-def _described(error: grpc.RpcError, target: str, tls: TlsOptions | None) -> str:
-    """Say why there is no answer."""
-    cause = None
-    if error.code() is grpc.StatusCode.UNAVAILABLE:
-        from dragoman.reachability import likely_cause  # noqa: PLC0415 - not needed while all is well
-
-        cause = likely_cause(target, tls)
-    return f"{error.code().name}: {cause or error.details()}"
 
 
 def _fault_over_http(address: str, *, timeout_s: float) -> str | None:

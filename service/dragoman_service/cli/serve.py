@@ -15,21 +15,18 @@ from dragoman_service.models.watcher import LOADING
 from dragoman_service.observability.logs import LogStream, configure_logs
 from dragoman_service.threads import exit_after
 
-_EXIT_S = 3.0
-"""For all threads to end, of which some wait for a file or a caller."""
-
-_KILL_S = 2.0
-"""For threads that load models to kill the processes that load."""
+_EXIT_S = 3.0  # for all threads to end; some wait for a file or a caller
+_KILL_S = 2.0  # for loader threads to kill the processes that load
 
 _DESCRIPTION = """\
-Serves every model of a directory over gRPC, and metrics and probes over HTTP.
+Serves all models of a directory over gRPC and HTTP.
 
-Settings come from flags, else from the environment (DRAGOMAN_GRPC__PORT=50051), else from the file (TOML), else the
-defaults serve the model that ships. docs/reference/settings.md lists them all.
+Settings come from flags, the environment (DRAGOMAN_GRPC__PORT=50051) and a TOML file, in this order of precedence.
+The defaults serve the bundled model. docs/reference/settings.md lists all settings.
 
-SIGTERM or SIGINT drains: new calls are rejected, admitted ones answered. A second signal stops at once.
+SIGTERM or SIGINT drains the server: it rejects new requests and answers admitted ones. A second signal stops it.
 
-exit codes: 0 after a complete drain, 1 if calls were left unanswered or a model failed, 2 if a setting is wrong"""
+exit status: 0 after a complete drain, 1 if requests stayed unanswered or a model failed, 2 if a setting is invalid"""
 
 
 def add_parser(commands: Any) -> None:
@@ -37,16 +34,16 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "serve", help="run the server", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--config", type=Path, metavar="FILE", help=f"settings in TOML; else ${CONFIG_VARIABLE}")
-    parser.add_argument("--models", metavar="DIR", help="models.directory: where bundles are, as NAME/VERSION/")
+    parser.add_argument("--config", type=Path, metavar="FILE", help=f"settings in TOML (default: ${CONFIG_VARIABLE})")
+    parser.add_argument("--models", metavar="DIR", help="models.directory: directory of the bundles, as NAME/VERSION/")
     parser.add_argument("--host", metavar="H", help="grpc.host and http.host: address to listen on")
-    parser.add_argument("--grpc-port", metavar="N", help="grpc.port; 0 takes a free one and logs it")
-    parser.add_argument("--http-port", metavar="M", help="http.port of metrics and probes; 0 as above")
+    parser.add_argument("--grpc-port", metavar="N", help="grpc.port; 0 selects a free port and logs it")
+    parser.add_argument("--http-port", metavar="M", help="http.port: API, metrics and probes; 0 selects a free port")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Serve; return the exit code."""
+    """Serve until a signal arrives; return the exit status."""
     flags = {
         "models.directory": arguments.models,
         "grpc.host": arguments.host,
@@ -71,5 +68,5 @@ def run(arguments: argparse.Namespace) -> int:
         if thread.name.startswith(LOADING):
             thread.join(_KILL_S)
             if thread.is_alive():
-                os._exit(exit_code)  # a network that still runs in this process would abort it
+                os._exit(exit_code)  # a network that still runs would abort the process
     return exit_code

@@ -11,8 +11,8 @@ from functools import cache
 from pathlib import PurePath
 from typing import Final
 
-from dragoman.files.content import FileSegment
-from dragoman.files.formats import FORMATS
+from dragoman.documents.content import FileSegment
+from dragoman.documents.formats import FORMATS
 from dragoman.v1 import translation_pb2 as pb
 from dragoman_service.errors import (
     DeadlineExceededError,
@@ -29,12 +29,12 @@ from dragoman_service.file_translation.slots import FairSlots
 from dragoman_service.file_translation.state import DocumentState, DocumentStatus
 from dragoman_service.file_translation.store import HEARTBEAT_S, INTERRUPTED, DocumentNotFoundError, DocumentStore
 from dragoman_service.file_translation.texts import TextTranslator
-from dragoman_service.grpc_api.servicer import TranslationServicer
 from dragoman_service.middleware import error_mapping
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.security.rate_limits import ConcurrencyLimiter
 from dragoman_service.security.settings import GrpcSettings
 from dragoman_service.threads import call_in_daemon
+from dragoman_service.translation.translator import Translator
 
 log = logging.getLogger(__name__)
 
@@ -76,14 +76,14 @@ class DocumentJobs:
         settings: DocumentSettings,
         store: DocumentStore,
         *,
-        translation: TranslationServicer,
+        translator: Translator,
         limiter: ConcurrencyLimiter,
         grpc: GrpcSettings,
         metrics: Metrics,
     ) -> None:
         self.settings = settings
         self.store = store
-        self._translation = translation
+        self._translator = translator
         self._limiter = limiter
         self._grpc = grpc
         self._metrics = metrics
@@ -189,7 +189,7 @@ class DocumentJobs:
         progress = _Progress(store, document_id)
         await progress.start(num_characters)
         translator = TextTranslator(
-            translation=self._translation,
+            translator=self._translator,
             admitted=self._limiter.admitted,
             allowed_s=self._grpc.allowed_s,
             caller=state.owner,

@@ -10,8 +10,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, cast
 
-from dragoman.enums import TextFormat
-from dragoman.files.content import FileSegment
+from dragoman.client.enums import TextFormat
+from dragoman.documents.content import FileSegment
 from dragoman_service.file_translation.parser_process import Command
 from dragoman_service.file_translation.settings import DocumentSettings
 

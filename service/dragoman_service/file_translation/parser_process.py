@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
-from dragoman.files.content import FileContent, FileFormatError, MarkupLostError
-from dragoman.files.formats import FORMATS, ReadOptions
+from dragoman.documents.content import FileContent, FileFormatError, MarkupLostError
+from dragoman.documents.formats import FORMATS, ReadOptions
 
 _MAX_OPEN_FILES = 64
 _NICENESS = 10

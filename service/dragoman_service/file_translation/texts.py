@@ -2,15 +2,17 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from dragoman.enums import TextFormat
-from dragoman.files.content import FileSegment
-from dragoman.files.job import batches
+from dragoman.client.enums import TextFormat
+from dragoman.documents.content import FileSegment
+from dragoman.documents.file_translator import batches
 from dragoman.v1 import translation_pb2 as pb
+from dragoman_service.datatypes import Priority
 from dragoman_service.errors import (
     DeadlineExceededError,
     EngineError,
@@ -19,12 +21,11 @@ from dragoman_service.errors import (
     StartingError,
 )
 from dragoman_service.file_translation.parser import DocumentError
-from dragoman_service.grpc_api.servicer import TranslationServicer, ended_after
-from dragoman_service.middleware import error_mapping
-from dragoman_service.middleware.call import Call
-from dragoman_service.observability.tracing import RequestTrace
-from dragoman_service.request import AccessRecord
+from dragoman_service.middleware import conversion, error_mapping
+from dragoman_service.middleware.flow_control import time_limit
+from dragoman_service.request import RequestRecord
 from dragoman_service.translation.language_detection import MIN_CONFIDENCE
+from dragoman_service.translation.translator import Translator
 
 log = logging.getLogger(__name__)
 
@@ -49,46 +50,11 @@ _Text = tuple[TextFormat, str]
 """Format and text of segments; equal ones are translated once."""
 
 
-class BackgroundContext:
-    """The context of calls that a server makes for a caller after it has answered it."""
-
-    def __init__(self, peer: str) -> None:
-        self._peer = peer
-
-    def peer(self) -> str:
-        """Return the address from which the document came."""
-        return self._peer
-
-    def invocation_metadata(self) -> Iterable[tuple[str, str | bytes]]:
-        """Return nothing."""
-        return ()
-
-    def auth_context(self) -> Mapping[str, Iterable[bytes]]:
-        """Return nothing: the caller was authenticated when it uploaded the document."""
-        return {}
-
-    def time_remaining(self) -> float | None:
-        """Return the time allowed to one call."""
-        return _CALL_S
-
-    async def read(self) -> Any:
-        """There is no message to read."""
-        raise NotImplementedError
-
-    async def send_initial_metadata(self, _metadata: tuple[()], /) -> None:
-        """There is no stream to begin."""
-        raise NotImplementedError
-
-    async def write(self, raw_response: bytes, /) -> None:
-        """There is no stream to write to."""
-        raise NotImplementedError
-
-
 @dataclass(slots=True, kw_only=True)
 class TextTranslator:
     """Translates the texts of one document."""
 
-    translation: TranslationServicer
+    translator: Translator
     admitted: Callable[[], AbstractContextManager[None]]
     """Counts a request against the limit of concurrent requests."""
 
@@ -99,6 +65,7 @@ class TextTranslator:
     on_progress: Callable[[int], Awaitable[None]]
     """Gets the number of characters that were translated since the last call."""
 
+    clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     failures: dict[_Text, str] = field(default_factory=dict)
     """Why texts have no translation."""
@@ -114,9 +81,10 @@ class TextTranslator:
             if len(text) >= _DETECTED_CHARACTERS:
                 break
             text += segment.text[:_DETECTED_CHARACTERS] + "\n"
-        request = pb.DetectLanguageRequest(texts=[text[:_DETECTED_CHARACTERS]], target_language=target_language)
-        response = await self._asked(lambda call: self.translation.DetectLanguage(request, call))
-        languages = response.detections[0].languages
+        texts = [text[:_DETECTED_CHARACTERS]]
+        (languages,) = await self._asked(
+            lambda record: self.translator.detect_languages(texts, record, target_language=target_language)
+        )
         if not languages:
             raise DocumentError("the source language cannot be detected: specify it")
         likeliest = languages[0]
@@ -161,9 +129,9 @@ class TextTranslator:
         request.CopyFrom(template)
         request.texts[:] = [segment.text for segment in batch]
         request.options.format = _FORMATS[batch[0].format]
-        request.priority = pb.PRIORITY_BULK
         try:
-            response = await self._asked(lambda call: self.translation.Translate(request, call))
+            wanted = conversion.from_translate_request(request)
+            result = await self._asked(lambda record: self.translator.translate(wanted, record))
         except (InvalidFieldError, EngineError, DeadlineExceededError) as error:
             if isinstance(error, InvalidFieldError) and not error.field.startswith("texts"):
                 raise
@@ -174,16 +142,17 @@ class TextTranslator:
             reason = error.description if isinstance(error, InvalidFieldError) else error_mapping.answer(error).message
             self.failures[batch[0].format, batch[0].text] = reason
             return
-        for segment, translation in zip(batch, response.translations, strict=True):
+        for segment, translation in zip(batch, result.translations, strict=True):
             translated[segment.format, segment.text] = translation.hypotheses[0].text
 
-    async def _asked(self, ask: Callable[[Call], Awaitable[Any]]) -> Any:
+    async def _asked(self, ask: Callable[[RequestRecord], Awaitable[Any]]) -> Any:
         """Repeat a request while the server is overloaded or the caller over its rate, until the document expires."""
         while True:
             try:
                 with self.admitted():
-                    async with ended_after(self.allowed_s(_CALL_S)):
-                        return await ask(self._call())
+                    allowed_s = self.allowed_s(_CALL_S)
+                    async with time_limit(allowed_s):
+                        return await ask(self._record(allowed_s))
             except (RetryableError, StartingError) as error:
                 wait_s = max(error.retry_after_s, _MIN_WAIT_S) if isinstance(error, RetryableError) else _WAIT_S
             except DeadlineExceededError as error:
@@ -192,15 +161,11 @@ class TextTranslator:
                 wait_s = _WAIT_S
             await self.sleep(wait_s)
 
-    def _call(self) -> Call:
-        return Call(
-            context=BackgroundContext(self.peer),
-            path="",
+    def _record(self, allowed_s: float) -> RequestRecord:
+        return RequestRecord(
             request_id=self.request_id,
+            peer=self.peer,
             caller=self.caller,
-            trace=RequestTrace(),
-            access_record=AccessRecord(),
-            started_s=0.0,
-            is_limited=True,
-            is_admitted=True,
+            deadline_s=self.clock() + allowed_s,
+            priority=Priority.BULK,
         )

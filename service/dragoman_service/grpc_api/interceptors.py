@@ -12,10 +12,17 @@ from typing import Any
 import grpc
 
 from dragoman.v1 import translation_pb2 as pb
-from dragoman_service.grpc_api.streaming import RequestStream, Respond, ResponseStream, parsed
+from dragoman_service.grpc_api.streaming import RequestStream, Respond, parsed
 from dragoman_service.middleware import error_mapping
-from dragoman_service.middleware.call import REQUEST_ID_KEY, Call
-from dragoman_service.middleware.pipeline import RequestPipeline, as_status
+from dragoman_service.middleware.flow_control import ResponseStream
+from dragoman_service.middleware.pipeline import (
+    REQUEST_ID_KEY,
+    RequestPipeline,
+    adopt_request_id,
+    as_status,
+    resolve_request_id,
+)
+from dragoman_service.request import RequestRecord
 
 RawResponse = bytes | None
 """Serialized; None if a stream has sent all there is to send."""
@@ -53,23 +60,22 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # g
 
     def _one_request(self, path: str, handler: Any) -> Handler:
         async def answer(_requests: Any, context: grpc.aio.ServicerContext) -> RawResponse:
-            call = self._pipeline.start(path, context)
+            record = self._pipeline.start(path, context)
 
             async def respond(raw_request: bytes) -> RawResponse:
                 request = parsed(raw_request, handler.request_deserializer)
-                call.resolve_request_id(request)
+                resolve_request_id(record, request)
                 if handler.response_streaming:
-                    stream = ResponseStream(call, self._pipeline.bounds.settings.stream_idle_timeout_s)
+                    stream = ResponseStream(record, context, self._pipeline.bounds.settings.stream_idle_timeout_s)
                     await handler.unary_stream(request, stream)
                     return None
-                raw_response: bytes = handler.response_serializer(await handler.unary_unary(request, call))
+                raw_response: bytes = handler.response_serializer(await handler.unary_unary(request, record))
                 return raw_response
 
-            with ExitStack() as places:
-                stream_places = places if handler.response_streaming else None
-                return await _sent(
-                    call, context, await self._pipeline.answer(call, respond, as_status, streams=stream_places)
-                )
+            with ExitStack() as slots:
+                streams = slots if handler.response_streaming else None
+                outcome = await self._pipeline.answer(record, context, respond, as_status, streams=streams)
+                return await _sent(record, context, outcome)
 
         return answer
 
@@ -77,41 +83,50 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # g
         """Each is answered as if it were a call of its own, in a task of its own; an error is sent in the response."""
 
         async def answer(_requests: Any, context: grpc.aio.ServicerContext) -> RawResponse:
-            call = self._pipeline.start(path, context)
-            call.is_stream = True
+            record = self._pipeline.start(path, context)
+            record.is_stream = True
 
             async def answer_raw(raw_request: bytes, request: Any, respond: Respond) -> bytes:
-                own_call = self._pipeline.start(path, context)
+                own_record = self._pipeline.start(path, context, deadline_s=record.deadline_s)
 
                 async def responded(_raw_request: bytes) -> bytes:
-                    own_call.take_id(request)
-                    return (await respond(own_call)).SerializeToString()
+                    adopt_request_id(own_record, request.request_id)
+                    return (await respond(own_record)).SerializeToString()
 
                 def to_response(failure: error_mapping.Answer) -> bytes:
                     return pb.TranslateResponse(request_id=request.request_id, error=failure.status).SerializeToString()
 
-                return await self._pipeline.answer(own_call, responded, to_response, raw_request=raw_request)
+                return await self._pipeline.answer(own_record, context, responded, to_response, raw_request=raw_request)
 
             idle_timeout_s = self._pipeline.bounds.settings.stream_idle_timeout_s
             stream = RequestStream(
-                call, idle_timeout_s, self._pipeline.limiter, handler.request_deserializer, answer_raw
+                record,
+                context,
+                idle_timeout_s=idle_timeout_s,
+                limiter=self._pipeline.limiter,
+                deserialize=handler.request_deserializer,
+                answer_raw=answer_raw,
             )
-            with ExitStack() as places:
+
+            async def respond(_no_request: bytes) -> None:
+                await handler.stream_stream(stream, record)
+
+            with ExitStack() as slots:
                 outcome = await self._pipeline.answer(
-                    call, lambda _: handler.stream_stream(stream, call), as_status, raw_request=b"", streams=places
+                    record, context, respond, as_status, raw_request=b"", streams=slots
                 )
                 if isinstance(outcome, error_mapping.Answer) and not stream.has_begun:
                     await self._pipeline.bounds.open_receiver.before_rejection(context)
-                return await _sent(call, context, outcome)
+                return await _sent(record, context, outcome)
 
         return answer
 
 
 async def _sent(
-    call: Call, context: grpc.aio.ServicerContext, outcome: RawResponse | error_mapping.Answer
+    record: RequestRecord, context: grpc.aio.ServicerContext, outcome: RawResponse | error_mapping.Answer
 ) -> RawResponse:
     """Return the response of an RPC, or abort it; either way the caller learns the id of its request."""
-    request_id = (REQUEST_ID_KEY, call.request_id)
+    request_id = (REQUEST_ID_KEY, record.request_id)
     if not isinstance(outcome, error_mapping.Answer):
         context.set_trailing_metadata((request_id,))
         return outcome

@@ -19,7 +19,7 @@ from dragoman_service.grpc_api.interceptors import RequestInterceptor
 from dragoman_service.grpc_api.servicer import ModelAdminServicer, ModelServicer, TranslationServicer
 from dragoman_service.grpc_api.workarounds import Server
 from dragoman_service.middleware.flow_control import ResourceLimits
-from dragoman_service.middleware.pipeline import RequestPipeline
+from dragoman_service.middleware.pipeline import Backend, RequestPipeline
 from dragoman_service.observability.logs import LogSettings
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.observability.tracing import Tracing
@@ -89,9 +89,7 @@ class GrpcServer:
         self,
         settings: GrpcSettings,
         *,
-        translation: TranslationServicer,
-        models: ModelServicer,
-        admin: ModelAdminServicer,
+        backend: Backend,
         metrics: Metrics,
         access: Access,
         tls: TlsIdentityFiles | None,
@@ -124,9 +122,11 @@ class GrpcServer:
         interceptors = (interceptor, OpenServicesInterceptor(access, bounds))
         self._server = Server(interceptors, _options(settings))
         self._unseen = DroppedCallCounter(lambda: interceptor.num_calls, metrics)
-        pb_grpc.add_TranslationServiceServicer_to_server(translation, self._server)
-        pb_grpc.add_ModelServiceServicer_to_server(models, self._server)
-        pb_grpc.add_ModelAdminServiceServicer_to_server(admin, self._server)
+        pb_grpc.add_TranslationServiceServicer_to_server(
+            TranslationServicer(backend, max_stream_requests=settings.max_stream_requests), self._server
+        )
+        pb_grpc.add_ModelServiceServicer_to_server(ModelServicer(backend), self._server)
+        pb_grpc.add_ModelAdminServiceServicer_to_server(ModelAdminServicer(backend), self._server)
         if further:
             further.add_to(self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)

@@ -18,8 +18,8 @@ from google.protobuf.message import DecodeError, Message
 
 from dragoman.v1 import translation_pb2 as pb
 from dragoman_service.errors import DragomanError, IdleError, InvalidFieldError
-from dragoman_service.middleware.call import Call
-from dragoman_service.middleware.flow_control import run_to_completion
+from dragoman_service.middleware.flow_control import CallContext, ResponseStream
+from dragoman_service.request import RequestRecord
 from dragoman_service.security.rate_limits import ConcurrencyLimiter
 from dragoman_service.threads import retrieve_exception
 
@@ -43,10 +43,10 @@ _NAMED: Any = proto_builder.MakeSimpleProtoClass(
 )
 """A message with the id at its number; what precedes it may be any bytes, all other fields are skipped."""
 
-Answer = Callable[[Any, Call], Awaitable[Message]]
+Answer = Callable[[Any, RequestRecord], Awaitable[Message]]
 """Answers a request of a stream, as the call that it is given, or raises an error of the tree."""
 
-Respond = Callable[[Call], Awaitable[Message]]
+Respond = Callable[[RequestRecord], Awaitable[Message]]
 """The same for a certain request."""
 
 AnswerRaw = Callable[[bytes, Message, Respond], Awaitable[bytes]]
@@ -54,53 +54,21 @@ AnswerRaw = Callable[[bytes, Message, Respond], Awaitable[bytes]]
 response, which holds the error if there was one."""
 
 
-class ResponseStream:
-    """Sends the messages of a call to its caller."""
-
-    def __init__(self, call: Call, idle_timeout_s: float) -> None:
-        """A message that is not taken within the timeout ends the call, as does a request that does not come."""
-        self.call = call
-        self._context = call.context
-        self._has_sent = False
-        self._idle_timeout_s = idle_timeout_s
-
-    async def write(self, response: Message) -> None:
-        """Send a message; returns once the transport has taken it, and so waits for a slow reader.
-
-        Raises:
-            IdleError: if it is not taken in time.
-            asyncio.CancelledError: if the caller has left.
-        """
-        await self.write_raw(response.SerializeToString())
-
-    async def write_raw(self, raw_response: bytes) -> None:
-        """Send a message that is serialized already; see `write`."""
-        try:
-            async with asyncio.timeout(self._idle_timeout_s):
-                if not self._has_sent:  # apart from the message, so that a status may follow while that is being sent
-                    self._has_sent = True
-                    await run_to_completion(self._context.send_initial_metadata(()))
-                await run_to_completion(self._context.write(raw_response))
-        except TimeoutError:
-            raise IdleError from None
-        except grpc.aio.BaseError as error:  # gRPC is about to cancel the handler, too
-            raise asyncio.CancelledError from error
-        self.call.response_bytes += len(raw_response)
-
-
 class RequestStream(ResponseStream):
     """Receives the requests of a call, too, and answers them as they come."""
 
     def __init__(
         self,
-        call: Call,
+        record: RequestRecord,
+        context: CallContext,
+        *,
         idle_timeout_s: float,
         limiter: ConcurrencyLimiter,
         deserialize: Callable[[bytes], Message],
         answer_raw: AnswerRaw,
     ) -> None:
         """Read nothing yet; `limiter` knows when the server admits no more requests."""
-        super().__init__(call, idle_timeout_s)
+        super().__init__(record, context, idle_timeout_s)
         self._limiter = limiter
         self._deserialize = deserialize
         self._answer_raw = answer_raw
@@ -136,7 +104,7 @@ class RequestStream(ResponseStream):
                 if not done:
                     raise IdleError
                 for task in [task for task in self._under_way if task.done()]:
-                    await self.write_raw(task.result())
+                    await self.write(task.result())
                     del self._under_way[task]
                 if self._reading is not None and self._reading.done():
                     self._take(self._reading.result(), answer)
@@ -168,14 +136,14 @@ class RequestStream(ResponseStream):
         if raw_request is grpc.aio.EOF:
             self._is_half_closed = True
             return
-        self.call.request_bytes += len(raw_request)
+        self.record.request_bytes += len(raw_request)
         request, problem = self._parsed_or_named(raw_request)
         problem = problem or self._problem_of_id(request.request_id)
 
-        async def respond(call: Call) -> Message:
+        async def respond(record: RequestRecord) -> Message:
             if problem:
                 raise problem
-            return await answer(request, call)
+            return await answer(request, record)
 
         task = asyncio.ensure_future(self._answer_raw(raw_request, request, respond))
         self._under_way[task] = request.request_id

@@ -8,9 +8,9 @@ from google.protobuf.descriptor import FieldDescriptor
 
 from dragoman.v1 import translation_pb2 as pb
 from dragoman_service import request
-from dragoman_service.grpc_api.conversion import MAX_LANGUAGE_CHARACTERS
 from dragoman_service.http_api.context import SECONDS_PATTERN, TIMEOUT_HEADER
 from dragoman_service.http_api.problem_details import HTTP_STATUSES, MEDIA_TYPE
+from dragoman_service.middleware.conversion import MAX_LANGUAGE_CHARACTERS
 from dragoman_service.models.model import LANGUAGE_TAG_PATTERN, REFERENCE_PATTERN
 from dragoman_service.request import MAX_NAME_CHARACTERS
 

@@ -4,27 +4,33 @@ Starlette routes and nothing more: messages are defined by the contract, and mod
 would define them a second time.
 """
 
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import ExitStack
 from http import HTTPStatus
 
 import grpc
-from google.protobuf.message import Message
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from dragoman.v1 import translation_pb2 as pb
-from dragoman_service.grpc_api.servicer import ModelServicer, TranslationServicer, ended_after
-from dragoman_service.grpc_api.streaming import ResponseStream
 from dragoman_service.http_api.context import Endpoint, HttpContext
 from dragoman_service.http_api.json_mapping import as_dict, parsed_json, serialized_json, to_json
 from dragoman_service.http_api.openapi import openapi_document
 from dragoman_service.http_api.problem_details import Problem, problem
-from dragoman_service.middleware import error_mapping
-from dragoman_service.middleware.call import REQUEST_ID_KEY, Call
-from dragoman_service.middleware.pipeline import RequestPipeline, as_status
+from dragoman_service.middleware import conversion, error_mapping
+from dragoman_service.middleware.flow_control import ResponseStream
+from dragoman_service.middleware.pipeline import (
+    REQUEST_ID_KEY,
+    Backend,
+    RequestPipeline,
+    as_status,
+    resolve_request_id,
+)
+from dragoman_service.models.model import ModelState, ModelStatus
+from dragoman_service.request import RequestRecord
 from dragoman_service.security.settings import GrpcSettings
 
 _SERVICES = pb.DESCRIPTOR.services_by_name
@@ -38,20 +44,12 @@ Outcome = bytes | error_mapping.Answer | None
 
 
 class HttpApi:
-    """What an API over HTTP answers with: the pipeline and the methods of gRPC."""
+    """Answers the routes of one API over HTTP."""
 
-    def __init__(
-        self,
-        pipeline: RequestPipeline,
-        *,
-        translation: TranslationServicer,
-        models: ModelServicer,
-        settings: GrpcSettings,
-    ) -> None:
-        """`settings` has what is allowed to a call, whichever way it comes."""
+    def __init__(self, pipeline: RequestPipeline, backend: Backend, settings: GrpcSettings) -> None:
+        """`settings` limits calls of all transports."""
         self._pipeline = pipeline
-        self._translation = translation
-        self._models = models
+        self._backend = backend
         self._settings = settings
 
 
@@ -81,87 +79,95 @@ class TranslationApi(HttpApi):
         return Endpoint(answer, self._settings)
 
     async def _translate(self, context: HttpContext) -> None:
-        call = self._pipeline.start(f"/{TRANSLATION_SERVICE}/Translate", context)
+        record = self._pipeline.start(f"/{TRANSLATION_SERVICE}/Translate", context)
 
         async def respond(raw_request: bytes) -> bytes:
             request = await parsed_json(raw_request, pb.TranslateRequest)
-            call.resolve_request_id(request)
-            async with ended_after(self._settings.allowed_s(call.time_remaining())):
-                return await serialized_json(await self._translation.Translate(request, call))
+            resolve_request_id(record, request)
+            record.priority = conversion.from_priority(request.priority)
+            result = await self._backend.translator.translate(conversion.from_translate_request(request), record)
+            return await serialized_json(conversion.to_translate_response(result, request_id=record.request_id))
 
-        await _send(await self._pipeline.answer(call, respond, as_status), call, context)
+        await _send(await self._pipeline.answer(record, context, respond, as_status), record, context)
 
     async def _detect_language(self, context: HttpContext) -> None:
-        call = self._pipeline.start(f"/{TRANSLATION_SERVICE}/DetectLanguage", context)
+        record = self._pipeline.start(f"/{TRANSLATION_SERVICE}/DetectLanguage", context)
 
         async def respond(raw_request: bytes) -> bytes:
             request = await parsed_json(raw_request, pb.DetectLanguageRequest)
-            async with ended_after(self._settings.allowed_s(call.time_remaining())):
-                return await serialized_json(await self._translation.DetectLanguage(request, call))
+            texts, target_language = conversion.from_detect_language_request(request)
+            detected = await self._backend.translator.detect_languages(texts, record, target_language=target_language)
+            return await serialized_json(conversion.to_detect_language_response(detected))
 
-        await _send(await self._pipeline.answer(call, respond, as_status), call, context)
+        await _send(await self._pipeline.answer(record, context, respond, as_status), record, context)
 
     async def _stream_document(self, context: HttpContext) -> None:
-        call = self._pipeline.start(f"/{TRANSLATION_SERVICE}/TranslateDocument", context)
+        record = self._pipeline.start(f"/{TRANSLATION_SERVICE}/TranslateDocument", context)
 
         async def respond(raw_request: bytes) -> None:
             request = await parsed_json(raw_request, pb.TranslateDocumentRequest)
-            call.resolve_request_id(request)
-            context.response_headers.append((REQUEST_ID_KEY.encode(), call.request_id.encode()))
-            await self._translation.TranslateDocument(request, EventStream(call, self._settings.stream_idle_timeout_s))
+            resolve_request_id(record, request)
+            context.response_headers.append((REQUEST_ID_KEY.encode(), record.request_id.encode()))
+            await self._send_sentences(request, record, context)
 
-        with ExitStack() as places:
-            await _send(await self._pipeline.answer(call, respond, as_status, streams=places), call, context)
+        with ExitStack() as slots:
+            outcome = await self._pipeline.answer(record, context, respond, as_status, streams=slots)
+            await _send(outcome, record, context)
+
+    async def _send_sentences(
+        self, request: pb.TranslateDocumentRequest, record: RequestRecord, context: HttpContext
+    ) -> None:
+        """Send the sentences of a document as server-sent events (WHATWG HTML, section 9.2)."""
+        record.priority = conversion.from_priority(request.priority)
+        document = conversion.from_translate_document_request(request)
+        stream, index = ResponseStream(record, context, self._settings.stream_idle_timeout_s), 0
+        async with contextlib.aclosing(self._backend.translator.translate_document(document, record)) as sentences:
+            async for sentence in sentences:
+                message = conversion.to_translated_sentence(sentence, index=index, request_id=record.request_id)
+                await stream.write(event("sentence", await serialized_json(message)))
+                index += 1
 
     async def _list_models(self, context: HttpContext) -> None:
-        await self._answer_reading(context, "ListModels", self._listed)
+        def list_models() -> dict[str, object]:
+            statuses = self._backend.models.list_models()
+            return as_dict(conversion.to_list_models_response(statuses, self._backend.limits))
+
+        await self._answer_get(context, "ListModels", list_models)
 
     async def _get_model(self, context: HttpContext) -> None:
-        async def described(call: Call) -> dict[str, object]:
-            return as_dict(
-                await self._models.GetModel(pb.GetModelRequest(model=context.path_parameters["model"]), call)
-            )
+        def get_model() -> dict[str, object]:
+            name = conversion.from_model_name(context.path_parameters["model"])
+            model = conversion.to_model(self._backend.models.get_model(name), self._backend.limits)
+            return as_dict(pb.GetModelResponse(model=model))
 
-        await self._answer_reading(context, "GetModel", described)
+        await self._answer_get(context, "GetModel", get_model)
 
     async def _list_languages(self, context: HttpContext) -> None:
-        async def listed(call: Call) -> dict[str, object]:
-            pairs = language_pairs(await self._models.ListModels(pb.ListModelsRequest(), call))
+        def list_languages() -> dict[str, object]:
+            pairs = language_pairs(self._backend.models.list_models())
             languages = [
                 {"sourceLanguage": source, "targetLanguages": sorted(pairs[source])} for source in sorted(pairs)
             ]
             return {"languages": languages}
 
-        await self._answer_reading(context, "ListModels", listed)
+        await self._answer_get(context, "ListModels", list_languages)
 
     async def _list_glossaries(self, context: HttpContext) -> None:
-        async def listed(call: Call) -> dict[str, object]:
-            return as_dict(await self._models.ListGlossaries(pb.ListGlossariesRequest(), call))
+        def list_glossaries() -> dict[str, object]:
+            return as_dict(conversion.to_list_glossaries_response(self._backend.glossaries.all()))
 
-        await self._answer_reading(context, "ListGlossaries", listed)
+        await self._answer_get(context, "ListGlossaries", list_glossaries)
 
-    async def _listed(self, call: Call) -> dict[str, object]:
-        return as_dict(await self._models.ListModels(pb.ListModelsRequest(), call))
-
-    async def _answer_reading(
-        self, context: HttpContext, method: str, answer: Callable[[Call], Awaitable[dict[str, object]]]
-    ) -> None:
+    async def _answer_get(self, context: HttpContext, method: str, answer: Callable[[], dict[str, object]]) -> None:
         """Answer a request without a body."""
-        call = self._pipeline.start(f"/{MODEL_SERVICE}/{method}", context)
+        record = self._pipeline.start(f"/{MODEL_SERVICE}/{method}", context)
 
         async def respond(_no_body: bytes) -> bytes:
             context.check_headers()
-            return to_json(await answer(call))
+            return to_json(answer())
 
-        await _send(await self._pipeline.answer(call, respond, as_status, raw_request=b""), call, context)
-
-
-class EventStream(ResponseStream):
-    """Sends the messages of a call as server-sent events (WHATWG HTML, section 9.2)."""
-
-    async def write(self, response: Message) -> None:
-        """Send a sentence."""
-        await self.write_raw(event("sentence", await serialized_json(response)))
+        outcome = await self._pipeline.answer(record, context, respond, as_status, raw_request=b"")
+        await _send(outcome, record, context)
 
 
 async def _described(_request: Request) -> Response:
@@ -173,35 +179,34 @@ def event(kind: str, data: bytes) -> bytes:
     return b"event: %s\ndata: %s\n\n" % (kind.encode(), data)
 
 
-def language_pairs(listed: pb.ListModelsResponse) -> dict[str, set[str]]:
-    """Return into which languages models that are ready translate, by the language that they translate from."""
+def language_pairs(statuses: Iterable[ModelStatus]) -> dict[str, set[str]]:
+    """Return the target languages of each source language over all models that are ready."""
     targets: dict[str, set[str]] = {}
-    for model in listed.models:
-        for version in model.versions:
-            if version.state == pb.MODEL_STATE_READY:
-                for group in version.language_groups:
-                    for source in group.source_languages:
-                        others = set(group.target_languages).difference([source])
-                        targets.setdefault(source, set()).update(others or group.target_languages)
+    for status in statuses:
+        if status.state is ModelState.READY:
+            for group in status.language_groups:
+                for source in group.sources:
+                    others = set(group.targets).difference([source])
+                    targets.setdefault(source, set()).update(others or group.targets)
     return targets
 
 
-async def _send(outcome: Outcome, call: Call, context: HttpContext) -> None:
+async def _send(outcome: Outcome, record: RequestRecord, context: HttpContext) -> None:
     if not context.has_begun:
         response = (
-            _problem(outcome, call, context).response()
+            _problem(outcome, record, context).response()
             if isinstance(outcome, error_mapping.Answer)
             else Response(outcome, HTTPStatus.OK, media_type="application/json")
         )
-        response.headers[REQUEST_ID_KEY] = call.request_id
+        response.headers[REQUEST_ID_KEY] = record.request_id
         await context.respond(response)
     elif isinstance(outcome, error_mapping.Answer):
-        await context.end(event("error", to_json(_problem(outcome, call, context).members)))
+        await context.end(event("error", to_json(_problem(outcome, record, context).members)))
     else:
         await context.end(event("end", b"{}"))
 
 
-def _problem(answer: error_mapping.Answer, call: Call, context: HttpContext) -> Problem:
+def _problem(answer: error_mapping.Answer, record: RequestRecord, context: HttpContext) -> Problem:
     is_caller_late = answer.code is grpc.StatusCode.DEADLINE_EXCEEDED and not context.is_read
     http_status = HTTPStatus.REQUEST_TIMEOUT if is_caller_late else context.http_status
-    return problem(answer, request_id=call.request_id, http_status=http_status)
+    return problem(answer, request_id=record.request_id, http_status=http_status)

@@ -9,19 +9,21 @@ import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import grpc
 
 from dragoman_service.errors import (
     DeadlineExceededError,
+    IdleError,
     InvalidFieldError,
     OverloadedError,
     RateLimitedError,
     RetryableError,
 )
-from dragoman_service.middleware.call import MessageSource
 from dragoman_service.observability.metrics import Metrics
+from dragoman_service.request import RequestRecord
+from dragoman_service.security.authentication import ConnectionInfo
 from dragoman_service.security.rate_limits import FairSemaphore
 from dragoman_service.security.settings import GrpcSettings
 from dragoman_service.threads import retrieve_exception
@@ -41,6 +43,27 @@ _MAX_OPEN_BYTES = 16 * 1024 * 1024  # of all such bodies at a time
 _REJECTED = ""  # in place of a caller
 _HURRIED_S = 1.0
 _CANCELLATION_S = 0.05  # within which a caller who has left is told from one who has sent nothing
+_TIME_LIMIT_GRACE_S = 0.5  # the queue and the decoder end first at the deadline: their errors are more precise
+
+
+class MessageSource(Protocol):
+    """Delivers the messages of a call."""
+
+    async def read(self) -> Any:
+        """Return the next message, serialized."""
+
+
+class CallContext(MessageSource, ConnectionInfo, Protocol):
+    """The transport side of a call; `grpc.aio.ServicerContext` satisfies it."""
+
+    def time_remaining(self) -> float | None:
+        """Return the seconds until the caller's deadline; None if there is no deadline."""
+
+    async def send_initial_metadata(self, metadata: tuple[()], /) -> None:
+        """Begin the response of a stream."""
+
+    async def write(self, raw_response: bytes, /) -> None:
+        """Send a message of a stream; return once the transport has accepted it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -241,6 +264,46 @@ class ResourceLimits:
         if num_bytes > limit:
             self._count_large()
             raise InvalidFieldError("request", f"{num_bytes} bytes", f"at most {limit} bytes")
+
+
+class ResponseStream:
+    """Sends the messages of a call to its caller."""
+
+    def __init__(self, record: RequestRecord, context: CallContext, idle_timeout_s: float) -> None:
+        """The call ends if the transport does not accept a message within the timeout."""
+        self.record = record
+        self._context = context
+        self._idle_timeout_s = idle_timeout_s
+        self._has_sent = False
+
+    async def write(self, raw_response: bytes) -> None:
+        """Send a serialized message; return once the transport has accepted it, so that a slow reader slows the work.
+
+        Raises:
+            IdleError: if the transport does not accept it in time.
+            asyncio.CancelledError: if the caller has disconnected.
+        """
+        try:
+            async with asyncio.timeout(self._idle_timeout_s):
+                if not self._has_sent:  # in an operation of its own, so that a status can follow a pending message
+                    self._has_sent = True
+                    await run_to_completion(self._context.send_initial_metadata(()))
+                await run_to_completion(self._context.write(raw_response))
+        except TimeoutError:
+            raise IdleError from None
+        except grpc.aio.BaseError as error:  # gRPC is about to cancel the handler
+            raise asyncio.CancelledError from error
+        self.record.response_bytes += len(raw_response)
+
+
+@contextlib.asynccontextmanager
+async def time_limit(allowed_s: float) -> AsyncIterator[None]:
+    """Raise DeadlineExceededError in work that takes longer, even if the caller neither reads nor sends."""
+    try:
+        async with asyncio.timeout(allowed_s + _TIME_LIMIT_GRACE_S):
+            yield
+    except TimeoutError as error:
+        raise DeadlineExceededError("stream") from error
 
 
 async def wait_for_first_message(receiving: Awaitable[Any]) -> None:

@@ -1,33 +1,55 @@
-"""What happens around every request, by gRPC or HTTP: admission, request id, error to status, metrics, log line."""
+"""The steps around every request of all transports: admission, deadline, request id, errors, metrics, access log."""
 
 import asyncio
 import logging
+import math
 import time
+import uuid
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import grpc
 import structlog
 
-from dragoman_service.errors import IdleError, PermissionDeniedError, RateLimitedError, RequestError
+from dragoman_service.errors import IdleError, InvalidFieldError, PermissionDeniedError, RateLimitedError, RequestError
 from dragoman_service.middleware import error_mapping
-from dragoman_service.middleware.call import REQUEST_ID_KEY, Call, CallContext, sent_or_new_id
-from dragoman_service.middleware.flow_control import ResourceLimits
+from dragoman_service.middleware.flow_control import CallContext, ResourceLimits, time_limit
+from dragoman_service.models.glossaries import GlossaryRepository
+from dragoman_service.models.repository import ModelRepository
 from dragoman_service.observability.logs import LogSettings, RepeatLimit
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.observability.tracing import Tracing
-from dragoman_service.request import AccessRecord
+from dragoman_service.request import RequestRecord, check_request_id
 from dragoman_service.security.api_keys import peer_name
 from dragoman_service.security.authentication import Access
 from dragoman_service.security.rate_limits import ConcurrencyLimiter
+from dragoman_service.translation.options import TranslationLimits
+from dragoman_service.translation.translator import Translator
 
 log = logging.getLogger(__name__)
 
 _Response = TypeVar("_Response")
 _Failed = TypeVar("_Failed")
 
+REQUEST_ID_KEY = "x-request-id"
+"""Metadata key of the request id, in requests and responses."""
+
 _OK = grpc.StatusCode.OK.name
+_UNARY_METHODS = {"Translate", "DetectLanguage"}
+_STREAMING_METHODS = {"TranslateDocument", "TranslateStream"}
+_DEADLINE_SLACK_S = 0.05  # the caller's clock may cancel this much before the deadline on the server's clock
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backend:
+    """What all transports call to answer requests."""
+
+    translator: Translator
+    models: ModelRepository
+    glossaries: GlossaryRepository
+    limits: TranslationLimits
 
 
 class RequestPipeline:
@@ -59,27 +81,34 @@ class RequestPipeline:
             call_later=lambda delay_s, tell: asyncio.get_running_loop().call_later(delay_s, tell),
         )
 
-    def start(self, path: str, context: CallContext) -> Call:
-        """Begin a call of `/package.Service/Method`, in a task of its own."""
+    def start(self, path: str, context: CallContext, *, deadline_s: float = math.inf) -> RequestRecord:
+        """Begin a call of `/package.Service/Method`, or a request of a stream with the deadline of the stream.
+
+        Each call and each request of a stream runs in a task of its own, because its id is bound to the log context.
+        """
         metadata: dict[str, Any] = dict(context.invocation_metadata() or ())
-        call = Call(
-            context=context,
+        sent_id = metadata.get(REQUEST_ID_KEY, "")
+        peer = context.peer()
+        record = RequestRecord(
             path=path,
-            request_id=sent_or_new_id(metadata.get(REQUEST_ID_KEY, "")),
-            caller=peer_name(context.peer()),
+            request_id=sent_id if _is_usable(sent_id) else uuid.uuid4().hex,
+            peer=peer,
+            caller=peer_name(peer),
+            deadline_s=deadline_s,
             trace=self._tracing.begin(path, metadata),
-            access_record=AccessRecord(keeps_texts=self._logs.include_texts),
             started_s=self._clock(),
             is_limited=path.startswith(self._limited_prefix),
+            keeps_texts=self._logs.include_texts,
         )
-        structlog.contextvars.bind_contextvars(request_id=call.request_id)  # a task of its own runs each RPC
-        if call.trace.trace_id:
-            structlog.contextvars.bind_contextvars(trace_id=call.trace.trace_id)
-        return call
+        structlog.contextvars.bind_contextvars(request_id=record.request_id)
+        if record.trace.trace_id:
+            structlog.contextvars.bind_contextvars(trace_id=record.trace.trace_id)
+        return record
 
     async def answer(
         self,
-        call: Call,
+        record: RequestRecord,
+        context: CallContext,
         respond: Callable[[bytes], Awaitable[_Response]],
         on_failure: Callable[[error_mapping.Answer], _Failed],
         *,
@@ -87,98 +116,159 @@ class RequestPipeline:
         streams: ExitStack | None = None,
         is_open: bool = False,
     ) -> _Response | _Failed:
-        """Admit, answer, count and log a call or a request of a stream; the figures are complete afterwards.
+        """Admit, answer, count and log a call or a request of a stream.
 
-        The log line follows as soon as the event loop is free: writing it takes as long as a step of the decoder.
-
-        Whatever `respond` raises, and whatever keeps it from being called, `on_failure` makes the response of.
+        Sets the deadline of translations, and ends them at the deadline. Metrics are complete when this returns. The
+        log line follows as soon as the event loop is free: writing it takes as long as a step of the decoder.
 
         Args:
-            call: whose caller is to be found out.
-            respond: gets the request.
-            on_failure: makes a response of an error.
-            raw_request: None to receive it.
-            streams: of a stream, keeps its place among all.
-            is_open: answers any caller, who goes by its host.
+            record: returned by `start`; this sets the caller.
+            context: of the transport.
+            respond: receives the serialized request and returns the response.
+            on_failure: returns the response for an error of `respond` or of the admission.
+            raw_request: the serialized request; None: it is read from the context.
+            streams: keeps the slot of a stream until it is closed; None for unary calls.
+            is_open: skip authentication; the host counts as the caller.
         """
         response: _Response | _Failed | None = None
         in_flight = (
-            self._metrics.open_streams if call.is_stream else self._metrics.requests_in_flight.labels(call.method)
+            self._metrics.open_streams if record.is_stream else self._metrics.requests_in_flight.labels(record.method)
         )
         try:
             if not is_open:
-                call.caller = await self.access.admit(call.path, call.context)
+                record.caller = await self.access.admit(record.path, context)
             if streams is not None:
-                streams.enter_context(self.bounds.streams.taken(call.caller))
+                streams.enter_context(self.bounds.streams.taken(record.caller))
             if raw_request is None:
-                raw_request = await self.bounds.receiver.receive(call.context, call.caller)
-            call.request_bytes = len(raw_request)
+                raw_request = await self.bounds.receiver.receive(context, record.caller)
+            record.request_bytes = len(raw_request)
             with ExitStack() as places:
                 places.enter_context(in_flight.track_inprogress())
-                places.enter_context(self.bounds.bytes.taken(call.caller, len(raw_request)))
-                if call.is_limited:
+                places.enter_context(self.bounds.bytes.taken(record.caller, len(raw_request)))
+                if record.is_limited:
                     places.enter_context(self.limiter.admitted())
                 else:
                     self.bounds.check_control_message(len(raw_request))
-                call.is_admitted = True
-                response = await respond(raw_request)
-            call.status = _OK
+                record.is_admitted = True
+                response = await self._respond_in_time(record, context, respond, raw_request)
+            record.status = _OK
         except asyncio.CancelledError:
-            call.status = call.cancellation_status().name
+            record.status = _cancellation_status(context).name
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets an answer
-            response = on_failure(self._failed(call, error))
+            response = on_failure(self._failed(record, error))
         finally:
             if isinstance(response, bytes):
-                call.response_bytes = len(response)
-            self._record(call)
+                record.response_bytes = len(response)
+            self._record(record)
         return response
 
-    def _failed(self, call: Call, error: Exception) -> error_mapping.Answer:
+    async def _respond_in_time(
+        self,
+        record: RequestRecord,
+        context: CallContext,
+        respond: Callable[[bytes], Awaitable[_Response]],
+        raw_request: bytes,
+    ) -> _Response:
+        settings = self.bounds.settings
+        if record.deadline_s < math.inf:
+            return await respond(raw_request)
+        if record.method in _UNARY_METHODS:
+            allowed_s = settings.allowed_s(context.time_remaining())
+        elif record.method in _STREAMING_METHODS:
+            allowed_s = settings.allowed_stream_s(context.time_remaining())
+        else:
+            return await respond(raw_request)
+        record.deadline_s = self._clock() + allowed_s
+        async with time_limit(allowed_s):
+            return await respond(raw_request)
+
+    def _failed(self, record: RequestRecord, error: Exception) -> error_mapping.Answer:
         """Note why a call failed, and return the status for its caller."""
         if isinstance(error, IdleError):
             self.bounds.count_idle()
         answer = error_mapping.answer(error)
-        call.status = answer.code.name
-        call.failure = {"reason": answer.reason}
+        record.status = answer.code.name
+        record.failure = {"reason": answer.reason}
         if isinstance(error, RequestError):
-            call.failure["field"] = error.field
+            record.failure["field"] = error.field
         if isinstance(error, PermissionDeniedError | RateLimitedError):  # known, though not admitted
-            call.caller = error.caller
-        if isinstance(error, RequestError | RateLimitedError) or not call.is_admitted:
+            record.caller = error.caller
+        if isinstance(error, RequestError | RateLimitedError) or not record.is_admitted:
             self._metrics.rejected_requests.labels(answer.reason.lower()).inc()
         if answer.code is grpc.StatusCode.INTERNAL:
-            log.error("request failed", extra={"method": call.method}, exc_info=error)
+            log.error("request failed", extra={"method": record.method}, exc_info=error)
         return answer
 
-    def _record(self, call: Call) -> None:
-        duration_s = self._clock() - call.started_s
-        if not call.is_stream or call.failure:  # the requests of a stream are counted one by one
-            self._metrics.requests.labels(call.method, call.status).inc()
-            self._metrics.request_seconds.labels(call.method).observe(duration_s, call.trace.exemplar)
-        if call.status == _OK or self._failure_lines.allows(call.failure.get("reason", call.status)):
+    def _record(self, record: RequestRecord) -> None:
+        duration_s = self._clock() - record.started_s
+        if not record.is_stream or record.failure:  # the requests of a stream are counted one by one
+            self._metrics.requests.labels(record.method, record.status).inc()
+            self._metrics.request_seconds.labels(record.method).observe(duration_s, record.trace.exemplar)
+        if record.status == _OK or self._failure_lines.allows(record.failure.get("reason", record.status)):
             # Soon, as the answer goes first.
-            asyncio.get_running_loop().call_soon(_write_line, call, call.context.peer(), duration_s)
-        failure = {f"mt.{name}": value for name, value in call.failure.items()}
-        attributes = {"mt.request_id": call.request_id, **call.access_record.span_attributes(), **failure}
-        call.trace.end(status=call.status, attributes=attributes)
+            asyncio.get_running_loop().call_soon(_write_line, record, duration_s)
+        failure = {f"mt.{name}": value for name, value in record.failure.items()}
+        attributes = {"mt.request_id": record.request_id, **record.span_attributes(), **failure}
+        record.trace.end(status=record.status, attributes=attributes)
 
 
-def _write_line(call: Call, peer: str, duration_s: float) -> None:
+def _write_line(record: RequestRecord, duration_s: float) -> None:
     """Write the line of a call in the access log."""
     facts = {
-        "method": call.method,
-        "status": call.status,
+        "method": record.method,
+        "status": record.status,
         "duration_s": round(duration_s, 6),
-        "caller": call.caller,
-        "peer": peer,
-        "request_bytes": call.request_bytes,
-        "response_bytes": call.response_bytes,
+        "caller": record.caller,
+        "peer": record.peer,
+        "request_bytes": record.request_bytes,
+        "response_bytes": record.response_bytes,
     }
-    event = "stream" if call.is_stream else "request"
-    log.info(event, extra={**facts, **call.access_record.log_fields(), **call.failure})
+    event = "stream" if record.is_stream else "request"
+    log.info(event, extra={**facts, **record.log_fields(), **record.failure})
 
 
 def as_status(answer: error_mapping.Answer) -> error_mapping.Answer:
     """Let an error become the status of the call."""
     return answer
+
+
+def resolve_request_id(record: RequestRecord, request: Any) -> None:
+    """Give record and message the same id: that of the message if it has one, else that of the record.
+
+    Raises:
+        InvalidFieldError: if the id of the message cannot be returned in metadata.
+    """
+    if not hasattr(request, "request_id"):
+        return
+    if request.request_id:
+        check_request_id(request.request_id)
+        _bind_id(record, request.request_id)
+    request.request_id = record.request_id
+
+
+def adopt_request_id(record: RequestRecord, request_id: str) -> None:
+    """Use the id of a request of a stream for its record if it can be returned in metadata."""
+    if _is_usable(request_id):
+        _bind_id(record, request_id)
+
+
+def _bind_id(record: RequestRecord, request_id: str) -> None:
+    record.request_id = request_id
+    structlog.contextvars.bind_contextvars(request_id=request_id)
+
+
+def _is_usable(request_id: str | bytes) -> bool:
+    try:
+        check_request_id(str(request_id))
+    except InvalidFieldError:
+        return False
+    return bool(request_id)
+
+
+def _cancellation_status(context: CallContext) -> grpc.StatusCode:
+    """Return why gRPC cancelled a call: the caller disconnected, or its deadline passed."""
+    remaining_s = context.time_remaining()
+    if remaining_s is not None and remaining_s <= _DEADLINE_SLACK_S:
+        return grpc.StatusCode.DEADLINE_EXCEEDED
+    return grpc.StatusCode.CANCELLED

@@ -22,8 +22,7 @@ from dragoman_service.http_api.bodies import check_unicode, converted, json_cont
 from dragoman_service.http_api.context import JSON_MEDIA_TYPE, HttpContext
 from dragoman_service.http_api.json_mapping import to_json
 from dragoman_service.http_api.problem_details import Problem
-from dragoman_service.middleware.call import Call
-from dragoman_service.request import MAX_TEXTS
+from dragoman_service.request import MAX_TEXTS, RequestRecord
 from dragoman_service.vendor_apis.base import Translated, VendorApi, check_known, check_texts, json_error
 from dragoman_service.vendor_apis.language_names import is_right_to_left, language_name, native_language_name
 
@@ -115,24 +114,24 @@ class AzureApi(VendorApi):
     async def _translate(self, context: HttpContext) -> None:
         _authorize(context)
 
-        async def respond(call: Call, body: bytes) -> Response:
+        async def respond(record: RequestRecord, body: bytes) -> Response:
             is_v3 = context.query.get("api-version") == _V3
             read = _inputs_of_v3 if is_v3 else _inputs
             inputs = await converted(lambda: read(context, body, max_characters=self.max_text_characters), len(body))
             extras = _extras(context) if is_v3 else _Extras()
-            translated = await self._translated(inputs, extras, call)
+            translated = await self._translated(inputs, extras, record)
             answered = [
                 _item(one, extras, [translated[index, target] for target in one.targets], is_v3=is_v3)
                 for index, one in enumerate(inputs)
             ]
             headers = {"x-metered-usage": str(sum(len(one.text) * len(one.targets) for one in inputs))}
             content = await converted(lambda: to_json(answered if is_v3 else {"value": answered}), len(body))
-            return Response(content, headers={**headers, "x-requestid": call.request_id}, media_type=JSON_MEDIA_TYPE)
+            return Response(content, headers={**headers, "x-requestid": record.request_id}, media_type=JSON_MEDIA_TYPE)
 
         await self.answer_translation(context, respond)
 
     async def _translated(
-        self, inputs: Sequence[_Input], extras: _Extras, call: Call
+        self, inputs: Sequence[_Input], extras: _Extras, record: RequestRecord
     ) -> dict[tuple[int, _Settings], Translated]:
         """Translate the texts that have the same settings at once; return translations by input and settings."""
         found: dict[tuple[int, _Settings], Translated] = {}
@@ -146,27 +145,27 @@ class AzureApi(VendorApi):
                 model=settings.model,
                 options=pb.DecodingOptions(format=settings.text_format, return_alignment=extras.has_alignment),
             )
-            translated = await self.translated(request, call)
+            translated = await self.translated(request, record)
             found.update(zip(((index, settings) for index in indices), translated, strict=True))
         return found
 
     async def _detect(self, context: HttpContext) -> None:
         _authorize(context)
 
-        async def respond(call: Call, body: bytes) -> bytes:
+        async def respond(record: RequestRecord, body: bytes) -> bytes:
             texts = await converted(lambda: _texts_of_v3(body, max_characters=self.max_text_characters), len(body))
-            found = [_detected(languages) for languages in await self.detected(texts, call)]
+            found = [_detected(languages) for languages in await self.detected(texts, record)]
             return to_json([{**best, "alternatives": others} for best, *others in found])
 
         await self.answer_translation(context, respond, method="DetectLanguage")
 
     async def _list_languages(self, context: HttpContext) -> None:
-        async def respond(call: Call) -> bytes:
+        async def respond(_record: RequestRecord) -> bytes:
             scopes = [scope for scope in context.query.get("scope", "").split(",") if scope]
             for scope in scopes:
                 if scope not in {"translation", "transliteration", "dictionary", "models"}:
                     raise InvalidFieldError("scope", "something else", "translation, transliteration or dictionary")
-            pairs = await self.languages(call)
+            pairs = self.languages()
             codes = sorted(pairs.keys() | set(itertools.chain.from_iterable(pairs.values())))
             described = await asyncio.to_thread(lambda: {code: _described(code) for code in codes})
             groups: dict[str, object] = {

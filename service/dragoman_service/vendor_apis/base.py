@@ -14,7 +14,6 @@ from starlette.routing import Route
 from dragoman.v1 import translation_pb2 as pb
 from dragoman_service.errors import InvalidFieldError
 from dragoman_service.file_translation.multipart import MULTIPART_MEDIA_TYPE
-from dragoman_service.grpc_api.servicer import TranslationServicer, ended_after
 from dragoman_service.http_api.bodies import (
     FORM_MEDIA_TYPE,
     check_unicode,
@@ -27,10 +26,9 @@ from dragoman_service.http_api.context import JSON_MEDIA_TYPE, Endpoint, HttpCon
 from dragoman_service.http_api.json_mapping import to_json
 from dragoman_service.http_api.problem_details import Problem, problem
 from dragoman_service.http_api.routes import MODEL_SERVICE, TRANSLATION_SERVICE, HttpApi, language_pairs
-from dragoman_service.middleware import error_mapping
-from dragoman_service.middleware.call import REQUEST_ID_KEY, Call
-from dragoman_service.middleware.pipeline import as_status
-from dragoman_service.request import MAX_TEXTS
+from dragoman_service.middleware import conversion, error_mapping
+from dragoman_service.middleware.pipeline import REQUEST_ID_KEY, Backend, as_status
+from dragoman_service.request import MAX_TEXTS, RequestRecord
 
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
@@ -55,16 +53,21 @@ class Translated:
         return self.translation.hypotheses[0].text
 
 
-async def translate_each(
-    translation: TranslationServicer, request: pb.TranslateRequest, call: Call
-) -> list[Translated]:
+async def translate(backend: Backend, request: pb.TranslateRequest, record: RequestRecord) -> pb.TranslateResponse:
+    """Translate the texts of a request."""
+    result = await backend.translator.translate(conversion.from_translate_request(request), record)
+    return conversion.to_translate_response(result, request_id=record.request_id)
+
+
+async def translate_each(backend: Backend, request: pb.TranslateRequest, record: RequestRecord) -> list[Translated]:
     """Translate the texts of a request, each from its own language if the request names none.
 
     A text without letters, or in the target language if that is not served, is returned unchanged.
     """
     if request.source_language:
-        return _each(await translation.Translate(request, call))
-    found = await translation.source_languages(request, call)
+        return _each(await translate(backend, request, record))
+    languages = await backend.translator.source_languages(conversion.from_translate_request(request), record)
+    found = [conversion.to_detected_language(one) if one else None for one in languages]
     counts = Counter(one.language for one in found if one)
     commonest = pb.DetectedLanguage(language=counts.most_common(1)[0][0], is_served=True) if counts else None
     indices_of: dict[str, list[int]] = {}
@@ -81,7 +84,7 @@ async def translate_each(
             part.CopyFrom(request)
             part.source_language = language  # empty for texts without letters, which are returned unchanged
             part.texts[:] = texts
-            parts = _each(await translation.Translate(part, call))
+            parts = _each(await translate(backend, part, record))
         for index, answered in zip(indices, parts, strict=True):
             detected = found[index] or commonest or answered.detected
             translated[index] = replace(answered, detected=detected)
@@ -109,7 +112,7 @@ class VendorApi(HttpApi):
 
     @abstractmethod
     def failed(self, found: Problem, message: str) -> Response:
-        """Return the response of a failed call, in the form of the service."""
+        """Return the response of a failed record, in the form of the service."""
 
     key_place: ClassVar[str] = "the header `Authorization: Bearer KEY`"
     """Where the service's clients send their key, for errors."""
@@ -128,7 +131,7 @@ class VendorApi(HttpApi):
     @property
     def max_text_characters(self) -> int:
         """Most characters of a text."""
-        return self._models.limits.max_text_characters
+        return self._backend.limits.max_text_characters
 
     def refusals(self, paths: Mapping[str, Collection[str]], make_route: type[Route] = Route) -> list[Route]:
         """Return routes that refuse the other methods of these paths, and the paths below, in the service's form."""
@@ -155,80 +158,79 @@ class VendorApi(HttpApi):
     async def answer_translation(
         self,
         context: HttpContext,
-        respond: Callable[[Call, bytes], Awaitable[Answer]],
+        respond: Callable[[RequestRecord, bytes], Awaitable[Answer]],
         *,
         method: str = "Translate",
         raw_request: bytes | None = None,
         is_open: bool = False,
     ) -> None:
-        """Answer a request as a method of TranslationService within its time; `respond` gets the body."""
-
-        async def within_time(call: Call, body: bytes) -> Answer:
-            async with ended_after(self._settings.allowed_s(call.time_remaining())):
-                return await respond(call, body)
-
-        await self._answer(context, f"/{TRANSLATION_SERVICE}/{method}", within_time, raw_request, is_open=is_open)
+        """Answer a request as a method of TranslationService; `respond` gets the body."""
+        await self._answer(context, f"/{TRANSLATION_SERVICE}/{method}", respond, raw_request, is_open=is_open)
 
     async def answer_reading(
         self,
         context: HttpContext,
         method: str,
-        respond: Callable[[Call, bytes], Awaitable[Answer]],
+        respond: Callable[[RequestRecord, bytes], Awaitable[Answer]],
     ) -> None:
         """Answer a request for what the server has, as a method of ModelService; `respond` gets the body, if any."""
 
-        async def checked(call: Call, body: bytes) -> Answer:
+        async def checked(record: RequestRecord, body: bytes) -> Answer:
             context.check_headers()
-            return await respond(call, body)
+            return await respond(record, body)
 
         await self._answer(context, f"/{MODEL_SERVICE}/{method}", checked, b"" if context.is_read else None)
 
     async def answer_open(
-        self, context: HttpContext, method: str, respond: Callable[[Call], Awaitable[Answer]]
+        self, context: HttpContext, method: str, respond: Callable[[RequestRecord], Awaitable[Answer]]
     ) -> None:
         """Answer a request that needs no key, as a method of ModelService; its body is not read."""
 
-        async def checked(call: Call, _body: bytes) -> Answer:
+        async def checked(record: RequestRecord, _body: bytes) -> Answer:
             context.check_headers()
-            return await respond(call)
+            return await respond(record)
 
         await self._answer(context, f"/{MODEL_SERVICE}/{method}", checked, b"", is_open=True)
 
-    async def translated(self, request: pb.TranslateRequest, call: Call) -> list[Translated]:
+    async def translated(self, request: pb.TranslateRequest, record: RequestRecord) -> list[Translated]:
         """Translate the texts of a request; see `translate_each`."""
-        return await translate_each(self._translation, request, call)
+        return await translate_each(self._backend, request, record)
 
-    async def detected(self, texts: list[str], call: Call) -> list[list[pb.DetectedLanguage]]:
+    async def detected(self, texts: list[str], record: RequestRecord) -> list[list[pb.DetectedLanguage]]:
         """Return the languages that each text may be in, the likeliest first."""
-        response = await self._translation.DetectLanguage(pb.DetectLanguageRequest(texts=texts), call)
-        return [list(one.languages) for one in response.detections]
+        detected = await self._backend.translator.detect_languages(
+            conversion.from_detect_language_request(pb.DetectLanguageRequest(texts=texts))[0], record
+        )
+        return [list(map(conversion.to_detected_language, languages)) for languages in detected]
 
-    async def languages(self, call: Call) -> dict[str, set[str]]:
+    def languages(self) -> dict[str, set[str]]:
         """Return into which languages models translate, by the language that they translate from."""
-        return language_pairs(await self._models.ListModels(pb.ListModelsRequest(), call))
+        return language_pairs(self._backend.models.list_models())
 
     async def _answer(
         self,
         context: HttpContext,
         path: str,
-        respond: Callable[[Call, bytes], Awaitable[Answer]],
+        respond: Callable[[RequestRecord, bytes], Awaitable[Answer]],
         raw_request: bytes | None,
         *,
         is_open: bool = False,
     ) -> None:
-        call = self._pipeline.start(path, context)
+        record = self._pipeline.start(path, context)
 
         async def responded(body: bytes) -> Answer:
-            return await respond(call, body)
+            return await respond(record, body)
 
-        outcome = await self._pipeline.answer(call, responded, as_status, raw_request=raw_request, is_open=is_open)
+        outcome = await self._pipeline.answer(
+            record, context, responded, as_status, raw_request=raw_request, is_open=is_open
+        )
         if isinstance(outcome, error_mapping.Answer):
-            found = problem(outcome, request_id=call.request_id, http_status=context.http_status)
+            found = problem(outcome, request_id=record.request_id, http_status=context.http_status)
             response = self.failed(found, self._renamed(outcome.message))
             response.headers.update(found.headers)
         else:
             response = outcome if isinstance(outcome, Response) else Response(outcome, media_type=JSON_MEDIA_TYPE)
-        response.headers[REQUEST_ID_KEY] = call.request_id
+        response.headers[REQUEST_ID_KEY] = record.request_id
         await context.respond(response)
 
     def _renamed(self, message: str) -> str:

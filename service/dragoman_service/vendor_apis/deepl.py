@@ -21,8 +21,8 @@ from dragoman_service.http_api.bodies import FORM_MEDIA_TYPE, converted
 from dragoman_service.http_api.context import JSON_MEDIA_TYPE, HttpContext
 from dragoman_service.http_api.json_mapping import to_json
 from dragoman_service.http_api.problem_details import Problem
-from dragoman_service.middleware.call import Call
 from dragoman_service.models.glossaries import Glossary, Pair
+from dragoman_service.request import RequestRecord
 from dragoman_service.vendor_apis.base import (
     Translated,
     VendorApi,
@@ -147,7 +147,7 @@ class DeepLApi(VendorApi):
     async def _translate(self, context: HttpContext) -> None:
         context.take_scheme(_SCHEME)
 
-        async def respond(call: Call, body: bytes) -> bytes:
+        async def respond(record: RequestRecord, body: bytes) -> bytes:
             content_type = context.header("content-type")
 
             def parse() -> tuple[dict[str, Any], pb.TranslateRequest, str]:
@@ -155,21 +155,21 @@ class DeepLApi(VendorApi):
                 return fields, *translate_request(fields, max_characters=self.max_text_characters)
 
             fields, request, marker = await converted(parse, len(body))
-            translated = await self.translated(request, call)
+            translated = await self.translated(request, record)
 
             def finish() -> tuple[int, bytes]:
                 counts = counted_characters(fields)
                 return sum(counts), to_json(answer(translated, fields, counts, marker))
 
             num_characters, content = await converted(finish, len(body))
-            self._usage.add(call.caller, num_characters)
+            self._usage.add(record.caller, num_characters)
             return content
 
         await self.answer_translation(context, respond)
 
     async def _list_languages(self, context: HttpContext) -> None:
-        async def respond(call: Call, body: bytes) -> bytes:
-            pairs = await self.languages(call)
+        async def respond(_record: RequestRecord, body: bytes) -> bytes:
+            pairs = self.languages()
             sent = fields_of(body, context.header("content-type"), repeated=()) if body else {}
             kind = {**context.query, **sent}.get("type", "source")
             if kind == "source":
@@ -187,8 +187,8 @@ class DeepLApi(VendorApi):
         await self._answer_reading(context, "ListModels", respond)
 
     async def _list_pairs(self, context: HttpContext) -> None:
-        async def respond(call: Call, _body: bytes) -> bytes:
-            pairs = await self.languages(call)
+        async def respond(_record: RequestRecord, _body: bytes) -> bytes:
+            pairs = self.languages()
             listed = [
                 {"source_lang": source, "target_lang": target}
                 for source in sorted(pairs)
@@ -199,28 +199,28 @@ class DeepLApi(VendorApi):
         await self._answer_reading(context, "ListModels", respond)
 
     async def _tell_usage(self, context: HttpContext) -> None:
-        async def respond(call: Call, _body: bytes) -> bytes:
-            return to_json({"character_count": self._usage.of(call.caller), "character_limit": _UNLIMITED})
+        async def respond(record: RequestRecord, _body: bytes) -> bytes:
+            return to_json({"character_count": self._usage.of(record.caller), "character_limit": _UNLIMITED})
 
         await self._answer_reading(context, "ListModels", respond)
 
     async def _list_glossaries(self, context: HttpContext) -> None:
-        async def respond(_call: Call, _body: bytes) -> bytes:
+        async def respond(_record: RequestRecord, _body: bytes) -> bytes:
             describe = _described if context.path.startswith("/v3/") else _described_in_v2
-            found = [one for one in self._models.glossaries.all() if describe is _described or len(one.terms) == 1]
+            found = [one for one in self._backend.glossaries.all() if describe is _described or len(one.terms) == 1]
             return to_json({"glossaries": [describe(glossary) for glossary in found]})
 
         await self._answer_reading(context, "ListGlossaries", respond)
 
     async def _get_glossary(self, context: HttpContext) -> None:
-        async def respond(_call: Call, _body: bytes) -> bytes:
+        async def respond(_record: RequestRecord, _body: bytes) -> bytes:
             glossary = self._glossary(context)
             return to_json((_described if context.path.startswith("/v3/") else _described_in_v2)(glossary))
 
         await self._answer_reading(context, "ListGlossaries", respond)
 
     async def _get_entries(self, context: HttpContext) -> None:
-        async def respond(_call: Call, _body: bytes) -> bytes | Response:
+        async def respond(_record: RequestRecord, _body: bytes) -> bytes | Response:
             glossary = self._glossary(context)
             if context.path.startswith("/v2/"):
                 return Response(_entries(glossary, next(iter(glossary.terms))), media_type=_TSV)
@@ -233,13 +233,13 @@ class DeepLApi(VendorApi):
         await self._answer_reading(context, "ListGlossaries", respond)
 
     def _glossary(self, context: HttpContext) -> Glossary:
-        glossary = self._models.glossaries.get(context.path_parameters["glossary"], field="glossary_id")
+        glossary = self._backend.glossaries.get(context.path_parameters["glossary"], field="glossary_id")
         if context.path.startswith("/v2/") and len(glossary.terms) != 1:
             raise InvalidFieldError("glossary_id", "a glossary of several directions", "read by version 3 of the API")
         return glossary
 
     async def _answer_reading(
-        self, context: HttpContext, method: str, respond: Callable[[Call, bytes], Awaitable[bytes | Response]]
+        self, context: HttpContext, method: str, respond: Callable[[RequestRecord, bytes], Awaitable[bytes | Response]]
     ) -> None:
         context.take_scheme(_SCHEME)
         await self.answer_reading(context, method, respond)

@@ -23,15 +23,15 @@ from dragoman_service.file_translation.multipart import MULTIPART_MEDIA_TYPE
 from dragoman_service.file_translation.state import DocumentState, DocumentStatus
 from dragoman_service.file_translation.store import INTERRUPTED, DocumentNotFoundError
 from dragoman_service.file_translation.upload import MAX_UNAUTHENTICATED_BYTES, DocumentUpload
-from dragoman_service.grpc_api.servicer import ended_after
 from dragoman_service.http_api.context import HttpContext
 from dragoman_service.http_api.json_mapping import to_json
 from dragoman_service.http_api.problem_details import Problem
 from dragoman_service.http_api.routes import TRANSLATION_SERVICE, HttpApi
-from dragoman_service.middleware.call import Call
+from dragoman_service.middleware.flow_control import time_limit
+from dragoman_service.request import RequestRecord
 from dragoman_service.security.api_keys import peer_name
 from dragoman_service.vendor_apis import deepl, libretranslate
-from dragoman_service.vendor_apis.base import Answer, VendorApi, fields_of
+from dragoman_service.vendor_apis.base import Answer, VendorApi, fields_of, translate
 
 _SCHEME: Final = "DeepL-Auth-Key"
 _SAME_FORMATS: Final = ({".htm", ".html"}, {".md", ".markdown"}, {".xlf", ".xliff"}, {".po", ".pot"})
@@ -55,28 +55,26 @@ class _DocumentApi(VendorApi):
 
     def __init__(self, facade: VendorApi, jobs: DocumentJobs) -> None:
         """Answer as the other routes of `facade` do."""
-        super().__init__(
-            facade._pipeline, translation=facade._translation, models=facade._models, settings=facade._settings
-        )
+        super().__init__(facade._pipeline, facade._backend, facade._settings)
         self.facade = facade
         self.jobs = jobs
 
     def failed(self, found: Problem, message: str) -> Response:
-        """Return the response of a failed call, in the form of the service."""
+        """Return the response of a failed record, in the form of the service."""
         return self.facade.failed(found, message)
 
     async def answer_document(
         self,
         context: HttpContext,
         method: str,
-        respond: Callable[[Call, bytes], Awaitable[Answer]],
+        respond: Callable[[RequestRecord, bytes], Awaitable[Answer]],
         raw_request: bytes | None = None,
     ) -> None:
         """Answer a request as one of TranslationService; a document that is not there is 404."""
 
-        async def found(call: Call, body: bytes) -> Answer:
+        async def found(record: RequestRecord, body: bytes) -> Answer:
             try:
-                return await respond(call, body)
+                return await respond(record, body)
             except DocumentNotFoundError as error:
                 context.http_status = HTTPStatus.NOT_FOUND
                 raise RequestError("document_id", str(error)) from None
@@ -84,16 +82,20 @@ class _DocumentApi(VendorApi):
         await self._answer(context, f"/{TRANSLATION_SERVICE}/{method}", found, raw_request)
 
     async def stored(
-        self, upload: DocumentUpload, call: Call, make_request: Callable[[DocumentUpload], DocumentRequest]
+        self,
+        upload: DocumentUpload,
+        context: HttpContext,
+        record: RequestRecord,
+        make_request: Callable[[DocumentUpload], DocumentRequest],
     ) -> tuple[DocumentState, str, DocumentRequest]:
         """Store an upload, and queue it if it can be translated; return its state and key, and what is asked for."""
         store = self.jobs.store
-        document_id, num_bytes = await upload.store(call.caller)
-        call.request_bytes = upload.num_bytes
+        document_id, num_bytes = await upload.store(record.caller)
+        record.request_bytes = upload.num_bytes
         try:
             request = make_request(upload)
             if request.template.source_language:
-                await self._check(request.template, call)
+                await self._check(request.template, record, self._settings.allowed_s(context.time_remaining()))
             file_name = PurePath(upload.form.fields.get("filename") or upload.form.file_name or "").name
             file_name = _UNSAFE.sub("_", file_name)[-_MAX_NAME_CHARACTERS:]
             state, key = await asyncio.to_thread(
@@ -104,13 +106,13 @@ class _DocumentApi(VendorApi):
             raise
         return state, key, request
 
-    async def _check(self, template: pb.TranslateRequest, call: Call) -> None:
+    async def _check(self, template: pb.TranslateRequest, record: RequestRecord, allowed_s: float) -> None:
         """Raise what any translation with these languages and options would."""
         request = pb.TranslateRequest()
         request.CopyFrom(template)
         request.texts[:] = [""]
-        async with ended_after(self._settings.allowed_s(call.time_remaining())):
-            await self._translation.Translate(request, call)
+        async with time_limit(allowed_s):
+            await translate(self._backend, request, record)
 
 
 class DeepLDocuments(_DocumentApi):
@@ -136,15 +138,15 @@ class DeepLDocuments(_DocumentApi):
     async def _upload(self, context: HttpContext) -> None:
         context.take_scheme(_SCHEME)
 
-        async def respond(call: Call, _no_body: bytes) -> bytes:
+        async def respond(record: RequestRecord, _no_body: bytes) -> bytes:
             upload = DocumentUpload(context, self.jobs)
-            state, key, request = await self.stored(upload, call, partial(self._request, call=call))
+            state, key, request = await self.stored(upload, context, record, partial(self._request, record=record))
             self.jobs.submit(state, request)
             return to_json({"document_id": state.document_id, "document_key": key})
 
         await self.answer_document(context, "UploadDocument", respond, b"")
 
-    def _request(self, upload: DocumentUpload, *, call: Call) -> DocumentRequest:
+    def _request(self, upload: DocumentUpload, *, record: RequestRecord) -> DocumentRequest:
         fields: dict[str, Any] = dict(upload.form.fields)
         suffix = suffix_of(fields.pop("filename", "") or upload.form.file_name or "")
         output = fields.pop("output_format", "").lower().removeprefix(".")
@@ -154,24 +156,24 @@ class DeepLDocuments(_DocumentApi):
         return DocumentRequest(
             suffix=suffix,
             template=template,
-            peer=call.context.peer(),
-            request_id=call.request_id,
-            count=partial(self._count, call.caller),
+            peer=record.peer,
+            request_id=record.request_id,
+            count=partial(self._count, record.caller),
         )
 
     async def _tell_status(self, context: HttpContext) -> None:
         context.take_scheme(_SCHEME)
 
-        async def respond(call: Call, body: bytes) -> bytes:
-            return to_json(_status(await self._state(context, call, body)))
+        async def respond(record: RequestRecord, body: bytes) -> bytes:
+            return to_json(_status(await self._state(context, record, body)))
 
         await self.answer_document(context, "GetDocumentStatus", respond)
 
     async def _download(self, context: HttpContext) -> None:
         context.take_scheme(_SCHEME)
 
-        async def respond(call: Call, body: bytes) -> Response:
-            state = await self._state(context, call, body)
+        async def respond(record: RequestRecord, body: bytes) -> Response:
+            state = await self._state(context, record, body)
             if state.status is not DocumentStatus.DONE:
                 is_failed = state.status is DocumentStatus.ERROR
                 context.http_status = HTTPStatus.NOT_FOUND if is_failed else HTTPStatus.SERVICE_UNAVAILABLE
@@ -181,13 +183,13 @@ class DeepLDocuments(_DocumentApi):
 
         await self.answer_document(context, "DownloadDocument", respond)
 
-    async def _state(self, context: HttpContext, call: Call, body: bytes) -> DocumentState:
+    async def _state(self, context: HttpContext, record: RequestRecord, body: bytes) -> DocumentState:
         fields = fields_of(body, context.header("content-type"), repeated=())
         key = fields.get("document_key")
         if not isinstance(key, str):
             raise InvalidFieldError("document_key", "absent or not a string", "the key that the upload returned")
         document_id = context.path_parameters["document_id"]
-        return await asyncio.to_thread(partial(self.jobs.store.get, document_id, key, owner=call.caller))
+        return await asyncio.to_thread(partial(self.jobs.store.get, document_id, key, owner=record.caller))
 
 
 class LibreTranslateFiles(_DocumentApi):
@@ -215,13 +217,13 @@ class LibreTranslateFiles(_DocumentApi):
     async def _translate(self, context: HttpContext) -> None:
         upload = await self._opened(context)
 
-        async def respond(call: Call, _no_body: bytes) -> bytes:
+        async def respond(record: RequestRecord, _no_body: bytes) -> bytes:
             if isinstance(upload, DragomanError):
                 raise upload
-            state, key, request = await self.stored(upload, call, partial(self._request, call=call))
+            state, key, request = await self.stored(upload, context, record, partial(self._request, record=record))
             work = self.jobs.submit(state, request)
             try:
-                async with ended_after(self._settings.allowed_stream_s(call.time_remaining())):
+                async with time_limit(self._settings.allowed_stream_s(context.time_remaining())):
                     await asyncio.wait((work,))
                 state = _translated(await asyncio.to_thread(self.jobs.store.get, state.document_id, key))
             except BaseException:
@@ -260,13 +262,13 @@ class LibreTranslateFiles(_DocumentApi):
 
         await self._pipeline.bounds.open_receiver.receive(Prefix, peer_name(context.peer()))
 
-    def _request(self, upload: DocumentUpload, *, call: Call) -> DocumentRequest:
+    def _request(self, upload: DocumentUpload, *, record: RequestRecord) -> DocumentRequest:
         fields: dict[str, Any] = {name: value for name, value in upload.form.fields.items() if name != "api_key"}
         return DocumentRequest(
             suffix=suffix_of(upload.form.file_name or ""),
             template=libretranslate.translate_request({**fields, "q": ""}, max_characters=self.max_text_characters),
-            peer=call.context.peer(),
-            request_id=call.request_id,
+            peer=record.peer,
+            request_id=record.request_id,
         )
 
     async def _download(self, context: HttpContext) -> None:

@@ -16,11 +16,13 @@ from google.cloud.translate_v3 import types as google
 from google.protobuf import descriptor_pb2, descriptor_pool
 
 from dragoman.v1 import translation_pb2 as pb
+from dragoman_service.datatypes import DetectedLanguage
 from dragoman_service.errors import InvalidFieldError, RequestError, UnsupportedFieldError
-from dragoman_service.grpc_api.servicer import ModelServicer, TranslationServicer
 from dragoman_service.http_api.routes import MODEL_SERVICE, TRANSLATION_SERVICE, language_pairs
-from dragoman_service.middleware.call import Call
+from dragoman_service.middleware import conversion
+from dragoman_service.middleware.pipeline import Backend
 from dragoman_service.models.glossaries import Glossary
+from dragoman_service.request import RequestRecord
 from dragoman_service.vendor_apis.base import Translated, translate_each
 from dragoman_service.vendor_apis.language_names import language_name
 
@@ -67,7 +69,7 @@ _ENGLISH = "en"
 class Method:
     """One method of Google's service."""
 
-    answer: Callable[[Any, Call], Awaitable[Any]]
+    answer: Callable[[Any, RequestRecord], Awaitable[Any]]
     request: type[Any]
     """Class of the protobuf message that `answer` takes."""
 
@@ -81,10 +83,9 @@ class GoogleTranslation:
     name = SERVICE
     methods = METHODS
 
-    def __init__(self, translation: TranslationServicer, models: ModelServicer) -> None:
-        self._translation = translation
-        self._models = models
-        wrapped: dict[str, tuple[Callable[[Any, Call], Awaitable[Any]], Any, Any]] = {
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        wrapped: dict[str, tuple[Callable[[Any, RequestRecord], Awaitable[Any]], Any, Any]] = {
             "TranslateText": (self._translate_text, google.TranslateTextRequest, google.TranslateTextResponse),
             "DetectLanguage": (self._detect_language, google.DetectLanguageRequest, google.DetectLanguageResponse),
             "GetSupportedLanguages": (
@@ -124,42 +125,38 @@ class GoogleTranslation:
             service.method.add(name=method_name, input_type=request, output_type=response)
         descriptor_pool.Default().Add(file)
 
-    async def _translate_text(self, request: Any, call: Call) -> Any:
+    async def _translate_text(self, request: Any, record: RequestRecord) -> Any:
         with _fields_of_google():
             wanted = translate_request(request)
-            translated = await translate_each(self._translation, wanted, call)
+            translated = await translate_each(self._backend, wanted, record)
             response = google.TranslateTextResponse.pb()(translations=_translations(request, translated))
             if request.HasField("glossary_config"):
                 wanted.options.glossary = _resource(request.glossary_config.glossary, "glossaries", "glossary")
-                with_terms = await translate_each(self._translation, wanted, call)
+                with_terms = await translate_each(self._backend, wanted, record)
                 response.glossary_translations.extend(_translations(request, with_terms))
                 for one in response.glossary_translations:
                     one.glossary_config.CopyFrom(request.glossary_config)
             return response
 
-    async def _detect_language(self, request: Any, call: Call) -> Any:
+    async def _detect_language(self, request: Any, record: RequestRecord) -> Any:
         _check_parent(request.parent)
         if request.model and _resource(request.model, "models", "model") != _DETECTION_MODEL:
             raise InvalidFieldError("model", repr(request.model[:64]), f"absent, or .../models/{_DETECTION_MODEL}")
         if request.mime_type not in _FORMATS:
             raise InvalidFieldError("mime_type", "something else", "text/plain or text/html")
         with _fields_of_google():
-            asked = pb.DetectLanguageRequest(texts=[request.content])
-            (detection,) = (await self._translation.DetectLanguage(asked, call)).detections
-        languages = detection.languages or [pb.DetectedLanguage(language="und")]
+            texts, _ = conversion.from_detect_language_request(pb.DetectLanguageRequest(texts=[request.content]))
+            (detected,) = await self._backend.translator.detect_languages(texts, record)
+        languages = detected or (DetectedLanguage(language="und", confidence=0.0),)
         return google.DetectLanguageResponse.pb()(
             languages=[{"language_code": one.language, "confidence": one.confidence} for one in languages]
         )
 
-    async def _get_languages(self, request: Any, call: Call) -> Any:
+    async def _get_languages(self, request: Any, _record: RequestRecord) -> Any:
         _check_parent(request.parent)
         model = model_name(request.model)
-        listed = (
-            pb.ListModelsResponse(models=[(await self._models.GetModel(pb.GetModelRequest(model=model), call)).model])
-            if model
-            else await self._models.ListModels(pb.ListModelsRequest(), call)
-        )
-        pairs = language_pairs(listed)
+        models = self._backend.models
+        pairs = language_pairs(models.get_model(conversion.from_model_name(model)) if model else models.list_models())
         targets = set().union(*pairs.values())
         locale = request.display_language_code
         names = await language_names(pairs.keys() | targets, locale) if locale else {}
@@ -175,11 +172,11 @@ class GoogleTranslation:
             ]
         )
 
-    async def _list_glossaries(self, request: Any, _call: Call) -> Any:
+    async def _list_glossaries(self, request: Any, _record: RequestRecord) -> Any:
         _check_parent(request.parent)
         if request.filter:
             raise UnsupportedFieldError("filter")
-        found = self._models.glossaries.all()
+        found = self._backend.glossaries.all()
         size = min(request.page_size, _MAX_PAGE) if request.page_size > 0 else _MAX_PAGE
         names = [one.name for one in found]
         start = names.index(request.page_token) if request.page_token in names else 0
@@ -189,9 +186,9 @@ class GoogleTranslation:
             next_page_token=following[0] if following else "",
         )
 
-    async def _get_glossary(self, request: Any, _call: Call) -> Any:
+    async def _get_glossary(self, request: Any, _record: RequestRecord) -> Any:
         name = _resource(request.name, "glossaries", "name")
-        return _glossary(self._models.glossaries.get(name, field="name"), request.name.partition("/glossaries/")[0])
+        return _glossary(self._backend.glossaries.get(name, field="name"), request.name.partition("/glossaries/")[0])
 
 
 async def language_names(tags: Iterable[str], locale: str) -> dict[str, str]:

@@ -16,14 +16,13 @@ from starlette.routing import Route
 
 from dragoman.v1 import translation_pb2 as pb
 from dragoman_service.errors import DragomanError, InvalidFieldError
-from dragoman_service.grpc_api.servicer import ModelServicer, TranslationServicer
 from dragoman_service.http_api.bodies import FORM_MEDIA_TYPE, converted
 from dragoman_service.http_api.context import JSON_MEDIA_TYPE, HttpContext
 from dragoman_service.http_api.json_mapping import parsed_json, to_json
 from dragoman_service.http_api.problem_details import Problem
 from dragoman_service.http_api.routes import TRANSLATION_SERVICE
-from dragoman_service.middleware.call import Call
-from dragoman_service.middleware.pipeline import RequestPipeline
+from dragoman_service.middleware.pipeline import Backend, RequestPipeline
+from dragoman_service.request import RequestRecord
 from dragoman_service.security.settings import GrpcSettings
 from dragoman_service.vendor_apis.base import (
     Translated,
@@ -134,16 +133,10 @@ class GoogleV3Api(_GoogleApi):
     """Answers the REST routes of version 3."""
 
     def __init__(
-        self,
-        pipeline: RequestPipeline,
-        *,
-        translation: TranslationServicer,
-        models: ModelServicer,
-        settings: GrpcSettings,
-        google: GoogleTranslation,
+        self, pipeline: RequestPipeline, backend: Backend, settings: GrpcSettings, *, google: GoogleTranslation
     ) -> None:
         """`google` answers the methods."""
-        super().__init__(pipeline, translation=translation, models=models, settings=settings)
+        super().__init__(pipeline, backend, settings)
         self._google = google
 
     def routes(self) -> list[Route]:
@@ -164,11 +157,11 @@ class GoogleV3Api(_GoogleApi):
         async def answer(context: HttpContext) -> None:
             query = _Query(context)
 
-            async def respond(call: Call, body: bytes) -> bytes:
+            async def respond(record: RequestRecord, body: bytes) -> bytes:
                 request = await parsed_json(body or query.as_json(method.request), method.request)
                 query.check(_COMMON_PARAMETERS if body else (*_COMMON_PARAMETERS, *_names(method.request)))
                 _set_resource(request, context.path_parameters)
-                response = await method.answer(request, call)
+                response = await method.answer(request, record)
                 return await converted(lambda: to_json(MessageToDict(response)), response.ByteSize())
 
             if service == TRANSLATION_SERVICE:
@@ -198,15 +191,15 @@ class GoogleV2Api(_GoogleApi):
         ]
 
     async def _translate(self, context: HttpContext) -> None:
-        async def respond(call: Call, fields: dict[str, Any]) -> list[dict[str, Any]]:
+        async def respond(record: RequestRecord, fields: dict[str, Any]) -> list[dict[str, Any]]:
             request = translate_request(fields, max_characters=self.max_text_characters)
-            return [_translation(one, fields) for one in await self.translated(request, call)]
+            return [_translation(one, fields) for one in await self.translated(request, record)]
 
         await self._answer_fields(context, "Translate", _TRANSLATE_FIELDS, "translations", respond)
 
     async def _detect(self, context: HttpContext) -> None:
-        async def respond(call: Call, fields: dict[str, Any]) -> list[list[dict[str, Any]]]:
-            return [[_detected(one)] for one in await self.detected(_texts(fields, self.max_text_characters), call)]
+        async def respond(record: RequestRecord, fields: dict[str, Any]) -> list[list[dict[str, Any]]]:
+            return [[_detected(one)] for one in await self.detected(_texts(fields, self.max_text_characters), record)]
 
         await self._answer_fields(context, "DetectLanguage", _DETECT_FIELDS, "detections", respond)
 
@@ -216,26 +209,26 @@ class GoogleV2Api(_GoogleApi):
         method: str,
         known: Collection[str],
         name: str,
-        respond: Callable[[Call, dict[str, Any]], Awaitable[Sequence[Any]]],
+        respond: Callable[[RequestRecord, dict[str, Any]], Awaitable[Sequence[Any]]],
     ) -> None:
         """Answer a request for translation or detection with a list of this name."""
         query = _Query(context)
 
-        async def answer(call: Call, body: bytes) -> bytes:
+        async def answer(record: RequestRecord, body: bytes) -> bytes:
             fields = await _merged(context, query, body, known)
-            return to_json({"data": {name: await respond(call, fields)}})
+            return to_json({"data": {name: await respond(record, fields)}})
 
         await self.answer_translation(context, answer, method=method, raw_request=b"" if context.is_read else None)
 
     async def _list_languages(self, context: HttpContext) -> None:
         query = _Query(context)
 
-        async def respond(call: Call, body: bytes) -> bytes:
+        async def respond(_record: RequestRecord, body: bytes) -> bytes:
             fields = await _merged(context, query, body, _LANGUAGES_FIELDS)
             names_in = _word(fields, "target")
             if _word(fields, "model") not in _V2_GENERAL_MODELS:
                 raise InvalidFieldError("model", "another model", "absent, base or nmt")
-            pairs = await self.languages(call)
+            pairs = self.languages()
             codes = sorted(pairs.keys() | set().union(*pairs.values()))
             names = await language_names(codes, names_in) if names_in else {}
             listed = [{"language": code, **({"name": names[code]} if names else {})} for code in codes]

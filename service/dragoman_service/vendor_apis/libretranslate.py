@@ -21,9 +21,8 @@ from dragoman_service.http_api.bodies import FORM_MEDIA_TYPE, converted
 from dragoman_service.http_api.context import JSON_MEDIA_TYPE, HttpContext
 from dragoman_service.http_api.json_mapping import to_json
 from dragoman_service.http_api.problem_details import Problem
-from dragoman_service.middleware.call import Call
 from dragoman_service.middleware.flow_control import MAX_OPEN_BODY_BYTES
-from dragoman_service.request import MAX_BEAM_SIZE
+from dragoman_service.request import MAX_BEAM_SIZE, RequestRecord
 from dragoman_service.security.api_keys import peer_name
 from dragoman_service.vendor_apis.base import (
     Translated,
@@ -93,24 +92,24 @@ class LibreTranslateApi(VendorApi):
         return json_error(code, {"error": message})
 
     async def _translate(self, context: HttpContext) -> None:
-        async def respond(call: Call, fields: dict[str, Any]) -> bytes:
+        async def respond(record: RequestRecord, fields: dict[str, Any]) -> bytes:
             request = translate_request(fields, max_characters=self.max_text_characters)
-            translated = await self.translated(request, call)
+            translated = await self.translated(request, record)
             return await converted(lambda: to_json(answer(translated, fields)), request.ByteSize())
 
         await self._answer_fields(context, "Translate", respond)
 
     async def _detect(self, context: HttpContext) -> None:
-        async def respond(call: Call, fields: dict[str, Any]) -> bytes:
+        async def respond(record: RequestRecord, fields: dict[str, Any]) -> bytes:
             check_known(fields, ("q", "api_key"))
             texts = check_texts("q", [fields.get("q")], max_characters=self.max_text_characters)
-            (languages,) = await self.detected(texts, call)
+            (languages,) = await self.detected(texts, record)
             return to_json([_detected(one) for one in languages])
 
         await self._answer_fields(context, "DetectLanguage", respond)
 
     async def _answer_fields(
-        self, context: HttpContext, method: str, respond: Callable[[Call, dict[str, Any]], Awaitable[bytes]]
+        self, context: HttpContext, method: str, respond: Callable[[RequestRecord, dict[str, Any]], Awaitable[bytes]]
     ) -> None:
         """Answer a request whose key may be in its body, which is then read before the caller is known."""
         failure: DragomanError | None = None
@@ -130,11 +129,11 @@ class LibreTranslateApi(VendorApi):
             failure, body = error, body or b""
         is_parsed = body is not None
 
-        async def respond_unless_failed(call: Call, read: bytes) -> bytes:
+        async def respond_unless_failed(record: RequestRecord, read: bytes) -> bytes:
             if failure:
                 raise failure
             parsed = fields if is_parsed else await converted(lambda: _fields(context, read, query), len(read))
-            return await respond(call, parsed)
+            return await respond(record, parsed)
 
         is_open = failure is not None  # the error says more than that there is no key
         await self.answer_translation(context, respond_unless_failed, method=method, raw_request=body, is_open=is_open)
@@ -164,8 +163,8 @@ class LibreTranslateApi(VendorApi):
                 return body, await converted(lambda: _fields(context, body, query), len(body))
 
     async def _list_languages(self, context: HttpContext) -> None:
-        async def respond(call: Call) -> bytes:
-            pairs = await self.languages(call)
+        async def respond(_record: RequestRecord) -> bytes:
+            pairs = self.languages()
 
             def listed() -> bytes:
                 return to_json(
@@ -180,8 +179,8 @@ class LibreTranslateApi(VendorApi):
         await self.answer_open(context, "ListModels", respond)
 
     async def _describe_settings(self, context: HttpContext) -> None:
-        async def respond(call: Call) -> bytes:
-            pairs = await self.languages(call)
+        async def respond(_record: RequestRecord) -> bytes:
+            pairs = self.languages()
             target = next((code for source in sorted(pairs) for code in sorted(pairs[source])), "")
             needs_key = self._pipeline.access.needs_key
             settings = {

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from dragoman.enums import TextFormat
-from dragoman.files.content import FileSegment
+from dragoman.client.enums import TextFormat
+from dragoman.documents.content import FileSegment
 from dragoman.v1 import translation_pb2 as pb
 from dragoman_service.errors import (
     DeadlineExceededError,

@@ -9,13 +9,11 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from dragoman.v1 import translation_pb2 as pb
-from dragoman_service.middleware import flow_control
 from dragoman_service.grpc_api.streaming import RequestStream, readable_id
-from dragoman_service.middleware.call import Call
+from dragoman_service.middleware import flow_control
 from dragoman_service.middleware.flow_control import RequestReader, ResourceLimits, wait_for_first_message
 from dragoman_service.observability.metrics import Metrics
-from dragoman_service.observability.tracing import RequestTrace
-from dragoman_service.request import AccessRecord
+from dragoman_service.request import RequestRecord
 from dragoman_service.security.rate_limits import ConcurrencyLimiter
 from dragoman_service.security.settings import GrpcSettings
 
@@ -37,18 +35,14 @@ class Caller:
 
 
 def stream_of(caller: Caller) -> RequestStream:
-    call = Call(
-        context=cast("Any", caller),
-        path="/s/TranslateStream",
-        request_id="r",
-        caller="",
-        trace=RequestTrace(),
-        access_record=AccessRecord(),
-        started_s=0.0,
-        is_limited=True,
+    return RequestStream(
+        RequestRecord(path="/s/TranslateStream"),
+        cast("Any", caller),
+        idle_timeout_s=IDLE_S,
+        limiter=ConcurrencyLimiter(max_concurrent=1),
+        deserialize=pb.TranslateRequest.FromString,
+        answer_raw=refuse,
     )
-    limiter = ConcurrencyLimiter(max_concurrent=1)
-    return RequestStream(call, IDLE_S, limiter, pb.TranslateRequest.FromString, refuse)
 
 
 def receiver() -> RequestReader:

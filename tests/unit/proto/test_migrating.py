@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman import errors
-from dragoman.client import TranslationClient
+from dragoman.client import TranslationClient, errors
 from dragoman.v1 import translation_pb2 as pb
 from tests.unit.proto.samples import RESPONSE
 from tests.unit.proto.scripted_server import ScriptedService, answers

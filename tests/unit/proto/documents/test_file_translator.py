@@ -1,0 +1,193 @@
+# ruff: noqa: N802 - names of methods in the contract
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from dragoman.__main__ import main
+from dragoman.v1 import translation_pb2 as pb
+from tests.unit.proto.documents.echo_server import EchoService, echo_server, refuse_text
+from tests.unit.proto.scripted_server import refuses, running
+
+_TIMEOUT_S = 60.0
+_LINES = [f"This is line number {number}." for number in range(200)]
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    (tmp_path / "source.txt").write_text("\n".join(_LINES))
+    return tmp_path / "source.txt"
+
+
+def translate(target: str, *flags: object) -> int:
+    return main(["translate", "--target", target, *map(str, flags)])
+
+
+class HaltingService(EchoService):
+    """Answers three calls, and others after `may_answer` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_answer = threading.Event()
+        self.arrived = threading.Semaphore(0)
+        self._lock = threading.Lock()
+        self._num_calls = 0
+
+    def Translate(self, request: pb.TranslateRequest, context: Any) -> Any:
+        with self._lock:
+            self._num_calls += 1
+            number = self._num_calls
+        self.arrived.release()
+        if number > 3:
+            self.may_answer.wait(_TIMEOUT_S)
+        return super().Translate(request, context)
+
+
+def test_killed_run_resumes_from_its_journal(source: Path, tmp_path: Path) -> None:
+    service, output = HaltingService(), tmp_path / "out" / "target.txt"
+    with running(service) as target:
+        command = [sys.executable, "-m", "dragoman", "translate", "--target", target]
+        process = subprocess.Popen([*command, "--input", str(source), "--output", str(output)])
+        # Four calls run concurrently; the next starts when the answer to the last is in the journal.
+        assert all(service.arrived.acquire(timeout=_TIMEOUT_S) for _ in range(7))
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        service.may_answer.set()
+        journal = (tmp_path / "out" / ".target.txt.journal").read_bytes().splitlines()
+        assert not output.exists()
+        assert len(journal) == 3 * 16
+        (tmp_path / "out" / ".target.txt.journal").write_bytes(b"\n".join(journal[:-1]) + b"\n" + journal[-1][:40])
+        with echo_server() as (other_target, other):
+            assert translate(other_target, "--input", source, "--output", output) == 0
+
+    kept = [json.loads(line)[1] for line in journal[:-1]]
+    assert sorted(other.texts) == sorted(set(_LINES) - set(kept))
+    assert output.read_bytes() == source.read_bytes()
+    assert [path.name for path in output.parent.iterdir()] == ["target.txt"]
+
+
+def test_journal_is_ignored_after_options_have_changed(source: Path, tmp_path: Path) -> None:
+    class RefusingService(EchoService):
+        def Translate(self, request: pb.TranslateRequest, context: Any) -> Any:
+            if _LINES[7] in request.texts:
+                refuse_text(request, context, request.texts.index(_LINES[7]))
+            return super().Translate(request, context)
+
+    output = tmp_path / "target.txt"
+    with running(RefusingService()) as target:
+        assert translate(target, "--input", source, "--output", output) == 1
+    with echo_server(str.upper) as (target, service):
+        assert translate(target, "--input", source, "--output", output, "--beam-size", "2") == 0
+
+    assert len(service.texts) == len(_LINES)
+    assert output.read_text() == source.read_text().upper()
+
+
+@pytest.mark.parametrize("fails", ["refused", "markup"])
+def test_failed_segment_keeps_its_source_and_is_reported(
+    fails: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = ["One <i>man</i>.", "Two men.", "Three men."]
+    cues = "\n".join(f"00:00:0{n},000 --> 00:00:0{n},500\n{line}\n" for n, line in enumerate(lines))
+    (tmp_path / "film.srt").write_text(cues)
+
+    class FailingService(EchoService):
+        def Translate(self, request: pb.TranslateRequest, context: Any) -> Any:
+            if fails == "refused" and any("<g" in text for text in request.texts):
+                refuse_text(request, context, 0)
+            return super().Translate(request, context)
+
+    flags = ("--input", tmp_path / "film.srt", "--output", tmp_path / "out.srt")
+    with running(FailingService(lambda text: text.replace("<g", "<b").upper())) as target:
+        assert translate(target, *flags) == 1
+    printed = capsys.readouterr()
+    assert "film.srt, line 2: not translated: " in printed.err
+    assert "2 of 3 segments translated" in printed.out
+    assert (tmp_path / "out.srt").read_text() == cues.replace("Two men", "TWO MEN").replace("Three men", "THREE MEN")
+
+    with echo_server() as (target, service):
+        translate(target, *flags)
+    assert service.texts == ([] if fails == "markup" else ['One <g id="1">man</g>.'])
+
+
+def test_repeated_text_is_sent_once(tmp_path: Path) -> None:
+    (tmp_path / "source.txt").write_text("Yes.\nNo.\nYes.\n" * 100)
+
+    with echo_server(str.upper) as (target, service):
+        assert translate(target, "--input", tmp_path / "source.txt", "--output", tmp_path / "target.txt") == 0
+
+    assert service.texts == ["Yes.", "No."]
+    assert (tmp_path / "target.txt").read_text() == "YES.\nNO.\nYES.\n" * 100
+
+
+def test_several_files_are_written_to_a_directory(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("One.\n")
+    (tmp_path / "b.json").write_text('["Two"]')
+
+    with echo_server(str.upper) as (target, _):
+        flags = ("--input", tmp_path / "a.txt", tmp_path / "b.json", "--output", tmp_path / "out")
+        assert translate(target, *flags) == 0
+
+    assert (tmp_path / "out" / "a.txt").read_text() == "ONE.\n"
+    assert (tmp_path / "out" / "b.json").read_text() == '["TWO"]'
+
+
+def _missing_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    monkeypatch.setitem(sys.modules, "tqdm", None)
+    return [tmp_path / "a.txt", "--output", tmp_path / "b.txt"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (lambda path, _: [path / "a.txt"], "--output"),
+        (lambda path, _: [path / "a.txt", "--output", path / "a.txt"], "a.txt"),
+        (lambda path, _: [path / "a.txt", path / "c" / "a.txt", "--output", path / "out"], "a.txt"),
+        (lambda path, _: [path / "missing.txt", "--output", path / "out"], "missing.txt"),
+        (lambda path, _: [path / "a.txt", "--output", path / "b.txt", "--document", "-"], "--document"),
+        (_missing_extra, "[files]'"),
+    ],
+)
+def test_invalid_arguments_are_rejected_before_the_first_call(
+    flags: Callable[[Path, pytest.MonkeyPatch], list[object]],
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "c").mkdir()
+    for name in ("a.txt", "c/a.txt"):
+        (tmp_path / name).write_text("One.")
+
+    with echo_server() as (target, service):
+        assert translate(target, "--input", *flags(tmp_path, monkeypatch)) == 2
+
+    assert message in capsys.readouterr().err
+    assert not service.texts
+
+
+def test_dry_run_only_counts_segments(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert translate("localhost:1", "--input", source, "--output", tmp_path / "out.txt", "--dry-run") == 0
+
+    assert capsys.readouterr().out == f"{source}: 200 segments, 4690 characters, 0 already translated\n"
+    assert not (tmp_path / "out.txt").exists()
+
+
+def test_unavailable_server_ends_the_run(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    class StoppedService(EchoService):
+        def Translate(self, request: pb.TranslateRequest, context: Any) -> Any:
+            return refuses(grpc.StatusCode.UNAVAILABLE, pushback_ms=-1)(request, context)
+
+    with running(StoppedService()) as target:
+        assert translate(target, "--input", source, "--output", tmp_path / "out.txt") == 1
+
+    assert "UNAVAILABLE" in capsys.readouterr().err
+    assert not (tmp_path / "out.txt").exists()
