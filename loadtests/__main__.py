@@ -70,5 +70,5 @@ def _measure(verb: str, test: Any, arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # ends started servers, too
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # also ends started servers
     sys.exit(main())

@@ -1,4 +1,4 @@
-"""What is translated: real sentences by the bundled model, artificial ones by Transformer-base; and quality scores."""
+"""Compared work: real sentences by the bundled model, artificial ones by Transformer-base; and quality scores."""
 
 import argparse
 import json
@@ -140,7 +140,7 @@ def sample(values: Sequence[_T], size: int) -> list[_T]:
 def workload(model: str, data: Path | None, *, directory: Path) -> Workload:
     """Return calls for a server with default options, one sentence each, from a file that is written.
 
-    The sentences are those of all test sets that are not split; Transformer-base gets one artificial word for each word.
+    The sentences are those of all test sets that are not split; Transformer-base gets one artificial word per word.
     """
     sets = sentence_sets(data, size=_NUM_UNDER_LOAD)
     texts = [" ".join(text.split()) for _, texts, _ in sets for text in texts]

@@ -51,8 +51,8 @@ missed target is reported, but is not an error. Writes {report.LOAD_NAME} and {r
 
 exit codes: 0 measured, 1 a server failed or both do not do the same work, 2 invalid usage"""
 _PREPARE_DESCRIPTION: Final = """\
-Writes a model as `load` compares it, and sentences for it, and prints the flags with which `python -m loadtests capacity`
-and `python -m loadtests load` use them:
+Writes a model as `load` compares it, and sentences for it, and prints the flags with which `capacity` and `load` of
+`python -m loadtests` use them:
 
     eval "python -m loadtests capacity $(python -m loadtests benchmarks prepare --model base)\""""
 _SLOS: Final = {"shipped": DEFAULT_SLO, "base": "p95<3s,goodput>99%"}

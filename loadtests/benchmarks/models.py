@@ -146,8 +146,8 @@ def make_targets_end(model: Transformer, *, ratio: float = 1.1) -> None:
 
     - in the encoder, the position encoding sin(i / 100). A head of the last cross-attention averages it over the source
       tokens; the mean grows with the length of the source;
-    - in the decoder, sin(p / 104) of the token's position, from which that head subtracts a multiple of the mean. EOS is
-      embedded along this dimension: its logit rises by several units per token and exceeds all others at the wanted
+    - in the decoder, sin(p / 104) of the token's position, from which that head subtracts a multiple of the mean. EOS
+      is embedded along this dimension: its logit rises by several units per token and exceeds all others at the wanted
       length.
 
     Raises ValueError if the model is not post-norm of width 512.

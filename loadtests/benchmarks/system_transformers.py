@@ -18,7 +18,7 @@ from loadtests.benchmarks import system_pytorch
 from loadtests.benchmarks.systems import Output, SearchOptions, TokenIds
 
 _NUM_POSITIONS: Final = 512
-_NAMES: Final = {  # parts of our names and of theirs, replaced in order
+_NAMES: Final = {  # parts of names here and in Transformers, replaced in order
     "embedding.": "shared.",
     ".norm.": ".layer_norm.",
     "feed_forward_norm.": "final_layer_norm.",

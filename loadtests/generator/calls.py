@@ -1,4 +1,4 @@
-"""gRPC methods, planned calls, and what became of a call."""
+"""gRPC methods, planned calls, and their outcomes."""
 
 import enum
 import random
@@ -22,7 +22,7 @@ _MAX_MESSAGE_CHARACTERS: Final = 160
 
 
 class Outcome(enum.Enum):
-    """What became of a call."""
+    """Outcome of a call."""
 
     ANSWERED = "answered"
     REJECTED = "rejected"  # before any work, with the reason and, if a retry helps, a retry delay
@@ -46,17 +46,17 @@ class Method(enum.Enum):
 
     @property
     def translates(self) -> bool:
-        """Whether requests contain text."""
+        """Return whether requests contain text."""
         return self in {Method.TRANSLATE, Method.TRANSLATE_DOCUMENT, Method.TRANSLATE_STREAM}
 
     @property
     def needs_admin(self) -> bool:
-        """Whether the method belongs to ModelAdminService."""
+        """Return whether the method belongs to ModelAdminService."""
         return self in {Method.LOAD_MODEL, Method.UNLOAD_MODEL, Method.SET_MODEL_LABEL}
 
     @property
     def streams_responses(self) -> bool:
-        """Whether the response is a stream."""
+        """Return whether the response is a stream."""
         return self in {Method.TRANSLATE_DOCUMENT, Method.TRANSLATE_STREAM}
 
     @property

@@ -13,7 +13,7 @@ from loadtests.generator.calls import Outcome
 MAX_GENERATOR_LAG_P99_MS: Final = 25.0  # above it, the run measures the generator instead of the server
 
 STAGES: Final = ("client", "queue", "encode", "decode", "text", "beyond")
-"""Stages of a call: total latency at the client, stages reported by the server, and the rest (network, gRPC, waiting)."""
+"""Stages of a call: total latency at the client, stages of the server, and the rest (network, gRPC, waiting)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -58,7 +58,7 @@ def parse_priority(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """What calls ask for; `python -m loadtests load --help` explains each field."""
+    """Contents of calls; `python -m loadtests load --help` explains each field."""
 
     profile: Profile = Profile.SENTENCE
     data: Path | None = None

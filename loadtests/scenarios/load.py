@@ -41,7 +41,7 @@ bound them as well.
 OUTPUT contains loadtest.html (a single file), loadtest.json (for --baseline), calls.jsonl (every call), and the log of
 a started server.
 
-exit codes: 0 all objectives held; 1 objective or baseline violated, generator late, or server failed; 2 invalid usage"""
+exit codes: 0 all objectives held; 1 objective or baseline violated, generator late, server failed; 2 invalid usage"""
 
 _CLOSED: Final = "closed"  # value of --arrivals for a closed loop
 _DURATIONS: Final = {"full": (60.0, 10.0), "short": (10.0, 3.0)}  # seconds by mode: measured, warm-up

@@ -61,7 +61,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def prepare(options: argparse.Namespace, workload: Workload) -> Callable[[Target], Report]:
-    """Return the measurement; raises ValueError or OSError if there are no texts."""
+    """Return the measurement; raises ValueError or OSError without texts."""
     workload.calls(options.seed)
     return partial(_measure, options, workload)
 

@@ -42,8 +42,8 @@ class Entry:
 def corpus(target: str) -> list[Entry]:
     """Return the recorded inputs of a target.
 
-    Each is `NAME.json` with `found` and `input`: a list of strings (one character per byte) and of pairs of a string and
-    its number of repetitions.
+    Each is `NAME.json` with `found` and `input`: a list of strings (one character per byte) and of pairs of a string
+    and its number of repetitions.
     """
     return [_entry(path) for path in sorted((_CORPUS / target).glob("*.json"))]
 

@@ -23,16 +23,16 @@ from loadtests.scenarios.stress_server import started
 SUMMARY: Final = "malformed and extreme inputs, and attacks; checks statuses and stalls of other callers"
 
 DESCRIPTION: Final = """\
-Starts the server on free local ports with the bundled model and sends inputs of every bad kind, drawn by Hypothesis from
-a seed: characters of every Unicode block, invisible characters, stacked marks; nested tags, entities and placeholders,
-megabytes without spaces; invalid messages and UTF-8; sizes and options at and beyond each limit; misleading names.
-Methods are Translate, TranslateDocument, and TranslateStream between ordinary requests; a few inputs go to the model
-services. Control traffic makes ordinary calls meanwhile.
+Starts the server on free local ports with the bundled model and sends inputs of every bad kind, drawn by Hypothesis
+from a seed: characters of every Unicode block, invisible characters, stacked marks; nested tags, entities and
+placeholders, megabytes without spaces; invalid messages and UTF-8; sizes and options at and beyond each limit;
+misleading names. Methods are Translate, TranslateDocument, and TranslateStream between ordinary requests; a few inputs
+go to the model services. Control traffic makes ordinary calls meanwhile.
 
 Checks: each input gets a right status with the details of the contract, and responses fulfil the contract (spans in
 range, text between sentences copied exactly); no internal error, no hang, no lost connection, no error in the server's
-log; after each thousand inputs the server is healthy, idle, and translates as before; bounded memory; control traffic is
-answered; twice the text takes at most three times as long.
+log; after each thousand inputs the server is healthy, idle, and translates as before; bounded memory; control traffic
+is answered; twice the text takes at most three times as long.
 
 DIR contains bad_inputs.json, bad_inputs.png (time by size) and server.log. `--only KIND --index I` repeats one input
 with the printed seed, and shows request and response.
@@ -45,9 +45,9 @@ with that of half of it. Some attacks end with SIGTERM.
 
 Checks: well-behaved clients lose no call; /healthz is answered within 100 ms at p99, and no probe takes more than 50 ms
 longer than on the quiet server; twice the input takes at most three times the CPU time; SIGTERM ends the process within
-`grpc.drain_timeout_s` and 5 s; right statuses, no error in the log. In the short mode, which takes at most three minutes
-and also runs on busy machines, the limit for /healthz at p99 is 5 times that of the quiet server or 400 ms, and for the
-worst probe 10 times that of the quiet server or 800 ms, whichever is greater.
+`grpc.drain_timeout_s` and 5 s; right statuses, no error in the log. In the short mode, which takes at most three
+minutes and also runs on busy machines, the limit for /healthz at p99 is 5 times that of the quiet server or 400 ms, and
+for the worst probe 10 times that of the quiet server or 800 ms, whichever is greater.
 
 DIR contains attacks.json, attacks.png and the directory attacks with the server's log. `--part attacks` runs only this
 part, `--only NAME` one attack."""

@@ -1,8 +1,8 @@
 """Accounting of calls: what clients recorded, and whether the server logged and counted each call exactly once.
 
-Every call, and every request of a stream, has its own id, which the server repeats in its access log. A client that gets
-a status from the server knows how the call was counted. A client that cancels, or whose own clock ends the call, does
-not: `abandoned` returns the possible statuses for the kind of call.
+Every call, and every request of a stream, has its own id, which the server repeats in its access log. A client that
+gets a status from the server can tell how the call was counted. A client that cancels, or whose own clock ends the
+call, cannot: `abandoned` returns the possible statuses for the kind of call.
 """
 
 import re

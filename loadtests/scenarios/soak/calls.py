@@ -30,7 +30,7 @@ class Kind(enum.Enum):
 
 
 class Moment(enum.Enum):
-    """When a client cancels or disconnects: weight, and range in multiples of the usual latency."""
+    """Moment of a cancellation or disconnection: weight, and range in multiples of the usual latency."""
 
     AT_ONCE = (3, 0.0, 0.0)  # before admission
     WAITING = (5, 0.0, 0.1)  # in the queue

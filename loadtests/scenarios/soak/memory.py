@@ -38,7 +38,7 @@ class Settings:
 
     @property
     def is_long(self) -> bool:
-        """Whether memory that is too noisy to judge fails the check."""
+        """Return whether memory that is too noisy to judge fails the check."""
         return self.duration_s >= _LONG_S
 
     @property

@@ -104,7 +104,7 @@ PROBES: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """Composition of the calls; texts and documents are profiles or names that `Plan` knows."""
+    """Composition of the calls; texts and documents are profiles or names that `Plan._text` handles."""
 
     kinds: Mix[Kind]
     methods: Mix[Method]

@@ -51,9 +51,9 @@ ModelAdminService and through the model directory, sometimes after a broken vers
 Checks:
   responses   every request is answered exactly once, completely, in order, and with its own response; probes, which are
               repeated, get the same response bit for bit
-  accounting  clients, access log and counters of the server agree on every call. A call that its client gave up may have
-              been ended by the server as cancelled, late or answered, or not have been seen; no other difference is
-              allowed
+  accounting  clients, access log and counters of the server agree on every call. A call that its client gave up may
+              have been ended by the server as cancelled, late or answered, or not have been seen; no other difference
+              is allowed
   errors      only expected statuses, no error in the server's log
   left        afterwards calls, queue and batches are at 0, and threads and open files as few as before
   memory      after the warm-up (a third of the time, at most 4 minutes) the slope (Theil-Sen) of the server's resident
@@ -61,10 +61,11 @@ Checks:
               of 15 minutes or more, half of the confidence interval must not exceed the limit either; a shorter run
               prints a note
 
-The limit of the slope is --max-growth-mb over the judged time. Memory varies by some 50 MB with every swap, so the limit
-of a short run is 24 MB within two minutes (720 MB/h): it detects a model that stays after each swap, or 20 kB per call
-at 10 calls/s. The limit of a run of 15 minutes or more is 16 MB; in a full run this is 37 MB/h, or 1 kB per call. The
-server runs with MALLOC_TRIM_THRESHOLD_=131072 and MALLOC_ARENA_MAX=2, so that glibc returns freed memory at once."""
+The limit of the slope is --max-growth-mb over the judged time. Memory varies by some 50 MB with every swap, so the
+limit of a short run is 24 MB within two minutes (720 MB/h): it detects a model that stays after each swap, or 20 kB
+per call at 10 calls/s. The limit of a run of 15 minutes or more is 16 MB; in a full run this is 37 MB/h, or 1 kB per
+call. The server runs with MALLOC_TRIM_THRESHOLD_=131072 and MALLOC_ARENA_MAX=2, so that glibc returns freed memory
+at once."""
 
 SERVER_SETTINGS: Final = {
     "DRAGOMAN_MODELS__POLL_INTERVAL_S": "1",

@@ -105,7 +105,7 @@ def test_unexpected_end_is_recorded(call: ExpectedCall, replies: list[Reply], se
 
     (found,) = [f"{kind}: {one}" for kind in kinds for one in getattr(accounting, kind)]
     assert found.startswith(sentence)
-    assert accounted(planned(), server("OK", answer()), server("OK", answer(text="C"))).wrong == []  # as it is no probe
+    assert accounted(planned(), server("OK", answer()), server("OK", answer(text="C"))).wrong == []  # not a probe
     assert (
         not replies[0].is_from_server or call.method is STREAM or accounting.entries[0].possible == {replies[0].status}
     )

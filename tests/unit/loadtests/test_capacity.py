@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtests.scenarios import capacity
 from loadtests.generator.slo import parse_slo
+from loadtests.scenarios import capacity
 from loadtests.scenarios.capacity import find_capacities, find_capacity
 from tests.unit.loadtests.samples import FakeSystem
 

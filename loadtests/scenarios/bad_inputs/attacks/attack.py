@@ -37,7 +37,7 @@ _STOPPED_DOCUMENTS: Final = ("tags-unmatched-html", "icu-quoted-heads-plain")
 
 
 class Way(enum.Enum):
-    """How the bytes of an attack are sent."""
+    """Manner of sending."""
 
     REPEAT = "repeat"  # each time on a new connection
     LEAVE = "leave"  # repeatedly, closing the connection before the response

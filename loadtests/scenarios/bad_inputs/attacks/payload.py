@@ -53,7 +53,7 @@ Make = Callable[[int, Credentials], Payload]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """How to make a payload; the head of `attacks.toml` explains templates and fill."""
+    """Instructions for a payload; the head of `attacks.toml` explains templates and fill."""
 
     kind: str = "http"  # or file, document, texts, stream, many-texts, detection, google, http-patterns
     request: str = ""
@@ -84,7 +84,7 @@ class Recipe:
 
     @property
     def is_grpc(self) -> bool:
-        """Whether it is a gRPC call."""
+        """Return whether it is a gRPC call."""
         return self.kind not in ("http", "http-patterns", "file")
 
     def fill(self, size: int) -> str:

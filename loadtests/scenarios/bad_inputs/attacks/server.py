@@ -46,7 +46,7 @@ class AttackedServer:
 
     @property
     def is_running(self) -> bool:
-        """Whether the server was started."""
+        """Return whether the server was started."""
         return self._running is not None
 
     @property

@@ -2,9 +2,9 @@
 
 Python imports this module at startup if its folder is on PYTHONPATH, in the server and in its child processes. Runs of
 `onnxruntime.InferenceSession` and of the native engine can raise, be terminated by the engine itself, or hang: each
-armed fault is a file `WHERE NUMBER KIND SECONDS` in the folder CHAOS_FOLDER, until a run in any process triggers it. The
-main process also calls functions that it receives over a Unix socket in that folder, such as `os.dup2` to redirect its
-standard error.
+armed fault is a file `WHERE NUMBER KIND SECONDS` in the folder CHAOS_FOLDER, until a run in any process triggers it.
+The main process also calls functions that it receives over a Unix socket in that folder, such as `os.dup2` to redirect
+its standard error.
 """
 
 import contextlib
