@@ -15,7 +15,6 @@ from typing import Any
 
 import psutil
 import pytest
-from tests.unit.loadtests.benchmarks.tiny_files import write_tiny_model
 
 from loadtests.__main__ import main
 from loadtests.benchmarks.load import serving
@@ -29,6 +28,7 @@ from loadtests.generator.workload import Mix, Workload
 from tests.integration.fake_translator import ANSWER, fake_translator
 from tests.integration.real_process import CHECKOUT, START_S
 from tests.tiny_bundle import SENTENCES
+from tests.unit.loadtests.tiny_files import write_tiny_model
 
 TIMEOUT_S = 30.0  # only reached by a test that would otherwise fail
 SHORT = Workload(profile=Profile.CHAT, options='{"maxTargetTokens": 8}')
@@ -107,7 +107,9 @@ def test_missing_texts_are_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_load_writes_page_json_and_records(tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_load_writes_page_json_and_records(
+    tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     flags = ["--profile=chat", "--rate=20", "--duration=1", "--warm-up=0.3", "--max-lag=1e6"]
     flags += ["--slo=errors<1%,p50<0.001ms", f"--model-dir={tiny_model}", f"--output={tmp_path}"]
 

@@ -61,7 +61,9 @@ def test_attacks_are_measured(tiny_model: Path, tmp_path: Path, capsys: Capture)
     main([*flags, "--model-dir", str(tiny_model), "--output", str(tmp_path)])
 
     assert "\nattacks attacks=4 " in capsys.readouterr().out
-    attacks = {one["name"]: one for one in json.loads((tmp_path / "attacks.json").read_text(encoding="utf-8"))["attacks"]}
+    attacks = {
+        one["name"]: one for one in json.loads((tmp_path / "attacks.json").read_text(encoding="utf-8"))["attacks"]
+    }
     assert set(attacks) == set(names.split(","))
     assert attacks["form-of-own-origin"]["statuses"] == {"200": 1}
     assert attacks["dots-plain"]["works"][0]["size"] == 1250
