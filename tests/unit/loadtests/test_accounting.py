@@ -1,8 +1,6 @@
 """Accounting: a correct server balances, and any single error is found."""
 
-import json
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,9 +9,8 @@ from hypothesis import strategies as st
 
 from dragoman.v1 import translation_pb2 as pb
 from loadtests.generator.calls import Method, Reply
-from loadtests.scenarios.soak.accounting import UNSEEN, Accounting, Entry, abandoned, answered, read_access_log
+from loadtests.scenarios.soak.accounting import UNSEEN, Accounting, Entry, abandoned, answered
 from loadtests.scenarios.soak.calls import ExpectedCall, Kind
-from loadtests.scenarios.stress_server import log_path
 
 SHORT = Kind.SHORT_DEADLINE
 BUSY = "RESOURCE_EXHAUSTED"
@@ -109,18 +106,6 @@ def test_unexpected_end_is_recorded(call: ExpectedCall, replies: list[Reply], se
     assert (
         not replies[0].is_from_server or call.method is STREAM or accounting.entries[0].possible == {replies[0].status}
     )
-
-
-def test_access_log_contains_requests_failed_streams_and_errors(tmp_path: Path) -> None:
-    call = {"event": "request", "level": "info", "method": "Translate", "status": "OK", "request_id": "a"}
-    stream = {**call, "event": "stream", "method": "TranslateStream", "request_id": "b"}
-    failed = {**stream, "request_id": "c", "status": "NOT_FOUND", "reason": "MODEL_NOT_FOUND"}
-    records = [call, failed, stream, {**call, "event": "ready"}, {"event": "splitter", "level": "warning"}]
-    errors = ['{"event": "request failed", "level": "error"}', "Traceback (most recent call last):", "7"]
-    log_path(tmp_path).write_text("\n".join([*map(json.dumps, records), "", *errors]), encoding="utf-8")
-
-    calls = [Entry("a", "Translate", frozenset({"OK"})), Entry("c", "TranslateStream", frozenset({"NOT_FOUND"}))]
-    assert read_access_log(tmp_path) == (calls, errors)
 
 
 @st.composite

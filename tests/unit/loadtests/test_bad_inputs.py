@@ -7,18 +7,14 @@ from typing import Any
 import pytest
 from google.protobuf.message import DecodeError
 from google.rpc import status_pb2
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dragoman.v1 import translation_pb2 as pb
 from dragoman_service.errors import DragomanError, InvalidFieldError, UnsupportedFieldError
 from dragoman_service.middleware import error_mapping
 from loadtests.generator.calls import Method
-from loadtests.hostile.inputs import OK, BadInput, Draw, Expected, invalid
-from loadtests.hostile.texts import NUM_ROWS, SHAPES, shaped
-from loadtests.scenarios.bad_inputs.kinds import KINDS, make, plan
+from loadtests.hostile.inputs import OK, BadInput, Expected, invalid
+from loadtests.scenarios.bad_inputs.kinds import KINDS, make
 from loadtests.scenarios.bad_inputs.responses import AFTER, BEFORE, Result, faults
-from loadtests.scenarios.bad_inputs.run import growths
 
 LIMITS = pb.ModelLimits(
     max_texts=128, max_text_characters=10_000, max_document_characters=20_000, max_target_tokens=512
@@ -50,35 +46,6 @@ def test_inputs_of_a_kind_are_reproducible_and_invalid_only_if_expected(kind: st
         is_invalid = bad.method.translates and bad.expected.field == "request"
         with pytest.raises(DecodeError) if is_invalid else nullcontext():
             request.FromString(bad.message)
-
-
-def test_kinds_use_every_method_with_a_request() -> None:
-    used = {bad.method for kind in KINDS for bad in made(kind)}
-    assert (len(KINDS), used) == (57, set(Method) - {Method.LIST_MODELS, Method.CHECK})
-
-
-@pytest.mark.parametrize("shape", sorted(SHAPES))
-def test_texts_of_a_shape_have_at_most_the_requested_size(shape: str) -> None:
-    for size in (*range(1, 12), 60, 301, 3000):
-        text = shaped(Draw(f"{shape} {size}", model=MODEL), size, shape)
-        assert 1 <= len(text) <= size
-        assert text.encode().decode() == text
-
-
-@given(st.integers(), st.integers(min_value=len(KINDS), max_value=3000))
-def test_plan_contains_every_kind_and_no_input_twice(seed: int, count: int) -> None:
-    planned = plan(count, kinds=list(KINDS), seed=seed)
-    assert len(planned) == len(set(planned)) == count
-    assert {kind for kind, _ in planned} == set(KINDS)
-
-
-def test_full_run_covers_the_code_space() -> None:
-    planned = [kind for kind, _ in plan(20_000, kinds=list(KINDS), seed=1)]
-    inputs = [make("unicode", index, seed=1, model=MODEL) for index in range(planned.count("unicode"))]
-
-    columns = {ord(char) // 16 for bad in inputs for char in bad.message.decode("utf-8", "ignore")}
-    assert columns >= {column for column in range(16 * NUM_ROWS) if not 0xD80 <= column < 0xE00}
-    assert 5 < planned.count("megabytes") < 100
 
 
 def ended(status: str, *responses: pb.TranslateResponse, **fields: Any) -> Result:
@@ -122,18 +89,3 @@ def in_stream(*neighbours: pb.TranslateResponse, call_status: str = "OK") -> Res
 def test_unexpected_response_is_a_fault(expected: Expected, result: Result, num_faults: int) -> None:
     method = Method.TRANSLATE_STREAM if result.call_status else Method.TRANSLATE
     assert len(list(faults(replace(LINE_END, method=method, expected=expected), result))) == num_faults
-
-
-@pytest.mark.parametrize("power", [1, 2])
-def test_growth_shows_the_power_of_the_work(power: int) -> None:
-    def send(bad: BadInput) -> Result:
-        seconds, response = (bad.num_characters / 10_000) ** power, pb.TranslateResponse()
-        if bad.method is Method.TRANSLATE_DOCUMENT:
-            return Result(status="LEFT", seconds=seconds)
-        response.timings.text.FromNanoseconds(round(1e9 * seconds))
-        return Result(status="OK", seconds=2 * seconds, responses=[response])
-
-    found = list(growths(send, MODEL, shapes=["dots", "nul"], seed=1))
-
-    assert [growth.ratio for growth in found] == pytest.approx([2**power] * 4)
-    assert [growth.num_characters for growth in found] == [10_000, 20_000] * 2

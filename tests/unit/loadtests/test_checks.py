@@ -213,11 +213,6 @@ def test_each_check_can_fail_alone(report: Report, failed: str) -> None:
     assert [one["name"] for one in report.as_json()["checks"] if not one["held"]] == [failed]
 
 
-def test_sentence_of_a_check_shows_the_first_failures() -> None:
-    (check,) = soak(accounting=accounting(unanswered=list("abcdefg"))).failed
-    assert check.sentence == "each request is answered: a; b; c; d; e; and 2 more"
-
-
 def test_faults_are_distinct_and_grow_with_the_mode() -> None:
     assert len({fault.name for fault in FAULTS}) == len(FAULTS) == 23
     assert all(short <= full for fault in FAULTS for short, full in (fault.amounts, fault.seconds))

@@ -115,18 +115,6 @@ def test_fault_of_a_response_is_found(changes: Mapping[str, Any], fault: str) ->
     assert fault in faults_with(changes)
 
 
-def test_copied_text_within_a_split_sentence_is_allowed() -> None:
-    marks = "\u0301" * 1000
-    told = """model_name: "m" model_version: "1" request_id: "r" num_source_tokens: 3 num_target_tokens: 4
-        translations {
-        sentences { source { end: 1002 } target { end: 1002 } num_source_tokens: 3 num_target_tokens: 4 is_split: true }
-        warnings { kind: WARNING_KIND_SOURCE_SPLIT message: "in 2 parts" sentence_index: 0 } }"""
-    answer = text_format.Parse(told, pb.TranslateResponse())
-    answer.translations[0].hypotheses.add(text=f"x{marks}y")
-
-    assert list(translate_faults(pb.TranslateRequest(texts=[f"a{marks}b"]), answer)) == []
-
-
 def message(index: int, text: str, sentence: str = "", *, best: str = "", version: str = "1") -> pb.TranslatedSentence:
     told = pb.TranslatedSentence(index=index, text=text, model_name="m", model_version=version, request_id="r")
     if sentence:

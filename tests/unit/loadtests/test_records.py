@@ -1,24 +1,14 @@
-import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from loadtests.generator.calls import Outcome
-from loadtests.generator.records import CallRecord, Percentiles, percentile, summarize, write_records
+from loadtests.generator.records import Percentiles, percentile, summarize
 from loadtests.generator.slo import parse_slo
 from tests.unit.loadtests.samples import record, summary_of
 
 STAGES = {"queue_s": 0.1, "encode_s": 0.2, "decode_s": 0.3, "text_s": 0.15}
 ANSWERED = record(Outcome.ANSWERED, lag_s=0.1, latency_s=1.0, num_source_tokens=7, num_target_tokens=9, **STAGES)
-
-
-def test_records_are_written_as_json_lines(tmp_path: Path) -> None:
-    path, least = tmp_path / "new" / "calls.jsonl", record(Outcome.ERROR)
-    write_records(path, [ANSWERED, least])
-
-    kept = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    assert [CallRecord(**{**one, "outcome": Outcome(one["outcome"])}) for one in kept] == [ANSWERED, least]
 
 
 def test_percentiles_use_the_nearest_rank() -> None:
