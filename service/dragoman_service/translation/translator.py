@@ -410,7 +410,7 @@ class Translator:
         self, record: RequestRecord, num_tokens: int, work: Callable[[], int] | None = None
     ) -> Callable[[], None]:
         if self._quota is None or not num_tokens:
-            return _refund_nothing
+            return lambda: None
         return await self._quota.take_tokens(record.caller, num_tokens, work=work)
 
     async def _timed(self, step: Callable[[], _Result], run: Run | None) -> tuple[_Result, float, float]:
@@ -432,10 +432,6 @@ async def _wait_for_results(futures: Futures) -> list[SegmentResult]:
         for future in futures:
             future.cancel()
     return results_of(futures)
-
-
-def _refund_nothing() -> None:
-    pass
 
 
 def _longest_timings(results: Iterable[SegmentResult], *, text_s: float) -> StageTimings:

@@ -59,7 +59,9 @@ class IcuReader:
             self._check()
             match = _SELECTOR.match(self._text, position)
             end = self._message_end(match.end()) if match else None
-            if match is None or end is None or self._is_too_large(match.end(), end, len(messages)):
+            if match is None or end is None or len(messages) == MAX_MESSAGES:
+                break
+            if self._text.count("#", match.end(), end) > MAX_NUMBER_SIGNS:
                 break
             messages.append(Span(start=match.end(), end=end))
             position = end + 1
@@ -68,9 +70,6 @@ class IcuReader:
             self._dead_ends.update(message.end + 1 for message in messages)
             return None
         return IcuArgument(end=closing.end(), messages=tuple(messages))
-
-    def _is_too_large(self, start: int, end: int, num_messages: int) -> bool:
-        return num_messages == MAX_MESSAGES or self._text.count("#", start, end) > MAX_NUMBER_SIGNS
 
     def _message_end(self, position: int) -> int | None:
         start = self._read(position)
