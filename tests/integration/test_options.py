@@ -1,4 +1,4 @@
-"""What a caller may choose, through the real server."""
+"""Request options over a real connection."""
 
 from typing import Any
 

@@ -162,7 +162,7 @@ def source_languages(
 
 
 def common_language(languages: Iterable[DetectedLanguage | None]) -> DetectedLanguage | None:
-    """Return the language of all texts with letters, with the mean confidence; None if there are no such texts.
+    """Return the language of all texts with letters, with the mean confidence; None without such texts.
 
     Raises:
         InvalidFieldError: if two texts are in different languages.

@@ -77,7 +77,7 @@ class IcuReader:
         return None if closing == self._none or self._depth[start] >= _MAX_DEPTH else closing
 
     def _read(self, position: int) -> int:
-        # The first token from a position on. All later tokens are read, too.
+        # The first token from a position on. Reads all later tokens as well.
         first, last = self._none, -1
         unread = array("i")
         while match := _TOKEN.search(self._text, position):
