@@ -21,6 +21,8 @@ from pydantic_core import PydanticUndefined
 
 from dragoman.__main__ import COMMANDS
 from dragoman.client import errors as client_errors
+from dragoman.option_ranges import field_range
+from dragoman.v1 import translation_pb2 as pb
 from dragoman_export.__main__ import COMMANDS as EXPORT_COMMANDS
 from dragoman_export.__main__ import main as export_command
 from dragoman_service.__main__ import main as service_command
@@ -279,7 +281,7 @@ def contract_page() -> str:
                 f"`{field.name}`",
                 str(field.number),
                 _field_type(field),
-                _cell(comments[4, index, 2, place].leading_comments),
+                _cell(comments[4, index, 2, place].leading_comments + _declared_range(message.name, field.name)),
             )
             for place, field in enumerate(message.field)
         ]
@@ -293,6 +295,12 @@ def contract_page() -> str:
         ]
         parts.append(_table(("Value", "Number", "Meaning"), values))
     return "\n".join(parts)
+
+
+def _declared_range(message: str, field: str) -> str:
+    descriptor = pb.DESCRIPTOR.message_types_by_name[message].fields_by_name[field]
+    description = field_range(descriptor).description
+    return f" {description[0].upper()}{description[1:]}." if description else ""
 
 
 def _contract() -> descriptor_pb2.FileDescriptorProto:

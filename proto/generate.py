@@ -29,6 +29,9 @@ PACKAGE = Path("dragoman/v1")
 GENERATOR = "grpcio-tools==1.74.0"  # protobuf 6.31.1; the lower bounds of grpcio and protobuf in pyproject.toml
 HEADER = "# Generated from {name}.proto by proto/generate.py; do not edit.\n# mypy: ignore-errors\n"
 
+_EXPERIMENTAL = re.compile(
+    r"\n\n ?# This class is part of an EXPERIMENTAL API.\nclass .*?(?=\n\n\nclass |\Z)", re.DOTALL
+)
 _SERIALIZED = re.compile(r"AddSerializedFile\((b'.*')\)")
 
 
@@ -37,9 +40,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Generate the Python modules of dragoman.v1.")
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a module is out of date")
     is_check = parser.parse_args().check
-    compiled = compiled_files()
+    compiled, comments = compiled_files()
     types = "\n".join(service_types(compiled[SERVICES])) + "\n"
-    stale = stale_modules(compiled, types)
+    stale = stale_modules(compiled, comments, types)
     if is_check:
         for path in stale:
             print(f"{path} is out of date: run python proto/generate.py", file=sys.stderr)
@@ -49,31 +52,36 @@ def main() -> int:
     return 0
 
 
-def compiled_files() -> dict[str, descriptor_pb2.FileDescriptorProto]:
-    """Return the descriptor of each proto file, compiled by the installed protoc.
+def compiled_files() -> tuple[dict[str, descriptor_pb2.FileDescriptorProto], list[str | None]]:
+    """Return the descriptor of each proto file, and the comments of the services, as the installed protoc has them.
 
     Raises:
         SystemExit: if protoc rejects a file; protoc has printed the reason.
     """
-    with tempfile.NamedTemporaryFile() as output:
-        arguments = [f"--proto_path={resources.files('grpc_tools') / '_proto'}", f"--descriptor_set_out={output.name}"]
-        status = protoc.main(["protoc", *arguments, *_sources()])
+    with tempfile.TemporaryDirectory() as directory:
+        descriptors = Path(directory) / "descriptors.binpb"
+        outputs = [f"--descriptor_set_out={descriptors}", f"--grpc_python_out={directory}"]
+        status = protoc.main(
+            ["protoc", f"--proto_path={resources.files('grpc_tools') / '_proto'}", *outputs, *_sources()]
+        )
         if status != 0:
             raise SystemExit(status)
-        files = descriptor_pb2.FileDescriptorSet.FromString(Path(output.name).read_bytes()).file
+        files = descriptor_pb2.FileDescriptorSet.FromString(descriptors.read_bytes()).file
+        comments = _docstrings(Path(directory) / PACKAGE / f"{SERVICES}_pb2_grpc.py")
     for file in files:
-        for message in file.message_type:
-            for field in message.field:
-                field.ClearField("json_name")  # generated modules omit it
-        for extension in file.extension:
-            extension.ClearField("json_name")
-    return dict(zip(FILES, files, strict=True))
+        for field in (*file.extension, *(field for message in file.message_type for field in message.field)):
+            field.ClearField("json_name")  # generated modules omit it
+    return dict(zip(FILES, files, strict=True)), comments
 
 
-def stale_modules(compiled: dict[str, descriptor_pb2.FileDescriptorProto], types: str) -> list[Path]:
+def stale_modules(
+    compiled: dict[str, descriptor_pb2.FileDescriptorProto], comments: list[str | None], types: str
+) -> list[Path]:
     """Return the modules that do not match the proto files."""
     modules = {name: _module(name, "_pb2.py") for name in FILES}
     stale = [path for name, path in modules.items() if _generated_file(path) != compiled[name]]
+    if _docstrings(_module(SERVICES, "_pb2_grpc.py")) != comments:
+        stale.append(_module(SERVICES, "_pb2_grpc.py"))
     if _text(_module(SERVICES, "_pb2_grpc.pyi")) != HEADER.format(name=SERVICES) + types:
         stale.append(_module(SERVICES, "_pb2_grpc.pyi"))
     return stale
@@ -89,6 +97,7 @@ def write_modules(types: str) -> None:
             suffixes = ("_pb2.py", "_pb2.pyi", *(["_pb2_grpc.py"] if name == SERVICES else []))
             for suffix in suffixes:
                 text = (Path(directory) / PACKAGE / (name + suffix)).read_text("utf-8")
+                text = _EXPERIMENTAL.sub("\n", text)  # calls without a channel, which nothing uses
                 _module(name, suffix).write_text(HEADER.format(name=name) + text, "utf-8")
     _module(SERVICES, "_pb2_grpc.pyi").write_text(HEADER.format(name=SERVICES) + types, "utf-8")
 
@@ -120,6 +129,11 @@ def _module(name: str, suffix: str) -> Path:
 
 def _text(path: Path) -> str:
     return path.read_text("utf-8") if path.exists() else ""
+
+
+def _docstrings(path: Path) -> list[str | None]:
+    tree = ast.parse(_EXPERIMENTAL.sub("\n", _text(path)))
+    return [ast.get_docstring(node) for node in ast.walk(tree) if isinstance(node, ast.ClassDef | ast.FunctionDef)]
 
 
 def _generated_file(path: Path) -> descriptor_pb2.FileDescriptorProto | None:

@@ -12,14 +12,15 @@ The names of `dragoman.client` and `__version__` are importable from here. They 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from dragoman.client import __all__ as _client_names
+from dragoman import client
 
 if TYPE_CHECKING:
     from dragoman.client import *  # noqa: F403
 
     __version__: str  # `unknown` in a source tree that is not installed
 
-__all__ = [*_client_names, "__version__"]  # noqa: PLE0604 - all are strings
+__all__ = ["__version__"]
+__all__ += client.__all__
 
 
 def __getattr__(name: str) -> Any:
@@ -29,6 +30,6 @@ def __getattr__(name: str) -> Any:
             return metadata.version("dragoman")
         except metadata.PackageNotFoundError:
             return "unknown"
-    if name in _client_names:
-        return getattr(import_module("dragoman.client"), name)
+    if name in __all__:
+        return getattr(client, name)
     raise AttributeError(f"module 'dragoman' has no attribute {name!r}")

@@ -39,22 +39,12 @@ class OptionRange:
     """`int`, `float`, `bool` or `str` (also for enums, by name); `dict` for a message. Of each item, for a list."""
 
     is_list: bool
-    minimum: float
-    """Smallest number: an `int` if `type` is `int`; -infinity for a number without a lower bound."""
-
-    maximum: float
-    """Largest number; see `minimum`."""
-
-    exclusive_minimum: bool
-    """Whether `minimum` itself is invalid."""
-
-    exclusive_maximum: bool
-    """Whether `maximum` itself is invalid."""
-
+    minimum: float  # smallest number: an `int` if `type` is `int`; -infinity for a number without a lower bound
+    maximum: float  # largest number; see `minimum`
+    exclusive_minimum: bool  # True if `minimum` itself is invalid
+    exclusive_maximum: bool  # True if `maximum` itself is invalid
     min_items: int
-    max_items: int | None
-    """None: the list is unlimited, or the field is not a list."""
-
+    max_items: int | None  # None: the list is unlimited, or the field is not a list
     min_characters: int
     max_characters: int | None
     """None: the string is unlimited or limited by a server setting, or the field is not a string."""
@@ -62,11 +52,8 @@ class OptionRange:
     default: float | str | None
     """Value of an absent field: a number, a bool or the name of an enum value. None: not a constant."""
 
-    if_absent: str
-    """Meaning of absence if `default` is None, or the condition that changes the default; may be empty."""
-
-    unit: str
-    """Unit of a number, such as `tokens`; empty if it has none."""
+    if_absent: str  # meaning of absence if `default` is None, or the condition that changes the default; may be empty
+    unit: str  # unit of a number, such as `tokens`; empty if it has none
 
     def contains(self, value: float) -> bool:
         """Return whether a number is in the range. NaN is in no range."""
@@ -87,7 +74,7 @@ class OptionRange:
     def description(self) -> str:
         """Range and default in words, such as `1 to 16; default 4`; empty if nothing is declared."""
         parts = []
-        if self.type in (int, float):
+        if self.type in (int, float) and self.minimum >= 0:  # no declared range allows negative numbers
             parts.append(self.text)
         if self.max_items is not None:
             parts.append(f"{_least(self.min_items)} {self.max_items} items")
@@ -102,20 +89,23 @@ class OptionRange:
         return "; ".join(parts)
 
 
-@cache
 def option_ranges(message: type[Message]) -> Mapping[str, OptionRange]:
     """Return the ranges of all fields of a message type by field name."""
-    return MappingProxyType({field.name: field_range(field) for field in message.DESCRIPTOR.fields})
+    return _ranges(message.DESCRIPTOR)
 
 
-@cache
 def option_range(path: str, message: type[Message] = pb.TranslateRequest) -> OptionRange:
     """Return the range of the field at a path, such as `texts` or `options.sampling.top_k`; KeyError if unknown."""
     *parents, name = path.split(".")
-    descriptor = message.DESCRIPTOR
+    descriptor: Any = message.DESCRIPTOR
     for parent in parents:
         descriptor = descriptor.fields_by_name[parent].message_type
-    return field_range(descriptor.fields_by_name[name])
+    return _ranges(descriptor)[name]
+
+
+@cache
+def _ranges(message: Any) -> Mapping[str, OptionRange]:
+    return MappingProxyType({field.name: field_range(field) for field in message.fields})
 
 
 def field_range(field: Any) -> OptionRange:

@@ -1,4 +1,4 @@
-"""`dragoman translate`, with the client alone."""
+"""The command `dragoman translate`, which only needs the client."""
 
 import argparse
 import sys
@@ -8,7 +8,7 @@ from dragoman.cli import translate
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; return the exit code: 0 done, 1 failed, 2 called wrongly."""
+    """Run the command; return the exit code: 0 success, 1 failure, 2 wrong usage."""
     parser = argparse.ArgumentParser(prog="dragoman")
     translate.add_parser(parser.add_subparsers(required=True, metavar="COMMAND"))
     parsed = parser.parse_args(arguments)

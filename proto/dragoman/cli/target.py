@@ -1,4 +1,4 @@
-"""The flags that every command on the caller's side shares, and the call itself."""
+"""Connection flags of all commands that call a server, and the call itself."""
 
 import argparse
 import sys
@@ -17,37 +17,37 @@ Client = TypeVar("Client")
 
 
 def add_target_flags(parser: argparse.ArgumentParser, *, are_again: bool = False) -> None:
-    """Declare where the server is, how long to wait, and who asks; and the flags of TLS.
+    """Add the flags for target, deadline, credentials and TLS.
 
-    With `are_again` the command around this one takes them, too; then only those given here count instead.
+    With `are_again`, the parser is that of a subcommand whose parent has the same flags; its flags take precedence.
     """
 
     def add(group: Any, *names: str, default: object = None, **options: Any) -> None:
         group.add_argument(*names, default=argparse.SUPPRESS if are_again else default, **options)
 
-    add(parser, "--target", default=DEFAULT_TARGET, metavar="HOST:PORT", help=f"the server ({DEFAULT_TARGET})")
+    add(parser, "--target", default=DEFAULT_TARGET, metavar="HOST:PORT", help=f"server (default {DEFAULT_TARGET})")
     add(
         parser,
         "--timeout",
         type=float,
         metavar="S",
-        help="deadline in seconds (30; 300 to change models; 600 for a document)",
+        help="deadline in seconds (default 30; 300 to change models; 600 for a document)",
     )
-    access = parser.add_argument_group("for a server with TLS or API keys; all files but that of the key are PEM")
-    add(access, "--api-key-file", type=Path, metavar="FILE", help="holds the API key")
+    access = parser.add_argument_group("servers with TLS or API keys", "All files except that of the key are PEM.")
+    add(access, "--api-key-file", type=Path, metavar="FILE", help="file with the API key")
     add_tls_flags(partial(add, access))
 
 
 def add_tls_flags(add: Callable[..., object]) -> None:
-    """Declare how to encrypt, by the function that declares a flag."""
+    """Add the TLS flags with a function such as `parser.add_argument`."""
     add("--tls", default=False, action="store_true", help="encrypt; implied by the flags below")
-    add("--ca-file", type=Path, metavar="FILE", help="certificate authorities to trust; default: the public ones")
-    add("--certificate-file", type=Path, metavar="FILE", help="certificate of this client, for mutual TLS")
+    add("--ca-file", type=Path, metavar="FILE", help="trusted certificate authorities (default: the public ones)")
+    add("--certificate-file", type=Path, metavar="FILE", help="client certificate, for mutual TLS")
     add("--private-key-file", type=Path, metavar="FILE", help="private key of --certificate-file")
 
 
 def tls_options(arguments: argparse.Namespace, *, server_name: str | None = None) -> TlsOptions | None:
-    """Return how to encrypt; None for plain text."""
+    """Return the TLS options; None for plain text."""
     files = (arguments.ca_file, arguments.certificate_file, arguments.private_key_file)
     if not (arguments.tls or any(files) or server_name):
         return None
@@ -60,7 +60,7 @@ def call(
     connect: Callable[..., AbstractContextManager[Client]],
     use: Callable[[Client], int | None],
 ) -> int:
-    """Connect and let `use` call, which returns the exit code; a call that fails is one line and exit code 1."""
+    """Connect, run `use` and return its exit code; print an error as one line and return 1."""
     try:
         key = None if arguments.api_key_file is None else arguments.api_key_file.read_text().strip()
         tls = tls_options(arguments)

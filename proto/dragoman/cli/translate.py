@@ -1,4 +1,4 @@
-"""`translate`: texts, one document or files, by a running server."""
+"""`dragoman translate`: texts, one document or files, by a running server."""
 
 import argparse
 import sys
@@ -8,72 +8,71 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.cli.target import add_target_flags, call
-from dragoman.client import TranslationClient
+from dragoman.client.clients import TranslationClient
 from dragoman.client.request import DecodingOptions, RequestSettings, SamplingOptions
 from dragoman.client.results import Translation, TranslationWarning
-from dragoman.documents.file_translator import Outcome, Plan, planned, translate_file
+from dragoman.documents.content import decoded
+from dragoman.documents.file_translator import Outcome, Plan, plan_files, translate_file
 from dragoman.documents.formats import FORMATS, ReadOptions
+from dragoman.option_ranges import option_range
 
-_BATCH_TEXTS = 64  # of standard input per call; a server takes 128 at most
+_BATCH_TEXTS = 64  # of standard input per call; at most 128
 _DOCUMENT_TIMEOUT_S = 600.0
 _DETECTED = "auto"
 
 
 def add_parser(commands: Any) -> None:
-    """Declare the command and its flags."""
+    """Add the command and its flags."""
     parser = commands.add_parser(
         "translate",
         help="translate texts or files with a running server",
-        description="Translates each argument, or else each line of standard input, and prints one line for each; "
-        "with several hypotheses, one line for each of them, with its score before it. Input is UTF-8.",
+        description="Translates each argument, or each line of standard input, and prints one line for each. With "
+        "--num-hypotheses, prints one line for each hypothesis, after its score. Input is UTF-8.",
     )
-    parser.add_argument("texts", nargs="*", metavar="TEXT", help="a text; none: the lines of standard input")
-    parser.add_argument(
-        "--document", metavar="FILE", help="translate one long text instead, from a file or standard input (-)"
-    )
+    parser.add_argument("texts", nargs="*", metavar="TEXT", help="text (default: the lines of standard input)")
+    parser.add_argument("--document", metavar="FILE", help="translate one long text from a file or standard input (-)")
     files = parser.add_argument_group(
-        "files", "Translates files and keeps what is no text in them; run again, it goes on where it was ended."
+        "files", "Translates files and preserves everything except their text. A second run resumes the first."
     )
     files.add_argument(
         "--input", nargs="+", type=Path, metavar="FILE", help=f"files to translate: {', '.join(FORMATS)}"
     )
-    files.add_argument("--output", type=Path, metavar="FILE|DIR", help="where the translation of --input goes")
-    files.add_argument(
-        "--retranslate", action="store_true", help="translate what a catalogue has translations for, too"
-    )
-    files.add_argument("--dry-run", action="store_true", help="only count what there is to translate")
+    files.add_argument("--output", type=Path, metavar="FILE|DIR", help="output of --input")
+    files.add_argument("--retranslate", action="store_true", help="replace existing translations of catalogues")
+    files.add_argument("--dry-run", action="store_true", help="only count the texts")
     add_target_flags(parser)
     parser.add_argument(
-        "--source-language", default="en", metavar="TAG", help="BCP-47 tag (%(default)s); auto: detected by the server"
+        "--source-language", default="en", metavar="TAG", help="BCP-47 tag; auto: language detection (default en)"
     )
-    parser.add_argument("--target-language", default="de", metavar="TAG", help="BCP-47 tag (%(default)s)")
+    parser.add_argument("--target-language", default="de", metavar="TAG", help="BCP-47 tag (default de)")
     parser.add_argument(
         "--pivot-languages",
         default=[],
         type=lambda tags: tags.split(","),
         metavar="TAG,TAG",
-        help="what may be translated through if no model translates directly; of texts only",
+        help="intermediate languages to try if no model translates directly; for texts only",
     )
     parser.add_argument(
-        "--model", default="", metavar="NAME[/VERSION|@LABEL]", help="default: that of the language pair"
+        "--model", default="", metavar="NAME[/VERSION|@LABEL]", help="model (default: that of the language pair)"
     )
-    parser.add_argument(
-        "--beam-size", type=int, metavar="N", help="live hypotheses; 1 is greedy; default: the server's"
-    )
-    parser.add_argument("--num-hypotheses", type=int, metavar="N", help="translations of each text (1)")
-    parser.add_argument(
-        "--no-repeat-ngram-size", type=int, metavar="N", help="no run of N tokens occurs twice in a sentence (0: off)"
-    )
-    parser.add_argument("--target-prefix", metavar="TEXT", help="what each translation starts with")
-    parser.add_argument(
-        "--alignment", action="store_true", help="print which piece comes from which, one line each, below"
-    )
-    sampling = parser.add_argument_group("drawing tokens at random instead of searching, with any of these")
-    sampling.add_argument("--temperature", type=float, metavar="X", help="below 1 prefers likely tokens (1)")
-    sampling.add_argument("--top-k", type=int, metavar="N", help="among the N likeliest only; default: all")
-    sampling.add_argument("--top-p", type=float, metavar="P", help="among the likeliest that add up to P only (1)")
-    sampling.add_argument("--seed", type=int, metavar="N", help="the same one draws the same; default: a new one")
+    _add_option(parser, "beam_size", "live hypotheses; 1 is greedy search")
+    _add_option(parser, "num_hypotheses", "translations of each text")
+    _add_option(parser, "no_repeat_ngram_size", "length of token sequences that must not repeat; 0 disables the rule")
+    parser.add_argument("--target-prefix", metavar="TEXT", help="start of each translation")
+    parser.add_argument("--alignment", action="store_true", help="print the aligned parts below, one per line")
+    sampling = parser.add_argument_group("sampling", "Each of these flags selects random sampling instead of search.")
+    _add_option(sampling, "sampling.temperature", "values below 1 prefer likely tokens")
+    _add_option(sampling, "sampling.top_k", "number of most likely tokens to sample from")
+    _add_option(sampling, "sampling.top_p", "probability of the most likely tokens to sample from")
+    _add_option(sampling, "sampling.seed", "seed of the random generator")
     parser.set_defaults(run=run)
+
+
+def _add_option(group: Any, path: str, help_text: str) -> None:
+    option = option_range(f"options.{path}")
+    flag = f"--{option.name.replace('_', '-')}"
+    metavar = "N" if option.type is int else "X"
+    group.add_argument(flag, type=option.type, metavar=metavar, help=f"{help_text} ({option.description})")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -86,6 +85,9 @@ def run(arguments: argparse.Namespace) -> int:
                 return _print_counts(plans)
             return call(arguments, TranslationClient, lambda client: _translate_files(client, plans, arguments))
         use = _document_use(arguments) if arguments.document else _texts_use(arguments)
+    except ModuleNotFoundError as error:
+        print(f"dragoman: missing module {error.name!r}: pip install 'dragoman[files]'", file=sys.stderr)
+        return 2
     except (OSError, ValueError) as error:
         print(f"dragoman: {error}", file=sys.stderr)
         return 2
@@ -109,9 +111,8 @@ def _texts_use(arguments: argparse.Namespace) -> Callable[[TranslationClient], N
             result = client.translate(batch, pivot_languages=arguments.pivot_languages, **request)
             if result.pivot is not None:
                 pivot = result.pivot
-                print(
-                    f"dragoman: through {pivot.language}, by {pivot.model_name}/{pivot.model_version}", file=sys.stderr
-                )
+                model = f"{pivot.model_name}/{pivot.model_version}"
+                print(f"dragoman: pivot language {pivot.language}, model {model}", file=sys.stderr)
             for text, translation in zip(batch, result, strict=True):
                 _print(text, translation, with_scores=arguments.num_hypotheses is not None)
 
@@ -141,32 +142,28 @@ def _plans(arguments: argparse.Namespace) -> list[Plan]:
     if arguments.texts or arguments.document or arguments.alignment or arguments.num_hypotheses is not None:
         raise ValueError("--input takes no TEXT, --document, --alignment or --num-hypotheses")
     if not (arguments.input and arguments.output):
-        raise ValueError("--input and --output go together")
+        raise ValueError("--input and --output must be given together")
     options = ReadOptions(target_language=arguments.target_language, retranslates=arguments.retranslate)
-    return planned(arguments.input, arguments.output, options)
+    return plan_files(arguments.input, arguments.output, options)
 
 
 def _print_counts(plans: Iterable[Plan]) -> int:
     for plan in plans:
         counts = f"{len(plan.content.segments)} segments, {plan.num_characters} characters"
-        print(f"{plan.source}: {counts}, {plan.content.num_kept} translated already")
+        print(f"{plan.source}: {counts}, {plan.content.num_kept} already translated")
     return 0
 
 
 def _translate_files(client: TranslationClient, plans: Iterable[Plan], arguments: argparse.Namespace) -> int:
     has_failed = False
     for plan in plans:
-        with _progress_bar(plan) as progress:
+        bar = import_module("tqdm").tqdm  # shown if standard error is a terminal
+        options = {"desc": plan.source.name, "unit": " characters", "unit_scale": True, "disable": None}
+        with bar(total=plan.num_characters, **options) as progress:
             outcome = translate_file(client, plan, _request(arguments), progress=progress, timeout_s=arguments.timeout)
         _print_outcome(plan, outcome)
         has_failed |= bool(outcome.failures)
     return int(has_failed)
-
-
-def _progress_bar(plan: Plan) -> Any:
-    """A bar with the time that is left, where standard error is a terminal."""
-    bar = import_module("tqdm").tqdm
-    return bar(total=plan.num_characters, desc=plan.source.name, unit=" characters", unit_scale=True, disable=None)
 
 
 def _print_outcome(plan: Plan, outcome: Outcome) -> None:
@@ -192,12 +189,10 @@ def _standard_input() -> str:
 
 
 def _decoded(content: bytes, name: str) -> str:
-    """Return text; ValueError with the place of the first byte that is not UTF-8."""
     try:
-        return content.decode().replace("\r\n", "\n")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise ValueError(f"{name} is not UTF-8: byte 0x{content[error.start]:02x} in line {line}") from None
+        return decoded(content).replace("\r\n", "\n")
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
 
 
 def _lines(text: str) -> list[str]:
@@ -206,7 +201,7 @@ def _lines(text: str) -> list[str]:
 
 
 def _checked(texts: list[str]) -> list[str]:
-    """Return arguments; ValueError if one is not UTF-8, which Python reads without saying so."""
+    """Return arguments; ValueError if one is not UTF-8, which Python decodes to surrogates."""
     for number, text in enumerate(texts, start=1):
         try:
             text.encode()

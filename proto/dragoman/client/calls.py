@@ -7,6 +7,7 @@ import importlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Generic, TypeVar, Unpack
 
 from dragoman.client.credentials import Metadata, checked_metadata
@@ -131,14 +132,8 @@ class Calls:
             **settings,
         }
         message = translation_message(request)
-        return self._call(
-            self._translation.Translate,
-            message,
-            _translation_result,
-            timeout_s,
-            metadata,
-            request_id=message.request_id,
-        )
+        method, read = self._translation.Translate, partial(from_message, TranslationResult)
+        return self._call(method, message, read, timeout_s, metadata, request_id=message.request_id)
 
     def translate_document(
         self,
@@ -153,8 +148,9 @@ class Calls:
         The `text` of all sentences joins to the translation. The call starts when the first sentence is requested;
         closing the generator cancels it. Sentences that have arrived remain valid if a later one fails.
         """
-        message, method = document_message(text, settings), self._translation.TranslateDocument
-        return self._call(method, message, _translated_sentence, timeout_s, metadata, request_id=message.request_id)
+        message = document_message(text, settings)
+        method, read = self._translation.TranslateDocument, partial(from_message, TranslatedSentence)
+        return self._call(method, message, read, timeout_s, metadata, request_id=message.request_id)
 
     def translate_stream(
         self, requests: RequestStream, timeout_s: float | None, metadata: Metadata
@@ -300,14 +296,6 @@ def read_stream_answer(response: pb.TranslateResponse) -> StreamAnswer:
         error = error_from_status(response.error, response.request_id)
         return StreamAnswer(request_id=response.request_id, outcome=error)
     return StreamAnswer(request_id=response.request_id, outcome=from_message(TranslationResult, response))
-
-
-def _translation_result(response: pb.TranslateResponse) -> TranslationResult:
-    return from_message(TranslationResult, response)
-
-
-def _translated_sentence(response: pb.TranslatedSentence) -> TranslatedSentence:
-    return from_message(TranslatedSentence, response)
 
 
 def _detections(response: pb.DetectLanguageResponse) -> tuple[tuple[DetectedLanguage, ...], ...]:

@@ -9,7 +9,7 @@ with TranslationClient("localhost:50051") as client:
 
 import inspect
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Coroutine, Generator, Iterable
-from functools import wraps
+from functools import update_wrapper
 from typing import Any, Concatenate, ParamSpec, TypeVar, get_args
 
 from dragoman.client.call_runner import async_response, async_responses, response, responses
@@ -23,6 +23,7 @@ from dragoman.client.results import StreamAnswer
 
 P = ParamSpec("P")
 R = TypeVar("R")
+M = TypeVar("M", bound=Callable[..., Any])
 
 _ADMIN_TIMEOUT_S = 300.0  # enough to load and warm up a large model
 
@@ -61,13 +62,14 @@ def _awaitable_stream(
     return _described(method, build, AsyncGenerator)
 
 
-def _described(method: Any, build: Callable[..., Any], stream: Any = None) -> Any:
+def _described(method: M, build: Callable[..., Any], stream: Any = None) -> M:
     """Copy name, docstring and signature from a method of `Calls`, with the result type in place of `Call`."""
     signature = inspect.signature(build)
     (result,) = get_args(signature.return_annotation)
-    described: Any = wraps(build)(method)
+    update_wrapper(method, build)
+    described: Any = method
     described.__signature__ = signature.replace(return_annotation=result if stream is None else stream[result, None])
-    return described
+    return method
 
 
 class TranslationClient(SyncConnection):

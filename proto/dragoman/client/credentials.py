@@ -1,4 +1,4 @@
-"""Who the caller is and whom it trusts: API keys, TLS, and what may never cross a network in the clear."""
+"""API keys, TLS, and the rule that credentials are never sent unencrypted over a network."""
 
 import ipaddress
 import os
@@ -22,30 +22,30 @@ _VALUE = re.compile(r"[ -~]*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsOptions:
-    """What a TLS connection needs. Files are read when a client is made; make a new one after they change."""
+    """Options of a TLS connection. Files are read when a client is created; create a new one after they change."""
 
     ca: Pem | None = None
-    """Whom to trust; None: the roots gRPC ships with."""
+    """Trusted certificate authorities; None: the roots bundled with gRPC."""
 
     certificate: Pem | None = None
-    """With `private_key`: who we are, for a server that asks (mutual TLS). The chain, our own certificate first."""
+    """Certificate chain of the client for mutual TLS, its own certificate first; requires `private_key`."""
 
     private_key: Pem | None = field(default=None, repr=False)
-    """Belongs to `certificate`."""
+    """Private key of `certificate`."""
 
     server_name: str | None = None
-    """Name the server's certificate must hold; None: the host of the target. Needed for a target of addresses."""
+    """Name in the certificate of the server; None: the host of the target. Required for targets with IP addresses."""
 
     def __post_init__(self) -> None:
         if (self.certificate is None) != (self.private_key is None):
-            raise ValueError("certificate and private_key go together, but only one of them is given")
+            raise ValueError("certificate and private_key must be given together")
 
     def credentials(self) -> grpc.ChannelCredentials:
-        """Read the files and return what gRPC takes.
+        """Read the files and return the credentials for gRPC.
 
         Raises:
             OSError: if a file cannot be read.
-            ValueError: if one of the three is not PEM.
+            ValueError: if a file is not PEM.
         """
         return grpc.ssl_channel_credentials(
             root_certificates=pem_content("ca", self.ca),
@@ -55,9 +55,9 @@ class TlsOptions:
 
 
 def api_key_metadata(api_key: str | None) -> tuple[tuple[str, str], ...]:
-    """Return the metadata that carry an API key; none without one. White space around it is left out.
+    """Return the metadata of an API key; empty for None. Surrounding white space is removed.
 
-    A key that is read from a file ends with a newline, which no header can hold.
+    A key that is read from a file ends with a newline, which is not valid in a header.
 
     Raises:
         ValueError: if the key cannot be sent; the message does not show it.
@@ -71,47 +71,47 @@ def api_key_metadata(api_key: str | None) -> tuple[tuple[str, str], ...]:
 
 
 def checked_metadata(metadata: Metadata) -> tuple[tuple[str, str | bytes], ...]:
-    """Return metadata that gRPC takes; its own error would show every value, keys included.
+    """Return the metadata if gRPC accepts them. The error of gRPC would show all values, including keys.
 
     Raises:
-        ValueError: if a name or value cannot be sent; the message shows the name only.
+        ValueError: if a name or value cannot be sent; the message shows only the name.
     """
     pairs = tuple(metadata)
     for name, value in pairs:
         if not _NAME.fullmatch(name) or name.startswith("grpc-"):
             raise ValueError(f"metadata name {name!r} must be lower-case letters, digits, '_', '.', '-', not grpc-...")
-        is_fit = isinstance(value, bytes) if name.endswith("-bin") else _is_printable(value)
-        if not is_fit:
+        is_text = isinstance(value, str) and _VALUE.fullmatch(value) is not None
+        if not (isinstance(value, bytes) if name.endswith("-bin") else is_text):
             raise ValueError(f"metadata {name!r} must be printable ASCII, or bytes if its name ends in -bin")
     return pairs
 
 
 def check_secrecy(target: str, metadata: Metadata, *, is_encrypted: bool) -> None:
-    """Refuse to send a credential where anyone on the way could read it.
+    """Reject credentials that would be sent unencrypted over a network.
 
     Raises:
-        ValueError: if `metadata` hold one and the connection to `target` is neither encrypted nor on this machine.
+        ValueError: if `metadata` have a credential and the connection is neither encrypted nor local.
     """
     is_secret = any(name in ("authorization", "proxy-authorization", "cookie") for name, _ in metadata)
     if is_secret and not is_encrypted and not is_local(target):
         raise ValueError(
-            f"the connection to {target} is not encrypted, so a credential could be read on the way: "
-            "give tls=TlsOptions(), or is_plaintext_trusted=True if something else encrypts it"
+            f"the connection to {target} is not encrypted and would expose the credential: "
+            "set tls=TlsOptions(), or is_plaintext_trusted=True if something else encrypts the connection"
         )
 
 
 def pem_content(name: str, pem: Pem | None) -> bytes | None:
-    """Return PEM text; OSError if its file cannot be read, ValueError if it is none."""
+    """Return PEM text; OSError if its file cannot be read, ValueError if it is not PEM."""
     if pem is None:
         return None
     content = pem if isinstance(pem, bytes) else Path(pem).read_bytes()
     if b"-----BEGIN " not in content:
-        raise ValueError(f"{name} holds no PEM block (-----BEGIN ...)")
+        raise ValueError(f"{name} has no PEM block (-----BEGIN ...)")
     return content
 
 
 def is_local(target: str) -> bool:
-    """Whether a gRPC target is surely on this machine: loopback addresses, `localhost`, Unix sockets."""
+    """Return whether a gRPC target is certainly on this machine: loopback addresses, `localhost`, Unix sockets."""
     scheme, _, rest = target.partition(":")
     match scheme.lower():
         case "unix" | "unix-abstract":
@@ -119,7 +119,7 @@ def is_local(target: str) -> bool:
         case "ipv4" | "ipv6":
             return all(_is_loopback(address) for address in rest.split(","))
         case "dns":
-            # With an authority, `dns://8.8.8.8/localhost`, another server says what localhost is.
+            # In `dns://8.8.8.8/localhost`, another DNS server resolves localhost.
             return not re.match("//[^/]", rest) and _is_loopback(rest.removeprefix("///"))
         case _:
             return _is_loopback(target)
@@ -140,7 +140,3 @@ def _host(address: str) -> str:
     if address.startswith("["):
         return address[1:].partition("]")[0]
     return address.partition(":")[0] if address.count(":") == 1 else address
-
-
-def _is_printable(value: object) -> bool:
-    return isinstance(value, str) and _VALUE.fullmatch(value) is not None

@@ -1,11 +1,11 @@
-"""The enums of the wire, with the numbers of the proto file."""
+"""Enums of the contract, with the numbers of the proto file."""
 
 import enum
 from typing import Self
 
 
 class WireEnum(enum.IntEnum):
-    """A number on the wire, a name in print."""
+    """A number on the wire that is printed as its name."""
 
     __str__ = enum.Enum.__str__
 
@@ -15,114 +15,68 @@ class WireEnum(enum.IntEnum):
 
 
 class Priority(WireEnum):
-    """How urgent a request is."""
+    """Urgency of a request."""
 
-    INTERACTIVE = 1
-    """A person waits for the answer."""
-
-    BULK = 2
-    """No one waits; starts when interactive requests leave room."""
+    INTERACTIVE = 1  # a user waits for the response
+    BULK = 2  # background work, started when interactive requests leave capacity
 
 
 class ProtectedKind(WireEnum):
-    """What is recognised as something that must come back unchanged."""
+    """Kinds of spans that are preserved unchanged."""
 
-    UNSPECIFIED = 0
-    """Never valid in a request."""
-
-    BRACES = 1
-    """`{name}`, `{0,number}`, `{{x}}`, `{% tag %}`."""
-
-    PRINTF = 2
-    """`%s`, `%1$d`, `%(n)d`."""
-
-    TEMPLATE = 3
-    """`${v}`, `%{v}`, `#{v}`, `$(v)`, `$t(key)`."""
-
+    UNSPECIFIED = 0  # never valid in a request
+    BRACES = 1  # `{name}`, `{0,number}`, `{{x}}`, `{% tag %}`
+    PRINTF = 2  # `%s`, `%1$d`, `%(n)d`
+    TEMPLATE = 3  # `${v}`, `%{v}`, `#{v}`, `$(v)`, `$t(key)`
     URL = 4
     EMAIL = 5
-    PATH = 6
-    """Of files: `/usr/bin/env`, `~/notes`, `src/main.py`."""
-
-    CODE = 7
-    """In backticks, within a line."""
-
-    TAG = 8
-    """In plain texts: `<ph id="1"/>`, `<b>`, `</b>`."""
-
-    COLON = 9
-    """`:name`; only if asked for."""
-
-    ICU = 10
-    """`{n, plural, one {# file} other {# files}}` and `select`: the texts inside are translated."""
-
-    NUMBER = 11
-    """Numbers, with the unit or currency beside them: `1,000.5`, `25 °C`; only if asked for."""
+    PATH = 6  # file paths: `/usr/bin/env`, `~/notes`, `src/main.py`
+    CODE = 7  # in backticks, within a line
+    TAG = 8  # in plain texts: `<ph id="1"/>`, `<b>`, `</b>`
+    COLON = 9  # `:name`; off by default
+    ICU = 10  # `{n, plural, one {# file} other {# files}}` and `select`; the texts inside are translated
+    NUMBER = 11  # numbers with unit or currency: `1,000.5`, `25 °C`; off by default
 
 
 class TextFormat(WireEnum):
-    """What texts are written in."""
+    """Format of texts."""
 
     PLAIN = 1
-    HTML = 2
-    """A fragment or a page, with the mistakes that browsers forgive."""
-
-    XML = 3
-    """A document or the content of an element, well-formed."""
+    HTML = 2  # a fragment or a page; errors are tolerated as in browsers
+    XML = 3  # a well-formed document or the content of an element
 
 
 class LongSentencePolicy(WireEnum):
-    """What to do with a sentence that is longer than the model takes."""
+    """Handling of sentences that are longer than the model accepts."""
 
-    SPLIT = 1
-    """Translate it in several parts, with `WarningKind.SOURCE_SPLIT`."""
-
-    REFUSE = 2
-    """Fail the request."""
+    SPLIT = 1  # translate in several parts, with `WarningKind.SOURCE_SPLIT`
+    REFUSE = 2  # fail the request
 
 
 class AttentionDetail(WireEnum):
-    """How much of the cross-attention to return."""
+    """Amount of cross-attention to return."""
 
     NONE = 1
-    AVERAGED = 2
-    """The mean over the heads of one decoder layer."""
-
-    ALL_HEADS = 3
-    """Each head of one decoder layer."""
+    AVERAGED = 2  # mean over the heads of one decoder layer
+    ALL_HEADS = 3  # each head of one decoder layer
 
 
 class WarningKind(WireEnum):
-    """Why a translation deserves a second look."""
+    """Kinds of problems with a translation."""
 
-    UNSPECIFIED = 0
-    """A kind this client does not know yet."""
-
-    TRUNCATED = 1
-    """The target limit was reached before the model ended the sentence: its end is missing."""
-
-    SOURCE_SPLIT = 2
-    """A sentence longer than the model takes was translated in several parts."""
-
-    REPETITION = 3
-    """The translation ran in a loop; the message says whether decoding again helped, here and in the next two."""
-
-    COPIED_SOURCE = 4
-    """The translation was the source, or a long piece of it, unchanged."""
-
-    LENGTH_RATIO = 5
-    """The translation was absurdly short or long for its source."""
-
-    PLACEHOLDER_LOST = 6
-    """A protected span or term did not come back by itself exactly once; the message says what was done."""
+    UNSPECIFIED = 0  # a kind that is newer than this client
+    TRUNCATED = 1  # the target limit was reached before the model ended the sentence; its end is missing
+    SOURCE_SPLIT = 2  # a sentence longer than the model accepts was translated in several parts
+    REPETITION = 3  # the translation looped; for this and the next two, the message reports whether redecoding helped
+    COPIED_SOURCE = 4  # the translation was the source, or a long part of it
+    LENGTH_RATIO = 5  # the translation was implausibly short or long
+    PLACEHOLDER_LOST = 6  # a protected span or term did not occur exactly once; the message reports the repair
 
 
 class ModelState(WireEnum):
-    """Whether a model version can answer."""
+    """State of a model version."""
 
-    UNSPECIFIED = 0
-    """A state this client does not know yet."""
-
+    UNSPECIFIED = 0  # a state that is newer than this client
     LOADING = 1
     READY = 2
     DRAINING = 3
@@ -132,9 +86,7 @@ class ModelState(WireEnum):
 class Precision(WireEnum):
     """Number format of weights."""
 
-    UNSPECIFIED = 0
-    """Not known, to the server or to this client."""
-
+    UNSPECIFIED = 0  # unknown to the server or to this client
     FLOAT32 = 1
     FLOAT16 = 2
     INT8 = 3

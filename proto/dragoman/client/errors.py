@@ -1,25 +1,25 @@
-"""The errors of a call, and how a gRPC status becomes one of them.
+"""Errors of calls, and their derivation from a gRPC status.
 
-The reason that the server gives decides; without one, as when gRPC itself or a proxy made the status, its code does.
+The reason in the status selects the class. A status of gRPC itself or of a proxy has no reason; its code decides.
 
 DragomanError                   a call did not end with OK
 ├── InvalidRequestError         the request must change: INVALID_ARGUMENT, OUT_OF_RANGE, FAILED_PRECONDITION
 │   ├── InvalidFieldError       a field has a value that is never valid
-│   └── ModelStateError         the model is not in a state that allows it
+│   └── ModelStateError         the state of the model does not allow the call
 ├── UnsupportedError            the server does not implement a field or method: UNIMPLEMENTED
 ├── ModelNotFoundError          no such model, version, language pair or glossary: NOT_FOUND
-├── AccessError                 the credential is missing or not enough
-│   ├── UnauthenticatedError    no API key, or none that the server knows: UNAUTHENTICATED
+├── AccessError                 the credential is missing or insufficient
+│   ├── UnauthenticatedError    the API key is missing or unknown: UNAUTHENTICATED
 │   └── PermissionDeniedError   the API key does not allow the method: PERMISSION_DENIED
-├── ExhaustedError              a message is too large, or a quota of a proxy used up: RESOURCE_EXHAUSTED
+├── ExhaustedError              a message is too large, or a quota of a proxy is exhausted: RESOURCE_EXHAUSTED
 │   ├── OverloadedError         the queue is full, or too long for the deadline
-│   └── RateLimitedError        the API key has used up what it may ask for in a time
-├── UnavailableError            no replica can be reached or takes requests: UNAVAILABLE
+│   └── RateLimitedError        the API key has exhausted its quota
+├── UnavailableError            no replica can be reached or accepts requests: UNAVAILABLE
 │   ├── DrainingError           the replica is shutting down
 │   └── StartingError           the replica is still loading its models
 ├── DeadlineExceededError       the deadline passed before the answer: DEADLINE_EXCEEDED
 ├── CallCancelledError          the call was cancelled: CANCELLED
-└── ServerError                 the fault is the server's: every other status
+└── ServerError                 the server failed: every other status
     └── EngineError             decoding failed
 """
 
@@ -33,40 +33,29 @@ from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
-_DOMAIN = "dragoman"
-"""Who speaks in an ErrorInfo; proxies add their own."""
+_DOMAIN = "dragoman"  # of an ErrorInfo of a Dragoman server; proxies add their own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldViolation:
-    """What is wrong with one field of a request."""
+    """A problem with one field of a request."""
 
-    field: str
-    """Path in the wire message, such as `options.beam_size` or `texts[3]`."""
-
-    description: str
-    """For people: the value found and the range it must lie in."""
+    field: str  # path such as `options.beam_size` or `texts[3]`
+    description: str  # the value and the valid range, for people
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorDetails:
-    """What the server says about an error beyond code and message."""
+    """Details of an error in addition to code and message."""
 
-    reason: str = ""
-    """Which error of the server it is, such as `MODEL_NOT_FOUND`; empty if gRPC or a proxy made the status."""
-
-    metadata: Mapping[str, str] = field(default_factory=dict)
-    """Further facts about `reason`."""
-
-    field_violations: tuple[FieldViolation, ...] = ()
-    """The fields to change; empty if the request is not to blame."""
-
-    retry_after_s: float | None = None
-    """When the same request may succeed; None: not known."""
+    reason: str = ""  # such as `MODEL_NOT_FOUND`; empty if gRPC or a proxy created the status
+    metadata: Mapping[str, str] = field(default_factory=dict)  # further information about `reason`
+    field_violations: tuple[FieldViolation, ...] = ()  # the fields to change
+    retry_after_s: float | None = None  # delay after which the same request may succeed; None: unknown
 
 
 class DragomanError(Exception):
-    """A call did not end with OK. Root of the tree."""
+    """A call did not end with OK. Base class of all errors."""
 
     def __init__(
         self,
@@ -76,7 +65,7 @@ class DragomanError(Exception):
         request_id: str,
         details: ErrorDetails = ErrorDetails(),
     ) -> None:
-        """Keep everything the server said about the call that `request_id` names."""
+        """Store code, message and details of the call `request_id`."""
         super().__init__(f"{code.name}: {message} (request {request_id})")
         self.code = code
         self.message = message
@@ -89,11 +78,11 @@ class DragomanError(Exception):
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """Paths of the fields to change, such as `options.beam_size`; empty if the request is not to blame."""
+        """Paths of the fields to change, such as `options.beam_size`; empty if the request did not cause the error."""
         return tuple(violation.field for violation in self.field_violations)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuilt, (type(self), self.code, self.message, self.request_id, self._details)
+        return _restore, (type(self), self.code, self.message, self.request_id, self._details)
 
 
 class InvalidRequestError(DragomanError):
@@ -101,27 +90,27 @@ class InvalidRequestError(DragomanError):
 
 
 class InvalidFieldError(InvalidRequestError):
-    """A field has a value that is never valid; `field_violations` says which and what it may be."""
+    """A field has a value that is never valid; see `field_violations`."""
 
 
 class ModelStateError(InvalidRequestError):
-    """The model is not in a state that allows what was asked for; the message says what is in the way."""
+    """The state of the model does not allow the call; the message has the reason."""
 
 
 class UnsupportedError(DragomanError):
-    """The server does not implement a field or method; `field_violations` names it."""
+    """The server does not implement a field or method; see `field_violations`."""
 
 
 class ModelNotFoundError(DragomanError):
-    """No such model, version, language pair or glossary; `field_violations` says what there is."""
+    """The model, version, language pair or glossary does not exist; `field_violations` lists the existing ones."""
 
 
 class AccessError(DragomanError):
-    """The credential is missing or not enough."""
+    """The credential is missing or insufficient."""
 
 
 class UnauthenticatedError(AccessError):
-    """No API key, or none that the server knows."""
+    """The API key is missing or unknown."""
 
 
 class PermissionDeniedError(AccessError):
@@ -129,7 +118,7 @@ class PermissionDeniedError(AccessError):
 
 
 class ExhaustedError(DragomanError):
-    """A message is over a size limit, or a quota of a proxy is used up: the message says which."""
+    """A message exceeds a size limit, or a quota of a proxy is exhausted."""
 
 
 class OverloadedError(ExhaustedError):
@@ -137,11 +126,11 @@ class OverloadedError(ExhaustedError):
 
 
 class RateLimitedError(ExhaustedError):
-    """The API key has used up what it may ask for in a time; it may ask again after `retry_after_s`."""
+    """The API key has exhausted its quota; it may call again after `retry_after_s`."""
 
 
 class UnavailableError(DragomanError):
-    """No replica can be reached, or the one reached takes no requests."""
+    """No replica can be reached, or the replica accepts no requests."""
 
 
 class DrainingError(UnavailableError):
@@ -157,17 +146,17 @@ class DeadlineExceededError(DragomanError):
 
     @property
     def stage(self) -> str | None:
-        """Where the time ran out: `text`, `admission`, `queue`, `decode`; None if the server did not answer in time."""
+        """Stage of the deadline: `text`, `admission`, `queue`, `decode`; None if the server did not answer in time."""
         return self.metadata.get("stage")
 
     @property
     def needed_s(self) -> float | None:
-        """How long the answer was expected to take when the request was rejected for it; None if it was not."""
+        """Expected duration of a request that was rejected because of it; None for other requests."""
         return self._seconds("needed_s")
 
     @property
     def allowed_s(self) -> float | None:
-        """How much of the deadline was left then; None if the request was not rejected for it."""
+        """Time that remained until the deadline of such a request; None for other requests."""
         return self._seconds("allowed_s")
 
     def _seconds(self, name: str) -> float | None:
@@ -182,7 +171,7 @@ class CallCancelledError(DragomanError):
 
 
 class ServerError(DragomanError):
-    """The fault is the server's."""
+    """The server failed."""
 
 
 class EngineError(ServerError):
@@ -204,7 +193,7 @@ CODE_CLASSES: Mapping[grpc.StatusCode, type[DragomanError]] = MappingProxyType(
         grpc.StatusCode.CANCELLED: CallCancelledError,
     }
 )
-"""The class for each status without a reason; `ServerError` for every other."""
+"""Class of each status without a reason; others are a `ServerError`."""
 
 REASON_CLASSES: Mapping[str, type[DragomanError]] = MappingProxyType(
     {
@@ -223,7 +212,7 @@ REASON_CLASSES: Mapping[str, type[DragomanError]] = MappingProxyType(
         "ENGINE_FAILED": EngineError,
     }
 )
-"""The class for each reason; that of the status for one that is newer than this client."""
+"""Class of each reason; the status decides for reasons that are newer than this client."""
 
 _UNREACHABLE_HINT = "check the address, that the server runs, and that both sides use TLS or neither"
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
@@ -238,27 +227,27 @@ def error_from_rpc(error: grpc.RpcError, request_id: str, *, target: str) -> Dra
 
 
 def error_from_status(status: status_pb2.Status, request_id: str) -> DragomanError:
-    """Make the error that `status` describes; a status with an unknown code becomes a `ServerError`."""
+    """Convert a status; a status with an unknown code becomes a `ServerError`."""
     code = _CODES.get(status.code, grpc.StatusCode.UNKNOWN)
     details = _details(status)
     return _error_class(code, details.reason)(code, status.message, request_id=request_id, details=details)
 
 
 def _error_class(code: grpc.StatusCode, reason: str) -> type[DragomanError]:
-    """The class of the reason, unless it contradicts the status."""
+    """Return the class of the reason, unless it contradicts the status."""
     code_class = CODE_CLASSES.get(code, ServerError)
     reason_class = REASON_CLASSES.get(reason, code_class)
     return reason_class if issubclass(reason_class, code_class) else code_class
 
 
-def _rebuilt(
+def _restore(
     error_class: type[DragomanError], code: grpc.StatusCode, message: str, request_id: str, details: ErrorDetails
 ) -> DragomanError:
     return error_class(code, message, request_id=request_id, details=details)
 
 
 def _status(error: Any) -> status_pb2.Status:
-    """The status with details; without them if they contradict it or cannot be read."""
+    """Return the status with its details; without them if they contradict the status or cannot be parsed."""
     plain = status_pb2.Status(code=error.code().value[0], message=error.details() or "")
     try:
         return rpc_status.from_call(error) or plain
@@ -278,10 +267,10 @@ def _details(status: status_pb2.Status) -> ErrorDetails:
     )
 
 
-def _unpacked(status: status_pb2.Status, message: Any, is_wanted: Callable[[Any], bool] = lambda _: True) -> Any:
-    """Return the first detail of the type of `message` that is wanted, else an empty one."""
+def _unpacked(status: status_pb2.Status, message: Any, is_match: Callable[[Any], bool] = lambda _: True) -> Any:
+    """Return the first matching detail of the type of `message`, else an empty message."""
     for detail in status.details:
-        found = type(message)()
-        if detail.Unpack(found) and is_wanted(found):
-            return found
+        unpacked = type(message)()
+        if detail.Unpack(unpacked) and is_match(unpacked):
+            return unpacked
     return message

@@ -18,7 +18,8 @@ def from_message(cls: type[T], message: Message) -> T:
 
     An absent field becomes None if the dataclass allows None. A field `x_s` is read from the duration `x`.
     """
-    return cls(**{name: read(message) for name, read in _readers(cls)})
+    key: Any = cls  # mypy: not every type is known to be hashable
+    return cls(**{name: read(message) for name, read in _readers(key)})
 
 
 def to_fields(value: Any, path: str) -> dict[str, Any]:
@@ -29,7 +30,8 @@ def to_fields(value: Any, path: str) -> dict[str, Any]:
             The message starts with `path`.
     """
     fields = {}
-    for name, shape in _shapes(type(value)):
+    key: Any = type(value)
+    for name, shape in _shapes(key):
         item, item_path = getattr(value, name), f"{path}.{name}"
         if item is None:
             continue
@@ -72,7 +74,7 @@ class _Shape(NamedTuple):
 
 
 @cache
-def _shapes(cls: type) -> tuple[tuple[str, _Shape], ...]:
+def _shapes(cls: Any) -> tuple[tuple[str, _Shape], ...]:
     hints = get_type_hints(cls)
     return tuple((field.name, _shape(hints[field.name])) for field in dataclasses.fields(cls))
 
@@ -84,7 +86,7 @@ def _shape(hint: Any) -> _Shape:
 
 
 @cache
-def _readers(cls: type) -> tuple[tuple[str, Callable[[Any], Any]], ...]:
+def _readers(cls: Any) -> tuple[tuple[str, Callable[[Any], Any]], ...]:
     return tuple((name, _reader(name, shape)) for name, shape in _shapes(cls))
 
 

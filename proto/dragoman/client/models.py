@@ -12,8 +12,7 @@ class LanguagePair:
 
     source_language: str
     target_language: str
-    is_default: bool
-    """Whether requests for this pair without a model get this version."""
+    is_default: bool  # True if requests for this pair without a model get this version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,9 +28,7 @@ class GlossaryPair:
 class Glossary:
     """Terms with fixed translations on the server."""
 
-    name: str
-    """Value for `DecodingOptions.glossary`."""
-
+    name: str  # value for `DecodingOptions.glossary`
     pairs: tuple[GlossaryPair, ...]
 
 
@@ -41,8 +38,7 @@ class LanguageGroup:
 
     source_languages: tuple[str, ...]
     target_languages: tuple[str, ...]
-    is_default: bool
-    """Whether requests for one of these pairs without a model get this version."""
+    is_default: bool  # True if requests for one of these pairs without a model get this version
 
     def pairs(self) -> Iterator[LanguagePair]:
         """Yield each direction, without pairs of a language with itself unless the group has one of each."""
@@ -57,39 +53,23 @@ class LanguageGroup:
 class ModelLimits:
     """Limits of requests to a model version."""
 
-    max_source_tokens: int
-    """Per sentence; `DecodingOptions.long_sentences` decides how longer ones are handled."""
-
-    max_target_tokens: int
-    """Per sentence."""
-
-    max_texts: int
-    """Per request."""
-
-    max_text_characters: int
-    """Per text."""
-
-    max_document_characters: int
-    """Per document; 0 if the server does not translate documents."""
+    max_source_tokens: int  # per sentence; `DecodingOptions.long_sentences` decides how longer ones are handled
+    max_target_tokens: int  # per sentence
+    max_texts: int  # per request
+    max_text_characters: int  # per text
+    max_document_characters: int  # per document; 0 if the server does not translate documents
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationScore:
     """Quality of a model version on a test set."""
 
-    metric: str
-    """For example `BLEU` or `chrF`."""
-
-    test_set: str
-    """For example `newstest2020`."""
-
+    metric: str  # name such as `BLEU` or `chrF`
+    test_set: str  # name such as `newstest2020`
     source_language: str
     target_language: str
-    value: float
-    """On the usual scale of the metric."""
-
-    signature: str
-    """Settings of the metric, such as a sacreBLEU signature; empty if unknown."""
+    value: float  # on the usual scale of the metric
+    signature: str  # settings of the metric, such as a sacreBLEU signature; empty if unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,26 +78,17 @@ class ModelVersion:
 
     version: str
     state: ModelState
-    state_message: str
-    """Reason for `ModelState.FAILED`, for people; else empty."""
-
-    is_default: bool
-    """Whether requests for the model without a version get this one."""
-
-    language_pairs: tuple[LanguagePair, ...]
-    """All pairs; empty if there are more than 256."""
-
-    language_groups: tuple[LanguageGroup, ...]
-    """All pairs, grouped; empty if the server predates groups."""
-
+    state_message: str  # reason for `ModelState.FAILED`, for people; else empty
+    is_default: bool  # True if requests for the model without a version get this one
+    language_pairs: tuple[LanguagePair, ...]  # all pairs; empty if there are more than 256
+    language_groups: tuple[LanguageGroup, ...]  # all pairs, grouped; empty if the server predates groups
     precision: Precision
     limits: ModelLimits
     evaluation_scores: tuple[EvaluationScore, ...]
     unsupported_fields: tuple[str, ...]
     """Paths of request fields that the server rejects for this version, such as `options.sampling`."""
 
-    labels: tuple[str, ...]
-    """Labels of this version, such as `stable`: requests for `name@stable` get it."""
+    labels: tuple[str, ...]  # labels of this version, such as `stable`: requests for `name@stable` get it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -76,7 +76,7 @@ class Term:
 
     is_case_sensitive: bool = False
     is_part_of_word: bool = False
-    """Whether it also matches inside words."""
+    """True if it also matches inside words."""
 
 
 @_with_ranges(pb.DecodingOptions)
@@ -125,7 +125,7 @@ class DecodingOptions:
     """Split each text into sentences that are translated separately."""
 
     long_sentences: LongSentencePolicy | None = None
-    """How to handle sentences that are longer than the model accepts."""
+    """Handling of sentences that are longer than the model accepts."""
 
     format: TextFormat | None = None
     return_scores: bool | None = None

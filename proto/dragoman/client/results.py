@@ -22,28 +22,18 @@ class AlignmentLink:
 
     source: Span
     target: Span
-    weight: float
-    """Share of attention that the target span gives to the source span, 0 to 1."""
+    weight: float  # share of attention that the target span gives to the source span, 0 to 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrossAttention:
     """Attention of each target token to each source token, for a sentence or a part of one."""
 
-    source_pieces: tuple[str, ...]
-    """Subword pieces, end-of-sentence last."""
-
-    target_pieces: tuple[str, ...]
-    """Subword pieces, including end-of-sentence if the sentence was finished."""
-
-    num_heads: int
-    """1 if the heads were averaged."""
-
-    layer: int
-    """Index of the decoder layer, from 0."""
-
-    weights: tuple[float, ...]
-    """Row-major [num_heads, target pieces, source pieces]; see `row`."""
+    source_pieces: tuple[str, ...]  # subword pieces, end-of-sentence last
+    target_pieces: tuple[str, ...]  # subword pieces, including end-of-sentence if the sentence was finished
+    num_heads: int  # 1 if the heads were averaged
+    layer: int  # index of the decoder layer, from 0
+    weights: tuple[float, ...]  # row-major [num_heads, target pieces, source pieces]; see `row`
 
     def row(self, target_index: int, *, head: int = 0) -> tuple[float, ...]:
         """Return the weight of each source piece for one target piece."""
@@ -57,18 +47,10 @@ class Hypothesis:
     """One candidate translation."""
 
     text: str
-    score: float
-    """Log-probability divided by the length penalty, plus the coverage penalty, summed over the sentences."""
-
-    tokens: tuple[str, ...]
-    """Subword pieces, if requested."""
-
-    token_log_probs: tuple[float, ...]
-    """Log-probability of each token, if requested."""
-
-    alignment: tuple[AlignmentLink, ...]
-    """Links between source and translation, ordered by target, if requested."""
-
+    score: float  # log-probability divided by the length penalty, plus the coverage penalty, summed over the sentences
+    tokens: tuple[str, ...]  # subword pieces, if requested
+    token_log_probs: tuple[float, ...]  # log-probability of each token, if requested
+    alignment: tuple[AlignmentLink, ...]  # links between source and translation, ordered by target, if requested
     attention: tuple[CrossAttention, ...]
     """Cross-attention of each sentence or part that was translated separately, if requested."""
 
@@ -81,14 +63,9 @@ class Sentence:
     target: Span
     num_source_tokens: int
     num_target_tokens: int
-    is_truncated: bool
-    """See `WarningKind.TRUNCATED`."""
-
-    is_split: bool
-    """See `WarningKind.SOURCE_SPLIT`."""
-
-    score: float | None
-    """Estimated probability of a good translation, 0 to 1; None: the model has no calibration."""
+    is_truncated: bool  # see `WarningKind.TRUNCATED`
+    is_split: bool  # see `WarningKind.SOURCE_SPLIT`
+    score: float | None  # estimated probability of a good translation, 0 to 1; None: the model has no calibration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,11 +73,8 @@ class TranslationWarning:
     """A problem with a translation."""
 
     kind: WarningKind
-    message: str
-    """Description with figures, for people."""
-
-    sentence_index: int | None
-    """Index into `Translation.sentences`; None: the whole text."""
+    message: str  # description with figures, for people
+    sentence_index: int | None  # index into `Translation.sentences`; None: the whole text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,22 +84,16 @@ class StageTimings:
     queue_s: float
     encode_s: float
     decode_s: float
-    text_s: float
-    """Segmentation, tokenization, detokenization and joining."""
+    text_s: float  # segmentation, tokenization, detokenization and joining
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Translation:
     """The translation of one text."""
 
-    hypotheses: tuple[Hypothesis, ...]
-    """Best first, at least one."""
-
-    sentences: tuple[Sentence, ...]
-    """In the order of the best hypothesis."""
-
-    warnings: tuple[TranslationWarning, ...]
-    """Problems with the best hypothesis."""
+    hypotheses: tuple[Hypothesis, ...]  # best first, at least one
+    sentences: tuple[Sentence, ...]  # in the order of the best hypothesis
+    warnings: tuple[TranslationWarning, ...]  # problems with the best hypothesis
 
     @property
     def text(self) -> str:
@@ -142,26 +110,17 @@ class Translation:
 class DetectedLanguage:
     """A possible language of a text."""
 
-    language: str
-    """BCP-47 tag."""
-
-    confidence: float
-    """Probability among all languages that the detector supports, 0 to 1."""
-
-    is_served: bool
-    """Whether the server translates from it."""
+    language: str  # BCP-47 tag
+    confidence: float  # probability among all languages that the detector supports, 0 to 1
+    is_served: bool  # True if the server translates from it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pivot:
     """An intermediate language between source and target."""
 
-    language: str
-    """BCP-47 tag."""
-
-    model_name: str
-    """Name of the model that translated into it."""
-
+    language: str  # BCP-47 tag
+    model_name: str  # name of the model that translated into it
     model_version: str
 
 
@@ -169,20 +128,15 @@ class Pivot:
 class TranslationResult(Sequence[Translation]):
     """The result of one request, a sequence of translations: `result[0].text`."""
 
-    translations: tuple[Translation, ...]
-    """One for each text, in order."""
-
+    translations: tuple[Translation, ...]  # one for each text, in order
     model_name: str
     model_version: str
     timings: StageTimings
     num_source_tokens: int
     num_target_tokens: int
     request_id: str
-    detected_language: DetectedLanguage | None
-    """None if the request named the source language."""
-
-    pivot: Pivot | None
-    """None if the texts were translated directly."""
+    detected_language: DetectedLanguage | None  # None if the request named the source language
+    pivot: Pivot | None  # None if the texts were translated directly
 
     @overload
     def __getitem__(self, index: int) -> Translation: ...
@@ -219,18 +173,12 @@ class StreamAnswer:
 class TranslatedSentence:
     """One finished sentence of a document."""
 
-    index: int
-    """Position in the document, from 0."""
-
+    index: int  # position in the document, from 0
     text: str
     """Next part of the translated document, including surrounding white space: the parts join to the translation."""
 
-    hypotheses: tuple[Hypothesis, ...]
-    """Candidates for the sentence without surrounding white space, best first."""
-
-    sentence: Sentence | None
-    """Position in the document; None if it has nothing to translate."""
-
+    hypotheses: tuple[Hypothesis, ...]  # candidates for the sentence without surrounding white space, best first
+    sentence: Sentence | None  # position in the document; None if it has nothing to translate
     warnings: tuple[TranslationWarning, ...]
     model_name: str
     model_version: str

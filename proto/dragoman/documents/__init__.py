@@ -1,1 +1,1 @@
-"""Translating files: each format says what is text in it, one job translates all of that and writes the file again."""
+"""Translation of files: formats, and the translator that sends their texts to a server."""

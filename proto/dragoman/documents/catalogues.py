@@ -1,4 +1,4 @@
-"""Catalogues of messages: PO and XLIFF 1.2 and 2.0. What has a translation keeps it unless asked."""
+"""Message catalogues: PO, and XLIFF 1.2 and 2.0. Existing translations are preserved unless requested otherwise."""
 
 import copy
 import re
@@ -17,34 +17,30 @@ from dragoman.documents.formats import ReadOptions
 from dragoman.documents.tagged_text import Piece, TaggedText
 
 _XLIFF = re.compile(r"\{urn:oasis:names:tc:xliff:document:(1\.1|1\.2|2\.\d)\}xliff")
-_XLIFF_PAIRS = frozenset(("g", "mrk", "pc"))
-"""Elements within a text whose content is text; all others are what stands in the place of code."""
-
-_MAX_PLURAL_FORMS = 6
-"""Arabic has six; no language of CLDR has more."""
-
+_XLIFF_PAIRS = frozenset(("g", "mrk", "pc"))  # inline elements whose content is text; others replace code
+_MAX_PLURAL_FORMS = 6  # maximum in CLDR (Arabic)
 _DECLARATION = re.compile(rb"(?:\xef\xbb\xbf)?<\?xml[^>]*\?>\s*")
 
 
 def read_po(content: bytes, options: ReadOptions) -> "PoContent":
-    """Read a catalogue of gettext: each message without a translation; fuzzy ones have one. Plurals are two segments.
+    """Read a gettext catalogue. Each message without a translation is a segment, a plural message is two.
 
-    The file comes back byte for byte, as the Translate Toolkit writes it, but for the translations.
+    Fuzzy messages count as translated. The rest of the file is preserved as the Translate Toolkit writes it.
 
     Raises:
-        FileFormatError: if it is none, or declares more plural forms than any language has.
+        FileFormatError: if it is not a catalogue or declares more plural forms than any language has.
     """
-    kept = 0
+    num_kept = 0
     segments, places = [], []
     catalogue = _po(content)
     declared = str(catalogue.getheaderplural()[0] or "")
     if declared.isdecimal() and not 1 <= int(declared[:9]) <= _MAX_PLURAL_FORMS:
-        raise FileFormatError(f"its header declares nplurals={declared[:9]}, must be 1 to {_MAX_PLURAL_FORMS}")
+        raise FileFormatError(f"nplurals is {declared[:9]} in the header, must be 1 to {_MAX_PLURAL_FORMS}")
     for index, unit in enumerate(catalogue.units):
         if unit.isheader() or unit.isobsolete() or not unit.istranslatable():
             continue
         if any(map(str, _strings(unit.target))) and not options.retranslates:
-            kept += 1
+            num_kept += 1
             continue
         for form, text in enumerate(_strings(unit.source)):
             if has_words(text):
@@ -52,36 +48,34 @@ def read_po(content: bytes, options: ReadOptions) -> "PoContent":
                     FileSegment(text=text, format=TextFormat.PLAIN, place=f"message {index}: {text[:40]!r}")
                 )
                 places.append((index, form))
-    return PoContent(content, segments, places, kept, options.target_language)
+    return PoContent(content, segments, places, num_kept, options.target_language)
 
 
 @dataclass(frozen=True, slots=True)
 class PoContent:
-    """A catalogue of gettext."""
+    """A gettext catalogue."""
 
     content: bytes
     segments: Sequence[FileSegment]
-    places: Sequence[tuple[int, int]]
-    """Of each segment: which message, and 0 or, for the text of its plural, 1."""
-
+    places: Sequence[tuple[int, int]]  # of each segment: index of the message, and 1 for a plural text, else 0
     num_kept: int
     target_language: str
 
     def check(self, index: int, translation: str) -> None:
-        """See `FileContent`: any translation is good."""
+        """See `FileContent`: every translation fits."""
 
     def written(self, translations: Sequence[str | None]) -> bytes:
-        """See `FileContent`; all plural forms but the first get the translation of the plural."""
+        """See `FileContent`; all plural forms except the first get the translation of the plural."""
         catalogue = _po(self.content)
         declared = catalogue.getheaderplural()[0]
         primary = self.target_language.partition("-")[0].lower()
-        known = languages.get(primary, ("", 2, ""))[1]
-        num_forms = int(declared) if declared and declared.isdecimal() else known or 2
-        told: dict[int, dict[int, str]] = {}
+        default = languages.get(primary, ("", 2, ""))[1]
+        num_forms = int(declared) if declared and declared.isdecimal() else default or 2
+        by_message: dict[int, dict[int, str]] = {}
         for (unit, form), translation in zip(self.places, translations, strict=True):
             if translation is not None:
-                told.setdefault(unit, {})[form] = translation
-        for index, forms in told.items():
+                by_message.setdefault(unit, {})[form] = translation
+        for index, forms in by_message.items():
             unit = catalogue.units[index]
             if unit.hasplural():
                 singular, plural = (forms.get(form, str(_strings(unit.source)[form])) for form in (0, 1))
@@ -96,7 +90,7 @@ def _po(content: bytes) -> Any:
     try:
         return pypo.pofile.parsestring(content)  # type: ignore[no-untyped-call]
     except (ValueError, LookupError) as error:
-        raise FileFormatError(f"no PO: {error}") from None
+        raise FileFormatError(f"not PO: {error}") from None
 
 
 def _strings(text: Any) -> list[str]:
@@ -104,22 +98,22 @@ def _strings(text: Any) -> list[str]:
 
 
 def read_xliff(content: bytes, options: ReadOptions) -> "XliffContent":
-    """Read XLIFF 1.2 or 2.0: each unit, or segment of one, without a target; elements within stay around their words.
+    """Read XLIFF 1.2 or 2.0. Each unit or segment without a target is a segment; inline elements are preserved.
 
-    The file comes back with equal content: declaration, attributes and white space stay, quotes may change.
+    Declaration, attributes and white space of the file are preserved, quotes may change.
 
     Raises:
-        FileFormatError: if it is none, or has a document type: no entity is ever read.
+        FileFormatError: if it is not XLIFF, or has a document type: entities are never read.
     """
-    units, kept = [], 0
+    units, num_kept = [], 0
     for index, unit in enumerate(_xliff_units(_xml(content))):
         if unit.is_translated and not options.retranslates:
-            kept += 1
+            num_kept += 1
         elif has_words(unit.tagged.words):
             units.append((index, unit))
     segments = [unit.tagged.segment(unit.place) for _, unit in units]
     texts = [unit.tagged for _, unit in units]
-    return XliffContent(content, segments, texts, [index for index, _ in units], kept, options.target_language)
+    return XliffContent(content, segments, texts, [index for index, _ in units], num_kept, options.target_language)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,12 +122,8 @@ class XliffContent:
 
     content: bytes
     segments: Sequence[FileSegment]
-    texts: Sequence[TaggedText]
-    """What each segment was made of."""
-
-    places: Sequence[int]
-    """Which unit of the file each segment is."""
-
+    texts: Sequence[TaggedText]  # source of each segment
+    places: Sequence[int]  # index of the unit of each segment
     num_kept: int
     target_language: str
 
@@ -149,7 +139,7 @@ class XliffContent:
             if translation is not None:
                 units[place].translate(translation)
         root = tree.getroot()
-        if _XLIFF.fullmatch(root.tag)[1].startswith("1"):  # type: ignore[index]  # it was read before
+        if _XLIFF.fullmatch(root.tag)[1].startswith("1"):  # type: ignore[index]  # checked by `_xml`
             for file in root.iterchildren("{*}file"):
                 file.set("target-language", file.get("target-language", self.target_language))
         else:
@@ -161,16 +151,10 @@ class XliffContent:
 
 @dataclass(frozen=True, slots=True)
 class _Unit:
-    """A text of an XLIFF file that is translated by itself."""
-
-    parent: Any
-    """Holds source and target."""
-
+    parent: Any  # element that contains source and target
     source: Any
     tagged: TaggedText
-    elements: Sequence[Any]
-    """The element of each piece; None of text."""
-
+    elements: Sequence[Any]  # element of each piece; None for text
     place: str
 
     @property
@@ -179,12 +163,12 @@ class _Unit:
 
     @property
     def is_translated(self) -> bool:
-        """Whether there is a target with anything in it."""
+        """True if there is a target that is not empty."""
         target = self._target
         return target is not None and bool(len(target) or (target.text or "").strip())
 
     def translate(self, translation: str) -> None:
-        """Make or replace the target."""
+        """Create or replace the target."""
         parts = self.tagged.parts(translation)
         namespace = etree.QName(self.source).namespace
         target = self._target
@@ -210,7 +194,8 @@ class _Unit:
                     element = etree.SubElement(stack[-1], element.tag, element.attrib, nsmap=element.nsmap)
                     stack.append(element)
                 else:
-                    stack[-1].append(_without_tail(element))
+                    stack[-1].append(copy.deepcopy(element))
+                    stack[-1][-1].tail = None
         if etree.QName(self.parent).localname == "segment":
             self.parent.set("state", "translated")
         else:
@@ -223,11 +208,11 @@ def _xml(content: bytes) -> Any:
     try:
         tree = etree.fromstring(content, parser).getroottree()
     except (etree.XMLSyntaxError, ValueError) as error:
-        raise FileFormatError(f"no XML: {error}") from None
+        raise FileFormatError(f"not XML: {error}") from None
     if tree.docinfo.internalDTD is not None:
-        raise FileFormatError("it has a document type, which no XLIFF has")
+        raise FileFormatError("XLIFF with a document type is not supported")
     if not _XLIFF.fullmatch(tree.getroot().tag):
-        raise FileFormatError("no XLIFF 1.2 or 2.0")
+        raise FileFormatError("not XLIFF 1.2 or 2.0")
     return tree
 
 
@@ -236,7 +221,7 @@ def _xliff_units(tree: Any) -> Iterator[_Unit]:
         source = next(parent.iterchildren("{*}seg-source"), None)
         if source is None:
             source = next(parent.iterchildren("{*}source"), None)
-        if source is None or _translates(parent) == "no":
+        if source is None or _inherited(parent, "translate") == "no":
             continue
         keeps_space = _inherited(source, "{http://www.w3.org/XML/1998/namespace}space") == "preserve"
         pieces: list[Piece] = []
@@ -247,21 +232,18 @@ def _xliff_units(tree: Any) -> Iterator[_Unit]:
         yield _Unit(parent, source, TaggedText(pieces), elements, f"line {source.sourceline}")
 
 
-def _translates(parent: Any) -> str:
-    return _inherited(parent, "translate") or "yes"
-
-
 def _inherited(element: Any, name: str) -> str | None:
     values = (each.get(name) for each in (element, *element.iterancestors()))
     return next((value for value in values if value is not None), None)
 
 
 def _pieces(element: Any, *, keeps_space: bool) -> Iterator[tuple[Piece, Any]]:
-    """Yield what is in an element, with the element of each piece that is one."""
+    """Yield the pieces of an element, each with its own element if it is one."""
     text = partial(_text_piece, keeps_space=keeps_space)
     yield from text(element.text)
     for child in element:
-        if isinstance(child.tag, str) and etree.QName(child).localname in _XLIFF_PAIRS and _has_content(child):
+        is_pair = isinstance(child.tag, str) and etree.QName(child).localname in _XLIFF_PAIRS
+        if is_pair and has_words("".join(child.itertext())):
             yield Piece("open", ""), child
             yield from _pieces(child, keeps_space=keeps_space)
             yield Piece("close", ""), child
@@ -272,12 +254,8 @@ def _pieces(element: Any, *, keeps_space: bool) -> Iterator[tuple[Piece, Any]]:
 
 def _text_piece(text: str | None, *, keeps_space: bool) -> Iterator[tuple[Piece, Any]]:
     if text:
-        told = text if keeps_space else re.sub(r"\s*[\r\n]\s*", " ", text)
-        yield Piece("text", "", told), None
-
-
-def _has_content(element: Any) -> bool:
-    return has_words("".join(element.itertext()))
+        content = text if keeps_space else re.sub(r"\s*[\r\n]\s*", " ", text)
+        yield Piece("text", "", content), None
 
 
 def _append_text(element: Any, text: str) -> None:
@@ -285,9 +263,3 @@ def _append_text(element: Any, text: str) -> None:
         element[-1].tail = (element[-1].tail or "") + text
     else:
         element.text = (element.text or "") + text
-
-
-def _without_tail(element: Any) -> Any:
-    copied = copy.deepcopy(element)
-    copied.tail = None
-    return copied

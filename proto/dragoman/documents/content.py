@@ -1,4 +1,4 @@
-"""What every format gives to the job: the texts of a file, and the file again with their translations."""
+"""The interface of all formats: the segments of a file, and the file with their translations."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -6,68 +6,57 @@ from typing import Protocol
 
 from dragoman.client.enums import TextFormat
 
-MAX_TEXT_CHARACTERS = 4_000
-"""Of one segment; below what a server takes by default, 10,000."""
+MAX_TEXT_CHARACTERS = 4_000  # of one segment; the default limit of a server is 10,000
 
 
 class FileFormatError(ValueError):
-    """A file that cannot be translated; says why and, where it can, in which line."""
+    """A file cannot be translated; the message has the reason and, if known, the line."""
 
 
 class MarkupLostError(ValueError):
-    """A translation that lacks some of the markup of its source, or has it in an order that means something else."""
+    """A translation lacks markup of its source, or has it in an order with another meaning."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSegment:
-    """A text that is translated by itself."""
+    """A text that is translated separately."""
 
-    text: str
-    """What the server is given."""
-
+    text: str  # as it is sent to the server
     format: TextFormat
-    """What `text` is written in."""
-
-    place: str
-    """Where it is in the file, for people: `line 12`."""
+    place: str  # position in the file for messages, such as `line 12`
 
 
 class FileContent(Protocol):
-    """A file that was read."""
+    """A parsed file."""
 
-    segments: Sequence[FileSegment]
-    """In the order of the file."""
-
-    num_kept: int
-    """Texts that have a translation already, which stays."""
+    segments: Sequence[FileSegment]  # in the order of the file
+    num_kept: int  # texts that already have a translation, which is preserved
 
     def written(self, translations: Sequence[str | None]) -> bytes:
-        """Return the file with a translation for each segment; where there is None, the source stays.
+        """Return the file with a translation for each segment; None preserves the source.
 
         Raises:
-            MarkupLostError: if a translation cannot be put into the file; see `check`.
+            MarkupLostError: if a translation does not fit into the file; see `check`.
         """
 
     def check(self, index: int, translation: str) -> None:
-        """Raise a MarkupLostError if the translation of one segment cannot be put into the file."""
+        """Raise a MarkupLostError if the translation of one segment does not fit into the file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patch:
-    """A piece of a text file and what becomes of it."""
+    """A half-open range of characters of a text file and its replacement. Patches are in order and do not overlap."""
 
     start: int
     end: int
-    """Characters of the file, half-open; patches are in order and apart from each other."""
-
     segment: FileSegment
-    spelled: Callable[[str], str]
+    escape: Callable[[str], str]
     """Returns the translation as it is written in the file; may raise a MarkupLostError."""
 
 
 @dataclass(frozen=True, slots=True)
 class PatchedText:
-    """A text file in which some pieces are replaced; everything else comes out byte for byte."""
+    """A text file in which some ranges are replaced; everything else is preserved byte for byte."""
 
     text: str
     patches: Sequence[Patch]
@@ -81,28 +70,28 @@ class PatchedText:
 
     def check(self, index: int, translation: str) -> None:
         """See `FileContent`."""
-        self._spelled(self.patches[index], translation)
+        self._escaped(self.patches[index], translation)
 
     def written(self, translations: Sequence[str | None]) -> bytes:
-        """See `FileContent`; a translation that is its source leaves the piece as it is spelled."""
-        pieces: list[str] = []
+        """See `FileContent`; a translation that equals its source does not change the file."""
+        parts: list[str] = []
         position = 0
         for patch, translation in zip(self.patches, translations, strict=True):
-            pieces += (self.text[position : patch.start], self._spelled(patch, translation))
+            parts += (self.text[position : patch.start], self._escaped(patch, translation))
             position = patch.end
-        return "".join((*pieces, self.text[position:])).encode(self.encoding)
+        return "".join((*parts, self.text[position:])).encode(self.encoding)
 
-    def _spelled(self, patch: Patch, translation: str | None) -> str:
+    def _escaped(self, patch: Patch, translation: str | None) -> str:
         if translation is None or translation == patch.segment.text:
             return self.text[patch.start : patch.end]
-        return patch.spelled(translation)
+        return patch.escape(translation)
 
 
 def decoded(content: bytes) -> str:
-    """Return the text of a UTF-8 file, its line ends and byte order mark as they are.
+    """Return the text of a UTF-8 file, with its line ends and byte order mark.
 
     Raises:
-        FileFormatError: with the line of the first byte that is not UTF-8.
+        FileFormatError: if a byte is not UTF-8; the message has its line.
     """
     try:
         return content.decode()
@@ -112,10 +101,10 @@ def decoded(content: bytes) -> str:
 
 
 class LineNumbers:
-    """Counts lines once over, for places asked for in ascending order."""
+    """Line numbers of ascending positions in a text, in one pass."""
 
     def __init__(self, text: str) -> None:
-        """Count in a text."""
+        """Start at line 1."""
         self._text = text
         self._position = 0
         self._line = 1
@@ -128,5 +117,5 @@ class LineNumbers:
 
 
 def has_words(text: str) -> bool:
-    """Whether there is anything to translate."""
+    """Return whether a text has anything to translate."""
     return any(character.isalpha() for character in text)

@@ -1,7 +1,7 @@
-"""Word documents (DOCX): each paragraph, with headers, footers, notes, tables and text boxes.
+"""Word documents (DOCX): paragraphs, including headers, footers, notes, tables and text boxes.
 
-A paragraph is sent as one text. What has another formatting than most of it becomes a pair of tags, what is no text
-(pictures, fields, references to notes) a tag that stands alone; the runs are made again from what comes back.
+A paragraph is one segment. Runs whose formatting differs from most of it become a pair of tags; pictures, fields and
+references to notes become a single tag. The runs are recreated from the translation.
 """
 
 import copy
@@ -25,9 +25,7 @@ from dragoman.documents.tagged_text import Part, Piece, TaggedText
 
 _MAX_UNPACKED_BYTES = 256 * 1024 * 1024
 _MAX_ENTRIES = 10_000
-_MAX_RATIO = 200
-"""Of unpacked to packed bytes, for an entry of more than a MiB; text in XML is packed to a tenth or so."""
-
+_MAX_RATIO = 200  # unpacked to packed bytes of an entry above 1 MiB; XML compresses to about a tenth
 _TEXT_PARTS = re.compile(r"/word/(?:document|header\d*|footer\d*|footnotes|endnotes)\.xml")
 _TEXT = frozenset(map(qn, ("w:t", "w:tab", "w:br", "w:cr", "w:rPr")))
 _IGNORED_FORMATTING = frozenset(map(qn, ("w:lang", "w:noProof")))
@@ -38,10 +36,10 @@ _OPAQUE = frozenset(
 
 
 def read_docx(content: bytes) -> "DocxContent":
-    """Read a document. It comes back with equal content: the package and its XML are written anew.
+    """Read a document. The package and its XML are written again, with equal content.
 
     Raises:
-        FileFormatError: if it is none, holds a document type, or unpacks to more than a document would.
+        FileFormatError: if it is not DOCX, contains a document type, or exceeds the limits of unpacked size.
     """
     _check_package(content)
     paragraphs = [
@@ -55,13 +53,11 @@ def read_docx(content: bytes) -> "DocxContent":
 
 @dataclass(frozen=True, slots=True)
 class DocxContent:
-    """A document."""
+    """A Word document."""
 
     content: bytes
     segments: Sequence[FileSegment]
-    paragraphs: Sequence[tuple[int, "_Paragraph"]]
-    """Which paragraph of the document each segment is, counted from 0, and as it was read."""
-
+    paragraphs: Sequence[tuple[int, "_Paragraph"]]  # paragraph of each segment and its index in the document
     num_kept: int = 0
 
     def check(self, index: int, translation: str) -> None:
@@ -69,7 +65,7 @@ class DocxContent:
         self.paragraphs[index][1].parts(translation)
 
     def written(self, translations: Sequence[str | None]) -> bytes:
-        """See `FileContent`; a paragraph whose translation is its source stays as it is."""
+        """See `FileContent`; a translation that equals its source does not change the paragraph."""
         document = _opened(self.content)
         paragraphs = list(_paragraphs(document))
         for (place, _), segment, translation in zip(self.paragraphs, self.segments, translations, strict=True):
@@ -89,16 +85,16 @@ def _check_package(content: bytes) -> None:
             unpacked = sum(entry.file_size for entry in entries)
             is_bomb = any(entry.file_size > max(2**20, _MAX_RATIO * entry.compress_size) for entry in entries)
             if len(entries) > _MAX_ENTRIES or unpacked > _MAX_UNPACKED_BYTES or is_bomb:
-                raise FileFormatError("it unpacks to more than a document would")
+                raise FileFormatError("unpacked size exceeds the limits")
             for entry in entries:
                 if entry.filename.endswith((".xml", ".rels")) and _has_document_type(package.read(entry)):
-                    raise FileFormatError(f"{entry.filename} in it has a document type, which no DOCX has")
+                    raise FileFormatError(f"{entry.filename} has a document type, which is not supported")
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, zlib.error) as error:
-        raise FileFormatError(f"no DOCX: {error}") from None
+        raise FileFormatError(f"not DOCX: {error}") from None
 
 
 def _has_document_type(content: bytes) -> bool:
-    """Whether the parser that reads a part of a package finds a document type before the first element of it."""
+    """Return whether the XML parser finds a document type before the first element."""
     prologue: Any = _Prologue()
     parser = etree.XMLParser(target=prologue, resolve_entities=False, no_network=True, load_dtd=False)
     try:
@@ -106,12 +102,12 @@ def _has_document_type(content: bytes) -> bool:
     except _PrologueEndError as end:
         return end.has_document_type
     except (etree.XMLSyntaxError, ValueError) as error:
-        raise FileFormatError(f"no DOCX: {error}") from None
+        raise FileFormatError(f"not DOCX: {error}") from None
     return False
 
 
 class _PrologueEndError(Exception):
-    """Ends the parsing of XML."""
+    """Ends parsing after the prologue."""
 
     def __init__(self, *, has_document_type: bool) -> None:
         super().__init__()
@@ -119,29 +115,29 @@ class _PrologueEndError(Exception):
 
 
 class _Prologue:
-    """Target of a parser, which ends at a document type or the first element."""
+    """Target of an XML parser that ends at a document type or the first element."""
 
     def doctype(self, _name: str, _public_id: str | None, _system_id: str | None) -> None:
-        """Take a document type."""
+        """End: there is a document type."""
         raise _PrologueEndError(has_document_type=True)
 
     def start(self, _tag: str, _attributes: object) -> None:
-        """Take the first element."""
+        """End: there is no document type."""
         raise _PrologueEndError(has_document_type=False)
 
     def close(self) -> None:
-        """Take the end of the document."""
+        """Required by the interface of lxml."""
 
 
 def _opened(content: bytes) -> Any:
     try:
         return docx.Document(io.BytesIO(content))
     except (PackageNotFoundError, KeyError, ValueError, etree.XMLSyntaxError) as error:
-        raise FileFormatError(f"no DOCX: {error}") from None
+        raise FileFormatError(f"not DOCX: {error}") from None
 
 
 class _Part:
-    """A part of the package with text in it."""
+    """A part of the package that contains text."""
 
     def __init__(self, part: Any) -> None:
         self._part = part
@@ -149,8 +145,8 @@ class _Part:
         self.element = part.element if self._is_parsed else parse_xml(part.blob)
 
     def store(self) -> None:
-        """Give what was changed back to the package; of most parts it has the very element."""
-        if not self._is_parsed:  # python-docx knows nothing of notes
+        """Write changes to the package, unless the part shares its element with it."""
+        if not self._is_parsed:  # python-docx does not parse notes
             self._part._blob = etree.tostring(self.element, encoding="UTF-8", xml_declaration=True, standalone=True)
 
 
@@ -164,7 +160,7 @@ def _paragraphs(document: Any) -> Iterator["_Paragraph"]:
 
 
 class _Paragraph:
-    """A paragraph as pieces of text and marks, each with the elements that it stands for."""
+    """A paragraph as pieces of text and marks, each with its elements."""
 
     def __init__(self, element: Any, part: _Part) -> None:
         self.part = part
@@ -190,25 +186,25 @@ class _Paragraph:
         self.tagged = TaggedText(pieces)
 
     def parts(self, translation: str) -> list[Part]:
-        """Read a translation.
+        """Parse a translation.
 
         Raises:
-            MarkupLostError: if markup is lost, a field would be torn, or there is text where none was.
+            MarkupLostError: if markup is lost, the parts of a field are reordered, or text is outside all markup.
         """
         parts = self.tagged.parts(translation)
         singles = [part.index for part in parts if part.kind == "single"]
         if singles != sorted(singles) and any(self._of_piece[index].is_field for index in singles):
-            raise MarkupLostError("the parts of a field are in another order")
+            raise MarkupLostError("the translation reorders the parts of a field")
         depth = 0
         for part in parts:
             depth += {"open": 1, "close": -1}.get(part.kind, 0)
             if part.kind == "text" and not depth and self._base is None and part.text.strip():
-                raise MarkupLostError("there is text outside of the markup that was around all of it")
+                raise MarkupLostError("the translation has text outside the markup that enclosed the source")
         return parts
 
     def translate(self, translation: str) -> None:
-        """Make the runs again."""
-        made: list[Any] = []
+        """Replace the runs."""
+        new: list[Any] = []
         marked: list[_Group] = []
         for part in self.parts(translation):
             if part.kind == "open":
@@ -216,38 +212,32 @@ class _Paragraph:
             elif part.kind == "close":
                 marked.pop()
             elif part.kind == "single":
-                made += self._of_piece[part.index].elements
+                new += self._of_piece[part.index].elements
             else:
                 group = marked[-1] if marked else self._base
-                made += [group.made(part.text)] if group is not None else []
+                new += [group.run_with(part.text)] if group is not None else []
         old = [
             element for group in {id(group): group for group in self._of_piece}.values() for element in group.elements
         ]
         place = self._element.index(old[0])
         for element in old:
             self._element.remove(element)
-        for offset, element in enumerate(made):
+        for offset, element in enumerate(new):
             self._element.insert(place + offset, element)
 
 
 @dataclass(slots=True)
 class _Group:
-    """Neighbouring runs that look alike, a hyperlink, or what is no text."""
+    """Adjacent runs with the same formatting, a hyperlink, or an element that is not text."""
 
-    elements: list[Any]
-    """Children of the paragraph."""
-
-    text: str = ""
-    """Empty of what is no text."""
-
+    elements: list[Any]  # children of the paragraph
+    text: str = ""  # empty if the elements are not text
     formatting: bytes = b""
-    wrapper: Any = None
-    """The hyperlink or revision; None of runs."""
-
+    wrapper: Any = None  # hyperlink or revision; None for runs
     is_field: bool = False
 
-    def made(self, text: str) -> Any:
-        """Return a run with another text, in a hyperlink if the runs were."""
+    def run_with(self, text: str) -> Any:
+        """Return a run with another text, in a hyperlink if the group is one."""
         first = self.elements[0] if self.wrapper is None else next(self.wrapper.iter(qn("w:r")))
         run = copy.deepcopy(first)
         run.text = text
@@ -262,7 +252,7 @@ class _Group:
 
 def _groups(paragraph: Any) -> list[_Group]:
     groups: list[_Group] = []
-    depth = 0  # of fields, which may be nested
+    depth = 0  # nesting depth of fields
     for child in paragraph:
         is_in_field = depth > 0
         for mark in child.iter(qn("w:fldChar")):
@@ -287,7 +277,7 @@ def _groups(paragraph: Any) -> list[_Group]:
 
 
 def _group(child: Any) -> _Group | None:
-    """Return what a child of a paragraph is; None of what stays where it is, such as bookmarks and deleted text."""
+    """Return the group of one child of a paragraph; None if it is preserved in place, such as bookmarks."""
     if child.tag == qn("w:r"):
         if not _is_text(child):
             return _Group([child])

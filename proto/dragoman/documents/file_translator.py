@@ -1,4 +1,4 @@
-"""Files translated by a server: what is missing is asked for in batches, several at a time, and kept as it comes."""
+"""Translates files with a server: sends missing segments in concurrent batches and records each translation."""
 
 import os
 import time
@@ -9,6 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
+from dragoman.client.clients import TranslationClient
 from dragoman.client.enums import Priority
 from dragoman.client.errors import (
     DeadlineExceededError,
@@ -25,30 +26,17 @@ from dragoman.documents.journal import Journal
 
 _BATCH_TEXTS = 16
 _BATCH_CHARACTERS = 8_000
-_NUM_CALLS = 4
-"""Calls at a time: with batches of 16 no more than 64 segments of a job wait in a server."""
-
+_NUM_CALLS = 4  # concurrent calls; with batches of 16, at most 64 segments of a run wait in the server
 _TIMEOUT_S = 120.0
-_MAX_WAITS = 30
-"""Times a batch waits for a server that is overloaded, beyond the retries of the client."""
-
-_WAIT_S = 5.0
-"""How long it waits then, if the server does not say."""
-
-
-class Translating(Protocol):
-    """What a job asks of `TranslationClient`."""
-
-    @property
-    def translate(self) -> Callable[..., TranslationResult]:
-        """See `TranslationClient.translate`; called by several threads."""
+_MAX_WAITS = 30  # for an overloaded server, per batch, in addition to the retries of the client
+_WAIT_S = 5.0  # if the server sends no delay
 
 
 class Progress(Protocol):
-    """Is told how far a job is; a bar of `tqdm` is one."""
+    """A progress bar, such as `tqdm`."""
 
     def update(self, n: float | None = 1) -> object:
-        """Count characters that were translated."""
+        """Count translated characters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,18 +49,18 @@ class Plan:
 
     @property
     def journal_path(self) -> Path:
-        """Where the translations are kept until the output is written."""
+        """Path of the journal, which exists until the output is complete."""
         return self.output.with_name(f".{self.output.name}.journal")
 
     @property
     def num_characters(self) -> int:
-        """Of all segments."""
+        """Characters of all segments."""
         return sum(len(segment.text) for segment in self.content.segments)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedSegment:
-    """A segment that kept its source."""
+    """A segment that was not translated."""
 
     source: Path
     segment: FileSegment
@@ -81,27 +69,23 @@ class FailedSegment:
 
 @dataclass(slots=True, kw_only=True)
 class Outcome:
-    """What became of a file."""
-
-    num_asked: int = 0
-    """Different texts that a server was asked for; the rest was in the journal."""
+    """Result of the translation of a file."""
 
     failures: list[FailedSegment] = field(default_factory=list)
     warnings: list[tuple[FileSegment, str]] = field(default_factory=list)
-    """What the server noticed, for people."""
 
 
-def planned(inputs: Sequence[Path], output: Path, options: ReadOptions) -> list[Plan]:
-    """Read all files and say where each translation goes.
+def plan_files(inputs: Sequence[Path], output: Path, options: ReadOptions) -> list[Plan]:
+    """Read all files and choose their outputs.
 
     Args:
         inputs: at least one.
-        output: a file, for one input; or a directory, which exists or whose name ends in a slash.
+        output: a file, for one input; else a directory.
         options: see `ReadOptions`.
 
     Raises:
-        FileFormatError: if a file cannot be translated, or an output would be a source or the output of another.
-        ModuleNotFoundError: if a format needs the extra `files`, which is not installed.
+        FileFormatError: if a file cannot be translated, or an output is a source or the output of another file.
+        ModuleNotFoundError: if a format requires the extra `files`, which is not installed.
         OSError: if a file cannot be read.
     """
     is_directory = output.is_dir() or len(inputs) > 1
@@ -109,9 +93,9 @@ def planned(inputs: Sequence[Path], output: Path, options: ReadOptions) -> list[
     sources = {source.resolve() for source in inputs}
     for index, target in enumerate(outputs):
         if target.resolve() in sources:
-            raise FileFormatError(f"{target} is a source; name another place for the translation")
+            raise FileFormatError(f"{target} is a source file; choose another output")
         if target in outputs[:index]:
-            raise FileFormatError(f"two sources are named {target.name}; translate one of them into another directory")
+            raise FileFormatError(f"two source files have the name {target.name}; choose different directories")
     return [
         Plan(source=source, output=target, content=read_file(source, options))
         for source, target in zip(inputs, outputs, strict=True)
@@ -119,7 +103,7 @@ def planned(inputs: Sequence[Path], output: Path, options: ReadOptions) -> list[
 
 
 def translate_file(
-    client: Translating,
+    client: TranslationClient,
     plan: Plan,
     settings: RequestSettings,
     *,
@@ -127,36 +111,35 @@ def translate_file(
     timeout_s: float | None = None,
     pause: Callable[[float], object] = time.sleep,
 ) -> Outcome:
-    """Translate what the journal does not have, and write the output in one step.
+    """Translate the segments that the journal lacks, and write the output atomically.
 
-    A segment that the server refuses, or whose translation cannot be put into the file, keeps its source and is told;
-    the journal stays then, so that the same job asks only for these.
+    A segment that the server rejects, or whose translation does not fit into the file, keeps its source and is
+    reported. The journal is then preserved, so that the next run sends only these segments.
 
     Args:
-        client: whom to ask, by several threads.
+        client: called from several threads.
         plan: one file.
-        settings: as for `TranslationClient.translate`, but for the format of the texts.
-        progress: counts characters.
+        settings: as for `TranslationClient.translate`, except the format of the texts.
+        progress: counts translated characters.
         timeout_s: deadline of each call; default: 120.
-        pause: waits that many seconds, when the server is overloaded.
+        pause: waits for an overloaded server; takes seconds.
 
     Raises:
-        DragomanError: if the server cannot be asked at all; what was translated is in the journal.
+        DragomanError: if no call succeeds; finished translations are in the journal.
         OSError: if a file cannot be written.
     """
     outcome = Outcome()
     plan.output.parent.mkdir(parents=True, exist_ok=True)
-    caller = _Caller(client, settings, timeout_s or _TIMEOUT_S, pause)
+    sender = _BatchSender(client, settings, timeout_s or _TIMEOUT_S, pause)
     reasons: dict[FileSegment, str] = {}
     with Journal(plan.journal_path, {key: value for key, value in settings.items() if key != "request_id"}) as journal:
         firsts: dict[tuple[object, str], FileSegment] = {}
         for segment in plan.content.segments:
             if journal.get(segment) is None:
                 firsts.setdefault((segment.format, segment.text), segment)
-        outcome.num_asked = len(firsts)
         missing = sum(len(segment.text) for segment in firsts.values())
         progress.update(plan.num_characters - missing)
-        for segment, answer, warnings in caller.answers(firsts.values()):
+        for segment, answer, warnings in sender.answers(firsts.values()):
             progress.update(len(segment.text))
             outcome.warnings += [(segment, warning) for warning in warnings]
             if isinstance(answer, DragomanError):
@@ -180,26 +163,26 @@ def translate_file(
     return outcome
 
 
-Answered = tuple[FileSegment, str | DragomanError, Sequence[str]]
-"""A segment, its translation or why it has none, and what the server noticed."""
+Answer = tuple[FileSegment, str | DragomanError, Sequence[str]]
+"""A segment, its translation or error, and the warnings of the server."""
 
 
-class _Caller:
-    """Asks for segments, several batches at a time."""
+class _BatchSender:
+    """Sends segments in concurrent batches."""
 
     def __init__(
-        self, client: Translating, settings: RequestSettings, timeout_s: float, pause: Callable[[float], object]
+        self, client: TranslationClient, settings: RequestSettings, timeout_s: float, pause: Callable[[float], object]
     ) -> None:
         self._client = client
         self._settings = settings
         self._timeout_s = timeout_s
         self._pause = pause
 
-    def answers(self, segments: Iterable[FileSegment]) -> Iterator[Answered]:
-        """Yield each segment with its answer, in any order; DragomanError if the server cannot be asked at all."""
+    def answers(self, segments: Iterable[FileSegment]) -> Iterator[Answer]:
+        """Yield each segment with its answer, in any order; DragomanError if a call fails that no text has caused."""
         remaining = batches(segments)
         with ThreadPoolExecutor(_NUM_CALLS) as pool:
-            running = {pool.submit(self._answered, batch) for batch in islice(remaining, _NUM_CALLS)}
+            running = {pool.submit(self._translated, batch) for batch in islice(remaining, _NUM_CALLS)}
             failure: DragomanError | None = None
             while running:
                 done, running = wait(running, return_when=FIRST_COMPLETED)
@@ -209,26 +192,26 @@ class _Caller:
                     except DragomanError as error:
                         failure = failure or error
                 if failure is None:
-                    running |= {pool.submit(self._answered, batch) for batch in islice(remaining, len(done))}
+                    running |= {pool.submit(self._translated, batch) for batch in islice(remaining, len(done))}
             if failure is not None:
                 raise failure
 
-    def _answered(self, batch: Sequence[FileSegment]) -> list[Answered]:
-        """Ask for a batch; one by one where a segment of it may be to blame."""
+    def _translated(self, batch: Sequence[FileSegment]) -> list[Answer]:
+        """Translate a batch; segment by segment if one of them may have caused the error."""
         try:
-            result = self._asked(batch)
+            result = self._result(batch)
         except (InvalidFieldError, ServerError, DeadlineExceededError, ExhaustedError) as error:
-            if not _may_be_of_one(error):
+            if not _may_concern_one_text(error):
                 raise
             if len(batch) == 1:
                 return [(batch[0], error, ())]
-            return [answer for segment in batch for answer in self._answered([segment])]
+            return [answer for segment in batch for answer in self._translated([segment])]
         return [
             (segment, translation.text, [f"{warning.kind.name}: {warning.message}" for warning in translation.warnings])
             for segment, translation in zip(batch, result, strict=True)
         ]
 
-    def _asked(self, batch: Sequence[FileSegment]) -> TranslationResult:
+    def _result(self, batch: Sequence[FileSegment]) -> TranslationResult:
         options = replace(self._settings.get("options", DecodingOptions()), format=batch[0].format)
         settings: RequestSettings = {"priority": Priority.BULK, **self._settings, "options": options}
         texts = [segment.text for segment in batch]
@@ -236,23 +219,23 @@ class _Caller:
             try:
                 return self._client.translate(texts, timeout_s=self._timeout_s, **settings)
             except ExhaustedError as error:
-                if is_last or not error.reason:  # without a reason a message is over a limit of size
+                if is_last or not error.reason:  # without a reason, a message exceeds a size limit
                     raise
                 self._pause(error.retry_after_s or _WAIT_S)
         raise AssertionError
 
 
-def _may_be_of_one(error: DragomanError) -> bool:
-    """Whether another text might be answered."""
+def _may_concern_one_text(error: DragomanError) -> bool:
+    """Return whether other texts may be translated despite this error."""
     if isinstance(error, InvalidFieldError):
         return all(field.startswith("texts") for field in error.fields)
     if isinstance(error, DeadlineExceededError):
-        return error.stage is not None  # else the server did not answer at all
+        return error.stage is not None  # without a stage, the server did not respond
     return not (isinstance(error, ExhaustedError) and error.reason)
 
 
 def batches(segments: Iterable[FileSegment]) -> Iterator[list[FileSegment]]:
-    """Yield lists of segments of one format each, small enough for one request."""
+    """Yield lists of segments of the same format that fit into one request."""
     batch: list[FileSegment] = []
     num_characters = 0
     for segment in segments:
@@ -267,7 +250,7 @@ def batches(segments: Iterable[FileSegment]) -> Iterator[list[FileSegment]]:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Replace a file as a whole."""
+    """Replace a file atomically."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:

@@ -1,4 +1,4 @@
-"""HTML: each stretch of text between two block tags, with the inline tags in it, which the server keeps."""
+"""HTML. Each run of text between two block tags is a segment; the server preserves its inline tags."""
 
 import re
 from collections.abc import Iterator
@@ -25,19 +25,15 @@ _INLINE = _names(
     "a abbr acronym b bdi bdo big cite code data del dfn em font i img ins kbd label mark q ruby rb rp rt "
     "s samp small span strike strong sub sup time tt u var wbr"
 )
-_SILENT = _names("script style template object iframe noembed noframes svg math audio video canvas noscript")
-"""Stay as they are, with all that is in them."""
-
-_WHOLE = frozenset(("pre", "textarea", "listing"))
-"""Are sent with their tags, which say that white space counts in them."""
-
+_OPAQUE = _names("script style template object iframe noembed noframes svg math audio video canvas noscript")
+_PREFORMATTED = frozenset(("pre", "textarea", "listing"))  # sent with their tags, which make white space significant
 _VOID = _names("area base br col embed hr img input link meta param source track wbr")
 _TEXT_ATTRIBUTES = frozenset(("alt", "title", "placeholder"))
 _SENTENCE_END = re.compile(r"(?<=[.!?…])\s+")
 
 
 def read_html(content: bytes) -> PatchedText:
-    """Read HTML, a page or a part of one; what is no text comes back byte for byte, mistakes included.
+    """Read an HTML page or fragment. Everything except text is preserved byte for byte, including errors.
 
     Raises:
         FileFormatError: if it is not UTF-8.
@@ -47,33 +43,26 @@ def read_html(content: bytes) -> PatchedText:
 
 
 def html_patches(text: str, lines: LineNumbers, start: int = 0, end: int | None = None) -> Iterator[Patch]:
-    """Yield what there is to translate in a part of a text that is HTML."""
-    for first, last in _stretches(text[start:end]):
+    """Yield the patches of a range of a text that is HTML."""
+    for first, last in _text_spans(text[start:end]):
         raw = text[start + first : start + last]
         stripped = raw.strip()
         at = start + first + raw.index(stripped)
         segment = FileSegment(text=stripped, format=TextFormat.HTML, place=lines.place(at))
-        yield Patch(start=at, end=at + len(stripped), segment=segment, spelled=str)
+        yield Patch(start=at, end=at + len(stripped), segment=segment, escape=str)
 
 
 @dataclass(frozen=True, slots=True)
 class _Event:
-    """A token of the page."""
-
-    kind: str
-    """`start`, `end`, `text` or `other`."""
-
+    kind: str  # `start`, `end`, `text` or `other`
     name: str
     start: int
-    has_text: bool = False
-    """Whether it says something that is translated."""
-
-    is_protected: bool = False
-    """Whether it begins an element with `translate="no"`."""
+    has_text: bool = False  # text or an attribute that is translated
+    is_protected: bool = False  # start of an element with `translate="no"`
 
 
 class _Tokens(HTMLParser):
-    """The tokens of a page in order; together they are the page."""
+    """The tokens of a page in order; they cover the page."""
 
     def __init__(self, text: str) -> None:
         super().__init__(convert_charrefs=False)
@@ -88,7 +77,7 @@ class _Tokens(HTMLParser):
         self._add("start", tag, has_text=has_text, is_protected=is_protected)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.handle_starttag(tag, attrs)  # the slash means nothing in HTML
+        self.handle_starttag(tag, attrs)  # HTML ignores the slash
 
     def handle_endtag(self, tag: str) -> None:
         self._add("end", tag)
@@ -105,7 +94,7 @@ class _Tokens(HTMLParser):
     def handle_comment(self, _: str) -> None:
         self._add("other", "")
 
-    handle_decl = handle_pi = unknown_decl = handle_comment  # type: ignore[assignment]  # they call it otherwise
+    handle_decl = handle_pi = unknown_decl = handle_comment  # type: ignore[assignment]  # the parameter has another name
 
     def _add(self, kind: str, name: str, *, has_text: bool = False, is_protected: bool = False) -> None:
         line, column = self.getpos()
@@ -113,8 +102,8 @@ class _Tokens(HTMLParser):
         self.events.append(_Event(kind, name, start, has_text, is_protected))
 
 
-def _stretches(text: str) -> Iterator[tuple[int, int]]:
-    """Yield the spans that hold something to translate."""
+def _text_spans(text: str) -> Iterator[tuple[int, int]]:
+    """Yield the spans that have text to translate."""
     events = _Tokens(text).events
     ends = [*(event.start for event in events[1:]), len(text)]
     ends_of_elements = _ends_of_elements(events)
@@ -124,15 +113,15 @@ def _stretches(text: str) -> Iterator[tuple[int, int]]:
     index = 0
     while index < len(events):
         event = events[index]
-        stays = event.kind == "start" and (event.is_protected or event.name in _SILENT)
-        is_whole = event.kind == "start" and event.name in _WHOLE and not stays
-        last = ends_of_elements.get(index, index) if stays or is_whole else index
+        is_opaque = event.kind == "start" and (event.is_protected or event.name in _OPAQUE)
+        is_preformatted = event.kind == "start" and event.name in _PREFORMATTED and not is_opaque
+        last = ends_of_elements.get(index, index) if is_opaque or is_preformatted else index
         if event.kind in ("start", "end") and event.name not in _INLINE:
             if has_text and begun is not None:
                 yield begun, event.start
             begun, has_text, depth = None, False, 0
-            if any(each.has_text for each in events[index : (last if is_whole else index) + 1]):
-                yield event.start, ends[last if is_whole else index]
+            if any(each.has_text for each in events[index : (last if is_preformatted else index) + 1]):
+                yield event.start, ends[last if is_preformatted else index]
         else:
             begun = event.start if begun is None else begun
             has_text |= event.has_text
@@ -152,7 +141,7 @@ def _depth(event: _Event) -> int:
 
 
 def _ends_of_elements(events: list[_Event]) -> dict[int, int]:
-    """Which event ends the element that another begins; elements without an end are left out."""
+    """Return the index of the end event by that of the start event, for elements that have both."""
     found: dict[int, int] = {}
     begun: dict[str, list[int]] = {}
     for index, event in enumerate(events):
@@ -164,7 +153,7 @@ def _ends_of_elements(events: list[_Event]) -> dict[int, int]:
 
 
 def _cut(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Yield the sentences of a stretch that is too long, as many together as may be."""
+    """Yield the sentences of a long span, joined up to the limit."""
     begun = start
     previous = start
     for cut in (*(match.start() for match in _SENTENCE_END.finditer(text, start, end)), end):

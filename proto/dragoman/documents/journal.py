@@ -1,4 +1,4 @@
-"""What is translated already, kept beside the output so that a job that was killed goes on where it was."""
+"""Journal of finished translations next to the output, so that a killed run can resume."""
 
 import hashlib
 import json
@@ -10,19 +10,19 @@ from dragoman.documents.content import FileSegment
 
 
 class Journal:
-    """Translations by the segment and how it was asked for; a line of the file for each.
+    """Translations by segment and request options, one per line of the file.
 
-    A line is handed to the operating system before the next call, so that it outlives the process. It names its segment
-    by a hash, which makes a journal good for another version of the file, too; the one line that a killed process may
-    have left unfinished is ignored.
+    Each line is flushed to the operating system before the next call, so that it survives the process. Its key is a
+    hash of segment and options, therefore a journal is also valid for a changed source file. An incomplete last line
+    is ignored.
     """
 
     def __init__(self, path: Path, request: Mapping[str, Any]) -> None:
-        """Read what is there.
+        """Read the journal.
 
         Args:
-            path: of the file, which need not exist.
-            request: everything but the text that a translation depends on.
+            path: path of the file, which need not exist.
+            request: everything that a translation depends on, except the text.
 
         Raises:
             OSError: if the file cannot be read or written.
@@ -30,15 +30,15 @@ class Journal:
         self._path = path
         self._request = repr(sorted(request.items()))
         self._translations: dict[str, str] = {}
-        is_whole = True
+        is_complete = True
         if path.exists():
             content = path.read_bytes()
-            is_whole = content.endswith(b"\n") or not content
+            is_complete = content.endswith(b"\n") or not content
             for line in content.splitlines():
                 key, translation = _read(line)
                 self._translations[key] = translation
         self._file = path.open("ab")
-        if not is_whole:
+        if not is_complete:
             self._file.write(b"\n")
 
     def __enter__(self) -> Self:
@@ -48,23 +48,23 @@ class Journal:
         self._file.close()
 
     def get(self, segment: FileSegment) -> str | None:
-        """Return the translation of a segment if it is there."""
+        """Return the translation of a segment; None if it is missing."""
         return self._translations.get(self._key(segment))
 
     def add(self, segment: FileSegment, translation: str) -> None:
-        """Keep a translation."""
+        """Add a translation."""
         key = self._key(segment)
         self._translations[key] = translation
         self._file.write(json.dumps([key, translation]).encode() + b"\n")
         self._file.flush()
 
     def remove(self) -> None:
-        """Delete the file: the output has it all."""
+        """Delete the file, after the output was written."""
         self._path.unlink(missing_ok=True)
 
     def _key(self, segment: FileSegment) -> str:
-        told = f"{self._request}\0{segment.format.name}\0{segment.text}"
-        return hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest()
+        identity = f"{self._request}\0{segment.format.name}\0{segment.text}"
+        return hashlib.sha256(identity.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _read(line: bytes) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""Markdown (CommonMark with tables): paragraphs, headings and cells; code, addresses and front matter stay."""
+"""Markdown (CommonMark with tables): paragraphs, headings and cells. Code, links and front matter are preserved."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -25,18 +25,17 @@ _BREAKS = {"softbreak": ("break", _SOFT_BREAK), "hardbreak": ("single", _HARD_BR
 _SPECIAL = re.compile(r"[\\`*_\[\]<&~|]")
 _LEADING = re.compile(r"\d{1,9}(?=[.)])|(?=[#>+*=~-])")
 _PAIRS = frozenset(("em", "strong", "s"))
-_MAX_PARAGRAPH_CHARACTERS = 20_000
-"""More than a server takes; what is read of a paragraph costs more than time in proportion to it."""
+_MAX_PARAGRAPH_CHARACTERS = 20_000  # above the limit of a server; reading takes more than linear time
 
 _MARKDOWN = MarkdownIt("commonmark").enable(["table", "strikethrough"]).disable("text_join")
 
 
 class _UnexpectedError(Exception):
-    """The parser saw what this reader does not find in the text; the whole is then taken as it is spelled."""
+    """A token of the parser does not match the text; the paragraph is then sent with its markup as text."""
 
 
 def read_markdown(content: bytes) -> PatchedText:
-    """Read Markdown; HTML in it is read as `read_html` does.
+    """Read Markdown; `html_patches` reads embedded HTML.
 
     Raises:
         FileFormatError: if it is not UTF-8.
@@ -72,12 +71,11 @@ def read_markdown(content: bytes) -> PatchedText:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """Where the text of an inline token stands in the file, which may have more at the beginning of each line."""
+    """Position of the content of an inline token in the file, where each line may have a prefix."""
 
     text: str
     content: str
-    starts: Sequence[int]
-    """In the file, of each line of the content."""
+    starts: Sequence[int]  # position in the file of each line of the content
 
     @property
     def start(self) -> int:
@@ -88,7 +86,7 @@ class _Source:
         return self._place(len(self.content))
 
     def raw(self, start: int, end: int) -> str:
-        """Return how a piece of the content stands in the file."""
+        """Return a range of the content as it is written in the file."""
         return self.text[self._place(start) : self._place(end)]
 
     def _place(self, position: int) -> int:
@@ -98,33 +96,33 @@ class _Source:
 
 
 def _located(text: str, starts: Sequence[int], token: Token, position: int, *, is_cell: bool) -> _Source | None:
-    """Find the content of an inline token; None if it is spelled otherwise in the file."""
+    """Find the content of an inline token; None if the file differs from it."""
     first = token.map[0] if token.map else 0
-    found = []
+    line_starts = []
     for number, line in enumerate(token.content.split("\n"), start=first):
         if number >= len(starts) - 1:
             return None
         begin, end = starts[number], starts[number + 1]
         raw = text[begin:end].rstrip("\r\n")
-        if is_cell:  # where a pipe has a backslash that the parser took away
+        if is_cell:  # the parser removes the backslash before a pipe
             cell = re.compile(re.escape(line).replace(r"\|", r"\\?\|")).search(text, position, end)
             return _Source(text, cell[0], [cell.start()]) if cell else None
         at = raw.rfind(line)
         if at < 0 or raw[at + len(line) :].strip(" \t#"):
             return None
-        found.append(begin + at)
-    return _Source(text, token.content, found)
+        line_starts.append(begin + at)
+    return _Source(text, token.content, line_starts)
 
 
 def _unlocated(token: Token, start: int, lines: LineNumbers) -> Iterator[Patch]:
-    """Yield a segment that fails, so that it is told, if there is anything to translate."""
+    """Yield a segment whose translation is always rejected, so that the failure is reported."""
 
-    def spelled(translation: str) -> str:  # noqa: ARG001 - no translation can be put where nothing is found
-        raise MarkupLostError("its place in the file cannot be told")
+    def reject(translation: str) -> str:  # noqa: ARG001
+        raise MarkupLostError("the paragraph could not be located in the file")
 
     if has_words(token.content):
         segment = TaggedText([Piece("text", token.content, token.content)]).segment(lines.place(start))
-        yield Patch(start=start, end=start, segment=segment, spelled=spelled)
+        yield Patch(start=start, end=start, segment=segment, escape=reject)
 
 
 def _patches(source: _Source, token: Token, env: dict[str, Any], lines: LineNumbers, enclosing: str) -> Iterator[Patch]:
@@ -134,36 +132,30 @@ def _patches(source: _Source, token: Token, env: dict[str, Any], lines: LineNumb
         reader.finish()
     except (_UnexpectedError, ValueError, IndexError):
         reader = _InlineReader(source, env)
-        reader.take_as_it_is()
+        reader.take_verbatim()
     tagged = TaggedText(reader.pieces)
     if has_words(tagged.words):
-        spelled = partial(_spelled, reader, tagged, env, enclosing)
+        escape = partial(_written, reader, tagged, env, enclosing)
         yield Patch(
-            start=source.start, end=source.end, segment=tagged.segment(lines.place(source.start)), spelled=spelled
+            start=source.start, end=source.end, segment=tagged.segment(lines.place(source.start)), escape=escape
         )
 
 
 class _InlineReader:
-    """Walks the text of a paragraph along the tokens that the parser made of it, to know how each is spelled."""
+    """Aligns the text of a paragraph with its tokens, to find how each token is written."""
 
     def __init__(self, source: _Source, env: dict[str, Any]) -> None:
         self.pieces: list[Piece] = []
-        self.contents: list[str] = []
-        """How each piece is spelled in the content of the token, without what begins lines in the file."""
-
-        self.ends: dict[int, str] = {}
-        """How the end of a pair is spelled once its text is another, by its index."""
-
-        self.respelled: dict[str, str] = {}
-        """Characters that are spelled by escapes and entities."""
-
+        self.contents: list[str] = []  # each piece as written in the content, without line prefixes of the file
+        self.ends: dict[int, str] = {}  # by index of a piece: the end of a pair if its text changes
+        self.escapes: dict[str, str] = {}  # escaped characters and how they are written
         self._source = source
         self._env = env
         self._position = 0
         self._opened: list[tuple[str, int]] = []
 
     def read(self, tokens: Sequence[Token]) -> None:
-        """Take tokens; _UnexpectedError if the text is not what they say."""
+        """Take tokens; _UnexpectedError if the text does not match."""
         index = 0
         while index < len(tokens):
             token = tokens[index]
@@ -175,12 +167,12 @@ class _InlineReader:
             index += 1
 
     def finish(self) -> None:
-        """Check that all of the text was read."""
+        """Check that the whole text was read."""
         if self.content[self._position :].strip() or self._opened:
             raise _UnexpectedError
 
-    def take_as_it_is(self) -> None:
-        """Take the text as it is spelled, markup and all; the server protects what it knows."""
+    def take_verbatim(self) -> None:
+        """Take the text with its markup; the server protects the markup that it recognizes."""
         for number, line in enumerate(self.content.split("\n")):
             if number:
                 indent = len(line) - len(line.lstrip(" \t"))
@@ -189,7 +181,7 @@ class _InlineReader:
 
     @property
     def content(self) -> str:
-        """The text as the parser had it."""
+        """The text as the parser received it."""
         return self._source.content
 
     def _read(self, token: Token) -> None:
@@ -200,7 +192,7 @@ class _InlineReader:
         elif kind == "text_special":
             self._expect(token.markup)
             if len(token.content) == 1:
-                self.respelled[token.content] = token.markup
+                self.escapes[token.content] = token.markup
             self._take("text", self._position + len(token.markup), token.content)
         elif kind in _BREAKS:
             self._take_match(*_BREAKS[kind])
@@ -260,7 +252,7 @@ class _InlineReader:
 
     def _open_or_close(self, name: str, nesting: int, end: int) -> None:
         while self._opened and self._opened[-1][0].startswith("tag "):
-            self._opened.pop()  # a tag that nothing ends stands alone
+            self._opened.pop()  # a tag without an end tag is single
         if nesting == 1:
             self._opened.append((name, len(self.pieces)))
             self._take("open", end)
@@ -283,7 +275,7 @@ class _InlineReader:
         self._take("close", end)
 
     def _end_of_link(self, position: int, address: str) -> int:
-        """Where a link ends whose text ends before `position`."""
+        """Return the end of a link whose text ends before `position`."""
         if self.content.startswith("(", position):
             depth = 0
             for at in range(position, len(self.content)):
@@ -308,46 +300,44 @@ class _InlineReader:
     def _take(self, kind: Any, end: int, text: str | None = None) -> None:
         if end > self._position:
             content = self.content[self._position : end]
-            told = (content if text is None else text) if kind == "text" else ""
-            self.pieces.append(Piece(kind, self._source.raw(self._position, end), told))
+            unescaped = (content if text is None else text) if kind == "text" else ""
+            self.pieces.append(Piece(kind, self._source.raw(self._position, end), unescaped))
             self.contents.append(content)
             self._position = end
 
 
-def _spelled(reader: _InlineReader, tagged: TaggedText, env: dict[str, Any], enclosing: str, translation: str) -> str:
-    """Spell a translation so that Markdown reads the same markup around the same text.
+def _written(reader: _InlineReader, tagged: TaggedText, env: dict[str, Any], enclosing: str, translation: str) -> str:
+    """Write a translation so that Markdown parses it to the same markup and text.
 
-    First with the escapes of the source only, then with all there are, then without line breaks.
+    Tries the escapes of the source only, then all escapes, then all escapes without line breaks.
     """
     words = "".join(part.text for part in tagged.parts(translation)).split()
     inside = TaggedText([replace(piece, raw=raw) for piece, raw in zip(tagged.pieces, reader.contents, strict=True)])
     expected, _ = _structure(_inline(reader.content, env))
 
     def minimal(text: str) -> str:
-        return "".join(reader.respelled.get(character, character) for character in text)
+        return "".join(reader.escapes.get(character, character) for character in text)
 
     def full(text: str) -> str:
         return _SPECIAL.sub(r"\\\g<0>", text)
 
-    for escaped, keeps_breaks in ((minimal, True), (full, True), (full, False)):
-        seen, told = (
-            _respelled(text if keeps_breaks else text.without_breaks(), reader, translation, escaped)
+    for escape, keeps_breaks in ((minimal, True), (full, True), (full, False)):
+        content, written = (
+            _with_markup(text if keeps_breaks else text.without_breaks(), reader, translation, escape)
             for text in (inside, tagged)
         )
-        if enclosing == "paragraph_open" and not _is_paragraph(seen, env):
-            seen, told = _leading_escaped(seen), _leading_escaped(told)
-            if not _is_paragraph(seen, env):
+        if enclosing == "paragraph_open" and not _is_paragraph(content, env):
+            content, written = _leading_escaped(content), _leading_escaped(written)
+            if not _is_paragraph(content, env):
                 continue
-        structure, text = _structure(_inline(seen, env))
+        structure, text = _structure(_inline(content, env))
         if structure == expected and _FOOTNOTE.sub("", text).split() == words:
-            return re.sub(r"(?<!\\)\|", r"\|", told) if enclosing == "tr_open" else told
-    raise MarkupLostError("Markdown would read the translation otherwise")
+            return re.sub(r"(?<!\\)\|", r"\|", written) if enclosing == "tr_open" else written
+    raise MarkupLostError("Markdown would parse the translation differently")
 
 
-def _respelled(text: TaggedText, reader: _InlineReader, translation: str, escaped: Callable[[str], str]) -> str:
-    return text.spelled(
-        translation, escaped=escaped, closed=lambda index: reader.ends.get(index, text.pieces[index].raw)
-    )
+def _with_markup(text: TaggedText, reader: _InlineReader, translation: str, escape: Callable[[str], str]) -> str:
+    return text.written(translation, escape=escape, close=lambda index: reader.ends.get(index, text.pieces[index].raw))
 
 
 def _leading_escaped(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Strings of programs: JSON and Java properties. Keys and layout stay, values are translated."""
+"""Resource files of programs: JSON and Java properties. Keys and layout are preserved, values are translated."""
 
 import json
 import re
@@ -16,21 +16,21 @@ _COMMENT = re.compile(r"[ \t\f]*+(?:[#!][^\r\n]*+)?(?:\r\n|[\r\n]|\Z)")
 _CONTINUATION = re.compile(r"\\(?:\r\n|[\r\n])[ \t\f]*+")
 _ESCAPE = re.compile(r"\\(?:u(?P<code>[0-9A-Fa-f]{4})|(?P<other>.))", re.DOTALL)
 _SHORT = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
-_SPELLED = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r", "\f": "\\f"}
+_ESCAPED = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r", "\f": "\\f"}
 _MESSAGE_ARGUMENT = re.compile(r"\{\d")
 
 
 def read_json(content: bytes) -> PatchedText:
-    """Read JSON: each value that is a string is translated, keys are not.
+    """Read JSON. Each string value is a segment; keys are preserved.
 
     Raises:
-        FileFormatError: if it is not UTF-8 or no JSON.
+        FileFormatError: if it is not UTF-8 or not JSON.
     """
     text = decoded(content)
     try:
         json.loads(text.removeprefix("\ufeff"))
     except (ValueError, RecursionError) as error:
-        raise FileFormatError(f"no JSON: {error}") from None
+        raise FileFormatError(f"not JSON: {error}") from None
     lines = LineNumbers(text)
     patches = []
     is_ascii = text.isascii() and "\\u" in text
@@ -43,16 +43,16 @@ def read_json(content: bytes) -> PatchedText:
                     start=string.start(),
                     end=string.end(),
                     segment=segment,
-                    spelled=lambda translation: json.dumps(translation, ensure_ascii=is_ascii),
+                    escape=lambda translation: json.dumps(translation, ensure_ascii=is_ascii),
                 )
             )
     return PatchedText(text, patches)
 
 
 def read_properties(content: bytes) -> PatchedText:
-    """Read Java properties, in UTF-8 or, as before Java 9, in ISO 8859-1.
+    """Read Java properties in UTF-8 or, as before Java 9, ISO 8859-1.
 
-    In a value with arguments such as `{0}` two apostrophes are one, as `java.text.MessageFormat` reads them.
+    In a value with arguments such as `{0}`, two apostrophes stand for one, as in `java.text.MessageFormat`.
     """
     try:
         text, encoding = content.decode(), "utf-8"
@@ -67,7 +67,7 @@ def read_properties(content: bytes) -> PatchedText:
             position = max(blank.end(), position + 1)
             continue
         entry = _PROPERTY.match(text, position)
-        if entry is None:  # a backslash at the very end
+        if entry is None:  # a backslash at the end of the file
             break
         position = max(entry.end(), position + 1)
         value = _unescaped(_CONTINUATION.sub("", entry["value"]))
@@ -76,11 +76,11 @@ def read_properties(content: bytes) -> PatchedText:
         if has_words(source) and not _has_surrogates(source):
             segment = FileSegment(text=source, format=TextFormat.PLAIN, place=lines.place(entry.start("value")))
 
-            def spelled(translation: str, is_message: bool = is_message) -> str:
-                told = translation.replace("'", "''") if is_message else translation
-                return _property_value(told, is_escaped=is_escaped)
+            def escape(translation: str, is_message: bool = is_message) -> str:
+                quoted = translation.replace("'", "''") if is_message else translation
+                return _property_value(quoted, is_escaped=is_escaped)
 
-            patches.append(Patch(start=entry.start("value"), end=entry.end("value"), segment=segment, spelled=spelled))
+            patches.append(Patch(start=entry.start("value"), end=entry.end("value"), segment=segment, escape=escape))
     return PatchedText(text, patches, encoding)
 
 
@@ -93,12 +93,12 @@ def _unescaped(raw: str) -> str:
 
 
 def _property_value(text: str, *, is_escaped: bool) -> str:
-    spelled = "".join(_SPELLED.get(character, character) for character in text)
-    if spelled.startswith(" "):
-        spelled = "\\" + spelled
+    escaped = "".join(_ESCAPED.get(character, character) for character in text)
+    if escaped.startswith(" "):
+        escaped = "\\" + escaped
     if not is_escaped:
-        return spelled
-    units = spelled.encode("utf-16-be")
+        return escaped
+    units = escaped.encode("utf-16-be")
     codes = (int.from_bytes(units[at : at + 2], "big") for at in range(0, len(units), 2))
     return "".join(chr(code) if code < 0x7F else f"\\u{code:04x}" for code in codes)
 

@@ -1,7 +1,7 @@
-"""Text with markup of any kind, as XML that a server keeps around the words it marks, and back.
+"""Conversion between text with markup of any format and XML tags, which the server preserves around their words.
 
-A pair such as `**` and `**` becomes `<g id="1">` and `</g>`, what stands alone `<x id="1"/>`, as in XLIFF. A text
-without markup is sent as plain text.
+A pair such as `**` and `**` becomes `<g id="1">` and `</g>`, other markup `<x id="1"/>`, as in XLIFF. A text without
+markup is sent as plain text.
 """
 
 import html
@@ -20,21 +20,16 @@ _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A piece of a text with markup."""
+    """A part of a source text: text, a mark, or a line break within a sentence (`break`)."""
 
-    kind: Literal["text", "open", "close", "single", "break"]
-    """`open` and `close` enclose what they mark; `single` stands alone; `break` ends a line within a sentence."""
-
-    raw: str
-    """As it is spelled in the file."""
-
-    text: str = ""
-    """What a piece of text says; of others: empty."""
+    kind: Literal["text", "open", "close", "single", "break"]  # `open` and `close` are a pair; `single` is not paired
+    raw: str  # as written in the file
+    text: str = ""  # unescaped content of a text piece
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A piece of a translation: text, or the mark with an index into the pieces of the source."""
+    """A part of a translation: text, or the mark with an index into the pieces of the source."""
 
     kind: Literal["text", "open", "close", "single"]
     text: str = ""
@@ -49,7 +44,7 @@ class TaggedText:
 
     @property
     def is_plain(self) -> bool:
-        """Whether there is no markup."""
+        """True if the text has no markup."""
         return all(piece.kind in ("text", "break") for piece in self.pieces)
 
     @property
@@ -62,16 +57,16 @@ class TaggedText:
         return TaggedText([Piece(p.kind, " ") if p.kind == "break" else p for p in self.pieces])
 
     def segment(self, place: str) -> FileSegment:
-        """Return what is sent."""
+        """Return the segment to send."""
         if self.is_plain:
             return FileSegment(text=self.words, format=TextFormat.PLAIN, place=place)
         return FileSegment(text="".join(self._sent()), format=TextFormat.XML, place=place)
 
     def parts(self, translation: str) -> list[Part]:
-        """Read a translation.
+        """Parse a translation.
 
         Raises:
-            MarkupLostError: unless each mark is there exactly once and they are properly nested.
+            MarkupLostError: unless each mark occurs exactly once and the marks are properly nested.
         """
         if self.is_plain:
             return [Part("text", translation)]
@@ -83,7 +78,7 @@ class TaggedText:
             position = tag.end()
             if tag["close"]:
                 if not opened:
-                    raise MarkupLostError("the translation closes markup that it does not open")
+                    raise MarkupLostError("the translation has a closing tag without an opening tag")
                 parts.append(Part("close", index=self._end_of(opened.pop())))
             elif tag["open"]:
                 opened.append(self._index(tag["open"]))
@@ -91,50 +86,50 @@ class TaggedText:
             else:
                 parts.append(Part("single", index=self._index(tag["single"])))
         parts += _text_parts(translation[position:])
-        found = Counter(part.index for part in parts if part.kind != "text")
-        wanted = Counter(i for i, piece in enumerate(self.pieces) if piece.kind in ("open", "close", "single"))
-        if opened or found != wanted:
-            raise MarkupLostError("the translation lacks markup of its source, or has some twice")
+        actual = Counter(part.index for part in parts if part.kind != "text")
+        expected = Counter(i for i, piece in enumerate(self.pieces) if piece.kind in ("open", "close", "single"))
+        if opened or actual != expected:
+            raise MarkupLostError("the translation lacks markup of its source or repeats it")
         return parts
 
-    def spelled(
+    def written(
         self,
         translation: str,
         *,
-        escaped: Callable[[str], str] = str,
-        closed: Callable[[int], str] | None = None,
+        escape: Callable[[str], str] = str,
+        close: Callable[[int], str] | None = None,
     ) -> str:
-        """Return a translation as it is written in the file, its lines broken where those of the source were.
+        """Return a translation as it is written in the file, with the line breaks of the source.
 
         Args:
-            translation: what the server answered.
-            escaped: spells text.
-            closed: spells the end of a pair, by the index of its piece; default: as in the source.
+            translation: response of the server.
+            escape: escapes text.
+            close: returns the end of a pair by the index of its piece; default: as in the source.
 
         Raises:
             MarkupLostError: see `parts`.
         """
         parts = self.parts(translation)
         breaks = self._breaks(parts)
-        spelled: list[str] = []
+        written: list[str] = []
         position = 0
         for part in parts:
-            if part.kind == "close" and closed is not None:
-                spelled.append(closed(part.index))
+            if part.kind == "close" and close is not None:
+                written.append(close(part.index))
                 continue
             if part.kind != "text":
-                spelled.append(self.pieces[part.index].raw)
+                written.append(self.pieces[part.index].raw)
                 continue
             start = 0
             for at in sorted(at for at in breaks if position <= at < position + len(part.text)):
-                spelled += (escaped(part.text[start : at - position]), breaks[at])
+                written += (escape(part.text[start : at - position]), breaks[at])
                 start = at - position + 1
-            spelled.append(escaped(part.text[start:]))
+            written.append(escape(part.text[start:]))
             position += len(part.text)
-        return "".join(spelled)
+        return "".join(written)
 
     def _index(self, mark: str) -> int:
-        """Index of the piece that a number stands for; -1 if it stands for none."""
+        """Return the index of the piece with a number; -1 if the number is unknown."""
         marks = [index for index, piece in enumerate(self.pieces) if piece.kind in ("open", "single")]
         return marks[int(mark) - 1] if len(mark) < 9 and 0 < int(mark) <= len(marks) else -1
 
@@ -155,7 +150,7 @@ class TaggedText:
                     yield f'<x id="{number}"/>'
 
     def _end_of(self, index: int) -> int:
-        """Index of the piece that closes what another opens; -1 if that opens nothing."""
+        """Return the index of the closing piece of an opening piece; -1 if there is none."""
         depth = 0
         for end in range(index, len(self.pieces) if index >= 0 else 0):
             depth += {"open": 1, "close": -1}.get(self.pieces[end].kind, 0)
@@ -164,7 +159,7 @@ class TaggedText:
         return -1
 
     def _breaks(self, parts: Sequence[Part]) -> dict[int, str]:
-        """Which space of a translation becomes which line break: the one that is nearest to it by share of the text."""
+        """Return the line breaks by position of the space that they replace, the nearest by share of the text."""
         broken = {}
         source_length = 0
         for piece in self.pieces:
@@ -176,8 +171,8 @@ class TaggedText:
         chosen: dict[int, str] = {}
         first = 0
         for position, raw in broken.items():
-            wanted = position * len(text) / source_length
-            near = min(range(first, len(spaces)), key=lambda i: abs(spaces[i] - wanted), default=None)
+            target = position * len(text) / source_length
+            near = min(range(first, len(spaces)), key=lambda i: abs(spaces[i] - target), default=None)
             if near is not None:
                 chosen[spaces[near]] = raw
                 first = near + 1

@@ -25,7 +25,7 @@ _CUE_TAG = re.compile(r"<(?P<end>/)?(?P<name>[A-Za-z]*)[^<>]*>|\{\\[^{}]*\}")
 
 
 def read_text(content: bytes) -> PatchedText:
-    """Read plain text: each line is translated by itself, as a server does, white space at its ends stays.
+    """Read plain text. Each line is a segment, as on the server; surrounding white space is preserved.
 
     Raises:
         FileFormatError: if it is not UTF-8.
@@ -35,18 +35,18 @@ def read_text(content: bytes) -> PatchedText:
     patches = []
     for line in _LINE.finditer(text):
         for cut in _CUT.finditer(text, line.start(), line.end()):
-            piece = cut[0].strip(" \t\ufeff")
-            if has_words(piece):
-                start = text.index(piece, cut.start())
-                segment = FileSegment(text=piece, format=TextFormat.PLAIN, place=lines.place(start))
-                patches.append(Patch(start=start, end=start + len(piece), segment=segment, spelled=str))
+            stripped = cut[0].strip(" \t\ufeff")
+            if has_words(stripped):
+                start = text.index(stripped, cut.start())
+                segment = FileSegment(text=stripped, format=TextFormat.PLAIN, place=lines.place(start))
+                patches.append(Patch(start=start, end=start + len(stripped), segment=segment, escape=str))
     return PatchedText(text, patches)
 
 
 def read_srt(content: bytes) -> PatchedText:
-    """Read SubRip subtitles: the text of each cue is one segment, its lines broken again where they were.
+    """Read SubRip subtitles. The text of each cue is one segment; its line breaks are restored.
 
-    Lines of several speakers are translated one by one. Tags such as `<i>` stay around their words.
+    Lines of different speakers are separate segments. Tags such as `<i>` are preserved around their words.
 
     Raises:
         FileFormatError: if it is not UTF-8.
@@ -55,7 +55,7 @@ def read_srt(content: bytes) -> PatchedText:
 
 
 def read_vtt(content: bytes) -> PatchedText:
-    """Read WebVTT subtitles, as `read_srt`; notes, styles, regions and settings of cues stay as they are.
+    """Read WebVTT subtitles like `read_srt`; notes, styles, regions and cue settings are preserved.
 
     Raises:
         FileFormatError: if it is not UTF-8.
@@ -73,27 +73,27 @@ def _read_cues(content: bytes, *, is_webvtt: bool) -> PatchedText:
             tagged = _tagged(text, spans, is_webvtt=is_webvtt)
             if has_words(tagged.words):
                 start, end = spans[0][0], spans[-1][1]
-                spelled = partial(tagged.spelled, escaped=_webvtt_escaped if is_webvtt else str)
-                patches.append(Patch(start=start, end=end, segment=tagged.segment(lines.place(start)), spelled=spelled))
+                escape = partial(tagged.written, escape=_webvtt_escaped if is_webvtt else str)
+                patches.append(Patch(start=start, end=end, segment=tagged.segment(lines.place(start)), escape=escape))
     return PatchedText(text, patches)
 
 
 def _cues(text: str, *, is_webvtt: bool) -> Iterator[list[tuple[int, int]]]:
-    """Yield the spans of the lines of text of each cue, without white space at their ends."""
+    """Yield the spans of the text lines of each cue, without surrounding white space."""
     lines = [match.span() for match in re.finditer(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+", text)]
     times = {number for number, (start, end) in enumerate(lines) if _TIMES.match(text, start, end)}
     cue: list[tuple[int, int]] = []
-    has_begun = False
+    is_in_cue = False
     for number, (start, end) in enumerate(lines):
         line = text[start:end]
         is_index = number + 1 in times
         if number in times or is_index or not line.strip():
-            # A cue of SubRip may hold empty lines: what follows one belongs to it unless it begins the next.
-            has_begun = number in times or (has_begun and not is_index and not is_webvtt)
+            # A SubRip cue may contain empty lines: the next line belongs to it unless it starts another cue.
+            is_in_cue = number in times or (is_in_cue and not is_index and not is_webvtt)
             if cue:
                 yield cue
             cue = []
-        elif has_begun:
+        elif is_in_cue:
             stripped = line.strip()
             first = start + line.index(stripped)
             cue.append((first, first + len(stripped)))

@@ -64,30 +64,30 @@ class TranslationServiceServicer(object):
     """
 
     def Translate(self, request, context):
-        """Translates up to 128 texts of one language pair. All of them are translated or the call fails.
+        """Translates up to 128 texts of one language pair. Either all of them are translated or the call fails.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def TranslateDocument(self, request, context):
-        """Translates one long text and sends each sentence, in order, as soon as it and all before it are finished.
+        """Translates one long text. Sends the sentences in order, each as soon as it and all before it are finished.
 
-        Concatenating `TranslatedSentence.text` of all messages gives the translation. The document is complete if the
-        call ends with OK; after an error, what arrived before it is valid.
+        The `TranslatedSentence.text` of all messages joins to the translation. The document is complete if the call ends
+        with OK. After an error, the messages before it are valid.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def TranslateStream(self, request_iterator, context):
-        """Translates requests as they come over one call and answers each as soon as it is finished, in any order.
+        """Translates a stream of requests. Sends each response as soon as it is finished, in any order.
 
-        `request_id` pairs answers with requests: it is required here and differs from that of every request of the call
-        that is still unanswered. A request that fails is answered with `TranslateResponse.error`, and the call goes on;
-        so it does after bytes that are no request, whose id is in the answer if it can be read.
-        The server stops reading while too many requests are unanswered (a server setting). Once the caller has
-        half-closed, the call ends with OK after the last answer. The deadline is that of the whole call.
+        `request_id` is required. It assigns responses to requests and must differ from the ids of all unanswered requests
+        of the call. A failed request gets a response with `TranslateResponse.error` and does not end the call. The same
+        applies to a message that cannot be parsed; its response has the id if the id can be read. The server stops reading
+        while too many requests are unanswered (a server setting). After the caller has half-closed, the call ends with OK
+        after the last response. The deadline applies to the whole call.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -130,122 +130,10 @@ def add_TranslationServiceServicer_to_server(servicer, server):
     server.add_registered_method_handlers('dragoman.v1.TranslationService', rpc_method_handlers)
 
 
- # This class is part of an EXPERIMENTAL API.
-class TranslationService(object):
-    """Translates text.
-    """
-
-    @staticmethod
-    def Translate(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/dragoman.v1.TranslationService/Translate',
-            dragoman_dot_v1_dot_translation__pb2.TranslateRequest.SerializeToString,
-            dragoman_dot_v1_dot_translation__pb2.TranslateResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def TranslateDocument(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_stream(
-            request,
-            target,
-            '/dragoman.v1.TranslationService/TranslateDocument',
-            dragoman_dot_v1_dot_translation__pb2.TranslateDocumentRequest.SerializeToString,
-            dragoman_dot_v1_dot_translation__pb2.TranslatedSentence.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def TranslateStream(request_iterator,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.stream_stream(
-            request_iterator,
-            target,
-            '/dragoman.v1.TranslationService/TranslateStream',
-            dragoman_dot_v1_dot_translation__pb2.TranslateRequest.SerializeToString,
-            dragoman_dot_v1_dot_translation__pb2.TranslateResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def DetectLanguage(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/dragoman.v1.TranslationService/DetectLanguage',
-            dragoman_dot_v1_dot_translation__pb2.DetectLanguageRequest.SerializeToString,
-            dragoman_dot_v1_dot_translation__pb2.DetectLanguageResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
 
 
 class ModelServiceStub(object):
-    """Tells what the server can translate with.
+    """Describes the models and glossaries of the server.
     """
 
     def __init__(self, channel):
@@ -272,25 +160,25 @@ class ModelServiceStub(object):
 
 
 class ModelServiceServicer(object):
-    """Tells what the server can translate with.
+    """Describes the models and glossaries of the server.
     """
 
     def ListModels(self, request, context):
-        """Lists every model the server knows, sorted by name, those not ready included.
+        """Lists all models, sorted by name, including models that are not ready.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetModel(self, request, context):
-        """Describes one model. NOT_FOUND if the server does not know it.
+        """Describes one model. NOT_FOUND if it does not exist.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListGlossaries(self, request, context):
-        """Lists the glossaries that `DecodingOptions.glossary` may name, sorted by name.
+        """Lists the glossaries that `DecodingOptions.glossary` can name, sorted by name.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -321,95 +209,10 @@ def add_ModelServiceServicer_to_server(servicer, server):
     server.add_registered_method_handlers('dragoman.v1.ModelService', rpc_method_handlers)
 
 
- # This class is part of an EXPERIMENTAL API.
-class ModelService(object):
-    """Tells what the server can translate with.
-    """
-
-    @staticmethod
-    def ListModels(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/dragoman.v1.ModelService/ListModels',
-            dragoman_dot_v1_dot_translation__pb2.ListModelsRequest.SerializeToString,
-            dragoman_dot_v1_dot_translation__pb2.ListModelsResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def GetModel(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/dragoman.v1.ModelService/GetModel',
-            dragoman_dot_v1_dot_translation__pb2.GetModelRequest.SerializeToString,
-            dragoman_dot_v1_dot_translation__pb2.GetModelResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def ListGlossaries(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/dragoman.v1.ModelService/ListGlossaries',
-            dragoman_dot_v1_dot_translation__pb2.ListGlossariesRequest.SerializeToString,
-            dragoman_dot_v1_dot_translation__pb2.ListGlossariesResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
 
 
 class ModelAdminServiceStub(object):
-    """Changes what the server translates with, while it serves. Needs a permission of its own.
+    """Loads, unloads and labels models at run time. Requires a permission of its own.
     """
 
     def __init__(self, channel):
@@ -436,33 +239,33 @@ class ModelAdminServiceStub(object):
 
 
 class ModelAdminServiceServicer(object):
-    """Changes what the server translates with, while it serves. Needs a permission of its own.
+    """Loads, unloads and labels models at run time. Requires a permission of its own.
     """
 
     def LoadModel(self, request, context):
-        """Loads one version of a model from the server's directory of models, and warms it up.
+        """Loads one version of a model from the model directory of the server, and warms it up.
 
-        Answered once the version takes requests; loaded already, it is left alone. NOT_FOUND if the directory has no such
-        version, FAILED_PRECONDITION if it has a broken one: what served before goes on serving.
+        Returns when the version accepts requests. A version that is loaded stays as it is. NOT_FOUND if the directory has
+        no such version, FAILED_PRECONDITION if the version is broken. Versions that were served before remain.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UnloadModel(self, request, context):
-        """Unloads one version of a model: it takes nothing new, answers what it has, and gives back its memory.
+        """Unloads one version of a model: it accepts no new requests, finishes its requests and releases its memory.
 
-        Answered once the memory is free. NOT_FOUND if it is not loaded. Its directory stays; the server does not load it
-        again by itself until it starts anew or the directory changes.
+        Returns when the memory is free. NOT_FOUND if the version is not loaded. Its directory remains; the server loads it
+        again only after a restart or a change of the directory.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SetModelLabel(self, request, context):
-        """Sets or removes a label of a model, such as `stable`: `name@label` then names the version it points to.
+        """Sets or removes a label of a model, such as `stable`: `name@label` then selects the version of the label.
 
-        Lasts until the server ends. NOT_FOUND if the version is not loaded.
+        Labels last until the server ends. NOT_FOUND if the version is not loaded.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -492,89 +295,3 @@ def add_ModelAdminServiceServicer_to_server(servicer, server):
     server.add_generic_rpc_handlers((generic_handler,))
     server.add_registered_method_handlers('dragoman.v1.ModelAdminService', rpc_method_handlers)
 
-
- # This class is part of an EXPERIMENTAL API.
-class ModelAdminService(object):
-    """Changes what the server translates with, while it serves. Needs a permission of its own.
-    """
-
-    @staticmethod
-    def LoadModel(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/dragoman.v1.ModelAdminService/LoadModel',
-            dragoman_dot_v1_dot_translation__pb2.LoadModelRequest.SerializeToString,
-            dragoman_dot_v1_dot_translation__pb2.LoadModelResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def UnloadModel(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/dragoman.v1.ModelAdminService/UnloadModel',
-            dragoman_dot_v1_dot_translation__pb2.UnloadModelRequest.SerializeToString,
-            dragoman_dot_v1_dot_translation__pb2.UnloadModelResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def SetModelLabel(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/dragoman.v1.ModelAdminService/SetModelLabel',
-            dragoman_dot_v1_dot_translation__pb2.SetModelLabelRequest.SerializeToString,
-            dragoman_dot_v1_dot_translation__pb2.SetModelLabelResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)

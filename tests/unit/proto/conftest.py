@@ -1,15 +1,14 @@
-"""A running scripted service and the address it listens on."""
-
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
-from tests.unit.proto.scripted_server import ScriptedService, running
+from tests.unit.proto.scripted_server import BLOCKING_ADMINS, BLOCKING_CLIENTS, ScriptedService, running
 
 
 @pytest.fixture
 def service() -> ScriptedService:
-    """The script and the log of the server."""
+    """Script and recorded calls of the server."""
     return ScriptedService()
 
 
@@ -18,3 +17,15 @@ def target(service: ScriptedService) -> Iterator[str]:
     """Address of a server that plays `service`."""
     with running(service) as address:
         yield address
+
+
+@pytest.fixture(params=["sync", "async"])
+def connect(request: pytest.FixtureRequest) -> Callable[..., Any]:
+    """Both kinds of translation clients, called in the same way."""
+    return BLOCKING_CLIENTS[request.param]
+
+
+@pytest.fixture(params=["sync", "async"])
+def connect_admin(request: pytest.FixtureRequest) -> Callable[..., Any]:
+    """Both kinds of admin clients, called in the same way."""
+    return BLOCKING_ADMINS[request.param]

@@ -1,27 +1,28 @@
-"""A hand-written server whose behaviour each test scripts."""
-# ruff: noqa: N802 - the wire names the methods
+"""A server that plays the script of a test, and blocking access to both kinds of clients."""
 
+import asyncio
+import inspect
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from concurrent import futures
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from functools import partial
+from typing import Any, Self, TypedDict
 
 import grpc
 from google.rpc import error_details_pb2, status_pb2
 
+from dragoman.client import AsyncModelAdminClient, AsyncTranslationClient, ModelAdminClient, TranslationClient
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
 
 Behaviour = Callable[[Any, Any], Any]
-"""What one call does with its request and context."""
+"""Handler of one call."""
 
 
 class LanguagePair(TypedDict):
-    """What every request must name."""
-
     source_language: str
     target_language: str
 
@@ -31,7 +32,7 @@ EN_DE: LanguagePair = {"source_language": "en", "target_language": "de"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceivedCall:
-    """What the server saw of one attempt."""
+    """One attempt as the server received it."""
 
     request: Any
     time_remaining_s: float | None
@@ -41,47 +42,25 @@ class ReceivedCall:
 class ScriptedService(
     pb_grpc.TranslationServiceServicer, pb_grpc.ModelServiceServicer, pb_grpc.ModelAdminServiceServicer
 ):
-    """Answers each call with the next behaviour of its script."""
+    """Answers each call with the next behaviour of its script, and records it."""
 
     def __init__(self) -> None:
         self.script: deque[Behaviour] = deque()
         self.calls: list[ReceivedCall] = []
 
-    def Translate(self, request: pb.TranslateRequest, context: Any) -> Any:
-        return self._play(request, context)
-
-    def TranslateDocument(self, request: pb.TranslateDocumentRequest, context: Any) -> Any:
-        return self._play(request, context)
-
-    def TranslateStream(self, request_iterator: Any, context: Any) -> Any:
-        return self._play(request_iterator, context)
-
-    def DetectLanguage(self, request: pb.DetectLanguageRequest, context: Any) -> Any:
-        return self._play(request, context)
-
-    def ListModels(self, request: pb.ListModelsRequest, context: Any) -> Any:
-        return self._play(request, context)
-
-    def GetModel(self, request: pb.GetModelRequest, context: Any) -> Any:
-        return self._play(request, context)
-
-    def LoadModel(self, request: pb.LoadModelRequest, context: Any) -> Any:
-        return self._play(request, context)
-
-    def UnloadModel(self, request: pb.UnloadModelRequest, context: Any) -> Any:
-        return self._play(request, context)
-
-    def SetModelLabel(self, request: pb.SetModelLabelRequest, context: Any) -> Any:
-        return self._play(request, context)
-
-    def _play(self, request: Any, context: Any) -> Any:
+    def play(self, request: Any, context: Any) -> Any:
         metadata = dict(context.invocation_metadata())
         self.calls.append(ReceivedCall(request=request, time_remaining_s=context.time_remaining(), metadata=metadata))
         return self.script.popleft()(request, context)
 
 
+for _service in pb.DESCRIPTOR.services_by_name.values():
+    for _method in _service.methods:
+        setattr(ScriptedService, _method.name, ScriptedService.play)
+
+
 def answers(response: Any) -> Behaviour:
-    """Return `response`, or the messages of a stream."""
+    """Answer with a response, or with the messages of a stream."""
     return lambda request, context: response
 
 
@@ -102,25 +81,25 @@ def refuses(code: grpc.StatusCode, *details: Any, pushback_ms: int | None = None
 
 
 def refuses_for(code: grpc.StatusCode, reason: str, *details: Any, pushback_ms: int | None = None) -> Behaviour:
-    """Refuse as `refuses`, with the ErrorInfo that our server adds."""
+    """End as `refuses` does, with the ErrorInfo of a Dragoman server."""
     return refuses(
         code, error_details_pb2.ErrorInfo(reason=reason, domain="dragoman"), *details, pushback_ms=pushback_ms
     )
 
 
-def document_until(has_left: threading.Event) -> Behaviour:
-    """Send one sentence, then none until the caller has left, which sets `has_left`."""
+def document_until(is_cancelled: threading.Event) -> Behaviour:
+    """Send one sentence, then wait until the caller cancels, which sets `is_cancelled`."""
 
     def translate(request: Any, context: Any) -> Iterator[pb.TranslatedSentence]:
-        context.add_callback(has_left.set)
+        context.add_callback(is_cancelled.set)
         yield pb.TranslatedSentence(index=0, text="Eins. ")
-        has_left.wait()
+        is_cancelled.wait()
 
     return translate
 
 
 def stream_that_refuses(request_id: str) -> Behaviour:
-    """Answer each request of a stream, the one of that name with an error."""
+    """Answer each request of a stream, the one with this id with an error."""
     status = status_pb2.Status(code=grpc.StatusCode.INVALID_ARGUMENT.value[0], message="refused")
 
     def translate(requests: Any, context: Any) -> Iterator[pb.TranslateResponse]:
@@ -133,7 +112,7 @@ def stream_that_refuses(request_id: str) -> Behaviour:
 
 @contextmanager
 def running(service: ScriptedService, credentials: grpc.ServerCredentials | None = None) -> Iterator[str]:
-    """Serve on a free port, encrypted if there are credentials, and yield the target to connect to."""
+    """Serve on a free port, encrypted if there are credentials, and yield the target."""
     server = grpc.server(futures.ThreadPoolExecutor(max_workers=4))
     pb_grpc.add_TranslationServiceServicer_to_server(service, server)
     pb_grpc.add_ModelServiceServicer_to_server(service, server)
@@ -145,3 +124,54 @@ def running(service: ScriptedService, credentials: grpc.ServerCredentials | None
         yield f"127.0.0.1:{port}"
     finally:
         server.stop(grace=None).wait()
+
+
+class BlockingClient:
+    """Runs the calls of an asynchronous client in an event loop of its own, so that one test covers both kinds."""
+
+    def __init__(self, client_class: Any, *arguments: Any, **options: Any) -> None:
+        async def create() -> Any:
+            return client_class(*arguments, **options)
+
+        with ExitStack() as stack:
+            self._runner = stack.enter_context(asyncio.Runner())
+            self._client = self._runner.run(create())
+            self._stack = stack.pop_all()
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            async def invoke() -> Any:
+                result = getattr(self._client, name)(*arguments, **options)
+                return await result if inspect.isawaitable(result) else result
+
+            result = self._runner.run(invoke())
+            return self._items(result) if inspect.isasyncgen(result) else result
+
+        return call
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._stack:
+            self._runner.run(self._client.close())
+
+    def _items(self, generator: AsyncGenerator[Any, Any]) -> Iterator[Any]:
+        async def following() -> Any:
+            return await anext(generator, None)
+
+        try:
+            while (item := self._runner.run(following())) is not None:
+                yield item
+        finally:
+            self._runner.run(generator.aclose())
+
+
+BLOCKING_CLIENTS: dict[str, Callable[..., Any]] = {
+    "sync": TranslationClient,
+    "async": partial(BlockingClient, AsyncTranslationClient),
+}
+BLOCKING_ADMINS: dict[str, Callable[..., Any]] = {
+    "sync": ModelAdminClient,
+    "async": partial(BlockingClient, AsyncModelAdminClient),
+}

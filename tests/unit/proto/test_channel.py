@@ -1,22 +1,24 @@
 import itertools
 import json
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
 import grpc
 import pytest
 
-from dragoman.client import AsyncTranslationClient, TranslationClient
 from dragoman.client.channel import ChannelSettings, RetrySettings, channel_options, service_config
 from dragoman.client.credentials import TlsOptions
 from dragoman.client.errors import DeadlineExceededError, UnavailableError
 from dragoman.v1 import translation_pb2 as pb
-from tests.unit.proto.scripted_server import ScriptedService, answers, refuses_for, running
+from tests.unit.proto.scripted_server import EN_DE, ScriptedService, answers, refuses_for, running
 
-MANY = 1_000
-"""Calls after which a balancer that ignores a server is broken and not just slow to connect."""
+Connect = Callable[..., Any]
+
+ONE_ATTEMPT = ChannelSettings(retry=RetrySettings(max_attempts=1))
+FAST = ChannelSettings(retry=RetrySettings(initial_backoff_s=0.01, max_backoff_s=0.02))
+MAX_CALLS = 1000  # within this number, a working balancer has used every server
 
 
 @pytest.fixture
@@ -26,30 +28,23 @@ def closed_port() -> Iterator[str]:
         yield f"127.0.0.1:{bound_but_not_listening.getsockname()[1]}"
 
 
-def test_the_policy_holds_for_every_service() -> None:
-    config = service_config(ChannelSettings())
+def test_all_services_but_administration_are_retried() -> None:
+    retried, not_retried = service_config(ChannelSettings())["methodConfig"]
 
-    assert config["methodConfig"][0]["name"] == [
-        {"service": "dragoman.v1.TranslationService"},
-        {"service": "dragoman.v1.ModelService"},
+    assert [name["service"] for name in retried["name"]] == [
+        "dragoman.v1.TranslationService",
+        "dragoman.v1.ModelService",
     ]
-    assert config["methodConfig"][1]["name"] == [{"service": "dragoman.v1.ModelAdminService"}]
+    assert [name["service"] for name in not_retried["name"]] == ["dragoman.v1.ModelAdminService"]
+    assert "retryPolicy" in retried
+    assert "retryPolicy" not in not_retried
 
 
-def test_requests_to_change_models_are_not_repeated() -> None:
-    config = service_config(ChannelSettings())
-
-    assert "retryPolicy" in config["methodConfig"][0]
-    assert "retryPolicy" not in config["methodConfig"][1]
+def test_one_attempt_disables_the_retry_policy() -> None:
+    assert "retryPolicy" not in service_config(ONE_ATTEMPT)["methodConfig"][0]
 
 
-def test_one_attempt_means_no_retry_policy() -> None:
-    config = service_config(ChannelSettings(retry=RetrySettings(max_attempts=1)))
-
-    assert "retryPolicy" not in config["methodConfig"][0]
-
-
-def test_the_settings_reach_grpc_in_its_units() -> None:
+def test_settings_become_channel_options() -> None:
     settings = ChannelSettings(keepalive_time_s=10.5, max_request_bytes=4096, max_response_bytes=8192)
 
     options = dict(channel_options(settings))
@@ -60,130 +55,87 @@ def test_the_settings_reach_grpc_in_its_units() -> None:
     assert json.loads(str(options["grpc.service_config"])) == service_config(settings)
 
 
-@pytest.mark.parametrize("max_attempts", [0, 6])
-def test_a_number_of_attempts_that_grpc_would_clamp_is_refused(max_attempts: int) -> None:
-    with pytest.raises(ValueError, match=f"max_attempts is {max_attempts}, must be 1 to 5"):
-        RetrySettings(max_attempts=max_attempts)
-
-
-@pytest.mark.parametrize("name", ["initial_backoff_s", "max_backoff_s"])
-@pytest.mark.parametrize("value", [0, 0.001, float("nan"), float("inf")])
-def test_a_wait_that_grpc_would_refuse_or_never_end_is_refused(name: str, value: Any) -> None:
-    with pytest.raises(ValueError, match=f"{name} is {value}, must be 0.01 to 3600"):
-        RetrySettings(**{name: value})
-
-
 @pytest.mark.parametrize(
-    ("name", "value"),
+    ("settings", "name", "value"),
     [
-        ("keepalive_time_s", 9.0),
-        ("keepalive_timeout_s", 0.0),
-        ("max_request_bytes", 0),
-        ("max_response_bytes", 2**31),
+        (RetrySettings, "max_attempts", 0),
+        (RetrySettings, "max_attempts", 6),
+        (RetrySettings, "initial_backoff_s", 0.001),
+        (RetrySettings, "max_backoff_s", float("nan")),
+        (RetrySettings, "max_backoff_s", float("inf")),
+        (RetrySettings, "backoff_multiplier", 0.5),
+        (ChannelSettings, "keepalive_time_s", 9.0),
+        (ChannelSettings, "keepalive_timeout_s", 0.0),
+        (ChannelSettings, "max_request_bytes", 0),
+        (ChannelSettings, "max_response_bytes", 2**31),
     ],
 )
-def test_a_channel_setting_out_of_range_is_refused_by_name(name: str, value: Any) -> None:
-    with pytest.raises(ValueError, match=f"{name} is {value}, must be"):
-        ChannelSettings(**{name: value})
+def test_setting_out_of_range_is_rejected(settings: Any, name: str, value: float) -> None:
+    with pytest.raises(ValueError, match=f"{name} is {value}"):
+        settings(**{name: value})
 
 
-def test_waits_that_shrink_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"backoff_multiplier is 0\.5, must be 1 to 100"):
-        RetrySettings(backoff_multiplier=0.5)
+def test_call_without_a_server_fails_immediately_by_default(closed_port: str, connect: Connect) -> None:
+    with connect(closed_port, channel=ONE_ATTEMPT) as client:
+        for call in (
+            client.list_models,
+            lambda: next(client.translate_stream([])),
+            lambda: next(client.translate_document("One.", **EN_DE)),
+        ):
+            with pytest.raises(UnavailableError):
+                call()
 
 
-def test_a_call_without_a_server_fails_at_once_by_default(closed_port: str) -> None:
-    settings = ChannelSettings(retry=RetrySettings(max_attempts=1))
-
-    with TranslationClient(closed_port, channel=settings) as client, pytest.raises(UnavailableError):
-        client.list_models()
-
-
-def test_a_call_without_a_server_waits_for_its_deadline_if_told_to(closed_port: str) -> None:
+def test_call_without_a_server_can_wait_for_its_deadline(closed_port: str, connect: Connect) -> None:
     settings = ChannelSettings(is_waiting_for_ready=True)
 
-    with TranslationClient(closed_port, channel=settings) as client, pytest.raises(DeadlineExceededError):
+    with connect(closed_port, channel=settings) as client, pytest.raises(DeadlineExceededError):
         client.list_models(timeout_s=0.2)
 
 
-async def test_a_stream_without_a_server_fails_at_once_by_default(closed_port: str) -> None:
-    settings = ChannelSettings(retry=RetrySettings(max_attempts=1))
-
-    async with AsyncTranslationClient(closed_port, channel=settings) as client:
-        with pytest.raises(UnavailableError):
-            await anext(client.translate_stream([]))
-        with pytest.raises(UnavailableError):
-            await anext(client.translate_document("One.", source_language="en", target_language="de"))
-
-
-def test_tls_does_not_fall_back_to_plain_text(target: str) -> None:
-    settings = ChannelSettings(retry=RetrySettings(max_attempts=1))
-
-    with TranslationClient(target, tls=TlsOptions(), channel=settings) as client, pytest.raises(UnavailableError):
+def test_tls_does_not_fall_back_to_plain_text(target: str, connect: Connect) -> None:
+    with connect(target, tls=TlsOptions(), channel=ONE_ATTEMPT) as client, pytest.raises(UnavailableError):
         client.list_models()
 
 
-def test_calls_go_to_all_servers() -> None:
-    services = ScriptedService(), ScriptedService()
-    for service in services:
-        service.script.extend(itertools.repeat(answers(pb.ListModelsResponse()), MANY))
+def test_calls_are_balanced_over_all_servers(connect: Connect) -> None:
+    services = _endless(), _endless()
 
-    with running(services[0]) as one, running(services[1]) as other, TranslationClient(f"ipv4:{one},{other}") as client:
-        for _ in range(MANY):
-            client.list_models()
-            if all(service.calls for service in services):
-                break
-
-    assert all(service.calls for service in services)
+    with running(services[0]) as one, running(services[1]) as other, connect(f"ipv4:{one},{other}") as client:
+        _call_until(client, lambda: all(service.calls for service in services))
 
 
-async def test_async_calls_go_to_all_servers() -> None:
-    services = ScriptedService(), ScriptedService()
-    for service in services:
-        service.script.extend(itertools.repeat(answers(pb.ListModelsResponse()), MANY))
+def test_draining_server_is_skipped(connect: Connect) -> None:
+    draining, healthy = ScriptedService(), _endless()
+    draining.script.extend(itertools.repeat(refuses_for(grpc.StatusCode.UNAVAILABLE, "DRAINING"), MAX_CALLS))
 
-    with running(services[0]) as one, running(services[1]) as other:
-        async with AsyncTranslationClient(f"ipv4:{one},{other}") as client:
-            for _ in range(MANY):
-                await client.list_models()
-                if all(service.calls for service in services):
-                    break
-
-    assert all(service.calls for service in services)
+    with running(draining) as one, running(healthy) as other, connect(f"ipv4:{one},{other}", channel=FAST) as client:
+        _call_until(client, lambda: len(draining.calls) >= 3)
 
 
-def test_calls_go_on_while_a_server_drains() -> None:
-    draining, sound = ScriptedService(), ScriptedService()
-    draining.script.extend(itertools.repeat(refuses_for(grpc.StatusCode.UNAVAILABLE, "DRAINING"), MANY))
-    sound.script.extend(itertools.repeat(answers(pb.ListModelsResponse()), MANY))
+def test_calls_continue_after_a_server_has_died(connect: Connect) -> None:
+    services = _endless(), _endless()
 
-    with running(draining) as one, running(sound) as other, _eager_client(one, other) as client:
-        for _ in range(MANY):
-            client.list_models()
-            if len(draining.calls) >= 3:
-                break
-
-    assert len(draining.calls) >= 3
-
-
-def test_calls_go_on_when_a_server_dies() -> None:
-    services = ScriptedService(), ScriptedService()
-    for service in services:
-        service.script.extend(itertools.repeat(answers(pb.ListModelsResponse()), MANY))
-
-    with ExitStack() as dying, running(services[1]) as other:
-        one = dying.enter_context(running(services[0]))
-        with _eager_client(one, other) as client:
-            while not all(service.calls for service in services):
-                client.list_models()
-            dying.close()
+    with ExitStack() as stack, running(services[1]) as other:
+        one = stack.enter_context(running(services[0]))
+        with connect(f"ipv4:{one},{other}", channel=FAST) as client:
+            _call_until(client, lambda: all(service.calls for service in services))
+            stack.close()
             for _ in range(20):
                 client.list_models()
 
     assert len(services[1].calls) > 20
 
 
-def _eager_client(*addresses: str) -> TranslationClient:
-    """Retries without keeping a test waiting."""
-    channel = ChannelSettings(retry=RetrySettings(initial_backoff_s=0.01, max_backoff_s=0.02))
-    return TranslationClient(f"ipv4:{','.join(addresses)}", channel=channel)
+def _endless() -> ScriptedService:
+    service = ScriptedService()
+    service.script.extend(itertools.repeat(answers(pb.ListModelsResponse()), MAX_CALLS))
+    return service
+
+
+def _call_until(client: Any, is_done: Callable[[], bool]) -> None:
+    for _ in range(MAX_CALLS):
+        client.list_models()
+        if is_done():
+            return
+    pytest.fail("a server received no calls")

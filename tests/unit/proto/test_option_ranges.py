@@ -75,3 +75,22 @@ def test_default_enums_are_values_of_their_fields() -> None:
         for field in message.DESCRIPTOR.fields:
             if field.enum_type is not None and not field.is_repeated:
                 assert option_ranges(message)[field.name].default in field.enum_type.values_by_name
+
+
+def test_every_number_can_be_absent() -> None:
+    for message in (pb.DecodingOptions, pb.SamplingOptions):
+        for field in message.DESCRIPTOR.fields:
+            assert field.has_presence or option_ranges(message)[field.name].type not in (int, float)
+
+
+@pytest.mark.parametrize(
+    ("path", "description"),
+    [
+        ("options.beam_size", "1 to 16; default 4, or `num_hypotheses` if that is larger"),
+        ("options.sampling.top_k", "1 to 1000; default: all tokens"),
+        ("options.repetition_guard", "default true"),
+        ("options.protection.patterns", "at most 16 items; 2 to 64 characters"),
+    ],
+)
+def test_description_of_option(path: str, description: str) -> None:
+    assert option_range(path).description == description

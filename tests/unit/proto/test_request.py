@@ -1,13 +1,14 @@
-import dataclasses
 from typing import Any
 
 import pytest
 
-from dragoman.client.enums import AttentionDetail, LongSentencePolicy, Priority, TextFormat
+from dragoman.client.enums import LongSentencePolicy, Priority, ProtectedKind
 from dragoman.client.request import (
     DecodingOptions,
+    ProtectionOptions,
     RequestSettings,
     SamplingOptions,
+    Term,
     TranslationRequest,
     document_message,
     translation_message,
@@ -16,79 +17,51 @@ from dragoman.v1 import translation_pb2 as pb
 
 EN_DE: RequestSettings = {"source_language": "en", "target_language": "de"}
 ONE_TEXT: TranslationRequest = {"source_language": "en", "target_language": "de", "texts": ["One."]}
+WRONG: Any = ["a", 3]
 
 
-@pytest.mark.parametrize(
-    ("ours", "wire"),
-    [(DecodingOptions, pb.DecodingOptions), (SamplingOptions, pb.SamplingOptions)],
-)
-def test_the_options_are_those_of_the_wire(ours: Any, wire: Any) -> None:
-    assert [field.name for field in dataclasses.fields(ours)] == [field.name for field in wire.DESCRIPTOR.fields]
-
-
-def test_the_settings_are_those_of_the_wire() -> None:
-    translation = set(TranslationRequest.__annotations__)
+def test_settings_have_the_names_of_the_message_fields() -> None:
+    assert set(TranslationRequest.__annotations__) == set(pb.TranslateRequest.DESCRIPTOR.fields_by_name)
     document = {"text", *RequestSettings.__annotations__}
-
-    assert translation == set(pb.TranslateRequest.DESCRIPTOR.fields_by_name)
     assert document == set(pb.TranslateDocumentRequest.DESCRIPTOR.fields_by_name)
 
 
-def test_a_request_carries_every_setting() -> None:
-    sampling = SamplingOptions(temperature=0.5, seed=7)
+def test_message_has_every_setting() -> None:
     options = DecodingOptions(
-        sampling=sampling,
+        length_penalty=0.0,
+        split_sentences=False,
+        sampling=SamplingOptions(temperature=0.5, seed=7),
         long_sentences=LongSentencePolicy.REFUSE,
-        format=TextFormat.HTML,
-        return_scores=True,
         suppressed_tokens=("▁Zwei",),
-        return_attention=AttentionDetail.ALL_HEADS,
+        protection=ProtectionOptions(enabled_kinds=(ProtectedKind.NUMBER,), patterns=("[[*]]",)),
+        terms=(Term(source="dog", target="Hund", is_part_of_word=True),),
     )
+    settings: Any = {
+        **EN_DE,
+        "texts": ["One.", "Two."],
+        "target_prefixes": ["", "Zwei"],
+        "pivot_languages": ["fr"],
+        "model": "tiny/3",
+        "request_id": "r-1",
+    }
+    request: Any = {**settings, "options": options, "priority": Priority.BULK}
 
-    message = translation_message(
-        {
-            **EN_DE,
-            "texts": ["One.", "Two."],
-            "target_prefixes": ["", "Zwei"],
-            "pivot_languages": ["fr"],
-            "model": "tiny/3",
-            "options": options,
-            "priority": Priority.BULK,
-            "request_id": "r-1",
-        }
-    )
-
-    assert message == pb.TranslateRequest(
-        texts=["One.", "Two."],
-        source_language="en",
-        target_language="de",
-        target_prefixes=["", "Zwei"],
-        pivot_languages=["fr"],
-        model="tiny/3",
+    assert translation_message(request) == pb.TranslateRequest(
+        **settings,
+        priority=pb.PRIORITY_BULK,
         options=pb.DecodingOptions(
+            length_penalty=0.0,
+            split_sentences=False,
             sampling=pb.SamplingOptions(temperature=0.5, seed=7),
             long_sentences=pb.LONG_SENTENCE_POLICY_REFUSE,
-            format=pb.TEXT_FORMAT_HTML,
-            return_scores=True,
             suppressed_tokens=["▁Zwei"],
-            return_attention=pb.ATTENTION_DETAIL_ALL_HEADS,
+            protection=pb.ProtectionOptions(enabled_kinds=[pb.PROTECTED_KIND_NUMBER], patterns=["[[*]]"]),
+            terms=[pb.Term(source="dog", target="Hund", is_part_of_word=True)],
         ),
-        priority=pb.PRIORITY_BULK,
-        request_id="r-1",
     )
 
 
-def test_an_option_of_zero_is_present_and_one_of_none_is_absent() -> None:
-    options = DecodingOptions(length_penalty=0.0, split_sentences=False)
-
-    message = translation_message({**ONE_TEXT, "options": options})
-
-    assert message.options.HasField("length_penalty")
-    assert message.options.HasField("split_sentences")
-    assert not message.options.HasField("beam_size")
-
-
-def test_a_document_carries_its_text_and_settings() -> None:
+def test_document_message_has_text_and_settings() -> None:
     message = document_message("Long text.", {**EN_DE, "request_id": "r-1"})
 
     assert message == pb.TranslateDocumentRequest(
@@ -96,29 +69,43 @@ def test_a_document_carries_its_text_and_settings() -> None:
     )
 
 
-def test_each_request_without_an_id_gets_its_own() -> None:
-    messages = [translation_message(ONE_TEXT) for _ in range(2)]
+def test_requests_without_an_id_get_different_ids() -> None:
+    ids = {translation_message(ONE_TEXT).request_id for _ in range(2)}
 
-    assert all(message.request_id for message in messages)
-    assert messages[0].request_id != messages[1].request_id
+    assert len(ids) == 2
+    assert all(ids)
 
 
 @pytest.mark.parametrize("name", ["texts", "target_prefixes", "pivot_languages"])
-def test_one_string_in_place_of_a_list_is_refused(name: str) -> None:
-    request: Any = {**ONE_TEXT, name: "One."}
+@pytest.mark.parametrize("values", ["One.", b"One.", None, ["One.", None]])
+def test_value_that_is_not_a_list_of_strings_is_rejected_by_name(name: str, values: Any) -> None:
+    request: Any = {**ONE_TEXT, name: values}
 
-    with pytest.raises(TypeError, match=f"{name} is one string"):
+    with pytest.raises(TypeError, match=name):
         translation_message(request)
 
 
-def test_one_string_in_place_of_suppressed_tokens_is_refused() -> None:
-    pieces: Any = "▁Zwei"
-
-    with pytest.raises(TypeError, match="suppressed_tokens is one string"):
-        translation_message({**ONE_TEXT, "options": DecodingOptions(suppressed_tokens=pieces)})
+@pytest.mark.parametrize(
+    ("options", "path"),
+    [
+        ({"beam_size": 2}, "options"),
+        (DecodingOptions(sampling=WRONG), "options.sampling"),
+        (DecodingOptions(suppressed_tokens=WRONG), r"options.suppressed_tokens\[1\]"),
+        (DecodingOptions(suppressed_tokens="▁Zwei"), "options.suppressed_tokens"),  # type: ignore[arg-type]
+        (DecodingOptions(terms=WRONG), r"options.terms\[0\]"),
+    ],
+)
+def test_option_of_the_wrong_type_is_rejected_by_path(options: Any, path: str) -> None:
+    with pytest.raises(TypeError, match=f"^{path} is "):
+        translation_message({**ONE_TEXT, "options": options})
 
 
 @pytest.mark.parametrize("request_id", ["für", "two\nlines"])
-def test_an_id_that_cannot_be_metadata_is_refused(request_id: str) -> None:
-    with pytest.raises(ValueError, match="must be printable ASCII"):
+def test_request_id_that_cannot_be_metadata_is_rejected(request_id: str) -> None:
+    with pytest.raises(ValueError, match="request_id"):
         document_message("Long text.", {**EN_DE, "request_id": request_id})
+
+
+def test_document_that_is_not_a_string_is_rejected() -> None:
+    with pytest.raises(TypeError, match="text"):
+        document_message(WRONG, EN_DE)

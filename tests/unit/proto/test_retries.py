@@ -1,6 +1,5 @@
-"""What gRPC does with the retry policy, over a real socket; the waits it must not take are ten minutes long."""
+"""Retries as gRPC makes them, over a real socket. Waits that must not happen would take ten minutes."""
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +8,6 @@ import pytest
 from google.protobuf import duration_pb2
 from google.rpc import error_details_pb2
 
-from dragoman.client import AsyncTranslationClient, TranslationClient
 from dragoman.client.channel import ChannelSettings, RetrySettings
 from dragoman.client.errors import (
     DeadlineExceededError,
@@ -18,117 +16,102 @@ from dragoman.client.errors import (
     OverloadedError,
     RateLimitedError,
 )
-from dragoman.client.results import TranslationResult
 from tests.unit.proto.samples import RESPONSE, RESULT
 from tests.unit.proto.scripted_server import EN_DE, ScriptedService, answers, refuses, refuses_for
 
-RETRYABLE = [grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED]
+Connect = Callable[..., Any]
+
 TEN_MINUTES_MS = 600_000
-EAGER = RetrySettings(max_attempts=4, initial_backoff_s=0.01, max_backoff_s=0.01)
-PATIENT = RetrySettings(max_attempts=4, initial_backoff_s=600.0, max_backoff_s=600.0)
-"""Retries after ten minutes unless the server says otherwise."""
+FAST = ChannelSettings(retry=RetrySettings(max_attempts=4, initial_backoff_s=0.01, max_backoff_s=0.01))
+SLOW = ChannelSettings(retry=RetrySettings(max_attempts=4, initial_backoff_s=600.0, max_backoff_s=600.0))
+NUM_FAILURES = 200  # more than a channel without throttling needs
 
-MANY = 200
-"""Failed calls after which a channel that still retries is not throttled."""
-
-Translate = Callable[..., TranslationResult]
-
-
-def _translate(target: str, retry: RetrySettings, **options: Any) -> TranslationResult:
-    with TranslationClient(target, channel=ChannelSettings(retry=retry)) as client:
-        return client.translate(["One."], **options, **EN_DE)
+retryable = pytest.mark.parametrize(
+    "code", [grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED]
+)
 
 
-def _translate_async(target: str, retry: RetrySettings, **options: Any) -> TranslationResult:
-    async def translate() -> TranslationResult:
-        async with AsyncTranslationClient(target, channel=ChannelSettings(retry=retry)) as client:
-            return await client.translate(["One."], **options, **EN_DE)
-
-    return asyncio.run(translate())
-
-
-both = pytest.mark.parametrize("translate", [_translate, _translate_async])
-
-
-@both
-@pytest.mark.parametrize("code", RETRYABLE)
-def test_the_pushback_of_the_server_replaces_the_wait(
-    target: str, service: ScriptedService, translate: Translate, code: grpc.StatusCode
+@retryable
+def test_pushback_of_the_server_replaces_the_backoff(
+    target: str, service: ScriptedService, connect: Connect, code: grpc.StatusCode
 ) -> None:
     service.script += [*[refuses(code, pushback_ms=1)] * 3, answers(RESPONSE)]
 
-    assert translate(target, PATIENT) == RESULT
+    with connect(target, channel=SLOW) as client:
+        assert client.translate(["One."], **EN_DE) == RESULT
+
+    assert len({call.request.request_id for call in service.calls}) == 1
     assert len(service.calls) == 4
 
 
-@both
-@pytest.mark.parametrize("code", RETRYABLE)
-def test_the_last_attempt_gives_up(
-    target: str, service: ScriptedService, translate: Translate, code: grpc.StatusCode
+@retryable
+def test_call_fails_after_the_last_attempt(
+    target: str, service: ScriptedService, connect: Connect, code: grpc.StatusCode
 ) -> None:
     service.script += [refuses(code)] * 10
 
-    with pytest.raises(DragomanError) as caught:
-        translate(target, EAGER)
+    with connect(target, channel=FAST) as client, pytest.raises(DragomanError) as caught:
+        client.translate(["One."], **EN_DE)
 
     assert caught.value.code is code
     assert len(service.calls) == 4
 
 
-@both
-def test_no_wait_outlasts_the_deadline(target: str, service: ScriptedService, translate: Translate) -> None:
+def test_backoff_ends_with_the_deadline(target: str, service: ScriptedService, connect: Connect) -> None:
     service.script.append(refuses(grpc.StatusCode.RESOURCE_EXHAUSTED, pushback_ms=TEN_MINUTES_MS))
 
-    with pytest.raises(DeadlineExceededError):
-        translate(target, EAGER, timeout_s=0.3)
+    with connect(target, channel=FAST) as client, pytest.raises(DeadlineExceededError):
+        client.translate(["One."], timeout_s=0.3, **EN_DE)
 
     assert len(service.calls) == 1
 
 
-@both
 @pytest.mark.parametrize(("reason", "error"), [("OVERLOADED", OverloadedError), ("RATE_LIMITED", RateLimitedError)])
-def test_a_server_that_forbids_to_retry_still_says_when_the_caller_may(
-    target: str, service: ScriptedService, translate: Translate, reason: str, error: type[DragomanError]
+def test_server_can_forbid_retries_and_still_send_a_delay(
+    target: str, service: ScriptedService, connect: Connect, reason: str, error: type[DragomanError]
 ) -> None:
     delay = error_details_pb2.RetryInfo(retry_delay=duration_pb2.Duration(seconds=600))
     service.script.append(refuses_for(grpc.StatusCode.RESOURCE_EXHAUSTED, reason, delay, pushback_ms=-1))
 
-    with pytest.raises(error) as caught:
-        translate(target, EAGER)
+    with connect(target, channel=FAST) as client, pytest.raises(error) as caught:
+        client.translate(["One."], **EN_DE)
 
     assert caught.value.retry_after_s == 600.0
     assert len(service.calls) == 1
 
 
-def test_after_many_failures_calls_are_no_longer_repeated(target: str, service: ScriptedService) -> None:
-    service.script += [refuses(grpc.StatusCode.UNAVAILABLE)] * MANY * 4
+def test_retries_stop_after_many_failures(target: str, service: ScriptedService, connect: Connect) -> None:
+    service.script += [refuses(grpc.StatusCode.UNAVAILABLE)] * NUM_FAILURES * 4
 
-    with TranslationClient(target, channel=ChannelSettings(retry=EAGER)) as client:
-        attempts = [_attempts(client, service) for _ in range(MANY)]
+    with connect(target, channel=FAST) as client:
+        attempts = []
+        for _ in range(NUM_FAILURES):
+            num_before = len(service.calls)
+            with pytest.raises(DragomanError):
+                client.list_models()
+            attempts.append(len(service.calls) - num_before)
 
-    assert attempts[0] == 4
-    assert attempts[-1] == 1
+    assert (attempts[0], attempts[-1]) == (4, 1)
 
 
-def test_a_document_is_asked_for_again_before_its_first_sentence(target: str, service: ScriptedService) -> None:
+def test_document_is_retried_before_its_first_sentence(target: str, service: ScriptedService, connect: Connect) -> None:
     service.script += [refuses(grpc.StatusCode.UNAVAILABLE), answers(iter(()))]
 
-    with TranslationClient(target, channel=ChannelSettings(retry=EAGER)) as client:
+    with connect(target, channel=FAST) as client:
         assert list(client.translate_document("One.", **EN_DE)) == []
 
     assert len(service.calls) == 2
 
 
-@both
-def test_a_request_that_is_too_large_fails_at_once(target: str, service: ScriptedService, translate: Translate) -> None:
-    with pytest.raises(ExhaustedError, match="message larger than max"):
-        translate(target, PATIENT, target_prefixes=["x" * 5 * 2**20])
+def test_request_of_a_megabyte_is_retried(target: str, service: ScriptedService, connect: Connect) -> None:
+    service.script += [refuses(grpc.StatusCode.UNAVAILABLE), answers(RESPONSE)]
+
+    with connect(target, channel=FAST) as client:
+        assert client.translate(["x" * 10_000] * 100, **EN_DE) == RESULT
+
+
+def test_request_above_the_size_limit_is_not_sent(target: str, service: ScriptedService, connect: Connect) -> None:
+    with connect(target, channel=SLOW) as client, pytest.raises(ExhaustedError):
+        client.translate(["One."], target_prefixes=["x" * 5 * 2**20], **EN_DE)
 
     assert not service.calls
-
-
-def _attempts(client: TranslationClient, service: ScriptedService) -> int:
-    before = len(service.calls)
-    with pytest.raises(DragomanError):
-        client.list_models()
-    return len(service.calls) - before

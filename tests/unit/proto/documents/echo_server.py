@@ -1,4 +1,4 @@
-"""A server that answers each text with what a function makes of it, for tests of files."""
+"""A server whose translations are the results of a function, for tests of files."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,15 +12,15 @@ from tests.unit.proto.scripted_server import ScriptedService, refuses_for, runni
 
 
 class EchoService(ScriptedService):
-    """Answers `Translate` and keeps what it was asked for."""
+    """Answers `Translate` and records the texts."""
 
     def __init__(self, translate: Callable[[str], str] = str) -> None:
         super().__init__()
-        self.asked: list[str] = []
+        self.texts: list[str] = []
         self.translate = translate
 
-    def Translate(self, request: pb.TranslateRequest, context: Any) -> Any:  # noqa: N802 - the wire names it
-        self.asked += request.texts
+    def Translate(self, request: pb.TranslateRequest, context: Any) -> Any:  # noqa: N802 - name of the method in the contract
+        self.texts += request.texts
         return pb.TranslateResponse(
             translations=[
                 pb.Translation(hypotheses=[pb.Hypothesis(text=self.translate(text))]) for text in request.texts
@@ -37,7 +37,7 @@ def echo_server(translate: Callable[[str], str] = str) -> Iterator[tuple[str, Ec
 
 
 def refuse_text(request: pb.TranslateRequest, context: Any, index: int) -> None:
-    """End a call as our server does that refuses one of its texts."""
+    """End a call like a server that rejects one of the texts."""
     violation = error_details_pb2.BadRequest.FieldViolation(field=f"texts[{index}]", description="is refused")
     details = error_details_pb2.BadRequest(field_violations=[violation])
     refuses_for(grpc.StatusCode.INVALID_ARGUMENT, "INVALID_FIELD", details)(request, context)

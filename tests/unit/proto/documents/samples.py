@@ -1,4 +1,4 @@
-"""Files of each format, with what trips simple readers."""
+"""Files of each format, with difficult cases."""
 
 import io
 

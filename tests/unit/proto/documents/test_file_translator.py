@@ -1,4 +1,4 @@
-# ruff: noqa: N802 - the wire names the methods
+# ruff: noqa: N802 - names of methods in the contract
 import json
 import os
 import signal
@@ -17,7 +17,7 @@ from dragoman.v1 import translation_pb2 as pb
 from tests.unit.proto.documents.echo_server import EchoService, echo_server, refuse_text
 from tests.unit.proto.scripted_server import refuses, running
 
-_PATIENCE_S = 60.0
+_TIMEOUT_S = 60.0
 _LINES = [f"This is line number {number}." for number in range(200)]
 
 
@@ -32,7 +32,7 @@ def translate(target: str, *flags: object) -> int:
 
 
 class HaltingService(EchoService):
-    """Answers three calls, and no other before it is told to."""
+    """Answers three calls, and others after `may_answer` is set."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,19 +47,19 @@ class HaltingService(EchoService):
             number = self._num_calls
         self.arrived.release()
         if number > 3:
-            self.may_answer.wait(_PATIENCE_S)
+            self.may_answer.wait(_TIMEOUT_S)
         return super().Translate(request, context)
 
 
-def test_a_job_that_was_killed_asks_only_for_what_is_missing(source: Path, tmp_path: Path) -> None:
+def test_killed_run_resumes_from_its_journal(source: Path, tmp_path: Path) -> None:
     service, output = HaltingService(), tmp_path / "out" / "target.txt"
     with running(service) as target:
         command = [sys.executable, "-m", "dragoman", "translate", "--target", target]
-        job = subprocess.Popen([*command, "--input", str(source), "--output", str(output)])
-        # Four calls run at a time, and the next begins once what the last one answered is in the journal.
-        assert all(service.arrived.acquire(timeout=_PATIENCE_S) for _ in range(7))
-        os.kill(job.pid, signal.SIGKILL)
-        job.wait()
+        process = subprocess.Popen([*command, "--input", str(source), "--output", str(output)])
+        # Four calls run concurrently; the next starts when the answer to the last is in the journal.
+        assert all(service.arrived.acquire(timeout=_TIMEOUT_S) for _ in range(7))
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
         service.may_answer.set()
         journal = (tmp_path / "out" / ".target.txt.journal").read_bytes().splitlines()
         assert not output.exists()
@@ -69,12 +69,12 @@ def test_a_job_that_was_killed_asks_only_for_what_is_missing(source: Path, tmp_p
             assert translate(other_target, "--input", source, "--output", output) == 0
 
     kept = [json.loads(line)[1] for line in journal[:-1]]
-    assert sorted(other.asked) == sorted(set(_LINES) - set(kept))
+    assert sorted(other.texts) == sorted(set(_LINES) - set(kept))
     assert output.read_bytes() == source.read_bytes()
     assert [path.name for path in output.parent.iterdir()] == ["target.txt"]
 
 
-def test_other_options_do_not_take_what_was_translated_before(source: Path, tmp_path: Path) -> None:
+def test_journal_is_ignored_after_options_have_changed(source: Path, tmp_path: Path) -> None:
     class RefusingService(EchoService):
         def Translate(self, request: pb.TranslateRequest, context: Any) -> Any:
             if _LINES[7] in request.texts:
@@ -87,12 +87,12 @@ def test_other_options_do_not_take_what_was_translated_before(source: Path, tmp_
     with echo_server(str.upper) as (target, service):
         assert translate(target, "--input", source, "--output", output, "--beam-size", "2") == 0
 
-    assert len(service.asked) == len(_LINES)
+    assert len(service.texts) == len(_LINES)
     assert output.read_text() == source.read_text().upper()
 
 
 @pytest.mark.parametrize("fails", ["refused", "markup"])
-def test_a_segment_that_fails_keeps_its_source_and_is_named(
+def test_failed_segment_keeps_its_source_and_is_reported(
     fails: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lines = ["One <i>man</i>.", "Two men.", "Three men."]
@@ -115,20 +115,20 @@ def test_a_segment_that_fails_keeps_its_source_and_is_named(
 
     with echo_server() as (target, service):
         translate(target, *flags)
-    assert service.asked == ([] if fails == "markup" else ['One <g id="1">man</g>.'])
+    assert service.texts == ([] if fails == "markup" else ['One <g id="1">man</g>.'])
 
 
-def test_a_text_that_comes_again_is_asked_for_once(tmp_path: Path) -> None:
+def test_repeated_text_is_sent_once(tmp_path: Path) -> None:
     (tmp_path / "source.txt").write_text("Yes.\nNo.\nYes.\n" * 100)
 
     with echo_server(str.upper) as (target, service):
         assert translate(target, "--input", tmp_path / "source.txt", "--output", tmp_path / "target.txt") == 0
 
-    assert service.asked == ["Yes.", "No."]
+    assert service.texts == ["Yes.", "No."]
     assert (tmp_path / "target.txt").read_text() == "YES.\nNO.\nYES.\n" * 100
 
 
-def test_several_files_go_into_a_directory(tmp_path: Path) -> None:
+def test_several_files_are_written_to_a_directory(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("One.\n")
     (tmp_path / "b.json").write_text('["Two"]')
 
@@ -148,15 +148,15 @@ def _missing_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[obje
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (lambda path, _: [path / "a.txt"], "--input and --output go together"),
-        (lambda path, _: [path / "a.txt", "--output", path / "a.txt"], "is a source"),
-        (lambda path, _: [path / "a.txt", path / "c" / "a.txt", "--output", path / "out"], "two sources are named"),
+        (lambda path, _: [path / "a.txt"], "--output"),
+        (lambda path, _: [path / "a.txt", "--output", path / "a.txt"], "a.txt"),
+        (lambda path, _: [path / "a.txt", path / "c" / "a.txt", "--output", path / "out"], "a.txt"),
         (lambda path, _: [path / "missing.txt", "--output", path / "out"], "missing.txt"),
-        (lambda path, _: [path / "a.txt", "--output", path / "b.txt", "--document", "-"], "--input takes no TEXT"),
+        (lambda path, _: [path / "a.txt", "--output", path / "b.txt", "--document", "-"], "--document"),
         (_missing_extra, "[files]'"),
     ],
 )
-def test_a_job_that_cannot_be_done_is_told_before_it_begins(
+def test_invalid_arguments_are_rejected_before_the_first_call(
     flags: Callable[[Path, pytest.MonkeyPatch], list[object]],
     message: str,
     tmp_path: Path,
@@ -171,19 +171,17 @@ def test_a_job_that_cannot_be_done_is_told_before_it_begins(
         assert translate(target, "--input", *flags(tmp_path, monkeypatch)) == 2
 
     assert message in capsys.readouterr().err
-    assert not service.asked
+    assert not service.texts
 
 
-def test_a_dry_run_counts_and_asks_nobody(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dry_run_only_counts_segments(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert translate("localhost:1", "--input", source, "--output", tmp_path / "out.txt", "--dry-run") == 0
 
-    assert capsys.readouterr().out == f"{source}: 200 segments, 4690 characters, 0 translated already\n"
+    assert capsys.readouterr().out == f"{source}: 200 segments, 4690 characters, 0 already translated\n"
     assert not (tmp_path / "out.txt").exists()
 
 
-def test_a_server_that_takes_no_calls_ends_the_job(
-    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unavailable_server_ends_the_run(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     class StoppedService(EchoService):
         def Translate(self, request: pb.TranslateRequest, context: Any) -> Any:
             return refuses(grpc.StatusCode.UNAVAILABLE, pushback_ms=-1)(request, context)

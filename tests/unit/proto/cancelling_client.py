@@ -1,6 +1,6 @@
-"""A process that asks for translations and leaves before the answer, and prints how much memory each call took.
+"""Cancels translations before the response and prints how many bytes each call has leaked.
 
-python leaving_client.py TARGET unary|stream
+python cancelling_client.py TARGET unary|stream
 """
 
 import asyncio
@@ -27,7 +27,7 @@ class _MallInfo(ctypes.Structure):
 
 
 async def allocated_bytes() -> int:
-    """Return what the process has from malloc and has not given back, once all calls are over."""
+    """Return the number of bytes that malloc has handed out, after all calls have ended."""
     while len(asyncio.all_tasks()) > 1:
         await asyncio.sleep(0.01)
     gc.collect()
@@ -37,8 +37,8 @@ async def allocated_bytes() -> int:
     return int(info.uordblks) + int(info.hblkhd)
 
 
-async def leave(client: AsyncTranslationClient, kind: str) -> None:
-    """Begin one call and leave it while it waits for the server."""
+async def cancel(client: AsyncTranslationClient, kind: str) -> None:
+    """Begin one call and cancel it while it waits for the server."""
     try:
         async with asyncio.timeout(0.005):
             if kind == "unary":
@@ -51,13 +51,13 @@ async def leave(client: AsyncTranslationClient, kind: str) -> None:
 
 
 async def main(target: str, kind: str) -> None:
-    """Print the bytes that each call left behind."""
+    """Print the leaked bytes per call."""
     async with AsyncTranslationClient(target) as client:
         for _ in range(WARM_UP):
-            await leave(client, kind)
+            await cancel(client, kind)
         before = await allocated_bytes()
         for _ in range(CALLS):
-            await leave(client, kind)
+            await cancel(client, kind)
         print((await allocated_bytes() - before) / CALLS)
 
 

@@ -1,0 +1,135 @@
+import io
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from dragoman.cli.__main__ import main
+from dragoman.v1 import translation_pb2 as pb
+from tests.unit.proto.samples import RESPONSE
+from tests.unit.proto.scripted_server import ScriptedService, answers
+
+
+def _answers(*texts: str) -> pb.TranslateResponse:
+    return pb.TranslateResponse(
+        translations=[pb.Translation(hypotheses=[pb.Hypothesis(text=text, score=-0.5)]) for text in texts]
+    )
+
+
+def _set_standard_input(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
+
+
+def test_arguments_are_translated(target: str, service: ScriptedService, capsys: pytest.CaptureFixture[str]) -> None:
+    service.script.append(answers(_answers("Eins.", "Zwei.")))
+
+    flags = ("--beam-size", "8", "--num-hypotheses", "1", "--top-p", "0.5", "--target-prefix", "E")
+    assert main(["translate", "--target", target, *flags, "One.", "Two."]) == 0
+
+    assert capsys.readouterr().out == "-0.5000\tEins.\n-0.5000\tZwei.\n"
+    request = service.calls[0].request
+    assert (list(request.texts), request.source_language, request.target_language) == (["One.", "Two."], "en", "de")
+    assert request.options == pb.DecodingOptions(
+        beam_size=8, num_hypotheses=1, sampling=pb.SamplingOptions(top_p=0.5), target_prefix="E"
+    )
+
+
+def test_lines_of_standard_input_are_translated_in_batches(
+    target: str, service: ScriptedService, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _set_standard_input(monkeypatch, b"One.\n" * 65)
+    service.script += [answers(_answers(*["Eins."] * 64)), answers(_answers("Zwei."))]
+
+    assert main(["translate", "--target", target]) == 0
+
+    assert capsys.readouterr().out == "Eins.\n" * 64 + "Zwei.\n"
+
+
+def test_alignment_and_warnings_are_printed(
+    target: str, service: ScriptedService, capsys: pytest.CaptureFixture[str]
+) -> None:
+    service.script.append(answers(RESPONSE))
+
+    assert main(["translate", "--target", target, "--alignment", "Hello."]) == 0
+
+    printed = capsys.readouterr()
+    assert printed.out == "Hallo.\n  Hallo.\tHello\t0.75\n"
+    assert printed.err == "dragoman: TRUNCATED: 3 tokens\n"
+
+
+@pytest.mark.parametrize("from_standard_input", [False, True])
+def test_document_is_one_call(
+    from_standard_input: bool,
+    target: str,
+    service: ScriptedService,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    content = "One.\r\n\r\nTwö."
+    (tmp_path / "letter.txt").write_bytes(content.encode())
+    _set_standard_input(monkeypatch, content.encode())
+    service.script.append(answers(iter([pb.TranslatedSentence(text="Eins.\n\n"), pb.TranslatedSentence(text="Zwei.")])))
+    name = "-" if from_standard_input else str(tmp_path / "letter.txt")
+
+    assert main(["translate", "--target", target, "--document", name, "--model", "en-de@stable"]) == 0
+
+    assert capsys.readouterr().out == "Eins.\n\nZwei.\n"
+    assert (service.calls[0].request.text, service.calls[0].request.model) == ("One.\n\nTwö.", "en-de@stable")
+    assert (service.calls[0].time_remaining_s or 0) > 300
+
+
+@pytest.mark.parametrize(
+    ("arguments", "culprit"),
+    [
+        (["--document", "-", "A text."], "--document"),
+        (["--document", "-", "--alignment"], "--document"),
+        (["--document", "-", "--num-hypotheses", "2"], "--document"),
+        (["--document", "missing.txt"], "missing.txt"),
+        (["--pivot-languages", "fr,es", "--document", "-"], "--pivot-languages"),
+        (["--pivot-languages", "fr,es", "--input", "a.txt", "--output", "b.txt"], "--pivot-languages"),
+        (["One.", os.fsdecode(b"Tw\xf6.")], "TEXT 2"),
+        ([], "line 2"),
+    ],
+)
+def test_invalid_usage_is_reported_in_one_line(
+    arguments: list[str], culprit: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _set_standard_input(monkeypatch, b"One.\nTw\xf6.\n")
+
+    assert main(["translate", *arguments]) == 2
+
+    (line,) = capsys.readouterr().err.splitlines()
+    assert culprit in line
+
+
+def test_pivot_language_and_its_model_are_printed(
+    target: str, service: ScriptedService, capsys: pytest.CaptureFixture[str]
+) -> None:
+    response = _answers("Hallo.")
+    response.pivot.CopyFrom(pb.Pivot(language="fr", model_name="en-fr", model_version="2"))
+    service.script.append(answers(response))
+
+    flags = ("--target", target, "--source-language", "auto", "--pivot-languages", "fr,es")
+    assert main(["translate", *flags, "Hi."]) == 0
+
+    printed = capsys.readouterr()
+    assert printed.out == "Hallo.\n"
+    assert printed.err == "dragoman: pivot language fr, model en-fr/2\n"
+    assert service.calls[0].request.pivot_languages == ["fr", "es"]
+    assert not service.calls[0].request.source_language
+
+
+def test_make_translate_passes_the_text_unchanged(tmp_path: Path) -> None:
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text('#!/bin/sh\nfor last; do :; done\nprintf "%s" "$last"\n')
+    python.chmod(0o755)
+    for stamp in (".serve", ".load", ".bench", ".dev", ".native"):
+        (tmp_path / stamp).touch()
+    command = ["make", "--silent", "translate", f"VENV={tmp_path}", "TEXT=It costs $50, `ls` $(PWD)."]
+
+    finished = subprocess.run(command, cwd=Path(__file__).parents[4], capture_output=True, text=True, check=True)
+
+    assert finished.stdout == "It costs $50, `ls` $(PWD)."

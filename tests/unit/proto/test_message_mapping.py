@@ -1,0 +1,102 @@
+import dataclasses
+import enum
+from typing import Any
+
+import grpc
+import pytest
+from google.rpc import status_pb2
+
+from dragoman.client import enums, models, request, results
+from dragoman.client.calls import read_stream_answer
+from dragoman.client.errors import InvalidRequestError
+from dragoman.client.message_mapping import from_message
+from dragoman.v1 import translation_pb2 as pb
+from tests.unit.proto.samples import MODEL, RESULT
+
+DIFFERENT_NAMES = {
+    "TranslationResult": set(pb.TranslateResponse.DESCRIPTOR.fields_by_name) - {"error"},
+    "StageTimings": {f"{name}_s" for name in pb.StageTimings.DESCRIPTOR.fields_by_name},
+}
+DATACLASSES = [
+    value
+    for module in (models, request, results)
+    for value in vars(module).values()
+    if isinstance(value, type) and dataclasses.is_dataclass(value) and value is not results.StreamAnswer
+]
+ENUMS = [
+    value for value in vars(enums).values() if isinstance(value, enum.EnumMeta) and value.__module__ == enums.__name__
+]
+
+
+@pytest.mark.parametrize("cls", DATACLASSES, ids=lambda cls: cls.__name__)
+def test_dataclass_has_the_fields_of_its_message(cls: Any) -> None:
+    names = DIFFERENT_NAMES.get(cls.__name__) or set(getattr(pb, cls.__name__).DESCRIPTOR.fields_by_name)
+
+    assert {field.name for field in dataclasses.fields(cls)} == names
+
+
+@pytest.mark.parametrize("cls", [cls for cls in ENUMS if len(cls)], ids=lambda cls: cls.__name__)
+def test_enum_has_the_names_and_numbers_of_the_contract(cls: Any) -> None:
+    wire = getattr(pb, cls.__name__)
+    prefix = wire.Name(0).removesuffix("UNSPECIFIED")
+
+    assert {prefix + member.name: member.value for member in cls} | {wire.Name(0): 0} == dict(wire.items())
+
+
+def test_message_becomes_typed_values() -> None:
+    (translation,) = RESULT.translations
+    (hypothesis,), (sentence,), (warning,) = translation.hypotheses, translation.sentences, translation.warnings
+
+    assert (hypothesis.text, hypothesis.score, hypothesis.token_log_probs) == ("Hallo.", -0.5, (-0.25, -0.125, -0.5))
+    assert hypothesis.alignment == (
+        results.AlignmentLink(source=results.Span(start=0, end=5), target=results.Span(start=0, end=6), weight=0.75),
+    )
+    assert (sentence.num_source_tokens, sentence.is_truncated, sentence.score) == (3, False, 0.5)
+    assert (warning.kind, warning.sentence_index) == (enums.WarningKind.TRUNCATED, 0)
+    assert RESULT.timings == results.StageTimings(queue_s=0.001, encode_s=0, decode_s=1, text_s=0)
+    assert RESULT.detected_language == results.DetectedLanguage(language="en", confidence=0.75, is_served=True)
+    assert RESULT.pivot is None
+    assert (MODEL.versions[0].precision, MODEL.versions[0].limits.max_texts) == (enums.Precision.INT8, 128)
+    assert MODEL.versions[0].labels == ("canary", "stable")
+
+
+def test_result_is_a_sequence_of_translations() -> None:
+    assert (RESULT[0], RESULT[-1:], len(RESULT)) == (RESULT.translations[0], RESULT.translations, 1)
+    assert [(translation.text, translation.score) for translation in RESULT] == [("Hallo.", -0.5)]
+
+
+def test_absent_fields_are_none() -> None:
+    warning = from_message(results.TranslationWarning, pb.TranslationWarning(kind=pb.WARNING_KIND_REPETITION))
+    sentence = from_message(results.TranslatedSentence, pb.TranslatedSentence(text="\n"))
+
+    assert (warning.sentence_index, sentence.sentence, sentence.detected_language) == (None, None, None)
+
+
+def test_unknown_enum_number_of_a_response_is_unspecified() -> None:
+    message = pb.TranslationWarning.FromString(b"\x08\xe7\x07")  # field 1, varint 999
+
+    assert from_message(results.TranslationWarning, message).kind is enums.WarningKind.UNSPECIFIED
+
+
+def test_unknown_enum_number_is_rejected_in_requests() -> None:
+    with pytest.raises(ValueError, match="999"):
+        enums.Priority(999)
+
+
+def test_row_of_attention_holds_the_weights_of_a_target_piece() -> None:
+    message = pb.CrossAttention(
+        source_pieces=["▁Hi", "</s>"], target_pieces=["▁Ha", "llo", "</s>"], num_heads=2, weights=range(12)
+    )
+    attention = from_message(results.CrossAttention, message)
+
+    assert attention.row(1) == (2.0, 3.0)
+    assert attention.row(2, head=1) == (10.0, 11.0)
+
+
+def test_failed_stream_answer_raises_its_error() -> None:
+    status = status_pb2.Status(code=grpc.StatusCode.INVALID_ARGUMENT.value[0], message="texts: is empty")
+    answer = read_stream_answer(pb.TranslateResponse(request_id="r-1", error=status))
+
+    with pytest.raises(InvalidRequestError) as caught:
+        answer.result()
+    assert (answer.request_id, caught.value.request_id) == ("r-1", "r-1")
