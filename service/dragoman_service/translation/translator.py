@@ -22,15 +22,15 @@ from dragoman_service.datatypes import (
     TranslationWarning,
 )
 from dragoman_service.errors import GlossaryNotFoundError, InvalidFieldError, RetryableError, UnsupportedFieldError
-from dragoman_service.models.model import Futures, SegmentQueue
+from dragoman_service.models.model import Futures
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.observability.tracing import trace_segments
 from dragoman_service.request import RequestRecord, TextFormat, TranslationRequest
 from dragoman_service.text.documents import TextPlan, TranslatedDocument
 from dragoman_service.text.pipeline import TextPipeline
 from dragoman_service.text.placeholders.patterns import TermMatcher
-from dragoman_service.text.planning import TextModel
 from dragoman_service.translation.document_window import DocumentWindow, results_of, wait_all
+from dragoman_service.translation.interfaces import GlossarySource, ModelSource, Quota, ServingModel
 from dragoman_service.translation.language_detection import (
     Candidates,
     LanguageDetector,
@@ -45,7 +45,7 @@ from dragoman_service.translation.options import (
     fit_to_model,
     new_seed,
 )
-from dragoman_service.translation.pivot import LanguageSource, PivotRoute, find_pivot_route, served_source_languages
+from dragoman_service.translation.pivot import PivotRoute, find_pivot_route, served_source_languages
 from dragoman_service.translation.text_work import (
     TextBudget,
     TextThreads,
@@ -68,60 +68,11 @@ _NOT_INSTALLED = "language detection is not installed: pip install 'dragoman[det
 _Result = TypeVar("_Result")
 
 
-class Quota(Protocol):
-    """Limits of callers over time."""
-
-    async def take_tokens(
-        self, caller: str, num_tokens: int, *, work: Callable[[], int] | None = None
-    ) -> Callable[[], None]:
-        """Charge source tokens and work tokens to a caller; RateLimitedError without charge if these are too many.
-
-        `work` returns the work tokens. It is called only if the work of the caller is limited.
-
-        Returns:
-            A function that refunds the charge, to be called at most once.
-        """
-
-
 class Run(Protocol):
     """Runs a step of text work in another thread."""
 
     def __call__(self, work: Callable[[], _Result], /) -> Awaitable[_Result]:
         """Return the result of the step."""
-
-
-class ServingModel(TextModel, Protocol):
-    """A model that translates requests."""
-
-    @property
-    def name(self) -> str:
-        """Name without version."""
-
-    @property
-    def version(self) -> str:
-        """Version."""
-
-    @property
-    def has_attention(self) -> bool:
-        """Whether the model returns its cross-attention."""
-
-    @property
-    def engine(self) -> SegmentQueue:
-        """Queue of the model."""
-
-
-class ModelSource(LanguageSource, Protocol):
-    """Selects the model of a request."""
-
-    def resolve(self, model: str, source_language: str, target_language: str) -> ServingModel:
-        """Return the model of a request; RequestError if none fits."""
-
-
-class GlossarySource(Protocol):
-    """The named glossaries."""
-
-    def matcher(self, name: str, source_language: str, target_language: str) -> TermMatcher:
-        """Return the terms of a language pair; RequestError if the glossary or the pair does not exist."""
 
 
 class Translator:
