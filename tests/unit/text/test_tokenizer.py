@@ -310,7 +310,7 @@ def test_offsets_are_those_of_the_source_model(two_models: _TwoModels) -> None:
         (b"{}", "content is something else, expected a JSON array of strings and nulls"),
         (b"[1]", "content is something else"),
         (b'["a", "b", "a"]', "repeated piece is 'a', expected each piece once"),
-        (None, "access is No such file"),
+        (None, "No such file"),
     ],
 )
 def test_invalid_file_of_pieces_is_rejected(

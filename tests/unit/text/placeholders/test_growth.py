@@ -56,6 +56,10 @@ SHAPES: dict[str, tuple[TextFormat, Callable[[int], str]]] = {
     "terms beside attributes": (HTML, repeated("<p>Foo</p><p>b <img alt='x y'> b</p>")),
     "numbers of the message": (HTML, numbers_and_blocks),
     "references": (HTML, repeated("&amp;")),
+    "less-than signs": (HTML, repeated("<")),
+    "open comments": (HTML, repeated("<!--")),
+    "end tags without name": (HTML, repeated("</")),
+    "nested code": (HTML, repeated("<code>")),
     "elements of XML": (XML, repeated("<a>x</a> ")),
     "attributes of XML": (XML, repeated("<a title='x'/>")),
 }
