@@ -47,7 +47,7 @@ from dragoman_service.translation.options import (
 )
 from dragoman_service.translation.pivot import PivotRoute, find_pivot_route, served_source_languages
 from dragoman_service.translation.text_work import (
-    TextBudget,
+    RequestBudget,
     TextThreads,
     max_attention_tokens,
     num_source_tokens,
@@ -139,7 +139,7 @@ class Translator:
         return route.joined(first, second)
 
     async def _translate_directly(self, request: TranslationRequest, record: RequestRecord) -> TranslationResult:
-        budget = TextBudget(request.options, self._limits, deadline_s=record.deadline_s, clock=self._clock)
+        budget = RequestBudget(request.options, self._limits, deadline_s=record.deadline_s, clock=self._clock)
         model, pipeline = self._prepare(request, record, budget)
         num_characters = sum(map(len, request.texts))
         model.engine.reject_early(num_characters, pipeline.search, record)
@@ -186,7 +186,7 @@ class Translator:
         detected = None
         if not request.source_language:
             request, detected = await self._with_source(request, record, is_document=True)
-        budget = TextBudget(
+        budget = RequestBudget(
             request.options, self._limits, is_document=True, deadline_s=record.deadline_s, clock=self._clock
         )
         run = partial(self._threads.run, record.caller, cancel=budget.cancel)
@@ -294,7 +294,7 @@ class Translator:
         return replace(request, source_language=detected.language, unchanged_texts=unchanged), detected
 
     def _prepare(
-        self, request: TranslationRequest, record: RequestRecord, budget: TextBudget, *, is_document: bool = False
+        self, request: TranslationRequest, record: RequestRecord, budget: RequestBudget, *, is_document: bool = False
     ) -> tuple[ServingModel, TextPipeline]:
         # Does every check that does not read the texts.
         search = check_request(
