@@ -52,7 +52,7 @@ def test_transformers_has_the_logits_of_our_network(files: ModelFiles) -> None:
     from loadtests.peers.transformers_system import convert  # noqa: PLC0415 - it may not be installed
 
     network = network_of(files)
-    ours, theirs = pytorch_system.load_network(network), convert(network)
+    ours, theirs = pytorch_system.load_step_model(network), convert(network)
     ids, mask = pytorch_system.padded(_SOURCES, 0)
     targets = torch.tensor([[1, *source[:4]] for source in _SOURCES])
 

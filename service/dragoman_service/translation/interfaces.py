@@ -14,9 +14,9 @@ class Quota(Protocol):
     async def take_tokens(
         self, caller: str, num_tokens: int, *, work: Callable[[], int] | None = None
     ) -> Callable[[], None]:
-        """Charge source tokens and work tokens to a caller; RateLimitedError without charge if these are too many.
+        """Charge source tokens and decode cost to a caller; RateLimitedError without charge if these are too many.
 
-        `work` returns the work tokens. It is called only if the work of the caller is limited.
+        `work` returns the decode cost. It is called only if the work of the caller is limited.
 
         Returns:
             A function that refunds the charge, to be called at most once.
@@ -52,7 +52,7 @@ class ServingModel(TextModel, Protocol):
         """Whether the model returns its cross-attention."""
 
     @property
-    def engine(self) -> SegmentQueue:
+    def scheduler(self) -> SegmentQueue:
         """Queue of the model."""
 
 

@@ -142,7 +142,7 @@ class Translator:
         budget = RequestBudget(request.options, self._limits, deadline_s=record.deadline_s, clock=self._clock)
         model, pipeline = self._prepare(request, record, budget)
         num_characters = sum(map(len, request.texts))
-        model.engine.reject_early(num_characters, pipeline.search, record)
+        model.scheduler.reject_early(num_characters, pipeline.search, record)
         run = partial(self._threads.run, record.caller, cancel=budget.cancel)
         in_thread = run if pipeline.cost_characters > _INLINE_CHARACTERS else None
         advance = num_characters // _CHARACTERS_PER_TOKEN if in_thread else 0
@@ -349,10 +349,10 @@ class Translator:
         # Queues all segments or none, and charges their tokens and work to the caller.
         if not segments:
             return ()
-        work = partial(model.engine.expected_work, segments)
+        work = partial(model.scheduler.expected_decode_cost, segments)
         refund = await self._charge(record, num_source_tokens(segments), work)
         try:
-            return model.engine.submit(segments, record, num_characters=num_characters)
+            return model.scheduler.submit(segments, record, num_characters=num_characters)
         except BaseException:
             refund()
             raise

@@ -47,8 +47,8 @@ async def test_record_and_options_reach_the_queue() -> None:
 
     await translated(model, make_request("One.", beam_size=3), record)
 
-    assert model.engine.context is record
-    assert model.engine.segments[0].search.beam_size == 3
+    assert model.scheduler.context is record
+    assert model.scheduler.segments[0].search.beam_size == 3
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ async def test_document_beyond_a_limit_is_rejected_before_the_queue(request_: Tr
         await translated(model, request_, limits=TranslationLimits(max_document_characters=100))
 
     assert caught.value.field == field
-    assert not model.engine.segments
+    assert not model.scheduler.segments
 
 
 async def test_model_without_attention_rejects_an_alignment() -> None:
@@ -119,20 +119,20 @@ async def test_closing_a_document_cancels_its_segments() -> None:
 
     await sentences.aclose()
 
-    assert [future.cancelled() for future in model.engine.futures] == [False, True, True]
+    assert [future.cancelled() for future in model.scheduler.futures] == [False, True, True]
 
 
 async def test_cancelling_the_reader_cancels_the_segments() -> None:
     model = FakeModel(FakeQueue(lambda _: None))
     task = asyncio.create_task(translated(model, make_request("One. Two.")))
-    while not (model.engine.futures or task.done()):
+    while not (model.scheduler.futures or task.done()):
         await asyncio.sleep(0)
 
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
 
-    assert all(future.cancelled() for future in model.engine.futures)
+    assert all(future.cancelled() for future in model.scheduler.futures)
 
 
 async def test_only_the_window_is_queued_without_a_reader() -> None:
@@ -142,7 +142,7 @@ async def test_only_the_window_is_queued_without_a_reader() -> None:
 
     await anext(sentences)
 
-    assert len(model.engine.segments) == 5
+    assert len(model.scheduler.segments) == 5
     await sentences.aclose()
 
 
