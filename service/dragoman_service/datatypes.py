@@ -54,8 +54,8 @@ class SearchConfig:
     """Maximum length of the target including EOS. A hypothesis that reaches it without EOS is unfinished."""
 
     target_prefix: tuple[int, ...] = ()
-    """Token ids, without EOS, at the start of every hypothesis; fewer than `max_target_tokens`. They do not count in the
-    log-probability of the hypothesis."""
+    """Token ids, without EOS, at the start of every hypothesis; fewer than `max_target_tokens`. They do not contribute
+    to the log-probability."""
 
     suppressed_tokens: frozenset[int] = frozenset()
     """Token ids that are never generated, in addition to those that the model excludes; must not contain EOS."""

@@ -14,12 +14,12 @@ import grpc
 import pytest
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
-from loadtests.hostile.resets import flood_with_resets
 
 from dragoman.client import ModelAdminClient, TranslationClient, TranslationRequest, errors
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
 from loadtests.generator.texts import SENTENCES
+from loadtests.hostile.http2 import flood_with_resets
 from tests.e2e.callers import EN_DE, SteadyCallers
 from tests.e2e.processes import ENVOY_CONFIG, Envoy, envoy_binary, validate_envoy
 from tests.e2e.replicas import Replica, make_key

@@ -28,7 +28,7 @@ from dragoman_service.translation.options import (
     check_request,
     fit_to_model,
 )
-from dragoman_service.translation.text_work import TextBudget
+from dragoman_service.translation.text_work import RequestBudget
 from loadtests.hostile.mutations import mutated, mutated_json
 from tests.fuzz.target import Check, Target, bounded
 from tests.property.test_text_segmentation import LANGUAGES, TEXTS
@@ -111,7 +111,7 @@ def _plan(model: _Model, request: TranslationRequest, *, is_document: bool) -> N
     limits = TranslationLimits()
     search = check_request(request, limits, TranslationDefaults(), draw_seed=lambda: 1, is_document=is_document)
     search = fit_to_model(search, request.options, model, name="tiny/1", has_attention=True)
-    budget = TextBudget(request.options, limits, is_document=is_document)
+    budget = RequestBudget(request.options, limits, is_document=is_document)
     pipeline = TextPipeline(request, model=model, search=search, budget=budget)
     if is_document:
         sentences: list[PlannedSentence] = list(pipeline.document_sentences())
