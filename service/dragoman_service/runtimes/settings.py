@@ -100,7 +100,7 @@ class RuntimeSettings(BaseModel):
         return int(self.device.partition(":")[2] or 0)
 
     def of_other_replicas(self, device: str, precision: str) -> list[Self]:
-        """Return the settings of the other replicas of one that runs a precision on a device; GPUs follow its own."""
+        """Return the settings of the replicas after the first: the same, each on the next GPU."""
         indices = range(self.device_index + 1, self.device_index + self.num_replicas)
         devices = [f"cuda:{index}" if device == "cuda" else device for index in indices]
         return [self.model_copy(update={"device": other, "precision": precision}) for other in devices]
