@@ -1,4 +1,4 @@
-"""The engine against exhaustive search, a greedy loop, and a plain beam search without early stop."""
+"""Batches against exhaustive search, a greedy loop, and a plain beam search without early stop."""
 
 from typing import Any
 
@@ -35,10 +35,10 @@ OPTIONS: list[dict[str, Any]] = [
 
 
 def decode(model: ToyModel, segment: Segment) -> tuple[Hypothesis, ...]:
-    engine = RunningBatch(model)
-    engine.start([segment])
+    batch = RunningBatch(model)
+    batch.start([segment])
     while True:
-        if ended := engine.step().ended:
+        if ended := batch.step().ended:
             return ended[0].hypotheses
 
 
@@ -157,10 +157,10 @@ def test_placeholders_that_source_and_prefix_lack_are_never_taken(seed: int, opt
     model = ToyModel(num_words=60, seed=seed, placeholders=[word for word in words if word % 3])
     segment = make_segment(7, 8, beam_size=4, num_hypotheses=4, **options)
     others = make_segment(10, beam_size=6), make_segment(7, 8, no_repeat_ngram_size=2)
-    engine = RunningBatch(model)
+    batch = RunningBatch(model)
 
-    segment_id, *_ = engine.start([segment, *others])
-    ended = [each for _ in range(12) if engine.num_segments for each in engine.step().ended]
+    segment_id, *_ = batch.start([segment, *others])
+    ended = [each for _ in range(12) if batch.num_segments for each in batch.step().ended]
 
     assert_same(model, segment, full_beam_search(model, segment))
     assert next(each.hypotheses for each in ended if each.segment_id == segment_id) == decode(model, segment)
@@ -180,10 +180,10 @@ def test_more_tokens_may_be_lowered_than_the_beam_takes(seed: int) -> None:
 
 
 def test_stopping_early_saves_most_steps_of_a_model_that_ends() -> None:
-    engine = RunningBatch(ToyModel(eos_bias=4.0))
-    engine.start([make_segment(7, length_penalty=0.0, max_target_tokens=200)])
+    batch = RunningBatch(ToyModel(eos_bias=4.0))
+    batch.start([make_segment(7, length_penalty=0.0, max_target_tokens=200)])
 
-    ended = [found for _ in range(10) if engine.num_segments for found in engine.step().ended]
+    ended = [found for _ in range(10) if batch.num_segments for found in batch.step().ended]
 
     assert ended[0].hypotheses[0].is_finished
 
