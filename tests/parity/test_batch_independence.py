@@ -78,7 +78,7 @@ def arrivals(draw: st.DrawFn) -> Arrival:
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(arrivals(), min_size=2, max_size=6))
-def test_a_segment_is_answered_alike_alone_and_beside_others_with_other_options(
+def test_result_is_bit_identical_alone_and_with_segments_of_other_options(
     model: StepModel, company: list[Arrival]
 ) -> None:
     together = decode(model, company)

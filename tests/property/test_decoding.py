@@ -113,7 +113,7 @@ def is_cancelled(visit: Visit, step: int) -> bool:
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(VISITS, min_size=1, max_size=8))
-def test_a_hypothesis_does_not_depend_on_its_batch(visits: list[Visit]) -> None:
+def test_hypothesis_does_not_depend_on_its_batch(visits: list[Visit]) -> None:
     answers = decode_together(visits)
 
     for index, visit in enumerate(visits):
@@ -127,7 +127,7 @@ def test_a_hypothesis_does_not_depend_on_its_batch(visits: list[Visit]) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(SEGMENTS)
-def test_every_search_returns_between_one_and_the_hypotheses_asked_for(segment: Segment) -> None:
+def test_search_returns_one_to_num_hypotheses(segment: Segment) -> None:
     ended, search = decode_alone(segment), segment.search
 
     assert 1 <= len(ended.hypotheses) <= search.num_hypotheses
@@ -142,7 +142,7 @@ def test_every_search_returns_between_one_and_the_hypotheses_asked_for(segment: 
 
 
 @given(searches(), st.floats(-50, 0), st.data())
-def test_no_continuation_of_a_live_hypothesis_scores_above_its_bound(
+def test_live_hypothesis_never_scores_above_its_bound(
     search: SearchConfig, log_prob: float, data: st.DataObject
 ) -> None:
     shortest = min(max(search.min_target_tokens, len(search.target_prefix)) + 1, search.max_target_tokens)
