@@ -1,4 +1,4 @@
-"""The promise of the engine on real graphs: a hypothesis does not depend on its company, to the last bit."""
+"""A hypothesis on real graphs is bit-identical in any batch."""
 
 from dataclasses import dataclass, replace
 
@@ -78,7 +78,7 @@ def arrivals(draw: st.DrawFn) -> Arrival:
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(arrivals(), min_size=2, max_size=6))
-def test_a_segment_is_answered_alike_alone_and_beside_others_with_other_options(
+def test_result_is_bit_identical_alone_and_with_segments_of_other_options(
     model: StepModel, company: list[Arrival]
 ) -> None:
     together = decode(model, company)
@@ -100,15 +100,15 @@ def decode(model: StepModel, company: list[Arrival]) -> dict[int, EndedSegment]:
     """Run one batch that segments join and leave as they say; return what ended, by index."""
     indices: dict[int, int] = {}
     ended: dict[int, EndedSegment] = {}
-    engine, turn = RunningBatch(model), 0
-    while engine.num_segments or any(arrival.joins_at >= turn for arrival in company):
+    batch, turn = RunningBatch(model), 0
+    while batch.num_segments or any(arrival.joins_at >= turn for arrival in company):
         joining = [index for index, arrival in enumerate(company) if arrival.joins_at == turn]
         if joining:
-            indices.update(zip(engine.start([company[index].segment for index in joining]), joining, strict=True))
-        engine.drop([handle for handle, index in indices.items() if company[index].is_cancelled_at == turn])
+            indices.update(zip(batch.start([company[index].segment for index in joining]), joining, strict=True))
+        batch.drop([handle for handle, index in indices.items() if company[index].is_cancelled_at == turn])
         indices = {handle: index for handle, index in indices.items() if company[index].is_cancelled_at != turn}
-        if engine.num_segments:
-            for segment in engine.step().ended:
+        if batch.num_segments:
+            for segment in batch.step().ended:
                 ended[indices.pop(segment.segment_id)] = segment
         turn += 1
     return ended

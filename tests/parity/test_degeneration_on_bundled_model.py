@@ -38,9 +38,7 @@ def tokenizer() -> SentencePieceTokenizer:
 
 
 @pytest.mark.parametrize("text", _PROVOCATIONS.values(), ids=_PROVOCATIONS)
-def test_what_the_guard_lets_pass_has_no_defect_and_what_it_finds_is_told(
-    model: OnnxStepModel, tokenizer: SentencePieceTokenizer, text: str
-) -> None:
+def test_remaining_defects_are_reported(model: OnnxStepModel, tokenizer: SentencePieceTokenizer, text: str) -> None:
     source_ids = tokenizer.encode(text)
 
     ended = _decode(model, source_ids, repetition_guard=True)
@@ -51,9 +49,7 @@ def test_what_the_guard_lets_pass_has_no_defect_and_what_it_finds_is_told(
     assert report is None or report.found
 
 
-def test_a_loop_of_the_unguarded_search_is_found_and_replaced(
-    model: OnnxStepModel, tokenizer: SentencePieceTokenizer
-) -> None:
+def test_loop_of_an_unguarded_search_is_replaced(model: OnnxStepModel, tokenizer: SentencePieceTokenizer) -> None:
     source_ids = tokenizer.encode(_PROVOCATIONS["one letter"])
 
     unguarded = _decode(model, source_ids, repetition_guard=False)
@@ -65,7 +61,7 @@ def test_a_loop_of_the_unguarded_search_is_found_and_replaced(
     assert _findings(source_ids, guarded).severity < _findings(source_ids, unguarded).severity
 
 
-def test_an_ordinary_sentence_is_left_alone(model: OnnxStepModel, tokenizer: SentencePieceTokenizer) -> None:
+def test_ordinary_sentence_is_not_decoded_again(model: OnnxStepModel, tokenizer: SentencePieceTokenizer) -> None:
     source_ids = tokenizer.encode("We went to the market and bought some bread and cheese.")
 
     guarded, unguarded = (
@@ -78,11 +74,11 @@ def test_an_ordinary_sentence_is_left_alone(model: OnnxStepModel, tokenizer: Sen
 
 def _decode(model: OnnxStepModel, source_ids: list[int], *, repetition_guard: bool) -> EndedSegment:
     longest = min(len(source_ids) + 1 + EXTRA_TARGET_TOKENS, model.limits.max_target_tokens)
-    engine = RunningBatch(model)
+    batch = RunningBatch(model)
     search = SearchConfig(max_target_tokens=longest, repetition_guard=repetition_guard)
-    engine.start([Segment(source_ids=(*source_ids, model.limits.vocabulary.eos_id), search=search)])
+    batch.start([Segment(source_ids=(*source_ids, model.limits.vocabulary.eos_id), search=search)])
     while True:
-        for ended in engine.step().ended:
+        for ended in batch.step().ended:
             return ended
 
 
