@@ -219,5 +219,7 @@ def test_verify_compares_with_an_installed_library(
 
 
 def _decode(graph: OnnxStepModel, source_ids: list[int]) -> list[int]:
-    lengths = {"min_target_tokens": SHORTEST, "max_target_tokens": LONGEST}
-    return search_exported(graph, source_ids, SearchConfig(beam_size=BEAM_SIZE, length_penalty=0.0, **lengths))
+    search = SearchConfig(
+        beam_size=BEAM_SIZE, length_penalty=0.0, min_target_tokens=SHORTEST, max_target_tokens=LONGEST
+    )
+    return search_exported(graph, source_ids, search)

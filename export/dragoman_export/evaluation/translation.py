@@ -97,8 +97,12 @@ def text_pipeline(
 ) -> TextPipeline:
     """Return the text pipeline of a request with default settings."""
     options = TranslationOptions(beam_size=beam_size, length_penalty=length_penalty)
-    languages = {"source_language": model.source_language, "target_language": model.target_language}
-    request = TranslationRequest(texts=tuple(sources), options=options, **languages)
+    request = TranslationRequest(
+        texts=tuple(sources),
+        source_language=model.source_language,
+        target_language=model.target_language,
+        options=options,
+    )
     search = default_search(beam_size, length_penalty)
     return TextPipeline(request, model=model, search=search, has_attention=has_attention)
 

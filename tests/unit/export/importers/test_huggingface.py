@@ -189,7 +189,7 @@ def _without_data(path: Path) -> None:
     for _ in range(4):  # magic number, version, system, tensors
         for _ in pickletools.genops(stream):
             pass
-    path.write_bytes(stream.getvalue()[: stream.message()] + pickle.dumps([], 2))
+    path.write_bytes(stream.getvalue()[: stream.tell()] + pickle.dumps([], 2))
 
 
 @pytest.mark.parametrize(
