@@ -126,7 +126,10 @@ def decode_segments(
                 running.update(zip(engine.start([segments[index] for index in joining]), joining, strict=True))
             for ended in engine.step().ended:
                 results[running.pop(ended.segment_id)] = SegmentResult(
-                    hypotheses=ended.hypotheses, num_steps=ended.num_steps, timings=StageTimings(), guard=ended.guard
+                    hypotheses=ended.hypotheses,
+                    num_steps=ended.num_steps,
+                    timings=StageTimings(),
+                    degeneration=ended.degeneration,
                 )
                 progress.update()
     return [results[index] for index in range(len(segments))]
