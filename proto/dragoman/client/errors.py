@@ -1,26 +1,7 @@
 """Errors of calls, and their derivation from a gRPC status.
 
-The reason in the status selects the class. A status of gRPC itself or of a proxy has no reason; its code decides.
-
-DragomanError                   a call did not end with OK
-├── InvalidRequestError         the request must change: INVALID_ARGUMENT, OUT_OF_RANGE, FAILED_PRECONDITION
-│   ├── InvalidFieldError       a field has a value that is never valid
-│   └── ModelStateError         the state of the model does not allow the call
-├── UnsupportedError            the server does not implement a field or method: UNIMPLEMENTED
-├── ModelNotFoundError          no such model, version, language pair or glossary: NOT_FOUND
-├── AccessError                 the credential is missing or insufficient
-│   ├── UnauthenticatedError    the API key is missing or unknown: UNAUTHENTICATED
-│   └── PermissionDeniedError   the API key does not allow the method: PERMISSION_DENIED
-├── ExhaustedError              a message is too large, or a quota of a proxy is exhausted: RESOURCE_EXHAUSTED
-│   ├── OverloadedError         the queue is full, or too long for the deadline
-│   └── RateLimitedError        the API key has exhausted its quota
-├── UnavailableError            no replica can be reached or accepts requests: UNAVAILABLE
-│   ├── DrainingError           the replica is shutting down
-│   └── StartingError           the replica is still loading its models
-├── DeadlineExceededError       the deadline passed before the answer: DEADLINE_EXCEEDED
-├── CallCancelledError          the call was cancelled: CANCELLED
-└── ServerError                 the server failed: every other status
-    └── EngineError             decoding failed
+The reason in the status selects the class. A status of gRPC itself or of a proxy has no reason; its code selects the
+class.
 """
 
 from collections.abc import Callable, Mapping
