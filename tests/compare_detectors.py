@@ -18,7 +18,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
-from dragoman_service.translation.language_detection import LanguageDetector, Rank, reported
+from dragoman_service.translation.language_detection import LanguageDetector, Rank, listed_candidates
 from tests.detection_phrases import accepted_language, phrases
 
 _SERVED = {"en", "de"}
@@ -100,7 +100,7 @@ def _measure(name: str, files: Sequence[Path]) -> str:
         candidates = detector.detect(one.text, _SERVED)
         wanted = one.language if one.language in _SERVED else None
         served[one.is_latin] += accepted_language(candidates, _SERVED) == wanted
-        languages[one.is_latin] += reported(candidates)[0].language == one.language
+        languages[one.is_latin] += listed_candidates(candidates)[0].language == one.language
     text_ms = (time.process_time() - began_s) / len(held_out) * 1000
     num_latin = sum(one.is_latin for one in held_out)
     nums = {True: num_latin, False: len(held_out) - num_latin}

@@ -31,8 +31,7 @@ from dragoman_service.errors import (
     OverloadedError,
     UnsupportedFieldError,
 )
-from dragoman_service.middleware import conversion
-from dragoman_service.middleware import error_mapping
+from dragoman_service.middleware import conversion, error_mapping
 from dragoman_service.request import TranslationOptions, TranslationRequest
 from dragoman_service.text.pipeline import TextPipeline
 from dragoman_service.text.planning import EXTRA_TARGET_TOKENS

@@ -18,17 +18,17 @@ from dragoman_service.errors import ConfigError, RequestError, UnauthenticatedEr
 from dragoman_service.middleware import conversion, error_mapping
 from dragoman_service.request import TranslationRequest
 from dragoman_service.security.jwt_auth import KeySet, key_set
-from dragoman_service.text.documents import DocumentPiece
+from dragoman_service.text.documents import PlannedSentence
 from dragoman_service.text.pipeline import TextPipeline
 from dragoman_service.text.segmentation import iterate_sentences, join, split_overlong
 from dragoman_service.text.tokenizer import open_tokenizer
 from dragoman_service.translation.options import (
-    TextBudget,
     TranslationDefaults,
     TranslationLimits,
     check_request,
     fit_to_model,
 )
+from dragoman_service.translation.text_work import TextBudget
 from tests.fuzz.mutations import mutated, mutated_json
 from tests.fuzz.target import Check, Target, bounded
 from tests.property.test_text_segmentation import LANGUAGES, TEXTS
@@ -114,8 +114,8 @@ def _plan(model: _Model, request: TranslationRequest, *, is_document: bool) -> N
     budget = TextBudget(request.options, limits, is_document=is_document)
     pipeline = TextPipeline(request, model=model, search=search, budget=budget)
     if is_document:
-        pieces: list[DocumentPiece] = list(pipeline.pieces())
-        source = "".join(piece.before + (piece.plan.text if piece.plan else "") + piece.after for piece in pieces)
+        sentences: list[PlannedSentence] = list(pipeline.document_sentences())
+        source = "".join(each.before + (each.plan.text if each.plan else "") + each.after for each in sentences)
         assert source.replace(" ", "") == request.texts[0].replace(" ", "")  # but for separators
     else:
         assert [plan.text for plan in pipeline.plan()] == list(request.texts)

@@ -12,7 +12,7 @@ from dragoman_service.errors import RequestError
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.request import (
     ProtectionOptions,
-    RequestContext,
+    RequestRecord,
     TextFormat,
     TranslationOptions,
     TranslationRequest,
@@ -49,7 +49,7 @@ def check_protected(metrics: Metrics, content: bytes) -> None:
 
 def _translated(model: FakeModel, text: str, options: TranslationOptions, metrics: Metrics) -> Translation:
     request = TranslationRequest(texts=(text,), source_language="en", target_language="de", options=options)
-    return asyncio.run(Translator(model, metrics=metrics).translate(request, RequestContext())).translations[0]
+    return asyncio.run(Translator(model, metrics=metrics).translate(request, RequestRecord())).translations[0]
 
 
 @contextmanager

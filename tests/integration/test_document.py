@@ -63,7 +63,7 @@ async def num_decoded_once_it_stands_still(server: RunningServer) -> float:
     return decoded
 
 
-async def test_sentences_come_in_order_with_their_places_and_add_up_to_the_translation(server: RunningServer) -> None:
+async def test_sentences_are_ordered_and_add_up_to_the_translation(server: RunningServer) -> None:
     call = translate(server, TEXT, request_id="d1")
 
     sentences = [sentence async for sentence in call]
@@ -86,7 +86,7 @@ async def test_sentences_come_in_order_with_their_places_and_add_up_to_the_trans
         {"return_alignment": True},
     ],
 )
-async def test_options_do_what_they_do_for_a_text(server: RunningServer, options: dict[str, Any]) -> None:
+async def test_options_apply_as_for_a_text(server: RunningServer, options: dict[str, Any]) -> None:
     options_ = pb.DecodingOptions(**options)
 
     sentences = [sentence async for sentence in translate(server, TEXT, options=options_)]
@@ -100,7 +100,7 @@ async def test_options_do_what_they_do_for_a_text(server: RunningServer, options
     assert links == [link.source for link in whole.hypotheses[0].alignment]
 
 
-async def test_a_sentence_is_sent_while_later_ones_wait(server: RunningServer) -> None:
+async def test_sentence_is_sent_while_later_ones_wait(server: RunningServer) -> None:
     call = translate(server, "A man. " * 150, options=QUICK)
 
     await first_of(call)
@@ -110,13 +110,13 @@ async def test_a_sentence_is_sent_while_later_ones_wait(server: RunningServer) -
     call.cancel()
 
 
-async def test_a_document_without_anything_to_translate_is_one_message(server: RunningServer) -> None:
+async def test_document_without_words_is_one_message(server: RunningServer) -> None:
     (sentence,) = [sentence async for sentence in translate(server, "...\n")]
 
     assert (sentence.text, sentence.HasField("sentence"), len(sentence.hypotheses)) == ("...\n", False, 0)
 
 
-async def test_the_client_of_the_package_reads_a_document(server: RunningServer) -> None:
+async def test_client_reads_a_document(server: RunningServer) -> None:
     client = AsyncTranslationClient(f"127.0.0.1:{server.port}")
 
     texts = [one.text async for one in client.translate_document(TEXT, source_language="en", target_language="de")]
@@ -147,7 +147,7 @@ async def test_the_client_of_the_package_reads_a_document(server: RunningServer)
         ),
     ],
 )
-async def test_a_bad_request_is_rejected_by_the_name_of_its_field(
+async def test_invalid_request_is_rejected_with_its_field(
     tiny_model: Path, request_: pb.TranslateDocumentRequest, code: str, field: str
 ) -> None:
     async with running_server(tiny_model, limits__max_document_characters=200) as server:
@@ -157,7 +157,7 @@ async def test_a_bad_request_is_rejected_by_the_name_of_its_field(
         assert error.trailing["x-request-id"]
 
 
-async def test_bytes_that_are_no_message_are_the_callers_mistake(server: RunningServer) -> None:
+async def test_invalid_message_is_an_invalid_argument(server: RunningServer) -> None:
     method = server.channel.unary_stream("/dragoman.v1.TranslationService/TranslateDocument")
 
     error = await refusal(first_of(method(b"\x0a\x02\xff\xfe")))
@@ -165,7 +165,7 @@ async def test_bytes_that_are_no_message_are_the_callers_mistake(server: Running
     assert (error.code, error.reason) == ("INVALID_ARGUMENT", "INVALID_FIELD")
 
 
-async def test_the_limit_of_a_document_is_listed(tiny_model: Path) -> None:
+async def test_limit_of_a_document_is_listed(tiny_model: Path) -> None:
     async with running_server(tiny_model, limits__max_document_characters=77) as server:
         (model,) = (await server.model_service.ListModels(pb.ListModelsRequest())).models
 
@@ -173,7 +173,7 @@ async def test_the_limit_of_a_document_is_listed(tiny_model: Path) -> None:
         assert not [field for field in model.versions[0].unsupported_fields if "ocument" in field]
 
 
-async def test_without_a_reader_no_more_is_decoded_than_the_window_and_what_is_being_sent(tiny_model: Path) -> None:
+async def test_only_the_window_is_decoded_without_a_reader(tiny_model: Path) -> None:
     settings = {"limits__document_window_segments": 4, "limits__max_document_characters": 4_000_000}
     async with running_server(tiny_model, **settings) as server, slow_reader(server) as method:
         call = method(document(f"A man.\n{MUCH_TO_COPY}\n" * 150, options=QUICK))
@@ -187,7 +187,7 @@ async def test_without_a_reader_no_more_is_decoded_than_the_window_and_what_is_b
         await server.until_sample(1, "dragoman_requests_total", method="TranslateDocument", status="CANCELLED")
 
 
-async def test_a_reader_who_comes_back_gets_the_rest(tiny_model: Path) -> None:
+async def test_reader_gets_the_rest_after_a_pause(tiny_model: Path) -> None:
     async with running_server(tiny_model, limits__document_window_segments=2) as server, slow_reader(server) as method:
         call = method(document(f"A man.\n{MUCH_TO_COPY}\n" * 40, options=QUICK))
         await first_of(call)
@@ -198,7 +198,7 @@ async def test_a_reader_who_comes_back_gets_the_rest(tiny_model: Path) -> None:
         assert [sentence.index for sentence in rest] == list(range(1, 40))
 
 
-async def test_a_cancelled_document_leaves_the_queue_and_the_batch(server: RunningServer) -> None:
+async def test_cancelled_document_is_removed_from_queue_and_batch(server: RunningServer) -> None:
     server.model.halt()
     call = translate(server, "A man. " * 200)
     reading = asyncio.ensure_future(call.read())
@@ -215,7 +215,7 @@ async def test_a_cancelled_document_leaves_the_queue_and_the_batch(server: Runni
     assert (await server.translate("A man.")).translations
 
 
-async def test_the_deadline_of_the_caller_ends_a_document(server: RunningServer) -> None:
+async def test_deadline_of_the_caller_ends_a_document(server: RunningServer) -> None:
     server.model.halt()
 
     error = await refusal(first_of(translate(server, "A man. " * 200, timeout_s=0.3)))
@@ -225,7 +225,7 @@ async def test_the_deadline_of_the_caller_ends_a_document(server: RunningServer)
     assert server.sample("dragoman_queue_segments") == 0
 
 
-async def test_a_document_without_deadline_ends_after_the_default(tiny_model: Path) -> None:
+async def test_document_without_deadline_ends_after_the_default(tiny_model: Path) -> None:
     async with running_server(tiny_model, grpc__default_stream_timeout_s=0.01) as server:
         server.model.halt()
 
@@ -234,7 +234,7 @@ async def test_a_document_without_deadline_ends_after_the_default(tiny_model: Pa
         assert (error.code, error.reason) == ("DEADLINE_EXCEEDED", "DEADLINE_EXCEEDED")
 
 
-async def test_a_drain_lets_a_document_end(server: RunningServer) -> None:
+async def test_drain_waits_for_a_document(server: RunningServer) -> None:
     server.model.halt()
     call = translate(server, "A man. " * 100, options=QUICK)
     reading = asyncio.ensure_future(first_of(call))
@@ -249,7 +249,7 @@ async def test_a_drain_lets_a_document_end(server: RunningServer) -> None:
     assert await drain
 
 
-async def test_five_megabytes_go_through(tiny_model: Path) -> None:
+async def test_five_megabytes_are_translated(tiny_model: Path) -> None:
     line = "." * 9_999 + "\n"
     text = "".join(f"{line * 10}{sentence}\n" for sentence in SENTENCES * 6) + line * 20
     settings = {"limits__max_document_characters": 6_000_000, "grpc__max_message_bytes": 6_000_000}
@@ -266,7 +266,7 @@ async def test_five_megabytes_go_through(tiny_model: Path) -> None:
         assert max(len(sentence.text) for sentence in sentences) < 100_000
 
 
-async def test_one_request_is_counted_and_timed(server: RunningServer) -> None:
+async def test_document_is_counted_and_timed(server: RunningServer) -> None:
     async for _ in translate(server, TEXT):
         pass
 

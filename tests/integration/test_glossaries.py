@@ -14,7 +14,7 @@ async def refused(server: RunningServer, glossary: str) -> Refusal:
     return await refusal(server.translate("A man.", options=pb.DecodingOptions(glossary=glossary)))
 
 
-async def test_a_request_names_a_glossary(tiny_model: Path, tmp_path: Path) -> None:
+async def test_request_uses_a_glossary(tiny_model: Path, tmp_path: Path) -> None:
     (tmp_path / "it.tsv").write_text("en\tde\nbicycle\tVelo\nman\tMann\n")
     (tmp_path / "shop.tsv").write_text("en\tfr\nman\thomme\n")
     async with running_server(tiny_model, models__glossaries_directory=tmp_path) as server:
@@ -40,7 +40,7 @@ async def test_a_request_names_a_glossary(tiny_model: Path, tmp_path: Path) -> N
     assert (too_long.code, too_long.fields) == ("INVALID_ARGUMENT", ["options.glossary"])
 
 
-async def test_a_glossary_is_read_again_while_the_server_runs(tiny_model: Path, tmp_path: Path) -> None:
+async def test_glossary_is_reloaded(tiny_model: Path, tmp_path: Path) -> None:
     settings = {"models__glossaries_directory": tmp_path, "models__poll_interval_s": 0.01}
     async with running_server(tiny_model, **settings) as server:
         (tmp_path / "it.tsv").write_text("en\tde\na\tb\tc")
@@ -55,7 +55,7 @@ async def test_a_glossary_is_read_again_while_the_server_runs(tiny_model: Path, 
     assert "Velo" in response.translations[0].hypotheses[0].text
 
 
-async def test_the_client_lists_and_names_them(tiny_model: Path, tmp_path: Path) -> None:
+async def test_client_lists_and_uses_glossaries(tiny_model: Path, tmp_path: Path) -> None:
     (tmp_path / "it.tsv").write_text("en\tde\nbicycle\tVelo\n")
     async with running_server(tiny_model, models__glossaries_directory=tmp_path) as server:
 

@@ -31,7 +31,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-async def test_a_request_without_a_source_language_is_answered_with_the_one_detected(models: Path) -> None:
+async def test_missing_source_language_is_detected(models: Path) -> None:
     async with running_server(models) as server:
         answer = await server.translate(ENGLISH, source_language="")
         same = await server.translate(ENGLISH)
@@ -50,7 +50,7 @@ async def test_a_request_without_a_source_language_is_answered_with_the_one_dete
         assert "text 0 seems to be de (1.00, not served)" in refused.message
 
 
-async def test_the_languages_of_texts_are_told_over_grpc_and_http(models: Path) -> None:
+async def test_languages_are_detected_over_grpc_and_http(models: Path) -> None:
     async with running_server(models) as server:
         request = pb.DetectLanguageRequest(texts=[ENGLISH, GERMAN, "12345"])
         detected = await server.translation.DetectLanguage(request)
@@ -73,7 +73,7 @@ async def test_the_languages_of_texts_are_told_over_grpc_and_http(models: Path) 
     assert told["detections"][0]["languages"][0]["language"] == "de"
 
 
-async def test_texts_without_letters_are_returned_unchanged_and_foreign_texts_named(models: Path) -> None:
+async def test_texts_without_letters_are_unchanged_and_foreign_texts_are_rejected(models: Path) -> None:
     async with running_server(models) as server:
         unchanged = await server.translate("7", ENGLISH, " 🙂", source_language="", model="en-de")
         blank = await server.translate("", source_language="", model="en-de")
@@ -96,7 +96,7 @@ async def test_texts_without_letters_are_returned_unchanged_and_foreign_texts_na
     assert (over_http.status_code, "fr (" in over_http.json()["detail"]) == (400, True)
 
 
-async def test_the_client_detects(models: Path) -> None:
+async def test_client_detects_languages(models: Path) -> None:
     async with running_server(models) as server:
 
         def ask() -> tuple[str, float]:
@@ -112,7 +112,7 @@ async def test_the_client_detects(models: Path) -> None:
     assert confidence > 0.9
 
 
-async def test_texts_are_translated_through_another_language_if_that_is_allowed(models: Path) -> None:
+async def test_texts_are_translated_through_an_allowed_pivot_language(models: Path) -> None:
     fields: dict[str, Any] = {"target_language": "fr", "pivot_languages": ["it", "de"]}
     async with running_server(models) as server:
         first = await server.translate(ENGLISH, source_language="en")

@@ -39,7 +39,7 @@ async def test_every_hypothesis_begins_with_the_prefix(server: RunningServer, se
         assert hypothesis.text.startswith("Zwei Kinder")
 
 
-async def test_each_text_has_a_prefix_of_its_own_and_only_its_first_sentence_obeys(server: RunningServer) -> None:
+async def test_prefix_of_each_text_begins_its_first_sentence(server: RunningServer) -> None:
     free = await translated(server, TEXT)
 
     first, second, third = await translated(
@@ -52,13 +52,13 @@ async def test_each_text_has_a_prefix_of_its_own_and_only_its_first_sentence_obe
     assert third.hypotheses[0].text.startswith("Sie liest")
 
 
-async def test_a_text_with_nothing_to_translate_is_not_prefixed(server: RunningServer) -> None:
+async def test_text_without_words_gets_no_prefix(server: RunningServer) -> None:
     (translation,) = await translated(server, " ...", target_prefix="Ein")
 
     assert translation.hypotheses[0].text == " ..."
 
 
-async def test_the_same_seed_draws_the_same_and_another_does_not(server: RunningServer) -> None:
+async def test_same_seed_draws_the_same_hypotheses(server: RunningServer) -> None:
     async def drawn(seed: int) -> list[str]:
         sampling = pb.SamplingOptions(seed=seed, **HOT)
         return [one.text for one in await hypotheses(server, f"{TEXT} {TEXT}", sampling=sampling, num_hypotheses=4)]
@@ -67,7 +67,7 @@ async def test_the_same_seed_draws_the_same_and_another_does_not(server: Running
     assert await drawn(7) != await drawn(8)
 
 
-async def test_without_a_seed_each_request_draws_anew(server: RunningServer) -> None:
+async def test_requests_without_a_seed_differ(server: RunningServer) -> None:
     options = {"sampling": pb.SamplingOptions(**HOT), "num_hypotheses": 8}
 
     first, second = [await hypotheses(server, TEXT, **options) for _ in range(2)]
@@ -75,7 +75,7 @@ async def test_without_a_seed_each_request_draws_anew(server: RunningServer) -> 
     assert [one.text for one in first] != [one.text for one in second]
 
 
-async def test_equal_sentences_of_a_request_draw_apart(server: RunningServer) -> None:
+async def test_equal_sentences_of_a_request_draw_different_hypotheses(server: RunningServer) -> None:
     sampling = pb.SamplingOptions(seed=7, **HOT)
 
     first, second = await translated(server, TEXT, TEXT, sampling=sampling, num_hypotheses=4)
@@ -83,7 +83,7 @@ async def test_equal_sentences_of_a_request_draw_apart(server: RunningServer) ->
     assert [one.text for one in first.hypotheses] != [one.text for one in second.hypotheses]
 
 
-async def test_what_is_drawn_does_not_depend_on_other_requests(server: RunningServer) -> None:
+async def test_samples_do_not_depend_on_other_requests(server: RunningServer) -> None:
     options = pb.DecodingOptions(sampling=pb.SamplingOptions(seed=7, **HOT))
     alone = await server.translate(TEXT, options=options)
 
@@ -93,7 +93,7 @@ async def test_what_is_drawn_does_not_depend_on_other_requests(server: RunningSe
     assert answers[1].translations == answers[3].translations == alone.translations
 
 
-async def test_drawing_among_one_token_is_greedy_search(server: RunningServer) -> None:
+async def test_sampling_with_top_k_1_is_greedy_search(server: RunningServer) -> None:
     drawn = await hypotheses(server, TEXT, sampling=pb.SamplingOptions(top_k=1), return_tokens=True)
     greedy = await hypotheses(server, TEXT, beam_size=1, repetition_guard=False, return_tokens=True)
 
@@ -110,7 +110,7 @@ async def test_suppressed_tokens_do_not_occur(server: RunningServer) -> None:
     assert set(constrained.tokens).isdisjoint(unwanted)
 
 
-async def test_no_run_occurs_twice_if_that_is_forbidden(server: RunningServer) -> None:
+async def test_no_ngram_is_repeated(server: RunningServer) -> None:
     (hypothesis,) = await hypotheses(
         server, TEXT, no_repeat_ngram_size=2, min_target_tokens=50, return_tokens=True, repetition_guard=False
     )
@@ -120,13 +120,13 @@ async def test_no_run_occurs_twice_if_that_is_forbidden(server: RunningServer) -
 
 
 @pytest.mark.parametrize("options", [{"repetition_penalty": 10.0}, {"coverage_penalty": 5.0}], ids=str)
-async def test_penalties_are_taken(server: RunningServer, options: dict[str, Any]) -> None:
+async def test_penalties_are_accepted(server: RunningServer, options: dict[str, Any]) -> None:
     (hypothesis,) = await hypotheses(server, TEXT, **options)
 
     assert hypothesis.text
 
 
-async def test_an_alignment_links_both_whole_texts(server: RunningServer) -> None:
+async def test_alignment_links_both_texts(server: RunningServer) -> None:
     text = f"- {TEXT}\n\n  Two children play."
 
     for hypothesis in await hypotheses(server, text, return_alignment=True, num_hypotheses=2):
@@ -137,7 +137,7 @@ async def test_an_alignment_links_both_whole_texts(server: RunningServer) -> Non
         assert all(0 < link.weight <= 1 for link in hypothesis.alignment)
 
 
-async def test_attention_is_returned_for_each_sentence_averaged_or_by_head(server: RunningServer) -> None:
+async def test_attention_is_returned_averaged_or_by_head(server: RunningServer) -> None:
     text = f"{TEXT} Two children play."
 
     (averaged,) = await hypotheses(server, text, return_attention=pb.ATTENTION_DETAIL_AVERAGED, return_tokens=True)
@@ -152,7 +152,7 @@ async def test_attention_is_returned_for_each_sentence_averaged_or_by_head(serve
         assert np.allclose(weights.mean(axis=0), np.array(mean.weights).reshape(shape)[0], atol=1e-5)
 
 
-async def test_attention_changes_no_translation(server: RunningServer) -> None:
+async def test_attention_does_not_change_translations(server: RunningServer) -> None:
     plain = await hypotheses(server, TEXT, num_hypotheses=3)
     aligned = await hypotheses(server, TEXT, num_hypotheses=3, return_alignment=True)
 
@@ -160,7 +160,7 @@ async def test_attention_changes_no_translation(server: RunningServer) -> None:
     assert not any(one.alignment for one in plain)
 
 
-async def test_an_absurd_translation_is_told_unless_the_guard_is_off(server: RunningServer) -> None:
+async def test_degenerate_translation_has_a_warning_unless_the_guard_is_off(server: RunningServer) -> None:
     (guarded,) = await translated(server, "A man.", min_target_tokens=62)
     (unguarded,) = await translated(server, "A man.", min_target_tokens=62, repetition_guard=False)
 
@@ -173,7 +173,7 @@ async def test_an_absurd_translation_is_told_unless_the_guard_is_off(server: Run
     )
 
 
-async def test_an_overlong_sentence_is_split_at_its_clauses_with_a_warning(server: RunningServer) -> None:
+async def test_long_sentence_is_split_at_clauses_with_a_warning(server: RunningServer) -> None:
     (translation,) = await translated(server, LONG_SENTENCE, return_attention=pb.ATTENTION_DETAIL_AVERAGED)
 
     (sentence,) = translation.sentences
@@ -184,7 +184,7 @@ async def test_an_overlong_sentence_is_split_at_its_clauses_with_a_warning(serve
     assert set(last_pieces[:-1]) == {"<0x2C>"}  # the comma, which the tiny vocabulary spells as a byte
 
 
-async def test_an_overlong_sentence_is_rejected_if_the_caller_wants_it_so(server: RunningServer) -> None:
+async def test_long_sentence_is_rejected_on_request(server: RunningServer) -> None:
     options = pb.DecodingOptions(long_sentences=pb.LONG_SENTENCE_POLICY_REFUSE)
 
     error = await refusal(server.translate("A man.", LONG_SENTENCE, options=options))
@@ -193,7 +193,7 @@ async def test_an_overlong_sentence_is_rejected_if_the_caller_wants_it_so(server
     assert "must be at most 64" in error.message
 
 
-async def test_the_client_returns_alignment_and_attention_typed(server: RunningServer) -> None:
+async def test_client_returns_alignment_and_attention(server: RunningServer) -> None:
     options = DecodingOptions(return_alignment=True, return_attention=AttentionDetail.AVERAGED, target_prefix="Ein")
 
     async with AsyncTranslationClient(f"127.0.0.1:{server.port}") as client:

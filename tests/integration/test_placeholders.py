@@ -20,7 +20,7 @@ _TEMPLATES = (
 
 
 @pytest.mark.slow
-def test_a_taught_model_copies_what_it_never_saw(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_trained_model_copies_unseen_placeholders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pairs = [
         tuple(side.format(f"`a{number}`", f"`b{number}`") for side in _TEMPLATES[number % len(_TEMPLATES)])
         for number in range(400)

@@ -15,7 +15,7 @@ _SERVED = st.sets(st.sampled_from(["en", "de", "ru", "el", "ja", "zh-Hant", "sr-
 @given(text=st.text(_LETTERS | st.characters(codec="utf-8"), max_size=40), served=_SERVED)
 @example(text="Привет", served={"en"})
 @example(text="ＨＥＬＬＯ ｶﾀｶﾅ ʼ", served={"en"})
-def test_script_of_the_likeliest_language_occurs_in_the_text(text: str, served: set[str]) -> None:
+def test_text_contains_the_script_of_the_likeliest_language(text: str, served: set[str]) -> None:
     candidates = _DETECTOR.detect(text, served)
 
     assert bool(candidates) is has_letters(text)

@@ -11,7 +11,7 @@ from dragoman_service.datatypes import TranslatedSentence, Translation
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.request import (
     ProtectionOptions,
-    RequestContext,
+    RequestRecord,
     SamplingOptions,
     TranslationOptions,
     TranslationRequest,
@@ -49,20 +49,20 @@ def _document(request: TranslationRequest, queue: FakeQueue, *, window: int, lon
     documents = Translator(model, metrics=_METRICS, limits=limits)
 
     async def read() -> list[TranslatedSentence]:
-        return [sentence async for sentence in documents.translate_document(request, RequestContext())]
+        return [sentence async for sentence in documents.translate_document(request, RequestRecord())]
 
     return asyncio.run(read())
 
 
 def _text(request: TranslationRequest, queue: FakeQueue, *, longest: int) -> Translation:
     translator = Translator(FakeModel(queue, max_source_tokens=longest), metrics=_METRICS)
-    return asyncio.run(translator.translate(request, RequestContext())).translations[0]
+    return asyncio.run(translator.translate(request, RequestRecord())).translations[0]
 
 
 @settings(max_examples=200, deadline=None)
 @given(_TEXTS, _PAIRS, _OPTIONS, st.integers(1, 5), st.integers(3, 40))
 @example("<A> {b}. C <d> e@f.org!", ("en", "de"), {}, 1, 40)
-def test_a_document_and_a_text_agree(
+def test_document_is_translated_like_a_text(
     text: str, pair: tuple[str, str], options: dict[str, Any], window: int, longest: int
 ) -> None:
     request = _request(text, pair, options)
@@ -82,7 +82,7 @@ def test_a_document_and_a_text_agree(
 @settings(max_examples=200, deadline=None)
 @given(_TEXTS, _SOURCES, st.integers(1, 5))
 @example("<A>", "en", 1)
-def test_what_is_between_sentences_is_copied_verbatim(text: str, language: str, window: int) -> None:
+def test_text_between_sentences_is_copied(text: str, language: str, window: int) -> None:
     unprotected = {
         "protection": ProtectionOptions(is_enabled=False)
     }  # else a sentence that is nothing but a tag is none

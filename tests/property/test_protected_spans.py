@@ -76,7 +76,9 @@ _PATTERNS = st.lists(
 
 
 @given(_TEXTS, _PATTERNS, st.booleans(), st.integers(20, 60))
-def test_windows_change_nothing(text: str, patterns: tuple[str, ...], has_all_kinds: bool, window: int) -> None:
+def test_spans_do_not_depend_on_the_window(
+    text: str, patterns: tuple[str, ...], has_all_kinds: bool, window: int
+) -> None:
     kinds = frozenset(ProtectedKind) if has_all_kinds else DEFAULT_KINDS
     options = ProtectionOptions(enabled_kinds=kinds, patterns=patterns)
     text += _FILLER  # else a call with the reach of the grammar would see all of the text
@@ -106,7 +108,7 @@ def test_windows_change_nothing(text: str, patterns: tuple[str, ...], has_all_ki
         "[" + "p" * 100 + "]" + "p" * 100 + "]",
     ],
 )
-def test_the_longest_span_of_each_kind_is_found_in_any_window(span: str) -> None:
+def test_longest_span_of_each_kind_is_found_in_any_window(span: str) -> None:
     options = ProtectionOptions(enabled_kinds=frozenset(ProtectedKind), patterns=("[*]*]",))
 
     (found,) = _in_windows(compile_protection(options, ()), 1).find(f"{span} {_FILLER}")

@@ -15,7 +15,7 @@ from selectolax.lexbor import LexborHTMLParser
 
 from dragoman_service.datatypes import Segment, Translation, WarningKind
 from dragoman_service.observability.metrics import Metrics
-from dragoman_service.request import ProtectionOptions, RequestContext, Term, TextFormat, TranslationOptions
+from dragoman_service.request import ProtectionOptions, RequestRecord, Term, TextFormat, TranslationOptions
 from dragoman_service.request import TranslationRequest as Request
 from dragoman_service.text.placeholders.patterns import compile_protection
 from dragoman_service.translation.options import TranslationLimits
@@ -41,7 +41,7 @@ _ANY_SIZE = TranslationLimits(
 def translate(model: FakeModel, text: str, **options: Any) -> Translation:
     translator = Translator(model, metrics=Metrics(CollectorRegistry()))
     request = Request(texts=(text,), source_language="en", target_language="de", options=TranslationOptions(**options))
-    return asyncio.run(translator.translate(request, RequestContext())).translations[0]
+    return asyncio.run(translator.translate(request, RequestRecord())).translations[0]
 
 
 def literals(text: str, **options: Any) -> list[str]:
@@ -61,7 +61,7 @@ def garbled(segment: Segment) -> Any:
 
 
 @given(_MIXTURES, st.integers(8, 60), st.booleans())
-def test_texts_translated_into_themselves_come_back(text: str, max_source_tokens: int, has_attention: bool) -> None:
+def test_text_translated_into_itself_is_unchanged(text: str, max_source_tokens: int, has_attention: bool) -> None:
     model = FakeModel(max_source_tokens=max_source_tokens, has_attention=has_attention)
 
     translation = translate(model, text)
@@ -73,7 +73,7 @@ def test_texts_translated_into_themselves_come_back(text: str, max_source_tokens
 
 
 @given(_MIXTURES, st.integers(8, 60), st.booleans())
-def test_whatever_the_model_says_no_span_is_lost(text: str, max_source_tokens: int, has_attention: bool) -> None:
+def test_no_span_is_lost_in_any_translation(text: str, max_source_tokens: int, has_attention: bool) -> None:
     model = FakeModel(FakeQueue(garbled), max_source_tokens=max_source_tokens, has_attention=has_attention)
 
     target = translate(model, text).hypotheses[0].text
@@ -84,7 +84,7 @@ def test_whatever_the_model_says_no_span_is_lost(text: str, max_source_tokens: i
 
 
 @given(st.permutations([*_LITERALS[:9], "One", "two.", "Three", "four!"]), st.integers(1, 13), st.booleans())
-def test_each_span_comes_back_exactly_once(pieces: list[str], num_pieces: int, has_attention: bool) -> None:
+def test_each_span_occurs_exactly_once(pieces: list[str], num_pieces: int, has_attention: bool) -> None:
     text = " ".join(pieces[:num_pieces])
 
     target = translate(FakeModel(FakeQueue(garbled), has_attention=has_attention), text).hypotheses[0].text
@@ -93,7 +93,7 @@ def test_each_span_comes_back_exactly_once(pieces: list[str], num_pieces: int, h
 
 
 @given(st.lists(st.sampled_from(["<b>", "</b>", "<i>", "</i>", "one ", "two, ", "three", "{x} "]), max_size=20))
-def test_tags_that_are_nested_stay_nested(pieces: list[str]) -> None:
+def test_tags_stay_nested(pieces: list[str]) -> None:
     text = "".join(_closed(pieces))
 
     target = translate(FakeModel(FakeQueue(garbled)), text).hypotheses[0].text
@@ -107,7 +107,7 @@ def test_tags_that_are_nested_stay_nested(pieces: list[str]) -> None:
 
 
 @given(_MIXTURES)
-def test_a_text_without_spans_takes_the_same_way_with_and_without_protection(text: str) -> None:
+def test_text_without_spans_is_translated_in_the_same_way_without_protection(text: str) -> None:
     plain = FakeModel(FakeQueue(garbled)), FakeModel(FakeQueue(garbled))
 
     if not literals(text):
@@ -116,7 +116,7 @@ def test_a_text_without_spans_takes_the_same_way_with_and_without_protection(tex
         assert plain[0].engine.segments == plain[1].engine.segments
 
 
-def test_a_term_is_translated_as_the_caller_says() -> None:
+def test_terms_have_the_translation_of_the_request() -> None:
     terms = Term(source="Settings", target="Einstellungen"), Term(source="Dragoman")
 
     def shout(text: str) -> Any:
@@ -143,14 +143,14 @@ _MESSAGES = st.recursive(
 
 
 @given(st.lists(_MESSAGES, max_size=4).map("".join), st.sampled_from([TextFormat.PLAIN, TextFormat.HTML]))
-def test_plurals_translated_into_themselves_come_back(text: str, text_format: TextFormat) -> None:
+def test_plurals_translated_into_themselves_are_unchanged(text: str, text_format: TextFormat) -> None:
     translation = translate(FakeModel(max_source_tokens=200), text, format=text_format)
 
     assert translation.hypotheses[0].text == text
     assert not translation.warnings
 
 
-def test_the_texts_of_a_plural_are_translated_and_its_skeleton_stays() -> None:
+def test_messages_of_a_plural_are_translated() -> None:
     queue = FakeQueue(lambda segment: (make_hypothesis(source_text(segment).upper()),))
     text = "You have {n, plural, =0 {none} one {# <b>file</b> in {box}} other {# go. {g, select, f {hers} other {x}}}}."
 
@@ -161,7 +161,7 @@ def test_the_texts_of_a_plural_are_translated_and_its_skeleton_stays() -> None:
     )
 
 
-def test_braces_that_a_model_makes_up_are_quoted() -> None:
+def test_braces_in_the_translation_of_a_message_are_quoted() -> None:
     queue = FakeQueue(lambda segment: (make_hypothesis("a } b # c"),))
 
     target = translate(FakeModel(queue), "{n, plural, other {files}}").hypotheses[0].text
@@ -175,7 +175,7 @@ def forgetful(segment: Segment) -> Any:
     return (make_hypothesis(prefix + ", gehen wir!" if prefix else "Hallo, gehen wir!"),)
 
 
-def test_a_sentence_that_lost_a_span_is_searched_again_with_it() -> None:
+def test_sentence_without_its_span_is_redecoded() -> None:
     queue = FakeQueue(forgetful)
 
     translation = translate(FakeModel(queue), "Hello {name}, let us go!")
@@ -185,13 +185,13 @@ def test_a_sentence_that_lost_a_span_is_searched_again_with_it() -> None:
     assert len(queue.segments) == 2
 
 
-def test_a_span_that_no_search_keeps_is_inserted_with_a_warning() -> None:
+def test_span_missing_after_redecoding_is_inserted_with_a_warning() -> None:
     queue = FakeQueue(lambda segment: (make_hypothesis("Hallo, gehen wir!"),))
 
     translation = translate(FakeModel(queue), "Hello {name}, let us go!")
 
     assert translation.hypotheses[0].text.count("{name}") == 1
-    assert [(one.kind, one.message.partition(" was lost")[0]) for one in translation.warnings] == [
+    assert [(one.kind, one.message.partition(" missing")[0]) for one in translation.warnings] == [
         (WarningKind.PLACEHOLDER_LOST, "'{name}'")
     ]
 
@@ -292,7 +292,7 @@ _HTML = st.lists(
 @example("one &n<b>bsp;1</b> &copy<b>;</b> &<i>amp;</i>", 200, True)
 @example("<h2><a></a>1.\xa0\n Introduction\n</h2>", 200, True)
 @given(_HTML, st.integers(12, 60), st.booleans())
-def test_html_translated_into_itself_comes_back(text: str, max_source_tokens: int, has_attention: bool) -> None:
+def test_html_translated_into_itself_is_unchanged(text: str, max_source_tokens: int, has_attention: bool) -> None:
     model = FakeModel(max_source_tokens=max_source_tokens, has_attention=has_attention)
 
     target = translate(model, text, format=TextFormat.HTML).hypotheses[0].text
@@ -304,7 +304,7 @@ def test_html_translated_into_itself_comes_back(text: str, max_source_tokens: in
 
 
 @pytest.mark.slow
-def test_pages_of_documentation_translated_into_themselves_come_back() -> None:
+def test_pages_of_documentation_translated_into_themselves_are_unchanged() -> None:
     pages = sorted(_PAGES.rglob("*.html"))[::8]  # of the manuals of git
     if not pages:
         assert "CI" not in os.environ, "CI must have pages: see .ci/run"
@@ -314,13 +314,13 @@ def test_pages_of_documentation_translated_into_themselves_come_back() -> None:
         request = Request(texts=(text,), source_language="en", target_language="de", options=_HTML_OPTIONS)
         translator = Translator(FakeModel(has_attention=True), metrics=Metrics(CollectorRegistry()), limits=_ANY_SIZE)
 
-        translation = asyncio.run(translator.translate(request, RequestContext())).translations[0]
+        translation = asyncio.run(translator.translate(request, RequestRecord())).translations[0]
 
         assert translation.hypotheses[0].text == text, page.name
 
 
 @given(_HTML)
-def test_html_keeps_its_tags_whatever_the_model_says(text: str) -> None:
+def test_html_keeps_its_tags_in_any_translation(text: str) -> None:
     closed = "".join(_closed_html(text))
 
     target = translate(FakeModel(FakeQueue(garbled)), closed, format=TextFormat.HTML).hypotheses[0].text

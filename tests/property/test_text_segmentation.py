@@ -37,7 +37,7 @@ def _assert_is_a_split(text: str, spans: list[Span]) -> None:
 
 @settings(max_examples=500)
 @given(TEXTS, LANGUAGES)
-def test_joining_split_text_gives_the_text_back(text: str, language: str) -> None:
+def test_joined_sentences_are_the_text(text: str, language: str) -> None:
     spans = list(iterate_sentences(text, language=language))
 
     joined = join(text, spans, _pieces(text, spans))
@@ -48,7 +48,7 @@ def test_joining_split_text_gives_the_text_back(text: str, language: str) -> Non
 
 @settings(max_examples=500)
 @given(TEXTS, LANGUAGES)
-def test_sentences_hold_every_letter_begin_and_end_visibly_and_stay_on_their_line(text: str, language: str) -> None:
+def test_sentences_contain_every_letter_and_stay_on_their_line(text: str, language: str) -> None:
     spans = list(iterate_sentences(text, language=language))
 
     _assert_is_a_split(text, spans)
@@ -85,7 +85,7 @@ def test_long_lines_are_split_where_short_ones_are(lengths: list[int]) -> None:
 
 @settings(max_examples=300)
 @given(TEXTS, st.integers(1, 20))
-def test_parts_of_an_overlong_sentence_fit_and_hold_every_letter(text: str, limit: int) -> None:
+def test_parts_of_a_long_sentence_fit_and_contain_every_letter(text: str, limit: int) -> None:
     for sentence in trim(text):
         parts = split_overlong(text, sentence, fits=lambda piece: len(piece) <= limit)
 

@@ -10,8 +10,8 @@ from prometheus_client import CollectorRegistry
 from dragoman_service.datatypes import Hypothesis, TranslationResult
 from dragoman_service.decoding.scoring import rank
 from dragoman_service.observability.metrics import Metrics
-from dragoman_service.request import AttentionDetail, RequestContext, TranslationOptions, TranslationRequest
-from dragoman_service.text.pipeline import best_combinations
+from dragoman_service.request import AttentionDetail, RequestRecord, TranslationOptions, TranslationRequest
+from dragoman_service.text.nbest import best_combinations
 from dragoman_service.translation.translator import Translator
 from tests.unit.text.text_fakes import FakeModel, FakeQueue, echo, make_hypothesis, shout
 
@@ -29,11 +29,11 @@ def _translate(model: FakeModel, texts: list[str], **options: Any) -> Translatio
     request = TranslationRequest(
         texts=tuple(texts), source_language="en", target_language="de", options=TranslationOptions(**options)
     )
-    return asyncio.run(translator.translate(request, RequestContext()))
+    return asyncio.run(translator.translate(request, RequestRecord()))
 
 
 @given(_TEXTS, st.booleans(), st.integers(3, 40))
-def test_texts_translated_into_themselves_come_back_in_order(
+def test_texts_translated_into_themselves_are_unchanged(
     texts: list[str], split_sentences: bool, max_source_tokens: int
 ) -> None:
     model = FakeModel(FakeQueue(echo), max_source_tokens=max_source_tokens)
@@ -44,7 +44,7 @@ def test_texts_translated_into_themselves_come_back_in_order(
 
 
 @given(_TEXTS, st.integers(3, 40))
-def test_target_spans_index_the_translation_and_source_spans_the_text(texts: list[str], max_source_tokens: int) -> None:
+def test_spans_index_the_translation_and_the_text(texts: list[str], max_source_tokens: int) -> None:
     result = _translate(FakeModel(FakeQueue(shout), max_source_tokens=max_source_tokens), texts)
 
     for text, translation in zip(texts, result.translations, strict=True):
@@ -55,7 +55,7 @@ def test_target_spans_index_the_translation_and_source_spans_the_text(texts: lis
 
 
 @given(_TEXTS, st.booleans(), st.integers(3, 40))
-def test_links_are_within_both_texts_in_order_and_cover_every_visible_character(
+def test_links_cover_every_visible_character_in_order(
     texts: list[str], split_sentences: bool, max_source_tokens: int
 ) -> None:
     model = FakeModel(FakeQueue(shout), max_source_tokens=max_source_tokens)
@@ -78,7 +78,7 @@ def test_links_are_within_both_texts_in_order_and_cover_every_visible_character(
 
 
 @given(_TEXTS, st.integers(3, 40))
-def test_every_segment_has_its_attention_and_each_row_adds_up(texts: list[str], max_source_tokens: int) -> None:
+def test_every_segment_has_attention_whose_rows_sum_to_one(texts: list[str], max_source_tokens: int) -> None:
     queue = FakeQueue(shout)
 
     result = _translate(
@@ -93,7 +93,7 @@ def test_every_segment_has_its_attention_and_each_row_adds_up(texts: list[str], 
 
 
 @given(_TEXTS, st.integers(3, 40))
-def test_counts_add_up_and_segments_fit_the_model(texts: list[str], max_source_tokens: int) -> None:
+def test_token_counts_add_up_and_segments_fit_the_model(texts: list[str], max_source_tokens: int) -> None:
     queue = FakeQueue(shout)
 
     result = _translate(FakeModel(queue, max_source_tokens=max_source_tokens), texts)
@@ -115,5 +115,5 @@ def _all_combinations(rows: list[list[Hypothesis]]) -> list[tuple[int, ...]]:
 
 
 @given(_ROWS, st.integers(1, 16))
-def test_the_best_combinations_are_those_of_an_exhaustive_search(rows: list[list[Hypothesis]], count: int) -> None:
+def test_best_combinations_equal_an_exhaustive_search(rows: list[list[Hypothesis]], count: int) -> None:
     assert best_combinations(rows, count=count) == _all_combinations(rows)[:count]

@@ -68,14 +68,14 @@ def run(args: argparse.Namespace) -> int:
     again = iter(decode_segments(graph, [one for own in second for one in own.values()], args.batch_size))
     counts: Counter[str] = Counter()
     for pipeline, plan, first, own, (_, spans) in zip(pipelines, plans, results, second, planted, strict=True):
-        last = pipeline.with_second_results(plan, first, {index: next(again) for index in own})
+        last = pipeline.choose_redecoded(plan, first, {index: next(again) for index in own})
         counts.update(_outcome(pipeline, plan, first, last, spans))
     num_spans = counts["spans"]
     print(f"{len(planted):,} sentences, {num_spans:,} protected spans")
-    for name in ("kept by the model", "kept by the second search", "inserted, with a warning", "lost"):
+    for name in ("kept by the model", "kept by redecoding", "inserted, with a warning", "lost"):
         print(f"  {name:26} {counts[name]:6,} {100 * counts[name] / max(num_spans, 1):6.2f} %")
     print(
-        f"  sentences searched twice   {sum(map(bool, second)):6,} {100 * sum(map(bool, second)) / len(planted):6.2f} %"
+        f"  redecoded sentences        {sum(map(bool, second)):6,} {100 * sum(map(bool, second)) / len(planted):6.2f} %"
     )
     return 0
 
@@ -133,7 +133,7 @@ def _outcome(
     return {
         "spans": len(spans),
         "kept by the model": len(spans) - num_before,
-        "kept by the second search": num_before - num_after,
+        "kept by redecoding": num_before - num_after,
         "inserted, with a warning": num_after - num_lost,
         "lost": num_lost,
     }

@@ -1,7 +1,7 @@
-"""Splits text by byte-level BPE as GPT-2 and BART do (Radford et al. 2019, section 2.2), by the library `tokenizers`.
+"""Byte-level BPE as in GPT-2 and BART (Radford et al. 2019, section 2.2), with the library `tokenizers`.
 
-Every byte of a text in UTF-8 is written as one of 256 visible characters, a space as `Ġ`, and pairs of neighbours in a
-word are merged by a list of merges, first ones first. Nothing is normalised, and nothing is unknown.
+Every byte of the UTF-8 text is written as one of 256 visible characters (a space as `Ġ`), and adjacent pairs in a word
+are merged in the order of a list of merges. Text is not normalized, and every text can be encoded.
 """
 
 import codecs
@@ -14,8 +14,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from dragoman_service.errors import BundleError
 
+# Bytes that are written as the character of the same number. The others are written as U+0100 and following.
 _VISIBLE: Final = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
-"""Bytes that are written as the character of the same number; all others follow from U+0100 on, in order."""
 _OTHERS: Final = tuple(byte for byte in range(256) if byte not in _VISIBLE)
 _BYTES: Final = {
     **{chr(byte): byte for byte in _VISIBLE},
@@ -27,17 +27,17 @@ _MERGES: Final[TypeAdapter[_Merges]] = TypeAdapter(_Merges)
 
 
 class ByteLevelBpe:
-    """The merges of one model: text to pieces and back. Safe to share between threads."""
+    """Splits text into pieces and joins them, by the merges of one model. Thread-safe."""
 
     def __init__(self, path: Path, content: bytes) -> None:
         """Read a JSON array of pairs of pieces, in the order of their merging.
 
         Args:
-            path: of the file, for errors.
-            content: of the file.
+            path: path of the file, for errors.
+            content: content of the file.
 
         Raises:
-            BundleError: if it is something else, or the library is not installed.
+            BundleError: if the content is invalid, or the library is not installed.
         """
         try:
             merges = _MERGES.validate_json(content)
@@ -60,12 +60,12 @@ class ByteLevelBpe:
         self._splitter.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False, trim_offsets=False)
 
     def split(self, text: str) -> list[str]:
-        """Return the pieces of a text; none if nothing visible is in it."""
+        """Return the pieces of a text; none if it has no visible characters."""
         pieces: list[str] = self._splitter.encode(text).tokens if text.strip() else []
         return pieces
 
     def offsets(self, text: str) -> list[tuple[int, int]]:
-        """Return what each piece was made from, in code points: of several of one character the last has it."""
+        """Return the begin and end of each piece in code points; several pieces of one character: the last has it."""
         if not text.strip():
             return []
         spans: list[tuple[int, int]] = self._splitter.encode(text).offsets
@@ -73,9 +73,9 @@ class ByteLevelBpe:
         return [(begin, max(begin, end)) for (begin, _), end in zip(spans, ends, strict=True)]
 
     def join_with_offsets(self, pieces: Sequence[str]) -> tuple[str, list[tuple[int, int]]]:
-        """Return the text of pieces, U+FFFD for bytes that are no UTF-8, and begin and end of each piece in it.
+        """Return the text of pieces, with U+FFFD for invalid UTF-8, and the begin and end of each piece in it.
 
-        Of several pieces that make up one character the last has it.
+        If several pieces form one character, the last has it.
         """
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         parts = [decoder.decode(_to_bytes(piece)) for piece in pieces]
@@ -89,6 +89,6 @@ class ByteLevelBpe:
 
 
 def _to_bytes(piece: str) -> bytes:
-    """Return the bytes that a piece is written for; what no merge makes, such as a special token, is what it spells."""
+    # A piece that is not made of merges, such as a special token, is plain text.
     written = [_BYTES.get(character) for character in piece]
     return piece.encode() if None in written else bytes(byte for byte in written if byte is not None)

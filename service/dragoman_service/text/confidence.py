@@ -1,7 +1,7 @@
-"""How likely a sentence is translated well, from what its search and its texts say: logistic regression.
+"""Confidence of a translated sentence: logistic regression on features of its search and texts.
 
-The weights are those of the model's bundle; `dragoman export confidence` fits them on text with references. What is
-computed costs no run of the network and does not depend on what else the caller asks for.
+The weights are in the model bundle; `dragoman export confidence` fits them on text with references. The confidence
+needs no run of the network and does not depend on the other options of the request.
 """
 
 import math
@@ -10,8 +10,8 @@ from operator import mul
 
 from dragoman_service.bundle.manifest import Confidence, ConfidenceWeights
 
-FEATURES: tuple[str, ...] = tuple(ConfidenceWeights.model_fields)
-"""Names, in the order of the values."""
+FEATURES: tuple[str, ...] = tuple(ConfidenceWeights.model_fields)  # names in the order of the values
+_MAX_LOGIT = 30.0  # keeps the exponential finite
 
 
 def features(
@@ -26,11 +26,11 @@ def features(
     """Return the value of each of `FEATURES`, as `ConfidenceWeights` describes them.
 
     Args:
-        source: what the model was given.
-        target: what it answered.
-        num_source_tokens: EOS counted.
-        token_log_probs: of the answer, EOS counted; tokens of a prefix have 0 and are left out.
-        has_defect: whether the repetition guard found something, or the answer was cut off.
+        source: text that the model gets.
+        target: text that the model returns.
+        num_source_tokens: tokens of the source, including EOS.
+        token_log_probs: log-probabilities of the target, including EOS. Tokens of a prefix have 0 and are ignored.
+        has_defect: whether the repetition guard found a defect, or the target is truncated.
         usual_log_ratio: see `Confidence.usual_log_ratio`.
     """
     chosen = [log_prob for log_prob in token_log_probs if log_prob] or [0.0]
@@ -49,15 +49,11 @@ def features(
 
 
 def log_ratio(source: str, target: str) -> float:
-    """Return the logarithm of how many times as long a target is, in characters."""
+    """Return the logarithm of the ratio of target to source length, in characters."""
     return math.log((len(target) + 1) / (len(source) + 1))
 
 
 def probability(confidence: Confidence, values: Sequence[float]) -> float:
-    """Return how likely a translation with these features is good, 0 to 1."""
+    """Return the probability, 0 to 1, that a translation with these features is good."""
     logit = confidence.bias + sum(map(mul, confidence.weights.in_order, values))
     return 1 / (1 + math.exp(-min(max(logit, -_MAX_LOGIT), _MAX_LOGIT)))
-
-
-_MAX_LOGIT = 30.0
-"""Nothing is surer than this; keeps the exponential finite."""

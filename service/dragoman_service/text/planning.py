@@ -1,4 +1,4 @@
-"""What is decoded of each text: sentences, or parts of them, as segments of token ids."""
+"""Plans the segments of each text: sentences, or parts of long ones, as token ids."""
 
 import math
 from collections import deque
@@ -14,49 +14,35 @@ from dragoman_service.datatypes import SearchConfig, Segment, Span
 from dragoman_service.errors import InvalidFieldError
 from dragoman_service.request import LongSentencePolicy, ProtectedKind, TextFormat, TranslationRequest
 from dragoman_service.text.alignment import Offset
-from dragoman_service.text.documents import DocumentPiece, FixedText, TextPart, TextPlan, document_pieces
-from dragoman_service.text.placeholders.blocks import Block, Placeholders, plain_block, protected_blocks
-from dragoman_service.text.placeholders.markup import MarkupError, innermost_last, markup_blocks
+from dragoman_service.text.documents import FixedTranslation, PlannedSentence, TextPart, TextPlan, document_sentences
+from dragoman_service.text.placeholders.markup import MarkupError, markup_units, nested_groups
 from dragoman_service.text.placeholders.patterns import TermMatcher, compile_protection
+from dragoman_service.text.placeholders.text_units import Placeholders, TextUnit, plain_unit, protected_units
 from dragoman_service.text.segmentation import iterate_sentences, separator_between, split_overlong, trim
 from dragoman_service.text.windowed_search import Check, never_ends
 
+# Target tokens beyond the length of the source if the caller sets no limit (Vaswani et al. 2017, section 6.1).
 EXTRA_TARGET_TOKENS = 50
-"""What a target may have more than its source if the caller sets no limit, as in section 6.1 of Vaswani et al. 2017."""
 
+# Source tokens times hypotheses of a request with attention for placing codes; the attention is in memory until the
+# response is sent. Beyond the limit, words are taken to be in the order of the source.
 MAX_RESTORED_TOKENS = 8192
-"""Source tokens times hypotheses of a request whose attention says where protected spans and tags belong: it is in
-memory until the answer is made. Words of what is beyond are taken to be in the order of the source."""
 
+# Tokens by which a part of a sentence may grow when a cut within a placeholder moves out of it.
 _CUT_TOKENS = 16
-"""What a part of a sentence may grow by when it is cut in front of a stand-in instead of within it."""
 
-_EncodedPart = tuple[Span, list[int], Block | None]
-"""Where a part of a sentence is, what the model gets of it, and how that came from the text if it is not the same."""
+# Range of a part, its token ids, and the text unit if the model does not see the text unchanged.
+_EncodedPart = tuple[Span, list[int], TextUnit | None]
 
 
 class Tokenizer(Protocol):
-    """Text to token ids and back."""
+    """Text to token ids and back; see `text.tokenizer.SentencePieceTokenizer`."""
 
-    @property
-    def unk_id(self) -> int:
-        """Stands for what the vocabulary cannot spell."""
-
-    @property
-    def source_prefix(self) -> tuple[int, ...]:
-        """What every source begins with."""
-
-    @property
-    def source_suffix(self) -> tuple[int, ...]:
-        """What every source ends with, nearly always EOS."""
-
-    @property
-    def target_prefix(self) -> tuple[int, ...]:
-        """What every target is made to begin with."""
-
-    @property
-    def placeholders(self) -> tuple[str, ...]:
-        """Pieces of source and target that the model was taught to copy."""
+    unk_id: int
+    source_prefix: tuple[int, ...]
+    source_suffix: tuple[int, ...]
+    target_prefix: tuple[int, ...]
+    placeholders: tuple[str, ...]
 
     def encode(self, text: str) -> list[int]:
         """Return the token ids of a source, without prefix and suffix."""
@@ -65,52 +51,52 @@ class Tokenizer(Protocol):
         """Return the token ids of a target, without prefix and EOS."""
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """Return the text of a target; special tokens and prefix are skipped."""
+        """Return the text of a target, without special tokens and prefix."""
 
     def offsets(self, text: str) -> list[Offset]:
-        """Return where each token of `encode` is in the text."""
+        """Return the position of each token of `encode` in the text."""
 
     def decode_with_offsets(self, token_ids: Sequence[int]) -> tuple[str, list[Offset]]:
-        """Return the text and where each token is in it; none is special."""
+        """Return the text and the position of each token in it; no token is special."""
 
     def pieces(self, token_ids: Sequence[int]) -> list[str]:
-        """Return the spelling of each target token."""
+        """Return the piece of each target token."""
 
     def source_pieces(self, token_ids: Sequence[int]) -> list[str]:
-        """Return the spelling of each source token."""
+        """Return the piece of each source token."""
 
     def token_id(self, piece: str) -> int | None:
-        """Return the target token with this spelling; None if there is none or it is special."""
+        """Return the target token of a piece; None if it does not exist or is special."""
 
 
 class TextModel(Protocol):
-    """What the text side must know of a model."""
+    """The properties of a model that text processing needs. Limits include EOS."""
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """Its vocabulary."""
+        """Tokenizer of the language pair."""
 
     @property
     def max_source_tokens(self) -> int:
-        """Longest source it takes, EOS counted."""
+        """Longest source."""
 
     @property
     def max_target_tokens(self) -> int:
-        """Longest target it gives, EOS counted."""
+        """Longest target."""
 
     @property
     def confidence(self) -> Confidence | None:
-        """How likely its sentences are translated well; None: it does not say."""
+        """Weights of the confidence of sentences; None if the bundle has none."""
 
 
 class TextBudget(Protocol):
-    """Ends text work that exceeds a limit, is too late or is no longer wanted, by raising."""
+    """Limits of text work. Each method raises if the work exceeds a limit or its deadline, or is cancelled."""
 
     def check(self) -> None:
-        """Look whether the work must end; called every few milliseconds."""
+        """Check deadline and cancellation; called every few milliseconds."""
 
     def check_sentence(self, num_tokens: int) -> None:
-        """Look at a sentence of so many source tokens before it is split further."""
+        """Check the source tokens of a sentence before it is split further."""
 
     def add(self, segments: Sequence[Segment]) -> None:
         """Count the segments of a sentence."""
@@ -129,27 +115,37 @@ class TextPlanner:
         has_attention: bool = False,
         glossary: TermMatcher | None = None,
     ) -> None:
-        """Take a request and what translates it; the arguments are those of `text.pipeline.TextPipeline`."""
+        """Take a validated request.
+
+        Args:
+            request: texts and options.
+            model: the model that translates it.
+            search: options of all segments; each segment gets its own token limit, prefix and seed.
+            budget: limits of the work.
+            has_attention: whether the model returns its cross-attention.
+            glossary: terms that apply where no term of the request matches.
+        """
+        self.search = search
         self._request = request
         self._options = request.options
         self._model = model
-        self._search = search
         self._budget = budget
         self._check: Check = budget.check if budget else never_ends
         self._tokenizer = model.tokenizer
+        self._separator = separator_between(request.source_language, request.target_language)
         protection = request.options.protection
         if request.options.format is not TextFormat.PLAIN:
             protection = replace(protection, disabled_kinds=protection.disabled_kinds | {ProtectedKind.TAG})
         self._protection = compile_protection(protection, request.options.terms, glossary)
         self._num_alignable_tokens: float = MAX_RESTORED_TOKENS if has_attention else 0
-        self._fixed: deque[FixedText] = deque()
+        self._fixed: deque[FixedTranslation] = deque()
         self._is_document = False
 
     def plan(self) -> list[TextPlan]:
         """Split and tokenize all texts.
 
         Raises:
-            InvalidFieldError: naming a text that the model cannot take or the prefix that leaves no room.
+            InvalidFieldError: with the text that exceeds a limit of the model, or the prefix that is too long.
         """
         return [self._plan(text, index) for index, text in enumerate(self._request.texts)]
 
@@ -159,23 +155,20 @@ class TextPlanner:
         self._fixed.clear()
         return TextPlan(text=text, parts=parts, fixed=fixed)
 
-    def pieces(self) -> Iterator[DocumentPiece]:
-        """Yield the only text piece by piece, split and tokenized as far as it is asked for.
-
-        With `TextPipeline.assemble_piece`, what comes out is what `plan` and `assemble` make of the text.
+    def document_sentences(self) -> Iterator[PlannedSentence]:
+        """Yield the only text sentence by sentence, split and tokenized as far as it is read.
 
         Raises:
-            InvalidFieldError: naming `text`, if the model cannot take a sentence, or the prefix that leaves no room.
+            InvalidFieldError: as `plan`; the field is `text`.
         """
         (text,) = self._request.texts
         self._is_document = True
         if self._num_alignable_tokens:
-            self._num_alignable_tokens = math.inf  # few sentences are in memory at a time
-        separator = separator_between(self._request.source_language, self._request.target_language)
-        return document_pieces(text, self._sentences(text, 0, "text"), separator=separator, fixed=self._fixed)
+            self._num_alignable_tokens = math.inf  # only a few sentences are in memory at a time
+        return document_sentences(text, self._sentences(text, 0, "text"), separator=self._separator, fixed=self._fixed)
 
     def _sentences(self, text: str, text_index: int, field: str) -> Iterator[list[TextPart]]:
-        """Yield the parts of each sentence in which the tokenizer sees anything; `field` names the text in errors."""
+        # The parts of each sentence that has tokens, together with those of sentences inside it (attributes).
         if text_index in self._request.unchanged_texts:
             return
         num_segments = num_sentences = 0
@@ -185,11 +178,11 @@ class TextPlanner:
                 group += [
                     TextPart(
                         span=span,
-                        segment=self._segment(ids, text_index, num_segments + index, block),
+                        segment=self._segment(ids, text_index, num_segments + index, unit),
                         sentence_index=num_sentences,
-                        block=block,
+                        unit=unit,
                     )
-                    for index, (span, ids, block) in enumerate(encoded)
+                    for index, (span, ids, unit) in enumerate(encoded)
                 ]
                 num_segments += len(encoded)
                 num_sentences += 1
@@ -198,67 +191,66 @@ class TextPlanner:
             yield group
 
     def _encoded_sentences(self, text: str, field: str) -> Iterator[list[list[_EncodedPart]]]:
-        """Yield each sentence with those inside it, such as those of attributes, as parts that fit the model."""
         if self._options.format is TextFormat.PLAIN and not self._protection.find(text, self._check):
             for span in self._spans(text):
                 parts: list[_EncodedPart] = [(own, ids, None) for own, ids in self._encoded(text, span, field) if ids]
                 if parts:
                     yield [parts]
             return
-        stand_ins = Placeholders.of(text, self._tokenizer.placeholders, self._check)
+        placeholders = Placeholders(text, self._tokenizer.placeholders, self._check)
         if self._options.format is TextFormat.PLAIN:
-            blocks = [plain_block(text)]
+            units = [plain_unit(text)]
         else:
             try:
                 is_xml = self._options.format is TextFormat.XML
-                blocks = markup_blocks(text, is_xml=is_xml, stand_ins=stand_ins, check=self._check)
+                units = markup_units(text, is_xml=is_xml, placeholders=placeholders, check=self._check)
             except MarkupError as error:
                 raise InvalidFieldError(field, f"XML {error}", "well-formed XML") from error
-        for group in innermost_last(blocks):
-            protected = [
-                inner
-                for block in group
-                for inner in protected_blocks(block, self._protection, stand_ins, check=self._check)
-            ]
-            yield from self._encoded_group(protected, field)
+        for group in nested_groups(units):
+            protected = chain.from_iterable(
+                protected_units(unit, self._protection, placeholders, check=self._check) for unit in group
+            )
+            yield from self._encoded_group(list(protected), field)
 
-    def _encoded_group(self, group: Sequence[Block], field: str) -> Iterator[list[list[_EncodedPart]]]:
-        """Yield the sentences of a block, each as it is needed, with those of the blocks inside it."""
+    def _encoded_group(self, group: Sequence[TextUnit], field: str) -> Iterator[list[list[_EncodedPart]]]:
+        # The sentences of a unit, each when it is needed, with those of the units inside it.
         outer, *others = group
-        waiting = deque(sorted(others, key=lambda block: block.source.start))
+        waiting = deque(sorted(others, key=lambda unit: unit.source.start))
 
         def inside(end: float) -> list[list[_EncodedPart]]:
-            found: list[list[_EncodedPart]] = []
+            sentences: list[list[_EncodedPart]] = []
             while waiting and waiting[0].source.start < end:
-                found += self._encoded_block(waiting.popleft(), field)
-            if found and self._is_document:  # `document_pieces` takes those before the sentence that is next
+                sentences += self._encoded_unit(waiting.popleft(), field)
+            if sentences and self._is_document:  # `document_sentences` takes those before the next sentence
                 self._fixed.extend(sorted([self._fixed.popleft() for _ in range(len(self._fixed))], key=_start))
-            return sorted(found, key=lambda parts: (parts[0][0].start, -parts[-1][0].end))
+            return sorted(sentences, key=lambda parts: (parts[0][0].start, -parts[-1][0].end))
 
-        for parts in self._encoded_block(outer, field):
+        for parts in self._encoded_unit(outer, field):
             yield from _outermost(inside(parts[0][0].start))
             yield [parts, *inside(parts[-1][0].end)]
         yield from _outermost(inside(math.inf))
 
-    def _encoded_block(self, block: Block, field: str) -> Iterator[list[_EncodedPart]]:
-        """Yield the sentences of a block."""
-        for span in self._spans(block.text):
-            if parts := self._encoded_sentence(block, block.without_cut_pieces(span), field):
+    def _encoded_unit(self, unit: TextUnit, field: str) -> Iterator[list[_EncodedPart]]:
+        for span in self._spans(unit.text):
+            if parts := self._encoded_sentence(unit, unit.outside_codes(span), field):
                 yield parts
 
-    def _encoded_sentence(self, block: Block, span: Span, field: str) -> list[_EncodedPart]:
-        """Return the parts of a sentence of a block; none if there is nothing in it but protected spans."""
+    def _encoded_sentence(self, unit: TextUnit, span: Span, field: str) -> list[_EncodedPart]:
+        # Nothing is decoded for a sentence of protected spans only.
         self._check()
-        sentence = block.part(span, self._check)
-        if sentence.has_stand_ins and not sentence.has_words:
-            fixed = ((piece.source, piece.target) for piece in sentence.pieces)
-            self._fixed += [FixedText(span=source, target=target) for source, target in fixed if target is not None]
+        sentence = unit.part(span, self._check)
+        if sentence.has_placeholders and not sentence.has_words:
+            fixed = ((code.source, code.target) for code in sentence.codes)
+            self._fixed += [
+                FixedTranslation(span=source, target=target) for source, target in fixed if target is not None
+            ]
             return []
         parts: list[_EncodedPart] = []
-        for own, ids in self._encoded(block.text, span, field, num_reserved=_CUT_TOKENS * sentence.has_stand_ins):
-            whole = block.without_cut_pieces(own)
-            part = block.part(whole, self._check)
-            token_ids = ids if whole == own else self._tokenizer.encode(part.text)
+        num_reserved = _CUT_TOKENS * sentence.has_placeholders
+        for cut, ids in self._encoded(unit.text, span, field, num_reserved=num_reserved):
+            whole = unit.outside_codes(cut)
+            part = unit.part(whole, self._check)
+            token_ids = ids if whole == cut else self._tokenizer.encode(part.text)
             if token_ids:
                 parts.append((part.source, token_ids, part))
         return parts
@@ -269,10 +261,7 @@ class TextPlanner:
         return iter(trim(text))
 
     def _encoded(self, text: str, sentence: Span, field: str, *, num_reserved: int = 0) -> list[tuple[Span, list[int]]]:
-        """Return the parts of a sentence that fit the model, nearly always one, with their token ids.
-
-        Those of a sentence that is split have room for `num_reserved` tokens more.
-        """
+        # Token ids of the sentence, or of parts of it that fit the model with `num_reserved` more tokens.
         added = len(self._tokenizer.source_prefix) + len(self._tokenizer.source_suffix)
         limit = self._model.max_source_tokens - added
 
@@ -281,7 +270,7 @@ class TextPlanner:
 
         def fits(part: str) -> bool:
             self._check()
-            return len(self._tokenizer.encode(part)) <= room
+            return len(self._tokenizer.encode(part)) <= part_limit
 
         token_ids = encode(sentence)
         if self._budget:
@@ -291,54 +280,58 @@ class TextPlanner:
         if self._options.long_sentences is LongSentencePolicy.REFUSE:
             value = f"{len(token_ids) + added} source tokens long in the sentence at character {sentence.start}"
             raise InvalidFieldError(field, value, f"at most {limit + added} unless options.long_sentences is SPLIT")
-        room = limit - num_reserved if limit > num_reserved else limit
+        part_limit = limit - num_reserved if limit > num_reserved else limit
         try:
             parts = split_overlong(text, sentence, fits=fits)
         except ValueError as error:
             raise InvalidFieldError(field, str(error), f"within {limit} source tokens") from error
         return [(part, encode(part)) for part in parts]
 
-    def _segment(self, token_ids: list[int], text_index: int, segment_index: int, block: Block | None) -> Segment:
+    def _segment(self, token_ids: list[int], text_index: int, segment_index: int, unit: TextUnit | None) -> Segment:
         self._check()
         source_ids = (*self._tokenizer.source_prefix, *token_ids, *self._tokenizer.source_suffix)
         field, prefix = self._prefix(text_index) if segment_index == 0 else ("", ())
         tags = self._tokenizer.target_prefix
         prefix = (*tags, *prefix)
         max_target_tokens = self._options.max_target_tokens or min(
-            max(max(len(source_ids), len(prefix)) + EXTRA_TARGET_TOKENS, self._search.min_target_tokens + 1),
+            max(max(len(source_ids), len(prefix)) + EXTRA_TARGET_TOKENS, self.search.min_target_tokens + 1),
             self._model.max_target_tokens,
         )
         if len(tags) >= max_target_tokens:
-            limit = f"at least {len(tags) + 1}"
-            raise InvalidFieldError("options.max_target_tokens", max_target_tokens, limit)
+            raise InvalidFieldError("options.max_target_tokens", max_target_tokens, f"at least {len(tags) + 1}")
         if len(prefix) >= max_target_tokens:
-            limit = f"fewer than {max_target_tokens} tokens, the most that the translation may have"
+            limit = f"fewer than {max_target_tokens} tokens, the limit of the translation"
             raise InvalidFieldError(field, f"{len(prefix)} tokens long", limit)
-        search = replace(self._search, max_target_tokens=max_target_tokens, target_prefix=prefix)
+        search = replace(self.search, max_target_tokens=max_target_tokens, target_prefix=prefix)
         if search.sampling:
             seed = segment_seed(search.sampling.seed, text_index=text_index, segment_index=segment_index)
             search = replace(search, sampling=replace(search.sampling, seed=seed))
         wants_attention = self._options.wants_attention
-        if block is not None and block.needs_alignment and not wants_attention:
+        if unit is not None and unit.needs_alignment and not wants_attention:
             num_tokens = len(source_ids) * search.num_hypotheses
             wants_attention = num_tokens <= self._num_alignable_tokens
             self._num_alignable_tokens -= num_tokens * wants_attention
         return Segment(source_ids=source_ids, search=search, wants_attention=wants_attention)
 
     def _prefix(self, text_index: int) -> tuple[str, tuple[int, ...]]:
-        """Return the name of the field that says what a translation begins with, and its token ids."""
         if self._request.target_prefixes:
             field, prefix = f"target_prefixes[{text_index}]", self._request.target_prefixes[text_index]
         else:
             field, prefix = "options.target_prefix", self._options.target_prefix
         token_ids = tuple(self._tokenizer.encode_target(prefix)) if prefix else ()
         if self._tokenizer.unk_id in token_ids:
-            raise InvalidFieldError(field, "a text with unknown characters", "what the model's vocabulary can spell")
+            raise InvalidFieldError(field, "a text with unknown characters", "text that the vocabulary can encode")
         return field, token_ids
 
 
+def segment_seed(seed: int, *, text_index: int, segment_index: int) -> int:
+    """Return the seed of one segment of a request; deterministic, and different for each segment."""
+    sequence = np.random.SeedSequence(seed, spawn_key=(text_index, segment_index))
+    return int(sequence.generate_state(1, np.uint64)[0])
+
+
 def _outermost(sentences: Sequence[list[_EncodedPart]]) -> Iterator[list[list[_EncodedPart]]]:
-    """Yield sentences that are in no other, each with those inside it; they are ordered by their places."""
+    # Groups each outermost sentence with those inside it; all are ordered by position.
     group: list[list[_EncodedPart]] = []
     for parts in sentences:
         if group and parts[0][0].start >= group[0][-1][0].end:
@@ -349,11 +342,5 @@ def _outermost(sentences: Sequence[list[_EncodedPart]]) -> Iterator[list[list[_E
         yield group
 
 
-def _start(one: FixedText) -> int:
-    return one.span.start
-
-
-def segment_seed(seed: int, *, text_index: int, segment_index: int) -> int:
-    """Return the seed of one segment of a request: the same each time, unlike those of its neighbours."""
-    sequence = np.random.SeedSequence(seed, spawn_key=(text_index, segment_index))
-    return int(sequence.generate_state(1, np.uint64)[0])
+def _start(fixed: FixedTranslation) -> int:
+    return fixed.span.start

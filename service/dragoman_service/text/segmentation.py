@@ -1,8 +1,7 @@
-"""Split a text into sentences and put their translations back, losing nothing in between.
+"""Splits a text into sentences and joins their translations without losing characters.
 
-A split is a list of spans over the text, in order and apart from each other. What lies between them (white space,
-line breaks, list markers, lines without a letter or digit) is not translated: `join` copies it. So whatever the
-splitting decides, `join` of the untranslated sentences is the text.
+A split is a list of ordered, disjoint spans. `join` copies the text between them: white space, line breaks, list
+markers, lines without a letter or digit. So whatever the split, `join` of the untranslated sentences is the text.
 """
 
 import logging
@@ -19,89 +18,83 @@ from dragoman_service.text.windowed_search import Check, never_ends
 
 log = logging.getLogger(__name__)
 
+# Takes a language code and a text, and returns its sentences, whose concatenation should be the text.
 SentenceSplitter = Callable[[str, str], list[str]]
-"""Takes a language code and a text, gives its sentences; together they should be the text."""
 
+# Input of one call of the library, whose time is quadratic in the length of a line (4 s for 100,000 characters).
 _WINDOW_CHARACTERS = 2048
-"""What the library sees at once: its time grows with the square of a line (4 s for 100,000 mixed characters)."""
 
+# A longer sentence is cut, at white space if possible. This is the default limit of a text, and bounds the work.
 MAX_SENTENCE_CHARACTERS = 10_000
-"""Where a sentence without an end is cut, behind white space if there is any near: no sentence is longer than a text
-may be by default, and what a line of any length takes to be read is bounded."""
 
 _WHITE_SPACE = "".join(char for char in map(chr, range(0x3001)) if char.isspace())  # U+3000 is the last
 _INVISIBLE = "\xad\u061c\u200b\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2060\u2066\u2067\u2068\u2069\ufeff"
 _CONTROLS = "".join(map(chr, (*range(0x20), *range(0x7F, 0xA0))))
-_BLANK = _WHITE_SPACE + _INVISIBLE + _CONTROLS
-"""Never the edge of a sentence: white space, control characters, byte order and direction marks."""
+_BLANK = _WHITE_SPACE + _INVISIBLE + _CONTROLS  # never at the edge of a sentence
 
+# Emoji, arrows and dingbats, but not circled digits. They are copied at the edges of a sentence, because few models
+# know them.
 _PICTOGRAPHS = (
     "\u2190-\u21ff\u2300-\u23ff\u25a0-\u2775\u2794-\u27bf\u2900-\u297f\u2b00-\u2bff"
     "\U0001f000-\U0001f0ff\U0001f110-\U0001faff"
 )
-"""Emoji, arrows, dingbats, but no circled digits: copied at the edges of a sentence, as a model can only guess at what
-it never saw."""
-
+# Belong to the pictograph before them: zero-width joiner, keycap, variation selectors, tags of flags.
 _JOINERS = "\u200d\u20e3\ufe0e\ufe0f\U000e0020-\U000e007f"
-"""Follow a pictograph and belong to it: zero-width joiner, keycap, variation selectors, tags of flags."""
 
 _LEADING = re.compile(f"(?:[{re.escape(_BLANK)}]++|[{_PICTOGRAPHS}][{_PICTOGRAPHS}{_JOINERS}]*+)*")
 _TRAILING_REVERSED = re.compile(f"(?:[{re.escape(_BLANK)}]++|[{_JOINERS}]*+[{_PICTOGRAPHS}])*")
 
+# Replaced one for one: sentencex 1.0.32 panics on wide white space before a full stop, and rejects lone surrogates.
 _LIBRARY_TEXT = {ord(char): " " for char in _WHITE_SPACE if not char.isascii()} | dict.fromkeys(
     range(0xD800, 0xE000), "\ufffd"
 )
-"""One for one: sentencex 1.0.32 panics on wide white space before a full stop, and takes no lone surrogate."""
 
 _WORD_CHARACTER = re.compile(r"[^\W_]")
 _LIST_MARKER = re.compile(r"\s*+(?:[-*+•‣◦▪●○·–—]|\(?\d{1,3}\)|\(?[A-Za-z]\))\s+")
 _NUMBERED = re.compile(r"\s*+\d{1,3}\.\s+")
 
-_BREAKS = "\n\r\v\f\x1c-\x1e\x85\u2028\u2029"
-"""What `str.splitlines` ends a line at, for a set of characters in a pattern."""
+_BREAKS = "\n\r\v\f\x1c-\x1e\x85\u2028\u2029"  # line ends of `str.splitlines`
 
 _LINE = re.compile(f"[^{_BREAKS}]*(?:\r\n|[{_BREAKS}])|[^{_BREAKS}]+")
 _NUMBERED_LINE = re.compile(rf"(?:\A|(?<=[{_BREAKS}]))[^\S{_BREAKS}]*\d{{1,3}}\.\s")
-"""Begins wherever a line matches `_NUMBERED`."""
 _BARE_NUMBER = re.compile(r"\(?\d{1,3}[.)]")
 
 _CLAUSE_END = re.compile(r"[,;:.!?…)\]»”–—](?=\s)|[、。，；：！？]")
 _SPACE = re.compile(r"\s+")
 
+# Ends of sentences, by language, that the library reports wrongly: German ordinals, French titles.
 _OPEN_END = {
     "de": re.compile(r"\b(?:der|die|das|den|dem|des|am|ab|bis|im|seit|vom|zum|zur) \d{1,2}\.\s+\Z", re.IGNORECASE),
     "fr": re.compile(r"\b(?:M|MM|Mmes?|Mlles?|Me|Mgr|Drs?|Prs?|Stes?|St)\.\s+\Z"),
 }
-"""What ends no sentence though the library says so, by language: German ordinals, French titles."""
+_OPEN_END_CHARACTERS = 40  # more than the longest of them
 
-_OPEN_END_CHARACTERS = 40  # more than the longest of these, and what is searched of a sentence
-
+# Primary subtags of languages without spaces between sentences.
 _UNSPACED_LANGUAGES = frozenset({"bo", "dz", "ja", "km", "lo", "my", "th", "yue", "zh"})
-"""Primary subtags of languages that write sentences without a space between them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joined:
-    """A text put together again."""
+    """A text made of translated sentences."""
 
     text: str
-    spans: tuple[Span, ...]
-    """Where each sentence is in `text`, in order."""
+    spans: tuple[Span, ...]  # position of each sentence in `text`, in order
 
 
 def iterate_sentences(
     text: str, *, language: str, splitter: SentenceSplitter = sentencex.segment, check: Check = never_ends
 ) -> Iterator[Span]:
-    """Yield the sentences of a text, looking no further than needed; none if nothing in it can be translated.
+    """Yield the sentences of a text, reading it only as far as needed.
 
-    Lines never merge: every line break of `str.splitlines` ends a sentence. A span begins and ends with a visible
-    character and holds at least one letter or digit. A number with a full stop that begins a line, as in `1. Mai`,
-    is a list marker only if another line of the text begins so. A sentence is cut when it reaches
-    `MAX_SENTENCE_CHARACTERS`.
+    Every line break of `str.splitlines` ends a sentence. A span begins and ends with a visible character and has at
+    least one letter or digit. A number with a full stop at the start of a line, such as `1. Mai`, is a list marker only
+    if another line starts in the same way. A sentence is cut at `MAX_SENTENCE_CHARACTERS`.
 
-    The text may be of any length and hold lone surrogates. The primary subtag of the language, a BCP-47 tag, picks the
-    rules; unknown ones get those of the library's fallback. Where the sentences that `splitter` makes of a line do not
-    add up to it, the line stays whole.
+    Args:
+        text: a text of any length, which may contain lone surrogates.
+        language: BCP-47 tag. Its primary subtag selects the rules; unknown languages get the fallback of the library.
+        splitter: splits a line. If its sentences do not add up to the line, the line stays whole.
+        check: called regularly.
     """
     has_numbers = len(list(islice(_NUMBERED_LINE.finditer(text), 2))) > 1
     subtag = language.partition("-")[0].lower()
@@ -121,22 +114,25 @@ def iterate_sentences(
 
 
 def trim(text: str, span: Span | None = None) -> list[Span]:
-    """Return the span of a text (default: all of it) without blanks and pictographs at its edges.
+    """Return a span of a text (default: all of it) without blanks and pictographs at its edges.
 
-    Nothing if no letter or digit is left.
+    Empty if no letter or digit is left.
     """
     span = span or Span(start=0, end=len(text))
-    piece = text[span.start : span.end]
-    start, end = span.start + _matched(_LEADING, piece), span.end - _matched(_TRAILING_REVERSED, piece[::-1])
+    untrimmed = text[span.start : span.end]
+    start = span.start + _match_length(_LEADING, untrimmed)
+    end = span.end - _match_length(_TRAILING_REVERSED, untrimmed[::-1])
     return [Span(start=start, end=end)] if _WORD_CHARACTER.search(text, start, end) else []
 
 
 def split_overlong(text: str, span: Span, *, fits: Callable[[str], bool]) -> list[Span]:
     """Return the parts of a sentence that each fit the model, in order; the sentence itself if it fits.
 
-    A sentence is halved until every part fits: after clause punctuation if there is any in its middle half, else at
-    white space, else between two characters, always nearest to the middle. White space at a cut is in neither part.
-    ValueError if a single character does not fit.
+    A sentence is halved until every part fits: after clause punctuation in its middle half, or else at white space, or
+    else between two characters, always nearest to the middle. White space at a cut belongs to neither part.
+
+    Raises:
+        ValueError: if a single character does not fit.
     """
     if fits(text[span.start : span.end]):
         return [span]
@@ -148,11 +144,11 @@ def split_overlong(text: str, span: Span, *, fits: Callable[[str], bool]) -> lis
 
 
 def join(text: str, spans: Sequence[Span], targets: Sequence[str], *, separator: str = "") -> Joined:
-    """Return the text with each span replaced by its target and everything between them copied.
+    """Return the text with each span replaced by its target.
 
-    Spans are in order and apart from each other; `separator` is set between the targets of two that touch.
+    Spans are ordered and disjoint; `separator` is written between the targets of two that touch.
     """
-    pieces: list[str] = []
+    copied_and_targets: list[str] = []
     target_spans: list[Span] = []
     length = 0
     copied_to = 0
@@ -160,35 +156,35 @@ def join(text: str, spans: Sequence[Span], targets: Sequence[str], *, separator:
         gap = text[copied_to : span.start] or (separator if target_spans else "")
         start = length + len(gap)
         length = start + len(target)
-        pieces += (gap, target)
+        copied_and_targets += (gap, target)
         target_spans.append(Span(start=start, end=length))
         copied_to = span.end
-    return Joined(text="".join((*pieces, text[copied_to:])), spans=tuple(target_spans))
+    return Joined(text="".join((*copied_and_targets, text[copied_to:])), spans=tuple(target_spans))
 
 
 def separator_between(source_language: str, target_language: str) -> str:
-    """Return what belongs between two translated sentences that touched in the source.
+    """Return the separator of two translated sentences that touch in the source.
 
-    One space from a language that writes sentences without spaces into one that needs them, else nothing.
+    A space from a language without spaces between sentences into one with them, otherwise nothing.
     """
     source, target = (tag.partition("-")[0].lower() for tag in (source_language, target_language))
     return " " if source in _UNSPACED_LANGUAGES and target not in _UNSPACED_LANGUAGES else ""
 
 
 def _sentence_lengths(line: str, subtag: str, splitter: SentenceSplitter) -> Iterator[int]:
-    """Split a line in windows; each but the last starts where the sentence cut by the one before it starts."""
-    start = 0  # of the sentence being read
+    # Splits a line in windows. Each starts with the sentence that the previous window cuts off.
+    start = 0  # of the current sentence
     window_start = 0
     while window_start < len(line):
         window = line[window_start : window_start + _WINDOW_CHARACTERS]
         lengths = _checked_lengths(window.translate(_LIBRARY_TEXT), subtag, splitter)
         if window_start + len(window) < len(line):
-            lengths.pop()  # may go on behind the window
+            lengths.pop()  # may continue after the window
         for length in lengths:
             window_start += length
             yield from _cut_lengths(line, start, window_start)
             start = window_start
-        if not lengths:  # inside one sentence, or at its very end: look again with both sides in view
+        if not lengths:  # within one sentence, or exactly at its end: repeat with text from both sides
             window_start += len(window) // 2
         if window_start - start >= MAX_SENTENCE_CHARACTERS:
             length = _last_cut(line[start : start + MAX_SENTENCE_CHARACTERS])
@@ -198,7 +194,6 @@ def _sentence_lengths(line: str, subtag: str, splitter: SentenceSplitter) -> Ite
 
 
 def _cut_lengths(line: str, start: int, end: int) -> Iterator[int]:
-    """Yield the length of a sentence, or those of its parts if it is too long."""
     while end - start > MAX_SENTENCE_CHARACTERS:
         length = _last_cut(line[start : start + MAX_SENTENCE_CHARACTERS])
         yield length
@@ -207,19 +202,19 @@ def _cut_lengths(line: str, start: int, end: int) -> Iterator[int]:
         yield end - start
 
 
-def _last_cut(piece: str) -> int:
-    """Return where to end a sentence that does not end by itself: behind the last white space, or anywhere."""
-    near_end = max(1, len(piece) - _WINDOW_CHARACTERS)
-    space = next(reversed([match.end() for match in _SPACE.finditer(piece, near_end)]), len(piece))
-    return next((cut for cut in range(space, near_end, -1) if not _is_inside_character(piece, cut)), len(piece))
+def _last_cut(text: str) -> int:
+    # After the last white space near the end, or else between two characters.
+    near_end = max(1, len(text) - _WINDOW_CHARACTERS)
+    space = next(reversed([match.end() for match in _SPACE.finditer(text, near_end)]), len(text))
+    return next((cut for cut in range(space, near_end, -1) if not _is_inside_character(text, cut)), len(text))
 
 
 def _checked_lengths(window: str, subtag: str, splitter: SentenceSplitter) -> list[int]:
-    """Return the lengths of the library's sentences, or of the whole window if it fails or loses anything."""
+    # Lengths of the sentences of the library, or of the whole window if it fails or loses text.
     try:
         sentences = splitter(subtag, window)
     except BaseException as error:
-        # A panic of the library's Rust side is no Exception, and its class cannot be imported.
+        # A panic of the Rust library is not an `Exception`, and its class cannot be imported.
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         log.warning("sentence splitter failed", extra={"error": type(error).__name__, "language": subtag})
@@ -231,7 +226,7 @@ def _checked_lengths(window: str, subtag: str, splitter: SentenceSplitter) -> li
 
 
 def _joined_lengths(sentences: Iterable[str], open_end: re.Pattern[str] | None) -> Iterator[int]:
-    """Yield the lengths of sentences; one that is known not to have ended there goes on with the next."""
+    # Joins a sentence with an open end to the next one.
     length = 0
     for sentence in sentences:
         length += len(sentence)
@@ -242,14 +237,13 @@ def _joined_lengths(sentences: Iterable[str], open_end: re.Pattern[str] | None) 
         yield length
 
 
-def _matched(pattern: re.Pattern[str], text: str) -> int:
-    """Return how many characters at the start of a text a pattern that may match nothing matches."""
+def _match_length(pattern: re.Pattern[str], text: str) -> int:
     match = pattern.match(text)
     return match.end() if match else 0
 
 
 def _best_cut(sentence: str) -> int:
-    """Return where to halve a sentence of two characters or more; both halves have some."""
+    # Where to halve a sentence of at least two characters. Neither half is empty.
     low = max(1, len(sentence) // 4)
     high = len(sentence) - low
     for pattern in (_CLAUSE_END, _SPACE):
@@ -262,7 +256,7 @@ def _best_cut(sentence: str) -> int:
 
 
 def _is_inside_character(text: str, cut: int) -> bool:
-    """Whether a cut would part a letter from its marks or the members of a joined emoji (most, not all, clusters)."""
+    # Whether a cut divides a letter with combining marks, or a joined emoji. Covers most grapheme clusters.
     if cut == len(text):
         return False
     zero_width_joiner = "\u200d"

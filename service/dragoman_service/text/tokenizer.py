@@ -1,4 +1,4 @@
-"""Text to token ids and back, by the SentencePiece models of a bundle or its byte-level BPE."""
+"""Text to token ids and back, with the SentencePiece models or the byte-level BPE of a bundle."""
 
 from collections import Counter
 from collections.abc import Container, Sequence
@@ -14,23 +14,20 @@ from dragoman_service.bundle.manifest import SpecialIds, Tokenization
 from dragoman_service.errors import BundleError
 from dragoman_service.text.byte_level_bpe import ByteLevelBpe
 
-_MAX_BYTES = 64 << 20
-"""Of a model: pieces and their scores take some 20 bytes each."""
+_MAX_BYTES = 64 << 20  # of a file; a piece with its score takes about 20 bytes
 
 _Pieces = tuple[str | None, ...]
 _PIECES: Final[TypeAdapter[_Pieces]] = TypeAdapter(_Pieces)
 
-_SPACE: Final = "▁"
-"""What SentencePiece writes for a space."""
+_SPACE: Final = "▁"  # a space in SentencePiece
 
 _ONE_MODEL: Final = Tokenization()
 
 
 class _Vocabulary:
-    """SentencePiece model of one side, and the spelling of its tokens if they do not have SentencePiece's own ids."""
-
+    # SentencePiece model of one side. `pieces` maps token ids to pieces if the ids differ from those of SentencePiece;
+    # no text is encoded as one of the ids in `never`.
     def __init__(self, processor: Any, pieces: _Pieces | None, *, unk_id: int, never: Container[int]) -> None:
-        """Take a model; `never` are the ids that no text has, whatever it spells, of those that are in `pieces`."""
         self.processor = processor
         self.size: int = int(processor.GetPieceSize()) if pieces is None else len(pieces)
         self._pieces = pieces
@@ -38,43 +35,39 @@ class _Vocabulary:
         self._unk_id = unk_id
 
     def encode(self, text: str) -> list[int]:
-        """Return token ids."""
         if self._pieces is None:
             return [int(token_id) for token_id in self.processor.EncodeAsIds(_utf8(text))]
-        # What this model does not know may be known all the same, as a piece of the other side's.
+        # A piece that this model lacks may be in the vocabulary as a piece of the other side.
         return [self._ids.get(piece, self._unk_id) for piece in self.processor.EncodeAsPieces(_utf8(text))]
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """Return the text of tokens, none of them special."""
         if self._pieces is None:
             return str(self.processor.DecodeIds(list(token_ids)))
-        # A piece that only the other side's model has comes out as it is spelled.
-        return str(self.processor.DecodePieces(self.spell(token_ids))).replace(_SPACE, " ")
+        # A piece that only the model of the other side has is decoded as it is written.
+        return str(self.processor.DecodePieces(self.pieces(token_ids))).replace(_SPACE, " ")
 
     def decode_with_offsets(self, token_ids: Sequence[int]) -> tuple[str, list[tuple[int, int]]]:
-        """Return the same and the begin and end of each token in it."""
-        tokens = list(token_ids) if self._pieces is None else self.spell(token_ids)
+        tokens = list(token_ids) if self._pieces is None else self.pieces(token_ids)
         decoded = self.processor.Decode(tokens, return_type="offset_mapping")
         text = str(decoded["text"])
-        return text if self._pieces is None else text.replace(_SPACE, " "), [tuple(at) for at in decoded["offsets"]]
+        return text if self._pieces is None else text.replace(_SPACE, " "), [
+            tuple(offset) for offset in decoded["offsets"]
+        ]
 
     def offsets(self, text: str) -> list[tuple[int, int]]:
-        """Return the begin and end, in code points, of what each token of `encode` was made from."""
         _utf8(text)
         return [tuple(offset) for offset in self.processor.EncodeAsOffsetMapping(text)["offsets"]]
 
-    def spell(self, token_ids: Sequence[int]) -> list[str]:
-        """Return the spelling of each token; one that has none is empty."""
+    def pieces(self, token_ids: Sequence[int]) -> list[str]:
         if self._pieces is None:
             return [str(self.processor.IdToPiece(token_id)) for token_id in token_ids]
         return [self._pieces[token_id] or "" for token_id in token_ids]
 
     def find(self, piece: str) -> int | None:
-        """Return the token of a spelling, None or the unknown token if there is none."""
+        # Returns None or the unknown token if the piece does not exist.
         return int(self.processor.PieceToId(piece)) if self._pieces is None else self._ids.get(piece)
 
     def checked(self, token_ids: Sequence[int]) -> list[int]:
-        """Return token ids as plain integers; ValueError if one is outside the vocabulary."""
         for token_id in token_ids:
             if not 0 <= token_id < self.size:
                 raise ValueError(f"token id {token_id} is outside the vocabulary of {self.size}")
@@ -82,40 +75,32 @@ class _Vocabulary:
 
 
 class _ByteLevelVocabulary(_Vocabulary):
-    """The same by byte-level BPE, whose pieces the bundle spells."""
-
     def __init__(self, splitter: ByteLevelBpe, pieces: _Pieces, *, unk_id: int, never: Container[int]) -> None:
-        """Take the merges; else as above."""
         super().__init__(None, pieces, unk_id=unk_id, never=never)
         self._splitter = splitter
 
     def encode(self, text: str) -> list[int]:
-        """Return token ids."""
         _utf8(text)
         return [self._ids.get(piece, self._unk_id) for piece in self._splitter.split(text)]
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """Return the text of tokens, none of them special."""
         return self.decode_with_offsets(token_ids)[0]
 
     def decode_with_offsets(self, token_ids: Sequence[int]) -> tuple[str, list[tuple[int, int]]]:
-        """Return the same and the begin and end of each token in it."""
-        return self._splitter.join_with_offsets(self.spell(token_ids))
+        return self._splitter.join_with_offsets(self.pieces(token_ids))
 
     def offsets(self, text: str) -> list[tuple[int, int]]:
-        """Return the begin and end, in code points, of what each token of `encode` was made from."""
         _utf8(text)
         return self._splitter.offsets(text)
 
 
 class SentencePieceTokenizer:
-    """The vocabulary of one model: text to token ids and back.
+    """Tokenizer of one model: text to token ids and back. Thread-safe.
 
-    SentencePiece normalises what it reads (most models: NFKC-like, white space collapsed). Characters it has no piece
-    for are spelled in bytes, so that no visible character is lost; a model that was trained without bytes has the
-    unknown token for them. Byte-level BPE, whose file is named `.json`, changes nothing and knows every text. A lone
-    surrogate, which no encoding of Unicode can carry, and an id outside the vocabulary raise ValueError. Safe to share
-    between threads: nothing changes after construction.
+    SentencePiece normalizes text (most models: similar to NFKC, with white space collapsed). Characters without a piece
+    are encoded in bytes, so that no visible character is lost; a model without byte fallback has the unknown token for
+    them. Byte-level BPE, whose file is named `.json`, encodes every text unchanged. A lone surrogate or an id outside
+    the vocabulary raises ValueError.
     """
 
     def __init__(
@@ -124,15 +109,15 @@ class SentencePieceTokenizer:
         tokenization: Tokenization = _ONE_MODEL,
         special_ids: SpecialIds | None = None,
     ) -> None:
-        """Load a SentencePiece model or the merges of byte-level BPE, and what `tokenization` names beside it.
+        """Load a SentencePiece model or the merges of byte-level BPE, and the other files of `tokenization`.
 
         Args:
-            model_file: of targets, and of sources unless they have their own.
+            model_file: model of targets, and of sources unless these have their own.
             tokenization: see `dragoman_service.bundle.manifest.Tokenization`.
-            special_ids: needed if tokens have other ids than SentencePiece's, whose special ids they are else.
+            special_ids: ids of the special tokens, if they differ from those of the SentencePiece model.
 
         Raises:
-            BundleError: if a file cannot be read, is none, or lacks a special token.
+            BundleError: if a file cannot be read, is invalid, or lacks a special token.
         """
         processor = _load(model_file)
         own = special_ids or _special_ids(model_file, processor)
@@ -153,73 +138,63 @@ class SentencePieceTokenizer:
             model = processor if own_model is None else _load(model_file.parent / own_model)
             self._source = vocabulary(model, tokenization.source_pieces or tokenization.pieces)
         self.pad_id: int = own.pad
-        """Fills rows of a batch up to the longest; never part of a text."""
-        self.bos_id: int = own.bos
-        """What the decoder starts from."""
+        self.bos_id: int = own.bos  # the first token of the decoder
         self.eos_id: int = own.eos
-        """Ends every finished target, and sources unless `source_suffix` says otherwise."""
         self.unk_id: int = own.unk
-        """Stands for what the vocabulary cannot spell; not met in texts where the model falls back to bytes."""
+        # Added to every source and target, but not by `encode`. Multilingual models: see `for_pair`.
         self.source_prefix: tuple[int, ...] = tokenization.source_prefix
-        """What every source begins with; `encode` leaves it out. Of many languages: see `for_pair`."""
         suffix = tokenization.source_suffix
         self.source_suffix: tuple[int, ...] = (own.eos,) if suffix is None else suffix
-        """What every source ends with; `encode` leaves it out."""
         self.target_prefix: tuple[int, ...] = tokenization.target_prefix
-        """What every target is made to begin with; it has no text."""
-        self.placeholders: tuple[str, ...] = tokenization.placeholders
-        """Pieces of source and target that the model was taught to copy."""
-        self.placeholder_ids: tuple[tuple[int, int], ...] = ()
-        """Source and target token of each of `placeholders`."""
+        self.placeholders: tuple[str, ...] = tokenization.placeholders  # pieces that the model is trained to copy
+        self.placeholder_ids: tuple[tuple[int, int], ...] = ()  # source and target token of each placeholder
         for piece in self.placeholders:
             sides = (self._source, self._target)
-            ids = [token_id for side in sides for token_id in side.encode(piece) if side.spell([token_id]) == [piece]]
+            ids = [token_id for side in sides for token_id in side.encode(piece) if side.pieces([token_id]) == [piece]]
             if len(ids) != len(sides):
-                found, expected = "spelled by several tokens", "one token"
+                found, expected = "several tokens", "one token"
                 raise BundleError(str(model_file), found=found, expected=expected, what=f"placeholder {piece}")
             self.placeholder_ids += ((ids[0], ids[1]),)
         self.vocabulary_size: int = self._target.size
-        """Token ids of targets are below this."""
         self.source_vocabulary_size: int = self._source.size
-        """Token ids of sources are below this."""
 
     def for_pair(self, source_language: str, target_language: str) -> Self:
-        """Return the same vocabulary with the prefixes of a language pair; KeyError if there is no such language."""
+        """Return the tokenizer with the prefixes of a language pair; KeyError if the model lacks a language."""
         of_pair = copy(self)
         of_pair.source_prefix, of_pair.target_prefix = self._tokenization.prefixes(source_language, target_language)
         return of_pair
 
     def encode(self, text: str) -> list[int]:
-        """Return the token ids of a source, without prefix and suffix; empty if nothing visible is in it."""
+        """Return the token ids of a source, without prefix and suffix; empty without visible characters."""
         return self._source.encode(text)
 
     def encode_target(self, text: str) -> list[int]:
-        """Return the token ids of a target, without prefix, BOS and EOS; empty if nothing visible is in it."""
+        """Return the token ids of a target, without prefix, BOS and EOS; empty without visible characters."""
         return self._target.encode(text)
 
     def encode_pair(self, source: str, target: str) -> tuple[list[int], list[int]]:
-        """Return all token ids of a source and a target: prefix, text, suffix or EOS."""
+        """Return all token ids of a source and a target, with prefixes, suffix and EOS."""
         source_ids = [*self.source_prefix, *self.encode(source), *self.source_suffix]
         return source_ids, [*self.target_prefix, *self.encode_target(target), self.eos_id]
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """Return the text of a target; special tokens and prefix are skipped, bytes that are no UTF-8 become U+FFFD."""
+        """Return the text of a target, without special tokens and prefix; invalid UTF-8 becomes U+FFFD."""
         return self._target.decode([i for i in self._target.checked(token_ids) if i not in self._without_text])
 
     def offsets(self, text: str) -> list[tuple[int, int]]:
-        """Return the begin and end, in code points, of what each token of `encode` was made from.
+        """Return the begin and end of each token of `encode` in the text, in code points.
 
-        In order and without overlap; white space before a word is the word's. Of several tokens that were made from
-        one character, such as its bytes, the last has it and the others have nothing.
+        Ranges are ordered and disjoint; white space before a word belongs to the word. If several tokens encode one
+        character, such as its bytes, the last has it and the ranges of the others are empty.
         """
         return self._source.offsets(text)
 
     def decode_with_offsets(self, token_ids: Sequence[int]) -> tuple[str, list[tuple[int, int]]]:
-        """Return what `decode` does and the begin and end of each token in it, as `offsets` does; none is special."""
+        """Return the text of a target without special tokens, and the begin and end of each token in it."""
         return self._target.decode_with_offsets(self._target.checked(token_ids))
 
     def token_id(self, piece: str) -> int | None:
-        """Return the target token spelled like this by `pieces`; None if there is none or it is special."""
+        """Return the target token of a piece; None if it does not exist or is special."""
         try:
             _utf8(piece)
         except ValueError:
@@ -228,18 +203,19 @@ class SentencePieceTokenizer:
         return None if token_id in self._without_text or token_id == self.unk_id else token_id
 
     def pieces(self, token_ids: Sequence[int]) -> list[str]:
-        """Return the vocabulary's spelling of each target token, such as `▁Hello`, `<0xE4>` or `</s>`."""
-        return self._target.spell(self._target.checked(token_ids))
+        """Return the piece of each target token, such as `▁Hello`, `<0xE4>` or `</s>`."""
+        return self._target.pieces(self._target.checked(token_ids))
 
     def source_pieces(self, token_ids: Sequence[int]) -> list[str]:
-        """Return the same of source tokens."""
-        return self._source.spell(self._source.checked(token_ids))
+        """Return the piece of each source token."""
+        return self._source.pieces(self._source.checked(token_ids))
 
 
 def open_tokenizer(bundle: Bundle) -> SentencePieceTokenizer:
-    """Return the tokenizer of a bundle, for the language pair that its manifest names first.
+    """Return the tokenizer of a bundle, for the first language pair of its manifest.
 
-    BundleError if it differs from the manifest in size or special ids.
+    Raises:
+        BundleError: if the size or the special ids differ from the manifest.
     """
     manifest = bundle.manifest
     special_ids = manifest.special_ids
@@ -261,7 +237,6 @@ def open_tokenizer(bundle: Bundle) -> SentencePieceTokenizer:
 
 
 def _special_ids(model_file: Path, processor: SentencePieceProcessor | ByteLevelBpe) -> SpecialIds:
-    """Return the special ids of a SentencePiece model; BundleError if it lacks one."""
     if isinstance(processor, ByteLevelBpe):
         raise BundleError(str(model_file), found="none", expected="pieces, for byte-level BPE", what="tokenization")
     found = {name: int(getattr(processor, f"{name}_id")()) for name in SpecialIds.model_fields}
@@ -275,7 +250,7 @@ def _load(model_file: Path) -> SentencePieceProcessor | ByteLevelBpe:
     serialized = _read(model_file)
     if model_file.suffix == ".json":
         return ByteLevelBpe(model_file, serialized)
-    if not serialized:  # an empty model would load without complaint and answer zero to everything
+    if not serialized:  # the library loads an empty model without error
         raise BundleError(str(model_file), found="empty", expected="a SentencePiece model", what="content")
     processor = SentencePieceProcessor()
     try:
@@ -287,7 +262,7 @@ def _load(model_file: Path) -> SentencePieceProcessor | ByteLevelBpe:
 
 
 def _load_pieces(path: Path) -> _Pieces:
-    """Read the spelling of each token; BundleError if the file is no array of different strings and nulls."""
+    # A JSON array of distinct strings and nulls.
     try:
         pieces = _PIECES.validate_json(_read(path))
     except ValidationError as error:

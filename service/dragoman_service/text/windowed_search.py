@@ -1,7 +1,7 @@
 """Regular expressions that search long texts in windows.
 
-`re` holds Python's global interpreter lock (GIL) during each call. A search in windows releases the GIL between two
-calls, and the work can end there: see `Check`.
+`re` holds the global interpreter lock (GIL) during each call. A search in windows releases the GIL between two calls,
+and can be cancelled there: see `Check`.
 """
 
 import re
@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 _LONG_CALL_S = 0.001
 
+# Called every few milliseconds of text work; raises to end it.
 Check = Callable[[], None]
-"""Called every few milliseconds of text work; raises if the work must end."""
 
 
 def never_ends() -> None:
-    """Let text work go on: the check of a caller that has neither a deadline nor a way to cancel."""
+    """Check of work without deadline and cancellation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,14 +24,11 @@ class WindowedExpression:
     """An expression whose matches have a limited length."""
 
     expression: re.Pattern[str]
-    reach: int
-    """Most characters that a match looks at from its start on, lookahead included."""
-
-    window: int
-    """Places that one call tries as the start of a match, besides `reach` more."""
+    reach: int  # most characters that a match reads from its start, including lookahead
+    window: int  # start positions that one call tries
 
     def search(self, text: str, position: int, check: Check) -> re.Match[str] | None:
-        """Return the first match from a position on, as `re.Pattern.search` does."""
+        """Return the first match from a position on, like `re.Pattern.search`."""
         while True:
             check()
             end = position + self.window
@@ -39,8 +36,8 @@ class WindowedExpression:
             match = self.expression.search(text, position, end + self.reach)
             if end + self.reach >= len(text) or (match is not None and match.start() < end):
                 return match
-            position = end  # a match that starts behind `end` may be cut off
-            # The event loop releases the GIL at each of its system calls, several times per answer. Without a pause it
-            # would wait for a whole window each time.
+            position = end  # a match that starts after `end` may be truncated
+            # The event loop releases the GIL at each system call, several times per response. Without a pause, it would
+            # wait for a whole window each time.
             if (duration_s := time.perf_counter() - started_s) > _LONG_CALL_S:
                 time.sleep(duration_s)

@@ -1,8 +1,8 @@
-"""Language detection: py3langid (optional package), the scripts of the letters, and the languages that are served.
+"""Language detection with py3langid (optional package), the scripts of the letters, and the served languages.
 
-py3langid ranks 140 languages. Languages whose script is not that of the letters are ruled out. The confidence of a
-language is its probability among all remaining languages, served or not. The prior probabilities differ, because most
-texts that a server receives are in a language that it serves, and few are in a language such as Extremaduran.
+py3langid ranks 140 languages. Languages that are written in another script than the text are excluded. The confidence
+of a language is its probability among all remaining languages, served or not. The prior probabilities differ, because
+most texts are in a language that the server serves, and few are in a language such as Extremaduran.
 """
 
 import importlib
@@ -20,88 +20,71 @@ from dragoman_service.datatypes import DetectedLanguage
 from dragoman_service.errors import InvalidFieldError
 from dragoman_service.translation.unicode_scripts import language_scripts, script_of, tag_scripts
 
+# All languages that a text may be in, the likeliest first; empty if the text has no letters.
 Candidates = tuple[DetectedLanguage, ...]
-"""All languages that a text may be in, the likeliest first; empty if the text has no letters."""
 
+# A text whose likeliest language reaches this confidence is in that language, regardless of the other texts.
+#
+# With two served languages, 97.1 to 99.8 % of English and German sentences (Tatoeba, software documentation,
+# newstest2013) reach it, at least 99.4 % of them in the right language. With all languages served, 91.0 to 98.9 % reach
+# it, at least 99.5 % of them in the right language.
 MIN_CONFIDENCE: Final = 0.3
-"""A text whose likeliest language reaches this confidence is in that language, whatever its neighbours are in.
 
-Of English and German sentences (Tatoeba, software documentation, newstest2013), 97.1 to 99.8 % reach it with two served
-languages, of which at least 99.4 % in the right language. With all languages served, 91.0 to 98.9 % reach it, of which
-at least 99.5 % in the right language.
-"""
+MAX_CANDIDATES: Final = 5  # languages in a response for one text
+UNKNOWN_LANGUAGE: Final = "und"  # BCP-47 tag of a text with letters that are not of a known language
 
-MAX_CANDIDATES: Final = 5
-"""Languages that an answer lists for a text."""
-
-UNKNOWN_LANGUAGE: Final = "und"
-"""BCP-47 tag of a text with letters that no known language is written in."""
-
+# Prior probabilities relative to a common language that is not served.
 _SERVED_WEIGHT: Final = 3.0
 _RARE_WEIGHT: Final = 0.1
-"""Prior probabilities, compared with a common language that is not served."""
 
+# Languages that are common in software and on the Web.
 _COMMON_LABELS: Final = (
     "af ar az bg bn bs ca cs cy da de el en es et eu fa fi fr ga gl he hi hr hu hy id is it ja ka kk ko lt lv mk ms nl "
     "no pl pt ro ru sk sl sq sr sv sw ta te th tl tr uk ur vi zh"
 )
 _COMMON: Final = frozenset(_COMMON_LABELS.split())
-"""Languages that are common in software and on the Web."""
 
+# Confidence that an unserved language needs. Single words such as "Yes" are similar to twenty languages.
 _MIN_UNSERVED: Final = 0.15
-"""Confidence that an unserved language needs. Single words such as "Yes" are a little like twenty languages."""
 
-_LIST_WEIGHT: Final = 2.0
+# In a list whose majority is in a served language, an unserved language needs this confidence, and this multiple of the
+# confidence of the likeliest served language.
+#
+# One wrong rejection fails a request of up to 128 texts. The stricter limits reject 1 of 60 lists of 128 English
+# sentences (Tatoeba, software documentation, newstest2013) instead of 5, and 96 to 99 % of short phrases in other
+# languages instead of 99 to 100 %.
 _MIN_UNSERVED_IN_LIST: Final = 0.2
-"""In a list whose majority is in a served language, an unserved language needs this confidence and `_LIST_WEIGHT` times
-that of the likeliest served language.
+_LIST_WEIGHT: Final = 2.0
 
-One wrong refusal fails a request of up to 128 texts. The stricter limits refuse 1 of 60 lists of 128 English sentences
-(Tatoeba, software documentation, newstest2013) instead of 5, and 96 to 99 % instead of 99 to 100 % of short phrases in
-other languages.
-"""
-
-_MAX_CHARACTERS: Final = 2000
-"""Characters of a text that are ranked, without tags and addresses."""
-
+_MAX_CHARACTERS: Final = 2000  # of a text that are ranked, without tags and addresses
 _MAX_CHARACTERS_WITH_TAGS: Final = 5 * _MAX_CHARACTERS
-_MAX_LISTED: Final = 20
-"""Served languages that an error lists."""
+_MAX_LISTED: Final = 20  # served languages in an error
 
+# Minimum share of letters in a script of the language. All texts contain names and code in Latin letters, so languages
+# in other scripts need a smaller share.
 _MIN_LATIN: Final = 0.5
 _MIN_OTHER: Final = 0.1
-"""Share of the letters that must be of a script of a language.
 
-Texts of all scripts contain names and code in Latin letters, so that a language of another script needs fewer.
-"""
-
-_NO_LANGUAGE: Final = re.compile(r"<[^<>]{1,200}>|https?://\S{1,200}")
-"""Tags and addresses."""
-
-_NO_TEXT: Final = re.compile(r"<[^<>]*+>|&#?\w{1,32};")
-"""Tags and entities of markup."""
-
+_TAG_OR_ADDRESS: Final = re.compile(r"<[^<>]{1,200}>|https?://\S{1,200}")
+_TAG_OR_ENTITY: Final = re.compile(r"<[^<>]*+>|&#?\w{1,32};")
 _WORD_CHARACTER: Final = re.compile(r"[^\W\d_]")
 
+# Labels of the model that differ from the language subtag.
 _LABELS: Final = {"nb": "no", "gn": "gug", "ki": "kik", "iw": "he", "cmn": "zh", "fil": "tl", "sh": "sr"}
-"""Language subtags for which the model has another label."""
-
-_NOT_LANGUAGES: Final = {"zxx"}
-"""Labels of the model for texts without words."""
+_NOT_LANGUAGES: Final = {"zxx"}  # label of the model for texts without words
 
 _MODULE: Final = "py3langid.langid"
 _READER: Final = "py3langid.modelio"
 
+# Returns the probability of each language of a text, the likeliest first.
 Rank = Callable[[str], Sequence[tuple[str, float]]]
-"""Returns the probability of each language of a text, the likeliest first."""
 
 
 class LanguageDetector:
-    """Ranks the languages of texts. Thread-safe. The first call loads the model: 100 MB of memory, within a second."""
+    """Ranks the languages of texts. Thread-safe. The first call loads the model: 100 MB of memory, one second."""
 
     def __init__(self, load: Callable[[], Rank] | None = None) -> None:
         self.is_available = load is not None or find_spec("py3langid") is not None
-        """Whether the package is installed."""
         self._load = load or _load_model
         self._loading = threading.Lock()
         self._rank: Rank | None = None
@@ -110,16 +93,16 @@ class LanguageDetector:
         """Return all languages that a text may be in, the likeliest first; empty if the text has no letters.
 
         Args:
-            text: only its beginning is ranked.
-            served: BCP-47 tags. Of several with the same language subtag, the shortest that fits the script counts.
-            is_markup: whether tags and entities of HTML or XML are no letters.
+            text: a text, of which only the beginning is ranked.
+            served: BCP-47 tags. The shortest tag of a language that fits the script is used.
+            is_markup: whether to ignore tags and entities of HTML or XML.
         """
         if not has_letters(text, is_markup=is_markup):
             return ()
         with self._loading:
             rank = self._rank = self._rank or self._load()
         text = text[:_MAX_CHARACTERS_WITH_TAGS]
-        cleaned = _NO_LANGUAGE.sub(" ", text)
+        cleaned = _TAG_OR_ADDRESS.sub(" ", text)
         if not has_letters(cleaned):
             cleaned = text
         cleaned = cleaned[:_MAX_CHARACTERS]
@@ -133,24 +116,24 @@ class LanguageDetector:
         total = sum(weights.values())
         if not total:
             return (DetectedLanguage(language=UNKNOWN_LANGUAGE, confidence=0.0, is_served=False),)
-        found = (
+        candidates = (
             DetectedLanguage(language=tags.get(label, label), confidence=weight / total, is_served=label in tags)
             for label, weight in weights.items()
         )
-        return tuple(sorted(found, key=lambda each: -each.confidence))
+        return tuple(sorted(candidates, key=lambda candidate: -candidate.confidence))
 
 
 def has_letters(text: str, *, is_markup: bool = False) -> bool:
     """Return whether a text has letters; emoji, digits and the letters of mathematical notation do not count."""
     if is_markup:
-        text = _NO_TEXT.sub(" ", text)
-    return any(script_of(found[0]) is not None for found in _WORD_CHARACTER.finditer(text))
+        text = _TAG_OR_ENTITY.sub(" ", text)
+    return any(script_of(match[0]) is not None for match in _WORD_CHARACTER.finditer(text))
 
 
-def reported(candidates: Candidates) -> Candidates:
-    """Return the candidates that an answer lists: unlikely unserved languages are left out, if any are served."""
-    likely = [each for each in candidates if each.is_served or each.confidence >= _MIN_UNSERVED]
-    has_served = any(each.is_served and each.confidence > 0 for each in likely)
+def listed_candidates(candidates: Candidates) -> Candidates:
+    """Return the candidates for a response, without unlikely unserved languages if a served language is possible."""
+    likely = [candidate for candidate in candidates if candidate.is_served or candidate.confidence >= _MIN_UNSERVED]
+    has_served = any(candidate.is_served and candidate.confidence > 0 for candidate in likely)
     return tuple((likely if has_served else candidates)[:MAX_CANDIDATES])
 
 
@@ -159,18 +142,18 @@ def source_languages(
 ) -> list[DetectedLanguage | None]:
     """Return the language of each text of a request; None for a text without letters.
 
-    Texts below `MIN_CONFIDENCE` are taken to be in the language of most others, if that is plausible.
+    Texts below `MIN_CONFIDENCE` are assigned to the language of the majority, if that is plausible.
 
     Args:
-        texts: the candidates of each text.
+        texts: candidates of each text.
         served: BCP-47 tags, for errors.
-        target_language: a text may be in this language, although it is not served; empty: none may.
+        target_language: unserved language that a text may be in; empty: none.
 
     Raises:
-        InvalidFieldError: naming the first text whose language is not served or is ambiguous.
+        InvalidFieldError: for the first text whose language is not served or is ambiguous.
     """
-    sure = (text[0] for text in map(reported, texts) if text and text[0].confidence >= MIN_CONFIDENCE)
-    votes = Counter((each.language, each.is_served) for each in sure)
+    certain = (text[0] for text in map(listed_candidates, texts) if text and text[0].confidence >= MIN_CONFIDENCE)
+    votes = Counter((candidate.language, candidate.is_served) for candidate in certain)
     majority = votes.most_common(1)[0][0] if votes else ("", False)
     return [
         _source_language(candidates, majority, served, index, target_language) if candidates else None
@@ -179,27 +162,24 @@ def source_languages(
 
 
 def common_language(languages: Iterable[DetectedLanguage | None]) -> DetectedLanguage | None:
-    """Return the language of all texts with letters, with the mean of their confidences; None if there are none.
+    """Return the language of all texts with letters, with the mean confidence; None if there are no such texts.
 
     Raises:
         InvalidFieldError: if two texts are in different languages.
     """
-    found = [(index, language) for index, language in enumerate(languages) if language is not None]
-    if not found:
+    detected = [(index, language) for index, language in enumerate(languages) if language is not None]
+    if not detected:
         return None
-    start, first = found[0]
-    for index, other in found:
+    start, first = detected[0]
+    for index, other in detected:
         if other.language != first.language:
-            raise InvalidFieldError(
-                "source_language",
-                f"absent, and text {start} seems to be in {first.language}, text {index} in {other.language}",
-                "given, or all texts in one language",
-            )
-    return replace(first, confidence=sum(language.confidence for _, language in found) / len(found))
+            value = f"absent, and text {start} seems to be in {first.language}, text {index} in {other.language}"
+            raise InvalidFieldError("source_language", value, "given, or all texts in one language")
+    return replace(first, confidence=sum(language.confidence for _, language in detected) / len(detected))
 
 
 def is_same_language(language: str, tag: str) -> bool:
-    """Return whether a detected language is that of a tag; never for a tag with a script, which is not detected."""
+    """Return whether a detected language is that of a tag; false for tags with a script, which is not detected."""
     subtag, *others = tag.lower().split("-")
     label = language.partition("-")[0].lower()
     return _LABELS.get(subtag, subtag) == _LABELS.get(label, label) and all(len(other) != 4 for other in others)
@@ -212,31 +192,33 @@ def _source_language(
     index: int,
     target_language: str,
 ) -> DetectedLanguage:
-    first = reported(candidates)[0]
-    best = next((each for each in candidates if each.is_served and each.confidence > 0), None)
+    first = listed_candidates(candidates)[0]
+    best = next((candidate for candidate in candidates if candidate.is_served and candidate.confidence > 0), None)
     weight, least = (_LIST_WEIGHT, _MIN_UNSERVED_IN_LIST) if majority[1] else (1.0, _MIN_UNSERVED)
     if best and first.confidence < max(least, weight * best.confidence):
         first = best
     if first.confidence < MIN_CONFIDENCE:
-        same = next((each for each in candidates if (each.language, each.is_served) == majority), None)
+        same = next((other for other in candidates if (other.language, other.is_served) == majority), None)
         if same and same.confidence * _SERVED_WEIGHT >= first.confidence:
             first = same
-        elif first.is_served and 2 * first.confidence < sum(each.confidence for each in candidates if each.is_served):
-            raise _refusal(index, candidates, "given: no served language is likelier than the others together")
+        elif first.is_served and 2 * first.confidence < sum(
+            other.confidence for other in candidates if other.is_served
+        ):
+            raise _rejection(index, candidates, "given: no served language is likelier than the others together")
     if first.is_served or (target_language and is_same_language(first.language, target_language)):
         return first
-    raise _refusal(index, candidates, f"given, with texts in one of: {_listed(served)}")
+    raise _rejection(index, candidates, f"given, with texts in one of: {_joined_tags(served)}")
 
 
-def _refusal(index: int, candidates: Candidates, limit: str) -> InvalidFieldError:
+def _rejection(index: int, candidates: Candidates, limit: str) -> InvalidFieldError:
     shown = ", ".join(
-        f"{each.language} ({each.confidence:.2f}{'' if each.is_served else ', not served'})"
-        for each in reported(candidates)
+        f"{candidate.language} ({candidate.confidence:.2f}{'' if candidate.is_served else ', not served'})"
+        for candidate in listed_candidates(candidates)
     )
     return InvalidFieldError("source_language", f"absent, and the language of text {index} seems to be {shown}", limit)
 
 
-def _listed(served: Iterable[str]) -> str:
+def _joined_tags(served: Iterable[str]) -> str:
     tags = sorted(served)
     more = f", ... ({len(tags)} in all)" if len(tags) > _MAX_LISTED else ""
     return (", ".join(tags[:_MAX_LISTED]) or "none") + more
@@ -249,14 +231,14 @@ def _prior_weight(label: str, served: Collection[str]) -> float:
 
 
 def _script_shares(text: str) -> Mapping[str, float]:
-    """Return which share of the letters of a text is of each script."""
+    # Share of each script among the letters of a text.
     counts = Counter(script for character in text if (script := script_of(character)) is not None)
     total = counts.total()
     return {script: count / total for script, count in counts.items()}
 
 
 def _served_tags(served: Collection[str], shares: Mapping[str, float]) -> dict[str, str]:
-    """Return the served tags that fit the scripts of a text by the label of the model."""
+    # The served tags that fit the scripts of a text, by the label of the model.
     tags: dict[str, str] = {}
     for tag in sorted(served, key=lambda tag: (len(tag), tag)):
         subtag = tag.partition("-")[0].lower()
@@ -274,19 +256,16 @@ def _fits(scripts: Collection[str], shares: Mapping[str, float]) -> bool:
 
 
 class _NoFiles:
-    """Stands for the module `tempfile` where nothing is to be written."""
-
+    # Replaces the module `tempfile`, because the file system may be read-only.
     @staticmethod
-    def TemporaryFile(**_: object) -> BinaryIO:  # noqa: N802 - the name there
-        """Return a file in memory."""
+    def TemporaryFile(**_: object) -> BinaryIO:  # noqa: N802 - name in `tempfile`
         return io.BytesIO()
 
 
 @cache
 def _load_model() -> Rank:
-    """Return that of the only model of this process."""
     module: Any = importlib.import_module(_MODULE)
     reader: Any = importlib.import_module(_READER)
-    reader.tempfile = _NoFiles  # it would unpack the model into a file, and a container may have no place for one
+    reader.tempfile = _NoFiles  # py3langid would unpack the model into a file
     rank: Rank = module.LanguageIdentifier.from_model_file(module.MODEL_FILE, norm_probs=True).rank
     return rank

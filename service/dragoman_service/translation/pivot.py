@@ -1,4 +1,4 @@
-"""Translation through a third language, if the request allows it and no model translates directly."""
+"""Pivot translation: through a third language, if the request allows it and no model translates directly."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
@@ -12,29 +12,28 @@ _LANGUAGE_FIELDS = ("source_language", "target_language")
 
 
 class LanguageSource(Protocol):
-    """Knows what is translated into what."""
+    """The served language pairs."""
 
     def resolve(self, model: str, source_language: str, target_language: str) -> object:
-        """Return the model that answers; RequestError if there is none."""
+        """Return the model of a request; RequestError if none fits."""
 
     def source_languages(self, model: str, target_language: str) -> Collection[str]:
-        """Return from which languages a model, or any, translates into a language, or into any.
+        """Return the languages that a model translates into a language; RequestError if there are none.
 
-        RequestError as `resolve`, if there are none.
+        An empty name means any model, or any language.
         """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PivotRoute:
-    """A request that is translated twice."""
+    """A request that is translated in two steps."""
 
     request: TranslationRequest
-    language: str
-    """What is translated through."""
+    language: str  # the pivot language
 
     @property
     def first(self) -> TranslationRequest:
-        """The request for the translation into the language between."""
+        """The request for the translation into the pivot language."""
         options = replace(
             self.request.options,
             num_hypotheses=None,
@@ -50,20 +49,19 @@ class PivotRoute:
         return replace(self.request, target_language=self.language, options=options, target_prefixes=())
 
     def second(self, first: TranslationResult) -> TranslationRequest:
-        """Return the request for the translation from that language."""
+        """Return the request for the translation from the pivot language."""
         texts = tuple(translation.hypotheses[0].text for translation in first.translations)
         return replace(self.request, texts=texts, source_language=self.language)
 
     def explained(self, error: InvalidFieldError) -> InvalidFieldError:
-        """Return an error of the second translation; of its texts the caller does not know."""
+        """Return an error of the second translation with the pivot language, because the caller lacks its texts."""
         if not error.field.startswith("texts"):
             return error
-        return InvalidFieldError(
-            error.field, f"translated through {self.language}, where it {error.description}", "shorter"
-        )
+        value = f"translated through {self.language}, where it {error.description}"
+        return InvalidFieldError(error.field, value, "shorter")
 
     def joined(self, first: TranslationResult, second: TranslationResult) -> TranslationResult:
-        """Return the answer: the second translations, with the warnings of both and without places in the texts."""
+        """Return the second translations with the warnings of both, and without positions in the texts."""
         return TranslationResult(
             translations=tuple(
                 Translation(
@@ -91,13 +89,13 @@ class PivotRoute:
         ]
 
 
-def routed(models: LanguageSource, request: TranslationRequest) -> PivotRoute | None:
-    """Return how a request is translated through another language; None if a model translates it directly.
+def find_pivot_route(models: LanguageSource, request: TranslationRequest) -> PivotRoute | None:
+    """Return the pivot route of a request; None if a model translates it directly.
 
     Raises:
-        ModelNotFoundError: if no language that it allows has models both ways; names the pair.
-        InvalidFieldError: naming what cannot be done through another language.
-        RequestError: as `LanguageSource.resolve` for another reason.
+        ModelNotFoundError: if no allowed language has models for both steps; names the pair.
+        InvalidFieldError: with the option that is not supported with a pivot language.
+        RequestError: as `LanguageSource.resolve`.
     """
     unserved = _unserved(models, request.model, request.source_language, request.target_language)
     if unserved is None:
@@ -110,27 +108,27 @@ def routed(models: LanguageSource, request: TranslationRequest) -> PivotRoute | 
     raise unserved
 
 
-def sources(models: LanguageSource, request: TranslationRequest) -> Collection[str]:
-    """Return from which languages a request may be translated; RequestError if from none."""
-    found: set[str] = set()
+def served_source_languages(models: LanguageSource, request: TranslationRequest) -> Collection[str]:
+    """Return the languages that a request may be translated from, also by pivot; RequestError if there are none."""
+    languages: set[str] = set()
     failure: ModelNotFoundError | None = None
-    between = [
+    pivots = [
         language
         for language in request.pivot_languages
         if _unserved(models, request.model, language, request.target_language) is None
     ]
-    for language in (request.target_language, *between):
+    for target in (request.target_language, *pivots):
         try:
-            found.update(models.source_languages(request.model, language))
+            languages.update(models.source_languages(request.model, target))
         except ModelNotFoundError as error:
             failure = failure or error
-    if not found and failure:
+    if not languages and failure:
         raise failure
-    return found
+    return languages
 
 
 def _unserved(models: LanguageSource, model: str, source: str, target: str) -> ModelNotFoundError | None:
-    """Return the error that says that a language pair is not served; None if it is."""
+    # The error of a language pair that is not served; None if it is served.
     try:
         models.resolve(model, source, target)
     except ModelNotFoundError as error:
@@ -141,12 +139,12 @@ def _unserved(models: LanguageSource, model: str, source: str, target: str) -> M
 
 
 def _check_options(options: TranslationOptions, language: str) -> None:
-    asked = {
+    unsupported = {
         "terms": options.terms,
         "glossary": options.glossary,
         "return_alignment": options.return_alignment,
         "return_attention": options.return_attention is not AttentionDetail.NONE,
     }
-    for name, is_asked in asked.items():
-        if is_asked:
-            raise InvalidFieldError(f"options.{name}", "given", f"absent where texts are translated through {language}")
+    for name, is_used in unsupported.items():
+        if is_used:
+            raise InvalidFieldError(f"options.{name}", "given", f"absent for a translation through {language}")

@@ -1,7 +1,7 @@
-"""Requests and documents, from text to text: split → tokenize → queue → detokenize → join.
+"""Translates requests and documents: split, tokenize, queue, detokenize, join.
 
-The sentences of all texts of a request are queued at once, those of a document a window at a time. Here only text is
-worked on, in a thread of its own when there is much of it, so that the event loop stays free.
+All sentences of a request are queued at once; those of a document pass through a window. Extensive text work runs in a
+thread, so that it does not block the event loop.
 """
 
 import asyncio
@@ -11,7 +11,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Ite
 from dataclasses import replace
 from functools import partial
 from typing import Protocol, TypeVar
-from weakref import WeakValueDictionary
 
 from dragoman_service.datatypes import (
     DetectedLanguage,
@@ -26,104 +25,77 @@ from dragoman_service.errors import GlossaryNotFoundError, InvalidFieldError, Re
 from dragoman_service.models.model import Futures, SegmentQueue
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.observability.tracing import trace_segments
-from dragoman_service.request import RequestContext, TextFormat, TranslationRequest
+from dragoman_service.request import RequestRecord, TextFormat, TranslationRequest
 from dragoman_service.text.documents import TextPlan, TranslatedDocument
 from dragoman_service.text.pipeline import TextPipeline
 from dragoman_service.text.placeholders.patterns import TermMatcher
 from dragoman_service.text.planning import TextModel
-from dragoman_service.translation.document_window import DocumentWindow, ended, results_of, segment_cost
+from dragoman_service.translation.document_window import DocumentWindow, results_of, wait_all
 from dragoman_service.translation.language_detection import (
     Candidates,
     LanguageDetector,
     common_language,
-    reported,
+    listed_candidates,
     source_languages,
 )
 from dragoman_service.translation.options import (
-    TextBudget,
     TranslationDefaults,
     TranslationLimits,
     check_request,
     fit_to_model,
-    max_attention_tokens,
     new_seed,
-    num_source_tokens,
 )
-from dragoman_service.translation.pivot import LanguageSource, PivotRoute, routed, sources
+from dragoman_service.translation.pivot import LanguageSource, PivotRoute, find_pivot_route, served_source_languages
+from dragoman_service.translation.text_work import (
+    TextBudget,
+    TextThreads,
+    max_attention_tokens,
+    num_source_tokens,
+    segment_cost,
+)
+
+# Text work up to these costs runs in the event loop and takes a few milliseconds: characters of a request, and source
+# tokens of a sentence of a document times its hypotheses. An inline code costs as much as some tokens.
+_INLINE_CHARACTERS = 2000
+_INLINE_TOKENS = 1000
+_CODE_TOKENS = 4
+
+# A long text is charged before it is split. Ordinary text has more tokens, so this is not more than the final charge.
+_CHARACTERS_PER_TOKEN = 8
+
+_NOT_INSTALLED = "language detection is not installed: pip install 'dragoman[detect]'"
 
 _Result = TypeVar("_Result")
 
-_INLINE_CHARACTERS = 2000
-"""Texts of a request that cost up to this are worked on in the event loop: a few milliseconds at most."""
-
-_INLINE_TOKENS = 1000
-"""Likewise the source tokens of a sentence of a document, times its hypotheses, when they are put together."""
-
-_PIECE_TOKENS = 4
-"""What a tag or placeholder counts there, in source tokens."""
-
-_NOT_INSTALLED = "languages cannot be detected here: pip install 'dragoman[detect]'"
-
-_CHARACTERS_PER_TOKEN = 8
-"""What a long text costs before it is looked at; ordinary text has more tokens, so it costs no more at last."""
-
 
 class Quota(Protocol):
-    """What callers may ask for in a time."""
+    """Limits of callers over time."""
 
     async def take_tokens(
         self, caller: str, num_tokens: int, *, work: Callable[[], int] | None = None
     ) -> Callable[[], None]:
-        """Count source tokens and work tokens of a caller; RateLimitedError, and nothing counted, if too many.
+        """Charge source tokens and work tokens to a caller; RateLimitedError without charge if these are too many.
 
-        `work` tells how many work tokens, if any; it is called only for a caller whose work is limited.
+        `work` returns the work tokens. It is called only if the work of the caller is limited.
 
         Returns:
-            What puts them back, to be called at most once, if they were counted for nothing.
+            A function that refunds the charge, to be called at most once.
         """
 
 
-class TextThreads:
-    """Runs text work in threads of the event loop's pool: of each caller one piece at a time, the others wait.
-
-    So callers with much text share the pool, and one whose calls are cancelled and repeated gains nothing.
-    """
-
-    def __init__(self) -> None:
-        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-
-    async def run(self, caller: str, work: Callable[[], _Result], *, cancel: Callable[[], None]) -> _Result:
-        """Return what the work returns; if the awaiting task is cancelled, `cancel` tells the work to end."""
-        turn = self._turns.setdefault(caller, asyncio.Lock())
-        await turn.acquire()
-        running = asyncio.ensure_future(asyncio.to_thread(work))
-
-        def end(_: object) -> None:
-            turn.release()
-            if not running.cancelled():
-                running.exception()  # looked at, whether or not anybody waits for it
-
-        running.add_done_callback(end)
-        try:
-            return await asyncio.shield(running)
-        except asyncio.CancelledError:
-            cancel()
-            raise
-
-
 class Run(Protocol):
-    """Takes a step of text work in another thread."""
+    """Runs a step of text work in another thread."""
 
     def __call__(self, work: Callable[[], _Result], /) -> Awaitable[_Result]:
-        """Return what the work returns."""
+        """Return the result of the step."""
 
 
 class ServingModel(TextModel, Protocol):
-    """A model that answers requests."""
+    """A model that translates requests."""
 
     @property
     def name(self) -> str:
-        """Name, without version."""
+        """Name without version."""
 
     @property
     def version(self) -> str:
@@ -131,29 +103,29 @@ class ServingModel(TextModel, Protocol):
 
     @property
     def has_attention(self) -> bool:
-        """Whether it can tell its cross-attention."""
+        """Whether the model returns its cross-attention."""
 
     @property
     def engine(self) -> SegmentQueue:
-        """Its queue."""
+        """Queue of the model."""
 
 
 class ModelSource(LanguageSource, Protocol):
-    """Knows which model answers."""
+    """Selects the model of a request."""
 
     def resolve(self, model: str, source_language: str, target_language: str) -> ServingModel:
-        """Return the model that answers; RequestError if there is none."""
+        """Return the model of a request; RequestError if none fits."""
 
 
 class GlossarySource(Protocol):
-    """Knows the named glossaries."""
+    """The named glossaries."""
 
     def matcher(self, name: str, source_language: str, target_language: str) -> TermMatcher:
-        """Return what finds the terms of a language pair; RequestError if there is no such glossary or pair."""
+        """Return the terms of a language pair; RequestError if the glossary or the pair does not exist."""
 
 
 class Translator:
-    """Translates requests and documents; it keeps nothing between them, so any number may be under way at once."""
+    """Translates requests and documents. Stateless between calls, so any number may run at once."""
 
     def __init__(
         self,
@@ -181,62 +153,61 @@ class Translator:
         self._quota = quota
         self._threads = TextThreads()
 
-    async def translate(self, request: TranslationRequest, context: RequestContext) -> TranslationResult:
-        """Translate all texts of a request, or none: the first sentence that fails drops the others.
+    async def translate(self, request: TranslationRequest, record: RequestRecord) -> TranslationResult:
+        """Translate all texts of a request, or none: the first failed sentence cancels the others.
 
-        If the awaiting task is cancelled, so are the segments it waits for.
+        Cancelling the awaiting task cancels its segments.
 
         Raises:
-            RequestError: if the caller must change the request; names the field.
-            RateLimitedError: if the caller has used up its source tokens for now.
-            OverloadedError: if the queue has no room for all of it.
-            DrainingError: if the server is about to stop.
-            DeadlineExceededError: if the deadline passes first.
-            EngineError: if a sentence could not be decoded.
+            RequestError: if the request is invalid; names the field.
+            RateLimitedError: if the caller has used up its quota.
+            OverloadedError: if the queue is full.
+            DrainingError: if the server is shutting down.
+            DeadlineExceededError: if the deadline passes.
+            EngineError: if decoding fails.
         """
-        context.add_texts(request.texts)
+        record.add_texts(request.texts)
         detected = None
         if not request.source_language:
-            request, detected = await self._with_source(request, context)
-        route = routed(self._models, request) if request.pivot_languages else None
-        result = await (self._translated_through(route, context) if route else self._translated(request, context))
+            request, detected = await self._with_source(request, record)
+        route = find_pivot_route(self._models, request) if request.pivot_languages else None
+        result = await (self._translate_by_pivot(route, record) if route else self._translate_directly(request, record))
         if detected:
             result = replace(result, detected_language=detected)
-        context.add_result(result)
+        record.add_result(result)
         return result
 
-    async def _translated_through(self, route: PivotRoute, context: RequestContext) -> TranslationResult:
-        """Translate twice; both have the deadline of the request."""
-        check_request(route.request, self._limits, self._defaults, draw_seed=self._draw_seed)  # as early as others
-        first = await self._translated(route.first, context)
+    async def _translate_by_pivot(self, route: PivotRoute, record: RequestRecord) -> TranslationResult:
+        # Checks the options of the second translation before the first one begins.
+        check_request(route.request, self._limits, self._defaults, draw_seed=self._draw_seed)
+        first = await self._translate_directly(route.first, record)
         try:
-            second = await self._translated(route.second(first), context)
+            second = await self._translate_directly(route.second(first), record)
         except InvalidFieldError as error:
             raise route.explained(error) from error
         return route.joined(first, second)
 
-    async def _translated(self, request: TranslationRequest, context: RequestContext) -> TranslationResult:
-        """Translate texts of a language directly."""
-        budget = TextBudget(request.options, self._limits, deadline_s=context.deadline_s, clock=self._clock)
-        model, pipeline = self._prepare(request, context, budget)
+    async def _translate_directly(self, request: TranslationRequest, record: RequestRecord) -> TranslationResult:
+        budget = TextBudget(request.options, self._limits, deadline_s=record.deadline_s, clock=self._clock)
+        model, pipeline = self._prepare(request, record, budget)
         num_characters = sum(map(len, request.texts))
-        model.engine.reject_early(num_characters, pipeline.search, context)
-        run = partial(self._threads.run, context.caller, cancel=budget.cancel)
+        model.engine.reject_early(num_characters, pipeline.search, record)
+        run = partial(self._threads.run, record.caller, cancel=budget.cancel)
         in_thread = run if pipeline.cost_characters > _INLINE_CHARACTERS else None
         advance = num_characters // _CHARACTERS_PER_TOKEN if in_thread else 0
-        give_back = await self._take(context, advance)
+        refund = await self._charge(record, advance)
         plans, began_s, split_s = await self._timed(pipeline.plan, in_thread)
-        give_back()  # but not if the texts exceed a limit or the caller has left
-        context.trace.add("text.split", began_s=began_s, ended_s=began_s + split_s)
+        refund()  # not if the texts exceed a limit or the call is cancelled
+        record.trace.add("text.split", began_s=began_s, ended_s=began_s + split_s)
         segments = [part.segment for plan in plans for part in plan.parts]
         submitted_s = self._clock()
-        results = await _answers(await self._submit(model, segments, context, num_characters))
-        results = await self._redecode(model, pipeline, plans, results, context, run=in_thread)
-        trace_segments(context.trace, submitted_s=submitted_s, segments=segments, results=results)
+        results = await _wait_for_results(await self._submit(model, segments, record, num_characters))
+        results = await self._redecode(model, pipeline, plans, results, record, run=in_thread)
+        trace_segments(record.trace, submitted_s=submitted_s, segments=segments, results=results)
         assemble = partial(pipeline.assemble, plans, results)
         translations, began_s, join_s = await self._timed(assemble, in_thread)
-        context.trace.add("text.join", began_s=began_s, ended_s=began_s + join_s)
-        self._metrics.text_seconds.observe(split_s + join_s, context.trace.exemplar)
+        record.trace.add("text.join", began_s=began_s, ended_s=began_s + join_s)
+        self._metrics.text_seconds.observe(split_s + join_s, record.trace.exemplar)
         for translation in translations:
             self._count(translation.warnings)
         return TranslationResult(
@@ -245,140 +216,141 @@ class Translator:
             model_version=model.version,
             timings=_longest_timings(results, text_s=split_s + join_s),
             num_source_tokens=num_source_tokens(segments),
-            num_target_tokens=sum(each.num_target_tokens for one in translations for each in one.sentences),
+            num_target_tokens=sum(
+                sentence.num_target_tokens for translation in translations for sentence in translation.sentences
+            ),
         )
 
     async def translate_document(
-        self, request: TranslationRequest, context: RequestContext
+        self, request: TranslationRequest, record: RequestRecord
     ) -> AsyncGenerator[TranslatedSentence, None]:
-        """Yield the sentences of the only text in order; closing the generator cancels what is under way.
+        """Yield the sentences of the only text in order. Closing the generator cancels unfinished sentences.
 
         Raises:
-            DragomanError: as `translate`. A queue without room, or a caller's limit, rejects only the first segment;
-                later on, the document waits.
+            DragomanError: as `translate`. A full queue or an exceeded quota rejects only the first segment; later, the
+                document waits.
         """
         began_s = self._clock()
-        context.add_texts(request.texts)
+        record.add_texts(request.texts)
         detected = None
         if not request.source_language:
-            request, detected = await self._with_source(request, context, is_document=True)
+            request, detected = await self._with_source(request, record, is_document=True)
         budget = TextBudget(
-            request.options, self._limits, is_document=True, deadline_s=context.deadline_s, clock=self._clock
+            request.options, self._limits, is_document=True, deadline_s=record.deadline_s, clock=self._clock
         )
-        run = partial(self._threads.run, context.caller, cancel=budget.cancel)
-        model, pipeline = self._prepare(request, context, budget, is_document=True)
+        run = partial(self._threads.run, record.caller, cancel=budget.cancel)
+        model, pipeline = self._prepare(request, record, budget, is_document=True)
         window = DocumentWindow(
-            pipeline.pieces(),
-            partial(self._submit, model, context=context),
+            pipeline.document_sentences(),
+            partial(self._submit, model, record=record),
             run,
             max_segments=self._limits.document_window_segments,
             max_cost=max_attention_tokens(request.options),
-            deadline_s=context.deadline_s,
+            deadline_s=record.deadline_s,
             clock=self._clock,
             sleep=self._sleep,
         )
         document = TranslatedDocument(model_name=model.name, model_version=model.version)
         try:
-            while in_work := await window.next_finished():
-                results = results_of(in_work.answers)
-                cost = sum(map(segment_cost, in_work.segments)) + _PIECE_TOKENS * in_work.piece.num_block_pieces
+            while pending := await window.next_finished():
+                planned, results = pending.planned, results_of(pending.results)
+                cost = sum(map(segment_cost, pending.segments)) + _CODE_TOKENS * planned.num_codes
                 in_thread = run if cost > _INLINE_TOKENS else None
-                if (plan := in_work.piece.plan) is not None:
-                    results = await self._redecode(model, pipeline, [plan], results, context, run=in_thread)
-                assemble = partial(pipeline.assemble_piece, in_work.piece, results)
+                if planned.plan is not None:
+                    results = await self._redecode(model, pipeline, [planned.plan], results, record, run=in_thread)
+                assemble = partial(pipeline.assemble_sentence, planned, results)
                 translation, _, assembly_s = await self._timed(assemble, in_thread)
-                timings = _longest_timings(results, text_s=in_work.text_s + assembly_s)
-                sentence = document.next_sentence(in_work.piece, translation, timings)
+                timings = _longest_timings(results, text_s=pending.text_s + assembly_s)
+                sentence = document.next_sentence(planned, translation, timings)
                 if document.num_sentences == 1:
-                    self._metrics.first_sentence_seconds.observe(self._clock() - began_s, context.trace.exemplar)
+                    self._metrics.first_sentence_seconds.observe(self._clock() - began_s, record.trace.exemplar)
                 self._count(sentence.warnings)
-                context.add_sentence(sentence)
-                trace_segments(
-                    context.trace, submitted_s=in_work.submitted_s, segments=in_work.segments, results=results
-                )
+                record.add_sentence(sentence)
+                submitted_s, segments = pending.submitted_s, pending.segments
+                trace_segments(record.trace, submitted_s=submitted_s, segments=segments, results=results)
                 yield replace(sentence, detected_language=detected) if detected else sentence
         finally:
             budget.cancel()
             window.cancel()
-            self._metrics.text_seconds.observe(document.text_s, context.trace.exemplar)
+            self._metrics.text_seconds.observe(document.text_s, record.trace.exemplar)
 
     async def detect_languages(
-        self, texts: Sequence[str], context: RequestContext, *, model: str = "", target_language: str = ""
+        self, texts: Sequence[str], record: RequestRecord, *, model: str = "", target_language: str = ""
     ) -> list[tuple[DetectedLanguage, ...]]:
-        """Return the languages that each text may be in, the likeliest first; none for a text without letters.
+        """Return the candidate languages of each text, the likeliest first; none for a text without letters.
 
         Args:
-            texts: only the beginning of each is ranked.
-            context: context of the call.
-            model: as in a request; empty: any.
+            texts: texts, of which only the beginning is ranked.
+            record: record of the call.
+            model: model as in a request; empty: any.
             target_language: languages that are translated into this language count as served; empty: into any.
 
         Raises:
-            UnsupportedFieldError: if what detects languages is not installed.
-            RequestError: if there is no such model, or nothing is translated into the target language.
+            UnsupportedFieldError: if language detection is not installed.
+            RequestError: if the model or the target language is not served.
         """
         if not self._detector.is_available:
             raise UnsupportedFieldError("DetectLanguage", f"is not implemented by this server: {_NOT_INSTALLED}")
         served = self._models.source_languages(model, target_language)
-        return list(map(reported, await self._detect(texts, served, context)))
+        return list(map(listed_candidates, await self._detect(texts, served, record)))
 
     async def source_languages(
-        self, request: TranslationRequest, context: RequestContext, *, is_document: bool = False
+        self, request: TranslationRequest, record: RequestRecord, *, is_document: bool = False
     ) -> list[DetectedLanguage | None]:
         """Return the language of each text of a request without a source language; None for a text without letters.
 
-        A text may be in the target language although that is not served.
+        A text may be in the target language even if that is not served as a source.
 
         Raises:
             InvalidFieldError: if the request is invalid, or the language of a text is ambiguous or not served.
-            RequestError: if there is no such model, or nothing is translated into the target language.
+            RequestError: if the model or the target language is not served.
         """
-        candidates, served = await self._candidates(request, context, is_document=is_document)
+        candidates, served = await self._candidates(request, record, is_document=is_document)
         return source_languages(candidates, served, target_language=request.target_language)
 
     async def _detect(
-        self, texts: Sequence[str], served: Collection[str], context: RequestContext, *, is_markup: bool = False
+        self, texts: Sequence[str], served: Collection[str], record: RequestRecord, *, is_markup: bool = False
     ) -> list[Candidates]:
-        is_left = threading.Event()
+        stopped = threading.Event()
 
         def detect() -> list[Candidates]:
-            return [self._detector.detect(text, served, is_markup=is_markup) for text in texts if not is_left.is_set()]
+            return [self._detector.detect(text, served, is_markup=is_markup) for text in texts if not stopped.is_set()]
 
-        return await self._threads.run(context.caller, detect, cancel=is_left.set)
+        return await self._threads.run(record.caller, detect, cancel=stopped.set)
 
     async def _candidates(
-        self, request: TranslationRequest, context: RequestContext, *, is_document: bool
+        self, request: TranslationRequest, record: RequestRecord, *, is_document: bool
     ) -> tuple[list[Candidates], Collection[str]]:
-        """Return the languages that each text may be in, and those that are served."""
+        # The candidate languages of each text, and the served languages.
         check_request(request, self._limits, self._defaults, draw_seed=self._draw_seed, is_document=is_document)
         if not self._detector.is_available:
             raise InvalidFieldError("source_language", f"absent, and {_NOT_INSTALLED}", "given")
-        served = sources(self._models, request)
+        served = served_source_languages(self._models, request)
         is_markup = request.options.format is not TextFormat.PLAIN
         began_s = self._clock()
-        candidates = await self._detect(request.texts, served, context, is_markup=is_markup)
-        context.trace.add("text.detect", began_s=began_s, ended_s=self._clock())
+        candidates = await self._detect(request.texts, served, record, is_markup=is_markup)
+        record.trace.add("text.detect", began_s=began_s, ended_s=self._clock())
         return candidates, served
 
     async def _with_source(
-        self, request: TranslationRequest, context: RequestContext, *, is_document: bool = False
+        self, request: TranslationRequest, record: RequestRecord, *, is_document: bool = False
     ) -> tuple[TranslationRequest, DetectedLanguage]:
-        """Return a request with the language of its texts, which must be the same, and that language."""
-        candidates, served = await self._candidates(request, context, is_document=is_document)
+        # All texts must be in the same language.
+        candidates, served = await self._candidates(request, record, is_document=is_document)
         languages = source_languages(candidates, served)
         detected = common_language(languages) or DetectedLanguage(language=min(served), confidence=0.0)
         unchanged = frozenset(index for index, language in enumerate(languages) if language is None)
         return replace(request, source_language=detected.language, unchanged_texts=unchanged), detected
 
     def _prepare(
-        self, request: TranslationRequest, context: RequestContext, budget: TextBudget, *, is_document: bool = False
+        self, request: TranslationRequest, record: RequestRecord, budget: TextBudget, *, is_document: bool = False
     ) -> tuple[ServingModel, TextPipeline]:
-        """Check all that can be checked before any text is looked at; choose the model."""
+        # Does every check that does not read the texts.
         search = check_request(
             request, self._limits, self._defaults, draw_seed=self._draw_seed, is_document=is_document
         )
         model = self._models.resolve(request.model, request.source_language, request.target_language)
-        name = context.model = f"{model.name}/{model.version}"
+        name = record.model = f"{model.name}/{model.version}"
         search = fit_to_model(search, request.options, model, name=name, has_attention=model.has_attention)
         pipeline = TextPipeline(
             request,
@@ -402,47 +374,47 @@ class Translator:
         pipeline: TextPipeline,
         plans: Sequence[TextPlan],
         results: list[SegmentResult],
-        context: RequestContext,
+        record: RequestRecord,
         *,
         run: Run | None,
     ) -> list[SegmentResult]:
-        """Search once more for translations that lost a protected span; the first ones stay if there is no room."""
+        # Decodes sentences again that lost placeholders. The first results stay if the queue is full.
         if all(plan.is_plain for plan in plans):
             return results
-        second, _, _ = await self._timed(partial(pipeline.redecode_requests, plans, results), run)
-        if not second:
+        requests, _, _ = await self._timed(partial(pipeline.redecode_requests, plans, results), run)
+        if not requests:
             return results
         try:
-            answers = await _answers(await self._submit(model, list(second.values()), context))
+            redecoded = await _wait_for_results(await self._submit(model, list(requests.values()), record))
         except RetryableError:
             return results
-        found = dict(zip(second, answers, strict=True))
-        chosen, _, _ = await self._timed(partial(pipeline.with_second_results, plans, results, found), run)
+        by_index = dict(zip(requests, redecoded, strict=True))
+        chosen, _, _ = await self._timed(partial(pipeline.choose_redecoded, plans, results, by_index), run)
         return chosen
 
     async def _submit(
-        self, model: ServingModel, segments: Sequence[Segment], context: RequestContext, num_characters: int = 0
+        self, model: ServingModel, segments: Sequence[Segment], record: RequestRecord, num_characters: int = 0
     ) -> Futures:
-        """Queue all segments or none, and charge their tokens and work to the caller."""
+        # Queues all segments or none, and charges their tokens and work to the caller.
         if not segments:
             return ()
         work = partial(model.engine.expected_work, segments)
-        give_back = await self._take(context, num_source_tokens(segments), work)
+        refund = await self._charge(record, num_source_tokens(segments), work)
         try:
-            return model.engine.submit(segments, context, num_characters=num_characters)
+            return model.engine.submit(segments, record, num_characters=num_characters)
         except BaseException:
-            give_back()
+            refund()
             raise
 
-    async def _take(
-        self, context: RequestContext, num_tokens: int, work: Callable[[], int] | None = None
+    async def _charge(
+        self, record: RequestRecord, num_tokens: int, work: Callable[[], int] | None = None
     ) -> Callable[[], None]:
         if self._quota is None or not num_tokens:
-            return _nothing
-        return await self._quota.take_tokens(context.caller, num_tokens, work=work)
+            return _refund_nothing
+        return await self._quota.take_tokens(record.caller, num_tokens, work=work)
 
     async def _timed(self, step: Callable[[], _Result], run: Run | None) -> tuple[_Result, float, float]:
-        """Take a step of text work, by `run` if it is long; return its result, begin and duration."""
+        # Returns the result of a step, its start and duration.
         began_s = self._clock()
         result = await run(step) if run else step()
         return result, began_s, self._clock() - began_s
@@ -452,22 +424,21 @@ class Translator:
             self._metrics.warnings.labels(warning.kind.value).inc()
 
 
-async def _answers(futures: Futures) -> list[SegmentResult]:
-    """Wait for all results; if one fails, or the waiting task is cancelled, cancel the rest."""
+async def _wait_for_results(futures: Futures) -> list[SegmentResult]:
+    # If one fails, or the waiting task is cancelled, the rest is cancelled.
     try:
-        await ended(futures)
+        await wait_all(futures)
     finally:
         for future in futures:
             future.cancel()
     return results_of(futures)
 
 
-def _nothing() -> None:
-    """Give back what was never taken."""
+def _refund_nothing() -> None:
+    pass
 
 
 def _longest_timings(results: Iterable[SegmentResult], *, text_s: float) -> StageTimings:
-    """Return the longest stages of any of the results, and the text work of all."""
     timings = [result.timings for result in results]
     return StageTimings(
         queue_s=max((timing.queue_s for timing in timings), default=0.0),

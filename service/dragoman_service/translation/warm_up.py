@@ -5,16 +5,15 @@ from dragoman_service.request import TranslationOptions, TranslationRequest
 from dragoman_service.text.pipeline import TextPipeline
 from dragoman_service.translation.options import TranslationDefaults, search_config
 
+# One sentence, several sentences and a long one: encoder runs of several lengths, and a batch that shrinks.
 _SENTENCE = "1, 2, 3."  # the same in any language
 _TEXTS = (_SENTENCE, f"{_SENTENCE} {_SENTENCE} {_SENTENCE}", ", ".join(str(number) for number in range(1, 25)) + ".")
-"""One sentence, several sentences and a long one: encoder runs of several lengths, and a batch that shrinks."""
 
-_MAX_TARGET_TOKENS = 24
-"""Enough for every size of step to occur."""
+_MAX_TARGET_TOKENS = 24  # enough for all batch sizes of a step to occur
 
 
 def warm_up(model: LoadedModel, *, defaults: TranslationDefaults) -> None:
-    """Translate some texts by text pipeline and decoding threads, as requests will; EngineError if it cannot."""
+    """Translate some texts with the text pipeline and the worker, like requests; EngineError if that fails."""
     options = TranslationOptions(max_target_tokens=min(_MAX_TARGET_TOKENS, model.max_target_tokens))
     request = TranslationRequest(
         texts=_TEXTS,

@@ -35,7 +35,7 @@ def _align(weights: Weights, source: list[str], target: list[str]) -> list[tuple
 
 
 @pytest.mark.parametrize(("num_layers", "layer"), [(1, 0), (2, 1), (3, 1), (6, 4)])
-def test_the_last_layer_but_one_is_read_unless_there_are_few(num_layers: int, layer: int) -> None:
+def test_last_layer_but_one_is_read_in_deep_decoders(num_layers: int, layer: int) -> None:
     attention = np.zeros((num_layers, 2, 1, 1), dtype=np.float32)
     attention[layer, 1] = 1.0
 
@@ -43,19 +43,19 @@ def test_the_last_layer_but_one_is_read_unless_there_are_few(num_layers: int, la
     assert head_average(attention) == 0.5
 
 
-def test_each_target_piece_goes_to_the_source_piece_it_looked_at_most() -> None:
+def test_target_tokens_are_linked_to_the_source_token_with_the_most_attention() -> None:
     weights = _weights([0.1, 0.7, 0.2], [0.6, 0.3, 0.1], [0.0, 0.1, 0.9])
 
     assert _align(weights, ["I", " see"], ["seh", " ich"]) == [("see", "seh", 0.7), ("I", "ich", 0.6)]
 
 
-def test_the_end_of_a_sentence_takes_no_part_on_either_side() -> None:
+def test_eos_is_not_linked() -> None:
     weights = _weights([0.2, 0.8], [0.9, 0.1])
 
     assert _align(weights, ["I"], ["ich"]) == [("I", "ich", 0.2)]
 
 
-def test_neighbours_of_one_word_with_the_same_source_are_one_link() -> None:
+def test_adjacent_tokens_of_a_word_with_the_same_source_are_one_link() -> None:
     weights = _weights([0.5, 0.0], [0.7, 0.0], [0.9, 0.1])
 
     assert _align(weights, ["house", "s"], ["Häu", "ser", " Haus"]) == [
@@ -64,48 +64,48 @@ def test_neighbours_of_one_word_with_the_same_source_are_one_link() -> None:
     ]
 
 
-def test_a_full_stop_is_no_part_of_the_word_before_it() -> None:
+def test_full_stop_is_not_part_of_a_word() -> None:
     weights = _weights([0.9, 0.1], [0.8, 0.2])
 
     assert _align(weights, ["house"], ["Haus", "."]) == [("house", "Haus", 0.9), ("house", ".", 0.8)]
 
 
-def test_neighbours_of_one_word_with_other_sources_stay_apart() -> None:
+def test_adjacent_tokens_of_a_word_with_different_sources_are_separate_links() -> None:
     weights = _weights([0.9, 0.1], [0.2, 0.8])
 
     assert _align(weights, ["front", " door"], ["Haus", "tür"]) == [("front", "Haus", 0.9), ("door", "tür", 0.8)]
 
 
-def test_tokens_that_share_a_character_count_together() -> None:
+def test_tokens_of_one_character_are_linked_together() -> None:
     weights = _weights([0.3, 0.2, 0.2, 0.3], [0.6, 0.1, 0.1, 0.2])
 
     assert _align(weights, ["a", "", "", "é"], ["", "ß"]) == [("é", "ß", 0.55)]
 
 
-def test_white_space_alone_belongs_to_what_follows() -> None:
+def test_white_space_belongs_to_the_next_token() -> None:
     weights = _weights([0.1, 0.2, 0.7], [0.5, 0.3, 0.2], [0.3, 0.3, 0.4])
 
     assert _align(weights, ["a", " ", "b"], ["x", " ", "y"]) == [("b", "x", 0.9), ("b", "y", 0.6)]
 
 
-def test_white_space_at_the_end_belongs_to_what_is_before_it() -> None:
+def test_white_space_at_the_end_belongs_to_the_last_token() -> None:
     weights = _weights([0.4, 0.3, 0.3], [0.8, 0.1, 0.1], [0.2, 0.1, 0.7])
 
     assert _align(weights, ["a", "b", " "], ["x", " y", " "]) == [("b", "x", 0.6), ("a", "y", 0.5)]
 
 
 @pytest.mark.parametrize(("source", "target"), [([" "], ["x"]), (["a"], [" "]), ([], []), (["a"], [])])
-def test_without_visible_characters_there_are_no_links(source: list[str], target: list[str]) -> None:
+def test_texts_without_visible_characters_have_no_links(source: list[str], target: list[str]) -> None:
     assert _align(_weights([1.0, 0.0], [0.0, 1.0]), source, target) == []
 
 
-def test_no_weight_exceeds_one() -> None:
+def test_weights_are_at_most_one() -> None:
     ((*_, weight),) = _align(_weights([0.6, 0.4000001]), ["", "a"], ["x"])
 
     assert weight == 1.0
 
 
-def test_links_between_parts_become_links_between_wholes() -> None:
+def test_shifted_links_index_the_longer_texts() -> None:
     link = AlignmentLink(source=Span(start=0, end=2), target=Span(start=1, end=3), weight=0.5)
 
     assert list(shifted([link], source_by=10, target_by=20)) == [

@@ -25,7 +25,7 @@ def test_pairs_are_merged_in_words_only(splitter: ByteLevelBpe) -> None:
 
 
 @pytest.mark.parametrize("text", _TEXTS)
-def test_pieces_make_up_the_text_and_are_told_where_they_are_from(splitter: ByteLevelBpe, text: str) -> None:
+def test_pieces_and_offsets_restore_the_text(splitter: ByteLevelBpe, text: str) -> None:
     pieces = splitter.split(text)
 
     joined, places = splitter.join_with_offsets(pieces)
@@ -35,7 +35,7 @@ def test_pieces_make_up_the_text_and_are_told_where_they_are_from(splitter: Byte
     assert "".join(text[begin:end] for begin, end in places) == text
 
 
-def test_all_neighbours_come_back(splitter: ByteLevelBpe) -> None:
+def test_all_character_sequences_are_restored(splitter: ByteLevelBpe) -> None:
     for characters in itertools.product(" aüäh\u0301漢👨", repeat=3):
         text = "".join(characters) + "x"
 
@@ -45,12 +45,12 @@ def test_all_neighbours_come_back(splitter: ByteLevelBpe) -> None:
         assert places == splitter.offsets(text)
 
 
-def test_bytes_that_are_no_utf8_become_replacement_characters(splitter: ByteLevelBpe) -> None:
+def test_invalid_utf8_becomes_replacement_characters(splitter: ByteLevelBpe) -> None:
     assert splitter.join_with_offsets(["a", "Ã", "b", "æ"]) == ("a\ufffdb\ufffd", [(0, 1), (1, 1), (1, 3), (3, 4)])
 
 
 @pytest.mark.parametrize("text", ["", " \t\n"])
-def test_an_invisible_text_has_no_pieces(splitter: ByteLevelBpe, text: str) -> None:
+def test_invisible_text_has_no_pieces(splitter: ByteLevelBpe, text: str) -> None:
     assert splitter.split(text) == []
     assert splitter.offsets(text) == []
     assert splitter.join_with_offsets([]) == ("", [])
@@ -64,19 +64,19 @@ def test_an_invisible_text_has_no_pieces(splitter: ByteLevelBpe, text: str) -> N
         ('[["ab", "c"]]', "two pieces that earlier merges make"),
     ],
 )
-def test_a_file_of_something_else_is_refused(tmp_path: Path, content: str, told: str) -> None:
+def test_invalid_file_is_rejected(tmp_path: Path, content: str, told: str) -> None:
     with pytest.raises(BundleError, match=told):
         ByteLevelBpe(tmp_path / "merges.json", content.encode())
 
 
-def test_a_missing_library_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tokenizers", None)
 
     with pytest.raises(BundleError, match="pip install tokenizers"):
         ByteLevelBpe(tmp_path / "merges.json", b"[]")
 
 
-def test_a_tokenizer_spells_tokens_by_the_pieces_beside_the_merges(tmp_path: Path) -> None:
+def test_tokenizer_uses_the_pieces_of_the_bundle(tmp_path: Path) -> None:
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     pieces = ["<s>", "<pad>", "</s>", "<unk>", *alphabet, *(first + second for first, second in _MERGES)]
     (tmp_path / "merges.json").write_text(json.dumps(_MERGES), encoding="utf-8")

@@ -34,7 +34,7 @@ def scores(*targets: Any, model: FakeModel, **options: Any) -> list[float | None
     return [sentence.score for sentence in translation.sentences]
 
 
-def test_less_likely_translations_and_odd_ones_are_less_surely_good() -> None:
+def test_unlikely_and_degenerate_translations_have_lower_confidence() -> None:
     likely, unlikely, long = (make_hypothesis("Wort.", score=-0.1), make_hypothesis("Wort.", score=-2.0), "Wort" * 9)
     odd = make_hypothesis(long, score=-0.1)
     defect = replace(make_result(likely), guard=GuardReport(found=(LOOP,), remaining=(), is_replaced=True))
@@ -46,18 +46,18 @@ def test_less_likely_translations_and_odd_ones_are_less_surely_good() -> None:
     assert min(unsure, odd_one, repaired) > 0
 
 
-def test_small_pieces_of_the_source_are_seen() -> None:
+def test_fragmentation_of_the_source_is_a_feature() -> None:
     at = FEATURES.index("source_fragmentation")
     given: dict[str, Any] = {"token_log_probs": [-1.0], "has_defect": False, "usual_log_ratio": 0.0}
 
     assert [features("Word.", "Wort.", num_source_tokens=count, **given)[at] for count in (2, 6)] == [2 / 6, 1]
 
 
-def test_a_model_that_was_not_calibrated_says_nothing() -> None:
+def test_uncalibrated_model_has_no_confidence() -> None:
     assert scores(make_result(make_hypothesis("Wort.")), model=FakeModel()) == [None]
 
 
-def test_a_score_does_not_depend_on_what_else_is_asked_for() -> None:
+def test_confidence_does_not_depend_on_other_options() -> None:
     result = make_result(make_hypothesis("Wort.", score=-0.3), make_hypothesis("Worte.", score=-0.5))
     model = FakeModel(confidence=CONFIDENCE)
 
@@ -66,7 +66,7 @@ def test_a_score_does_not_depend_on_what_else_is_asked_for() -> None:
 
 @pytest.mark.parametrize("log_prob", [-1e9, -1.0, 0.0])
 @pytest.mark.parametrize("texts", [("", ""), ("a", "b" * 10_000), ("word " * 1_000, "word")])
-def test_it_is_a_probability_whatever_the_texts_are(log_prob: float, texts: tuple[str, str]) -> None:
+def test_confidence_is_a_probability_for_any_texts(log_prob: float, texts: tuple[str, str]) -> None:
     values = features(*texts, num_source_tokens=1, token_log_probs=[log_prob], has_defect=False, usual_log_ratio=0.0)
 
     assert len(values) == len(FEATURES)

@@ -1,7 +1,7 @@
 from collections.abc import Iterator
 
 from dragoman_service.datatypes import Span
-from dragoman_service.text.documents import MAX_COPIED_CHARACTERS, DocumentPiece, TextPart, document_pieces
+from dragoman_service.text.documents import MAX_COPIED_CHARACTERS, PlannedSentence, TextPart, document_sentences
 from tests.fakes import make_segment
 
 
@@ -11,8 +11,8 @@ def parts(*spans: tuple[int, int]) -> list[TextPart]:
     ]
 
 
-def pieces(text: str, *sentences: list[TextPart], separator: str = "") -> list[DocumentPiece]:
-    return list(document_pieces(text, sentences, separator=separator))
+def pieces(text: str, *sentences: list[TextPart], separator: str = "") -> list[PlannedSentence]:
+    return list(document_sentences(text, sentences, separator=separator))
 
 
 def test_each_sentence_has_what_is_before_it_and_the_last_what_follows() -> None:
@@ -32,8 +32,8 @@ def test_spans_are_counted_from_the_sentence() -> None:
     assert len(piece.segments) == 2
 
 
-def test_a_document_without_sentences_is_one_piece() -> None:
-    assert pieces("...\n") == [DocumentPiece(before="...\n")]
+def test_document_without_sentences_is_only_copied() -> None:
+    assert pieces("...\n") == [PlannedSentence(before="...\n")]
 
 
 def test_sentences_that_touch_get_the_separator_between_them_only() -> None:
@@ -53,7 +53,7 @@ def test_much_to_copy_comes_in_pieces_of_its_own() -> None:
     assert [bool(piece.plan) for piece in found] == [False, False, True, False, False, False]
 
 
-def test_a_piece_is_known_once_the_next_sentence_is() -> None:
+def test_sentence_is_yielded_once_the_next_one_is_known() -> None:
     read: list[int] = []
 
     def sentences() -> Iterator[list[TextPart]]:
@@ -61,6 +61,6 @@ def test_a_piece_is_known_once_the_next_sentence_is() -> None:
             read.append(start)
             yield parts((start, start + 1))
 
-    next(document_pieces("a " * 500, sentences(), separator=""))
+    next(document_sentences("a " * 500, sentences(), separator=""))
 
     assert read == [0, 2]

@@ -11,9 +11,12 @@ from dragoman_service.datatypes import (
     GuardReport,
     SamplingConfig,
     SearchConfig,
+    SegmentResult,
+    SentenceAlignment,
     Span,
     TextHypothesis,
     Translation,
+    TranslationWarning,
     WarningKind,
 )
 from dragoman_service.errors import EngineError, InvalidFieldError
@@ -26,7 +29,8 @@ from dragoman_service.request import (
     TranslationOptions,
     TranslationRequest,
 )
-from dragoman_service.text.pipeline import TextPipeline, best_combinations
+from dragoman_service.text.nbest import best_combinations
+from dragoman_service.text.pipeline import WARNING_KINDS, TextPipeline, sentence_warnings
 from dragoman_service.text.planning import segment_seed
 from tests.unit.text.text_fakes import (
     EOS,
@@ -41,12 +45,13 @@ from tests.unit.text.text_fakes import (
 )
 
 REFUSE = LongSentencePolicy.REFUSE
+ANY_LENGTH = SearchConfig(max_target_tokens=512)
 
 
-def _pipeline(
+def make_pipeline(
     *texts: str,
     model: FakeModel | None = None,
-    search: SearchConfig | None = None,
+    search: SearchConfig = ANY_LENGTH,
     target_prefixes: tuple[str, ...] = (),
     **options: Any,
 ) -> TextPipeline:
@@ -57,202 +62,186 @@ def _pipeline(
         options=TranslationOptions(**options),
         target_prefixes=target_prefixes,
     )
-    return TextPipeline(request, model=model or FakeModel(), search=search or SearchConfig(max_target_tokens=512))
+    return TextPipeline(request, model=model or FakeModel(), search=search)
 
 
-def _sources(pipeline: TextPipeline) -> list[list[str]]:
+def sources(pipeline: TextPipeline) -> list[list[str]]:
     return [[source_text(part.segment) for part in plan.parts] for plan in pipeline.plan()]
 
 
-def _searches(pipeline: TextPipeline) -> list[SearchConfig]:
+def searches(pipeline: TextPipeline) -> list[SearchConfig]:
     return [part.segment.search for plan in pipeline.plan() for part in plan.parts]
 
 
-def _translated(pipeline: TextPipeline, *targets: str) -> Translation:
-    """Translate the segments of one text into these targets, which look at the source in order."""
+def assembled(pipeline: TextPipeline, *results: SegmentResult) -> Translation:
+    (translation,) = pipeline.assemble(pipeline.plan(), results)
+    return translation
+
+
+def attended(pipeline: TextPipeline, *targets: str, is_finished: bool = True) -> Translation:
+    """Translate the segments of one text into these targets, whose attention is monotonic."""
     (plan,) = pipeline.plan()
-    results = [
-        make_result(attending(make_hypothesis(target), part.segment))
-        for target, part in zip(targets, plan.parts, strict=True)
-    ]
-    return pipeline.assemble([plan], results)[0]
+    hypotheses = [make_hypothesis(target, is_finished=is_finished) for target in targets]
+    pairs = zip(hypotheses, plan.parts, strict=True)
+    return assembled(pipeline, *(make_result(attending(hypothesis, part.segment)) for hypothesis, part in pairs))
 
 
-def _echoed(pipeline: TextPipeline) -> tuple[Translation, ...]:
-    plans = pipeline.plan()
-    results = [make_result(make_hypothesis(source_text(part.segment))) for plan in plans for part in plan.parts]
-    return pipeline.assemble(plans, results)
+def echoed(pipeline: TextPipeline) -> Translation:
+    (plan,) = pipeline.plan()
+    return assembled(pipeline, *(make_result(make_hypothesis(source_text(part.segment))) for part in plan.parts))
+
+
+def texts_and_scores(translation: Translation) -> list[tuple[str, float]]:
+    return [(hypothesis.text, hypothesis.score) for hypothesis in translation.hypotheses]
 
 
 def test_each_sentence_becomes_a_segment_that_ends_with_eos() -> None:
-    pipeline = _pipeline("One. Two.", " ", "Three.")
+    pipeline = make_pipeline("One. Two.", " ", "Three.")
 
-    assert _sources(pipeline) == [["One.", "Two."], [], ["Three."]]
+    assert sources(pipeline) == [["One.", "Two."], [], ["Three."]]
     assert all(part.segment.source_ids[-1] == EOS for plan in pipeline.plan() for part in plan.parts)
 
 
-def test_without_splitting_a_text_is_one_sentence_line_breaks_included() -> None:
-    assert _sources(_pipeline("  One. Two\nlines. ", split_sentences=False)) == [["One. Two\nlines."]]
-
-
-def test_a_target_may_have_fifty_tokens_more_than_its_source() -> None:
-    (plan,) = _pipeline("Hello.").plan()
-
-    assert plan.parts[0].segment.search == SearchConfig(max_target_tokens=len("Hello.") + 1 + 50)
+def test_text_is_one_sentence_without_splitting() -> None:
+    assert sources(make_pipeline("  One. Two\nlines. ", split_sentences=False)) == [["One. Two\nlines."]]
 
 
 @pytest.mark.parametrize(
     ("search", "model_limit", "choice", "expected"),
     [
-        (SearchConfig(max_target_tokens=512), 20, None, 20),
+        (ANY_LENGTH, 200, None, len("Hello.") + 1 + 50),
+        (ANY_LENGTH, 20, None, 20),
         (SearchConfig(max_target_tokens=512, min_target_tokens=90), 100, None, 91),
         (SearchConfig(max_target_tokens=7), 100, 7, 7),
     ],
-    ids=["model", "minimum", "choice"],
+    ids=["source", "model", "minimum", "choice"],
 )
-def test_the_target_limit_respects_model_minimum_and_choice(
+def test_target_limit_depends_on_source_model_minimum_and_choice(
     search: SearchConfig, model_limit: int, choice: int | None, expected: int
 ) -> None:
     model = FakeModel(max_target_tokens=model_limit)
 
-    (plan,) = _pipeline("Hello.", model=model, search=search, max_target_tokens=choice).plan()
+    pipeline = make_pipeline("Hello.", model=model, search=search, max_target_tokens=choice)
 
-    assert plan.parts[0].segment.search.max_target_tokens == expected
+    assert searches(pipeline) == [replace(search, max_target_tokens=expected)]
 
 
-def test_an_overlong_sentence_is_decoded_in_parts_that_fit() -> None:
-    pipeline = _pipeline("Short. This one, however, is long.", model=FakeModel(max_source_tokens=16))
+def test_long_sentence_is_decoded_in_parts_that_fit() -> None:
+    pipeline = make_pipeline("Short. This one, however, is long.", model=FakeModel(max_source_tokens=16))
 
-    assert _sources(pipeline) == [["Short.", "This one,", "however,", "is long."]]
+    assert sources(pipeline) == [["Short.", "This one,", "however,", "is long."]]
     assert [part.sentence_index for part in pipeline.plan()[0].parts] == [0, 1, 1, 1]
 
 
-def test_a_model_too_small_for_a_single_character_rejects_the_text() -> None:
-    with pytest.raises(InvalidFieldError, match=r"^texts\[1\]: is the character at 0"):
-        _pipeline("...", "a", model=FakeModel(max_source_tokens=1)).plan()
+def test_model_too_small_for_one_character_rejects_the_text() -> None:
+    with pytest.raises(InvalidFieldError, match="character at 0") as caught:
+        make_pipeline("...", "a", model=FakeModel(max_source_tokens=1)).plan()
+
+    assert caught.value.field == "texts[1]"
 
 
-def test_an_overlong_sentence_is_rejected_if_the_caller_wants_it_so() -> None:
-    pipeline = _pipeline(
-        "A.",
-        "Short. This one is long.",
-        model=FakeModel(max_source_tokens=16),
-        long_sentences=REFUSE,
-    )
+def test_long_sentence_is_rejected_on_request() -> None:
+    model = FakeModel(max_source_tokens=16)
+    fitting, too_long = "1" * 14 + ".", "Short. This one is long."
 
-    with pytest.raises(InvalidFieldError) as caught:
-        pipeline.plan()
+    assert sources(make_pipeline(fitting, model=model, long_sentences=REFUSE)) == [[fitting]]
+    with pytest.raises(InvalidFieldError, match=r"18 source tokens .* at character 7, .* at most 16") as caught:
+        make_pipeline("A.", too_long, model=model, long_sentences=REFUSE).plan()
 
-    assert str(caught.value) == (
-        "texts[1]: is 18 source tokens long in the sentence at character 7, "
-        "must be at most 16 unless options.long_sentences is SPLIT"
-    )
+    assert caught.value.field == "texts[1]"
 
 
-def test_a_sentence_that_just_fits_is_not_rejected() -> None:
-    assert _sources(_pipeline("123456.", model=FakeModel(max_source_tokens=8), long_sentences=REFUSE)) == [["123456."]]
+@pytest.mark.parametrize(
+    ("texts", "options", "prefixes"),
+    [
+        (("One. Two.", "...", "Three."), {"target_prefix": "Ei"}, ["Ei", "", "Ei"]),
+        (("This one, however, is long.",), {"target_prefix": "Ei"}, ["Ei", "", ""]),
+        (("One.", "Two."), {"target_prefix": "Ei", "target_prefixes": ("", "Zwei")}, ["", "Zwei"]),
+        (("...",), {"target_prefix": "x" * 500}, []),
+    ],
+    ids=["first sentence", "first part", "one for each text", "nothing to translate"],
+)
+def test_prefix_begins_the_first_segment_of_a_text(
+    texts: tuple[str, ...], options: dict[str, Any], prefixes: list[str]
+) -> None:
+    pipeline = make_pipeline(*texts, model=FakeModel(max_source_tokens=16), **options)
+
+    assert [TOKENIZER.decode(search.target_prefix) for search in searches(pipeline)] == prefixes
 
 
-def test_a_prefix_begins_the_first_sentence_of_each_text() -> None:
-    pipeline = _pipeline("One. Two.", "...", "Three.", target_prefix="Ei")
-
-    prefix = tuple(TOKENIZER.encode("Ei"))
-    assert [search.target_prefix for search in _searches(pipeline)] == [prefix, (), prefix]
-
-
-def test_a_prefix_begins_the_first_part_of_a_split_text() -> None:
-    pipeline = _pipeline("This one, however, is long.", model=FakeModel(max_source_tokens=16), target_prefix="Ei")
-
-    assert [len(search.target_prefix) for search in _searches(pipeline)] == [2, 0, 0]
-
-
-def test_a_prefix_of_each_text_replaces_that_of_the_options() -> None:
-    pipeline = _pipeline("One.", "Two.", target_prefix="Ei", target_prefixes=("", "Zwei"))
-
-    assert [TOKENIZER.decode(search.target_prefix) for search in _searches(pipeline)] == ["", "Zwei"]
-
-
-def test_a_long_prefix_leaves_room_for_the_rest() -> None:
-    (search,) = _searches(_pipeline("One.", target_prefix="x" * 90))
+def test_target_limit_grows_with_a_long_prefix() -> None:
+    (search,) = searches(make_pipeline("One.", target_prefix="x" * 90))
 
     assert search.max_target_tokens == 90 + 50
 
 
 @pytest.mark.parametrize(
-    ("prefixes", "message"),
+    ("prefixes", "field"),
     [
-        ({"target_prefix": "abcd"}, "options.target_prefix: is 4 tokens long, must be fewer than 4 tokens"),
-        ({"target_prefixes": ("", "abcd")}, r"target_prefixes\[1\]: is 4 tokens long, must be fewer than 4 tokens"),
-        ({"target_prefix": "a☃"}, "options.target_prefix: is a text with unknown characters"),
+        ({"target_prefix": "abcd"}, "options.target_prefix"),
+        ({"target_prefixes": ("", "abcd")}, "target_prefixes[1]"),
+        ({"target_prefix": "a☃"}, "options.target_prefix"),
     ],
+    ids=["too long", "one too long", "unknown character"],
 )
-def test_a_prefix_that_no_translation_can_begin_with_is_rejected(prefixes: dict[str, Any], message: str) -> None:
-    pipeline = _pipeline("One.", "Two.", max_target_tokens=4, search=SearchConfig(max_target_tokens=4), **prefixes)
+def test_invalid_prefix_is_rejected(prefixes: dict[str, Any], field: str) -> None:
+    limits: dict[str, Any] = {"max_target_tokens": 4, "search": SearchConfig(max_target_tokens=4)}
 
-    with pytest.raises(InvalidFieldError, match=f"^{message}"):
-        pipeline.plan()
+    assert searches(make_pipeline("One.", target_prefix="abc", **limits))
+    with pytest.raises(InvalidFieldError) as caught:
+        make_pipeline("One.", "Two.", **limits, **prefixes).plan()
 
-
-def test_a_prefix_one_token_short_of_the_limit_is_taken() -> None:
-    search = SearchConfig(max_target_tokens=4)
-
-    (taken,) = _searches(_pipeline("One.", target_prefix="abc", max_target_tokens=4, search=search))
-
-    assert len(taken.target_prefix) == 3
+    assert caught.value.field == field
 
 
-def test_a_text_with_nothing_to_translate_takes_no_prefix() -> None:
-    assert _pipeline("...", target_prefix="x" * 500).plan()[0].parts == ()
+def test_each_segment_samples_with_its_own_seed() -> None:
+    search = replace(ANY_LENGTH, sampling=SamplingConfig(temperature=0.5, seed=7))
+
+    first, second = (searches(make_pipeline("One. Two.", "One. Two.", search=search)) for _ in range(2))
+
+    assert first == second
+    assert len({one.sampling for one in first}) == 4
+    assert all(one.sampling and one.sampling.temperature == 0.5 for one in first)
+    assert searches(make_pipeline("One. And. More.", "One. Two.", search=search))[-1] == first[-1]
 
 
-def test_each_segment_draws_from_a_seed_of_its_own() -> None:
-    search = SearchConfig(max_target_tokens=512, sampling=SamplingConfig(temperature=0.5, seed=7))
+def test_seeds_of_segments_differ() -> None:
+    seeds = [
+        segment_seed(seed, text_index=text_index, segment_index=segment_index)
+        for seed in (0, 1, 2**63 - 1)
+        for text_index in range(3)
+        for segment_index in range(3)
+    ]
 
-    def seeds() -> list[int]:
-        samplings = [one.sampling for one in _searches(_pipeline("One. Two.", "One. Two.", search=search))]
-        assert all(sampling and sampling.temperature == 0.5 for sampling in samplings)
-        return [sampling.seed for sampling in samplings if sampling]
-
-    assert len(set(seeds())) == 4
-    assert seeds() == seeds()
-
-
-def test_what_a_segment_draws_does_not_depend_on_the_other_texts() -> None:
-    search = SearchConfig(max_target_tokens=512, sampling=SamplingConfig(seed=7))
-
-    few, many = (_searches(_pipeline(first, "Two.", search=search)) for first in ("One.", "One. And. More."))
-
-    assert few[-1] == many[-1]
+    assert len(set(seeds)) == 27
+    assert min(seeds) >= 0
 
 
-def test_an_untranslated_text_comes_back_as_it_was() -> None:
+def test_untranslated_text_is_unchanged() -> None:
     text = "  One, two.\r\n\r\n- Three.\tFour!\u2028  "
 
-    (translation,) = _echoed(_pipeline(text))
+    translation = echoed(make_pipeline(text))
 
     assert translation.hypotheses[0].text == text
     assert [sentence.source for sentence in translation.sentences] == [s.target for s in translation.sentences]
 
 
-def test_a_text_with_nothing_to_translate_is_its_own_translation() -> None:
-    (translation,) = _pipeline(" \n...").assemble(_pipeline(" \n...").plan(), [])
+def test_text_without_words_is_its_own_translation() -> None:
+    translation = assembled(make_pipeline(" \n..."))
 
     assert translation == Translation(hypotheses=(TextHypothesis(text=" \n...", score=0.0),), sentences=())
 
 
-def test_white_space_that_a_model_adds_is_dropped() -> None:
-    pipeline = _pipeline(" Hello. ")
-
-    (translation,) = pipeline.assemble(pipeline.plan(), [make_result(make_hypothesis("  Hallo. \n"))])
-
-    assert translation.hypotheses[0].text == " Hallo. "
+def test_white_space_around_a_translation_is_removed() -> None:
+    assert assembled(make_pipeline(" Hello. "), make_result(make_hypothesis("  Hallo. \n"))).hypotheses[0].text == (
+        " Hallo. "
+    )
 
 
-def test_spans_and_token_counts_belong_to_the_best_hypothesis() -> None:
-    pipeline = _pipeline("Yes. No.")
+def test_spans_and_token_counts_are_those_of_the_best_hypothesis() -> None:
     results = [make_result(make_hypothesis("Jawohl.")), make_result(make_hypothesis("Nein."))]
 
-    first, second = pipeline.assemble(pipeline.plan(), results)[0].sentences
+    first, second = assembled(make_pipeline("Yes. No."), *results).sentences
 
     assert (first.source, first.target) == (Span(start=0, end=4), Span(start=0, end=7))
     assert (second.source, second.target) == (Span(start=5, end=8), Span(start=8, end=13))
@@ -261,107 +250,161 @@ def test_spans_and_token_counts_belong_to_the_best_hypothesis() -> None:
     assert not first.is_split
 
 
-def test_a_split_sentence_is_one_sentence_with_a_warning() -> None:
-    (translation,) = _echoed(_pipeline("A. This one, however, is long.", model=FakeModel(max_source_tokens=16)))
+def test_split_sentence_is_one_sentence_with_a_warning() -> None:
+    translation = echoed(make_pipeline("A. This one, however, is long.", model=FakeModel(max_source_tokens=16)))
 
     sentence = translation.sentences[1]
     assert sentence.is_split
     assert sentence.source == Span(start=3, end=30)
     (warning,) = translation.warnings
     assert (warning.kind, warning.sentence_index) == (WarningKind.SOURCE_SPLIT, 1)
-    assert warning.message == "decoded in 3 parts: 28 source tokens, the model takes 16"
 
 
-def test_an_unfinished_best_hypothesis_is_a_truncated_sentence() -> None:
-    pipeline = _pipeline("Yes. No.", search=SearchConfig(max_target_tokens=3), max_target_tokens=3)
+def test_unfinished_hypothesis_is_a_truncated_sentence() -> None:
+    pipeline = make_pipeline("Yes. No.", search=SearchConfig(max_target_tokens=3), max_target_tokens=3)
     results = [make_result(make_hypothesis("Ja.")), make_result(make_hypothesis("Nei", is_finished=False))]
 
-    (translation,) = pipeline.assemble(pipeline.plan(), results)
+    translation = assembled(pipeline, *results)
 
     assert [sentence.is_truncated for sentence in translation.sentences] == [False, True]
     (warning,) = translation.warnings
     assert (warning.kind, warning.sentence_index) == (WarningKind.TRUNCATED, 1)
-    assert warning.message == "cut off at the limit of 3 target tokens"
+
+
+LOOP = Degeneration(kind=DegenerationKind.REPETITION, detail="a run of 3 tokens 12 times in a row")
+SHORT_LOOP = Degeneration(kind=DegenerationKind.REPETITION, detail="a run of 1 token 8 times in a row")
+LONG = Degeneration(kind=DegenerationKind.LENGTH_RATIO, detail="90 tokens for 4")
+
+
+def guarded(*found: Degeneration, remaining: Sequence[Degeneration] = (), is_replaced: bool = True) -> SegmentResult:
+    report = GuardReport(found=found, remaining=tuple(remaining), is_replaced=is_replaced) if found else None
+    return replace(make_result(make_hypothesis("a")), guard=report)
+
+
+def warnings_about(*results: SegmentResult, is_truncated: bool = False) -> list[TranslationWarning]:
+    sentence = SentenceAlignment(
+        source=Span(start=0, end=1),
+        target=Span(start=0, end=1),
+        num_source_tokens=70,
+        num_target_tokens=2,
+        is_truncated=is_truncated,
+        is_split=len(results) > 1,
+    )
+    return list(sentence_warnings(sentence, results, sentence_index=3, max_source_tokens=64, max_target_tokens=9))
+
+
+@pytest.mark.parametrize(
+    ("result", "messages"),
+    [
+        (guarded(), []),
+        (guarded(LOOP), [f"{LOOP.detail}; redecoding fixed it"]),
+        (guarded(LOOP, remaining=[SHORT_LOOP]), [f"{LOOP.detail}; redecoding still gave {SHORT_LOOP.detail}"]),
+        (guarded(LOOP, remaining=[LOOP], is_replaced=False), [f"{LOOP.detail}; redecoding did not help"]),
+        (
+            guarded(LOOP, remaining=[LONG]),
+            [f"{LOOP.detail}; redecoding fixed it", f"{LONG.detail}, after redecoding"],
+        ),
+        (guarded(LOOP, LONG), [f"{LOOP.detail}; redecoding fixed it", f"{LONG.detail}; redecoding fixed it"]),
+    ],
+    ids=["none", "fixed", "better", "no help", "other", "both fixed"],
+)
+def test_warning_reports_the_degeneration_and_the_effect_of_redecoding(
+    result: SegmentResult, messages: list[str]
+) -> None:
+    assert [warning.message for warning in warnings_about(result)] == messages
+
+
+def test_warnings_name_limits_and_parts() -> None:
+    split, repetition = warnings_about(guarded(), guarded(LOOP))
+    (truncated,) = warnings_about(guarded(), is_truncated=True)
+
+    assert [split.kind, repetition.kind] == [WarningKind.SOURCE_SPLIT, WarningKind.REPETITION]
+    assert split.message == "decoded in 2 parts: 70 source tokens exceed the model limit of 64"
+    assert repetition.message.startswith(f"part 2 of 2: {LOOP.detail}")
+    assert truncated.message == "truncated at the limit of 9 target tokens"
+    assert {warning.sentence_index for warning in (split, repetition, truncated)} == {3}
+
+
+def test_every_degeneration_has_a_warning_of_its_kind() -> None:
+    assert set(WARNING_KINDS) == set(DegenerationKind)
+    assert [kind.value for kind in WARNING_KINDS] == [kind.value for kind in WARNING_KINDS.values()]
+
+
+def test_degeneration_is_a_warning_about_its_sentence() -> None:
+    translation = assembled(make_pipeline("Yes. No."), make_result(make_hypothesis("Ja.")), guarded(LOOP))
+
+    assert [(one.kind, one.sentence_index) for one in translation.warnings] == [(WarningKind.REPETITION, 1)]
 
 
 def test_hypotheses_of_a_text_are_the_best_combinations_of_its_sentences() -> None:
-    pipeline = _pipeline("Yes. No.", search=SearchConfig(num_hypotheses=3))
     results = [
         make_result(make_hypothesis("Ja.", score=-1.0), make_hypothesis("Jo.", score=-4.0)),
         make_result(make_hypothesis("Nein.", score=-2.0), make_hypothesis("Nö.", score=-3.0)),
     ]
 
-    (translation,) = pipeline.assemble(pipeline.plan(), results)
+    translation = assembled(make_pipeline("Yes. No.", search=SearchConfig(num_hypotheses=3)), *results)
 
-    assert [(one.text, one.score) for one in translation.hypotheses] == [
-        ("Ja. Nein.", -3.0),
-        ("Ja. Nö.", -4.0),
-        ("Jo. Nein.", -6.0),
-    ]
+    assert texts_and_scores(translation) == [("Ja. Nein.", -3.0), ("Ja. Nö.", -4.0), ("Jo. Nein.", -6.0)]
 
 
-def test_a_beam_search_returns_no_text_twice_and_no_empty_text_beside_another() -> None:
-    pipeline = _pipeline("Yes.", search=SearchConfig(num_hypotheses=4))
-    found = [("", -1.0), ("Ja.", -2.0), (" Ja. ", -3.0), ("Jo.", -4.0)]
-    results = [make_result(*(make_hypothesis(text, score=score) for text, score in found))]
+def test_beam_search_returns_distinct_texts_and_no_empty_one() -> None:
+    candidates = [("", -1.0), ("Ja.", -2.0), (" Ja. ", -3.0), ("Jo.", -4.0)]
+    results = [make_result(*(make_hypothesis(text, score=score) for text, score in candidates))]
 
-    (translation,) = pipeline.assemble(pipeline.plan(), results)
+    translation = assembled(make_pipeline("Yes.", search=SearchConfig(num_hypotheses=4)), *results)
 
-    assert [(one.text, one.score) for one in translation.hypotheses] == [("Ja.", -2.0), ("Jo.", -4.0)]
+    assert texts_and_scores(translation) == [("Ja.", -2.0), ("Jo.", -4.0)]
     assert translation.sentences[0].num_target_tokens == len("Ja.") + 1
 
 
-def test_combinations_of_sentences_hold_no_text_twice() -> None:
-    pipeline = _pipeline("Yes. No.", search=SearchConfig(num_hypotheses=4))
+def test_combinations_of_sentences_are_distinct_texts() -> None:
     results = [
         make_result(make_hypothesis("Ja."), make_hypothesis(" Ja."), make_hypothesis("Ja. Ja.", score=-4.0)),
         make_result(make_hypothesis("Nein."), make_hypothesis("Ja. Nein.", score=-2.0)),
     ]
 
-    (translation,) = pipeline.assemble(pipeline.plan(), results)
+    translation = assembled(make_pipeline("Yes. No.", search=SearchConfig(num_hypotheses=4)), *results)
 
-    assert [(one.text, one.score) for one in translation.hypotheses] == [
-        ("Ja. Nein.", -2.0),
-        ("Ja. Ja. Nein.", -3.0),
-        ("Ja. Ja. Ja. Nein.", -6.0),
-    ]
+    assert texts_and_scores(translation) == [("Ja. Nein.", -2.0), ("Ja. Ja. Nein.", -3.0), ("Ja. Ja. Ja. Nein.", -6.0)]
 
 
-def test_a_source_without_a_translation_has_one_empty_hypothesis() -> None:
-    pipeline = _pipeline("Hm.", search=SearchConfig(num_hypotheses=3))
+def test_empty_translation_is_one_hypothesis() -> None:
+    pipeline = make_pipeline("Hm.", search=SearchConfig(num_hypotheses=3))
 
-    (translation,) = pipeline.assemble(pipeline.plan(), [make_result(make_hypothesis(""), make_hypothesis(" "))])
+    translation = assembled(pipeline, make_result(make_hypothesis(""), make_hypothesis(" ")))
 
-    assert [one.text for one in translation.hypotheses] == [""]
+    assert [hypothesis.text for hypothesis in translation.hypotheses] == [""]
 
 
 def test_samples_may_repeat_and_be_empty() -> None:
-    pipeline = _pipeline("Yes.", search=SearchConfig(num_hypotheses=3, sampling=SamplingConfig()))
-    results = [make_result(make_hypothesis("Ja."), make_hypothesis("Ja."), make_hypothesis(""))]
+    pipeline = make_pipeline("Yes.", search=SearchConfig(num_hypotheses=3, sampling=SamplingConfig()))
 
-    (translation,) = pipeline.assemble(pipeline.plan(), results)
+    translation = assembled(pipeline, make_result(make_hypothesis("Ja."), make_hypothesis("Ja."), make_hypothesis("")))
 
-    assert [one.text for one in translation.hypotheses] == ["Ja.", "Ja.", ""]
+    assert [hypothesis.text for hypothesis in translation.hypotheses] == ["Ja.", "Ja.", ""]
 
 
-def test_tokens_and_their_log_probabilities_come_if_asked_for() -> None:
-    pipeline = _pipeline("One. Two.", return_tokens=True, return_scores=True)
+def test_unfinished_hypothesis_is_worse_whatever_its_score() -> None:
+    row = [make_hypothesis("a", score=-9.0), make_hypothesis("b", score=-1.0, is_finished=False)]
+
+    assert best_combinations([row, row], count=4) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+
+
+def test_combinations_are_limited_by_the_hypotheses() -> None:
+    assert best_combinations([[make_hypothesis("a")], [make_hypothesis("b")]], count=5) == [(0, 0)]
+
+
+def test_tokens_and_scores_are_returned_only_on_request() -> None:
     results = [make_result(make_hypothesis("c", score=-1.0)), make_result(make_hypothesis("d", score=-2.0))]
 
-    (translation,) = pipeline.assemble(pipeline.plan(), results)
+    (full,) = assembled(make_pipeline("One. Two.", return_tokens=True, return_scores=True), *results).hypotheses
+    (bare,) = assembled(make_pipeline("One. Two."), *results).hypotheses
 
-    assert translation.hypotheses[0].tokens == ("c", "</s>", "d", "</s>")
-    assert translation.hypotheses[0].token_log_probs == (-1.0, -1.0, -2.0, -2.0)
-
-
-def test_tokens_and_their_log_probabilities_stay_away_otherwise() -> None:
-    (translation,) = _echoed(_pipeline("A. B."))
-
-    assert translation.hypotheses[0].tokens == ()
-    assert translation.hypotheses[0].token_log_probs == ()
+    assert (full.tokens, full.token_log_probs) == (("c", "</s>", "d", "</s>"), (-1.0, -1.0, -2.0, -2.0))
+    assert (bare.tokens, bare.token_log_probs) == ((), ())
 
 
-def _pieces(text: str, translation: Translation) -> list[tuple[str, str]]:
+def linked_texts(text: str, translation: Translation) -> list[tuple[str, str]]:
     target = translation.hypotheses[0].text
     return [
         (text[link.source.start : link.source.end], target[link.target.start : link.target.end])
@@ -371,27 +414,32 @@ def _pieces(text: str, translation: Translation) -> list[tuple[str, str]]:
 
 def test_links_index_the_whole_text_and_the_whole_translation() -> None:
     text = "- One, 2.\n\nSee?"
-    pipeline = _pipeline(text, return_alignment=True)
 
-    translation = _translated(pipeline, "  uno, 2.", "see!")
+    translation = attended(make_pipeline(text, return_alignment=True), "  uno, 2.", "see!")
 
     assert translation.hypotheses[0].text == "- uno, 2.\n\nsee!"
-    assert _pieces(text, translation)[-4:] == [("S", "s"), ("e", "e"), ("e", "e"), ("?", "!")]
-    assert "".join(target for _, target in _pieces(text, translation)) == "uno,2.see!"
+    assert linked_texts(text, translation)[-4:] == [("S", "s"), ("e", "e"), ("e", "e"), ("?", "!")]
+    assert "".join(target for _, target in linked_texts(text, translation)) == "uno,2.see!"
 
 
 def test_links_of_a_split_sentence_index_the_whole_text() -> None:
     text = "This one, however, is long."
-    pipeline = _pipeline(text, model=FakeModel(max_source_tokens=16), return_alignment=True)
+    pipeline = make_pipeline(text, model=FakeModel(max_source_tokens=16), return_alignment=True)
 
-    translation = _translated(pipeline, "This one,", "however,", "is long.")
+    translation = attended(pipeline, "This one,", "however,", "is long.")
 
-    assert all(source == target for source, target in _pieces(text, translation))
-    assert "".join(target for _, target in _pieces(text, translation)) == text.replace(" ", "")
+    assert all(source == target for source, target in linked_texts(text, translation))
+    assert "".join(target for _, target in linked_texts(text, translation)) == text.replace(" ", "")
 
 
-class _TaggedTokenizer(CharacterTokenizer):
-    """That of a model of many languages: a tag before every source, and another before every target."""
+def test_last_token_of_an_unfinished_hypothesis_is_linked() -> None:
+    translation = attended(make_pipeline("Yes.", return_alignment=True), "Ja", is_finished=False)
+
+    assert linked_texts("Yes.", translation) == [("Y", "J"), ("e", "a")]
+
+
+class TaggedTokenizer(CharacterTokenizer):
+    """Tokenizer of a multilingual model, with a tag before every source and target."""
 
     source_prefix = (2000 + FIRST_CHARACTER,)
     target_prefix = (2001 + FIRST_CHARACTER,)
@@ -400,87 +448,71 @@ class _TaggedTokenizer(CharacterTokenizer):
         return super().decode([token_id for token_id in token_ids if token_id not in self.target_prefix])
 
 
-def test_every_segment_begins_with_the_tags_of_the_model_then_with_what_the_caller_wants() -> None:
-    pipeline = _pipeline("One. Two.", target_prefix="Ei", model=FakeModel(tokenizer=_TaggedTokenizer()))
+def test_segments_begin_with_the_tags_of_the_model() -> None:
+    pipeline = make_pipeline("One. Two.", target_prefix="Ei", model=FakeModel(tokenizer=TaggedTokenizer()))
 
     (plan,) = pipeline.plan()
 
     segments = [part.segment for part in plan.parts]
-    sources = [(2004, *TOKENIZER.encode(text), EOS) for text in ("One.", "Two.")]
-    assert [segment.source_ids for segment in segments] == sources
+    expected = [(2004, *TOKENIZER.encode(text), EOS) for text in ("One.", "Two.")]
+    assert [segment.source_ids for segment in segments] == expected
     assert [segment.search.target_prefix for segment in segments] == [(2005, *TOKENIZER.encode("Ei")), (2005,)]
 
 
-def test_tags_count_as_tokens_of_the_source() -> None:
-    model = FakeModel(tokenizer=_TaggedTokenizer(), max_source_tokens=6)
+def test_tags_count_as_tokens() -> None:
+    model = FakeModel(tokenizer=TaggedTokenizer(), max_source_tokens=6)
 
-    assert len(_pipeline("One.", model=model).plan()[0].parts) == 1
-    with pytest.raises(InvalidFieldError, match=r"7 source tokens long .* at most 6 unless"):
-        _pipeline("Five.", model=model, long_sentences=REFUSE).plan()
+    assert len(make_pipeline("One.", model=model).plan()[0].parts) == 1
+    with pytest.raises(InvalidFieldError, match=r"7 source tokens .* at most 6"):
+        make_pipeline("Five.", model=model, long_sentences=REFUSE).plan()
+    with pytest.raises(InvalidFieldError, match="at least 2") as caught:
+        make_pipeline("...", "One.", max_target_tokens=1, model=model).plan()
+    assert caught.value.field == "options.max_target_tokens"
 
 
-def test_sources_end_with_what_the_model_learned_to_see_there() -> None:
+def test_tags_are_not_linked() -> None:
+    text = "One, see?"
+    pipeline = make_pipeline(text, return_alignment=True, model=FakeModel(tokenizer=TaggedTokenizer()))
+
+    translation = attended(pipeline, chr(2001) + "uno, see!")
+
+    assert linked_texts(text, translation)[-4:] == [("s", "s"), ("e", "e"), ("e", "e"), ("?", "!")]
+    assert "".join(target for _, target in linked_texts(text, translation)) == "uno,see!"
+
+
+def test_sources_end_with_the_suffix_of_the_model() -> None:
     class WithoutEos(CharacterTokenizer):
         source_suffix = ()
 
     model = FakeModel(tokenizer=WithoutEos(), max_source_tokens=4)
 
-    (part,) = _pipeline("One.", model=model).plan()[0].parts
+    (part,) = make_pipeline("One.", model=model).plan()[0].parts
     assert part.segment.source_ids == tuple(TOKENIZER.encode("One."))
 
 
-def test_a_target_too_short_for_the_tag_of_its_language_is_rejected() -> None:
-    model = FakeModel(tokenizer=_TaggedTokenizer())
+def test_attention_is_returned_for_each_segment_with_the_pieces_of_both_sides() -> None:
+    pipeline = make_pipeline("Yes. No.", return_attention=AttentionDetail.ALL_HEADS)
 
-    with pytest.raises(InvalidFieldError, match=r"options\.max_target_tokens: is 1, must be at least 2"):
-        _pipeline("...", "One. Two.", max_target_tokens=1, model=model).plan()
-
-
-def test_links_are_between_words_and_never_with_tags() -> None:
-    text = "One, see?"
-    pipeline = _pipeline(text, return_alignment=True, model=FakeModel(tokenizer=_TaggedTokenizer()))
-    (plan,) = pipeline.plan()
-    hypothesis = make_hypothesis(chr(2001) + "uno, see!")
-
-    (translation,) = pipeline.assemble([plan], [make_result(attending(hypothesis, plan.parts[0].segment))])
-
-    assert _pieces(text, translation)[-4:] == [("s", "s"), ("e", "e"), ("e", "e"), ("?", "!")]
-    assert "".join(target for _, target in _pieces(text, translation)) == "uno,see!"
-
-
-def test_attention_comes_for_each_segment_with_the_pieces_of_both_sides() -> None:
-    pipeline = _pipeline("Yes. No.", return_attention=AttentionDetail.ALL_HEADS)
-
-    first, second = _translated(pipeline, "Ja.", "Ne.").hypotheses[0].attention
+    first, second = attended(pipeline, "Ja.", "Ne.").hypotheses[0].attention
 
     assert first.source_pieces == ("Y", "e", "s", ".", "</s>")
     assert second.target_pieces == ("N", "e", ".", "</s>")
     assert (first.layer, first.weights.shape, second.weights.shape) == (1, (3, 4, 5), (3, 4, 4))
 
 
-def test_averaged_attention_has_one_head_and_still_adds_up() -> None:
-    pipeline = _pipeline("Yes.", return_attention=AttentionDetail.AVERAGED)
+def test_averaged_attention_has_one_head_whose_rows_sum_to_one() -> None:
+    pipeline = make_pipeline("Yes.", return_attention=AttentionDetail.AVERAGED)
 
-    (attention,) = _translated(pipeline, "Ja.").hypotheses[0].attention
+    (attention,) = attended(pipeline, "Ja.").hypotheses[0].attention
 
     assert attention.weights.shape == (1, 4, 5)
     assert np.allclose(attention.weights.sum(axis=2), 1)
 
 
-def test_an_unfinished_hypothesis_has_a_link_for_its_last_token() -> None:
-    pipeline = _pipeline("Yes.", return_alignment=True)
-    (plan,) = pipeline.plan()
-    hypothesis = attending(make_hypothesis("Ja", is_finished=False), plan.parts[0].segment)
+def test_attention_is_computed_and_returned_only_on_request() -> None:
+    pipeline = make_pipeline("Yes.")
 
-    (translation,) = pipeline.assemble([plan], [make_result(hypothesis)])
-
-    assert _pieces("Yes.", translation) == [("Y", "J"), ("e", "a")]
-
-
-def test_attention_is_computed_and_returned_only_if_asked_for() -> None:
-    pipeline = _pipeline("Yes.")
-
-    hypothesis = _translated(pipeline, "Ja.").hypotheses[0]
+    hypothesis = attended(pipeline, "Ja.").hypotheses[0]
 
     assert not pipeline.plan()[0].parts[0].segment.wants_attention
     assert (hypothesis.alignment, hypothesis.attention) == ((), ())
@@ -491,28 +523,12 @@ def test_attention_is_computed_and_returned_only_if_asked_for() -> None:
     [{"return_alignment": True}, {"return_attention": AttentionDetail.AVERAGED}],
     ids=["alignment", "attention"],
 )
-def test_a_result_without_the_attention_asked_for_is_an_error_of_the_server(options: dict[str, Any]) -> None:
-    pipeline = _pipeline("Yes.", **options)
+def test_result_without_requested_attention_is_an_engine_error(options: dict[str, Any]) -> None:
+    pipeline = make_pipeline("Yes.", **options)
 
     assert pipeline.plan()[0].parts[0].segment.wants_attention
     with pytest.raises(EngineError):
-        pipeline.assemble(pipeline.plan(), [make_result(make_hypothesis("Ja."))])
-
-
-def test_what_the_guard_found_is_a_warning_about_its_sentence() -> None:
-    pipeline = _pipeline("Yes. No.")
-    report = GuardReport(
-        found=(Degeneration(kind=DegenerationKind.COPIED_SOURCE, detail="3 of 3 tokens"),),
-        remaining=(),
-        is_replaced=True,
-    )
-    results = [make_result(make_hypothesis("Ja.")), replace(make_result(make_hypothesis("Nein.")), guard=report)]
-
-    (translation,) = pipeline.assemble(pipeline.plan(), results)
-
-    (warning,) = translation.warnings
-    assert (warning.kind, warning.sentence_index) == (WarningKind.COPIED_SOURCE, 1)
-    assert warning.message == "3 of 3 tokens; decoding again cured it"
+        assembled(pipeline, make_result(make_hypothesis("Ja.")))
 
 
 @pytest.mark.parametrize(
@@ -526,30 +542,5 @@ def test_what_the_guard_found_is_a_warning_about_its_sentence() -> None:
         ("a" * 100, {"terms": tuple(Term(source=str(number)) for number in range(32))}, 300),
     ],
 )
-def test_text_work_costs_more_with_markup_terms_and_long_encodings(
-    text: str, options: dict[str, Any], cost: int
-) -> None:
-    assert _pipeline(text, **options).cost_characters == cost
-
-
-def test_an_unfinished_hypothesis_counts_as_worse_whatever_its_score() -> None:
-    row = [make_hypothesis("a", score=-9.0), make_hypothesis("b", score=-1.0, is_finished=False)]
-
-    assert best_combinations([row, row], count=4) == [(0, 0), (0, 1), (1, 0), (1, 1)]
-
-
-def test_there_are_no_more_combinations_than_hypotheses_allow() -> None:
-    assert best_combinations([[make_hypothesis("a")], [make_hypothesis("b")]], count=5) == [(0, 0)]
-
-
-def test_each_segment_of_a_request_has_a_seed_of_its_own() -> None:
-    seeds = [
-        segment_seed(seed, text_index=text_index, segment_index=segment_index)
-        for seed in (0, 1, 2**63 - 1)
-        for text_index in range(3)
-        for segment_index in range(3)
-    ]
-
-    assert len(set(seeds)) == 27
-    assert min(seeds) >= 0
-    assert segment_seed(1, text_index=2, segment_index=0) == segment_seed(1, text_index=2, segment_index=0)
+def test_markup_terms_and_long_encodings_cost_more(text: str, options: dict[str, Any], cost: int) -> None:
+    assert make_pipeline(text, **options).cost_characters == cost

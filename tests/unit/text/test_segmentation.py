@@ -26,51 +26,51 @@ def _parts(text: str, *, at_most: int) -> list[str]:
     return [text[span.start : span.end] for span in spans]
 
 
-def test_sentences_come_without_the_white_space_around_them() -> None:
+def test_sentences_exclude_white_space_at_their_edges() -> None:
     assert _sentences("  Hello there.  How are you?\tFine. ") == ["Hello there.", "How are you?", "Fine."]
 
 
-def test_abbreviations_of_the_language_end_no_sentence() -> None:
+def test_abbreviations_of_the_language_do_not_end_a_sentence() -> None:
     assert _sentences("Dr. Smith is here. He waits.") == ["Dr. Smith is here.", "He waits."]
     assert _sentences("Am 3. Mai kam er.", language="de") == ["Am 3. Mai kam er."]
 
 
 @pytest.mark.parametrize("language", ["de-AT", "DE", "de"])
-def test_the_primary_subtag_picks_the_rules(language: str) -> None:
+def test_primary_subtag_selects_the_rules(language: str) -> None:
     assert _sentences("Am 3. Mai kam er.", language=language) == ["Am 3. Mai kam er."]
 
 
 @pytest.mark.parametrize("language", ["tlh", "", "x", "en_GB"])
-def test_an_unknown_language_gets_the_fallback_of_the_library(language: str) -> None:
+def test_unknown_language_uses_the_fallback(language: str) -> None:
     assert _sentences("One here. Two there.", language=language) == ["One here.", "Two there."]
 
 
 @pytest.mark.parametrize("line_break", ["\n", "\r\n", "\r", "\n\n \n", "\v", "\f", "\x1c", "\x85", "\u2028", "\u2029"])
-def test_lines_never_merge(line_break: str) -> None:
+def test_every_line_break_ends_a_sentence(line_break: str) -> None:
     assert _sentences(f"a line without an end{line_break}and another") == ["a line without an end", "and another"]
 
 
 @pytest.mark.parametrize("marker", ["- ", "* ", "• ", "  –\t", "1) ", "(12) ", "a) ", "(b) ", "1. "])
-def test_a_list_marker_is_no_part_of_the_sentence(marker: str) -> None:
+def test_list_markers_are_not_part_of_the_sentence(marker: str) -> None:
     assert _sentences(f"{marker}Buy milk\n{marker}Sell eggs\n") == ["Buy milk", "Sell eggs"]
 
 
-def test_a_single_number_at_the_start_of_a_line_may_be_an_ordinal() -> None:
+def test_single_number_at_the_start_of_a_line_may_be_an_ordinal() -> None:
     assert _sentences("1. Mai ist Feiertag.", language="de") == ["1. Mai ist Feiertag."]
 
 
 @pytest.mark.parametrize("text", ["", " ", "\r\n\t\n", "...", "***\n---", "🎉 !?", "\ufeff\u200b", ". " * 1000])
-def test_a_text_without_letter_or_digit_has_no_sentence(text: str) -> None:
+def test_text_without_letter_or_digit_has_no_sentence(text: str) -> None:
     assert list(iterate_sentences(text, language="en")) == []
     assert trim(text) == []
 
 
-def test_byte_order_and_direction_marks_stay_outside() -> None:
+def test_byte_order_and_direction_marks_are_outside_sentences() -> None:
     assert _sentences("\ufeff\u200fHello.\u200e\x00") == ["Hello."]
 
 
 @pytest.mark.parametrize("text", ["Z\u2028.", "A\u3000. B", "A\xa0.", "I\u202f. am", "\ud800 Hello. \udfff"])
-def test_what_the_library_fails_on_is_split_all_the_same(text: str) -> None:
+def test_text_that_crashes_the_library_is_split(text: str) -> None:
     assert _sentences(text)
 
 
@@ -93,7 +93,7 @@ def _failing(language: str, text: str) -> list[str]:
     "splitter",
     [_panicking, _failing, lambda _, text: [text[1:]], lambda _, text: [], lambda _, text: ["", text, ""]],
 )
-def test_a_line_the_library_fails_on_stays_whole(splitter: Callable[[str, str], list[str]]) -> None:
+def test_line_stays_whole_if_the_library_fails(splitter: Callable[[str, str], list[str]]) -> None:
     text = "One. Two.\nThree."
 
     spans = list(iterate_sentences(text, language="en", splitter=splitter))
@@ -101,7 +101,7 @@ def test_a_line_the_library_fails_on_stays_whole(splitter: Callable[[str, str], 
     assert [text[span.start : span.end] for span in spans] == ["One. Two.", "Three."]
 
 
-def test_an_interrupt_is_not_swallowed() -> None:
+def test_interrupt_is_raised() -> None:
     def interrupted(language: str, text: str) -> list[str]:
         raise KeyboardInterrupt
 
@@ -109,7 +109,7 @@ def test_an_interrupt_is_not_swallowed() -> None:
         list(iterate_sentences("One.", language="en", splitter=interrupted))
 
 
-def test_the_library_sees_a_long_line_piece_by_piece() -> None:
+def test_long_line_is_split_in_windows() -> None:
     seen: list[int] = []
 
     def recording(language: str, text: str) -> list[str]:
@@ -123,7 +123,7 @@ def test_the_library_sees_a_long_line_piece_by_piece() -> None:
 
 
 @pytest.mark.parametrize("text", ["a" * 25_000, "e\u0301" * 12_000, "word " * 5_000, "word " * 1_999 + "end. More."])
-def test_a_sentence_without_an_end_is_cut_between_words_or_else_characters(text: str) -> None:
+def test_sentence_without_end_is_cut_between_words_or_characters(text: str) -> None:
     sentences = _sentences(text)
 
     assert all(len(sentence) <= MAX_SENTENCE_CHARACTERS for sentence in sentences)
@@ -132,7 +132,7 @@ def test_a_sentence_without_an_end_is_cut_between_words_or_else_characters(text:
     assert {word for sentence in sentences for word in sentence.split()} == set(text.split()) or " " not in text
 
 
-def test_the_first_sentence_of_a_long_text_is_found_without_reading_the_rest() -> None:
+def test_first_sentence_is_found_without_reading_the_rest() -> None:
     seen: list[str] = []
 
     def recording(_language: str, text: str) -> list[str]:
@@ -145,27 +145,27 @@ def test_the_first_sentence_of_a_long_text_is_found_without_reading_the_rest() -
     assert seen == ["One.\n"]
 
 
-def test_sentences_of_a_long_line_are_those_of_short_lines() -> None:
+def test_long_line_has_the_same_sentences_as_short_lines() -> None:
     sentences = [f"This is number {number} of many sentences." for number in range(1000)]
 
     assert _sentences(" ".join(sentences)) == sentences
 
 
-def test_a_sentence_that_fits_stays_whole() -> None:
+def test_fitting_sentence_stays_whole() -> None:
     assert _parts("Short enough.", at_most=13) == ["Short enough."]
 
 
-def test_an_overlong_sentence_is_halved_after_the_clause_nearest_to_the_middle() -> None:
+def test_long_sentence_is_halved_after_the_clause_nearest_to_the_middle() -> None:
     parts = _parts("One, when it rained a little, we stayed at home, and slept.", at_most=40)
 
     assert parts == ["One, when it rained a little,", "we stayed at home, and slept."]
 
 
-def test_without_clauses_it_is_halved_at_white_space() -> None:
+def test_sentence_without_clauses_is_halved_at_white_space() -> None:
     assert _parts("aaaa bbbb cccc dddd", at_most=10) == ["aaaa bbbb", "cccc dddd"]
 
 
-def test_without_white_space_it_is_halved_anywhere() -> None:
+def test_word_is_halved_between_characters() -> None:
     assert _parts("a" * 10, at_most=5) == ["aaaaa", "aaaaa"]
 
 
@@ -173,7 +173,7 @@ def test_chinese_clauses_need_no_white_space() -> None:
     assert _parts("今天下雨了，我们在家。", at_most=6) == ["今天下雨了，", "我们在家。"]
 
 
-def test_a_cut_does_not_part_a_letter_from_its_accent() -> None:
+def test_cut_keeps_a_letter_with_its_accent() -> None:
     assert _parts("e\u0301" * 3, at_most=4) == ["e\u0301", "e\u0301" * 2]
 
 
@@ -181,25 +181,25 @@ def test_parts_without_a_letter_are_left_out() -> None:
     assert _parts("Stop" + "." * 100, at_most=10) == ["Stop.."]
 
 
-def test_a_character_that_does_not_fit_is_an_error() -> None:
+def test_character_that_does_not_fit_is_an_error() -> None:
     with pytest.raises(ValueError, match="character at 0"):
         _parts("ab", at_most=0)
 
 
-def test_joining_copies_what_is_between_the_sentences() -> None:
+def test_join_copies_the_text_between_sentences() -> None:
     joined = join(" - a.  b!\n", [Span(start=3, end=5), Span(start=7, end=9)], ["Alpha.", ""])
 
     assert joined.text == " - Alpha.  \n"
     assert joined.spans == (Span(start=3, end=9), Span(start=11, end=11))
 
 
-def test_joining_fills_between_sentences_that_touch() -> None:
+def test_join_separates_sentences_that_touch() -> None:
     spans = [Span(start=0, end=3), Span(start=3, end=6)]
 
     assert join("你好。再见。", spans, ["Hello.", "Bye."], separator=" ").text == "Hello. Bye."
 
 
-def test_a_target_is_needed_for_each_sentence() -> None:
+def test_join_needs_a_target_for_each_sentence() -> None:
     with pytest.raises(ValueError, match="shorter"):
         join("a b", [Span(start=0, end=1), Span(start=2, end=3)], ["A"])
 
@@ -208,7 +208,7 @@ def test_a_target_is_needed_for_each_sentence() -> None:
     ("source", "target", "separator"),
     [("zh-Hant", "en", " "), ("ja", "de", " "), ("JA", "zh", ""), ("en", "de", ""), ("en", "zh", "")],
 )
-def test_a_space_is_filled_in_from_languages_that_use_none(source: str, target: str, separator: str) -> None:
+def test_separator_is_a_space_from_languages_without_spaces(source: str, target: str, separator: str) -> None:
     assert separator_between(source, target) == separator
 
 
@@ -229,7 +229,7 @@ def test_pictographs_at_the_edges_of_a_sentence_are_copied(text: str, sentence: 
     assert text[span.start : span.end] == sentence
 
 
-def test_a_text_of_pictographs_has_nothing_to_translate() -> None:
+def test_text_of_pictographs_has_no_sentence() -> None:
     assert list(iterate_sentences("🎉 → 🎉", language="en")) == []
 
 
@@ -274,7 +274,7 @@ def test_sentences_end_where_their_language_ends_them(language: str, marked: str
 
 @pytest.mark.parametrize("language", ["en", "de", "fr", "es"])
 @pytest.mark.parametrize("gap", ["\n\n", " \t", "\r\n", "\n- ", "\n\n\n* ", "\n1) "])
-def test_what_is_between_paragraphs_belongs_to_no_sentence(language: str, gap: str) -> None:
+def test_gaps_between_paragraphs_belong_to_no_sentence(language: str, gap: str) -> None:
     text = f"Alpha.{gap}Beta."
 
     first, second = list(iterate_sentences(text, language=language))

@@ -19,12 +19,12 @@ def tokenizer(tokenizer_file: Path) -> SentencePieceTokenizer:
     return SentencePieceTokenizer(tokenizer_file)
 
 
-def test_special_ids_and_size_are_those_of_the_model(tokenizer: SentencePieceTokenizer) -> None:
+def test_special_ids_and_size_come_from_the_model(tokenizer: SentencePieceTokenizer) -> None:
     assert (tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id, tokenizer.unk_id) == (0, 1, 2, 3)
     assert tokenizer.vocabulary_size == 320
 
 
-def test_a_text_comes_back_without_bos_and_eos(tokenizer: SentencePieceTokenizer) -> None:
+def test_decoding_restores_the_text(tokenizer: SentencePieceTokenizer) -> None:
     token_ids = tokenizer.encode("The lazy fox.")
 
     assert not {tokenizer.bos_id, tokenizer.eos_id} & set(token_ids)
@@ -32,19 +32,19 @@ def test_a_text_comes_back_without_bos_and_eos(tokenizer: SentencePieceTokenizer
 
 
 @pytest.mark.parametrize("text", ["你好", "naïve Füße", "👨‍👩‍👧 🎉", "a\x00b", "</s><pad>"])
-def test_characters_without_a_piece_are_spelled_in_bytes(tokenizer: SentencePieceTokenizer, text: str) -> None:
+def test_characters_without_a_piece_are_encoded_in_bytes(tokenizer: SentencePieceTokenizer, text: str) -> None:
     token_ids = tokenizer.encode(text)
 
     assert tokenizer.unk_id not in token_ids
     assert tokenizer.decode(token_ids) == text
 
 
-def test_names_of_special_tokens_in_a_text_are_only_text(tokenizer: SentencePieceTokenizer) -> None:
+def test_names_of_special_tokens_are_encoded_as_text(tokenizer: SentencePieceTokenizer) -> None:
     assert min(tokenizer.encode("<pad><s></s><unk>")) > 3
 
 
 @pytest.mark.parametrize("text", ["", " \t\n", "\u200b\ufeff"])
-def test_an_invisible_text_has_no_tokens(tokenizer: SentencePieceTokenizer, text: str) -> None:
+def test_invisible_text_has_no_tokens(tokenizer: SentencePieceTokenizer, text: str) -> None:
     assert tokenizer.encode(text) == []
     assert tokenizer.decode([]) == ""
 
@@ -57,13 +57,13 @@ def test_special_tokens_are_not_decoded_but_have_pieces(tokenizer: SentencePiece
     assert tokenizer.pieces(token_ids)[-2:] == ["</s>", "<pad>"]
 
 
-def test_bytes_that_are_no_utf8_become_replacement_characters(tokenizer: SentencePieceTokenizer) -> None:
+def test_invalid_utf8_becomes_replacement_characters(tokenizer: SentencePieceTokenizer) -> None:
     lone_byte = next(i for i in range(tokenizer.vocabulary_size) if tokenizer.pieces([i]) == ["<0xE4>"])
 
     assert tokenizer.decode([lone_byte]) == "\ufffd"
 
 
-def test_offsets_are_code_points_of_the_text_as_it_came(tokenizer: SentencePieceTokenizer) -> None:
+def test_offsets_are_code_points_of_the_original_text(tokenizer: SentencePieceTokenizer) -> None:
     text = "The  ﬁx 🎉 ü"
 
     offsets = tokenizer.offsets(text)
@@ -73,11 +73,11 @@ def test_offsets_are_code_points_of_the_text_as_it_came(tokenizer: SentencePiece
     assert {text[start:end].strip() for start, end in offsets} >= {"🎉", "ü"}
 
 
-def test_bytes_of_one_character_share_it(tokenizer: SentencePieceTokenizer) -> None:
+def test_last_byte_of_a_character_has_its_offset(tokenizer: SentencePieceTokenizer) -> None:
     assert tokenizer.offsets("🎉")[-4:] == [(0, 0), (0, 0), (0, 0), (0, 1)]
 
 
-def test_a_decoded_text_comes_with_the_place_of_each_token(tokenizer: SentencePieceTokenizer) -> None:
+def test_decoding_returns_the_offset_of_each_token(tokenizer: SentencePieceTokenizer) -> None:
     token_ids = tokenizer.encode("The 🎉 fox.")
 
     text, offsets = tokenizer.decode_with_offsets(token_ids)
@@ -87,7 +87,7 @@ def test_a_decoded_text_comes_with_the_place_of_each_token(tokenizer: SentencePi
     assert "".join(text[start:end] for start, end in offsets) == text
 
 
-def test_every_piece_but_the_special_ones_has_its_token(tokenizer: SentencePieceTokenizer) -> None:
+def test_every_piece_except_special_ones_has_a_token(tokenizer: SentencePieceTokenizer) -> None:
     pieces = tokenizer.pieces(range(tokenizer.vocabulary_size))
 
     token_ids = [tokenizer.token_id(piece) for piece in pieces]
@@ -96,12 +96,12 @@ def test_every_piece_but_the_special_ones_has_its_token(tokenizer: SentencePiece
 
 
 @pytest.mark.parametrize("piece", ["", "no such piece", "\ud800", "a\x00"])
-def test_what_is_no_piece_has_no_token(tokenizer: SentencePieceTokenizer, piece: str) -> None:
+def test_unknown_piece_has_no_token(tokenizer: SentencePieceTokenizer, piece: str) -> None:
     assert tokenizer.token_id(piece) is None
 
 
 @pytest.mark.parametrize("token_id", [-1, 320])
-def test_an_id_outside_the_vocabulary_is_rejected(tokenizer: SentencePieceTokenizer, token_id: int) -> None:
+def test_id_outside_the_vocabulary_is_rejected(tokenizer: SentencePieceTokenizer, token_id: int) -> None:
     with pytest.raises(ValueError, match=f"{token_id} is outside the vocabulary of 320"):
         tokenizer.decode([token_id])
     with pytest.raises(ValueError, match=f"{token_id} is outside the vocabulary of 320"):
@@ -110,7 +110,7 @@ def test_an_id_outside_the_vocabulary_is_rejected(tokenizer: SentencePieceTokeni
         tokenizer.pieces([token_id])
 
 
-def test_a_lone_surrogate_is_rejected_with_its_place(tokenizer: SentencePieceTokenizer) -> None:
+def test_lone_surrogate_is_rejected_with_its_position(tokenizer: SentencePieceTokenizer) -> None:
     with pytest.raises(ValueError, match=r"lone surrogate, .* at 2"):
         tokenizer.encode("ab\udcff")
     with pytest.raises(ValueError, match=r"lone surrogate, .* at 2"):
@@ -127,7 +127,7 @@ def test_threads_share_a_tokenizer(tokenizer: SentencePieceTokenizer) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"no model", None], ids=["empty", "other", "missing"])
-def test_a_bad_file_is_named(tmp_path: Path, content: bytes | None) -> None:
+def test_invalid_file_is_named(tmp_path: Path, content: bytes | None) -> None:
     path = tmp_path / "tokenizer.model"
     if content is not None:
         path.write_bytes(content)
@@ -138,7 +138,7 @@ def test_a_bad_file_is_named(tmp_path: Path, content: bytes | None) -> None:
     assert caught.value.file == str(path)
 
 
-def test_a_truncated_file_is_rejected(tokenizer_file: Path, tmp_path: Path) -> None:
+def test_truncated_file_is_rejected(tokenizer_file: Path, tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.model"
     path.write_bytes(tokenizer_file.read_bytes()[:-1000])
 
@@ -146,7 +146,7 @@ def test_a_truncated_file_is_rejected(tokenizer_file: Path, tmp_path: Path) -> N
         SentencePieceTokenizer(path)
 
 
-def test_a_model_without_a_special_token_is_rejected(tokenizer_file_without_padding: Path) -> None:
+def test_model_without_a_special_token_is_rejected(tokenizer_file_without_padding: Path) -> None:
     with pytest.raises(BundleError, match="special token 'pad' is missing"):
         SentencePieceTokenizer(tokenizer_file_without_padding)
 
@@ -163,11 +163,11 @@ def _bundle(tokenizer_file: Path, *, vocabulary_size: int = 320, bos: int = 1) -
     return Bundle(directory=tokenizer_file.parent, manifest=manifest)
 
 
-def test_a_bundle_whose_tokenizer_fits_its_manifest_is_opened(tokenizer_file: Path) -> None:
+def test_tokenizer_that_fits_the_manifest_is_opened(tokenizer_file: Path) -> None:
     assert open_tokenizer(_bundle(tokenizer_file)).vocabulary_size == 320
 
 
-def test_a_tokenizer_that_does_not_fit_the_manifest_is_rejected(tokenizer_file: Path) -> None:
+def test_tokenizer_that_does_not_fit_the_manifest_is_rejected(tokenizer_file: Path) -> None:
     with pytest.raises(BundleError, match="vocabulary size is 320, expected 321"):
         open_tokenizer(_bundle(tokenizer_file, vocabulary_size=321))
     with pytest.raises(BundleError, match="id of BOS is 1, expected 7"):
@@ -235,7 +235,7 @@ def two_models(tmp_path_factory: pytest.TempPathFactory) -> _TwoModels:
     return _TwoModels(tmp_path_factory.mktemp("two"))
 
 
-def test_each_side_has_its_own_model_and_both_share_the_ids(two_models: _TwoModels) -> None:
+def test_sides_have_their_own_models_and_common_ids(two_models: _TwoModels) -> None:
     tokenizer = two_models.open()
 
     source, target = tokenizer.encode("quick fo"), tokenizer.encode_target("Fuchs")
@@ -246,20 +246,20 @@ def test_each_side_has_its_own_model_and_both_share_the_ids(two_models: _TwoMode
     assert tokenizer.vocabulary_size == tokenizer.source_vocabulary_size == len(two_models.pieces)
 
 
-def test_a_piece_that_the_ids_lack_becomes_the_unknown_token(two_models: _TwoModels) -> None:
+def test_piece_without_id_becomes_the_unknown_token(two_models: _TwoModels) -> None:
     assert two_models.source.EncodeAsPieces("ax")[-1] == "x"
     assert "x" not in two_models.pieces
 
     assert two_models.open().encode("ax")[-1] == _UNK
 
 
-def test_a_source_may_have_a_piece_that_only_the_model_of_targets_knows(two_models: _TwoModels) -> None:
+def test_source_may_use_pieces_of_the_target_model(two_models: _TwoModels) -> None:
     assert two_models.source.PieceToId("ü") == two_models.source.unk_id()
 
     assert two_models.pieces.index("ü") in two_models.open().encode("ü")
 
 
-def test_a_target_may_have_a_piece_that_only_the_model_of_sources_knows(two_models: _TwoModels) -> None:
+def test_target_may_use_pieces_of_the_source_model(two_models: _TwoModels) -> None:
     tokenizer = two_models.open()
     only = "▁quick"
     assert two_models.target.PieceToId(only) == two_models.target.unk_id()
@@ -271,7 +271,7 @@ def test_a_target_may_have_a_piece_that_only_the_model_of_sources_knows(two_mode
     assert "".join(text[start:end] for start, end in offsets) == text
 
 
-def test_no_text_becomes_a_special_token_or_the_tag_of_a_language(two_models: _TwoModels) -> None:
+def test_text_is_never_encoded_as_special_token_or_language_tag(two_models: _TwoModels) -> None:
     tag = two_models.pieces.index(">>de<<")
     tokenizer = two_models.open(source_prefix=(tag,))
 
@@ -282,7 +282,7 @@ def test_no_text_becomes_a_special_token_or_the_tag_of_a_language(two_models: _T
 
 
 @pytest.mark.parametrize(("suffix", "end"), [(None, [_EOS]), ((), []), ((_EOS, _PAD), [_EOS, _PAD])])
-def test_sources_end_with_eos_unless_the_model_learned_otherwise(
+def test_sources_end_with_the_suffix_of_the_model(
     two_models: _TwoModels, suffix: tuple[int, ...] | None, end: list[int]
 ) -> None:
     tokenizer = two_models.open(source_suffix=suffix)
@@ -293,7 +293,7 @@ def test_sources_end_with_eos_unless_the_model_learned_otherwise(
     assert target == [*tokenizer.encode_target("Hund"), _EOS]
 
 
-def test_each_pair_has_prefixes_of_its_own_and_no_text_spells_any(two_models: _TwoModels) -> None:
+def test_language_pairs_have_their_own_prefixes(two_models: _TwoModels) -> None:
     tag, begin = two_models.pieces.index(">>de<<"), two_models.open().encode("How")[-1]
     languages = Languages(
         sources={"en": (begin,), "fr": ()}, targets={"de": TargetTokens(target_prefix=(tag,)), "it": TargetTokens()}
@@ -308,13 +308,13 @@ def test_each_pair_has_prefixes_of_its_own_and_no_text_spells_any(two_models: _T
     assert tokenizer.for_pair("fr", "it").decode([tag, *tokenizer.encode_target("Hund")]) == "Hund"
 
 
-def test_the_prefix_of_targets_has_no_text(two_models: _TwoModels) -> None:
+def test_target_prefix_is_not_decoded(two_models: _TwoModels) -> None:
     tokenizer = two_models.open(target_prefix=(two_models.pieces.index(">>de<<"),))
 
     assert tokenizer.decode([*tokenizer.target_prefix, *tokenizer.encode_target("Hund")]) == "Hund"
 
 
-def test_offsets_are_those_of_the_model_of_sources(two_models: _TwoModels) -> None:
+def test_offsets_are_those_of_the_source_model(two_models: _TwoModels) -> None:
     tokenizer, text = two_models.open(), "How are 漢字?"
 
     offsets = tokenizer.offsets(text)
@@ -332,7 +332,7 @@ def test_offsets_are_those_of_the_model_of_sources(two_models: _TwoModels) -> No
         (None, "access is No such file"),
     ],
 )
-def test_a_file_of_pieces_that_is_none_is_rejected(
+def test_invalid_file_of_pieces_is_rejected(
     two_models: _TwoModels, tmp_path: Path, pieces: bytes | None, message: str
 ) -> None:
     (tmp_path / "target.spm").write_bytes(two_models.file.read_bytes())
@@ -347,7 +347,7 @@ def test_a_file_of_pieces_that_is_none_is_rejected(
         )
 
 
-def test_placeholders_are_one_token_each_or_the_model_is_refused(tmp_path: Path, tokenizer_file: Path) -> None:
+def test_placeholders_must_be_one_token_each(tmp_path: Path, tokenizer_file: Path) -> None:
     model = io.BytesIO()
     SentencePieceTrainer.train(
         sentence_iterator=iter(["how are you"]),

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dragoman_service.bundle.manifest import Confidence, GraphFiles, Manifest
 from dragoman_service.datatypes import Hypothesis, SearchConfig, Segment, SegmentResult, StageTimings
-from dragoman_service.request import RequestContext
+from dragoman_service.request import RequestRecord
 from dragoman_service.scheduling.latency_model import most_work
 
 EOS = 2
@@ -114,11 +114,11 @@ class FakeQueue:
     timings: StageTimings = field(default_factory=StageTimings)
     segments: list[Segment] = field(default_factory=list)
     futures: list["Future[SegmentResult]"] = field(default_factory=list)
-    context: RequestContext | None = None
+    context: RequestRecord | None = None
     rejection: Exception | None = None
     """Raised before any text is looked at."""
 
-    def reject_early(self, num_characters: int, search: SearchConfig, context: RequestContext) -> None:
+    def reject_early(self, num_characters: int, search: SearchConfig, context: RequestRecord) -> None:
         if self.rejection:
             raise self.rejection
 
@@ -128,7 +128,7 @@ class FakeQueue:
     def submit(
         self,
         segments: Sequence[Segment],
-        context: RequestContext,
+        context: RequestRecord,
         *,
         num_characters: int = 0,
     ) -> "list[Future[SegmentResult]]":

@@ -9,8 +9,8 @@ import pytest
 
 from dragoman_service.datatypes import Segment, SegmentResult, Span
 from dragoman_service.errors import DeadlineExceededError, EngineError, OverloadedError
-from dragoman_service.text.documents import DocumentPiece, TextPart, TextPlan
-from dragoman_service.translation.document_window import DocumentWindow, PieceInWork, results_of
+from dragoman_service.text.documents import PlannedSentence, TextPart, TextPlan
+from dragoman_service.translation.document_window import DocumentWindow, PendingSentence, results_of
 from tests.fakes import ManualClock, make_segment
 from tests.unit.text.text_fakes import make_hypothesis, make_result
 
@@ -40,21 +40,21 @@ class ManualQueue:
             future.set_result(make_result(make_hypothesis("a")))
 
 
-def pieces(*sizes: int) -> Iterator[DocumentPiece]:
+def pieces(*sizes: int) -> Iterator[PlannedSentence]:
     """Yield pieces of so many segments each."""
     for size in sizes:
         part = TextPart(span=Span(start=0, end=1), segment=make_segment(5), sentence_index=0)
-        yield DocumentPiece(before="", plan=TextPlan(text="a", parts=(part,) * size) if size else None)
+        yield PlannedSentence(before="", plan=TextPlan(text="a", parts=(part,) * size) if size else None)
 
 
 def window(
-    queue: ManualQueue, given: Iterator[DocumentPiece], *, max_segments: int = 4, **options: Any
+    queue: ManualQueue, given: Iterator[PlannedSentence], *, max_segments: int = 4, **options: Any
 ) -> DocumentWindow:
     defaults = {"deadline_s": math.inf, "clock": ManualClock()}
     return DocumentWindow(given, queue.submit, max_segments=max_segments, **{**defaults, **options})
 
 
-async def begun(one: DocumentWindow, until: Callable[[], bool]) -> "asyncio.Task[PieceInWork | None]":
+async def begun(one: DocumentWindow, until: Callable[[], bool]) -> "asyncio.Task[PendingSentence | None]":
     """Ask for the next piece, and let it come to where the test wants it."""
     task = asyncio.create_task(one.next_finished())
     while not until():
@@ -62,7 +62,7 @@ async def begun(one: DocumentWindow, until: Callable[[], bool]) -> "asyncio.Task
     return task
 
 
-async def test_no_more_than_the_window_is_planned_or_queued() -> None:
+async def test_only_the_window_is_planned_and_queued() -> None:
     queue, read = ManualQueue(), count()
     endless = (piece for piece in pieces(*[1] * 1000) if next(read) >= 0)
 
@@ -72,7 +72,7 @@ async def test_no_more_than_the_window_is_planned_or_queued() -> None:
     task.cancel()
 
 
-async def test_each_piece_handed_out_makes_room_for_one_more() -> None:
+async def test_each_returned_sentence_makes_room_for_another() -> None:
     queue = ManualQueue()
     one = window(queue, pieces(*[1] * 1000))
     task = await begun(one, lambda: bool(queue.futures))
@@ -85,7 +85,7 @@ async def test_each_piece_handed_out_makes_room_for_one_more() -> None:
     assert len(queue.futures) == 4 + 1
 
 
-async def test_pieces_come_in_order_whatever_is_finished_first() -> None:
+async def test_sentences_are_returned_in_order() -> None:
     queue = ManualQueue()
     given = list(pieces(1, 1, 1))
     one = window(queue, iter(given))
@@ -97,10 +97,10 @@ async def test_pieces_come_in_order_whatever_is_finished_first() -> None:
     queue.answer()
 
     handed_out = [await task, await one.next_finished(), await one.next_finished(), await one.next_finished()]
-    assert [found and found.piece for found in handed_out] == [*given, None]
+    assert [found and found.planned for found in handed_out] == [*given, None]
 
 
-async def test_what_is_finished_behind_an_unfinished_piece_still_counts() -> None:
+async def test_finished_segments_after_an_unfinished_sentence_count() -> None:
     queue = ManualQueue()
     task = await begun(window(queue, pieces(*[1] * 100)), lambda: len(queue.futures) == 4)
 
@@ -112,7 +112,7 @@ async def test_what_is_finished_behind_an_unfinished_piece_still_counts() -> Non
     task.cancel()
 
 
-async def test_a_piece_larger_than_the_window_goes_through_it_bit_by_bit() -> None:
+async def test_sentence_larger_than_the_window_is_queued_in_parts() -> None:
     queue = ManualQueue()
     one = window(queue, pieces(10, 1))
     task = await begun(one, lambda: bool(queue.futures))
@@ -125,11 +125,11 @@ async def test_a_piece_larger_than_the_window_goes_through_it_bit_by_bit() -> No
 
     found = task.result()
     assert found
-    assert len(results_of(found.answers)) == 10
+    assert len(results_of(found.results)) == 10
     assert most <= 4
 
 
-async def test_pieces_without_segments_need_no_queue() -> None:
+async def test_sentences_without_segments_are_not_queued() -> None:
     one = window(ManualQueue(room=0), pieces(0, 0))
 
     assert await one.next_finished()
@@ -137,7 +137,7 @@ async def test_pieces_without_segments_need_no_queue() -> None:
     assert await one.next_finished() is None
 
 
-async def test_a_full_queue_takes_the_window_in_smaller_parts() -> None:
+async def test_smaller_batches_are_offered_to_a_full_queue() -> None:
     queue = ManualQueue(room=1)
 
     task = await begun(window(queue, pieces(*[1] * 8)), lambda: bool(queue.futures))
@@ -146,12 +146,12 @@ async def test_a_full_queue_takes_the_window_in_smaller_parts() -> None:
     task.cancel()
 
 
-async def test_without_room_for_the_first_segment_the_document_is_rejected_at_once() -> None:
+async def test_rejected_first_segment_rejects_the_document() -> None:
     with pytest.raises(OverloadedError):
         await window(ManualQueue(room=0), pieces(1)).next_finished()
 
 
-async def test_without_room_later_on_its_own_segments_are_waited_for() -> None:
+async def test_window_waits_for_its_own_segments_while_the_queue_is_full() -> None:
     queue = ManualQueue(room=1)
     one = window(queue, pieces(1, 1, 1))
 
@@ -163,7 +163,7 @@ async def test_without_room_later_on_its_own_segments_are_waited_for() -> None:
     assert await one.next_finished() is None
 
 
-async def test_without_room_and_with_nothing_under_way_the_time_of_the_queue_is_waited_for() -> None:
+async def test_window_waits_for_the_retry_delay_without_own_segments() -> None:
     queue, clock, slept = ManualQueue(), ManualClock(), []
 
     async def sleep(delay: float) -> None:
@@ -182,7 +182,7 @@ async def test_without_room_and_with_nothing_under_way_the_time_of_the_queue_is_
     task.cancel()
 
 
-async def test_the_wait_for_room_ends_with_the_deadline() -> None:
+async def test_waiting_for_the_queue_ends_at_the_deadline() -> None:
     queue, clock = ManualQueue(), ManualClock()
 
     async def sleep(delay: float) -> None:
@@ -199,7 +199,7 @@ async def test_the_wait_for_room_ends_with_the_deadline() -> None:
     assert clock.now_s == 5.0
 
 
-async def test_an_error_comes_in_its_turn() -> None:
+async def test_error_is_returned_in_order() -> None:
     queue = ManualQueue()
     one = window(queue, pieces(1, 1))
     task = await begun(one, lambda: bool(queue.futures))
@@ -209,13 +209,13 @@ async def test_an_error_comes_in_its_turn() -> None:
     first, second = await task, await one.next_finished()
 
     assert first
-    assert results_of(first.answers)
+    assert results_of(first.results)
     assert second
     with pytest.raises(EngineError):
-        results_of(second.answers)
+        results_of(second.results)
 
 
-async def test_cancelling_drops_everything_under_way() -> None:
+async def test_cancelling_the_window_cancels_its_segments() -> None:
     queue = ManualQueue()
     one = window(queue, pieces(*[1] * 8))
     task = await begun(one, lambda: bool(queue.futures))
@@ -226,7 +226,7 @@ async def test_cancelling_drops_everything_under_way() -> None:
     assert all(future.cancelled() for future in queue.futures)
 
 
-async def test_the_cost_of_the_window_is_bounded_too() -> None:
+async def test_cost_of_the_window_is_limited() -> None:
     queue = ManualQueue()
 
     task = await begun(window(queue, pieces(*[1] * 8), max_cost=5), lambda: bool(queue.futures))
@@ -235,13 +235,13 @@ async def test_the_cost_of_the_window_is_bounded_too() -> None:
     task.cancel()
 
 
-def test_a_segment_that_is_cancelled_unanswered_is_an_error() -> None:
-    in_work = PieceInWork(piece=next(pieces(1)), segments=[make_segment(5)], text_s=0.0)
+def test_cancelled_segment_is_an_engine_error() -> None:
+    in_work = PendingSentence(planned=next(pieces(1)), segments=[make_segment(5)], text_s=0.0)
     loop = asyncio.new_event_loop()
     answer: asyncio.Future[SegmentResult] = loop.create_future()
     answer.cancel()
-    in_work.answers.append(answer)
+    in_work.results.append(answer)
     loop.close()
 
     with pytest.raises(EngineError):
-        results_of(in_work.answers)
+        results_of(in_work.results)

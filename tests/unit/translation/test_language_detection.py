@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 from dragoman_service.datatypes import DetectedLanguage
 from dragoman_service.errors import InvalidFieldError, UnsupportedFieldError
 from dragoman_service.observability.metrics import Metrics
-from dragoman_service.request import RequestContext, TextFormat, TranslationOptions, TranslationRequest
+from dragoman_service.request import RequestRecord, TextFormat, TranslationOptions, TranslationRequest
 from dragoman_service.translation.language_detection import (
     MAX_CANDIDATES,
     UNKNOWN_LANGUAGE,
@@ -17,7 +17,7 @@ from dragoman_service.translation.language_detection import (
     LanguageDetector,
     has_letters,
     is_same_language,
-    reported,
+    listed_candidates,
     source_languages,
 )
 from dragoman_service.translation.translator import Translator
@@ -91,8 +91,8 @@ def test_single_english_word_is_accepted_where_english_is_served(detector: Langu
         FRENCH,
     ],
 )
-def test_text_in_unserved_language_is_refused(detector: LanguageDetector, text: str) -> None:
-    first = reported(detector.detect(text, {"en"}))[0]
+def test_text_in_unserved_language_is_rejected(detector: LanguageDetector, text: str) -> None:
+    first = listed_candidates(detector.detect(text, {"en"}))[0]
 
     assert not first.is_served
     with pytest.raises(InvalidFieldError, match=rf"source_language: .* text 0 .* {first.language} \(.*not served"):
@@ -142,9 +142,10 @@ def test_unlikely_unserved_languages_are_reported_only_if_no_served_language_is_
     candidates = detector.detect("abc", {"en"})
 
     assert candidates[0].language == "nl"
-    assert [each.language for each in reported(candidates)] == ["en"]
-    assert [each.language for each in reported(detector.detect("abc", {"ru"}))] == ["nl", "fr", "es", "it", "pt"]
-    assert len(reported(detector.detect("abc", {"ru"}))) == MAX_CANDIDATES
+    assert [each.language for each in listed_candidates(candidates)] == ["en"]
+    unserved = [each.language for each in listed_candidates(detector.detect("abc", {"ru"}))]
+    assert unserved == ["nl", "fr", "es", "it", "pt"]
+    assert len(unserved) == MAX_CANDIDATES
 
 
 def _candidates(**confidences: float) -> Candidates:
@@ -177,7 +178,7 @@ def test_ambiguous_text_alone_needs_one_language_likelier_than_the_others_togeth
         _chosen(_candidates(en=0.05, fr=0.04, es=0.03))
 
 
-def test_unserved_text_in_a_list_is_refused_with_its_index() -> None:
+def test_unserved_text_in_a_list_is_rejected_with_its_index() -> None:
     with pytest.raises(InvalidFieldError, match=r"text 1 seems to be nl \(0.90, not served\).* en, es, fr"):
         _chosen(SURE_ENGLISH, _candidates(NL=0.9, en=0.05))
 
@@ -213,23 +214,23 @@ class _NoDetector(LanguageDetector):
         self.is_available = False
 
 
-async def test_what_is_not_installed_is_named() -> None:
+async def test_missing_package_is_named() -> None:
     translator = _translator(FakeModel(), detector=_NoDetector())
     request = TranslationRequest(texts=("Hi.",), source_language="", target_language="de")
 
     with pytest.raises(InvalidFieldError, match=r"source_language: is absent.*pip install 'dragoman\[detect\]'"):
-        await translator.translate(request, RequestContext())
+        await translator.translate(request, RequestRecord())
     with pytest.raises(UnsupportedFieldError, match=r"pip install 'dragoman\[detect\]'"):
-        await translator.detect_languages(["Hi."], RequestContext())
+        await translator.detect_languages(["Hi."], RequestRecord())
 
 
-async def test_a_request_is_translated_from_what_was_detected() -> None:
+async def test_request_is_translated_from_the_detected_language() -> None:
     model = FakeModel()
     translator = _translator(model, detector=_detector(fr=0.3, nl=0.1))
     request = TranslationRequest(texts=("Hi.",), source_language="", target_language="de")
 
-    result = await translator.translate(request, RequestContext())
-    sentences = [each async for each in translator.translate_document(request, RequestContext())]
+    result = await translator.translate(request, RequestRecord())
+    sentences = [each async for each in translator.translate_document(request, RequestRecord())]
 
     assert result.detected_language is not None
     assert result.detected_language.language == "fr"
@@ -244,8 +245,8 @@ async def test_text_without_letters_is_returned_unchanged_if_the_language_is_det
     alone = TranslationRequest(texts=(text,), source_language="", target_language="de")
     others = TranslationRequest(texts=("Hi.", text), source_language="", target_language="de")
 
-    result = await translator.translate(alone, RequestContext())
-    with_others = await translator.translate(others, RequestContext())
+    result = await translator.translate(alone, RequestRecord())
+    with_others = await translator.translate(others, RequestRecord())
 
     assert [one.text for one in result.translations[0].hypotheses] == [text]
     assert result.num_source_tokens == 0
@@ -260,22 +261,22 @@ async def test_document_and_markup_without_letters_are_returned_unchanged() -> N
     markup = TranslationRequest(texts=("<b>7</b>",), source_language="", target_language="de", options=options)
     document = TranslationRequest(texts=("1.\n\n2.\n",), source_language="", target_language="de")
 
-    result = await translator.translate(markup, RequestContext())
-    sentences = [each async for each in translator.translate_document(document, RequestContext())]
+    result = await translator.translate(markup, RequestRecord())
+    sentences = [each async for each in translator.translate_document(document, RequestRecord())]
 
     assert result.translations[0].hypotheses[0].text == "<b>7</b>"
     assert "".join(each.text for each in sentences) == "1.\n\n2.\n"
 
 
-async def test_texts_in_two_languages_are_refused() -> None:
+async def test_texts_in_two_languages_are_rejected() -> None:
     detector = LanguageDetector(load=lambda: lambda text: [("fr" if "F" in text else "en", 1.0)])
     request = TranslationRequest(texts=("7", "Fin.", "Ends."), source_language="", target_language="de")
 
     with pytest.raises(InvalidFieldError, match="text 1 seems to be in fr, text 2 in en"):
-        await _translator(FakeModel(), detector=detector).translate(request, RequestContext())
+        await _translator(FakeModel(), detector=detector).translate(request, RequestRecord())
 
 
-def test_the_model_is_loaded_where_nothing_can_be_written(tmp_path: Path) -> None:
+def test_model_is_loaded_on_a_read_only_file_system(tmp_path: Path) -> None:
     script = f"""
 import tempfile
 tempfile.tempdir = {str(tmp_path / "missing")!r}

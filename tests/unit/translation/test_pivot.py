@@ -9,14 +9,14 @@ from dragoman_service.errors import DrainingError, InvalidFieldError, ModelNotFo
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.request import (
     AttentionDetail,
-    RequestContext,
+    RequestRecord,
     SamplingOptions,
     Term,
     TranslationOptions,
     TranslationRequest,
 )
 from dragoman_service.translation.options import TranslationLimits
-from dragoman_service.translation.pivot import routed, sources
+from dragoman_service.translation.pivot import find_pivot_route, served_source_languages
 from dragoman_service.translation.translator import Translator
 from tests.unit.text.text_fakes import FakeModel, FakeQueue, make_hypothesis
 
@@ -59,10 +59,10 @@ def _request(**fields: Any) -> TranslationRequest:
 
 async def _translate(models: Models, limits: TranslationLimits | None = None, **fields: Any) -> Any:
     translator = Translator(models, metrics=Metrics(CollectorRegistry()), limits=limits)
-    return await translator.translate(_request(**fields), RequestContext())
+    return await translator.translate(_request(**fields), RequestRecord())
 
 
-async def test_a_text_is_translated_through_the_first_language_that_has_both_models() -> None:
+async def test_text_is_translated_through_the_first_language_with_both_models() -> None:
     models = Models("en-fr", "fr-de", "en-es", en_fr="Salut.", fr_de="Hallo.")
 
     result = await _translate(models)
@@ -76,7 +76,7 @@ async def test_a_text_is_translated_through_the_first_language_that_has_both_mod
     assert result.num_target_tokens == len("Hallo.") + 1
 
 
-async def test_a_pair_that_is_served_is_translated_directly() -> None:
+async def test_served_pair_is_translated_directly() -> None:
     result = await _translate(
         Models("en-de", "en-fr", "fr-de", en_de="Hallo."), options=TranslationOptions(terms=(Term(source="x"),))
     )
@@ -85,22 +85,22 @@ async def test_a_pair_that_is_served_is_translated_directly() -> None:
 
 
 @pytest.mark.parametrize("pairs", [("en-fr",), ("fr-de",), ("en-it", "it-de")])
-async def test_without_models_both_ways_the_pair_is_not_found(pairs: tuple[str, ...]) -> None:
+async def test_pair_without_models_for_both_steps_is_not_found(pairs: tuple[str, ...]) -> None:
     with pytest.raises(ModelNotFoundError, match="en-de is not served here"):
         await _translate(Models(*pairs))
 
 
-async def test_without_leave_nothing_is_translated_through_another_language() -> None:
+async def test_no_pivot_is_used_unless_allowed() -> None:
     with pytest.raises(ModelNotFoundError, match="en-de is not served here"):
         await _translate(Models("en-fr", "fr-de"), pivot_languages=())
 
 
-async def test_a_model_that_is_named_must_translate_both_ways() -> None:
+async def test_named_model_must_translate_both_steps() -> None:
     with pytest.raises(ModelNotFoundError, match="en-de is not served here"):
         await _translate(Models("en-fr", "fr-de"), model="en-fr")
 
 
-async def test_other_failures_are_not_worked_around() -> None:
+async def test_other_errors_are_raised() -> None:
     models = Models("en-fr", "fr-de")
     models.failure = DrainingError()
 
@@ -118,7 +118,7 @@ async def test_other_failures_are_not_worked_around() -> None:
         ({"num_hypotheses": 99}, "options.num_hypotheses"),
     ],
 )
-async def test_what_cannot_be_done_is_refused_before_anything_is_translated(
+async def test_unsupported_options_are_rejected_before_the_first_translation(
     options: dict[str, Any], field: str
 ) -> None:
     models = Models("en-fr", "fr-de")
@@ -130,7 +130,7 @@ async def test_what_cannot_be_done_is_refused_before_anything_is_translated(
     assert not models.models["en-fr"].engine.segments
 
 
-async def test_the_first_translation_has_the_options_that_are_not_about_the_target() -> None:
+async def test_first_translation_has_no_options_about_the_target() -> None:
     options = TranslationOptions(
         sampling=SamplingOptions(seed=1),
         num_hypotheses=2,
@@ -138,14 +138,14 @@ async def test_the_first_translation_has_the_options_that_are_not_about_the_targ
         max_target_tokens=9,
         repetition_penalty=2.0,
     )
-    route = routed(Models("en-fr", "fr-de"), _request(options=options, target_prefixes=("Ho",)))
+    route = find_pivot_route(Models("en-fr", "fr-de"), _request(options=options, target_prefixes=("Ho",)))
 
     assert route is not None
     assert route.first.options == TranslationOptions(repetition_penalty=2.0)
     assert (route.first.target_prefixes, route.first.target_language) == ((), "fr")
 
 
-async def test_a_text_that_grew_too_long_is_told_with_the_language_between() -> None:
+async def test_error_of_a_pivot_text_names_the_pivot_language() -> None:
     models = Models("en-fr", "fr-de", en_fr="x" * 20)
 
     with pytest.raises(
@@ -154,10 +154,10 @@ async def test_a_text_that_grew_too_long_is_told_with_the_language_between() -> 
         await _translate(models, TranslationLimits(max_text_characters=10))
 
 
-def test_sources_are_those_that_reach_the_target() -> None:
+def test_source_languages_include_those_with_a_pivot() -> None:
     models = Models("en-fr", "fr-de", "it-de", "nl-es")
 
-    assert set(sources(models, _request())) == {"en", "fr", "it"}
-    assert set(sources(models, replace(_request(), pivot_languages=()))) == {"fr", "it"}
+    assert set(served_source_languages(models, _request())) == {"en", "fr", "it"}
+    assert set(served_source_languages(models, replace(_request(), pivot_languages=()))) == {"fr", "it"}
     with pytest.raises(ModelNotFoundError):
-        sources(models, _request(target_language="tlh"))
+        served_source_languages(models, _request(target_language="tlh"))

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 
 from dragoman_service.errors import InvalidFieldError, OverloadedError, RateLimitedError
 from dragoman_service.observability.metrics import Metrics
-from dragoman_service.request import RequestContext, TranslationRequest
+from dragoman_service.request import RequestRecord, TranslationRequest
 from dragoman_service.security.api_keys import Caller, Permission
 from dragoman_service.security.rate_limits import RateLimiter
 from dragoman_service.translation.options import TranslationLimits
@@ -66,9 +66,9 @@ def translator(queue: FakeQueue, account: Account, clock: ManualClock) -> Transl
     return Translator(FakeModel(queue), metrics=metrics, clock=clock, quota=account)
 
 
-async def test_a_request_costs_the_source_tokens_that_its_reply_tells(account: Account, clock: ManualClock) -> None:
+async def test_request_costs_its_source_tokens(account: Account, clock: ManualClock) -> None:
     result = await translator(FakeQueue(), account, clock).translate(
-        request("One two. Three."), RequestContext(caller="shop")
+        request("One two. Three."), RequestRecord(caller="shop")
     )
 
     assert {caller for caller, _ in account.asked} == {"shop"}
@@ -76,42 +76,38 @@ async def test_a_request_costs_the_source_tokens_that_its_reply_tells(account: A
     assert result.num_source_tokens > 0
 
 
-async def test_a_request_beyond_the_limit_is_not_queued(account: Account, clock: ManualClock) -> None:
+async def test_request_beyond_the_quota_is_not_queued(account: Account, clock: ManualClock) -> None:
     queue = FakeQueue()
     one = translator(queue, account, clock)
-    await one.translate(request("One two three four five six seven."), RequestContext(caller="shop"))
+    await one.translate(request("One two three four five six seven."), RequestRecord(caller="shop"))
     num_queued = len(queue.segments)
 
     with pytest.raises(RateLimitedError):
-        await one.translate(request("One."), RequestContext(caller="shop"))
+        await one.translate(request("One."), RequestRecord(caller="shop"))
 
     assert len(queue.segments) == num_queued
 
 
-async def test_texts_are_charged_before_they_are_looked_at_and_for_good_if_they_exceed_a_limit(
-    account: Account, clock: ManualClock
-) -> None:
+async def test_rejected_long_text_is_charged_without_refund(account: Account, clock: ManualClock) -> None:
     limits = TranslationLimits(max_request_sentences=1)
     one = Translator(FakeModel(FakeQueue()), metrics=Metrics(CollectorRegistry()), limits=limits, quota=account)
 
     with pytest.raises(InvalidFieldError):
-        await one.translate(request("One two three four. " * 200), RequestContext(caller="shop"))
+        await one.translate(request("One two three four. " * 200), RequestRecord(caller="shop"))
 
     assert account.asked == [("shop", 500)]
     with pytest.raises(RateLimitedError):
-        await one.translate(request("One two."), RequestContext(caller="shop"))
+        await one.translate(request("One two."), RequestRecord(caller="shop"))
 
 
-async def test_what_the_queue_rejects_costs_nothing(account: Account, clock: ManualClock) -> None:
+async def test_request_rejected_by_the_queue_costs_nothing(account: Account, clock: ManualClock) -> None:
     with pytest.raises(OverloadedError):
-        await translator(FullQueue(), account, clock).translate(request("One two three."), RequestContext())
+        await translator(FullQueue(), account, clock).translate(request("One two three."), RequestRecord())
 
-    await translator(FakeQueue(), account, clock).translate(request("One two three."), RequestContext())
+    await translator(FakeQueue(), account, clock).translate(request("One two three."), RequestRecord())
 
 
-async def test_a_document_beyond_the_limit_goes_on_at_the_rate_of_the_limit(
-    account: Account, clock: ManualClock
-) -> None:
+async def test_document_beyond_the_quota_continues_at_its_rate(account: Account, clock: ManualClock) -> None:
     slept: list[float] = []
 
     async def sleep(delay: float) -> None:
@@ -126,15 +122,13 @@ async def test_a_document_beyond_the_limit_goes_on_at_the_rate_of_the_limit(
         sleep=sleep,
         quota=account,
     )
-    sentences = documents.translate_document(
-        request("One. Two. Three. Four. Five. Six."), RequestContext(caller="shop")
-    )
+    sentences = documents.translate_document(request("One. Two. Three. Four. Five. Six."), RequestRecord(caller="shop"))
 
     assert len([sentence.text async for sentence in sentences]) == 6
     assert sum(slept) > 0
 
 
-async def test_a_document_is_rejected_if_not_even_its_first_sentence_is_allowed(
+async def test_document_is_rejected_if_its_first_sentence_exceeds_the_quota(
     account: Account, clock: ManualClock
 ) -> None:
     await account.take_tokens("shop", 100)
@@ -146,4 +140,4 @@ async def test_a_document_is_rejected_if_not_even_its_first_sentence_is_allowed(
     )
 
     with pytest.raises(RateLimitedError):
-        await anext(documents.translate_document(request("One."), RequestContext(caller="shop")))
+        await anext(documents.translate_document(request("One."), RequestRecord(caller="shop")))

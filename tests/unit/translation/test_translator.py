@@ -2,23 +2,13 @@ import asyncio
 import itertools
 import threading
 from collections.abc import Sequence
-from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
 
-from dragoman_service.datatypes import (
-    Degeneration,
-    DegenerationKind,
-    GuardReport,
-    Priority,
-    Segment,
-    SegmentResult,
-    StageTimings,
-    WarningKind,
-)
+from dragoman_service.datatypes import Priority, Segment, StageTimings, WarningKind
 from dragoman_service.errors import (
     DeadlineExceededError,
     EngineError,
@@ -30,7 +20,7 @@ from dragoman_service.observability.metrics import Metrics
 from dragoman_service.request import (
     AttentionDetail,
     LongSentencePolicy,
-    RequestContext,
+    RequestRecord,
     SamplingOptions,
     Term,
     TextFormat,
@@ -52,9 +42,10 @@ from tests.unit.text.text_fakes import (
 )
 
 REFUSE = LongSentencePolicy.REFUSE
+OVERLOADED = OverloadedError(queued=9, limit=10, unit="segments", retry_after_s=1.0)
 
 
-def _request(*texts: str, **options: Any) -> TranslationRequest:
+def make_request(*texts: str, **options: Any) -> TranslationRequest:
     return TranslationRequest(
         texts=texts,
         source_language="en",
@@ -64,30 +55,32 @@ def _request(*texts: str, **options: Any) -> TranslationRequest:
     )
 
 
-def _translator(model: FakeModel, **arguments: Any) -> Translator:
+def make_translator(model: FakeModel, **arguments: Any) -> Translator:
     return Translator(model, metrics=arguments.pop("metrics", None) or Metrics(CollectorRegistry()), **arguments)
 
 
-async def _pending(model: FakeModel, *texts: str) -> "asyncio.Task[Any]":
-    """Start a translation and let it come to where it waits for its segments."""
-    task = asyncio.create_task(_translator(model).translate(_request(*texts), RequestContext()))
+async def translated(model: FakeModel, *texts: str, **options: Any) -> Any:
+    return await make_translator(model).translate(make_request(*texts, **options), RequestRecord())
+
+
+async def pending(model: FakeModel, *texts: str) -> "asyncio.Task[Any]":
+    """Start a translation and run it until it waits for its segments."""
+    task = asyncio.create_task(translated(model, *texts))
     while not (model.engine.futures or task.done()):
         await asyncio.sleep(0)
     return task
 
 
-async def test_every_text_is_answered_in_order() -> None:
-    result = await _translator(FakeModel(FakeQueue(shout))).translate(
-        _request("One. Two.", "", " three\n"), RequestContext()
-    )
+async def test_texts_are_translated_in_order() -> None:
+    result = await translated(FakeModel(FakeQueue(shout)), "One. Two.", "", " three\n")
 
     assert [translation.hypotheses[0].text for translation in result.translations] == ["ONE. TWO.", "", " THREE\n"]
 
 
-async def test_the_result_names_the_model_and_counts_tokens() -> None:
+async def test_result_has_the_model_and_the_number_of_tokens() -> None:
     model = FakeModel(FakeQueue(lambda _: (make_hypothesis("abc"),)), name="small", version="7")
 
-    result = await _translator(model).translate(_request("One. Two.", "3"), RequestContext())
+    result = await translated(model, "One. Two.", "3")
 
     assert (result.model_name, result.model_version) == ("small", "7")
     assert model.resolved == ("toy", "en", "de")
@@ -95,20 +88,20 @@ async def test_the_result_names_the_model_and_counts_tokens() -> None:
     assert result.num_target_tokens == 3 * 4
 
 
-async def test_counted_tokens_are_those_of_the_best_hypothesis_that_is_returned() -> None:
+async def test_number_of_tokens_is_that_of_the_best_returned_hypothesis() -> None:
     model = FakeModel(FakeQueue(lambda _: (make_hypothesis(""), make_hypothesis("abc"))))
 
-    result = await _translator(model).translate(_request("One.", num_hypotheses=2), RequestContext())
+    result = await translated(model, "One.", num_hypotheses=2)
 
     (translation,) = result.translations
-    assert [one.text for one in translation.hypotheses] == ["abc"]
+    assert [hypothesis.text for hypothesis in translation.hypotheses] == ["abc"]
     assert result.num_target_tokens == translation.sentences[0].num_target_tokens == 4
 
 
-async def test_all_segments_are_queued_at_once_with_the_context_of_their_request() -> None:
-    model, context = FakeModel(), RequestContext(deadline_s=1e12, priority=Priority.BULK)
+async def test_all_segments_are_queued_at_once_with_the_context_of_the_request() -> None:
+    model, context = FakeModel(), RequestRecord(deadline_s=1e12, priority=Priority.BULK)
 
-    await _translator(model).translate(_request("One. Two.", "Three."), context)
+    await make_translator(model).translate(make_request("One. Two.", "Three."), context)
 
     assert list(map(source_text, model.engine.segments)) == ["One.", "Two.", "Three."]
     assert model.engine.context is context
@@ -117,20 +110,29 @@ async def test_all_segments_are_queued_at_once_with_the_context_of_their_request
 async def test_options_reach_the_search() -> None:
     model = FakeModel()
 
-    await _translator(model).translate(
-        _request("One.", beam_size=3, num_hypotheses=2, length_penalty=0.0, min_target_tokens=1), RequestContext()
+    await translated(
+        model,
+        "One.",
+        beam_size=3,
+        num_hypotheses=2,
+        coverage_penalty=0.25,
+        repetition_guard=False,
+        suppressed_tokens=("x",),
+        target_prefix="Ei",
     )
 
     search = model.engine.segments[0].search
-    assert (search.beam_size, search.num_hypotheses, search.length_penalty) == (3, 2, 0.0)
-    assert search.min_target_tokens == 1
+    assert (search.beam_size, search.num_hypotheses, search.coverage_penalty) == (3, 2, 0.25)
+    assert search.suppressed_tokens == set(TOKENIZER.encode("x"))
+    assert search.target_prefix == tuple(TOKENIZER.encode("Ei"))
+    assert not search.repetition_guard
 
 
 @pytest.mark.parametrize("texts", [("",), (" \n", "...")])
-async def test_nothing_is_queued_for_texts_without_anything_to_translate(texts: tuple[str, ...]) -> None:
+async def test_texts_without_words_are_not_queued(texts: tuple[str, ...]) -> None:
     model = FakeModel()
 
-    result = await _translator(model).translate(_request(*texts), RequestContext())
+    result = await translated(model, *texts)
 
     assert tuple(translation.hypotheses[0].text for translation in result.translations) == texts
     assert model.engine.context is None
@@ -140,164 +142,95 @@ async def test_nothing_is_queued_for_texts_without_anything_to_translate(texts: 
 @pytest.mark.parametrize(
     ("request_", "field"),
     [
-        (_request(), "texts"),
-        (_request("a", beam_size=0), "options.beam_size"),
-        (_request("a", max_target_tokens=201), "options.max_target_tokens"),
-        (_request("a b. " * 30), "texts"),
-        (_request("a", target_prefix="b" * 1001), "options.target_prefix"),
-        (_request("a", target_prefix="b" * 9, max_target_tokens=9), "options.target_prefix"),
-        (replace(_request("a"), target_prefixes=("b", "c")), "target_prefixes"),
-        (_request("a", suppressed_tokens=("b", "no piece")), "options.suppressed_tokens[1]"),
-        (
-            _request("a" * 63, long_sentences=REFUSE, sampling=SamplingOptions(seed=-1)),
-            "options.sampling.seed",
-        ),
-        (_request("a" * 64, long_sentences=REFUSE), "texts[0]"),
+        (make_request(), "texts"),
+        (make_request("a", max_target_tokens=201), "options.max_target_tokens"),
+        (make_request("a b. " * 30), "texts"),
+        (make_request("a" * 60, "b" * 60, return_attention=AttentionDetail.ALL_HEADS, num_hypotheses=16), "texts"),
+        (make_request("a", target_prefix="b" * 9, max_target_tokens=9), "options.target_prefix"),
+        (replace(make_request("a"), target_prefixes=("b", "c")), "target_prefixes"),
+        (make_request("a", suppressed_tokens=("b", "no piece")), "options.suppressed_tokens[1]"),
+        (make_request("a" * 63, long_sentences=REFUSE, sampling=SamplingOptions(seed=-1)), "options.sampling.seed"),
+        (make_request("a" * 64, long_sentences=REFUSE), "texts[0]"),
     ],
 )
-async def test_a_request_beyond_a_limit_is_rejected_before_the_queue(request_: TranslationRequest, field: str) -> None:
+async def test_request_beyond_a_limit_is_rejected_before_the_queue(request_: TranslationRequest, field: str) -> None:
     model = FakeModel()
+    translator = make_translator(model, limits=TranslationLimits(max_request_source_tokens=130))
 
     with pytest.raises(InvalidFieldError) as caught:
-        await _translator(model, limits=TranslationLimits(max_request_source_tokens=100)).translate(
-            request_, RequestContext()
-        )
+        await translator.translate(request_, RequestRecord())
 
     assert caught.value.field == field
-    assert model.engine.segments == []
-
-
-async def test_more_attention_than_an_answer_holds_is_rejected_before_the_queue() -> None:
-    model = FakeModel()
-    request = _request("a b c d. " * 60, return_attention=AttentionDetail.ALL_HEADS)
-
-    with pytest.raises(InvalidFieldError, match="540 or more source tokens times 1 hypotheses"):
-        await _translator(model).translate(request, RequestContext())
-
     assert model.engine.segments == []
 
 
 @pytest.mark.parametrize(
-    ("options", "field"),
-    [
-        ({"coverage_penalty": 0.1}, "options.coverage_penalty"),
-        ({"return_alignment": True}, "options.return_alignment"),
-        ({"return_attention": AttentionDetail.AVERAGED}, "options.return_attention"),
-    ],
+    ("option", "value"),
+    [("coverage_penalty", 0.1), ("return_alignment", True), ("return_attention", AttentionDetail.AVERAGED)],
 )
-async def test_a_model_that_cannot_tell_its_attention_rejects_what_needs_it(
-    options: dict[str, Any], field: str
-) -> None:
+async def test_model_without_attention_rejects_options_that_need_it(option: str, value: Any) -> None:
     model = FakeModel(has_attention=False)
 
     with pytest.raises(UnsupportedFieldError) as caught:
-        await _translator(model).translate(_request("One.", **options), RequestContext())
+        await translated(model, "One.", **{option: value})
 
-    assert caught.value.field == field
+    assert caught.value.field == f"options.{option}"
     assert model.engine.segments == []
+    assert (await translated(model, "One.", coverage_penalty=0.0)).translations[0].hypotheses[0].text == "One."
 
 
-async def test_a_model_that_cannot_tell_its_attention_translates_all_else() -> None:
-    model = FakeModel(has_attention=False)
-
-    result = await _translator(model).translate(_request("One.", coverage_penalty=0.0), RequestContext())
-
-    assert result.translations[0].hypotheses[0].text == "One."
-
-
-async def test_constraints_reach_the_search() -> None:
+async def drawn_seeds(seed: int | None, *, server_seed: int = 0) -> list[int]:
     model = FakeModel()
-
-    await _translator(model).translate(
-        _request(
-            "One.",
-            no_repeat_ngram_size=3,
-            repetition_penalty=1.5,
-            coverage_penalty=0.25,
-            repetition_guard=False,
-            early_stopping=True,
-            suppressed_tokens=("x",),
-            target_prefix="Ei",
-        ),
-        RequestContext(),
-    )
-
-    search = model.engine.segments[0].search
-    assert (search.no_repeat_ngram_size, search.repetition_penalty, search.coverage_penalty) == (3, 1.5, 0.25)
-    assert search.suppressed_tokens == set(TOKENIZER.encode("x"))
-    assert search.target_prefix == tuple(TOKENIZER.encode("Ei"))
-    assert not search.repetition_guard
-    assert search.early_stopping
-
-
-async def _drawn(seed: int | None, *, server_seed: int = 0) -> list[int]:
-    """Return the seeds of the segments of a request."""
-    model = FakeModel()
-    request = _request("One. Two.", sampling=SamplingOptions(seed=seed))
-    await _translator(model, draw_seed=lambda: server_seed).translate(request, RequestContext())
+    request = make_request("One. Two.", sampling=SamplingOptions(seed=seed))
+    await make_translator(model, draw_seed=lambda: server_seed).translate(request, RequestRecord())
     return [segment.search.sampling.seed for segment in model.engine.segments if segment.search.sampling]
 
 
-async def test_a_seed_makes_a_request_repeatable() -> None:
-    assert await _drawn(7) == await _drawn(7, server_seed=1)
-    assert await _drawn(7) != await _drawn(8)
+async def test_request_with_a_seed_is_repeatable() -> None:
+    assert await drawn_seeds(7) == await drawn_seeds(7, server_seed=1)
+    assert await drawn_seeds(7) != await drawn_seeds(8)
 
 
-async def test_without_a_seed_each_request_gets_its_own() -> None:
-    assert await _drawn(None, server_seed=1) != await _drawn(None, server_seed=2)
-    assert len(await _drawn(None)) == 2
+async def test_request_without_a_seed_gets_a_new_one() -> None:
+    assert await drawn_seeds(None, server_seed=1) != await drawn_seeds(None, server_seed=2)
+    assert len(await drawn_seeds(None)) == 2
 
 
-async def test_an_alignment_is_returned_if_asked_for() -> None:
-    result = await _translator(FakeModel()).translate(_request("One. Two.", return_alignment=True), RequestContext())
+async def test_alignment_is_returned_on_request() -> None:
+    result = await translated(FakeModel(), "One. Two.", return_alignment=True)
 
     links = result.translations[0].hypotheses[0].alignment
     assert [(link.source, link.target) for link in links] == [(link.source, link.source) for link in links]
     assert len(links) == len("One.Two.")
 
 
-async def test_what_the_guard_found_is_told_and_counted() -> None:
-    registry = CollectorRegistry()
-    loop = Degeneration(kind=DegenerationKind.REPETITION, detail="a loop")
-    report = GuardReport(found=(loop,), remaining=(loop,), is_replaced=False)
-    answer = replace(make_result(make_hypothesis("a")), guard=report)
-
-    result = await _translator(FakeModel(FakeQueue(lambda _: answer)), metrics=Metrics(registry)).translate(
-        _request("One."), RequestContext()
-    )
-
-    (warning,) = result.translations[0].warnings
-    assert warning.kind is WarningKind.REPETITION
-    assert registry.get_sample_value("dragoman_translation_warnings_total", {"kind": "repetition"}) == 1
-
-
-async def test_the_first_failure_cancels_the_rest_and_is_raised_as_it_is() -> None:
+async def test_first_failure_is_raised_and_cancels_the_rest() -> None:
     def answer(segment: Segment) -> Answer:
         return DeadlineExceededError("decode") if source_text(segment) == "Two." else None
 
     model = FakeModel(FakeQueue(answer))
 
     with pytest.raises(DeadlineExceededError):
-        await _translator(model).translate(_request("One. Two. Three."), RequestContext())
+        await translated(model, "One. Two. Three.")
 
     assert [future.cancelled() for future in model.engine.futures] == [True, False, True]
 
 
-async def test_further_failures_are_not_reported_as_forgotten() -> None:
+async def test_further_failures_are_marked_as_retrieved() -> None:
     complaints: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
     model = FakeModel(FakeQueue(lambda _: EngineError("decoding failed")))
 
     with pytest.raises(EngineError):
-        await _translator(model).translate(_request("One. Two. Three."), RequestContext())
+        await translated(model, "One. Two. Three.")
     await asyncio.sleep(0)
 
     assert complaints == []
 
 
-async def test_cancelling_the_call_cancels_its_segments() -> None:
+async def test_cancelled_call_cancels_its_segments() -> None:
     model = FakeModel(FakeQueue(lambda _: None))
-    task = await _pending(model, "One. Two.", "Three.")
+    task = await pending(model, "One. Two.", "Three.")
 
     task.cancel()
 
@@ -306,9 +239,9 @@ async def test_cancelling_the_call_cancels_its_segments() -> None:
     assert all(future.cancelled() for future in model.engine.futures)
 
 
-async def test_a_segment_cancelled_by_another_thread_is_an_error_of_the_server() -> None:
+async def test_segment_cancelled_by_the_engine_is_an_engine_error() -> None:
     model = FakeModel(FakeQueue(lambda _: None))
-    task = await _pending(model, "One. Two.")
+    task = await pending(model, "One. Two.")
 
     for future in model.engine.futures:
         future.cancel()
@@ -317,54 +250,45 @@ async def test_a_segment_cancelled_by_another_thread_is_an_error_of_the_server()
         await task
 
 
-async def test_answers_may_come_from_another_thread_in_any_order() -> None:
+async def test_results_may_come_from_another_thread_in_any_order() -> None:
     model = FakeModel(FakeQueue(lambda _: None))
-    task = await _pending(model, "One. Two.")
+    task = await pending(model, "One. Two.")
 
     def answer() -> None:
         for text, future in reversed(list(zip(("Eins.", "Zwei."), model.engine.futures, strict=True))):
             future.set_result(make_result(make_hypothesis(text)))
 
-    thread = threading.Thread(target=answer)
-    thread.start()
-    result = await task
-    thread.join()
+    await asyncio.to_thread(answer)
 
-    assert result.translations[0].hypotheses[0].text == "Eins. Zwei."
+    assert (await task).translations[0].hypotheses[0].text == "Eins. Zwei."
 
 
-async def test_a_full_queue_rejects_the_request() -> None:
+async def test_full_queue_rejects_the_request() -> None:
     class FullQueue(FakeQueue):
-        def submit(
-            self,
-            segments: Sequence[Segment],
-            context: RequestContext,
-            *,
-            num_characters: int = 0,
-        ) -> "list[Future[SegmentResult]]":
-            raise OverloadedError(queued=9, limit=10, unit="segments", retry_after_s=1.0)
+        def submit(self, *_: Any, **__: Any) -> Any:
+            raise OVERLOADED
 
     with pytest.raises(OverloadedError):
-        await _translator(FakeModel(FullQueue())).translate(_request("One."), RequestContext())
+        await translated(FakeModel(FullQueue()), "One.")
 
 
-async def test_a_request_rejected_early_is_not_tokenized() -> None:
+async def test_request_rejected_early_is_not_tokenized() -> None:
     class UntouchedTokenizer(CharacterTokenizer):
         def encode(self, text: str) -> list[int]:
             raise AssertionError(f"tokenized {text}")
 
-    error = OverloadedError(queued=9, limit=10, unit="segments", retry_after_s=1.0)
-    model = FakeModel(FakeQueue(rejection=error), tokenizer=UntouchedTokenizer())
+    model = FakeModel(FakeQueue(rejection=OVERLOADED), tokenizer=UntouchedTokenizer())
 
     with pytest.raises(OverloadedError):
-        await _translator(model).translate(_request("One."), RequestContext())
+        await translated(model, "One.")
 
 
 async def test_timings_are_those_of_the_slowest_segment_and_all_text_work() -> None:
     model = FakeModel(FakeQueue(timings=StageTimings(queue_s=0.5, encode_s=0.25, decode_s=2.0)))
     ticks = itertools.count()
 
-    result = await _translator(model, clock=lambda: float(next(ticks))).translate(_request("A. B."), RequestContext())
+    translator = make_translator(model, clock=lambda: float(next(ticks)))
+    result = await translator.translate(make_request("A. B."), RequestRecord())
 
     assert result.timings == StageTimings(queue_s=0.5, encode_s=0.25, decode_s=2.0, text_s=2.0)
 
@@ -373,16 +297,15 @@ async def test_text_time_and_warnings_are_recorded() -> None:
     registry = CollectorRegistry()
     model = FakeModel(FakeQueue(lambda _: (make_hypothesis("abc", is_finished=False),)))
 
-    result = await _translator(model, metrics=Metrics(registry)).translate(_request("One. Two."), RequestContext())
+    translator = make_translator(model, metrics=Metrics(registry))
+    result = await translator.translate(make_request("One. Two."), RequestRecord())
 
     assert [warning.kind for warning in result.translations[0].warnings] == [WarningKind.TRUNCATED] * 2
     assert registry.get_sample_value("dragoman_translation_warnings_total", {"kind": "truncated"}) == 2
     assert registry.get_sample_value("dragoman_text_duration_seconds_count") == 1
 
 
-class _ThreadRecorder(CharacterTokenizer):
-    """Remembers where it was used."""
-
+class ThreadRecorder(CharacterTokenizer):
     def __init__(self) -> None:
         self.threads: set[int] = set()
 
@@ -407,25 +330,23 @@ class _ThreadRecorder(CharacterTokenizer):
     ],
     ids=["small", "many hypotheses", "large", "many alignments", "many terms", "markup"],
 )
-async def test_much_text_is_worked_on_outside_the_event_loop(
+async def test_long_texts_are_processed_outside_the_event_loop(
     num_sentences: int, options: dict[str, Any], is_here: bool
 ) -> None:
-    tokenizer = _ThreadRecorder()
+    tokenizer = ThreadRecorder()
 
-    await _translator(FakeModel(tokenizer=tokenizer)).translate(
-        _request("One. " * num_sentences, **options), RequestContext()
-    )
+    await translated(FakeModel(tokenizer=tokenizer), "One. " * num_sentences, **options)
 
     assert (threading.get_ident() in tokenizer.threads) is is_here
 
 
-class HeldTokenizer(CharacterTokenizer):
-    """Encodes nothing until it is let go; knows how many threads were at it at a time."""
+class BlockedTokenizer(CharacterTokenizer):
+    """Blocks until it is released, and counts the threads inside."""
 
     def __init__(self) -> None:
         super().__init__()
         self.entered = threading.Semaphore(0)
-        self.let_go = threading.Event()
+        self.released = threading.Event()
         self.num_encoded = self.num_inside = self.most_inside = 0
         self._lock = threading.Lock()
 
@@ -435,7 +356,7 @@ class HeldTokenizer(CharacterTokenizer):
             self.num_inside += 1
             self.most_inside = max(self.most_inside, self.num_inside)
         self.entered.release()
-        assert self.let_go.wait(TIMEOUT_S)
+        assert self.released.wait(TIMEOUT_S)
         with self._lock:
             self.num_inside -= 1
         return super().encode(text)
@@ -447,37 +368,38 @@ TIMEOUT_S = 30.0
 
 
 @pytest.mark.parametrize("is_document", [False, True])
-async def test_text_work_of_a_caller_who_left_ends_at_the_next_sentence(is_document: bool) -> None:
-    tokenizer = HeldTokenizer()
-    one = _translator(FakeModel(tokenizer=tokenizer))
-    context = RequestContext(caller="left")
+async def test_text_work_of_a_cancelled_call_ends_at_the_next_sentence(is_document: bool) -> None:
+    tokenizer = BlockedTokenizer()
+    translator = make_translator(FakeModel(tokenizer=tokenizer))
+    context = RequestRecord(caller="cancelled")
 
     async def all_sentences() -> list[str]:
-        return [sentence.text async for sentence in one.translate_document(_request(LONG_TEXT), context)]
+        return [sentence.text async for sentence in translator.translate_document(make_request(LONG_TEXT), context)]
 
-    call = asyncio.ensure_future(all_sentences() if is_document else one.translate(_request(LONG_TEXT), context))
+    work: Any = all_sentences() if is_document else translator.translate(make_request(LONG_TEXT), context)
+    call = asyncio.ensure_future(work)
     await asyncio.to_thread(tokenizer.entered.acquire, timeout=TIMEOUT_S)
 
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
-    tokenizer.let_go.set()
-    await one.translate(_request(LONG_TEXT), context)  # its turn comes when the other has ended
+    tokenizer.released.set()
+    await translator.translate(make_request(LONG_TEXT), context)  # starts when the cancelled work has ended
 
     assert tokenizer.num_encoded == 1 + NUM_SENTENCES
 
 
-async def test_long_texts_of_one_caller_are_worked_on_one_after_the_other_of_two_callers_side_by_side() -> None:
-    tokenizer = HeldTokenizer()
-    one = _translator(FakeModel(tokenizer=tokenizer))
+async def test_long_texts_are_processed_one_at_a_time_for_each_caller() -> None:
+    tokenizer = BlockedTokenizer()
+    translator = make_translator(FakeModel(tokenizer=tokenizer))
     calls = [
-        asyncio.ensure_future(one.translate(_request(LONG_TEXT), RequestContext(caller=caller)))
-        for caller in ("much", "much", "much", "other")
+        asyncio.ensure_future(translator.translate(make_request(LONG_TEXT), RequestRecord(caller=caller)))
+        for caller in ("busy", "busy", "busy", "other")
     ]
     for _ in range(2):
         await asyncio.to_thread(tokenizer.entered.acquire, timeout=TIMEOUT_S)
 
-    tokenizer.let_go.set()
+    tokenizer.released.set()
     await asyncio.gather(*calls)
 
     assert (tokenizer.most_inside, tokenizer.num_encoded) == (2, 4 * NUM_SENTENCES)

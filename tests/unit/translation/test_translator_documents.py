@@ -11,7 +11,7 @@ from dragoman_service.observability.metrics import Metrics
 from dragoman_service.request import (
     AttentionDetail,
     LongSentencePolicy,
-    RequestContext,
+    RequestRecord,
     SamplingOptions,
     TranslationOptions,
     TranslationRequest,
@@ -44,20 +44,20 @@ def _documents(model: FakeModel, **arguments: Any) -> Translator:
 
 
 async def _sentences(
-    model: FakeModel, request: TranslationRequest, context: RequestContext | None = None, **arguments: Any
+    model: FakeModel, request: TranslationRequest, context: RequestRecord | None = None, **arguments: Any
 ) -> list[TranslatedSentence]:
-    sentences = _documents(model, **arguments).translate_document(request, context or RequestContext())
+    sentences = _documents(model, **arguments).translate_document(request, context or RequestRecord())
     return [sentence async for sentence in sentences]
 
 
-async def test_sentences_come_in_order_and_add_up_to_the_translation() -> None:
+async def test_sentences_are_ordered_and_add_up_to_the_translation() -> None:
     sentences = await _sentences(FakeModel(FakeQueue(shout)), _request(" one. two.\n\n- three!\n"))
 
     assert [sentence.text for sentence in sentences] == [" ONE.", " TWO.", "\n\n- THREE!\n"]
     assert [sentence.hypotheses[0].text for sentence in sentences] == ["ONE.", "TWO.", "THREE!"]
 
 
-async def test_spans_are_those_of_the_whole_document() -> None:
+async def test_spans_index_the_whole_document() -> None:
     text = "ß one. two."  # the first capital is two letters
 
     sentences = await _sentences(FakeModel(FakeQueue(shout)), _request(text))
@@ -68,14 +68,14 @@ async def test_spans_are_those_of_the_whole_document() -> None:
     assert [target[one.target.start : one.target.end] for one in places] == ["SS ONE.", "TWO."]
 
 
-async def test_links_begin_in_the_document_and_end_in_the_sentence() -> None:
+async def test_links_start_in_the_document_and_end_in_the_sentence() -> None:
     sentences = await _sentences(FakeModel(FakeQueue(shout)), _request("one. two.", return_alignment=True))
 
     last = sentences[1].hypotheses[0].alignment[-1]
     assert (last.source.end, last.target.end) == (9, 4)
 
 
-async def test_a_document_without_anything_to_translate_comes_back() -> None:
+async def test_document_without_words_is_unchanged() -> None:
     (sentence,) = await _sentences(FakeModel(), _request("...\n"))
 
     assert (sentence.text, sentence.hypotheses, sentence.sentence) == ("...\n", (), None)
@@ -83,7 +83,7 @@ async def test_a_document_without_anything_to_translate_comes_back() -> None:
 
 
 async def test_context_and_options_reach_the_queue() -> None:
-    model, context = FakeModel(), RequestContext(deadline_s=1e12, priority=Priority.BULK)
+    model, context = FakeModel(), RequestRecord(deadline_s=1e12, priority=Priority.BULK)
 
     await _sentences(model, _request("One.", beam_size=3), context)
 
@@ -91,7 +91,7 @@ async def test_context_and_options_reach_the_queue() -> None:
     assert model.engine.segments[0].search.beam_size == 3
 
 
-async def test_only_the_first_sentence_obeys_the_prefix_and_each_has_a_seed_of_its_own() -> None:
+async def test_only_the_first_sentence_has_the_prefix_and_each_has_its_own_seed() -> None:
     model = FakeModel()
 
     await _sentences(model, _request("One. Two.", target_prefix="x", sampling=SamplingOptions(seed=3)))
@@ -112,7 +112,7 @@ async def test_only_the_first_sentence_obeys_the_prefix_and_each_has_a_seed_of_i
         (_request("a" * 64, long_sentences=LongSentencePolicy.REFUSE), "text"),
     ],
 )
-async def test_a_document_beyond_a_limit_is_rejected_before_the_queue(request_: TranslationRequest, field: str) -> None:
+async def test_document_beyond_a_limit_is_rejected_before_the_queue(request_: TranslationRequest, field: str) -> None:
     model = FakeModel()
 
     with pytest.raises(InvalidFieldError) as caught:
@@ -122,14 +122,14 @@ async def test_a_document_beyond_a_limit_is_rejected_before_the_queue(request_: 
     assert not model.engine.segments
 
 
-async def test_a_model_without_attention_rejects_an_alignment() -> None:
+async def test_model_without_attention_rejects_an_alignment() -> None:
     model = FakeModel(has_attention=False)
 
     with pytest.raises(UnsupportedFieldError, match="return_alignment"):
         await _sentences(model, _request("a", return_alignment=True))
 
 
-async def test_the_attention_of_a_document_is_limited_for_each_sentence() -> None:
+async def test_attention_of_a_document_is_limited_for_each_sentence() -> None:
     sentence = "a" * 60 + ".\n"
     model = FakeModel(FakeQueue(shout))
 
@@ -140,12 +140,12 @@ async def test_the_attention_of_a_document_is_limited_for_each_sentence() -> Non
         await _sentences(model, _request("a" * 1000, return_attention=AttentionDetail.ALL_HEADS))
 
 
-async def test_what_came_before_an_error_is_valid() -> None:
+async def test_sentences_before_an_error_are_valid() -> None:
     def answer(segment: Segment) -> Answer:
         return EngineError("decoding failed") if source_text(segment) == "Three." else shout(segment)
 
     sentences = _documents(FakeModel(FakeQueue(answer))).translate_document(
-        _request("One. Two. Three. Four."), RequestContext()
+        _request("One. Two. Three. Four."), RequestRecord()
     )
 
     assert [(await anext(sentences)).text for _ in range(2)] == ["ONE.", " TWO."]
@@ -153,7 +153,7 @@ async def test_what_came_before_an_error_is_valid() -> None:
         await anext(sentences)
 
 
-async def test_a_full_queue_rejects_the_document() -> None:
+async def test_full_queue_rejects_the_document() -> None:
     class FullQueue(FakeQueue):
         def submit(self, segments: Any, *_: Any, **__: Any) -> Any:
             raise OverloadedError(queued=1, limit=1, unit="segments", retry_after_s=1.0)
@@ -162,12 +162,12 @@ async def test_a_full_queue_rejects_the_document() -> None:
         await _sentences(FakeModel(FullQueue()), _request("One."))
 
 
-async def test_closing_it_cancels_what_is_under_way() -> None:
+async def test_closing_a_document_cancels_its_segments() -> None:
     def answer(segment: Segment) -> Answer:
         return shout(segment) if source_text(segment) == "One." else None
 
     model = FakeModel(FakeQueue(answer))
-    sentences = _documents(model).translate_document(_request("One. Two. Three."), RequestContext())
+    sentences = _documents(model).translate_document(_request("One. Two. Three."), RequestRecord())
     await anext(sentences)
 
     await sentences.aclose()
@@ -175,7 +175,7 @@ async def test_closing_it_cancels_what_is_under_way() -> None:
     assert [future.cancelled() for future in model.engine.futures] == [False, True, True]
 
 
-async def test_cancelling_the_reader_cancels_what_is_under_way() -> None:
+async def test_cancelling_the_reader_cancels_the_segments() -> None:
     model = FakeModel(FakeQueue(lambda _: None))
     task = asyncio.create_task(_sentences(model, _request("One. Two.")))
     while not (model.engine.futures or task.done()):
@@ -188,10 +188,10 @@ async def test_cancelling_the_reader_cancels_what_is_under_way() -> None:
     assert all(future.cancelled() for future in model.engine.futures)
 
 
-async def test_no_more_than_the_window_is_queued_without_a_reader() -> None:
+async def test_only_the_window_is_queued_without_a_reader() -> None:
     model = FakeModel(FakeQueue(shout))
     limits = TranslationLimits(document_window_segments=5)
-    sentences = _documents(model, limits=limits).translate_document(_request("One more. " * 1000), RequestContext())
+    sentences = _documents(model, limits=limits).translate_document(_request("One more. " * 1000), RequestRecord())
 
     await anext(sentences)
 
@@ -199,7 +199,7 @@ async def test_no_more_than_the_window_is_queued_without_a_reader() -> None:
     await sentences.aclose()
 
 
-async def test_warnings_and_times_are_those_of_the_sentence() -> None:
+async def test_sentence_has_its_own_warnings_and_timings() -> None:
     def answer(segment: Segment) -> Answer:
         is_second = source_text(segment) == "Two."
         return make_result(
@@ -212,7 +212,7 @@ async def test_warnings_and_times_are_those_of_the_sentence() -> None:
     assert ([warning.kind for warning in second.warnings], second.timings.queue_s) == ([WarningKind.TRUNCATED], 2.0)
 
 
-async def test_the_time_to_the_first_sentence_is_measured_once() -> None:
+async def test_time_to_the_first_sentence_is_observed_once() -> None:
     metrics = Metrics(CollectorRegistry())
 
     await _sentences(FakeModel(), _request("One. Two."), metrics=metrics)
@@ -221,7 +221,7 @@ async def test_the_time_to_the_first_sentence_is_measured_once() -> None:
     assert metrics.registry.get_sample_value("dragoman_text_duration_seconds_count") == 1
 
 
-async def test_parts_of_a_long_sentence_make_one_sentence() -> None:
+async def test_parts_of_a_long_sentence_are_one_sentence() -> None:
     model = FakeModel(FakeQueue(shout), max_source_tokens=10)
 
     (sentence,) = await _sentences(model, _request("one two three four five"))
@@ -232,7 +232,7 @@ async def test_parts_of_a_long_sentence_make_one_sentence() -> None:
     assert sentence.sentence.target == Span(start=0, end=23)
 
 
-async def test_several_hypotheses_are_those_of_the_sentence() -> None:
+async def test_sentence_has_its_own_hypotheses() -> None:
     def answer(segment: Segment) -> Answer:
         return make_hypothesis(source_text(segment).upper()), make_hypothesis("b", score=-2.0)
 

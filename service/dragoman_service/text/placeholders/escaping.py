@@ -1,4 +1,4 @@
-"""How special characters of a translation are written: spelled as in the source, or escaped if they mean markup."""
+"""Escaping of markup characters in a translation: written as in the source, or as a character reference."""
 
 import html
 import re
@@ -6,98 +6,95 @@ from bisect import bisect_left
 from collections.abc import Iterator
 
 from dragoman_service.datatypes import Span
-from dragoman_service.text.placeholders.blocks import Block, Role
+from dragoman_service.text.placeholders.text_units import CodeKind, TextUnit
 
+# A bare `<` stays bare if it is followed by the same characters as in the source, where it begins no tag.
 _CONTEXT_CHARACTERS = 10
-"""What must follow a bare `<` as in the source: there it begins no tag, in a title for instance."""
 
-_REFERENCE_RUN = re.compile(r"[A-Za-z0-9#;]{1,40}")
-"""What a character reference can be made of, and more than the longest has."""
+_REFERENCE_RUN = re.compile(r"[A-Za-z0-9#;]{1,40}")  # characters of a character reference; the longest has fewer
+_NOT_IN_SOURCE = Span(start=-1, end=-1)
 
 
 class EntityEscaper:
-    """How characters are spelled in the source, first come, first served; and how else if they mean markup."""
+    """Writes special characters of a translation in the forms that the source has, first come, first served."""
 
-    def __init__(self, block: Block) -> None:
-        special = {_character(block.text[piece.start]) for piece in block.pieces if piece.role is Role.SPELLING}
-        self._escapes = {
-            char: html.escape(char) if html.escape(char) != char else f"'{char}'" for char in block.escapes
-        }
+    def __init__(self, unit: TextUnit) -> None:
+        special = {_character(unit.text[code.start]) for code in unit.codes if code.kind is CodeKind.ESCAPED}
+        self._escapes = {char: html.escape(char) if html.escape(char) != char else f"'{char}'" for char in unit.escapes}
         self._special = special | set(self._escapes)
-        self._known: dict[str, Iterator[Span | str]] = {}
-        self.tail_in_doubt = ""
-        """Last characters written, if the first of them stands for itself in the source and was escaped for what
-        follows them."""
-        if self._special:
-            self._known = {char: iter(spans) for char, spans in self._occurrences(block).items()}
+        self._source_forms = {char: iter(forms) for char, forms in self._forms(unit).items()} if self._special else {}
+        # Last characters written if the first is bare in the source, and was escaped because of those after it.
+        self.ambiguous_tail = ""
 
-    def _occurrences(self, block: Block) -> dict[str, list[Span | str]]:
-        """Return how each occurrence of a special character is spelled; if as it is, what follows it."""
-        known: dict[str, list[Span | str]] = {char: [] for char in self._special}
+    def _forms(self, unit: TextUnit) -> dict[str, list[Span | str]]:
+        # The form of each occurrence of a special character: its range in the message, or what follows a bare one.
+        forms: dict[str, list[Span | str]] = {char: [] for char in self._special}
         position = 0
-        for piece in block.pieces:
-            self._note(known, block, position, piece.start)
-            if piece.role is Role.SPELLING:
-                known[_character(block.text[piece.start])].append(piece.source)
-            position = piece.end
-        self._note(known, block, position, len(block.text))
-        return known
+        for code in unit.codes:
+            self._add_bare_forms(forms, unit, position, code.start)
+            if code.kind is CodeKind.ESCAPED:
+                forms[_character(unit.text[code.start])].append(code.source)
+            position = code.end
+        self._add_bare_forms(forms, unit, position, len(unit.text))
+        return forms
 
-    def _note(self, known: dict[str, list[Span | str]], block: Block, start: int, end: int) -> None:
+    def _add_bare_forms(self, forms: dict[str, list[Span | str]], unit: TextUnit, start: int, end: int) -> None:
         for index in range(start, end):
-            char = _character(block.text[index])
+            char = _character(unit.text[index])
             if char == "&" and char in self._special:
-                known[char].append(_after_ampersand(block, index + 1))
+                forms[char].append(_after_ampersand(unit, index + 1))
             elif char in self._special:
-                known[char].append(block.text[index + 1 : min(end, index + 1 + _CONTEXT_CHARACTERS)])
+                forms[char].append(unit.text[index + 1 : min(end, index + 1 + _CONTEXT_CHARACTERS)])
 
-    def spelled(self, target: str, start: int, end: int) -> Iterator[tuple[str, Span | None]]:
-        """Yield a range of the target in pieces: text, or a range of the message instead."""
+    def escape(self, target: str, start: int, end: int) -> Iterator[tuple[str, Span | None]]:
+        """Yield a range of the translation as texts, and as ranges of the message to copy instead."""
         if not self._special:
             if start < end:
                 yield target[start:end], None
             return
         plain: list[str] = []
-        self.tail_in_doubt = ""
+        self.ambiguous_tail = ""
         for index in range(start, end):
             char = target[index]
             if _character(char) not in self._special:
                 plain.append(char)
                 continue
-            raw = next(self._known[_character(char)], _UNKNOWN)
-            self.tail_in_doubt = ""
-            if isinstance(raw, str) and _is_safe(target, index, raw):
+            form = next(self._source_forms[_character(char)], _NOT_IN_SOURCE)
+            self.ambiguous_tail = ""
+            if isinstance(form, str) and _can_be_bare(target, index, form):
                 plain.append(char)
-            elif isinstance(raw, str) or raw is _UNKNOWN:
+            elif isinstance(form, str) or form is _NOT_IN_SOURCE:
                 plain.append(self.escaped(char))
-                if isinstance(raw, str) and is_open_ended(target[index:end]):
-                    self.tail_in_doubt = target[index:end]
+                if isinstance(form, str) and depends_on_following(target[index:end]):
+                    self.ambiguous_tail = target[index:end]
             else:
                 if plain:
                     yield "".join(plain), None
                 plain.clear()
-                yield "", raw
+                yield "", form
         if plain:
             yield "".join(plain), None
 
     def escaped(self, text: str) -> str:
-        """Return a text as it is written in this markup."""
+        """Return a text with its markup characters escaped."""
         return "".join(self._escapes.get(char, char) for char in text) if self._escapes else text
 
 
-_UNKNOWN = Span(start=-1, end=-1)
+def depends_on_following(tail: str) -> bool:
+    """Return whether the text after `tail`, which begins with a markup character, decides on its meaning."""
+    return len(tail) == 1 or (tail[0] == "&" and _reference_run(tail, 1) == tail[1:] and html.unescape(tail) == tail)
 
 
 def _character(char: str) -> str:
     return " " if char.isspace() else char
 
 
-def _after_ampersand(block: Block, start: int) -> str:
-    """Return what might be read as a reference with a `&` that stands for itself; what is never written if tags do."""
-    run = _reference_run(block.text, start)
-    index = bisect_left(block.pieces, start, key=lambda piece: piece.start)
-    while index < len(block.pieces) and block.pieces[index].start < start + len(run):
-        if block.pieces[index].role is not Role.STAND_IN:
+def _after_ampersand(unit: TextUnit, start: int) -> str:
+    # Text after a bare `&` that might be read as a reference; a text that never occurs if tags are within it.
+    run = _reference_run(unit.text, start)
+    index = bisect_left(unit.codes, start, key=lambda code: code.start)
+    while index < len(unit.codes) and unit.codes[index].start < start + len(run):
+        if unit.codes[index].kind is not CodeKind.PLACEHOLDER:
             return "\0"
         index += 1
     return run
@@ -108,8 +105,8 @@ def _reference_run(text: str, start: int) -> str:
     return match[0] if match else ""
 
 
-def _is_safe(text: str, index: int, followed_by: str) -> bool:
-    """Whether a character of markup that stands for itself in the source, before other text, can do so here."""
+def _can_be_bare(text: str, index: int, followed_by: str) -> bool:
+    # Whether a markup character that is bare in the source, before other text, can be bare here.
     if text[index] == "&":
         run = _reference_run(text, index + 1)
         return run == followed_by or html.unescape(f"&{run}") == f"&{run}"
@@ -117,8 +114,3 @@ def _is_safe(text: str, index: int, followed_by: str) -> bool:
         return True
     following = text[index + 1 : index + 2]
     return text[index] != "<" or not ((following.isascii() and following.isalpha()) or following in {"/", "!", "?"})
-
-
-def is_open_ended(tail: str) -> bool:
-    """Whether what follows decides what a character of markup means that a text ends in, or ends soon after."""
-    return len(tail) == 1 or (tail[0] == "&" and _reference_run(tail, 1) == tail[1:] and html.unescape(tail) == tail)

@@ -1,4 +1,4 @@
-"""Plural and select arguments of ICU MessageFormat: where they end, and which messages are inside them."""
+"""Parser of plural and select arguments of ICU MessageFormat."""
 
 import re
 from array import array
@@ -7,21 +7,16 @@ from dataclasses import dataclass
 from dragoman_service.datatypes import Span
 from dragoman_service.text.windowed_search import Check
 
+# Start of an argument, up to its first selector.
 HEAD = r"\{\s{0,8}+\w{1,64}+\s{0,8}+,\s{0,8}+(?:plural|selectordinal|select)\s{0,8}+,"
-"""Start of an argument, up to its first selector."""
-
 _OFFSET = re.compile(r"\s{0,8}+offset:\d{1,9}+")
 _SELECTOR = re.compile(r"\s*+(?:=\d{1,9}+|[\w-]{1,64}+)\s{0,8}+\{")
 _END = re.compile(r"\s*+\}")
-_TOKEN = re.compile(r"''|'[{}#|][^']*+'?|[{}]")
-"""A brace, or quoted text that is passed over."""
+_TOKEN = re.compile(r"''|'[{}#|][^']*+'?|[{}]")  # a brace, or quoted text, which is skipped
 
 _MAX_DEPTH = 16
-MAX_MESSAGES = 256
-"""Of one argument. CLDR has six plural categories; more messages than this are not a message of a program."""
-
-MAX_NUMBER_SIGNS = 256
-"""`#` in one message. Each becomes a placeholder."""
+MAX_MESSAGES = 256  # of one argument; CLDR has six plural categories
+MAX_NUMBER_SIGNS = 256  # `#` in one message; each becomes a placeholder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,32 +28,29 @@ class IcuArgument:
 
 
 class IcuReader:
-    """Finds the arguments in one text, in time that grows with its length.
+    """Finds the arguments of one text in time linear in its length.
 
-    Each token is read once and remembered, as many arguments may begin before it. Two scans may see different tokens,
-    one inside and one outside of a quotation; once they meet at a token, they see the same ones.
+    Each token is read once and remembered, because many arguments may begin before it. Two scans may see different
+    tokens, one inside and one outside of a quotation; after a common token, they see the same ones.
     """
 
     def __init__(self, text: str, check: Check) -> None:
         self._text = text
         self._check = check
-        self._none = len(text)
-        """Stands for the start of a token that does not exist."""
+        self._none = len(text)  # position of a token that does not exist
         unread = bytes(array("i", [0]).itemsize * (len(text) + 1))
+        # By the position of a token: the position of the next token (0: not read), of the unmatched closing brace
+        # after it, and the deepest nesting up to that brace, at most `_MAX_DEPTH`.
         self._next = array("i", unread)
-        """Where the token after the one at this place starts; 0: not read yet."""
         self._closing = array("i", unread)
-        """Of the token at this place and those after it, the first brace that closes more than they open."""
         self._depth = bytearray(len(text) + 1)
-        """The deepest nesting up to that brace, at most `_MAX_DEPTH`."""
         self._closing[self._none] = self._none
-        self._dead_ends: set[int] = set()
-        """Places behind a message of an argument that does not end."""
+        self._dead_ends: set[int] = set()  # positions after a message of an argument that does not end
 
     def argument(self, position: int) -> IcuArgument | None:
         """Return the argument whose head ends at a position.
 
-        None if it does not end, is nested too deeply, or has more messages or number signs than the limits.
+        None if it does not end, or exceeds the limits of nesting, messages or number signs.
         """
         messages: list[Span] = []
         if match := _OFFSET.match(self._text, position):
@@ -81,13 +73,12 @@ class IcuReader:
         return num_messages == MAX_MESSAGES or self._text.count("#", start, end) > MAX_NUMBER_SIGNS
 
     def _message_end(self, position: int) -> int | None:
-        """Return where the brace is that ends a message; None if there is none, or others are nested too deeply."""
         start = self._read(position)
         closing = self._closing[start]
         return None if closing == self._none or self._depth[start] >= _MAX_DEPTH else closing
 
     def _read(self, position: int) -> int:
-        """Return the start of the first token from a position on, after reading all tokens behind it."""
+        # The first token from a position on. All later tokens are read, too.
         first, last = self._none, -1
         unread = array("i")
         while match := _TOKEN.search(self._text, position):
@@ -105,11 +96,11 @@ class IcuReader:
                 self._next[last] = self._none
         for start in reversed(unread):
             self._check()
-            self._note(start)
+            self._record(start)
         return first
 
-    def _note(self, start: int) -> None:
-        """Note where the nesting that a token is in ends, which is known of the tokens behind it."""
+    def _record(self, start: int) -> None:
+        # Requires the records of the tokens after it.
         following = self._next[start]
         character = self._text[start]
         if character == "}":

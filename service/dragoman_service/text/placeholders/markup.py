@@ -1,12 +1,12 @@
-"""HTML and XML as blocks of text: inline tags become pieces of a block, all others end it.
+"""HTML and XML as text units: inline tags become codes of a unit, all other tags end it.
 
-The tokens of HTML are found as the WHATWG standard says (section 13.2.5), by one pass from left to right, because the
-translation must be the message byte for byte but for the text: parsers that build a tree (lxml, lexbor, html5lib) do
-not say where in the message a node was, so what they write differs from what they read in quotes, entities, case and
-white space. Tests compare the trees that lexbor makes of messages and translations. XML is checked by expat first,
-which is given no DTD, no entities and no network; what it accepts has the same tokens without HTML's exceptions.
+HTML is tokenized by the WHATWG standard (section 13.2.5) in one pass, because the translation must equal the message
+byte for byte except for the text. Parsers that build a tree (lxml, lexbor, html5lib) do not report the position of a
+node, so their output differs from the input in quotes, entities, case and white space. Tests compare the trees that
+lexbor builds from messages and translations. XML is validated by expat first, without DTD, entities or network; valid
+XML has the same tokens without the exceptions of HTML.
 
-Nothing here recurses, and each character is looked at a bounded number of times.
+Nothing here recurses, and each character is read a bounded number of times.
 """
 
 import html
@@ -16,53 +16,18 @@ from dataclasses import dataclass, field
 from xml.parsers import expat
 
 from dragoman_service.datatypes import Span
-from dragoman_service.text.placeholders.blocks import MAX_DEPTH, Block, BlockBuilder, Placeholders
+from dragoman_service.text.placeholders.text_units import MAX_DEPTH, Placeholders, TextUnit, TextUnitBuilder
 from dragoman_service.text.windowed_search import Check, never_ends
 
-_INLINE = frozenset(
-    (
-        "a",
-        "abbr",
-        "acronym",
-        "b",
-        "bdi",
-        "bdo",
-        "big",
-        "cite",
-        "data",
-        "del",
-        "dfn",
-        "em",
-        "font",
-        "i",
-        "img",
-        "ins",
-        "label",
-        "mark",
-        "q",
-        "ruby",
-        "rb",
-        "rp",
-        "rt",
-        "s",
-        "small",
-        "span",
-        "strike",
-        "strong",
-        "sub",
-        "sup",
-        "time",
-        "u",
-        "wbr",
-        "g",
-        "x",
-        "ph",
-        "mrk",
-    )
-)
-"""Elements within a sentence; any other ends it, unless it is not translated and not in `_BLOCK`."""
-
 # fmt: off
+# Elements within a sentence. Any other element ends it, unless it is untranslated and not in `_BLOCK`.
+_INLINE = frozenset((
+    "a", "abbr", "acronym", "b", "bdi", "bdo", "big", "cite", "data", "del", "dfn", "em", "font", "i", "img", "ins",
+    "label", "mark", "q", "ruby", "rb", "rp", "rt", "s", "small", "span", "strike", "strong", "sub", "sup", "time",
+    "u", "wbr", "g", "x", "ph", "mrk",
+))
+
+# Elements of HTML that end a sentence even if they are untranslated.
 _BLOCK = frozenset((
     "address", "article", "aside", "base", "basefont", "bgsound", "blockquote", "body", "br", "caption", "center",
     "col", "colgroup", "dd", "details", "dialog", "dir", "div", "dl", "dt", "fieldset", "figcaption", "figure",
@@ -71,61 +36,24 @@ _BLOCK = frozenset((
     "param", "plaintext", "pre", "search", "section", "summary", "table", "tbody", "td", "textarea", "tfoot", "th",
     "thead", "title", "tr", "ul",
 ))
-# fmt: on
-"""Elements of HTML that end a sentence even if they are not translated."""
 
+# Untranslated elements that replace a word, and those that do not.
 _OPAQUE = frozenset(("code", "kbd", "samp", "var", "tt", "svg", "math"))
-"""Inline elements that stay as they are and stand for a word."""
+_SILENT = frozenset((
+    "script", "style", "template", "object", "iframe", "noembed", "noframes", "xmp", "audio", "video", "canvas",
+    "noscript",
+))
 
-_SILENT = frozenset(
-    (
-        "script",
-        "style",
-        "template",
-        "object",
-        "iframe",
-        "noembed",
-        "noframes",
-        "xmp",
-        "audio",
-        "video",
-        "canvas",
-        "noscript",
-    )
-)
-"""Elements that stay as they are and say nothing."""
-
-_RAW_TEXT = frozenset(("script", "style", "iframe", "noembed", "noframes", "xmp"))
-"""Elements of HTML whose content has no tags."""
-
+_RAW_TEXT = frozenset(("script", "style", "iframe", "noembed", "noframes", "xmp"))  # HTML without tags in the content
 _ESCAPABLE_RAW_TEXT = frozenset(("textarea", "title"))
 _PREFORMATTED = frozenset(("pre", "textarea", "listing"))
-_VOID = frozenset(
-    (
-        "area",
-        "base",
-        "br",
-        "col",
-        "embed",
-        "hr",
-        "img",
-        "input",
-        "link",
-        "meta",
-        "param",
-        "source",
-        "track",
-        "wbr",
-        "basefont",
-        "bgsound",
-        "frame",
-        "keygen",
-    )
-)
-_PLACEHOLDERS = frozenset(("ph", "x"))
-"""Empty elements that stand for a word."""
-
+_VOID = frozenset((
+    "area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param", "source", "track", "wbr",
+    "basefont", "bgsound", "frame", "keygen",
+))
+_PLACEHOLDERS = frozenset(("ph", "x"))  # empty elements that replace a word
 _TEXT_ATTRIBUTES = frozenset(("alt", "title", "placeholder"))
+# fmt: on
 
 _TAG_START = re.compile(r"</?([A-Za-z][^\s/>]*)")
 _XML_TAG_START = re.compile(r"</?([^\s/>]+)")
@@ -138,20 +66,17 @@ _RUN = re.compile(
 
 
 class MarkupError(ValueError):
-    """A text that is no XML."""
+    """A text is not valid XML."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Tag:
     start: int
     end: int
-    name: str
-    """In lower case."""
+    name: str  # in lower case
     is_closing: bool = False
-    is_empty: bool = False
-    """Whether it has neither content nor end tag."""
-    attributes: tuple[tuple[str, Span, str], ...] = ()
-    """Those that are looked at: name, where the value is, its quote."""
+    is_empty: bool = False  # without content and end tag
+    attributes: tuple[tuple[Span, str], ...] = ()  # value and quote of each translated attribute
     is_untranslated: bool = False
 
 
@@ -163,29 +88,26 @@ class _Text:
 
 @dataclass(frozen=True, slots=True)
 class _Copied:
-    """A comment, declaration or the like; of a CDATA section, text that stays."""
-
+    # A comment, declaration, untranslated element, ...
     start: int
     end: int
-    is_text: bool = False
+    is_word: bool = False  # replaces a word of the sentence, such as a CDATA section
 
 
 _Token = _Tag | _Text | _Copied
 
 
-def markup_blocks(text: str, *, is_xml: bool, stand_ins: Placeholders, check: Check = never_ends) -> list[Block]:
-    """Return the blocks of a message in the order of their places; those of attributes may lie in another.
-
-    `stand_ins` are those of the message, for elements that are not translated.
+def markup_units(text: str, *, is_xml: bool, placeholders: Placeholders, check: Check = never_ends) -> list[TextUnit]:
+    """Return the text units of a message by position. A unit of an attribute may be within another unit.
 
     Raises:
-        MarkupError: if the message is to be XML and is not, or declares entities, or is nested too deeply.
+        MarkupError: if the message is invalid as XML, declares entities, or is nested too deeply.
     """
     if is_xml:
         _check_xml(text, check)
     tokens = list(_tokens(text, is_xml=is_xml, check=check))
     inline = _inline_by_content(text, tokens, check) if is_xml else None
-    reader = _Reader(text, is_xml=is_xml, inline=inline, stand_ins=stand_ins, check=check)
+    reader = _Reader(text, is_xml=is_xml, inline=inline, placeholders=placeholders, check=check)
     for token in _without_content(tokens, inline):
         check()
         reader.read(token)
@@ -193,7 +115,7 @@ def markup_blocks(text: str, *, is_xml: bool, stand_ins: Placeholders, check: Ch
 
 
 def _check_xml(text: str, check: Check) -> None:
-    """Raise MarkupError unless a text is a well-formed document, or the content of an element."""
+    # The text may be a document or the content of an element.
     depth = 0
 
     def start(*_: object) -> None:
@@ -223,7 +145,6 @@ def _check_xml(text: str, check: Check) -> None:
 
 
 def _tokens(text: str, *, is_xml: bool, check: Check) -> Iterator[_Token]:
-    """Yield the tokens of a message, which add up to it."""
     position = begin = 0
     while (start := text.find("<", position)) >= 0:
         token = _markup_at(text, start, is_xml=is_xml, check=check)
@@ -248,7 +169,7 @@ def _tokens(text: str, *, is_xml: bool, check: Check) -> Iterator[_Token]:
 
 
 def _markup_at(text: str, start: int, *, is_xml: bool, check: Check) -> _Token | None:
-    """Return the token that begins with a `<`; None if that is text."""
+    # The token that begins with a `<`; None if it is text.
     check()
     following = text[start + 1 : start + 2]
     if following == "!":
@@ -267,15 +188,15 @@ def _declaration_at(text: str, start: int, *, is_xml: bool) -> _Copied:
             return _Copied(start, match.end())
         return _Copied(start, _end_of(text, "-->", start + 4))
     if is_xml and text.startswith("<![CDATA[", start):
-        return _Copied(start, _end_of(text, "]]>", start + 9), is_text=True)
+        return _Copied(start, _end_of(text, "]]>", start + 9), is_word=True)
     return _Copied(start, _end_of(text, ">", start + 2))
 
 
 def _tag_at(text: str, start: int, match: re.Match[str], *, is_xml: bool, check: Check) -> _Token:
-    """Return a tag; one that does not end is copied with all that follows it."""
+    # A tag without end is copied with everything after it.
     name = match[1].lower()
     is_closing = text.startswith("</", start)
-    attributes: list[tuple[str, Span, str]] = []
+    attributes: list[tuple[Span, str]] = []
     is_untranslated = False
     position = match.end()
     while not text.startswith(">", position):
@@ -284,15 +205,15 @@ def _tag_at(text: str, start: int, match: re.Match[str], *, is_xml: bool, check:
         if attribute is None or attribute.end() == position or attribute["unclosed"]:
             return _Copied(start, len(text))
         position = attribute.end()
-        own = (attribute["name"] or "").lower()
+        attribute_name = (attribute["name"] or "").lower()
         group = "double" if attribute["double"] is not None else "single"
         value = attribute[group] or attribute["bare"] or ""
-        if own in _TEXT_ATTRIBUTES and value and attribute["bare"] is None:
+        if attribute_name in _TEXT_ATTRIBUTES and value and attribute["bare"] is None:
             span = Span(start=attribute.start(group), end=attribute.end(group))
-            attributes.append((own, span, '"' if group == "double" else "'"))
-        elif own in {"translate", "its:translate"}:
+            attributes.append((span, '"' if group == "double" else "'"))
+        elif attribute_name in {"translate", "its:translate"}:
             is_untranslated = value.lower() == "no"
-        elif own == "class":
+        elif attribute_name == "class":
             is_untranslated = is_untranslated or "notranslate" in value.split()
     is_empty = not is_closing and (
         (text[position - 1] == "/" and (is_xml or name in _PLACEHOLDERS)) or (not is_xml and name in _VOID)
@@ -311,10 +232,8 @@ def _raw_text_end(text: str, start: int, name: str) -> int:
 
 
 def _without_content(tokens: Sequence[_Token], inline: frozenset[int] | None) -> Iterator[_Token]:
-    """Yield the tokens, elements that are not translated as one; what is never closed goes on to the end.
-
-    Such an element stands for a word where it is within text: `inline` is where those of XML begin, None in HTML.
-    """
+    # Each untranslated element becomes one token, up to the end of the message if it is never closed. Within text it
+    # replaces a word.
     index = 0
     while index < len(tokens):
         token = tokens[index]
@@ -325,7 +244,7 @@ def _without_content(tokens: Sequence[_Token], inline: frozenset[int] | None) ->
         is_within_text = token.name not in _BLOCK | _SILENT if inline is None else token.start in inline
         is_word = token.name in _OPAQUE or (token.is_untranslated and is_within_text)
         if token.is_empty and token.name in _PLACEHOLDERS:
-            yield _Copied(token.start, token.end, is_text=True)
+            yield _Copied(token.start, token.end, is_word=True)
         elif token.is_empty or not (is_word or token.is_untranslated or token.name in _SILENT):
             yield token
         else:
@@ -339,13 +258,13 @@ def _without_content(tokens: Sequence[_Token], inline: frozenset[int] | None) ->
                     depth += -1 if inner.is_closing else 1
             end = tokens[index - 1].end
             if is_word or first.name in _SILENT:
-                yield _Copied(first.start, end, is_text=is_word and has_text)
+                yield _Copied(first.start, end, is_word=is_word and has_text)
             else:
                 yield _Tag(first.start, end, first.name, is_empty=True)
 
 
 def _inline_by_content(text: str, tokens: Sequence[_Token], check: Check) -> frozenset[int]:
-    """Return where the tags of XML begin that stand within text: their parents hold words beside them."""
+    # Starts of the XML tags within text: their parent elements contain words.
     parents: list[int] = [-1]
     has_text: set[int] = set()
     parent_of: list[tuple[int, int]] = []
@@ -359,7 +278,7 @@ def _inline_by_content(text: str, tokens: Sequence[_Token], check: Check) -> fro
             if not token.is_empty:
                 parents.append(token.start)
         elif not isinstance(token, _Text):
-            has_text.update(parents[-1:] if token.is_text else ())
+            has_text.update(parents[-1:] if token.is_word else ())
         elif not text[token.start : token.end].isspace():
             has_text.add(parents[-1])
     inline: set[int] = set()
@@ -371,41 +290,37 @@ def _inline_by_content(text: str, tokens: Sequence[_Token], check: Check) -> fro
 
 @dataclass(slots=True)
 class _Reader:
-    """Makes blocks of the tokens of a message."""
-
     text: str
     is_xml: bool
-    inline: frozenset[int] | None
-    """Where the inline tags begin; None: their names say it."""
-
-    stand_ins: Placeholders
+    inline: frozenset[int] | None  # starts of the inline tags; None decides by their names
+    placeholders: Placeholders
     check: Check
 
-    _blocks: list[Block] = field(default_factory=list)
-    _builder: BlockBuilder | None = None
+    _units: list[TextUnit] = field(default_factory=list)
+    _builder: TextUnitBuilder | None = None
     _start: int = 0
     _end: int = 0
     _num_preformatted: int = 0
 
     def read(self, token: _Token) -> None:
-        """Take the next token."""
+        """Process the next token."""
         if isinstance(token, _Text):
             self._read_text(token)
         elif isinstance(token, _Copied):
             span = Span(start=token.start, end=token.end)
-            if token.is_text:
+            if token.is_word:
                 self._begin(token.start).add_placeholder(span)
                 self._end = token.end
             elif self._builder is not None:
-                self._builder.add_point(span)
+                self._builder.add_standalone(span)
                 self._end = token.end
         else:
             self._read_tag(token)
 
-    def end(self) -> list[Block]:
-        """Return all blocks."""
-        self._end_block()
-        return sorted(self._blocks, key=lambda block: (block.source.start, -block.source.end))
+    def end(self) -> list[TextUnit]:
+        """Return all units."""
+        self._end_unit()
+        return sorted(self._units, key=lambda unit: (unit.source.start, -unit.source.end))
 
     def _read_tag(self, tag: _Tag) -> None:
         span = Span(start=tag.start, end=tag.end)
@@ -415,51 +330,48 @@ class _Reader:
             if tag.is_closing:
                 builder.close_tag(tag.name, span)
             elif tag.is_empty:
-                builder.add_point(span)
+                builder.add_standalone(span)
             else:
                 builder.open_tag(tag.name, span)
             self._end = tag.end
         else:
-            self._end_block()
+            self._end_unit()
             if tag.name in _PREFORMATTED and not self.is_xml:
                 self._num_preformatted = max(0, self._num_preformatted + (-1 if tag.is_closing else 1))
-        for _, value, quote in tag.attributes:
-            builder = BlockBuilder(
-                start=value.start, stand_ins=self.stand_ins, escapes=("&<" if self.is_xml else "&") + quote
-            )
+        for value, quote in tag.attributes:
+            escapes = ("&<" if self.is_xml else "&") + quote
+            builder = TextUnitBuilder(start=value.start, placeholders=self.placeholders, escapes=escapes)
             self._add_text(builder, value, keeps_space=True)
-            self._add_block(builder, value)
+            self._add_unit(builder, value)
 
     def _read_text(self, token: _Text) -> None:
         if self._builder is None:
-            blank = len(self.text[token.start : token.end]) - len(
-                self.text[token.start : token.end].lstrip(" \t\n\f\r")
-            )
-            token = _Text(token.start + blank, token.end)
-            if token.start == token.end:
+            text = self.text[token.start : token.end].lstrip(" \t\n\f\r")
+            if not text:
                 return
+            token = _Text(token.end - len(text), token.end)
         keeps_space = self._num_preformatted > 0
         self._add_text(self._begin(token.start), Span(start=token.start, end=token.end), keeps_space=keeps_space)
         self._end = token.end
 
-    def _begin(self, start: int) -> BlockBuilder:
+    def _begin(self, start: int) -> TextUnitBuilder:
         if self._builder is None:
-            self._builder = BlockBuilder(start=start, stand_ins=self.stand_ins, escapes="&<>")
+            self._builder = TextUnitBuilder(start=start, placeholders=self.placeholders, escapes="&<>")
             self._start = start
         return self._builder
 
-    def _end_block(self) -> None:
+    def _end_unit(self) -> None:
         if self._builder is not None:
-            self._add_block(self._builder, Span(start=self._start, end=self._end))
+            self._add_unit(self._builder, Span(start=self._start, end=self._end))
             self._builder = None
 
-    def _add_block(self, builder: BlockBuilder, source: Span) -> None:
-        block = builder.build(source)
-        if any(map(str.isalnum, block.text)):
-            self._blocks.append(block)
+    def _add_unit(self, builder: TextUnitBuilder, source: Span) -> None:
+        unit = builder.build(source)
+        if any(map(str.isalnum, unit.text)):
+            self._units.append(unit)
 
-    def _add_text(self, builder: BlockBuilder, span: Span, *, keeps_space: bool) -> None:
-        """Add text of the message, character references resolved, white space made one space each."""
+    def _add_text(self, builder: TextUnitBuilder, span: Span, *, keeps_space: bool) -> None:
+        # Resolves character references, and collapses white space.
         text, position = self.text, span.start
         for match in _RUN.finditer(text, span.start, span.end):
             source = Span(start=match.start(), end=match.end())
@@ -477,20 +389,20 @@ class _Reader:
                     continue
                 builder.add_text(text[position : match.start()])
                 if len(character) == 1:
-                    builder.add_spelling(character, source)
+                    builder.add_escaped(character, source)
                 else:
                     builder.add_placeholder(source)
             position = match.end()
         builder.add_text(text[position : span.end])
 
 
-def innermost_last(blocks: Iterable[Block]) -> Iterator[list[Block]]:
-    """Yield blocks that are in no other, each with those inside it; all are ordered by their places."""
-    group: list[Block] = []
-    for block in blocks:
-        if group and block.source.start >= group[0].source.end:
+def nested_groups(units: Iterable[TextUnit]) -> Iterator[list[TextUnit]]:
+    """Yield each outermost unit with the units inside it; `units` are ordered by position."""
+    group: list[TextUnit] = []
+    for unit in units:
+        if group and unit.source.start >= group[0].source.end:
             yield group
             group = []
-        group.append(block)
+        group.append(unit)
     if group:
         yield group

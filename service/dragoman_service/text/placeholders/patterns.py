@@ -1,9 +1,9 @@
-"""The grammar of protected spans: what in a text must come back unchanged, and the terms with fixed translations.
+"""Patterns of protected spans, which a translation must keep unchanged, and terms with fixed translations.
 
-Every kind is one regular expression with bounded repetitions, nearly all of them possessive. A match looks at a bounded
-number of characters from its start on and hardly ever goes back, so the time is linear in the length of the text. Long
-texts are searched in windows. Kinds are alternatives of one expression; the first that matches at a place wins, and
-spans do not overlap. A caller's own patterns are literal except for `*`; at one place they win over all kinds.
+Each kind is one regular expression with bounded and mostly possessive repetitions. A match reads a bounded number of
+characters and rarely backtracks, so the time is linear in the length of the text. Long texts are searched in windows.
+All kinds are alternatives of one expression: the first that matches at a position wins, and spans do not overlap.
+Patterns of the caller are literal except for `*` and take precedence over all kinds.
 """
 
 import re
@@ -25,9 +25,14 @@ _UNIT = (
     r"|[m\xb5\u03bcn]?s|min|h|[kMGT]?Hz|[km]?V|m?A|[kMG]?Wh?|k?[JN]|[hkM]?Pa|bar|[k\u2126M]?\u03a9|\u2126|dB|dpi|px|pt"
     r"|[kKMGTP]?i?B(?:/s)?|[kMG]?bit(?:/s)?|[kMG]bps"
 )
+
+# In order of precedence at one position. `_trimmed` decides where a path or an address ends.
+#
+# Before Python 3.11.5, a possessive group that fails halfway keeps what it has matched so far. The expressions after
+# it, or `_trimmed`, compensate for that; the group of numbers looks ahead instead.
 _GRAMMAR: dict[ProtectedKind, str] = {
     ProtectedKind.CODE: r"``[^`\n]{1,500}+``|`[^`\n]{1,500}+`",
-    ProtectedKind.TAG: r"<(?=/?[A-Za-z])",  # its start, which is that of no other kind; see `_TAG`
+    ProtectedKind.TAG: r"<(?=/?[A-Za-z])",  # only the start, which is unique to tags; see `_TAG`
     ProtectedKind.URL: (
         rf"(?<!\w)(?:(?:https?|ftps?|sftp|ssh|file|git|wss?)://|www\.(?=\w)|(?:mailto|tel|data):(?=\w)){_URL_CHARACTER}{{1,2000}}+"
     ),
@@ -55,76 +60,51 @@ _GRAMMAR: dict[ProtectedKind, str] = {
         rf"(?:\s?(?:{_UNIT})(?!\w)|(?!\w))"
     ),
 }
-"""In order of precedence at one place. What a path or an address ends with is decided by `_trimmed`.
 
-Before Python 3.11.5 a possessive group that fails halfway keeps what it has matched so far: what follows it, or
-`_trimmed`, makes up for it; that of numbers looks ahead instead.
-"""
-
+# Kinds that are protected unless the request changes this.
 DEFAULT_KINDS = frozenset(ProtectedKind) - {ProtectedKind.COLON, ProtectedKind.NUMBER}
-"""What is protected unless the request says otherwise."""
 
 _TAG = re.compile(rf"</?[A-Za-z][\w:.-]{{0,63}}+(?:{_TAG_ATTRIBUTE}){{0,32}}+\s{{0,32}}+/?>")
 
-_GRAMMAR_REACH = 9_000
-"""More than the longest path, 32 names of 255 characters; a tag may be longer, its start is not."""
+_GRAMMAR_REACH = 9_000  # more than the longest path (32 names of 255 characters) and any other match
+_GRAMMAR_WINDOW = 16_384  # one call takes at most 15 ms (a text of `{`)
+_PATTERN_WINDOW = 1_024  # one call takes at most 10 ms, with `MAX_PATTERN_STARS`
+_MAX_STAR_CHARACTERS = 100  # longest match of a `*`
+_TERM_CHECK_CHARACTERS = 64  # interval of checks in the search for terms
 
-_GRAMMAR_WINDOW = 16_384
-"""With the reach, at most 15 ms in one call (`{` over and over)."""
-
-_PATTERN_WINDOW = 1_024
-"""With the reach of `MAX_PATTERN_STARS`, at most 10 ms in one call."""
-
-_MAX_STAR_CHARACTERS = 100
-"""Of what a `*` stands for."""
-
-_TERM_CHECK_CHARACTERS = 64
-"""After so many characters, the search for terms checks whether the work must end."""
-
+# Every span of the default kinds contains one of these, so a text without them needs no further search.
 _TRIGGER = WindowedExpression(expression=re.compile(r"[{%$@/\\`<#]|www\.|mailto:|tel:|data:"), reach=8, window=1 << 17)
-"""One of these is in every span of the default kinds: text without them is looked at once."""
 
 _TRAILING = frozenset(".,;:!?'\"*_~…")
 _CLOSERS = {")": "(", "]": "[", "}": "{"}
 _FILE_NAME = re.compile(r"[\w@+%-][\w.@+%-]*\.[A-Za-z0-9]{1,5}", re.ASCII)
-_PLACEHOLDER_TAGS = frozenset({"ph", "x", "bx", "ex", "it", "bpt", "ept", "ut"})
-"""Empty elements of XLIFF and TMX that stand for something a sentence says."""
-
+_PLACEHOLDER_TAGS = frozenset({"ph", "x", "bx", "ex", "it", "bpt", "ept", "ut"})  # of XLIFF and TMX
 _TAG_NAME = re.compile(r"</?([\w:.-]+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProtectedSpan:
-    """Something that a translation must hold as it stands, or as a term says."""
+    """Span that a translation keeps unchanged, or a term with a fixed translation."""
 
     span: Span
-    kind: ProtectedKind | None
-    """None: a pattern of the caller, or a term."""
-
-    target: str | None = None
-    """What stands in the translation; None: the same."""
-
-    messages: tuple[Span, ...] = ()
-    """Texts inside it that are translated, as those of a plural."""
+    kind: ProtectedKind | None  # None: a pattern of the caller, or a term
+    target: str | None = None  # fixed translation; None: unchanged
+    messages: tuple[Span, ...] = ()  # translated texts inside it, such as the forms of a plural
 
 
 @dataclass(frozen=True, slots=True)
 class Protection:
-    """What to look for in a text: kinds, patterns and terms, compiled once."""
+    """Compiled kinds, patterns and terms of a request."""
 
-    expressions: tuple[WindowedExpression, ...]
-    """Those of patterns and kinds, in order of precedence at one place."""
-
+    expressions: tuple[WindowedExpression, ...]  # of patterns and kinds, in order of precedence
     terms: "TermMatcher | None"
-    glossary: "TermMatcher | None"
-    """Holds where none of the terms is."""
-    needs_trigger: bool
-    """Whether a text without any trigger has no span."""
+    glossary: "TermMatcher | None"  # searched where no term matches
+    needs_trigger: bool  # whether every span contains a trigger
 
     def find(self, text: str, check: Check = never_ends) -> list[ProtectedSpan]:
-        """Return the protected spans of a text in order, without overlaps; terms only where nothing else is."""
-        has_literals = not self.needs_trigger or _TRIGGER.search(text, 0, check) is not None
-        spans = list(self._literals(text, check)) if has_literals else []
+        """Return the protected spans of a text in order, without overlaps. All others take precedence over terms."""
+        may_match = not self.needs_trigger or _TRIGGER.search(text, 0, check) is not None
+        spans = list(self._literals(text, check)) if may_match else []
         for terms in (self.terms, self.glossary):
             spans = terms.add_to(spans, text, check) if terms else spans
         return spans
@@ -153,7 +133,7 @@ class Protection:
 def compile_protection(
     options: ProtectionOptions, terms: tuple[Term, ...], glossary: "TermMatcher | None" = None
 ) -> Protection:
-    """Return what finds the spans that a request wants protected; all is checked already."""
+    """Compile the protection of a request, which is validated already."""
     kinds = (DEFAULT_KINDS | options.enabled_kinds) - options.disabled_kinds if options.is_enabled else frozenset()
     alternatives = [f"(?P<{kind.name}>{pattern})" for kind, pattern in _GRAMMAR.items() if kind in kinds]
     expressions = [_pattern_expression(options.patterns)] if options.patterns else []
@@ -169,57 +149,58 @@ def compile_protection(
 
 
 def may_have_literals(text: str) -> bool:
-    """Whether a text has a character that is in every span of the default kinds."""
+    """Return whether a text may contain a span of the default kinds."""
     return _TRIGGER.search(text, 0, never_ends) is not None
 
 
 def is_placeholder_tag(tag: str) -> bool:
-    """Whether a tag stands for something itself (`<ph id="1"/>`), instead of marking what is around it."""
+    """Return whether a tag is content itself, such as `<ph id="1"/>`, and does not mark other text."""
     match = _TAG_NAME.match(tag)
     return match is not None and match[1].lower() in _PLACEHOLDER_TAGS
 
 
 def tag_name(tag: str) -> str:
-    """Return the name in a tag."""
+    """Return the name of a tag."""
     match = _TAG_NAME.match(tag)
     return match[1] if match else ""
 
 
 def with_number_signs(spans: Sequence[ProtectedSpan], text: str, check: Check) -> list[ProtectedSpan]:
     """Return the spans of a text and every `#` outside of them, in order."""
-    ends = [one.span.end for one in spans]
-    starts = [one.span.start for one in spans]
+    ends = [protected.span.end for protected in spans]
+    starts = [protected.span.start for protected in spans]
     free: list[ProtectedSpan] = []
     for match in re.finditer("#", text):
         check()
         if bisect_right(starts, match.start()) == bisect_right(ends, match.start()):
             sign = Span(start=match.start(), end=match.end())
             free.append(ProtectedSpan(span=sign, kind=ProtectedKind.ICU))
-    return sorted((*spans, *free), key=lambda one: one.span.start)
+    return sorted((*spans, *free), key=lambda protected: protected.span.start)
 
 
 class TermMatcher:
-    """Finds terms, the longest first where several begin at one place; as quick with thousands as with one.
+    """Finds terms; where several begin at one position, the longest wins.
 
-    At each character only the lengths are tried that terms with this first character have.
+    The time does not depend on the number of terms: at each character, only the lengths of terms with this first
+    character are tried.
     """
 
     def __init__(self, terms: Sequence[Term]) -> None:
-        """Take terms with distinct sources; of those that differ in case only, the one spelled as the text holds."""
+        """Take terms with distinct sources. Among sources that differ in case, the one that equals the text wins."""
         self._terms: dict[str, list[Term]] = {}
         lengths: dict[tuple[str, bool], set[int]] = {}
         for term in terms:
             source = _folded(term.source)
             self._terms.setdefault(source, []).append(term)
             lengths.setdefault((source[0], _begins_word(term)), set()).add(len(source))
-        self._lengths = {start: sorted(found, reverse=True) for start, found in lengths.items()}
+        self._lengths = {start: sorted(sizes, reverse=True) for start, sizes in lengths.items()}
 
     def add_to(self, spans: Sequence[ProtectedSpan], text: str, check: Check = never_ends) -> list[ProtectedSpan]:
         """Return the spans and the terms between them, in order."""
         folded = _folded(text)
-        found: list[ProtectedSpan] = []
+        merged: list[ProtectedSpan] = []
         begin = checked_to = 0
-        for end, span in [*((one.span.start, one) for one in spans), (len(text), None)]:
+        for end, protected in [*((protected.span.start, protected) for protected in spans), (len(text), None)]:
             check()
             while begin < end:
                 if begin >= checked_to:
@@ -227,23 +208,26 @@ class TermMatcher:
                     checked_to = begin + _TERM_CHECK_CHARACTERS
                 match = self._match_at(begin, end, text, folded)
                 if match is not None:
-                    found.append(match)
+                    merged.append(match)
                 begin = match.span.end if match else begin + 1
-            if span is not None:
-                found.append(span)
-                begin = span.span.end
-        return found
+            if protected is not None:
+                merged.append(protected)
+                begin = protected.span.end
+        return merged
 
     def _match_at(self, start: int, stop: int, text: str, folded: str) -> ProtectedSpan | None:
         lengths = self._lengths.get((folded[start], False), [])
-        if not (start and _is_of_word(text[start - 1])) and (own := self._lengths.get((folded[start], True))):
-            lengths = sorted({*lengths, *own}, reverse=True) if lengths else own
+        if not (start and _is_word_character(text[start - 1])) and (words := self._lengths.get((folded[start], True))):
+            lengths = sorted({*lengths, *words}, reverse=True) if lengths else words
         for length in lengths:
             end = start + length
             candidates = self._terms.get(folded[start:end]) if end <= stop else None
             if not candidates:
                 continue
-            is_within_word = (start and _is_of_word(text[start - 1]), end < stop and _is_of_word(text[end]))
+            is_within_word = (
+                start and _is_word_character(text[start - 1]),
+                end < stop and _is_word_character(text[end]),
+            )
             source = text[start:end]
             if fitting := [term for term in candidates if _fits(term, source, is_within_word)]:
                 term = next((term for term in fitting if term.source == source), fitting[0])
@@ -252,14 +236,14 @@ class TermMatcher:
 
 
 def _folded(text: str) -> str:
-    """Return a text without regard to case, of the same length."""
+    # Case-folded text of the same length.
     folded = text.casefold()
-    if len(folded) == len(text):  # as no character becomes none, each has become one
+    if len(folded) == len(text):  # no character folds to nothing, so each has folded to one
         return folded
-    return "".join(next((one for one in (part.casefold(), part.lower()) if len(one) == 1), part) for part in text)
+    return "".join(next((form for form in (char.casefold(), char.lower()) if len(form) == 1), char) for char in text)
 
 
-def _is_of_word(character: str) -> bool:
+def _is_word_character(character: str) -> bool:
     return character.isalnum() or character == "_"
 
 
@@ -268,7 +252,6 @@ def _begins_word(term: Term) -> bool:
 
 
 def _fits(term: Term, source: str, is_within_word: tuple[bool | int, bool]) -> bool:
-    """Whether a term is meant by a part of a text that has its letters."""
     if term.is_case_sensitive and term.source != source:
         return False
     ends_word = not term.is_part_of_word and term.source[-1].isalnum()
@@ -276,14 +259,13 @@ def _fits(term: Term, source: str, is_within_word: tuple[bool | int, bool]) -> b
 
 
 def _pattern_expression(patterns: Sequence[str]) -> WindowedExpression:
-    """Return what finds a caller's patterns, of which the first that matches at a place wins."""
     reach = max(len(pattern) + pattern.count("*") * _MAX_STAR_CHARACTERS for pattern in patterns)
     expression = re.compile("|".join(map(_regular_expression, patterns)))
     return WindowedExpression(expression=expression, reach=reach, window=_PATTERN_WINDOW)
 
 
 def _regular_expression(pattern: str) -> str:
-    """Return a pattern as a regular expression: `*` is 1 to 100 characters up to what follows it, within a line."""
+    # `*` matches 1 to 100 characters other than white space and the next character of the pattern.
     parts = pattern.split("*")
     expression = re.escape(parts[0])
     for part in parts[1:]:
@@ -294,7 +276,7 @@ def _regular_expression(pattern: str) -> str:
 
 
 def _end(kind: ProtectedKind | None, text: str, start: int, end: int) -> int:
-    """Return where a match ends as a span. `start`: it is none."""
+    # The end of the span of a match; `start` if it is not a span.
     if kind is ProtectedKind.TAG:
         match = _TAG.match(text, start)
         return match.end() if match else start
@@ -302,7 +284,7 @@ def _end(kind: ProtectedKind | None, text: str, start: int, end: int) -> int:
 
 
 def _trimmed(kind: ProtectedKind | None, text: str, start: int, end: int) -> int:
-    """Return where a span really ends: sentences go on behind addresses and paths. `start`: it is none."""
+    # Addresses and paths end before the punctuation of the sentence.
     if kind not in {ProtectedKind.URL, ProtectedKind.EMAIL, ProtectedKind.PATH}:
         return end
     balance = {
@@ -321,7 +303,7 @@ def _trimmed(kind: ProtectedKind | None, text: str, start: int, end: int) -> int
 
 
 def _is_path(text: str) -> bool:
-    """Whether what looks like a path is one: `/usr/bin`, `~/x`, `src/main.py`; not `and/or`, `/s` or `1/2`."""
+    # `/usr/bin`, `~/x` and `src/main.py` are paths; `and/or`, `/s` and `1/2` are not.
     if "\\" in text or text.startswith(("~", ".")):
         return len(text) > 2
     names = text.strip("/").split("/")

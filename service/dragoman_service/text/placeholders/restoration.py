@@ -1,14 +1,14 @@
-"""Put protected spans, tags and spellings back into a translation, and the translations into their message."""
+"""Restores the inline codes of a translated text unit, and puts translated units back into their message."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from dragoman_service.datatypes import AlignmentLink, Span
-from dragoman_service.text.placeholders.blocks import Block, Piece, Role
-from dragoman_service.text.placeholders.escaping import EntityEscaper, is_open_ended
-from dragoman_service.text.placeholders.placement import AlignedChunk, Repair, find_cells
-from dragoman_service.text.placeholders.tag_projection import arrange
+from dragoman_service.text.placeholders.escaping import EntityEscaper, depends_on_following
+from dragoman_service.text.placeholders.placement import AlignedChunk, Repair, align_chunks
+from dragoman_service.text.placeholders.tag_projection import project_tags
+from dragoman_service.text.placeholders.text_units import CodeKind, InlineCode, TextUnit
 from dragoman_service.text.segmentation import Joined
 
 _NO_SPACE_AFTER = frozenset("([{<\"'„“‚‘«»-/")
@@ -16,192 +16,183 @@ _NO_SPACE_BEFORE = frozenset(")]}>\"'”’“»,.;:!?-/")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Item:
-    """A piece of a restored translation."""
+class Fragment:
+    """Part of a restored translation: text, or a copied range of the message."""
 
     text: str = ""
-    raw: Span | None = None
-    """A range of the message to be copied instead of `text`."""
-
-    source: Span | None = None
-    """What in the message it comes from; None: nothing."""
-
-    weight: float = 1.0
-    """Of the link between them."""
+    copied: Span | None = None  # range of the message, written instead of `text`
+    source: Span | None = None  # aligned range of the message
+    weight: float = 1.0  # weight of the link to `source`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """A translation with everything in its place."""
+    """A translation with all codes restored."""
 
-    items: tuple[Item, ...]
-    repairs: tuple[Repair, ...]
+    fragments: tuple[Fragment, ...]
+    repairs: tuple[Repair, ...] = ()
 
 
-def restore(block: Block, target: str, links: Sequence[AlignmentLink] | None) -> Restored:
-    """Return the translation of a block with its pieces put back.
+def restore(unit: TextUnit, target: str, links: Sequence[AlignmentLink] | None) -> Restored:
+    """Return the translation of a text unit with its codes restored.
 
-    `links` say which piece of `target` comes from which piece of the block's text, ordered by target; None: not
-    known, and words are taken to be in the order of the source.
+    Args:
+        unit: the source.
+        target: its translation.
+        links: between the texts of both, ordered by target; None if unknown: words are taken to be in source order.
     """
-    if links is None and not block.pieces and not block.escapes:
-        return Restored(items=(Item(text=target),), repairs=())
-    cells, repairs = find_cells(block, target, links)
-    writer = _Writer(block, target)
-    for cell in arrange(block, cells):
-        writer.add(cell)
-    writer.end()
-    return Restored(items=tuple(writer.items), repairs=tuple(repairs))
+    if links is None and not unit.codes and not unit.escapes:
+        return Restored(fragments=(Fragment(text=target),))
+    chunks, repairs = align_chunks(unit, target, links)
+    writer = _Writer(unit, target)
+    for chunk in project_tags(unit, chunks):
+        writer.add(chunk)
+    return Restored(fragments=writer.finish(), repairs=tuple(repairs))
 
 
-def forced_prefix(block: Block, target: str, links: Sequence[AlignmentLink] | None) -> str | None:
-    """Return the start of a translation up to the last missing stand-in, with all of them at their places.
+def forced_prefix(unit: TextUnit, target: str, links: Sequence[AlignmentLink] | None) -> str | None:
+    """Return the start of a translation up to the last missing placeholder, with the missing ones inserted.
 
-    Empty if none is missing but some came twice; None if there is nothing to repair.
+    Empty if placeholders are only duplicated; None if nothing needs repair.
     """
-    cells, repairs = find_cells(block, target, links)
+    chunks, repairs = align_chunks(unit, target, links)
     if not repairs:
         return None
-    places = [index for index, cell in enumerate(cells) if cell.is_missing]
+    missing = [index for index, chunk in enumerate(chunks) if chunk.is_missing]
     text, position = "", 0
-    for cell in cells[: places[-1] + 1] if places else ():
-        text += target[position : cell.start]
-        if cell.is_missing and cell.piece is not None:
-            stand_in = block.text[cell.piece.start : cell.piece.end].strip()
-            text = text.rstrip() + " " * bool(text.strip()) + stand_in
-        text += "" if cell.is_removed else target[cell.start : cell.end]
-        position = cell.end
+    for chunk in chunks[: missing[-1] + 1] if missing else ():
+        text += target[position : chunk.start]
+        if chunk.is_missing and chunk.code is not None:
+            placeholder = unit.text[chunk.code.start : chunk.code.end].strip()
+            text = text.rstrip() + " " * bool(text.strip()) + placeholder
+        text += "" if chunk.is_removed else target[chunk.start : chunk.end]
+        position = chunk.end
     return text
 
 
 class _Writer:
-    """Writes a translation item by item."""
-
-    def __init__(self, block: Block, target: str) -> None:
-        self.items: list[Item] = []
-        self._block = block
+    def __init__(self, unit: TextUnit, target: str) -> None:
+        self._fragments: list[Fragment] = []
+        self._unit = unit
         self._target = target
-        self._spellings = EntityEscaper(block)
-        self._position = 0
-        """How much of the target is written."""
+        self._escaper = EntityEscaper(unit)
+        self._position = 0  # in the target: everything before it is written
         self._gap_start = 0
-        self._in_doubt: list[tuple[int, str]] = []
-        """Items whose last characters depend on what follows them, and these (`EntityEscaper.tail_in_doubt`)."""
-        self._tags: list[int] = []
-        """Met since the last cell."""
+        self._ambiguous: list[tuple[int, str]] = []  # fragments with an `EntityEscaper.ambiguous_tail`, and this tail
+        self._tags: list[int] = []  # tags since the last chunk
 
-    def add(self, cell: AlignedChunk | int) -> None:
-        """Write the next cell; or remember a tag, by its index, until it is known what it stands beside."""
-        if isinstance(cell, int):
-            self._tags.append(cell)
+    def add(self, chunk: AlignedChunk | int) -> None:
+        """Write the next chunk. A tag, given by its index, is kept until the next chunk shows its neighbours."""
+        if isinstance(chunk, int):
+            self._tags.append(chunk)
             return
-        self._write_gap(cell.start)
-        self._write_cell(cell)
-        self._position = cell.end
+        self._write_gap(chunk.start)
+        self._write_chunk(chunk)
+        self._position = chunk.end
 
-    def end(self) -> None:
-        """Write what is left."""
+    def finish(self) -> tuple[Fragment, ...]:
+        """Write the rest and return everything."""
         self._write_gap(len(self._target))
-        for index, tail in self._in_doubt:
-            if self._is_cut_off_by_tag(index, tail):
-                item = self.items[index]
-                text = item.text.removesuffix(self._spellings.escaped(tail)) + tail
-                self.items[index] = replace(item, text=text)
+        for index, tail in self._ambiguous:
+            if self._is_ended_by_tag(index, tail):
+                fragment = self._fragments[index]
+                text = fragment.text.removesuffix(self._escaper.escaped(tail)) + tail
+                self._fragments[index] = replace(fragment, text=text)
+        return tuple(self._fragments)
 
-    def _is_cut_off_by_tag(self, index: int, tail: str) -> bool:
-        """Whether a tag follows before the characters that an item ends in could mean anything."""
-        for following in range(index + 1, len(self.items)):
-            item = self.items[following]
-            if item.raw is not None:
-                return item.source is None
-            tail += item.text
-            if not is_open_ended(tail):
+    def _is_ended_by_tag(self, index: int, tail: str) -> bool:
+        # Whether a tag follows before the tail could become a character reference or tag.
+        for number in range(index + 1, len(self._fragments)):
+            following = self._fragments[number]
+            if following.copied is not None:
+                return following.source is None
+            tail += following.text
+            if not depends_on_following(tail):
                 return False
         return False
 
     def _write_gap(self, end: int) -> None:
-        """Write what is between two cells: white space, each tag at the place in it where it was in the source."""
+        # White space between two chunks, with each tag on the side of it where the source has it.
         self._gap_start = self._position
-        for piece in (self._block.pieces[index] for index in self._tags):
-            place = self._place_in_gap(piece, end)
-            self._write_text(self._position, place)
-            self.items.append(Item(raw=piece.source))
-            self._position = place
+        for tag in (self._unit.codes[index] for index in self._tags):
+            position = self._position_in_gap(tag, end)
+            self._write_text(self._position, position)
+            self._fragments.append(Fragment(copied=tag.source))
+            self._position = position
         self._write_text(self._position, end)
         self._tags.clear()
         self._position = end
 
-    def _place_in_gap(self, tag: Piece, end: int) -> int:
-        text, begin = self._block.text, self._position
+    def _position_in_gap(self, tag: InlineCode, end: int) -> int:
+        text, begin = self._unit.text, self._position
         before = text[max(0, tag.start - (end - self._gap_start)) : tag.start]
         num_spaces = len(before) - len(before.rstrip())
         if text[tag.start : tag.start + 1].isspace():
             return max(begin, min(self._gap_start + num_spaces, end))
-        return begin if tag.role is Role.CLOSING and not num_spaces else end
+        return begin if tag.kind is CodeKind.CLOSING and not num_spaces else end
 
-    def _write_cell(self, cell: AlignedChunk) -> None:
-        source = self._block.source_of(cell.source)
-        if cell.piece is None:
-            self._write_text(cell.start, cell.end, source=source, weight=cell.weight)
-        elif not cell.is_removed:
-            is_missing = cell.is_missing or self._is_run_together(cell)
-            before, after = self._target[: cell.start][-1:], self._target[cell.end : cell.end + 1]
-            if is_missing and before and not (before.isspace() or before in _NO_SPACE_AFTER):
-                self.items.append(Item(text=" "))
-            if cell.piece.target is None:
-                self.items.append(Item(raw=cell.piece.source, source=source))
+    def _write_chunk(self, chunk: AlignedChunk) -> None:
+        source = self._unit.source_of(chunk.source)
+        if chunk.code is None:
+            self._write_text(chunk.start, chunk.end, source=source, weight=chunk.weight)
+        elif not chunk.is_removed:
+            is_inserted = chunk.is_missing or self._follows_another_number(chunk, chunk.code)
+            before, after = self._target[: chunk.start][-1:], self._target[chunk.end : chunk.end + 1]
+            if is_inserted and before and not (before.isspace() or before in _NO_SPACE_AFTER):
+                self._fragments.append(Fragment(text=" "))
+            if chunk.code.target is None:
+                self._fragments.append(Fragment(copied=chunk.code.source, source=source))
             else:
-                self.items.append(Item(text=self._spellings.escaped(cell.piece.target), source=source))
-            if is_missing and after and not (after.isspace() or after in _NO_SPACE_BEFORE):
-                self.items.append(Item(text=" "))
+                self._fragments.append(Fragment(text=self._escaper.escaped(chunk.code.target), source=source))
+            if is_inserted and after and not (after.isspace() or after in _NO_SPACE_BEFORE):
+                self._fragments.append(Fragment(text=" "))
 
-    def _is_run_together(self, cell: AlignedChunk) -> bool:
-        """Whether a stand-in follows another directly, but not in the source."""
-        start = cell.piece.start if cell.piece else 0
-        return self._target[: cell.start][-1:].isdigit() and self._block.text[start - 1 : start].isspace()
+    def _follows_another_number(self, chunk: AlignedChunk, code: InlineCode) -> bool:
+        # Whether the model dropped the space between two placeholders.
+        return self._target[: chunk.start][-1:].isdigit() and self._unit.text[code.start - 1 : code.start].isspace()
 
     def _write_text(self, start: int, end: int, *, source: Span | None = None, weight: float = 1.0) -> None:
-        """Write a range of the target, in the spelling of the source where it has one."""
-        for text, raw in self._spellings.spelled(self._target, start, end):
-            self.items.append(Item(text=text, raw=raw, source=source, weight=weight))
-        if start < end and self._spellings.tail_in_doubt:
-            self._in_doubt.append((len(self.items) - 1, self._spellings.tail_in_doubt))
+        for text, copied in self._escaper.escape(self._target, start, end):
+            self._fragments.append(Fragment(text=text, copied=copied, source=source, weight=weight))
+        if start < end and self._escaper.ambiguous_tail:
+            self._ambiguous.append((len(self._fragments) - 1, self._escaper.ambiguous_tail))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assembled(Joined):
-    """A text put together again, and what in it comes from where."""
+    """A joined text and its alignment with the message."""
 
-    links: tuple[AlignmentLink, ...]
-    """Ordered by target."""
+    links: tuple[AlignmentLink, ...]  # ordered by target
 
 
 class Assembler:
-    """Puts a message together from its restored parts; everything else is copied.
+    """Puts one message together from restored parts and copies everything else.
 
-    A part may lie within another, in a range that the other copies.
+    A part may be within a range that another part copies.
     """
 
     def __init__(self, text: str, fixed: Sequence[tuple[Span, str]], *, separator: str) -> None:
-        """Take the message and what in it is replaced; `separator` is set between two parts that touch."""
+        """Take the message.
+
+        Args:
+            text: the message.
+            fixed: ranges of it with a fixed translation.
+            separator: written between two parts that touch.
+        """
         self._text = text
-        self._fixed = [(span, (Item(text=target),)) for span, target in fixed]
+        self._fixed = [(span, (Fragment(text=target),), -1) for span, target in fixed]
         self._separator = separator
 
-    def assemble(self, spans: Sequence[Span], parts: Sequence[Sequence[Item]]) -> Assembled:
-        """Return the text; `spans` say where the parts are in the message."""
-        numbered = [(span, items, number) for number, (span, items) in enumerate(zip(spans, parts, strict=True))]
-        replaced = [*numbered, *((span, items, -1) for span, items in self._fixed)]
-        return _Assembly(self._text, replaced, self._separator).run(len(spans))
+    def assemble(self, spans: Sequence[Span], parts: Sequence[Sequence[Fragment]]) -> Assembled:
+        """Return the text with each of the `spans` of the message replaced by its part."""
+        numbered = [(span, part, number) for number, (span, part) in enumerate(zip(spans, parts, strict=True))]
+        return _Assembly(self._text, [*numbered, *self._fixed]).run(len(spans), self._separator)
 
 
 class _Assembly:
-    """One text while it is put together."""
-
-    def __init__(self, text: str, replaced: Sequence[tuple[Span, Sequence[Item], int]], separator: str) -> None:
+    def __init__(self, text: str, replaced: Sequence[tuple[Span, Sequence[Fragment], int]]) -> None:
         self._text = text
-        self._separator = separator
-        self._replaced = sorted(replaced, key=lambda one: (one[0].start, -one[0].end))
+        self._replaced = sorted(replaced, key=lambda entry: (entry[0].start, -entry[0].end))
         self._starts = [span.start for span, _, _ in self._replaced]
         self._written: list[str] = []
         self._length = 0
@@ -209,43 +200,43 @@ class _Assembly:
         self._links: list[AlignmentLink] = []
         self._being_written = set[int]()
 
-    def run(self, num_parts: int) -> Assembled:
-        self._copy(Span(start=0, end=len(self._text)), separator=self._separator)
+    def run(self, num_parts: int, separator: str) -> Assembled:
+        """Return the whole text."""
+        self._copy(Span(start=0, end=len(self._text)), separator=separator)
         spans = tuple(self._spans[number] for number in range(num_parts))
         links = sorted(self._links, key=lambda link: link.target.start)
         return Assembled(text="".join(self._written), spans=spans, links=tuple(links))
 
     def _copy(self, span: Span, *, separator: str = "") -> None:
-        """Write a range of the message with all that is replaced in it."""
         position = span.start
         index = bisect_left(self._starts, span.start)
         is_first = True
         while index < len(self._replaced) and self._starts[index] < span.end:
-            own, items, number = self._replaced[index]
-            if own.end > span.end or index in self._being_written:
+            part_span, fragments, number = self._replaced[index]
+            if part_span.end > span.end or index in self._being_written:
                 index += 1
                 continue
-            self._write(self._text[position : own.start] or ("" if is_first else separator))
+            self._write(self._text[position : part_span.start] or ("" if is_first else separator))
             begin = self._length
             self._being_written.add(index)
-            for item in items:
-                self._write_item(item)
+            for fragment in fragments:
+                self._write_fragment(fragment)
             self._being_written.remove(index)
             if number >= 0:
                 self._spans[number] = Span(start=begin, end=self._length)
-            position, is_first = own.end, False
-            index = bisect_left(self._starts, own.end, lo=index + 1)
+            position, is_first = part_span.end, False
+            index = bisect_left(self._starts, part_span.end, lo=index + 1)
         self._write(self._text[position : span.end])
 
-    def _write_item(self, item: Item) -> None:
+    def _write_fragment(self, fragment: Fragment) -> None:
         begin = self._length
-        if item.raw is None:
-            self._write(item.text)
+        if fragment.copied is None:
+            self._write(fragment.text)
         else:
-            self._copy(item.raw)
-        if item.source is not None and begin < self._length:
+            self._copy(fragment.copied)
+        if fragment.source is not None and begin < self._length:
             target = Span(start=begin, end=self._length)
-            self._links.append(AlignmentLink(source=item.source, target=target, weight=item.weight))
+            self._links.append(AlignmentLink(source=fragment.source, target=target, weight=fragment.weight))
 
     def _write(self, text: str) -> None:
         self._written.append(text)

@@ -1,142 +1,129 @@
-"""Where the tags of a source go in its translation.
+"""Tag projection: places the tags of a source in its translation.
 
-Tags keep their tree: what was inside an element stays inside, neighbours stay neighbours. An element takes the run of
-cells with the most that come from its text and the fewest that do not; runs of neighbours do not overlap, the largest
-chooses first. A tag without partner, or whose partner is in another sentence, goes where most cells are on the side of
-it where they were. So tags are always nested as they were, each of them once, whatever the alignment says.
+Tags keep their tree: children of an element stay inside it, siblings stay siblings. An element encloses the run of
+chunks with the most that come from its text and the fewest that do not. Runs of siblings do not overlap; the largest
+is placed first. A tag without partner, or with its partner in another sentence, goes where most chunks are on the same
+side of it as in the source. Whatever the alignment is, each tag occurs once and nesting is preserved.
 """
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from dragoman_service.text.placeholders.blocks import Block, Piece, Role
-from dragoman_service.text.placeholders.placement import AlignedChunk, anchor
+from dragoman_service.text.placeholders.placement import AlignedChunk, insertion_index
+from dragoman_service.text.placeholders.text_units import CodeKind, InlineCode, TextUnit
 
-_GAP_COST = 0.6
-"""What a cell from elsewhere costs an element that takes it, in cells of its own."""
+_GAP_COST = 0.6  # cost of a foreign chunk inside an element, in chunks of the element
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class _Node:
-    """An element, or a tag without partner."""
-
-    opening: int
-    """Index of its opening tag among the pieces, or of the tag."""
-
-    closing: int
-    """Index of its closing tag; -1 if it is one tag."""
-
+class _Element:
+    opening: int  # index of its opening tag among the codes, or of its only tag
+    closing: int  # index of its closing tag; -1 if it is one tag
     start: int
     end: int
-    """Of what it marks in the block."""
-
-    children: "list[_Node]" = field(default_factory=list)
+    children: "list[_Element]" = field(default_factory=list)
 
 
 _Order = Iterator[AlignedChunk | int]
-"""Cells, and tags by their indices among the pieces, as they follow each other in the translation."""
+"""Chunks, and tags by their index among the codes, in the order of the translation."""
 
 
-def arrange(block: Block, cells: Sequence[AlignedChunk]) -> _Order:
-    """Yield the cells of a translation with the tags of its source in their places."""
-    roots, separators = _tree(block.pieces)
+def project_tags(unit: TextUnit, chunks: Sequence[AlignedChunk]) -> _Order:
+    """Yield the chunks of a translation with the tags of its source in between."""
+    roots, unpaired = _tree(unit.codes)
     low = first = 0
-    for index, num_roots in separators:
-        place = _split_place(cells, block.pieces[index].start, low)
-        yield from _arrange_nodes(cells, roots[first:num_roots], low, place)
+    for index, num_roots in unpaired:
+        position = _split_position(chunks, unit.codes[index].start, low)
+        yield from _project_elements(chunks, roots[first:num_roots], low, position)
         yield index
-        low, first = place, num_roots
-    yield from _arrange_nodes(cells, roots[first:], low, len(cells))
+        low, first = position, num_roots
+    yield from _project_elements(chunks, roots[first:], low, len(chunks))
 
 
-def _tree(pieces: Sequence[Piece]) -> tuple[list[_Node], list[tuple[int, int]]]:
-    """Return the elements that are in no other, and the tags whose partner is elsewhere.
-
-    With each of the latter comes the number of elements before it.
-    """
-    roots: list[_Node] = []
-    separators: list[tuple[int, int]] = []
-    stack: list[_Node] = []
-    for index, piece in enumerate(pieces):
+def _tree(codes: Sequence[InlineCode]) -> tuple[list[_Element], list[tuple[int, int]]]:
+    # The top-level elements, and the tags whose partner is elsewhere with the number of elements before each.
+    roots: list[_Element] = []
+    unpaired: list[tuple[int, int]] = []
+    stack: list[_Element] = []
+    for index, code in enumerate(codes):
         siblings = stack[-1].children if stack else roots
-        if piece.role is Role.OPENING and piece.partner >= 0:
-            end = pieces[piece.partner].start
-            stack.append(_Node(opening=index, closing=piece.partner, start=piece.start, end=end))
+        if code.kind is CodeKind.OPENING and code.partner >= 0:
+            end = codes[code.partner].start
+            stack.append(_Element(opening=index, closing=code.partner, start=code.start, end=end))
             siblings.append(stack[-1])
-        elif piece.role is Role.CLOSING and piece.partner >= 0:
+        elif code.kind is CodeKind.CLOSING and code.partner >= 0:
             stack.pop()
-        elif piece.role in {Role.OPENING, Role.CLOSING}:
-            separators.append((index, len(roots)))
-        elif piece.role is Role.POINT:
-            siblings.append(_Node(opening=index, closing=-1, start=piece.start, end=piece.start))
-    return roots, separators
+        elif code.kind in {CodeKind.OPENING, CodeKind.CLOSING}:
+            unpaired.append((index, len(roots)))
+        elif code.kind is CodeKind.STANDALONE:
+            siblings.append(_Element(opening=index, closing=-1, start=code.start, end=code.start))
+    return roots, unpaired
 
 
-def _split_place(cells: Sequence[AlignedChunk], position: int, low: int) -> int:
-    """Return the boundary from `low` on with the fewest cells on the wrong side of a place in the source."""
-    cost = best_cost = sum(cell.origin < position for cell in cells[low:])
+def _split_position(chunks: Sequence[AlignedChunk], position: int, low: int) -> int:
+    # The boundary from `low` on with the fewest chunks on the wrong side of a position in the source.
+    cost = best_cost = sum(chunk.source_position < position for chunk in chunks[low:])
     best = low
-    for index in range(low, len(cells)):
-        cost += 1 if cells[index].origin >= position else -1
+    for index in range(low, len(chunks)):
+        cost += 1 if chunks[index].source_position >= position else -1
         if cost <= best_cost:
             best, best_cost = index + 1, cost
     return best
 
 
-def _arrange_nodes(cells: Sequence[AlignedChunk], nodes: Sequence[_Node], low: int, high: int) -> _Order:
-    """Yield cells `low` to `high` with elements and their children among them."""
-    runs = _runs(cells, nodes, low, high)
-    taken = sorted((runs[id(node)], node.start) for node in nodes if id(node) in runs)
+def _project_elements(chunks: Sequence[AlignedChunk], elements: Sequence[_Element], low: int, high: int) -> _Order:
+    runs = _runs(chunks, elements, low, high)
+    taken = sorted((runs[id(element)], element.start) for element in elements if id(element) in runs)
     placed = []
-    anchors: dict[int, int] = {}  # many tags may stand at one place
-    for number, node in enumerate(nodes):
-        run = runs.get(id(node))
+    boundaries: dict[int, int] = {}  # many tags may be at one position
+    for number, element in enumerate(elements):
+        run = runs.get(id(element))
         if run is None:
-            if node.start not in anchors:
-                anchors[node.start] = anchor(cells, node.start, low, high)
-            place = _out_of_runs(anchors[node.start], node, taken)
-            run = place, place
+            if element.start not in boundaries:
+                boundaries[element.start] = insertion_index(chunks, element.start, low, high)
+            boundary = _outside_runs(boundaries[element.start], element, taken)
+            run = boundary, boundary
         placed.append((*run, number))
     for begin, end, number in sorted(placed):
-        node = nodes[number]
-        yield from cells[low:begin]
-        yield node.opening
-        if node.closing >= 0:
-            yield from _arrange_nodes(cells, node.children, begin, end)
-            yield node.closing
+        element = elements[number]
+        yield from chunks[low:begin]
+        yield element.opening
+        if element.closing >= 0:
+            yield from _project_elements(chunks, element.children, begin, end)
+            yield element.closing
         low = end
-    yield from cells[low:high]
+    yield from chunks[low:high]
 
 
 _Run = tuple[int, int]
 
 
-def _runs(cells: Sequence[AlignedChunk], nodes: Sequence[_Node], low: int, high: int) -> dict[int, _Run]:
-    """Return the run of cells of each element by its id; none for those that nothing comes from."""
-    own: list[tuple[int, _Node]] = []
-    for node in nodes:
-        if node.start == node.end:
+def _runs(chunks: Sequence[AlignedChunk], elements: Sequence[_Element], low: int, high: int) -> dict[int, _Run]:
+    # The run of chunks of each element, by its id. Elements without translated text have none.
+    sizes: list[tuple[int, _Element]] = []
+    for element in elements:
+        if element.start == element.end:
             continue
-        num_own = sum(node.start <= cell.origin < node.end for cell in cells[low:high])
-        if num_own:
-            own.append((num_own, node))
+        size = sum(element.start <= chunk.source_position < element.end for chunk in chunks[low:high])
+        if size:
+            sizes.append((size, element))
     runs: dict[int, _Run] = {}
     is_taken = [False] * (high - low)
-    for _, node in sorted(own, key=lambda pair: -pair[0]):
-        run = _best_run(cells, node, low, is_taken)
+    for _, element in sorted(sizes, key=lambda pair: -pair[0]):
+        run = _best_run(chunks, element, low, is_taken)
         if run is not None:
-            runs[id(node)] = run
+            runs[id(element)] = run
             is_taken[run[0] - low : run[1] - low] = [True] * (run[1] - run[0])
     return runs
 
 
-def _best_run(cells: Sequence[AlignedChunk], node: _Node, low: int, is_taken: Sequence[bool]) -> _Run | None:
-    """Return the run with the most cells of an element and the fewest others, none of them taken."""
+def _best_run(chunks: Sequence[AlignedChunk], element: _Element, low: int, is_taken: Sequence[bool]) -> _Run | None:
+    # The run of free chunks with the most of the element and the fewest others.
     best: tuple[float, int, int] | None = None
     score, begin = 0.0, low
     for index, taken in enumerate(is_taken, start=low):
-        is_own = node.start <= cells[index].origin < node.end
+        is_own = element.start <= chunks[index].source_position < element.end
         score += 1 if is_own else -_GAP_COST
         if taken or score < 0:
             score, begin = 0.0, index + 1
@@ -145,10 +132,10 @@ def _best_run(cells: Sequence[AlignedChunk], node: _Node, low: int, is_taken: Se
     return None if best is None else best[1:]
 
 
-def _out_of_runs(place: int, node: _Node, taken: Sequence[tuple[_Run, int]]) -> int:
-    """Return a place in none of the runs of an element's neighbours; with each comes where it starts in the block."""
-    number = bisect_left(taken, place, key=lambda pair: pair[0][0]) - 1
-    if number < 0 or taken[number][0][1] <= place:
-        return place
+def _outside_runs(boundary: int, element: _Element, taken: Sequence[tuple[_Run, int]]) -> int:
+    # Moves a boundary out of the runs of siblings, each given with its start in the source.
+    number = bisect_left(taken, boundary, key=lambda pair: pair[0][0]) - 1
+    if number < 0 or taken[number][0][1] <= boundary:
+        return boundary
     (begin, end), start = taken[number]
-    return begin if node.start <= start else end
+    return begin if element.start <= start else end

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Sequence
-from itertools import count, islice
+from itertools import islice
 from types import FrameType
 from typing import Any
 
@@ -10,7 +10,7 @@ import pytest
 
 from dragoman_service.datatypes import SearchConfig, Segment
 from dragoman_service.request import Term, TextFormat, TranslationOptions, TranslationRequest
-from dragoman_service.text.placeholders.blocks import Placeholders
+from dragoman_service.text.placeholders.text_units import Placeholders
 from dragoman_service.text.planning import TextPlanner
 from tests.unit.text.text_fakes import FakeModel
 
@@ -112,20 +112,21 @@ def shape(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def test_twice_the_text_is_twice_the_work(shape: str) -> None:
+def test_work_is_linear_in_the_length(shape: str) -> None:
     once, twice = (planned(shape, length, CountingBudget()) for length in (NUM_CHARACTERS, 2 * NUM_CHARACTERS))
 
     assert twice.num_lines < MAX_GROWTH * once.num_lines + 1000
 
 
-def test_blocks_share_the_search_for_free_numbers() -> None:
-    candidates = map(str, count())
-    stand_ins = Placeholders(candidates)
+def test_units_share_the_search_for_free_numbers() -> None:
+    budget = CountingBudget()
+    placeholders = Placeholders("In 2013 and 1985.", check=budget.check)
+    num_checks = budget.num_checks
 
-    blocks = [list(islice(stand_ins, 3)) for _ in range(100)]
+    units = [list(islice(placeholders, 3)) for _ in range(100)]
 
-    assert blocks == [["0", "1", "2"]] * 100
-    assert next(candidates) == "3"
+    assert units == [["1947", "1962", "2006"]] * 100
+    assert budget.num_checks == num_checks > 0
 
 
 def test_planning_checks_every_few_milliseconds(shape: str) -> None:

@@ -2,12 +2,12 @@ import time
 
 import pytest
 
-from dragoman_service.text.placeholders.blocks import Block, Placeholders
-from dragoman_service.text.placeholders.markup import MarkupError, markup_blocks
+from dragoman_service.text.placeholders.markup import MarkupError, markup_units
+from dragoman_service.text.placeholders.text_units import Placeholders, TextUnit
 
 
-def blocks_of(message: str, *, is_xml: bool = False, placeholders: tuple[str, ...] = ()) -> list[Block]:
-    return markup_blocks(message, is_xml=is_xml, stand_ins=Placeholders.of(message, placeholders))
+def blocks_of(message: str, *, is_xml: bool = False, placeholders: tuple[str, ...] = ()) -> list[TextUnit]:
+    return markup_units(message, is_xml=is_xml, placeholders=Placeholders(message, placeholders))
 
 
 def texts(message: str, *, is_xml: bool = False) -> list[str]:
@@ -31,11 +31,11 @@ def texts(message: str, *, is_xml: bool = False) -> list[str]:
         ('x <a title="never closed> y', ["x"]),
     ],
 )
-def test_html_is_read_as_browsers_read_it(message: str, blocks: list[str]) -> None:
+def test_html_is_tokenized_like_in_browsers(message: str, blocks: list[str]) -> None:
     assert [text.strip() for text in texts(message)] == blocks
 
 
-def test_code_and_what_is_not_to_be_translated_stands_for_a_word() -> None:
+def test_code_and_untranslated_elements_replace_a_word() -> None:
     message = "Use <code>a &lt; b</code> or <b translate=no>C</b>."
 
     (block,), (with_placeholders,) = blocks_of(message), blocks_of(message, placeholders=("⟦1⟧", "⟦2⟧"))
@@ -44,7 +44,7 @@ def test_code_and_what_is_not_to_be_translated_stands_for_a_word() -> None:
     assert with_placeholders.text == "Use ⟦1⟧ or ⟦2⟧."
 
 
-def test_elements_of_xml_beside_words_are_within_the_sentence() -> None:
+def test_elements_of_xml_next_to_words_are_within_the_sentence() -> None:
     message = "<a><t>One <x1>two</x1> three</t><t><x1>Four</x1> <x1>five</x1></t><t><![CDATA[six]]></t></a>"
 
     assert texts(message, is_xml=True) == ["One two three", "Four", "five", "2013"]
@@ -61,7 +61,7 @@ def test_elements_of_xml_beside_words_are_within_the_sentence() -> None:
         ("<t>One</t><k translate='no'>two</k><t>three</t>", ["One", "three"]),
     ],
 )
-def test_untranslated_elements_of_xml_within_text_stand_for_a_word(message: str, blocks: list[str]) -> None:
+def test_untranslated_elements_of_xml_within_text_replace_a_word(message: str, blocks: list[str]) -> None:
     assert texts(message, is_xml=True) == blocks
 
 
@@ -75,7 +75,7 @@ def test_untranslated_elements_of_xml_within_text_stand_for_a_word(message: str,
         ("One <keep>two</keep> three", ["One ", "two", "three"]),
     ],
 )
-def test_untranslated_elements_of_html_stand_for_a_word_unless_they_are_blocks(message: str, blocks: list[str]) -> None:
+def test_untranslated_elements_of_html_replace_a_word_unless_they_are_blocks(message: str, blocks: list[str]) -> None:
     assert texts(message) == blocks
 
 
@@ -97,7 +97,7 @@ def test_xml_may_be_a_document_or_a_fragment() -> None:
         ("</text><text>", "not well-formed"),
     ],
 )
-def test_xml_that_is_none_is_refused(message: str, fault: str) -> None:
+def test_invalid_xml_is_rejected(message: str, fault: str) -> None:
     with pytest.raises(MarkupError, match=fault):
         blocks_of(message, is_xml=True)
 
@@ -105,7 +105,7 @@ def test_xml_that_is_none_is_refused(message: str, fault: str) -> None:
 @pytest.mark.parametrize(
     "unit", ["<", "<a", "<a ", '<a b="', "<!--", "</", "<b>", "<b>x</b> ", "<code>", "&amp", "<p>x"]
 )
-def test_work_grows_with_the_text(unit: str) -> None:
+def test_work_is_linear_in_the_length(unit: str) -> None:
     began = time.process_time()
     blocks_of(unit * (200_000 // len(unit)))
 

@@ -28,7 +28,7 @@ def found(text: str, *terms: Term, **options: object) -> list[str]:
         ('A <ph id="1"/> and <b>x</b>', ['<ph id="1"/>', "<b>", "</b>"]),
     ],
 )
-def test_what_is_no_language_is_protected(text: str, spans: list[str]) -> None:
+def test_default_kinds_are_protected(text: str, spans: list[str]) -> None:
     assert found(text) == spans
 
 
@@ -43,11 +43,11 @@ def test_what_is_no_language_is_protected(text: str, spans: list[str]) -> None:
         "at 12:30 :name and ::x",
     ],
 )
-def test_ordinary_text_is_not(text: str) -> None:
+def test_ordinary_text_is_not_protected(text: str) -> None:
     assert found(text) == []
 
 
-def test_kinds_are_chosen_by_the_request() -> None:
+def test_request_selects_kinds() -> None:
     colon, braces = frozenset({ProtectedKind.COLON}), frozenset({ProtectedKind.BRACES})
 
     assert found(":name {x}", enabled_kinds=colon) == [":name", "{x}"]
@@ -66,12 +66,12 @@ def test_kinds_are_chosen_by_the_request() -> None:
         ("-4 to +5 and 10–20, COVID19, v1.2, 10GB, 3rd, 2x", ["-4", "+5", "10", "20", "10GB"]),
     ],
 )
-def test_numbers_are_protected_with_their_units_if_asked(text: str, spans: list[str]) -> None:
+def test_numbers_are_protected_with_their_units_on_request(text: str, spans: list[str]) -> None:
     assert found(text, enabled_kinds=frozenset({ProtectedKind.NUMBER})) == spans
     assert found(text) == []
 
 
-def test_the_longest_term_wins_and_none_is_within_a_protected_span() -> None:
+def test_longest_term_wins_outside_protected_spans() -> None:
     terms = Term(source="open file"), Term(source="file", target="Datei")
 
     spans = compile_protection(ProtectionOptions(), terms).find("Open file {file}, File, profile.")
@@ -79,7 +79,7 @@ def test_the_longest_term_wins_and_none_is_within_a_protected_span() -> None:
     assert [(span.span.start, span.target) for span in spans] == [(0, "Open file"), (10, None), (18, "Datei")]
 
 
-def test_case_and_word_rules_of_terms() -> None:
+def test_terms_match_by_case_and_word() -> None:
     assert found("Go goes go", Term(source="Go", is_case_sensitive=True)) == ["Go"]
     assert found("Go goes go", Term(source="go", is_part_of_word=True)) == ["Go", "go", "go"]
     assert found("C++ and C", Term(source="C++"), Term(source="C")) == ["C++", "C"]
@@ -96,6 +96,6 @@ def test_case_and_word_rules_of_terms() -> None:
     ],
     ids=["messages", "number signs"],
 )
-def test_plural_beyond_its_limits_is_not_protected_as_one(few: str, many: str) -> None:
+def test_plural_beyond_its_limits_is_not_one_span(few: str, many: str) -> None:
     assert found(few) == [few]
     assert many not in found(many)

@@ -4,124 +4,118 @@ import pytest
 
 from dragoman_service.datatypes import AlignmentLink, Span
 from dragoman_service.request import ProtectionOptions
-from dragoman_service.text.placeholders.blocks import Block, Placeholders, plain_block, protected_blocks
 from dragoman_service.text.placeholders.patterns import compile_protection
+from dragoman_service.text.placeholders.placement import RepairAction
 from dragoman_service.text.placeholders.restoration import Assembler, forced_prefix, restore
+from dragoman_service.text.placeholders.text_units import Placeholders, TextUnit, plain_unit, protected_units
+
+REMOVED, INSERTED = RepairAction.REMOVED, RepairAction.INSERTED
 
 
-def block_of(text: str, placeholders: Sequence[str] = ()) -> Block:
+def unit_of(text: str, placeholders: Sequence[str] = ()) -> TextUnit:
     protection = compile_protection(ProtectionOptions(), ())
-    return protected_blocks(plain_block(text), protection, Placeholders.of(text, placeholders))[0]
+    return protected_units(plain_unit(text), protection, Placeholders(text, placeholders))[0]
 
 
-def links_of(block: Block, target: str, pairs: Sequence[tuple[str, str]]) -> list[AlignmentLink]:
-    """Link words by what they are, each the first time that it occurs."""
+def links_of(unit: TextUnit, target: str, pairs: Sequence[tuple[str, str]]) -> list[AlignmentLink]:
+    """Link the first occurrences of words."""
     links = []
-    for source, own in pairs:
-        start, place = block.text.index(source), target.index(own)
-        span, by = Span(start=start, end=start + len(source)), Span(start=place, end=place + len(own))
-        links.append(AlignmentLink(source=span, target=by, weight=0.5))
+    for source_word, target_word in pairs:
+        start, position = unit.text.index(source_word), target.index(target_word)
+        source = Span(start=start, end=start + len(source_word))
+        linked = Span(start=position, end=position + len(target_word))
+        links.append(AlignmentLink(source=source, target=linked, weight=0.5))
     return sorted(links, key=lambda link: link.target.start)
 
 
-def restored(text: str, target: str, *pairs: tuple[str, str]) -> tuple[str, list[str]]:
-    block = block_of(text)
-    done = restore(block, target, links_of(block, target, pairs))
-    whole = Assembler(text, [], separator="").assemble([block.source], [done.items])
-    return whole.text, [repair.action.partition(",")[0] for repair in done.repairs]
+def assembled(
+    text: str, unit: TextUnit, target: str, links: Sequence[AlignmentLink] | None
+) -> tuple[str, list[RepairAction]]:
+    restored = restore(unit, target, links)
+    whole = Assembler(text, [], separator="").assemble([unit.source], [restored.fragments])
+    return whole.text, [repair.action for repair in restored.repairs]
 
 
-def test_a_stand_in_gives_way_to_its_span() -> None:
-    assert block_of("Hello {name}!").text == "Hello 2013!"
-    assert restored("Hello {name}!", "Hallo 2013!", ("Hello", "Hallo"), ("!", "!")) == ("Hallo {name}!", [])
+@pytest.mark.parametrize(
+    ("text", "target", "pairs", "expected", "actions"),
+    [
+        ("Hello {name}!", "Hallo 2013!", [("Hello", "Hallo"), ("!", "!")], "Hallo {name}!", []),
+        (
+            "Hello {name}, go!",
+            "Geh, hallo!",
+            [("Hello", "hallo"), ("go", "Geh"), ("!", "!")],
+            "Geh, hallo {name}!",
+            [INSERTED],
+        ),
+        (
+            "Hello {name}",
+            "Hallo 2013 und 2013",
+            [("Hello", "Hallo"), ("Hello", "und")],
+            "Hallo {name} und",
+            [REMOVED],
+        ),
+        ("I see <b>it</b>", "Es sehe ich", [("I", "ich"), ("see", "sehe"), ("it", "Es")], "<b>Es</b> sehe ich", []),
+        ("{a} {b} x", "20131947 X", [("x", "X")], "{a} {b} X", []),
+    ],
+    ids=["replaced", "missing", "duplicated", "tag", "joined numbers"],
+)
+def test_codes_are_restored(
+    text: str, target: str, pairs: list[tuple[str, str]], expected: str, actions: list[RepairAction]
+) -> None:
+    unit = unit_of(text)
+
+    assert assembled(text, unit, target, links_of(unit, target, pairs)) == (expected, actions)
 
 
-def test_a_lost_span_is_inserted_behind_what_stood_before_it() -> None:
-    text, actions = restored("Hello {name}, go!", "Geh, hallo!", ("Hello", "hallo"), ("go", "Geh"), ("!", "!"))
+def test_elements_stay_nested_and_disjoint() -> None:
+    text, target = "<x><y>a b</y></x> <z>c d</z>", "D A C B"
+    unit = unit_of(text)
+    links = links_of(unit, target, [("a", "A"), ("b", "B"), ("c", "C"), ("d", "D")])
 
-    assert (text, actions) == ("Geh, hallo {name}!", ["was lost"])
+    result, _ = assembled(text, unit, target, links)
 
-
-def test_a_span_that_came_twice_stays_once() -> None:
-    text, actions = restored("Hello {name}", "Hallo 2013 und 2013", ("Hello", "Hallo"), ("Hello", "und"))
-
-    assert (text, actions) == ("Hallo {name} und", ["came twice"])
-
-
-def test_a_tag_follows_its_words() -> None:
-    pairs = ("I", "ich"), ("see", "sehe"), ("it", "Es")
-
-    assert restored("I see <b>it</b>", "Es sehe ich", *pairs) == ("<b>Es</b> sehe ich", [])
-
-
-def test_neighbours_do_not_overlap_and_children_stay_inside() -> None:
-    pairs = ("a", "A"), ("b", "B"), ("c", "C"), ("d", "D")
-
-    text, _ = restored("<x><y>a b</y></x> <z>c d</z>", "D A C B", *pairs)
-
-    assert text in {"<z>D</z> <x><y>A C B</y></x>", "<z>D A C</z> <x><y>B</y></x>", "<x><y>A</y></x> <z>C</z>"} or (
-        text.index("<x>") < text.index("<y>") < text.index("</y>") < text.index("</x>")
-    )
-    assert text.index("</x>") < text.index("<z>") or text.index("</z>") < text.index("<x>")
+    assert result.index("<x>") < result.index("<y>") < result.index("</y>") < result.index("</x>")
+    assert result.index("</x>") < result.index("<z>") or result.index("</z>") < result.index("<x>")
 
 
 @pytest.mark.parametrize(
     "text", ["{a}{b}", "x{a}y {b}1", "1{a}", "<b>a</b>b <i>{x}</i>", "a <img/> b", "<b> a </b> b."]
 )
-def test_a_text_translated_into_itself_comes_back(text: str) -> None:
-    block = block_of(text)
-    links = [
-        AlignmentLink(source=Span(start=i, end=i + 1), target=Span(start=i, end=i + 1), weight=1.0)
-        for i in range(len(block.text))
-        if not block.text[i].isspace()
-    ]
-    whole = Assembler(text, [], separator="").assemble([block.source], [restore(block, block.text, links).items])
+def test_text_translated_into_itself_is_unchanged(text: str) -> None:
+    unit = unit_of(text)
+    spans = [Span(start=i, end=i + 1) for i, character in enumerate(unit.text) if not character.isspace()]
+    links = [AlignmentLink(source=span, target=span, weight=1.0) for span in spans]
 
-    assert whole.text == text
+    assert assembled(text, unit, unit.text, links) == (text, [])
 
 
-def test_the_prefix_of_a_second_search_holds_what_was_lost() -> None:
-    block = block_of("Hello {name}, go {x}!")
+def test_forced_prefix_contains_the_missing_placeholders() -> None:
+    unit = unit_of("Hello {name}, go {x}!")
     target = "Hallo, geh 1947!"
-    links = links_of(block, target, [("Hello", "Hallo"), ("go", "geh"), ("!", "!")])
+    links = links_of(unit, target, [("Hello", "Hallo"), ("go", "geh"), ("!", "!")])
 
-    assert forced_prefix(block, target, links) == "Hallo 2013"
-    assert forced_prefix(block, "Hallo 2013, geh 1947!", None) is None
-    assert forced_prefix(block, "Hallo 2013 2013, geh 1947!", None) == ""
-
-
-def test_numbers_that_run_together_are_told_apart() -> None:
-    text, actions = restored("{a} {b} x", "20131947 X", ("x", "X"))
-
-    assert (text, actions) == ("{a} {b} X", [])
+    assert forced_prefix(unit, target, links) == "Hallo 2013"
+    assert forced_prefix(unit, "Hallo 2013, geh 1947!", None) is None
+    assert forced_prefix(unit, "Hallo 2013 2013, geh 1947!", None) == ""
 
 
-def test_numbers_of_the_text_are_no_stand_ins() -> None:
-    assert block_of("In 2013, {name} came.").text == "In 2013, 1947 came."
+def test_trained_placeholders_precede_years_and_none_occurs_in_the_text() -> None:
+    unit = unit_of("⟦2⟧ {a}, {b} in 2013, {c}{d}", ("⟦1⟧", "⟦2⟧", "⟦3⟧"))
 
-
-def test_placeholders_of_the_model_come_first_then_years() -> None:
-    placeholders = ("⟦1⟧", "⟦2⟧", "⟦3⟧")
-
-    block = block_of("⟦2⟧ {a}, {b} in 2013, {c}{d}", placeholders)
-
-    assert block.text == "⟦2⟧ ⟦1⟧, ⟦3⟧ in 2013, 1947 1985"
-    assert block.stand_ins == ["⟦1⟧", "⟦3⟧", "1947", "1985"]
+    assert unit.text == "⟦2⟧ ⟦1⟧, ⟦3⟧ in 2013, 1947 1985"
+    assert unit.placeholders == ["⟦1⟧", "⟦3⟧", "1947", "1985"]
 
 
 @pytest.mark.parametrize(
-    ("target", "text", "actions"),
+    ("target", "expected", "actions"),
     [
         ("⟦2⟧-Klasse von ⟦1⟧2013", "{b}-Klasse von {a}{c}", []),
         ("5⟦1⟧⟦2⟧ 2013", "5{a}{b} {c}", []),
-        ("⟦1⟧ ⟦2⟧ ⟦2⟧ 2013", "{a} {b} {c}", ["came twice"]),
-        ("⟦1⟧ 12013", "{a} {b} 12013 {c}", ["was lost", "was lost"]),
+        ("⟦1⟧ ⟦2⟧ ⟦2⟧ 2013", "{a} {b} {c}", [REMOVED]),
+        ("⟦1⟧ 12013", "{a} {b} 12013 {c}", [INSERTED, INSERTED]),
     ],
 )
-def test_placeholders_give_way_to_their_spans_beside_anything(target: str, text: str, actions: list[str]) -> None:
-    block = block_of("{a} {b} {c}", ("⟦1⟧", "⟦2⟧"))
+def test_placeholders_are_found_next_to_any_text(target: str, expected: str, actions: list[RepairAction]) -> None:
+    text = "{a} {b} {c}"
 
-    done = restore(block, target, None)
-
-    whole = Assembler("{a} {b} {c}", [], separator="").assemble([block.source], [done.items])
-    assert (whole.text, [repair.action.partition(",")[0] for repair in done.repairs]) == (text, actions)
+    assert assembled(text, unit_of(text, ("⟦1⟧", "⟦2⟧")), target, None) == (expected, actions)
