@@ -1,8 +1,4 @@
-"""Errors of calls, and their derivation from a gRPC status.
-
-The reason in the status selects the class. A status of gRPC itself or of a proxy has no reason; its code selects the
-class.
-"""
+"""Errors of calls. The reason in a gRPC status selects the class; without a reason, its code does."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -115,11 +111,11 @@ class UnavailableError(DragomanError):
 
 
 class DrainingError(UnavailableError):
-    """The replica is shutting down; another may answer at once."""
+    """The replica is shutting down; another may answer immediately."""
 
 
 class StartingError(UnavailableError):
-    """The replica is still loading its models."""
+    """The replica is loading its models."""
 
 
 class DeadlineExceededError(DragomanError):
@@ -148,11 +144,11 @@ class DeadlineExceededError(DragomanError):
 
 
 class CallCancelledError(DragomanError):
-    """The call was cancelled, for instance because the client was closed."""
+    """The call was cancelled, for example because the client was closed."""
 
 
 class ServerError(DragomanError):
-    """The server failed."""
+    """The server failed (every other status)."""
 
 
 class EngineError(ServerError):
