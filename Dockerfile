@@ -1,20 +1,21 @@
-# The server with the model that ships. `make image` builds it; by hand:
+# The server with the bundled model. `make image` builds it; without make:
 #
 #   docker build --build-arg VARIANT=cpu|gpu --tag dragoman .
 #   docker run --publish 127.0.0.1:50051:50051 --read-only --cap-drop ALL --stop-timeout 40 \
 #     --env DRAGOMAN_ACCESS__ALLOW_UNAUTHENTICATED=true dragoman
 #
-# It listens on every address of its container, and therefore does not start before its settings say who may call: mount
-# keys and certificates and name them (docs/guides/security.md), or admit every client, as above.
+# The server listens on all addresses of the container, so it starts only if its settings define who may call: mount keys
+# and certificates (docs/guides/security.md), or admit every client as above.
 #
-# The gpu variant carries ONNX Runtime for CUDA and NVIDIA's libraries from the package index; the host needs a driver
-# for CUDA 13 and the NVIDIA container toolkit (`docker run --gpus all`).
+# The gpu variant contains ONNX Runtime for CUDA and NVIDIA's libraries from the package index. The host needs a driver for
+# CUDA 13 and the NVIDIA container toolkit (`docker run --gpus all`).
 #
-# Nothing is written at run time (except uploaded documents, to a mounted directory), so the root may be read-only, and nothing needs a shell.
+# The root file system may be read-only: only uploaded documents are written, to a mounted directory. The image needs no
+# shell at run time.
 
 ARG BASE_IMAGE=python:3.11-slim-bookworm
 
-# Dependencies, exactly those of the lock file: changes rarely, is most of the image.
+# Dependencies as pinned in the lock file: a large layer that rarely changes.
 FROM ${BASE_IMAGE} AS dependencies
 WORKDIR /build
 COPY deploy/image/tools.lock ./
@@ -31,9 +32,9 @@ COPY pyproject.toml README.md LICENSE ./
 RUN mkdir -p /usr/share/sbom \
     && /opt/tools/bin/cyclonedx-py environment --pyproject pyproject.toml --mc-type application --output-reproducible \
         --output-file /usr/share/sbom/dragoman.cdx.json /opt/venv/bin/python
-# What only developers of the dependencies use is left out. Bytecode is in a tree of its own, that of the standard
-# library too: the official base has none, and as nothing can be written at run time, every start would compile it all
-# again. It is compared with the hash of its source, as a build from cache does not keep times of files.
+# Removes files that only developers of the dependencies use. Compiles bytecode into a separate tree, also of the standard
+# library: the official base contains none, and a read-only container would compile it at every start. Hashes validate
+# the bytecode, as a cached build does not preserve file times.
 RUN find /opt/venv/lib -depth \
         \( -type d \( -name tests -o -path '*/numpy/f2py' -o -path '*/numpy/*/include' -o -path '*/nvidia/*/include' -o -path '*/onnxruntime/datasets' \
             -o -path '*/onnxruntime/quantization' -o -path '*/onnxruntime/tools' -o -path '*/onnxruntime/transformers' \) \
@@ -44,7 +45,7 @@ RUN find /opt/venv/lib -depth \
         "$(python3 -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')" \
     && PYTHONPYCACHEPREFIX=/opt/pycache /opt/venv/bin/python -m compileall -q -j 0 --invalidation-mode checked-hash /opt/venv/lib
 
-# The native decoder, which is for x86-64. The compiler stays in this stage; a base that has one needs no package.
+# The native engine for x86-64. The compiler stays in this stage and is installed unless the base contains one.
 FROM ${BASE_IMAGE} AS native
 # hadolint ignore=DL3008
 RUN mkdir /wheels \
@@ -55,7 +56,7 @@ COPY service/native /build/native
 RUN if [ "$(uname -m)" = x86_64 ]; then \
         /opt/tools/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /wheels /build/native; fi
 
-# The service: changes often, is small.
+# The service: a small layer that changes often.
 FROM dependencies AS application
 COPY --from=native /wheels wheels
 COPY proto/dragoman proto/dragoman
@@ -85,7 +86,7 @@ WORKDIR /opt/dragoman
 USER 65532:65532
 EXPOSE 50051 9464
 
-# The first check comes after one interval, so a shorter one makes it healthy sooner; each takes 0.15 s of a core.
+# The first check runs after one interval, so a short interval reports healthy sooner; a check takes 0.15 s of a core.
 HEALTHCHECK --interval=3s --timeout=5s --start-period=60s --retries=3 \
     CMD ["/opt/venv/bin/python", "-m", "dragoman_service", "probe"]
 

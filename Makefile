@@ -1,6 +1,5 @@
-# One verb per job, the same for people and for CI. `make help` lists them.
-# Needs Python 3.11 or newer with venv; everything else is installed into .venv. Where there is a C++ compiler, the
-# native decoder (service/native) is built, too.
+# Commands for development and CI; `make help` lists them. They need Python 3.11 or newer with venv and install everything
+# else into .venv. If a C++ compiler is available, the native engine (service/native) is built and installed as well.
 
 PYTHON ?= python3
 VENV := .venv
@@ -23,63 +22,66 @@ TAG ?= dragoman:$(VARIANT)
 export ORT_DISABLE_TELEMETRY := 1
 comma := ,
 
+PROMETHEUS_RULE := deploy/kubernetes/components/monitoring/prometheus-rule.yaml
+
 .DEFAULT_GOAL := help
 .PHONY: help demo serve translate test test-all check format docs loadtest capacity overload soak stress bench image \
-	gpu-check gpu-train
+	lock gpu-check gpu-train
 
-help: ## Show the verbs
+help: ## List the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '$$1 != "help" {printf "  make %-10s %s\n", $$1, $$2}'
 
-demo: $(VENV)/.serve ## Start the server on the shipped model, translate four texts through gRPC, stop it
+demo: $(VENV)/.serve ## Start the server with the bundled model, translate four texts over gRPC, stop it
 	@$(BIN)/python -m dragoman_service demo
 
-serve: $(VENV)/.serve ## Serve the shipped model: gRPC on 50051, metrics on 9464
+serve: $(VENV)/.serve ## Serve the bundled model: gRPC on 50051, HTTP on 9464
 	@$(BIN)/python -m dragoman_service serve
 
-translate: $(VENV)/.serve ## Ask a running server: make translate TEXT="..." [TARGET=host:port]
+translate: $(VENV)/.serve ## Translate with a running server: make translate TEXT="..." [TARGET=host:port]
 	@$(BIN)/python -m dragoman_service translate --target "$(TARGET)" -- "$$DRAGOMAN_TEXT"
 translate: export DRAGOMAN_TEXT = $(value TEXT)
 
-test: check ## make check, then all tests but the slow ones
+test: check ## Run make check, then all tests except the slow and the end-to-end ones
 	$(BIN)/python -m pytest -n auto -m "not slow"
 
-test-all: check ## make check, then all tests
+test-all: check ## Run make check, then all tests except the end-to-end ones
 	$(BIN)/python -m pytest -n auto
 
-check: $(VENV)/.dev ## Format, lint, strict types, import contracts, generated files, contract, workflows
+check: $(VENV)/.dev ## Check format, lint, types, imports, generated files, manifests and workflows
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python proto/lint.py
 	$(BIN)/python proto/generate.py --check
-	$(BIN)/python -m deploy.grafana --check
+	deploy/kubernetes/prometheus_rule.sh | diff $(PROMETHEUS_RULE) -
 	$(BIN)/python -m docs.generate --check
+	$(BIN)/yamllint --strict .github deploy docker-compose.yml
+	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.compose-spec docker-compose.yml deploy/compose/keys.yml
 	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.dependabot .github/dependabot.yml
 	$(BIN)/zizmor --quiet --offline --pedantic .github
 
-format: $(VENV)/.dev ## Format the code, apply safe fixes, regenerate stubs, dashboards, rules and the reference
+format: $(VENV)/.dev ## Format the code, apply safe fixes, regenerate stubs, rules and the reference
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 	$(BIN)/python proto/generate.py
-	$(BIN)/python -m deploy.grafana
-	$(BIN)/python deploy/kubernetes/render_rules.py
+	deploy/kubernetes/prometheus_rule.sh >$(PROMETHEUS_RULE)
 	$(BIN)/python -m docs.generate
 
-docs: $(VENV)/.dev ## Build the documentation into build/site; a broken link fails
+docs: $(VENV)/.dev ## Build the documentation into build/site; fails on a broken link
 	@$(BIN)/python -m mkdocs build --quiet --strict --site-dir build/site
 
-# What the next three take alike: MODE, PROFILE, METHODS, SLO; of a server that runs already TARGET, METRICS_URL, KEY (a
+# Variables of the next three commands: MODE, PROFILE, METHODS and SLO; for a running server TARGET, METRICS_URL, KEY (a
 # file with the API key) and CA (a file with the certificate to trust).
 LOAD_FLAGS = --mode $(MODE) --profile "$(PROFILE)" $(if $(METHODS),--methods "$(METHODS)") $(if $(SLO),--slo "$(SLO)") \
 	$(if $(filter-out file,$(origin TARGET)),--target "$(TARGET)") $(if $(METRICS_URL),--metrics-url "$(METRICS_URL)") \
 	$(if $(KEY),--api-key-file "$(KEY)") $(if $(CA),--ca-file "$(CA)")
 
-loadtest: $(VENV)/.load ## Offer load, judge latency, write one page: make loadtest [RATE=20] [SLO="p95<400ms"] [TARGET=host:port] [MODE=short]
+loadtest: $(VENV)/.load ## Generate load, check latency, write a report: make loadtest [RATE=20] [SLO="p95<400ms"] [TARGET=host:port] [MODE=short]
 	@$(BIN)/python -m loadtests load $(LOAD_FLAGS) --rate "$(RATE)" $(if $(BASELINE),--baseline "$(BASELINE)")
 
-capacity: $(VENV)/.load $(if $(filter base,$(MODEL)),$(VENV)/.bench) ## Find the highest rate that holds an SLO, and latency against load: make capacity [SLO="p95<1s"] [MODEL=base]
+capacity: $(VENV)/.load $(if $(filter base,$(MODEL)),$(VENV)/.bench) ## Find the highest rate that meets an SLO, and latency by load: make capacity [SLO="p95<1s"] [MODEL=base]
 ifeq ($(MODEL),base)
 	@flags=$$($(BIN)/python -m loadtests peers prepare --model base) && eval "set -- $$flags" && \
 		$(BIN)/python -m loadtests capacity --mode $(MODE) --slo "$(or $(SLO),p95<3s$(comma)goodput>99%)" \
@@ -88,23 +90,23 @@ else
 	@$(BIN)/python -m loadtests capacity $(LOAD_FLAGS)
 endif
 
-overload: $(VENV)/.load ## Offer ten times the capacity for a minute: are calls rejected early, with a time to retry after? [MODE=short]
+overload: $(VENV)/.load ## Send ten times the capacity for a minute and check that calls are rejected early with a retry delay [MODE=short]
 	@$(BIN)/python -m loadtests overload $(LOAD_FLAGS)
 
 soak stress: $(VENV)/.bench
 soak: SCENARIO = soak
-soak: ## Half an hour of everything at once: does anything leak, is anything lost? [MODE=short]
+soak: ## Run all kinds of requests for half an hour and check for leaks and lost requests [MODE=short]
 stress: ## Stress a server: make stress SCENARIO=soak|chaos|bad-inputs|cancellations [MODE=short] [PART=inputs|attacks]
 soak stress:
 	@$(BIN)/python -m loadtests stress $(SCENARIO) --mode $(MODE) $(if $(PART),--part "$(PART)")
 
-bench: $(VENV)/.bench ## Compare with CTranslate2, Transformers and PyTorch: make bench [COMMAND=load: as servers] [MODE=short]
+bench: $(VENV)/.bench ## Compare with CTranslate2, Transformers and PyTorch: make bench [COMMAND=load for servers] [MODE=short]
 	@$(BIN)/python -m loadtests peers $(COMMAND) --mode $(MODE)
 	@test "$(COMMAND) $(MODE)" != "bench full" || $(BIN)/python -m loadtests peers overhead
 	@test "$(COMMAND) $(MODE)" != "bench full" || $(BIN)/python -m loadtests peers server
 
-# GPU_PYTHON names a Python that has all that is needed; without it an environment of its own is made, as ONNX Runtime for
-# CUDA and that for CPUs cannot share one: from the package index, or from the wheels in WHEELS. DEVICE=cpu needs no GPU.
+# GPU_PYTHON names a Python with all requirements. Without it a separate environment is created from the package index or
+# the wheels in WHEELS, as ONNX Runtime for CUDA and for CPUs cannot share one. DEVICE=cpu needs no GPU.
 ifdef GPU_PYTHON
 GPU_READY :=
 else ifeq ($(DEVICE),cpu)
@@ -115,11 +117,11 @@ GPU_PYTHON := build/gpu/venv/bin/python
 GPU_READY := build/gpu/venv/.installed
 endif
 
-gpu-check: $(GPU_READY) ## Check and measure everything on a GPU within ten minutes, one page: make gpu-check [DEVICE=cpu] [MODE=short]
+gpu-check: $(GPU_READY) ## Check and measure a GPU within ten minutes, write a report: make gpu-check [DEVICE=cpu] [MODE=short]
 	@$(GPU_PYTHON) -m loadtests peers gpu --gpu "$(DEVICE)" --mode $(MODE) $(if $(wildcard $(DATA)),--data "$(DATA)") \
 		$(if $(STAGES),--stages "$(STAGES)")
 
-gpu-train: $(GPU_READY) ## Train Transformer-base, go on where the last call ended, make a bundle: make gpu-train [MINUTES=60] [DATA=DIR]
+gpu-train: $(GPU_READY) ## Train Transformer-base from the last checkpoint and write a bundle: make gpu-train [MINUTES=60] [DATA=DIR]
 	@$(GPU_PYTHON) -m dragoman_export train --output "$(RUN)" --max-minutes "$(MINUTES)" $(TRAIN_FLAGS) \
 		$(if $(wildcard $(RUN)/checkpoints/step-*),--resume,--preset "$(PRESET)" \
 		--train $(wildcard $(DATA)/*/train.tsv.gz) --dev $(wildcard $(DATA)/*/dev.tsv.gz))
@@ -127,15 +129,26 @@ gpu-train: $(GPU_READY) ## Train Transformer-base, go on where the last call end
 	@$(GPU_PYTHON) -m dragoman_export bundle --checkpoint "$(RUN)" --output "$(RUN)/models/en-de/1" --name en-de --version 1 \
 		--source-language en --target-language de
 
-image: ## Build the container image with docker or podman: make image [VARIANT=gpu] [TAG=dragoman:cpu]
+image: ## Build the container image with Docker or Podman: make image [VARIANT=gpu] [TAG=dragoman:cpu]
 	@deploy/image/build.sh "$(VARIANT)" "$(TAG)"
+
+# Python and platform of the images. The bundled model is copied into the image, so no package is pinned for it.
+LOCK = $(BIN)/python -m uv pip compile --quiet --generate-hashes --no-annotate --only-binary :all: --python-version 3.11 \
+	--python-platform x86_64-manylinux_2_28 --no-emit-package dragoman-models --custom-compile-command "make lock" \
+	$(if $(UPGRADE),--upgrade)
+LOCK_EXTRAS := --extra detect --extra files --extra google
+
+lock: $(VENV)/.dev ## Pin the packages of the images, with hashes: make lock [UPGRADE=1 for the newest versions]
+	@$(LOCK) pyproject.toml --extra serve $(LOCK_EXTRAS) --output-file deploy/image/cpu.lock
+	@$(LOCK) pyproject.toml --extra gpu $(LOCK_EXTRAS) --output-file deploy/image/gpu.lock
+	@$(LOCK) deploy/image/tools.in --output-file deploy/image/tools.lock
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11 ...")'
 	@echo "creating $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
 
-# Nothing needs the native decoder: where it cannot be built, a line says so each time, and ONNX Runtime decodes.
+# The native engine is optional: if the build fails, a message is printed and ONNX Runtime decodes.
 NATIVE := $(wildcard $(addprefix service/native/,pyproject.toml setup.py dragoman_native/*.py src/*))
 WITHOUT_NATIVE := int8 models decode on ONNX Runtime, which is slower.
 
@@ -145,32 +158,32 @@ $(VENV)/.native: $(NATIVE) | $(VENV)/bin/python
 		{ echo "no C++ compiler: $(WITHOUT_NATIVE) With one (apt install g++), the native engine is built." >&2; exit 0; }; \
 	echo "building the native engine ..." >&2; \
 	CXX=$$compiler $(PIP) ./service/native >$@.log 2>&1 && touch $@ || \
-		echo "the native engine cannot be built ($@.log says why): $(WITHOUT_NATIVE)" >&2
+		echo "the native engine cannot be built (see $@.log): $(WITHOUT_NATIVE)" >&2
 
 $(VENV)/.serve: pyproject.toml deploy/models/pyproject.toml | $(VENV)/bin/python $(VENV)/.native
-	@echo "installing what serving needs (no PyTorch) ..."
+	@echo "installing the server (without PyTorch) ..."
 	@$(PIP) --editable '.[serve]' --editable ./deploy/models
 	@touch $@
 
 $(VENV)/.bench: pyproject.toml deploy/models/pyproject.toml | $(VENV)/bin/python $(VENV)/.native
-	@echo "installing what the comparison with other systems needs ..."
+	@echo "installing the requirements of the comparison with other systems ..."
 	@$(PIP) --editable '.[serve,bench]' --editable ./deploy/models
 	@touch $@ $(VENV)/.serve
 
 $(VENV)/.load: pyproject.toml deploy/models/pyproject.toml | $(VENV)/bin/python $(VENV)/.native
-	@echo "installing what the load tests need ..."
+	@echo "installing the requirements of the load tests ..."
 	@$(PIP) --editable '.[serve,load]' --editable ./deploy/models
 	@touch $@ $(VENV)/.serve
 
-# CTranslate2 is built for CUDA 12, of which it needs cuBLAS; ONNX Runtime and PyTorch bring the libraries of CUDA 13.
+# CTranslate2 is built for CUDA 12 and needs its cuBLAS; ONNX Runtime and PyTorch install the libraries of CUDA 13.
 build/gpu/venv/.installed: pyproject.toml
-	@echo "installing what the GPU needs into build/gpu/venv ..."
+	@echo "installing the requirements of the GPU into build/gpu/venv ..."
 	@$(PYTHON) -m venv build/gpu/venv
 	@build/gpu/venv/bin/python -m pip --disable-pip-version-check install --quiet \
 		$(if $(WHEELS),--no-index --find-links "$(WHEELS)") --editable '.[gpu,bench,load,test]' --editable ./deploy/models nvidia-cublas-cu12
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml deploy/models/pyproject.toml | $(VENV)/bin/python $(VENV)/.native
-	@echo "installing what training, export and the checks need ..."
+	@echo "installing the requirements of training, export and the checks ..."
 	@$(PIP) --editable '.[dev]' --editable ./deploy/models
 	@touch $@ $(VENV)/.serve $(VENV)/.bench $(VENV)/.load

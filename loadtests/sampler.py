@@ -14,8 +14,8 @@ import psutil
 CPU_SECONDS: Final = "process_cpu_seconds_total"
 RESIDENT_BYTES: Final = "process_resident_memory_bytes"
 _IN_DECODING_PROCESSES: Final = {
-    CPU_SECONDS: "dragoman_decoding_process_cpu_seconds_total",
-    RESIDENT_BYTES: "dragoman_decoding_process_resident_memory_bytes",
+    CPU_SECONDS: "dragoman_worker_cpu_seconds_total",
+    RESIDENT_BYTES: "dragoman_worker_resident_memory_bytes",
 }
 """What a server exposes of the processes that it has started, by what it exposes of itself."""
 
@@ -24,7 +24,7 @@ CALLS: Final = ("dragoman_requests_in_flight", "dragoman_open_streams")
 SEGMENTS: Final = (
     "dragoman_queue_segments",
     "dragoman_queue_tokens",
-    "dragoman_queue_work_tokens",
+    "dragoman_queue_decode_cost",
     "dragoman_batch_live_",
 )
 """Gauges of what waits or is decoded."""

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Download packages of Debian trixie and unpack them below a directory: deploy/ci/debian.sh DIRECTORY PACKAGE ...
-# Nothing is installed: no daemon starts, and apt's own lists and state stay as they are. What is unpacked already stays.
+# Nothing is installed: no daemon starts, and the state of apt does not change. Unpacked packages are reused.
 #
 #   DRAGOMAN_DEBIAN_MIRROR    another mirror than deb.debian.org
 #
-# Exit code 77: they cannot be had here; standard error says why.
+# Exit code 77: the packages are not available here; standard error has the reason.
 set -euo pipefail
 
 readonly UNAVAILABLE=77
@@ -32,8 +32,8 @@ unpack() {
 }
 
 if ! command -v apt-get >/dev/null || ! command -v dpkg-deb >/dev/null; then
-    echo "debian: no apt-get and dpkg-deb here, needed for $*" >&2
+    echo "debian: apt-get and dpkg-deb are missing, needed for $*" >&2
     exit "$UNAVAILABLE"
 fi
-said=$(unpack "$@" 2>&1) || { echo "debian: $* cannot be fetched: ${said##*$'\n'}" >&2; exit "$UNAVAILABLE"; }
+output=$(unpack "$@" 2>&1) || { echo "debian: $* cannot be fetched: ${output##*$'\n'}" >&2; exit "$UNAVAILABLE"; }
 echo "$*" >"$directory/.unpacked"

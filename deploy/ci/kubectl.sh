@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Print the path of a kubectl that renders components and image volumes: the one on PATH, else Debian trixie's, unpacked
-# below build/kubectl and not installed. Exit code 77: there is none; standard error says why.
+# Print the path of a kubectl that renders components and image volumes: from PATH, or Debian trixie's, unpacked below
+# build/kubectl and not installed. Exit code 77: kubectl is not available; standard error has the reason.
 set -euo pipefail
 
 readonly UNAVAILABLE=77
-readonly OLDEST_MINOR=27 # kustomize 5, which knows replacements with wildcards in lists
+readonly OLDEST_MINOR=27 # kustomize 5, which supports replacements with wildcards in lists
 
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 

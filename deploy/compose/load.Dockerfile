@@ -1,4 +1,4 @@
-# Locust with what its users need for gRPC; `docker compose run --rm load` mounts loadtests/ beside it.
+# Locust with the Dragoman client; `docker compose run --rm load` mounts loadtests/.
 ARG BASE_IMAGE=python:3.11-slim-bookworm
 FROM ${BASE_IMAGE}
 COPY pyproject.toml README.md LICENSE /build/

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Health check of Envoy's container: it is ready, and at least one replica behind it is healthy. Needs only bash, as
+# Health check of Envoy's container: succeeds if Envoy is ready and at least one replica is healthy. Needs only bash, as
 # Envoy's image has neither curl nor wget.
 set -euo pipefail
 
@@ -11,5 +11,5 @@ while read -r line <&3; do
         exit 0
     fi
 done
-echo "no replica is healthy" >&2
+echo "no healthy replica" >&2
 exit 1

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Build the image with docker, or podman where there is no docker: deploy/image/build.sh [cpu|gpu] [TAG] [FLAG ...]
 #
-# FLAGs go to `build`, such as --build-arg BASE_IMAGE=registry.example/python:3.11. Version, revision and source become
-# labels. $DRAGOMAN_DOCKER names another client.
+# FLAGs go to `docker build`, such as --build-arg BASE_IMAGE=registry.example/python:3.11. Version, revision and source
+# become labels. $DRAGOMAN_DOCKER names another client.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -14,7 +14,7 @@ find_client() {
             return
         fi
     done
-    echo "neither docker nor podman is installed; install one of them, or name a client in DRAGOMAN_DOCKER" >&2
+    echo "docker and podman are missing; install one of them, or set DRAGOMAN_DOCKER to another client" >&2
     return 1
 }
 
@@ -22,7 +22,7 @@ version() {
     sed -n 's/^version = "\(.*\)"$/\1/p' pyproject.toml | head -n 1
 }
 
-# Of the commit; the mark tells that the image holds more than it.
+# The commit, with a suffix if the working tree has changes.
 revision() {
     local commit
     commit=$(git rev-parse HEAD 2>/dev/null) || { echo unknown; return; }
@@ -30,7 +30,7 @@ revision() {
     echo "$commit"
 }
 
-# Where this checkout is from, without the credentials that its address may hold.
+# The URL of the remote, without credentials.
 origin() {
     local address
     address=$(git config --get remote.origin.url) || { echo unknown; return; }
@@ -46,13 +46,13 @@ shift "$(($# < 2 ? $# : 2))"
 case $variant in
 cpu | gpu) ;;
 *)
-    echo "there is no variant '$variant'; take cpu or gpu" >&2
+    echo "unknown variant '$variant'; expected cpu or gpu" >&2
     exit 2
     ;;
 esac
 
 client=$(find_client)
-# podman's own image format has no health check.
+# The default image format of podman has no health check.
 case $client in
 *podman) set -- --format docker "$@" ;;
 esac

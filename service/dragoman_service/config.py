@@ -179,10 +179,10 @@ def _check_agreement(settings: Settings) -> None:
     for name, limit, queue_name, queue in (
         ("max_request_sentences", limits.max_request_sentences, "max_queue_segments", scheduling.max_queue_segments),
         (
-            "max_request_work_tokens",
-            limits.max_request_work_tokens,
-            "max_queue_work_tokens",
-            scheduling.max_queue_work_tokens,
+            "max_request_decode_cost",
+            limits.max_request_decode_cost,
+            "max_queue_decode_cost",
+            scheduling.max_queue_decode_cost,
         ),
     ):
         if limit > queue * share:

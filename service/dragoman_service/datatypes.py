@@ -145,39 +145,33 @@ class StageTimings:
 
 
 class DegenerationKind(enum.Enum):
-    """What can be wrong with a target that a network gave."""
+    """Kind of a defect of a target."""
 
     REPETITION = "repetition"
-    """It runs in a loop: the same few tokens over and over."""
+    """The target loops: it repeats the same tokens."""
 
     COPIED_SOURCE = "copied_source"
-    """It is the source, or a long piece of it, unchanged."""
+    """The target is the source, or contains a long run of it."""
 
     LENGTH_RATIO = "length_ratio"
-    """It is absurdly short or long for its source."""
+    """The target is implausibly short or long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Degeneration:
-    """One thing that is wrong with a target."""
+    """A defect of a target."""
 
     kind: DegenerationKind
-    detail: str
-    """For people, with the figures: `a run of 3 tokens 12 times in a row`."""
+    detail: str  # for people, such as `a run of 3 tokens 12 times in a row`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GuardReport:
-    """What the guard found in the best hypothesis of a segment and did about it."""
+class DegenerationReport:
+    """Defects of a segment that was decoded again."""
 
-    found: tuple[Degeneration, ...]
-    """In the first search; at least one."""
-
-    remaining: tuple[Degeneration, ...]
-    """In the best hypothesis returned."""
-
-    is_replaced: bool
-    """Whether what is returned comes from the second search."""
+    found: tuple[Degeneration, ...]  # in the first result; at least one
+    remaining: tuple[Degeneration, ...]  # in the returned result
+    is_replaced: bool  # whether the second result is returned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,8 +187,8 @@ class SegmentResult:
     timings: StageTimings
     """`text_s` is zero here."""
 
-    guard: GuardReport | None = None
-    """None: the guard was off, or found nothing."""
+    degeneration: DegenerationReport | None = None
+    """None: no defect was found, or `repetition_guard` was off."""
 
 
 class WarningKind(enum.Enum):

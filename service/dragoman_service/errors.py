@@ -127,6 +127,16 @@ class OverloadedError(RetryableError):
         self.unit = unit
 
 
+class QueueDelayError(OverloadedError):
+    """Queued work delays the result of a request beyond its deadline."""
+
+    def __init__(self, *, needed_s: float, allowed_s: float, retry_after_s: float) -> None:
+        message = f"estimated completion in {needed_s:.1f} s exceeds the deadline of {allowed_s:.1f} s"
+        RetryableError.__init__(self, message, retry_after_s=retry_after_s)
+        self.needed_s = needed_s
+        self.allowed_s = allowed_s
+
+
 class RateLimitedError(RetryableError):
     """The caller exceeds its rate limit."""
 

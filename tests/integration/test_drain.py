@@ -28,13 +28,15 @@ from tests.integration.real_process import (
     begin,
     connect,
     get,
+    is_gone,
     long_request,
     long_text,
     process,
+    until,
     wait_for_sample,
     wait_until_in_flight,
+    worker_processes,
 )
-from tests.integration.test_decoding_process import decoding_processes, is_gone, until
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -217,7 +219,7 @@ def test_a_thread_that_never_ends_does_not_keep_the_process(tiny_model: Path, tm
     path = os.pathsep.join((str(tmp_path), str(CHECKOUT / "proto"), str(CHECKOUT)))
     impatient = {"PYTHONPATH": path, "DRAGOMAN_GRPC__DRAIN_TIMEOUT_S": "0.5"}
     with ready_server(tiny_model, **impatient) as (server, ports), connect(ports) as channel:
-        (child,) = decoding_processes(server._process.pid)
+        (child,) = worker_processes(server._process.pid)
         call = begin(channel, num_sentences=100)  # so long that it is split in a thread
         server.wait_for("blocked", timeout_s=START_S)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman_export.onnx_export.mixed import ProductKind
+from dragoman_export.onnx_export.quantize import ProductKind
 from dragoman_service.datatypes import Hypothesis, SamplingConfig, SearchConfig, Segment
 from dragoman_service.decoding.degeneration import EndedSegment
 from dragoman_service.decoding.running_batch import RunningBatch

@@ -1,12 +1,12 @@
-"""The guard on the model that ships, with inputs that provoke networks to loop, to copy or to stop at once."""
+"""Degenerate targets of the bundled model, with inputs that provoke networks to loop, to copy or to stop at once."""
 
 from pathlib import Path
 
 import pytest
 
 from dragoman_service.bundle.files import open_bundle
-from dragoman_service.datatypes import DegenerationKind, GuardReport, SearchConfig, Segment
-from dragoman_service.decoding.degeneration import EndedSegment, Verdict, judge
+from dragoman_service.datatypes import DegenerationKind, DegenerationReport, SearchConfig, Segment
+from dragoman_service.decoding.degeneration import EndedSegment, Findings, find_degenerations
 from dragoman_service.decoding.running_batch import RunningBatch
 from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
 from dragoman_service.runtimes.settings import RuntimeSettings
@@ -45,9 +45,10 @@ def test_what_the_guard_lets_pass_has_no_defect_and_what_it_finds_is_told(
 
     ended = _decode(model, source_ids, repetition_guard=True)
 
-    remaining = {defect.kind for defect in _verdict(source_ids, ended).defects}
-    assert remaining == (set() if ended.guard is None else {defect.kind for defect in ended.guard.remaining})
-    assert ended.guard is None or ended.guard.found
+    remaining = {defect.kind for defect in _findings(source_ids, ended).defects}
+    report = ended.degeneration
+    assert remaining == (set() if report is None else {defect.kind for defect in report.remaining})
+    assert report is None or report.found
 
 
 def test_a_loop_of_the_unguarded_search_is_found_and_replaced(
@@ -58,10 +59,10 @@ def test_a_loop_of_the_unguarded_search_is_found_and_replaced(
     unguarded = _decode(model, source_ids, repetition_guard=False)
     guarded = _decode(model, source_ids, repetition_guard=True)
 
-    assert DegenerationKind.REPETITION in {defect.kind for defect in _verdict(source_ids, unguarded).defects}
-    assert isinstance(guarded.guard, GuardReport)
-    assert guarded.guard.is_replaced
-    assert _verdict(source_ids, guarded).severity < _verdict(source_ids, unguarded).severity
+    assert DegenerationKind.REPETITION in {defect.kind for defect in _findings(source_ids, unguarded).defects}
+    assert isinstance(guarded.degeneration, DegenerationReport)
+    assert guarded.degeneration.is_replaced
+    assert _findings(source_ids, guarded).severity < _findings(source_ids, unguarded).severity
 
 
 def test_an_ordinary_sentence_is_left_alone(model: OnnxStepModel, tokenizer: SentencePieceTokenizer) -> None:
@@ -71,7 +72,7 @@ def test_an_ordinary_sentence_is_left_alone(model: OnnxStepModel, tokenizer: Sen
         _decode(model, source_ids, repetition_guard=repetition_guard) for repetition_guard in (True, False)
     )
 
-    assert guarded.guard is None
+    assert guarded.degeneration is None
     assert guarded.hypotheses == unguarded.hypotheses
 
 
@@ -85,7 +86,7 @@ def _decode(model: OnnxStepModel, source_ids: list[int], *, repetition_guard: bo
             return ended
 
 
-def _verdict(source_ids: list[int], ended: EndedSegment) -> Verdict:
+def _findings(source_ids: list[int], ended: EndedSegment) -> Findings:
     best = ended.hypotheses[0]
     target_ids = best.token_ids[:-1] if best.is_finished else best.token_ids
-    return judge(source_ids, target_ids, is_finished=best.is_finished)
+    return find_degenerations(source_ids, target_ids, is_finished=best.is_finished)

@@ -131,7 +131,7 @@ def test_every_search_returns_between_one_and_the_hypotheses_asked_for(segment: 
     ended, search = decode_alone(segment), segment.search
 
     assert 1 <= len(ended.hypotheses) <= search.num_hypotheses
-    assert 1 <= ended.num_steps <= search.max_target_tokens * (1 if ended.guard is None else 2)
+    assert 1 <= ended.num_steps <= search.max_target_tokens * (1 if ended.degeneration is None else 2)
     for hypothesis in ended.hypotheses:
         assert len(hypothesis.token_ids) == len(hypothesis.token_log_probs) <= search.max_target_tokens
         assert hypothesis.is_finished == (hypothesis.token_ids[-1] == EOS)

@@ -34,7 +34,7 @@ _ANY_SIZE = TranslationLimits(
     max_request_characters=10**6,
     max_request_sentences=10**6,
     max_request_source_tokens=10**7,
-    max_request_work_tokens=10**9,
+    max_request_decode_cost=10**9,
 )
 
 
@@ -113,7 +113,7 @@ def test_text_without_spans_is_translated_in_the_same_way_without_protection(tex
     if not literals(text):
         first = translate(plain[0], text)
         assert first == translate(plain[1], text, protection=ProtectionOptions(is_enabled=False))
-        assert plain[0].engine.segments == plain[1].engine.segments
+        assert plain[0].scheduler.segments == plain[1].scheduler.segments
 
 
 def test_terms_have_the_translation_of_the_request() -> None:

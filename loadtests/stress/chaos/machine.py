@@ -29,7 +29,7 @@ _SHORT_DEADLINE_S: Final = 0.3
 _MAX_STEP_S: Final = 1.5
 _STEPS: Final = "dragoman_step_duration_seconds"
 _FAILED_SEGMENTS: Final = 'dragoman_segments_total{outcome="error"}'
-_RESTARTS: Final = "dragoman_decoding_process_restarts_total"
+_RESTARTS: Final = "dragoman_worker_restarts_total"
 _LOST_LINES: Final = "dragoman_lost_log_lines_total"
 _JUMP_HANG_S: Final = 1.5
 _LOADING: Final = {"slowest_s": 4.0}  # bystanders share the cores with the loading of models
@@ -210,7 +210,7 @@ def _translate_all(stage: Stage, client: Client) -> Iterator[Reply]:
 @fault(
     told={"INTERNAL"},
     hits_batch=True,
-    metric='dragoman_decoding_process_failures_total{cause="no_step"}',
+    metric='dragoman_worker_failures_total{cause="no_step"}',
     limits={"slowest_s": 2.0 + _MAX_STEP_S},
     environment=lambda _: {"DRAGOMAN_SCHEDULING__MAX_STEP_S": str(_MAX_STEP_S)},
 )

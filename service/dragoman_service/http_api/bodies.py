@@ -1,4 +1,4 @@
-"""Bodies of requests as Python values: JSON, urlencoded forms and multipart forms.
+"""Bodies of requests as Python values: JSON and urlencoded forms.
 
 Every limit here keeps one body from holding Python's global lock for long: a parser in C gives the lock up only when
 it returns. Bodies above 16 KiB are converted in another thread.
@@ -10,11 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from python_multipart.exceptions import FormParserError
-from python_multipart.multipart import Field, File, FormParser, parse_options_header
-
 from dragoman_service.errors import InvalidFieldError
-from dragoman_service.file_translation.multipart import MULTIPART_MEDIA_TYPE
 from dragoman_service.request import MAX_TEXTS
 
 FORM_MEDIA_TYPE = "application/x-www-form-urlencoded"
@@ -31,13 +27,6 @@ _MAX_QUICK_BYTES = 16 * 1024
 _SLICE_BYTES = 64 * 1024  # of what is counted or unquoted in one go
 _PLUS_TO_SPACE = bytes.maketrans(b"+", b" ")  # replace() would hold the lock for 20 ms on 4 MiB of `+`
 _ESCAPES = re.compile(rb"(?:%[0-9A-Fa-f]{2})+")
-_MULTIPART_LIMITS = {
-    "MAX_HEADER_COUNT": 8,
-    "MAX_HEADER_SIZE": 4096,
-    "MAX_MEMORY_FILE_SIZE": float("inf"),  # the body is in memory already
-    "UPLOAD_ERROR_ON_BAD_CTE": True,
-}
-
 _Result = TypeVar("_Result")
 
 
@@ -74,37 +63,6 @@ def form_fields(body: bytes) -> Iterator[tuple[str, str]]:
         name, _, value = pair.partition(b"=")
         if pair:
             yield _unquoted(name), _unquoted(value)
-
-
-def multipart_fields(body: bytes, content_type: str) -> list[tuple[str, str]]:
-    """Return name and value of each part of a multipart form; InvalidFieldError if it is not one in UTF-8."""
-    _, parameters = parse_options_header(content_type)
-    fields: list[tuple[str, str]] = []
-    ends: list[bool] = []
-
-    def add_field(field: Field) -> None:
-        _check_num_fields(len(fields) + 1)
-        fields.append((_text(field.field_name or b""), _text(field.value or b"")))
-
-    def refuse_file(file: File) -> None:
-        raise InvalidFieldError(shown_name(_text(file.field_name or b"")), "a file", "a field without a file name")
-
-    try:
-        parser = FormParser(
-            MULTIPART_MEDIA_TYPE,
-            add_field,
-            refuse_file,
-            on_end=lambda: ends.append(True),
-            boundary=parameters.get(b"boundary", b""),
-            config=_MULTIPART_LIMITS,
-        )
-        parser.write(body)
-        parser.finalize()
-    except FormParserError as error:
-        raise InvalidFieldError("request", f"not a multipart form ({error})", "a multipart form") from None
-    if not ends:
-        raise InvalidFieldError("request", "a multipart form without its end", "a whole multipart form")
-    return fields
 
 
 def check_unicode(value: object, path: str = "") -> None:

@@ -8,7 +8,7 @@ subjects = ["client-42"]             # claim `sub` of a token, instead of a key
 permissions = ["translate"]          # and "admin" for who may load and unload models
 requests_per_s = 50
 tokens_per_min = 200000
-work_tokens_per_min = 2000000
+decode_cost_per_min = 2000000
 """
 
 import hashlib
@@ -134,8 +134,8 @@ class Caller(BaseModel):
     tokens_per_min: float | None = Field(default=None, gt=0, le=1e9)
     """Source tokens, with a burst of one minute's."""
 
-    work_tokens_per_min: float | None = Field(default=None, gt=0, le=1e11)
-    """Work tokens (source tokens, and beam size times expected decoder steps), with a burst of one minute's."""
+    decode_cost_per_min: float | None = Field(default=None, gt=0, le=1e11)
+    """Decode cost (source tokens, plus beam size times expected decoder steps), with a burst of one minute's."""
 
     @model_validator(mode="after")
     def _can_be_recognized(self) -> Self:

@@ -23,6 +23,7 @@ _JWKS_SETTING = "access.jwks"
 _MAX_NAME_CHARACTERS = 128
 _MAX_KEY_CHARACTERS = 16 * 1024  # a longer key is unknown: it is neither hashed nor parsed
 _METADATA = "the metadata `authorization: Bearer KEY`"
+_GOOGLE_KEY_METADATA = "x-goog-api-key"  # sent by Google's clients
 _NUM_REMEMBERED = 1024  # callers that no file lists
 _TRANSLATE_ONLY = frozenset({Permission.TRANSLATE})
 
@@ -167,12 +168,14 @@ class Access:
 
 
 def credentials(context: ConnectionInfo) -> Credentials:
-    """Return what a call shows."""
+    """Return the credentials of a call; `x-goog-api-key` counts in the absence of `authorization`."""
     shown: Mapping[str, Iterable[bytes]] = context.auth_context()
     names = (*shown.get("x509_common_name", ()), *shown.get("x509_subject_alternative_name", ()))
+    metadata = tuple(context.invocation_metadata() or ())
+    api_keys = tuple(str(value) for key, value in metadata if key == "authorization")
     return Credentials(
         peer=peer_name(context.peer()),
-        api_keys=tuple(str(value) for key, value in context.invocation_metadata() or () if key == "authorization"),
+        api_keys=api_keys or tuple(f"Bearer {value!s}" for key, value in metadata if key == _GOOGLE_KEY_METADATA),
         certificate_names=tuple(name.decode("utf-8", "replace") for name in names),
         key_place=getattr(context, "key_place", _METADATA),
     )

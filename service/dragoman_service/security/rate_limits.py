@@ -13,7 +13,7 @@ from dragoman_service.security.api_keys import Caller
 _UNKNOWN_DURATION_S = 1.0  # of a call, before any has ended
 _NUM_AVERAGED = 32  # calls after which the duration of a past one counts e times less
 _MIN_RETRY_S, _MAX_RETRY_S = 0.1, 10.0
-_REQUESTS_PER_S, _TOKENS_PER_MIN, _WORK_PER_MIN = "requests/s", "source tokens/min", "work tokens/min"
+_REQUESTS_PER_S, _TOKENS_PER_MIN, _WORK_PER_MIN = "requests/s", "source tokens/min", "decode cost/min"
 _PERIODS_S = {_REQUESTS_PER_S: 1.0, _TOKENS_PER_MIN: 60.0, _WORK_PER_MIN: 60.0}
 _PLACE_RETRY_S = 1.0  # nobody knows when a stream or a watcher ends
 
@@ -91,19 +91,19 @@ class RateLimiter:
     def take_tokens(
         self, caller: str, limits: Caller | None, num_tokens: int, *, work: Callable[[], int] | None = None
     ) -> tuple[Charge, ...]:
-        """Count source tokens and work tokens, both or none, and return how; RateLimitedError if they are too many.
+        """Count source tokens and decode cost, both or none, and return how; RateLimitedError if they are too many.
 
-        `work` tells how many work tokens, if any; it is called only if they are limited, as counting them takes time.
+        `work` returns the decode cost; it is called only if they are limited, as counting them takes time.
         A caller without an entry has no limits, but one whose entry was removed keeps those it had, as what it has
         begun goes on.
         """
         tokens_per_min = limits.tokens_per_min if limits else self._known_limit(caller, _TOKENS_PER_MIN)
-        work_per_min = limits.work_tokens_per_min if limits else self._known_limit(caller, _WORK_PER_MIN)
+        work_per_min = limits.decode_cost_per_min if limits else self._known_limit(caller, _WORK_PER_MIN)
         charges = []
         if tokens_per_min is not None:
             charges.append(Charge(caller=caller, unit=_TOKENS_PER_MIN, limit=tokens_per_min, amount=num_tokens))
-        if work_per_min is not None and work is not None and (num_work_tokens := work()):
-            charges.append(Charge(caller=caller, unit=_WORK_PER_MIN, limit=work_per_min, amount=num_work_tokens))
+        if work_per_min is not None and work is not None and (decode_cost := work()):
+            charges.append(Charge(caller=caller, unit=_WORK_PER_MIN, limit=work_per_min, amount=decode_cost))
         return self._take(*charges)
 
     def give_back(self, charges: Iterable[Charge]) -> None:

@@ -56,7 +56,7 @@ class TranslationLimits(BaseModel):
     max_request_source_tokens: int = Field(default=65_536, ge=1)
     """Maximum number of source tokens of all texts of a request together, including EOS of each sentence."""
 
-    max_request_work_tokens: int = Field(default=2_162_688, ge=1)
+    max_request_decode_cost: int = Field(default=2_162_688, ge=1)
     """Maximum work of all texts of a request together. The work of a sentence is its number of source tokens, plus its
     beam size times the decoder steps: two for each source token, or more if `min_target_tokens` or a prefix force them.
     The default is the work of the maximum number of source tokens with the widest beam."""

@@ -74,9 +74,9 @@ class Quota(Protocol):
     async def take_tokens(
         self, caller: str, num_tokens: int, *, work: Callable[[], int] | None = None
     ) -> Callable[[], None]:
-        """Charge source tokens and work tokens to a caller; RateLimitedError without charge if these are too many.
+        """Charge source tokens and decode cost to a caller; RateLimitedError without charge if these are too many.
 
-        `work` returns the work tokens. It is called only if the work of the caller is limited.
+        `work` returns the decode cost. It is called only if the work of the caller is limited.
 
         Returns:
             A function that refunds the charge, to be called at most once.
@@ -106,7 +106,7 @@ class ServingModel(TextModel, Protocol):
         """Whether the model returns its cross-attention."""
 
     @property
-    def engine(self) -> SegmentQueue:
+    def scheduler(self) -> SegmentQueue:
         """Queue of the model."""
 
 
@@ -191,7 +191,7 @@ class Translator:
         budget = TextBudget(request.options, self._limits, deadline_s=record.deadline_s, clock=self._clock)
         model, pipeline = self._prepare(request, record, budget)
         num_characters = sum(map(len, request.texts))
-        model.engine.reject_early(num_characters, pipeline.search, record)
+        model.scheduler.reject_early(num_characters, pipeline.search, record)
         run = partial(self._threads.run, record.caller, cancel=budget.cancel)
         in_thread = run if pipeline.cost_characters > _INLINE_CHARACTERS else None
         advance = num_characters // _CHARACTERS_PER_TOKEN if in_thread else 0
@@ -398,10 +398,10 @@ class Translator:
         # Queues all segments or none, and charges their tokens and work to the caller.
         if not segments:
             return ()
-        work = partial(model.engine.expected_work, segments)
+        work = partial(model.scheduler.expected_decode_cost, segments)
         refund = await self._charge(record, num_source_tokens(segments), work)
         try:
-            return model.engine.submit(segments, record, num_characters=num_characters)
+            return model.scheduler.submit(segments, record, num_characters=num_characters)
         except BaseException:
             refund()
             raise

@@ -1,11 +1,8 @@
 """Bodies of requests: JSON and forms, within limits on what one parse may cost."""
 
-import contextlib
 import json
-from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
-import httpx
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -18,11 +15,9 @@ from dragoman_service.http_api.bodies import (
     check_unicode,
     form_fields,
     json_content,
-    multipart_fields,
 )
 
 MANY = MAX_JSON_VALUES + 1
-MULTIPART = "multipart/form-data; boundary=b"
 
 
 @pytest.mark.parametrize(
@@ -76,50 +71,6 @@ def test_form_is_read_as_the_standard_library_reads_it(form: str) -> None:
             list(form_fields(form.encode()))
     else:
         assert list(form_fields(form.encode())) == expected
-
-
-def multipart(fields: dict[str, Any], **more: Any) -> tuple[bytes, str]:
-    request = httpx.Request("POST", "http://localhost", data=fields, files=more or {"x": (None, "")})
-    return request.read(), request.headers["content-type"]
-
-
-def test_multipart_form_has_its_fields() -> None:
-    body, content_type = multipart({"q": ["Where\r\nis ä?", ""], "source": "en"}, more=(None, b"1"))
-
-    assert multipart_fields(body, content_type) == [
-        ("q", "Where\r\nis ä?"), ("q", ""), ("source", "en"), ("more", "1"),
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("body", "content_type"),
-    [
-        (b"", MULTIPART),
-        (b"q=a", MULTIPART),
-        (b"--b--\r\n", "multipart/form-data"),
-        (b"--b--\r\n", f"multipart/form-data; boundary={'b' * 5000}"),
-        (b'--b\r\nContent-Disposition: form-data; name="q"\r\n\r\na', MULTIPART),
-        (b"--b\r\n\r\na\r\n--b--\r\n", MULTIPART),
-        (b'--b\r\nContent-Disposition: form-data; name="q"\r\n\r\n\xff\r\n--b--\r\n', MULTIPART),
-        (b'--b\r\nContent-Disposition: form-data; name="q"; filename="a"\r\n\r\na\r\n--b--\r\n', MULTIPART),
-        (b'--b\r\nContent-Disposition: form-data; name="q"\r\n\r\n\r\n' * (MAX_FORM_FIELDS + 1) + b"--b--", MULTIPART),
-        (b"--b\r\n" + b"a: b\r\n" * 9, MULTIPART),
-        (b"--b\r\na: " + b"b" * 5000, MULTIPART),
-    ],
-)
-def test_what_is_not_a_multipart_form_of_fields_is_refused(body: bytes, content_type: str) -> None:
-    with pytest.raises(InvalidFieldError):
-        multipart_fields(body, content_type)
-
-
-PIECES = [b"--b", b"--", b"\r\n", b"\r", b"a", b":", b'Content-Disposition: form-data; name="q"', b"\r\n\r\n", b"\xff"]
-ENCODINGS = [b"Content-Transfer-Encoding: base64", b"Content-Transfer-Encoding: x", b'; filename="', b"=="]
-
-
-@given(st.lists(st.sampled_from([*PIECES, *ENCODINGS]), max_size=20).map(b"".join))
-def test_any_bytes_are_a_multipart_form_or_are_refused(body: bytes) -> None:
-    with contextlib.suppress(InvalidFieldError):
-        multipart_fields(b"--b\r\n" + body, MULTIPART)
 
 
 @pytest.mark.parametrize("content", [b"q", b"&" * MAX_FORM_FIELDS, b"a=%ff", b"\xff"])

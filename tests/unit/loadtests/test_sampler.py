@@ -20,7 +20,7 @@ AT_REST = {
 
 def test_gauges_of_calls_and_of_segments_that_are_not_at_rest_are_told_apart() -> None:
     calls = {'dragoman_requests_in_flight{method="Translate"}': 2.0, "dragoman_open_streams": 1.0}
-    segments = {"dragoman_queue_segments": 3.0, "dragoman_queue_work_tokens": 9.0, "dragoman_batch_live_rows": 4.0}
+    segments = {"dragoman_queue_segments": 3.0, "dragoman_queue_decode_cost": 9.0, "dragoman_batch_live_rows": 4.0}
     exposed = calls | segments | AT_REST
 
     assert work_left(exposed) == calls | segments
@@ -55,8 +55,8 @@ def test_a_server_is_looked_at_before_and_after_as_far_as_it_can_be() -> None:
 
 
 def test_what_a_server_exposes_of_the_processes_that_decode_is_added_to_its_own() -> None:
-    memory = 'dragoman_decoding_process_resident_memory_bytes{model="a",version="%d"}'
-    exposed = {CPU_SECONDS: 2.0, RESIDENT_BYTES: 100.0, "dragoman_decoding_process_cpu_seconds_total": 3.5}
+    memory = 'dragoman_worker_resident_memory_bytes{model="a",version="%d"}'
+    exposed = {CPU_SECONDS: 2.0, RESIDENT_BYTES: 100.0, "dragoman_worker_cpu_seconds_total": 3.5}
     exposed |= {memory % 1: 20.0, memory % 2: 3.0}
     lines = [f"# TYPE {CPU_SECONDS} counter", *(f"{name} {value}" for name, value in exposed.items())]
 

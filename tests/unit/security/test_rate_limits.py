@@ -80,7 +80,7 @@ def test_work_is_asked_for_only_if_it_is_limited(clock: ManualClock) -> None:
 
     for limits in (caller(), caller(tokens_per_min=60)):
         limiter.take_tokens("shop", limits, 1, work=answers.__next__)
-    charges = limiter.take_tokens("shop", caller(work_tokens_per_min=60), 1, work=answers.__next__)
+    charges = limiter.take_tokens("shop", caller(decode_cost_per_min=60), 1, work=answers.__next__)
 
     assert [charge.amount for charge in charges] == [1]
     assert next(answers) == 2
@@ -123,11 +123,11 @@ def test_tokens_given_back_can_be_taken_again(clock: ManualClock) -> None:
 
 
 def test_work_is_limited_beside_tokens_and_a_refusal_takes_neither(clock: ManualClock) -> None:
-    limiter, small = RateLimiter(clock), caller(tokens_per_min=100, work_tokens_per_min=600)
+    limiter, small = RateLimiter(clock), caller(tokens_per_min=100, decode_cost_per_min=600)
     take_tokens(limiter, small, 50, work=590)
     charges = take_tokens(limiter, small, 0, work=10)
 
-    with pytest.raises(RateLimitedError, match=r"limited to 600 work tokens/min; retry in 1.0 s"):
+    with pytest.raises(RateLimitedError, match=r"limited to 600 decode cost/min; retry in 1.0 s"):
         take_tokens(limiter, small, 50, work=10)
 
     limiter.give_back(charges)

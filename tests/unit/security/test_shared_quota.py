@@ -13,7 +13,7 @@ from tests.captured_logs import capture_logs
 from tests.fakes import ManualClock, SharedBuckets
 
 SHOP = Caller(
-    name="shop", certificates=("shop",), permissions=frozenset(Permission), tokens_per_min=60, work_tokens_per_min=600
+    name="shop", certificates=("shop",), permissions=frozenset(Permission), tokens_per_min=60, decode_cost_per_min=600
 )
 TIMEOUT_S = 0.01
 
@@ -67,7 +67,7 @@ async def test_what_the_store_refuses_is_not_counted_anywhere(store: SharedBucke
     one, other = Replica(store, clock), Replica(store, clock)
     await one.take(10, work=600)
 
-    with pytest.raises(RateLimitedError, match="work tokens/min"):
+    with pytest.raises(RateLimitedError, match="decode cost/min"):
         await other.take(50, work=10)
 
     await other.take(50)

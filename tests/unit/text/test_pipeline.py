@@ -8,7 +8,7 @@ import pytest
 from dragoman_service.datatypes import (
     Degeneration,
     DegenerationKind,
-    GuardReport,
+    DegenerationReport,
     SamplingConfig,
     SearchConfig,
     SegmentResult,
@@ -277,8 +277,8 @@ LONG = Degeneration(kind=DegenerationKind.LENGTH_RATIO, detail="90 tokens for 4"
 
 
 def guarded(*found: Degeneration, remaining: Sequence[Degeneration] = (), is_replaced: bool = True) -> SegmentResult:
-    report = GuardReport(found=found, remaining=tuple(remaining), is_replaced=is_replaced) if found else None
-    return replace(make_result(make_hypothesis("a")), guard=report)
+    report = DegenerationReport(found=found, remaining=tuple(remaining), is_replaced=is_replaced) if found else None
+    return replace(make_result(make_hypothesis("a")), degeneration=report)
 
 
 def warnings_about(*results: SegmentResult, is_truncated: bool = False) -> list[TranslationWarning]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dragoman_service.bundle.manifest import Confidence, GraphFiles, Manifest
 from dragoman_service.datatypes import Hypothesis, SearchConfig, Segment, SegmentResult, StageTimings
 from dragoman_service.request import RequestRecord
-from dragoman_service.scheduling.latency_model import most_work
+from dragoman_service.scheduling.latency_model import max_decode_cost
 
 EOS = 2
 FIRST_CHARACTER = 4
@@ -122,8 +122,8 @@ class FakeQueue:
         if self.rejection:
             raise self.rejection
 
-    def expected_work(self, segments: Sequence[Segment]) -> int:
-        return most_work(segments)
+    def expected_decode_cost(self, segments: Sequence[Segment]) -> int:
+        return max_decode_cost(segments)
 
     def submit(
         self,
@@ -162,7 +162,7 @@ def make_manifest(*, has_attention: bool = True) -> Manifest:
 class FakeModel:
     """A model of one queue; also the source that resolves to it."""
 
-    engine: FakeQueue = field(default_factory=FakeQueue)
+    scheduler: FakeQueue = field(default_factory=FakeQueue)
     name: str = "toy"
     version: str = "1"
     has_attention: bool = True

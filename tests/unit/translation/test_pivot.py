@@ -27,7 +27,7 @@ class Models:
     def __init__(self, *pairs: str, **answers: str) -> None:
         self.pairs = dict.fromkeys(pairs)
         self.models = {
-            pair: FakeModel(name=pair, engine=_queue(answers.get(pair.replace("-", "_"), "x"))) for pair in pairs
+            pair: FakeModel(name=pair, scheduler=_queue(answers.get(pair.replace("-", "_"), "x"))) for pair in pairs
         }
         self.failure: Exception | None = None
 
@@ -70,7 +70,7 @@ async def test_text_is_translated_through_the_first_language_with_both_models() 
     assert result.translations[0].hypotheses[0].text == "Hallo."
     assert result.translations[0].sentences == ()
     assert (result.model_name, result.pivot) == ("fr-de", Pivot(language="fr", model_name="en-fr", model_version="1"))
-    (segment,) = models.models["fr-de"].engine.segments
+    (segment,) = models.models["fr-de"].scheduler.segments
     assert segment.source_ids[:-1] == tuple(models.models["fr-de"].tokenizer.encode("Salut."))
     assert result.num_source_tokens == len("Hi.") + 1
     assert result.num_target_tokens == len("Hallo.") + 1
@@ -127,7 +127,7 @@ async def test_unsupported_options_are_rejected_before_the_first_translation(
         await _translate(models, options=TranslationOptions(**options))
 
     assert caught.value.field == field
-    assert not models.models["en-fr"].engine.segments
+    assert not models.models["en-fr"].scheduler.segments
 
 
 async def test_first_translation_has_no_options_about_the_target() -> None:

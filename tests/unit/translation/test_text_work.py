@@ -60,9 +60,9 @@ def test_forced_lengths_count_as_work() -> None:
     forced = SearchConfig(beam_size=16, min_target_tokens=100, max_target_tokens=200)
     limit = 5 + 16 * 101
 
-    count([Segment(source_ids=(0,) * 5, search=forced)], max_request_work_tokens=limit)
-    with pytest.raises(InvalidFieldError, match=f"work tokens .* at most {limit}"):
-        count([Segment(source_ids=(0,) * 6, search=forced)], max_request_work_tokens=limit)
+    count([Segment(source_ids=(0,) * 5, search=forced)], max_request_decode_cost=limit)
+    with pytest.raises(InvalidFieldError, match=f"units of decode cost.* at most {limit}"):
+        count([Segment(source_ids=(0,) * 6, search=forced)], max_request_decode_cost=limit)
 
 
 def test_cancelled_work_ends_at_the_next_check() -> None:

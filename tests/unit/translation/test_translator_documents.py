@@ -87,8 +87,8 @@ async def test_context_and_options_reach_the_queue() -> None:
 
     await _sentences(model, _request("One.", beam_size=3), context)
 
-    assert model.engine.context is context
-    assert model.engine.segments[0].search.beam_size == 3
+    assert model.scheduler.context is context
+    assert model.scheduler.segments[0].search.beam_size == 3
 
 
 async def test_only_the_first_sentence_has_the_prefix_and_each_has_its_own_seed() -> None:
@@ -96,7 +96,7 @@ async def test_only_the_first_sentence_has_the_prefix_and_each_has_its_own_seed(
 
     await _sentences(model, _request("One. Two.", target_prefix="x", sampling=SamplingOptions(seed=3)))
 
-    searches = [segment.search for segment in model.engine.segments]
+    searches = [segment.search for segment in model.scheduler.segments]
     assert [bool(search.target_prefix) for search in searches] == [True, False]
     assert len({search.sampling.seed for search in searches if search.sampling}) == 2
 
@@ -119,7 +119,7 @@ async def test_document_beyond_a_limit_is_rejected_before_the_queue(request_: Tr
         await _sentences(model, request_, limits=TranslationLimits(max_document_characters=100))
 
     assert caught.value.field == field
-    assert not model.engine.segments
+    assert not model.scheduler.segments
 
 
 async def test_model_without_attention_rejects_an_alignment() -> None:
@@ -172,20 +172,20 @@ async def test_closing_a_document_cancels_its_segments() -> None:
 
     await sentences.aclose()
 
-    assert [future.cancelled() for future in model.engine.futures] == [False, True, True]
+    assert [future.cancelled() for future in model.scheduler.futures] == [False, True, True]
 
 
 async def test_cancelling_the_reader_cancels_the_segments() -> None:
     model = FakeModel(FakeQueue(lambda _: None))
     task = asyncio.create_task(_sentences(model, _request("One. Two.")))
-    while not (model.engine.futures or task.done()):
+    while not (model.scheduler.futures or task.done()):
         await asyncio.sleep(0)
 
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
 
-    assert all(future.cancelled() for future in model.engine.futures)
+    assert all(future.cancelled() for future in model.scheduler.futures)
 
 
 async def test_only_the_window_is_queued_without_a_reader() -> None:
@@ -195,7 +195,7 @@ async def test_only_the_window_is_queued_without_a_reader() -> None:
 
     await anext(sentences)
 
-    assert len(model.engine.segments) == 5
+    assert len(model.scheduler.segments) == 5
     await sentences.aclose()
 
 

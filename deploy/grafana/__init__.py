@@ -1,1 +1,0 @@
-"""Grafana dashboards as code: `python -m deploy.grafana` writes dashboards/*.json, `--check` compares."""

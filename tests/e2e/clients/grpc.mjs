@@ -1,0 +1,110 @@
+// gRPC for Node.js, with the contract loaded from its .proto file.
+
+import { randomUUID } from "node:crypto";
+import grpc from "@grpc/grpc-js";
+import loader from "@grpc/proto-loader";
+import { run, server } from "./steps.mjs";
+
+const definition = loader.loadSync("dragoman/v1/translation.proto", {
+  includeDirs: server.proto_directories,
+  longs: Number,
+  enums: String,
+  defaults: true,
+});
+const { TranslationService } = grpc.loadPackageDefinition(definition).dragoman.v1;
+const client = new TranslationService(`127.0.0.1:${server.grpc_port}`, grpc.credentials.createInsecure());
+const languages = { sourceLanguage: "en", targetLanguage: "de" };
+const sentences = ["Where is the station?", " The weather is nice today.", " Thank you."];
+const german = "Das ist heute ein sehr schöner Tag im Garten.";
+const french = "Où est la gare, s'il vous plaît ? Je cherche le train pour Lyon.";
+
+const metadata = (key = server.key) => {
+  const made = new grpc.Metadata();
+  made.set("authorization", `Bearer ${key}`);
+  return made;
+};
+const deadline = (seconds) => ({ deadline: Date.now() + 1000 * seconds });
+
+// One response.
+const call = (method, request, { key = server.key, seconds = 20 } = {}) =>
+  new Promise((resolve, reject) => {
+    client[method](request, metadata(key), deadline(seconds), (error, answer) => (error ? reject(error) : resolve(answer)));
+  });
+
+// All responses of a stream.
+const read = (stream) =>
+  new Promise((resolve, reject) => {
+    const answers = [];
+    stream.on("data", (answer) => answers.push(answer));
+    stream.on("error", reject);
+    stream.on("end", () => resolve(answers));
+  });
+
+const texts = (answer) => answer.translations.map((one) => one.hypotheses[0].text);
+const translated = async (...given) => texts(await call("Translate", { texts: given, ...languages }));
+
+await run({
+  texts: async () => translated("Where is the station?", "Thank you."),
+  repeated: async () => {
+    const answers = [];
+    for (let number = 0; number < 20; number += 1) {
+      answers.push((await translated("Where is the station?"))[0]);
+    }
+    return new Set(answers).size;
+  },
+  html: async () =>
+    texts(
+      await call("Translate", {
+        texts: ["<p>Open the <code>big file</code>.</p>"],
+        ...languages,
+        options: { format: "TEXT_FORMAT_HTML" },
+      }),
+    )[0],
+  detected: async () => {
+    const answer = await call("Translate", { texts: ["Where is the station, please?"], targetLanguage: "de" });
+    return [answer.detectedLanguage.language, answer.detectedLanguage.isServed];
+  },
+  detections: async () =>
+    (await call("DetectLanguage", { texts: ["Where is the station, please?", german], targetLanguage: "de" })).detections.map(
+      (one) => one.languages[0].language,
+    ),
+  french: async () => texts(await call("Translate", { texts: [french], targetLanguage: "de" }))[0],
+  blank: async () => texts(await call("Translate", { texts: ["12345 🙂"], targetLanguage: "de" })),
+  details: () =>
+    call("Translate", { texts: ["Hello."], ...languages, options: { beamSize: 99 } }).catch((error) => [
+      error.code,
+      String(error.metadata.get("grpc-status-details-bin")[0]).includes("options.beam_size"),
+    ]),
+  pair: async () => texts(await call("Translate", { texts: ["Hello."], sourceLanguage: "en", targetLanguage: "ja" })),
+  deadline: () => call("Translate", { texts: ["Hello."], ...languages }, { seconds: 0.0001 }).catch((error) => error.code),
+  document: async () => {
+    const answers = await read(
+      client.TranslateDocument({ text: sentences.join(""), ...languages }, metadata(), deadline(20)),
+    );
+    const expected = await translated(...sentences.map((one) => one.trim()));
+    return {
+      indexes: answers.map((one) => one.index),
+      is_expected: answers.map((one) => one.text.trim()).join("|") === expected.join("|"),
+      spaces: answers.map((one) => one.text.length - one.text.trim().length),
+    };
+  },
+  stream: async () => {
+    const stream = client.TranslateStream(metadata(), deadline(20));
+    const asked = Object.fromEntries(sentences.map((text) => [randomUUID(), text.trim()]));
+    for (const [requestId, text] of Object.entries(asked)) {
+      stream.write({ requestId, texts: [text], ...languages });
+    }
+    stream.write({ requestId: "bad", texts: ["Hello."], ...languages, options: { beamSize: 99 } });
+    const answers = read(stream);
+    stream.end();
+    const received = await answers;
+    const found = Object.fromEntries(received.map((one) => [one.requestId, one]));
+    const expected = await translated(...Object.values(asked));
+    return {
+      count: received.length,
+      is_expected: Object.keys(asked).map((id) => texts(found[id])[0]).join("|") === expected.join("|"),
+      error: found.bad.error.code,
+    };
+  },
+  stranger: async () => texts(await call("Translate", { texts: ["Hello."], ...languages }, { key: server.wrong_key })),
+});

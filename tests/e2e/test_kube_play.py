@@ -1,0 +1,260 @@
+"""The Deployment of overlays/cpu under `podman kube play`, with its security context, settings and a new API key.
+
+Needs root, and Debian's podman, runc and catatonit, which are installed if they are missing. Images, networks and state
+of podman are below a temporary directory. Podman 4.3 ignores gRPC probes, preStop, terminationGracePeriodSeconds,
+fsGroup, modes of files in volumes, and limits of emptyDir. It supports no Services and mounts Secrets undecoded, so
+ConfigMaps replace Secrets.
+"""
+
+import base64
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+import pytest
+import yaml
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from packaging.version import Version
+
+from dragoman.client import DragomanError, TlsOptions, TranslationClient, UnauthenticatedError
+from loadtests.sampler import scrape
+from tests.e2e.containers import TRANSLATED_WORD, Engine, translate
+from tests.e2e.processes import get
+from tests.e2e.replicas import write_secrets
+from tests.e2e.tools import DEPLOY, free_ports, kubectl, run
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
+
+OVERLAY: Final = DEPLOY / "kubernetes" / "overlays" / "cpu"
+COMPONENTS: Final = DEPLOY / "kubernetes" / "components"
+PLAYED_KINDS: Final = ("ConfigMap", "PersistentVolumeClaim", "Deployment")  # in the order that podman needs
+FIRST_WITH_DECODED_SECRETS: Final = Version("4.4")
+READY_TIMEOUT_S: Final = 60.0
+GRACE_S: Final = 60
+CONFIGURATION: Final = f"""\
+[containers]
+default_ulimits = ["nofile=8192:8192", "nproc=8192:8192"]
+[engine]
+stop_timeout = {GRACE_S}
+"""
+LONG_TEXTS: Final = ["The weather is nice today, and we go to the station to meet our friends. " * 4] * 64
+
+
+class Podman:
+    """Podman with its images, networks and state in one directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.version = Version(re.sub(r"^\D*", "", run("podman", "--version").stdout.strip()))
+        (directory / "containers.conf").write_text(CONFIGURATION, encoding="utf-8")
+        self._environment = {**os.environ, "CONTAINERS_CONF": str(directory / "containers.conf")}
+
+    def call(self, *words: str | Path, is_checked: bool = True) -> subprocess.CompletedProcess[str]:
+        places = ("root", "runroot", "tmpdir", "network-config-dir")
+        flags = [word for name in places for word in (f"--{name}", self.directory / name)]
+        flags += ["--runtime", shutil.which("runc") or "runc", "--cgroup-manager", "cgroupfs"]
+        command = ("podman", *flags, "--events-backend", "file", *words)
+        return run(*command, is_checked=is_checked, env=self._environment)
+
+    def inspect(self, container: str, template: str) -> str:
+        return self.call("inspect", "--format", template, container).stdout.strip()
+
+
+class Play:
+    """The overlay with components as podman plays it."""
+
+    def __init__(self, podman: Podman, image: str, secrets: Path, *components: str) -> None:
+        self._podman, self._file = podman, podman.directory / "play.yaml"
+        self.grpc_port, self.http_port = free_ports(2)
+        self.objects = self._render(image, components)
+        played = [item for kind in PLAYED_KINDS for item in self.objects if item["kind"] == kind]
+        files = {
+            "dragoman-callers": {"callers.toml": secrets / "callers.toml"},
+            "dragoman-tls": {"tls.crt": secrets / "server.crt", "tls.key": secrets / "server.key"},
+        }
+        self._file.write_text(yaml.safe_dump_all([*self._secrets(files), *played]), encoding="utf-8")
+
+    @property
+    def pod(self) -> dict[str, Any]:
+        (deployment,) = [item for item in self.objects if item["kind"] == "Deployment"]
+        pod: dict[str, Any] = deployment["spec"]["template"]["spec"]
+        return pod
+
+    def _render(self, image: str, components: Sequence[str]) -> list[dict[str, Any]]:
+        """Render the overlay with another image and with ports that only this machine reaches."""
+        folder = self._podman.directory / "overlay"
+        folder.mkdir(exist_ok=True)
+        name, _, tag = image.rpartition(":")
+        kustomization = {
+            "resources": [os.path.relpath(OVERLAY, folder)],
+            "components": [os.path.relpath(COMPONENTS / component, folder) for component in components],
+            "images": [{"name": "registry.example.com/dragoman", "newName": name, "newTag": tag}],
+        }
+        (folder / "kustomization.yaml").write_text(yaml.safe_dump(kustomization), encoding="utf-8")
+        objects = list(filter(None, yaml.safe_load_all(run(kubectl(), "kustomize", folder).stdout)))
+        (deployment,) = [item for item in objects if item["kind"] == "Deployment"]
+        ports = deployment["spec"]["template"]["spec"]["containers"][0]["ports"]
+        for port, number in zip(ports, (self.grpc_port, self.http_port), strict=True):
+            port |= {"hostPort": number, "hostIP": "127.0.0.1"}
+        return objects
+
+    def _secrets(self, files: Mapping[str, Mapping[str, Path]]) -> Iterator[dict[str, Any]]:
+        """Yield the Secrets that an operator makes, or ConfigMaps and change the pod to mount them."""
+        is_decoded = self._podman.version >= FIRST_WITH_DECODED_SECRETS
+        for name, paths in files.items():
+            contents = {key: path.read_bytes() for key, path in paths.items()}
+            thing: dict[str, Any] = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}}
+            thing["data"] = {key: content.decode() for key, content in contents.items()}
+            if is_decoded:
+                thing["kind"] = "Secret"
+                thing["data"] = {key: base64.b64encode(content).decode() for key, content in contents.items()}
+            yield thing
+        for volume in self.pod["volumes"]:
+            if "secret" in volume and not is_decoded:
+                volume["configMap"] = {"name": volume.pop("secret")["secretName"]}
+
+    def __enter__(self) -> "Play":
+        self._podman.call("kube", "play", self._file)
+        self.container = self._podman.call("ps", "--quiet", "--filter", "name=server").stdout.strip()
+        until_s = time.monotonic() + READY_TIMEOUT_S
+        while not self._is_ready():
+            log = self._podman.call("logs", "--tail", "20", self.container).stderr
+            assert self._podman.inspect(self.container, "{{.State.Running}}") == "true", log
+            assert time.monotonic() < until_s, log
+            time.sleep(0.2)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._podman.call("kube", "down", self._file)
+        assert self._podman.call("ps", "--all", "--quiet").stdout == ""
+
+    def _is_ready(self) -> bool:
+        try:
+            return get(f"http://127.0.0.1:{self.http_port}/readyz") == (200, "ready")
+        except OSError:
+            return False
+
+
+@pytest.fixture(scope="module")
+def podman() -> Iterator[Podman]:
+    if os.getuid() != 0:
+        pytest.skip("podman needs root here")
+    programs = ("podman", "runc", "catatonit")
+    if not all(map(shutil.which, programs)):
+        run("apt-get", "update", "-qq", is_checked=False)
+        install = ("apt-get", "install", "-y", "-qq", "--no-install-recommends", *programs)
+        if (failed := run(*install, is_checked=False)).returncode != 0:
+            pytest.skip(f"podman cannot be installed: {failed.stderr}")
+    bridges = network_bridges()
+    with tempfile.TemporaryDirectory(prefix="kube-play.") as directory:  # short, as it holds sockets
+        podman = Podman(Path(directory))
+        try:
+            yield podman
+        finally:
+            podman.call("network", "rm", "--force", "podman-default-kube-network", is_checked=False)
+            podman.call("system", "reset", "--force", is_checked=False)
+            for bridge in network_bridges() - bridges:  # CNI does not remove them
+                run("ip", "link", "delete", bridge, is_checked=False)
+
+
+@pytest.fixture(scope="module")
+def image(podman: Podman, engine: Engine) -> str:
+    """The image of the engine in podman's storage; skip the tests if podman cannot run it."""
+    archive = podman.directory / "image.tar"
+    engine.call("save", "--output", archive, engine.image)
+    loaded = podman.call("load", "--quiet", "--input", archive, is_checked=False)
+    archive.unlink()
+    if loaded.returncode != 0:
+        pytest.skip(f"podman cannot store images here: {loaded.stderr}")
+    image = loaded.stdout.partition(": ")[2].strip()
+    started = podman.call("run", "--rm", "--publish", "127.0.0.1::50051", image, "--help", is_checked=False)
+    if started.returncode != 0:
+        pytest.skip(f"podman cannot run containers with a network here: {started.stderr}")
+    return image
+
+
+def network_bridges() -> set[str]:
+    return {path.name for path in Path("/sys/class/net").glob("cni-podman*")}
+
+
+def test_pod_is_ready_confined_and_drains(podman: Podman, image: str, tmp_path: Path) -> None:
+    _, key = write_secrets(tmp_path)
+    with Play(podman, image, tmp_path) as play:
+        target = f"127.0.0.1:{play.grpc_port}"
+        assert_probes_pass(play.pod["containers"][0], target)
+        assert_confined(podman, play.container)
+
+        assert TRANSLATED_WORD in translate(target, api_key=key)
+        with pytest.raises(UnauthenticatedError):
+            translate(target)
+
+        assert_drains(podman, play, key)
+
+
+def test_pod_with_tls_rejects_plain_text(podman: Podman, image: str, tmp_path: Path) -> None:
+    authority, key = write_secrets(tmp_path)
+    with Play(podman, image, tmp_path, "tls") as play:
+        assert TRANSLATED_WORD in translate(f"localhost:{play.grpc_port}", api_key=key, tls=TlsOptions(ca=authority))
+        with pytest.raises(DragomanError):
+            translate(f"127.0.0.1:{play.grpc_port}", api_key=key, timeout_s=5)
+
+
+def assert_probes_pass(server: Mapping[str, Any], target: str) -> None:
+    """Send the requests of the kubelet, as podman sends none."""
+    with grpc.insecure_channel(target) as channel:
+        health = health_pb2_grpc.HealthStub(channel)
+        for name in ("startupProbe", "readinessProbe", "livenessProbe"):
+            request = health_pb2.HealthCheckRequest(service=server[name]["grpc"]["service"])
+            status = health.Check(request, timeout=server[name]["timeoutSeconds"]).status
+            assert status == health_pb2.HealthCheckResponse.SERVING, name
+
+
+def assert_confined(podman: Podman, container: str) -> None:
+    """Compare the state of the process in the kernel with the manifest."""
+    process = Path("/proc") / podman.inspect(container, "{{.State.Pid}}")
+    lines = (process / "status").read_text(encoding="utf-8").splitlines()
+    status = {name: value.split() for name, _, value in (line.partition(":") for line in lines)}
+    mounts = [line.split() for line in (process / "mountinfo").read_text(encoding="utf-8").splitlines()]
+    (root_options,) = [mount[5].split(",") for mount in mounts if mount[4] == "/"]
+    environment = (process / "environ").read_text(encoding="utf-8").split("\0")
+
+    assert status["Uid"] == status["Gid"] == ["65532"] * 4
+    assert int(status["CapBnd"][0], 16) == 0
+    assert status["NoNewPrivs"] == ["1"]
+    assert status["Seccomp"] == ["2"]  # filter
+    assert root_options[0] == "ro"
+    assert podman.inspect(container, "{{.HostConfig.Memory}}") == str(1024**3)
+    assert "DRAGOMAN_SCHEDULING__NUM_WORKERS=2" in environment
+    assert not any(variable.startswith("DRAGOMAN_SERVICE") for variable in environment)  # Services
+
+
+def assert_drains(podman: Podman, play: Play, key: str) -> None:
+    """Stop the container during a call, as the kubelet does: the call is answered and the server exits with 0."""
+    answers: list[str] = []
+
+    def call() -> None:
+        with TranslationClient(f"127.0.0.1:{play.grpc_port}", api_key=key, timeout_s=GRACE_S) as client:
+            result = client.translate(LONG_TEXTS, source_language="en", target_language="de")
+            answers.extend(translation.text for translation in result)
+
+    caller = threading.Thread(target=call)
+    caller.start()
+    until_s = time.monotonic() + READY_TIMEOUT_S
+    metrics = f"http://127.0.0.1:{play.http_port}/metrics"
+    while scrape(metrics).get('dragoman_requests_in_flight{method="Translate"}') != 1:
+        assert time.monotonic() < until_s
+        time.sleep(0.05)
+    podman.call("stop", play.container)
+    caller.join()
+
+    assert len(list(filter(None, answers))) == len(LONG_TEXTS)
+    assert podman.inspect(play.container, "{{.State.ExitCode}}") == "0"
+    assert '"event": "draining"' in podman.call("logs", play.container).stderr

@@ -1,0 +1,165 @@
+"""Files of the image, Compose, Envoy and Kubernetes agree with each other and with the server."""
+
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from dragoman_service.config import Settings, load_settings
+
+CHECKOUT = Path(__file__).resolve().parents[3]
+DEPLOY = CHECKOUT / "deploy"
+PROJECT: Mapping[str, Any] = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))
+COMPOSE_FILE = CHECKOUT / "docker-compose.yml"
+SERVICES: Mapping[str, Mapping[str, Any]] = yaml.safe_load(COMPOSE_FILE.read_text(encoding="utf-8"))["services"]
+SERVERS = ("dragoman", "dragoman-gpu")
+FLUSH_S = 5.0  # the server sends its last traces for at most this time after a drain
+
+
+def pins(lock: str) -> dict[str, str]:
+    """Return the version of each package of a lock file."""
+    text = (DEPLOY / "image" / f"{lock}.lock").read_text(encoding="utf-8")
+    entries = re.findall(r"^([\w.-]+)==(\S+) .*\n    --hash=sha256:", text, re.MULTILINE)
+    assert len(entries) == len(re.findall("==", text)), "a package has no hash"
+    return {canonicalize_name(name): version for name, version in entries}
+
+
+def requirements(*extras: str) -> list[Requirement]:
+    """Return the requirements of the project with extras, with its own extras resolved."""
+    lines = [*PROJECT["project"]["dependencies"]]
+    for extra in extras:
+        lines += PROJECT["project"]["optional-dependencies"][extra]
+    parsed = list(map(Requirement, lines))
+    own = [requirement for requirement in parsed if requirement.name == "dragoman"]
+    nested = [part for requirement in own for part in requirements(*requirement.extras)]
+    return [*(item for item in parsed if item.name not in {"dragoman", "dragoman-models"}), *nested]
+
+
+@pytest.mark.parametrize(("lock", "extra"), [("cpu", "serve"), ("gpu", "gpu"), ("tools", None)])
+def test_lock_satisfies_the_requirements(lock: str, extra: str | None) -> None:
+    versions = pins(lock)
+    if extra:
+        wanted = requirements(extra, "detect", "files", "google")
+    else:
+        wanted = list(map(Requirement, PROJECT["build-system"]["requires"]))
+
+    outdated = [item for item in wanted if not item.specifier.contains(versions.get(canonicalize_name(item.name), "0"))]
+    assert outdated == [], "run make lock"
+
+
+def test_locks_of_both_images_differ_in_the_runtime_only() -> None:
+    cpu, gpu = pins("cpu"), pins("gpu")
+    cuda = {name for name in gpu if name.startswith("nvidia-")}
+
+    assert cuda
+    assert cpu["onnxruntime"] == gpu["onnxruntime-gpu"]
+    assert {name: version for name, version in cpu.items() if name != "onnxruntime"} == {
+        name: version for name, version in gpu.items() if name not in {"onnxruntime-gpu", *cuda}
+    }
+    assert not {"torch", "onnx", "transformers", "ctranslate2", "matplotlib"} & gpu.keys()
+
+
+def test_versions_of_the_distributions_and_overlays_agree() -> None:
+    version = PROJECT["project"]["version"]
+    for path in ("service/native", "deploy/models"):
+        other = tomllib.loads((CHECKOUT / path / "pyproject.toml").read_text(encoding="utf-8"))
+        assert other["project"]["version"] == version
+        assert other["build-system"] == PROJECT["build-system"]  # the image builds with tools.lock
+    for overlay, tag in (("cpu", version), ("gpu", f"{version}-gpu")):
+        kustomization = yaml.safe_load((DEPLOY / "kubernetes/overlays" / overlay / "kustomization.yaml").read_text())
+        assert kustomization["images"][0]["newTag"] == tag
+
+
+def test_pods_run_as_the_user_of_the_image() -> None:
+    deployment = yaml.safe_load((DEPLOY / "kubernetes" / "base" / "deployment.yaml").read_text())
+    context = deployment["spec"]["template"]["spec"]["securityContext"]
+
+    assert f"USER {context['runAsUser']}:{context['runAsGroup']}" in (CHECKOUT / "Dockerfile").read_text()
+
+
+@pytest.mark.parametrize("path", sorted((DEPLOY / "kubernetes/components").glob("models-*/deployment.yaml")))
+def test_models_of_components_are_mounted_where_the_server_reads_them(path: Path) -> None:
+    (server,) = yaml.safe_load(path.read_text())["spec"]["template"]["spec"]["containers"]
+    (directory,) = [item["value"] for item in server["env"] if item["name"] == "DRAGOMAN_MODELS__DIRECTORY"]
+
+    assert server["volumeMounts"][0]["mountPath"] == directory
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_compose_service_is_hardened_and_limited(name: str) -> None:
+    service = SERVICES[name]
+
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert int(service["user"].split(":")[0]) > 0
+    assert {"memory", "pids"} <= service["deploy"]["resources"]["limits"].keys()
+    assert all(mount["read_only"] for mount in service.get("volumes", ()) if mount["type"] == "bind")
+    assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ()))
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_compose_replica_starts_with_its_settings_and_has_time_to_drain(name: str) -> None:
+    settings = load_settings(environment=environment(name))
+    grace_s = float(SERVICES[name]["stop_grace_period"].removesuffix("s"))
+
+    assert settings.access.allow_unauthenticated
+    assert settings.grpc.host == "0.0.0.0"  # noqa: S104 - in a container
+    assert grace_s >= settings.grpc.drain_timeout_s + FLUSH_S
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_compose_override_requires_keys(name: str) -> None:
+    override = yaml.safe_load((DEPLOY / "compose" / "keys.yml").read_text(encoding="utf-8"))["services"][name]
+
+    settings = load_settings(environment={**environment(name), **override["environment"]})
+
+    assert settings.access.callers_file == Path("/run/secrets/callers")
+    assert not settings.access.allow_unauthenticated
+    assert override["secrets"] == ["callers"]
+
+
+def test_example_environment_lists_every_variable_with_its_default() -> None:
+    lines = (DEPLOY / "compose" / ".env.example").read_text(encoding="utf-8").splitlines()
+    listed = dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
+
+    assert listed == dict(re.findall(r"\$\{([A-Z_]+):-([^}]*)\}", COMPOSE_FILE.read_text(encoding="utf-8")))
+
+
+def test_envoy_agrees_with_the_limits_of_the_server() -> None:
+    config = yaml.safe_load((DEPLOY / "envoy" / "envoy.yaml").read_text(encoding="utf-8"))["static_resources"]
+    manager = config["listeners"][0]["filter_chains"][0]["filters"][0]["typed_config"]
+    admin_route, route, _ = manager["route_config"]["virtual_hosts"][0]["routes"]
+    upstream = next(iter(config["clusters"][0]["typed_extension_protocol_options"].values()))
+    http2 = upstream["explicit_http_config"]["http2_protocol_options"]
+    grpc = Settings().grpc
+
+    assert manager["http2_protocol_options"]["max_concurrent_streams"] == grpc.max_connection_streams
+    assert http2["max_concurrent_streams"] == grpc.max_connection_streams
+    assert seconds(manager["stream_idle_timeout"]) > max(grpc.max_timeout_s, grpc.stream_idle_timeout_s)
+    assert seconds(route["route"]["timeout"]) == 0
+    assert seconds(route["route"]["max_stream_duration"]["grpc_timeout_header_max"]) == grpc.max_stream_timeout_s
+    assert seconds(upstream["common_http_protocol_options"]["idle_timeout"]) < grpc.max_connection_idle_s
+    assert seconds(http2["connection_keepalive"]["interval"]) > grpc.min_ping_interval_s
+    assert set(route["route"]["retry_policy"]["retry_on"].split(",")) == {
+        *("connect-failure", "refused-stream", "reset", "unavailable", "cancelled")
+    }
+    assert "route" not in admin_route
+
+
+def environment(name: str) -> dict[str, str]:
+    """Return the variables of a replica: of its file, then its own."""
+    (file,) = SERVICES[name]["env_file"]
+    lines = (CHECKOUT / file).read_text(encoding="utf-8").splitlines()
+    from_file = dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
+    return {**from_file, **SERVICES[name].get("environment", {})}
+
+
+def seconds(duration: str) -> float:
+    return float(duration.removesuffix("s"))
