@@ -191,7 +191,7 @@ REASON_CLASSES: Mapping[str, type[DragomanError]] = MappingProxyType(
 )
 """Class of each reason; the status decides for reasons that are newer than this client."""
 
-_UNREACHABLE_HINT = "check the address, that the server runs, and that both sides use TLS or neither"
+UNREACHABLE_HINT = "check the address, that the server runs, and that both sides use TLS or neither"
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
@@ -199,7 +199,7 @@ def error_from_rpc(error: grpc.RpcError, request_id: str, *, target: str) -> Dra
     """Convert an error of gRPC. If no server answered, add the target and a hint."""
     status = _status(error)
     if status.code == grpc.StatusCode.UNAVAILABLE.value[0] and not status.details:
-        status.message = f"cannot reach {target}: {status.message}; {_UNREACHABLE_HINT}"
+        status.message = f"cannot reach {target}: {status.message}; {UNREACHABLE_HINT}"
     return error_from_status(status, request_id)
 
 
