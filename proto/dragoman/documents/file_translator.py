@@ -63,7 +63,7 @@ def plan_files(inputs: Sequence[Path], output: Path, options: ReadOptions) -> li
 
     Args:
         inputs: at least one.
-        output: a file, for one input; else a directory.
+        output: a file for one input, or a directory.
         options: see `ReadOptions`.
 
     Raises:
