@@ -140,12 +140,20 @@ contract](contract.md) says what else is in them. A status that gRPC itself or a
 
 ## Classes of the Python client
 
-`dragoman.client.errors` has one class for each reason, below one for each gRPC status:
+The reason in the status selects the class. A status of gRPC itself or of a proxy has no reason; its code selects the
+class. All classes are in `dragoman.client.errors`:
 
 ```text
-{inspect.cleandoc(client_errors.__doc__ or "")}
+{_tree(client_errors.DragomanError)}
 ```
 """
+
+
+def _tree(cls: type[client_errors.DragomanError], indent: str = "") -> str:
+    """Return a line for a class with its status codes, and the lines of its subclasses."""
+    codes = [code.name for code, mapped in client_errors.CODE_CLASSES.items() if mapped is cls]
+    line = f"{indent + cls.__name__:30}{_summary(cls).rstrip('.')}" + (f": {', '.join(codes)}" if codes else "")
+    return "\n".join((line, *(_tree(subclass, indent + "  ") for subclass in cls.__subclasses__())))
 
 
 def _client_class(reason: str) -> str:
