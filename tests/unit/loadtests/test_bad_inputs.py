@@ -53,7 +53,7 @@ def ended(status: str, *responses: pb.TranslateResponse, **fields: Any) -> Resul
 
 
 def rejected(error: DragomanError = INVALID, *, num_details: int = 2, message: str | None = None) -> Result:
-    status = error_mapping.answer(error).status
+    status = error_mapping.to_rpc_error(error).status
     shown = status_pb2.Status(
         message=status.message if message is None else message, details=status.details[:num_details]
     )

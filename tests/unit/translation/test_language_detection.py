@@ -1,6 +1,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -231,7 +232,7 @@ async def test_request_is_translated_from_the_detected_language() -> None:
     assert model.resolved == ("", "fr", "de")
 
 
-def undetected(*texts: str, **options: TextFormat) -> TranslationRequest:
+def undetected(*texts: str, **options: Any) -> TranslationRequest:
     return TranslationRequest(
         texts=texts, source_language="", target_language="de", options=TranslationOptions(**options)
     )
