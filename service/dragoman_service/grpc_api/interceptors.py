@@ -47,7 +47,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # g
 
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: grpc.HandlerCallDetails
-    ) -> Any:  # a grpc.RpcMethodHandler, or None if there is no such method
+    ) -> Any:  # a grpc.RpcMethodHandler, or None for an unknown method
         """Return the wrapped handler of a method."""
         self.num_calls += 1
         handler = await continuation(handler_call_details)
