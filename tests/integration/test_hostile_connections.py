@@ -83,7 +83,7 @@ async def state(watcher: Any) -> int:
     return status
 
 
-async def test_a_watcher_that_never_reads_delays_neither_start_nor_drain(tiny_model: Path) -> None:
+async def test_slow_watcher_does_not_delay_the_server(tiny_model: Path) -> None:
     async with listening_server(tiny_model) as server, raw_connection(server, window_bytes=0) as silent:
         for name in ("", "dragoman.v1.TranslationService"):
             named = health_pb2.HealthCheckRequest(service=name).SerializeToString()
@@ -103,7 +103,7 @@ async def test_a_watcher_that_never_reads_delays_neither_start_nor_drain(tiny_mo
             await server.app.stop()
 
 
-async def test_watchers_are_limited_by_host_and_in_all_and_leave_room_when_they_go(tiny_model: Path) -> None:
+async def test_watchers_are_limited_per_host_and_in_total(tiny_model: Path) -> None:
     limits = {"grpc__max_watchers": 3, "grpc__max_peer_watchers": 2}
     async with running_server(tiny_model, **limits) as server:
         first, second = watch(server), watch(server)
@@ -123,7 +123,7 @@ async def test_watchers_are_limited_by_host_and_in_all_and_leave_room_when_they_
         assert (await refusal(watch(server).read())).reason == "OVERLOADED"
 
 
-async def test_a_watch_ends_after_a_time_and_nothing_is_kept_of_a_name(tiny_model: Path) -> None:
+async def test_watch_ends_after_its_time_limit(tiny_model: Path) -> None:
     async with running_server(tiny_model, grpc__max_watch_s=0.2) as server:
         watcher = watch(server, "no.such.Service")
 
@@ -133,7 +133,7 @@ async def test_a_watch_ends_after_a_time_and_nothing_is_kept_of_a_name(tiny_mode
         await server.until_sample(0, "dragoman_health_watchers")
 
 
-async def test_a_message_that_does_not_come_ends_the_call(tiny_model: Path) -> None:
+async def test_missing_message_ends_the_call(tiny_model: Path) -> None:
     async with (
         running_server(tiny_model, grpc__message_timeout_s=0.2) as server,
         raw_connection(server) as slow,
@@ -148,7 +148,7 @@ async def test_a_message_that_does_not_come_ends_the_call(tiny_model: Path) -> N
         assert len((await server.translate("A man.")).translations) == 1
 
 
-async def test_calls_without_a_message_take_a_share_of_what_is_there(tiny_model: Path, callers_file: Path) -> None:
+async def test_calls_without_message_are_limited_to_a_share(tiny_model: Path, callers_file: Path) -> None:
     limits = {"grpc__max_concurrent_requests": 8, "access__callers_file": callers_file}
     async with running_server(tiny_model, **limits) as server, raw_connection(server) as greedy:
         for _ in range(20):
@@ -161,7 +161,7 @@ async def test_calls_without_a_message_take_a_share_of_what_is_there(tiny_model:
         assert len((await server.translation.Translate(request("A man."), metadata=FAIR)).translations) == 1
 
 
-async def test_messages_take_a_share_of_the_memory_for_them(tiny_model: Path, callers_file: Path) -> None:
+async def test_messages_are_limited_to_a_share_of_memory(tiny_model: Path, callers_file: Path) -> None:
     limits = {
         "grpc__max_message_bytes": 10_000,
         "grpc__max_received_bytes": 40_000,  # half of it for what is being answered, half of that for one caller
@@ -189,7 +189,7 @@ async def test_messages_take_a_share_of_the_memory_for_them(tiny_model: Path, ca
 
 
 @pytest.mark.parametrize("is_health", [True, False])
-async def test_only_translation_takes_large_messages(server: RunningServer, *, is_health: bool) -> None:
+async def test_large_messages_are_only_accepted_for_translation(server: RunningServer, *, is_health: bool) -> None:
     large = "a" * 100_000
     call = (
         health_pb2_grpc.HealthStub(server.channel).Check(health_pb2.HealthCheckRequest(service=large))
@@ -203,7 +203,7 @@ async def test_only_translation_takes_large_messages(server: RunningServer, *, i
     assert server.sample("dragoman_limit_refusals_total", limit="max_control_message_bytes") == 1
 
 
-async def test_idle_streams_take_a_share_of_the_places_and_end(tiny_model: Path, callers_file: Path) -> None:
+async def test_idle_streams_are_limited_to_a_share(tiny_model: Path, callers_file: Path) -> None:
     limits = {"grpc__max_streams": 6, "grpc__max_concurrent_requests": 6, "access__callers_file": callers_file}
     async with running_server(tiny_model, **limits, grpc__stream_idle_timeout_s=2.0) as server:
 
@@ -228,7 +228,7 @@ async def test_idle_streams_take_a_share_of_the_places_and_end(tiny_model: Path,
         assert await stream(GREEDY).write(request("A man.", request_id="r")) is None
 
 
-async def test_a_stream_that_waits_for_an_answer_is_not_idle(tiny_model: Path) -> None:
+async def test_stream_with_unanswered_request_is_not_idle(tiny_model: Path) -> None:
     async with running_server(tiny_model, grpc__stream_idle_timeout_s=0.2) as server:
         server.model.halt()
         stream = server.translation.TranslateStream()
@@ -241,7 +241,7 @@ async def test_a_stream_that_waits_for_an_answer_is_not_idle(tiny_model: Path) -
         server.model.resume()
 
 
-async def test_a_stream_whose_answers_are_not_taken_ends_and_others_find_room(tiny_model: Path) -> None:
+async def test_stream_that_does_not_read_ends(tiny_model: Path) -> None:
     limits = {"grpc__stream_idle_timeout_s": 0.5, "grpc__max_concurrent_requests": 4}
     async with running_server(tiny_model, **limits) as server, raw_connection(server, window_bytes=0) as silent:
         messages = b"".join(
@@ -325,17 +325,17 @@ LARGE_BYTES = 4 * 1024 * 1024 - 100
 
 
 @pytest.mark.parametrize("path", [TRANSLATE, TRANSLATE_STREAM, WATCH])
-def test_unfinished_messages_of_strangers_take_no_memory(guarded: Guarded, path: str) -> None:
+def test_unfinished_messages_use_bounded_memory(guarded: Guarded, path: str) -> None:
     unfinished = grpc_message(bytes(LARGE_BYTES))[:-1]
     assert largest_growth(guarded, path, unfinished, num_connections=2, num_calls=60) < MAX_GROWTH_BYTES
 
 
-def test_names_of_megabytes_are_not_kept(guarded: Guarded) -> None:
+def test_very_long_names_are_not_retained(guarded: Guarded) -> None:
     named = grpc_message(health_pb2.HealthCheckRequest(service="a" * LARGE_BYTES).SerializeToString())
     assert largest_growth(guarded, WATCH, named, num_connections=60, num_calls=1) < MAX_GROWTH_BYTES
 
 
-def test_calls_of_headers_alone_take_no_memory(guarded: Guarded) -> None:
+def test_calls_without_message_use_bounded_memory(guarded: Guarded) -> None:
     with contextlib.ExitStack() as stack:
         for _ in range(10):
             connection = stack.enter_context(contextlib.closing(RawConnection(guarded.target)))
@@ -352,7 +352,7 @@ def test_calls_of_headers_alone_take_no_memory(guarded: Guarded) -> None:
         assert guarded.translate() < SOON_S
 
 
-def test_no_call_fails_while_others_are_reset_and_resets_are_counted(guarded: Guarded) -> None:
+def test_resets_are_counted_and_do_not_affect_other_calls(guarded: Guarded) -> None:
     async def flood_and_translate() -> tuple[int, list[float]]:
         flood = asyncio.create_task(
             asyncio.to_thread(flood_with_resets, guarded.target, TRANSLATE, num_connections=32, seconds=4.0)
