@@ -21,7 +21,9 @@ async def refused_bytes(server: RunningServer, message: bytes, method: str = TRA
 
 
 @pytest.mark.parametrize("is_stream", [False, True])
-async def test_rejected_call_is_freed_by_reference_counting(server: RunningServer, *, is_stream: bool) -> None:
+async def test_a_rejected_call_is_freed_without_the_garbage_collector(
+    server: RunningServer, *, is_stream: bool
+) -> None:
     document = pb.TranslateDocumentRequest()  # without languages
     with without_gc():
         before = num_alive(grpc.aio.AbortError)
@@ -45,54 +47,26 @@ async def test_rejected_call_is_freed_by_reference_counting(server: RunningServe
         (request("a", target_language="x" * 36), "target_language"),
         (request("a", model="../secret"), "model"),
         (request("a", request_id="zwölf"), "request_id"),
-        (request("a", options=pb.DecodingOptions(beam_size=0)), "options.beam_size"),
-        (request("a", options=pb.DecodingOptions(beam_size=17)), "options.beam_size"),
         (request("a", options=pb.DecodingOptions(beam_size=4, num_hypotheses=5)), "options.num_hypotheses"),
-        (request("a", options=pb.DecodingOptions(length_penalty=float("nan"))), "options.length_penalty"),
         (request("a", options=pb.DecodingOptions(max_target_tokens=65)), "options.max_target_tokens"),
         (request("a", options=pb.DecodingOptions(min_target_tokens=64)), "options.min_target_tokens"),
-        (request("a", options=pb.DecodingOptions(no_repeat_ngram_size=17)), "options.no_repeat_ngram_size"),
-        (request("a", options=pb.DecodingOptions(no_repeat_ngram_size=-1)), "options.no_repeat_ngram_size"),
-        (request("a", options=pb.DecodingOptions(repetition_penalty=0.5)), "options.repetition_penalty"),
-        (request("a", options=pb.DecodingOptions(repetition_penalty=float("inf"))), "options.repetition_penalty"),
-        (request("a", options=pb.DecodingOptions(coverage_penalty=-1)), "options.coverage_penalty"),
-        (request("a", options=pb.DecodingOptions(coverage_penalty=float("nan"))), "options.coverage_penalty"),
-        (
-            request("a", options=pb.DecodingOptions(sampling=pb.SamplingOptions(temperature=0))),
-            "options.sampling.temperature",
-        ),
-        (
-            request("a", options=pb.DecodingOptions(sampling=pb.SamplingOptions(temperature=float("nan")))),
-            "options.sampling.temperature",
-        ),
-        (request("a", options=pb.DecodingOptions(sampling=pb.SamplingOptions(top_k=0))), "options.sampling.top_k"),
-        (request("a", options=pb.DecodingOptions(sampling=pb.SamplingOptions(top_p=0))), "options.sampling.top_p"),
         (
             request("a", options=pb.DecodingOptions(sampling=pb.SamplingOptions(top_p=float("nan")))),
             "options.sampling.top_p",
         ),
-        (request("a", options=pb.DecodingOptions(sampling=pb.SamplingOptions(seed=-1))), "options.sampling.seed"),
-        (request("a", options=pb.DecodingOptions(beam_size=1, sampling=pb.SamplingOptions())), "options.beam_size"),
-        (
-            request("a", options=pb.DecodingOptions(num_hypotheses=17, sampling=pb.SamplingOptions())),
-            "options.num_hypotheses",
-        ),
-        (request("a", options=pb.DecodingOptions(target_prefix="a" * 1001)), "options.target_prefix"),
         (
             request("a", options=pb.DecodingOptions(target_prefix="Ein Mann", max_target_tokens=2)),
             "options.target_prefix",
         ),
         (request("a", options=pb.DecodingOptions(target_prefix="Zug " * 100)), "options.target_prefix"),
-        (request("a", "b", target_prefixes=["a"]), "target_prefixes"),
         (request("a", "b", target_prefixes=["a", "Zug " * 100]), "target_prefixes[1]"),
         (request("a", options=pb.DecodingOptions(suppressed_tokens=["▁", "no piece"])), "options.suppressed_tokens[1]"),
         (request("a", options=pb.DecodingOptions(suppressed_tokens=["</s>"])), "options.suppressed_tokens[0]"),
-        (request("a", options=pb.DecodingOptions(suppressed_tokens=["▁"] * 65)), "options.suppressed_tokens"),
         (request("A man. " * 200, options=ALL_HEADS), "texts"),
         (request("a", "word " * 80, options=REFUSING), "texts[1]"),
     ],
 )
-async def test_field_out_of_range_is_named(server: RunningServer, message: pb.TranslateRequest, field: str) -> None:
+async def test_invalid_field_is_named(server: RunningServer, message: pb.TranslateRequest, field: str) -> None:
     error = await refused(server, message)
 
     assert (error.code, error.reason, error.fields) == ("INVALID_ARGUMENT", "INVALID_FIELD", [field])
@@ -106,7 +80,9 @@ async def test_field_out_of_range_is_named(server: RunningServer, message: pb.Tr
         ("model", "x", "model"),
     ],
 )
-async def test_unknown_model_lists_available_models(server: RunningServer, field: str, value: str, named: str) -> None:
+async def test_what_is_not_served_is_answered_with_what_is(
+    server: RunningServer, field: str, value: str, named: str
+) -> None:
     error = await refused(server, request("a", **{field: value}))
 
     assert (error.code, error.reason, error.fields) == ("NOT_FOUND", "MODEL_NOT_FOUND", [named])
@@ -114,26 +90,26 @@ async def test_unknown_model_lists_available_models(server: RunningServer, field
     assert "tiny/1" in error.message or "en" in error.message
 
 
-async def test_unknown_model_is_not_found(server: RunningServer) -> None:
+async def test_a_model_that_is_not_there_cannot_be_described(server: RunningServer) -> None:
     error = await refusal(server.model_service.GetModel(pb.GetModelRequest(model="x")))
 
     assert (error.code, error.fields) == ("NOT_FOUND", ["model"])
 
 
-async def test_invalid_xml_is_rejected(server: RunningServer) -> None:
+async def test_xml_that_is_none_is_the_callers_mistake(server: RunningServer) -> None:
     error = await refused(server, request("a", "<a", options=pb.DecodingOptions(format=pb.TEXT_FORMAT_XML)))
 
     assert (error.code, error.reason, error.fields) == ("INVALID_ARGUMENT", "INVALID_FIELD", ["texts[1]"])
     assert "line 1" in error.message
 
 
-async def test_unknown_method_is_unimplemented_for_clients(server: RunningServer) -> None:
+async def test_a_method_that_does_not_exist_is_unimplemented(server: RunningServer) -> None:
     error = await refused_bytes(server, b"", "/dragoman.v1.TranslationService/Transmogrify")
 
     assert error.code == "UNIMPLEMENTED"
 
 
-async def test_unknown_enum_number_is_an_invalid_argument(server: RunningServer) -> None:
+async def test_an_unknown_enum_number_is_the_callers_mistake(server: RunningServer) -> None:
     error = await refused(server, request("a", priority=99))
 
     assert (error.code, error.fields) == ("INVALID_ARGUMENT", ["priority"])
@@ -144,20 +120,20 @@ async def test_unknown_enum_number_is_an_invalid_argument(server: RunningServer)
     [b"\x0a\x02\xff\xfe", b"\x0a\x7fshort", b"\xff\xff\xff", b"\x12\x03\xed\xa0\x80"],
     ids=["invalid UTF-8 in a text", "cut off", "no protobuf", "surrogate in a language"],
 )
-async def test_invalid_bytes_are_an_invalid_argument(server: RunningServer, message: bytes) -> None:
+async def test_bytes_that_are_no_request_are_the_callers_mistake(server: RunningServer, message: bytes) -> None:
     error = await refused_bytes(server, message)
 
     assert (error.code, error.reason, error.fields) == ("INVALID_ARGUMENT", "INVALID_FIELD", ["request"])
     assert server.sample("dragoman_requests_total", method="Translate", status="INVALID_ARGUMENT") == 1
 
 
-async def test_unknown_fields_are_ignored(server: RunningServer) -> None:
+async def test_fields_of_a_newer_contract_are_ignored(server: RunningServer) -> None:
     newer = request("A man.").SerializeToString() + b"\xfa\x3e\x01x"  # field 1007
 
     assert await server.channel.unary_unary(TRANSLATE)(newer)
 
 
-async def test_large_message_is_rejected_unread(tiny_model: Path) -> None:
+async def test_a_message_beyond_the_limit_is_rejected_unread(tiny_model: Path) -> None:
     async with running_server(tiny_model, grpc__max_message_bytes=1024) as server:
         error = await refused(server, request("a" * 2000))
 
@@ -165,26 +141,26 @@ async def test_large_message_is_rejected_unread(tiny_model: Path) -> None:
         assert (await server.translate("A man.")).translations
 
 
-async def test_status_of_a_very_long_name_is_readable(server: RunningServer) -> None:
+async def test_a_name_of_megabytes_gets_a_status_that_a_client_can_read(server: RunningServer) -> None:
     error = await refused(server, request("a", model="😀" * 500_000, source_language="e" * 100_000))
 
     assert error.code == "INVALID_ARGUMENT"
 
 
-async def test_rejection_has_the_request_id(server: RunningServer) -> None:
+async def test_a_refusal_carries_the_id_of_the_request(server: RunningServer) -> None:
     error = await refused(server, request("a", request_id="r-1", source_language="xx"))
 
     assert error.trailing["x-request-id"] == "r-1"
 
 
-async def test_rejections_are_counted_by_reason(server: RunningServer) -> None:
+async def test_refusals_are_counted_by_reason(server: RunningServer) -> None:
     await refused(server, request())
 
     assert server.sample("dragoman_rejected_requests_total", reason="invalid_field") == 1
     assert server.sample("dragoman_requests_total", method="Translate", status="INVALID_ARGUMENT") == 1
 
 
-async def test_compressed_request_is_accepted(server: RunningServer) -> None:
+async def test_a_compressed_request_is_read(server: RunningServer) -> None:
     call = server.translation.Translate(request("A man. " * 20), compression=grpc.Compression.Gzip)
 
     assert (await call).translations

@@ -208,7 +208,7 @@ async def test_cancelled_call_does_not_disturb_the_connection(url_file: Path, re
     await buckets.close()
     for number, answer in enumerate(answers):
         assert answer is not None
-        assert answer.wait_s == pytest.approx(1e6 / (number + 1), rel=1e-3)
+        assert answer.retry_after_s == pytest.approx(1e6 / (number + 1), rel=1e-3)
 
 
 async def test_store_user_needs_few_rights_and_password_is_not_logged(url_file: Path, redis: RedisServer) -> None:
