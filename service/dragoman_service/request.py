@@ -229,9 +229,6 @@ class RequestRecord:
         self.decode_s = max(self.decode_s, result.timings.decode_s)
 
 
-RequestContext = RequestRecord  # until scheduling and translation use the new name
-
-
 def check_request_id(request_id: str) -> None:
     """Raise InvalidFieldError if an id cannot be returned in metadata."""
     if len(request_id) > MAX_NAME_CHARACTERS or not (request_id.isascii() and request_id.isprintable()):
