@@ -55,7 +55,11 @@ async def test_grpcio_still_needs_the_workaround() -> None:
     await server.start()
     try:
         assert b"grpc-status" in await asyncio.to_thread(answer_to, port, b"/a/b")
-        with pytest.raises(OSError, match=r"timed out|reset|refused"):
+        answer = b""
+        with contextlib.suppress(OSError):
             await asyncio.to_thread(answer_to, port, b"\xe9", 2.0)
+        with contextlib.suppress(OSError):
+            answer = await asyncio.to_thread(answer_to, port, b"/a/b", 2.0)
+        assert b"grpc-status" not in answer
     finally:
         await server.stop(None)
