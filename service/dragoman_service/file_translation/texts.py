@@ -1,7 +1,6 @@
 """Translation of the texts of a document, as requests of its caller, several at a time."""
 
 import asyncio
-import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -25,8 +24,6 @@ from dragoman_service.middleware.flow_control import time_limit
 from dragoman_service.request import RequestRecord, TextFormat, TranslationRequest
 from dragoman_service.translation.language_detection import MIN_CONFIDENCE
 from dragoman_service.translation.translator import Translator
-
-log = logging.getLogger(__name__)
 
 _NUM_CONCURRENT_REQUESTS: Final = 4  # of one document
 _REQUEST_S: Final = 120.0  # requested deadline of each

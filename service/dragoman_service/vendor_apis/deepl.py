@@ -70,7 +70,7 @@ class TranslationParameters(Parameters):
 
     target_lang: _Language
     source_lang: _Language | None = None
-    formality: Literal["default", "prefer_less", "prefer_more"] = "default"  # those that are no error at DeepL
+    formality: Literal["default", "prefer_less", "prefer_more"] = "default"  # DeepL accepts these for all languages
     tag_handling: Literal["html", "xml"] | None = None
     tag_handling_version: Literal["v1", "v2"] = "v2"
     split_sentences: Annotated[Literal["0", "1", "nonewlines"], BeforeValidator(_digit)] = "1"
