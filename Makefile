@@ -83,7 +83,7 @@ loadtest: $(VENV)/.load ## Generate load, check latency, write a report: make lo
 
 capacity: $(VENV)/.load $(if $(filter base,$(MODEL)),$(VENV)/.bench) ## Find the highest rate that meets an SLO, and latency by load: make capacity [SLO="p95<1s"] [MODEL=base]
 ifeq ($(MODEL),base)
-	@flags=$$($(BIN)/python -m loadtests peers prepare --model base) && eval "set -- $$flags" && \
+	@flags=$$($(BIN)/python -m loadtests benchmarks prepare --model base) && eval "set -- $$flags" && \
 		$(BIN)/python -m loadtests capacity --mode $(MODE) --slo "$(or $(SLO),p95<3s$(comma)goodput>99%)" \
 		--title "Transformer-base" --output build/capacity-base "$$@"
 else
@@ -101,9 +101,7 @@ soak stress:
 	@$(BIN)/python -m loadtests stress $(SCENARIO) --mode $(MODE) $(if $(PART),--part "$(PART)")
 
 bench: $(VENV)/.bench ## Compare with CTranslate2, Transformers and PyTorch: make bench [COMMAND=load for servers] [MODE=short]
-	@$(BIN)/python -m loadtests peers $(COMMAND) --mode $(MODE)
-	@test "$(COMMAND) $(MODE)" != "bench full" || $(BIN)/python -m loadtests peers overhead
-	@test "$(COMMAND) $(MODE)" != "bench full" || $(BIN)/python -m loadtests peers server
+	@$(BIN)/python -m loadtests benchmarks $(COMMAND) --mode $(MODE)
 
 # GPU_PYTHON names a Python with all requirements. Without it a separate environment is created from the package index or
 # the wheels in WHEELS, as ONNX Runtime for CUDA and for CPUs cannot share one. DEVICE=cpu needs no GPU.
@@ -118,7 +116,7 @@ GPU_READY := build/gpu/venv/.installed
 endif
 
 gpu-check: $(GPU_READY) ## Check and measure a GPU within ten minutes, write a report: make gpu-check [DEVICE=cpu] [MODE=short]
-	@$(GPU_PYTHON) -m loadtests peers gpu --gpu "$(DEVICE)" --mode $(MODE) $(if $(wildcard $(DATA)),--data "$(DATA)") \
+	@$(GPU_PYTHON) -m loadtests benchmarks gpu --gpu "$(DEVICE)" --mode $(MODE) $(if $(wildcard $(DATA)),--data "$(DATA)") \
 		$(if $(STAGES),--stages "$(STAGES)")
 
 gpu-train: $(GPU_READY) ## Train Transformer-base from the last checkpoint and write a bundle: make gpu-train [MINUTES=60] [DATA=DIR]

@@ -26,6 +26,7 @@ from dragoman_service.http_api.playground import playground_routes
 from dragoman_service.http_api.routes import TranslationApi
 from dragoman_service.http_api.server import HttpServer
 from dragoman_service.middleware.pipeline import Backend, RequestPipeline
+from dragoman_service.middleware.settings import GrpcSettings
 from dragoman_service.models.glossaries import GlossaryRepository, glossaries_directory
 from dragoman_service.models.lifecycle import ModelLoader
 from dragoman_service.models.model import ModelRuntime, full_name
@@ -42,7 +43,7 @@ from dragoman_service.scheduling.scheduler import Scheduler
 from dragoman_service.scheduling.settings import SchedulingSettings
 from dragoman_service.security.authentication import Access
 from dragoman_service.security.rate_limits import ConcurrencyLimiter
-from dragoman_service.security.settings import GrpcSettings, is_loopback
+from dragoman_service.security.settings import is_loopback
 from dragoman_service.security.tls import TlsIdentityFiles
 from dragoman_service.text.tokenizer import open_tokenizer
 from dragoman_service.threads import call_in_daemon, exit_after, num_cores, shorten_slices, started_pool
@@ -296,7 +297,7 @@ class App:
             tracing=self._tracing,
             logs=settings.logs,
             clock=clock,
-            further=google,
+            extension=google,
         )
         google_api = google_routes(google, self._grpc.pipeline, backend, settings.grpc)
         self._documents = document_jobs(settings, translator, self._grpc.pipeline.limiter, metrics)

@@ -118,10 +118,10 @@ class RetryableError(DragomanError):
 
 
 class OverloadedError(RetryableError):
-    """The queue is full, or too long for the deadline."""
+    """A queue or another resource of the server is full."""
 
     def __init__(self, *, queued: int, limit: int, unit: str, retry_after_s: float) -> None:
-        super().__init__(f"queue holds {queued} of {limit} {unit}", retry_after_s=retry_after_s)
+        super().__init__(f"limit of {limit} {unit} reached ({queued} in use)", retry_after_s=retry_after_s)
         self.queued = queued
         self.limit = limit
         self.unit = unit

@@ -158,7 +158,7 @@ async def test_metadata_of_another_form_are_rejected(
     error = await refusal(guarded.translation.Translate(request("A man."), metadata=metadata))
 
     assert (error.code, error.reason) == REFUSED
-    assert "must be sent once, in the metadata `authorization: Bearer KEY`" in error.message
+    assert "send exactly one key, in the metadata `authorization: Bearer KEY`" in error.message
     assert SHOP not in str(error.trailing)
 
 

@@ -35,10 +35,10 @@ from dragoman_service.file_translation.store import (
 )
 from dragoman_service.file_translation.texts import TextTranslator
 from dragoman_service.middleware import error_mapping
+from dragoman_service.middleware.settings import GrpcSettings
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.request import TranslationRequest
 from dragoman_service.security.rate_limits import ConcurrencyLimiter
-from dragoman_service.security.settings import GrpcSettings
 from dragoman_service.threads import call_in_daemon
 from dragoman_service.translation.translator import Translator
 

@@ -116,7 +116,9 @@ class TextTranslator:
                 for segment in batch:
                     await self._translate([segment], template, translated)
                 return
-            reason = error.description if isinstance(error, InvalidFieldError) else error_mapping.answer(error).message
+            reason = (
+                error.description if isinstance(error, InvalidFieldError) else error_mapping.to_rpc_error(error).message
+            )
             self.failures[batch[0].format, batch[0].text] = reason
             return
         for segment, translation in zip(batch, result.translations, strict=True):

@@ -4,8 +4,7 @@ The decision is a pure function: it takes no lock, reads no clock and counts not
 """
 
 import math
-from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from dragoman_service.errors import (
     DeadlineExceededError,
@@ -14,12 +13,13 @@ from dragoman_service.errors import (
     OverloadedError,
     QueueDelayError,
 )
-from dragoman_service.scheduling.latency_model import Backlog, LatencyModel, Prediction, RequestCost
+from dragoman_service.scheduling.latency_model import NO_BACKLOG, Backlog, LatencyModel, Prediction, RequestCost
 from dragoman_service.scheduling.settings import SchedulingSettings
 
+# Named tuples: they are made for each request, also for rejected ones, and cost less to make than frozen dataclasses.
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdmissionRequest:
+
+class AdmissionRequest(NamedTuple):
     """A request that asks to be admitted as a whole."""
 
     cost: RequestCost
@@ -28,34 +28,25 @@ class AdmissionRequest:
     is_estimate: bool = False  # whether the cost is estimated from the length of the texts
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Occupancy:
-    """Use of one resource by all callers, and by the caller of the request."""
-
-    total: int = 0
-    caller: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueState:
+class QueueState(NamedTuple):
     """The queue as far as it concerns the admission of one request."""
 
-    segments: Occupancy = field(default_factory=Occupancy)
-    decode_cost: Occupancy = field(default_factory=Occupancy)
+    num_segments: int = 0
+    decode_cost: int = 0
+    num_caller_segments: int = 0  # of the caller of the request
+    caller_decode_cost: int = 0
     num_callers: int = 1  # with queued segments; at least 1
-    backlog: Backlog = field(default_factory=Backlog)  # served before the last segment of the request
+    backlog: Backlog = NO_BACKLOG  # served before the last segment of the request
     is_draining: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Admission:
+class Admission(NamedTuple):
     """The request is admitted."""
 
     prediction: Prediction
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rejection:
+class Rejection(NamedTuple):
     """The request is rejected; an `OverloadedError` has the retry delay."""
 
     reason: Literal["draining", "deadline", "overloaded"]
@@ -100,25 +91,27 @@ class AdmissionPolicy:
 
     def _check_capacity(self, request: AdmissionRequest, state: QueueState) -> OverloadedError | None:
         settings, cost = self._settings, request.cost
-        mean_cost = state.decode_cost.total / max(1, state.segments.total)
-        for unit, used, added, limit, cost_per_unit in (
-            ("segments", state.segments, cost.num_segments, settings.max_queue_segments, mean_cost),
-            ("units of decode cost", state.decode_cost, cost.decode_cost, settings.max_queue_decode_cost, 1.0),
+        mean_cost = state.decode_cost / max(1, state.num_segments)
+        segments = state.num_segments, state.num_caller_segments, cost.num_segments, settings.max_queue_segments
+        costs = state.decode_cost, state.caller_decode_cost, cost.decode_cost, settings.max_queue_decode_cost
+        for unit, (queued, held, added, limit), cost_per_unit in (
+            ("segments", segments, mean_cost),
+            ("units of decode cost", costs, 1.0),
         ):
-            excess = float(used.total + added - limit)
+            excess = float(queued + added - limit)
             if excess > 0:
-                return self._overloaded(unit, used.total, limit, excess * cost_per_unit, state)
+                return self._overloaded(unit, queued, limit, excess * cost_per_unit, state)
             if request.caller:
                 share = settings.max_caller_queue_share
-                threshold = math.floor(share * (limit - (used.total - used.caller)))
-                if (excess := used.caller + added - threshold) > 0:
+                threshold = math.floor(share * (limit - (queued - held)))
+                if (excess := held + added - threshold) > 0:
                     # Of what leaves the queue, the caller can reuse its own turns and its share of the others' turns.
                     excess /= share + (1 - share) / state.num_callers
                     unit = f"{unit} of this caller"  # noqa: PLW2901
-                    return self._overloaded(unit, used.caller, threshold, excess * cost_per_unit, state)
+                    return self._overloaded(unit, held, threshold, excess * cost_per_unit, state)
         return None
 
     def _overloaded(self, unit: str, queued: int, limit: int, excess_cost: float, state: QueueState) -> OverloadedError:
-        wait_s = self._latency_model.drain_time_s(min(math.ceil(excess_cost), state.decode_cost.total))
+        wait_s = self._latency_model.drain_time_s(min(math.ceil(excess_cost), state.decode_cost))
         retry_delay_s = self._latency_model.retry_delay_s(wait_s)
         return OverloadedError(queued=queued, limit=limit, unit=unit, retry_after_s=retry_delay_s)

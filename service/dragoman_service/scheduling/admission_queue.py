@@ -12,7 +12,7 @@ from itertools import chain, count, islice
 from dragoman_service.datatypes import Priority, Segment, SegmentResult
 from dragoman_service.errors import DragomanError
 from dragoman_service.request import RequestContext
-from dragoman_service.scheduling.admission import Occupancy, QueueState
+from dragoman_service.scheduling.admission import QueueState
 from dragoman_service.scheduling.latency_model import Backlog, Prediction, RequestCost
 
 _MIN_SWEEP = 64
@@ -78,16 +78,18 @@ class AdmissionQueue:
         self, cost: RequestCost, context: RequestContext, *, num_running: int, is_draining: bool = False
     ) -> QueueState:
         """Return the state of the queue for the admission of a request; takes time per caller, not per segment."""
-        queues = self._queues.values()
-        held = [queue.held_by(context.caller) for queue in queues]
+        interactive, bulk = self._queues[Priority.INTERACTIVE], self._queues[Priority.BULK]
+        held, held_bulk = interactive.held_by(context.caller), bulk.held_by(context.caller)
         cost_ahead = self._queues[context.priority].cost_ahead(context.caller, cost.decode_cost)
         if context.priority is Priority.BULK:
-            cost_ahead += self._queues[Priority.INTERACTIVE].decode_cost
+            cost_ahead += interactive.decode_cost
         num_ahead = round(cost_ahead * self.num_segments / self.decode_cost) if self.num_segments else 0
         return QueueState(
-            segments=Occupancy(total=self.num_segments, caller=sum(num_segments for num_segments, _ in held)),
-            decode_cost=Occupancy(total=self.decode_cost, caller=sum(decode_cost for _, decode_cost in held)),
-            num_callers=max(1, *(queue.num_callers for queue in queues)),
+            num_segments=self.num_segments,
+            decode_cost=self.decode_cost,
+            num_caller_segments=held[0] + held_bulk[0],
+            caller_decode_cost=held[1] + held_bulk[1],
+            num_callers=max(1, interactive.num_callers, bulk.num_callers),
             backlog=Backlog(num_queued=num_ahead, decode_cost=cost_ahead, num_running=num_running),
             is_draining=is_draining,
         )

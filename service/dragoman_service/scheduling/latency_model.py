@@ -13,6 +13,7 @@ import statistics
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from dragoman_service.datatypes import SearchConfig, Segment
 from dragoman_service.scheduling.settings import SchedulingSettings
@@ -141,13 +142,15 @@ class RequestCost:
         return sum(self.segment_costs)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Backlog:
+class Backlog(NamedTuple):
     """Segments that are served before the last segment of a request."""
 
     num_queued: int = 0
     decode_cost: int = 0  # of the queued segments
     num_running: int = 0
+
+
+NO_BACKLOG = Backlog()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,7 +214,7 @@ class LatencyModel:
         """Return when a request is answered: its last segment waits to join a batch and is decoded there."""
         return Prediction(
             total_s=self._latency_s(cost, backlog),
-            unloaded_latency_s=self._latency_s(cost, Backlog()),
+            unloaded_latency_s=self._latency_s(cost, NO_BACKLOG),
             has_throughput=self._busy_s_per_cost.value is not None,
         )
 

@@ -187,14 +187,12 @@ class TextPipeline(TextPlanner):
                 for hypotheses in chosen
             ]
         fixed = [(term.span, term.target) for term in plan.fixed]
-        assembler = Assembler(plan.text, fixed, separator=self._separator)
-        return [
-            assembler.assemble(
-                plan.spans,
-                [self._restored(part, each).fragments for part, each in zip(plan.parts, hypotheses, strict=True)],
-            )
-            for hypotheses in chosen
-        ]
+        texts = []
+        for hypotheses in chosen:
+            pairs = zip(plan.parts, hypotheses, strict=True)
+            parts = [(part.span, self._restored(part, hypothesis).fragments) for part, hypothesis in pairs]
+            texts.append(Assembler(plan.text, parts, fixed).assemble(separator=self._separator))
+        return texts
 
     def _restored(self, part: TextPart, hypothesis: Hypothesis) -> Restored:
         self._check()

@@ -24,7 +24,7 @@ MAX_ATTENTION_TOKENS = {AttentionDetail.AVERAGED: 4096, AttentionDetail.ALL_HEAD
 _Result = TypeVar("_Result")
 
 
-class TextBudget:
+class RequestBudget:
     """Counts the segments of a request while its texts are split, and raises at the first limit.
 
     The limits apply to each sentence of a document. Splitting may expand a text: one character can become 18

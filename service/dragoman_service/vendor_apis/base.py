@@ -115,7 +115,7 @@ class VendorApi(HttpApi):
         async def answer_with_key(context: HttpContext) -> None:
             context.key_place = self.key_place
             if self.key_scheme:
-                context.take_scheme(self.key_scheme)
+                context.accept_scheme(self.key_scheme)
             key = context.header(self.key_header) if self.key_header else ""
             with contextlib.suppress(InvalidFieldError):  # an invalid query is reported once the caller is known
                 if key := key or (context.query.get(self.key_parameter, "") if self.key_parameter else ""):
@@ -168,7 +168,7 @@ class VendorApi(HttpApi):
         outcome = await self._pipeline.answer(
             record, context, responded, as_status, raw_request=raw_request, is_open=is_open
         )
-        if isinstance(outcome, error_mapping.Answer):
+        if isinstance(outcome, error_mapping.RpcError):
             error = problem(outcome, request_id=record.request_id, http_status=context.http_status)
             error = self.vendor_error(error, context)
             response = self.error_response(error, self.renamed(outcome.message))

@@ -30,7 +30,7 @@ from dragoman_service.http_api.problem_details import Problem
 from dragoman_service.http_api.routes import TRANSLATION_SERVICE, HttpApi
 from dragoman_service.middleware.flow_control import time_limit
 from dragoman_service.request import RequestRecord, TranslationRequest
-from dragoman_service.security.api_keys import peer_name
+from dragoman_service.security.authentication import peer_name
 from dragoman_service.vendor_apis import deepl, libretranslate
 from dragoman_service.vendor_apis.base import ResponseBody, VendorApi
 from dragoman_service.vendor_apis.parameters import body_fields, grouped

@@ -24,8 +24,8 @@ from dragoman_service.http_api.json_mapping import parsed_json, to_json
 from dragoman_service.http_api.problem_details import Problem
 from dragoman_service.http_api.routes import TRANSLATION_SERVICE
 from dragoman_service.middleware.pipeline import Backend, RequestPipeline
+from dragoman_service.middleware.settings import GrpcSettings
 from dragoman_service.request import RequestRecord, TextFormat, TranslationOptions, TranslationRequest
-from dragoman_service.security.settings import GrpcSettings
 from dragoman_service.vendor_apis import base
 from dragoman_service.vendor_apis.base import NO_LANGUAGE, TranslatedText, VendorApi, json_error
 from dragoman_service.vendor_apis.google_grpc import METHODS, SERVICE, GoogleTranslation, language_names, model_name

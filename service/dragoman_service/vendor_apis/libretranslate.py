@@ -31,7 +31,7 @@ from dragoman_service.request import (
     TranslationOptions,
     TranslationRequest,
 )
-from dragoman_service.security.api_keys import peer_name
+from dragoman_service.security.authentication import peer_name
 from dragoman_service.vendor_apis.base import NO_LANGUAGE, TranslatedText, VendorApi, json_error
 from dragoman_service.vendor_apis.language_names import language_name
 from dragoman_service.vendor_apis.parameters import Parameters, Text, Texts, body_fields, grouped
@@ -185,7 +185,7 @@ class LibreTranslateApi(VendorApi):
             raise InvalidFieldError("request", f"{declared} bytes", limit)
         context.max_body_bytes = MAX_OPEN_BODY_BYTES
         with ExitStack() as places:
-            places.enter_context(limits.open_bytes.taken(host, declared))
+            places.enter_context(limits.open_bytes.held(host, declared))
             body = await limits.open_receiver.receive(context, host)
             async with limits.open_parsing:
                 return body, await converted(lambda: _all_fields(context, body, query), len(body))

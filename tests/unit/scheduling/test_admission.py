@@ -8,7 +8,6 @@ from dragoman_service.scheduling.admission import (
     Admission,
     AdmissionPolicy,
     AdmissionRequest,
-    Occupancy,
     QueueState,
     Rejection,
 )
@@ -47,8 +46,10 @@ def make_request(*segment_costs: int, caller: str = "me", **options: float) -> A
 
 def make_state(segments: int, cost: int, *, own: tuple[int, int] = (0, 0), num_callers: int = 1) -> QueueState:
     return QueueState(
-        segments=Occupancy(total=segments, caller=own[0]),
-        decode_cost=Occupancy(total=cost, caller=own[1]),
+        num_segments=segments,
+        decode_cost=cost,
+        num_caller_segments=own[0],
+        caller_decode_cost=own[1],
         num_callers=num_callers,
     )
 
@@ -120,7 +121,7 @@ def test_requests_of_the_server_itself_have_no_share() -> None:
 def test_retry_delay_is_the_time_until_the_queue_has_room(
     segment_costs: tuple[int, ...], state: QueueState, share: float, freed_cost: int
 ) -> None:
-    policy = make_policy(s_per_cost=S_PER_COST, max_cost=100 if state.decode_cost.total < 100 else 1000, share=share)
+    policy = make_policy(s_per_cost=S_PER_COST, max_cost=100 if state.decode_cost < 100 else 1000, share=share)
 
     error = overload(policy, make_request(*segment_costs), state)
 
@@ -171,14 +172,14 @@ def test_delay_by_the_queue_has_a_retry_delay() -> None:
 
     assert isinstance(decision, Rejection)
     assert isinstance(decision.error, QueueDelayError)
-    assert decision.error.allowed_s == 10.0
     assert decision.error.needed_s == pytest.approx(NEEDED_S, rel=0.01)
+    assert decision.error.allowed_s == 10.0
     assert decision.error.retry_after_s == pytest.approx((NEEDED_S - 10.0) / MARGIN, rel=0.01)
     assert str(decision.error) == "estimated completion in 26.6 s exceeds the deadline of 10.0 s; retry in 6.6 s"
 
 
 def test_draining_rejects_every_request() -> None:
-    decision = make_policy().decide(make_request(), replace(EMPTY, is_draining=True), 0.0)
+    decision = make_policy().decide(make_request(), EMPTY._replace(is_draining=True), 0.0)
 
     assert isinstance(decision, Rejection)
     assert (decision.reason, type(decision.error)) == ("draining", DrainingError)

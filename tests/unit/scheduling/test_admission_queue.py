@@ -1,6 +1,5 @@
 from dragoman_service.datatypes import Priority
 from dragoman_service.request import RequestContext
-from dragoman_service.scheduling.admission import Occupancy
 from dragoman_service.scheduling.admission_queue import AdmissionQueue, FairQueue, QueuedSegment
 from dragoman_service.scheduling.latency_model import Backlog, RequestCost
 from tests.fakes import make_segment
@@ -97,7 +96,8 @@ def test_state_counts_all_callers_and_the_caller_of_the_request() -> None:
 
     state = queue.state(make_cost(4), RequestContext(caller="me"), num_running=3, is_draining=True)
 
-    assert (state.segments, state.decode_cost) == (Occupancy(total=3, caller=2), Occupancy(total=45, caller=15))
+    assert (state.num_segments, state.num_caller_segments) == (3, 2)
+    assert (state.decode_cost, state.caller_decode_cost) == (45, 15)
     assert (state.num_callers, state.is_draining) == (2, True)
 
 

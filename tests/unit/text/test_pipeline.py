@@ -217,15 +217,6 @@ def test_seeds_of_segments_differ() -> None:
     assert min(seeds) >= 0
 
 
-def test_untranslated_text_is_unchanged() -> None:
-    text = "  One, two.\r\n\r\n- Three.\tFour!\u2028  "
-
-    translation = echoed(make_pipeline(text))
-
-    assert translation.hypotheses[0].text == text
-    assert [sentence.source for sentence in translation.sentences] == [s.target for s in translation.sentences]
-
-
 def test_text_without_words_is_its_own_translation() -> None:
     translation = assembled(make_pipeline(" \n..."))
 

@@ -196,14 +196,6 @@ async def test_request_without_a_seed_gets_a_new_one() -> None:
     assert len(await drawn_seeds(None)) == 2
 
 
-async def test_alignment_is_returned_on_request() -> None:
-    result = await translated(FakeModel(), "One. Two.", return_alignment=True)
-
-    links = result.translations[0].hypotheses[0].alignment
-    assert [(link.source, link.target) for link in links] == [(link.source, link.source) for link in links]
-    assert len(links) == len("One.Two.")
-
-
 async def test_first_failure_is_raised_and_cancels_the_rest() -> None:
     def answer(segment: Segment) -> Answer:
         return DeadlineExceededError("decode") if source_text(segment) == "Two." else None
