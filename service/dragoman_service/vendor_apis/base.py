@@ -25,7 +25,7 @@ from dragoman_service.request import RequestRecord, TranslationRequest
 from dragoman_service.translation.language_detection import UNKNOWN_LANGUAGE
 from dragoman_service.translation.translator import Translator
 
-METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
+HTTP_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 NO_LANGUAGE = DetectedLanguage(language=UNKNOWN_LANGUAGE, confidence=0.0, is_served=False)
 """Result for a text whose language cannot be detected."""
@@ -197,9 +197,9 @@ class VendorApi(HttpApi):
         for path, method in paths.items():
             message = f"method not allowed; {path} accepts {method}"
             reject = self.rejection(HTTPStatus.METHOD_NOT_ALLOWED, message, allowed_methods=method)
-            routes.append(make_route(path, reject, methods=[each for each in METHODS if each != method]))
+            routes.append(make_route(path, reject, methods=[each for each in HTTP_METHODS if each != method]))
             below = self.rejection(HTTPStatus.NOT_FOUND, f"path not found below {path}")
-            routes.append(make_route(f"{path}/{{rest:path}}", below, methods=METHODS))
+            routes.append(make_route(f"{path}/{{rest:path}}", below, methods=HTTP_METHODS))
         return routes
 
     @property

@@ -20,7 +20,7 @@ from dragoman_service.http_api.json_mapping import to_json
 from dragoman_service.http_api.problem_details import Problem
 from dragoman_service.models.glossaries import Glossary, Pair
 from dragoman_service.request import RequestRecord, TextFormat, TranslationOptions, TranslationRequest
-from dragoman_service.vendor_apis.base import METHODS, TranslatedText, VendorApi, json_error
+from dragoman_service.vendor_apis.base import HTTP_METHODS, TranslatedText, VendorApi, json_error
 from dragoman_service.vendor_apis.language_names import dialect_name
 from dragoman_service.vendor_apis.parameters import Parameters, StringList, Texts, Unsupported, as_list, body_fields
 
@@ -195,9 +195,12 @@ class DeepLApi(VendorApi):
                 Route(path, list_glossaries, methods=["GET"]),
                 Route(f"{path}/{{glossary}}", get_glossary, methods=["GET"]),
                 Route(f"{path}/{{glossary}}/entries", get_entries, methods=["GET"]),
-                *(Route(f"{path}{rest}", changing, methods=METHODS[1:]) for rest in ("", "/{rest:path}")),
+                *(Route(f"{path}{rest}", changing, methods=HTTP_METHODS[1:]) for rest in ("", "/{rest:path}")),
             ]
-        return [*routes, *(Route(f"/{version}/{{rest:path}}", others, methods=METHODS) for version in ("v2", "v3"))]
+        return [
+            *routes,
+            *(Route(f"/{version}/{{rest:path}}", others, methods=HTTP_METHODS) for version in ("v2", "v3")),
+        ]
 
     def error_response(self, error: Problem, message: str) -> Response:
         """Return `{"message": MESSAGE}`."""
