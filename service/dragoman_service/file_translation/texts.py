@@ -14,7 +14,7 @@ from dragoman_service.datatypes import Priority
 from dragoman_service.errors import (
     DeadlineExceededError,
     EngineError,
-    InvalidFieldError,
+    RequestError,
     RetryableError,
     StartingError,
 )
@@ -109,16 +109,14 @@ class TextTranslator:
         request = replace(template, texts=tuple(segment.text for segment in batch), options=options)
         try:
             result = await self._retried(lambda record: self.translator.translate(request, record))
-        except (InvalidFieldError, EngineError, DeadlineExceededError) as error:
-            if isinstance(error, InvalidFieldError) and not error.field.startswith("texts"):
+        except (RequestError, EngineError, DeadlineExceededError) as error:
+            if isinstance(error, RequestError) and not error.field.startswith("texts"):
                 raise
             if len(batch) > 1:
                 for segment in batch:
                     await self._translate([segment], template, translated)
                 return
-            reason = (
-                error.description if isinstance(error, InvalidFieldError) else error_mapping.to_rpc_error(error).message
-            )
+            reason = error.description if isinstance(error, RequestError) else error_mapping.to_rpc_error(error).message
             self.failures[batch[0].format, batch[0].text] = reason
             return
         for segment, translation in zip(batch, result.translations, strict=True):

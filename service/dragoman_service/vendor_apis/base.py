@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from dragoman_service.datatypes import DetectedLanguage, TextHypothesis, Translation, TranslationResult
-from dragoman_service.errors import InvalidFieldError
+from dragoman_service.errors import RequestError
 from dragoman_service.http_api.context import JSON_MEDIA_TYPE, Endpoint, HttpContext
 from dragoman_service.http_api.json_mapping import to_json
 from dragoman_service.http_api.problem_details import Problem, problem
@@ -117,7 +117,7 @@ class VendorApi(HttpApi):
             if self.key_scheme:
                 context.accept_scheme(self.key_scheme)
             key = context.header(self.key_header) if self.key_header else ""
-            with contextlib.suppress(InvalidFieldError):  # an invalid query is reported once the caller is known
+            with contextlib.suppress(RequestError):  # an invalid query is reported once the caller is known
                 if key := key or (context.query.get(self.key_parameter, "") if self.key_parameter else ""):
                     context.authorize(key)
             await answer(context)
