@@ -26,7 +26,7 @@ PROMETHEUS_RULE := deploy/kubernetes/components/monitoring/prometheus-rule.yaml
 
 .DEFAULT_GOAL := help
 .PHONY: help demo serve translate test test-all check format docs loadtest capacity overload soak stress bench image \
-	lock gpu-check gpu-train
+	lock gpu-check gpu-train wheels
 
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '$$1 != "help" {printf "  make %-10s %s\n", $$1, $$2}'
@@ -83,7 +83,7 @@ loadtest: $(VENV)/.load ## Generate load, check latency, write a report: make lo
 
 capacity: $(VENV)/.load $(if $(filter base,$(MODEL)),$(VENV)/.bench) ## Find the highest rate that meets an SLO, and latency by load: make capacity [SLO="p95<1s"] [MODEL=base]
 ifeq ($(MODEL),base)
-	@flags=$$($(BIN)/python -m loadtests peers prepare --model base) && eval "set -- $$flags" && \
+	@flags=$$($(BIN)/python -m loadtests benchmarks prepare --model base) && eval "set -- $$flags" && \
 		$(BIN)/python -m loadtests capacity --mode $(MODE) --slo "$(or $(SLO),p95<3s$(comma)goodput>99%)" \
 		--title "Transformer-base" --output build/capacity-base "$$@"
 else
@@ -101,9 +101,7 @@ soak stress:
 	@$(BIN)/python -m loadtests stress $(SCENARIO) --mode $(MODE) $(if $(PART),--part "$(PART)")
 
 bench: $(VENV)/.bench ## Compare with CTranslate2, Transformers and PyTorch: make bench [COMMAND=load for servers] [MODE=short]
-	@$(BIN)/python -m loadtests peers $(COMMAND) --mode $(MODE)
-	@test "$(COMMAND) $(MODE)" != "bench full" || $(BIN)/python -m loadtests peers overhead
-	@test "$(COMMAND) $(MODE)" != "bench full" || $(BIN)/python -m loadtests peers server
+	@$(BIN)/python -m loadtests benchmarks $(COMMAND) --mode $(MODE)
 
 # GPU_PYTHON names a Python with all requirements. Without it a separate environment is created from the package index or
 # the wheels in WHEELS, as ONNX Runtime for CUDA and for CPUs cannot share one. DEVICE=cpu needs no GPU.
@@ -118,7 +116,7 @@ GPU_READY := build/gpu/venv/.installed
 endif
 
 gpu-check: $(GPU_READY) ## Check and measure a GPU within ten minutes, write a report: make gpu-check [DEVICE=cpu] [MODE=short]
-	@$(GPU_PYTHON) -m loadtests peers gpu --gpu "$(DEVICE)" --mode $(MODE) $(if $(wildcard $(DATA)),--data "$(DATA)") \
+	@$(GPU_PYTHON) -m loadtests benchmarks gpu --gpu "$(DEVICE)" --mode $(MODE) $(if $(wildcard $(DATA)),--data "$(DATA)") \
 		$(if $(STAGES),--stages "$(STAGES)")
 
 gpu-train: $(GPU_READY) ## Train Transformer-base from the last checkpoint and write a bundle: make gpu-train [MINUTES=60] [DATA=DIR]
@@ -128,6 +126,9 @@ gpu-train: $(GPU_READY) ## Train Transformer-base from the last checkpoint and w
 	@rm -rf "$(RUN)/models/en-de/1"
 	@$(GPU_PYTHON) -m dragoman_export bundle --checkpoint "$(RUN)" --output "$(RUN)/models/en-de/1" --name en-de --version 1 \
 		--source-language en --target-language de
+
+wheels: $(VENV)/.serve ## Build the wheels of the client, server and exporter, and of the bundled model, into dist/
+	@$(BIN)/python -m pip --disable-pip-version-check wheel --quiet --no-deps --wheel-dir dist . ./deploy/models
 
 image: ## Build the container image with Docker or Podman: make image [VARIANT=gpu] [TAG=dragoman:cpu]
 	@deploy/image/build.sh "$(VARIANT)" "$(TAG)"

@@ -1,10 +1,10 @@
-"""Holds the contract to buf's rules: it is linted, and nothing that callers rely on is ever removed or changed.
+"""Lint the contract with buf and reject breaking changes.
 
-    python proto/lint.py            lint, and compare with the contract as last accepted (`contract.binpb`)
-    python proto/lint.py --accept   the same; if it passes, the contract as it stands becomes the accepted one
+    python proto/lint.py            lint, and compare with the accepted contract (`contract.binpb`)
+    python proto/lint.py --accept   the same; if it passes, accept the present contract
 
-buf comes from the npm registry with its binary inside. Without npm the check is skipped with a word, except where the
-environment has `CI` set: there it fails.
+npm installs buf with its binary. Without npm, the check is skipped with a message, or fails if the environment variable
+`CI` is set.
 """
 
 import argparse
@@ -17,19 +17,19 @@ from pathlib import Path
 
 _PROTO = Path(__file__).resolve().parent
 _ACCEPTED = _PROTO / "contract.binpb"
+# The rules of buf.yaml, because an image has no configuration.
 _RULES = ("--config", '{"version": "v2", "breaking": {"use": ["FILE"]}}')
-"""The rules of buf.yaml, for an image has no configuration of its own."""
 _BUF = ("--yes", "--ignore-scripts", "@bufbuild/buf@1.75.0")
 
 
 def main() -> int:
-    """Run the checks; the exit code is 0 if all passed or were skipped."""
-    parser = argparse.ArgumentParser(description="lint the contract and refuse breaking changes")
-    parser.add_argument("--accept", action="store_true", help="if it passes, remember the contract as it stands")
+    """Run the checks; return the exit code: 0 if they passed or were skipped."""
+    parser = argparse.ArgumentParser(description="Lint the contract and reject breaking changes.")
+    parser.add_argument("--accept", action="store_true", help="if it passes, accept the present contract")
     is_accepting = parser.parse_args().accept
     npx = shutil.which("npx")
     if npx is None:
-        print("buf: skipped, npm is not installed (its rules are checked in CI)", file=sys.stderr)
+        print("buf: skipped, npm is not installed", file=sys.stderr)
         return 1 if os.environ.get("CI") else 0
     with tempfile.TemporaryDirectory() as folder:
         present = Path(folder) / _ACCEPTED.name

@@ -1,4 +1,4 @@
-"""Tiny models in directories of CTranslate2, made by its own converters and specifications, for importers."""
+"""Tiny CTranslate2 models, made by its converters and specifications."""
 
 import json
 import shutil
@@ -17,21 +17,19 @@ from tests.foreign_models import pieces, trained
 from tests.tiny_bundle import SENTENCES
 
 _D_MODEL, _HEADS, _FFN, _LAYERS = 16, 4, 24, 2
-_NO_LOGIT = -50.0
-"""Of tokens that are no part of a target."""
+_NO_LOGIT = -50.0  # of tokens that never occur in a target
 
-_SPECIAL = ["<unk>", "<blank>", "<s>", "</s>"]
-"""What vocabularies of OpenNMT-py begin with."""
+_SPECIAL = ["<unk>", "<blank>", "<s>", "</s>"]  # first tokens of OpenNMT-py vocabularies
 
 
 def convert_huggingface(
     directory: Path, save: Callable[[Path], Any], *, quantization: str | None = None, eos: float = 2.0
 ) -> None:
-    """Write a model of Hugging Face transformers, with its SentencePiece files beside it."""
+    """Convert a Hugging Face model and copy its SentencePiece files."""
     theirs = directory.parent / f"{directory.name}.huggingface"
     save(theirs)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of a package that would do what no translation needs
+        warnings.simplefilter("ignore")  # about an optional package
         spec = TransformersConverter(str(theirs))._load()
     tokens, projection = spec._vocabularies["target"][0], spec.decoder.projection
     if len(tokens) < len(projection.weight):  # tags of M2M-100, which only older versions of transformers list
@@ -67,23 +65,23 @@ def save_spec(
     change: Callable[[Any], object] = lambda spec: None,
     **options: Any,
 ) -> None:
-    """Write a random model as OpenNMT's converters do, with SentencePiece files beside it.
+    """Write a random model like OpenNMT's converters, with SentencePiece files.
 
     Args:
-        directory: to make.
+        directory: to create.
         quantization: of the weights.
-        is_separate: two vocabularies and SentencePiece models, in which special tokens have different ids.
+        is_separate: two vocabularies and SentencePiece models, with different ids of special tokens.
         tied: `all`, `decoder` or `none`, of the tables.
         bias: whether the projection has one.
-        eos: logit of EOS beyond what the network gives it, by which targets end sooner or later.
-        learned: whether positions are a table of no sinusoids; none is stored else.
+        eos: logit added to EOS.
+        learned: learned positions; otherwise none are stored.
         kv_heads: of keys and values, for grouped queries.
         rotary: options of rotary positions, for both stacks.
         scale: of the tables.
         seed: of the weights.
         version: of the binary format, below 6; None: the newest.
         config: fields of `config.json`.
-        change: of the specification before it is written.
+        change: changes the specification before it is written.
         options: of `TransformerSpec.from_config`.
     """
     names = ["source.spm", "target.spm"] if is_separate else ["sentencepiece.model"]
@@ -101,7 +99,7 @@ def save_spec(
         random.fill(stack)
         if learned:
             stack.position_encodings.encodings = random.draw(64, _D_MODEL)
-    # Without random signs a tied table would make every token the likeliest successor of itself.
+    # Without random signs, a tied table makes every token its own likeliest successor.
     last = getattr(spec.decoder, "layer_norm", spec.decoder.layer[-1].ffn.layer_norm)
     last.gamma = last.gamma * np.sign(random.draw(_D_MODEL))
     table = random.draw(len(sides[-1]), _D_MODEL, scale=scale)
@@ -132,7 +130,6 @@ def _specified(rotary: dict[str, Any] | None, options: dict[str, Any]) -> Any:
 
 
 def _balanced(bias: Any, tokens: Sequence[str], eos: float) -> Any:
-    """Set the logits of special tokens: CTranslate2 divides among the others what a forbidden token had."""
     for token in ("<unk>", "<blank>", "<pad>", "<s>"):
         if token in tokens:
             bias[tokens.index(token)] = _NO_LOGIT
@@ -148,14 +145,11 @@ def _write(spec: Any, directory: Path, quantization: str | None) -> None:
 
 
 def _attentions(*layers: Any) -> list[Any]:
-    """Return self- and cross-attention of layers."""
     blocks = [getattr(layer, name, None) for layer in layers for name in ("self_attention", "attention")]
     return [block for block in blocks if block is not None]
 
 
 class _Random:
-    """Draws the weights of a specification."""
-
     def __init__(self, seed: int) -> None:
         self._generator = np.random.default_rng(seed)
 
@@ -163,7 +157,6 @@ class _Random:
         return (self._generator.standard_normal(shape) * scale).astype(np.float32)
 
     def fill(self, stack: Any) -> None:
-        """Set everything but the tables."""
         for layer in stack.layer:
             for block in _attentions(layer):
                 self._fill_attention(block)
@@ -197,7 +190,6 @@ _ONCE: Sequence[str] = ("num_heads", "pre_norm", "activation", "embeddings_merge
 
 
 def _age(directory: Path, spec: Any, version: int) -> None:
-    """Write a directory as an older version of the library did: no `config.json`, and vocabularies of lines."""
     variables = {name: value for name, value in spec.variables(ordered=True) if name.split("/")[-1] not in _NO_LONGER}
     aliases = {name: value for name, value in variables.items() if isinstance(value, str)}
     arrays = {name: value.numpy() for name, value in variables.items() if not isinstance(value, str)}

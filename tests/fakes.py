@@ -31,7 +31,7 @@ from dragoman_service.decoding.step_model import (
     VocabularySpec,
 )
 from dragoman_service.security.rate_limits import Charge, TokenBucket
-from dragoman_service.security.shared_quota import Refusal
+from dragoman_service.security.shared_quota import Shortfall
 
 PAD, BOS, EOS, UNK = 0, 1, 2, 3
 FIRST_WORD = 4
@@ -68,22 +68,22 @@ class SharedBuckets:
         self._buckets: dict[tuple[str, str], TokenBucket] = {}
         self._clock = clock
 
-    async def take(self, charges: Sequence[Charge]) -> Refusal | None:
+    async def take(self, charges: Sequence[Charge]) -> Shortfall | None:
         """Take all, or none and return the first that there is not enough for."""
         self._ask()
         for position, charge in enumerate(charges):
             wait_s = self._bucket(charge).take(charge.amount)
             if wait_s:
                 for taken in charges[:position]:
-                    self._bucket(taken).give_back(taken.amount)
-                return Refusal(charge=charge, wait_s=wait_s)
+                    self._bucket(taken).refund(taken.amount)
+                return Shortfall(charge=charge, retry_after_s=wait_s)
         return None
 
-    async def give_back(self, charges: Sequence[Charge]) -> None:
+    async def refund(self, charges: Sequence[Charge]) -> None:
         """Put back."""
         self._ask()
         for charge in charges:
-            self._bucket(charge).give_back(charge.amount)
+            self._bucket(charge).refund(charge.amount)
 
     async def watch(self, interval_s: float) -> None:
         """There is nothing that could change."""

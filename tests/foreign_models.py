@@ -1,4 +1,4 @@
-"""Tiny models of Hugging Face transformers with random weights, saved as that library saves them, for importers."""
+"""Tiny models of Hugging Face transformers with random weights, saved by that library."""
 
 import functools
 import io
@@ -26,8 +26,8 @@ from transformers import (
 
 from tests.tiny_bundle import SENTENCES
 
+# known words, unknown characters, and characters that a normaliser changes
 SOURCES = (*SENTENCES[:4], "Who is it?", "漢字 and über-long words, 42 of them: it's “quoted” …")
-"""What is translated: known words, unknown characters, and what a normaliser changes."""
 
 _SHAPE = {
     "d_model": 16,
@@ -40,8 +40,7 @@ _SHAPE = {
     "max_position_embeddings": 64,
     "init_std": 0.4,  # so that tokens differ in probability
 }
-_EOS_LOGIT = 5.0
-"""Head start of EOS, so that most targets end before the limit."""
+_EOS_LOGIT = 5.0  # logit added to EOS, so that most targets end before the limit
 
 
 @functools.cache
@@ -70,7 +69,7 @@ def pieces(model: bytes) -> list[str]:
 def save_marian(
     directory: Path, *, tags: Sequence[str] = (), is_separate: bool = False, seed: int = 3, **options: Any
 ) -> Any:
-    """Save a model as OPUS-MT's are: one vocabulary for the two SentencePiece models, padding last; or two of them."""
+    """Save a model like OPUS-MT: one vocabulary for two SentencePiece models, padding last; or two vocabularies."""
     directory.mkdir(parents=True)
     sides = {"source.spm": trained(SENTENCES[:4], size=60), "target.spm": trained(SENTENCES[4:], size=70)}
     for name, content in sides.items():
@@ -107,7 +106,7 @@ def save_marian(
 
 
 def save_m2m100(directory: Path, *, seed: int = 3, **options: Any) -> Any:
-    """Save a model as M2M-100 is: tags of a hundred languages behind the pieces, and eight words that nobody uses."""
+    """Save a model like M2M-100: tags of a hundred languages after the pieces, and eight unused words."""
     directory.mkdir(parents=True)
     model = trained(SENTENCES, size=90, model_type="bpe")
     (directory / "sentencepiece.bpe.model").write_bytes(model)
@@ -122,7 +121,7 @@ def save_m2m100(directory: Path, *, seed: int = 3, **options: Any) -> Any:
 
 
 def save_nllb(directory: Path, *, seed: int = 3, **options: Any) -> Any:
-    """Save a model as NLLB-200 is, with three of its languages."""
+    """Save a model like NLLB-200, with three languages."""
     directory.mkdir(parents=True)
     model = trained(SENTENCES, size=90, model_type="bpe")
     (directory / "sentencepiece.bpe.model").write_bytes(model)
@@ -137,7 +136,7 @@ def save_nllb(directory: Path, *, seed: int = 3, **options: Any) -> Any:
 
 
 def save_mbart50(directory: Path, *, seed: int = 3, **options: Any) -> Any:
-    """Save a model as mBART-50 is."""
+    """Save a model like mBART-50."""
     directory.mkdir(parents=True)
     model = trained(SENTENCES, size=90)
     (directory / "sentencepiece.bpe.model").write_bytes(model)
@@ -152,7 +151,7 @@ def save_mbart50(directory: Path, *, seed: int = 3, **options: Any) -> Any:
 
 
 def save_bart(directory: Path, *, seed: int = 3, **options: Any) -> Any:
-    """Save a model as BART is, with byte-level BPE of a hundred merges."""
+    """Save a model like BART, with byte-level BPE of a hundred merges."""
     directory.mkdir(parents=True)
     splitter = Tokenizer(models.BPE())
     splitter.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -192,7 +191,7 @@ def _random(kind: Any, config: Any, seed: int) -> Any:
                 parameter.normal_(std=0.1)
             elif "layer_norm" in name or "layernorm" in name:
                 parameter.add_(torch.randn_like(parameter) * 0.2)
-        # Without random signs the shared embedding would make every token the likeliest successor of itself.
+        # Without random signs, the shared embedding makes every token its own likeliest successor.
         decoder = model.model.decoder
         last = getattr(decoder, "layer_norm", decoder.layers[-1].final_layer_norm)
         last.weight.mul_(torch.sign(torch.randn_like(last.weight)))
@@ -200,7 +199,7 @@ def _random(kind: Any, config: Any, seed: int) -> Any:
 
 
 def _end_by_itself(model: Any) -> None:
-    """Give EOS a head start by the last normalisation, as the logits have no bias."""
+    # Favours EOS by the last normalisation, because the logits have no bias.
     with torch.no_grad():
         eos = model.model.shared.weight[model.config.eos_token_id]
         model.model.decoder.layer_norm.bias.copy_(_EOS_LOGIT * eos / eos.square().sum())

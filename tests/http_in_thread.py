@@ -12,7 +12,7 @@ from starlette.types import ASGIApp
 from dragoman_service.http_api.application import make_app
 from dragoman_service.http_api.monitoring import monitoring_routes
 from dragoman_service.http_api.server import HttpServer, TlsContext
-from dragoman_service.security.settings import HttpSettings
+from dragoman_service.http_api.settings import HttpSettings
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from dragoman_service.http_api.connection import READ_BYTES, Connection
-from dragoman_service.security.settings import HttpSettings
+from dragoman_service.http_api.settings import HttpSettings
 
 GET = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
 CHUNKED = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"

@@ -16,8 +16,8 @@ from dragoman_export.importers.portable import TokenizerDescription, TokenizerFi
 from dragoman_export.model.config import ModelConfig
 from dragoman_export.model.transformer import Transformer
 from dragoman_export.onnx_export.calibration import calibrate
-from dragoman_export.onnx_export.mixed import ProductKind
 from dragoman_export.onnx_export.network import Network
+from dragoman_export.onnx_export.quantize import ProductKind
 from dragoman_service.bundle.architecture import Limits
 from dragoman_service.bundle.files import Bundle, open_bundle
 from dragoman_service.bundle.manifest import Provenance

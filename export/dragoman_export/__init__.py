@@ -1,1 +1,1 @@
-"""Learns a Transformer from parallel text and makes a model bundle of it; the only folder that imports PyTorch."""
+"""Trains Transformers on parallel text and exports model bundles; the only package that imports PyTorch."""

@@ -1,4 +1,4 @@
-"""`dragoman export COMMAND`: train a model, plot its curves, make a bundle of it, verify and evaluate that."""
+"""`dragoman export COMMAND`: train a model, export and verify a bundle, evaluate translations."""
 
 import argparse
 import importlib
@@ -10,30 +10,30 @@ from typing import Any
 from dragoman_export.errors import ExportError
 from dragoman_service.errors import DragomanError
 
-_DESCRIPTION = "Trains a model, plots its curves, makes a bundle of it, verifies and evaluates that."
+_DESCRIPTION = "Trains models, exports and verifies bundles, and evaluates translations."
 
+# modules of `dragoman_export.cli`, with their help
 COMMANDS = {
-    "train": "learn a model from parallel text",
-    "distill": "translate the text of a run with a teacher, for a smaller model to learn from",
-    "ablate": "train variants of a model and say in a table what each change costs or gains",
+    "train": "train a model on parallel text",
+    "distill": "translate training text with a teacher model (sequence-level distillation)",
+    "ablate": "train variants of a model and compare them in a table",
     "average": "average the weights of the last checkpoints of a run",
-    "plot": "draw the curves and the schedule of a run, the attention and the positions of a model",
-    "import": "read a model of another system, or a bundle, as what the other commands take",
-    "bundle": "make a model bundle of a checkpoint",
-    "upgrade": "give a bundle of an earlier version of the format what the present one has",
-    "shortlist": "give a bundle a shortlist: which target tokens are likely for a source",
-    "confidence": "let a bundle say how likely each sentence is translated well",
-    "verify": "prove that a bundle computes what its checkpoint does",
-    "evaluate": "score the translations of a bundle, a running server or a file, alone or against another system's",
-    "spans": "plant placeholders and addresses in a test set and count those that come back",
+    "plot": "plot curves and schedule of a run, or attention and positions of a model",
+    "import": "import a model of another system, or a bundle, for the other commands",
+    "bundle": "export a checkpoint as a model bundle",
+    "upgrade": "upgrade a bundle to the current version of the format",
+    "shortlist": "add a shortlist of likely target tokens to a bundle",
+    "confidence": "add a confidence model to a bundle",
+    "verify": "verify a bundle against its checkpoint",
+    "evaluate": "score translations of a bundle, a server or a file, optionally compared with another system",
+    "spans": "insert placeholders and addresses into a test set and count the preserved ones",
 }
-"""Name of each sub-command, which is also its module in `dragoman_export.cli`, and what `--help` says of it."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the sub-command named first and return the exit status: 0 done, 1 an error told on stderr, 2 wrong usage.
+    """Run a sub-command and return the exit status: 0 done, 1 error, 2 invalid usage.
 
-    Without one the sub-commands are printed.
+    Without a sub-command the help is printed.
     """
     arguments = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     args = _parser(arguments[:1]).parse_args(arguments)
@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser(wanted: Sequence[str]) -> argparse.ArgumentParser:
-    """Build the parser; only the module of the wanted command is imported, as each may load much."""
+    # Imports only the module of the requested command, because some imports are slow.
     parser = argparse.ArgumentParser(prog="dragoman export", description=_DESCRIPTION)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, summary in COMMANDS.items():

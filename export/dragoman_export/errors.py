@@ -1,49 +1,46 @@
-"""The errors of the exporter; `python -m dragoman_export` prints them in one line and exits with 1."""
+"""Errors of the exporter; the command line prints them in one line and exits with 1."""
 
 from collections.abc import Mapping
 
 
 class ExportError(Exception):
-    """Root of the tree."""
+    """Base class of all errors of the exporter."""
 
 
 class SettingError(ExportError):
-    """A setting has a value that is never valid."""
+    """A setting has an invalid value."""
 
     def __init__(self, setting: str, value: object, expected: str) -> None:
-        """Name the setting, the value found and what was expected."""
         super().__init__(f"{setting} is {value!r}: expected {expected}")
         self.setting = setting
         self.value = value
 
 
 class CorpusError(ExportError):
-    """The training or dev text cannot be used."""
+    """The training or development text cannot be used."""
 
 
 class RunFolderError(ExportError):
-    """The run folder does not hold what the command needs, or holds what it would overwrite."""
+    """The run folder lacks a required file, or contains files that would be overwritten."""
 
 
 class CheckpointConflictError(ExportError):
-    """A flag contradicts what a checkpoint was trained with and cannot be changed: the architecture, the optimizer."""
+    """A flag differs from a fixed property of the checkpoint: the architecture or the optimizer."""
 
     def __init__(self, conflicts: Mapping[str, tuple[object, object]]) -> None:
-        """Take, for each field, the value in the checkpoint and the value asked for."""
-        told = "; ".join(f"{name} is {old!r} there, {new!r} asked for" for name, (old, new) in conflicts.items())
-        super().__init__(f"the checkpoint was trained otherwise: {told}")
+        differences = "; ".join(f"{name} is {old!r}, requested {new!r}" for name, (old, new) in conflicts.items())
+        super().__init__(f"settings differ from the checkpoint: {differences}")
         self.conflicts = dict(conflicts)
 
 
 class DivergenceError(ExportError):
-    """The gradient is no longer finite, and a step would ruin the weights."""
+    """Training diverged: the gradient is not finite."""
 
     def __init__(self, step: int, norm: float) -> None:
-        """Name the step that was not taken and the norm of its gradient."""
-        super().__init__(f"training diverged: the gradient norm of step {step} is {norm}; a lower rate may help")
+        super().__init__(f"training diverged: the gradient norm of step {step} is {norm}; try a lower learning rate")
         self.step = step
         self.norm = norm
 
 
 class ImportFormatError(ExportError):
-    """A file to be imported is not what its format says."""
+    """An imported file is missing, damaged or not supported."""

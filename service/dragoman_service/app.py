@@ -26,6 +26,7 @@ from dragoman_service.http_api.playground import playground_routes
 from dragoman_service.http_api.routes import TranslationApi
 from dragoman_service.http_api.server import HttpServer
 from dragoman_service.middleware.pipeline import Backend, RequestPipeline
+from dragoman_service.middleware.settings import GrpcSettings
 from dragoman_service.models.glossaries import GlossaryRepository, glossaries_directory
 from dragoman_service.models.lifecycle import ModelLoader
 from dragoman_service.models.model import ModelRuntime, full_name
@@ -37,12 +38,12 @@ from dragoman_service.observability.logs import LogStream
 from dragoman_service.observability.metrics import Metrics, observe_process
 from dragoman_service.observability.tracing import Tracing, TracingSettings
 from dragoman_service.runtimes.onnx.encoder import model_limits
-from dragoman_service.scheduling.replicas import ReplicaScheduler, open_others
+from dragoman_service.scheduling.replicas import ReplicaScheduler, open_replicas
 from dragoman_service.scheduling.scheduler import Scheduler
 from dragoman_service.scheduling.settings import SchedulingSettings
 from dragoman_service.security.authentication import Access
 from dragoman_service.security.rate_limits import ConcurrencyLimiter
-from dragoman_service.security.settings import GrpcSettings, is_loopback
+from dragoman_service.security.settings import is_loopback
 from dragoman_service.security.tls import TlsIdentityFiles
 from dragoman_service.text.tokenizer import open_tokenizer
 from dragoman_service.threads import call_in_daemon, exit_after, num_cores, shorten_slices, started_pool
@@ -52,9 +53,9 @@ from dragoman_service.vendor_apis.azure import AzureApi
 from dragoman_service.vendor_apis.deepl import DeepLApi
 from dragoman_service.vendor_apis.document_files import document_routes
 from dragoman_service.vendor_apis.libretranslate import LibreTranslateApi
-from dragoman_service.worker.__main__ import load_network
+from dragoman_service.worker.__main__ import load_step_model
 from dragoman_service.worker.messages import LoadCommand, Loaded
-from dragoman_service.worker.supervisor import LoadLimits, ProcessCore
+from dragoman_service.worker.supervisor import LoadLimits, WorkerSupervisor
 from dragoman_service.worker.worker import Worker
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def onnx_loader(
     clock: Callable[[], float] = time.monotonic,
     stopping: threading.Event | None = None,
 ) -> ModelLoader:
-    """Return what makes a running model of a bundle: tokenizer, ONNX Runtime and decoding threads.
+    """Return the loader of models: it opens the tokenizer and starts the workers and the scheduler of a bundle.
 
     Once `stopping` is set, it raises DrainingError; so does warming up a model that it made.
     """
@@ -94,62 +95,64 @@ def onnx_loader(
     def load(bundle: Bundle, serving: ServingSettings) -> ModelRuntime:
         own = settings_of_model(settings, serving, origin=bundle.directory.parent / SERVING_NAME)
         tokenizer = open_tokenizer(bundle)
-        cores, loaded = _engine_cores(bundle, own, metrics, clock, limits)
+        workers, loaded = _open_workers(bundle, own, metrics, clock, limits)
         try:
-            scheduling = scheduling_on(loaded, own, num_replicas=len(cores))
+            scheduling = scheduling_on(loaded, own, num_replicas=len(workers))
         except ConfigError:
-            for core in cores:
-                core.close(0.0)
+            for worker in workers:
+                worker.close(0.0)
             raise
-        clients = [Scheduler(core, model_limits(bundle.manifest), scheduling, metrics, clock) for core in cores]
+        schedulers = [
+            Scheduler(worker, model_limits(bundle.manifest), scheduling, metrics, clock) for worker in workers
+        ]
         return ModelRuntime(
             tokenizer=tokenizer,
-            engine=clients[0] if len(clients) == 1 else ReplicaScheduler(clients, clock),
+            scheduler=schedulers[0] if len(schedulers) == 1 else ReplicaScheduler(schedulers, clock),
             precision=loaded.precision,
             device=loaded.device,
             weights_bytes=loaded.weights_bytes,
-            cache_bytes=lambda: sum(client.cache_bytes for client in clients),
-            process_bytes=[core.resident_bytes for core in cores if isinstance(core, ProcessCore)],
+            cache_bytes=lambda: sum(scheduler.cache_bytes for scheduler in schedulers),
+            process_bytes=[worker.resident_bytes for worker in workers if isinstance(worker, WorkerSupervisor)],
         )
 
     return load
 
 
 def scheduling_on(loaded: Loaded, settings: Settings, *, num_replicas: int) -> SchedulingSettings:
-    """Return the scheduling of each engine on the device of its network; ConfigError if its memory is too small."""
+    """Return the scheduling settings of each replica on its device; ConfigError if the device has too little memory."""
     scheduling = settings.scheduling.on(loaded.device, num_replicas=num_replicas)
     memory = loaded.cache_memory
     if memory is None:
         return scheduling
     beam_size = settings.defaults.beam_size
     within = scheduling.within(memory, beam_size=beam_size)
-    told = {
+    budget = {
         "available_bytes": memory.available_bytes,
         "segment_bytes": memory.segment_bytes(beam_size),
         "batches": within.num_workers,
         "batch_segments": within.max_batch_segments,
     }
-    log.info("memory of the GPU divided", extra=told)
+    log.info("kv cache budget computed", extra=budget)
     return within
 
 
-def _engine_cores(
+def _open_workers(
     bundle: Bundle, settings: Settings, metrics: Metrics, clock: Callable[[], float], limits: LoadLimits
-) -> tuple[list[ProcessCore | Worker], Loaded]:
-    """Load the network of a bundle for each engine; all others as the first, on the devices that follow."""
-    open_core = partial(_engine_core, bundle, metrics=metrics, clock=clock, limits=limits)
-    first, loaded = open_core(settings)
+) -> tuple[list[WorkerSupervisor | Worker], Loaded]:
+    """Open a worker for each replica of a bundle; the others run on the devices that follow the first."""
+    open_worker = partial(_open_worker, bundle, metrics=metrics, clock=clock, limits=limits)
+    first, loaded = open_worker(settings)
     others = [
         settings.model_copy(update={"runtime": runtime})
-        for runtime in settings.runtime.of_other_engines(loaded.device, loaded.precision)
+        for runtime in settings.runtime.of_other_replicas(loaded.device, loaded.precision)
     ]
-    return open_others(first, [partial(lambda own: open_core(own)[0], own) for own in others]), loaded
+    return open_replicas(first, [partial(lambda own: open_worker(own)[0], own) for own in others]), loaded
 
 
-def _engine_core(
+def _open_worker(
     bundle: Bundle, settings: Settings, metrics: Metrics, clock: Callable[[], float], limits: LoadLimits
-) -> tuple[ProcessCore | Worker, Loaded]:
-    """Load the network of a bundle, in a process of its own or in this one."""
+) -> tuple[WorkerSupervisor | Worker, Loaded]:
+    """Load the model of a bundle, in a process of its own or in this one."""
     command = LoadCommand(
         directory=bundle.directory,
         checked_files=bundle.checked_files,
@@ -159,17 +162,19 @@ def _engine_core(
     )
     if settings.runtime.isolation == "process":
         name = full_name(bundle.manifest.name, bundle.manifest.version)
-        hosted = ProcessCore(command, name=name, module="dragoman_service.worker", metrics=metrics, limits=limits)
-        return hosted, hosted.process.loaded
-    model, loaded = load_network(command)
-    core = Worker(
+        supervisor = WorkerSupervisor(
+            command, name=name, module="dragoman_service.worker", metrics=metrics, limits=limits
+        )
+        return supervisor, supervisor.process.loaded
+    model, loaded = load_step_model(command)
+    worker = Worker(
         model,
         clock=clock,
         niceness=command.niceness,
         cache_bytes=lambda: model.cache_bytes,
         copied_bytes=lambda: model.copied_bytes,
     )
-    return core, loaded
+    return worker, loaded
 
 
 def start_tracing(
@@ -292,7 +297,7 @@ class App:
             tracing=self._tracing,
             logs=settings.logs,
             clock=clock,
-            further=google,
+            extension=google,
         )
         google_api = google_routes(google, self._grpc.pipeline, backend, settings.grpc)
         self._documents = document_jobs(settings, translator, self._grpc.pipeline.limiter, metrics)
@@ -393,7 +398,7 @@ async def serve(settings: Settings, log_stream: LogStream) -> bool:
     """
     drain, stop = _events_of_signals(drain_timeout_s=settings.grpc.drain_timeout_s)
     if shorten_slices():  # of this thread and all that are started from here on, but for those that decode
-        settings = settings.model_copy(update={"scheduling": settings.scheduling.beside_short_slices()})
+        settings = settings.model_copy(update={"scheduling": settings.scheduling.with_short_slices()})
     pool = started_pool(num_cores() + _MORE_THREADS_THAN_CORES, name="text", is_awaited=False)
     asyncio.get_running_loop().set_default_executor(pool)
     metrics = Metrics(CollectorRegistry())

@@ -15,18 +15,14 @@ from pydantic_core import ErrorDetails
 
 from dragoman_service.errors import ConfigError
 from dragoman_service.file_translation.settings import DocumentSettings
+from dragoman_service.http_api.settings import HttpSettings
+from dragoman_service.middleware.settings import GrpcSettings
 from dragoman_service.models.serving import ModelSettings, ServingSettings
 from dragoman_service.observability.logs import LogSettings
 from dragoman_service.observability.tracing import TracingSettings
 from dragoman_service.runtimes.settings import RuntimeSettings
 from dragoman_service.scheduling.settings import SchedulingSettings
-from dragoman_service.security.settings import (
-    AccessSettings,
-    GrpcSettings,
-    HttpSettings,
-    TlsSettings,
-    check_bind_policy,
-)
+from dragoman_service.security.settings import AccessSettings, TlsSettings, is_loopback
 from dragoman_service.toml import parse_toml
 from dragoman_service.translation.options import TranslationDefaults, TranslationLimits
 
@@ -86,7 +82,7 @@ def load_settings(
         entries[name] = entry
     settings = _validated(entries)
     _check_agreement(settings)
-    check_bind_policy(settings.grpc, settings.http, settings.tls, settings.access)
+    check_bind_policy(settings)
     return settings
 
 
@@ -179,10 +175,10 @@ def _check_agreement(settings: Settings) -> None:
     for name, limit, queue_name, queue in (
         ("max_request_sentences", limits.max_request_sentences, "max_queue_segments", scheduling.max_queue_segments),
         (
-            "max_request_work_tokens",
-            limits.max_request_work_tokens,
-            "max_queue_work_tokens",
-            scheduling.max_queue_work_tokens,
+            "max_request_decode_cost",
+            limits.max_request_decode_cost,
+            "max_queue_decode_cost",
+            scheduling.max_queue_decode_cost,
         ),
     ):
         if limit > queue * share:
@@ -190,6 +186,43 @@ def _check_agreement(settings: Settings) -> None:
                 f"at most scheduling.{queue_name} * scheduling.max_caller_queue_share, which is {queue} * {share:g}"
             )
             raise ConfigError(f"limits.{name}", limit, expected)
+
+
+def check_bind_policy(settings: Settings) -> None:
+    """Reject addresses other than loopback without credentials, or with credentials in plain text, unless allowed.
+
+    Raises:
+        ConfigError: names the setting and the settings that would allow it.
+    """
+    http, tls, access = settings.http, settings.tls, settings.access
+    if access.allow_unauthenticated and (access.takes_secrets or tls.client_ca_file is not None):
+        expected = "false if access.callers_file, access.jwks or tls.client_ca_file is set"
+        raise ConfigError("access.allow_unauthenticated", True, expected)
+    _check_host("grpc.host", settings.grpc.host, tls, access)
+    if not http.serves_api(tls):
+        return
+    _check_host("http.host", http.host, tls, access)
+    if tls.is_on and http.metrics_port is None:
+        expected = "a port for metrics and probes, which are not encrypted, if the API is encrypted"
+        raise ConfigError("http.metrics_port", None, expected)
+
+
+def _check_host(setting: str, host: str, tls: TlsSettings, access: AccessSettings) -> None:
+    if is_loopback(host):
+        return
+    if not (access.takes_secrets or tls.client_ca_file is not None or access.allow_unauthenticated):
+        expected = (
+            "a loopback address while callers need no credentials: set access.callers_file (API keys), access.jwks "
+            "(tokens) or tls.client_ca_file (client certificates), or access.allow_unauthenticated = true to accept "
+            "every caller"
+        )
+        raise ConfigError(setting, host, expected)
+    if access.takes_secrets and not tls.is_on and not access.allow_plaintext_keys:
+        expected = (
+            "a loopback address while API keys or tokens would be sent in plain text: set tls.certificate_file and "
+            "tls.private_key_file, or access.allow_plaintext_keys = true if a proxy encrypts the traffic"
+        )
+        raise ConfigError(setting, host, expected)
 
 
 def _config_error(found: ErrorDetails, entries: Mapping[str, _Entry]) -> ConfigError:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 
 class Priority(enum.Enum):
-    """How urgent a request is next to others that wait."""
+    """Priority class of a request in the queue."""
 
     INTERACTIVE = "interactive"
     BULK = "bulk"
@@ -19,30 +19,30 @@ class Priority(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingConfig:
-    """How tokens are drawn at random: from the distribution that temperature, then top_k, then top_p leave."""
+    """Parameters of random sampling; temperature, top_k and top_p are applied in this order."""
 
     temperature: float = 1.0
-    """Divides the log-probabilities before they are normalised again; above 0."""
+    """Divisor of the log-probabilities before renormalization; above 0."""
 
     top_k: int | None = None
-    """Draw among this many likeliest tokens; None: among all. At least 1."""
+    """Number of most probable tokens to sample from, at least 1; None: all tokens."""
 
     top_p: float = 1.0
-    """Draw among the likeliest tokens whose probabilities reach this sum; above 0, at most 1."""
+    """Sample from the most probable tokens whose probabilities add up to this sum; above 0, at most 1."""
 
     seed: int = 0
-    """Of the segment's own random generator; at least 0."""
+    """Seed of the random generator of the segment; at least 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchConfig:
-    """What the search of one segment obeys."""
+    """Decoding options of one segment."""
 
     beam_size: int = 4
-    """Live hypotheses kept after each step; 1 is greedy search. At least 1."""
+    """Number of live hypotheses after each step, at least 1; 1 is greedy search."""
 
     num_hypotheses: int = 1
-    """Most hypotheses returned, best first; between 1 and `beam_size`."""
+    """Maximum number of returned hypotheses, best first; 1 to `beam_size`."""
 
     length_penalty: float = 0.6
     """Exponent of the length penalty of Wu et al. 2016 (arXiv:1609.08144), section 7; 0 disables it."""
@@ -51,44 +51,43 @@ class SearchConfig:
     """The end-of-sentence token is forbidden while the target has fewer tokens than this (EOS not counted)."""
 
     max_target_tokens: int = 256
-    """Longest target in tokens, EOS counted; a hypothesis that reaches it without EOS ends unfinished."""
+    """Maximum length of the target including EOS. A hypothesis that reaches it without EOS is unfinished."""
 
     target_prefix: tuple[int, ...] = ()
-    """Token ids, without EOS, that every hypothesis begins with; fewer than `max_target_tokens`. Nothing was chosen
-    there, so they add nothing to a hypothesis's log-probability."""
+    """Token ids, without EOS, at the start of every hypothesis; fewer than `max_target_tokens`. They do not contribute
+    to the log-probability."""
 
     suppressed_tokens: frozenset[int] = frozenset()
-    """Token ids that are never taken, besides those that no target holds; EOS is not among them."""
+    """Token ids that are never generated, in addition to those that the model excludes; must not contain EOS."""
 
     no_repeat_ngram_size: int = 0
     """No run of this many tokens occurs twice in a target; 0 allows it."""
 
     repetition_penalty: float = 1.0
-    """Factor of the log-probability of a token that the hypothesis holds already (Keskar et al. 2019,
-    arXiv:1909.05858, on log-probabilities instead of logits); at least 1, which leaves them alone."""
+    """Factor of the log-probability of tokens that the hypothesis already contains (Keskar et al. 2019,
+    arXiv:1909.05858, applied to log-probabilities instead of logits); at least 1. 1 disables it."""
 
     coverage_penalty: float = 0.0
     """Weight of the coverage penalty of Wu et al. 2016, section 7; 0 disables it."""
 
     sampling: SamplingConfig | None = None
-    """Draw `num_hypotheses` targets at random instead of searching; `beam_size` equals `num_hypotheses` then."""
+    """Sample `num_hypotheses` targets instead of beam search; then `beam_size` equals `num_hypotheses`."""
 
     early_stopping: bool = False
-    """The search ends once `beam_size` hypotheses have finished, whatever those that live may become."""
+    """End the search when `beam_size` hypotheses have finished, even if a live hypothesis could score higher."""
 
     repetition_guard: bool = False
-    """Watch for loops, copied sources and absurd lengths, and search once more without them; not with sampling."""
+    """Detect loops, copied sources and implausible lengths, and decode once more without them; not with sampling."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """One sentence-sized piece of a request, queued and decoded alone."""
+    """One sentence-sized unit of a request, scheduled on its own."""
 
     source_ids: tuple[int, ...]
     """Token ids of the source, EOS last; padding is not stored."""
 
     search: SearchConfig
-    """Options of its search."""
 
     wants_attention: bool = False
     """Report the cross-attention of its hypotheses."""
@@ -111,31 +110,31 @@ class Hypothesis:
     """`log_prob` divided by the length penalty; higher is better."""
 
     is_finished: bool
-    """True if the hypothesis ended with EOS, False if it hit `max_target_tokens`."""
+    """True if the hypothesis ended with EOS, False if it reached `max_target_tokens`."""
 
     attention: NDArray[np.float32] | None = field(default=None, compare=False)
-    """[L, H, T, S] cross-attention weights of every decoder layer and head while each of the T target tokens was
-    chosen, over the S source tokens, each row adding up to 1; None unless asked for."""
+    """[L, H, T, S] cross-attention weights of each decoder layer and head, one row over the S source tokens for each of
+    the T target tokens; each row adds up to 1. None unless requested."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageTimings:
-    """Where the time of a request or segment went, in seconds."""
+    """Time of a request or segment in each stage, in seconds."""
 
     queue_s: float = 0.0
-    """From admission until it joined a batch, its encoder run apart."""
+    """From admission to joining a batch, without the encoder run."""
 
     encode_s: float = 0.0
-    """Encoder runs of the group that it was encoded with."""
+    """Encoder run of the group that contains the segment."""
 
     decode_s: float = 0.0
-    """From joining the batch until its search ended."""
+    """From joining the batch to the end of the search."""
 
     text_s: float = 0.0
     """Splitting, tokenizing, detokenizing and joining."""
 
     def __add__(self, later: "StageTimings") -> "StageTimings":
-        """Return the stages of what happened one after the other."""
+        """Return the timings of two consecutive pieces of work."""
         return StageTimings(
             queue_s=self.queue_s + later.queue_s,
             encode_s=self.encode_s + later.encode_s,
@@ -145,39 +144,33 @@ class StageTimings:
 
 
 class DegenerationKind(enum.Enum):
-    """What can be wrong with a target that a network gave."""
+    """Kind of a defect of a target."""
 
     REPETITION = "repetition"
-    """It runs in a loop: the same few tokens over and over."""
+    """The target loops: it repeats the same tokens."""
 
     COPIED_SOURCE = "copied_source"
-    """It is the source, or a long piece of it, unchanged."""
+    """The target is the source, or contains a long run of it."""
 
     LENGTH_RATIO = "length_ratio"
-    """It is absurdly short or long for its source."""
+    """The target is implausibly short or long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Degeneration:
-    """One thing that is wrong with a target."""
+    """A defect of a target."""
 
     kind: DegenerationKind
-    detail: str
-    """For people, with the figures: `a run of 3 tokens 12 times in a row`."""
+    detail: str  # for people, such as `a run of 3 tokens 12 times in a row`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GuardReport:
-    """What the guard found in the best hypothesis of a segment and did about it."""
+class DegenerationReport:
+    """Defects of a segment that was decoded again."""
 
-    found: tuple[Degeneration, ...]
-    """In the first search; at least one."""
-
-    remaining: tuple[Degeneration, ...]
-    """In the best hypothesis returned."""
-
-    is_replaced: bool
-    """Whether what is returned comes from the second search."""
+    found: tuple[Degeneration, ...]  # in the first result; at least one
+    remaining: tuple[Degeneration, ...]  # in the returned result
+    is_replaced: bool  # whether the second result is returned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,40 +181,40 @@ class SegmentResult:
     """Best first; between 1 and `num_hypotheses`."""
 
     num_steps: int
-    """Decoder steps it took part in."""
+    """Number of decoder steps of the segment."""
 
     timings: StageTimings
-    """`text_s` is zero here."""
+    """`text_s` is 0."""
 
-    guard: GuardReport | None = None
-    """None: the guard was off, or found nothing."""
+    degeneration: DegenerationReport | None = None
+    """None: no defect was found, or `repetition_guard` was off."""
 
 
 class WarningKind(enum.Enum):
-    """Why a translation deserves a second look."""
+    """Kind of a possible problem of a translation."""
 
     TRUNCATED = "truncated"
     """The target limit was reached before the model ended the sentence."""
 
     SOURCE_SPLIT = "source_split"
-    """A sentence longer than the model takes was decoded in several parts."""
+    """A sentence longer than the limit of the model was decoded in several parts."""
 
     REPETITION = "repetition"
     COPIED_SOURCE = "copied_source"
     LENGTH_RATIO = "length_ratio"
-    """See `DegenerationKind`; these three are given even if decoding again cured it."""
+    """See `DegenerationKind`. These three are reported even if decoding again removed the defect."""
 
     PLACEHOLDER_LOST = "placeholder_lost"
-    """A protected span did not come back by itself."""
+    """The model did not reproduce a protected span."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TranslationWarning:
-    """One thing to know about one sentence of a translation."""
+    """A possible problem of one sentence, or of a whole text."""
 
     kind: WarningKind
     message: str
-    """For people; says the figures, for instance the limit that was hit."""
+    """Description with figures, for example the limit that was reached."""
 
     sentence_index: int | None
     """Index into `Translation.sentences`; None: the whole text."""
@@ -235,45 +228,38 @@ class Span:
     end: int
 
     def shifted(self, by: int) -> "Span":
-        """Return the same range in a text that has `by` more characters in front."""
+        """Return the same range in a text with `by` more characters in front."""
         return Span(start=self.start + by, end=self.end + by)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentenceAlignment:
-    """Which piece of the best hypothesis translates which piece of the text."""
+    """A sentence of the text and its translation in the best hypothesis."""
 
     source: Span
     target: Span
-    num_source_tokens: int
-    """EOS counted."""
-
-    num_target_tokens: int
-    """EOS counted."""
-
-    is_truncated: bool
-    """See `WarningKind.TRUNCATED`."""
-
-    is_split: bool
-    """See `WarningKind.SOURCE_SPLIT`."""
+    num_source_tokens: int  # including EOS
+    num_target_tokens: int  # including EOS
+    is_truncated: bool  # see `WarningKind.TRUNCATED`
+    is_split: bool  # see `WarningKind.SOURCE_SPLIT`
 
     score: float | None = None
-    """How likely it is translated well, 0 to 1; None: the model does not say."""
+    """Confidence, 0 to 1; None if the bundle has no confidence model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlignmentLink:
-    """A piece of a text and the piece of its translation that comes from it."""
+    """A span of a text and the span of its translation that it is aligned with."""
 
     source: Span
     target: Span
     weight: float
-    """Share of the attention that the target piece gave the source piece, 0 to 1."""
+    """Share of the attention of the target span on the source span, 0 to 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrossAttention:
-    """What the target tokens of one segment looked at."""
+    """Cross-attention of one segment."""
 
     source_pieces: tuple[str, ...]
     """Subword pieces, EOS last."""
@@ -282,10 +268,10 @@ class CrossAttention:
     """Subword pieces; EOS last if the hypothesis is finished."""
 
     layer: int
-    """Of the decoder, counted from 0."""
+    """Index of the decoder layer, from 0."""
 
     weights: NDArray[np.float32] = field(compare=False)
-    """[H, T, S] shares of the attention; H is 1 for their mean. Each row adds up to 1."""
+    """[H, T, S] attention weights; H is 1 for the mean of all heads. Each row adds up to 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,19 +280,19 @@ class TextHypothesis:
 
     text: str
     score: float
-    """Sum of its sentences' scores; higher is better."""
+    """Sum of the scores of the sentences; higher is better."""
 
     tokens: tuple[str, ...] = ()
-    """Subword pieces of all its sentences, if asked for."""
+    """Subword pieces of all sentences, if requested."""
 
     token_log_probs: tuple[float, ...] = ()
-    """One per token, EOS of each sentence included, if asked for; same length as `tokens` when both are."""
+    """One per token, including the EOS of each sentence, if requested; same length as `tokens`."""
 
     alignment: tuple[AlignmentLink, ...] = ()
-    """Ordered by target, if asked for."""
+    """Ordered by target, if requested."""
 
     attention: tuple[CrossAttention, ...] = ()
-    """One for each segment of the text, in order, if asked for."""
+    """One per segment of the text, in order, if requested."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -314,7 +300,7 @@ class Translation:
     """The answer to one text."""
 
     hypotheses: tuple[TextHypothesis, ...]
-    """Best first; a text with nothing to translate has one, equal to the text."""
+    """Best first. A text without words to translate has one hypothesis, equal to the text."""
 
     sentences: tuple[SentenceAlignment, ...]
     """In order; refers to the best hypothesis."""
@@ -324,7 +310,7 @@ class Translation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DetectedLanguage:
-    """A language that a text may be in."""
+    """A candidate language of a text."""
 
     language: str
     """BCP-47 tag."""
@@ -333,7 +319,7 @@ class DetectedLanguage:
     """0 to 1; see `dragoman_service.translation.language_detection`."""
 
     is_served: bool = True
-    """Whether it is translated from."""
+    """Whether a model translates from this language."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -344,7 +330,7 @@ class Pivot:
     """BCP-47 tag."""
 
     model_name: str
-    """Of what translated into it."""
+    """Model that translates into the language."""
 
     model_version: str
 
@@ -354,39 +340,39 @@ class TranslationResult:
     """The answer to one request."""
 
     translations: tuple[Translation, ...]
-    """One a text, in the request's order."""
+    """One per text, in the order of the request."""
 
     model_name: str
     model_version: str
     timings: StageTimings
-    """Longest of its segments for queue, encode and decode; total for text."""
+    """Queue, encode and decode: the maximum over all segments. Text: the total."""
 
     num_source_tokens: int
-    """Over all segments, EOS counted."""
+    """Sum over all segments, including EOS."""
 
     num_target_tokens: int
-    """Over the best hypothesis of all segments, EOS counted."""
+    """Sum over the best hypothesis of all segments, including EOS."""
 
     detected_language: DetectedLanguage | None = None
-    """What the texts were taken to be in; None: the request said it."""
+    """Detected source language; None if the request specifies it."""
 
     pivot: Pivot | None = None
-    """What was translated through; None: nothing. `num_source_tokens` are those of the texts, `model_name` is that of
-    the model that translated from it."""
+    """Intermediate language; None for a direct translation. With a pivot, `num_source_tokens` counts the texts, and
+    `model_name` is the model that translates from the pivot."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TranslatedSentence:
-    """One sentence of a document; also a piece of it without anything to translate."""
+    """One sentence of a document, or a part of it without words to translate."""
 
     text: str
-    """The next piece of the translated document: the best hypothesis and what was copied around it."""
+    """Next part of the translated document: the best hypothesis and the copied text around it."""
 
     hypotheses: tuple[TextHypothesis, ...]
-    """Best first, of the bare sentence; sources of links are in the document. Empty if nothing was translated."""
+    """Hypotheses of the sentence, best first; alignments refer to the document. Empty if nothing was translated."""
 
     sentence: SentenceAlignment | None
-    """Where it is in the document and in the translated document; None: nothing was translated."""
+    """Position in the document and in the translated document; None if nothing was translated."""
 
     warnings: tuple[TranslationWarning, ...]
     model_name: str

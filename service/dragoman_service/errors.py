@@ -118,13 +118,23 @@ class RetryableError(DragomanError):
 
 
 class OverloadedError(RetryableError):
-    """The queue is full, or too long for the deadline."""
+    """A queue or another resource of the server is full."""
 
     def __init__(self, *, queued: int, limit: int, unit: str, retry_after_s: float) -> None:
-        super().__init__(f"queue holds {queued} of {limit} {unit}", retry_after_s=retry_after_s)
+        super().__init__(f"limit of {limit} {unit} reached ({queued} in use)", retry_after_s=retry_after_s)
         self.queued = queued
         self.limit = limit
         self.unit = unit
+
+
+class QueueDelayError(OverloadedError):
+    """Queued work delays the result of a request beyond its deadline."""
+
+    def __init__(self, *, needed_s: float, allowed_s: float, retry_after_s: float) -> None:
+        message = f"estimated completion in {needed_s:.1f} s exceeds the deadline of {allowed_s:.1f} s"
+        RetryableError.__init__(self, message, retry_after_s=retry_after_s)
+        self.needed_s = needed_s
+        self.allowed_s = allowed_s
 
 
 class RateLimitedError(RetryableError):

@@ -1,4 +1,4 @@
-"""A request: what a caller asks for (frozen values), what goes with it to the decoding, and what is logged of it."""
+"""Values of a request: texts and options (immutable), and the record that accompanies the request."""
 
 import enum
 import math
@@ -9,112 +9,65 @@ from dragoman_service.datatypes import Priority, TranslatedSentence, Translation
 from dragoman_service.errors import InvalidFieldError
 from dragoman_service.observability.tracing import RequestTrace
 
+# Ranges of the proto file for modules that do not import protobuf; a test compares them.
 MAX_NAME_CHARACTERS = 128
-"""Longest model name, glossary name and request id, in characters."""
-
-MAX_BEAM_SIZE = 16
-"""Of a request; the interface promises this cap, as well as those that follow."""
-
 MAX_TEXTS = 128
-
-MAX_TARGET_TOKENS = 512  # whatever the model takes
-MAX_PREFIX_CHARACTERS = 1000
-MAX_SUPPRESSED_TOKENS = 64
+MAX_BEAM_SIZE = 16
 MAX_LENGTH_PENALTY = 5.0
-MAX_NGRAM_SIZE = 16
-MAX_REPETITION_PENALTY = 10.0
-MAX_COVERAGE_PENALTY = 5.0
-MIN_TEMPERATURE = 0.01
-MAX_TEMPERATURE = 10.0
-MAX_TOP_K = 1000
-MAX_SEED = 2**63 - 1
-MAX_KINDS = 16
-MAX_PATTERNS = 16
-MAX_PATTERN_CHARACTERS = 64
-MAX_PATTERN_STARS = 8  # in all patterns of a request
-MAX_TERMS = 128
 MAX_TERM_CHARACTERS = 200
+
+MAX_PATTERN_STARS = 8  # in all patterns of a request
 
 _MAX_KEPT_CHARACTERS = 100_000  # of source texts, and of translations, in the record of a request or stream
 
 
 class AttentionDetail(enum.Enum):
-    """How much of the cross-attention a caller gets."""
+    """Part of the cross-attention in a result."""
 
     NONE = "none"
-    AVERAGED = "averaged"
-    """The mean over the heads of one layer."""
-
-    ALL_HEADS = "all_heads"
-    """Each head of one layer."""
+    AVERAGED = "averaged"  # mean over the heads of one layer
+    ALL_HEADS = "all_heads"  # each head of one layer
 
 
 class LongSentencePolicy(enum.Enum):
-    """What is done with a sentence that is longer than the model takes."""
+    """Handling of sentences that exceed the limit of the model."""
 
-    SPLIT = "split"
-    """It is decoded in parts."""
-
-    REFUSE = "refuse"
-    """The request is refused."""
+    SPLIT = "split"  # decode in parts
+    REFUSE = "refuse"  # reject the request
 
 
 class TextFormat(enum.Enum):
-    """What texts are written in."""
+    """Format of texts. In plain text, only protected spans are not translated."""
 
     PLAIN = "plain"
-    """Every character is text, but for protected spans."""
-
     HTML = "html"
     XML = "xml"
 
 
 class ProtectedKind(enum.Enum):
-    """What is recognised as something that must come back unchanged; the grammar is in `text.placeholders.patterns`."""
+    """Kinds of spans that are preserved; `text.placeholders.patterns` has the grammar."""
 
-    BRACES = "braces"
-    """`{name}`, `{{x}}`, `{0,number}`, `{% tag %}`."""
-
-    PRINTF = "printf"
-    """`%s`, `%1$d`, `%(n)d`."""
-
-    TEMPLATE = "template"
-    """`${v}`, `%{v}`, `#{v}`, `$(v)`, `$t(key)`."""
-
+    BRACES = "braces"  # `{name}`, `{{x}}`, `{0,number}`, `{% tag %}`
+    PRINTF = "printf"  # `%s`, `%1$d`, `%(n)d`
+    TEMPLATE = "template"  # `${v}`, `%{v}`, `#{v}`, `$(v)`, `$t(key)`
     URL = "url"
     EMAIL = "email"
-    PATH = "path"
-    """Of files: `/usr/bin/env`, `~/notes`, `src/main.py`, `C:\\Windows`."""
-
-    CODE = "code"
-    """In backticks, within a line."""
-
-    TAG = "tag"
-    """`<ph id="1"/>`, `<b>`, `</b>`, in plain texts; those that mark text follow it."""
-
-    COLON = "colon"
-    """`:name`; only if asked for."""
-
-    ICU = "icu"
-    """`{n, plural, one {# file} other {# files}}` and `select`: the texts inside are translated."""
-
-    NUMBER = "number"
-    """Numbers, with the unit or currency beside them: `1,000.5`, `25 °C`, `€ 9.99`; only if asked for."""
+    PATH = "path"  # `/usr/bin/env`, `~/notes`, `src/main.py`, `C:\\Windows`
+    CODE = "code"  # in backticks, within a line
+    TAG = "tag"  # `<ph id="1"/>`, `<b>`, `</b>` in plain text; tags around text follow the text
+    COLON = "colon"  # `:name`; only if enabled
+    ICU = "icu"  # `{n, plural, one {# file} other {# files}}` and `select`; the texts inside are translated
+    NUMBER = "number"  # with unit or currency: `1,000.5`, `25 °C`, `€ 9.99`; only if enabled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProtectionOptions:
-    """What a caller wants protected."""
+    """Spans to preserve."""
 
-    is_enabled: bool = True
-    """False: no kind; patterns and terms hold all the same."""
-
-    enabled_kinds: frozenset[ProtectedKind] = frozenset()
-    """Besides those that are protected by default."""
-
+    is_enabled: bool = True  # False: no kinds; patterns and terms still apply
+    enabled_kinds: frozenset[ProtectedKind] = frozenset()  # in addition to the default kinds
     disabled_kinds: frozenset[ProtectedKind] = frozenset()
-    patterns: tuple[str, ...] = ()
-    """Literal but for `*`, 1 to 100 characters up to the next of the pattern, without white space."""
+    patterns: tuple[str, ...] = ()  # literal text in which `*` stands for 1 to 100 characters without white space
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,102 +75,67 @@ class Term:
     """A word or phrase with a fixed translation."""
 
     source: str
-    target: str = ""
-    """Empty: the same as in the text."""
-
+    target: str = ""  # empty: the source text
     is_case_sensitive: bool = False
-    is_part_of_word: bool = False
-    """Whether it may be a part of a word."""
+    is_part_of_word: bool = False  # whether the term can be a part of a word
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingOptions:
-    """How a caller wants tokens drawn at random; None means the default."""
+    """Random sampling of tokens; None means the default."""
 
     temperature: float | None = None
     top_k: int | None = None
     top_p: float | None = None
-    seed: int | None = None
-    """Of the whole request; None: a new one."""
+    seed: int | None = None  # of the whole request; None: a new seed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TranslationOptions:
-    """What a caller may choose; None means the server's default."""
+    """Options of a request, with the names of the proto file, which declares ranges and defaults; None: the default."""
 
     beam_size: int | None = None
     num_hypotheses: int | None = None
     length_penalty: float | None = None
     min_target_tokens: int | None = None
     max_target_tokens: int | None = None
-    """Cap on target tokens of each sentence, EOS counted; None: tokens of source or prefix + 50, within the model's
-    limit."""
-
     no_repeat_ngram_size: int | None = None
     repetition_penalty: float | None = None
     coverage_penalty: float | None = None
     early_stopping: bool | None = None
     repetition_guard: bool | None = None
-    sampling: SamplingOptions | None = None
-    """None: beam search."""
-
-    target_prefix: str = ""
-    """What the translation of each text begins with."""
-
-    suppressed_tokens: tuple[str, ...] = ()
-    """Pieces of the vocabulary that no translation may hold."""
-
-    split_sentences: bool = True
-    """Split each text into sentences that are decoded separately."""
-
+    sampling: SamplingOptions | None = None  # None: beam search
+    target_prefix: str = ""  # start of the translation of each text
+    suppressed_tokens: tuple[str, ...] = ()  # vocabulary pieces that no translation contains
+    split_sentences: bool = True  # decode each sentence of a text separately
     long_sentences: LongSentencePolicy = LongSentencePolicy.SPLIT
     format: TextFormat = TextFormat.PLAIN
     protection: ProtectionOptions = field(default_factory=ProtectionOptions)
     terms: tuple[Term, ...] = ()
-    """Their translations are fixed."""
-
-    glossary: str = ""
-    """Name of a glossary, whose terms hold where none of `terms` is; empty: none."""
-
+    glossary: str = ""  # name of a glossary, whose terms apply after `terms`; empty: none
     return_scores: bool = False
-    """Report the log-probability of each token."""
-
     return_tokens: bool = False
-    """Report the subword pieces of each hypothesis."""
-
     return_alignment: bool = False
-    """Report which piece of a hypothesis comes from which piece of the text."""
-
     return_attention: AttentionDetail = AttentionDetail.NONE
-    """Report the cross-attention of each hypothesis."""
 
     @property
     def wants_attention(self) -> bool:
-        """Whether the cross-attention must be computed."""
+        """True if the cross-attention must be computed."""
         return self.return_alignment or self.return_attention is not AttentionDetail.NONE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TranslationRequest:
-    """One call: texts of one language pair under one set of options."""
+    """Texts of one language pair with one set of options."""
 
     texts: tuple[str, ...]
-    source_language: str
-    """BCP-47 tag, such as `en`."""
-
+    source_language: str  # BCP-47 tag, such as `en`; empty: detected
     target_language: str
-    model: str = ""
-    """`name` or `name/version`; empty: the default of the language pair."""
-
+    model: str = ""  # `name`, `name/version` or `name@label`; empty: the default of the language pair
     options: TranslationOptions = field(default_factory=TranslationOptions)
-    target_prefixes: tuple[str, ...] = ()
-    """One for each text, in place of `options.target_prefix`; or none."""
-
-    pivot_languages: tuple[str, ...] = ()
-    """Languages that may be translated through, in this order, if no model translates directly."""
-
-    unchanged_texts: frozenset[int] = frozenset()
-    """Indices of texts without letters, which are returned as they are if the source language is detected."""
+    target_prefixes: tuple[str, ...] = ()  # one for each text, instead of `options.target_prefix`; or none
+    pivot_languages: tuple[str, ...] = ()  # tried in this order if no model translates directly
+    unchanged_texts: frozenset[int] = frozenset()  # indices of texts without letters, which are returned as they are
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -251,7 +169,7 @@ class RequestRecord:
     queue_s: float = 0.0  # longest of all segments, as the next two
     encode_s: float = 0.0
     decode_s: float = 0.0
-    keeps_texts: bool = False  # whether the operator wants texts in the log
+    keeps_texts: bool = False  # whether texts are logged
     texts: list[str] = field(default_factory=list)
     translations: list[str] = field(default_factory=list)
 
@@ -309,9 +227,6 @@ class RequestRecord:
         self.queue_s = max(self.queue_s, result.timings.queue_s)
         self.encode_s = max(self.encode_s, result.timings.encode_s)
         self.decode_s = max(self.decode_s, result.timings.decode_s)
-
-
-RequestContext = RequestRecord  # until scheduling and translation use the new name
 
 
 def check_request_id(request_id: str) -> None:

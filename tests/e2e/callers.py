@@ -19,7 +19,7 @@ from dragoman.client import (
     TranslationClient,
     TranslationRequest,
 )
-from loadtests.texts import sample
+from loadtests.generator.texts import sample
 
 Action = Callable[[random.Random], object]
 

@@ -15,7 +15,7 @@ import trustme
 
 from dragoman_service.cli.keys import entry
 from dragoman_service.security.api_keys import new_key
-from loadtests.target import ServerProcess
+from loadtests.generator.server import ServerProcess
 from tests.e2e.tools import DEPLOY
 
 MODELS: Final = DEPLOY / "models" / "dragoman_models"

@@ -18,8 +18,8 @@ from grpc_status import rpc_status
 from dragoman.client import ModelAdminClient, TranslationClient, TranslationRequest, errors
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
-from loadtests.stress.chaos.resets import flood_with_resets
-from loadtests.texts import SENTENCES
+from loadtests.generator.texts import SENTENCES
+from loadtests.hostile.http2 import flood_with_resets
 from tests.e2e.callers import EN_DE, SteadyCallers
 from tests.e2e.processes import ENVOY_CONFIG, Envoy, envoy_binary, validate_envoy
 from tests.e2e.replicas import Replica, make_key

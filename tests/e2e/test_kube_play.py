@@ -26,7 +26,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from packaging.version import Version
 
 from dragoman.client import DragomanError, TlsOptions, TranslationClient, UnauthenticatedError
-from loadtests.sampler import scrape
+from loadtests.generator.metrics import scrape
 from tests.e2e.containers import TRANSLATED_WORD, Engine, translate
 from tests.e2e.processes import get
 from tests.e2e.replicas import write_secrets

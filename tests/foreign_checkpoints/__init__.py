@@ -1,9 +1,8 @@
-"""Tiny checkpoints of other systems with random weights, and what their libraries compute with them.
+"""Tiny checkpoints of other systems with random weights, and results computed by their libraries.
 
-None of them can stand beside what this project needs, so `tests/parity/originals.json` holds what they said. To make it
-again, with each library where Python finds it (fairseq 0.12.2 needs omegaconf 2.0 and hydra-core 1.0; what JoeyNMT
-2.3.0, OpenNMT-py 3.5.1 and eole 0.6.4 need stands in `docs/guides/bring-your-own-model.md`; of each
-`pip install --no-deps --target DIR` is enough):
+The libraries cannot be installed next to this project, so `tests/parity/originals.json` stores their results. To update
+it, install each library with `pip install --no-deps --target DIR` (fairseq 0.12.2 requires omegaconf 2.0 and hydra-core
+1.0; `docs/guides/bring-your-own-model.md` lists the requirements of OpenNMT-py 3.5.1 and eole 0.6.4) and run
 
-    PYTHONPATH=proto:DIR python -m tests.foreign_checkpoints fairseq joeynmt opennmt eole
+    PYTHONPATH=proto:DIR python -m tests.foreign_checkpoints fairseq opennmt eole
 """

@@ -1,4 +1,4 @@
-"""Writes what libraries say in place of what is stored of them; see the package."""
+"""Updates the stored results of libraries; see the package."""
 
 import dataclasses
 import json
@@ -12,17 +12,17 @@ from tests.foreign_checkpoints.systems import EXPECTED, SYSTEMS
 
 
 def main(names: Sequence[str]) -> int:
-    """Write what these systems say."""
-    said: dict[str, dict[str, list[dict[str, Any]]]] = json.loads(EXPECTED.read_text(encoding="utf-8"))
+    """Store the results of these libraries."""
+    stored: dict[str, dict[str, list[dict[str, Any]]]] = json.loads(EXPECTED.read_text(encoding="utf-8"))
     for name in names:
         system = SYSTEMS[name]
-        said[name] = {}
+        stored[name] = {}
         for case, options in system.cases.items():
             with TemporaryDirectory() as directory:
                 system.save(Path(directory) / "theirs", options)
                 results = system.run(Path(directory) / "theirs")
-            said[name][case] = [dataclasses.asdict(result) for result in results]
-    EXPECTED.write_text(json.dumps(said, indent=1) + "\n", encoding="utf-8")
+            stored[name][case] = [dataclasses.asdict(result) for result in results]
+    EXPECTED.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
     return 0
 
 

@@ -9,7 +9,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from tests.foreign_checkpoints.drawing import (
+from tests.foreign_checkpoints.library_results import BEAM_SIZE, LONGEST, SHORTEST, LibraryResult, Pairs, chosen
+from tests.foreign_checkpoints.random_weights import (
     FFN,
     HEADS,
     LAYERS,
@@ -21,16 +22,15 @@ from tests.foreign_checkpoints.drawing import (
     filled,
     sinusoids,
 )
-from tests.foreign_checkpoints.said import BEAM_SIZE, LONGEST, SHORTEST, Pairs, Said, chosen
 from tests.foreign_models import pieces, trained
 from tests.tiny_bundle import SENTENCES
 
-_EOS_LOGIT = 3.0
-"""The same, in the bias of the projection."""
+_EOS_LOGIT = 3.0  # added to the bias of the projection
 
 
 _EOLE_BIASES = {"add_qkvbias": True, "add_final_linear_bias": True, "add_ffnbias": True}
 _EOLE_ROTARY = {"position_encoding_type": "Rotary"}
+# options of a model by its special features
 EOLE: Mapping[str, Mapping[str, Any]] = {
     "sinusoids, all shared": {"share_embeddings": True, "share_decoder_embeddings": True, **_EOLE_BIASES},
     "rotary positions in pairs, grouped heads, gate": {
@@ -63,11 +63,10 @@ EOLE: Mapping[str, Mapping[str, Any]] = {
     "all sines before all cosines": {"embeddings": {"position_encoding_type": "SinusoidalConcat"}, **_EOLE_BIASES},
     "no positions": {"embeddings": {"position_encoding_type": None}, "share_embeddings": True},
 }
-"""Options of a model by what is special in it."""
 
 
 def save_eole(directory: Path, options: Mapping[str, Any], *, seed: int = 7) -> None:
-    """Write the directory of a model as eole does when it trains, in two parts: all but the configuration are links."""
+    """Write the directory of a model like eole, in two parts: all files except the configuration are links."""
     step = directory / "step_10"
     step.mkdir(parents=True)
     sizes = {"src": NUM_TOKENS if options.get("share_embeddings") else NUM_SOURCE_TOKENS, "tgt": NUM_TOKENS}
@@ -131,9 +130,9 @@ def _eole_weights(options: Mapping[str, Any], num_source: int, num_target: int, 
     state["decoder.layer_norm.weight"] *= torch.sign(draw.matrix(D))  # as in `end_by_itself`
     state["generator.weight"], state["generator.bias"] = projection, draw.matrix(num_target, std=0.1)
     state["generator.bias"][3] += _EOS_LOGIT
-    state["generator.bias"][1] = -100.0  # of padding, which eole may choose otherwise
+    state["generator.bias"][1] = -100.0  # padding, which eole may generate otherwise
     copies = {"share_embeddings": "tgt_emb.embeddings.weight", "share_decoder_embeddings": "generator.weight"}
-    left_out = [name for option, name in copies.items() if options.get(option)]  # as eole does
+    left_out = [name for option, name in copies.items() if options.get(option)]  # like eole
     return {name: tensor for name, tensor in state.items() if name not in left_out}
 
 
@@ -170,8 +169,8 @@ def _eole_norm(draw: Draw, options: Mapping[str, Any], name: str) -> dict[str, T
 
 
 @torch.inference_mode()
-def run_eole(directory: Path, pairs: Pairs) -> list[Said]:
-    """Return what eole says of a model; ImportError if it is not there."""
+def run_eole(directory: Path, pairs: Pairs) -> list[LibraryResult]:
+    """Return the results of eole for a model; ImportError if it is missing."""
     from eole.config.run import PredictConfig  # noqa: PLC0415
     from eole.predict import build_predictor  # noqa: PLC0415
 
@@ -179,10 +178,10 @@ def run_eole(directory: Path, pairs: Pairs) -> list[Said]:
     rules = {"beam_size": BEAM_SIZE, "length_penalty": "none", "ban_unk_token": True, "max_length_ratio": 0, **lengths}
     config = PredictConfig(model_path=[str(directory)], src="", compute_dtype="fp32", **rules)
     predictor = build_predictor(config)
-    said = []
+    results = []
     for source_ids, target_ids in pairs:
         source, length = torch.tensor([source_ids]), torch.tensor([len(source_ids)])
         scores = predictor.model.compute_log_probs(source, torch.tensor([[2, *target_ids]]), length)["log_probs"][0]
         best = predictor.predict_batch({"src": source, "srclen": length}, attn_debug=False)
-        said.append(Said(chosen(scores, target_ids), best["predictions"][0][0].tolist()))
-    return said
+        results.append(LibraryResult(chosen(scores, target_ids), best["predictions"][0][0].tolist()))
+    return results

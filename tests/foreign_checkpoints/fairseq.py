@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tests.foreign_checkpoints.drawing import (
+from tests.foreign_checkpoints.library_results import BEAM_SIZE, LONGEST, SHORTEST, LibraryResult, Pairs, chosen
+from tests.foreign_checkpoints.random_weights import (
     FFN,
     HEADS,
     LAYERS,
@@ -22,10 +23,10 @@ from tests.foreign_checkpoints.drawing import (
     Draw,
     filled,
 )
-from tests.foreign_checkpoints.said import BEAM_SIZE, LONGEST, SHORTEST, Pairs, Said, chosen
 from tests.foreign_models import pieces, trained
 from tests.tiny_bundle import SENTENCES
 
+# options of a model by its special features, and the standard deviation of its embeddings
 FAIRSEQ: Mapping[str, Mapping[str, Any]] = {
     "post-norm, shared": {"share_all_embeddings": True},
     "pre-norm, two dictionaries": {
@@ -49,11 +50,10 @@ FAIRSEQ: Mapping[str, Mapping[str, Any]] = {
         "tables_std": 0.01,
     },
 }
-"""Options of a model by what is special in it, and the standard deviation of its embeddings."""
 
 
 def save_fairseq(directory: Path, options: Mapping[str, Any], *, seed: int = 24) -> None:
-    """Write `checkpoint_best.pt`, two dictionaries and a SentencePiece model as fairseq does when it trains."""
+    """Write `checkpoint_best.pt`, two dictionaries and a SentencePiece model like fairseq."""
     directory.mkdir(parents=True)
     is_shared = options.get("share_all_embeddings", False)
     sizes = {"de": NUM_TOKENS, "en": NUM_TOKENS if is_shared else NUM_SOURCE_TOKENS}
@@ -130,8 +130,8 @@ def _fairseq_weights(options: Mapping[str, Any], num_source: int, num_target: in
 
 
 @torch.inference_mode()
-def run_fairseq(directory: Path, pairs: Pairs) -> list[Said]:
-    """Return what fairseq says of a checkpoint; ImportError if it is not there."""
+def run_fairseq(directory: Path, pairs: Pairs) -> list[LibraryResult]:
+    """Return the results of fairseq for a checkpoint; ImportError if it is missing."""
     with _hashable_dataclasses():
         from fairseq.data import Dictionary  # noqa: PLC0415
         from fairseq.models.transformer import TransformerModel  # noqa: PLC0415
@@ -144,19 +144,18 @@ def run_fairseq(directory: Path, pairs: Pairs) -> list[Said]:
     lengths = {"max_len_a": 0, "max_len_b": LONGEST - 1, "min_len": SHORTEST}
     rules = {"beam_size": BEAM_SIZE, "normalize_scores": False, "unk_penalty": 1e6, **lengths}
     generator = SequenceGenerator([model], target, **rules)
-    said = []
+    results = []
     for source_ids, target_ids in pairs:
         tokens = {"src_tokens": torch.tensor([source_ids]), "src_lengths": torch.tensor([len(source_ids)])}
         inputs = torch.tensor([[target.eos(), *target_ids[:-1]]])
         scores = model.get_normalized_probs(model(**tokens, prev_output_tokens=inputs), log_probs=True)[0]
         best = generator.generate([model], {"net_input": tokens})[0][0]["tokens"].tolist()
-        said.append(Said(chosen(scores, target_ids), best))
-    return said
+        results.append(LibraryResult(chosen(scores, target_ids), best))
+    return results
 
 
 @contextlib.contextmanager
 def _hashable_dataclasses() -> Iterator[None]:
-    """Let modules of fairseq and hydra be read by Python 3.11, which wants default values of fields to be hashable."""
     original = dataclasses.dataclass
 
     def patched(cls: Any = None, /, **options: Any) -> Any:

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tests.foreign_checkpoints.drawing import (
+from tests.foreign_checkpoints.library_results import BEAM_SIZE, LONGEST, SHORTEST, LibraryResult, Pairs, chosen
+from tests.foreign_checkpoints.random_weights import (
     FFN,
     LAYERS,
     NUM_SOURCE_TOKENS,
@@ -18,12 +19,12 @@ from tests.foreign_checkpoints.drawing import (
     filled,
     sinusoids,
 )
-from tests.foreign_checkpoints.said import BEAM_SIZE, LONGEST, SHORTEST, Pairs, Said, chosen
 from tests.foreign_models import pieces, trained
 from tests.tiny_bundle import SENTENCES
 
 _EOS_LOGIT = 3.0
 _ROTARY = {"position_encoding": False, "max_relative_positions": -1}
+# options of a model by its special features
 OPENNMT: Mapping[str, Mapping[str, Any]] = {
     "sinusoids, all shared": {"share_embeddings": True, "share_decoder_embeddings": True, "add_qkvbias": True},
     "all sines before all cosines": {"position_encoding_type": "SinusoidalConcat", "norm_eps": 1e-2},
@@ -37,7 +38,6 @@ OPENNMT: Mapping[str, Mapping[str, Any]] = {
         "share_decoder_embeddings": True,
     },
 }
-"""Options of a model by what is special in it."""
 
 _OPTIONS: Mapping[str, Any] = {
     "model_task": "seq2seq",
@@ -53,7 +53,7 @@ _OPTIONS: Mapping[str, Any] = {
     "position_encoding_type": "SinusoidalInterleaved",
     "max_relative_positions": 0,
     "pos_ffn_activation_fn": "relu",
-    "norm_eps": 1e-5,  # which the converter of CTranslate2 does not pass on
+    "norm_eps": 1e-5,  # not converted by CTranslate2
     "dropout": [0.1],
     "attention_dropout": [0.1],
     **dict.fromkeys(("freeze_word_vecs_enc", "freeze_word_vecs_dec"), False),
@@ -63,14 +63,14 @@ _OPTIONS: Mapping[str, Any] = {
 
 
 def save_opennmt(directory: Path, options: Mapping[str, Any], *, seed: int = 9) -> None:
-    """Write `model.pt` as OpenNMT-py does when it trains, and a SentencePiece model beside it."""
+    """Write `model.pt` like OpenNMT-py, and a SentencePiece model."""
     directory.mkdir(parents=True)
     (directory / "sentencepiece.model").write_bytes(trained(SENTENCES, size=70))
     torch.save(opennmt_checkpoint(options, seed=seed), directory / "model.pt")
 
 
 def opennmt_checkpoint(options: Mapping[str, Any], *, seed: int = 9) -> dict[str, Any]:
-    """Return what OpenNMT-py saves of a random model."""
+    """Return a random checkpoint of OpenNMT-py."""
     known = ["<unk>", "<blank>", "<s>", "</s>", *pieces(trained(SENTENCES, size=70))[3:]]
     source = filled(known, NUM_TOKENS if options.get("share_embeddings") else NUM_SOURCE_TOKENS)
     target = filled(known, NUM_TOKENS)
@@ -93,16 +93,16 @@ def opennmt_checkpoint(options: Mapping[str, Any], *, seed: int = 9) -> dict[str
     projection = model[tables[1]] if options.get("share_decoder_embeddings") else draw.matrix(len(target), D)
     generator = {"weight": projection, "bias": draw.matrix(len(target), std=0.1)}
     generator["bias"][3] += _EOS_LOGIT
-    generator["bias"][1] = -100.0  # of padding, which OpenNMT-py may choose otherwise
+    generator["bias"][1] = -100.0  # padding, which OpenNMT-py may generate otherwise
     vocab = {"src": source, "tgt": target, "data_task": "seq2seq", "decoder_start_token": "<s>"}
     return {"model": model, "generator": generator, "vocab": vocab, "opt": stored}
 
 
+# norms before the attentions of each stack
 _NORMS: Mapping[str, Mapping[str, str]] = {
     "encoder": {"self_attn": "layer_norm"},
     "decoder": {"self_attn": "layer_norm_1", "context_attn": "layer_norm_2"},
 }
-"""Before the attentions of each stack."""
 
 
 def _layer(draw: Draw, options: Namespace, stack: str, path: str) -> dict[str, Tensor]:
@@ -128,8 +128,8 @@ def _norm(draw: Draw, options: Namespace, name: str) -> dict[str, Tensor]:
 
 
 @torch.inference_mode()
-def run_opennmt(directory: Path, pairs: Pairs) -> list[Said]:
-    """Return what OpenNMT-py says of a checkpoint; ImportError if it is not there."""
+def run_opennmt(directory: Path, pairs: Pairs) -> list[LibraryResult]:
+    """Return the results of OpenNMT-py for a checkpoint; ImportError if it is missing."""
     from onmt.model_builder import load_test_model  # noqa: PLC0415
     from onmt.translate import GNMTGlobalScorer, Translator  # noqa: PLC0415
 
@@ -140,11 +140,11 @@ def run_opennmt(directory: Path, pairs: Pairs) -> list[Said]:
     scorer = GNMTGlobalScorer(1, 0, "none", "none")
     rules = {"beam_size": BEAM_SIZE, "ban_unk_token": True, "global_scorer": scorer, "report_score": False}
     translator = Translator(model, vocabularies, **rules, **lengths)
-    said = []
+    results = []
     for source_ids, target_ids in pairs:
         source, length = torch.tensor([source_ids])[..., None], torch.tensor([len(source_ids)])
         states, _ = model(source, torch.tensor([[2, *target_ids]])[..., None], length)
         scores = torch.log_softmax(model.generator(states[0]), dim=-1)
         best = translator.translate_batch({"src": source, "srclen": length}, attn_debug=False)
-        said.append(Said(chosen(scores, target_ids), best["predictions"][0][0].tolist()))
-    return said
+        results.append(LibraryResult(chosen(scores, target_ids), best["predictions"][0][0].tolist()))
+    return results

@@ -7,32 +7,26 @@ from typing import Any
 
 from tests.foreign_checkpoints.eole import EOLE, run_eole, save_eole
 from tests.foreign_checkpoints.fairseq import FAIRSEQ, run_fairseq, save_fairseq
-from tests.foreign_checkpoints.joeynmt import JOEYNMT, run_joeynmt, save_joeynmt
+from tests.foreign_checkpoints.library_results import LibraryResult, Pairs
 from tests.foreign_checkpoints.opennmt import OPENNMT, run_opennmt, save_opennmt
-from tests.foreign_checkpoints.said import Pairs, Said
 
 EXPECTED = Path(__file__).parents[1] / "parity" / "originals.json"
-_PAIRS = (
-    ((5, 17, 4, 40, 33), (9, 31, 6, 28)),
-    ((60, 8), (12, 55, 7, 7, 90, 41)),
-)
-"""Token ids of sources and targets without EOS."""
+# Token ids of sources and targets without EOS.
+_PAIRS = (((5, 17, 4, 40, 33), (9, 31, 6, 28)), ((60, 8), (12, 55, 7, 7, 90, 41)))
 
 
 @dataclass(frozen=True)
 class System:
     """A library whose checkpoints are imported."""
 
-    module: str
-    """The library, as Python imports it."""
+    module: str  # import name of the library
     save: Callable[..., None]
-    ask: Callable[[Path, Pairs], list[Said]]
-    """What the library computes with a saved checkpoint; ImportError if it is not there."""
+    # results of the library for a saved checkpoint; ImportError if it is missing
+    ask: Callable[[Path, Pairs], list[LibraryResult]]
     cases: Mapping[str, Mapping[str, Any]]
     eos_id: int
     ends_sources: bool = True
-    file: str = "."
-    """What is imported, in the directory."""
+    file: str = "."  # imported file in the directory
 
     @property
     def pairs(self) -> Pairs:
@@ -40,14 +34,13 @@ class System:
         suffix = [self.eos_id] if self.ends_sources else []
         return [([*source, *suffix], [*target, self.eos_id]) for source, target in _PAIRS]
 
-    def run(self, directory: Path) -> list[Said]:
-        """Return what the library says of a saved checkpoint; ImportError if it is not there."""
+    def run(self, directory: Path) -> list[LibraryResult]:
+        """Return the results of the library for a saved checkpoint; ImportError if it is missing."""
         return self.ask(directory, self.pairs)
 
 
 SYSTEMS: Mapping[str, System] = {
     "fairseq": System("fairseq", save_fairseq, run_fairseq, FAIRSEQ, eos_id=2),
-    "joeynmt": System("joeynmt", save_joeynmt, run_joeynmt, JOEYNMT, eos_id=3),
     "opennmt": System("onmt", save_opennmt, run_opennmt, OPENNMT, eos_id=3, ends_sources=False, file="model.pt"),
     "eole": System("eole", save_eole, run_eole, EOLE, eos_id=3, ends_sources=False),
 }

@@ -1,7 +1,7 @@
-"""Fuzz every part that takes what others write, for as long as asked: `python -m tests.fuzz --minutes 30`.
+"""Fuzz all parts that process untrusted input: `python -m tests.fuzz --minutes 30`.
 
-Each target runs in a process of its own, so that a crash of a library is a finding like any other. The smallest input
-of a finding is written to `build/fuzz/found/`; with a line on what it found it belongs into `tests/fuzz/corpus/`.
+Each target runs in a process of its own, so that a crash of a library is a finding as well. The smallest input of a
+finding is as_entry to `build/fuzz/found/`; move it to `tests/fuzz/corpus/` with a description.
 """
 
 import argparse
@@ -18,16 +18,16 @@ from typing import Final
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.database import DirectoryBasedExampleDatabase
 
-from tests.fuzz.target import Check, Target, corpus, no_hang, written
+from tests.fuzz.target import Check, Target, as_entry, corpus, no_hang
 from tests.fuzz.targets import TARGETS
 
 _CHECKOUT: Final = Path(__file__).resolve().parents[2]
 _BUILD: Final = _CHECKOUT / "build" / "fuzz"
-_EXAMPLES_EACH: Final = 100  # then a new seed
+_EXAMPLES_EACH: Final = 100  # per seed
 
 
 class Search:
-    """Draws inputs of one target until its time is over."""
+    """Searches for a finding of one target until its time is over."""
 
     def __init__(self, target: Target, check: Check, *, until_s: float) -> None:
         self._target = target
@@ -35,8 +35,7 @@ class Search:
         self._until_s = until_s
         self._current = _BUILD / f"{target.name}.current"
         self.num_inputs = 0
-        self.last = b""
-        """The newest input; after a finding the smallest one that shows it."""
+        self.last = b""  # after a finding, the smallest input that shows it
 
     def run(self, generator: random.Random) -> None:
         """Raise the first finding."""
@@ -59,7 +58,7 @@ class Search:
 
     def _judge(self, content: bytes) -> None:
         self.last = content
-        self._current.write_bytes(content)  # what a crash leaves
+        self._current.write_bytes(content)  # for crashes
         self.num_inputs += 1
         with no_hang():
             self._check(content)
@@ -71,17 +70,17 @@ def search(target: Target, *, duration_s: float, first_seed: int) -> int:
     with target.opened() as check:
         found = Search(target, check, until_s=until_s)
         try:
-            found.run(random.Random(f"{target.name} {first_seed}"))  # noqa: S311 - to be repeated
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is a finding
+            found.run(random.Random(f"{target.name} {first_seed}"))  # noqa: S311 - reproducible
+        except Exception as error:  # noqa: BLE001 - any error is a finding
             print(f"{target.name}: {type(error).__name__}: {str(error)[:500]}")
-            print(f"{target.name}: FOUND, see {_keep(target.name, found.last, repr(error)[:300])}", flush=True)
+            print(f"{target.name}: FOUND, see {_save(target.name, found.last, repr(error)[:300])}", flush=True)
             return 1
-    print(f"{target.name}: {found.num_inputs} inputs, nothing found", flush=True)
+    print(f"{target.name}: {found.num_inputs} inputs, no finding", flush=True)
     return 0
 
 
 def search_all(targets: list[Target], *, duration_s: float, first_seed: int) -> int:
-    """Search in a process for each target, as many at a time as there are cores; return the exit code."""
+    """Search in one process per target, in parallel on all cores; return the exit code."""
     num_jobs = os.cpu_count() or 1
     share_s = num_jobs * duration_s / max(num_jobs, sum(target.share for target in targets))
 
@@ -91,8 +90,8 @@ def search_all(targets: list[Target], *, duration_s: float, first_seed: int) -> 
         exit_code = subprocess.call([sys.executable, "-m", "tests.fuzz", *flags], cwd=_CHECKOUT)
         current = _BUILD / f"{target.name}.current"
         if exit_code not in {0, 1} or (exit_code and not _found(target.name)):
-            place = _keep(target.name, current.read_bytes() if current.exists() else b"", f"exit code {exit_code}")
-            print(f"{target.name}: FOUND, ended with exit code {exit_code}, see {place}", flush=True)
+            path = _save(target.name, current.read_bytes() if current.exists() else b"", f"exit code {exit_code}")
+            print(f"{target.name}: FOUND, ended with exit code {exit_code}, see {path}", flush=True)
         return exit_code
 
     by_share = sorted(targets, key=lambda target: -target.share)
@@ -104,10 +103,10 @@ def _found(name: str) -> list[Path]:
     return list((_BUILD / "found").glob(f"{name}-*.json"))
 
 
-def _keep(name: str, content: bytes, found: str) -> Path:
+def _save(name: str, content: bytes, found: str) -> Path:
     path = _BUILD / "found" / f"{name}-{hashlib.sha256(content).hexdigest()[:12]}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(written(found, content), encoding="utf-8")
+    path.write_text(as_entry(found, content), encoding="utf-8")
     return path
 
 
@@ -115,9 +114,9 @@ def main() -> int:
     """Return 1 if anything was found."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=(__doc__ or "").partition("\n")[0])
     names = sorted(target.name for target in TARGETS)
-    parser.add_argument("--minutes", type=float, default=1.0, help="of all targets together, start-up not counted")
-    parser.add_argument("--target", action="append", choices=names, help="only this one; may be repeated")
-    parser.add_argument("--seed", type=int, default=None, help="of a run before, to do it again")
+    parser.add_argument("--minutes", type=float, default=1.0, help="total time of all targets, without start-up")
+    parser.add_argument("--target", action="append", choices=names, help="only this target; repeatable")
+    parser.add_argument("--seed", type=int, default=None, help="seed of an earlier run")
     parser.add_argument("--seconds", type=float, help=argparse.SUPPRESS)
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -126,7 +125,7 @@ def main() -> int:
     _BUILD.mkdir(parents=True, exist_ok=True)
     if arguments.worker:
         return search(chosen[0], duration_s=arguments.seconds, first_seed=first_seed)
-    for path in (kept for target in chosen for kept in _found(target.name)):
+    for path in (found for target in chosen for found in _found(target.name)):
         path.unlink()
     print(f"seed {first_seed}", flush=True)
     return search_all(chosen, duration_s=60 * arguments.minutes, first_seed=first_seed)

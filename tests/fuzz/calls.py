@@ -1,4 +1,4 @@
-"""What a caller sends: messages of the contract as bytes, and texts of any kind."""
+"""Input of callers: messages of the contract as bytes, texts, tokens."""
 
 import base64
 import contextlib
@@ -28,8 +28,8 @@ from dragoman_service.translation.options import (
     check_request,
     fit_to_model,
 )
-from dragoman_service.translation.text_work import TextBudget
-from tests.fuzz.mutations import mutated, mutated_json
+from dragoman_service.translation.text_work import RequestBudget
+from loadtests.hostile.mutations import mutated, mutated_json
 from tests.fuzz.target import Check, Target, bounded
 from tests.property.test_text_segmentation import LANGUAGES, TEXTS
 
@@ -40,12 +40,12 @@ _Value = TypeVar("_Value")
 
 
 class _Model:
-    """The text side of the model that ships."""
+    """The text model of the bundled model."""
 
     def __init__(self) -> None:
         bundle = open_bundle(next(_MODELS.glob("*/*/manifest.json")).parent)
         self.tokenizer = open_tokenizer(bundle)
-        self.max_source_tokens = 16  # so that ordinary sentences are split
+        self.max_source_tokens = 16  # splits ordinary sentences
         self.max_target_tokens = bundle.manifest.limits.max_target_tokens
         self.confidence = bundle.manifest.confidence
 
@@ -58,7 +58,7 @@ def _with_model(check: Callable[[_Model, bytes], None]) -> Iterator[Check]:
 
 
 def check_text(model: _Model, content: bytes) -> None:
-    """Split a text behind a language and a line break; nothing is lost, and every part fits."""
+    """Split a text that follows a language and a line break; the text is preserved, and every part fits."""
     language, _, text = content.decode("utf-8", "surrogatepass").partition("\n")
     spans = list(iterate_sentences(text, language=language))
     assert join(text, spans, [text[span.start : span.end] for span in spans]).text == text
@@ -72,15 +72,15 @@ def _check_parts(text: str, span: Span, model: _Model) -> None:
 
     try:
         parts = split_overlong(text, span, fits=fits)
-    except ValueError:  # a single character does not fit, or a lone surrogate
+    except ValueError:  # a single character exceeds the limit, or a lone surrogate
         return
-    places = [place for part in parts for place in (part.start, part.end)]
-    assert places == sorted(places)
+    ends = [end for part in parts for end in (part.start, part.end)]
+    assert ends == sorted(ends)
     assert all(span.start <= part.start < part.end <= span.end and fits(text[part.start : part.end]) for part in parts)
 
 
 def check_message(model: _Model, content: bytes) -> None:
-    """Read a message as the method that its first byte picks, check and plan it as the server does."""
+    """Parse, validate and plan a message as the server does; the first byte selects the method."""
     kind, read = _READERS[content[0] % len(_READERS)] if content else _READERS[0]
     try:
         message = kind.FromString(content[1:])
@@ -89,12 +89,12 @@ def check_message(model: _Model, content: bytes) -> None:
     try:
         read(model, message)
     except RequestError as error:
-        sent = error_mapping.answer(error)
+        sent = error_mapping.to_rpc_error(error)
         assert sent.code.name in {"INVALID_ARGUMENT", "UNIMPLEMENTED", "NOT_FOUND"}
         assert sum(len(value) for _, value in sent.trailing_metadata) < _MAX_TRAILING_BYTES
 
 
-_MAX_TRAILING_BYTES: Final = 8192  # what gRPC's clients take by default
+_MAX_TRAILING_BYTES: Final = 8192  # default limit of gRPC clients
 
 
 def _read_request(model: _Model, message: pb.TranslateRequest) -> None:
@@ -111,7 +111,7 @@ def _plan(model: _Model, request: TranslationRequest, *, is_document: bool) -> N
     limits = TranslationLimits()
     search = check_request(request, limits, TranslationDefaults(), draw_seed=lambda: 1, is_document=is_document)
     search = fit_to_model(search, request.options, model, name="tiny/1", has_attention=True)
-    budget = TextBudget(request.options, limits, is_document=is_document)
+    budget = RequestBudget(request.options, limits, is_document=is_document)
     pipeline = TextPipeline(request, model=model, search=search, budget=budget)
     if is_document:
         sentences: list[PlannedSentence] = list(pipeline.document_sentences())
@@ -159,17 +159,17 @@ _OPTIONS = {
 
 
 def check_token(keys: KeySet, content: bytes) -> None:
-    """Verify a token whose header and claims are the two lines of the input, which nobody has signed."""
+    """Verify an unsigned token; the lines of the input are its header and claims."""
     parts = (base64.urlsafe_b64encode(part).rstrip(b"=").decode() for part in content.split(b"\n", 1))
     try:
         keys.verified_claims(f"{'.'.join(parts)}.AAAA", issuer="i", audience="a")
     except UnauthenticatedError:
         return
-    raise AssertionError("a token that nobody has signed was taken")
+    raise AssertionError("an unsigned token was accepted")
 
 
 def check_key_set(_: None, content: bytes) -> None:
-    """Read the keys of an identity provider."""
+    """Parse the keys of an identity provider."""
     with contextlib.suppress(ConfigError):
         key_set("access.jwks", "jwks.json", content)
 
@@ -204,7 +204,7 @@ _JSON_TOKENS: Final = [
 
 @st.composite
 def translation_messages(draw: st.DrawFn) -> bytes:
-    """Return a request whose options have numbers in and out of their ranges, behind the byte of its method."""
+    """Draw a request with options in and out of their ranges, after the byte of its method."""
     chosen: dict[str, Any] = draw(st.fixed_dictionaries({}, optional=_OPTIONS))
     options = pb.DecodingOptions(**chosen)
     texts = [text.encode("utf-8", "replace").decode() for text in draw(st.lists(TEXTS, max_size=4))]
@@ -232,7 +232,7 @@ _SEEDS: Final = (
     b"\5" + pb.SetModelLabelRequest(model="tiny/1", label="stable").SerializeToString(),
 )
 _LONG = st.builds(
-    lambda language, piece, times: f"{language}\n{piece * times}"[:20_000].encode("utf-8", "surrogatepass"),
+    lambda language, text, times: f"{language}\n{text * times}"[:20_000].encode("utf-8", "surrogatepass"),
     LANGUAGES,
     TEXTS,
     st.sampled_from([1, 1, 1, 2, 30, 500]),

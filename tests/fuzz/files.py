@@ -1,4 +1,4 @@
-"""Files that an operator or a maker of models writes: settings, callers, serving, manifests, graphs."""
+"""Files of operators and model authors: settings, callers, serving, manifests, graphs."""
 
 import json
 import os
@@ -22,7 +22,7 @@ from dragoman_service.errors import BundleError, ConfigError
 from dragoman_service.models.serving import SERVING_NAME, ServingSettings, check_on_disk, read_serving
 from dragoman_service.runtimes.onnx.session import external_files
 from dragoman_service.security.api_keys import Caller, Permission, new_key, parse_callers, store
-from tests.fuzz.mutations import mutated, mutated_json, toml
+from loadtests.hostile.mutations import mutated, mutated_json, toml
 from tests.fuzz.target import Check, Target, bounded
 
 _MODELS: Final = Path(__file__).resolve().parents[2] / "deploy" / "models" / "dragoman_models"
@@ -54,7 +54,7 @@ def _in_directory(check: Callable[[Path, bytes], None]) -> Callable[[], Iterator
 
 
 def check_manifest(directory: Path, content: bytes) -> None:
-    """Read a manifest."""
+    """Parse a manifest."""
     (directory / MANIFEST_NAME).write_bytes(content)
     try:
         load_manifest(directory)
@@ -63,7 +63,7 @@ def check_manifest(directory: Path, content: bytes) -> None:
 
 
 def check_int8_weights(directory: Path, content: bytes) -> None:
-    """Read where int8 weights lie: what is accepted is within the file of weights."""
+    """Parse the index of int8 weights; accepted offsets are within the file of weights."""
     manifest = Manifest.model_validate_json(_MANIFEST)
     files = manifest.precisions[_INT8]
     (directory / str(files.int8_weights)).write_bytes(content)
@@ -79,7 +79,7 @@ def check_int8_weights(directory: Path, content: bytes) -> None:
 
 
 def check_callers(_: Path, content: bytes) -> None:
-    """Read a callers file; a message never shows a stored key."""
+    """Parse a callers file; messages never contain a stored key."""
     try:
         callers = parse_callers(content)
     except ValueError as error:
@@ -103,7 +103,7 @@ def check_settings(directory: Path, content: bytes) -> None:
 
 
 def check_environment(_: Path, content: bytes) -> None:
-    """Read settings from variables, one a line, of which none can hold a zero byte."""
+    """Parse settings from environment variables, one per line, without zero bytes."""
     lines = os.fsdecode(content.replace(b"\0", b"")).split("\n")
     variables = {name: value for name, _, value in (line.partition("=") for line in lines)}
     try:
@@ -117,7 +117,7 @@ def check_environment(_: Path, content: bytes) -> None:
 
 
 def check_serving(directory: Path, content: bytes) -> None:
-    """Read how a model is served, and settle it with the server's settings and the versions that are there."""
+    """Parse serving.toml and combine it with the settings and the available versions."""
     (directory / SERVING_NAME).write_bytes(content)
     try:
         serving = read_serving(directory)
@@ -128,7 +128,7 @@ def check_serving(directory: Path, content: bytes) -> None:
 
 
 def check_graph(directory: Path, content: bytes) -> None:
-    """Look for files that a graph names: what the scan does not see, ONNX Runtime does not look for either."""
+    """Find the external files of a graph; ONNX Runtime must not open others."""
     path = directory / "graph.onnx"
     path.write_bytes(content)
     try:
@@ -141,11 +141,13 @@ def check_graph(directory: Path, content: bytes) -> None:
     try:
         onnxruntime.InferenceSession(path, _QUIET, providers=["CPUExecutionProvider"])
     except Exception as error:  # noqa: BLE001 (its exception classes have no common base)
-        _check_message(error, content, secret=_ELSEWHERE.decode())  # it would look for a file that the scan did not see
+        _check_message(
+            error, content, secret=_ELSEWHERE.decode()
+        )  # ONNX Runtime tried to open a file that was not found
 
 
 def _check_message(error: Exception, content: bytes, *, secret: str = "") -> None:
-    """Make the message, which must be of bounded length and not show what it must not."""
+    """Check that the message is of bounded length and does not contain a secret."""
     message = str(error)
     assert len(message) <= 4 * len(content) + 4000
     assert not secret or secret not in message
@@ -188,11 +190,11 @@ def _graph() -> bytes:
 
 @st.composite
 def _graphs(draw: st.DrawFn) -> bytes:
-    """A graph whose keys and lengths are spelled in more bytes than needed, with bits that a parser may ignore."""
-    return _respelled(draw, onnx.ModelProto.FromString(_graph()).SerializeToString(), depth=0)
+    """Draw a graph whose keys and lengths have redundant bytes, and bits that a parser may ignore."""
+    return _reencoded(draw, onnx.ModelProto.FromString(_graph()).SerializeToString(), depth=0)
 
 
-def _respelled(draw: st.DrawFn, message: bytes, *, depth: int) -> bytes:
+def _reencoded(draw: st.DrawFn, message: bytes, *, depth: int) -> bytes:
     written, position = b"", 0
     while position < len(message):
         key, position = _varint(message, position)
@@ -201,17 +203,16 @@ def _respelled(draw: st.DrawFn, message: bytes, *, depth: int) -> bytes:
         if key & 7 == 2:
             content, position = message[position : position + number], position + number
             if depth < _NESTED.get(key >> 3, 0):
-                content = _respelled(draw, content, depth=depth + 1)
+                content = _reencoded(draw, content, depth=depth + 1)
         odd = draw(st.integers(0, 30))
         key |= 1 << 32 + odd if odd < 3 else 0
-        written += _spelled(key, padding=draw(st.sampled_from([0, 0, 0, 1, 4, 9])))
-        written += _spelled(len(content) if key & 7 == 2 else number, padding=draw(st.sampled_from([0, 0, 0, 4, 9])))
+        written += _encoded(key, padding=draw(st.sampled_from([0, 0, 0, 1, 4, 9])))
+        written += _encoded(len(content) if key & 7 == 2 else number, padding=draw(st.sampled_from([0, 0, 0, 4, 9])))
         written += content
     return written
 
 
-_NESTED: Final = {7: 1, 5: 2, 1: 2, 13: 3}
-"""Fields that lead to a file name, and how deep they may be."""
+_NESTED: Final = {7: 1, 5: 2, 1: 2, 13: 3}  # fields that lead to a file name, and their maximum depth
 
 
 def _varint(message: bytes, position: int) -> tuple[int, int]:
@@ -223,7 +224,7 @@ def _varint(message: bytes, position: int) -> tuple[int, int]:
             return number, position
 
 
-def _spelled(number: int, *, padding: int) -> bytes:
+def _encoded(number: int, *, padding: int) -> bytes:
     groups: list[int] = []
     while number or not groups:
         groups.append(number & 0x7F)

@@ -1,4 +1,4 @@
-"""The C++ decoder: steps against numpy and against each segment alone, searches against the ranking in numpy."""
+"""The native decoder: steps compared with NumPy and with each segment alone, searches with the ranking in NumPy."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -32,7 +32,7 @@ _MAX_STEPS: Final = 24
 
 @dataclass(slots=True)
 class _Choices:
-    """Bytes, each of which is a choice; 0 behind the last."""
+    """Bytes as choices; 0 after the last."""
 
     content: bytes
     position: int = 0
@@ -61,7 +61,7 @@ def _decoder(choices: _Choices, generator: np.random.Generator) -> Decoder:
 
 
 def check_steps(library: Library, content: bytes) -> None:
-    """Play what bytes choose; a segment has the candidates of the reference, and the bits it has alone."""
+    """Run the steps that bytes choose; candidates equal the reference, and are bit-identical to each segment alone."""
     choices = _Choices(content)
     generator = np.random.default_rng(choices.among(*range(256)))
     decoder = _decoder(choices, generator)
@@ -97,7 +97,7 @@ def check_steps(library: Library, content: bytes) -> None:
 
 
 def check_searches(library: Library, content: bytes) -> None:
-    """Play what bytes choose; the library ranks and masks as numpy does, bit for bit."""
+    """Run the searches that bytes choose; the library ranks and masks as NumPy does, bit for bit."""
     choices = _Choices(content)
     generator = np.random.default_rng(choices.among(*range(256)))
     decoder = _decoder(choices, generator)
@@ -128,7 +128,7 @@ def check_searches(library: Library, content: bytes) -> None:
 
 
 class _RandomModel:
-    """Random networks of the library, whose sources are encoded at random."""
+    """Random networks of the library with random encodings."""
 
     def __init__(
         self,
@@ -147,7 +147,7 @@ class _RandomModel:
         self._shortlist: Any = SimpleNamespace(of=lambda _: shortlist) if len(shortlist) < size else None
 
     def encode(self, source_ids: Sequence[Sequence[int]]) -> list[EncodedSource]:
-        """Draw what an encoder might make of each source."""
+        """Return random encodings."""
         return [
             EncodedSource(source_ids=tuple(ids), cross=self._decoder.cross(np.random.default_rng([*ids]), len(ids)))
             for ids in source_ids
@@ -155,12 +155,12 @@ class _RandomModel:
 
     def new_batch(self) -> NativeStepBatch:
         """Return an empty running batch."""
-        sessions: Any = None  # which only compute attention
+        sessions: Any = None  # compute only attention
         return NativeStepBatch(self._packed, sessions, num_threads=lambda: 2, shortlist=self._shortlist)
 
 
 class _RankedByNumpy:
-    """The same networks without the library's ranking."""
+    """The same networks without the ranking of the library."""
 
     def __init__(self, model: _RandomModel) -> None:
         self.limits, self.encode, self._new_batch = model.limits, model.encode, model.new_batch
@@ -173,7 +173,7 @@ class _RankedByNumpy:
 
 
 def _decoded(batch: RunningBatch, segments: list[Segment]) -> list[tuple[Hypothesis, ...]]:
-    """Return the hypotheses of segments, one of which joins before each step."""
+    """Return the hypotheses of segments; one joins before each step."""
     found: dict[int, tuple[Hypothesis, ...]] = {}
     waiting = list(segments)
     while waiting or batch.num_segments:
@@ -187,7 +187,7 @@ def _decoded(batch: RunningBatch, segments: list[Segment]) -> list[tuple[Hypothe
 def _opened(check: Callable[[Library, bytes], None]) -> Iterator[Check]:
     library = native_library()
     if isinstance(library, str):
-        yield lambda _: None  # there is nothing to check
+        yield lambda _: None  # not available
         return
     with bounded(partial(check, library)) as judged:
         yield judged

@@ -1,4 +1,4 @@
-"""Texts full of placeholders, tags and markup, translated into themselves and into anything."""
+"""Texts with placeholders, tags and markup, translated into themselves and into other texts."""
 
 import asyncio
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from dragoman_service.request import (
 )
 from dragoman_service.text.placeholders.patterns import compile_protection
 from dragoman_service.translation.translator import Translator
-from tests.fuzz.mutations import mutated
+from loadtests.hostile.mutations import mutated
 from tests.fuzz.target import Check, Target, bounded
 from tests.property.test_protected_text import garbled
 from tests.unit.text.text_fakes import FakeModel, FakeQueue
@@ -29,7 +29,7 @@ _MAX_CHARACTERS: Final = 10_000
 
 
 def check_protected(metrics: Metrics, content: bytes) -> None:
-    """Translate a text behind the byte of its format; no span is lost, and an echo is the text."""
+    """Translate a text that follows the byte of its format; no protected span is lost, and an echo equals the text."""
     text_format = _FORMATS[content[0] % len(_FORMATS)] if content else TextFormat.PLAIN
     text = content[1:].decode("utf-8", "replace")[:_MAX_CHARACTERS]
     options = TranslationOptions(format=text_format)

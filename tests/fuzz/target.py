@@ -1,4 +1,4 @@
-"""What is fuzzed: bytes into one part of the service, which must answer as documented, in bounded time and memory."""
+"""Fuzz targets: a part of the service that must process any bytes as documented, in bounded time and memory."""
 
 import faulthandler
 import json
@@ -11,33 +11,23 @@ from typing import Any, Final
 
 from hypothesis import strategies as st
 
-MAX_INPUT_BYTES: Final = 65_536
-MAX_CPU_S: Final = 5.0
-"""Of one input: a hundred times what the slowest takes that is known."""
-
-MAX_GROWTH_BYTES: Final = 128 << 20
-"""Of the memory of the process, at any moment of one input."""
-
-_HANG_S: Final = 60.0
-"""Wall-clock time after which a process that does not return from an input is ended with its stack traces."""
+MAX_CPU_S: Final = 5.0  # of one input, a hundred times the slowest known one
+MAX_GROWTH_BYTES: Final = 128 << 20  # of the process, during one input
+_HANG_S: Final = 60.0  # wall-clock time of one input
 
 _CORPUS: Final = Path(__file__).parent / "corpus"
 
-Check = Callable[[bytes], None]
-"""Raises unless an input is answered as documented."""
+Check = Callable[[bytes], None]  # raises unless an input is processed as documented
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """One part of the service and what it is fed with."""
+    """One part of the service and its inputs."""
 
     name: str
     inputs: st.SearchStrategy[bytes]
-    opened: Callable[[], AbstractContextManager[Check]]
-    """Makes ready what all inputs share, such as a server."""
-
-    share: int = 1
-    """Of the time, next to other targets."""
+    opened: Callable[[], AbstractContextManager[Check]]  # prepares what all inputs share, such as a server
+    share: int = 1  # of the time, relative to other targets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,29 +35,27 @@ class Entry:
     """An input of the corpus."""
 
     name: str
-    found: str
-    """What it found, or why it is interesting."""
-
+    found: str  # the finding
     content: bytes
 
 
 def corpus(target: str) -> list[Entry]:
-    """Return the inputs that are kept for a target.
+    """Return the recorded inputs of a target.
 
-    Each is `NAME.json`: `found`, and `input`, a list of strings (a character is a byte) and of strings with how often
-    they are repeated.
+    Each is `NAME.json` with `found` and `input`: a list of strings (one character per byte) and of pairs of a string
+    and its number of repetitions.
     """
     return [_entry(path) for path in sorted((_CORPUS / target).glob("*.json"))]
 
 
-def written(found: str, content: bytes) -> str:
+def as_entry(found: str, content: bytes) -> str:
     """Return the file of an input of the corpus."""
     return json.dumps({"found": found, "input": [content.decode("latin-1")]}, indent=1) + "\n"
 
 
 @contextmanager
 def bounded(check: Check) -> Iterator[Check]:
-    """Judge processor time and memory of this process for each input, too."""
+    """Also limit CPU time and memory of this process for each input."""
 
     def judged(content: bytes) -> None:
         before_bytes = _peak_bytes(is_reset=True)
@@ -82,7 +70,7 @@ def bounded(check: Check) -> Iterator[Check]:
 
 @contextmanager
 def no_hang() -> Iterator[None]:
-    """End this process with stack traces if what is within takes too long, native code included."""
+    """End this process with stack traces after a timeout, also in native code."""
     faulthandler.dump_traceback_later(_HANG_S, exit=True)
     try:
         yield
@@ -91,13 +79,13 @@ def no_hang() -> Iterator[None]:
 
 
 def resident_bytes(pid: int) -> int:
-    """Return what a process has in memory."""
+    """Return the resident memory of a process."""
     return _status_bytes(Path(f"/proc/{pid}/status"), "VmRSS")
 
 
 def _peak_bytes(*, is_reset: bool = False) -> int:
     if is_reset:
-        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak is what there is now
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # resets the peak
     return _status_bytes(Path("/proc/self/status"), "VmHWM")
 
 
@@ -107,8 +95,6 @@ def _status_bytes(path: Path, name: str) -> int:
 
 
 def _entry(path: Path) -> Entry:
-    kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    pieces = (
-        piece * times for piece, times in (part if isinstance(part, list) else (part, 1) for part in kept["input"])
-    )
-    return Entry(name=path.stem, found=kept["found"], content="".join(pieces).encode("latin-1"))
+    entry: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    parts = (text * times for text, times in (part if isinstance(part, list) else (part, 1) for part in entry["input"]))
+    return Entry(name=path.stem, found=entry["found"], content="".join(parts).encode("latin-1"))

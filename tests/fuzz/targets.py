@@ -1,4 +1,4 @@
-"""All targets."""
+"""All fuzz targets."""
 
 from typing import Final
 

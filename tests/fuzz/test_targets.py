@@ -1,4 +1,4 @@
-"""The corpus, and a few new inputs of each target; `python -m tests.fuzz` looks for longer."""
+"""The corpus, and some new inputs of each target; `python -m tests.fuzz` searches longer."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 
-from tests.fuzz.target import Target, corpus, no_hang, written
+from tests.fuzz.target import Target, as_entry, corpus, no_hang
 from tests.fuzz.targets import TARGETS
 
 HERE = Path(__file__).parent
@@ -14,7 +14,7 @@ OFFLINE = [target for target in TARGETS if target.share == 1 and target.name != 
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
-def test_inputs_that_were_found_are_answered_as_documented(target: Target) -> None:
+def test_corpus_is_processed_as_documented(target: Target) -> None:
     entries = corpus(target.name)
 
     assert entries
@@ -25,7 +25,7 @@ def test_inputs_that_were_found_are_answered_as_documented(target: Target) -> No
 
 
 @pytest.mark.parametrize("target", OFFLINE, ids=lambda target: target.name)
-def test_new_inputs_are_answered_as_documented(target: Target) -> None:
+def test_new_inputs_are_processed_as_documented(target: Target) -> None:
     with target.opened() as check:
 
         @settings(max_examples=25, database=None)
@@ -36,17 +36,17 @@ def test_new_inputs_are_answered_as_documented(target: Target) -> None:
         run()
 
 
-def test_every_input_of_the_corpus_belongs_to_a_target_and_says_what_it_found() -> None:
+def test_corpus_entries_have_a_target_and_a_description() -> None:
     assert {path.name for path in (HERE / "corpus").iterdir()} == {target.name for target in TARGETS}
     for path in (HERE / "corpus").glob("*/*.json"):
-        kept = json.loads(path.read_text(encoding="utf-8"))
-        assert kept.keys() == {"found", "input"}, path
-        assert kept["found"], path
+        entry = json.loads(path.read_text(encoding="utf-8"))
+        assert entry.keys() == {"found", "input"}, path
+        assert entry["found"], path
 
 
-def test_a_finding_is_written_as_an_input_of_the_corpus_is_read(tmp_path: Path) -> None:
+def test_finding_is_as_entry_as_a_corpus_entry(tmp_path: Path) -> None:
     content = bytes(range(256))
 
-    kept = json.loads(written("everything", content))
+    entry = json.loads(as_entry("everything", content))
 
-    assert "".join(kept["input"]).encode("latin-1") == content
+    assert "".join(entry["input"]).encode("latin-1") == content

@@ -1,4 +1,4 @@
-"""What comes in through the two ports of a real server, which goes on answering others."""
+"""Bytes on both ports of a real server, which must continue to serve others."""
 
 import contextlib
 import http.client
@@ -16,23 +16,17 @@ from hypothesis import strategies as st
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
 from dragoman_service.app import Ports
-from loadtests.wire import Method
+from loadtests.generator.calls import Method
+from loadtests.hostile.http2 import PREFACE, raw_frame
+from loadtests.hostile.mutations import MAX_INPUT_BYTES, mutated
 from tests.fuzz.calls import translation_messages
-from tests.fuzz.mutations import mutated
-from tests.fuzz.target import MAX_INPUT_BYTES, Check, Target
+from tests.fuzz.target import Check, Target
 from tests.integration.real_process import START_S, process
 
-_HOSTILE_HOST: Final = "127.0.0.2"
-"""Where inputs come from; the victim has another address, as limits of a peer are not its own."""
-
-_LISTEN_S: Final = 0.1
-"""How long an input waits for its answer."""
-
-_VICTIM_S: Final = 10.0
-_MAX_GROWTH_BYTES: Final = 192 << 20
-"""Of the server's memory over all inputs."""
-
-_PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_HOSTILE_HOST: Final = "127.0.0.2"  # limits per client must not affect the well-behaved client
+_LISTEN_S: Final = 0.1  # for a response to an input
+_TIMEOUT_S: Final = 10.0
+_MAX_GROWTH_BYTES: Final = 192 << 20  # of the server, over all inputs
 _DATA, _HEADERS, _SETTINGS, _CONTINUATION = 0, 1, 4, 9
 
 
@@ -41,49 +35,51 @@ def _server(send: Callable[[Ports, bytes], None]) -> Iterator[Check]:
     with process() as server:
         ports = server.wait_until_ready(timeout_s=START_S)
         with grpc.insecure_channel(f"127.0.0.1:{ports.grpc_port}") as channel:
-            victim = _Victim(channel, ports.http_port)
-            victim.is_served()
-            limit_bytes = victim.server_bytes() + _MAX_GROWTH_BYTES
+            client = _Client(channel, ports.http_port)
+            client.check()
+            limit_bytes = client.server_bytes() + _MAX_GROWTH_BYTES
 
             def check(content: bytes) -> None:
                 send(ports, content)
-                victim.is_served()
-                assert victim.server_bytes() <= limit_bytes
+                client.check()
+                assert client.server_bytes() <= limit_bytes
 
             yield check
 
 
-class _Victim:
-    """A caller who does nothing wrong, an operator's probe, and its scrape."""
+class _Client:
+    """A well-behaved client that also probes and scrapes."""
 
     def __init__(self, channel: grpc.Channel, http_port: int) -> None:
         self._stub = pb_grpc.TranslationServiceStub(channel)
         self._http_port = http_port
 
-    def is_served(self) -> None:
-        """Ask both ports; an error is a finding."""
+    def check(self) -> None:
+        """Call both ports; an error is a finding."""
         request = pb.TranslateRequest(texts=["Hi."], source_language="en", target_language="de")
-        assert self._stub.Translate(request, timeout=_VICTIM_S).translations
+        assert self._stub.Translate(request, timeout=_TIMEOUT_S).translations
         assert self._get("/readyz")[0] == 200
 
     def server_bytes(self) -> int:
-        """Return what the server has in memory."""
+        """Return the resident memory of the server."""
         found = re.search(r"^process_resident_memory_bytes (\S+)$", self._get("/metrics")[1], re.MULTILINE)
         assert found
         return int(float(found[1]))
 
     def _get(self, path: str) -> tuple[int, str]:
-        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self._http_port, timeout=_VICTIM_S)) as asked:
-            asked.request("GET", path)
-            response = asked.getresponse()
+        with contextlib.closing(
+            http.client.HTTPConnection("127.0.0.1", self._http_port, timeout=_TIMEOUT_S)
+        ) as http_client:
+            http_client.request("GET", path)
+            response = http_client.getresponse()
             return response.status, response.read().decode()
 
 
 def _send(port: int, content: bytes) -> bytes:
-    """Send bytes on a connection of their own, and take what comes for a moment; it may be closed at any time."""
+    """Send bytes on a new connection and return the response of a short time; the server may close it at any time."""
     answer = b""
     with contextlib.suppress(OSError), socket.socket() as connection:
-        connection.settimeout(_VICTIM_S)
+        connection.settimeout(_TIMEOUT_S)
         connection.bind((_HOSTILE_HOST, 0))
         connection.connect(("127.0.0.1", port))
         connection.sendall(content)
@@ -106,12 +102,6 @@ def _send_http(ports: Ports, content: bytes) -> None:
     assert b"HTTP/1.1 500" not in answer
 
 
-def frame(kind: int, flags: int, stream: int, payload: bytes, *, length: int | None = None) -> bytes:
-    """Return a frame of HTTP/2, with the length it has or another one."""
-    size = len(payload) if length is None else length
-    return size.to_bytes(3, "big") + bytes((kind, flags)) + stream.to_bytes(4, "big") + payload
-
-
 _STREAMS = st.one_of(st.sampled_from([1, 1, 3, 5, 0, 2]), st.integers(0, 2**32 - 1))
 _NUMBERS = st.one_of(st.integers(0, 8), st.integers(0, 2**32 - 1), st.sampled_from([65_535, 2**31 - 1, 16_384]))
 _NAMES = st.sampled_from(
@@ -128,7 +118,7 @@ _VALUES = st.one_of(
 
 @st.composite
 def _header_blocks(draw: st.DrawFn) -> bytes:
-    """The headers of a call, some of them removed, repeated or added."""
+    """Draw the headers of a call, with some removed, repeated or added."""
     path = draw(st.one_of(st.sampled_from([method.path for method in Method]), st.sampled_from(_OTHER_PATHS), _VALUES))
     headers = [(":method", "POST"), (":scheme", "http"), (":path", path), (":authority", "x")]
     headers += [("content-type", "application/grpc"), ("te", "trailers")]
@@ -154,7 +144,7 @@ _OTHER_PATHS: Final = (
 
 @st.composite
 def _bodies(draw: st.DrawFn) -> bytes:
-    """Messages as gRPC frames them, with lengths and flags that need not be right."""
+    """Draw gRPC messages, also with wrong lengths and flags."""
     message = draw(st.one_of(translation_messages().map(lambda sent: sent[1:]), st.binary(max_size=20)))
     length = draw(st.one_of(st.just(len(message)), st.just(len(message)), _NUMBERS))
     flag = draw(st.sampled_from([0, 0, 0, 1, 2, 255]))
@@ -163,30 +153,30 @@ def _bodies(draw: st.DrawFn) -> bytes:
 
 @st.composite
 def _frames(draw: st.DrawFn) -> bytes:
-    """One frame, or a whole call."""
+    """Draw one frame, or a whole call."""
     stream = draw(_STREAMS)
     match draw(st.integers(0, 5)):
         case 0 | 1:
-            call = frame(_HEADERS, 4, stream, draw(_header_blocks()))
-            return call + frame(_DATA, draw(st.sampled_from([1, 1, 0])), stream, draw(_bodies()))
+            call = raw_frame(_HEADERS, 4, stream, draw(_header_blocks()))
+            return call + raw_frame(_DATA, draw(st.sampled_from([1, 1, 0])), stream, draw(_bodies()))
         case 2:
             block = draw(_header_blocks())
             cut = draw(st.integers(0, len(block)))
-            return frame(_HEADERS, 0, stream, block[:cut]) + frame(_CONTINUATION, 4, stream, block[cut:])
+            return raw_frame(_HEADERS, 0, stream, block[:cut]) + raw_frame(_CONTINUATION, 4, stream, block[cut:])
         case 3:
             pairs = draw(st.lists(st.tuples(st.integers(0, 9), _NUMBERS), max_size=4))
             payload = b"".join(name.to_bytes(2, "big") + value.to_bytes(4, "big") for name, value in pairs)
-            return frame(_SETTINGS, draw(st.integers(0, 1)), draw(st.sampled_from([0, 0, 0, 1])), payload)
+            return raw_frame(_SETTINGS, draw(st.integers(0, 1)), draw(st.sampled_from([0, 0, 0, 1])), payload)
     payload = draw(st.one_of(_NUMBERS.map(lambda number: number.to_bytes(4, "big")), st.binary(max_size=40)))
     length = draw(st.one_of(st.none(), st.none(), st.integers(0, 2**24 - 1)))
-    return frame(draw(st.integers(0, 12)), draw(st.integers(0, 255)), stream, payload, length=length)
+    return raw_frame(draw(st.integers(0, 12)), draw(st.integers(0, 255)), stream, payload, length=length)
 
 
 @st.composite
 def _connections(draw: st.DrawFn) -> bytes:
-    """What one client sends: mostly the preface and settings first, then frames, of which some come often."""
-    content = draw(st.sampled_from([_PREFACE, _PREFACE, _PREFACE, _PREFACE, b"", b"PRI * HTTP/2.0\r\n\r\n"]))
-    content += draw(st.sampled_from([frame(_SETTINGS, 0, 0, b""), frame(_SETTINGS, 0, 0, b""), b""]))
+    """Draw the bytes of a client: mostly preface and settings, then frames, some repeated."""
+    content = draw(st.sampled_from([PREFACE, PREFACE, PREFACE, PREFACE, b"", b"PRI * HTTP/2.0\r\n\r\n"]))
+    content += draw(st.sampled_from([raw_frame(_SETTINGS, 0, 0, b""), raw_frame(_SETTINGS, 0, 0, b""), b""]))
     for piece in draw(st.lists(_frames(), max_size=8)):
         content += piece * draw(st.sampled_from([1, 1, 1, 1, 2, 50, 400]))
     return content[:MAX_INPUT_BYTES]
@@ -229,9 +219,7 @@ _HTTP_TOKENS: Final = (
 WIRE: Final = (
     Target(
         name="http2",
-        inputs=st.one_of(
-            _connections(), _connections().flatmap(lambda one: mutated([one], [b"\xff", b"\0", _PREFACE]))
-        ),
+        inputs=st.one_of(_connections(), _connections().flatmap(lambda one: mutated([one], [b"\xff", b"\0", PREFACE]))),
         opened=lambda: _server(_send_http2),
         share=3,
     ),

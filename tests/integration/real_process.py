@@ -3,6 +3,7 @@
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ from dragoman_service.app import Ports
 from dragoman_service.cli.demo import ServerProcess
 
 CHECKOUT = Path(__file__).resolve().parents[2]
+_POLL_INTERVAL_S = 0.01
 START_S = STOP_S = 60.0  # only reached by a test that would otherwise fail anyway
-CALL_S = 120.0  # likewise; below the time limit of a test
+CALL_S = 120.0  # below the time limit of a test
 ONE_BY_ONE = {"DRAGOMAN_SCHEDULING__NUM_WORKERS": "1", "DRAGOMAN_SCHEDULING__MAX_BATCH_SEGMENTS": "1"}
 """Settings with which a call of many sentences takes long."""
 
@@ -68,3 +70,43 @@ def wait_for_sample(ports: Ports, line: str) -> None:
     until_s = time.monotonic() + START_S
     while line not in get(ports, "/metrics")[1].splitlines():
         assert time.monotonic() < until_s, f"never exposed: {line}"
+
+
+def worker_processes(parent: int) -> list[int]:
+    """Return the child processes that run a program of their own and are not zombies.
+
+    A child that was stopped between fork and exec would also stop its parent.
+    """
+    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
+    states = {pid: _parent_and_state(pid) for pid in pids}
+    children = [pid for pid, (its_parent, state) in states.items() if its_parent == parent and state != "Z"]
+    return [pid for pid in children if command_line(pid) != command_line(parent)]
+
+
+def command_line(pid: int) -> bytes:
+    """Return the arguments of a process; empty if it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def is_gone(pid: int) -> bool:
+    """Return whether a process has exited, even if its parent has not waited for it."""
+    return _parent_and_state(pid)[1] in {"", "Z"}
+
+
+def until(holds: Callable[[], bool], what: str) -> None:
+    """Poll a condition of processes, which notify only their parents."""
+    until_s = time.monotonic() + STOP_S
+    while not holds():
+        assert time.monotonic() < until_s, f"never happened: {what}"
+        time.sleep(_POLL_INTERVAL_S)
+
+
+def _parent_and_state(pid: int) -> tuple[int, str]:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return 0, ""
+    return int(fields[1]), fields[0]

@@ -164,7 +164,7 @@ class RunningServer:
             self.models.append(model)
             return ModelRuntime(
                 tokenizer=open_tokenizer(bundle),
-                engine=Scheduler(
+                scheduler=Scheduler(
                     Worker(model, clock=self.clock),
                     model.limits,
                     own.scheduling.on(placement.device),

@@ -1,4 +1,4 @@
-"""The installed client against the assembled service: what it sends is understood, what comes back is typed."""
+"""The client with a real server."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -14,7 +14,6 @@ from dragoman.client.errors import (
     DrainingError,
     InvalidFieldError,
     ModelNotFoundError,
-    OverloadedError,
     StartingError,
 )
 from dragoman.client.request import DecodingOptions, TranslationRequest
@@ -30,61 +29,31 @@ async def client(server: RunningServer) -> AsyncIterator[AsyncTranslationClient]
         yield client
 
 
-async def test_a_translation_names_the_model_that_made_it(client: AsyncTranslationClient) -> None:
+async def test_result_names_its_model(client: AsyncTranslationClient) -> None:
     result = await client.translate(["A man.", "A dog."], request_id="r-1", **EN_DE)
 
     assert len(result) == 2
     assert (result.model_name, result.model_version, result.request_id) == ("tiny", "1", "r-1")
 
 
-async def test_threads_get_what_tasks_get(server: RunningServer, client: AsyncTranslationClient) -> None:
+async def test_both_clients_return_the_same_translation(server: RunningServer, client: AsyncTranslationClient) -> None:
     def translate() -> list[str]:
-        with TranslationClient(_target(server)) as of_threads:
-            return [translation.text for translation in of_threads.translate(["A man."], **EN_DE)]
+        with TranslationClient(_target(server)) as blocking:
+            return [translation.text for translation in blocking.translate(["A man."], **EN_DE)]
 
     texts = await asyncio.to_thread(translate)
 
     assert texts == [translation.text for translation in await client.translate(["A man."], **EN_DE)]
 
 
-async def test_models_have_labels(client: AsyncTranslationClient) -> None:
-    (model,) = await client.list_models()
-
-    assert isinstance(model.versions[0].labels, tuple)
-
-
-async def test_a_field_out_of_range_is_named(client: AsyncTranslationClient) -> None:
+async def test_field_out_of_range_is_named(client: AsyncTranslationClient) -> None:
     with pytest.raises(InvalidFieldError) as caught:
         await client.translate(["A man."], options=DecodingOptions(beam_size=17), **EN_DE)
 
     assert caught.value.fields == ("options.beam_size",)
 
 
-async def test_a_language_pair_without_a_model_is_named(client: AsyncTranslationClient) -> None:
-    with pytest.raises(ModelNotFoundError) as caught:
-        await client.translate(["A man."], source_language="en", target_language="fr")
-
-    assert caught.value.fields
-
-
-async def test_a_full_server_says_when_to_come_back(tiny_model: Path) -> None:
-    async with (
-        running_server(tiny_model, grpc__max_concurrent_requests=1) as server,
-        AsyncTranslationClient(_target(server), channel=ONE_ATTEMPT) as client,
-    ):
-        server.model.halt()
-        first = asyncio.ensure_future(client.translate(["A man."], **EN_DE))
-        await server.model.halted_step()
-
-        with pytest.raises(OverloadedError) as caught:
-            await client.translate(["A dog."], **EN_DE)
-
-        assert caught.value.retry_after_s
-        server.model.resume()
-        assert len(await first) == 1
-
-
-async def test_a_full_server_is_asked_again_when_it_said(tiny_model: Path) -> None:
+async def test_full_server_is_retried_after_its_delay(tiny_model: Path) -> None:
     async with (
         running_server(tiny_model, grpc__max_concurrent_requests=1) as server,
         AsyncTranslationClient(_target(server)) as client,
@@ -99,7 +68,7 @@ async def test_a_full_server_is_asked_again_when_it_said(tiny_model: Path) -> No
         assert [len(result) for result in await asyncio.gather(first, second)] == [1, 1]
 
 
-async def test_a_replica_that_drains_is_passed_over(tiny_model: Path) -> None:
+async def test_draining_replica_is_skipped(tiny_model: Path) -> None:
     async with running_server(tiny_model) as leaving, running_server(tiny_model) as staying:
         target = f"ipv4:127.0.0.1:{leaving.port},127.0.0.1:{staying.port}"
         async with AsyncTranslationClient(target) as client:
@@ -110,7 +79,7 @@ async def test_a_replica_that_drains_is_passed_over(tiny_model: Path) -> None:
     assert [len(result) for result in results] == [1] * 6
 
 
-async def test_a_server_that_starts_or_drains_says_so(tiny_model: Path) -> None:
+async def test_starting_and_draining_servers_raise_their_errors(tiny_model: Path) -> None:
     async with (
         listening_server(tiny_model) as server,
         AsyncTranslationClient(_target(server), channel=ONE_ATTEMPT) as client,
@@ -123,7 +92,7 @@ async def test_a_server_that_starts_or_drains_says_so(tiny_model: Path) -> None:
             await client.translate(["A man."], **EN_DE)
 
 
-async def test_a_call_that_is_left_frees_its_place(server: RunningServer, client: AsyncTranslationClient) -> None:
+async def test_cancelled_call_releases_its_slot(server: RunningServer, client: AsyncTranslationClient) -> None:
     server.model.halt()
 
     with pytest.raises(DeadlineExceededError):
@@ -139,7 +108,7 @@ async def test_a_call_that_is_left_frees_its_place(server: RunningServer, client
     assert len(await client.translate(["A man."], **EN_DE)) == 1
 
 
-async def test_closing_the_client_ends_its_calls(server: RunningServer) -> None:
+async def test_closing_the_client_cancels_its_calls(server: RunningServer) -> None:
     client = AsyncTranslationClient(_target(server))
     server.model.halt()
     task = asyncio.ensure_future(client.translate(["A man."], **EN_DE))
@@ -151,14 +120,14 @@ async def test_closing_the_client_ends_its_calls(server: RunningServer) -> None:
         await task
 
 
-async def test_a_document_comes_sentence_by_sentence(client: AsyncTranslationClient) -> None:
+async def test_document_is_translated_sentence_by_sentence(client: AsyncTranslationClient) -> None:
     sentences = [sentence async for sentence in client.translate_document("A man. A dog.\n\nA cat.", **EN_DE)]
 
     assert [sentence.index for sentence in sentences] == list(range(len(sentences)))
     assert "\n\n" in "".join(sentence.text for sentence in sentences)
 
 
-async def test_a_request_of_a_stream_that_is_refused_fails_alone(client: AsyncTranslationClient) -> None:
+async def test_failed_request_of_a_stream_does_not_end_the_stream(client: AsyncTranslationClient) -> None:
     requests = [
         TranslationRequest(texts=["A man."], source_language="en", target_language=language, request_id=language)
         for language in ("de", "fr")
@@ -171,7 +140,7 @@ async def test_a_request_of_a_stream_that_is_refused_fails_alone(client: AsyncTr
         answers["fr"].result()
 
 
-async def test_a_stream_that_is_left_frees_its_place(server: RunningServer, client: AsyncTranslationClient) -> None:
+async def test_cancelled_document_releases_its_slot(server: RunningServer, client: AsyncTranslationClient) -> None:
     server.model.halt()
 
     with pytest.raises(TimeoutError):

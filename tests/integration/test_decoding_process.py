@@ -1,16 +1,14 @@
-"""The process that decodes, beside the real server's: one for each version, killed, replaced, and gone at the end.
+"""The worker process of a real server: one for each version, killed, replaced, and gone at the end.
 
-A process that is stopped (SIGSTOP) keeps the segments of its batch there, so that nothing depends on how fast it is.
+A worker that is stopped (SIGSTOP) keeps the segments of its batch, so that no test depends on its speed.
 """
 
-import logging
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -20,43 +18,42 @@ from typing import Any
 import grpc
 import pytest
 
-import dragoman_service.worker.supervisor
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
 from dragoman_service.app import Ports
 from dragoman_service.cli.demo import ServerProcess
-from dragoman_service.errors import EngineError
 from dragoman_service.models.serving import SERVING_NAME
-from dragoman_service.runtimes.settings import RuntimeSettings
 from dragoman_service.threads import shorten_slices, slice_ns
-from dragoman_service.worker.messages import LoadCommand
-from dragoman_service.worker.supervisor import DecodingProcess
 from tests.integration.real_process import (
     CALL_S,
     CHECKOUT,
     START_S,
     STOP_S,
     begin,
+    command_line,
     connect,
     get,
+    is_gone,
     process,
+    until,
     wait_for_sample,
     wait_until_in_flight,
+    worker_processes,
 )
 from tests.tiny_bundle import SENTENCES
 
-LOOK_EACH_S = 0.01
 DEADLINE_S = 1.0
 LOCAL = {"DRAGOMAN_RUNTIME__ISOLATION": "none"}
 ONE_THREAD = {"DRAGOMAN_SCHEDULING__NUM_WORKERS": "1"}
-WATCHFUL = {"DRAGOMAN_MODELS__POLL_INTERVAL_S": "0.05", "DRAGOMAN_MODELS__SETTLE_S": "0"}
-UNTOUCHED = {"DRAGOMAN_MODELS__POLL_INTERVAL_S": "0"}
-RESTARTS = "dragoman_decoding_process_restarts_total"
-RESIDENT_BYTES = "dragoman_decoding_process_resident_memory_bytes{"
+WATCHING = {"DRAGOMAN_MODELS__POLL_INTERVAL_S": "0.05", "DRAGOMAN_MODELS__SETTLE_S": "0"}
+NOT_WATCHING = {"DRAGOMAN_MODELS__POLL_INTERVAL_S": "0"}
+SIGNALS = [signal.SIGTERM, signal.SIGINT]
+RESIDENT_BYTES = "dragoman_worker_resident_memory_bytes{"
+NUM_LIVE = "dragoman_batch_live_segments"
 
 
 class Server:
-    """A server that is ready, and what can be done to its processes."""
+    """A ready server and its worker processes."""
 
     def __init__(self, running: ServerProcess, ports: Ports, channel: grpc.Channel) -> None:
         self.running = running
@@ -67,41 +64,44 @@ class Server:
         self.admin = pb_grpc.ModelAdminServiceStub(channel)
         self._stopped: list[int] = []
 
-    def children(self) -> list[int]:
-        return decoding_processes(self.pid)
+    def workers(self) -> list[int]:
+        return worker_processes(self.pid)
 
-    def child(self) -> int:
-        """The only one."""
-        (child,) = self.children()
-        return child
+    def worker(self) -> int:
+        """Return the only worker process."""
+        (worker,) = self.workers()
+        return worker
 
     def call(self, *texts: str, timeout_s: float = CALL_S, **fields: Any) -> Any:
-        """Begin a call."""
-        return self.stub.Translate.future(request(*texts, **fields), timeout=timeout_s)
+        request = pb.TranslateRequest(texts=texts, source_language="en", target_language="de", **fields)
+        return self.stub.Translate.future(request, timeout=timeout_s)
 
     def held_call(self, *, timeout_s: float = CALL_S, **fields: Any) -> Any:
-        """Begin a call; return once it is in the batch, which stands still from then on."""
-        self._stopped = self.children()
-        for child in self._stopped:
-            os.kill(child, signal.SIGSTOP)
+        """Begin a call and return it while its segment is in a batch that stands still."""
+        self._stopped = self.workers()
+        for worker in self._stopped:
+            os.kill(worker, signal.SIGSTOP)
         call = self.call("A man.", timeout_s=timeout_s, **fields)
-        wait_for_sample(self.ports, "dragoman_batch_live_segments 1.0")
+        wait_for_sample(self.ports, f"{NUM_LIVE} 1.0")
         return call
 
-    def go_on(self) -> None:
-        """Let batches that stand still go on."""
-        for child in self._stopped:
-            if not is_gone(child):
-                os.kill(child, signal.SIGCONT)
+    def resume(self) -> None:
+        """Let batches that stand still continue."""
+        for worker in self._stopped:
+            if not is_gone(worker):
+                os.kill(worker, signal.SIGCONT)
+
+    def translates(self) -> bool:
+        return code_name(self.call("A man.")) == "OK"
 
     def sample(self, name: str) -> float:
-        """A metric of one sample, or of labels with one combination."""
+        """Return the first sample whose line starts with a name."""
         lines = [line for line in get(self.ports, "/metrics")[1].splitlines() if line.startswith(name)]
         return float(lines[0].rpartition(" ")[2]) if lines else 0.0
 
-
-def request(*texts: str, **fields: Any) -> pb.TranslateRequest:
-    return pb.TranslateRequest(texts=texts, source_language="en", target_language="de", **fields)
+    @property
+    def num_restarts(self) -> float:
+        return self.sample("dragoman_worker_restarts_total")
 
 
 @contextmanager
@@ -113,7 +113,7 @@ def ready_server(models: Path, **environment: str) -> Iterator[Server]:
             try:
                 yield server
             finally:
-                server.go_on()  # or it would not even notice that the server has gone
+                server.resume()  # a stopped worker does not exit with the server
 
 
 @pytest.fixture
@@ -122,66 +122,46 @@ def server(tiny_model: Path) -> Iterator[Server]:
         yield server
 
 
-def parent_and_state(pid: int) -> tuple[int, str]:
-    """Of a process; (0, "") if there is none."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
-    except OSError:
-        return 0, ""
-    return int(fields[1]), fields[0]
-
-
-def decoding_processes(parent: int) -> list[int]:
-    """Children of a process that are no zombies, and run a program of their own: one that is stopped between its fork
-    and that would stop its parent, too.
-    """
-    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
-    children = [pid for pid in pids if (found := parent_and_state(pid))[0] == parent and found[1] != "Z"]
-    return [pid for pid in children if command_line(pid) != command_line(parent)]
-
-
-def command_line(pid: int) -> bytes:
-    """The arguments of a process; empty if it is gone."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""
-
-
-def is_gone(pid: int) -> bool:
-    """Whether a process has ended, waited for by its parent or not."""
-    return parent_and_state(pid)[1] in {"", "Z"}
-
-
-def until(holds: Callable[[], bool], what: str) -> None:
-    """Wait until something holds of processes, which tell only their parents."""
-    until_s = time.monotonic() + STOP_S
-    while not holds():
-        assert time.monotonic() < until_s, f"never so: {what}"
-        time.sleep(LOOK_EACH_S)
-
-
 def code_name(call: Any) -> str:
-    """How a call ends."""
+    """Return the status of a call after its end."""
     error = call.exception(timeout=CALL_S)
     return "OK" if error is None else str(error.code().name)
 
 
-def restarts(server: Server) -> float:
-    return server.sample(RESTARTS)
+def logged(log: str, *words: str) -> list[bool]:
+    return [word in log for word in words]
 
 
-def test_there_is_one_process_for_a_version_whatever_the_number_of_decoding_threads(tiny_models: Path) -> None:
+def test_each_version_has_one_process_for_all_threads(tiny_models: Path) -> None:
     with ready_server(tiny_models, DRAGOMAN_SCHEDULING__NUM_WORKERS="3") as server:
         assert code_name(server.call(*SENTENCES)) == "OK"
 
-        assert len(server.children()) == 2
-        commands = [Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8") for pid in server.children()]
-        assert all("dragoman_service.worker" in command for command in commands)
+        assert len(server.workers()) == 2
+        assert all(b"dragoman_service.worker" in command_line(pid) for pid in server.workers())
+        assert server.sample(RESIDENT_BYTES) > 1 << 20
+        assert server.sample("dragoman_worker_cpu_seconds_total") > 0
+        assert server.sample("dragoman_kv_cache_bytes{") > 0
+        assert server.num_restarts == 0
+
+
+def test_results_without_isolation_are_bit_identical(tiny_model: Path) -> None:
+    options = pb.DecodingOptions(beam_size=4, num_hypotheses=4, return_alignment=True)
+    responses: list[pb.TranslateResponse] = []
+    for environment in ({}, LOCAL):
+        with ready_server(tiny_model, **environment) as server:
+            responses.append(server.call(*SENTENCES, options=options).result())
+            assert len(server.workers()) == (not environment)
+            assert (server.sample(RESIDENT_BYTES) > 0) == (not environment)
+            assert (server.sample("dragoman_worker_cpu_seconds_total") > 0) == (not environment)
+
+    isolated, local = responses
+    assert list(isolated.translations) == list(local.translations)
+    assert {len(each.hypotheses) for each in isolated.translations} <= {3, 4}  # equal texts are returned once
+    assert isolated.translations[0].hypotheses[0].score < 0
 
 
 @pytest.mark.parametrize(("isolation", "niceness"), [("process", None), ("process", 7), ("none", None)])
-def test_threads_that_answer_run_before_those_that_decode(
+def test_threads_that_answer_run_before_threads_that_decode(
     tiny_model: Path, isolation: str, niceness: int | None
 ) -> None:
     with ThreadPoolExecutor(1) as pool:
@@ -192,196 +172,165 @@ def test_threads_that_answer_run_before_those_that_decode(
     lower = niceness if niceness is not None else 0 if has_short else 15
 
     with ready_server(tiny_model, **environment) as server:
-        assert code_name(server.call("A man.")) == "OK"
-        answering, *children = [
+        assert server.translates()
+        answering, *workers = [
             {(slice_ns(thread), os.getpriority(os.PRIO_PROCESS, thread)) for thread in threads_of(pid)}
-            for pid in (server.pid, *server.children())
+            for pid in (server.pid, *server.workers())
         ]
 
     own = os.getpriority(os.PRIO_PROCESS, 0)
     decoding = (usual, min(own + lower, 19))
     assert ({100_000} if has_short else {usual}) <= {slice_ for slice_, _ in answering}
-    assert decoding in (children or [answering])[0]
-    assert all(slice_ == usual for child in children for slice_, _ in child)
+    assert decoding in (workers or [answering])[0]
+    assert all(slice_ == usual for worker in workers for slice_, _ in worker)
 
 
 def threads_of(pid: int) -> list[int]:
     return [int(entry.name) for entry in Path(f"/proc/{pid}/task").iterdir()]
 
 
-def test_there_is_none_without_isolation_and_the_answers_are_the_same_to_the_last_bit(tiny_model: Path) -> None:
-    options = pb.DecodingOptions(beam_size=4, num_hypotheses=4, return_alignment=True)
-    answers: list[pb.TranslateResponse] = []
-    numbers = []
-    for environment in ({}, LOCAL):
-        with ready_server(tiny_model, **environment) as server:
-            answers.append(server.call(*SENTENCES, options=options).result())
-            numbers.append(len(server.children()))
-
-    hosted, local = answers
-    assert numbers == [1, 0]
-    assert list(hosted.translations) == list(local.translations)
-    assert {len(one.hypotheses) for one in hosted.translations} <= {3, 4}  # texts that are equal are returned once
-    assert hosted.translations[0].hypotheses[0].score < 0
-
-
-def test_without_isolation_there_are_no_metrics_of_a_process(tiny_model: Path) -> None:
-    with ready_server(tiny_model, **LOCAL) as server:
-        assert code_name(server.call("A man.")) == "OK"
-
-        assert server.sample(RESIDENT_BYTES) == 0
-        assert server.sample("dragoman_decoding_process_cpu_seconds_total") == 0
-
-
-def test_what_the_process_takes_is_exposed(server: Server) -> None:
-    assert code_name(server.call(*SENTENCES)) == "OK"
-
-    assert server.sample(RESIDENT_BYTES) > 1 << 20
-    assert server.sample("dragoman_decoding_process_cpu_seconds_total") > 0
-    assert server.sample("dragoman_kv_cache_bytes{") > 0
-    assert restarts(server) == 0
-
-
-def test_a_call_in_the_batch_of_a_killed_process_is_internal_and_the_next_one_is_answered(server: Server) -> None:
-    call, killed = server.held_call(), server.child()
+def test_killed_worker_fails_the_calls_in_its_batch_only(server: Server) -> None:
+    call, killed = server.held_call(), server.worker()
 
     os.kill(killed, signal.SIGKILL)
 
     assert code_name(call) == "INTERNAL"
-    assert code_name(server.call("A man.")) == "OK"
-    assert restarts(server) == 1
+    assert server.translates()
+    assert server.num_restarts == 1
     assert is_gone(killed)
-    assert server.child() != killed
-    assert server.sample("dragoman_batch_live_segments") == 0
+    assert server.worker() != killed
+    assert server.sample(NUM_LIVE) == 0
 
 
-@pytest.mark.slow
-def test_a_stopped_process_is_killed_and_started_again_though_it_never_goes_on(tiny_model: Path) -> None:
-    with ready_server(tiny_model, DRAGOMAN_SCHEDULING__MAX_STEP_S="3") as server:
-        assert code_name(server.call("A man.")) == "OK"
-        call, stopped = server.held_call(), server.child()
+def test_worker_killed_while_idle_fails_no_call_and_calls_wait_for_its_restart(tiny_model: Path) -> None:
+    with ready_server(tiny_model, DRAGOMAN_SCHEDULING__NUM_WORKERS="3") as server:
+        for number in (1, 2):
+            os.kill(server.worker(), signal.SIGKILL)
+            server.running.wait_for("worker process exited", timeout_s=STOP_S)
 
-        assert code_name(call) == "INTERNAL"
-        assert code_name(server.call("A man.")) == "OK"
+            calls = [server.call(*SENTENCES) for _ in range(8)]
 
-        assert is_gone(stopped)
-        assert server.sample('dragoman_decoding_process_failures_total{cause="no_step"}') == restarts(server) == 1
-        assert server.sample('dragoman_decoding_process_failures_total{cause="ended"}') == 0
-        assert server.sample("dragoman_batch_live_segments") == 0
+            assert [code_name(call) for call in calls] == ["OK"] * 8
+            assert server.num_restarts == number
+        assert server.sample('dragoman_requests_total{method="Translate",status="OK"}') == 16
+        assert "Traceback" not in server.running.log
 
 
-def test_of_several_engines_one_that_is_killed_costs_its_own_calls_only(tiny_model: Path) -> None:
+def test_killed_replica_fails_its_own_calls_only(tiny_model: Path) -> None:
     with ready_server(tiny_model, DRAGOMAN_RUNTIME__NUM_REPLICAS="2") as server:
-        children = server.children()
-        assert len(children) == 2
-        assert all(server.sample(f'{RESIDENT_BYTES}engine="{engine}"') > 1 << 20 for engine in range(2))
+        workers = server.workers()
+        assert len(workers) == 2
+        assert all(server.sample(f'{RESIDENT_BYTES}model="tiny",replica="{n}"') > 1 << 20 for n in range(2))
         calls = [server.held_call()]
         calls.append(server.call("A man."))
-        wait_for_sample(server.ports, "dragoman_batch_live_segments 2.0")
+        wait_for_sample(server.ports, f"{NUM_LIVE} 2.0")
 
-        os.kill(children[0], signal.SIGKILL)
-        wait_for_sample(server.ports, "dragoman_batch_live_segments 1.0")
-        server.go_on()
+        os.kill(workers[0], signal.SIGKILL)
+        wait_for_sample(server.ports, f"{NUM_LIVE} 1.0")
+        server.resume()
 
         assert sorted(map(code_name, calls)) == ["INTERNAL", "OK"]
-        assert {code_name(server.call("A man.")) for _ in range(4)} == {"OK"}
-        assert is_gone(children[0])
-        assert not is_gone(children[1])
-
-
-def test_a_process_that_is_killed_while_idle_fails_no_call(server: Server) -> None:
-    for number in (1, 2):
-        os.kill(server.child(), signal.SIGKILL)
-        server.running.wait_for("decoding process ended", timeout_s=STOP_S)
-
-        assert code_name(server.call(*SENTENCES)) == "OK"
-        assert restarts(server) == number
-    assert server.sample('dragoman_requests_total{method="Translate",status="OK"}') == 2
-    assert "Traceback" not in server.running.log
-
-
-def test_calls_that_come_while_a_process_is_started_again_wait_for_it(tiny_model: Path) -> None:
-    with ready_server(tiny_model, DRAGOMAN_SCHEDULING__NUM_WORKERS="3") as server:
-        os.kill(server.child(), signal.SIGKILL)
-        server.running.wait_for("decoding process ended", timeout_s=STOP_S)
-
-        calls = [server.call(*SENTENCES) for _ in range(8)]
-
-        assert [code_name(call) for call in calls] == ["OK"] * 8
-        assert restarts(server) == 1
+        assert all(server.translates() for _ in range(4))
+        assert [is_gone(worker) for worker in workers] == [True, False]
 
 
 @pytest.mark.slow
-def test_without_its_bundle_it_is_not_started_again_which_is_seen_and_with_it_the_next_call_starts_it(
-    tiny_model: Path, tmp_path: Path
-) -> None:
+def test_stuck_worker_is_killed_and_restarted(tiny_model: Path) -> None:
+    with ready_server(tiny_model, DRAGOMAN_SCHEDULING__MAX_STEP_S="3") as server:
+        assert server.translates()
+        call, stopped = server.held_call(), server.worker()
+
+        assert code_name(call) == "INTERNAL"
+        assert server.translates()
+
+        assert is_gone(stopped)
+        assert server.sample('dragoman_worker_failures_total{cause="no_step"}') == server.num_restarts == 1
+        assert server.sample('dragoman_worker_failures_total{cause="ended"}') == 0
+        assert server.sample(NUM_LIVE) == 0
+
+
+@pytest.mark.slow
+def test_worker_is_restarted_once_its_bundle_is_available_again(tiny_model: Path, tmp_path: Path) -> None:
     models = tmp_path / "models"
     shutil.copytree(tiny_model, models)
     bundle, hidden = models / "tiny" / "1", tmp_path / "hidden"
-    with ready_server(models, **UNTOUCHED) as server:
+    with ready_server(models, **NOT_WATCHING) as server:
         bundle.rename(hidden)
-        os.kill(server.child(), signal.SIGKILL)
-        server.running.wait_for("decoding process ended", timeout_s=STOP_S)
+        os.kill(server.worker(), signal.SIGKILL)
+        server.running.wait_for("worker process exited", timeout_s=STOP_S)
 
         assert [code_name(server.call("A man.")) for _ in range(2)] == ["INTERNAL"] * 2
         assert server.sample(RESIDENT_BYTES) == 0
-        assert server.children() == []
+        assert server.workers() == []
 
         hidden.rename(bundle)
 
-        assert code_name(server.call("A man.")) == "OK"
+        assert server.translates()
         assert server.sample(RESIDENT_BYTES) > 1 << 20
-        assert restarts(server) == 1
+        assert server.num_restarts == 1
 
 
-def test_a_killed_server_takes_its_process_with_it(server: Server) -> None:
+@pytest.mark.parametrize(
+    ("ends", "status", "samples"),
+    [
+        # The server or the worker may detect the deadline first.
+        ("deadline", "DEADLINE_EXCEEDED", ("deadline_misses", "cancelled_segments")),
+        ("cancellation", "CANCELLED", ("cancelled_segments",)),
+    ],
+)
+def test_call_that_ends_during_decoding_frees_its_batch(
+    server: Server, ends: str, status: str, samples: tuple[str, ...]
+) -> None:
+    assert server.translates()
+
+    call = server.held_call(timeout_s=DEADLINE_S if ends == "deadline" else CALL_S)
+    if ends == "cancellation":
+        call.cancel()
+        wait_for_sample(server.ports, 'dragoman_segments_total{outcome="cancelled"} 1.0')
+    else:
+        assert code_name(call) == status
+    server.resume()
+
+    wait_for_sample(server.ports, f"{NUM_LIVE} 0.0")
+    assert sum(server.sample(f'dragoman_{sample}_total{{stage="decode"}}') for sample in samples) == 1
+    assert server.translates()
+    assert server.num_restarts == 0
+
+
+def test_worker_exits_with_a_killed_server(server: Server) -> None:
     call = begin(server.channel, num_sentences=400)
     wait_until_in_flight(server.ports)
-    child = server.child()
+    worker = server.worker()
 
     server.running.send(signal.SIGKILL)
 
-    until(lambda: is_gone(child), "the process that decodes has ended")
+    until(lambda: is_gone(worker), "the worker process exits")
     assert code_name(call) == "UNAVAILABLE"
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
-def test_a_signal_to_all_processes_drains(server: Server, number: signal.Signals) -> None:
-    call, child = server.held_call(), server.child()
+@pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
+def test_signal_to_all_processes_drains(server: Server, number: signal.Signals) -> None:
+    call, worker = server.held_call(), server.worker()
 
-    for pid in (child, server.pid):
+    for pid in (worker, server.pid):
         os.kill(pid, number)
     server.running.wait_for("draining", timeout_s=STOP_S)
-    server.go_on()
+    server.resume()
 
     assert code_name(call) == "OK"
     assert server.running.wait(timeout_s=STOP_S) == 0
-    assert is_gone(child)
-    assert [word in server.running.log for word in ("stopped", "Traceback", "decoding process ended")] == [
-        True,
-        False,
-        False,
-    ]
+    assert is_gone(worker)
+    assert logged(server.running.log, "stopped", "Traceback", "worker process exited") == [True, False, False]
 
 
-class Group:
-    """A server that leads a process group of its own, as one that a shell has started."""
+class ProcessGroup:
+    """A server that leads a process group of its own, like one that a shell has started."""
 
     def __init__(self, models: Path) -> None:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("DRAGOMAN_")}
+        arguments = ("serve", "--grpc-port", "0", "--http-port", "0", "--models", str(models))
         self.process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "dragoman_service",
-                "serve",
-                "--grpc-port",
-                "0",
-                "--http-port",
-                "0",
-                "--models",
-                str(models),
-            ],
+            [sys.executable, "-m", "dragoman_service", *arguments],
             cwd=CHECKOUT,
             env=inherited,
             stderr=subprocess.PIPE,
@@ -395,18 +344,25 @@ class Group:
         self.log = ""
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal to all who are in the group."""
+        """Send a signal to all processes of the group."""
         if self.process.poll() is None:
             os.killpg(self.process.pid, number)
 
     def read_until(self, event: str) -> None:
-        """Read its log up to the record of an event."""
+        """Read the log up to the record of an event."""
         assert self.process.stderr
         for line in self.process.stderr:
             self.log += line
             if f'"event": "{event}"' in line:
                 return
         raise AssertionError(f"never logged: {event}\n{self.log}")
+
+    def loading_worker(self) -> int:
+        """Wait for the worker process that loads a model."""
+        self.read_until("listening")
+        until(lambda: bool(worker_processes(self.process.pid)), "a worker process starts")
+        (worker,) = worker_processes(self.process.pid)
+        return worker
 
     def exit_code(self) -> int:
         assert self.process.stderr
@@ -421,91 +377,81 @@ class Group:
         self.process.stderr.close()
 
 
-@contextmanager
-def group_of(models: Path) -> Iterator[Group]:
-    group = Group(models)
-    try:
-        yield group
-    finally:
-        group.close()
+@pytest.fixture
+def group(tiny_model: Path) -> Iterator[ProcessGroup]:
+    group = ProcessGroup(tiny_model)
+    yield group
+    group.close()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
-def test_a_signal_to_the_group_drains_and_the_exit_code_is_0(tiny_model: Path, number: signal.Signals) -> None:
-    with group_of(tiny_model) as group:
-        group.read_until("ready")
+@pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
+def test_signal_to_the_group_drains_with_exit_code_0(group: ProcessGroup, number: signal.Signals) -> None:
+    group.read_until("ready")
 
-        group.send(number)
+    group.send(number)
 
-        assert group.exit_code() == 0
-        assert [word in group.log for word in ("stopped", "Traceback", '"error"')] == [True, False, False]
+    assert group.exit_code() == 0
+    assert logged(group.log, "stopped", "Traceback", '"error"') == [True, False, False]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
 @pytest.mark.slow
-def test_a_signal_to_the_group_while_a_process_is_being_started_ends_all(
-    tiny_model: Path, number: signal.Signals
+@pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
+def test_signal_to_the_group_while_a_model_loads_ends_all_processes(
+    group: ProcessGroup, number: signal.Signals
 ) -> None:
-    with group_of(tiny_model) as group:
-        group.read_until("listening")
-        until(lambda: bool(decoding_processes(group.process.pid)), "a process that decodes is there")
+    worker = group.loading_worker()
 
-        group.send(number)
+    group.send(number)
 
-        assert group.exit_code() == 0
-        assert "Traceback" not in group.log
-
-
-def test_a_process_that_is_stopped_while_it_loads_does_not_keep_the_server_from_ending(tiny_model: Path) -> None:
-    with group_of(tiny_model) as group:
-        group.read_until("listening")
-        until(lambda: bool(decoding_processes(group.process.pid)), "a process that decodes is there")
-        (child,) = decoding_processes(group.process.pid)
-        os.kill(child, signal.SIGSTOP)
-
-        group.send(signal.SIGTERM)
-
-        assert group.exit_code() == 0
-        until(lambda: is_gone(child), "the process that loads has ended")
-        assert [word in group.log for word in ("stopped", "Traceback", '"error"')] == [True, False, False]
+    assert group.exit_code() == 0
+    until(lambda: is_gone(worker), "the worker process exits")
+    assert "Traceback" not in group.log
 
 
-def test_the_process_of_an_unloaded_version_is_gone(tiny_models: Path) -> None:
-    with ready_server(tiny_models, **UNTOUCHED) as server:
-        before = server.children()
+def test_stopped_worker_that_loads_does_not_keep_the_server_from_stopping(group: ProcessGroup) -> None:
+    worker = group.loading_worker()
+    os.kill(worker, signal.SIGSTOP)
+
+    group.send(signal.SIGTERM)
+
+    assert group.exit_code() == 0
+    until(lambda: is_gone(worker), "the worker process exits")
+    assert logged(group.log, "stopped", "Traceback", '"error"') == [True, False, False]
+
+
+def test_worker_of_an_unloaded_version_exits(tiny_models: Path) -> None:
+    with ready_server(tiny_models, **NOT_WATCHING) as server:
+        before = server.workers()
 
         server.admin.UnloadModel(pb.UnloadModelRequest(model="tiny/1"), timeout=CALL_S)
 
-        (left,) = server.children()
-        assert left in before
-        assert code_name(server.call("A man.")) == "OK"
+        assert server.worker() in before
+        assert server.translates()
         assert "Traceback" not in server.running.log
 
 
-def test_the_process_of_a_replaced_version_is_gone_and_the_new_one_has_its_own(
-    tiny_models: Path, tmp_path: Path
-) -> None:
+def test_worker_of_a_replaced_version_exits(tiny_models: Path, tmp_path: Path) -> None:
     models = tmp_path / "models"
     shutil.copytree(tiny_models / "tiny" / "1", models / "tiny" / "1")
     (models / "tiny" / SERVING_NAME).write_text('versions = "latest:1"\n', encoding="utf-8")
-    with ready_server(models, **WATCHFUL) as server:
-        replaced = server.child()
+    with ready_server(models, **WATCHING) as server:
+        replaced = server.worker()
 
         shutil.copytree(tiny_models / "tiny" / "2", models / "tiny" / ".2")
         (models / "tiny" / ".2").rename(models / "tiny" / "2")
         server.running.wait_for("model unloaded", timeout_s=START_S)
 
         assert is_gone(replaced)
-        assert server.child() != replaced
+        assert server.worker() != replaced
         assert server.call("A man.", model="tiny").result().model_version == "2"
-        assert restarts(server) == 0
-        assert "decoding process ended" not in server.running.log
+        assert server.num_restarts == 0
+        assert "worker process exited" not in server.running.log
 
 
 @pytest.mark.slow
-def test_a_server_that_is_stopped_while_a_version_is_unloaded_ends_as_without(tiny_models: Path) -> None:
-    with ready_server(tiny_models, **UNTOUCHED) as server:
-        children, call = server.children(), server.held_call(model="tiny/1")
+def test_server_can_be_stopped_while_a_version_is_unloaded(tiny_models: Path) -> None:
+    with ready_server(tiny_models, **NOT_WATCHING) as server:
+        workers, call = server.workers(), server.held_call(model="tiny/1")
         unloading = server.admin.UnloadModel.future(pb.UnloadModelRequest(model="tiny/1"), timeout=CALL_S)
         wait_for_sample(server.ports, 'dragoman_model_state{model="tiny",state="draining",version="1"} 1.0')
 
@@ -514,80 +460,42 @@ def test_a_server_that_is_stopped_while_a_version_is_unloaded_ends_as_without(ti
         server.running.send(signal.SIGTERM)
 
         assert code_name(call) == "UNAVAILABLE"
-        server.go_on()
+        server.resume()
         assert server.running.wait(timeout_s=STOP_S) == 1
         assert unloading.exception(timeout=CALL_S) is None or code_name(unloading) == "UNAVAILABLE"
-        assert [word in server.running.log for word in ("stopped", "Traceback")] == [True, False]
-        assert all(map(is_gone, children))
+        assert logged(server.running.log, "stopped", "Traceback") == [True, False]
+        assert all(map(is_gone, workers))
 
 
-def failed_start(models: Path, **environment: str) -> tuple[int, str]:
-    """Return exit code and last line of a server that cannot start."""
-    with process("--models", str(models), **environment) as running:
-        code = running.wait(timeout_s=STOP_S)
-        assert "Traceback" not in running.log
-        return code, running.log.splitlines()[-1]
+def damage(pattern: str) -> Callable[[Path], None]:
+    def overwrite(bundle: Path) -> None:
+        for path in sorted(bundle.rglob(pattern)):
+            path.write_bytes(b"damaged" + path.read_bytes()[7:])
+
+    return overwrite
 
 
-def test_a_precision_that_is_not_there_is_the_same_message_as_without_isolation(tiny_model: Path) -> None:
-    wanted = {"DRAGOMAN_RUNTIME__PRECISION": "int8"}
-
-    hosted, local = (failed_start(tiny_model, **wanted, **environment) for environment in ({}, LOCAL))
-
-    assert hosted == local
-    assert "int8" in hosted[1]
-
-
-@pytest.mark.parametrize("damage", ["graph", "weights", "manifest"])
-def test_a_broken_bundle_is_the_same_message_as_without_isolation(
-    tiny_model: Path, tmp_path: Path, damage: str
+@pytest.mark.parametrize(
+    ("settings", "change"),
+    [
+        ({"DRAGOMAN_RUNTIME__PRECISION": "int8"}, lambda _: None),  # the bundle has no int8 graphs
+        ({}, damage("*.onnx")),
+        ({}, damage("*weights*")),
+        ({}, damage("manifest.json")),
+    ],
+    ids=["precision", "graph", "weights", "manifest"],
+)
+def test_load_errors_are_the_same_without_isolation(
+    tiny_model: Path, tmp_path: Path, settings: dict[str, str], change: Callable[[Path], None]
 ) -> None:
     shutil.copytree(tiny_model / "tiny", tmp_path / "tiny")
-    pattern = {"graph": "*.onnx", "weights": "*weights*", "manifest": "manifest.json"}[damage]
-    for path in sorted((tmp_path / "tiny" / "1").rglob(pattern)):
-        path.write_bytes(b"damaged" + path.read_bytes()[7:])
+    change(tmp_path / "tiny" / "1")
+    outcomes = []
+    for environment in ({}, LOCAL):
+        with process("--models", str(tmp_path), **settings, **environment) as running:
+            code = running.wait(timeout_s=STOP_S)
+            assert "Traceback" not in running.log
+            outcomes.append((code, running.log.splitlines()[-1]))
 
-    hosted, local = (failed_start(tmp_path, **environment) for environment in ({}, LOCAL))
-
-    assert hosted == local
-    assert hosted[0] != 0
-
-
-def test_a_process_of_other_files_than_the_server_s_says_that_it_must_be_restarted(
-    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        dragoman_service.worker.supervisor, "format_digest", lambda _: "of a server that was started before"
-    )
-    command = LoadCommand(
-        directory=tiny_model / "tiny" / "1", settings=RuntimeSettings(), niceness=0, log_level=logging.WARNING
-    )
-
-    with pytest.raises(EngineError, match="restart the server"):
-        DecodingProcess(command, name="tiny/1", module="dragoman_service.worker", on_end=lambda _: None)
-
-
-def test_a_deadline_that_passes_in_the_middle_of_decoding_frees_the_batch(server: Server) -> None:
-    assert code_name(server.call("A man.")) == "OK"
-
-    call = server.held_call(timeout_s=DEADLINE_S)
-    assert code_name(call) == "DEADLINE_EXCEEDED"
-    server.go_on()
-
-    wait_for_sample(server.ports, "dragoman_batch_live_segments 0.0")
-    missed = ('dragoman_deadline_misses_total{stage="decode"}', 'dragoman_cancelled_segments_total{stage="decode"}')
-    assert sum(map(server.sample, missed)) == 1  # on the side that noticed it first
-    assert code_name(server.call("A man.")) == "OK"
-    assert restarts(server) == 0
-
-
-def test_a_call_that_is_cancelled_in_the_middle_of_decoding_frees_the_batch(server: Server) -> None:
-    call = server.held_call()
-    call.cancel()
-    wait_for_sample(server.ports, 'dragoman_segments_total{outcome="cancelled"} 1.0')
-    server.go_on()
-
-    wait_for_sample(server.ports, "dragoman_batch_live_segments 0.0")
-    assert code_name(server.call("A man.")) == "OK"
-    assert server.sample('dragoman_cancelled_segments_total{stage="decode"}') == 1
-    assert restarts(server) == 0
+    assert outcomes[0] == outcomes[1]
+    assert outcomes[0][0] != 0

@@ -9,17 +9,16 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import deepl
 import docx
 import httpx
 import pytest
 
-from dragoman.v1 import translation_pb2 as pb
 from dragoman_service.errors import ConfigError
 from dragoman_service.file_translation.state import DocumentStatus
 from dragoman_service.file_translation.store import INTERRUPTED
-from dragoman_service.security.api_keys import new_key, store
+from dragoman_service.security.api_keys import new_key
 from tests.integration.running_server import PATIENCE_S, RunningServer, running_server, until
+from tests.integration.vendor_clients import http_client, translated, with_deepl, write_callers
 
 SENTENCES = ("A man rides a bicycle.", "Two children play.")
 FORM = {"source_lang": "EN", "target_lang": "DE"}
@@ -38,12 +37,8 @@ async def server(tiny_model: Path, directory: Path) -> AsyncIterator[RunningServ
         yield server
 
 
-@contextlib.asynccontextmanager
-async def client_of(server: RunningServer, key: str = "any") -> AsyncIterator[httpx.AsyncClient]:
-    address = f"http://127.0.0.1:{server.ports.http_port}"
-    headers = {"authorization": f"DeepL-Auth-Key {key}"}
-    async with httpx.AsyncClient(base_url=address, headers=headers, timeout=PATIENCE_S, trust_env=False) as client:
-        yield client
+def client_of(server: RunningServer, key: str = "any") -> contextlib.AbstractAsyncContextManager[httpx.AsyncClient]:
+    return http_client(server, headers={"authorization": f"DeepL-Auth-Key {key}"})
 
 
 @pytest.fixture
@@ -57,11 +52,6 @@ def quick_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     """DeepL's client waits for 5 s between two requests for a status."""
     clock = SimpleNamespace(time=time.time, sleep=lambda _: time.sleep(0.01))
     monkeypatch.setattr("deepl.translator.time", clock)
-
-
-async def translated(server: RunningServer, *texts: str, **options: Any) -> list[str]:
-    response = await server.translate(*texts, options=pb.DecodingOptions(**options))
-    return [one.hypotheses[0].text for one in response.translations]
 
 
 async def uploaded(
@@ -124,17 +114,15 @@ FILES: dict[str, tuple[bytes, Callable[[bytes, list[str]], bool]]] = {
 
 @pytest.mark.usefixtures("quick_polls")
 @pytest.mark.parametrize("name", FILES)
-async def test_client_of_deepl_gets_the_translated_file(server: RunningServer, tmp_path: Path, name: str) -> None:
+async def test_deepl_client_gets_the_translated_file(server: RunningServer, tmp_path: Path, name: str) -> None:
     content, is_expected = FILES[name]
     source, output = tmp_path / name, tmp_path / f"out-{name}"
     source.write_bytes(content)
-    address = f"http://127.0.0.1:{server.ports.http_port}"
 
-    def call() -> deepl.DocumentStatus:
-        with contextlib.closing(deepl.DeepLClient("any", server_url=address)) as client:
-            return client.translate_document_from_filepath(source, output, source_lang="EN", target_lang="DE")
-
-    status = await asyncio.to_thread(call)
+    status = await with_deepl(
+        server,
+        lambda client: client.translate_document_from_filepath(source, output, source_lang="EN", target_lang="DE"),
+    )
 
     assert (status.done, status.error_message) == (True, None)
     assert status.billed_characters == sum(map(len, SENTENCES))
@@ -176,7 +164,7 @@ async def test_wrong_key_or_id_is_not_found(http: httpx.AsyncClient) -> None:
         ("a.txt", {"other": "x"}, "other"),
     ],
 )
-async def test_upload_that_cannot_be_translated_is_refused(
+async def test_invalid_upload_is_rejected(
     http: httpx.AsyncClient, directory: Path, name: str, fields: dict[str, str], named: str
 ) -> None:
     response = await http.post("/v2/document", data={**FORM, **fields}, files={"file": (name, b"A man.")})
@@ -186,7 +174,7 @@ async def test_upload_that_cannot_be_translated_is_refused(
     assert documents(directory) == []
 
 
-async def test_file_that_is_not_what_its_name_says_becomes_an_error(http: httpx.AsyncClient) -> None:
+async def test_file_with_a_wrong_extension_fails(http: httpx.AsyncClient) -> None:
     status = await ended(http, await uploaded(http, b"garbage", "a.docx"))
 
     assert status["status"] == "error"
@@ -206,7 +194,7 @@ async def test_language_of_a_document_is_detected(server: RunningServer, http: h
     assert "equal" in statuses[2]["error_message"]
 
 
-async def test_too_large_file_is_refused_and_nothing_stays(tiny_model: Path, directory: Path) -> None:
+async def test_too_large_file_is_rejected_and_removed(tiny_model: Path, directory: Path) -> None:
     async def content() -> AsyncIterator[bytes]:  # without a Content-Length
         yield b'--b\r\nContent-Disposition: form-data; name="file"; filename="a.txt"\r\n\r\n'
         for _ in range(4):
@@ -225,7 +213,7 @@ async def test_too_large_file_is_refused_and_nothing_stays(tiny_model: Path, dir
     assert documents(directory) == []
 
 
-async def test_caller_has_its_share_of_documents(tiny_model: Path, directory: Path) -> None:
+async def test_number_of_documents_of_a_caller_is_limited(tiny_model: Path, directory: Path) -> None:
     async with (
         running_server(tiny_model, documents__directory=directory, documents__max_caller_documents=1) as server,
         client_of(server) as http,
@@ -236,7 +224,7 @@ async def test_caller_has_its_share_of_documents(tiny_model: Path, directory: Pa
     assert response.status_code == 429
 
 
-async def test_server_that_shares_the_directory_answers(
+async def test_servers_with_the_same_directory_answer_for_each_other(
     server: RunningServer, http: httpx.AsyncClient, tiny_model: Path, directory: Path
 ) -> None:
     async with running_server(tiny_model, documents__directory=directory) as other, client_of(other) as other_http:
@@ -248,7 +236,7 @@ async def test_server_that_shares_the_directory_answers(
     assert sorted(answer.status_code for answer in answers) == [200, 404]
 
 
-async def test_stopped_server_leaves_an_error(tiny_model: Path, directory: Path) -> None:
+async def test_document_of_a_stopped_server_fails(tiny_model: Path, directory: Path) -> None:
     async with running_server(tiny_model, documents__directory=directory) as other, client_of(other) as other_http:
         async with running_server(tiny_model, documents__directory=directory) as server, client_of(server) as http:
             server.model.halt()
@@ -263,7 +251,7 @@ async def test_stopped_server_leaves_an_error(tiny_model: Path, directory: Path)
     assert (status["status"], status["error_message"]) == ("error", INTERRUPTED)
 
 
-async def test_expired_document_ends_its_work(tiny_model: Path, directory: Path) -> None:
+async def test_work_on_an_expired_document_ends(tiny_model: Path, directory: Path) -> None:
     async with (
         running_server(tiny_model, documents__directory=directory, documents__expiry_s=1) as server,
         client_of(server) as http,
@@ -278,7 +266,7 @@ async def test_expired_document_ends_its_work(tiny_model: Path, directory: Path)
     assert documents(directory) == []
 
 
-async def test_without_a_directory_both_apis_say_so(tiny_model: Path) -> None:
+async def test_uploads_are_rejected_without_a_directory(tiny_model: Path) -> None:
     async with running_server(tiny_model) as server, client_of(server) as http:
         for_deepl = await http.post("/v2/document", data=FORM, files={"file": ("a.txt", b"a")})
         for_libretranslate = await http.post("/translate_file", data=LIBRE_FORM, files={"file": ("a.txt", b"a")})
@@ -287,14 +275,14 @@ async def test_without_a_directory_both_apis_say_so(tiny_model: Path) -> None:
     assert (for_libretranslate.status_code, [*for_libretranslate.json()]) == (403, ["error"])
 
 
-async def test_libretranslate_returns_an_address_for_one_download(
+async def test_libretranslate_returns_a_url_for_one_download(
     server: RunningServer, http: httpx.AsyncClient, directory: Path
 ) -> None:
     response = await http.post("/translate_file", data=LIBRE_FORM, files={"file": ("a b/ü.txt", SENTENCES[0])})
     address = response.json()["translatedFileUrl"]
-    async with httpx.AsyncClient(timeout=PATIENCE_S, trust_env=False) as anybody:
-        first, second = await anybody.get(address), await anybody.get(address)
-        other = await anybody.get(f"{address.rpartition('/')[0]}/state.json")
+    async with httpx.AsyncClient(timeout=PATIENCE_S, trust_env=False) as without_key:
+        first, second = await without_key.get(address), await without_key.get(address)
+        other = await without_key.get(f"{address.rpartition('/')[0]}/state.json")
 
     assert first.text == (await translated(server, SENTENCES[0]))[0]
     assert first.headers["content-disposition"] == "attachment; filename*=UTF-8''%C3%BC.txt"
@@ -302,7 +290,7 @@ async def test_libretranslate_returns_an_address_for_one_download(
     assert documents(directory) == []
 
 
-async def test_libretranslate_gets_errors_in_its_form(http: httpx.AsyncClient, directory: Path) -> None:
+async def test_libretranslate_errors_have_its_form(http: httpx.AsyncClient, directory: Path) -> None:
     garbage = await http.post("/translate_file", data=LIBRE_FORM, files={"file": ("a.docx", b"garbage")})
     unknown = await http.post("/translate_file", data={**LIBRE_FORM, "target": "xx"}, files={"file": ("a.txt", b"a")})
 
@@ -313,14 +301,7 @@ async def test_libretranslate_gets_errors_in_its_form(http: httpx.AsyncClient, d
 
 async def test_document_belongs_to_its_caller(tiny_model: Path, directory: Path, tmp_path: Path) -> None:
     keys = {name: new_key() for name in ("owner", "other")}
-    callers = tmp_path / "callers.toml"
-    callers.write_text(
-        "".join(
-            f'[[caller]]\nname = "{name}"\nkeys = ["{store(key)}"]\npermissions = ["translate"]\n'
-            for name, key in keys.items()
-        )
-    )
-    settings = {"documents__directory": directory, "access__callers_file": callers}
+    settings = {"documents__directory": directory, "access__callers_file": write_callers(tmp_path, keys)}
     async with running_server(tiny_model, **settings) as server:
         async with client_of(server, keys["owner"]) as http:
             handle = await uploaded(http)
@@ -337,11 +318,10 @@ async def test_document_belongs_to_its_caller(tiny_model: Path, directory: Path,
 
 async def libretranslate_uploads(server: RunningServer, key: str) -> list[int]:
     """Send a key in the query, in a header, after a small file; then none, a wrong one, and one after a large file."""
-    address = f"http://127.0.0.1:{server.ports.http_port}"
     small: dict[str, Any] = {"file": ("a.txt", b"A man.")}
     after = small | {name: (None, value) for name, value in {**LIBRE_FORM, "api_key": key}.items()}
     after_large = after | {"file": ("a.txt", b"A man.\n" * 100_000)}
-    async with httpx.AsyncClient(base_url=address, timeout=PATIENCE_S, trust_env=False) as http:
+    async with http_client(server) as http:
         requests = [
             http.post("/translate_file", params={"api_key": key}, data=LIBRE_FORM, files=small),
             http.post("/translate_file", headers={"authorization": f"Bearer {key}"}, data=LIBRE_FORM, files=small),
@@ -353,7 +333,7 @@ async def libretranslate_uploads(server: RunningServer, key: str) -> list[int]:
         return [(await request).status_code for request in requests]
 
 
-async def test_work_ends_when_the_client_of_libretranslate_leaves(
+async def test_work_ends_when_the_libretranslate_client_disconnects(
     server: RunningServer, http: httpx.AsyncClient, directory: Path
 ) -> None:
     server.model.halt()
@@ -382,7 +362,7 @@ async def unfinished_upload(server: RunningServer) -> AsyncIterator[asyncio.Stre
         writer.close()
 
 
-async def test_upload_that_does_not_arrive_in_time_is_removed(tiny_model: Path, directory: Path) -> None:
+async def test_slow_upload_is_removed(tiny_model: Path, directory: Path) -> None:
     settings = {"documents__directory": directory, "documents__upload_timeout_s": 0.05}
     async with running_server(tiny_model, **settings) as server, unfinished_upload(server) as answer:
         assert (await answer.readline()).split()[1] == b"504"
@@ -405,7 +385,7 @@ async def test_draining_ends_uploads_and_work(server: RunningServer, http: httpx
     assert server.sample("dragoman_documents_total", outcome="interrupted") == 1
 
 
-async def test_upload_from_a_client_that_leaves_is_removed(server: RunningServer, directory: Path) -> None:
+async def test_upload_of_a_client_that_disconnects_is_removed(server: RunningServer, directory: Path) -> None:
     async with unfinished_upload(server):
         await until(lambda: len(documents(directory)) == 1)
 
@@ -415,7 +395,7 @@ async def test_upload_from_a_client_that_leaves_is_removed(server: RunningServer
 @pytest.mark.parametrize(
     "settings", [{"documents__directory": Path("/nowhere")}, {"documents__directory": Path(), "http__api": False}]
 )
-async def test_settings_that_do_not_fit_stop_the_server(tiny_model: Path, settings: dict[str, Any]) -> None:
+async def test_unusable_directory_stops_the_server(tiny_model: Path, settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"documents\.directory"):
         async with running_server(tiny_model, **settings):
             pass

@@ -1,4 +1,4 @@
-"""`python -m dragoman_export evaluate` on a server, on its bundle, and on a file."""
+"""`dragoman export evaluate` on a server, on its bundle, and on a file."""
 
 import asyncio
 from pathlib import Path
@@ -13,14 +13,14 @@ SOURCES = ("A man sleeps.", "Two dogs are playing. It rains.", "Nobody knew why.
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """Some pairs; the references are made up."""
+    """Pairs with invented references."""
     path = tmp_path / "test.tsv"
     path.write_text("".join(f"{source}\tein Mann schläft .\n" for source in SOURCES), encoding="utf-8")
     return path
 
 
 @pytest.mark.parametrize("length_penalty", ["0.6", "2"])
-async def test_a_server_is_scored_as_its_bundle_is(
+async def test_server_has_the_scores_of_its_bundle(
     length_penalty: str,
     server: RunningServer,
     tiny_model: Path,
@@ -43,11 +43,11 @@ async def test_a_server_is_scored_as_its_bundle_is(
     assert texts[0].read_bytes() == texts[1].read_bytes()
     assert [line.split()[0] for line in from_bundle[:4]] == ["BLEU", "chrF", "TER", "length"]
     assert from_server[:4] == from_bundle[:4]
-    assert "2 calls of 2 texts at a time, tiny/1, beam 2" in from_server[4]
+    assert "2 concurrent calls of 2 texts, tiny/1, beam 2" in from_server[4]
     assert from_server[4].endswith("beam 2, length penalty 2") == (length_penalty == "2")
 
 
-async def test_warnings_of_the_server_are_counted(
+async def test_server_warnings_are_counted(
     server: RunningServer, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     long = data.parent / "long.tsv"
@@ -59,19 +59,17 @@ async def test_warnings_of_the_server_are_counted(
     assert "warnings " in capsys.readouterr().out
 
 
-async def test_what_the_server_refuses_is_told(
-    server: RunningServer, data: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_rejected_call_is_an_error(server: RunningServer, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     languages = ["--source-language", "fr", "--target-language", "de"]
     command = ["evaluate", "--data", str(data), "--target", f"127.0.0.1:{server.port}", *languages]
 
     assert await asyncio.to_thread(main, command) == 1
 
-    assert "fr to de is not served here; available: en to de" in capsys.readouterr().err
+    assert "fr to de " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("length_penalty", ["-1", "5.5", "nan"])
-def test_a_length_penalty_that_no_request_may_have_is_refused(
+def test_length_penalty_out_of_range_is_rejected(
     length_penalty: str, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = ["evaluate", "--data", str(data), "--bundle", "missing", "--length-penalty", length_penalty]
@@ -97,16 +95,18 @@ def test_two_systems_are_compared_by_paired_bootstrap(
     assert out[-1].startswith("TER 0.00 ± 0.00 against 25.00 ± 0.00: -25.00, p = 0.0")
 
 
-def test_a_file_of_another_length_is_refused(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_translations_of_another_length_are_rejected(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     short = tmp_path / "short.txt"
     short.write_text("ein Mann\n", encoding="utf-8")
 
     assert main(["evaluate", "--data", str(data), "--translations", str(short)]) == 1
 
-    assert "has 1 lines; there are 3 sources" in capsys.readouterr().err
+    assert "has 1 lines: expected 3" in capsys.readouterr().err
 
 
-def test_planted_spans_are_counted(tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_inserted_spans_are_counted(tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = tmp_path / "test.tsv"
     data.write_text("A man rides a bicycle to the garden.\tx\nThe train is here.\tx\nNo.\tx\n", encoding="utf-8")
 
@@ -119,7 +119,7 @@ def test_planted_spans_are_counted(tiny_model: Path, tmp_path: Path, capsys: pyt
     assert counts[-1] == 0  # lost
 
 
-def test_spans_of_the_sentences_themselves_are_counted(
+def test_spans_of_the_sentences_are_counted(
     tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = tmp_path / "test.tsv"

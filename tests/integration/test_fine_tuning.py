@@ -1,4 +1,4 @@
-"""Models of other systems are trained further: what they begin with and end with is as they have it."""
+"""Imported models and bundles are trained further."""
 
 import json
 from collections.abc import Callable
@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from dragoman_export.__main__ import main
-from dragoman_export.ensemble import open_text_model
+from dragoman_export.evaluation.ensemble import open_text_model
 from dragoman_export.importers.bundle import open_model
 from dragoman_export.training.report import read_log
 from dragoman_service.runtimes.settings import RuntimeSettings
@@ -20,8 +20,7 @@ EXACT = (
     *("--preset", "tiny", "--no-bf16", "--dropout", "0", "--threads", "1"),
     *("--bleu-sentences", "4", "--max-tokens", "64"),
 )
-ROUNDING = 1e-4
-"""Nats a token, of float32 sums in two libraries."""
+ROUNDING = 1e-4  # Nats a token, of float32 sums in two libraries.
 
 MODELS: dict[str, tuple[Callable[..., Any], dict[str, Any], tuple[str, ...]]] = {
     "decoding begins with padding": (save_marian, {}, ()),
@@ -40,7 +39,7 @@ def train(output: Path, text: Path, *flags: str) -> list[float]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", MODELS)
-def test_an_imported_model_learns_its_own_translations_from_where_it_stands(kind: str, tmp_path: Path) -> None:
+def test_imported_model_is_fine_tuned(kind: str, tmp_path: Path) -> None:
     save, options, tags = MODELS[kind]
     theirs = save(tmp_path / "theirs", **options)
     ours, text = tmp_path / "ours", tmp_path / "own.tsv"
@@ -60,7 +59,6 @@ def test_an_imported_model_learns_its_own_translations_from_where_it_stands(kind
 
 
 def _mean_loss(theirs: Any, ours: Path, text: Path) -> float:
-    """Return the loss of the other library on the same token ids, in nats a target token."""
     tokenizer, losses = open_model(ours)[1], list[torch.Tensor]()
     for line in text.read_text(encoding="utf-8").splitlines():
         source_ids, target_ids = tokenizer.encode_pair(*line.split("\t"))
@@ -71,7 +69,7 @@ def _mean_loss(theirs: Any, ours: Path, text: Path) -> float:
     return float(torch.cat(losses).mean())
 
 
-def test_a_bundle_is_trained_further_as_it_is(tmp_path: Path) -> None:
+def test_bundle_is_fine_tuned(tmp_path: Path) -> None:
     build_tiny_bundle(tmp_path / "bundle", precisions=("fp32",))
     text = tmp_path / "text.tsv"
     pairs = zip(SENTENCES[:4], SENTENCES[4:], strict=True)
@@ -90,17 +88,17 @@ def test_a_bundle_is_trained_further_as_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "message"),
     [
-        (["--concatenate", "0.1"], "concatenate is 0.1: expected 0 with the tokenizer of another system"),
-        (["--subword-sampling", "0.1"], "subword_sampling is 0.1: expected 0 with the tokenizer of another system"),
-        (["--placeholders", "0.1"], "the vocabulary has no pieces"),
-        (["--placeholder-words", "0.1"], "the vocabulary has no pieces"),
-        (["--ffn-size", "99"], "ffn_size is 24 there, 99 asked for"),
+        (["--concatenate", "0.1"], "concatenate is 0.1: expected 0"),
+        (["--subword-sampling", "0.1"], "subword_sampling is 0.1: expected 0"),
+        (["--placeholders", "0.1"], "the vocabulary lacks pieces"),
+        (["--placeholder-words", "0.1"], "the vocabulary lacks pieces"),
+        (["--ffn-size", "99"], "ffn_size is 24, requested 99"),
     ],
 )
-def test_what_another_tokenizer_cannot_do_is_refused(
-    flags: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_options_unsupported_by_imported_tokenizers_are_rejected(
+    flags: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     save_marian(tmp_path / "theirs")
     ours = tmp_path / "ours"
@@ -111,4 +109,4 @@ def test_what_another_tokenizer_cannot_do_is_refused(
     command = ["train", "--output", str(tmp_path / "run"), *files, *EXACT, "--initialize-from", str(ours)]
 
     assert main([*command, *flags]) == 1
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err

@@ -1,362 +1,253 @@
-"""Google Cloud Translation v3 and v2 over HTTP: the unmodified clients of Google, and plain HTTP requests."""
+"""Google Cloud Translation v3 and v2 over HTTP: Google's own clients, and plain HTTP requests."""
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator, Callable
 from http.client import HTTPConnection
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import urlencode
 
+import httpx
 import pytest
 from google.api_core import exceptions
-from google.auth import api_key
-from google.auth.credentials import AnonymousCredentials
-from google.cloud import translate_v2  # type: ignore[attr-defined]
 from google.cloud import translate_v3 as google
 
-from dragoman_service.security.api_keys import new_key, store
+from dragoman_service.security.api_keys import new_key
 from tests.integration.running_server import PATIENCE_S, RunningServer, running_server
+from tests.integration.vendor_clients import (
+    PARENT,
+    TEXTS,
+    google_rest_client,
+    google_v2_client,
+    http_client,
+    translated,
+    write_callers,
+    write_glossaries,
+)
 
-Result = TypeVar("Result")
-
-PARENT = "projects/shop/locations/global"
 KEY = new_key()
-TEXTS = ["A man rides a bicycle.", "Two children play."]
-ASKED = {"parent": PARENT, "source_language_code": "en", "target_language_code": "de", "mime_type": "text/plain"}
 V2 = "/language/translate/v2"
 FORM = {"content-type": "application/x-www-form-urlencoded"}
 
 
 @pytest.fixture
 async def server(tiny_model: Path, tmp_path: Path) -> AsyncIterator[RunningServer]:
-    (tmp_path / "it.tsv").write_text("en\tde\nbicycle\tVelo\n")
-    settings = {"grpc__google_translation": True, "models__glossaries_directory": tmp_path}
+    settings = {"grpc__google_translation": True, "models__glossaries_directory": write_glossaries(tmp_path)}
     async with running_server(tiny_model, **settings) as server:
         yield server
 
 
 @pytest.fixture
+async def http(server: RunningServer) -> AsyncIterator[httpx.AsyncClient]:
+    async with http_client(server) as client:
+        yield client
+
+
+@pytest.fixture
 async def guarded(tiny_model: Path, tmp_path: Path) -> AsyncIterator[RunningServer]:
-    callers = tmp_path / "callers.toml"
-    callers.write_text(f'[[caller]]\nname = "shop"\nkeys = ["{store(KEY)}"]\npermissions = ["translate"]\n')
+    callers = write_callers(tmp_path, {"shop": KEY})
     async with running_server(tiny_model, grpc__google_translation=True, access__callers_file=callers) as server:
         yield server
 
 
-def address(server: RunningServer) -> str:
-    return f"http://127.0.0.1:{server.ports.http_port}"
-
-
-def v3_client(server: RunningServer, key: str = "") -> google.TranslationServiceClient:
-    options = {"api_endpoint": address(server), **({"api_key": key} if key else {})}
-    credentials = None if key else AnonymousCredentials()  # type: ignore[no-untyped-call]
-    return google.TranslationServiceClient(transport="rest", client_options=options, credentials=credentials)
-
-
-def v2_client(server: RunningServer, key: str = "") -> Any:
-    credentials = api_key.Credentials(key) if key else AnonymousCredentials()  # type: ignore[no-untyped-call]
-    return translate_v2.Client(credentials=credentials, client_options={"api_endpoint": address(server)})
-
-
-async def sent(
-    server: RunningServer, method: str, path: str, body: object = None, headers: dict[str, str] | None = None
-) -> tuple[int, Any]:
-    def send() -> tuple[int, Any]:
-        connection = HTTPConnection("127.0.0.1", server.ports.http_port, timeout=PATIENCE_S)
-        raw = body if body is None or isinstance(body, str | bytes) else json.dumps(body)
-        connection.request(method, path, raw, {"content-type": "application/json"} if headers is None else headers)
-        response = connection.getresponse()
-        answered = json.loads(response.read())
-        connection.close()
-        return response.status, answered
-
-    return await asyncio.to_thread(send)
-
-
-async def best(server: RunningServer, *texts: str, **options: Any) -> list[str]:
-    response = await server.translate(*texts, **options)
-    return [one.hypotheses[0].text for one in response.translations]
-
-
-async def test_v3_client_translates_several_requests_on_one_connection(server: RunningServer) -> None:
+async def test_v3_client_reuses_its_connection(server: RunningServer) -> None:
+    request = {"parent": PARENT, "contents": TEXTS, "source_language_code": "en", "target_language_code": "de"}
     glossary = {"glossary": f"{PARENT}/glossaries/it"}
-    detecting = {**ASKED, "contents": TEXTS, "source_language_code": "", "mime_type": ""}
-    naming = {**ASKED, "contents": TEXTS, "model": f"{PARENT}/models/tiny/1", "glossary_config": glossary}
 
-    def ask() -> list[Any]:
-        client = v3_client(server)
-        requests = ({**ASKED, "contents": TEXTS, "labels": {"team": "a"}}, detecting, naming)
-        return [client.translate_text(request=request) for request in requests]
+    def call() -> list[Any]:
+        client = google_rest_client(server)
+        requests = [{**request, "labels": {"team": "a"}}, {**request, "glossary_config": glossary}]
+        responses = [client.translate_text(request=each) for each in requests]
+        languages = client.get_supported_languages(parent=PARENT, model=f"{PARENT}/models/tiny").languages
+        listed = [each.name for each in client.list_glossaries(request={"parent": PARENT, "page_size": 1})]
+        return [*responses, [each.language_code for each in languages], listed]
 
-    plain, detected, named = await asyncio.to_thread(ask)
+    plain, named, languages, glossaries = await asyncio.to_thread(call)
 
-    expected = await best(server, *TEXTS)
-    assert [one.translated_text for one in plain.translations] == expected
-    assert {one.model for one in plain.translations} == {f"{PARENT}/models/tiny/1"}
-    assert [one.detected_language_code for one in detected.translations] == ["en", "en"]
-    assert [one.translated_text for one in named.translations] == expected
+    assert {each.model for each in plain.translations} == {f"{PARENT}/models/tiny/1"}
     assert "Velo" in named.glossary_translations[0].translated_text
     assert named.glossary_translations[0].glossary_config.glossary == glossary["glossary"]
-
-
-async def test_v3_client_detects_and_lists(server: RunningServer) -> None:
-    def ask() -> dict[str, Any]:
-        client = v3_client(server)
-        return {
-            "detected": client.detect_language(parent=PARENT, content=TEXTS[0]).languages[0].language_code,
-            "languages": [
-                (one.language_code, one.support_source, one.support_target)
-                for one in client.get_supported_languages(parent=PARENT, model=f"{PARENT}/models/tiny").languages
-            ],
-            "of a project": len(client.get_supported_languages(parent="projects/shop").languages),
-            "glossaries": [one.name for one in client.list_glossaries(request={"parent": PARENT, "page_size": 1})],
-            "glossary": client.get_glossary(name=f"{PARENT}/glossaries/it").entry_count,
-        }
-
-    assert await asyncio.to_thread(ask) == {
-        "detected": "en",
-        "languages": [("de", False, True), ("en", True, False)],
-        "of a project": 2,
-        "glossaries": [f"{PARENT}/glossaries/it"],
-        "glossary": 1,
-    }
+    assert languages == ["de", "en"]
+    assert glossaries == [f"{PARENT}/glossaries/both", f"{PARENT}/glossaries/it"]
 
 
 @pytest.mark.parametrize(
-    ("ask", "error", "said"),
+    ("call", "error"),
     [
-        (lambda c: c.translate_text(request={**ASKED, "contents": ["A."] * 129}), exceptions.BadRequest, "contents: "),
-        (lambda c: c.translate_text(request={**ASKED, "contents": []}), exceptions.BadRequest, "contents: "),
-        (
-            lambda c: c.translate_text(request={**ASKED, "contents": ["A."], "model": f"{PARENT}/models/none"}),
-            exceptions.NotFound,
-            "model: none",
-        ),
-        (lambda c: c.get_glossary(name=f"{PARENT}/glossaries/none"), exceptions.NotFound, "name: 'none'"),
-        (
-            lambda c: list(c.list_glossaries(request={"parent": PARENT, "filter": "x"})),
-            exceptions.ServerError,
-            "filter",
-        ),
-        (lambda c: c.romanize_text(parent=PARENT, contents=["A."]), exceptions.MethodNotImplemented, "romanizeText"),
-        (lambda c: c.delete_glossary(name=f"{PARENT}/glossaries/it"), exceptions.MethodNotImplemented, "DELETE"),
+        (lambda c: c.detect_language(parent="projects/shop", model="x", content="A."), exceptions.BadRequest),
+        (lambda c: c.get_glossary(name=f"{PARENT}/glossaries/none"), exceptions.NotFound),
+        (lambda c: list(c.list_glossaries(request={"parent": PARENT, "filter": "x"})), exceptions.ServerError),
+        (lambda c: c.romanize_text(parent=PARENT, contents=["A."]), exceptions.MethodNotImplemented),
+        (lambda c: c.delete_glossary(name=f"{PARENT}/glossaries/it"), exceptions.MethodNotImplemented),
     ],
 )
-async def test_v3_client_gets_its_own_errors(
-    server: RunningServer, ask: Callable[[google.TranslationServiceClient], Any], error: type[Exception], said: str
+async def test_v3_client_raises_its_own_errors(
+    server: RunningServer, call: Callable[[google.TranslationServiceClient], Any], error: type[Exception]
 ) -> None:
-    with pytest.raises(error, match=said):
-        await asyncio.to_thread(lambda: ask(v3_client(server)))
+    with pytest.raises(error):
+        await asyncio.to_thread(lambda: call(google_rest_client(server)))
 
 
 @pytest.mark.parametrize(
-    ("body", "field"),
-    [
-        ({"contents": "A."}, "contents"),
-        ({"contents": ["A.", 7]}, "contents[1]"),
-        ({"contents": ["\ud800"]}, "contents[0]"),
-        ({"contents": ["A."], "sourceLanguageCode": 7}, "source_language_code"),
-        ({"contents": ["A."], "labels": {"a": 7}}, "labels"),
-        ({"contents": ["A."], "glossaryConfig": {"glossary": ["x"]}}, "glossary_config.glossary"),
-        ({"contents": ["A."], "other": 1}, "other"),
-        ({"contents": ["A."], "parent": "projects/another"}, "parent"),
-        ([], "request"),
-        ("{", "request"),
-    ],
-)
-async def test_v3_body_of_another_form_is_refused_by_field(server: RunningServer, body: object, field: str) -> None:
-    whole = {"targetLanguageCode": "de", **body} if isinstance(body, dict) else body
-
-    status, answered = await sent(server, "POST", f"/v3/{PARENT}:translateText", whole)
-
-    error = answered["error"]
-    assert (status, error["code"], error["status"]) == (400, 400, "INVALID_ARGUMENT")
-    violations = [one for detail in error["details"] for one in detail.get("fieldViolations", ())]
-    assert [one["field"] for one in violations] == [field]
-    assert error["message"].startswith(f"{field}: ")
-
-
-async def test_v3_query_takes_the_parameters_of_all_methods_and_no_others(server: RunningServer) -> None:
-    body = {"contents": TEXTS, "targetLanguageCode": "de", "sourceLanguageCode": "en", "mimeType": "text/plain"}
-    path = f"/v3/{PARENT}:translateText?%24alt=json%3Benum-encoding%3Dint&prettyPrint=false"
-
-    status, answered = await sent(server, "POST", path, body)
-    refused, error = await sent(server, "POST", f"{path}&fields=translations", body)
-
-    assert status == 200
-    assert [one["translatedText"] for one in answered["translations"]] == await best(server, *TEXTS)
-    assert (refused, error["error"]["status"]) == (400, "INVALID_ARGUMENT")
-
-
-@pytest.mark.parametrize(
-    ("path", "expected"),
+    ("path", "status"),
     [
         ("/glossaries?pageSize=1", 200),
         ("/glossaries?pageSize=x", 400),
-        ("/supportedLanguages?displayLanguageCode=en", 200),
+        ("/supportedLanguages?displayLanguageCode=en&%24alt=json%3Benum-encoding%3Dint&prettyPrint=false", 200),
         ("/supportedLanguages?nothing=1", 400),
+        ("/supportedLanguages?fields=languages", 400),
         ("/operations/7", 501),
     ],
 )
-async def test_v3_resources_are_read_by_plain_requests(server: RunningServer, path: str, expected: int) -> None:
-    assert (await sent(server, "GET", f"/v3/{PARENT}{path}", headers={}))[0] == expected
+async def test_v3_resources_are_read_by_plain_requests(http: httpx.AsyncClient, path: str, status: int) -> None:
+    assert (await http.get(f"/v3/{PARENT}{path}")).status_code == status
 
 
 async def test_v2_client_translates_detects_and_lists(server: RunningServer) -> None:
-    def ask() -> dict[str, Any]:
-        client = v2_client(server)
+    def call() -> dict[str, Any]:
+        client = google_v2_client(server)
         return {
             "one": client.translate(TEXTS[0], target_language="de", source_language="en", format_="text"),
-            "list": client.translate(TEXTS, target_language="de", format_="text", model="nmt"),
-            "detected": client.detect_language([TEXTS[0], "7"]),
-            "languages": [one["language"] for one in client.get_languages()],
+            "list": client.translate(list(TEXTS), target_language="de", format_="text", model="nmt"),
+            "detected": [each["language"] for each in client.detect_language([TEXTS[0], "7"])],
+            "languages": [each["language"] for each in client.get_languages()],
         }
 
-    answers = await asyncio.to_thread(ask)
+    answers = await asyncio.to_thread(call)
 
-    expected = await best(server, *TEXTS)
+    expected = await translated(server, *TEXTS)
     assert answers["one"] == {"translatedText": expected[0], "input": TEXTS[0]}
-    assert [one["translatedText"] for one in answers["list"]] == expected
-    assert {(one["detectedSourceLanguage"], one["model"]) for one in answers["list"]} == {("en", "tiny/1")}
-    assert [one["language"] for one in answers["detected"]] == ["en", "und"]
+    assert {(each["detectedSourceLanguage"], each["model"]) for each in answers["list"]} == {("en", "tiny/1")}
+    assert answers["detected"] == ["en", "und"]
     assert answers["languages"] == ["de", "en"]
 
 
-@pytest.mark.parametrize("way", ["query", "form", "json", "post query", "override", "mixed"])
-async def test_v2_takes_parameters_in_each_way(server: RunningServer, way: str) -> None:
+@pytest.mark.parametrize("encoding", ["query", "form", "json", "post query", "override", "mixed"])
+async def test_v2_accepts_parameters_in_each_encoding(
+    server: RunningServer, http: httpx.AsyncClient, encoding: str
+) -> None:
     fields = [("q", TEXTS[0]), ("q", TEXTS[1]), ("target", "de"), ("source", "en"), ("format", "text")]
-    as_json = {"q": TEXTS, "target": "de", "source": "en", "format": "text"}
-    form = urlencode(fields)
-    requests: dict[str, tuple[Any, ...]] = {
-        "query": ("GET", f"{V2}?{form}", None, {}),
-        "form": ("POST", V2, form, FORM),
-        "json": ("POST", V2, as_json),
-        "post query": ("POST", f"{V2}?{form}", None, {}),
-        "override": ("POST", V2, form, {**FORM, "x-http-method-override": "GET"}),
-        "mixed": ("POST", f"{V2}?{urlencode(fields[1:])}", urlencode(fields[:1]), FORM),
+    query = urlencode(fields)
+    as_json = {"q": list(TEXTS), "target": "de", "source": "en", "format": "text"}
+    requests: dict[str, dict[str, Any]] = {
+        "query": {"method": "GET", "url": f"{V2}?{query}"},
+        "form": {"method": "POST", "url": V2, "content": query, "headers": FORM},
+        "json": {"method": "POST", "url": V2, "json": as_json},
+        "post query": {"method": "POST", "url": f"{V2}?{query}"},
+        "override": {
+            "method": "POST",
+            "url": V2,
+            "content": query,
+            "headers": {**FORM, "x-http-method-override": "GET"},
+        },
+        "mixed": {
+            "method": "POST",
+            "url": f"{V2}?{urlencode(fields[1:])}",
+            "content": urlencode(fields[:1]),
+            "headers": FORM,
+        },
     }
 
-    status, answered = await sent(server, *requests[way])
+    response = await http.request(**requests[encoding])
 
-    texts = TEXTS[::-1] if way == "mixed" else TEXTS
-    assert status == 200
-    assert [one["translatedText"] for one in answered["data"]["translations"]] == await best(server, *texts)
-
-
-async def test_v2_takes_128_texts_in_the_query(server: RunningServer) -> None:
-    query = urlencode([("q", "A.")] * 128 + [("target", "de"), ("source", "en"), ("key", "x")])
-
-    status, answered = await sent(server, "GET", f"{V2}?{query}", headers={})
-
-    assert (status, len(answered["data"]["translations"])) == (200, 128)
+    texts = TEXTS[::-1] if encoding == "mixed" else TEXTS
+    items = response.json()["data"]["translations"]
+    assert [each["translatedText"] for each in items] == await translated(server, *texts)
 
 
-async def test_v2_keeps_empty_texts_in_their_place(server: RunningServer) -> None:
-    query = urlencode([("q", ""), ("q", TEXTS[0]), ("q", ""), ("target", "de"), ("source", "en")])
+async def test_v2_query_holds_128_texts_and_empty_ones(http: httpx.AsyncClient) -> None:
+    query = urlencode([("q", "")] + [("q", "A.")] * 127 + [("target", "de"), ("source", "en"), ("key", "x")])
 
-    _, answered = await sent(server, "GET", f"{V2}?{query}", headers={})
+    items = (await http.get(f"{V2}?{query}")).json()["data"]["translations"]
 
-    translated = [one["translatedText"] for one in answered["data"]["translations"]]
-    assert (translated[0], bool(translated[1]), translated[2]) == ("", True, "")
+    assert (len(items), items[0]["translatedText"], bool(items[1]["translatedText"])) == (128, "", True)
 
 
-async def test_v2_texts_are_html_unless_the_request_says_otherwise(server: RunningServer) -> None:
+async def test_v2_texts_are_html_by_default(server: RunningServer, http: httpx.AsyncClient) -> None:
     text = "<p>A &amp; b</p>"
-    status, answered = await sent(server, "POST", V2, {"q": text, "target": "de", "source": "en"})
+    response = await http.post(V2, json={"q": text, "target": "de", "source": "en"})
 
-    (expected,) = (await server.translate(text, options={"format": "TEXT_FORMAT_HTML"})).translations
-    assert status == 200
-    assert answered["data"]["translations"] == [{"translatedText": expected.hypotheses[0].text}]
+    (expected,) = await translated(server, text, format="TEXT_FORMAT_HTML")
+    assert response.json()["data"]["translations"] == [{"translatedText": expected}]
 
 
-@pytest.mark.parametrize(
-    ("fields", "field"),
-    [
-        ({"q": ["A."] * 129}, "q"),
-        ({"q": []}, "q"),
-        ({"q": ["A.", 7]}, "q[1]"),
-        ({"q": "\ud800"}, "q"),
-        ({"q": "A.", "target": None}, "target"),
-        ({"q": "A.", "target": "\ud800"}, "target"),
-        ({"q": "A.", "source": 7}, "source"),
-        ({"q": "A.", "format": "rtf"}, "format"),
-        ({"q": "A.", "model": 7}, "model"),
-        ({"q": "A.", "cid": ["x"]}, "cid"),
-        ({"q": "A.", "other": "x"}, "other"),
-    ],
-)
-async def test_v2_names_the_field_that_is_wrong(server: RunningServer, fields: dict[str, Any], field: str) -> None:
-    status, answered = await sent(server, "POST", V2, {"target": "de", "source": "en", **fields})
+@pytest.mark.parametrize("model", ["tiny/1", f"{PARENT}/models/tiny", "base"])
+async def test_v2_accepts_models_of_the_server(http: httpx.AsyncClient, model: str) -> None:
+    response = await http.post(V2, json={"q": "A.", "target": "de", "source": "en", "model": model})
 
-    error = answered["error"]
-    assert (status, error["code"], error["status"]) == (400, 400, "INVALID_ARGUMENT")
-    assert error["errors"] == [{"message": error["message"], "domain": "global", "reason": "invalid"}]
-    assert error["message"].startswith(f"{field}: ")
-    violations = [one for detail in error["details"] for one in detail.get("fieldViolations", ())]
-    assert [one["field"] for one in violations] == [field]
+    assert response.json()["data"]["translations"][0]["model"] == "tiny/1"
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "body", "headers", "expected"),
+    ("request_", "status", "code"),
     [
-        ("POST", V2, {"q": "A.", "target": "ja", "source": "en"}, None, (404, "NOT_FOUND")),
-        ("POST", V2, {"q": "A.", "target": "de", "source": "en", "model": "none"}, None, (404, "NOT_FOUND")),
-        ("POST", V2, "q=A.", {"content-type": "text/plain"}, (415, "INVALID_ARGUMENT")),
-        ("POST", f"{V2}?target=de", {"q": "A.", "target": "en"}, None, (400, "INVALID_ARGUMENT")),
-        ("GET", f"{V2}?{'x=1&' * 300}", None, {}, (400, "INVALID_ARGUMENT")),
-        ("GET", f"{V2}?q=%ff", None, {}, (400, "INVALID_ARGUMENT")),
-        ("GET", f"{V2}/other", None, {}, (404, "NOT_FOUND")),
+        ({"url": V2, "json": {"q": "A.", "target": "ja", "source": "en"}}, 404, "NOT_FOUND"),
+        ({"url": V2, "json": {"q": "A.", "target": "de", "source": "en", "model": "none"}}, 404, "NOT_FOUND"),
+        ({"url": V2, "content": "q=A.", "headers": {"content-type": "text/plain"}}, 415, "INVALID_ARGUMENT"),
+        ({"url": f"{V2}?target=de", "json": {"q": "A.", "target": "en"}}, 400, "INVALID_ARGUMENT"),
+        ({"url": f"{V2}?{'x=1&' * 300}"}, 400, "INVALID_ARGUMENT"),
+        ({"url": f"{V2}?q=%ff"}, 400, "INVALID_ARGUMENT"),
+        ({"url": f"{V2}?key=a&key=b&q=A.&target=de"}, 400, "INVALID_ARGUMENT"),
+        ({"url": f"{V2}/other"}, 404, "NOT_FOUND"),
     ],
 )
-async def test_v2_refuses_in_the_form_of_google(
-    server: RunningServer, method: str, path: str, body: object, headers: Any, expected: tuple[int, str]
+async def test_v2_errors_have_the_status_of_google(
+    http: httpx.AsyncClient, request_: dict[str, Any], status: int, code: str
 ) -> None:
-    status, answered = await sent(server, method, path, body, headers)
+    response = await http.post(**request_)
 
-    assert (status, answered["error"]["status"]) == expected
-    assert answered["error"]["code"] == status
-
-
-async def test_a_model_of_this_server_can_be_named_in_v2(server: RunningServer) -> None:
-    for model in ("tiny/1", f"{PARENT}/models/tiny", "base"):
-        fields = {"q": TEXTS, "target": "de", "source": "en", "format": "text", "model": model}
-        status, answered = await sent(server, "POST", V2, fields)
-        assert (status, answered["data"]["translations"][0]["model"]) == (200, "tiny/1")
+    error = response.json()["error"]
+    assert (response.status_code, error["code"], error["status"]) == (status, status, code)
 
 
-async def test_keys_are_taken_from_header_and_query(guarded: RunningServer) -> None:
+async def test_key_is_accepted_in_header_and_query(guarded: RunningServer) -> None:
     fields = {"q": "A.", "target": "de", "source": "en"}
-    bearer = {"content-type": "application/json", "authorization": f"Bearer {KEY}"}
 
-    def ask() -> list[int]:
-        v3, v2 = v3_client(guarded, KEY), v2_client(guarded, KEY)
+    def call() -> list[int]:
         return [
-            len(v3.translate_text(request={**ASKED, "contents": TEXTS}).translations),
-            len(v3.get_supported_languages(parent=PARENT).languages),
-            len(v2.translate(TEXTS, target_language="de", source_language="en")),
+            len(google_rest_client(guarded, KEY).get_supported_languages(parent=PARENT).languages),
+            len(google_v2_client(guarded, KEY).translate(list(TEXTS), target_language="de", source_language="en")),
         ]
 
-    assert await asyncio.to_thread(ask) == [2, 2, 2]
-    assert (await sent(guarded, "POST", f"{V2}?key={KEY}", fields))[0] == 200
-    assert (await sent(guarded, "GET", f"{V2}?{urlencode({**fields, 'key': KEY})}", headers={}))[0] == 200
-    assert (await sent(guarded, "GET", f"/v3/{PARENT}/supportedLanguages?key={KEY}", headers={}))[0] == 200
-    assert (await sent(guarded, "POST", V2, fields, bearer))[0] == 200
+    assert await asyncio.to_thread(call) == [2, 2]
+    async with http_client(guarded) as http:
+        responses = [
+            await http.post(V2, params={"key": KEY}, json=fields),
+            await http.get(V2, params={**fields, "key": KEY}),
+            await http.get(f"/v3/{PARENT}/supportedLanguages", params={"key": KEY}),
+            await http.post(V2, json=fields, headers={"authorization": f"Bearer {KEY}"}),
+        ]
+    assert [response.status_code for response in responses] == [200] * 4
 
 
-async def test_wrong_key_is_refused_before_the_body_is_read(guarded: RunningServer) -> None:
-    with pytest.raises(exceptions.Unauthorized):
-        await asyncio.to_thread(lambda: v3_client(guarded, new_key()).detect_language(parent=PARENT, content="A."))
-    for path in (f"{V2}?key={new_key()}", V2, f"{V2}/detect", f"/v3/{PARENT}:translateText?key=x"):
-        # The body never comes: only an answer that does not wait for it ends the request.
-        headers = {"content-type": "application/json", "content-length": "100"}
-        status, answered = await sent(guarded, "POST", path, None, headers)
-        assert (status, answered["error"]["status"]) == (401, "UNAUTHENTICATED")
-        assert answered["error"]["errors"][0]["reason"] == "required"
-        assert "metadata" not in answered["error"]["message"]
+@pytest.mark.parametrize(
+    ("path", "status", "code", "reason", "info"),
+    [
+        (f"{V2}?key=dgm_0123456789ab_{'x' * 43}", 400, "INVALID_ARGUMENT", "keyInvalid", "API_KEY_INVALID"),
+        (V2, 401, "UNAUTHENTICATED", "required", "UNAUTHENTICATED"),
+        (f"{V2}/detect?key=x", 400, "INVALID_ARGUMENT", "keyInvalid", "API_KEY_INVALID"),
+        (f"/v3/{PARENT}:translateText?key=x", 401, "UNAUTHENTICATED", "required", "UNAUTHENTICATED"),
+    ],
+)
+async def test_invalid_key_is_rejected_before_the_body_is_read(
+    guarded: RunningServer, path: str, status: int, code: str, reason: str, info: str
+) -> None:
+    def post_without_body() -> tuple[int, Any]:
+        with contextlib.closing(HTTPConnection("127.0.0.1", guarded.ports.http_port, timeout=PATIENCE_S)) as connection:
+            connection.request("POST", path, None, {"content-type": "application/json", "content-length": "100"})
+            response = connection.getresponse()
+            return response.status, json.loads(response.read())["error"]
+
+    answered, error = await asyncio.to_thread(post_without_body)
+
+    assert (answered, error["status"]) == (status, code)
+    assert (error["errors"][0]["reason"], error["details"][0]["reason"]) == (reason, info)
+    assert "metadata" not in error["message"]
 
 
-async def test_v2_and_v3_are_off_by_default(tiny_model: Path) -> None:
-    async with running_server(tiny_model) as server:
+async def test_google_apis_are_disabled_by_default(tiny_model: Path) -> None:
+    async with running_server(tiny_model) as server, http_client(server) as http:
         for path in (V2, f"/v3/{PARENT}:translateText"):
-            assert (await sent(server, "POST", path, {}))[0] == 404
+            assert (await http.post(path, json={})).status_code == 404

@@ -1,4 +1,4 @@
-"""`make gpu-check` and `make gpu-train` with the CPU in the place of the GPU."""
+"""`make gpu-check` and `make gpu-train` without a GPU."""
 
 import gzip
 import json
@@ -12,8 +12,8 @@ import pytest
 from dragoman_export.training.report import read_log
 from dragoman_service.bundle.files import open_bundle
 from loadtests.__main__ import main
-from loadtests.peers.gpu import REPORT_NAME, RESULTS_NAME
-from loadtests.target import ServerProcess
+from loadtests.benchmarks.gpu import REPORT_NAME, RESULTS_NAME
+from loadtests.generator.server import ServerProcess
 from tests.integration.real_process import CHECKOUT, START_S
 from tests.unit.export.data.tiny_text import write_tsv
 
@@ -24,25 +24,21 @@ _TINY = (
 
 
 @pytest.mark.slow
-def test_the_kit_runs_on_the_cpu_and_does_nothing_twice(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    flags = ["peers", "gpu", "--gpu=cpu", "--mode=short", f"--output={tmp_path}"]
+def test_finished_stages_are_not_repeated(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    flags = ["benchmarks", "gpu", "--gpu=cpu", "--mode=short", f"--output={tmp_path}"]
 
-    assert main([*flags, "--stages=prepare,parity,floor"]) == 0
+    assert main([*flags, "--stages=prepare"]) == 0
 
-    said = (tmp_path / REPORT_NAME).read_text(encoding="utf-8")
-    assert "nothing here is a figure of a GPU" in said
-    assert "parity device=cpu set=built-in sentences=20 equal_hypotheses=" in said
-    assert "same_bits_alone_and_in_company=20/20" in said
-    assert "floor device=cpu batch=4 step_ms=" in said
+    assert "--model-dir=" in (tmp_path / REPORT_NAME).read_text(encoding="utf-8")
     results = (tmp_path / RESULTS_NAME).read_text(encoding="utf-8")
     capfd.readouterr()
-    assert main([*flags, "--minutes=0.1"]) == 1  # too short for what is left
-    assert "parity ..." not in capfd.readouterr().out
+    assert main([*flags, "--minutes=0.1"]) == 1  # too short for the other stages
+    assert "prepare ..." not in capfd.readouterr().out
     assert json.loads((tmp_path / RESULTS_NAME).read_text(encoding="utf-8")) == json.loads(results)
 
 
 @pytest.mark.slow
-def test_training_goes_on_where_the_last_call_ended_and_makes_a_bundle(tmp_path: Path) -> None:
+def test_training_resumes_and_writes_a_bundle(tmp_path: Path) -> None:
     for name, count in (("train", 300), ("dev", 10)):
         path = tmp_path / "data" / "made-up" / f"{name}.tsv.gz"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -61,17 +57,15 @@ def test_training_goes_on_where_the_last_call_ended_and_makes_a_bundle(tmp_path:
     assert {"fp32", "fp16", "int8"} == open_bundle(run / "models" / "en-de" / "1").manifest.precisions.keys()
 
 
-def test_a_server_under_test_is_told_which_device_and_no_other_setting(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_server_under_test_inherits_only_the_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DRAGOMAN_RUNTIME__DEVICE", "cuda")
     monkeypatch.setenv("DRAGOMAN_LOGS__LEVEL", "debug")
-    told = "sorted(name for name in os.environ if name.startswith('DRAGOMAN_'))"
-    lines = f"{{'event': 'listening', 'grpc_port': 1}}, {{'event': 'ready', 'settings': {told}}}"
+    names = "sorted(name for name in os.environ if name.startswith('DRAGOMAN_'))"
+    lines = f"{{'event': 'listening', 'grpc_port': 1}}, {{'event': 'ready', 'settings': {names}}}"
     serve = f"import json, os, signal, sys; [print(json.dumps(line), file=sys.stderr) for line in ({lines})]"
 
     with ServerProcess(tmp_path / "log", "-n1", "-r1", f"{serve}; signal.pause()", module=("timeit",)) as process:
         process.wait_until_ready(timeout_s=START_S)
 
-    said = (tmp_path / "log").read_text(encoding="utf-8").splitlines()
-    assert json.loads(said[1])["settings"] == ["DRAGOMAN_RUNTIME__DEVICE"]
+    lines_of_log = (tmp_path / "log").read_text(encoding="utf-8").splitlines()
+    assert json.loads(lines_of_log[1])["settings"] == ["DRAGOMAN_RUNTIME__DEVICE"]

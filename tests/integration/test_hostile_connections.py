@@ -1,4 +1,4 @@
-"""Callers who know HTTP/2 and mean no good: none of them keeps the others from being served."""
+"""Hostile HTTP/2 clients do not prevent others from being served."""
 
 import asyncio
 import contextlib
@@ -16,11 +16,9 @@ from hyperframe.frame import HeadersFrame
 
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
-from dragoman_service.cli.demo import ServerProcess
 from dragoman_service.security.api_keys import new_key, store
-from loadtests.stress.chaos.http2 import RawConnection, call_headers, grpc_message
-from loadtests.stress.chaos.resets import flood_with_resets
-from tests.integration.real_process import START_S, get, process
+from loadtests.generator.server import ServerProcess
+from loadtests.hostile.http2 import RawConnection, call_headers, flood_with_resets, grpc_message
 from tests.integration.running_server import (
     PATIENCE_S,
     RunningServer,
@@ -38,8 +36,7 @@ TRANSLATE_STREAM = "/dragoman.v1.TranslationService/TranslateStream"
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 SERVICE_UNKNOWN = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
-SOON_S = 10.0
-"""Far below the times after which a server gives up waiting, far above what anything here takes."""
+SOON_S = 10.0  # far below the timeouts of the server, far above any time here
 
 MAX_GROWTH_BYTES = 64 * 1024 * 1024
 FAIR_KEY, GREEDY_KEY = new_key(), new_key()
@@ -56,7 +53,7 @@ def callers_file(tmp_path: Path) -> Path:
 
 @contextlib.asynccontextmanager
 async def raw_connection(server: RunningServer, *, window_bytes: int = 65_535) -> AsyncIterator[RawConnection]:
-    """A connection that has begun."""
+    """Open a connection and exchange settings."""
     connection = await asyncio.to_thread(RawConnection, f"127.0.0.1:{server.port}", window_bytes=window_bytes)
     try:
         await asyncio.to_thread(connection.begin)
@@ -83,27 +80,27 @@ async def state(watcher: Any) -> int:
     return status
 
 
-async def test_a_watcher_that_never_reads_delays_neither_start_nor_drain(tiny_model: Path) -> None:
+async def test_silent_watcher_delays_neither_start_nor_drain(tiny_model: Path) -> None:
     async with listening_server(tiny_model) as server, raw_connection(server, window_bytes=0) as silent:
         for name in ("", "dragoman.v1.TranslationService"):
             named = health_pb2.HealthCheckRequest(service=name).SerializeToString()
             silent.call(WATCH, grpc_message(named))
-        honest = watch(server)
-        assert await state(honest) == NOT_SERVING  # begun later, so the silent ones are being answered
+        normal = watch(server)
+        assert await state(normal) == NOT_SERVING  # begun after the silent watchers
         assert await check(server) == NOT_SERVING
 
         async with asyncio.timeout(SOON_S):
             await server.app.load()
-        assert await state(honest) == SERVING
+        assert await state(normal) == SERVING
 
         async with asyncio.timeout(SOON_S):
             assert await server.app.drain()
-        assert await state(honest) == NOT_SERVING
+        assert await state(normal) == NOT_SERVING
         async with asyncio.timeout(SOON_S):
             await server.app.stop()
 
 
-async def test_watchers_are_limited_by_host_and_in_all_and_leave_room_when_they_go(tiny_model: Path) -> None:
+async def test_watchers_are_limited_per_host_and_in_total(tiny_model: Path) -> None:
     limits = {"grpc__max_watchers": 3, "grpc__max_peer_watchers": 2}
     async with running_server(tiny_model, **limits) as server:
         first, second = watch(server), watch(server)
@@ -123,7 +120,7 @@ async def test_watchers_are_limited_by_host_and_in_all_and_leave_room_when_they_
         assert (await refusal(watch(server).read())).reason == "OVERLOADED"
 
 
-async def test_a_watch_ends_after_a_time_and_nothing_is_kept_of_a_name(tiny_model: Path) -> None:
+async def test_watch_ends_after_its_maximum_duration(tiny_model: Path) -> None:
     async with running_server(tiny_model, grpc__max_watch_s=0.2) as server:
         watcher = watch(server, "no.such.Service")
 
@@ -133,7 +130,7 @@ async def test_a_watch_ends_after_a_time_and_nothing_is_kept_of_a_name(tiny_mode
         await server.until_sample(0, "dragoman_health_watchers")
 
 
-async def test_a_message_that_does_not_come_ends_the_call(tiny_model: Path) -> None:
+async def test_missing_message_ends_the_call(tiny_model: Path) -> None:
     async with (
         running_server(tiny_model, grpc__message_timeout_s=0.2) as server,
         raw_connection(server) as slow,
@@ -148,7 +145,7 @@ async def test_a_message_that_does_not_come_ends_the_call(tiny_model: Path) -> N
         assert len((await server.translate("A man.")).translations) == 1
 
 
-async def test_calls_without_a_message_take_a_share_of_what_is_there(tiny_model: Path, callers_file: Path) -> None:
+async def test_calls_without_a_message_are_limited_per_caller(tiny_model: Path, callers_file: Path) -> None:
     limits = {"grpc__max_concurrent_requests": 8, "access__callers_file": callers_file}
     async with running_server(tiny_model, **limits) as server, raw_connection(server) as greedy:
         for _ in range(20):
@@ -161,10 +158,10 @@ async def test_calls_without_a_message_take_a_share_of_what_is_there(tiny_model:
         assert len((await server.translation.Translate(request("A man."), metadata=FAIR)).translations) == 1
 
 
-async def test_messages_take_a_share_of_the_memory_for_them(tiny_model: Path, callers_file: Path) -> None:
+async def test_received_bytes_are_limited_per_caller(tiny_model: Path, callers_file: Path) -> None:
     limits = {
         "grpc__max_message_bytes": 10_000,
-        "grpc__max_received_bytes": 40_000,  # half of it for what is being answered, half of that for one caller
+        "grpc__max_received_bytes": 40_000,  # half of it for admitted calls, half of that for one caller
         "access__callers_file": callers_file,
     }
     async with running_server(tiny_model, **limits) as server:
@@ -189,7 +186,7 @@ async def test_messages_take_a_share_of_the_memory_for_them(tiny_model: Path, ca
 
 
 @pytest.mark.parametrize("is_health", [True, False])
-async def test_only_translation_takes_large_messages(server: RunningServer, *, is_health: bool) -> None:
+async def test_only_translation_accepts_large_messages(server: RunningServer, *, is_health: bool) -> None:
     large = "a" * 100_000
     call = (
         health_pb2_grpc.HealthStub(server.channel).Check(health_pb2.HealthCheckRequest(service=large))
@@ -203,7 +200,7 @@ async def test_only_translation_takes_large_messages(server: RunningServer, *, i
     assert server.sample("dragoman_limit_refusals_total", limit="max_control_message_bytes") == 1
 
 
-async def test_idle_streams_take_a_share_of_the_places_and_end(tiny_model: Path, callers_file: Path) -> None:
+async def test_idle_streams_are_limited_per_caller_and_end(tiny_model: Path, callers_file: Path) -> None:
     limits = {"grpc__max_streams": 6, "grpc__max_concurrent_requests": 6, "access__callers_file": callers_file}
     async with running_server(tiny_model, **limits, grpc__stream_idle_timeout_s=2.0) as server:
 
@@ -228,20 +225,20 @@ async def test_idle_streams_take_a_share_of_the_places_and_end(tiny_model: Path,
         assert await stream(GREEDY).write(request("A man.", request_id="r")) is None
 
 
-async def test_a_stream_that_waits_for_an_answer_is_not_idle(tiny_model: Path) -> None:
+async def test_stream_with_a_pending_answer_is_not_idle(tiny_model: Path) -> None:
     async with running_server(tiny_model, grpc__stream_idle_timeout_s=0.2) as server:
         server.model.halt()
         stream = server.translation.TranslateStream()
         await stream.write(request("A man.", request_id="r"))
         await server.model.halted_step()
 
-        await asyncio.wait((asyncio.ensure_future(stream.read()),), timeout=1.0)  # there is nothing to wait for
+        await asyncio.wait((asyncio.ensure_future(stream.read()),), timeout=1.0)  # longer than the idle timeout
 
         assert server.sample("dragoman_open_streams") == 1
         server.model.resume()
 
 
-async def test_a_stream_whose_answers_are_not_taken_ends_and_others_find_room(tiny_model: Path) -> None:
+async def test_stream_with_unread_answers_ends(tiny_model: Path) -> None:
     limits = {"grpc__stream_idle_timeout_s": 0.5, "grpc__max_concurrent_requests": 4}
     async with running_server(tiny_model, **limits) as server, raw_connection(server, window_bytes=0) as silent:
         messages = b"".join(
@@ -256,21 +253,20 @@ async def test_a_stream_whose_answers_are_not_taken_ends_and_others_find_room(ti
 
 
 class Guarded:
-    """A server in a process of its own that knows two callers, and its memory."""
+    """A server process with two callers, and its memory."""
 
     def __init__(self, server: ServerProcess) -> None:
-        self.ports = server.wait_until_ready(timeout_s=START_S)
-        self.target = f"127.0.0.1:{self.ports.grpc_port}"
-        self._process = psutil.Process(server._process.pid)
+        self.target, self._server = server.target, server
+        self._process = psutil.Process(server.pid)
         self.translate()
         self._begin_bytes = self._process.memory_info().rss
 
     def growth_bytes(self) -> int:
-        """Of its memory since the first call."""
+        """Return the growth of its memory since the first call."""
         return self._process.memory_info().rss - self._begin_bytes
 
     def translate(self) -> float:
-        """Translate with a key and without retries on a new connection; return how long it took."""
+        """Translate on a new connection without retries; return the duration."""
         began_s = time.monotonic()
         options = (("grpc.enable_retries", 0), ("grpc.use_local_subchannel_pool", 1))
         with grpc.insecure_channel(self.target, options=options) as channel:
@@ -278,20 +274,20 @@ class Guarded:
         return time.monotonic() - began_s
 
     def sample(self, name: str) -> float:
-        """Return the value of a metric, given with its labels."""
-        lines = get(self.ports, "/metrics")[1].splitlines()
-        return float(next((line.split()[-1] for line in lines if line.startswith(f"{name} ")), 0.0))
+        """Return a metric by name with labels; 0 if it does not exist."""
+        return self._server.samples().get(name, 0.0)
 
 
 @pytest.fixture
-def guarded(tiny_model: Path, callers_file: Path) -> Iterator[Guarded]:
+def guarded(tiny_model: Path, callers_file: Path, tmp_path: Path) -> Iterator[Guarded]:
     settings = {"DRAGOMAN_ACCESS__CALLERS_FILE": str(callers_file), "DRAGOMAN_MODELS__DIRECTORY": str(tiny_model)}
-    with process(**settings) as server:
+    with ServerProcess(tmp_path / "server.log", environment=settings) as server:
+        server.wait_until_ready()
         yield Guarded(server)
 
 
 def largest_growth(server: Guarded, path: str, content: bytes, *, num_connections: int, num_calls: int) -> int:
-    """Make calls that never end, and send as much to each as the server takes; return the growth of its memory."""
+    """Make endless calls and send as much as the server accepts; return the growth of its memory."""
     with contextlib.ExitStack() as stack:
         rest: dict[tuple[RawConnection, int], bytearray] = {}
         for _ in range(num_connections):
@@ -307,7 +303,7 @@ def largest_growth(server: Guarded, path: str, content: bytes, *, num_connection
                     num_bytes = min(connection.local_flow_control_window(stream), len(left), 16_384)
                     if num_bytes > 0:
                         connection.send_data(stream, bytes(left[:num_bytes]))
-                except H2Error:  # the server has ended it
+                except H2Error:  # ended by the server
                     num_bytes = len(left)
                 del left[:num_bytes]
                 if not left:
@@ -325,17 +321,17 @@ LARGE_BYTES = 4 * 1024 * 1024 - 100
 
 
 @pytest.mark.parametrize("path", [TRANSLATE, TRANSLATE_STREAM, WATCH])
-def test_unfinished_messages_of_strangers_take_no_memory(guarded: Guarded, path: str) -> None:
+def test_unfinished_messages_without_a_key_are_not_buffered(guarded: Guarded, path: str) -> None:
     unfinished = grpc_message(bytes(LARGE_BYTES))[:-1]
     assert largest_growth(guarded, path, unfinished, num_connections=2, num_calls=60) < MAX_GROWTH_BYTES
 
 
-def test_names_of_megabytes_are_not_kept(guarded: Guarded) -> None:
+def test_long_service_names_are_not_buffered(guarded: Guarded) -> None:
     named = grpc_message(health_pb2.HealthCheckRequest(service="a" * LARGE_BYTES).SerializeToString())
     assert largest_growth(guarded, WATCH, named, num_connections=60, num_calls=1) < MAX_GROWTH_BYTES
 
 
-def test_calls_of_headers_alone_take_no_memory(guarded: Guarded) -> None:
+def test_calls_of_headers_only_are_not_buffered(guarded: Guarded) -> None:
     with contextlib.ExitStack() as stack:
         for _ in range(10):
             connection = stack.enter_context(contextlib.closing(RawConnection(guarded.target)))
@@ -352,7 +348,7 @@ def test_calls_of_headers_alone_take_no_memory(guarded: Guarded) -> None:
         assert guarded.translate() < SOON_S
 
 
-def test_no_call_fails_while_others_are_reset_and_resets_are_counted(guarded: Guarded) -> None:
+def test_flood_of_resets_fails_no_other_call(guarded: Guarded) -> None:
     async def flood_and_translate() -> tuple[int, list[float]]:
         flood = asyncio.create_task(
             asyncio.to_thread(flood_with_resets, guarded.target, TRANSLATE, num_connections=32, seconds=4.0)

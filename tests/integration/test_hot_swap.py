@@ -129,7 +129,7 @@ async def test_sessions_and_tokenizer_of_an_unloaded_version_are_freed(
     network = server.model.inner
     left: list[weakref.ref[Any]] = [
         weakref.ref(resolved),
-        weakref.ref(resolved.engine),
+        weakref.ref(resolved.scheduler),
         weakref.ref(resolved.tokenizer),
     ]
     left += [weakref.ref(network), weakref.ref(network._sessions.encoder)]  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""A model of another system goes from its directory to a served translation by the commands of the guide."""
+"""A model of another system is imported, exported, verified and served."""
 
 import asyncio
 import re
@@ -42,7 +42,7 @@ _SAVE: Mapping[str, Callable[..., Any]] = {"marian": save_marian, "m2m100": save
 
 @pytest.fixture(scope="module", params=["marian", "m2m100", "bart"])
 def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The original in `theirs`, what was imported in `ours`, a bundle in `models/tiny/1`, text in `text.tsv`."""
+    """The original in `theirs`, the import in `ours`, a bundle in `models/tiny/1`, text in `text.tsv`."""
     path = tmp_path_factory.mktemp(request.param)
     tags = ("en", "de") if request.param == "m2m100" else ()
     save = _SAVE[request.param]
@@ -64,16 +64,16 @@ def _verify(directory: Path) -> int:
     return main(["verify", "--bundle", str(bundle), *compared])
 
 
-def test_verify_proves_that_nothing_changed(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_passes_for_the_original(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status = _verify(directory)
 
-    told = capsys.readouterr().out
+    message = capsys.readouterr().out
     assert status == 0
     for claim in ("token ids = original", "ONNX fp32 = original", "beam 4 = original"):
-        assert re.search(rf"^{claim} .* yes ", told, re.MULTILINE)
+        assert re.search(rf"^{claim} .* yes ", message, re.MULTILINE)
 
 
-def test_verify_finds_another_original(directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_fails_for_another_model(directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save = next(save for name, save in _SAVE.items() if directory.name.startswith(name))
     save(tmp_path / "theirs", seed=4)
     for name in ("ours", "models", "text.tsv"):
@@ -85,7 +85,7 @@ def test_verify_finds_another_original(directory: Path, tmp_path: Path, capsys: 
     assert "FAILED: ONNX fp32 = original" in capsys.readouterr().err
 
 
-async def test_a_served_answer_is_what_the_original_says(directory: Path) -> None:
+async def test_served_translations_equal_the_original(directory: Path) -> None:
     tokenizer = open_tokenizer(open_bundle(directory / "models" / "tiny" / "1"))
     original = HuggingFaceOriginal(directory / "theirs", tokenizer)
     expected = [original.search(original.encode(text), _SEARCH) for text in SOURCES]
@@ -99,7 +99,7 @@ async def test_a_served_answer_is_what_the_original_says(directory: Path) -> Non
     assert [each.text for each in found] == [text.lstrip(" ") for text in texts]  # BART's may begin with a space
 
 
-async def test_a_model_of_ctranslate2_goes_from_its_directory_to_answers_that_are_its_own(
+async def test_ctranslate2_model_is_imported_verified_and_served(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     save_spec(tmp_path / "theirs", tied="all", quantization="int8")
@@ -110,13 +110,13 @@ async def test_a_model_of_ctranslate2_goes_from_its_directory_to_answers_that_ar
     named = ["--name", "tiny", "--version", "1", "--source-language", "en", "--target-language", "de"]
     text = ["--precisions", "int8,fp32", "--calibration", str(tmp_path / "text.tsv")]
     assert main(read) == main(["bundle", *places, *named, *text]) == _verify(tmp_path) == 0
-    told = capsys.readouterr().out
+    message = capsys.readouterr().out
     for claim in (
-        "int8 chooses the token that fp32 does at",
+        "int8 agrees with fp32 at",
         "token ids = original .* yes",
         "beam 4 = original .* yes",
     ):
-        assert re.search(claim, told)
+        assert re.search(claim, message)
     bundle = open_bundle(tmp_path / "models" / "tiny" / "1")
     tokenizer = open_tokenizer(bundle)
     original = open_original(tmp_path / "theirs", bundle, tokenizer)
@@ -143,7 +143,7 @@ async def test_a_model_of_ctranslate2_goes_from_its_directory_to_answers_that_ar
         (partial(save_marian, tags=(">>deu<<", ">>fra<<")), (), "en-de, en-fr", [("en", "de"), ("en", "fr")]),
     ],
 )
-async def test_all_pairs_of_a_model_are_served_from_one_batch_each_as_by_the_original(
+async def test_language_pairs_share_a_batch_and_equal_the_original(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     save: Callable[[Path], object],

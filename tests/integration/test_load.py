@@ -1,4 +1,4 @@
-"""What callers meet when there is more to do than time, or than room."""
+"""Overload, deadlines and cancellation as callers see them."""
 
 import asyncio
 from pathlib import Path
@@ -16,7 +16,7 @@ ONE_AT_A_TIME = {
 }
 
 
-async def test_a_full_queue_refuses_at_once_and_says_when_to_come_back(tiny_model: Path) -> None:
+async def test_full_queue_rejects_immediately_with_a_retry_delay(tiny_model: Path) -> None:
     async with running_server(tiny_model, **ONE_AT_A_TIME) as server:
         server.model.halt()
         decoding = asyncio.ensure_future(server.translate("A man."))
@@ -34,7 +34,7 @@ async def test_a_full_queue_refuses_at_once_and_says_when_to_come_back(tiny_mode
         assert [len(response.translations) for response in await asyncio.gather(decoding, waiting)] == [1, 1]
 
 
-async def test_one_call_too_many_is_refused_instead_of_waiting(tiny_model: Path) -> None:
+async def test_call_beyond_the_limit_is_rejected(tiny_model: Path) -> None:
     async with running_server(tiny_model, grpc__max_concurrent_requests=1) as server:
         server.model.halt()
         first = asyncio.ensure_future(server.translate("A man."))
@@ -50,7 +50,7 @@ async def test_one_call_too_many_is_refused_instead_of_waiting(tiny_model: Path)
         await first
 
 
-async def test_a_call_without_deadline_gets_the_servers(tiny_model: Path) -> None:
+async def test_call_without_deadline_gets_the_default(tiny_model: Path) -> None:
     async with running_server(tiny_model, scheduling__max_batch_segments=1, grpc__default_timeout_s=5) as server:
         server.model.halt()
         decoding = asyncio.ensure_future(refusal(server.translate("A man.")))
@@ -67,7 +67,7 @@ async def test_a_call_without_deadline_gets_the_servers(tiny_model: Path) -> Non
         assert server.sample("dragoman_requests_total", method="Translate", status="DEADLINE_EXCEEDED") == 2
 
 
-async def test_a_deadline_beyond_the_maximum_is_cut_to_it(tiny_model: Path) -> None:
+async def test_deadline_is_limited_to_the_maximum(tiny_model: Path) -> None:
     async with running_server(tiny_model, grpc__default_timeout_s=1, grpc__max_timeout_s=5) as server:
         server.model.halt()
         call = asyncio.ensure_future(refusal(server.translate("A man.", timeout_s=1000)))
@@ -79,7 +79,7 @@ async def test_a_deadline_beyond_the_maximum_is_cut_to_it(tiny_model: Path) -> N
         assert (await call).reason == "DEADLINE_EXCEEDED"
 
 
-async def test_when_the_callers_time_runs_out_the_work_is_dropped(server: RunningServer) -> None:
+async def test_expired_deadline_cancels_the_work(server: RunningServer) -> None:
     server.model.halt()
     call = asyncio.ensure_future(refusal(server.translate("A man.", timeout_s=1.0)))
     await server.model.halted_step()
@@ -93,7 +93,7 @@ async def test_when_the_callers_time_runs_out_the_work_is_dropped(server: Runnin
     await until(lambda: server.sample("dragoman_segments_total", outcome="cancelled") == 1)
 
 
-async def test_when_the_caller_leaves_the_work_is_dropped(server: RunningServer) -> None:
+async def test_cancelled_call_cancels_the_work(server: RunningServer) -> None:
     server.model.halt()
     call = server.translate("A man.")
     await server.model.halted_step()
@@ -106,7 +106,7 @@ async def test_when_the_caller_leaves_the_work_is_dropped(server: RunningServer)
     assert (await server.translate("A man.")).translations
 
 
-async def test_when_the_connection_is_lost_the_work_is_dropped(server: RunningServer) -> None:
+async def test_lost_connection_cancels_the_work(server: RunningServer) -> None:
     server.model.halt()
     call = asyncio.ensure_future(refusal(server.translate("A man.")))
     await server.model.halted_step()
@@ -118,7 +118,7 @@ async def test_when_the_connection_is_lost_the_work_is_dropped(server: RunningSe
         await call
 
 
-async def test_many_callers_at_once_are_all_answered(server: RunningServer) -> None:
+async def test_concurrent_calls_are_all_answered(server: RunningServer) -> None:
     texts = [f"Number {number}." for number in range(40)]
 
     responses = await asyncio.gather(*map(server.translate, texts))

@@ -1,4 +1,4 @@
-"""The load generator as a process of its own, against the real server, one that stalls, and one over CTranslate2."""
+"""The load generator against the real server, a stalling one, and one over CTranslate2."""
 
 import itertools
 import json
@@ -17,20 +17,20 @@ import psutil
 import pytest
 
 from loadtests.__main__ import main
-from loadtests.arrivals import Arrivals, poisson
-from loadtests.offer import Load, offer
-from loadtests.peers.load import serving
-from loadtests.peers.serve import BatchingSettings
-from loadtests.target import ServerProcess, Target
-from loadtests.texts import Profile
-from loadtests.wire import Method, Outcome
-from loadtests.workload import Mix, Workload
+from loadtests.benchmarks.load import serving
+from loadtests.benchmarks.serve import BatchingSettings
+from loadtests.generator.arrivals import Arrivals, poisson
+from loadtests.generator.calls import Method, Outcome
+from loadtests.generator.runner import Load, offer
+from loadtests.generator.server import ServerProcess, Target
+from loadtests.generator.texts import Profile
+from loadtests.generator.workload import Mix, Workload
 from tests.integration.fake_translator import ANSWER, fake_translator
 from tests.integration.real_process import CHECKOUT, START_S
 from tests.tiny_bundle import SENTENCES
-from tests.unit.loadtests.peers.tiny_files import write_tiny_model
+from tests.unit.loadtests.tiny_files import write_tiny_model
 
-PATIENCE_S = 30.0  # only reached by a test that would otherwise fail anyway
+TIMEOUT_S = 30.0  # only reached by a test that would otherwise fail
 SHORT = Workload(profile=Profile.CHAT, options='{"maxTargetTokens": 8}')
 
 
@@ -44,7 +44,7 @@ def server(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 def counted(server: ServerProcess) -> Counter[str]:
-    """What the server has answered so far, by method and status."""
+    """Return the number of requests by method and status."""
     calls: Counter[str] = Counter()
     for name, value in server.samples().items():
         if name.startswith("dragoman_requests_total{"):
@@ -53,36 +53,36 @@ def counted(server: ServerProcess) -> Counter[str]:
 
 
 @pytest.mark.slow
-def test_the_ledger_of_all_processes_is_what_the_server_counted(server: ServerProcess) -> None:
+def test_records_of_all_processes_match_the_counters_of_the_server(server: ServerProcess) -> None:
     methods: list[Method] = [method for method in Method if not (method.needs_admin or method is Method.CHECK)]
-    mix = Mix(tuple((method, 1.0) for method in methods))
-    workload = replace(SHORT, methods=mix, model="tiny", deadline_s=PATIENCE_S)
+    mix = Mix(dict.fromkeys(methods, 1.0))
+    workload = replace(SHORT, methods=mix, model="tiny", deadline_s=TIMEOUT_S)
     load = Load(workload=workload, arrivals=poisson(40.0), warm_up_s=0.5, duration_s=1.5, num_processes=2)
     before = counted(server)
     result = offer(Target(address=server.target, metrics_url=server.metrics_url), load, pids=[server.pid])
 
     everything = [*result.warm_up_records, *result.records]
-    ledger: Counter[str] = Counter()
-    for record in everything:  # each request of a stream counts as a call of its own
-        ledger[f"{record.method} {record.status}"] += record.num_texts if record.method == "TranslateStream" else 1
-    assert ledger == counted(server) - before
+    recorded: Counter[str] = Counter()
+    for record in everything:  # the server counts the requests of streams
+        recorded[f"{record.method} {record.status}"] += record.num_texts if record.method == "TranslateStream" else 1
+    assert recorded == counted(server) - before
     assert {record.method for record in everything} == {method.value for method in methods}
-    # Both processes kept one schedule, and none of its calls was lost or made twice.
+    # both processes shared one schedule
     planned = [record.planned_s - result.began_s for record in result.records]
     assert planned == pytest.approx(poisson(40.0).times(1.5, seed=1), abs=1e-6)
     seen = [result.samples[-1].total(name) for name in ("dragoman_requests_total", "process_cpu_seconds_total")]
     assert min(result.summary.tokens_per_s, result.summary.generator_cpu_s or 0, *seen) > 0
 
 
-def test_a_server_that_stalls_cannot_hide_it() -> None:
-    """It answers no call before the last of twenty calls, one every 50 ms, has come: the first has waited that long."""
+def test_stall_of_the_server_counts_as_latency() -> None:
+    """No call is answered before the last of twenty, one every 50 ms, has arrived."""
     all_arrived = threading.Barrier(20)
 
     def stall(*_: Any) -> bytes:
-        all_arrived.wait(PATIENCE_S)
+        all_arrived.wait(TIMEOUT_S)
         return ANSWER.SerializeToString()
 
-    load = Load(workload=Workload(deadline_s=PATIENCE_S), arrivals=Arrivals("constant", 20.0), duration_s=1.0)
+    load = Load(workload=Workload(deadline_s=TIMEOUT_S), arrivals=Arrivals("constant", 20.0), duration_s=1.0)
     with fake_translator({"Translate": stall}, num_threads=all_arrived.parties) as target:
         result = offer(Target(address=target), load)
 
@@ -91,7 +91,7 @@ def test_a_server_that_stalls_cannot_hide_it() -> None:
     assert asdict(result.summary)["latency"]["p50_ms"] >= 440
 
 
-def test_users_of_a_closed_loop_wait_for_their_answers(server: ServerProcess) -> None:
+def test_users_of_a_closed_loop_wait_for_responses(server: ServerProcess) -> None:
     result = offer(Target(address=server.target), Load(workload=SHORT, num_users=3, duration_s=1.0))
 
     events = [(record.sent_s, 1) for record in result.records] + [(record.ended_s, -1) for record in result.records]
@@ -99,7 +99,7 @@ def test_users_of_a_closed_loop_wait_for_their_answers(server: ServerProcess) ->
     assert len(result.records) > 3
 
 
-def test_a_load_that_cannot_be_offered_is_an_error_that_says_why(tmp_path: Path) -> None:
+def test_missing_texts_are_an_error(tmp_path: Path) -> None:
     load = Load(workload=Workload(data=tmp_path), arrivals=Arrivals("constant", 1.0), duration_s=0.1)
 
     with fake_translator({}) as target, pytest.raises(RuntimeError, match="expected tatoeba-en-de"):
@@ -107,27 +107,29 @@ def test_a_load_that_cannot_be_offered_is_an_error_that_says_why(tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_a_server_is_judged_on_a_page(tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_load_writes_page_json_and_records(
+    tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     flags = ["--profile=chat", "--rate=20", "--duration=1", "--warm-up=0.3", "--max-lag=1e6"]
     flags += ["--slo=errors<1%,p50<0.001ms", f"--model-dir={tiny_model}", f"--output={tmp_path}"]
 
     assert main(["load", *flags]) == 1
 
     output = capsys.readouterr()
-    assert "broken: p50 is " in output.err
+    assert "p50 is " in output.err
     assert output.out.startswith("loadtest profile=chat rate=20 p50_ms=")
-    kept = json.loads((tmp_path / "loadtest.json").read_text(encoding="utf-8"))
-    assert kept["figures"]["errors"] == 0
-    assert kept["figures"]["server_memory_mb_max"] > 10
-    assert any("tiny" in fact for fact in kept["server"])
+    values = json.loads((tmp_path / "loadtest.json").read_text(encoding="utf-8"))
+    assert values["figures"]["errors"] == 0
+    assert values["figures"]["server_memory_mb_max"] > 10
+    assert any("tiny" in fact for fact in values["server"])
     assert "p50 is " in (tmp_path / "loadtest.html").read_text(encoding="utf-8")
     calls = [json.loads(call) for call in (tmp_path / "calls.jsonl").read_text(encoding="utf-8").splitlines()]
-    assert len(calls) > kept["summary"]["offered"]  # the warm-up is there, too
+    assert len(calls) > values["summary"]["offered"]  # with the warm-up
     assert {call["outcome"] for call in calls} == {"answered"}
     assert {path.name for path in tmp_path.iterdir()} == {"calls.jsonl", "loadtest.html", "loadtest.json", "server.log"}
 
 
-def test_locust_runs_as_the_compose_file_runs_it(server: ServerProcess) -> None:
+def test_locust_runs_as_in_the_compose_file(server: ServerProcess) -> None:
     command = [sys.executable, "-m", "locust", "--headless", f"--locustfile={CHECKOUT}/loadtests/locustfile.py"]
     command += [f"--host={server.target}", "--users=2", "--spawn-rate=5", "--run-time=1s", "--stop-timeout=30s"]
     run = partial(subprocess.run, capture_output=True, text=True, timeout=60)
@@ -142,7 +144,7 @@ def test_locust_runs_as_the_compose_file_runs_it(server: ServerProcess) -> None:
 
 
 @pytest.mark.slow
-def test_both_servers_answer_the_same_calls_and_stand_still_in_between(tmp_path: Path) -> None:
+def test_compared_servers_answer_the_same_calls_and_are_paused_in_between(tmp_path: Path) -> None:
     lines = tmp_path / "texts.txt"
     lines.write_text("".join(f"{text}\n" for text in SENTENCES[:4]), encoding="utf-8")
     serve = partial(serving, write_tiny_model(tmp_path / "tiny"), Workload(profile=Profile.LINES, lines=lines))
@@ -154,7 +156,7 @@ def test_both_servers_answer_the_same_calls_and_stand_still_in_between(tmp_path:
         states = {psutil.Process(pid).status() for server in (ours, other) for pid in server.pids}
 
     assert states == {psutil.STATUS_STOPPED}
-    assert [len(said) for said in answers] == [6, 6]
+    assert [len(responses) for responses in answers] == [6, 6]
     assert [answer.num_source_tokens for answer in answers[0]] == [answer.num_source_tokens for answer in answers[1]]
     assert summaries[0].offered == summaries[1].offered > 0
     assert [summary.answered for summary in summaries] == [summary.offered for summary in summaries]

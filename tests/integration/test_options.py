@@ -1,4 +1,4 @@
-"""What a caller may choose, through the real server."""
+"""Request options over a real connection."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from dragoman.client import AsyncTranslationClient
 from dragoman.client.enums import AttentionDetail
 from dragoman.client.request import DecodingOptions
 from dragoman.v1 import translation_pb2 as pb
-from tests.integration.running_server import RunningServer, refusal
+from tests.integration.running_server import RunningServer
 
 TEXT = "A man rides a bicycle through the old town."
 LONG_SENTENCE = "two children play with a red ball in the garden, " * 6 + "and she reads a long letter."
@@ -52,12 +52,6 @@ async def test_prefix_of_each_text_begins_its_first_sentence(server: RunningServ
     assert third.hypotheses[0].text.startswith("Sie liest")
 
 
-async def test_text_without_words_gets_no_prefix(server: RunningServer) -> None:
-    (translation,) = await translated(server, " ...", target_prefix="Ein")
-
-    assert translation.hypotheses[0].text == " ..."
-
-
 async def test_same_seed_draws_the_same_hypotheses(server: RunningServer) -> None:
     async def drawn(seed: int) -> list[str]:
         sampling = pb.SamplingOptions(seed=seed, **HOT)
@@ -73,14 +67,6 @@ async def test_requests_without_a_seed_differ(server: RunningServer) -> None:
     first, second = [await hypotheses(server, TEXT, **options) for _ in range(2)]
 
     assert [one.text for one in first] != [one.text for one in second]
-
-
-async def test_equal_sentences_of_a_request_draw_different_hypotheses(server: RunningServer) -> None:
-    sampling = pb.SamplingOptions(seed=7, **HOT)
-
-    first, second = await translated(server, TEXT, TEXT, sampling=sampling, num_hypotheses=4)
-
-    assert [one.text for one in first.hypotheses] != [one.text for one in second.hypotheses]
 
 
 async def test_samples_do_not_depend_on_other_requests(server: RunningServer) -> None:
@@ -182,15 +168,6 @@ async def test_long_sentence_is_split_at_clauses_with_a_warning(server: RunningS
     last_pieces = [attention.source_pieces[-2] for attention in translation.hypotheses[0].attention]
     assert len(last_pieces) > 1
     assert set(last_pieces[:-1]) == {"<0x2C>"}  # the comma, which the tiny vocabulary spells as a byte
-
-
-async def test_long_sentence_is_rejected_on_request(server: RunningServer) -> None:
-    options = pb.DecodingOptions(long_sentences=pb.LONG_SENTENCE_POLICY_REFUSE)
-
-    error = await refusal(server.translate("A man.", LONG_SENTENCE, options=options))
-
-    assert (error.code, error.fields) == ("INVALID_ARGUMENT", ["texts[1]"])
-    assert "must be at most 64" in error.message
 
 
 async def test_client_returns_alignment_and_attention(server: RunningServer) -> None:

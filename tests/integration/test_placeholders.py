@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dragoman_export.__main__ import main
-from dragoman_export.onnx_export.translation import TextModel, translate_texts
+from dragoman_export.evaluation.translation import TextModel, translate_texts
 from dragoman_service.bundle.files import open_bundle
 from dragoman_service.runtimes.native.step_model import open_step_model
 from dragoman_service.runtimes.settings import RuntimeSettings

@@ -47,54 +47,26 @@ async def test_a_rejected_call_is_freed_without_the_garbage_collector(
         (request("a", target_language="x" * 36), "target_language"),
         (request("a", model="../secret"), "model"),
         (request("a", request_id="zwölf"), "request_id"),
-        (request("a", options=pb.DecodingOptions(beam_size=0)), "options.beam_size"),
-        (request("a", options=pb.DecodingOptions(beam_size=17)), "options.beam_size"),
         (request("a", options=pb.DecodingOptions(beam_size=4, num_hypotheses=5)), "options.num_hypotheses"),
-        (request("a", options=pb.DecodingOptions(length_penalty=float("nan"))), "options.length_penalty"),
         (request("a", options=pb.DecodingOptions(max_target_tokens=65)), "options.max_target_tokens"),
         (request("a", options=pb.DecodingOptions(min_target_tokens=64)), "options.min_target_tokens"),
-        (request("a", options=pb.DecodingOptions(no_repeat_ngram_size=17)), "options.no_repeat_ngram_size"),
-        (request("a", options=pb.DecodingOptions(no_repeat_ngram_size=-1)), "options.no_repeat_ngram_size"),
-        (request("a", options=pb.DecodingOptions(repetition_penalty=0.5)), "options.repetition_penalty"),
-        (request("a", options=pb.DecodingOptions(repetition_penalty=float("inf"))), "options.repetition_penalty"),
-        (request("a", options=pb.DecodingOptions(coverage_penalty=-1)), "options.coverage_penalty"),
-        (request("a", options=pb.DecodingOptions(coverage_penalty=float("nan"))), "options.coverage_penalty"),
-        (
-            request("a", options=pb.DecodingOptions(sampling=pb.SamplingOptions(temperature=0))),
-            "options.sampling.temperature",
-        ),
-        (
-            request("a", options=pb.DecodingOptions(sampling=pb.SamplingOptions(temperature=float("nan")))),
-            "options.sampling.temperature",
-        ),
-        (request("a", options=pb.DecodingOptions(sampling=pb.SamplingOptions(top_k=0))), "options.sampling.top_k"),
-        (request("a", options=pb.DecodingOptions(sampling=pb.SamplingOptions(top_p=0))), "options.sampling.top_p"),
         (
             request("a", options=pb.DecodingOptions(sampling=pb.SamplingOptions(top_p=float("nan")))),
             "options.sampling.top_p",
         ),
-        (request("a", options=pb.DecodingOptions(sampling=pb.SamplingOptions(seed=-1))), "options.sampling.seed"),
-        (request("a", options=pb.DecodingOptions(beam_size=1, sampling=pb.SamplingOptions())), "options.beam_size"),
-        (
-            request("a", options=pb.DecodingOptions(num_hypotheses=17, sampling=pb.SamplingOptions())),
-            "options.num_hypotheses",
-        ),
-        (request("a", options=pb.DecodingOptions(target_prefix="a" * 1001)), "options.target_prefix"),
         (
             request("a", options=pb.DecodingOptions(target_prefix="Ein Mann", max_target_tokens=2)),
             "options.target_prefix",
         ),
         (request("a", options=pb.DecodingOptions(target_prefix="Zug " * 100)), "options.target_prefix"),
-        (request("a", "b", target_prefixes=["a"]), "target_prefixes"),
         (request("a", "b", target_prefixes=["a", "Zug " * 100]), "target_prefixes[1]"),
         (request("a", options=pb.DecodingOptions(suppressed_tokens=["▁", "no piece"])), "options.suppressed_tokens[1]"),
         (request("a", options=pb.DecodingOptions(suppressed_tokens=["</s>"])), "options.suppressed_tokens[0]"),
-        (request("a", options=pb.DecodingOptions(suppressed_tokens=["▁"] * 65)), "options.suppressed_tokens"),
         (request("A man. " * 200, options=ALL_HEADS), "texts"),
         (request("a", "word " * 80, options=REFUSING), "texts[1]"),
     ],
 )
-async def test_a_field_out_of_range_is_named(server: RunningServer, message: pb.TranslateRequest, field: str) -> None:
+async def test_invalid_field_is_named(server: RunningServer, message: pb.TranslateRequest, field: str) -> None:
     error = await refused(server, message)
 
     assert (error.code, error.reason, error.fields) == ("INVALID_ARGUMENT", "INVALID_FIELD", [field])
@@ -161,7 +133,7 @@ async def test_fields_of_a_newer_contract_are_ignored(server: RunningServer) -> 
     assert await server.channel.unary_unary(TRANSLATE)(newer)
 
 
-async def test_a_message_beyond_the_limit_is_rejected_unread(tiny_model: Path) -> None:
+async def test_large_message_is_rejected_unread(tiny_model: Path) -> None:
     async with running_server(tiny_model, grpc__max_message_bytes=1024) as server:
         error = await refused(server, request("a" * 2000))
 

@@ -1,4 +1,4 @@
-"""Two processes train one model; run by `torchrun`, this module is each of them."""
+"""Two processes train one model; `torchrun` runs this module in each."""
 
 import subprocess
 import sys
@@ -15,22 +15,22 @@ from tests.unit.export.data.tiny_text import make_pairs
 from tests.unit.export.training.tiny_run import make_model, make_text, make_trainer
 
 ROOT = Path(__file__).parents[2]
+# batches of one to three rows, and more steps than an epoch of 20 pairs
 EXACT: dict[str, Any] = {"batch_tokens": 24, "max_steps": 15, "log_interval": 1, "accumulation": 2, "bf16": False}
-"""Batches of one to three rows, and more steps than an epoch of 20 pairs has."""
 
+# nats per token: Adam amplifies rounding errors of gradients close to 0
 ROUNDING = 1e-3
-"""Nats a token: Adam makes much of little where gradients are almost 0, so that rounding grows from step to step."""
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 
 
 def train_exactly(folder: Path, ranks: Ranks) -> None:
-    """Train without anything that draws at random but batches."""
+    """Train with random batches only."""
     make_trainer(folder, text=make_text(make_pairs(20)), model=make_model(dropout=0.0), ranks=ranks, **EXACT).run()
 
 
 def train_as_one_of_the_ranks(folder: Path) -> None:
-    """Take some steps and keep this rank's weights; then train exactly."""
+    """Train some steps and save this rank's weights; then train without randomness."""
     ranks, model = Ranks(), make_model()
     torch.manual_seed(7 + ranks.rank)
     make_trainer(folder, model=model, ranks=ranks, max_steps=3, concatenate=0.3).run()
@@ -40,7 +40,7 @@ def train_as_one_of_the_ranks(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_two_ranks_learn_together_and_hold_equal_weights(tmp_path: Path) -> None:
+def test_two_ranks_train_equal_weights(tmp_path: Path) -> None:
     command = (*TORCHRUN, "--module", "tests.integration.test_train_ranks", str(tmp_path))
 
     completed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=150, check=False)

@@ -11,9 +11,9 @@ import onnxruntime
 import pytest
 import torch
 
+from dragoman_export.evaluation.verification import score_at_once, score_cached, score_exported
 from dragoman_export.model.transformer import Transformer
-from dragoman_export.onnx_export.mixed import ProductKind
-from dragoman_export.onnx_export.verify import score_at_once, score_cached, score_exported
+from dragoman_export.onnx_export.quantize import ProductKind
 from dragoman_service.bundle.architecture import layer_names
 from dragoman_service.bundle.files import Bundle
 from dragoman_service.decoding.step_model import FloatArray, IntArray, StepModel

@@ -1,4 +1,4 @@
-"""Checkpoints of fairseq, JoeyNMT, OpenNMT-py and eole, against what these libraries say (`foreign_checkpoints`)."""
+"""Checkpoints of fairseq, OpenNMT-py and eole, compared with the results of these libraries."""
 
 import dataclasses
 import importlib.util
@@ -15,23 +15,20 @@ import numpy as np
 import pytest
 from torch import Tensor
 
-from dragoman.v1 import translation_pb2 as pb
 from dragoman_export.__main__ import main
+from dragoman_export.evaluation.verification import score_at_once, score_exported
 from dragoman_export.importers.portable import PortableModel, load_weights
-from dragoman_export.onnx_export.verify import score_at_once, score_exported
+from dragoman_export.importers.reference_models.checks import search_exported
 from dragoman_service.bundle.files import open_bundle
-from dragoman_service.datatypes import SearchConfig, Segment
-from dragoman_service.decoding.running_batch import RunningBatch
+from dragoman_service.datatypes import SearchConfig
 from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
 from dragoman_service.runtimes.settings import RuntimeSettings
-from dragoman_service.text.tokenizer import open_tokenizer
-from tests.foreign_checkpoints.said import BEAM_SIZE, LONGEST, SHORTEST, Said
+from tests.foreign_checkpoints.library_results import BEAM_SIZE, LONGEST, SHORTEST, LibraryResult
 from tests.foreign_checkpoints.systems import EXPECTED, SYSTEMS, System
 from tests.foreign_models import SOURCES
-from tests.integration.running_server import running_server
 
+# largest difference of a log-probability: float32 sums in another order; measured 6e-6
 LOG_PROB_TOLERANCE = 2e-5
-"""Largest difference of a log-probability: both add the same float32 products in other orders; 6e-6 was measured."""
 
 _EXPECTED = json.loads(EXPECTED.read_text(encoding="utf-8"))
 
@@ -42,7 +39,7 @@ class _Imported:
     directory: Path
     ours: Path
     models: Path
-    expected: list[Said]
+    expected: list[LibraryResult]
 
     @property
     def theirs(self) -> Path:
@@ -60,7 +57,7 @@ class _Imported:
 def imported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> _Imported:
     name, case = request.param
     directory = tmp_path_factory.mktemp(name)
-    expected = [Said(**said) for said in _EXPECTED[name][case]]
+    expected = [LibraryResult(**result) for result in _EXPECTED[name][case]]
     made = _Imported(SYSTEMS[name], directory / "theirs", directory / "ours", directory / "models", expected)
     SYSTEMS[name].save(made.directory, SYSTEMS[name].cases[case])
     assert main(["import", str(made.theirs), "--from", name, "--output", str(made.ours)]) == 0
@@ -72,7 +69,7 @@ def imported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 @pytest.mark.parametrize("name", SYSTEMS)
 @pytest.mark.filterwarnings("ignore")
-def test_the_library_still_says_what_is_stored(name: str, tmp_path: Path) -> None:
+def test_library_reproduces_stored_results(name: str, tmp_path: Path) -> None:
     if importlib.util.find_spec(SYSTEMS[name].module) is None:
         pytest.skip(f"{name} is not installed: its stored results are used")
     for case, options in SYSTEMS[name].cases.items():
@@ -83,37 +80,35 @@ def test_the_library_still_says_what_is_stored(name: str, tmp_path: Path) -> Non
             assert found.beam == expected["beam"]
 
 
-def test_log_probs_are_those_of_the_original(imported: _Imported) -> None:
+def test_log_probs_equal_the_original(imported: _Imported) -> None:
     pairs = imported.system.pairs
     network = PortableModel.open(imported.ours).load()
 
     for scored in (score_at_once(network, pairs), score_exported(imported.open_graph(), pairs)):
         steps = list(scored)
-        for row, (said, (_, target)) in enumerate(zip(imported.expected, pairs, strict=True)):
+        for row, (result, (_, target)) in enumerate(zip(imported.expected, pairs, strict=True)):
             found = [steps[place][row][token_id] for place, token_id in enumerate(target)]
-            np.testing.assert_allclose(found, said.log_probs, rtol=0, atol=LOG_PROB_TOLERANCE)
+            np.testing.assert_allclose(found, result.log_probs, rtol=0, atol=LOG_PROB_TOLERANCE)
 
 
-def test_a_beam_search_finds_what_the_original_finds(imported: _Imported) -> None:
+def test_beam_search_equals_the_original(imported: _Imported) -> None:
     graph = imported.open_graph()
 
-    assert [_decode(graph, source) for source, _ in imported.system.pairs] == [said.beam for said in imported.expected]
+    assert [_decode(graph, source) for source, _ in imported.system.pairs] == [
+        result.beam for result in imported.expected
+    ]
 
 
 @dataclass(frozen=True)
 class _Pitfall:
-    """What an importer may get wrong without any error, and a case whose results would show it."""
-
     imported: tuple[str, str]
-    config: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of `ModelConfig` as they would be then."""
+    config: Mapping[str, Any] = field(default_factory=dict)  # changed fields of `ModelConfig`
     weights: Callable[[dict[str, Tensor]], object] = dict.copy
     source: Callable[[list[int]], list[int]] = list.copy
 
 
 _FAIRSEQ_POST, _FAIRSEQ_LEARNED = ("fairseq", "post-norm, shared"), ("fairseq", "learned positions, nothing shared")
-_JOEYNMT_POST, _JOEYNMT_PRE = ("joeynmt", "post-norm, all tied"), ("joeynmt", "pre-norm, two vocabularies")
-_JOEYNMT_WEIGHTED = ("joeynmt", "weighted residuals, nothing tied")
+_FAIRSEQ_PRE = ("fairseq", "pre-norm, two dictionaries")
 _EOLE_SINUSOIDS, _EOLE_PAIRS = (("eole", case) for case in list(SYSTEMS["eole"].cases)[:2])
 _OPENNMT_HALVES, _OPENNMT_PAIRS = (("opennmt", case) for case in list(SYSTEMS["opennmt"].cases)[2:4])
 _EOLE_HALVES, _EOLE_LEARNED = (("eole", case) for case in list(SYSTEMS["eole"].cases)[2:4])
@@ -149,24 +144,24 @@ def _unscaled_positions(weights: dict[str, Tensor]) -> None:
 
 _PITFALLS = {
     "epsilon of the norms": _Pitfall(("fairseq", "no positions, small states"), {"norm_epsilon": 1e-6}),
-    "pre-norm": _Pitfall(_JOEYNMT_POST, {"norm": "pre", "final_norm": False}),
     "sinusoids begin at 1": _Pitfall(_FAIRSEQ_POST, {"position_offset": 1}),
-    "sinusoids begin at 2 where they begin at 0": _Pitfall(_JOEYNMT_POST, {"position_offset": 2}),
     "learned positions begin at 1": _Pitfall(_FAIRSEQ_LEARNED, weights=_begun_at_one),
-    "order of sinusoids": _Pitfall(_JOEYNMT_POST, {"sinusoid_layout": "halves"}),
     "wavelengths of sinusoids": _Pitfall(_FAIRSEQ_POST, {"sinusoid_layout": "halves"}),
     "no positions": _Pitfall(_FAIRSEQ_POST, {"positions": "none", "position_offset": 0}),
     "no </s> on the source": _Pitfall(_FAIRSEQ_POST, source=lambda ids: ids[:-1]),
     "<s> on the source": _Pitfall(_FAIRSEQ_POST, source=lambda ids: [0, *ids]),
     "decoding begins with <s>": _Pitfall(_FAIRSEQ_POST, {"decoder_start_id": 0}),
-    "decoding begins with </s>": _Pitfall(_JOEYNMT_POST, {"decoder_start_id": 3}),
     "embeddings are not scaled": _Pitfall(_FAIRSEQ_POST, {"scale_embeddings": False}),
-    "embeddings are scaled": _Pitfall(_JOEYNMT_PRE, {"scale_embeddings": True}),
-    "a projection that is tied": _Pitfall(
-        _JOEYNMT_WEIGHTED, weights=lambda it: it.update({"projection.weight": it["embedding.weight"]})
+    "pre-norm": _Pitfall(_FAIRSEQ_POST, {"norm": "pre", "final_norm": False}),
+    "sinusoids start at 2 instead of 0": _Pitfall(_EOLE_SINUSOIDS, {"position_offset": 2}),
+    "order of sinusoids": _Pitfall(_EOLE_SINUSOIDS, {"sinusoid_layout": "halves"}),
+    "decoding starts with </s>": _Pitfall(_EOLE_SINUSOIDS, {"decoder_start_id": 3}),
+    "embeddings are scaled": _Pitfall(_FAIRSEQ_PRE, {"scale_embeddings": True}),
+    "another activation": _Pitfall(_FAIRSEQ_PRE, {"activation": "relu"}),
+    "tied projection": _Pitfall(
+        _FAIRSEQ_LEARNED, weights=lambda it: it.update({"projection.weight": it["embedding.weight"]})
     ),
     "no biases": _Pitfall(_FAIRSEQ_POST, weights=_no_biases),
-    "another activation": _Pitfall(_JOEYNMT_PRE, {"activation": "relu"}),
     "</s> on the source": _Pitfall(_EOLE_SINUSOIDS, source=lambda ids: [*ids, 3]),
     "epsilon of RMS norms": _Pitfall(_EOLE_PAIRS, {"norm_epsilon": 1e-5}),
     "rotary pairs are neighbours": _Pitfall(_EOLE_PAIRS, weights=_neighbours),
@@ -185,7 +180,7 @@ _PITFALLS = {
     [pytest.param(pitfall.imported, pitfall, id=name) for name, pitfall in _PITFALLS.items()],
     indirect=["imported"],
 )
-def test_the_results_would_show_what_an_importer_gets_wrong(imported: _Imported, pitfall: _Pitfall) -> None:
+def test_stored_results_detect_importer_errors(imported: _Imported, pitfall: _Pitfall) -> None:
     portable = PortableModel.open(imported.ours)
     weights = {name: tensor.clone() for name, tensor in portable.load().state_dict().items()}
     pitfall.weights(weights)
@@ -206,7 +201,7 @@ def test_the_results_would_show_what_an_importer_gets_wrong(imported: _Imported,
     "imported", [(name, case) for name in SYSTEMS if name != "fairseq" for case in SYSTEMS[name].cases], indirect=True
 )
 @pytest.mark.filterwarnings("ignore")
-def test_verify_compares_with_the_library_where_it_is_installed(
+def test_verify_compares_with_an_installed_library(
     imported: _Imported, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if importlib.util.find_spec(imported.system.module) is None:
@@ -217,41 +212,14 @@ def test_verify_compares_with_the_library_where_it_is_installed(
 
     status = main(["verify", "--bundle", str(imported.bundle), *compared, "--data", str(tmp_path / "text.tsv")])
 
-    told = capsys.readouterr().out
+    message = capsys.readouterr().out
     assert status == 0
     for claim in ("token ids", "ONNX fp32", "greedy", "beam 4, length given"):
-        assert re.search(rf"^{claim} = original .* yes ", told, re.MULTILINE)
-
-
-@pytest.mark.parametrize("imported", [(name, next(iter(SYSTEMS[name].cases))) for name in SYSTEMS], indirect=True)
-async def test_a_served_answer_has_the_tokens_that_the_original_would_read_and_find(imported: _Imported) -> None:
-    tokenizer = open_tokenizer(open_bundle(imported.bundle))
-    graph = imported.open_graph()
-    expected = [_decode(graph, tokenizer.encode_pair(text, "")[0]) for text in SOURCES]
-    options = pb.DecodingOptions(
-        beam_size=BEAM_SIZE,
-        min_target_tokens=SHORTEST,
-        max_target_tokens=LONGEST,
-        length_penalty=0.0,
-        repetition_guard=False,
-        split_sentences=False,
-        return_tokens=True,
-    )
-
-    async with running_server(imported.models) as server:
-        response = await server.translate(*SOURCES, options=options)
-
-    found = [translation.hypotheses[0] for translation in response.translations]
-    assert [list(each.tokens) for each in found] == [tokenizer.pieces(ids) for ids in expected]
-    assert [each.text for each in found] == [tokenizer.decode(ids) for ids in expected]
+        assert re.search(rf"^{claim} = original .* yes ", message, re.MULTILINE)
 
 
 def _decode(graph: OnnxStepModel, source_ids: list[int]) -> list[int]:
     search = SearchConfig(
         beam_size=BEAM_SIZE, length_penalty=0.0, min_target_tokens=SHORTEST, max_target_tokens=LONGEST
     )
-    batch = RunningBatch(graph)
-    batch.start([Segment(source_ids=tuple(source_ids), search=search)])
-    while not (ended := batch.step().ended):
-        pass
-    return list(ended[0].hypotheses[0].token_ids)
+    return search_exported(graph, source_ids, search)

@@ -1,4 +1,4 @@
-"""Model directories of CTranslate2, imported, against that library: token ids, log-probabilities, searches."""
+"""Imported CTranslate2 models compared with that library: token ids, log-probabilities, searches."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,11 +13,11 @@ from ctranslate2.specs import common_spec
 
 from dragoman_export.__main__ import main
 from dragoman_export.data.reader import Pair
+from dragoman_export.evaluation.translation import TextModel
+from dragoman_export.evaluation.verification import score_exported
 from dragoman_export.importers.reference_models.checks import check_original, open_original, search_exported
 from dragoman_export.importers.reference_models.ctranslate2 import CTranslate2Original
 from dragoman_export.onnx_export.arithmetic import FloatArray
-from dragoman_export.onnx_export.translation import TextModel
-from dragoman_export.onnx_export.verify import score_exported
 from dragoman_service.bundle.files import open_bundle
 from dragoman_service.datatypes import SearchConfig
 from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
@@ -27,17 +27,17 @@ from tests.ctranslate2_models import convert_huggingface, save_spec
 from tests.foreign_models import SOURCES, save_m2m100, save_marian, save_mbart50, save_nllb
 from tests.tiny_bundle import SENTENCES
 
+# largest difference of a log-probability: float32 sums in another order
 LOG_PROB_TOLERANCE = 1e-4
-"""Largest difference of a log-probability: both add the same float32 products in other orders."""
 
 _LONGEST = 30
 
 _GELU, _SWISH = common_spec.Activation.GELU, common_spec.Activation.SWISH
+# keys that the converter reads, in the spelling of older versions of transformers
 _MBART: dict[str, Any] = {
     **dict.fromkeys(("normalize_before", "normalize_embedding", "add_final_layer_norm"), True),
     "tokenizer_class": "MBart50Tokenizer",
 }
-"""What the converter looks for in configurations, as those of older versions of transformers have it."""
 _NLLB = ("--source-tag", "eng_Latn", "--target-tag", "deu_Latn")
 
 
@@ -45,8 +45,7 @@ _NLLB = ("--source-tag", "eng_Latn", "--target-tag", "deu_Latn")
 class _Case:
     save: Callable[[Path], Any]
     flags: tuple[str, ...] = ()
-    pair: tuple[str, str] = ("en", "de")
-    """What is compared of a model of many languages."""
+    pair: tuple[str, str] = ("en", "de")  # compared languages of a multilingual model
 
 
 def _spec(*flags: str, **options: Any) -> _Case:
@@ -121,7 +120,7 @@ def imported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return _Imported(original=original, model=TextModel.of(graph, tokenizer, bundle.manifest))
 
 
-def test_token_ids_and_log_probs_are_those_of_the_original(imported: _Imported) -> None:
+def test_token_ids_and_log_probs_equal_the_original(imported: _Imported) -> None:
     pairs = [Pair(source=text, target=text, location="") for text in SOURCES]
 
     ids, log_probs, _ = check_original(imported.original, imported.model, pairs, beam_size=1)
@@ -131,21 +130,18 @@ def test_token_ids_and_log_probs_are_those_of_the_original(imported: _Imported) 
     assert log_probs.detail.endswith(f"of {len(pairs)} sentences")
 
 
-def test_searches_find_what_the_original_finds(imported: _Imported) -> None:
+def test_searches_equal_the_original(imported: _Imported) -> None:
     original, tokenizer = imported.original, imported.model.tokenizer
     ended = set()
     for beam_size in (1, 4):
         search = SearchConfig(
-            beam_size=beam_size,
-            length_penalty=0.0,
-            max_target_tokens=_LONGEST,
-            target_prefix=tokenizer.target_prefix,
+            beam_size=beam_size, length_penalty=0.0, max_target_tokens=_LONGEST, target_prefix=tokenizer.target_prefix
         )
         for source in map(original.encode, SOURCES):
             found, expected = search_exported(imported.model.graph, source, search), original.search(source, search)
 
-            # Ours prefers what ended to what was cut off, whatever its score; theirs with several beams ends right
-            # behind a tag only if nothing else is likelier there, even where that is the best target.
+            # This search prefers finished to truncated targets; CTranslate2 with several beams ends directly after a
+            # tag only if no other token is likelier.
             is_cut_off = found[-1] == tokenizer.eos_id != expected[-1]
             is_nothing = beam_size > 1 and found == [*tokenizer.target_prefix, tokenizer.eos_id] != found[-1:]
             assert found == expected or is_cut_off or is_nothing
@@ -155,16 +151,15 @@ def test_searches_find_what_the_original_finds(imported: _Imported) -> None:
 
 _VOCABULARY = 58_101
 _WIDTH = 512
+# weight of the last normalisation: spreads logits, because random ones of this width hardly differ
 _SHARPNESS = 5.0
-"""Of the last normalisation: logits spread by about so much, as random ones of this width alone hardly differ."""
 
+# Largest mean error of log-probabilities in int8, divided by that of CTranslate2's: both round weights and activations
+# to 8 bits, ours by scales measured before (on eight sentences only, here) and theirs by the range of each row.
 MOST_INT8_ERROR = 1.2
-"""Largest mean error of log-probabilities in int8, divided by that of CTranslate2's: both round weights and activations
-to 8 bits, ours by scales measured before (on eight sentences only, here) and theirs by the range of each row."""
 
 
 def _save_opus(directory: Path) -> None:
-    """Save a model as wide as OPUS-MT's are, with as many tokens; of its six layers there are two."""
     tags = [
         f"filler{index}" for index in range(_VOCABULARY - save_marian(directory.parent / "small").config.vocab_size)
     ]
@@ -178,7 +173,7 @@ def _save_opus(directory: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_shape_of_opus_mt_is_computed_as_by_the_original_and_as_well_in_int8(tmp_path: Path) -> None:
+def test_opus_mt_shape_equals_the_original_in_float32_and_int8(tmp_path: Path) -> None:
     theirs, ours, made = tmp_path / "theirs", tmp_path / "ours", tmp_path / "models" / "tiny" / "1"
     convert_huggingface(theirs, _save_opus, eos=_SHARPNESS)
     (tmp_path / "text.tsv").write_text("".join(f"{text}\t{text}\n" for text in SENTENCES), encoding="utf-8")
@@ -205,7 +200,6 @@ def test_the_shape_of_opus_mt_is_computed_as_by_the_original_and_as_well_in_int8
 
 
 def _log_probs(graph: OnnxStepModel, pairs: Sequence[tuple[list[int], list[int]]]) -> FloatArray:
-    """Return the log-probability of every token of given targets."""
     steps = [np.concatenate(list(score_exported(graph, [pair])))[range(len(pair[1])), pair[1]] for pair in pairs]
     return np.concatenate(steps)
 

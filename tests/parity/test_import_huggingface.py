@@ -1,4 +1,4 @@
-"""Models of Hugging Face transformers, imported, against that library: token ids, logits, searches, a served answer."""
+"""Imported Hugging Face models compared with that library: token ids, logits, searches."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from dragoman_export.__main__ import main
+from dragoman_export.evaluation.verification import score_at_once, score_exported
 from dragoman_export.importers.portable import PortableModel
 from dragoman_export.importers.reference_models.huggingface import HuggingFaceOriginal
-from dragoman_export.onnx_export.verify import score_at_once, score_exported
 from dragoman_service.bundle.files import Bundle, open_bundle
 from dragoman_service.datatypes import SearchConfig, Segment
 from dragoman_service.decoding.running_batch import RunningBatch
@@ -21,8 +21,8 @@ from dragoman_service.runtimes.settings import RuntimeSettings
 from dragoman_service.text.tokenizer import SentencePieceTokenizer, open_tokenizer
 from tests.foreign_models import SOURCES, save_bart, save_m2m100, save_marian, save_mbart50, save_nllb
 
+# largest difference of a log-probability: float32 sums in another order
 LOG_PROB_TOLERANCE = 1e-4
-"""Largest difference of a log-probability: both add the same float32 products in other orders."""
 _SHORTEST, _LONGEST = 6, 40
 
 
@@ -88,12 +88,12 @@ def _import(case: _Case, directory: Path) -> _Imported:
     )
 
 
-def test_token_ids_are_those_of_the_original(imported: _Imported) -> None:
+def test_token_ids_equal_the_original(imported: _Imported) -> None:
     for text in SOURCES:
         assert imported.source_ids(text) == imported.original.encode(text)
 
 
-def test_targets_are_encoded_and_decoded_as_by_the_original(imported: _Imported) -> None:
+def test_target_tokenization_equals_the_original(imported: _Imported) -> None:
     unknown = imported.tokenizer.unk_id
     for text in SOURCES:
         ids = imported.original.encode_target(text)
@@ -104,7 +104,7 @@ def test_targets_are_encoded_and_decoded_as_by_the_original(imported: _Imported)
         assert imported.tokenizer.decode([*imported.tokenizer.target_prefix, *words]).strip() == theirs.strip()
 
 
-def test_log_probs_are_those_of_the_original(imported: _Imported) -> None:
+def test_log_probs_equal_the_original(imported: _Imported) -> None:
     pairs = [imported.tokenizer.encode_pair(text, text) for text in SOURCES]
     network = imported.portable.load()
 
@@ -118,7 +118,7 @@ def test_log_probs_are_those_of_the_original(imported: _Imported) -> None:
 
 
 @pytest.mark.parametrize("beam_size", [1, 4])
-def test_searches_find_what_the_original_finds(imported: _Imported, beam_size: int) -> None:
+def test_searches_equal_the_original(imported: _Imported, beam_size: int) -> None:
     search = SearchConfig(
         beam_size=beam_size,
         length_penalty=0.0,

@@ -66,7 +66,7 @@ def test_the_store_answers_as_the_bucket_of_one_server(
             return
         assert wait_s * rates[number] == pytest.approx(expected_s * rates[number], abs=TOLERANCE)
         if is_given_back and not refused:
-            buckets[number].give_back(amount)
+            buckets[number].refund(amount)
             assert stored.take((number, -amount)) == (0, 0.0)
 
 

@@ -1,4 +1,4 @@
-"""The engine against exhaustive search, a greedy loop, and a plain beam search without early stop."""
+"""Batches against exhaustive search, a greedy loop, and a plain beam search without early stop."""
 
 from typing import Any
 
@@ -35,10 +35,10 @@ OPTIONS: list[dict[str, Any]] = [
 
 
 def decode(model: ToyModel, segment: Segment) -> tuple[Hypothesis, ...]:
-    engine = RunningBatch(model)
-    engine.start([segment])
+    batch = RunningBatch(model)
+    batch.start([segment])
     while True:
-        if ended := engine.step().ended:
+        if ended := batch.step().ended:
             return ended[0].hypotheses
 
 
@@ -75,7 +75,7 @@ def greedy_search(model: ToyModel, segment: Segment) -> tuple[int, ...]:
         {"coverage_penalty": 0.7, "no_repeat_ngram_size": 2, "repetition_penalty": 1.5, "target_prefix": (5,)},
     ],
 )
-def test_a_wide_beam_finds_what_exhaustive_search_finds(seed: int, alpha: float, options: dict[str, Any]) -> None:
+def test_wide_beam_equals_exhaustive_search(seed: int, alpha: float, options: dict[str, Any]) -> None:
     model = ToyModel(num_words=3, seed=seed)
     segment = make_segment(
         7,
@@ -92,7 +92,7 @@ def test_a_wide_beam_finds_what_exhaustive_search_finds(seed: int, alpha: float,
 
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize("options", OPTIONS)
-def test_beam_one_is_greedy_search(seed: int, options: dict[str, Any]) -> None:
+def test_beam_of_one_is_greedy_search(seed: int, options: dict[str, Any]) -> None:
     model = ToyModel(seed=seed, eos_bias=1.0)
     segment = make_segment(7, 8, beam_size=1, max_target_tokens=15, **options)
 
@@ -108,7 +108,7 @@ def searched_segment(seed: int, *, beam_size: int, **search: Any) -> Segment:
 @pytest.mark.parametrize("seed", range(15))
 @pytest.mark.parametrize("alpha", [-0.7, 0.0, 0.6, 2.0])
 @pytest.mark.parametrize(("beam_size", "num_hypotheses"), [(2, 1), (4, 1), (4, 4), (7, 3)])
-def test_stopping_early_never_changes_the_answer(seed: int, alpha: float, beam_size: int, num_hypotheses: int) -> None:
+def test_exact_bound_never_changes_the_result(seed: int, alpha: float, beam_size: int, num_hypotheses: int) -> None:
     model = ToyModel(seed=seed, eos_bias=seed % 3 - 1.0)
     segment = searched_segment(
         seed,
@@ -124,7 +124,7 @@ def test_stopping_early_never_changes_the_answer(seed: int, alpha: float, beam_s
 @pytest.mark.parametrize("seed", range(15))
 @pytest.mark.parametrize("alpha", [-0.7, 0.0, 0.6, 2.0])
 @pytest.mark.parametrize(("beam_size", "num_hypotheses"), [(1, 1), (2, 1), (4, 1), (4, 4), (7, 3)])
-def test_early_stopping_ends_with_the_last_of_as_many_hypotheses_as_the_beam_is_wide(
+def test_early_stopping_ends_with_the_last_hypothesis_of_the_beam(
     seed: int, alpha: float, beam_size: int, num_hypotheses: int
 ) -> None:
     model = ToyModel(seed=seed, eos_bias=seed % 3 - 1.0)
@@ -139,7 +139,7 @@ def test_early_stopping_ends_with_the_last_of_as_many_hypotheses_as_the_beam_is_
 @pytest.mark.parametrize("num_words", [5, 60])
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize(("beam_size", "num_hypotheses"), [(1, 1), (3, 2), (5, 5)])
-def test_every_option_is_exact_over_the_whole_vocabulary(
+def test_options_equal_a_search_over_the_whole_vocabulary(
     seed: int, num_words: int, options: dict[str, Any], beam_size: int, num_hypotheses: int
 ) -> None:
     model = ToyModel(num_words=num_words, seed=seed, eos_bias=seed % 3 - 1.0)
@@ -152,15 +152,15 @@ def test_every_option_is_exact_over_the_whole_vocabulary(
 
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("options", OPTIONS)
-def test_placeholders_that_source_and_prefix_lack_are_never_taken(seed: int, options: dict[str, Any]) -> None:
+def test_masked_placeholders_are_never_taken(seed: int, options: dict[str, Any]) -> None:
     words = range(FIRST_WORD, FIRST_WORD + 60)
     model = ToyModel(num_words=60, seed=seed, placeholders=[word for word in words if word % 3])
     segment = make_segment(7, 8, beam_size=4, num_hypotheses=4, **options)
     others = make_segment(10, beam_size=6), make_segment(7, 8, no_repeat_ngram_size=2)
-    engine = RunningBatch(model)
+    batch = RunningBatch(model)
 
-    segment_id, *_ = engine.start([segment, *others])
-    ended = [each for _ in range(12) if engine.num_segments for each in engine.step().ended]
+    segment_id, *_ = batch.start([segment, *others])
+    ended = [each for _ in range(12) if batch.num_segments for each in batch.step().ended]
 
     assert_same(model, segment, full_beam_search(model, segment))
     assert next(each.hypotheses for each in ended if each.segment_id == segment_id) == decode(model, segment)
@@ -171,7 +171,7 @@ def test_placeholders_that_source_and_prefix_lack_are_never_taken(seed: int, opt
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_more_tokens_may_be_lowered_than_the_beam_takes(seed: int) -> None:
+def test_lowered_tokens_can_exceed_the_beam(seed: int) -> None:
     model = ToyModel(num_words=60, seed=seed)
     likely = model.next_log_probs((7, EOS), ()).argsort()[-40:].tolist()
     segment = make_segment(7, suppressed_tokens=frozenset(likely) - {EOS}, repetition_penalty=1.5, num_hypotheses=4)
@@ -179,16 +179,16 @@ def test_more_tokens_may_be_lowered_than_the_beam_takes(seed: int) -> None:
     assert_same(model, segment, full_beam_search(model, segment))
 
 
-def test_stopping_early_saves_most_steps_of_a_model_that_ends() -> None:
-    engine = RunningBatch(ToyModel(eos_bias=4.0))
-    engine.start([make_segment(7, length_penalty=0.0, max_target_tokens=200)])
+def test_exact_bound_saves_most_steps() -> None:
+    batch = RunningBatch(ToyModel(eos_bias=4.0))
+    batch.start([make_segment(7, length_penalty=0.0, max_target_tokens=200)])
 
-    ended = [found for _ in range(10) if engine.num_segments for found in engine.step().ended]
+    ended = [found for _ in range(10) if batch.num_segments for found in batch.step().ended]
 
     assert ended[0].hypotheses[0].is_finished
 
 
-def test_a_prefix_may_hold_what_the_search_would_never_take() -> None:
+def test_prefix_can_contain_forbidden_tokens() -> None:
     unlikely = int(ToyModel().next_log_probs((7, EOS), ())[FIRST_WORD:].argmin()) + FIRST_WORD
     segment = make_segment(7, target_prefix=(unlikely, 3), suppressed_tokens=frozenset({unlikely}))
 

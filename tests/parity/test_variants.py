@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
+from dragoman_export.evaluation.verification import score_at_once, score_cached, score_exported
 from dragoman_export.importers.bundle import read_network
 from dragoman_export.model.transformer import Transformer
-from dragoman_export.onnx_export.verify import score_at_once, score_cached, score_exported
 from dragoman_service.bundle.architecture import Architecture
 from dragoman_service.bundle.files import Bundle
 from dragoman_service.decoding.running_batch import RunningBatch

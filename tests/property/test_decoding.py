@@ -71,28 +71,28 @@ VISITS = st.builds(Visit, segment=SEGMENTS, joins_at=st.integers(0, 12), stays=s
 @cache
 def decode_alone(segment: Segment) -> EndedSegment:
     check_segment(segment, MODEL.limits)
-    engine = RunningBatch(MODEL)
-    engine.start([segment])
+    batch = RunningBatch(MODEL)
+    batch.start([segment])
     while True:
-        if ended := engine.step().ended:
-            assert engine.num_segments == 0
+        if ended := batch.step().ended:
+            assert batch.num_segments == 0
             return ended[0]
 
 
 def decode_together(visits: list[Visit]) -> dict[int, EndedSegment]:
-    """Run the visits through one engine; return the answers by index of the visit."""
-    engine, step = RunningBatch(MODEL), 0
+    """Decode the visits in one batch; return the results by index of the visit."""
+    batch, step = RunningBatch(MODEL), 0
     present: dict[int, int] = {}  # handle -> index of the visit
     answers = {}
-    while engine.num_segments or step <= max(visit.joins_at for visit in visits):
+    while batch.num_segments or step <= max(visit.joins_at for visit in visits):
         joining = [index for index, visit in enumerate(visits) if visit.joins_at == step]
         if joining:
-            present |= zip(engine.start([visits[index].segment for index in joining]), joining, strict=True)
+            present |= zip(batch.start([visits[index].segment for index in joining]), joining, strict=True)
         step += 1
-        for ended in engine.step().ended if engine.num_segments else ():
+        for ended in batch.step().ended if batch.num_segments else ():
             answers[present.pop(ended.segment_id)] = ended
         leaving = [handle for handle, index in present.items() if is_cancelled(visits[index], step)]
-        engine.drop(leaving)
+        batch.drop(leaving)
         for handle in leaving:
             del present[handle]
     return answers
@@ -113,7 +113,7 @@ def is_cancelled(visit: Visit, step: int) -> bool:
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(VISITS, min_size=1, max_size=8))
-def test_a_hypothesis_does_not_depend_on_its_batch(visits: list[Visit]) -> None:
+def test_hypothesis_does_not_depend_on_its_batch(visits: list[Visit]) -> None:
     answers = decode_together(visits)
 
     for index, visit in enumerate(visits):
@@ -127,11 +127,11 @@ def test_a_hypothesis_does_not_depend_on_its_batch(visits: list[Visit]) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(SEGMENTS)
-def test_every_search_returns_between_one_and_the_hypotheses_asked_for(segment: Segment) -> None:
+def test_search_returns_one_to_num_hypotheses(segment: Segment) -> None:
     ended, search = decode_alone(segment), segment.search
 
     assert 1 <= len(ended.hypotheses) <= search.num_hypotheses
-    assert 1 <= ended.num_steps <= search.max_target_tokens * (1 if ended.guard is None else 2)
+    assert 1 <= ended.num_steps <= search.max_target_tokens * (1 if ended.degeneration is None else 2)
     for hypothesis in ended.hypotheses:
         assert len(hypothesis.token_ids) == len(hypothesis.token_log_probs) <= search.max_target_tokens
         assert hypothesis.is_finished == (hypothesis.token_ids[-1] == EOS)
@@ -142,7 +142,7 @@ def test_every_search_returns_between_one_and_the_hypotheses_asked_for(segment: 
 
 
 @given(searches(), st.floats(-50, 0), st.data())
-def test_no_continuation_of_a_live_hypothesis_scores_above_its_bound(
+def test_live_hypothesis_never_scores_above_its_bound(
     search: SearchConfig, log_prob: float, data: st.DataObject
 ) -> None:
     shortest = min(max(search.min_target_tokens, len(search.target_prefix)) + 1, search.max_target_tokens)

@@ -5,8 +5,8 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loadtests.hostile.mutations import mutated
 from tests.captured_logs import capture_logs
-from tests.fuzz.mutations import mutated
 from tests.http_wire import CHUNKED, GET, Recorder, Wire, statuses
 
 SEEDS = (

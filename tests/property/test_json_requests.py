@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dragoman.v1 import translation_pb2 as pb
-from dragoman_service.errors import InvalidFieldError
+from dragoman_service.errors import RequestError
 from dragoman_service.http_api.json_mapping import as_dict, parsed_json, serialized_json, to_json
 
 VALUES = st.recursive(
@@ -26,10 +26,10 @@ BODIES = st.dictionaries(
 )
 
 
-def parsed(body: bytes) -> pb.TranslateRequest | InvalidFieldError:
+def parsed(body: bytes) -> pb.TranslateRequest | RequestError:
     try:
         return asyncio.run(parsed_json(body, pb.TranslateRequest))
-    except InvalidFieldError as error:
+    except RequestError as error:
         return error
 
 
@@ -47,7 +47,7 @@ def test_any_bytes_are_a_request_or_are_refused(body: bytes) -> None:
 def test_any_json_is_a_request_or_is_refused_in_words_that_can_be_sent(body: dict[str, Any]) -> None:
     answer = parsed(json.dumps(body).encode())
 
-    if isinstance(answer, InvalidFieldError):
+    if isinstance(answer, RequestError):
         assert len(str(answer).encode()) < 2000
         assert answer.field.isascii()
         assert answer.field.isprintable()

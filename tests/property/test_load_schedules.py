@@ -9,9 +9,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from loadtests.arrivals import Arrivals, make_schedule, parse_arrivals
-from loadtests.slo import Bound, Slo, parse_slo
-from tests.unit.loadtests.fake_calls import summary_of
+from loadtests.generator.arrivals import Arrivals, make_schedule, parse_arrivals
+from loadtests.generator.slo import Bound, Slo, parse_slo
+from tests.unit.loadtests.samples import summary_of
 
 _RATES, _DURATIONS, _SEEDS = st.floats(0.1, 200.0), st.floats(0.01, 30.0), st.integers(0, 2**32)
 
@@ -92,7 +92,7 @@ def test_a_bound_is_broken_exactly_beyond_its_limit(bound: Bound, latency_s: flo
     figure = units[bound.unit]
     assume(figure != pytest.approx(bound.limit))  # the last bit of a division is not promised
 
-    assert bool(Slo((bound,)).broken(summary)) is not _COMPARE[bound.comparison](figure, bound.limit)
+    assert bool(Slo((bound,)).violations(summary)) is not _COMPARE[bound.comparison](figure, bound.limit)
 
 
 @given(st.sampled_from(["burst:", "ramp:", "poisson", "trace:", ""]), st.text(max_size=30))

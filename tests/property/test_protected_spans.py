@@ -15,55 +15,17 @@ from dragoman_service.text.placeholders.patterns import DEFAULT_KINDS, Protectio
 _FOUND = tuple[int, int, ProtectedKind | None, tuple[tuple[int, int], ...]]
 
 _ICU_PIECES = [
-    "{a, plural, ",
-    "{a,select,",
-    "one{",
-    "=1 {",
-    "{",
-    "}",
-    "'",
-    "''",
-    "'{",
-    "|",
-    "#",
-    "offset:1 ",
+    "{a, plural, ", "{a,select,", "one{", "=1 {", "{", "}", "'", "''", "'{", "|", "#", "offset:1 ",
     "'{a,plural,x{' ",
-]
+]  # fmt: skip
 _LITERALS = [
-    "{x}",
-    "%s",
-    "%1$d",
-    "<b>",
-    "</b>",
-    '<a b="c">',
-    "<a ",
-    "`a`",
-    "`",
-    "a/b.c",
-    "/a/b",
-    "http://a.b",
-    "me@x.org",
-    ":n",
-]
+    "{x}", "%s", "%1$d", "<b>", "</b>", '<a b="c">', "<a ", "`a`", "`", "a/b.c", "/a/b", "http://a.b",
+    "me@x.org", ":n",
+]  # fmt: skip
 _OTHERS = [
-    "a",
-    "b",
-    "1,000.5",
-    "$",
-    "-",
-    "[[",
-    "]]",
-    "@@",
-    "é",
-    "ſ",
-    "漢",
-    "\u0301",
-    "\u2028",
-    "\x1c",
-    "\n",
-    " ",
+    "a", "b", "1,000.5", "$", "-", "[[", "]]", "@@", "é", "ſ", "漢", "\u0301", "\u2028", "\x1c", "\n", " ",
     "x" * 60,
-]
+]  # fmt: skip
 _TEXTS = st.lists(st.sampled_from([*_ICU_PIECES, *_LITERALS, *_OTHERS]), max_size=60).map("".join) | st.text(
     max_size=80
 )

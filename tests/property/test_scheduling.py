@@ -1,10 +1,10 @@
-"""Budgets and bounds are kept whatever waits, and every admitted segment is answered once whatever happens."""
+"""Budgets and limits hold for every queue, and each admitted segment gets exactly one result whatever fails."""
 
 import math
 import random
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,149 +12,144 @@ from prometheus_client import CollectorRegistry
 
 from dragoman_service.datatypes import Priority, Segment, SegmentResult
 from dragoman_service.decoding.running_batch import BatchLoad
+from dragoman_service.decoding.step_model import StepModel
 from dragoman_service.errors import DeadlineExceededError, EngineError, OverloadedError
 from dragoman_service.observability.metrics import Metrics
-from dragoman_service.request import RequestContext
+from dragoman_service.request import RequestRecord
+from dragoman_service.scheduling.admission import Admission, AdmissionPolicy, AdmissionRequest
 from dragoman_service.scheduling.admission_queue import AdmissionQueue, QueuedSegment
 from dragoman_service.scheduling.batch_policy import BatchBudget, fair_share, select_segments
-from dragoman_service.scheduling.latency_model import Forecast, RequestCost
+from dragoman_service.scheduling.latency_model import LatencyModel, RequestCost
 from dragoman_service.scheduling.scheduler import Scheduler
 from dragoman_service.scheduling.settings import SchedulingSettings
-from dragoman_service.worker.worker import Worker
+from dragoman_service.worker.messages import BatchCommand, NewSegment
 from tests.fakes import FlakyModel, ManualClock, ToyModel, make_segment
+from tests.mortal_worker import TIMEOUT_S, MortalWorker, decode_here
 
-TIMEOUT_S = 20.0  # only reached if an answer is missing
-
+MODEL = ToyModel()
 SEGMENTS = st.builds(
-    lambda num_words, beam_size, limit: make_segment(*[7] * num_words, beam_size=beam_size, max_target_tokens=limit),
-    st.integers(0, 20),
+    lambda words, beam_size, limit: make_segment(
+        *words, beam_size=beam_size, num_hypotheses=beam_size, max_target_tokens=limit
+    ),
+    st.lists(st.integers(4, 8), max_size=20),
     st.integers(1, 6),
-    st.integers(1, 10),
+    st.integers(1, 12),
 )
-PENDING = st.builds(
+QUEUED = st.builds(
     QueuedSegment,
     segment=SEGMENTS,
     context=st.builds(
-        RequestContext,
+        RequestRecord,
         priority=st.sampled_from(Priority),
         caller=st.sampled_from(["", "a", "b"]),
         deadline_s=st.integers(1, 20).map(float),
     ),
-    work=st.integers(1, 20),
+    decode_cost=st.integers(1, 20),
 )
 BUDGETS = st.builds(
     BatchBudget, max_segments=st.integers(1, 8), max_padded_tokens=st.integers(1, 100), max_rows=st.integers(1, 30)
 )
 
 
-@given(st.lists(PENDING, max_size=20), st.lists(SEGMENTS, max_size=4), BUDGETS)
-def test_a_batch_exceeds_its_budget_only_if_it_is_one_segment(
-    waiting: list[QueuedSegment], running: list[Segment], budget: BatchBudget
+@given(st.lists(QUEUED, max_size=20), st.lists(SEGMENTS, max_size=4), BUDGETS)
+def test_batch_exceeds_its_budget_only_if_it_has_one_segment(
+    queued: list[QueuedSegment], running: list[Segment], budget: BatchBudget
 ) -> None:
-    load = BatchLoad.of(running)
+    selected = select_segments(queued, BatchLoad.of(running), budget)
 
-    selected = select_segments(waiting, load, budget)
-
-    joined = BatchLoad.of([*running, *(pending.segment for pending in selected)])
-    assert not selected or budget.allows(joined)
-    assert joined.num_segments <= 1 or not selected or joined.padded_tokens <= budget.max_padded_tokens
+    load = BatchLoad.of([*running, *(segment.segment for segment in selected)])
+    assert not selected or budget.allows(load)
+    assert load.num_segments <= 1 or not selected or load.padded_tokens <= budget.max_padded_tokens
 
 
-@given(st.lists(PENDING, min_size=1, max_size=20), BUDGETS)
-def test_the_head_always_joins_an_empty_batch_and_none_joins_without_it(
-    waiting: list[QueuedSegment], budget: BatchBudget
-) -> None:
-    selected = select_segments(waiting, BatchLoad(), budget)
+@given(st.lists(QUEUED, min_size=1, max_size=20), BUDGETS)
+def test_head_of_the_queue_joins_an_empty_batch_first(queued: list[QueuedSegment], budget: BatchBudget) -> None:
+    selected = select_segments(queued, BatchLoad(), budget)
 
-    assert selected[0] is waiting[0]
+    assert selected[0] is queued[0]
     assert len(set(selected)) == len(selected)
-    assert set(selected) <= set(waiting)
+    assert set(selected) <= set(queued)
 
 
 @given(st.lists(st.integers(0, 20), min_size=1, max_size=8), st.integers(1, 100))
-def test_while_something_waits_a_batch_is_below_its_share(running: list[int], num_waiting: int) -> None:
-    share = fair_share(num_waiting + sum(running), num_batches=len(running))
+def test_a_batch_is_below_its_share_while_a_segment_is_queued(running: list[int], num_queued: int) -> None:
+    share = fair_share(num_queued + sum(running), num_batches=len(running))
 
     assert min(running) < share
 
 
 class BoundedQueue:
-    """A queue and what should be in it."""
+    """A queue behind an admission policy, and the segments that it should hold."""
 
-    MAX_SEGMENTS, MAX_WORK, MAX_SHARE = 8, 60, 0.5
+    MAX_SEGMENTS, MAX_COST, MAX_SHARE = 8, 60, 0.5
 
     def __init__(self) -> None:
-        self.queue = AdmissionQueue(
-            SchedulingSettings(
-                max_queue_segments=self.MAX_SEGMENTS,
-                max_queue_work_tokens=self.MAX_WORK,
-                max_bulk_wait_s=1.0,
-                max_caller_queue_share=self.MAX_SHARE,
-            )
+        settings = SchedulingSettings(
+            max_queue_segments=self.MAX_SEGMENTS,
+            max_queue_decode_cost=self.MAX_COST,
+            max_caller_queue_share=self.MAX_SHARE,
         )
+        self.queue = AdmissionQueue(max_bulk_wait_s=1.0)
+        self.policy = AdmissionPolicy(settings, LatencyModel(settings, num_batches=1))
         self.held: list[QueuedSegment] = []
-        self.forecast = Forecast(SchedulingSettings(max_batch_segments=4, max_batch_rows=16), num_batches=1)
 
     def act(self, now_s: float, group: Sequence[QueuedSegment], action: str) -> None:
-        """Do one thing that may happen to a queue."""
+        """Admit a request, or remove segments."""
         if action == "admit":
             self._admit(group)
         elif action == "expire":
             expired = self.queue.pop_expired(now_s)
-            assert set(expired) == {other for other in self.held if other.context.deadline_s <= now_s}
-            self.held = [other for other in self.held if other not in expired]
-        elif self.held and action == "drop":
-            assert self.queue.drop(self.held.pop())
-        elif self.held and action == "serve":
+            assert set(expired) == {segment for segment in self.held if segment.context.deadline_s <= now_s}
+            self.held = [segment for segment in self.held if segment not in expired]
+        elif self.held and action == "discard":
+            assert self.queue.discard(self.held.pop())
+        elif self.held and action == "dequeue":
             (first,) = self.queue.peek(now_s, limit=1)
-            self.queue.serve(first)
+            self.queue.dequeue(first)
             self.held.remove(first)
 
     def _admit(self, group: Sequence[QueuedSegment]) -> None:
-        caller = group[0].context.caller
-        own = [other for other in self.held if other.context.caller == caller]
+        context = group[0].context
+        own = [segment for segment in self.held if segment.context.caller == context.caller]
         amounts = [
             (len(own), len(self.held), len(group), self.MAX_SEGMENTS),
-            (work_of(own), work_of(self.held), work_of(group), self.MAX_WORK),
+            (cost_of(own), cost_of(self.held), cost_of(group), self.MAX_COST),
         ]
-        is_overfull = any(held + added > limit for _, held, added, limit in amounts)
-        is_greedy = caller and any(
+        is_full = any(held + added > limit for _, held, added, limit in amounts)
+        is_beyond_share = context.caller and any(
             mine + added > self.MAX_SHARE * (limit - held + mine) for mine, held, added, limit in amounts
         )
-        cost = RequestCost(works=tuple(one.work for one in group), longest_source=1, most_steps=1, widest_beam=1)
-        try:
-            self.queue.check_capacity(cost, caller=caller, forecast=self.forecast)
-        except OverloadedError:
-            assert is_overfull or is_greedy
-        else:
-            assert not is_overfull
-            assert not is_greedy
+        costs = tuple(segment.decode_cost for segment in group)
+        cost = RequestCost(segment_costs=costs, longest_source=1, max_steps=1, widest_beam=1)
+        state = self.queue.state(cost, context, num_running=0)
+        decision = self.policy.decide(AdmissionRequest(cost=cost, caller=context.caller), state, 0.0)
+        assert isinstance(decision, Admission) == (not is_full and not is_beyond_share)
+        if isinstance(decision, Admission):
             self.queue.add(group)
             self.held += group
 
 
-def work_of(group: Sequence[QueuedSegment]) -> int:
-    return sum(pending.work for pending in group)
+def cost_of(group: Sequence[QueuedSegment]) -> int:
+    return sum(segment.decode_cost for segment in group)
 
 
 def same_request(group: list[QueuedSegment]) -> list[QueuedSegment]:
     """Return segments with the caller and the priority of the first."""
-    first = group[0]
     return [
         QueuedSegment(
-            segment=pending.segment,
-            context=replace(first.context, deadline_s=pending.context.deadline_s),
-            work=pending.work,
+            segment=segment.segment,
+            context=replace(group[0].context, deadline_s=segment.context.deadline_s),
+            decode_cost=segment.decode_cost,
         )
-        for pending in group
+        for segment in group
     ]
 
 
-GROUPS = st.lists(PENDING, min_size=1, max_size=5).map(same_request)
+GROUPS = st.lists(QUEUED, min_size=1, max_size=5).map(same_request)
 
 
-@given(st.lists(st.tuples(GROUPS, st.sampled_from(["admit", "admit", "drop", "expire", "serve"])), max_size=40))
-def test_the_queue_counts_what_it_holds_and_rejects_what_exceeds_its_bounds(
+@given(st.lists(st.tuples(GROUPS, st.sampled_from(["admit", "admit", "discard", "expire", "dequeue"])), max_size=40))
+def test_queue_counts_its_segments_and_never_exceeds_its_limits(
     actions: list[tuple[list[QueuedSegment], str]],
 ) -> None:
     bounded = BoundedQueue()
@@ -165,83 +160,130 @@ def test_the_queue_counts_what_it_holds_and_rejects_what_exceeds_its_bounds(
         held = bounded.held
         assert set(queue.peek(0.0, limit=100)) == set(held)
         assert queue.num_segments == len(held) <= BoundedQueue.MAX_SEGMENTS
-        assert queue.num_tokens == sum(other.num_source_tokens for other in held)
-        assert queue.work == work_of(held) <= BoundedQueue.MAX_WORK
+        assert queue.num_tokens == sum(segment.num_source_tokens for segment in held)
+        assert queue.decode_cost == cost_of(held) <= BoundedQueue.MAX_COST
 
 
-@dataclass
-class Answers:
-    """Counts how often each future is answered."""
+class SchedulerUnderTest:
+    """A scheduler, its worker and the number of results of each segment."""
 
-    counts: dict["Future[SegmentResult]", int]
+    def __init__(self, model: StepModel, *, num_workers: int) -> None:
+        self.clock = ManualClock()
+        self.metrics = Metrics(CollectorRegistry())
+        self.worker = MortalWorker(model, self.clock)
+        options = SchedulingSettings(num_workers=num_workers, max_batch_segments=3, max_queue_segments=10**6)
+        self.scheduler = Scheduler(self.worker, MODEL.limits, options, self.metrics, self.clock)
+        self.scheduler.start()
+        self.num_results: dict[Future[SegmentResult], int] = {}
 
-    def watch(self, future: "Future[SegmentResult]") -> None:
-        self.counts[future] = 0
-        future.add_done_callback(self._count)
+    def act(self, action: tuple[object, ...]) -> None:
+        """Do something that a caller can do, or that can happen to a worker."""
+        match action:
+            case ("submit", list() as segments, Priority() as priority, timeout_s):
+                deadline_s = self.clock() + timeout_s if isinstance(timeout_s, int) else math.inf
+                context = RequestRecord(priority=priority, deadline_s=deadline_s, caller=f"{len(segments)}")
+                try:
+                    futures = self.scheduler.submit(segments, context)
+                except (DeadlineExceededError, OverloadedError):
+                    assert isinstance(timeout_s, int)
+                    return
+                for future in futures:
+                    self.num_results[future] = 0
+                    future.add_done_callback(self._count)
+            case ("cancel", int() as index) if index < len(self.num_results):
+                list(self.num_results)[index].cancel()
+            case ("wait", int() as index) if index < len(self.num_results):
+                future = list(self.num_results)[index]
+                if not future.cancelled():
+                    future.exception(TIMEOUT_S)
+            case ("advance", int() as seconds):
+                self.clock.advance(seconds)
+            case ("die",):
+                self.worker.die()
+
+    def stop(self) -> None:
+        self.scheduler.stop(TIMEOUT_S)
+        self.worker.close()
 
     def _count(self, future: "Future[SegmentResult]") -> None:
-        self.counts[future] += 1
+        self.num_results[future] += 1
 
 
-REQUESTS = st.tuples(
-    st.just("submit"), st.lists(SEGMENTS, max_size=6), st.sampled_from(Priority), st.none() | st.integers(0, 30)
-)
 ACTIONS = st.one_of(
-    REQUESTS,
+    st.tuples(
+        st.just("submit"), st.lists(SEGMENTS, max_size=6), st.sampled_from(Priority), st.none() | st.integers(0, 30)
+    ),
     st.tuples(st.just("cancel"), st.integers(0, 50)),
+    st.tuples(st.just("wait"), st.integers(0, 50)),
     st.tuples(st.just("advance"), st.integers(1, 10)),
+    st.tuples(st.just("die")),
 )
 
 
-def act(client: Scheduler, clock: ManualClock, action: tuple[object, ...], answers: Answers) -> None:
-    """Do one thing a caller or the world may do."""
-    match action:
-        case ("submit", list() as segments, Priority() as priority, timeout_s):
-            deadline_s = clock() + timeout_s if isinstance(timeout_s, int) else math.inf
-            try:
-                context = RequestContext(priority=priority, deadline_s=deadline_s, caller=f"{len(segments)}")
-                futures = client.submit(segments, context)
-            except DeadlineExceededError:
-                assert timeout_s == 0
-            else:
-                for future in futures:
-                    answers.watch(future)
-        case ("cancel", int() as index) if index < len(answers.counts):
-            list(answers.counts)[index].cancel()
-        case ("advance", int() as seconds):
-            clock.advance(seconds)
-
-
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(
     st.lists(ACTIONS, max_size=25),
     st.integers(1, 3),
-    st.sampled_from([0.0, 0.05, 0.3, 1.0]),
+    st.sampled_from([0.0, 0.0, 0.05, 0.3, 1.0]),
     st.booleans(),
     st.integers(),
 )
-def test_each_admitted_segment_is_answered_once(
-    actions: list[tuple[object, ...]], num_threads: int, failure_rate: float, drains: bool, seed: int
+def test_each_admitted_segment_gets_exactly_one_result(
+    actions: list[tuple[object, ...]], num_workers: int, failure_rate: float, drains: bool, seed: int
 ) -> None:
-    rng, clock, answers = random.Random(seed), ManualClock(), Answers({})  # noqa: S311
-    metrics = Metrics(CollectorRegistry())
-    model = FlakyModel(ToyModel(), lambda _: rng.random() < failure_rate)
-    options = SchedulingSettings(num_workers=num_threads, max_batch_segments=4, max_queue_segments=10**6)
-    core = Worker(model, clock=clock)
-    client = Scheduler(core, model.limits, options, metrics, clock=clock)
-    client.start()
+    rng = random.Random(seed)  # noqa: S311
+    tested = SchedulerUnderTest(FlakyModel(MODEL, lambda _: rng.random() < failure_rate), num_workers=num_workers)
 
-    for action in actions:
-        act(client, clock, action, answers)
-    assert not drains or client.drain(TIMEOUT_S)
-    client.stop(TIMEOUT_S)
+    try:
+        for action in actions:
+            tested.act(action)
+        assert not drains or tested.scheduler.drain(TIMEOUT_S)
+    finally:
+        tested.stop()
 
-    assert all(count == 1 for count in answers.counts.values())
-    assert core.encoded == {}
-    samples = [sample for metric in metrics.segments.collect() for sample in metric.samples]
+    assert all(count == 1 for count in tested.num_results.values())
+    assert tested.worker.encoded == {}
+    assert tested.metrics.registry.get_sample_value("dragoman_batch_live_segments") == 0
+    samples = [sample for metric in tested.metrics.segments.collect() for sample in metric.samples]
     outcomes = [sample.value for sample in samples if sample.name == "dragoman_segments_total"]
-    assert sum(outcomes) == len(answers.counts)
+    assert sum(outcomes) == len(tested.num_results)
     if drains:
-        errors = [future.exception(0) for future in answers.counts if not future.cancelled()]
+        errors = [future.exception(0) for future in tested.num_results if not future.cancelled()]
         assert all(isinstance(error, DeadlineExceededError | EngineError | None) for error in errors)
-        assert failure_rate or not any(isinstance(error, EngineError) for error in errors)
+        has_failures = failure_rate or ("die",) in actions
+        assert has_failures or not any(isinstance(error, EngineError) for error in errors)
+
+
+@settings(max_examples=60)
+@given(st.lists(SEGMENTS, max_size=12), st.integers(1, 3))
+def test_scheduler_returns_the_results_of_each_segment_alone(segments: list[Segment], num_workers: int) -> None:
+    tested = SchedulerUnderTest(MODEL, num_workers=num_workers)
+    try:
+        results = [future.result(TIMEOUT_S) for future in tested.scheduler.submit(segments)]
+    finally:
+        tested.stop()
+
+    for segment, result in zip(segments, results, strict=True):
+        new = NewSegment(segment_id=7, segment=segment, deadline_s=math.inf)
+        alone = decode_here(MODEL, BatchCommand(new_segments=(new,)))[7]
+        assert (result.hypotheses, result.num_steps) == (alone.hypotheses, alone.num_steps)
+
+
+@given(
+    st.lists(st.tuples(st.lists(st.integers(0, 9), max_size=3), st.lists(st.integers(0, 9), max_size=3)), max_size=5)
+)
+def test_merged_commands_equal_the_commands_one_by_one(steps: list[tuple[list[int], list[int]]]) -> None:
+    remaining: list[int] = []
+    commands = []
+    seen: set[int] = set()
+    for joining, dropped in steps:
+        new_ids = [key for key in dict.fromkeys(joining) if key not in seen]
+        dropped_ids = [key for key in dropped if key in seen]
+        seen.update(new_ids)
+        remaining = [key for key in remaining if key not in dropped_ids] + new_ids
+        new = tuple(NewSegment(segment_id=key, segment=make_segment(4), deadline_s=0.0) for key in new_ids)
+        commands.append(BatchCommand(new_segments=new, dropped_ids=tuple(dropped_ids)))
+
+    merged = BatchCommand.merged(commands)
+
+    assert [new.segment_id for new in merged.new_segments] == remaining

@@ -144,10 +144,10 @@ def test_a_default_timeout_above_the_maximum_is_rejected() -> None:
     [
         ("max_request_sentences", "max_queue_segments", 21, r"max_queue_segments \* .*_share, which is 21 \* 0.5"),
         (
-            "max_request_work_tokens",
-            "max_queue_work_tokens",
+            "max_request_decode_cost",
+            "max_queue_decode_cost",
             20,
-            r"max_queue_work_tokens \* .*_share, which is 20 \* 0.5",
+            r"max_queue_decode_cost \* .*_share, which is 20 \* 0.5",
         ),
     ],
 )

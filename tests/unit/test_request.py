@@ -1,7 +1,10 @@
 import math
 
+from dragoman.option_ranges import option_range
+from dragoman.v1 import translation_pb2 as pb
+from dragoman_service import request
 from dragoman_service.datatypes import Priority, StageTimings, TextHypothesis, Translation, TranslationResult
-from dragoman_service.request import RequestContext, RequestRecord
+from dragoman_service.request import RequestRecord
 
 
 def answer(text: str, *, queue_s: float = 0.0, num_tokens: int = 2) -> TranslationResult:
@@ -16,7 +19,7 @@ def answer(text: str, *, queue_s: float = 0.0, num_tokens: int = 2) -> Translati
     )
 
 
-def test_a_stream_adds_up_its_tokens_and_tells_its_longest_waits() -> None:
+def test_results_of_a_stream_add_up_tokens_and_keep_longest_waits() -> None:
     record = RequestRecord()
 
     for queue_s in (0.1, 0.3, 0.2):
@@ -34,7 +37,7 @@ def test_a_stream_adds_up_its_tokens_and_tells_its_longest_waits() -> None:
     }
 
 
-def test_texts_are_forgotten_unless_asked_for() -> None:
+def test_texts_are_not_recorded_by_default() -> None:
     record = RequestRecord()
 
     record.add_texts(["A secret."])
@@ -44,7 +47,7 @@ def test_texts_are_forgotten_unless_asked_for() -> None:
     assert not {"request_texts", "translations"} & set(record.log_fields())
 
 
-def test_kept_texts_are_cut_where_a_record_would_become_too_long() -> None:
+def test_recorded_texts_are_truncated_at_the_limit() -> None:
     record = RequestRecord(keeps_texts=True)
 
     for _ in range(5):
@@ -54,16 +57,25 @@ def test_kept_texts_are_cut_where_a_record_would_become_too_long() -> None:
     assert record.num_texts == 10
 
 
-def test_a_call_without_texts_has_no_figures_of_translation() -> None:
+def test_record_without_texts_has_no_translation_fields() -> None:
     assert (RequestRecord().log_fields(), RequestRecord().span_attributes()) == ({}, {})
 
 
-def test_without_a_call_there_is_a_context_that_records_nothing_and_never_ends() -> None:
-    context, other = RequestContext(), RequestContext()
+def test_default_record_has_no_deadline_and_shares_nothing() -> None:
+    record, other = RequestRecord(), RequestRecord()
 
-    context.trace.add("queue", began_s=0.0, ended_s=1.0)
-    context.trace.end(status="OK", attributes={})
-    context.add_texts(["a"])
+    record.trace.add("queue", began_s=0.0, ended_s=1.0)
+    record.trace.end(status="OK", attributes={})
+    record.add_texts(["a"])
+    record.failure["reason"] = "OVERLOADED"
 
-    assert (context.trace.trace_id, other.num_texts) == ("", 0)
-    assert (context.caller, context.deadline_s, context.priority) == ("", math.inf, Priority.INTERACTIVE)
+    assert (record.trace.trace_id, other.num_texts, other.failure) == ("", 0, {})
+    assert (record.caller, record.deadline_s, record.priority) == ("", math.inf, Priority.INTERACTIVE)
+
+
+def test_constants_equal_ranges_of_the_proto_file() -> None:
+    assert option_range("request_id").max_characters == request.MAX_NAME_CHARACTERS
+    assert option_range("texts").max_items == request.MAX_TEXTS
+    assert option_range("options.beam_size").maximum == request.MAX_BEAM_SIZE
+    assert option_range("options.length_penalty").maximum == request.MAX_LENGTH_PENALTY
+    assert option_range("options.terms.source", pb.TranslateRequest).max_characters == request.MAX_TERM_CHARACTERS

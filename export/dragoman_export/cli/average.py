@@ -1,4 +1,4 @@
-"""`python -m dragoman_export average`: the mean of the last checkpoints of a run, as one set of weights."""
+"""`dragoman export average`: averages the weights of the last checkpoints of a run."""
 
 import argparse
 from pathlib import Path
@@ -16,23 +16,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the average and say what it is of.
-
-    Raises:
-        SettingError: if fewer than 1 are asked for, or more than there are.
-        RunFolderError: if the run has none.
-    """
+    """Write the average; SettingError if `--last` is out of range, RunFolderError without checkpoints."""
     if args.last < 1:
         raise SettingError("--last", args.last, "at least 1")
     paths = list_checkpoints(RunFolder(args.run).checkpoints)
-    if paths and len(paths) < args.last:  # without any, the average says so
-        raise SettingError(
-            "--last",
-            args.last,
-            f"at most {len(paths)}, the number of checkpoints that are kept (`train --keep-checkpoints`) in {args.run}",
-        )
-    paths = paths[-args.last :]
-    average = average_checkpoints(paths)
+    if paths and len(paths) < args.last:
+        kept = f"at most {len(paths)}, the checkpoints in {args.run} (`train --keep-checkpoints`)"
+        raise SettingError("--last", args.last, kept)
+    average = average_checkpoints(paths[-args.last :])
     output = args.output or args.run / "average.pt"
     save_checkpoint(output, average)
     print(f"{output}: average of {', '.join(average['averaged'])}")

@@ -1,8 +1,8 @@
-"""`python -m dragoman_export bundle`: from the checkpoint of a run to a directory the service loads."""
+"""`dragoman export bundle`: exports the checkpoint of a run as a bundle for the service."""
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import starmap
 from pathlib import Path
@@ -11,13 +11,14 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from dragoman_export.bundle_writer import BundleDescription, BundleWriteError, exporter_version, write_bundle
+from dragoman_export.cli.flags import add_shared
 from dragoman_export.data.augmentation import VariationConfig, vary_all
 from dragoman_export.data.reader import ParallelFiles, read_spread
 from dragoman_export.errors import CorpusError, RunFolderError, SettingError
+from dragoman_export.evaluation.verification import agreement
 from dragoman_export.onnx_export.calibration import Rounding, calibrate
-from dragoman_export.onnx_export.mixed import ProductKind
 from dragoman_export.onnx_export.network import ARITHMETICS, Network, TrainedModel
-from dragoman_export.onnx_export.verify import agreement
+from dragoman_export.onnx_export.quantize import ProductKind
 from dragoman_export.training.checkpoint import load_checkpoint
 from dragoman_export.training.config import DataConfig
 from dragoman_export.training.text import texts_of
@@ -29,9 +30,9 @@ from dragoman_service.runtimes.settings import RuntimeSettings
 from dragoman_service.text.tokenizer import SentencePieceTokenizer
 
 _KIND_HELP: Mapping[ProductKind, str] = {
-    ProductKind.VOCABULARY: "the projection to it and the embeddings",
+    ProductKind.VOCABULARY: "output projection and embeddings",
     ProductKind.FEED_FORWARD: "both products",
-    ProductKind.FEED_FORWARD_OUTER: "the second only",
+    ProductKind.FEED_FORWARD_OUTER: "the second product",
     ProductKind.ATTENTION: "queries, keys, values and outputs of self- and cross-attention",
     ProductKind.ENCODER: "the whole graph",
     ProductKind.DECODER: "the whole graph",
@@ -40,63 +41,42 @@ _KIND_HELP: Mapping[ProductKind, str] = {
 
 _EXACT = "fp32"
 
-_AGREEMENT_SENTENCES = 100
-"""Of the calibration text, on which int8 is compared with fp32: a few seconds."""
-
-_PLACEHOLDER_SHARE = 0.25
-"""Of the pairs that activations are measured on, those whose names and numbers become placeholders."""
+_AGREEMENT_SENTENCES = 100  # of the calibration text, for the comparison of int8 with fp32: a few seconds
+_PLACEHOLDER_SHARE = 0.25  # share of calibration pairs whose names and numbers become placeholders
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags."""
-    parser.add_argument(
-        "--checkpoint",
-        type=Path,
-        required=True,
-        metavar="PATH",
-        help="checkpoint of a run, the run's folder, or what `import` made",
-    )
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="directory to make; must not exist")
-    parser.add_argument("--name", required=True, help="of the model, such as en-de")
-    parser.add_argument("--version", required=True, help="of the model, such as 1")
+    add_shared(parser, "checkpoint", "output")
+    parser.add_argument("--name", required=True, help="name of the model, such as en-de")
+    parser.add_argument("--version", required=True, help="version of the model, such as 1")
     parser.add_argument("--source-language", required=True, metavar="TAG", help="BCP-47 tag, such as en")
     parser.add_argument("--target-language", required=True, metavar="TAG", help="BCP-47 tag, such as de")
     known = ",".join(ARITHMETICS)
-    parser.add_argument("--precisions", default=known, metavar="LIST", help=f"the last is the default ({known})")
-    parser.add_argument(
-        "--calibration",
-        type=Path,
-        nargs="+",
-        metavar="TSV",
-        help="source<TAB>target lines on which the scales of int8 activations are measured (the text that the run "
-        "learned from, or else its development text)",
+    precisions_help = f"precisions; the last is the default ({known})"
+    parser.add_argument("--precisions", default=known, metavar="LIST", help=precisions_help)
+    calibration_help = (
+        "source<TAB>target lines for the scales of int8 activations (training or development text of the run)"
     )
-    parser.add_argument(
-        "--calibration-sentences", type=int, default=500, metavar="N", help="lines of it used, spread evenly (500)"
-    )
-    parser.add_argument(
-        "--row-scales",
-        action="store_true",
-        help="measure nothing: each row of int8 activations has a scale of its own, which is more work in every step",
-    )
-    parser.add_argument(
-        "--keep-fp32",
-        default="",
-        metavar="LIST",
-        help="products that int8 leaves in 32-bit floats, separated by commas: "
-        f"{', '.join(f'{kind} ({_KIND_HELP[kind]})' for kind in ProductKind)} (none)",
-    )
-    parser.add_argument("--max-source-tokens", type=int, metavar="N", help="EOS counted (longest it learned from)")
-    parser.add_argument("--max-target-tokens", type=int, metavar="N", help="EOS counted (longest it learned from)")
-    parser.add_argument("--licence", default="NOASSERTION", metavar="SPDX", help="of the model (NOASSERTION)")
-    parser.add_argument("--attribution", default="", metavar="TEXT", help="who must be named")
-    parser.add_argument(
-        "--scores-from", type=Path, nargs="+", default=(), metavar="JSON", help="what `evaluate --scores` wrote"
-    )
+    parser.add_argument("--calibration", type=Path, nargs="+", metavar="TSV", help=calibration_help)
+    sentences_help = "lines used, spread evenly (500)"
+    parser.add_argument("--calibration-sentences", type=int, default=500, metavar="N", help=sentences_help)
+    rows_help = "no calibration: one scale per row of int8 activations, which is slower"
+    parser.add_argument("--row-scales", action="store_true", help=rows_help)
+    kinds = ", ".join(f"{kind} ({_KIND_HELP[kind]})" for kind in ProductKind)
+    kept_help = f"products that stay in 32-bit floats in int8, separated by commas: {kinds} (none)"
+    parser.add_argument("--keep-fp32", default="", metavar="LIST", help=kept_help)
+    for side in ("source", "target"):
+        limit_help = f"limit of {side}s, EOS included (longest training pair)"
+        parser.add_argument(f"--max-{side}-tokens", type=int, metavar="N", help=limit_help)
+    parser.add_argument("--licence", default="NOASSERTION", metavar="SPDX", help="licence of the model (NOASSERTION)")
+    parser.add_argument("--attribution", default="", metavar="TEXT", help="required attribution")
+    scores_help = "output of `evaluate --scores`"
+    parser.add_argument("--scores-from", type=Path, nargs="+", default=(), metavar="JSON", help=scores_help)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the bundle and say what is in it."""
+    """Write the bundle and print its content."""
     trained = TrainedModel.find(args.checkpoint)
     settings, longest = trained.read_settings(), trained.limits
     description = BundleDescription(
@@ -121,16 +101,23 @@ def run(args: argparse.Namespace) -> int:
     roundings: Mapping[str, Rounding] = {}
     pairs: list[tuple[list[int], list[int]]] = []
     if text is not None:
-        pairs = _calibration_pairs(text, args.calibration_sentences, _tokenizer(trained, args), description.limits)
+        try:
+            tokenizer = trained.open_tokenizer().for_pair(args.source_language, args.target_language)
+        except KeyError as error:
+            raise BundleWriteError(f"{trained.checkpoint} does not support language {error}") from error
+        pairs = _calibration_pairs(text, args.calibration_sentences, tokenizer, description.limits)
         roundings = calibrate(model, pairs)
-        print(f"int8 activations: fixed scales, measured on {len(pairs)} sentences of {text}")
+        print(f"int8 activations: fixed scales, calibrated on {len(pairs)} sentences of {text}")
     elif is_fixed:
         roundings = _imported_roundings(trained)
     network = Network.of(model, roundings, kept=kept)
     manifest = write_bundle(args.output, network, trained.read_vocabulary(), description)
     print(f"{args.output}: {manifest.name}/{manifest.version} from {trained.checkpoint}")
     if pairs and _EXACT in manifest.precisions:
-        _print_agreement(args.output, pairs[:_AGREEMENT_SENTENCES])
+        bundle = open_bundle(args.output)
+        exact, int8 = (OnnxStepModel(bundle, RuntimeSettings(precision=precision)) for precision in (_EXACT, "int8"))
+        share, num_tokens = agreement(exact, int8, pairs[:_AGREEMENT_SENTENCES])
+        print(f"int8 agrees with {_EXACT} at {share:.2%} of {num_tokens:,} target tokens of that text")
     place = args.output.resolve()
     if (place.parent.name, place.name) != (manifest.name, manifest.version):
         print(
@@ -144,73 +131,47 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _tokenizer(trained: TrainedModel, args: argparse.Namespace) -> SentencePieceTokenizer:
-    """Return the tokenizer for the language pair that is named."""
-    try:
-        return trained.open_tokenizer().for_pair(args.source_language, args.target_language)
-    except KeyError as error:
-        raise BundleWriteError(f"{trained.checkpoint} has no language {error}") from error
-
-
-def _print_agreement(directory: Path, pairs: Sequence[tuple[list[int], list[int]]]) -> None:
-    """Say how often int8 chooses what fp32 does, given what precedes it in a text."""
-    bundle = open_bundle(directory)
-    exact, int8 = (OnnxStepModel(bundle, RuntimeSettings(precision=precision)) for precision in (_EXACT, "int8"))
-    share, num_tokens = agreement(exact, int8, pairs)
-    print(f"int8 chooses the token that {_EXACT} does at {share:.2%} of {num_tokens:,} target tokens of that text")
-
-
 def _kept(text: str, precisions: tuple[str, ...]) -> frozenset[ProductKind]:
-    """Return the kinds of products that int8 leaves in floats."""
     names = frozenset(text.split(",")) if text else frozenset[str]()
     if not names <= set(ProductKind):
         raise SettingError("--keep-fp32", text, f"some of {', '.join(ProductKind)}, separated by commas")
     if names and "int8" not in precisions:
-        raise SettingError("--keep-fp32", text, "nothing without int8 among the precisions")
+        raise SettingError("--keep-fp32", text, "int8 among the precisions")
     return frozenset(map(ProductKind, names))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _CalibrationText:
-    """Where the sentences are that activations are measured on."""
-
+    # Sentences for the calibration of activations.
     files: tuple[ParallelFiles, ...]
-    max_malformed: float
-    """Largest accepted share of malformed lines, from 0 to 1."""
-    origin: str
-    """Whose text it is."""
+    max_malformed: float  # largest accepted share of malformed lines, from 0 to 1
+    origin: str  # description, such as `--calibration`
 
     def __str__(self) -> str:
-        """Return the names of the files and whose they are."""
         return f"{', '.join(map(str, self.paths()))} ({self.origin})"
 
     def paths(self) -> list[Path]:
-        """Return all files."""
         return [path for pair in self.files for path in (pair.source, pair.target) if path is not None]
 
 
 def _wants_fixed_scales(args: argparse.Namespace, precisions: tuple[str, ...]) -> bool:
-    """Return whether fixed scales are wanted; SettingError if what is wanted contradicts itself."""
+    # SettingError if the flags contradict each other.
     if args.calibration_sentences < 1:
         raise SettingError("--calibration-sentences", args.calibration_sentences, "at least 1")
     if args.row_scales and args.calibration:
-        raise SettingError("--row-scales", "given", "nothing with --calibration")
+        raise SettingError("--row-scales", "given", "no --calibration")
     if "int8" in precisions:
         if args.row_scales:
-            print("int8 activations: a scale for each row, as asked for")
+            print("int8 activations: one scale per row, as requested")
         return not args.row_scales
     if args.row_scales or args.calibration:
         flag = "--row-scales" if args.row_scales else "--calibration"
-        raise SettingError(flag, "given", "nothing without int8 among the precisions")
+        raise SettingError(flag, "given", "int8 among the precisions")
     return False
 
 
 def _calibration_text(args: argparse.Namespace, settings: Mapping[str, Any]) -> _CalibrationText | None:
-    """Return the text that was given, or else what is still there of the run's own; None without any.
-
-    Raises:
-        RunFolderError: if config.json does not say of what text the run is.
-    """
+    # The given text, or the available text of the run; None without any.
     if args.calibration:
         files = tuple(ParallelFiles(source=path) for path in args.calibration)
         return _CalibrationText(files=files, max_malformed=0.0, origin="--calibration")
@@ -218,25 +179,24 @@ def _calibration_text(args: argparse.Namespace, settings: Mapping[str, Any]) -> 
         try:
             data = DataConfig.from_dict(settings["data"])
         except (KeyError, TypeError, ValueError) as error:
-            raise RunFolderError(f"cannot use the settings of the run: {error!r}") from error
+            raise RunFolderError(f"invalid settings of the run: {error!r}") from error
         for files, origin in ((data.train, "training text of the run"), (data.dev, "development text of the run")):
             text = _CalibrationText(files=files, max_malformed=data.max_malformed, origin=origin)
             absent = [path for path in text.paths() if not path.is_file()]
             if not absent:
                 return text
-            print(f"no {', '.join(map(str, absent))} ({origin}) to measure int8 activations on", file=sys.stderr)
+            print(f"missing calibration text: {', '.join(map(str, absent))} ({origin})", file=sys.stderr)
     return None
 
 
 def _imported_roundings(trained: TrainedModel) -> Mapping[str, Rounding]:
-    """Return what came with the weights of an imported bundle, saying so; nothing, and a warning, else."""
+    # Roundings of an imported bundle; none, with a warning, otherwise.
     stored = {} if trained.portable else load_checkpoint(trained.checkpoint).get("roundings", {})
     if stored:
-        print("int8 activations: fixed scales, those of the bundle that was imported")
+        print("int8 activations: fixed scales of the imported bundle")
     else:
         print(
-            "warning: int8 activations have a scale for each row, which is slower: there is no text of the run to "
-            "measure on; give sentences with --calibration",
+            "warning: one scale per row of int8 activations, which is slower: no calibration text, give --calibration",
             file=sys.stderr,
         )
     return {path: Rounding(scale=scale, zero_point=zero_point) for path, (scale, zero_point) in stored.items()}
@@ -245,10 +205,8 @@ def _imported_roundings(trained: TrainedModel) -> Mapping[str, Rounding]:
 def _calibration_pairs(
     text: _CalibrationText, count: int, tokenizer: SentencePieceTokenizer, limits: Limits
 ) -> list[tuple[list[int], list[int]]]:
-    """Return token ids of sources and targets, EOS last, that the model takes; CorpusError if there are none.
-
-    A model with placeholders sees them in place of what is protected, here as in a service.
-    """
+    # Token ids of pairs within the limits, EOS last; CorpusError if there are none. Models with placeholders see them
+    # in place of protected text, as in the service.
     chosen = read_spread(text.files, count=count, max_malformed=text.max_malformed)
     seen = VariationConfig(placeholders=_PLACEHOLDER_SHARE if tokenizer.placeholders else 0.0)
     pairs = [
@@ -258,7 +216,7 @@ def _calibration_pairs(
     ]
     if not pairs:
         most = f"{limits.max_source_tokens} source and {limits.max_target_tokens} target tokens"
-        raise CorpusError(f"nothing to measure activations on: {len(chosen)} pairs of {text} have more than {most}")
+        raise CorpusError(f"no calibration sentences: all {len(chosen)} pairs of {text} have more than {most}")
     return pairs
 
 

@@ -1,9 +1,8 @@
-"""`python -m dragoman_export confidence`: a bundle that says how likely each sentence is translated well.
+"""`dragoman export confidence`: adds a model of the probability that a sentence is translated well.
 
-The model translates held-out text, and a logistic regression learns from half of the lines which translations are good,
-by chrF against their references, and that those of sources which say nothing are not. The other half says what that is
-worth: AUC beside that of the raw score, how often translations of each confidence are good, and how low the planted
-ones rank.
+The model translates held-out text. A logistic regression on half of the lines learns which translations are good, by
+chrF against their references; translations of meaningless sources are negative examples. The other half measures the
+result: AUC compared with the raw score, calibration, and rank of the meaningless sentences.
 """
 
 import argparse
@@ -19,28 +18,22 @@ from sacrebleu.metrics.chrf import CHRF
 
 from dragoman_export.bundle_writer import add_confidence
 from dragoman_export.cli.evaluate import read_pairs
+from dragoman_export.cli.flags import add_shared
 from dragoman_export.data.reader import Pair
-from dragoman_export.ensemble import open_text_model
 from dragoman_export.errors import CorpusError, SettingError
-from dragoman_export.onnx_export.translation import TextModel, decode_segments, text_pipeline
+from dragoman_export.evaluation.ensemble import open_text_model
+from dragoman_export.evaluation.translation import TextModel, decode_segments, text_pipeline
 from dragoman_service.bundle.manifest import Confidence, ConfidenceWeights
 from dragoman_service.runtimes.settings import RuntimeSettings
 from dragoman_service.text.confidence import FEATURES, log_ratio, probability
 
 _MIN_SENTENCES: Final = 100
 _NUM_BINS: Final = 10
-_REGULARIZATION: Final = 1.0
-"""Of standardized weights, in examples."""
-
+_REGULARIZATION: Final = 1.0  # of standardized weights, in examples
+# known sign of the weight of a feature
 _SIGNS: Final = {"mean_log_prob": 1, "min_log_prob": 1, "length_ratio": -1, "source_fragmentation": -1, "defect": -1}
-"""Which way a feature can say something about a translation, where that is plain."""
-
-_NUM_PLANTED: Final = 500
-"""Sentences that are broken in each way, to learn that they rank last, and to see it."""
-
-_PLANTED_SHARE: Final = 0.2
-"""What the planted sentences weigh in the fit, of what all others weigh."""
-
+_NUM_PLANTED: Final = 500  # meaningless sentences per method
+_PLANTED_SHARE: Final = 0.2  # total weight of the meaningless sentences in the fit, relative to all others
 _NUM_ROUNDS: Final = 30
 _CHRF: Final = CHRF()
 
@@ -50,43 +43,29 @@ Flags = NDArray[np.bool_]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags."""
-    parser.add_argument("--bundle", type=Path, required=True, metavar="DIR", help="bundle to read; it stays as it is")
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="directory to make; must not exist")
-    parser.add_argument(
-        "--data",
-        type=Path,
-        nargs="+",
-        required=True,
-        metavar="TSV",
-        help="source<TAB>reference lines that the model has not learned from, and that no score is measured on",
-    )
-    parser.add_argument("--limit", type=int, metavar="N", help="take the first N lines of each file only")
+    add_shared(parser, "bundle", "output")
+    add_shared(parser, "data", help="source<TAB>reference lines used neither for training nor for scores")
+    add_shared(parser, "limit", help="use the first N lines of each file only")
     parser.add_argument("--good-chrf", type=float, default=40.0, metavar="X", help="chrF of a good translation (40)")
-    parser.add_argument("--beam", type=int, default=4, metavar="K", help="live hypotheses (4)")
-    parser.add_argument("--batch-size", type=int, default=32, metavar="B", help="sentences translated together (32)")
-    parser.add_argument("--threads", type=int, default=1, metavar="T", help="CPU threads (1)")
-    parser.add_argument(
-        "--diagram", type=Path, metavar="FILE", help="where to draw the reliability diagram, such as PNG"
-    )
+    add_shared(parser, "beam")
+    add_shared(parser, "batch-size", default=32)
+    add_shared(parser, "threads")
+    parser.add_argument("--diagram", type=Path, metavar="FILE", help="write the reliability diagram, such as PNG")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sentences:
-    """Translated sentences, and how good they are."""
-
-    features: Floats
-    """[N, F]"""
-    raw: Floats
-    """[N] scores of the search."""
-    chrf: Floats
-    """[N], against the references."""
+    # Translated sentences and their scores.
+    features: Floats  # [N, F]
+    raw: Floats  # [N] scores of the search
+    chrf: Floats  # [N], against the references
 
     def where(self, chosen: Flags) -> "_Sentences":
         return _Sentences(features=self.features[chosen], raw=self.raw[chosen], chrf=self.chrf[chosen])
 
 
 def run(args: argparse.Namespace) -> int:
-    """Fit, write the bundle, and say how good the confidence is on the half of the lines that it was not fitted on."""
+    """Fit, write the bundle, and print the quality of the confidence on the held-out half."""
     if not 0 < args.good_chrf < 100:
         raise SettingError("--good-chrf", args.good_chrf, "above 0, below 100")
     texts = {f"{path.parent.name}/{path.name}": read_pairs([path], args.limit) for path in args.data}
@@ -100,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
     held_out = {name: _half(each, 1) for name, each in sets.items()}
     good = learned.chrf >= args.good_chrf
     if len(good) < _MIN_SENTENCES or good.all() or not good.any():
-        raise CorpusError(f"{good.sum()} of {len(good)} translations are good; no confidence can be fitted")
+        raise CorpusError(f"cannot fit a confidence: {good.sum()} of {len(good)} translations are good")
     weights, bias = fit_confidence(
         learned.features, good, _joined([_half(each, 0) for each in planted.values()]).features
     )
@@ -113,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
     )
     manifest = add_confidence(args.bundle, args.output, confidence)
     print(f"{args.output}: {manifest.name}/{manifest.version} with a confidence fitted on {len(good):,} sentences")
-    all_sets = {**held_out, "all of them": _joined(list(held_out.values()))}
+    all_sets = {**held_out, "all": _joined(list(held_out.values()))}
     _report(all_sets, {way: _half(each, 1) for way, each in planted.items()}, confidence, args.diagram)
     return 0
 
@@ -126,12 +105,12 @@ def _report(
         scores, good = _confidences(confidence, each), each.chrf >= confidence.good_chrf
         areas = f"{area_under_curve(each.raw, good):.3f} {area_under_curve(scores, good):.3f}"
         print(f"  {name:32} {len(good):6,} {good.mean():.2f} {areas}")
-    bins = reliability(scores, good)  # of the last, all of them
-    for told, seen, count in bins:
-        print(f"  confidence {told:.2f} on average: {seen:.2f} of {count:,} are good")
-    error = sum(count * abs(told - seen) for told, seen, count in bins) / len(good)
+    bins = reliability(scores, good)  # of the last set, all sentences
+    for predicted, actual, count in bins:
+        print(f"  confidence {predicted:.2f} on average: {actual:.2f} of {count:,} are good")
+    error = sum(count * abs(predicted - actual) for predicted, actual, count in bins) / len(good)
     print(f"  mean difference {error:.3f}")
-    print("planted: sentences, AUC against good ones, AUC against all of them")
+    print("meaningless: sentences, AUC against good ones, AUC against all")
     for way, each in planted.items():
         bad = _confidences(confidence, each)
         ranks = (
@@ -144,14 +123,10 @@ def _report(
 
 
 def fit_confidence(features: Floats, good: Flags, planted: Floats) -> tuple[Floats, float]:
-    """Return weights [F] and bias that rank planted sentences low and are calibrated on the others.
+    """Return weights [F] and bias that rank meaningless sentences low and are calibrated on the others.
 
-    Features that would be taken the wrong way round, as what is rare can be by chance, get no weight.
-
-    Args:
-        features: [N, F], of translations.
-        good: [N], which of them are, both values present.
-        planted: [P, F], of translations that are not.
+    Features with the wrong sign, by chance for rare features, get weight zero. `features` [N, F] and `good` [N] are of
+    translations, `planted` [P, F] of translations of meaningless sentences.
     """
     inputs, labels = np.concatenate((features, planted)), np.append(good, np.zeros(len(planted), dtype=bool))
     counts = np.ones(len(inputs))
@@ -171,26 +146,25 @@ def fit_confidence(features: Floats, good: Flags, planted: Floats) -> tuple[Floa
 def fit_logistic(features: Floats, good: Flags, counts: Floats) -> tuple[Floats, float]:
     """Return weights [F] and bias of the logistic regression, by Newton's method on standardized features.
 
-    Args:
-        features: [N, F].
-        good: [N], both values present.
-        counts: [N], how many times each example counts.
+    `counts` [N] are the weights of the examples [N, F]; both values of `good` [N] occur.
     """
     mean, spread = features.mean(axis=0), features.std(axis=0) + 1e-9
     inputs = np.column_stack(((features - mean) / spread, np.ones(len(features))))
     penalty = np.append(np.full(features.shape[1], _REGULARIZATION), 0.0)
     solution = np.zeros(inputs.shape[1])
     for _ in range(_NUM_ROUNDS):
-        told = 1 / (1 + np.exp(-np.clip(inputs @ solution, -30, 30)))
-        gradient = inputs.T @ (counts * (told - good)) + penalty * solution
-        curvature = (inputs * (counts * told * (1 - told))[:, np.newaxis]).T @ inputs + np.diag(penalty + 1e-9)
+        predicted = 1 / (1 + np.exp(-np.clip(inputs @ solution, -30, 30)))
+        gradient = inputs.T @ (counts * (predicted - good)) + penalty * solution
+        curvature = (inputs * (counts * predicted * (1 - predicted))[:, np.newaxis]).T @ inputs + np.diag(
+            penalty + 1e-9
+        )
         solution -= np.linalg.solve(curvature, gradient)
     weights = solution[:-1] / spread
     return weights, float(solution[-1] - weights @ mean)
 
 
 def area_under_curve(scores: Floats, good: Flags) -> float:
-    """Return how often one of [N] scores that is good is above one that is not: the area under the ROC curve."""
+    """Return the area under the ROC curve: the probability that a good score is above a bad one, of [N]."""
     _, inverse, counts = np.unique(scores, return_inverse=True, return_counts=True)
     ranks = (np.cumsum(counts) - (counts - 1) / 2)[inverse]
     num_good, num_bad = int(good.sum()), int((~good).sum())
@@ -200,7 +174,7 @@ def area_under_curve(scores: Floats, good: Flags) -> float:
 
 
 def reliability(scores: Floats, good: Flags) -> list[tuple[float, float, int]]:
-    """Return mean confidence, share of good ones, and number of sentences of each tenth of the range that has any."""
+    """Return mean confidence, share of good sentences and count of each non-empty tenth of the range."""
     bins = np.minimum((scores * _NUM_BINS).astype(int), _NUM_BINS - 1)
     return [
         (float(scores[bins == each].mean()), float(good[bins == each].mean()), int((bins == each).sum()))
@@ -209,7 +183,7 @@ def reliability(scores: Floats, good: Flags) -> list[tuple[float, float, int]]:
 
 
 def _translated(model: TextModel, pairs: Sequence[Pair], args: argparse.Namespace, usual: float) -> _Sentences:
-    """Translate the lines that are one sentence."""
+    # Translates the lines that consist of one sentence.
     pipeline = text_pipeline(model, [pair.source for pair in pairs], args.beam)
     plans = pipeline.plan()
     results = iter(decode_segments(model.graph, [p.segment for plan in plans for p in plan.parts], args.batch_size))
@@ -231,7 +205,7 @@ def _confidences(confidence: Confidence, sentences: _Sentences) -> Floats:
 
 
 def _half(sentences: _Sentences, first: int) -> _Sentences:
-    """Return every other sentence from the first (0) or the second (1) on."""
+    # every other sentence, from the first (0) or the second (1)
     return sentences.where(np.arange(len(sentences.raw)) % 2 == first)
 
 
@@ -244,7 +218,7 @@ def _joined(sets: Sequence[_Sentences]) -> _Sentences:
 
 
 def _planted(pairs: Sequence[Pair]) -> dict[str, list[Pair]]:
-    """Return some of the lines with sources that say nothing any more, by the way in which they were broken."""
+    # Lines with meaningless sources, by method.
     random = np.random.default_rng(len(pairs))
     chosen = pairs[:: max(1, len(pairs) // _NUM_PLANTED)][:_NUM_PLANTED]
     words = [word for pair in pairs for word in pair.source.split()]
@@ -268,10 +242,10 @@ def _drawn(bins: Sequence[tuple[float, float, int]], good_chrf: float) -> Figure
     figure = Figure(figsize=(5, 4.2), layout="constrained")
     axes = figure.add_subplot(xlabel="confidence", ylabel=f"share with chrF of {good_chrf:g} or more")
     axes.plot((0, 1), (0, 1), color="0.7", linewidth=1)
-    told, seen, counts = zip(*bins, strict=True)
-    axes.plot(told, seen, color="#2f6f68", zorder=2)
-    axes.scatter(told, seen, s=np.sqrt(counts) * 6, color="#2f6f68", zorder=3)
+    predicted, actual, counts = zip(*bins, strict=True)
+    axes.plot(predicted, actual, color="#2f6f68", zorder=2)
+    axes.scatter(predicted, actual, s=np.sqrt(counts) * 6, color="#2f6f68", zorder=3)
     for at in range(len(bins)):
-        axes.annotate(f"{counts[at]:,}", (told[at], seen[at]), (6, -10), textcoords="offset points", fontsize=8)
+        axes.annotate(f"{counts[at]:,}", (predicted[at], actual[at]), (6, -10), textcoords="offset points", fontsize=8)
     axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
     return figure

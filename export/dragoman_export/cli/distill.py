@@ -1,8 +1,8 @@
-"""`python -m dragoman_export distill`: translates the text of a run with a teacher, for a smaller model to learn from.
+"""`dragoman export distill`: translates training text with a teacher, for a smaller model to learn from.
 
-That is sequence-level knowledge distillation (Kim and Rush 2016, arXiv:1606.07947): the student learns from what beam
-search finds with the teacher in place of the references, which is more alike and easier to learn. The teacher is a
-bundle, a checkpoint, or several of them as an ensemble, and translates as a server does.
+Sequence-level knowledge distillation (Kim and Rush 2016, arXiv:1606.07947): the student learns from the teacher's beam
+search instead of the references, which are more diverse and harder to learn. The teacher is a bundle, a checkpoint or
+an ensemble.
 """
 
 import argparse
@@ -10,7 +10,7 @@ import itertools
 import json
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,12 @@ from typing import Any
 from tqdm import tqdm
 
 from dragoman_export.bundle_writer import exporter_version
+from dragoman_export.cli.flags import add_shared
 from dragoman_export.data.reader import Pair, PairFiles, ParallelFiles
-from dragoman_export.ensemble import open_text_model
 from dragoman_export.errors import CorpusError
+from dragoman_export.evaluation.ensemble import open_text_model
+from dragoman_export.evaluation.translation import translate_texts
 from dragoman_export.onnx_export.network import TrainedModel
-from dragoman_export.onnx_export.translation import translate_texts
 from dragoman_export.training.checkpoint import write_atomically
 from dragoman_service.bundle.files import MANIFEST_NAME, file_entry
 from dragoman_service.runtimes.settings import RuntimeSettings
@@ -32,38 +33,25 @@ _SEPARATORS = str.maketrans("\t\n\r", "   ")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags."""
-    parser.add_argument(
-        "--teacher",
-        type=Path,
-        nargs="+",
-        required=True,
-        metavar="PATH",
-        help="bundle, checkpoint or run folder; several translate together, by the mean of their probabilities",
-    )
-    parser.add_argument("--data", type=Path, nargs="+", required=True, metavar="TSV", help="source<TAB>target lines")
-    parser.add_argument(
-        "--output",
-        type=Path,
-        required=True,
-        metavar="TSV",
-        help="source<TAB>translation lines, in the order of the data; until it is whole it is OUTPUT.part, from which "
-        "the same command goes on after an interruption",
-    )
-    parser.add_argument("--precision", help="graphs of bundles to run (each bundle's default)")
-    parser.add_argument("--beam", type=int, default=4, metavar="K", help="live hypotheses; 1 is greedy search (4)")
-    parser.add_argument("--batch-size", type=int, default=64, metavar="B", help="texts translated together (64)")
-    parser.add_argument("--threads", type=int, default=1, metavar="T", help="CPU threads, each with a batch (1)")
+    teacher_help = "bundle, checkpoint or run folder; several form an ensemble"
+    parser.add_argument("--teacher", type=Path, nargs="+", required=True, metavar="PATH", help=teacher_help)
+    add_shared(parser, "data", help="source<TAB>target lines")
+    output_help = "source<TAB>translation lines in the order of the data; a partial OUTPUT.part is continued"
+    add_shared(parser, "output", metavar="TSV", help=output_help)
+    add_shared(parser, "precision", "beam")
+    add_shared(parser, "batch-size", default=64)
+    add_shared(parser, "threads", help="CPU threads, each with its own batch (1)")
     parser.add_argument("--save-every", type=int, default=1000, metavar="N", help="texts between writes (1000)")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Translate what is not translated yet, and say where it is.
+    """Translate the remaining text.
 
     Raises:
-        CorpusError: if the output is there already, or what was begun is of other text or another teacher.
+        CorpusError: if the output exists, or a partial output belongs to other text or another teacher.
     """
     if args.output.exists():
-        raise CorpusError(f"{args.output} exists already")
+        raise CorpusError(f"{args.output} already exists")
     pairs = PairFiles.scan([ParallelFiles(source=path) for path in args.data], max_malformed=0.0)
     part = args.output.with_name(f"{args.output.name}.part")
     _check_origin(args, args.output.with_name(f"{args.output.name}.json"), has_begun=part.exists())
@@ -86,7 +74,8 @@ def run(args: argparse.Namespace) -> int:
         left = itertools.islice(pairs, num_done, None)
         chunks = iter(lambda: list(itertools.islice(left, args.save_every)), [])
         for chunk, texts in _in_order(pool, translate, chunks, num_ahead=2 * args.threads):
-            file.write("".join(_lines(chunk, texts)).encode())
+            for pair, text in zip(chunk, texts, strict=True):  # an empty translation is replaced by the reference
+                file.write(f"{pair.source}\t{text.translate(_SEPARATORS).strip() or pair.target}\n".encode())
             file.flush()
             os.fsync(file.fileno())
             progress.update(len(chunk))
@@ -102,7 +91,7 @@ def _in_order(
     *,
     num_ahead: int,
 ) -> Iterator[tuple[list[Pair], tuple[str, ...]]]:
-    """Yield chunks with their translations in order, of which no more than `num_ahead` wait."""
+    # Yields chunks with their translations in order; at most `num_ahead` are pending.
     waiting = deque[tuple[list[Pair], Future[tuple[str, ...]]]]()
     for chunk in chunks:
         waiting.append((chunk, pool.submit(translate, chunk)))
@@ -113,16 +102,18 @@ def _in_order(
         yield first, texts.result()
 
 
-def _lines(pairs: Sequence[Pair], texts: Sequence[str]) -> Iterator[str]:
-    """Yield a line for each pair; where the teacher says nothing, its own target stays."""
-    for pair, text in zip(pairs, texts, strict=True):
-        yield f"{pair.source}\t{text.translate(_SEPARATORS).strip() or pair.target}\n"
-
-
 def _check_origin(args: argparse.Namespace, path: Path, *, has_begun: bool) -> None:
-    """Write what decides the translations beside them; CorpusError if those begun come of something else."""
+    # Writes the settings of the translations to a file; a partial output must have the same settings.
+    # a manifest contains the checksums of all other files
+    models = [
+        teacher / MANIFEST_NAME if (teacher / MANIFEST_NAME).is_file() else TrainedModel.find(teacher).checkpoint
+        for teacher in args.teacher
+    ]
     origin: dict[str, Any] = {
-        "teachers": [{"path": str(teacher), "sha256": _checksum(teacher)} for teacher in args.teacher],
+        "teachers": [
+            {"path": str(teacher), "sha256": file_entry(model).sha256}
+            for teacher, model in zip(args.teacher, models, strict=True)
+        ],
         "data": [str(file) for file in args.data],
         "precision": args.precision,
         "beam": args.beam,
@@ -137,17 +128,12 @@ def _check_origin(args: argparse.Namespace, path: Path, *, has_begun: bool) -> N
         raise CorpusError(f"cannot read {path}: {error}") from error
     changed = [name for name, value in origin.items() if stored.get(name) != value]
     if changed:
-        told = ", ".join(f"{name} was {stored.get(name)!r}" for name in changed)
-        raise CorpusError(f"the translations begun at {path.with_suffix('.part')} are others: {told}; delete them")
-
-
-def _checksum(teacher: Path) -> str:
-    manifest = teacher / MANIFEST_NAME  # which has the checksums of all other files
-    return file_entry(manifest if manifest.is_file() else TrainedModel.find(teacher).checkpoint).sha256
+        differences = ", ".join(f"{name} was {stored.get(name)!r}" for name in changed)
+        raise CorpusError(f"{path.with_suffix('.part')} has other settings ({differences}): delete it to start again")
 
 
 def _recover(part: Path, pairs: Iterable[Pair]) -> int:
-    """Return how many pairs are translated already; a last line that was not written to its end is cut off."""
+    # Number of translated pairs; truncates an incomplete last line.
     if not part.exists():
         return 0
     num_done, end, expected = 0, 0, iter(pairs)
@@ -157,7 +143,7 @@ def _recover(part: Path, pairs: Iterable[Pair]) -> int:
                 break
             pair = next(expected, None)
             if pair is None or line.partition(b"\t")[0] != pair.source.encode():
-                raise CorpusError(f"{part}:{num_done + 1} is no translation of this text; delete it to begin anew")
+                raise CorpusError(f"{part}:{num_done + 1} does not match the text: delete the file to start again")
             num_done, end = num_done + 1, end + len(line)
         file.truncate(end)
     return num_done

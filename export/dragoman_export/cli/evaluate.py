@@ -1,6 +1,6 @@
-"""`python -m dragoman_export evaluate`: scores the translations of a bundle, of a running server, or of a file.
+"""`dragoman export evaluate`: scores the translations of a bundle, of a server, or of a file.
 
-A bundle translates as the service does, so what is scored is what callers get.
+A bundle translates as the service does, so scores apply to served translations.
 """
 
 import argparse
@@ -25,80 +25,60 @@ from dragoman.client.credentials import TlsOptions
 from dragoman.client.errors import DragomanError
 from dragoman.client.request import DecodingOptions
 from dragoman.client.results import TranslationResult
+from dragoman_export.cli.flags import add_shared
 from dragoman_export.data.reader import Pair, ParallelFiles, read_corpus
-from dragoman_export.ensemble import open_text_model
 from dragoman_export.errors import CorpusError, ExportError, SettingError
-from dragoman_export.onnx_export.translation import DEFAULT_LENGTH_PENALTY, translate_texts
+from dragoman_export.evaluation.ensemble import open_text_model
+from dragoman_export.evaluation.translation import DEFAULT_LENGTH_PENALTY, translate_texts
 from dragoman_service.bundle.manifest import Score
 from dragoman_service.request import MAX_LENGTH_PENALTY
 from dragoman_service.runtimes.settings import RuntimeSettings
 
+# of the paired bootstrap (Koehn 2004, "Statistical significance tests for machine translation evaluation")
 _NUM_RESAMPLES = 1000
-"""Of the paired bootstrap (Koehn 2004, "Statistical significance tests for machine translation evaluation")."""
-
-_TIMEOUT_S = 300.0
-"""Of a call: the queue of a server may be long."""
+_TIMEOUT_S = 300.0  # per call: a server may have a long queue
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags."""
     system = parser.add_mutually_exclusive_group(required=True)
-    system.add_argument(
-        "--bundle",
-        type=Path,
-        nargs="+",
-        metavar="PATH",
-        help="the model that translates: bundle, checkpoint or run folder; several make an ensemble",
-    )
-    system.add_argument("--target", metavar="HOST:PORT", help="the server that translates")
-    system.add_argument("--translations", type=Path, metavar="FILE", help="translations to score, one a line")
-    parser.add_argument("--data", type=Path, nargs="+", required=True, metavar="TSV", help="source<TAB>reference lines")
-    parser.add_argument("--limit", type=int, metavar="N", help="take the first N lines only")
-    parser.add_argument("--beam", type=int, default=4, metavar="K", help="live hypotheses; 1 is greedy search (4)")
+    bundle_help = "bundle, checkpoint or run folder; several form an ensemble"
+    system.add_argument("--bundle", type=Path, nargs="+", metavar="PATH", help=bundle_help)
+    system.add_argument("--target", metavar="HOST:PORT", help="server")
+    system.add_argument("--translations", type=Path, metavar="FILE", help="translations to score, one per line")
+    add_shared(parser, "data", "limit", "beam")
+    alpha_help = "larger values favour longer translations, 0: none (%(default)s)"
     parser.add_argument(
-        "--length-penalty",
-        type=float,
-        default=DEFAULT_LENGTH_PENALTY,
-        metavar="ALPHA",
-        help="more favours longer translations, 0 is none (%(default)s)",
+        "--length-penalty", type=float, default=DEFAULT_LENGTH_PENALTY, metavar="ALPHA", help=alpha_help
     )
-    parser.add_argument("--batch-size", type=int, default=16, metavar="B", help="texts translated together (16)")
-    parser.add_argument(
-        "--against",
-        type=Path,
-        metavar="FILE",
-        help="translations of another system, one a line: which is better, and how surely, by paired bootstrap",
-    )
-    parser.add_argument("--output", type=Path, metavar="FILE", help="where to write the translations, one a line")
-    parser.add_argument(
-        "--scores", type=Path, metavar="JSON", help="where to write the scores for `bundle --scores-from`"
-    )
+    add_shared(parser, "batch-size")
+    against_help = "translations of another system, one per line: compare by paired bootstrap"
+    parser.add_argument("--against", type=Path, metavar="FILE", help=against_help)
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write the translations, one per line")
+    parser.add_argument("--scores", type=Path, metavar="JSON", help="write the scores for `bundle --scores-from`")
     bundle = parser.add_argument_group("with --bundle")
-    bundle.add_argument("--precision", help="graphs to run (the bundle's default)")
-    bundle.add_argument("--shortlist", action="store_true", help="choose among likely tokens, see runtime.shortlist")
-    bundle.add_argument("--threads", type=int, default=1, metavar="T", help="CPU threads (1)")
+    add_shared(bundle, "precision")
+    bundle.add_argument("--shortlist", action="store_true", help="use the shortlist of the bundle")
+    add_shared(bundle, "threads")
     server = parser.add_argument_group("with --target")
-    server.add_argument("--source-language", metavar="TAG", help="such as en (that of the server's only pair)")
-    server.add_argument("--target-language", metavar="TAG", help="such as de (that of the server's only pair)")
-    server.add_argument("--model", default="", help="name, name/version or name@label (that of the pair)")
-    server.add_argument("--callers", type=int, default=4, metavar="N", help="calls at a time (4)")
-    server.add_argument("--api-key-file", type=Path, metavar="FILE", help="holds the API key")
-    server.add_argument("--ca-file", type=Path, metavar="PEM", help="whom to trust; encrypts the connection")
+    server.add_argument("--source-language", metavar="TAG", help="such as en (source of the server's only pair)")
+    server.add_argument("--target-language", metavar="TAG", help="such as de (target of the server's only pair)")
+    server.add_argument("--model", default="", help="name, name/version or name@label (model of the pair)")
+    server.add_argument("--callers", type=int, default=4, metavar="N", help="concurrent requests (4)")
+    server.add_argument("--api-key-file", type=Path, metavar="FILE", help="file with the API key")
+    server.add_argument("--ca-file", type=Path, metavar="PEM", help="trusted certificates; enables TLS")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Translated:
-    """What a system made of the sources."""
-
     texts: tuple[str, ...]
-    report: tuple[str, ...] = ()
-    """Lines about speed, and about what went wrong."""
+    report: tuple[str, ...] = ()  # lines about speed and warnings
     precision: str = ""
     data_suffix: str = ""
 
 
 def run(args: argparse.Namespace) -> int:
-    """Translate, score, and print both."""
+    """Translate, score and print."""
     if not 0 <= args.length_penalty <= MAX_LENGTH_PENALTY:
         raise SettingError("--length-penalty", args.length_penalty, f"from 0 to {MAX_LENGTH_PENALTY:g}")
     pairs = read_pairs(args.data, args.limit)
@@ -113,13 +93,16 @@ def run(args: argparse.Namespace) -> int:
     if args.output:
         lines = [" ".join(text.splitlines()) for text in done.texts]
         args.output.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    data = ", ".join(f"{path.parent.name}/{path.name}" for path in args.data)
+    if args.limit:
+        data = f"{data}, first {args.limit} lines"
     metrics = _metrics()
     measured = {name: metric.corpus_score(done.texts, [references]) for name, metric in metrics.items()}
     scores = [
         Score(
             metric=name,
             value=round(float(measured[name].score), 2),
-            data=_name(args.data, args.limit) + done.data_suffix + _other_penalty(args),
+            data=data + done.data_suffix + _other_penalty(args),
             signature=str(metric.get_signature()),
             precision=done.precision,
             beam_size=args.beam,
@@ -139,7 +122,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def read_pairs(paths: list[Path], limit: int | None) -> tuple[Pair, ...]:
-    """Read the first pairs of TSV files, of which every line must be one; CorpusError else."""
+    """Return the first pairs of TSV files; CorpusError if a line is malformed."""
     return read_corpus([ParallelFiles(source=path) for path in paths], max_malformed=0.0).pairs[:limit]
 
 
@@ -149,7 +132,7 @@ def _read_lines(path: Path, num_wanted: int) -> tuple[str, ...]:
     except (OSError, UnicodeDecodeError) as error:
         raise CorpusError(f"{path} cannot be read: {error}") from error
     if len(lines) != num_wanted:
-        raise CorpusError(f"{path} has {len(lines):,} lines; there are {num_wanted:,} sources")
+        raise CorpusError(f"{path} has {len(lines):,} lines: expected {num_wanted:,}, one per source")
     return lines
 
 
@@ -158,24 +141,20 @@ def _by_bundle(args: argparse.Namespace, pairs: Sequence[Pair]) -> _Translated:
     sources = [pair.source for pair in pairs]
     with open_text_model(args.bundle, settings) as (model, precision):
         done = translate_texts(
-            model,
-            sources,
-            beam_size=args.beam,
-            batch_size=args.batch_size,
-            length_penalty=args.length_penalty,
+            model, sources, beam_size=args.beam, batch_size=args.batch_size, length_penalty=args.length_penalty
         )
     how = f"with {args.threads} threads, {precision}, beam {args.beam}{_other_penalty(args)}"
     report = [_speed(len(pairs), done.num_target_tokens, done.elapsed_s, how)]
     if done.num_split:
-        report.append(f"{done.num_split} sentences were decoded in parts of at most {model.max_source_tokens} tokens")
+        report.append(f"{done.num_split} sentences decoded in parts of at most {model.max_source_tokens} tokens")
     if done.num_truncated:
-        report.append(f"{done.num_truncated} translations were cut off at the limit of target tokens")
+        report.append(f"{done.num_truncated} translations truncated at the limit of target tokens")
     suffix = ", shortlist" if args.shortlist else ""
     return _Translated(texts=done.texts, report=tuple(report), precision=precision, data_suffix=suffix)
 
 
 def _by_server(args: argparse.Namespace, pairs: Sequence[Pair]) -> _Translated:
-    """Send the sources to a server, some texts a call; ExportError if a call fails."""
+    # Several texts per call; ExportError if a call fails.
     requests = [[pair.source for pair in pairs[i : i + args.batch_size]] for i in range(0, len(pairs), args.batch_size)]
     try:
         api_key = args.api_key_file.read_text(encoding="ascii") if args.api_key_file else None
@@ -203,7 +182,7 @@ def _by_server(args: argparse.Namespace, pairs: Sequence[Pair]) -> _Translated:
     translations = [translation for result in results for translation in result]
     num_tokens = sum(result.num_target_tokens for result in results)
     models = sorted({f"{result.model_name}/{result.model_version}" for result in results})
-    calls = f"with {args.callers} calls of {args.batch_size} texts at a time, {', '.join(models)}"
+    calls = f"with {args.callers} concurrent calls of {args.batch_size} texts, {', '.join(models)}"
     how = f"{calls}, beam {args.beam}{_other_penalty(args)}"
     report = [_speed(len(pairs), num_tokens, elapsed_s, how)]
     warnings = Counter(warning.kind.name for translation in translations for warning in translation.warnings)
@@ -212,7 +191,7 @@ def _by_server(args: argparse.Namespace, pairs: Sequence[Pair]) -> _Translated:
 
 
 def _other_penalty(args: argparse.Namespace) -> str:
-    """Return the length penalty, to be told behind other things, unless it is the default."""
+    # suffix for a length penalty other than the default
     return "" if args.length_penalty == DEFAULT_LENGTH_PENALTY else f", length penalty {args.length_penalty:g}"
 
 
@@ -222,32 +201,26 @@ def _speed(num_texts: int, num_tokens: int, elapsed_s: float, how: str) -> str:
 
 
 def _languages(client: TranslationClient, args: argparse.Namespace) -> tuple[str, str]:
-    """Return those asked for, or else those of the only pair that the server has."""
+    # The requested languages, or those of the only pair of the server.
     if args.source_language and args.target_language:
         return args.source_language, args.target_language
     versions = [version for model in client.list_models() for version in model.versions]
     pairs = {(pair.source_language, pair.target_language) for version in versions for pair in version.language_pairs}
     if len(pairs) == 1:
         return next(iter(pairs))
-    told = ", ".join(f"{source} to {target}" for source, target in sorted(pairs)) or "none"
-    raise SettingError("--source-language and --target-language", None, f"one of the server's pairs ({told})")
-
-
-def _name(paths: list[Path], limit: int | None) -> str:
-    """Return what a score says it was measured on."""
-    names = ", ".join(f"{path.parent.name}/{path.name}" for path in paths)
-    return f"{names}, first {limit} lines" if limit else names
+    available = ", ".join(f"{source} to {target}" for source, target in sorted(pairs)) or "none"
+    raise SettingError("--source-language and --target-language", None, f"a pair of the server ({available})")
 
 
 def _metrics() -> dict[str, Metric]:
     return {"BLEU": BLEU(), "chrF": CHRF(), "TER": TER()}
 
 
-def _compared(ours: tuple[str, ...], theirs: tuple[str, ...] | None, references: list[str]) -> list[str]:
-    """Return a line for each metric: our score and the other's, and how likely chance makes as large a difference."""
-    if theirs is None:
+def _compared(translations: tuple[str, ...], others: tuple[str, ...] | None, references: list[str]) -> list[str]:
+    # Per metric, both scores and the p-value of their difference.
+    if others is None:
         return []
-    systems: list[tuple[str, Sequence[str]]] = [("theirs", theirs), ("ours", ours)]
+    systems: list[tuple[str, Sequence[str]]] = [("other", others), ("own", translations)]
     test = PairedTest(systems, _metrics(), [references], test_type="bs", n_samples=_NUM_RESAMPLES)
     results: Mapping[str, Sequence[Any]] = test()[1]
     lines = []

@@ -1,14 +1,31 @@
-"""Makes a command-line flag of every field of a settings dataclass, documented by the string below the field."""
+"""Command-line flags: those shared by commands, and one per field of a settings dataclass."""
 
 import argparse
-import ast
-import inspect
-import itertools
-import textwrap
 import types
 import typing
 from collections.abc import Collection, Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import TypeAdapter
+
+_SHARED: Final[Mapping[str, Mapping[str, Any]]] = {
+    "bundle": {"type": Path, "required": True, "metavar": "DIR", "help": "bundle to read; it is not changed"},
+    "output": {"type": Path, "required": True, "metavar": "DIR", "help": "directory to create"},
+    "data": {"type": Path, "nargs": "+", "required": True, "metavar": "TSV", "help": "source<TAB>reference lines"},
+    "limit": {"type": int, "metavar": "N", "help": "use the first N lines only"},
+    "checkpoint": {"type": Path, "required": True, "metavar": "PATH", "help": "checkpoint, run folder or import"},
+    "precision": {"help": "precision of the graphs (default of the bundle)"},
+    "beam": {"type": int, "default": 4, "metavar": "K", "help": "live hypotheses; 1: greedy search (%(default)s)"},
+    "batch-size": {"type": int, "default": 16, "metavar": "B", "help": "texts translated together (%(default)s)"},
+    "threads": {"type": int, "default": 1, "metavar": "T", "help": "CPU threads (%(default)s)"},
+}
+
+
+def add_shared(parser: argparse._ActionsContainer, *flags: str, **changes: Any) -> None:
+    """Add shared flags by name; `changes` override arguments of `add_argument`."""
+    for flag in flags:
+        parser.add_argument(f"--{flag}", **{**_SHARED[flag], **changes})
 
 
 def add_flags(
@@ -20,25 +37,28 @@ def add_flags(
     leave_out: Collection[str] = (),
     flags: Mapping[str, str] | None = None,
 ) -> None:
-    """Add a flag for every field of a dataclass; one that is not given leaves no trace in the namespace.
+    """Add a flag per field of a dataclass with `use_attribute_docstrings`, in a group of `--help`.
 
-    Args:
-        parser: to add to.
-        settings: the dataclass.
-        title: of the group of flags in `--help`.
-        presets: instances by name, whose values are told as defaults.
-        leave_out: fields that get no flag.
-        flags: flags by field where they are not `--field-name`, without the dashes.
+    Flags that are not given are absent from the namespace. The help shows the defaults of the presets; `flags` are
+    names that differ from the field.
     """
     documents = field_documents(settings)
     group = parser.add_argument_group(title)
     for name, hint in typing.get_type_hints(settings).items():
-        if name not in leave_out:
-            flag = (flags or {}).get(name, name.replace("_", "-"))
-            text = f"{documents[name]} {_told_default({key: getattr(preset, name) for key, preset in presets.items()})}"
-            group.add_argument(
-                f"--{flag}", dest=name, default=argparse.SUPPRESS, help=text.replace("%", "%%"), **_parsing(hint)
-            )
+        if name in leave_out:
+            continue
+        by_value: dict[str, list[str]] = {}
+        for preset, values in presets.items():
+            by_value.setdefault(_in_words(getattr(values, name)), []).append(preset)
+        defaults = [value if len(by_value) == 1 else f"{value} ({', '.join(by_value[value])})" for value in by_value]
+        text = f"{documents[name]} Default: {'; '.join(defaults)}."
+        group.add_argument(
+            f"--{(flags or {}).get(name, name.replace('_', '-'))}",
+            dest=name,
+            default=argparse.SUPPRESS,
+            help=text.replace("%", "%%"),
+            **_parsing(hint),
+        )
 
 
 def given(args: argparse.Namespace, settings: type) -> dict[str, Any]:
@@ -47,35 +67,17 @@ def given(args: argparse.Namespace, settings: type) -> dict[str, Any]:
 
 
 def field_documents(settings: type) -> dict[str, str]:
-    """Return the string below each field in the source of a class, its lines joined."""
-    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(settings))).body
-    body = definition.body if isinstance(definition, ast.ClassDef) else []
-    documents = {}
-    for field, below in itertools.pairwise(body):
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(below, ast.Expr):
-            documents[field.target.id] = " ".join(str(ast.literal_eval(below.value)).split())
-    return documents
+    """Return the docstring of each field of a dataclass in one line."""
+    fields = TypeAdapter(settings).json_schema()["properties"]
+    return {name: " ".join(field.get("description", "").split()) for name, field in fields.items()}
 
 
-def _told_default(values: Mapping[str, Any]) -> str:
-    """Return the default in words: one value, or where presets differ each value and the presets that have it."""
-    presets: dict[str, list[str]] = {}
-    for preset, value in values.items():
-        presets.setdefault(_in_words(value), []).append(preset)
-    if len(presets) == 1:
-        return f"Default: {next(iter(presets))}."
-    told = "; ".join(f"{value} ({', '.join(names)})" for value, names in presets.items())
-    return f"Default: {told}."
-
-
-def _in_words(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return "none" if value is None else str(value)
+def _in_words(value: object) -> str:
+    return {True: "yes", False: "no", None: "none"}[value] if isinstance(value, bool | None) else str(value)
 
 
 def _parsing(hint: Any) -> dict[str, Any]:
-    """Return the arguments of `add_argument` that parse a type: bool, Literal, or a plain type, maybe optional."""
+    # arguments of `add_argument` for bool, Literal, or a plain type, optional or not
     if isinstance(hint, types.UnionType):
         hint = next(choice for choice in typing.get_args(hint) if choice is not types.NoneType)
     if hint is bool:

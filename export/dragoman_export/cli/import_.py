@@ -1,4 +1,4 @@
-"""`dragoman export import`: a model of another system, or one of our bundles, as what `export bundle` reads."""
+"""`dragoman export import`: imports a model of another system, or a bundle, for `dragoman export bundle`."""
 
 import argparse
 from collections.abc import Callable, Mapping
@@ -14,7 +14,6 @@ from dragoman_export.importers.ctranslate2.directory import read_ctranslate2
 from dragoman_export.importers.eole import read_eole
 from dragoman_export.importers.fairseq import read_fairseq
 from dragoman_export.importers.huggingface import read_huggingface
-from dragoman_export.importers.joeynmt import read_joeynmt
 from dragoman_export.importers.opennmt import read_opennmt
 from dragoman_export.importers.portable import ImportedModel, write_portable
 from dragoman_export.training.checkpoint import save_checkpoint, write_atomically
@@ -26,10 +25,8 @@ from dragoman_service.bundle.manifest import Tokenization
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Format:
     meaning: str
-    flags: tuple[str, ...]
-    """Those of `_FLAGS` that it knows, arguments of `read`."""
-    read: Callable[..., ImportedModel] | None = None
-    """From a path to a model; None: a bundle of our own."""
+    flags: tuple[str, ...]  # of `_FLAGS`, arguments of `read`
+    read: Callable[..., ImportedModel] | None = None  # from a path to a model; None: a bundle
 
 
 _TAGS: Final = ("source_tag", "target_tag")
@@ -37,11 +34,9 @@ _SPM: Final = ("source_spm", "target_spm")
 _LANGUAGES: Final = ("source_languages", "target_languages")
 
 _FORMATS: Final[Mapping[str, _Format]] = {
-    "bundle": _Format(
-        meaning="a bundle of our own: a run folder, to train it further or to measure it", flags=("precision",)
-    ),
+    "bundle": _Format(meaning="a bundle, as a run folder to continue training or evaluate", flags=("precision",)),
     "fairseq": _Format(
-        meaning="a checkpoint of fairseq, or its directory, with dictionaries and SentencePiece models",
+        meaning="a fairseq checkpoint, or its directory, with dictionaries and SentencePiece models",
         flags=("text", *_SPM),
         read=read_fairseq,
     ),
@@ -56,8 +51,7 @@ _FORMATS: Final[Mapping[str, _Format]] = {
         read=read_ctranslate2,
     ),
     "opennmt": _Format(meaning="a checkpoint of OpenNMT-py 3", flags=_SPM, read=read_opennmt),
-    "eole": _Format(meaning="the directory of a model of eole", flags=_SPM, read=read_eole),
-    "joeynmt": _Format(meaning="the directory of a run of JoeyNMT 2", flags=(), read=read_joeynmt),
+    "eole": _Format(meaning="a model directory of eole", flags=_SPM, read=read_eole),
 }
 
 _FLAGS: Final = sorted({flag for each in _FORMATS.values() for flag in each.flags})
@@ -65,48 +59,41 @@ _FLAGS: Final = sorted({flag for each in _FORMATS.values() for flag in each.flag
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags."""
-    parser.add_argument("path", type=Path, metavar="PATH", help="what to read")
+    parser.add_argument("path", type=Path, metavar="PATH", help="model to import")
     formats = "; ".join(f"{name}: {each.meaning}" for name, each in _FORMATS.items())
     parser.add_argument("--from", dest="format", choices=_FORMATS, required=True, help=formats)
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="directory to make")
-    parser.add_argument("--precision", help="of a bundle: whose graphs to read (its default)")
-    text_help = "directory of vocabularies and SentencePiece models (that of PATH)"
+    parser.add_argument("--precision", help="precision of a bundle (its default)")
+    text_help = "directory of vocabularies and SentencePiece models (directory of PATH)"
     parser.add_argument("--text", type=Path, metavar="DIR", help=text_help)
     for side in ("source", "target"):
-        spm_help = f"SentencePiece model of {side}s (the only one there)"
+        spm_help = f"SentencePiece model of {side}s (the only one in the directory)"
         parser.add_argument(f"--{side}-spm", type=Path, metavar="FILE", help=spm_help)
         parser.add_argument(
             f"--{side}-tag",
             metavar="TAG",
-            help=f"{side} language of a bundle of one pair, as a model of many spells it: de, deu_Latn, de_DE, >>deu<<",
+            help=f"{side} language of a bundle for one pair, in the model's spelling: de, deu_Latn, de_DE, >>deu<<",
         )
         parser.add_argument(
             f"--{side}-languages",
             type=lambda tags: tags.split(","),
             metavar="TAG,TAG",
-            help=f"{side} languages of a bundle of many, as BCP-47 tags or as the model spells them (all)",
+            help=f"{side} languages of a multilingual bundle, as BCP-47 tags or as the model spells them (all)",
         )
     parser.add_argument(
         "--source-eos",
         choices=("yes", "no"),
-        help="whether sources end with </s>, where a directory of CTranslate2 leaves that to its caller",
+        help="whether sources end with </s>, if a CTranslate2 directory does not define it",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write what was read, in the portable format or as a run folder, and say what it is.
-
-    Raises:
-        BundleError: if a bundle is damaged or lacks the precision.
-        ImportFormatError: naming what is missing, unknown, or cannot be served.
-        RunFolderError: if the directory exists or, for a bundle, holds checkpoints already.
-        SettingError: if a flag is for another format.
-    """
+    """Write the model in the portable format or as a run folder, and print its configuration."""
     chosen = _FORMATS[args.format]
     given = {flag: getattr(args, flag) for flag in _FLAGS}
     for flag, value in given.items():
         if value is not None and flag not in chosen.flags:
-            raise SettingError(f"--{flag.replace('_', '-')}", value, f"nothing with --from {args.format}")
+            raise SettingError(f"--{flag.replace('_', '-')}", value, f"no value with --from {args.format}")
     if chosen.read is None:
         return _import_bundle(args)
     imported = chosen.read(args.path, **{flag: given[flag] for flag in chosen.flags})
@@ -122,12 +109,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _import_bundle(args: argparse.Namespace) -> int:
-    """Write `imported.pt`, with how int8 activations are rounded if that was measured, and the vocabulary."""
+    # Writes `imported.pt`, with the activation scales of int8 if there are any, and the vocabulary.
     bundle = open_bundle(args.path)
     if bundle.manifest.tokenization != Tokenization():
-        raise ImportFormatError(
-            f"{args.path} has the tokenizer of another system: import that system's own files again"
-        )
+        raise ImportFormatError(f"{args.path} has an imported tokenizer: import the original files again")
     network = read_network(bundle, args.precision)
     folder = RunFolder(args.output)
     folder.create()

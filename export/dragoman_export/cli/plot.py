@@ -1,4 +1,4 @@
-"""`dragoman export plot`: draws the curves of a run, its learning rate, and what a model attends to and adds."""
+"""`dragoman export plot`: plots curves and schedule of a run, or attention and positions of a model."""
 
 import argparse
 import os
@@ -19,45 +19,42 @@ from dragoman_export.training.evaluation import decode_greedily
 from dragoman_export.training.optimizer import learning_rate, relative_rate
 from dragoman_export.training.report import plot_curves, read_log
 from dragoman_export.training.run_folder import RunFolder
-from dragoman_service.text.tokenizer import SentencePieceTokenizer
 
 _KINDS = {
-    "curves": "loss, BLEU, rate and speed over the steps of a run, from its log",
-    "schedule": "learning rate over all steps of a run",
+    "curves": "loss, BLEU, rate and speed of a run, from its log",
+    "schedule": "learning rate of a run",
     "attention": "weights of every layer and head for a sentence and its translation",
-    "positions": "what tells the place of a token",
+    "positions": "position encodings",
 }
 _STACKS = ("cross", "encoder", "decoder")
 _DPI = 110
-_MAX_RATES = 2000
-"""Points of a schedule's line."""
+_MAX_RATES = 2000  # points of the schedule
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags."""
-    parser.add_argument("path", type=Path, metavar="PATH", help="run folder; for a model also checkpoint or bundle")
+    parser.add_argument("path", type=Path, metavar="PATH", help="run folder, or a checkpoint or bundle")
     kinds = "; ".join(f"{kind}: {what}" for kind, what in _KINDS.items())
     parser.add_argument("--picture", choices=_KINDS, default="curves", help=f"{kinds}. Default: curves.")
     parser.add_argument("--output", type=Path, metavar="FILE", help="PNG to write. Default: PICTURE.png in PATH.")
     attention = parser.add_argument_group("with --picture attention")
     attention.add_argument("--source", metavar="TEXT", help="sentence")
-    attention.add_argument("--target", metavar="TEXT", help="its translation. Default: that of the model, greedy.")
+    attention.add_argument("--target", metavar="TEXT", help="its translation. Default: greedy translation.")
     attention.add_argument("--attention", choices=_STACKS, default="cross", help="which weights. Default: cross.")
-    attention.add_argument("--layers", type=int, nargs="+", metavar="N", help="layers, from 1 on. Default: all.")
-    parser.add_argument("--length", type=int, default=128, metavar="T", help="positions drawn. Default: 128.")
+    attention.add_argument("--layers", type=int, nargs="+", metavar="N", help="layers, counted from 1. Default: all.")
+    parser.add_argument("--length", type=int, default=128, metavar="T", help="number of positions. Default: 128.")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Draw.
-
-    Raises:
-        RunFolderError: if the folder lacks what is drawn.
-        SettingError: naming a flag that is missing or out of range.
-    """
+    """Plot; RunFolderError if a file is missing, SettingError if a flag is missing or out of range."""
     output = args.output or (args.path if args.path.is_dir() else args.path.parent) / f"{args.picture}.png"
-    draw = {"curves": _curves, "schedule": _schedule, "attention": _attention, "positions": _positions}[args.picture]
+    if args.picture == "schedule":
+        config = RunConfig.from_dict(RunFolder(args.path).read_settings())
+        figure = plot_schedule(config.training, d_model=config.model.d_model)
+    else:
+        figure = {"curves": _curves, "attention": _attention, "positions": _positions}[args.picture](args)
     temporary = output.with_name(f".{os.getpid()}.{output.name}")
-    draw(args).savefig(temporary, dpi=_DPI)
+    figure.savefig(temporary, dpi=_DPI)
     temporary.replace(output)
     print(output)
     return 0
@@ -66,17 +63,12 @@ def run(args: argparse.Namespace) -> int:
 def _curves(args: argparse.Namespace) -> Figure:
     log = RunFolder(args.path).log
     if not log.exists():
-        raise RunFolderError(f"{args.path} holds no log")
+        raise RunFolderError(f"{args.path} has no log")
     return plot_curves(read_log(log))
 
 
-def _schedule(args: argparse.Namespace) -> Figure:
-    config = RunConfig.from_dict(RunFolder(args.path).read_settings())
-    return plot_schedule(config.training, d_model=config.model.d_model)
-
-
 def plot_schedule(config: TrainingConfig, *, d_model: int) -> Figure:
-    """Return the rates of each optimizer up to `max_steps`, or ten times the warm-up where that is not set."""
+    """Return the rates of each optimizer up to `max_steps`, or ten times the warm-up if it is not set."""
     end = config.max_steps or 10 * config.warmup_steps
     steps = np.unique(np.linspace(1, end, min(end, _MAX_RATES)).round()).astype(int).tolist()
     figure = Figure(figsize=(8, 4), layout="constrained")
@@ -96,7 +88,7 @@ def _positions(args: argparse.Namespace) -> Figure:
     model, _ = open_model(args.path)
     tables = model.position_tables(args.length)
     if not tables:
-        raise SettingError("--picture", "positions", "another one: this network has no positions")
+        raise SettingError("--picture", "positions", "another picture: this network has no positions")
     figure = Figure(figsize=(8, 4 * len(tables)), layout="constrained")
     for axis, (name, table) in zip(np.atleast_1d(figure.subplots(len(tables))), tables.items(), strict=True):
         image = axis.imshow(table.detach().numpy(), aspect="auto", cmap="RdBu", interpolation="nearest")
@@ -113,7 +105,9 @@ def _attention(args: argparse.Namespace) -> Figure:
     if args.target is None:
         target_ids = [*decode_greedily(model, torch.tensor([source_ids]), None)[0], tokenizer.eos_id]
     weights = attention_weights(model, source_ids, target_ids)[args.attention]
-    rows, columns = _labels(tokenizer, source_ids, target_ids, args.attention)
+    source, target = tokenizer.source_pieces(source_ids), tokenizer.pieces(target_ids)
+    rows = source if args.attention == "encoder" else target
+    columns = ["start", *target[:-1]] if args.attention == "decoder" else source
     layers = args.layers or range(1, len(weights) + 1)
     if not all(1 <= layer <= len(weights) for layer in layers):
         raise SettingError("--layers", list(layers), f"from 1 to {len(weights)}")
@@ -121,23 +115,18 @@ def _attention(args: argparse.Namespace) -> Figure:
 
 
 def attention_weights(model: Transformer, source_ids: Sequence[int], target_ids: Sequence[int]) -> dict[str, Tensor]:
-    """Return the weights with which a network attends when it scores a target.
+    """Return the attention weights of a network, in evaluation mode on a CPU, that scores a target.
 
-    Args:
-        model: in evaluation mode, on a CPU.
-        source_ids: S token ids, EOS last.
-        target_ids: T token ids, EOS last.
-
-    Returns:
-        `cross` [L, H, T, S] and `decoder` [L, H, T, T] of the decoder, `encoder` [L, H, S, S]; rows add up to 1. Row t
-        of the decoder's chose target token t, and saw in column t what precedes it.
+    Token ids of source (S) and target (T) have EOS last. The result is `cross` [L, H, T, S] and `decoder` [L, H, T, T]
+    of the decoder, `encoder` [L, H, S, S]; rows sum to 1. Row t of the decoder predicts target token t; its column t is
+    the preceding token.
     """
     seen: dict[str, list[Tensor]] = {stack: [] for stack in _STACKS}
 
     def keep(stack: str, _: nn.Module, __: tuple[Tensor, ...], weights: Tensor) -> None:
         seen[stack].append(weights[0])
 
-    # attention weights pass through a dropout of their own, which keeps them as they are here
+    # the dropout of attention weights is the identity in evaluation mode
     blocks = [(layer.self_attention, "encoder") for layer in model.encoder.layers]
     for layer in model.decoder.layers:
         blocks += [(layer.self_attention, "decoder"), (layer.cross_attention, "cross")]
@@ -152,18 +141,8 @@ def attention_weights(model: Transformer, source_ids: Sequence[int], target_ids:
     return {stack: torch.stack(weights) for stack, weights in seen.items()}
 
 
-def _labels(
-    tokenizer: SentencePieceTokenizer, source_ids: Sequence[int], target_ids: Sequence[int], stack: str
-) -> tuple[list[str], list[str]]:
-    """Return the tokens of rows and columns."""
-    source, target = tokenizer.source_pieces(source_ids), tokenizer.pieces(target_ids)
-    if stack == "encoder":
-        return source, source
-    return target, source if stack == "cross" else ["start", *target[:-1]]
-
-
 def plot_attention(weights: Mapping[int, Tensor], rows: Sequence[str], columns: Sequence[str]) -> Figure:
-    """Return a heatmap of each head, [H, T, S] by layer, with all layers below each other on one scale."""
+    """Return a heatmap of each head, [H, T, S] by layer, on one scale."""
     num_heads = len(next(iter(weights.values())))
     height, width = 0.19 * len(rows) + 0.3, 0.19 * len(columns) + 0.3
     size = (num_heads * width + 1.5, len(weights) * height + 1.2)

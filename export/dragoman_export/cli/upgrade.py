@@ -1,19 +1,18 @@
-"""`dragoman export upgrade`: a bundle with what the present version of the format adds, without its checkpoint."""
+"""`dragoman export upgrade`: adds what the current bundle format requires, without the checkpoint."""
 
 import argparse
-from pathlib import Path
 
 from dragoman_export.bundle_writer import upgrade_bundle
+from dragoman_export.cli.flags import add_shared
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags."""
-    parser.add_argument("--bundle", type=Path, required=True, metavar="DIR", help="bundle to read; it stays as it is")
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="directory to make; must not exist")
+    add_shared(parser, "bundle", "output")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the bundle and say what is new; errors as `upgrade_bundle` raises them."""
+    """Write the upgraded bundle; errors as of `upgrade_bundle`."""
     manifest = upgrade_bundle(args.bundle, args.output)
     described = [name for name, files in manifest.precisions.items() if files.int8_weights is not None]
     print(f"{args.output}: {manifest.name}/{manifest.version} with int8 weights described: {', '.join(described)}")

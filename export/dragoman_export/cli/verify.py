@@ -1,4 +1,4 @@
-"""`python -m dragoman_export verify`: proves that a bundle computes what its checkpoint does, or says what differs."""
+"""`dragoman export verify`: compares a bundle with its checkpoint."""
 
 import argparse
 import sys
@@ -8,14 +8,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dragoman_export.cli.evaluate import read_pairs
+from dragoman_export.cli.flags import add_shared
 from dragoman_export.data.reader import Pair
 from dragoman_export.errors import SettingError
+from dragoman_export.evaluation.translation import TextModel
+from dragoman_export.evaluation.verification import Check, check_batching, check_quality, check_steps
 from dragoman_export.importers.reference_models.checks import check_original, open_original
 from dragoman_export.importers.reference_models.original import Original
 from dragoman_export.model.transformer import Transformer
 from dragoman_export.onnx_export.network import FLOAT_TYPES, Network, TrainedModel, write_graphs
-from dragoman_export.onnx_export.translation import TextModel
-from dragoman_export.onnx_export.verify import Check, check_batching, check_quality, check_steps
 from dragoman_service.bundle.architecture import graph_tensors
 from dragoman_service.bundle.files import Bundle, file_entry, open_bundle
 from dragoman_service.decoding.step_model import StepModel
@@ -26,45 +27,33 @@ from dragoman_service.text.tokenizer import open_tokenizer
 
 _EXACT = "fp32"
 
+# by precision, if below `BLEU_TOLERANCE`: half precision changes log-probabilities by hundredths, which sometimes
+# decides between translations of equal quality
 _MOST_BLEU_LOST = {"fp16": 0.1}
-"""Of precisions that must stay closer than `BLEU_TOLERANCE`: rounding to halves moves a log-probability by hundredths,
-which now and then decides between two translations that are about as good."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags."""
-    parser.add_argument("--bundle", type=Path, required=True, metavar="DIR", help="the bundle to verify")
-    parser.add_argument(
-        "--checkpoint",
-        type=Path,
-        required=True,
-        metavar="PATH",
-        help="what it was made from: checkpoint, run folder or import",
-    )
-    parser.add_argument(
-        "--original",
-        type=Path,
-        metavar="PATH",
-        help="what was imported, of any format but fairseq: compare with the library that it comes from, too",
-    )
+    add_shared(parser, "bundle", help="bundle to verify")
+    add_shared(parser, "checkpoint")
+    original_help = "imported model (not fairseq): also compare with its own library"
+    parser.add_argument("--original", type=Path, metavar="PATH", help=original_help)
     for side in ("source", "target"):
-        parser.add_argument(
-            f"--{side}-language",
-            metavar="TAG",
-            help="of the sentences, if not that of the pair that the bundle names first; for bundles of many languages",
-        )
-    parser.add_argument("--data", type=Path, nargs="+", required=True, metavar="TSV", help="source<TAB>reference lines")
-    parser.add_argument("--limit", type=int, metavar="N", help="compare BLEU on the first N lines only")
+        language_help = f"{side} language of the sentences (first pair of the bundle)"
+        parser.add_argument(f"--{side}-language", metavar="TAG", help=language_help)
+    add_shared(parser, "data", "limit")
     parser.add_argument("--step-sentences", type=int, default=40, metavar="N", help="lines compared step by step (40)")
-    parser.add_argument("--beam", type=int, default=4, metavar="K", help="live hypotheses (4)")
+    add_shared(parser, "beam")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Check everything, print a table, and return 1 if any claim is false."""
+    """Run all checks, print a table, and return 1 if one fails."""
     bundle = open_bundle(args.bundle)
     manifest = bundle.manifest
     trained = TrainedModel.find(args.checkpoint)
-    _check_origin(bundle, trained)
+    found, stated = file_entry(trained.checkpoint).sha256, manifest.provenance.checkpoint_sha256
+    if found != stated:
+        raise BundleError(str(trained.checkpoint), found=found, expected=stated, what="SHA-256")
     model = trained.load()
     pairs = read_pairs(args.data, args.limit)
     with tempfile.TemporaryDirectory() as temporary:
@@ -87,28 +76,28 @@ def run(args: argparse.Namespace) -> int:
         checks = list(_report(verification.checks()))
     failed = [check for check in checks if not check.holds]
     for check in failed:
-        print(f"FAILED: {check.claim}: {check.measured:.6g} {check.unit}, at most {check.limit:g}", file=sys.stderr)
+        print(f"FAILED: {check.claim}: {check.measured:.6g} {check.unit}, limit {check.limit:g}", file=sys.stderr)
     return 1 if failed else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Verification:
-    """All that the checks need."""
-
     model: Transformer
-    models: dict[str, TextModel]
-    """By precision; `fp32` is always there."""
+    models: dict[str, TextModel]  # by precision, always with `fp32`
     pairs: Sequence[Pair]
     num_step_sentences: int
     beam_size: int
-    original: Original | None
-    """None: the model was trained here."""
+    original: Original | None  # None: the model was trained here
 
     def checks(self) -> Iterator[Check]:
-        """Yield each check as soon as it is done."""
         exact = self.models[_EXACT]
         few = self.pairs[: self.num_step_sentences]
-        yield from check_steps(self.model, exact.graph, [self._encode(pair) for pair in few])
+        limits = (exact.max_source_tokens, exact.max_target_tokens)
+        ids = [exact.tokenizer.encode_pair(pair.source, pair.target) for pair in few]
+        source_ids, target_ids = (
+            [[*each[side][:-1][: limit - 1], each[side][-1]] for each in ids] for side, limit in enumerate(limits)
+        )
+        yield from check_steps(self.model, exact.graph, list(zip(source_ids, target_ids, strict=True)))
         if self.original is not None:
             yield from check_original(self.original, exact, few, beam_size=self.beam_size)
         sources = [pair.source for pair in few]
@@ -119,23 +108,9 @@ class _Verification:
                 check = check_quality(exact, model, self.pairs, beam_size=self.beam_size, precision=precision)
                 yield replace(check, limit=_MOST_BLEU_LOST.get(precision, check.limit))
 
-    def _encode(self, pair: Pair) -> tuple[list[int], list[int]]:
-        exact = self.models[_EXACT]
-        limits = (exact.max_source_tokens, exact.max_target_tokens)
-        ids = exact.tokenizer.encode_pair(pair.source, pair.target)
-        source, target = ([*side[:-1][: limit - 1], *side[-1:]] for side, limit in zip(ids, limits, strict=True))
-        return source, target
-
-
-def _check_origin(bundle: Bundle, trained: TrainedModel) -> None:
-    """Raise BundleError unless the bundle was made from this very checkpoint."""
-    found, stated = file_entry(trained.checkpoint).sha256, bundle.manifest.provenance.checkpoint_sha256
-    if found != stated:
-        raise BundleError(str(trained.checkpoint), found=found, expected=stated, what="SHA-256")
-
 
 def _load_graphs(bundle: Bundle, model: Transformer, temporary: Path) -> dict[str, StepModel]:
-    """Load every precision of the bundle, and fp32 from the checkpoint if the bundle does not ship it."""
+    # All precisions of the bundle; exports fp32 from the checkpoint if the bundle lacks it.
     manifest = bundle.manifest
     graphs: dict[str, StepModel] = {}
     if _EXACT not in manifest.precisions:
@@ -149,7 +124,6 @@ def _load_graphs(bundle: Bundle, model: Transformer, temporary: Path) -> dict[st
 
 
 def _report(checks: Iterable[Check]) -> Iterator[Check]:
-    """Print each check as a line of a table, and pass it on."""
     print(f"{'claim':36} {'measured':>12} {'at most':>10} {'unit':10} {'holds':5}  of")
     for check in checks:
         holds = "yes" if check.holds else "NO"

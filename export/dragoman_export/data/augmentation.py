@@ -1,9 +1,9 @@
-"""Varies pairs of sentences, so that a model learns what parallel text seldom shows: to copy what stands for something.
+"""Augments pairs of sentences with placeholders, tags and other case, which parallel text rarely contains.
 
     pair       See `main.c` of Tom's "old" files.    Siehe `main.c` aus Toms „alten“ Dateien.
-    varied     See ⟦1⟧ of Tom's "⟪4⟫old⟪/4⟫" files   Siehe ⟦1⟧ aus Toms „⟪4⟫alten⟪/4⟫“ Dateien
+    augmented  See ⟦1⟧ of Tom's "⟪4⟫old⟪/4⟫" files   Siehe ⟦1⟧ aus Toms „⟪4⟫alten⟪/4⟫“ Dateien
 
-Both kinds of marks are pieces of the vocabulary that no other text uses. What is varied is drawn anew for each epoch.
+Placeholders and tags are reserved pieces of the vocabulary. Each epoch draws new augmentations.
 """
 
 import re
@@ -18,34 +18,20 @@ from dragoman_export.data.lexicon import Translations, learn_translations
 from dragoman_service.request import ProtectedKind, ProtectionOptions
 from dragoman_service.text.placeholders.patterns import compile_protection, is_placeholder_tag
 
-PLACEHOLDERS = tuple(f"⟦{number}⟧" for number in range(1, 17))
-"""Pieces that stand for a span which is the same on both sides."""
-
+PLACEHOLDERS = tuple(f"⟦{number}⟧" for number in range(1, 17))  # pieces for spans that are equal on both sides
+# pairs of pieces around spans that translate each other
 TAGS = tuple((f"⟪{number}⟫", f"⟪/{number}⟫") for number in range(1, 9))
-"""Pairs of pieces around spans which translate each other."""
-
-_PROTECTED_SHARE = 0.9
-"""Of the pairs with code or addresses, those whose are replaced: a service that protects them hides all of them."""
-
-_CHOSEN_SHARE = 0.7
-"""Of the names and numbers of a pair, those that are replaced."""
-
-_MAX_WORDS = 2
-"""Words of a pair that are replaced because they translate each other."""
-
-_MIN_LETTERS = 3
-"""Of a word that is replaced because another translates it."""
-
-_MAX_WORD_SHARE = 0.01
-"""Of the sentences, those with such a word: rarer ones are names of things rather than grammar."""
-
-_LEXICON_PAIRS = 200_000
-"""Pairs that translations are learned from, spread over the text."""
-
+_PROTECTED_SHARE = 0.9  # share of pairs with code or addresses in which these are replaced
+_CHOSEN_SHARE = 0.7  # share of the names and numbers of a pair that are replaced
+_MAX_WORDS = 2  # words of a pair that are replaced because they translate each other
+_MIN_LETTERS = 3  # of a replaced word
+_MAX_WORD_SHARE = 0.01  # largest share of sentences with a replaced word; more frequent words are mostly function words
+_LEXICON_PAIRS = 200_000  # pairs from which translations are learned, spread over the text
 _PROTECTION = compile_protection(ProtectionOptions(), ())
 _WORD = re.compile(r"[^\W_]\w*(?:\.\w+)*")
 _MARK = re.compile(r"⟦\d+⟧")
 _QUOTED = re.compile(r"[\"“„»«]([^\"“”„»«]+)[\"“”«»]|\(([^()]+)\)")
+# sentence-initial words that exist in both languages with different meanings, or are not names
 _FIRST_WORDS = frozenset(
     (
         *("all", "am", "an", "also", "arm", "bald", "bin", "bring", "die", "fast", "gut", "hat", "her", "hey", "hier"),
@@ -53,46 +39,34 @@ _FIRST_WORDS = frozenset(
         *("war", "warm", "warum", "was", "wer", "wild", "will"),
     )
 )
-"""Words that begin sentences in both languages and mean something else, or are no names."""
-
 _END = re.compile(r"(?<=[\w)\"'“”»⟧⟫])[.!?]$")
-_LITERAL = re.compile(r"`|://|@|\\")
-"""Where it stands something must keep its capitals."""
+_LITERAL = re.compile(r"`|://|@|\\")  # text that must keep its case
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VariationConfig:
-    """Shares of the pairs that are varied, each from 0 to below 1."""
+    """Shares of the pairs that are augmented, each from 0 to below 1."""
 
+    # names and numbers that occur on both sides; above 0, also code and addresses in 90 % of their pairs
     placeholders: float = 0.0
-    """Have names and numbers that are the same on both sides replaced by `PLACEHOLDERS`. Above 0, code and addresses
-    are replaced in nine of ten pairs that have them."""
-
-    placeholder_words: float = 0.0
-    """Have one or two words that translate each other, whatever they are, replaced by `PLACEHOLDERS` on both sides."""
-
-    tags: float = 0.0
-    """Have a span between a pair of `TAGS`: something quoted, in parentheses or the same on both sides, or all."""
-
-    capitals: float = 0.0
-    """Are in capitals on both sides, or, half of them, have capitalised words in the source."""
-
-    full_stops: float = 0.0
-    """Lose the full stop, question or exclamation mark that ends both sides."""
+    placeholder_words: float = 0.0  # one or two words that translate each other
+    tags: float = 0.0  # tags around a quotation, parentheses, a copied word or the whole sentence
+    capitals: float = 0.0  # upper case on both sides or, in half of them, capitalised source words
+    full_stops: float = 0.0  # without the punctuation mark that ends both sides
 
     @property
     def is_on(self) -> bool:
-        """Whether anything is varied."""
+        """True if any augmentation is enabled."""
         return self.has_placeholders or any((self.tags, self.capitals, self.full_stops))
 
     @property
     def has_placeholders(self) -> bool:
-        """Whether anything is replaced by `PLACEHOLDERS`."""
+        """True if placeholders are inserted."""
         return any((self.placeholders, self.placeholder_words))
 
     @property
     def reserved(self) -> tuple[str, ...]:
-        """Pieces that the vocabulary must have."""
+        """Pieces that the vocabulary must contain."""
         placeholders = PLACEHOLDERS if self.has_placeholders else ()
         return (*placeholders, *chain(*TAGS)) if self.tags else placeholders
 
@@ -101,8 +75,7 @@ _Range = tuple[int, int]
 
 
 class _Aligned(NamedTuple):
-    """Ranges of source and target that translate each other."""
-
+    # Ranges of source and target that translate each other.
     source: _Range
     target: _Range
 
@@ -110,22 +83,17 @@ class _Aligned(NamedTuple):
 def vary(
     source: str, target: str, config: VariationConfig, random: Random, translations: Translations | None = None
 ) -> tuple[str, str]:
-    """Return a pair as a model is to see it once; `random` is advanced by this call.
-
-    Args:
-        source: a sentence.
-        target: its translation.
-        config: how often what is done.
-        random: decides.
-        translations: from `translations_of`, for `config.placeholder_words`.
-    """
+    """Return an augmented pair; advances `random`. `translations` are those of `translations_of`."""
     if config.has_placeholders:
         source, target = _with_placeholders(source, target, config, random, translations or {})
     if random.random() < config.tags:
         source, target = _with_tags(source, target, random)
     kind = random.random()
     if kind < config.capitals and not _LITERAL.search(source + target):
-        source, target = (source.upper(), target.upper()) if 2 * kind < config.capitals else (_title(source), target)
+        if 2 * kind < config.capitals:
+            source, target = source.upper(), target.upper()
+        else:
+            source = " ".join(word[:1].upper() + word[1:] for word in source.split(" "))
     if random.random() < config.full_stops:
         ends = _END.search(source), _END.search(target)
         if ends[0] and ends[1] and ends[0][0] == ends[1][0]:
@@ -141,20 +109,16 @@ def vary_all(
     epoch: int,
     translations: Translations | None = None,
 ) -> Iterator[tuple[str, str]]:
-    """Yield all pairs as `vary` does, the same for a seed and an epoch."""
+    """Yield all pairs as `vary` returns them; deterministic per seed and epoch."""
     random = Random(f"{seed} {epoch}")  # noqa: S311
     return (vary(source, target, config, random, translations) for source, target in pairs)
 
 
 def translations_of(pairs: Iterable[tuple[str, str]], *, num_pairs: int) -> Translations:
-    """Learn which words of a text of so many pairs translate each other, all of them in lower case."""
+    """Learn which lower-cased words of `num_pairs` pairs translate each other."""
     chosen = islice(pairs, 0, None, -(-num_pairs // _LEXICON_PAIRS))
     words = [(_WORD.findall(source.lower()), _WORD.findall(target.lower())) for source, target in chosen]
     return learn_translations(words, max_share=_MAX_WORD_SHARE)
-
-
-def _title(text: str) -> str:
-    return " ".join(word[:1].upper() + word[1:] for word in text.split(" "))
 
 
 def _with_placeholders(
@@ -172,7 +136,7 @@ def _with_placeholders(
         words = [span for span in _translated_words(source, target, translations) if not _overlaps(span, hidden)]
         chosen = chosen + random.sample(words, min(len(words), random.randint(1, _MAX_WORDS)))
     chosen = sorted(chosen)[: len(PLACEHOLDERS)]
-    # a service counts from 1; the others are met, too, so that all of them are learned
+    # The server numbers placeholders from 1; random numbers make the model learn all of them.
     numbers = range(len(chosen)) if random.random() < 1 / 2 else random.sample(range(len(PLACEHOLDERS)), len(chosen))
     pieces = [PLACEHOLDERS[number] for number in numbers]
     return (
@@ -182,7 +146,7 @@ def _with_placeholders(
 
 
 def _translated_words(source: str, target: str, translations: Translations) -> list[_Aligned]:
-    """Return words that each side has once and that translate each other, and no other word of the pair."""
+    # Words that occur once on each side and are each other's only translation in the pair.
     sides = [_by_spelling(text, _words(text), str.lower) for text in (source, target)]
     links = [(word, other) for word in sides[0] for other in translations.get(word, ()) if other in sides[1]]
     counts = Counter(chain.from_iterable((("source", word), ("target", other)) for word, other in links))
@@ -210,8 +174,15 @@ def _overlaps(span: _Aligned, others: Sequence[_Aligned]) -> bool:
 
 
 def _protected_copies(source: str, target: str) -> list[_Aligned]:
-    """Return code, addresses and whatever else a service protects by default, where both sides have as many."""
-    sides = [_by_spelling(text, _protected(text)) for text in (source, target)]
+    # Code, addresses and other spans protected by default that occur equally often on both sides.
+    sides = []
+    for text in (source, target):
+        spans = [
+            (each.span.start, each.span.end)
+            for each in _PROTECTION.find(text)
+            if each.kind is not ProtectedKind.TAG or is_placeholder_tag(text[each.span.start : each.span.end])
+        ]
+        sides.append(_by_spelling(text, spans))
     return [
         _Aligned(*places)
         for spelling, spans in sides[0].items()
@@ -227,16 +198,8 @@ def _by_spelling(text: str, spans: Iterable[_Range], spelled: Callable[[str], st
     return places
 
 
-def _protected(text: str) -> list[_Range]:
-    return [
-        (one.span.start, one.span.end)
-        for one in _PROTECTION.find(text)
-        if one.kind is not ProtectedKind.TAG or is_placeholder_tag(text[one.span.start : one.span.end])
-    ]
-
-
 def _copied_words(source: str, target: str) -> list[_Aligned]:
-    """Return names, numbers and their like that each side has once; neighbours on both sides are one."""
+    # Names, numbers and similar words that occur once on each side; adjacent ones are merged.
     sides = [_by_spelling(text, _words(text)) for text in (source, target)]
     found = sorted(
         _Aligned(places[0], sides[1][word][0])
@@ -264,7 +227,7 @@ def _is_joined(text: str, start: int, end: int) -> bool:
 
 
 def _is_name(word: str, *, is_first: bool) -> bool:
-    """Whether a word with a digit or a capital letter is one that texts copy, and not `I` or how a sentence begins."""
+    # Whether a word with a digit or a capital is usually copied, unlike `I` or the first word of a sentence.
     if any(map(str.isdigit, word)):
         return True
     if not any(map(str.isupper, word)) or len(word) == 1:
@@ -276,7 +239,9 @@ def _is_name(word: str, *, is_first: bool) -> bool:
 
 def _with_tags(source: str, target: str, random: Random) -> tuple[str, str]:
     ends = [match.start() if (match := _END.search(text)) else len(text) for text in (source, target)]
-    candidates = [*_copied_words(source, target), *_marks(source, target), _Aligned((0, ends[0]), (0, ends[1]))]
+    places = {match[0]: match.span() for match in _MARK.finditer(target)}
+    marks = [_Aligned(match.span(), places[match[0]]) for match in _MARK.finditer(source) if match[0] in places]
+    candidates = [*_copied_words(source, target), *marks, _Aligned((0, ends[0]), (0, ends[1]))]
     quoted = [list(_QUOTED.finditer(text)) for text in (source, target)]
     if len(quoted[0]) == len(quoted[1]):
         candidates += [
@@ -289,8 +254,3 @@ def _with_tags(source: str, target: str, random: Random) -> tuple[str, str]:
         text[:start] + opening + text[start:end] + closing + text[end:]
         for text, (start, end) in zip((source, target), chosen, strict=True)
     )
-
-
-def _marks(source: str, target: str) -> list[_Aligned]:
-    places = {match[0]: match.span() for match in _MARK.finditer(target)}
-    return [_Aligned(match.span(), places[match[0]]) for match in _MARK.finditer(source) if match[0] in places]

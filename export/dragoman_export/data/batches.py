@@ -1,4 +1,4 @@
-"""Token batches of similar lengths, planned anew for every epoch from (seed, epoch) alone."""
+"""Token batches of similar lengths, planned per epoch from (seed, epoch) alone."""
 
 import os
 import tempfile
@@ -19,142 +19,110 @@ from dragoman_export.data.vocabulary import BOS_ID, PAD_ID
 IntArray = NDArray[np.int64]
 MemberArray = NDArray[np.int32]
 
-_MAX_MEMBERS = 3
-"""Pairs in the longest concatenation."""
-
+_MAX_MEMBERS = 3  # pairs in the longest concatenation
 _NO_MEMBER = -1
 
-_WRITTEN_TOKENS = 1 << 18
-"""Tokens that are written to a file together."""
+_WRITTEN_TOKENS = 1 << 18  # tokens per write
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchingConfig:
-    """How an epoch is cut into batches."""
+    """Options that determine the batches of an epoch."""
 
-    batch_tokens: int
-    """Most tokens on either side of a batch, padding counted; a batch of one example may exceed it."""
-
-    max_tokens: int
-    """Longest source or target of a concatenation, EOS counted."""
-
-    concatenate: float = 0.0
-    """Share of an epoch's examples that are two or three pairs joined; below 1."""
-
-    pool_size: int = 1 << 17
-    """Examples that are drawn at random and sorted by length together."""
-
+    batch_tokens: int  # most tokens on either side, padding included; a batch of one example may exceed it
+    max_tokens: int  # longest source or target of a concatenation, EOS included
+    concatenate: float = 0.0  # share of examples that join two or three pairs; below 1
+    pool_size: int = 1 << 17  # examples that are shuffled, then sorted by length together
     seed: int = 1
 
 
 class TokenLists:
-    """Many lists of token ids, in a file without a name, from which a list is read when it is needed.
+    """Lists of token ids in an unnamed temporary file, read one at a time.
 
-    Memory holds where each list lies, 12 bytes a list; the file vanishes with the object or the process.
+    Memory use is 12 bytes per list. The file is deleted with the object or the process.
     """
 
-    def __init__(self, lists: Iterable[Sequence[int]], *, directory: Path | None = None) -> None:
-        """Write the lists, one after another, to a file in a directory; None: that for temporary files."""
-        writer = _TokenWriter(directory)
-        for ids in lists:
-            writer.append(ids)
-        self._take(writer)
+    def __init__(self, lists: Iterable[Sequence[int]] | None = None, *, directory: Path | None = None) -> None:
+        """Write the lists to a file in `directory`; None: the default directory for temporary files."""
+        with tempfile.TemporaryFile(dir=directory) as file:
+            self._file = os.dup(file.fileno())
+        weakref.finalize(self, os.close, self._file)
+        self._lengths, self._tokens = array("i"), array("i")
+        if lists is not None:
+            for ids in lists:
+                self._append(ids)
+            self._finish()
 
     @classmethod
     def of_pairs(
         cls, pairs: Iterable[tuple[Sequence[int], Sequence[int]]], *, directory: Path | None = None
     ) -> tuple["TokenLists", "TokenLists"]:
-        """Return the sources and the targets of pairs, which are read once."""
-        writers = _TokenWriter(directory), _TokenWriter(directory)
-        for pair in pairs:
-            for writer, ids in zip(writers, pair, strict=True):
-                writer.append(ids)
-        sources, targets = cls.__new__(cls), cls.__new__(cls)
-        for lists, writer in zip((sources, targets), writers, strict=True):
-            lists._take(writer)
+        """Return the sources and the targets of pairs; the pairs are read once."""
+        sources, targets = cls(directory=directory), cls(directory=directory)
+        for source, target in pairs:
+            sources._append(source)
+            targets._append(target)
+        sources._finish()
+        targets._finish()
         return sources, targets
 
-    def _take(self, writer: "_TokenWriter") -> None:
-        writer.flush()
-        self._writer = writer  # closes the file when it goes
-        self.lengths: NDArray[np.int32] = np.frombuffer(writer.lengths, np.int32)
+    def _append(self, ids: Sequence[int]) -> None:
+        self._lengths.append(len(ids))
+        self._tokens.extend(ids)
+        if len(self._tokens) >= _WRITTEN_TOKENS:
+            self._flush()
+
+    def _flush(self) -> None:
+        content = memoryview(self._tokens.tobytes())
+        while content:
+            content = content[os.write(self._file, content) :]
+        self._tokens = array("i")
+
+    def _finish(self) -> None:
+        self._flush()
+        self.lengths: NDArray[np.int32] = np.frombuffer(self._lengths, np.int32)
         self._ends = np.cumsum(self.lengths, dtype=np.int64)
 
     def __len__(self) -> int:
-        """Return the number of lists."""
         return len(self.lengths)
 
     def __getitem__(self, index: int) -> NDArray[np.int32]:
-        """Return one list, which cannot be changed."""
         length, end = int(self.lengths[index]), int(self._ends[index])
-        return np.frombuffer(os.pread(self._writer.file, 4 * length, 4 * (end - length)), np.int32)
-
-
-class _TokenWriter:
-    """Lists on their way to a file."""
-
-    def __init__(self, directory: Path | None) -> None:
-        with tempfile.TemporaryFile(dir=directory) as file:
-            self.file = os.dup(file.fileno())
-        weakref.finalize(self, os.close, self.file)
-        self.lengths, self._tokens = array("i"), array("i")
-
-    def append(self, ids: Sequence[int]) -> None:
-        self.lengths.append(len(ids))
-        self._tokens.extend(ids)
-        if len(self._tokens) >= _WRITTEN_TOKENS:
-            self.flush()
-
-    def flush(self) -> None:
-        content = memoryview(self._tokens.tobytes())
-        while content:
-            content = content[os.write(self.file, content) :]
-        self._tokens = array("i")
+        return np.frombuffer(os.pread(self._file, 4 * length, 4 * (end - length)), np.int32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodedCorpus:
-    """Token ids of the same pairs on both sides, EOS last, BOS not stored."""
+    """Token ids of both sides of each pair, EOS last, BOS not stored."""
 
     sources: TokenLists
     targets: TokenLists
     pad_id: int = PAD_ID
-    start_id: int = BOS_ID
-    """What the decoder begins with."""
+    start_id: int = BOS_ID  # first input of the decoder
 
     def __len__(self) -> int:
-        """Return the number of pairs."""
         return len(self.sources)
 
 
 class Batch(NamedTuple):
     """Padded examples, all int64 or bool tensors on one device."""
 
-    source_ids: Tensor
-    """[B, S], EOS last, then padding."""
-
-    source_mask: Tensor | None
-    """[B, S], True at real tokens; None if no row is padded."""
-
-    target_ids: Tensor
-    """[B, T], what decoding begins with first: what the decoder reads."""
-
-    label_positions: Tensor
-    """[N] indices into the flattened [B * T] of the positions that are not padding."""
-
-    labels: Tensor
-    """[N] the token to predict at each of them, EOS last in each row."""
+    source_ids: Tensor  # [B, S], EOS last, then padding.
+    source_mask: Tensor | None  # [B, S], True at real tokens; None if no row is padded.
+    target_ids: Tensor  # [B, T] decoder input, start token first
+    label_positions: Tensor  # [N] indices of unpadded positions in the flattened [B * T]
+    labels: Tensor  # [N] token to predict at each of them, EOS last in each row
 
     def to(self, device: torch.device) -> "Batch":
-        """Return the batch on another device."""
+        """Return the batch on `device`."""
         return Batch(*(None if tensor is None else tensor.to(device) for tensor in self))  # type: ignore[arg-type]
 
 
 class Epoch:
-    """The batches of one epoch, the same whenever made from the same corpus, configuration and epoch number."""
+    """The batches of one epoch; a function of corpus, configuration and epoch number."""
 
     def __init__(self, corpus: EncodedCorpus, config: BatchingConfig, epoch: int) -> None:
-        """Choose the concatenations, sort by length and cut, all at random from (seed, epoch)."""
+        """Choose the concatenations, sort by length and cut, seeded by (seed, epoch)."""
         random = np.random.default_rng((config.seed, epoch))
         self._corpus = corpus
         self._members = choose_members(corpus, config, random)
@@ -163,7 +131,6 @@ class Epoch:
         self._batches = plan_batches(source_lengths, target_lengths, config, random)
 
     def __len__(self) -> int:
-        """Return the number of batches."""
         return len(self._batches)
 
     def batch(self, index: int) -> Batch:
@@ -175,13 +142,13 @@ class Epoch:
 
 
 def choose_members(corpus: EncodedCorpus, config: BatchingConfig, random: np.random.Generator) -> MemberArray:
-    """Decide which pairs make one example; every pair is in exactly one.
+    """Choose the pairs of each example; every pair is in exactly one example.
 
     Returns:
-        [E, 3] the pairs of each example in order, -1 where there are fewer than three; or [E, 1] if none are joined.
+        [E, 3] pairs of each example in order, -1 if fewer than three; or [E, 1] if no pairs are joined.
     """
     order = random.permutation(len(corpus))
-    # g concatenations of 2.5 pairs on average leave E = n - 1.5 g examples, of which g are the wanted share
+    # g concatenations of 2.5 pairs on average give E = n - 1.5 g examples; g / E is the requested share
     num_joined = int(config.concatenate * len(order) / (1 + 1.5 * config.concatenate))
     sizes = random.integers(2, _MAX_MEMBERS + 1, size=num_joined)
     sizes = sizes[np.cumsum(sizes) <= len(order)]
@@ -197,7 +164,7 @@ def choose_members(corpus: EncodedCorpus, config: BatchingConfig, random: np.ran
 
 
 def joined_lengths(lengths: NDArray[np.int32], members: MemberArray) -> IntArray:
-    """Return [E] lengths of the concatenations [E, 1 or 3] of lists with the given lengths, one EOS counted in each."""
+    """Return the lengths [E] of concatenations [E, 1 or 3], one EOS counted in each."""
     present = members != _NO_MEMBER
     total: IntArray = np.where(present, lengths[members] - 1, 0).sum(axis=1, dtype=np.int64) + 1
     return total
@@ -206,16 +173,9 @@ def joined_lengths(lengths: NDArray[np.int32], members: MemberArray) -> IntArray
 def plan_batches(
     source_lengths: IntArray, target_lengths: IntArray, config: BatchingConfig, random: np.random.Generator
 ) -> list[IntArray]:
-    """Cut examples into batches of similar lengths, in random order.
+    """Split examples into batches of similar lengths, in random order; every example is in exactly one.
 
-    Args:
-        source_lengths: [E] tokens, EOS counted.
-        target_lengths: [E] the same of the targets.
-        config: budget and pool size.
-        random: advanced by this call.
-
-    Returns:
-        Indices of the examples of each batch; every example is in exactly one.
+    Lengths [E] include EOS. Advances `random`.
     """
     order = random.permutation(len(source_lengths))
     batches: list[IntArray] = []
@@ -230,7 +190,7 @@ def plan_batches(
 
 
 def _cuts(lengths: Sequence[int], batch_tokens: int) -> list[tuple[int, int]]:
-    """Return (begin, end) of consecutive runs whose size times longest member stays within the budget."""
+    # (begin, end) of consecutive runs whose size times longest member stays within the budget
     cuts, begin, longest = [], 0, 0
     for index, length in enumerate(lengths):
         longest = max(longest, length)
@@ -243,7 +203,7 @@ def _cuts(lengths: Sequence[int], batch_tokens: int) -> list[tuple[int, int]]:
 
 
 def _join(lists: TokenLists, members: MemberArray) -> list[NDArray[np.int32]]:
-    """Concatenate the lists of each example; joining text by a space joins the ids, as pieces never span a space."""
+    # Joining texts by a space joins their ids, because pieces never span a space.
     joined = []
     for row in members.tolist():
         parts = [lists[index] for index in row if index != _NO_MEMBER]
@@ -261,12 +221,13 @@ def make_batch(
     """Pad token ids, EOS last in each, into a batch on the CPU."""
     source_ids = _pad(sources, pad_id)
     labels = _pad(targets, pad_id)
-    target_lengths = np.array([len(ids) for ids in targets])
+    source_lengths, target_lengths = (np.array([len(ids) for ids in side]) for side in (sources, targets))
+    is_source = np.arange(source_ids.shape[1]) < source_lengths[:, None]  # [B, S]
     is_real = np.arange(labels.shape[1]) < target_lengths[:, None]  # [B, T]
     target_ids = np.concatenate((np.full((len(labels), 1), start_id), labels[:, :-1]), axis=1)
     return Batch(
         source_ids=torch.from_numpy(source_ids),
-        source_mask=_mask([len(ids) for ids in sources]),
+        source_mask=None if source_lengths.min() == source_lengths.max() else torch.from_numpy(is_source),
         target_ids=torch.from_numpy(target_ids),
         label_positions=torch.from_numpy(np.flatnonzero(is_real)),
         labels=torch.from_numpy(labels[is_real]),
@@ -278,10 +239,3 @@ def _pad(lists: Sequence[NDArray[np.int32]], pad_id: int) -> IntArray:
     for row, ids in zip(padded, lists, strict=True):
         row[: len(ids)] = ids
     return padded
-
-
-def _mask(lengths: Sequence[int]) -> Tensor | None:
-    longest = max(lengths)
-    if min(lengths) == longest:
-        return None
-    return torch.arange(longest) < torch.tensor(lengths)[:, None]

@@ -1,9 +1,8 @@
-"""Which target tokens translate which source token: IBM Model 1, learned from parallel text.
+"""Learns a translation lexicon from parallel text with IBM Model 1.
 
-Brown et al. 1993, "The Mathematics of Statistical Machine Translation", section 4.1: every target token comes from one
-source token, or from none of them (the empty word), all being equally likely beforehand. Expectation maximisation then
-finds the probabilities t(target | source) under which the text is likeliest; there is one maximum only, so nothing is
-drawn at random and the same text gives the same lexicon.
+Brown et al. 1993, "The Mathematics of Statistical Machine Translation", section 4.1: every target token has one source
+token, or the empty word; all alignments are equally likely a priori. Expectation maximisation finds the probabilities
+t(target | source) with the highest likelihood. The only maximum is global, so the result is deterministic.
 """
 
 import itertools
@@ -19,62 +18,37 @@ from tqdm import tqdm
 IntArray = NDArray[np.int64]
 DoubleArray = NDArray[np.float64]
 
-TokenPair = tuple[Sequence[int], Sequence[int]]
-"""Token ids of a source and its target."""
-
-Translations = Mapping[str, frozenset[str]]
-"""The words of the target language that translate a word of the source language."""
-
-_CHUNK_LINKS: Final = 1 << 21
-"""Links looked at together: some 50 bytes each."""
-
-_MIN_COUNT: Final = 5
-"""Sentences that a word stands in; what translates rarer ones is a guess."""
-
-_MIN_PROBABILITY: Final = 0.1
-"""Of a word and its translation, in both directions."""
+TokenPair = tuple[Sequence[int], Sequence[int]]  # token ids of a source and of its target
+Translations = Mapping[str, frozenset[str]]  # source word -> its translations
+_CHUNK_LINKS: Final = 1 << 21  # links processed together, about 50 bytes each
+_MIN_COUNT: Final = 5  # sentences with a word; translations of rarer words are unreliable
+_MIN_PROBABILITY: Final = 0.1  # of a word and its translation, in both directions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lexicon:
-    """The probabilities t(target | source) of all tokens that stand in some pair together."""
+    """The probabilities t(target | source) of all tokens that occur together in a pair."""
 
-    vocabulary_size: int
-    """V; as a source token, V is the empty word."""
-    sources: IntArray
-    """[N] ascending."""
-    targets: IntArray
-    """[N] ascending among those of a source."""
-    probabilities: DoubleArray
-    """[N]; those of a source add up to 1."""
-    log_likelihoods: tuple[float, ...]
-    """Of the text, natural, before each iteration: none is smaller than the one before it."""
+    vocabulary_size: int  # V; as a source token, V is the empty word
+    sources: IntArray  # [N] ascending.
+    targets: IntArray  # [N] ascending within a source
+    probabilities: DoubleArray  # [N]; they sum to 1 per source
+    log_likelihoods: tuple[float, ...]  # natural, of the text before each iteration; non-decreasing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Links:
-    """Every link that some pairs may have, those of a target token together."""
-
-    keys: IntArray
-    """[N] `source * V + target`."""
-    begins: IntArray
-    """[T] where the links of each target token begin."""
-    counts: IntArray
-    """[T] links of each: its sources and the empty word."""
+    # All candidate links of some pairs, grouped by target token.
+    keys: IntArray  # [N] `source * V + target`.
+    begins: IntArray  # [T] first link of each target token
+    counts: IntArray  # [T] links of each target token: the source tokens and the empty word
 
 
 def learn_lexicon(pairs: Sequence[TokenPair], *, vocabulary_size: int, iterations: int = 5) -> Lexicon:
-    """Learn t(target | source); shows a progress bar.
+    """Learn t(target | source) of pairs without special tokens, and show a progress bar.
 
-    Memory grows with the number of different pairs of tokens that stand in a pair together, by 40 bytes each.
-
-    Args:
-        pairs: without special tokens; those with an empty side tell nothing.
-        vocabulary_size: V, ids are below it.
-        iterations: of expectation maximisation; at least 1.
-
-    Raises:
-        ValueError: if no pair has tokens on both sides, or an id is outside the vocabulary.
+    Memory grows by 40 bytes per distinct pair of tokens that occur together. ValueError if no pair has tokens on both
+    sides, or an id is outside the vocabulary.
     """
     pairs = [pair for pair in pairs if pair[0] and pair[1]]
     if not pairs:
@@ -108,11 +82,9 @@ def learn_lexicon(pairs: Sequence[TokenPair], *, vocabulary_size: int, iteration
 
 
 def learn_translations(pairs: Sequence[tuple[Sequence[str], Sequence[str]]], *, max_share: float = 1.0) -> Translations:
-    """Learn which words translate each other: t(target | source) and t(source | target) are both 0.1 or more.
+    """Learn the words that translate each other: t(target | source) and t(source | target) >= 0.1.
 
-    Args:
-        pairs: the words of sources and targets. Words in fewer than five sentences are left out.
-        max_share: of the sentences; words that stand in more of them have no translations.
+    Words in fewer than five sentences, or in a larger share than `max_share`, have no translations.
     """
     max_count = max_share * len(pairs)
     sides = [_Side.of([pair[side] for pair in pairs]) for side in (0, 1)]
@@ -132,14 +104,10 @@ def learn_translations(pairs: Sequence[tuple[Sequence[str], Sequence[str]]], *, 
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """The sentences of a language."""
-
-    counts: Mapping[str, int]
-    """Sentences that each word stands in."""
-    words: Sequence[str]
-    """Those that are frequent enough."""
-    sentences: Sequence[Sequence[int]]
-    """As indices of `words`."""
+    # The sentences of one language.
+    counts: Mapping[str, int]  # sentences with each word
+    words: Sequence[str]  # frequent words
+    sentences: Sequence[Sequence[int]]  # indices into `words`
 
     @classmethod
     def of(cls, sentences: Sequence[Sequence[str]]) -> "_Side":
@@ -150,7 +118,6 @@ class _Side:
 
 
 def _likely(pairs: Sequence[TokenPair], *, vocabulary_size: int) -> set[tuple[int, int]]:
-    """Return the links (source, target) that are likely; none if no pair has words on both sides."""
     if not any(source and target for source, target in pairs):
         return set()
     lexicon = learn_lexicon(pairs, vocabulary_size=vocabulary_size)
@@ -159,7 +126,7 @@ def _likely(pairs: Sequence[TokenPair], *, vocabulary_size: int) -> set[tuple[in
 
 
 def _expect(links: _Links, keys: IntArray, probabilities: DoubleArray, expected: DoubleArray) -> float:
-    """Add to `expected` [N] how often each link is expected; return the log-likelihood of the target tokens."""
+    # Adds the expected count of each link to `expected` [N]; returns the log-likelihood of the target tokens.
     different, places = np.unique(links.keys, return_inverse=True)
     indices = np.searchsorted(keys, different)
     weights = probabilities[indices][places]
@@ -170,13 +137,12 @@ def _expect(links: _Links, keys: IntArray, probabilities: DoubleArray, expected:
 
 
 def _normalized(values: DoubleArray, sources: IntArray) -> DoubleArray:
-    """Return values [N] divided by the sum over their source."""
     sums = np.bincount(sources, values)
     return values / sums[sources]
 
 
 def _chunks(pairs: Sequence[TokenPair]) -> Iterator[Sequence[TokenPair]]:
-    """Yield pairs in order, so many at a time that their links fit into memory."""
+    # Consecutive pairs with at most about `_CHUNK_LINKS` links.
     sizes = np.array([(len(source) + 1) * len(target) for source, target in pairs], np.int64)
     numbers = np.cumsum(sizes) // _CHUNK_LINKS
     ends = [0, *(np.flatnonzero(np.diff(numbers, append=-1)) + 1).tolist()]
@@ -185,7 +151,6 @@ def _chunks(pairs: Sequence[TokenPair]) -> Iterator[Sequence[TokenPair]]:
 
 
 def _links(pairs: Sequence[TokenPair], vocabulary_size: int) -> _Links:
-    """Return all links of some pairs."""
     source_counts = np.array([len(source) + 1 for source, _ in pairs], np.int64)
     target_counts = np.array([len(target) for _, target in pairs], np.int64)
     sources = np.array([token for source, _ in pairs for token in (*source, vocabulary_size)], np.int64)

@@ -1,4 +1,4 @@
-"""Reads parallel text; a line that is no pair is reported with its file and number, never dropped unseen."""
+"""Reads parallel text and reports malformed lines with file and line number."""
 
 import gzip
 import itertools
@@ -21,51 +21,40 @@ class Pair:
 
     source: str
     target: str
-    location: str
-    """`file:line` it was read from."""
+    location: str  # `file:line`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MalformedLine:
-    """A line that is no pair."""
+    """A line that is not a pair."""
 
-    location: str
-    """`file:line`, lines counted from 1."""
-
+    location: str  # `file:line`, lines counted from 1
     reason: str
 
     def __str__(self) -> str:
-        """Return `file:line: reason`."""
         return f"{self.location}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParallelFiles:
-    """Where pairs are read from: one TSV file, or two files whose lines correspond; plain or gzip."""
+    """One TSV file, or two files with corresponding lines; plain or gzip."""
 
-    source: Path
-    """`source<TAB>target` lines if `target` is None, else source lines."""
-
+    source: Path  # `source<TAB>target` lines if `target` is None, else source lines
     target: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Corpus:
-    """All pairs of some files, in order, and the lines that were none."""
+    """All pairs of some files, in order, and the malformed lines."""
 
     pairs: tuple[Pair, ...]
     malformed: tuple[MalformedLine, ...]
 
 
 def read_corpus(files: Iterable[ParallelFiles], *, max_malformed: float) -> Corpus:
-    """Read all files.
+    """Read all files, in order; accept a share of malformed lines, from 0 to 1.
 
-    Args:
-        files: read in order.
-        max_malformed: largest accepted share of malformed lines, from 0 to 1.
-
-    Raises:
-        CorpusError: if a file cannot be read, two files differ in lines, no pair is left, or too many are malformed.
+    CorpusError if a file cannot be read, two files differ in lines, pairs are missing, or too many are malformed.
     """
     pairs: list[Pair] = []
     _, malformed = _sift(files, pairs.append, max_malformed)
@@ -74,25 +63,21 @@ def read_corpus(files: Iterable[ParallelFiles], *, max_malformed: float) -> Corp
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PairFiles:
-    """The pairs of some files, read anew whenever they are gone through, so that memory does not grow with them."""
+    """The pairs of some files, read again on each iteration, so that memory use does not depend on their size."""
 
     files: tuple[ParallelFiles, ...]
     num_pairs: int
-    """Pairs that the files hold."""
-
     malformed: tuple[MalformedLine, ...] = ()
-    kept: NDArray[np.bool_] | None = None
-    """Which pairs are gone through; None: all."""
+    kept: NDArray[np.bool_] | None = None  # mask of the pairs that iteration yields; None: all
 
     @classmethod
     def scan(cls, files: Iterable[ParallelFiles], *, max_malformed: float) -> "PairFiles":
-        """Read the files once and check them; arguments and errors as those of `read_corpus`."""
+        """Read the files once and check them; arguments and errors as of `read_corpus`."""
         listed = tuple(files)
         num_pairs, malformed = _sift(listed, lambda _: None, max_malformed)
         return cls(files=listed, num_pairs=num_pairs, malformed=malformed)
 
     def __iter__(self) -> Iterator[Pair]:
-        """Yield the pairs in order; CorpusError if the files have changed or cannot be read."""
         pairs = self._read()
         return pairs if self.kept is None else itertools.compress(pairs, self.kept)
 
@@ -103,13 +88,13 @@ class PairFiles:
                 num_pairs += 1
                 yield line
         if num_pairs != self.num_pairs:
-            raise CorpusError(f"the files had {self.num_pairs:,} pairs and now have {num_pairs:,}: {self.files}")
+            raise CorpusError(f"the files changed: {self.num_pairs:,} pairs before, {num_pairs:,} now: {self.files}")
 
 
 def _sift(
     files: Iterable[ParallelFiles], take: Callable[[Pair], object], max_malformed: float
 ) -> tuple[int, tuple[MalformedLine, ...]]:
-    """Hand on every pair and return their number and what is none; CorpusError as `read_corpus`."""
+    # Passes every pair to `take`; returns the number of pairs and the malformed lines.
     num_pairs, malformed = 0, list[MalformedLine]()
     for line in itertools.chain.from_iterable(_read(parallel) for parallel in files):
         if isinstance(line, Pair):
@@ -122,12 +107,10 @@ def _sift(
 
 
 def read_spread(files: Iterable[ParallelFiles], *, count: int, max_malformed: float) -> tuple[Pair, ...]:
-    """Read so many pairs, spread evenly over all lines of the files, or all pairs if there are fewer.
+    """Read `count` pairs spread evenly over all lines, or all pairs; errors as of `read_corpus`.
 
-    Memory does not grow with the files: one pair is kept of each interval, which doubles as more are read.
-
-    Raises:
-        CorpusError: as `read_corpus`.
+    Keeps one pair per interval; the interval doubles as more lines are read, so memory use does not depend on the
+    files.
     """
     kept: list[Pair] = []
     interval, num_pairs, num_malformed, first = 1, 0, 0, None
@@ -148,28 +131,23 @@ def _check_share(num_pairs: int, num_malformed: int, max_malformed: float, *, fi
     total = num_pairs + num_malformed
     if num_malformed > max_malformed * total:
         raise CorpusError(
-            f"{num_malformed} of {total} lines are malformed, more than the {max_malformed:.2%} allowed;"
-            f" the first: {first}"
+            f"{num_malformed} of {total} lines are malformed, more than the {max_malformed:.2%} allowed; first: {first}"
         )
     if not num_pairs:
-        raise CorpusError("the files hold no pair")
+        raise CorpusError("the files contain no pairs")
 
 
 def _read(files: ParallelFiles) -> Iterator[Pair | MalformedLine]:
-    return _read_tsv(files.source) if files.target is None else _read_two(files.source, files.target)
-
-
-def _read_tsv(path: Path) -> Iterator[Pair | MalformedLine]:
-    for number, line in enumerate(_lines(path), start=1):
-        yield _pair(line.split(b"\t"), f"{path}:{number}")
-
-
-def _read_two(source: Path, target: Path) -> Iterator[Pair | MalformedLine]:
-    lines = itertools.zip_longest(_lines(source), _lines(target))
+    if files.target is None:
+        for number, line in enumerate(_lines(files.source), start=1):
+            yield _pair(line.split(b"\t"), f"{files.source}:{number}")
+        return
+    lines = itertools.zip_longest(_lines(files.source), _lines(files.target))
     for number, (source_line, target_line) in enumerate(lines, start=1):
         if source_line is None or target_line is None:
-            raise CorpusError(f"{source if source_line is None else target} ends before line {number} of the other")
-        yield _pair([source_line, target_line], f"{source}:{number}")
+            shorter = files.source if source_line is None else files.target
+            raise CorpusError(f"{shorter} has fewer lines than the other file: no line {number}")
+        yield _pair([source_line, target_line], f"{files.source}:{number}")
 
 
 def _lines(path: Path) -> Iterator[bytes]:
@@ -191,7 +169,7 @@ def _pair(columns: Sequence[bytes], location: str) -> Pair | MalformedLine:
         try:
             sides.append(column.decode("utf-8").strip())
         except UnicodeDecodeError as error:
-            return MalformedLine(location=location, reason=f"{side} is no UTF-8: {error.reason} at byte {error.start}")
+            return MalformedLine(location=location, reason=f"{side} is not UTF-8: {error.reason} at byte {error.start}")
         if not sides[-1]:
             return MalformedLine(location=location, reason=f"empty {side}")
     return Pair(source=sides[0], target=sides[1], location=location)

@@ -14,73 +14,59 @@ from sentencepiece import sentencepiece_model_pb2
 from dragoman_export.errors import CorpusError, SettingError
 from dragoman_service.text.tokenizer import SentencePieceTokenizer
 
-PAD_ID, BOS_ID, EOS_ID, UNK_ID = 0, 1, 2, 3
-"""Token ids of the special pieces in every vocabulary made here."""
+PAD_ID, BOS_ID, EOS_ID, UNK_ID = 0, 1, 2, 3  # token ids of the special pieces in every trained vocabulary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VocabularyConfig:
-    """How a vocabulary is learned."""
+    """Options of `train_vocabulary`."""
 
-    size: int
-    """Pieces, the special ones and the 256 bytes included."""
-
-    normalization: str = "nmt_nfkc"
-    """SentencePiece rule that is stored in the model and applied to all text before it is split into pieces."""
-
+    size: int  # pieces, including special pieces and the 256 bytes
+    normalization: str = "nmt_nfkc"  # SentencePiece rule stored in the model and applied before tokenization
+    # unigram language model (Kudo 2018, arXiv:1804.10959) or BPE (Sennrich et al. 2016, arXiv:1508.07909)
     model_type: Literal["unigram", "bpe"] = "unigram"
-    """Pieces of a unigram language model (Kudo 2018, arXiv:1804.10959), or merges of the most frequent pairs (Sennrich
-    et al. 2016, arXiv:1508.07909)."""
-
-    character_coverage: float = 0.9999
-    """Share of the characters seen that get a piece; the rarer rest is spelled in bytes."""
-
-    reserved: tuple[str, ...] = ()
-    """Pieces that are in the vocabulary whatever the text, and never in parts."""
+    character_coverage: float = 0.9999  # share of characters with a piece; rarer ones are spelled in bytes
+    reserved: tuple[str, ...] = ()  # pieces that are always in the vocabulary and never split
 
 
 class TextCodec(Protocol):
-    """Text into token ids and back, as training needs it."""
+    """Tokenizer interface of the trainer."""
 
     pad_id: int
-    start_id: int
-    """What the decoder begins with."""
-    target_prefix: tuple[int, ...]
-    """What every target begins with."""
+    start_id: int  # first input of the decoder
+    target_prefix: tuple[int, ...]  # first tokens of every target
 
     @property
     def reserved(self) -> tuple[str, ...]:
-        """Pieces that no text but their own spelling has."""
+        """Reserved pieces."""
 
     def __len__(self) -> int:
         """V, the number of target tokens."""
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return all token ids of each source, those that every source has included."""
+        """Return the token ids of each source, including prefix and suffix."""
 
     def encode_targets(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return all token ids of each target, EOS last."""
+        """Return the token ids of each target, EOS last."""
 
     def encode_sampled(self, texts: Sequence[str], *, alpha: float, seed: int) -> list[list[int]]:
-        """Return token ids of sources or targets, of pieces that are chosen at random, the same for a seed."""
+        """Return randomly sampled segmentations of sources or targets, deterministic per seed."""
 
     def decode(self, token_ids: Sequence[Sequence[int]]) -> list[str]:
         """Return the text of each list of target ids."""
 
 
 class ImportedCodec:
-    """The tokenizer of another system, whose two sides and whose special tokens may be its own."""
+    """The tokenizer of an imported model, which may have separate sides and its own special tokens."""
 
     reserved: tuple[str, ...] = ()
 
     def __init__(self, tokenizer: SentencePieceTokenizer) -> None:
-        """Take an opened tokenizer."""
         self._tokenizer = tokenizer
         self.pad_id, self.start_id = tokenizer.pad_id, tokenizer.bos_id
         self.target_prefix = tokenizer.target_prefix
 
     def __len__(self) -> int:
-        """V, the number of target tokens."""
         return self._tokenizer.vocabulary_size
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
@@ -92,33 +78,29 @@ class ImportedCodec:
         return [self._tokenizer.encode_pair("", text)[1] for text in texts]
 
     def encode_sampled(self, texts: Sequence[str], *, alpha: float, seed: int) -> list[list[int]]:
-        """Raise SettingError: which pieces a text has is for the other system's rules."""
+        """Raise SettingError: sampling is not supported for imported tokenizers."""
         del texts, seed
-        raise SettingError("subword_sampling", alpha, "0 with the tokenizer of another system")
+        raise SettingError("subword_sampling", alpha, "0 with an imported tokenizer")
 
     def decode(self, token_ids: Sequence[Sequence[int]]) -> list[str]:
-        """Return the text of each list of ids; special ids have none."""
+        """Return the text of each list of ids, without special tokens."""
         return [self._tokenizer.decode(ids) for ids in token_ids]
 
 
 class Vocabulary:
-    """Text into token ids and back; a thin layer over one SentencePiece model."""
+    """A SentencePiece model with the special ids of this exporter."""
 
     pad_id, start_id = PAD_ID, BOS_ID
     target_prefix: tuple[int, ...] = ()
 
     def __init__(self, model: bytes) -> None:
-        """Load a serialised SentencePiece model.
-
-        Raises:
-            CorpusError: if it is none, or its special ids are not 0 to 3 for pad, BOS, EOS and unknown.
-        """
+        """Load a serialised model; CorpusError if it is invalid or has special ids other than 0 to 3."""
         self.model = model
         self._processor = sentencepiece.SentencePieceProcessor()
         try:
             self._processor.LoadFromSerializedProto(model)
         except RuntimeError as error:
-            raise CorpusError(f"the vocabulary is no SentencePiece model: {error}") from error
+            raise CorpusError(f"the vocabulary is not a SentencePiece model: {error}") from error
         special = tuple(getattr(self._processor, f"{name}_id")() for name in ("pad", "bos", "eos", "unk"))
         if special != (PAD_ID, BOS_ID, EOS_ID, UNK_ID):
             raise CorpusError(f"the vocabulary has pad, BOS, EOS, unknown at {special}, expected (0, 1, 2, 3)")
@@ -133,7 +115,6 @@ class Vocabulary:
         return cls(model)
 
     def __len__(self) -> int:
-        """V, the number of pieces."""
         return int(self._processor.GetPieceSize())
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
@@ -141,16 +122,15 @@ class Vocabulary:
         return self._processor.encode(list(texts), add_eos=True, num_threads=os.cpu_count() or 1)  # type: ignore[no-any-return]
 
     def encode_targets(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the same as `encode`, as both sides have one vocabulary."""
+        """Return the same as `encode`: both sides share one vocabulary."""
         return self.encode(texts)
 
     def encode_sampled(self, texts: Sequence[str], *, alpha: float, seed: int) -> list[list[int]]:
-        """Return token ids of each text as `encode` does, of pieces that are chosen at random, the same for a seed.
+        """Return randomly sampled segmentations, EOS last, deterministic per seed.
 
-        With a unigram vocabulary a segmentation is drawn with its probability to the power of `alpha`, so that less is
-        more random (Kudo 2018, arXiv:1804.10959); with BPE each merge is left out with probability `alpha` (Provilkov
-        et al. 2020, arXiv:1910.13267). A text of which a reserved piece would come apart, as SentencePiece may let it,
-        has its most likely pieces instead.
+        With a unigram vocabulary a segmentation is drawn with its probability to the power of `alpha` (Kudo 2018,
+        arXiv:1804.10959); with BPE each merge is skipped with probability `alpha` (Provilkov et al. 2020,
+        arXiv:1910.13267). If SentencePiece would split a reserved piece, the text gets its most likely segmentation.
         """
         sentencepiece.set_random_generator_seed(seed)
         drawn = self._processor.encode(
@@ -159,7 +139,7 @@ class Vocabulary:
             enable_sampling=True,
             alpha=alpha,
             nbest_size=-1,
-            num_threads=1,  # with several, which of them takes a text would decide its pieces
+            num_threads=1,  # with several threads the result would depend on their schedule
         )
         reserved_ids = frozenset(map(self._processor.PieceToId, self.reserved))
         with_reserved = [i for i, text in enumerate(texts) if any(piece in text for piece in self.reserved)]
@@ -171,19 +151,16 @@ class Vocabulary:
 
     @cached_property
     def reserved(self) -> tuple[str, ...]:
-        """Pieces that no text but their own spelling has, in order; see `VocabularyConfig.reserved`."""
+        """Reserved pieces, in order; see `VocabularyConfig.reserved`."""
         model = self._parsed()
         return tuple(piece.piece for piece in model.pieces if piece.type == piece.USER_DEFINED)
 
     def piece(self, token_id: int) -> str:
-        """Return how a token is spelled, `▁` for a space."""
+        """Return the spelling of a token, `▁` for a space."""
         return str(self._processor.IdToPiece(token_id))
 
     def spelled_by(self, other: "Vocabulary") -> list[list[int]]:
-        """Return the tokens of another vocabulary that spell each piece of this one; none if it is reserved.
-
-        A piece that the other has is spelled by itself.
-        """
+        """Return the tokens of `other` that spell each piece of this vocabulary; [] if it is reserved."""
         model = other._parsed()
         ids = {piece.piece: index for index, piece in enumerate(model.pieces)}
         for name in ("add_dummy_prefix", "remove_extra_whitespaces"):
@@ -200,16 +177,12 @@ class Vocabulary:
         return sentencepiece_model_pb2.ModelProto.FromString(self.model)  # type: ignore[attr-defined]
 
     def decode(self, token_ids: Sequence[Sequence[int]]) -> list[str]:
-        """Return the text of each list of ids; special ids have none."""
+        """Return the text of each list of ids, without special tokens."""
         return self._processor.decode([list(ids) for ids in token_ids])  # type: ignore[no-any-return]
 
 
 def train_vocabulary(sentences: Iterator[str], config: VocabularyConfig) -> Vocabulary:
-    """Learn a joint vocabulary with byte fallback.
-
-    Raises:
-        CorpusError: if the text is too little for the wanted size.
-    """
+    """Learn a joint vocabulary with byte fallback; CorpusError if there is too little text for the size."""
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(

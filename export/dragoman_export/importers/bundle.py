@@ -1,7 +1,7 @@
 """Reads the weights of a network back from the graphs of a bundle.
 
-These are the weights the bundle computes with: halves as they are, integers times the factor of their row. Rounding or
-quantizing them again gives the same numbers, so the network that comes back is served as the bundle is.
+These are the weights after rounding: halves, or integers times the factor of their row. Rounding or quantizing them
+again gives the same numbers, so the network translates exactly as the bundle.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,48 +29,36 @@ from dragoman_service.text.tokenizer import SentencePieceTokenizer, open_tokeniz
 
 _FUSED = ".fused."
 _QUANTIZED = "int8"
+# stored as rows of tokens; other matrices are stored transposed
 _TABLES = frozenset({EMBEDDING, SOURCE_EMBEDDING, PROJECTION})
-"""Matrices that graphs store as rows of tokens, not transposed as those of other products."""
 
 
 def read_network(bundle: Bundle, precision: str | None = None) -> Network:
-    """Return shape and weights of a bundle's network.
-
-    Args:
-        bundle: an opened bundle.
-        precision: whose graphs are read; None: the bundle's default.
+    """Return configuration and weights of a bundle's network, by default of its default precision.
 
     Raises:
         BundleError: if the bundle lacks the precision.
-        ImportFormatError: if a graph lacks a weight or has one that does not fit.
+        ImportFormatError: if a weight of a graph is missing or has another shape.
     """
     shape, ids = bundle.manifest.architecture, bundle.manifest.special_ids
-    config = ModelConfig(
-        **shape.model_dump(),
-        pad_id=ids.pad,
-        bos_id=ids.bos,
-        eos_id=ids.eos,
-        unk_id=ids.unk,
-    )
+    config = ModelConfig(**shape.model_dump(), pad_id=ids.pad, bos_id=ids.bos, eos_id=ids.eos, unk_id=ids.unk)
     weights: dict[str, FloatArray] = {}
     paths = bundle.graph_paths(precision or bundle.manifest.default_precision)
     for stack, path in zip(("encoder", "decoder"), paths, strict=True):
-        stored = _stored(ir.load(path))
+        values = ir.load(path).graph.initializers.items()
+        stored = {name: value.const_value.numpy() for name, value in values}  # type: ignore[union-attr]
         for name, array in _floats(stored).items():
             weights.update(_parts(name, array, config))
-        if config.positions == "learned":  # of rows before that of the first token, which nobody reads, none are stored
+        if config.positions == "learned":  # rows before the first token are not stored
             unused = np.zeros((config.position_offset, config.d_model), np.float32)
             weights[f"{stack}.positions.weight"] = np.concatenate([unused, stored["position_encodings"]])
     return Network(config=config, weights=weights, roundings=read_roundings(bundle))
 
 
 def open_model(path: Path) -> tuple[Transformer, SentencePieceTokenizer]:
-    """Return the network, in evaluation mode, and the tokenizer of a bundle, or of what `TrainedModel.find` takes.
+    """Return network, in evaluation mode, and tokenizer of a bundle, or of a path for `TrainedModel.find`.
 
-    Raises:
-        BundleError: if a bundle or a tokenizer is damaged.
-        ImportFormatError: if weights are not as this exporter or an importer makes them.
-        RunFolderError: if there is no model.
+    BundleError, ImportFormatError or RunFolderError if a part is damaged or missing.
     """
     if not (path / MANIFEST_NAME).is_file():
         trained = TrainedModel.find(path)
@@ -80,7 +68,7 @@ def open_model(path: Path) -> tuple[Transformer, SentencePieceTokenizer]:
 
 
 def read_model(path: Path) -> tuple[Transformer, Vocabulary | TokenizerFiles]:
-    """Return the same network, and of the tokenizer what another bundle or run needs; raises as `open_model`."""
+    """Return the network, and the tokenizer as a bundle or run needs it; raises as `open_model`."""
     if not (path / MANIFEST_NAME).is_file():
         trained = TrainedModel.find(path)
         return trained.load(), trained.read_vocabulary()
@@ -100,7 +88,7 @@ def _load(bundle: Bundle) -> Transformer:
 
 
 def read_roundings(bundle: Bundle) -> dict[str, Rounding]:
-    """Return how a bundle's int8 graphs round what enters products; without those that have a scale a row."""
+    """Return the fixed activation scales of a bundle's int8 graphs; products with a scale per row are omitted."""
     if _QUANTIZED not in bundle.manifest.precisions:
         return {}
     return {
@@ -111,20 +99,15 @@ def read_roundings(bundle: Bundle) -> dict[str, Rounding]:
     }
 
 
-def _stored(model: ir.Model) -> dict[str, NDArray[Any]]:
-    """Return the arrays of a graph by name."""
-    return {name: value.const_value.numpy() for name, value in model.graph.initializers.items()}  # type: ignore[union-attr]
-
-
 def _floats(stored: Mapping[str, NDArray[Any]]) -> dict[str, FloatArray]:
-    """Return weights as PyTorch stores them, [outputs, inputs], and biases, by their names in the graph."""
+    # Weights in PyTorch's layout, [outputs, inputs], and biases, by their names in the graph.
     floats: dict[str, FloatArray] = {}
     for name, array in stored.items():
         weight, _, kind = name.rpartition(".")
         if kind == "int8":
             factors = stored.get(f"{weight}.factors")
             if factors is None:
-                raise ImportFormatError(f"{name} has no {weight}.factors beside it")
+                raise ImportFormatError(f"{name} has no {weight}.factors")
             rows = array if weight in _TABLES else array.T
             floats[weight] = rows.astype(np.float32) * factors.reshape(-1, 1).astype(np.float32)
         elif kind in ("weight", "bias"):
@@ -134,7 +117,7 @@ def _floats(stored: Mapping[str, NDArray[Any]]) -> dict[str, FloatArray]:
 
 
 def _parts(name: str, array: FloatArray, config: ModelConfig) -> Mapping[str, FloatArray]:
-    """Return the weights or biases that a graph stores side by side, each under its name in a checkpoint."""
+    # Splits weights or biases that a graph stores side by side, by their names in a checkpoint.
     if _FUSED not in name:
         return {name: array}
     first, _, kind = name.partition(_FUSED)

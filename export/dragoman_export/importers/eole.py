@@ -1,12 +1,11 @@
-"""Reads Transformers that eole trained to translate, from the directory of a model.
+"""Imports Transformers from model directories of eole, the successor of OpenNMT-py.
 
-eole succeeds OpenNMT-py: vocabularies and network are those of `opennmt`, with other names of tensors and more options.
-What these mean is read from the code of eole 0.6. Of `config.json` the parts `model` and `transforms` say what is
-computed from a text; the rest is about training, or chosen by callers.
+The meaning of options follows the code of eole 0.6. The parts `model` and `transforms` of `config.json` determine the
+translation; the rest concerns training, or is chosen by callers.
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -16,13 +15,12 @@ from torch import Tensor
 from dragoman_export.errors import ImportFormatError
 from dragoman_export.importers.ctranslate2.network import Network
 from dragoman_export.importers.ctranslate2.variables import Variables
-from dragoman_export.importers.files import ForeignConfig, dotted, read_json, read_tensors
-from dragoman_export.importers.opennmt import (
+from dragoman_export.importers.files import ForeignConfig, Tensors, dotted, read_json, read_tensors
+from dragoman_export.importers.onmt_tensors import (
+    ACTIVATIONS,
+    EOLE,
     Rotation,
     Shape,
-    StackNames,
-    Tensors,
-    imported_model,
     named_variables,
     read_vocabularies,
 )
@@ -32,25 +30,23 @@ from dragoman_service.bundle.architecture import Positions
 
 _STACKS: Final = ("encoder", "decoder")
 _SIDES: Final = ("src", "tgt")
+# sections with options; those of the model are defaults of the stacks
 _PLACES: Final = ("model", "model.encoder", "model.decoder", "model.embeddings")
-"""Of options; what a stack does not say of itself, the model says of both."""
 
-_ARCHITECTURES: Final = ("transformer", "custom")
 _OTHER_ARCHITECTURES: Final = {
-    "transformer_lm": "it has no encoder, as language models",
-    "vision_transformer_lm": "it reads pictures",
-    "whisper": "it writes down speech",
-    "transformer_encoder": "it has no decoder",
-    "transformer_encoder_scorer": "it scores translations",
-    "transformer_encoder_decoder_scorer": "it scores translations",
-    "rnn": "it is a recurrent network",
-    "cnn": "it is a convolutional network",
+    "transformer_lm": "a language model without encoder",
+    "vision_transformer_lm": "image input",
+    "whisper": "speech recognition",
+    "transformer_encoder": "no decoder",
+    "transformer_encoder_scorer": "quality estimation",
+    "transformer_encoder_decoder_scorer": "quality estimation",
+    "rnn": "a recurrent network",
+    "cnn": "a convolutional network",
 }
 
-_ACTIVATIONS: Final = {"relu": 0, "gelu": 3, "silu": 2, "gated-silu": 2}
-"""By `mlp_activation_fn`, as CTranslate2 numbers them."""
-_GATED: Final = "gated-silu"
+_ACTIVATIONS: Final = {**{name: (number, False) for name, number in ACTIVATIONS.items()}, "gated-silu": (2, True)}
 
+# by `position_encoding_type`; null is none
 _POSITIONS: Final[Mapping[str, Positions]] = {
     "SinusoidalInterleaved": "sinusoidal",
     "SinusoidalConcat": "sinusoidal",
@@ -58,55 +54,40 @@ _POSITIONS: Final[Mapping[str, Positions]] = {
     "Rotary": "rotary",
     "none": "none",
 }
-"""By `position_encoding_type`; null stands for none."""
 
+# options of other networks, with the supported values
+_FALSE: Final = (
+    *("aan_useffn", "coverage_attn", "shared_layer_norm", "ffn_layernorm", "query_norm", "key_norm", "value_norm"),
+    *("parallel_residual", "q_gating", "rope_config.multidimensional_rope", "embedding_layer_norm", "add_estimator"),
+    "left_pad",
+)
+_ZERO: Final = (
+    *("num_mtp_heads", "sliding_window", "relative_positions_buckets", "num_experts", "token_type_vocab_size"),
+    *(f"rope_config.{key}" for key in ("interleave_local", "tmax_index", "rotary_dim_global", "partial_rotary_factor")),
+)
+_ABSENT: Final = (
+    *("global_head_dim", "global_heads_kv", "interpolate_mode", "adapter"),
+    *("rope_config.scaling_type", "rope_config.xdrope_section"),
+)
 _REQUIRED: Final[Mapping[str, tuple[object, ...]]] = {
-    "encoder_type": ("transformer",),
-    "encoder_layer_style": ("standard",),
+    **dict.fromkeys(("encoder_type", "decoder_type"), ("transformer",)),
+    **dict.fromkeys(("encoder_layer_style", "embedding_type"), ("standard",)),
     "final_encoder_layer_norm": (True,),
-    "decoder_type": ("transformer",),
-    "aan_useffn": (False,),
-    "coverage_attn": (False,),
     "LM_type": ("causal",),
-    "global_head_dim": (),
-    "global_heads_kv": (),
-    "num_mtp_heads": (0,),
-    "sliding_window": (0,),
-    "relative_positions_buckets": (0,),
     "layer_norm": ("standard", "standardFP32", "rms"),
-    "shared_layer_norm": (False,),
-    "ffn_layernorm": (False,),
-    **{f"{part}_norm": (False,) for part in ("query", "key", "value")},
-    "parallel_residual": (False,),
-    "num_experts": (0,),
-    "q_gating": (False,),
-    "interpolate_mode": (),
     "rope_config.rotary_theta": (10000,),
-    "rope_config.scaling_type": (),
-    "rope_config.xdrope_section": (),
-    "rope_config.interleave_local": (0,),
-    "rope_config.tmax_index": (0,),
-    "rope_config.rotary_dim_global": (0,),
-    "rope_config.partial_rotary_factor": (0,),
-    "rope_config.multidimensional_rope": (False,),
-    "embedding_type": ("standard",),
-    "embedding_layer_norm": (False,),
-    "token_type_vocab_size": (0,),
     "generator_function": ("softmax",),
-    "add_estimator": (False,),
-    "left_pad": (False,),
-    "adapter": (),
+    **dict.fromkeys(_FALSE, (False,)),
+    **dict.fromkeys(_ZERO, (0,)),
+    **dict.fromkeys(_ABSENT, ()),
 }
-"""Options that make another network, and the values with which they make this one."""
-
 _REQUIRED_ELSEWHERE: Final[Mapping[str, tuple[object, ...]]] = {
-    "training.lora_layers": ([],),
+    **dict.fromkeys(("training.lora_layers", "training.quant_layers", "inference.optional_eos"), ([],)),
     "training.lora_embedding": (False,),
-    "training.quant_layers": ([],),
     "training.quant_type": ("",),
-    "inference.optional_eos": ([],),
 }
 
+# options for training only, visible in the tensors, or of unused parts
 _HARMLESS: Final = (
     *("hidden_size", "transformer_ff", "src_word_vec_size", "tgt_word_vec_size", "word_vec_size", "n_positions"),
     *("add_qkvbias", "add_key_bias", "add_final_linear_bias", "add_ffnbias", "generator_bias", "with_cross_attn"),
@@ -120,102 +101,77 @@ _HARMLESS: Final = (
     *(f"rope_config.{key}" for key in ("alpha", "scaling_factor", "low_freq_factor", "high_freq_factor")),
     *(f"rope_config.{key}" for key in ("original_max_position_embeddings", "rotary_theta_local")),
 )
-"""Options that matter in training only, that tensors show, or that belong to parts that are not there."""
 
-_OF_TRAINING: Final = ("filtertooshort", "filtertoolong", "switchout", "tokendrop", "tokenmask", "bart")
-"""Transforms that leave a text as it is when it is translated."""
+_OF_TRAINING: Final = ("filtertooshort", "filtertoolong", "switchout", "tokendrop", "tokenmask", "bart")  # transforms
 _SPLITTERS: Final = ("sentencepiece", "onmt_tokenize")
-"""Transforms that split a text into the pieces of a SentencePiece model."""
 _TRANSFORMS: Final = (*_SPLITTERS, "prefix", *_OF_TRAINING)
+# options for training only, or that choose files
 _HARMLESS_OF_SPLITTERS: Final = (
     *(f"{side}_subword_{key}" for side in _SIDES for key in ("model", "vocab", "nbest", "alpha")),
     "replace_newline_sentinel",
 )
-"""Options that matter in training only, or that choose files."""
 
 _T = TypeVar("_T")
 
 
 def read_eole(directory: Path, *, source_spm: Path | None = None, target_spm: Path | None = None) -> ImportedModel:
-    """Read `config.json`, `vocab.json`, `model.00.safetensors` and further parts, and SentencePiece models.
+    """Import the directory of a model or of one of its steps, with `config.json`, `vocab.json` and weights.
 
-    Args:
-        directory: of a model, or of one of its steps.
-        source_spm: SentencePiece model of sources; None: what `config.json` names, or else the only one, in the
-            directory.
-        target_spm: the same of targets.
-
-    Raises:
-        ImportFormatError: naming what is missing or cannot be imported.
+    The arguments are those of `dragoman export import`. Raises ImportFormatError if a part is missing or unsupported.
     """
     settings = _read_settings(directory / "config.json")
-    vocabularies = _read_vocabularies(directory / "vocab.json")
-    transforms = _read_transforms(settings)
+    vocab = read_json(directory / "vocab.json")
+    specials = vocab.get("specials")
+    spelled = {name: specials.get(f"{name}_token") for name in ("eos", "unk")} if isinstance(specials, dict) else {}
+    spellings = {name: str(token) for name, token in spelled.items() if token is not None}
+    vocabularies = read_vocabularies(vocab, directory / "vocab.json", **spellings)
+    transforms = settings.take("transforms", list, default=[])
+    for name in transforms:
+        if name not in _TRANSFORMS:
+            raise settings.error("transforms", name, ", ".join(_TRANSFORMS))
     spm = _find_models(settings, directory, transforms, (source_spm, target_spm))
-    source_prefix = _read_prefix(settings, vocabularies, spm) if "prefix" in transforms else ()
+    prefix = _read_prefix(settings, vocabularies, spm) if "prefix" in transforms else ()
     network = _read_network(settings, vocabularies, directory)
     most = min(MAX_TOKENS, *_of_stacks(settings, "max_position_embeddings", int, 8192).values())
     settings.finish([f"{place}.{key}" for place in _PLACES for key in _HARMLESS], prefixes=("model.",))
-    return imported_model(network, vocabularies, spm, most=most, source_prefix=source_prefix)
+    return network.imported(spm, most=most, source_prefix=prefix, source_suffix=())
 
 
 def _read_settings(path: Path) -> ForeignConfig:
-    """Return the options by dotted paths, after a look at those that would make another network."""
+    # Options by dotted paths, without unsupported ones.
     content = read_json(path)
     model = content.get("model")
     if not isinstance(model, dict):
-        raise ImportFormatError(f"{path} has no model: not the configuration of a model of eole")
+        raise ImportFormatError(f"{path} has no model: not the configuration of an eole model")
     architecture = model.get("architecture", "custom")
-    if architecture not in _ARCHITECTURES:
-        reason = _OTHER_ARCHITECTURES.get(str(architecture), "only Transformers with encoder and decoder are")
-        raise ImportFormatError(f"{path}: model.architecture is {architecture!r}, which cannot be served: {reason}")
+    if architecture not in ("transformer", "custom"):
+        reason = _OTHER_ARCHITECTURES.get(str(architecture), "expected a Transformer with encoder and decoder")
+        raise ImportFormatError(f"{path}: unsupported model.architecture {architecture!r}: {reason}")
     for stack in _STACKS:
         if model.get(stack) is None and (stack in model or architecture == "custom"):
-            raise ImportFormatError(
-                f"{path}: model.{stack} is None: only Transformers with encoder and decoder are served"
-            )
+            raise ImportFormatError(f"{path}: model.{stack} is None: expected a Transformer with encoder and decoder")
     fields = dict(dotted(content))
     fields.pop("model.architecture", None)
     for place in _PLACES:
         if fields.get(name := f"{place}.position_encoding_type", "") is None:
             fields[name] = "none"
     settings = ForeignConfig(path, fields)
-    for place in _PLACES:
-        for key, values in _REQUIRED.items():
-            settings.require(f"{place}.{key}", *values)
-    for key, values in _REQUIRED_ELSEWHERE.items():
+    required = {f"{place}.{key}": values for place in _PLACES for key, values in _REQUIRED.items()}
+    for key, values in {**required, **_REQUIRED_ELSEWHERE}.items():
         settings.require(key, *values)
     return settings
-
-
-def _read_vocabularies(path: Path) -> Vocabularies:
-    vocab = read_json(path)
-    spelled = vocab.get("specials")
-    special = {name: spelled.get(f"{name}_token") for name in ("eos", "unk")} if isinstance(spelled, dict) else {}
-    return read_vocabularies(vocab, path, **{name: str(token) for name, token in special.items() if token is not None})
-
-
-def _read_transforms(settings: ForeignConfig) -> list[str]:
-    """Return what is done to a text, and refuse other ways to split it than SentencePiece's."""
-    transforms = settings.take("transforms", list, default=[])
-    for name in transforms:
-        if name not in _TRANSFORMS:
-            expected = ", ".join(_TRANSFORMS)
-            raise ImportFormatError(f"{settings.path}: transforms has {name!r}: expected {expected}")
-    return transforms
 
 
 def _find_models(
     settings: ForeignConfig, directory: Path, transforms: Sequence[str], given: tuple[Path | None, Path | None]
 ) -> SentencePieceFiles:
-    """Return the models that are given, the copies that a directory has of those of a transform, or what lies there."""
+    # The given models, the directory's copies of those of a transform, or the models in the directory.
     named: list[str | None] = [None, None]
     for transform in (name for name in _SPLITTERS if name in transforms):
         place = f"transforms_configs.{transform}"
         if transform == "onmt_tokenize":
             for side in _SIDES:
-                kind = settings.take(f"{place}.{side}_subword_type", str, default="none")
-                _known(settings, f"{place}.{side}_subword_type", kind, ("sentencepiece",))
+                settings.choose(f"{place}.{side}_subword_type", {"sentencepiece": None}, "none")
                 settings.require(f"{place}.{side}_onmttok_kwargs.mode", "none")
             settings.require(f"{place}.gpt2_pretok", False)
             settings.require(f"{place}.mapped_tokens", [])
@@ -225,153 +181,123 @@ def _find_models(
         settings.finish([f"{place}.{key}" for key in _HARMLESS_OF_SPLITTERS], prefixes=(f"{place}.",))
     source, target = named
     if settings.take("share_vocab", bool, default=False):
-        target = source  # with one vocabulary, eole reads one of them
+        target = source  # with a shared vocabulary, eole reads only one of them
     if any(given) or not source or not target:
         return SentencePieceFiles.find(directory, *given)
     return SentencePieceFiles(source=directory / Path(source).name, target=directory / Path(target).name)
 
 
 def _read_prefix(settings: ForeignConfig, vocabularies: Vocabularies, spm: SentencePieceFiles) -> tuple[int, ...]:
-    """Return the ids that every source begins with."""
     path = "transforms_configs.prefix"
     settings.require(f"{path}.tgt_prefix", "")
     pieces = settings.take(f"{path}.src_prefix", str, default="").split()
     for piece in pieces:
-        is_known = piece in vocabularies.source
-        if not is_known or spm.is_of_sources(piece):  # no text may have what a bundle's sources begin with
-            reason = "which texts have as well" if is_known else "which is not in the vocabulary"
-            raise ImportFormatError(f"{settings.path}: src_prefix has {piece!r}, {reason}")
+        if piece not in vocabularies.source:
+            raise settings.error(f"{path}.src_prefix", piece, "tokens of the vocabulary")
+        if spm.is_of_sources(piece):  # the prefix of a bundle must not occur in texts
+            raise settings.error(f"{path}.src_prefix", piece, "tokens that no text contains")
     return tuple(vocabularies.source.index(piece) for piece in pieces)
 
 
 def _read_network(settings: ForeignConfig, vocabularies: Vocabularies, directory: Path) -> Network:
-    """Return the network; tensors that two parts share are stored once."""
     num_heads, head_dim, width = (
         _of_both(settings, key, int, default) for key, default in (("heads", 8), ("head_dim", 0), ("hidden_size", 512))
     )
     head_size = head_dim or width // max(num_heads, 1)
     num_layers = _of_stacks(settings, "layers", int, 2)
     for kind in settings.take("model.decoder.layer_types", list, default=[]):
-        _known(settings, "model.decoder.layer_types", kind, ("full_attention",))
+        if kind != "full_attention":
+            raise settings.error("model.decoder.layer_types", kind, "full_attention")
     for place in _PLACES:
         settings.require(f"{place}.attn_scaling", head_size)
         settings.require(f"{place}.rope_config.rotary_dim", 0, head_size)
-    activation = _known(
-        settings, "mlp_activation_fn", _of_both(settings, "mlp_activation_fn", str, "relu"), _ACTIVATIONS
-    )
+    name = _of_both(settings, "mlp_activation_fn", str, "relu")
+    if name not in _ACTIVATIONS:
+        raise settings.error("mlp_activation_fn", name, ", ".join(_ACTIVATIONS))
+    activation, is_gated = _ACTIVATIONS[name]
     stored = _read_parts(directory)
-    for option, name, origin in (
+    # tensors shared by two parts are stored once
+    for option, tensor, origin in (
         ("share_embeddings", "tgt_emb.embeddings.weight", "src_emb.embeddings.weight"),
         ("share_decoder_embeddings", "generator.weight", "tgt_emb.embeddings.weight"),
     ):
         is_shared = settings.take(f"model.{option}", bool, default=False) and origin in stored
-        if is_shared and not torch.equal(stored.setdefault(name, stored[origin]), stored[origin]):
-            raise ImportFormatError(f"{directory}: {name} is not {origin}, though model.{option} is True")
+        if is_shared and not torch.equal(stored.setdefault(tensor, stored[origin]), stored[origin]):
+            raise ImportFormatError(f"{directory}: {tensor} differs from {origin}, but model.{option} is True")
     positions, scales, rotations = _read_positions(settings, stored)
     for layer in range(min(num_layers["decoder"], len(stored))):
-        stored.pop(f"decoder.transformer_layers.{layer}.layer_scalar", None)  # which other kinds of layers use
+        stored.pop(f"decoder.transformer_layers.{layer}.layer_scalar", None)  # for other types of layers
     shape = Shape(
         num_layers=num_layers,
         num_heads=num_heads,
         num_kv_heads=_of_both(settings, "heads_kv", int, 0) or None,
         head_dim=head_size,
-        activation=_ACTIVATIONS[activation],
+        activation=activation,
+        is_gated=is_gated,
+        positions=positions,
         scales_embeddings=scales,
         rotations=rotations,
     )
-    names = _names(positions, has_gate=activation == _GATED)
-    variables = Variables(named_variables(Tensors(stored, directory), names, shape), directory)
+    variables = Variables(named_variables(Tensors(stored, directory), EOLE, shape), directory)
     epsilon = _of_both(settings, "norm_eps", float, 1e-5)
     return Network(variables, vocabularies, epsilon, has_positions=positions != "none")
 
 
 def _read_parts(directory: Path) -> dict[str, Tensor]:
-    """Return the tensors of all files."""
     stored: dict[str, Tensor] = {}
     paths = sorted(directory.glob("model.*.safetensors"))
     if not paths:
         raise ImportFormatError(f"{directory} has no model.00.safetensors")
     for path in paths:
-        tensors = read_tensors(path)
-        for name, tensor in tensors.items():
+        for name, tensor in read_tensors(path).items():
             if name in stored or tensor.dim() == 0:
-                found = "in another file as well" if name in stored else "a single number"
-                raise ImportFormatError(f"{path}: {name} is {found}")
-        stored |= tensors
+                raise ImportFormatError(f"{path}: {name} is {'a duplicate' if name in stored else 'a scalar'}")
+            stored[name] = tensor
     return stored
 
 
 def _read_positions(
     settings: ForeignConfig, stored: dict[str, Tensor]
 ) -> tuple[Positions, bool, Mapping[str, Rotation]]:
-    """Return how places are told, whether embeddings are scaled, and rotations, with tables changed to what is ours."""
+    # Kind of positions, whether embeddings are scaled, and rotations; converts stored tables of learned positions.
     default = settings.take("model.position_encoding_type", str, default="SinusoidalInterleaved")
     name = settings.take("model.embeddings.position_encoding_type", str, default)
-    positions = _POSITIONS[_known(settings, "position_encoding_type", name, _POSITIONS)]
-    is_paired = settings.take("model.rope_config.rotary_interleave", bool, default=True)
+    if name not in _POSITIONS:
+        raise settings.error("position_encoding_type", name, ", ".join(_POSITIONS))
+    positions = _POSITIONS[name]
+    interleave = settings.take("model.rope_config.rotary_interleave", bool, default=True)
     rotations = {}
     for stack in _STACKS:
         own = settings.take_optional(f"model.{stack}.position_encoding_type", str)
-        _known(settings, f"model.{stack}.position_encoding_type", own or name, (name,))
-        # A stack that says this of itself does not take the model's rope_config.
-        default_pairs = is_paired if own is None else True
+        if own not in (None, name):
+            raise settings.error(f"model.{stack}.position_encoding_type", own, name)
+        # A stack with its own type does not inherit the rope_config of the model.
+        default_pairs = interleave if own is None else True
         has_pairs = settings.take(f"model.{stack}.rope_config.rotary_interleave", bool, default_pairs)
         if positions == "rotary":
-            rotations[stack] = Rotation(has_pairs=has_pairs)
+            rotations[stack] = Rotation(interleave=has_pairs)
     shift = settings.take("model.embeddings.position_shift", int, default=0)
-    if positions == "sinusoidal":  # which are added to scaled embeddings, whatever is given
+    if positions == "sinusoidal":  # always added to scaled embeddings
         settings.require("model.embeddings.normalize", False)
         return positions, True, rotations
     scales = settings.take("model.embeddings.normalize", bool, default=False)
-    names = (f"{side}_emb.pe.weight" for side in _SIDES) if positions == "learned" else ()
-    for path in (path for path in names if path in stored):
+    tables = (f"{side}_emb.pe.weight" for side in _SIDES) if positions == "learned" else ()
+    for path in (path for path in tables if path in stored):
         if not 0 <= shift < len(stored[path]):
-            expected = f"a row of {len(stored[path])} positions"
-            raise ImportFormatError(f"{settings.path}: model.embeddings.position_shift is {shift}: expected {expected}")
+            raise settings.error("model.embeddings.position_shift", shift, f"a row of {len(stored[path])} positions")
         table = stored[path][shift:]
-        stored[path] = table * math.sqrt(table.shape[-1]) if scales else table  # their sum is scaled
+        stored[path] = table * math.sqrt(table.shape[-1]) if scales else table  # the sum is scaled
     return positions, scales, rotations
 
 
-def _names(positions: Positions, *, has_gate: bool) -> dict[str, StackNames]:
-    products = {
-        "linear_0": "gate_up_proj",
-        "linear_1": "down_proj",
-        **({"linear_0_noact": "up_proj"} if has_gate else {}),
-    }
-    attentions = {
-        "self_attention": ("self_attn", "input_layernorm"),
-        "attention": ("context_attn", "precontext_layernorm"),
-    }
-    table = {"sinusoidal": "pe.pe", "learned": "pe.weight"}.get(positions)
-    return {
-        stack: StackNames(
-            embeddings=f"{side}_emb.embeddings.weight",
-            positions=table and f"{side}_emb.{table}",
-            layers=f"{stack}.transformer_layers",
-            attentions=dict(list(attentions.items())[:num_attentions]),
-            feed_forward_norm="post_attention_layernorm",
-            feed_forward={ours: f"mlp.{theirs}" for ours, theirs in products.items()},
-        )
-        for stack, side, num_attentions in zip(_STACKS, _SIDES, (1, 2), strict=True)
-    }
-
-
 def _of_stacks(settings: ForeignConfig, key: str, kind: type[_T], default: _T) -> dict[str, _T]:
-    """Return an option of each stack."""
-    of_both = settings.take(f"model.{key}", kind, default)
-    return {stack: settings.take(f"model.{stack}.{key}", kind, of_both) for stack in _STACKS}
+    of_model = settings.take(f"model.{key}", kind, default)
+    return {stack: settings.take(f"model.{stack}.{key}", kind, of_model) for stack in _STACKS}
 
 
 def _of_both(settings: ForeignConfig, key: str, kind: type[_T], default: _T) -> _T:
-    """Return an option of both stacks, which are alike here."""
+    # An option that must be equal in both stacks.
     encoder, decoder = _of_stacks(settings, key, kind, default).values()
     if encoder != decoder:
-        raise ImportFormatError(f"{settings.path}: {key} of the decoder is {decoder!r}: expected {encoder!r}")
+        raise settings.error(f"{key} of the decoder", decoder, repr(encoder))
     return encoder
-
-
-def _known(settings: ForeignConfig, key: str, value: str, known: Collection[str]) -> str:
-    if value not in known:
-        raise ImportFormatError(f"{settings.path}: {key} is {value!r}: expected {', '.join(known)}")
-    return value

@@ -1,8 +1,7 @@
-"""Reads Transformers that fairseq trained to translate, from a checkpoint and the dictionaries beside it.
+"""Imports Transformers from fairseq checkpoints with their dictionaries.
 
-What the options mean is read from the code of fairseq 0.12. Its network is built from the fields of `TransformerConfig`
-and from nothing else among the hundreds of options that a checkpoint remembers: each of these fields is used here, or
-must have the value that changes nothing.
+The meaning of options follows the code of fairseq 0.12. Only the fields of `TransformerConfig` determine the network;
+each of them is used here or must have its neutral value.
 """
 
 import io
@@ -19,65 +18,46 @@ from dragoman_export.importers.huggingface_text import Text
 from dragoman_export.importers.portable import MAX_TOKENS, ImportedModel, check_sizes
 from dragoman_export.importers.vocabulary_text import SentencePieceFiles
 from dragoman_export.model.config import ModelConfig
-from dragoman_service.bundle.architecture import Limits
 
+# file names in a directory, in order of preference
 _CHECKPOINTS: Final = ("model.pt", "checkpoint_best.pt", "checkpoint_last.pt")
-"""Names of the file in a directory; the first that is there is read."""
-
-_SPECIAL: Final = ("<s>", "<pad>", "</s>", "<unk>")
-"""What every dictionary begins with, without its file saying so."""
+_SPECIAL: Final = ("<s>", "<pad>", "</s>", "<unk>")  # first entries of every dictionary, not in its file
 _BOS_ID, _PAD_ID, _EOS_ID, _UNK_ID = range(4)
 
 _STACKS: Final = ("encoder", "decoder")
 
 _ACTIVATIONS: Final = {"relu": "relu", "gelu": "gelu"}
 
+# names of default settings, which a checkpoint stores explicitly
 _ARCHITECTURES: Final = (
     *("transformer", "transformer_tiny", "transformer_iwslt_de_en", "transformer_wmt_en_de"),
     *("transformer_vaswani_wmt_en_de_big", "transformer_vaswani_wmt_en_fr_big", "transformer_wmt_en_de_big"),
     "transformer_wmt_en_de_big_t2t",
 )
-"""Defaults by name, which a checkpoint spells out, for the one network that is read here."""
-
+# options of other networks, with their neutral values
+_FALSE: Final = (
+    *("adaptive_input", "char_inputs", "cross_self_attention", "no_cross_attention", "no_decoder_final_norm"),
+    *("scale_attn", "scale_fc", "scale_heads", "scale_resids"),
+)
 _NEUTRAL: Final[Mapping[str, tuple[object, ...]]] = {
-    "adaptive_input": (False,),
-    "adaptive_softmax_cutoff": (),
-    "base_layers": (0,),
-    "char_inputs": (False,),
-    "cross_self_attention": (False,),
+    **dict.fromkeys(_FALSE, (False,)),
+    **dict.fromkeys(("base_layers", "quant_noise_pq", "quant_noise_scalar"), (0,)),
+    **dict.fromkeys(("adaptive_softmax_cutoff", "user_dir"), ()),
     **{f"{stack}_{key}": () for stack in _STACKS for key in ("layers_to_keep", "xformers_att_config")},
-    "no_cross_attention": (False,),
-    "no_decoder_final_norm": (False,),
-    "quant_noise_pq": (0,),
-    "quant_noise_scalar": (0,),
-    **{f"scale_{part}": (False,) for part in ("attn", "fc", "heads", "resids")},
-    "user_dir": (),
 }
-"""Options that would make another network, and the values with which, as without one, they do not."""
-
+# options for training only, or visible in the tensors
 _HARMLESS: Final = tuple(
     f"{stack}_{key}" for stack in _STACKS for key in ("embed_path", "layerdrop", "input_dim", "output_dim")
 )
-"""Options of the stacks that matter in training only, or that tensors show."""
-
-_FIRST_WITH_FINAL_NORM: Final = 2
-"""Version of a stack from which pre-norm normalises what leaves it."""
+_FIRST_WITH_FINAL_NORM: Final = 2  # first stack version whose pre-norm includes a final normalisation
 
 
 def read_fairseq(
     path: Path, *, text: Path | None = None, source_spm: Path | None = None, target_spm: Path | None = None
 ) -> ImportedModel:
-    """Read a checkpoint, of which nothing but tensors and plain values is loaded.
+    """Import a checkpoint, or the one in a directory; only tensors and plain values are loaded.
 
-    Args:
-        path: the checkpoint, or its directory.
-        text: directory of `dict.LANGUAGE.txt` and of the SentencePiece models; None: that of the checkpoint.
-        source_spm: SentencePiece model of sources; None: the only one (`.model` or `.spm`) in that directory, or the
-            only one that has the language between dots in its name, unless that of targets is given.
-        target_spm: the same of targets.
-
-    Raises:
-        ImportFormatError: naming what is missing or cannot be imported.
+    The arguments are those of `dragoman export import`. Raises ImportFormatError if a part is missing or unsupported.
     """
     checkpoint = _find_checkpoint(path)
     content = read_checkpoint(checkpoint)
@@ -92,14 +72,9 @@ def read_fairseq(
     models = SentencePieceFiles.find(directory, source_spm, target_spm, languages).read()
     return ImportedModel(
         config=config,
-        limits=Limits(max_source_tokens=min(most, MAX_TOKENS), max_target_tokens=min(most, MAX_TOKENS)),
+        max_tokens=min(most, MAX_TOKENS),
         weights=FairseqWeights(_named(content, checkpoint, config), checkpoint).translated(config),
-        tokenizer=Text(
-            model=models[1],
-            source_model=models[0],
-            pieces=target,
-            source_pieces=source,
-        ).files(),
+        tokenizer=Text(model=models[1], source_model=models[0], pieces=target, source_pieces=source).files(),
     )
 
 
@@ -109,18 +84,18 @@ def _find_checkpoint(path: Path) -> Path:
     for name in _CHECKPOINTS:
         if (path / name).exists():
             return path / name
-    raise ImportFormatError(f"{path} has no {', '.join(_CHECKPOINTS)}: give the file itself")
+    raise ImportFormatError(f"{path} has no {', '.join(_CHECKPOINTS)}: give the path of the file")
 
 
 def _read_options(content: Mapping[str, Any], checkpoint: Path) -> tuple[ForeignConfig, tuple[str, str]]:
-    """Return the options of the model without those that are null, and the languages."""
-    model = task = fields_of(content.get("args"))  # until fairseq 0.10, and parts of the configuration since
+    # Options of the model that are not null, and the languages.
+    model = task = fields_of(content.get("args"))  # until fairseq 0.10; later versions store a configuration
     if model is None:
         parts = fields_of(content.get("cfg")) or {}
         model, task = fields_of(parts.get("model")), fields_of(parts.get("task"))
     if model is None or task is None:
-        raise ImportFormatError(f"{checkpoint} has neither args nor cfg with model and task: no checkpoint of fairseq")
-    for name in (*_STACKS, "quant_noise"):  # as configured by hydra
+        raise ImportFormatError(f"{checkpoint} has neither args nor cfg with model and task: not a fairseq checkpoint")
+    for name in (*_STACKS, "quant_noise"):  # nested by hydra
         model.update({f"{name}_{key}": value for key, value in (fields_of(model.pop(name, None)) or {}).items()})
     settings = ForeignConfig(checkpoint, {key: value for key, value in model.items() if value is not None})
     settings.require("arch", *_ARCHITECTURES)
@@ -131,22 +106,18 @@ def _read_options(content: Mapping[str, Any], checkpoint: Path) -> tuple[Foreign
     languages = asked.take("source_lang", str), asked.take("target_lang", str)
     for language in languages:
         if Path(language).name != language:
-            raise ImportFormatError(f"{checkpoint}: {language[:80]!r} is no name of a language")
+            raise ImportFormatError(f"{checkpoint}: invalid language name {language[:80]!r}")
     return settings, languages
 
 
 def _read_config(
     settings: ForeignConfig, max_positions: int, num_tokens: int, num_source_tokens: int | None
 ) -> ModelConfig:
-    """Return the shape; the options say no numbers of tokens."""
     sizes = {key: settings.take(f"encoder_{key}", int) for key in ("embed_dim", "ffn_embed_dim", "attention_heads")}
     flags = {key: settings.take(f"encoder_{key}", bool, default=False) for key in ("normalize_before", "learned_pos")}
-    for key, value in {**sizes, **flags}.items():  # both stacks are alike here
+    for key, value in {**sizes, **flags}.items():  # both stacks must be equal
         settings.require(f"decoder_{key}", value)
-    activation = settings.take("activation_fn", str, default="relu")
-    if activation not in _ACTIVATIONS:
-        expected = " or ".join(map(repr, _ACTIVATIONS))
-        raise ImportFormatError(f"{settings.path}: activation_fn is {activation!r}: expected {expected}")
+    activation = settings.choose("activation_fn", _ACTIVATIONS, "relu")
     is_shared, is_tied = (
         settings.take(key, bool, default=False) for key in ("share_all_embeddings", "share_decoder_input_output_embed")
     )
@@ -163,7 +134,7 @@ def _read_config(
         num_encoder_layers=settings.take("encoder_layers", int),
         num_decoder_layers=settings.take("decoder_layers", int),
         norm="pre" if flags["normalize_before"] else "post",
-        activation=_ACTIVATIONS[activation],  # type: ignore[arg-type]
+        activation=activation,  # type: ignore[arg-type]
         embedding_norm=settings.take("layernorm_embedding", bool, default=False),
         positions="learned" if is_learned else "sinusoidal" if has_positions else "none",
         sinusoid_layout="fairseq",
@@ -182,30 +153,30 @@ def _read_config(
 
 
 def _read_dictionary(path: Path) -> tuple[str, ...]:
-    """Return the pieces of a dictionary by id; a line is a piece, a space and how often it was seen."""
+    # A line has a piece, a space and a count.
     pieces = list(_SPECIAL)
     try:
         lines = list(io.TextIOWrapper(io.BytesIO(read_plain(path)), encoding="utf-8"))
     except UnicodeDecodeError as error:
-        raise ImportFormatError(f"{path} is no text in UTF-8") from error
+        raise ImportFormatError(f"{path} is not UTF-8") from error
     for number, line in enumerate(lines, 1):
         piece, _, count = line.rstrip().rpartition(" ")
         if not piece or not count.isdigit():
-            raise ImportFormatError(f"{path}, line {number}: {line.rstrip()[:80]!r} is no piece and its count")
+            raise ImportFormatError(f"{path}, line {number}: {line.rstrip()[:80]!r}: expected a piece and its count")
         pieces.append(piece)
     if len(set(pieces)) != len(pieces):
-        raise ImportFormatError(f"{path}: a piece stands twice, or is one of {', '.join(_SPECIAL)}")
+        raise ImportFormatError(f"{path}: duplicate piece, or one of {', '.join(_SPECIAL)}")
     return tuple(pieces)
 
 
 def _named(content: Mapping[str, Any], checkpoint: Path, config: ModelConfig) -> dict[str, Tensor]:
-    """Return the weights as `FairseqWeights` names them, without what is no weight."""
+    # Weights with the names that `FairseqWeights` expects.
     weights = float_tensors(content.get("model"), checkpoint)
     for stack in _STACKS:
         weights.pop(f"{stack}.embed_positions._float_tensor", None)
         version = weights.pop(f"{stack}.version", None)
         is_old = version is None or float(version.flatten()[0]) < _FIRST_WITH_FINAL_NORM
         if config.norm == "pre" and is_old:
-            raise ImportFormatError(f"{checkpoint}: {stack}.version is that of networks without a final normalisation")
+            raise ImportFormatError(f"{checkpoint}: {stack}.version: not supported without final normalisation")
     names = {"decoder.output_projection.weight": "lm_head.weight"}
     return {names.get(name, f"model.{name}"): weight for name, weight in weights.items()}

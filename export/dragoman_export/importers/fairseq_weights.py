@@ -1,71 +1,63 @@
-"""Weights by the names that fairseq gave to the parts of a Transformer, kept by transformers for what came from it."""
+"""Converts weights with the names of fairseq, which Hugging Face transformers also uses for its conversions."""
 
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Final
 
 import torch
 from torch import Tensor
 
 from dragoman_export.errors import ImportFormatError
+from dragoman_export.importers.files import Tensors
 from dragoman_export.model.config import ModelConfig
 from dragoman_export.model.layers import sinusoidal_positions
 
 _ATTENTION: Final = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "out_proj": "output"}
 _LAYER: Final = {
-    **{f"self_attn.{theirs}": f"self_attention.{ours}" for theirs, ours in _ATTENTION.items()},
+    **{f"self_attn.{foreign}": f"self_attention.{own}" for foreign, own in _ATTENTION.items()},
     "self_attn_layer_norm": "self_attention_norm",
     "fc1": "feed_forward.inner",
     "fc2": "feed_forward.outer",
     "final_layer_norm": "feed_forward_norm",
 }
+# further parts of decoder layers
 _CROSS: Final = {
-    **{f"encoder_attn.{theirs}": f"cross_attention.{ours}" for theirs, ours in _ATTENTION.items()},
+    **{f"encoder_attn.{foreign}": f"cross_attention.{own}" for foreign, own in _ATTENTION.items()},
     "encoder_attn_layer_norm": "cross_attention_norm",
 }
-"""Parts of a layer, theirs to ours; those of the decoder only."""
-
+# tolerance between stored and computed position encodings, which may be stored in half precision
 _SAME_POSITIONS: Final = 2e-3
-"""Largest difference of stored position encodings from computed ones: they may be stored in half precision."""
 
 
-class FairseqWeights:
-    """The tensors of a model by names that begin with `model.`, each to be used once."""
-
-    def __init__(self, weights: Mapping[str, Tensor], origin: Path) -> None:
-        """Take tensors; `origin` is what errors name."""
-        self._origin = origin
-        self._left = dict(weights)
+class FairseqWeights(Tensors):
+    """Tensors by names that start with `model.`; each must be used once."""
 
     def translated(self, config: ModelConfig) -> dict[str, Tensor]:
-        """Return the weights by our names; ImportFormatError names a tensor that is missing, or left over."""
+        """Return the weights by the names of `Transformer`; ImportFormatError on missing or unknown tensors."""
         weights = self._tables(config)
         for stack, num_layers in (("encoder", config.num_encoder_layers), ("decoder", config.num_decoder_layers)):
             parts = {**_LAYER, **(_CROSS if stack == "decoder" else {})}
             paths = {
-                f"layers.{layer}.{theirs}": f"layers.{layer}.{ours}"
+                f"layers.{layer}.{foreign}": f"layers.{layer}.{own}"
                 for layer in range(num_layers)
-                for theirs, ours in parts.items()
+                for foreign, own in parts.items()
             }
             if config.has_final_norm:
                 paths["layer_norm"] = "norm"
             if config.embedding_norm:
                 paths["layernorm_embedding"] = "embedding_norm"
-            for theirs, ours in paths.items():
+            for foreign, own in paths.items():
                 for part in ("weight", "bias"):
-                    weights[f"{stack}.{ours}.{part}"] = self._take(f"model.{stack}.{theirs}.{part}")
+                    weights[f"{stack}.{own}.{part}"] = self.take(f"model.{stack}.{foreign}.{part}")
             if config.positions == "learned":
-                table = self._take(f"model.{stack}.embed_positions.weight")
+                table = self.take(f"model.{stack}.embed_positions.weight")
                 rows = config.position_offset + (config.max_positions or 0)
                 weights[f"{stack}.positions.weight"] = table[:rows].contiguous()
             else:
                 self._check_positions(stack, config)
-        if self._left:
-            raise ImportFormatError(f"{self._origin}: nothing is known of tensor {min(self._left)}")
+        self.finish()
         return weights
 
     def _tables(self, config: ModelConfig) -> dict[str, Tensor]:
-        """Return embeddings and projection, of which those that are one may be stored under any of their names."""
+        # Tied tables may be stored under any of their names.
         shared, projection = "model.shared.weight", "lm_head.weight"
         source, target = (f"model.{stack}.embed_tokens.weight" for stack in ("encoder", "decoder"))
         if config.tied_embeddings == "all":
@@ -75,40 +67,35 @@ class FairseqWeights:
         else:
             both = {"encoder.embedding.weight": [source, shared], "embedding.weight": [target, shared]}
             names = {**both, "projection.weight": [projection]}
-        # Where nothing is tied, that of a stack is used if it is stored, and the shared one means nothing beside it.
+        # Without tying, the table of a stack takes precedence over the shared one.
         is_tied = config.tied_embeddings != "none"
-        tables = {ours: self._one_of(theirs, is_tied=is_tied) for ours, theirs in names.items()}
-        for name in {name for theirs in names.values() for name in theirs}:
-            self._left.pop(name, None)
+        tables = {own: self._one_of(foreign, is_tied=is_tied) for own, foreign in names.items()}
+        for name in {name for foreign in names.values() for name in foreign}:
+            self.left.pop(name, None)
         if config.projection_bias:
-            bias = self._left.pop("final_logits_bias", torch.zeros(config.vocabulary_size))
+            bias = self.left.pop("final_logits_bias", torch.zeros(config.vocabulary_size))
             tables["projection.bias"] = bias.flatten()
         return tables
 
     def _one_of(self, names: list[str], *, is_tied: bool) -> Tensor:
-        """Return the first of these tensors that is stored; tied ones must be the same."""
-        found = {name: self._left[name] for name in names if name in self._left}
+        # The first stored tensor; tied ones must be equal.
+        found = {name: self.left[name] for name in names if name in self.left}
         if not found:
-            raise ImportFormatError(f"{self._origin}: there is no tensor {names[0]}")
+            raise ImportFormatError(f"{self.path}: missing tensor {names[0]}")
         first, *others = found
         for other in others:
             if is_tied and not torch.equal(found[first], found[other]):
-                raise ImportFormatError(f"{self._origin}: {other} is not {first}, though config.json ties them")
+                raise ImportFormatError(f"{self.path}: {other} differs from {first}: expected tied weights")
         return found[first]
 
-    def _take(self, name: str) -> Tensor:
-        if name not in self._left:
-            raise ImportFormatError(f"{self._origin}: there is no tensor {name}")
-        return self._left.pop(name)
-
     def _check_positions(self, stack: str, config: ModelConfig) -> None:
-        """Leave out stored sinusoids after a look at them; ImportFormatError if they are none."""
+        # Removes stored sinusoids after comparing them with computed ones.
         for name in (f"model.{stack}.embed_positions.weight", f"model.{stack}.embed_positions.weights"):
-            stored = self._left.pop(name, None)
+            stored = self.left.pop(name, None)
             if stored is None:
                 continue
             offset, layout = config.position_offset, config.sinusoid_layout
             used = stored[offset:]
             expected = sinusoidal_positions(len(used), config.d_model, offset=offset, layout=layout)
             if used.shape != expected.shape or not torch.allclose(used, expected, rtol=0, atol=_SAME_POSITIONS):
-                raise ImportFormatError(f"{self._origin}: {name} holds other positions than these models have")
+                raise ImportFormatError(f"{self.path}: {name} does not contain the expected sinusoids")

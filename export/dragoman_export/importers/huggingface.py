@@ -1,6 +1,6 @@
-"""Reads models of Hugging Face transformers from a local directory: Marian (OPUS-MT), M2M-100, NLLB, mBART-50, BART.
+"""Imports models of Hugging Face transformers from a local directory: Marian, M2M-100, NLLB, mBART-50, BART.
 
-Each kind of model is a table of what its code does, read from that of transformers 5; the configuration says the rest.
+A table describes the code of each model type in transformers 5; the configuration contains the rest.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,104 +24,68 @@ from dragoman_export.importers.huggingface_text import (
 from dragoman_export.importers.language_tags import WantedLanguages
 from dragoman_export.importers.portable import MAX_TOKENS, ImportedModel, check_sizes
 from dragoman_export.model.config import ModelConfig
-from dragoman_service.bundle.architecture import Limits
 
 _ACTIVATIONS: Final = {"relu": "relu", "gelu": "gelu", "swish": "swish", "silu": "swish"}
 
+# keys of `config.json` without effect on the result
 _HARMLESS: Final = (
     # of training
     *("dropout", "attention_dropout", "activation_dropout", "classifier_dropout", "classif_dropout", "init_std"),
     *("encoder_layerdrop", "decoder_layerdrop", "gradient_checkpointing", "save_step"),
-    # what it is called, was made with, and was made for besides translation
+    # names, versions and other tasks
     *("_name_or_path", "architectures", "model_type", "transformers_version", "torch_dtype", "dtype"),
     *("id2label", "label2id", "num_labels", "_num_labels", "task_specific_params", "tokenizer_class"),
-    # what the code of transformers does not read, as it follows from the others
+    # not read by transformers, because other keys determine them
     *("num_hidden_layers", "extra_pos_embeddings", "add_bias_logits", "max_source_positions", "max_target_positions"),
     # how to run it
     *("use_cache", "output_past", "output_attentions", "output_hidden_states", "return_dict", "_attn_implementation"),
 )
-"""Keys of `config.json` that change nothing of what a model computes."""
-
+# search defaults, which callers of the service choose, and related keys
 _SEARCH: Final = (
     *("num_beams", "max_length", "max_new_tokens", "length_penalty", "early_stopping", "do_sample"),
     *("renormalize_logits", "no_repeat_ngram_size", "num_return_sequences", "forced_eos_token_id"),
     *("_from_model_config", "transformers_version", "use_cache", "output_attentions", "output_hidden_states"),
 )
-"""Defaults of the search, which callers of the service choose for themselves, and what else stands beside them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kind:
-    """What the code of a kind of model does that its configuration does not say."""
-
-    fields: Mapping[str, Any]
-    """Of `ModelConfig`."""
-    fixed: Mapping[str, Any]
-    """What older configurations say of the same; another value would be another kind of model."""
-    activation: str
-    """Default of the library, as `scales` is."""
+    # Properties of a model type that its configuration does not contain.
+    fields: Mapping[str, Any]  # of `ModelConfig`
+    activation: str  # default of the library, as is `scales`
     scales: bool
-    tokenizers: Mapping[str, Callable[[TextRequest], Text]]
-    """By the class of the tokenizer."""
+    tokenizers: Mapping[str, Callable[[TextRequest], Text]]  # by tokenizer class
 
 
 _KINDS: Final[Mapping[str, _Kind]] = {
     "marian": _Kind(
         fields={"norm": "post", "positions": "sinusoidal", "sinusoid_layout": "halves", "projection_bias": True},
-        fixed={
-            "normalize_before": False,
-            "normalize_embedding": False,
-            "add_final_layer_norm": False,
-            "static_position_embeddings": True,
-        },
         activation="gelu",
         scales=False,
         tokenizers={"MarianTokenizer": read_marian},
     ),
     "m2m_100": _Kind(
         fields={"norm": "pre", "positions": "sinusoidal", "sinusoid_layout": "fairseq"},
-        fixed={
-            "normalize_before": True,
-            "normalize_embedding": False,
-            "add_final_layer_norm": True,
-            "static_position_embeddings": True,
-        },
         activation="relu",
         scales=True,
         tokenizers={"M2M100Tokenizer": read_m2m100, "NllbTokenizer": read_fairseq},
     ),
     "mbart": _Kind(
         fields={"norm": "pre", "embedding_norm": True, "positions": "learned", "projection_bias": True},
-        fixed={
-            "normalize_before": True,
-            "normalize_embedding": True,
-            "add_final_layer_norm": True,
-            "static_position_embeddings": False,
-        },
         activation="gelu",
         scales=False,
         tokenizers={"MBart50Tokenizer": read_fairseq},
     ),
     "bart": _Kind(
         fields={"norm": "post", "embedding_norm": True, "positions": "learned", "projection_bias": True},
-        fixed={
-            "normalize_before": False,
-            "normalize_embedding": True,
-            "add_final_layer_norm": False,
-            "static_position_embeddings": False,
-        },
         activation="gelu",
         scales=False,
         tokenizers={"BartTokenizer": read_bart, "RobertaTokenizer": read_bart},
     ),
 }
 
-_REFUSED: Final = {
-    "t5": "its attention has a relative position bias, which no graph of ours computes",
-    "mt5": "its attention has a relative position bias, which no graph of ours computes",
-    "umt5": "its attention has a relative position bias, which no graph of ours computes",
-}
-"""Kinds that cannot be served, and why."""
+# unsupported model types, with the reason
+_REFUSED: Final = dict.fromkeys(("t5", "mt5", "umt5"), "relative position bias")
 
 
 def read_huggingface(
@@ -132,23 +96,15 @@ def read_huggingface(
     source_languages: Sequence[str] | None = None,
     target_languages: Sequence[str] | None = None,
 ) -> ImportedModel:
-    """Read a directory that `save_pretrained` wrote, or that was copied from the hub.
+    """Import a directory written by `save_pretrained` or copied from the hub, with weights and tokenizer.
 
-    Args:
-        directory: with `config.json`, weights (safetensors or `.bin`) and the files of the tokenizer.
-        source_tag: language of sources as the model spells it, for one pair of a model of many languages.
-        target_tag: the same of targets.
-        source_languages: those translated from by a model of many, as BCP-47 tags or as it spells them; None: all.
-        target_languages: the same of those translated into.
-
-    Raises:
-        ImportFormatError: naming what is missing or cannot be imported.
+    The arguments are those of `dragoman export import`. Raises ImportFormatError if a part is missing or unsupported.
     """
     wanted = WantedLanguages.of(source_tag, target_tag, source_languages, target_languages)
     settings = ForeignConfig.read(directory / "config.json")
     name = settings.take("model_type", str)
     if name in _REFUSED:
-        raise ImportFormatError(f"{directory}: models of type {name} cannot be served: {_REFUSED[name]}")
+        raise ImportFormatError(f"{directory}: models of type {name} are not supported: {_REFUSED[name]}")
     if name not in _KINDS:
         raise ImportFormatError(f"{directory}: model_type is {name!r}: expected {', '.join(_KINDS)}")
     kind = _KINDS[name]
@@ -163,36 +119,32 @@ def read_huggingface(
         text = _with_beginning(text, (settings, generation))
     model = ModelConfig(**config, unk_id=_special(text, "<unk>", directory))
     if model.pad_id != _special(text, "<pad>", directory):
-        raise ImportFormatError(
-            f"{settings.path}: pad_token_id is {model.pad_id}, which is not <pad> in the vocabulary"
-        )
+        raise ImportFormatError(f"{settings.path}: pad_token_id is {model.pad_id}, not the id of <pad>")
     if model.eos_id != _special(text, "</s>", directory):
-        raise ImportFormatError(f"{settings.path}: eos_token_id is {model.eos_id}, which is not </s> in the vocabulary")
+        raise ImportFormatError(f"{settings.path}: eos_token_id is {model.eos_id}, not the id of </s>")
     for options in (settings, generation):
         _check_generation(options, model, text)
     settings.finish((*_HARMLESS, *_SEARCH))
     generation.finish(_SEARCH)
-    most = min(max_positions, MAX_TOKENS)
     return ImportedModel(
         config=model,
-        limits=Limits(max_source_tokens=most, max_target_tokens=most),
+        max_tokens=min(max_positions, MAX_TOKENS),
         weights=FairseqWeights(_read_weights(directory), directory).translated(model),
         tokenizer=text.files(),
     )
 
 
 def _read_config(settings: ForeignConfig, generation: ForeignConfig, kind: _Kind) -> dict[str, Any]:
-    """Return the fields of `ModelConfig` that the configuration tells."""
-    for key, value in kind.fixed.items():
-        settings.require(key, value)
+    is_pre_norm, is_sinusoidal = kind.fields["norm"] == "pre", kind.fields["positions"] == "sinusoidal"
+    # older configurations state these explicitly
+    settings.require("normalize_before", is_pre_norm)
+    settings.require("normalize_embedding", kind.fields.get("embedding_norm", False))
+    settings.require("add_final_layer_norm", is_pre_norm)
+    settings.require("static_position_embeddings", is_sinusoidal)
     settings.require("is_encoder_decoder", True)
     settings.require("is_decoder", False)
     settings.require("layer_norm_eps", 1e-5)
-    activation = settings.take("activation_function", str, default=kind.activation)
-    if activation not in _ACTIVATIONS:
-        raise ImportFormatError(
-            f"{settings.path}: activation_function is {activation!r}: expected {', '.join(_ACTIVATIONS)}"
-        )
+    activation = settings.choose("activation_function", _ACTIVATIONS, kind.activation)
     sizes = {
         "num_heads": ("encoder_attention_heads", "decoder_attention_heads"),
         "ffn_size": ("encoder_ffn_dim", "decoder_ffn_dim"),
@@ -211,7 +163,6 @@ def _read_config(settings: ForeignConfig, generation: ForeignConfig, kind: _Kind
     if start_id is None:
         start_id = generation.take("decoder_start_token_id", int)
     bos_id = settings.take_optional("bos_token_id", int)
-    is_sinusoidal = kind.fields["positions"] == "sinusoidal"
     return {
         **kind.fields,
         **both,
@@ -220,10 +171,10 @@ def _read_config(settings: ForeignConfig, generation: ForeignConfig, kind: _Kind
         "d_model": settings.take("d_model", int),
         "num_encoder_layers": settings.take("encoder_layers", int),
         "num_decoder_layers": settings.take("decoder_layers", int),
-        "activation": _ACTIVATIONS[activation],
+        "activation": activation,
         "scale_embeddings": settings.take("scale_embedding", bool, default=kind.scales),
         "tied_embeddings": ("all" if is_shared else "decoder") if is_tied else "none",
-        # Marian's sinusoids and those of fairseq begin behind the id of padding, learned ones at 2 whatever it is.
+        # Marian's sinusoids start at 0, those of fairseq after the id of padding, learned positions always at 2.
         "position_offset": 0 if kind.fields.get("sinusoid_layout") == "halves" else pad_id + 1 if is_sinusoidal else 2,
         "pad_id": pad_id,
         "bos_id": start_id if bos_id is None else bos_id,
@@ -250,22 +201,22 @@ def _read_text(directory: Path, kind: _Kind, config: Mapping[str, Any], wanted: 
 
 
 def _with_beginning(text: Text, options: Iterable[ForeignConfig]) -> Text:
-    """Return BART's text, whose targets begin with `<s>`: by force where the options say so, else by its own choice."""
+    # BART's targets start with `<s>`: forced where the options say so, otherwise by the model's choice.
     bos_id = text.source_prefix[0]
     forced = False
     for each in options:
         forced = each.take("force_bos_token_to_be_generated", bool, default=False) or forced
         token_id = each.take_optional("forced_bos_token_id", int)
         if token_id not in (None, bos_id):
-            raise ImportFormatError(f"{each.path}: forced_bos_token_id is {token_id}: expected {bos_id}, that of <s>")
+            raise ImportFormatError(f"{each.path}: forced_bos_token_id is {token_id}: expected {bos_id}, the id of <s>")
         forced = forced or token_id is not None
     if forced:
         return replace(text, target_prefix=(bos_id,))
-    return replace(text, pieces=(*text.pieces[:bos_id], None, *text.pieces[bos_id + 1 :]))  # it has no text
+    return replace(text, pieces=(*text.pieces[:bos_id], None, *text.pieces[bos_id + 1 :]))  # not a text token
 
 
 def _special(text: Text, piece: str, directory: Path) -> int:
-    """Return the id of a special token, which both sides must have in the same place."""
+    # Special tokens must have the same id on both sides.
     if piece not in text.pieces:
         raise ImportFormatError(f"{directory}: the vocabulary has no {piece}")
     token_id = text.pieces.index(piece)
@@ -275,12 +226,12 @@ def _special(text: Text, piece: str, directory: Path) -> int:
 
 
 def _check_generation(options: ForeignConfig, config: ModelConfig, text: Text) -> None:
-    """Refuse rules of the search that the service would not follow."""
+    # Rejects search rules that the service does not implement.
     for key, value in (
         ("pad_token_id", config.pad_id),
         ("eos_token_id", config.eos_id),
         ("decoder_start_token_id", config.decoder_start_id),
-        ("bad_words_ids", [[config.pad_id]]),  # which the service never takes either
+        ("bad_words_ids", [[config.pad_id]]),  # the service never generates padding either
         ("force_bos_token_to_be_generated", False),
         ("suppress_tokens", []),
         ("begin_suppress_tokens", []),
@@ -290,18 +241,17 @@ def _check_generation(options: ForeignConfig, config: ModelConfig, text: Text) -
     ):
         options.require(key, value)
     if text.target_prefix or text.languages is not None:
-        options.ignore(["forced_bos_token_id"])  # the tag of whatever language; ours is the one that was asked for
+        options.ignore(["forced_bos_token_id"])  # a language tag; the request chooses the language
     options.require("forced_bos_token_id")
-    options.ignore(["bos_token_id"])  # decoding begins with decoder_start_token_id
+    options.ignore(["bos_token_id"])  # decoding starts with decoder_start_token_id
 
 
 def _read_weights(directory: Path) -> dict[str, Tensor]:
-    """Return the tensors of one file or, with an index, of many."""
     weights: dict[str, Tensor] = {}
     for path in _weight_files(directory):
         tensors = read_tensors(path)
         if twice := tensors.keys() & weights.keys():
-            raise ImportFormatError(f"{path}: tensor {min(twice)} is in another file as well")
+            raise ImportFormatError(f"{path}: duplicate tensor {min(twice)}")
         weights.update(tensors)
     return weights
 
@@ -314,8 +264,8 @@ def _weight_files(directory: Path) -> Iterable[Path]:
         if index.exists():
             files = read_json(index).get("weight_map")
             if not isinstance(files, dict) or not all(isinstance(file, str) for file in files.values()):
-                raise ImportFormatError(f"{index}: weight_map is no object of file names")
+                raise ImportFormatError(f"{index}: weight_map is not an object of file names")
             if elsewhere := [file for file in files.values() if Path(file).name != file]:
-                raise ImportFormatError(f"{index}: {elsewhere[0]!r} is no name of a file beside it")
+                raise ImportFormatError(f"{index}: {elsewhere[0]!r} is not a file name")
             return [directory / file for file in sorted(set(files.values()))]
     raise ImportFormatError(f"{directory} has neither model.safetensors nor pytorch_model.bin")

@@ -1,4 +1,4 @@
-"""Reads the tokenizers of Hugging Face transformers that rest on SentencePiece: which pieces have which ids."""
+"""Reads the tokenizers of Hugging Face transformers: SentencePiece and byte-level BPE."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -19,28 +19,18 @@ from dragoman_export.importers.language_tags import (
 from dragoman_export.importers.portable import TokenizerDescription, TokenizerFiles
 from dragoman_service.bundle.manifest import Languages
 
-Pieces = tuple[str | None, ...]
-"""The spelling of each token by its id; None: no text has it."""
-
+Pieces = tuple[str | None, ...]  # spelling of each token by id; None: never in a text
 _PIECES_NAME, _SOURCE_PIECES_NAME, _SOURCE_MODEL_NAME = "pieces.json", "source_pieces.json", "source.spm"
 
+# keys of `tokenizer_config.json` without effect on token ids
 _HARMLESS: Final = (
     *("tokenizer_class", "name_or_path", "special_tokens_map_file", "tokenizer_file", "backend", "is_local"),
-    *(
-        "local_files_only",
-        "model_max_length",
-        "src_lang",
-        "tgt_lang",
-        "source_lang",
-        "target_lang",
-        "target_vocab_file",
-    ),
+    *("local_files_only", "model_max_length", "src_lang", "tgt_lang", "source_lang", "target_lang"),
+    *("target_vocab_file", "language_codes"),
     *("clean_up_tokenization_spaces", "return_tensors", "padding_side", "truncation_side", "processor_class"),
     *("num_madeup_words", "additional_special_tokens", "extra_special_tokens", "unk_id", "vocab", "model_type"),
-    "language_codes",
 )
-"""Keys of `tokenizer_config.json` that do not change the ids of a text."""
-
+# spelling of special tokens in all of these models
 _SPECIAL: Final = {
     "bos_token": "<s>",
     "cls_token": "<s>",
@@ -50,8 +40,7 @@ _SPECIAL: Final = {
     "pad_token": "<pad>",
     "mask_token": "<mask>",
 }
-"""Special tokens as all of these models spell them."""
-
+# languages of M2M-100 by id; its files do not contain them
 _LANGUAGES: Final = {
     "m2m100": (
         "af am ar ast az ba be bg bn br bs ca ceb cs cy da de el en es et fa ff fi fr fy ga gd gl gu ha he hi hr ht hu "
@@ -60,30 +49,24 @@ _LANGUAGES: Final = {
     ),
     "wmt21": "en ha is ja cs ru zh de",
 }
-"""Languages of M2M-100 in the order of their ids, which its files do not tell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Text:
-    """The text side of a model."""
+    """Tokenizer of a converted model."""
 
-    model: bytes
-    """SentencePiece model of targets, or merges of byte-level BPE."""
+    model: bytes  # SentencePiece model of targets, or merges of byte-level BPE
     model_name: str = "target.spm"
-    source_model: bytes | None = None
-    """That of sources; None: the same."""
+    source_model: bytes | None = None  # of sources; None: the same
     pieces: Pieces
-    source_pieces: Pieces | None = None
-    """Those of sources; None: the same."""
+    source_pieces: Pieces | None = None  # of sources; None: the same
     source_prefix: tuple[int, ...] = field(default=())
     target_prefix: tuple[int, ...] = field(default=())
-    languages: Languages | None = None
-    """Of a model of many languages, in place of the prefixes."""
-    source_suffix: tuple[int, ...] | None = None
-    """None: EOS."""
+    languages: Languages | None = None  # of a multilingual model, instead of the prefixes
+    source_suffix: tuple[int, ...] | None = None  # None: EOS
 
     def files(self) -> TokenizerFiles:
-        """Return the files of the tokenizer; what is the same for both sides is one file."""
+        """Return the files of the tokenizer; equal content of both sides is one file."""
         contents = {self.model_name: self.model, _PIECES_NAME: _dumped(self.pieces)}
         if self.source_model is not None and self.source_model != self.model:
             contents[_SOURCE_MODEL_NAME] = self.source_model
@@ -104,24 +87,23 @@ class Text:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextRequest:
-    """What a reader of a tokenizer must know."""
+    """Arguments of a tokenizer reader."""
 
     directory: Path
-    settings: ForeignConfig
-    """`tokenizer_config.json`."""
+    settings: ForeignConfig  # `tokenizer_config.json`
     vocabulary_size: int
     source_vocabulary_size: int
     wanted: WantedLanguages
 
     def finish(self, *, adds_space: bool = True) -> None:
-        """Refuse what is left of the settings; ImportFormatError names it.
+        """Check the special tokens and reject unread settings; ImportFormatError names the setting.
 
         Args:
-            adds_space: whether these models see a space before a text.
+            adds_space: whether the tokenizer adds a space before a text.
         """
         for key, spelling in _SPECIAL.items():
             if _content(self.settings.take_optional(key, object)) not in (None, spelling):
-                raise ImportFormatError(f"{self.settings.path}: {key} is not {spelling!r}, its name in these models")
+                raise ImportFormatError(f"{self.settings.path}: {key}: expected {spelling!r}")
         self.settings.require("sp_model_kwargs", {})
         self.settings.require("add_bos_token", False)
         self.settings.require("add_prefix_space", adds_space)
@@ -129,10 +111,7 @@ class TextRequest:
 
 
 def read_bart(request: TextRequest) -> Text:
-    """Read byte-level BPE from `tokenizer.json`, or from `vocab.json` and `merges.txt`.
-
-    Sources begin with `<s>`.
-    """
+    """Read byte-level BPE from `tokenizer.json`, or from `vocab.json` and `merges.txt`; sources start with `<s>`."""
     directory, settings = request.directory, request.settings
     if (directory / "tokenizer.json").exists():
         vocabulary, merges = _byte_level_model(directory / "tokenizer.json")
@@ -148,7 +127,7 @@ def read_bart(request: TextRequest) -> Text:
         raise ImportFormatError(f"{directory}: the vocabulary has no <s>")
     wanted = request.wanted
     if wanted != WantedLanguages():
-        raise ImportFormatError(f"{directory}: a model of this kind has no tags of languages")
+        raise ImportFormatError(f"{directory}: models of this type have no language tags")
     return Text(
         model=(json.dumps(merges, ensure_ascii=False) + "\n").encode(),
         model_name="merges.json",
@@ -158,14 +137,14 @@ def read_bart(request: TextRequest) -> Text:
 
 
 def _byte_level_model(path: Path) -> tuple[dict[str, Any], list[list[str]]]:
-    """Return vocabulary and merges of a `tokenizer.json` that does nothing but byte-level BPE."""
+    # Vocabulary and merges of a `tokenizer.json` with nothing but byte-level BPE.
     fields = read_json(path)
     model, splitter = fields.get("model"), fields.get("pre_tokenizer")
     if not isinstance(model, dict) or not isinstance(splitter, dict):
-        raise ImportFormatError(f"{path}: model or pre_tokenizer is no object")
+        raise ImportFormatError(f"{path}: model or pre_tokenizer is not an object")
     expected = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
     if fields.get("normalizer") is not None or {"use_regex": True, **splitter} != expected:
-        raise ImportFormatError(f"{path}: normalizer or pre_tokenizer is another than that of byte-level BPE")
+        raise ImportFormatError(f"{path}: normalizer or pre_tokenizer is not that of byte-level BPE")
     settings = ForeignConfig(path, model)
     settings.require("type", "BPE")
     for key in ("dropout", "unk_token"):
@@ -180,13 +159,13 @@ def _byte_level_model(path: Path) -> tuple[dict[str, Any], list[list[str]]]:
 
 
 def read_marian(request: TextRequest) -> Text:
-    """Read `source.spm`, `target.spm` and `vocab.json`, or two vocabularies.
+    """Read `source.spm`, `target.spm` and one or two vocabularies.
 
-    A model with tags of target languages, such as `>>deu<<`, needs one of them.
+    A model with tags of target languages, such as `>>deu<<`, requires one of them.
     """
     directory, settings = request.directory, request.settings
     is_separate = settings.take("separate_vocabs", bool, default=False)
-    settings.ignore(["added_tokens_decoder"])  # special tokens, by the ids that vocab.json has
+    settings.ignore(["added_tokens_decoder"])  # ids of special tokens are in vocab.json
     source = _by_id(read_json(directory / "vocab.json"), directory / "vocab.json", request.source_vocabulary_size)
     target = (
         _by_id(read_json(directory / "target_vocab.json"), directory / "target_vocab.json", request.vocabulary_size)
@@ -196,7 +175,7 @@ def read_marian(request: TextRequest) -> Text:
     tags = {piece: i for i, piece in enumerate(source) if piece and piece.startswith(">>") and piece.endswith("<<")}
     wanted = request.wanted
     if wanted.source_tag is not None:
-        raise ImportFormatError(f"{directory}: a model of this kind has no tags of source languages")
+        raise ImportFormatError(f"{directory}: models of this type have no source language tags")
     prefix = () if wanted.target_tag is None else (_find_tag(tags, wanted.target_tag, directory),)
     own_source = settings.take("source_lang", str, default="")
     languages = None
@@ -216,7 +195,7 @@ def read_marian(request: TextRequest) -> Text:
 
 
 def read_m2m100(request: TextRequest) -> Text:
-    """Read `sentencepiece.bpe.model` and `vocab.json`; tags of languages follow the pieces."""
+    """Read `sentencepiece.bpe.model` and `vocab.json`; language tags follow the pieces."""
     directory, settings = request.directory, request.settings
     languages = settings.take("language_codes", str, default="m2m100")
     if languages not in _LANGUAGES:
@@ -226,37 +205,37 @@ def read_m2m100(request: TextRequest) -> Text:
     first = 1 + max(token_id for token_id, piece in enumerate(pieces) if piece is not None)
     tags = [f"__{language}__" for language in _LANGUAGES[languages].split()]
     if first + len(tags) > len(pieces):
-        raise ImportFormatError(f"{directory}: no room for the tags of {len(tags)} languages from id {first} on")
+        raise ImportFormatError(f"{directory}: too few embeddings for {len(tags)} language tags from id {first}")
     pieces[first : first + len(tags)] = tags
     request.finish()
     return _tagged(request, tuple(pieces), {tag: first + index for index, tag in enumerate(tags)}, spelled="__{}__")
 
 
 def read_fairseq(request: TextRequest) -> Text:
-    """Read `sentencepiece.bpe.model`, whose pieces have ids one above its own, with the special tokens of fairseq.
+    """Read `sentencepiece.bpe.model` with fairseq's special tokens; its ids are shifted by one.
 
-    Tags of languages are the added tokens of `tokenizer.json`, `tokenizer_config.json` or `added_tokens.json`.
+    Language tags are the added tokens of `tokenizer.json`, `tokenizer_config.json` or `added_tokens.json`.
     """
     directory, settings = request.directory, request.settings
-    settings.require("legacy_behaviour", False)  # else sources end with the tag of their language, not with </s>
+    settings.require("legacy_behaviour", False)  # otherwise sources end with their language tag instead of </s>
     added = _added_tokens(directory, settings)
     own = _own_pieces(read_plain(directory / "sentencepiece.bpe.model"), directory)
     if own[:3] != ["<unk>", "<s>", "</s>"]:
-        raise ImportFormatError(f"{directory}: sentencepiece.bpe.model begins with {own[:3]}: not a model of fairseq")
+        raise ImportFormatError(f"{directory}: sentencepiece.bpe.model starts with {own[:3]}: not a fairseq model")
     pieces: list[str | None] = ["<s>", "<pad>", "</s>", "<unk>", *own[3:]]
     if len(pieces) > request.vocabulary_size:
-        raise ImportFormatError(f"{directory}: {len(pieces)} pieces, more than {request.vocabulary_size} embeddings")
+        raise ImportFormatError(f"{directory}: {len(pieces)} pieces exceed {request.vocabulary_size} embeddings")
     pieces += [None] * (request.vocabulary_size - len(pieces))
     for piece, token_id in added.items():
         if token_id >= len(pieces) or pieces[token_id] not in (None, piece):
-            raise ImportFormatError(f"{directory}: token {piece!r} is added as {token_id}, which is taken or too large")
+            raise ImportFormatError(f"{directory}: added token {piece!r} has id {token_id}, which is used or too large")
         pieces[token_id] = piece
     request.finish()
     return _tagged(request, tuple(pieces), added, spelled="{}")
 
 
 def _tagged(request: TextRequest, pieces: Pieces, tags: Mapping[str, int], *, spelled: str) -> Text:
-    """Return the text side of a model of many languages, whose tags have ids, with one SentencePiece model."""
+    # Text of a multilingual model with language tags and one SentencePiece model.
     wanted, directory = request.wanted, request.directory
     model = read_plain(directory / "sentencepiece.bpe.model")
     pair = {"source": wanted.source_tag, "target": wanted.target_tag}
@@ -266,19 +245,18 @@ def _tagged(request: TextRequest, pieces: Pieces, tags: Mapping[str, int], *, sp
     prefixes = []
     for side, tag in pair.items():
         if tag is None:
-            raise ImportFormatError(f"{directory} has many languages: give the tag of the {side} language, too")
+            raise ImportFormatError(f"{directory} is multilingual: give --{side}-tag as well")
         prefixes.append(_find_tag(tags, tag if tag in tags else spelled.format(tag), directory))
     return Text(model=model, pieces=pieces, source_prefix=(prefixes[0],), target_prefix=(prefixes[1],))
 
 
 def _find_tag(tags: Mapping[str, int], tag: str, directory: Path) -> int:
     if tag not in tags:
-        raise ImportFormatError(f"{directory} has no tag {tag!r}: it has {shortened(tags)}")
+        raise ImportFormatError(f"{directory} has no tag {tag!r}; available: {shortened(tags)}")
     return tags[tag]
 
 
 def _by_id(ids: Mapping[str, Any], path: Path, size: int) -> Pieces:
-    """Return pieces by their ids; ImportFormatError names the path, and an id that is none or another's."""
     pieces: list[str | None] = [None] * size
     for piece, token_id in ids.items():
         if isinstance(token_id, bool) or not isinstance(token_id, int) or not 0 <= token_id < size:
@@ -290,7 +268,7 @@ def _by_id(ids: Mapping[str, Any], path: Path, size: int) -> Pieces:
 
 
 def _added_tokens(directory: Path, settings: ForeignConfig) -> dict[str, int]:
-    """Return added tokens, by their spelling, from wherever they are told; all places must agree."""
+    # Added tokens by spelling; all files must agree.
     places: list[Sequence[tuple[Any, Any]]] = []
     decoder = settings.take("added_tokens_decoder", dict, default={})
     places.append([(_content(token), int(token_id)) for token_id, token in decoder.items() if str(token_id).isdigit()])
@@ -302,9 +280,9 @@ def _added_tokens(directory: Path, settings: ForeignConfig) -> dict[str, int]:
     added: dict[str, int] = {}
     for piece, token_id in (pair for place in places for pair in place):
         if not isinstance(piece, str) or not isinstance(token_id, int) or token_id < 0:
-            raise ImportFormatError(f"{directory}: an added token is {piece!r} with id {token_id!r}")
+            raise ImportFormatError(f"{directory}: invalid added token {piece!r} with id {token_id!r}")
         if added.setdefault(piece, token_id) != token_id:
-            raise ImportFormatError(f"{directory}: token {piece!r} is added as {added[piece]} and as {token_id}")
+            raise ImportFormatError(f"{directory}: added token {piece!r} has ids {added[piece]} and {token_id}")
     return added
 
 
@@ -313,12 +291,11 @@ def _own_pieces(model: bytes, directory: Path) -> list[str]:
     try:
         processor.LoadFromSerializedProto(model)
     except RuntimeError as error:
-        raise ImportFormatError(f"{directory}: sentencepiece.bpe.model is no SentencePiece model") from error
+        raise ImportFormatError(f"{directory}: sentencepiece.bpe.model is not a SentencePiece model") from error
     return [str(processor.IdToPiece(token_id)) for token_id in range(processor.GetPieceSize())]
 
 
 def _content(token: object) -> object:
-    """Return the spelling of a token that may be described by an object."""
     return token.get("content") if isinstance(token, dict) else token
 
 

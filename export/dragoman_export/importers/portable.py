@@ -1,14 +1,14 @@
-"""The portable format of a model: what importers of other systems write and `export bundle` reads.
+"""The portable format of a model, which importers write and `dragoman export bundle` reads.
 
 A directory with
 
-- `config.json`: `{"format": 1, "model": {...}, "limits": {...}}`, the fields of `ModelConfig` and of
-  `dragoman_service.bundle.architecture.Limits`, those without a default at least;
-- `model.safetensors`: the tensors of our `Transformer`, by the names of its state dict, in F32, F16 or BF16;
-- `tokenizer.json`: `model`, the file name of the SentencePiece model of targets, and whatever is not the default in
-  `dragoman_service.bundle.manifest.Tokenization`; the files that it names lie beside it.
+- `config.json`: `{"format": 1, "model": {...}, "limits": {...}}`: fields of `ModelConfig` and
+  `dragoman_service.bundle.architecture.Limits`; fields with a default are optional;
+- `model.safetensors`: the state dict of `Transformer` in F32, F16 or BF16;
+- `tokenizer.json`: `model`, the file name of the SentencePiece model of targets, and the fields of
+  `dragoman_service.bundle.manifest.Tokenization` that differ from their default; the files it names.
 
-What a reader does not know is an error, as is a tensor too many, one too few, or one of another shape.
+Unknown fields, and missing, additional or misshapen tensors are errors.
 """
 
 import json
@@ -34,17 +34,14 @@ WEIGHTS_NAME = "model.safetensors"
 _CONFIG_NAME = "config.json"
 _TOKENIZER_NAME = "tokenizer.json"
 
-MAX_TOKENS: Final = 512
-"""Longest sequences that a bundle takes unless asked for more: hardly a model was trained on longer ones."""
-
+MAX_TOKENS: Final = 512  # default limit of bundles; few models were trained on longer sequences
 _MODEL_CONFIG: TypeAdapter[ModelConfig] = TypeAdapter(ModelConfig)
 
 
 class TokenizerDescription(Tokenization):
-    """What `tokenizer.json` says."""
+    """Content of `tokenizer.json`."""
 
-    model: PlainName
-    """SentencePiece model, of sources as well unless `source_model` is there."""
+    model: PlainName  # SentencePiece model, also of sources unless `source_model` is set
 
     @property
     def tokenization(self) -> Tokenization:
@@ -54,15 +51,14 @@ class TokenizerDescription(Tokenization):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenizerFiles:
-    """A tokenizer on its way from one directory to another."""
+    """Description and files of a tokenizer."""
 
     description: TokenizerDescription
-    files: Mapping[str, bytes]
-    """Content of every file that the description names."""
+    files: Mapping[str, bytes]  # content of every file in the description
 
     @classmethod
     def read(cls, directory: Path) -> "TokenizerFiles":
-        """Read `tokenizer.json` and what it names; ImportFormatError if a file is missing or not what it should be."""
+        """Read `tokenizer.json` and its files; ImportFormatError if one is missing or invalid."""
         fields = read_json(directory / _TOKENIZER_NAME)
         try:
             description = TokenizerDescription.model_validate_json(json.dumps(fields))
@@ -72,18 +68,18 @@ class TokenizerFiles:
         return cls(description=description, files={name: read_plain(directory / name) for name in names})
 
     def write(self, directory: Path) -> None:
-        """Write the files that the description names."""
+        """Write the files of the description."""
         for name, content in self.files.items():
             (directory / name).write_bytes(content)
 
     def write_described(self, directory: Path) -> None:
-        """Write the same and `tokenizer.json`, as `read` expects."""
+        """Write the files and `tokenizer.json`, as `read` expects."""
         self.write(directory)
         text = self.description.model_dump_json(indent=2, exclude_defaults=True)
         (directory / _TOKENIZER_NAME).write_text(text + "\n", encoding="utf-8")
 
     def open_at(self, directory: Path, config: ModelConfig) -> SentencePieceTokenizer:
-        """Return the tokenizer that was written to a directory; BundleError if a file is not what it should be."""
+        """Open the tokenizer in the directory it was written to; BundleError if a file is damaged."""
         ids = SpecialIds(pad=config.pad_id, bos=config.start_id, eos=config.eos_id, unk=config.unk_id)
         has_own_ids = self.description.pieces is not None
         path = directory / self.description.model
@@ -92,13 +88,17 @@ class TokenizerFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportedModel:
-    """A model of another system in our terms."""
+    """A model of another system, converted."""
 
     config: ModelConfig
-    limits: Limits
-    weights: Mapping[str, Tensor]
-    """By the names of `Transformer`."""
+    max_tokens: int  # longest source and target
+    weights: Mapping[str, Tensor]  # by the names of `Transformer`
     tokenizer: TokenizerFiles
+
+    @property
+    def limits(self) -> Limits:
+        """Limits of a bundle."""
+        return Limits(max_source_tokens=self.max_tokens, max_target_tokens=self.max_tokens)
 
 
 class _Config(BaseModel):
@@ -111,50 +111,46 @@ class _Config(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortableModel:
-    """A directory in the portable format, of which only the two descriptions have been read."""
+    """A directory in the portable format with loaded descriptions."""
 
     directory: Path
     config: ModelConfig
-    limits: Limits
-    """Longest sequences that the model is for."""
+    limits: Limits  # longest sequences of the model
     tokenizer_files: TokenizerFiles
 
     @classmethod
     def is_at(cls, directory: Path) -> bool:
-        """Return whether a directory holds weights in this format."""
+        """Return whether a directory contains a portable model."""
         return (directory / WEIGHTS_NAME).is_file()
 
     @classmethod
     def open(cls, directory: Path) -> "PortableModel":
-        """Read the descriptions; ImportFormatError if one is missing, or says what it must not."""
+        """Read the descriptions; ImportFormatError if one is missing or invalid."""
         path = directory / _CONFIG_NAME
         try:
             described = _Config.model_validate_json(json.dumps(read_json(path)))
             if unknown := described.model.keys() - ModelConfig.__dataclass_fields__.keys():
                 name = min(unknown)
-                raise ImportFormatError(f"{path}: model.{name} is {described.model[name]!r}: no such field")
+                raise ImportFormatError(f"{path}: model.{name} is {described.model[name]!r}: unknown field")
             config = _MODEL_CONFIG.validate_json(json.dumps(described.model), strict=True)
             check_sizes(config, path)
         except ValidationError as error:
             raise _invalid(path, error) from error
         return cls(
-            directory=directory,
-            config=config,
-            limits=described.limits,
-            tokenizer_files=TokenizerFiles.read(directory),
+            directory=directory, config=config, limits=described.limits, tokenizer_files=TokenizerFiles.read(directory)
         )
 
     def load(self) -> Transformer:
-        """Return the network, in evaluation mode; ImportFormatError if tensors do not fit the configuration."""
+        """Return the network in evaluation mode; ImportFormatError if tensors do not match the configuration."""
         return load_weights(self.config, read_tensors(self.directory / WEIGHTS_NAME), self.directory / WEIGHTS_NAME)
 
     def open_tokenizer(self) -> SentencePieceTokenizer:
-        """Return the tokenizer; BundleError if a file is not what it should be."""
+        """Return the tokenizer; BundleError if a file is damaged."""
         return self.tokenizer_files.open_at(self.directory, self.config)
 
 
 def check_sizes(config: ModelConfig, origin: Path) -> None:
-    """Raise ImportFormatError, naming the file it comes from, if a network is larger than a bundle can describe."""
+    """Raise ImportFormatError if a network exceeds the limits of a bundle."""
     fields = config.to_dict()
     try:
         Architecture(**{name: fields[name] for name in Architecture.model_fields})
@@ -163,11 +159,7 @@ def check_sizes(config: ModelConfig, origin: Path) -> None:
 
 
 def load_weights(config: ModelConfig, weights: Mapping[str, Tensor], origin: Path) -> Transformer:
-    """Return a network with given weights, in evaluation mode.
-
-    Raises:
-        ImportFormatError: naming the first tensor that is missing, too many, or of another shape.
-    """
+    """Return a network with the given weights, in evaluation mode; ImportFormatError if a tensor does not match."""
     with torch.device("meta"):
         expected = {name: tuple(tensor.shape) for name, tensor in Transformer(config).state_dict().items()}
     for name in sorted(expected.keys() | weights.keys()):
@@ -182,17 +174,17 @@ def load_weights(config: ModelConfig, weights: Mapping[str, Tensor], origin: Pat
 def write_portable(
     output: Path, config: ModelConfig, limits: Limits, weights: Mapping[str, Tensor], tokenizer: TokenizerFiles
 ) -> PortableModel:
-    """Write a model into a directory that must not exist, and return it.
+    """Write a model into a new directory.
 
     Raises:
-        ImportFormatError: if the weights do not fit the configuration.
-        RunFolderError: if the directory exists or cannot be made.
+        ImportFormatError: if the weights do not match the configuration.
+        RunFolderError: if the directory exists or cannot be created.
     """
     load_weights(config, weights, output / WEIGHTS_NAME)
     try:
         output.mkdir(parents=True)
     except OSError as error:
-        raise RunFolderError(f"cannot make {output}: {error.strerror}") from error
+        raise RunFolderError(f"cannot create {output}: {error.strerror}") from error
     tokenizer.write_described(output)
     described = {"format": 1, "model": config.to_dict(), "limits": limits.model_dump()}
     (output / _CONFIG_NAME).write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")

@@ -1,7 +1,7 @@
-"""The text side of models whose vocabularies are plain lists of tokens, beside SentencePiece models.
+"""Vocabularies that are plain lists of tokens, with separate SentencePiece models.
 
-CTranslate2, OpenNMT-py and eole know tokens only: their callers split the text. What a bundle needs beyond their
-lists is added here: a token for padding, and special tokens that have the same ids on both sides.
+CTranslate2, OpenNMT-py and eole only know tokens; their callers tokenize. A bundle also needs a padding token, and
+special tokens with the same ids on both sides. Both are added here.
 """
 
 from collections import Counter
@@ -19,42 +19,26 @@ from dragoman_export.errors import ImportFormatError
 from dragoman_export.importers.files import read_plain
 from dragoman_export.importers.huggingface_text import Pieces
 
-_SUFFIXES: Final = (".spm", ".model")
-"""Of the names of SentencePiece models."""
-
-_PADDING: Final = ("<pad>", "<blank>")
-"""How systems spell it."""
-
-_LEAST_KNOWN: Final = 0.5
-"""Share of the pieces of a SentencePiece model that its own vocabulary has at least."""
+_SUFFIXES: Final = (".spm", ".model")  # of SentencePiece models
+_PADDING: Final = ("<pad>", "<blank>")  # spellings of the padding token
+_LEAST_KNOWN: Final = 0.5  # smallest share of the pieces of a SentencePiece model that its vocabulary contains
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentencePieceFiles:
-    """SentencePiece models of both sides, which may be one."""
+    """SentencePiece models of both sides, possibly the same file."""
 
     source: Path
     target: Path
 
     @classmethod
     def find(
-        cls,
-        directory: Path,
-        source: Path | None,
-        target: Path | None,
-        languages: Sequence[str] = ("source", "target"),
+        cls, directory: Path, source: Path | None, target: Path | None, languages: Sequence[str] = ("source", "target")
     ) -> "SentencePieceFiles":
-        """Return the files that are given, of which one is enough, or else those that lie in a directory.
+        """Return the given files, of which one suffices, or else the files in a directory.
 
-        Args:
-            directory: with the only file that is called `.spm` or `.model`, or one for each side that has its language
-                between dots in its name, as `source.spm` and `spm.de.model`.
-            source: that of sources.
-            target: that of targets.
-            languages: what to look for in the names.
-
-        Raises:
-            ImportFormatError: saying what to give, if there are none, or too many to know which is whose.
+        A directory has a single `.spm` or `.model` file, or one per side with its language between dots in the name,
+        such as `source.spm` and `spm.de.model`. ImportFormatError if there are none, or the choice is ambiguous.
         """
         given = source or target
         if given is not None:
@@ -64,7 +48,7 @@ class SentencePieceFiles:
             raise ImportFormatError(
                 f"{directory} has no SentencePiece model (.model or .spm): give --source-spm and --target-spm, or one "
                 "of them if it is of both languages; text that is split in other ways, such as by subword-nmt or "
-                "fastBPE after Moses, cannot be served"
+                "fastBPE after Moses, are not supported"
             )
         sides = []
         for language in languages:
@@ -72,9 +56,8 @@ class SentencePieceFiles:
             candidates = own if len(own) == 1 else found
             if len(candidates) > 1:
                 names = ", ".join(path.name for path in found)
-                raise ImportFormatError(
-                    f"{directory}: which of {names} is for {language}? Give it by a flag (--source-spm, --target-spm)"
-                )
+                hint = "give --source-spm and --target-spm"
+                raise ImportFormatError(f"{directory}: ambiguous SentencePiece model for {language} ({names}): {hint}")
             sides.append(candidates[0])
         return cls(source=sides[0], target=sides[1])
 
@@ -83,34 +66,29 @@ class SentencePieceFiles:
         return read_plain(self.source), read_plain(self.target)
 
     def is_of_sources(self, piece: str) -> bool:
-        """Return whether a source may be split into this piece, learned from texts, and others."""
+        """Return whether the tokenizer of sources may produce this piece."""
         return piece in _pieces(self.source)[0]
 
     def check(self, vocabularies: tuple[Pieces, Pieces]) -> set[str]:
-        """Return the pieces that both learned from texts, symbols that were defined for them left out.
-
-        Raises:
-            ImportFormatError: if a model knows other pieces than the vocabulary of its side.
-        """
+        """Return learned pieces of both models; ImportFormatError if one does not match its vocabulary."""
         learned: set[str] = set()
         for path, vocabulary in zip((self.source, self.target), vocabularies, strict=True):
             pieces, symbols = _pieces(path)
             num_known = len(pieces & set(vocabulary))
             if num_known < _LEAST_KNOWN * len(pieces):
                 share = f"{num_known} of its {len(pieces)} pieces are in the vocabulary"
-                raise ImportFormatError(f"{path} is not the SentencePiece model of these vocabularies: {share}")
+                raise ImportFormatError(f"{path} does not match the vocabulary: {share}")
             learned |= pieces - symbols
         return learned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vocabularies:
-    """Tokens of both sides by their ids, which may differ from where their rows are stored."""
+    """Tokens of both sides by id, with the rows of their stored embeddings."""
 
     source: Pieces
     target: Pieces
-    source_rows: tuple[int | None, ...]
-    """Which row of the stored table each token has; None: it has none."""
+    source_rows: tuple[int | None, ...]  # row of each token in the stored table; None: it has none
     target_rows: tuple[int | None, ...]
     pad_id: int
     eos_id: int
@@ -123,21 +101,13 @@ class Vocabularies:
     ) -> "Vocabularies":
         """Return vocabularies in which special tokens have the same ids on both sides.
 
-        Args:
-            source: tokens by the rows of their table.
-            target: the same.
-            eos: spelling of EOS.
-            unk: spelling of the unknown token.
-            start: what decoding begins with; None: a token of its own, whose embedding is zero.
-            origin: what errors name.
-
-        Raises:
-            ImportFormatError: naming a token that is missing, or twice there.
+        `source` and `target` are ordered by the rows of their tables; `start` None adds a start token with zero
+        embedding. ImportFormatError if a token is missing or duplicated.
         """
         for side in (source, target):
             repeated = [token for token, count in Counter(side).items() if count > 1]
             if repeated:
-                raise ImportFormatError(f"{origin}: the token {repeated[0]!r} is twice in a vocabulary")
+                raise ImportFormatError(f"{origin}: duplicate token {repeated[0]!r} in a vocabulary")
         for token in (eos, unk, start):
             if token is not None and token not in target:
                 raise ImportFormatError(f"{origin}: the vocabulary has no {token}")
@@ -166,13 +136,13 @@ class Vocabularies:
 
 
 def arranged(table: Tensor, rows: Iterable[int | None]) -> Tensor:
-    """Return the rows [V, ...] of a stored table by token id; those of tokens that have none are zero."""
+    """Return the rows [V, ...] of a stored table by token id; tokens without a row get zeros."""
     padded = torch.cat((table, torch.zeros_like(table[:1])))
     return padded[[len(table) if row is None else row for row in rows]]
 
 
 def _place(entries: list[tuple[str | None, int | None]], token: str | None, token_id: int) -> None:
-    """Give a token an id in exchange with the one that has it, both of them new if need be."""
+    # Swaps a token with the one that has its id; creates entries as needed.
     at = next(
         (index for index, (spelling, _) in enumerate(entries) if spelling is not None and spelling == token), None
     )
@@ -184,14 +154,14 @@ def _place(entries: list[tuple[str | None, int | None]], token: str | None, toke
 
 
 def _pieces(path: Path) -> tuple[set[str], set[str]]:
-    """Return the pieces that a text can consist of, those of single bytes left out, and which are defined symbols."""
+    # Pieces of text except single bytes, and the user-defined symbols among them.
     model = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]
     try:
         model.ParseFromString(read_plain(path))
     except DecodeError as error:
-        raise ImportFormatError(f"{path} is no SentencePiece model") from error
+        raise ImportFormatError(f"{path} is not a SentencePiece model") from error
     kinds = model.SentencePiece
     pieces = {piece.piece for piece in model.pieces if piece.type not in (kinds.CONTROL, kinds.UNKNOWN, kinds.BYTE)}
     if not pieces:
-        raise ImportFormatError(f"{path} is no SentencePiece model: it has no pieces")
+        raise ImportFormatError(f"{path} is not a SentencePiece model: it has no pieces")
     return pieces, {piece.piece for piece in model.pieces if piece.type == kinds.USER_DEFINED}

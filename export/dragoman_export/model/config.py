@@ -1,9 +1,11 @@
-"""The size and shape of a Transformer, and the named presets."""
+"""Configuration of a Transformer, and the named presets."""
 
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from pydantic import ConfigDict
 
 from dragoman_export.errors import SettingError
 from dragoman_service.bundle.architecture import (
@@ -18,116 +20,84 @@ from dragoman_service.bundle.architecture import (
 _SIZES = ("vocabulary_size", "d_model", "num_heads", "ffn_size", "num_encoder_layers", "num_decoder_layers")
 _OPTIONAL_SIZES = ("head_dim", "num_kv_heads", "max_positions", "source_vocabulary_size")
 
+# fields used in training only: they may change on resume, and bundles do not contain them
 DROPOUTS = ("dropout", "attention_dropout")
-"""Fields of training only: a run that is resumed may change them, and no bundle has them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig(DerivedSizes):
-    """Hyper-parameters that fix every tensor of a model and what is computed with it, and its dropouts.
+    """Hyper-parameters of the network and its dropouts.
 
-    The defaults of what has one are the network of the paper; `bundle.architecture.Architecture` says the same
-    in a bundle.
+    Defaults are those of the paper. `dragoman_service.bundle.architecture.Architecture` is the same configuration in a
+    bundle.
     """
 
+    __pydantic_config__ = ConfigDict(use_attribute_docstrings=True)  # docstrings are the help of flags
+
     vocabulary_size: int
-    """V, tokens of the target vocabulary, which is that of the source, too, unless `source_vocabulary_size` is set."""
-
+    """V, tokens of the target vocabulary; also of the source unless `source_vocabulary_size` is set."""
     d_model: int
-    """Width of the residual stream, numbers a token."""
-
+    """Width of the residual stream."""
     num_heads: int
     """H, attention heads; divides `d_model` unless `head_dim` is set."""
-
     ffn_size: int
-    """Width of the hidden layer of the feed-forward blocks, numbers a token."""
-
+    """Width of the hidden layer of the feed-forward blocks."""
     num_encoder_layers: int
-    """Layers of the encoder."""
-
+    """Encoder layers."""
     num_decoder_layers: int
-    """Layers of the decoder."""
-
+    """Decoder layers."""
     dropout: float = 0.1
-    """Probability of dropping an element of a sublayer's output or of the embedded input, from 0 to below 1."""
-
+    """Dropout of sublayer outputs and embedded inputs, from 0 to below 1."""
     attention_dropout: float = 0.0
-    """Probability of dropping an attention weight, from 0 to below 1; the paper drops none."""
-
+    """Dropout of attention weights, from 0 to below 1; 0 in the paper."""
     norm: Literal["pre", "post"] = "post"
-    """Layer normalisation after each residual sum (post, as in the paper) or before each sublayer (pre)."""
-
+    """Normalise after each residual sum (post, as in the paper) or before each sublayer (pre)."""
     activation: Activation = "relu"
-    """Of the feed-forward blocks: ReLU as in the paper, GELU by the error function, swish (x times its sigmoid), or
-    SwiGLU, in which swish of a third projection multiplies the inner one (Shazeer 2020, arXiv:2002.05202)."""
-
+    """Activation of the feed-forward blocks: ReLU as in the paper, GELU (error function), swish (x times its sigmoid),
+    or SwiGLU (Shazeer 2020, arXiv:2002.05202), where the swish of a third projection gates the inner one."""
     norm_kind: NormKind = "layer"
-    """Layer normalisation, or RMS normalisation, which has neither mean nor bias (Zhang and Sennrich 2019,
-    arXiv:1910.07467)."""
-
+    """Layer normalisation, or RMS normalisation without mean and bias (Zhang and Sennrich 2019, arXiv:1910.07467)."""
     norm_epsilon: float = 1e-5
     """Added to the variance by every normalisation."""
-
     embedding_norm: bool = False
-    """Normalise what enters each stack: embeddings plus positions, as BART does."""
-
+    """Normalise the input of each stack, embeddings plus positions, as BART does."""
     final_norm: bool | None = None
-    """Normalise what leaves each stack. None: with pre-norm, as nothing else does there."""
-
+    """Normalise the output of each stack. None: only with pre-norm."""
     head_dim: int | None = None
-    """D, width of one head. None: `d_model` divided by the heads."""
-
+    """D, width of one head. None: `d_model` / `num_heads`."""
     num_kv_heads: int | None = None
-    """Heads of keys and values, which divide those of queries: query head h takes number h modulo this (grouped-query
-    attention, Ainslie et al. 2023, arXiv:2305.13245; with 1 multi-query attention). None: as many as of queries."""
-
+    """Heads of keys and values, a divisor of `num_heads`: query head h uses head h modulo this number (grouped-query
+    attention, Ainslie et al. 2023, arXiv:2305.13245; 1: multi-query attention). None: as many as queries."""
     positions: Positions = "sinusoidal"
-    """How a token's place is told: sinusoids as in the paper or a learned table, added to the embeddings; queries and
-    keys of self-attention that are rotated (Su et al. 2021, arXiv:2104.09864); or not at all."""
-
+    """Position encoding: sinusoids as in the paper or a learned table, added to the embeddings; rotary (Su et al. 2021,
+    arXiv:2104.09864); or none."""
     sinusoid_layout: SinusoidLayout = "interleaved"
-    """Order of sinusoids: sine and cosine in turn as in the paper; all sines before all cosines (halves, as Marian);
-    or those with the wavelengths of fairseq, whose longest is exactly 10000 times the shortest."""
-
+    """Order of sinusoids: sine and cosine in turn as in the paper; all sines before all cosines (halves, Marian); or
+    the same order with the wavelengths of fairseq, where the longest is exactly 10000 times the shortest."""
     position_offset: int = 0
     """Position of the first token, for sinusoids and learned tables: 2 for BART, M2M-100 and NLLB."""
-
     max_positions: int | None = None
-    """Tokens for which learned tables have a position; the tables have `position_offset` more rows."""
-
+    """Tokens with a learned position; the tables have `position_offset` more rows."""
     scale_embeddings: bool = True
     """Multiply embeddings by the square root of `d_model`."""
-
     tied_embeddings: TiedEmbeddings = "all"
-    """Which of the tables of source, target and output are one: all, the latter two (decoder), or none."""
-
+    """Shared tables: source, target and output (all), target and output (decoder), or none."""
     projection_bias: bool = False
     """Add a bias to the logits."""
-
     source_vocabulary_size: int | None = None
-    """Tokens of the source's own vocabulary, whose table cannot be shared. None: source and target share one."""
-
+    """Tokens of a separate source vocabulary, whose table cannot be shared. None: source and target share one."""
     pad_id: int = 0
     """Token id of padding."""
-
     bos_id: int = 1
     """Token id of the beginning of a sentence."""
-
     eos_id: int = 2
-    """Token id that ends every source and target."""
-
+    """Token id at the end of every source and target."""
     unk_id: int = 3
-    """Token id of what the vocabulary cannot spell."""
-
+    """Token id of unknown text."""
     decoder_start_id: int | None = None
-    """Token id that decoding begins with. None: `bos_id`."""
+    """Token id of the first decoder input. None: `bos_id`."""
 
     def __post_init__(self) -> None:
-        """Refuse sizes that make no network.
-
-        Raises:
-            SettingError: naming the first field that is out of range.
-        """
         for name in (*_SIZES, *_OPTIONAL_SIZES):
             size = getattr(self, name)
             if not (size is None and name in _OPTIONAL_SIZES) and size < 1:
@@ -141,7 +111,7 @@ class ModelConfig(DerivedSizes):
                 raise SettingError(name, value, expected)
 
     def _rules(self) -> tuple[tuple[str, object, bool, str], ...]:
-        """Return field, value, whether it fits the other fields, and what would."""
+        # field, value, whether it is consistent with the other fields, and the expected value
         heads, kv_heads, offset = self.num_heads, self.num_key_heads, self.position_offset
         is_even = self.d_model % 2 == 0 and (self.head_dim is not None or self.d_model % heads == 0)
         is_rotary, is_learned = self.positions == "rotary", self.positions == "learned"
@@ -161,27 +131,18 @@ class ModelConfig(DerivedSizes):
 
     @property
     def start_id(self) -> int:
-        """Token id that decoding begins with."""
+        """Token id of the first decoder input."""
         return self.bos_id if self.decoder_start_id is None else self.decoder_start_id
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as JSON-ready values."""
+        """Return the fields as JSON values."""
         return dataclasses.asdict(self)
 
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> "ModelConfig":
-        """Return the configuration that `to_dict` gave; TypeError on unknown or missing fields."""
-        return cls(**fields)
 
-
+# `base` and `big` as in table 3 of the paper; `small` trains and serves on CPU; `tiny` is for tests
 PRESETS: Mapping[str, ModelConfig] = {
     "base": ModelConfig(
-        vocabulary_size=37000,
-        d_model=512,
-        num_heads=8,
-        ffn_size=2048,
-        num_encoder_layers=6,
-        num_decoder_layers=6,
+        vocabulary_size=37000, d_model=512, num_heads=8, ffn_size=2048, num_encoder_layers=6, num_decoder_layers=6
     ),
     "big": ModelConfig(
         vocabulary_size=37000,
@@ -211,4 +172,3 @@ PRESETS: Mapping[str, ModelConfig] = {
         norm="pre",
     ),
 }
-"""`base` and `big` as in table 3 of the paper; `small` learns and serves on CPU; `tiny` is for tests."""

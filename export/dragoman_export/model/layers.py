@@ -1,4 +1,4 @@
-"""The layers of the network: dropout, attention (section 3.2 of Vaswani et al. 2017, arXiv:1706.03762), both stacks."""
+"""Layers of the network: dropout, attention (section 3.2 of Vaswani et al. 2017, arXiv:1706.03762), feed-forward."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -10,21 +10,18 @@ from torch.nn import functional
 from dragoman_export.model.config import ModelConfig
 from dragoman_service.bundle.architecture import Activation, SinusoidLayout
 
-_LEVELS = 256
-"""Values of the random byte drawn for each element."""
-
+_LEVELS = 256  # values of the random byte drawn for each element
 _BYTES_PER_DRAW = 8
 
 
 class Dropout(nn.Module):
-    """Zeroes elements at random while training and scales the others so that the mean stays.
+    """Dropout that is faster than PyTorch's on a CPU.
 
-    On a CPU one byte of torch's generator decides an element, which rounds the probability to 256ths and takes a third
-    of the time of PyTorch's own, one draw an element. Elsewhere PyTorch's is used.
+    On a CPU each element uses one byte of a random draw, which rounds the probability to 1/256 and takes a third of the
+    time of PyTorch's implementation. Other devices use PyTorch's.
     """
 
     def __init__(self, probability: float) -> None:
-        """Remember the probability, at least 0 and below 1."""
         super().__init__()
         self.probability = probability
         self._threshold = min(round(probability * _LEVELS), _LEVELS - 1)
@@ -41,36 +38,24 @@ class Dropout(nn.Module):
         return states * (keep.to(states.dtype) * (_LEVELS / (_LEVELS - self._threshold)))
 
 
-KeysValues = tuple[Tensor, Tensor]
-"""Keys and values of one attention block, each [B, H, S, D]; with fewer heads than queries have in grouped-query
-attention."""
-
+KeysValues = tuple[Tensor, Tensor]  # keys and values of one attention block, each [B, key heads, S, D]
+# by name in the configuration; SwiGLU applies its activation to the gate
 ACTIVATIONS: Mapping[Activation, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,
     "gelu": functional.gelu,
     "swish": functional.silu,
     "swiglu": functional.silu,
 }
-"""By the name in a configuration; that of SwiGLU is applied to the gate."""
 
 
 def scaled_dot_product_attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, *, dropout: Dropout | None = None
 ) -> Tensor:
-    """Return softmax(Q K^T / sqrt(D)) V, equation 1 of the paper, spelled out.
+    """Return softmax(Q K^T / sqrt(D)) V [..., T, D], equation 1 of the paper, without a fused kernel.
 
-    The network calls this on a CPU, where it trains five times faster on sentences than PyTorch's fused kernel in
-    bfloat16, and the fused kernel elsewhere.
-
-    Args:
-        query: [..., T, D].
-        key: [..., S, D].
-        value: [..., S, D].
-        mask: broadcastable to [..., T, S], True where a query may look; each row needs one True. None: everywhere.
-        dropout: of the softmax. None: none.
-
-    Returns:
-        [..., T, D]
+    Used on a CPU, where it trains five times faster on sentences than PyTorch's fused kernel in bfloat16. The mask,
+    broadcastable to [..., T, S], is True where a query may attend; each row needs one True. `dropout` is of the
+    softmax.
     """
     scores = (query / math.sqrt(query.size(-1))) @ key.transpose(-2, -1)
     if mask is not None:
@@ -80,7 +65,7 @@ def scaled_dot_product_attention(
 
 
 class MultiHeadAttention(nn.Module):
-    """H attention heads over one width, with biased projections."""
+    """H attention heads with biased projections."""
 
     def __init__(
         self,
@@ -91,15 +76,14 @@ class MultiHeadAttention(nn.Module):
         num_kv_heads: int | None = None,
         dropout: float = 0.0,
     ) -> None:
-        """Make the four projections; by default heads share out the width, and each has its own keys and values.
+        """Create the projections; by default heads share the width, and each has its own keys and values.
 
-        `dropout` is that of attention weights in training.
+        `dropout` applies to attention weights in training.
         """
         super().__init__()
         head_size = head_size or d_model // num_heads
         self.head_size = head_size
-        self.num_groups = num_heads // (num_kv_heads or num_heads)
-        """Query heads that share a head of keys and values."""
+        self.num_groups = num_heads // (num_kv_heads or num_heads)  # Query heads that share a head of keys and values.
         kv_size = num_heads // self.num_groups * head_size
         self.query = nn.Linear(d_model, num_heads * head_size)
         self.key = nn.Linear(d_model, kv_size)
@@ -109,7 +93,7 @@ class MultiHeadAttention(nn.Module):
 
     @classmethod
     def of(cls, config: ModelConfig) -> "MultiHeadAttention":
-        """Make the attention of a configuration."""
+        """Create the attention of a configuration."""
         return cls(
             config.d_model,
             config.num_heads,
@@ -119,7 +103,7 @@ class MultiHeadAttention(nn.Module):
         )
 
     def project(self, states: Tensor, rotary: Tensor | None = None) -> KeysValues:
-        """Return the keys and values [B, H, S, D] of states [B, S, d_model]; keys rotated by `rotary` if given."""
+        """Return keys and values [B, H, S, D] of states [B, S, d_model], keys rotated by `rotary` if given."""
         return _rotated(self._split(self.key(states)), rotary), self._split(self.value(states))
 
     def forward(
@@ -131,24 +115,18 @@ class MultiHeadAttention(nn.Module):
         is_causal: bool = False,
         rotary: Tensor | None = None,
     ) -> Tensor:
-        """Let every position of `states` look at the keys and values.
+        """Attend from states [B, T, d_model] to keys and values from `project`; return [B, T, d_model].
 
-        Args:
-            states: [B, T, d_model].
-            keys_values: what `project` gave for the S positions looked at.
-            mask: bool, broadcastable to [B, H, T, S], True where a query may look; None: everywhere.
-            is_causal: position t sees positions up to t only; then `mask` must be None and S equal T.
-            rotary: of `rotary_positions` at these positions; None: queries are not rotated.
-
-        Returns:
-            [B, T, d_model]
+        The mask, broadcastable to [B, H, T, S], is True where a query may attend; None: everywhere. With `is_causal`
+        position t attends to positions up to t; the mask must then be None and S equal to T.
         """
-        # Query head h takes keys and values h modulo their number.
+        # Query head h uses keys and values h modulo their number.
         key, value = (part.repeat(1, self.num_groups, 1, 1) if self.num_groups > 1 else part for part in keys_values)
         query = _rotated(self._split(self.query(states)), rotary)
         if query.device.type == "cpu":
-            seen = _causal_mask(key) if is_causal else mask
-            heads = scaled_dot_product_attention(query, key, value, seen, dropout=self.dropout)
+            if is_causal:  # True on and below the diagonal
+                mask = torch.ones(key.size(-2), key.size(-2), dtype=torch.bool, device=key.device).tril()
+            heads = scaled_dot_product_attention(query, key, value, mask, dropout=self.dropout)
         else:
             share = self.dropout.probability if self.training else 0.0
             heads = functional.scaled_dot_product_attention(
@@ -161,27 +139,13 @@ class MultiHeadAttention(nn.Module):
         return states.view(*states.shape[:-1], -1, self.head_size).transpose(1, 2)
 
 
-def _causal_mask(key: Tensor) -> Tensor:
-    # [S, S], True on and below the diagonal
-    return torch.ones(key.size(-2), key.size(-2), dtype=torch.bool, device=key.device).tril()
-
-
 def sinusoidal_positions(
     length: int, d_model: int, *, offset: int = 0, layout: SinusoidLayout = "interleaved"
 ) -> Tensor:
-    """Return the position encodings of section 3.5 of the paper, or those that differ from them in order or wavelength.
+    """Return the position encodings [length, d_model] of section 3.5 of the paper, or a variant, in float32.
 
-    PE(pos, 2i) = sin(pos / 10000^(2i / d_model)), PE(pos, 2i + 1) = cos of the same angle. Marian has the same numbers
-    with all sines before all cosines; fairseq orders them so, too, and divides by 10000^(2i / (d_model - 2)).
-
-    Args:
-        length: positions.
-        d_model: width, even.
-        offset: the first position.
-        layout: order and wavelengths.
-
-    Returns:
-        float32 [length, d_model]
+    PE(pos, 2i) = sin(pos / 10000^(2i / d_model)), PE(pos, 2i + 1) = cos of the same angle. Marian puts all sines before
+    all cosines. fairseq does so too, and divides by 10000^(2i / (d_model - 2)). Positions start at `offset`.
     """
     num_steps = max(d_model - 2, 1) if layout == "fairseq" else d_model
     angles = _angles(offset, length, d_model, num_steps)  # [length, d_model / 2]
@@ -191,10 +155,10 @@ def sinusoidal_positions(
 
 
 def rotary_positions(length: int, head_size: int) -> Tensor:
-    """Return cosines, then sines, of the angles by which rotary positions turn pairs of elements: float32 [length, D].
+    """Return cosines, then sines, of the rotary angles: float32 [length, D].
 
-    The angles are those of the paper's sinusoids over the width of a head (Su et al. 2021, arXiv:2104.09864, equation
-    15). Element i makes a pair with element i + D / 2.
+    The angles are the paper's over the width of a head (Su et al. 2021, arXiv:2104.09864, equation 15). Element i forms
+    a pair with element i + D / 2.
     """
     angles = _angles(0, length, head_size, head_size)
     return torch.cat((angles.cos(), angles.sin()), dim=-1).float()
@@ -207,7 +171,6 @@ def _angles(first: int, length: int, width: int, num_steps: int) -> Tensor:
 
 
 def _rotated(heads: Tensor, rotary: Tensor | None) -> Tensor:
-    """Return heads [B, H, T, D] turned by `rotary_positions` [T, D] of their positions; None: as they are."""
     if rotary is None:
         return heads
     (first, second), (cosine, sine) = heads.chunk(2, dim=-1), rotary.chunk(2, dim=-1)
@@ -219,7 +182,6 @@ class FeedForward(nn.Module):
     """max(0, x W1 + b1) W2 + b2, equation 2 of the paper, or another activation in place of the maximum."""
 
     def __init__(self, d_model: int, ffn_size: int, activation: Activation = "relu") -> None:
-        """Make both projections, and that of the gate if there is one."""
         super().__init__()
         self.inner = nn.Linear(d_model, ffn_size)
         self.gate = nn.Linear(d_model, ffn_size) if activation == "swiglu" else None
@@ -234,29 +196,28 @@ class FeedForward(nn.Module):
 
 
 def make_norm(config: ModelConfig) -> nn.Module:
-    """Return a normalisation of the width."""
+    """Return a normalisation over `d_model`."""
     kind = nn.LayerNorm if config.norm_kind == "layer" else nn.RMSNorm
     return kind(config.d_model, eps=config.norm_epsilon)
 
 
 class Layer(nn.Module):
-    """What encoder and decoder layers share: where the normalisation goes around a sublayer."""
+    """Base class of encoder and decoder layers: position of the normalisation, and dropout."""
 
     def __init__(self, config: ModelConfig) -> None:
-        """Remember whether to normalise before or after, and the dropout of sublayer outputs."""
         super().__init__()
         self.is_pre_norm = config.norm == "pre"
         self.dropout = Dropout(config.dropout)
 
     def enter(self, states: Tensor, norm: nn.Module) -> Tensor:
-        """Return what the sublayer sees of the residual stream: under autocast, cast once for all its projections."""
+        """Return the input of a sublayer; under autocast, cast once for all its projections."""
         entered: Tensor = norm(states) if self.is_pre_norm else states
         if torch.is_autocast_enabled(entered.device.type):
             return entered.to(torch.get_autocast_dtype(entered.device.type))
         return entered
 
     def leave(self, states: Tensor, output: Tensor, norm: nn.Module) -> Tensor:
-        """Return the residual stream after the sublayer's output was added to it."""
+        """Return the residual stream with the output of a sublayer added."""
         total = states + self.dropout(output)
         return total if self.is_pre_norm else norm(total)  # type: ignore[no-any-return]
 
@@ -265,7 +226,6 @@ class EncoderLayer(Layer):
     """Self-attention, then feed-forward."""
 
     def __init__(self, config: ModelConfig) -> None:
-        """Make the two sublayers and their norms."""
         super().__init__(config)
         self.self_attention = MultiHeadAttention.of(config)
         self.self_attention_norm = make_norm(config)
@@ -273,13 +233,7 @@ class EncoderLayer(Layer):
         self.feed_forward_norm = make_norm(config)
 
     def forward(self, states: Tensor, mask: Tensor | None, rotary: Tensor | None = None) -> Tensor:
-        """Transform states [B, S, d_model].
-
-        Args:
-            states: of all source positions.
-            mask: [B, 1, 1, S], True at real tokens; None: no padding.
-            rotary: of `rotary_positions` at the S positions; None: nothing is rotated.
-        """
+        """Transform states [B, S, d_model]; mask [B, 1, 1, S] is True at real tokens, `rotary` [S, D]."""
         entered = self.enter(states, self.self_attention_norm)
         attended = self.self_attention(entered, self.self_attention.project(entered, rotary), mask, rotary=rotary)
         states = self.leave(states, attended, self.self_attention_norm)
@@ -291,7 +245,6 @@ class DecoderLayer(Layer):
     """Causal self-attention, attention over the encoder's memory, then feed-forward."""
 
     def __init__(self, config: ModelConfig) -> None:
-        """Make the three sublayers and their norms."""
         super().__init__(config)
         self.self_attention = MultiHeadAttention.of(config)
         self.self_attention_norm = make_norm(config)
@@ -308,17 +261,11 @@ class DecoderLayer(Layer):
         past: KeysValues | None = None,
         rotary: Tensor | None = None,
     ) -> tuple[Tensor, KeysValues]:
-        """Transform target positions.
+        """Transform target positions; return the states and the self-attention keys and values so far.
 
-        Args:
-            states: [B, T, d_model], all target positions; or [B, 1, d_model], the newest one, when `past` is given.
-            cross: keys and values of the memory, from `cross_attention.project`.
-            mask: [B, 1, 1, S], True at real source tokens; None: no padding.
-            past: keys and values of the earlier target positions.
-            rotary: of `rotary_positions` at the positions of `states`; None: nothing is rotated.
-
-        Returns:
-            The transformed states, and the self-attention keys and values of all positions so far.
+        States are [B, T, d_model] of all positions, or [B, 1, d_model] of the newest if `past` is given. `cross` are
+        the keys and values of the memory, from `cross_attention.project`; mask [B, 1, 1, S] is True at real source
+        tokens.
         """
         entered = self.enter(states, self.self_attention_norm)
         present = self.self_attention.project(entered, rotary)

@@ -1,4 +1,4 @@
-"""The whole network: encoder, decoder and their embeddings, which by default are one."""
+"""The network: encoder, decoder and embeddings."""
 
 import math
 from collections.abc import Iterable
@@ -19,44 +19,37 @@ from dragoman_export.model.layers import (
     sinusoidal_positions,
 )
 
-_INITIAL_POSITIONS = 512
-"""Position encodings computed when a model is made; more are added when a longer sequence comes."""
+_INITIAL_POSITIONS = 512  # position encodings computed on creation; extended for longer sequences
 
 
 @dataclass(slots=True, kw_only=True)
 class DecoderCache:
-    """Keys and values between the steps of one decoding batch; `Transformer.step` replaces `self_attention`."""
+    """Keys and values between the steps of a decoding batch; `Transformer.step` replaces `self_attention`."""
 
-    cross_attention: tuple[KeysValues, ...]
-    """For each layer, of the memory; fixed."""
-
+    cross_attention: tuple[KeysValues, ...]  # of the memory, per layer; fixed
+    # of the target positions so far, per layer; None before the first step
     self_attention: tuple[KeysValues, ...] | None
-    """For each layer, of the target positions so far; None before the first step."""
-
-    mask: Tensor | None
-    """[B, 1, 1, S], True at real source tokens; None: no padding."""
+    mask: Tensor | None  # [B, 1, 1, S], True at real source tokens; None: no padding.
 
 
 class Stack(nn.Module):
-    """What encoder and decoder have beside their layers: norms before and after them, and tables of their own."""
+    """Base class of encoder and decoder: layers, norms and own tables."""
 
     def __init__(self, config: ModelConfig, layers: Iterable[nn.Module]) -> None:
-        """Take the layers."""
         super().__init__()
         self.layers = nn.ModuleList(layers)
         self.embedding: nn.Embedding | None = None
         self.norm = make_norm(config) if config.has_final_norm else None
         self.embedding_norm = make_norm(config) if config.embedding_norm else None
         num_positions = config.max_positions and config.position_offset + config.max_positions
+        # Learned; the row of the first token is `config.position_offset`.
         self.positions = nn.Embedding(num_positions, config.d_model) if num_positions else None
-        """Learned; the row of the first token is `config.position_offset`."""
 
 
 class Encoder(Stack):
-    """The encoder stack; pre-norm adds a last normalisation."""
+    """The encoder stack."""
 
     def __init__(self, config: ModelConfig) -> None:
-        """Make the layers, and an embedding unless the decoder's is used."""
         super().__init__(config, (EncoderLayer(config) for _ in range(config.num_encoder_layers)))
         is_shared = config.tied_embeddings == "all"
         self.embedding = None if is_shared else nn.Embedding(config.num_source_tokens, config.d_model)
@@ -69,10 +62,9 @@ class Encoder(Stack):
 
 
 class Decoder(Stack):
-    """The decoder stack; pre-norm adds a last normalisation."""
+    """The decoder stack."""
 
     def __init__(self, config: ModelConfig) -> None:
-        """Make the layers."""
         super().__init__(config, (DecoderLayer(config) for _ in range(config.num_decoder_layers)))
 
     def project(self, memory: Tensor) -> tuple[KeysValues, ...]:
@@ -89,7 +81,7 @@ class Decoder(Stack):
         past: tuple[KeysValues, ...] | None = None,
         rotary: Tensor | None = None,
     ) -> tuple[Tensor, tuple[KeysValues, ...]]:
-        """Transform states as `DecoderLayer.forward` does, layer after layer; also return the new cache."""
+        """Apply all layers, as `DecoderLayer.forward`; return states and the new cache."""
         present = []
         for index, layer in enumerate(self.layers):
             states, keys_values = layer(states, cross[index], mask, None if past is None else past[index], rotary)
@@ -98,30 +90,29 @@ class Decoder(Stack):
 
 
 class Projection(nn.Module):
-    """What the projection to the vocabulary has of its own: a table unless it is the embedding, and maybe a bias."""
+    """Output projection; has its own table unless it is tied to the embedding, and optionally a bias."""
 
     def __init__(self, config: ModelConfig) -> None:
-        """Draw the table as the embedding is drawn; the bias begins as zeros."""
         super().__init__()
         shape, is_tied = (config.vocabulary_size, config.d_model), config.tied_embeddings != "none"
         self.weight = None if is_tied else nn.Parameter(torch.randn(shape) * config.d_model**-0.5)
         self.bias = nn.Parameter(torch.zeros(config.vocabulary_size)) if config.projection_bias else None
 
     def forward(self, states: Tensor, embedding: Tensor) -> Tensor:
-        """Return logits [..., V] of states [..., d_model]; `embedding` [V, d_model] is used if there is no table."""
+        """Return logits [..., V] of states [..., d_model]; `embedding` [V, d_model] is the tied table."""
         return functional.linear(states, embedding if self.weight is None else self.weight, self.bias)
 
 
 class Transformer(nn.Module):
     """The network of the paper with one embedding for source, target and output (section 3.4), or as configured.
 
-    Sources end with EOS; the decoder's input begins with `config.start_id`.
+    Sources end with EOS; the decoder's input starts with `config.start_id`.
     """
 
     _positions: Tensor
 
     def __init__(self, config: ModelConfig) -> None:
-        """Make a network with random weights drawn from torch's global generator."""
+        """Create a network with random weights from torch's global generator."""
         super().__init__()
         self.config = config
         self.embedding = nn.Embedding(config.vocabulary_size, config.d_model)
@@ -133,36 +124,24 @@ class Transformer(nn.Module):
         self._initialise()
 
     def encode(self, source_ids: Tensor, source_mask: Tensor | None) -> Tensor:
-        """Encode sources.
+        """Return the memory [B, S, d_model] of source ids int64 [B, S], EOS-terminated, then padded.
 
-        Args:
-            source_ids: int64 [B, S], each row EOS-terminated, then padded.
-            source_mask: bool [B, S], True at real tokens; None: no row is padded.
-
-        Returns:
-            The memory, [B, S, d_model].
+        The mask, bool [B, S], is True at real tokens; None: no padding.
         """
         states, rotary = self._embed(source_ids, self.encoder)
         return self.encoder(states, _attention_mask(source_mask), rotary)  # type: ignore[no-any-return]
 
     def decode_states(self, target_ids: Tensor, memory: Tensor, source_mask: Tensor | None) -> Tensor:
-        """Return the decoder's states [B, T, d_model], which `project` turns into logits; arguments as `decode`."""
+        """Return the decoder's states [B, T, d_model] before the projection; arguments as of `decode`."""
         mask = _attention_mask(source_mask)
         states, rotary = self._embed(target_ids, self.decoder)
         states, _ = self.decoder(states, self.decoder.project(memory), mask, rotary=rotary)
         return states  # type: ignore[no-any-return]
 
     def decode(self, target_ids: Tensor, memory: Tensor, source_mask: Tensor | None) -> Tensor:
-        """Score every next token of whole targets, without a cache.
+        """Return logits [B, T, V] of every next token of whole targets, without a cache.
 
-        Args:
-            target_ids: int64 [B, T], `config.start_id` first; padding may follow at the end and has no influence on
-                what precedes it.
-            memory: [B, S, d_model] from `encode`.
-            source_mask: as given to `encode`.
-
-        Returns:
-            Logits [B, T, V].
+        Target ids are int64 [B, T], `config.start_id` first; trailing padding does not influence earlier positions.
         """
         return self.project(self.decode_states(target_ids, memory, source_mask))
 
@@ -171,28 +150,22 @@ class Transformer(nn.Module):
         return self.projection(states, self.embedding.weight)  # type: ignore[no-any-return]
 
     def start(self, memory: Tensor, source_mask: Tensor | None) -> DecoderCache:
-        """Return the cache from which decoding of memory [B, S, d_model] begins."""
+        """Return the initial cache for a memory [B, S, d_model]."""
         cross = self.decoder.project(memory)
         return DecoderCache(cross_attention=cross, self_attention=None, mask=_attention_mask(source_mask))
 
     def step(self, token_ids: Tensor, position: int, cache: DecoderCache) -> Tensor:
-        """Append one token to every row and score what may follow.
+        """Append int64 tokens [B] at a position, counted from 0, and return log-probabilities [B, V].
 
-        Args:
-            token_ids: int64 [B], the newest tokens; `config.start_id` at position 0.
-            position: of these tokens, counted from 0.
-            cache: from `start`, changed in place by every step.
-
-        Returns:
-            float32 [B, V] natural log-probabilities.
+        The cache is from `start` and changed in place; the token at position 0 is `config.start_id`.
         """
         states, rotary = self._embed(token_ids[:, None], self.decoder, first_position=position)
-        past = cache.self_attention or self._empty_past(cache)
+        past = cache.self_attention or tuple((key[:, :, :0], value[:, :, :0]) for key, value in cache.cross_attention)
         states, cache.self_attention = self.decoder(states, cache.cross_attention, cache.mask, past, rotary)
         return torch.log_softmax(self.project(states[:, 0]).float(), dim=-1)
 
     def position_tables(self, length: int) -> dict[str, Tensor]:
-        """Return what tells the places of the first tokens, by name; nothing if the network is not told.
+        """Return the position encodings of the first tokens by name; empty if there are none.
 
         Sinusoids [length, d_model] and learned tables, which may be shorter, are added to embeddings; rotary positions
         [length, D] are cosines and sines.
@@ -206,11 +179,8 @@ class Transformer(nn.Module):
         first = config.position_offset
         return {name: table.weight[first : first + length] for name, table in tables.items() if table is not None}
 
-    def _empty_past(self, cache: DecoderCache) -> tuple[KeysValues, ...]:
-        return tuple((key[:, :, :0], value[:, :, :0]) for key, value in cache.cross_attention)
-
     def _embed(self, token_ids: Tensor, stack: Stack, first_position: int = 0) -> tuple[Tensor, Tensor | None]:
-        """Return what enters a stack, [B, T, d_model], and the rotary positions [T, D] of its self-attention if any."""
+        # Returns the input of a stack, [B, T, d_model], and its rotary positions [T, D], if any.
         config, own, end = self.config, stack.embedding, first_position + token_ids.size(1)
         states = (own or self.embedding)(token_ids)
         if config.scale_embeddings:
@@ -226,13 +196,12 @@ class Transformer(nn.Module):
         return self.dropout(states), rotary
 
     def _table(self, end: int) -> Tensor:
-        """Return computed positions, at least up to `end`."""
         if end > self._positions.size(0):
             self._positions = _computed_positions(self.config, 2 * end).to(self._positions)
         return self._positions
 
     def _initialise(self) -> None:
-        """Draw projections Xavier-uniform, embeddings N(0, 1 / d_model) so that scaled ones have unit variance."""
+        # Projections are Xavier-uniform, embeddings N(0, 1 / d_model), so that scaled ones have unit variance.
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.xavier_uniform_(module.weight)
@@ -244,7 +213,7 @@ class Transformer(nn.Module):
 
 
 def _computed_positions(config: ModelConfig, length: int) -> Tensor:
-    """Return the positions that are not learned: [length, d_model] to add, [length, D] to rotate by, or nothing."""
+    # Positions that are not learned: [length, d_model] to add, [length, D] to rotate by, or empty.
     if config.positions == "sinusoidal":
         offset, layout = config.position_offset, config.sinusoid_layout
         return sinusoidal_positions(length, config.d_model, offset=offset, layout=layout)

@@ -1,6 +1,6 @@
-"""How a graph multiplies by weights, which is what makes its precision."""
+"""Weight products of a graph; one class per precision."""
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import onnx_ir as ir
@@ -12,97 +12,64 @@ from dragoman_service.bundle.architecture import PROJECTION_BIAS, FloatType
 FloatArray = NDArray[np.float32]
 
 
+class Weights(NamedTuple):
+    """Weights of a product or table in PyTorch's layout; each name is stored once per graph."""
+
+    name: str
+    matrix: FloatArray  # [outputs, inputs]; [V, d_model] of a table
+    bias: FloatArray | None = None  # [outputs]
+
+
 class Arithmetic(Protocol):
-    """Products with weights, and tables of embeddings, which may serve for lookup and projection alike.
+    """Weight products and embedding tables, which lookup and projection may share."""
 
-    Weights are given as PyTorch stores them, [outputs, inputs]; a name is stored once in a graph.
-    """
+    def linear(self, graph: GraphBuilder, states: ir.Value, layer: Weights, *, rectifies: bool = False) -> ir.Value:
+        """Return states [..., inputs] times the weights, plus bias; `rectifies`: negative states count as zero."""
 
-    def linear(
-        self,
-        graph: GraphBuilder,
-        states: ir.Value,
-        name: str,
-        weight: FloatArray,
-        bias: FloatArray,
-        *,
-        rectifies: bool = False,
-    ) -> ir.Value:
-        """Return states [..., inputs] times the transposed weight plus bias.
+    def lookup(self, graph: GraphBuilder, token_ids: ir.Value, table: Weights, *, factor: float) -> ir.Value:
+        """Return the rows [..., d_model] of a table for token ids [...], times a factor."""
 
-        Args:
-            graph: where nodes and weights go.
-            states: [..., inputs].
-            name: of the weights in the graph: the path of the first projection that they belong to, and what follows.
-            weight: [outputs, inputs].
-            bias: [outputs].
-            rectifies: negative states count as zero (ReLU).
-        """
-
-    def lookup(
-        self, graph: GraphBuilder, token_ids: ir.Value, name: str, table: FloatArray, *, factor: float
-    ) -> ir.Value:
-        """Return the rows [..., d_model] of table [V, d_model] for token ids [...], times a factor."""
-
-    def project(
-        self, graph: GraphBuilder, states: ir.Value, name: str, table: FloatArray, bias: FloatArray | None = None
-    ) -> ir.Value:
-        """Return float32 logits [..., V]: states [..., d_model] times a transposed table, which `lookup` may read, too.
-
-        Args:
-            graph: where nodes and weights go.
-            states: [..., d_model].
-            name: of the table in the graph.
-            table: [V, d_model].
-            bias: [V], added; stored as `PROJECTION_BIAS`.
-        """
+    def project(self, graph: GraphBuilder, states: ir.Value, table: Weights) -> ir.Value:
+        """Return float32 logits [..., V] of states [..., d_model]; the bias is stored as `PROJECTION_BIAS`."""
 
 
 class Float32:
-    """Everything in 32-bit floats, as PyTorch computes it."""
+    """32-bit floats, as PyTorch computes."""
 
     _float_type: FloatType = "float32"
 
-    def linear(
-        self,
-        graph: GraphBuilder,
-        states: ir.Value,
-        name: str,
-        weight: FloatArray,
-        bias: FloatArray,
-        *,
-        rectifies: bool = False,
-    ) -> ir.Value:
-        """Multiply in floats of the type."""
+    def linear(self, graph: GraphBuilder, states: ir.Value, layer: Weights, *, rectifies: bool = False) -> ir.Value:
+        """Multiply in the float type of the class."""
         entered = graph.op("Relu", states) if rectifies else states
-        product = graph.op("MatMul", entered, self._stored(graph, f"{name}.weight", weight.T))
-        return graph.op("Add", product, self._stored(graph, f"{name}.bias", bias))
+        product = graph.op("MatMul", entered, self._stored(graph, f"{layer.name}.weight", layer.matrix.T))
+        return (
+            product
+            if layer.bias is None
+            else graph.op("Add", product, self._stored(graph, f"{layer.name}.bias", layer.bias))
+        )
 
-    def lookup(
-        self, graph: GraphBuilder, token_ids: ir.Value, name: str, table: FloatArray, *, factor: float
-    ) -> ir.Value:
+    def lookup(self, graph: GraphBuilder, token_ids: ir.Value, table: Weights, *, factor: float) -> ir.Value:
         """Gather rows of the float table."""
-        rows = graph.op("Gather", self._stored(graph, name, table), token_ids)
+        rows = graph.op("Gather", self._stored(graph, table.name, table.matrix), token_ids)
         return rows if factor == 1 else graph.op("Mul", rows, graph.scalar(factor, self._float_type))
 
-    def project(
-        self, graph: GraphBuilder, states: ir.Value, name: str, table: FloatArray, bias: FloatArray | None = None
-    ) -> ir.Value:
-        """Multiply by the table; ONNX Runtime transposes it once, when it loads the graph."""
-        logits = graph.op("MatMul", states, graph.op("Transpose", self._stored(graph, name, table), perm=[1, 0]))
-        return logits if bias is None else graph.op("Add", logits, self._stored(graph, PROJECTION_BIAS, bias))
+    def project(self, graph: GraphBuilder, states: ir.Value, table: Weights) -> ir.Value:
+        """Multiply by the table; ONNX Runtime transposes it once, at load time."""
+        stored = self._stored(graph, table.name, table.matrix)
+        logits = graph.op("MatMul", states, graph.op("Transpose", stored, perm=[1, 0]))
+        if table.bias is None:
+            return logits
+        return graph.op("Add", logits, self._stored(graph, PROJECTION_BIAS, table.bias))
 
     def _stored(self, graph: GraphBuilder, name: str, array: FloatArray) -> ir.Value:
         return graph.constant(name, array.astype(self._float_type))
 
 
 class Float16(Float32):
-    """As `Float32`, with weights and states in 16-bit floats; logits stay 32-bit ones."""
+    """Weights and states in 16-bit floats, logits in 32-bit floats."""
 
     _float_type = "float16"
 
-    def project(
-        self, graph: GraphBuilder, states: ir.Value, name: str, table: FloatArray, bias: FloatArray | None = None
-    ) -> ir.Value:
-        """Multiply by the table and give what comes out as float32."""
-        return graph.op("Cast", super().project(graph, states, name, table, bias), to=ir.DataType.FLOAT)
+    def project(self, graph: GraphBuilder, states: ir.Value, table: Weights) -> ir.Value:
+        """Multiply by the table and cast the logits to float32."""
+        return graph.op("Cast", super().project(graph, states, table), to=ir.DataType.FLOAT)

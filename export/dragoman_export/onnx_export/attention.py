@@ -1,40 +1,30 @@
-"""The attention graph: the cross-attention weights with which the tokens of a given target were chosen.
+"""The attention graph: cross-attention weights of the tokens of a given target.
 
-The step graph never spells these weights out: its kernel keeps them to itself. Here a whole target is fed at once,
-every position seeing those up to itself, and each layer's weights are a tensor of their own. Whatever lies behind the
-weights of the last layer is left out, the projection to the vocabulary above all.
+The step graph uses a fused kernel that does not return its weights. This graph takes a whole target at once, with a
+causal mask, and outputs the weights of each layer. Nodes after the last weights, such as the projection, are omitted.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import onnx_ir as ir
 
 from dragoman_export.model.config import ModelConfig
-from dragoman_export.onnx_export.arithmetic import Arithmetic, FloatArray
-from dragoman_export.onnx_export.blocks import AttendCross, AttendSelf, NetworkWriter, PickRows
+from dragoman_export.onnx_export.blocks import AttendCross, AttendSelf, NetworkParts, NetworkWriter
 from dragoman_export.onnx_export.write import GraphBuilder
 from dragoman_service.bundle.architecture import FloatType, attention_tensors
 
+# added to masked scores: their weight becomes exactly 0 and no row becomes NaN; half precision ends at -65,504
 _HIDDEN = -3e4
-"""Added to the score of what must not be seen: its weight becomes exactly 0, and no row can become NaN. Half precision
-reaches to -65,504."""
 
 
-def build_attention(
-    config: ModelConfig,
-    weights: Mapping[str, FloatArray],
-    arithmetic: Arithmetic,
-    float_type: FloatType,
-    *,
-    max_target_tokens: int,
-) -> ir.Model:
-    """Return the attention graph; its tensors are described by `bundle.architecture.attention_tensors`.
+def build_attention(parts: NetworkParts, *, max_target_tokens: int) -> ir.Model:
+    """Return the attention graph, with the tensors of `dragoman_service.bundle.architecture.attention_tensors`.
 
-    What comes after a target's own tokens, or after a source's, has no influence on its weights.
+    Padding of targets and sources does not influence the weights.
     """
-    graph = GraphBuilder("attention")
-    writer = _AttentionWriter(graph, config, weights, arithmetic, float_type, max_target_tokens)
+    graph, config, float_type = GraphBuilder("attention"), parts[0], parts[-1]
+    writer = _AttentionWriter(graph, *parts, max_target_tokens)
     inputs = _declare_inputs(graph, config, float_type)
     token_ids = inputs["token_ids"]
     attend_self = writer.attend_self(writer.causal_mask(token_ids))
@@ -50,35 +40,24 @@ def build_attention(
             attend_cross=writer.attend_cross(inputs, source_mask, index),
             rotary=rotary,
         )
-    with graph.scope(f"decoder.layers.{last}") as path:  # ends with its weights, which are not applied to anything
+    with graph.scope(f"decoder.layers.{last}") as path:  # ends with its weights
         states = writer.self_attention(states, path, attend_self, rotary)
         writer.last_weights(states, f"{path}.cross_attention", inputs, source_mask, last)
     return graph.build()
 
 
 class _AttentionWriter(NetworkWriter):
-    """Adds what only the attention graph has."""
-
     __slots__ = ()
 
-    def first_rows(self, token_ids: ir.Value) -> PickRows:
-        """Pick the rows [T, ...] of the target's positions."""
-
-        def pick(make_table: Callable[[], ir.Value]) -> ir.Value:
-            graph, table = self.graph, make_table()
-            return graph.op("Slice", table, graph.shape(0), graph.op("Shape", token_ids, start=1), graph.shape(0))
-
-        return pick
-
     def causal_mask(self, token_ids: ir.Value) -> ir.Value:
-        """Return [T, T] of the states' type, which hides from each position those behind it."""
+        # [T, T] of the states' type
         length = self.graph.op("Shape", token_ids, start=1)
         square = self.graph.op("Concat", length, length, axis=0)
         hidden = self.graph.op("Expand", self.scalar(_HIDDEN), square)
         return self.graph.op("Trilu", hidden, self.graph.scalar(1, "int64"), upper=1)
 
     def source_mask(self, source_lengths: ir.Value, cross_key: ir.Value) -> ir.Value:
-        """Return float32 [B, 1, 1, S], which hides the padding of sources."""
+        # float32 [B, 1, 1, S], hides the padding of sources
         graph = self.graph
         width = graph.op("Squeeze", graph.op("Shape", cross_key, start=2, end=3))
         positions = graph.op("Range", graph.scalar(0, "int64"), width, graph.scalar(1, "int64"))
@@ -88,7 +67,6 @@ class _AttentionWriter(NetworkWriter):
         return graph.op("Unsqueeze", added, graph.shape(1, 2))
 
     def attend_self(self, causal_mask: ir.Value) -> AttendSelf:
-        """Attend to the positions up to the own."""
         return lambda query, key, value: self.ungrouped(
             self.graph.op(
                 "Attention",
@@ -99,13 +77,11 @@ class _AttentionWriter(NetworkWriter):
         )
 
     def attend_cross(self, inputs: Mapping[str, ir.Value], source_mask: ir.Value, index: int) -> AttendCross:
-        """Declare the weights of a layer and apply them to the values of the source."""
-
         def attend(query: ir.Value) -> ir.Value:
             graph = self.graph
             weights = self._weights(query, inputs[f"cross_key.{index}"], source_mask, index)
             values = self._per_head(inputs[f"cross_value.{index}"])
-            heads = graph.op("MatMul", self._as_states(weights), values)  # [B, H, T, D]
+            heads = graph.op("MatMul", self._cast(weights, ir.DataType.FLOAT16), values)  # [B, H, T, D]
             per_token = graph.op("Transpose", heads, perm=[0, 2, 1, 3])
             return graph.op("Reshape", per_token, graph.shape(0, 0, self.config.num_heads * self.config.head_size))
 
@@ -114,34 +90,28 @@ class _AttentionWriter(NetworkWriter):
     def last_weights(
         self, states: ir.Value, path: str, inputs: Mapping[str, ir.Value], source_mask: ir.Value, index: int
     ) -> None:
-        """Declare the weights of the last layer."""
         entered = self.entered(states, path)
         with self.graph.scope("cross_attention"):
             query = self.linear(entered, [f"{path}.query"])
             self._weights(query, inputs[f"cross_key.{index}"], source_mask, index)
 
     def _weights(self, query: ir.Value, cross_key: ir.Value, source_mask: ir.Value, index: int) -> ir.Value:
-        """Return float32 softmax(Q K^T / sqrt(D) + mask) [B, H, T, S], an output of the graph."""
+        # Outputs float32 softmax(Q K^T / sqrt(D) + mask) [B, H, T, S].
         graph, config = self.graph, self.config
         scaled = graph.op("Mul", query, self.scalar(1 / math.sqrt(config.head_size)))
         heads = graph.op("Reshape", scaled, graph.shape(0, 0, config.num_heads, config.head_size))
         heads = graph.op("Transpose", heads, perm=[0, 2, 1, 3])  # [B, T, H, D] -> [B, H, T, D]
         scores = graph.op("MatMul", heads, graph.op("Transpose", self._per_head(cross_key), perm=[0, 1, 3, 2]))
-        weights = graph.op("Softmax", graph.op("Add", self._as_float32(scores), source_mask), axis=-1)
+        weights = graph.op("Softmax", graph.op("Add", self._cast(scores, ir.DataType.FLOAT), source_mask), axis=-1)
         graph.output(weights, f"cross_attention.{index}", "float32", ["B", config.num_heads, "T", "S"])
         return weights
 
     def _per_head(self, shared: ir.Value) -> ir.Value:
-        """Return keys or values [B, H, S, D] for each head of queries, which may share them."""
+        # Keys or values [B, H, S, D] for each query head.
         return shared if self.num_groups == 1 else self.graph.op("Concat", *[shared] * self.num_groups, axis=1)
 
-    def _as_states(self, weights: ir.Value) -> ir.Value:
-        """Return float32 values as the states' type."""
-        return weights if self.float_type == "float32" else self.graph.op("Cast", weights, to=ir.DataType.FLOAT16)
-
-    def _as_float32(self, states: ir.Value) -> ir.Value:
-        """Return values of the states' type as float32."""
-        return states if self.float_type == "float32" else self.graph.op("Cast", states, to=ir.DataType.FLOAT)
+    def _cast(self, value: ir.Value, kind: ir.DataType) -> ir.Value:
+        return value if self.float_type == "float32" else self.graph.op("Cast", value, to=kind)
 
 
 def _declare_inputs(graph: GraphBuilder, config: ModelConfig, float_type: FloatType) -> dict[str, ir.Value]:

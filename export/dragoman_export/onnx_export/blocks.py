@@ -1,8 +1,8 @@
-"""The parts that all graphs share: embedding, normalisation, projections, and the layer, which is written here only.
+"""Parts shared by all graphs: embedding, normalisation, projections and the Transformer layer.
 
-In grouped-query attention heads of keys and values are fewer than heads of queries. Query head h takes head h modulo
-their number, so the heads of one query are G queries in a row, each with as many heads as keys have: a reshape, for
-which nothing is copied, and to attention they are more positions.
+Grouped-query attention has fewer heads of keys and values than of queries; query head h uses head h modulo their
+number. A reshape turns the heads of one query into G queries in a row, each with as many heads as the keys, without a
+copy; attention treats them as more positions.
 """
 
 import math
@@ -15,35 +15,32 @@ import onnx_ir as ir
 
 from dragoman_export.model.config import ModelConfig
 from dragoman_export.model.layers import rotary_positions, sinusoidal_positions
-from dragoman_export.onnx_export.arithmetic import Arithmetic, FloatArray
+from dragoman_export.onnx_export.arithmetic import Arithmetic, FloatArray, Weights
 from dragoman_export.onnx_export.write import GraphBuilder
 from dragoman_service.bundle.architecture import PROJECTION_BIAS, FloatType
 
 _PARTS = ("weight", "bias")
 
+# self-attention: query, key and value [B, T, heads * D] to a weighted sum of values [B, T, H * D]
 AttendSelf = Callable[[ir.Value, ir.Value, ir.Value], ir.Value]
-"""Attention to the sequence itself: query, key and value [B, T, heads * D] to a sum of values [B, T, H * D]."""
-
+# cross-attention with bound keys and values: query [B, T, H * D] to a weighted sum of values of that shape
 AttendCross = Callable[[ir.Value], ir.Value]
-"""Attention to the source, whose keys and values it has: query [B, T, H * D] to a sum of values of that shape."""
-
+# takes a function that stores a table of positions; returns its rows at the positions of a stack's states
 PickRows = Callable[[Callable[[], ir.Value]], ir.Value]
-"""Takes what stores a table of positions; returns its rows at the positions of a stack's states."""
-
 Stack = Literal["encoder", "decoder"]
 
+# target embedding table, possibly shared with the source; same name in checkpoint and graphs
 EMBEDDING = "embedding.weight"
-"""Name of the target's embedding table, which may be that of the source, too, in the checkpoint and in the graphs."""
+SOURCE_EMBEDDING = "encoder.embedding.weight"  # embedding table of the source, if separate
+PROJECTION = "projection.weight"  # table of the output projection, if separate
 
-SOURCE_EMBEDDING = "encoder.embedding.weight"
-"""Name of the source's own table."""
 
-PROJECTION = "projection.weight"
-"""Name of the projection's own table."""
+# configuration, weights by the names of the checkpoint, arithmetic, and type of the states
+NetworkParts = tuple[ModelConfig, Mapping[str, FloatArray], Arithmetic, FloatType]
 
 
 def projection_table(config: ModelConfig) -> str:
-    """Return the name of the table by which logits are computed."""
+    """Return the name of the table that computes the logits."""
     return PROJECTION if config.tied_embeddings == "none" else EMBEDDING
 
 
@@ -53,30 +50,25 @@ class NetworkWriter:
 
     graph: GraphBuilder
     config: ModelConfig
-    weights: Mapping[str, FloatArray]
-    """By the names of the checkpoint."""
+    weights: Mapping[str, FloatArray]  # by the names of the checkpoint
     arithmetic: Arithmetic
-    float_type: FloatType
-    """Of the states that the arithmetic takes and gives."""
-
-    max_tokens: int
-    """For which there are positions."""
+    float_type: FloatType  # of the states
+    max_tokens: int  # length of the tables of positions
 
     def embed(self, token_ids: ir.Value, stack: Stack, pick: PickRows) -> ir.Value:
-        """Return what enters a stack: embeddings [..., d_model] of token ids [...], with positions, normalised."""
+        """Return the normalised input of a stack: embeddings [..., d_model] of token ids [...] plus positions."""
         config, graph = self.config, self.graph
         name = SOURCE_EMBEDDING if stack == "encoder" and config.tied_embeddings != "all" else EMBEDDING
         factor = math.sqrt(config.d_model) if config.scale_embeddings else 1.0
         positions = None
         if config.positions in ("sinusoidal", "learned"):
             positions = pick(lambda: self._stored("position_encodings", self._encodings(stack)))
-        states = self.arithmetic.lookup(graph, token_ids, name, self.weights[name], factor=factor)
+        states = self.arithmetic.lookup(graph, token_ids, Weights(name, self.weights[name]), factor=factor)
         if positions is not None:
             states = graph.op("Add", states, positions)
         return self.norm(states, f"{stack}.embedding_norm") if config.embedding_norm else states
 
     def _encodings(self, stack: Stack) -> FloatArray:
-        """Return what is added to embeddings, [max_tokens, d_model]; of a learned table all from the first token's."""
         config, offset = self.config, self.config.position_offset
         if config.positions == "learned":
             return self.weights[f"{stack}.positions.weight"][offset:]
@@ -85,7 +77,7 @@ class NetworkWriter:
         return encodings
 
     def rotary(self, pick: PickRows) -> tuple[ir.Value, ir.Value] | None:
-        """Return cosines and sines that turn heads [B, T, H, D / 2] of the positions picked; None: none are turned."""
+        """Return cosines and sines at the picked positions; None if positions are not rotary."""
         if self.config.positions != "rotary":
             return None
         table = rotary_positions(self.max_tokens, self.config.head_size).numpy()
@@ -93,6 +85,15 @@ class NetworkWriter:
         size = self.config.head_size // 2
         cosines, sines = self.graph.split(self.graph.op("Unsqueeze", rows, self.graph.shape(-2)), size, size)
         return cosines, sines
+
+    def first_rows(self, token_ids: ir.Value) -> PickRows:
+        """Pick the rows [T, ...] of the positions of token ids [B, T]."""
+
+        def pick(make_table: Callable[[], ir.Value]) -> ir.Value:
+            graph, table = self.graph, make_table()
+            return graph.op("Slice", table, graph.shape(0), graph.op("Shape", token_ids, start=1), graph.shape(0))
+
+        return pick
 
     def scalar(self, value: float) -> ir.Value:
         """Return a stored scalar of the states' type."""
@@ -102,7 +103,7 @@ class NetworkWriter:
         """Return float32 logits [..., V]."""
         name = projection_table(self.config)
         bias = self.weights[PROJECTION_BIAS] if self.config.projection_bias else None
-        return self.arithmetic.project(self.graph, states, name, self.weights[name], bias)
+        return self.arithmetic.project(self.graph, states, Weights(name, self.weights[name], bias))
 
     def norm(self, states: ir.Value, path: str) -> ir.Value:
         """Normalise the last axis with the weights of a path; mean and variance are float32."""
@@ -113,7 +114,7 @@ class NetworkWriter:
         return self.graph.op(op_type, states, *stored, epsilon=epsilon)
 
     def final_norm(self, states: ir.Value, stack: Stack) -> ir.Value:
-        """Normalise the output of a stack, which pre-norm does and post-norm has done."""
+        """Normalise the output of a pre-norm stack."""
         return self.norm(states, f"{stack}.norm") if self.config.has_final_norm else states
 
     def layer(
@@ -125,14 +126,9 @@ class NetworkWriter:
         attend_cross: AttendCross | None = None,
         rotary: tuple[ir.Value, ir.Value] | None = None,
     ) -> ir.Value:
-        """Write a layer: self-attention, cross-attention if it is one of the decoder, feed-forward, each residual.
+        """Write a layer: self-attention, cross-attention if `attend_cross` is given, feed-forward, each residual.
 
-        Args:
-            states: [..., d_model].
-            path: of its weights, and of its nodes in the graph.
-            attend_self: makes a weighted sum of values, given query, key and value.
-            attend_cross: the same, given the query; None: a layer of the encoder.
-            rotary: what turns queries and keys of self-attention; see `rotary`.
+        The path is that of the weights, and prefix of the node names.
         """
         with self.graph.scope(path):
             states = self.self_attention(states, path, attend_self, rotary)
@@ -147,7 +143,7 @@ class NetworkWriter:
     def self_attention(
         self, states: ir.Value, path: str, attend: AttendSelf, rotary: tuple[ir.Value, ir.Value] | None = None
     ) -> ir.Value:
-        """Write the first part of a layer, its residual connection included."""
+        """Write the first part of a layer, including its residual connection."""
         config = self.config
         query_size, key_size = config.num_heads * config.head_size, config.key_size
 
@@ -164,7 +160,7 @@ class NetworkWriter:
         return self._residual(states, f"{path}.self_attention", attended)
 
     def _turned(self, states: ir.Value, cosines: ir.Value, sines: ir.Value) -> ir.Value:
-        """Turn heads that lie side by side, [B, T, heads * D], as `model.layers.rotary_positions` does."""
+        # Rotates heads side by side, [B, T, heads * D], as `model.layers.rotary_positions` describes.
         graph, size = self.graph, self.config.head_size // 2
         first, second = graph.split(graph.op("Reshape", states, graph.shape(0, 0, -1, 2 * size)), size, size)
         real = graph.op("Sub", graph.op("Mul", first, cosines), graph.op("Mul", second, sines))
@@ -173,21 +169,21 @@ class NetworkWriter:
 
     @property
     def num_groups(self) -> int:
-        """G, heads of a query that share a head of keys and values."""
+        """G, query heads that share a head of keys and values."""
         return self.config.num_heads // self.config.num_key_heads
 
     def grouped(self, query: ir.Value) -> ir.Value:
-        """Return query [B, T, H * D] as [B, T * G, H / G * D]: heads that share keys become queries of their own."""
+        """Return query [B, T, H * D] as [B, T * G, H / G * D]: heads that share keys become queries."""
         size = self.config.key_size
         return query if self.num_groups == 1 else self.graph.op("Reshape", query, self.graph.shape(0, -1, size))
 
     def ungrouped(self, attended: ir.Value) -> ir.Value:
-        """Return what was attended to by `grouped` queries as [B, T, H * D]."""
+        """Return the attention output of `grouped` queries as [B, T, H * D]."""
         size = self.config.num_heads * self.config.head_size
         return attended if self.num_groups == 1 else self.graph.op("Reshape", attended, self.graph.shape(0, -1, size))
 
     def grouped_mask(self, mask: ir.Value) -> ir.Value:
-        """Return a mask [..., T, L] for `grouped` queries: [..., T * G, L], the same for all heads of a query."""
+        """Return a mask [..., T, L] for `grouped` queries: [..., T * G, L]."""
         if self.num_groups == 1:
             return mask
         graph = self.graph
@@ -207,23 +203,23 @@ class NetworkWriter:
             return self.linear(attend(query), [f"{path}.output"])
 
     def entered(self, states: ir.Value, path: str) -> ir.Value:
-        """Return what a sublayer takes of the stream: pre-norm normalises it, with the weights beside `path`."""
+        """Return the input of a sublayer; pre-norm normalises it with the weights of `{path}_norm`."""
         return self.norm(states, f"{path}_norm") if self.config.norm == "pre" else states
 
     def _residual(self, states: ir.Value, path: str, sublayer: Callable[[ir.Value, str], ir.Value]) -> ir.Value:
-        """Add the output of a sublayer to the stream; post-norm normalises the sum."""
+        # Adds the output of a sublayer to the stream; post-norm normalises the sum.
         # Add and LayerNormalization stay apart: the CPU kernel of SkipLayerNormalization is several times slower.
         total = self.graph.op("Add", states, sublayer(self.entered(states, path), path))
         return total if self.config.norm == "pre" else self.norm(total, f"{path}_norm")
 
     def linear(self, states: ir.Value, paths: Sequence[str], *, rectifies: bool = False) -> ir.Value:
-        """Multiply by the weights of all paths at once, their outputs side by side, and add their biases."""
+        """Multiply by the concatenated weights of all paths and add their biases."""
         name = paths[0] if len(paths) == 1 else f"{paths[0]}.fused"
         weight, bias = (np.concatenate([self.weights[f"{path}.{part}"] for path in paths]) for part in _PARTS)
-        return self.arithmetic.linear(self.graph, states, name, weight, bias, rectifies=rectifies)
+        return self.arithmetic.linear(self.graph, states, Weights(name, weight, bias), rectifies=rectifies)
 
     def _feed_forward(self, states: ir.Value, path: str) -> ir.Value:
-        """max(0, x W1 + b1) W2 + b2, or another activation in place of the maximum."""
+        # max(0, x W1 + b1) W2 + b2, or another activation in place of the maximum
         graph, activation = self.graph, self.config.activation
         with graph.scope("feed_forward"):
             if activation == "swiglu":
@@ -236,5 +232,4 @@ class NetworkWriter:
             return self.linear(graph.op("Gelu" if activation == "gelu" else "Swish", inner), [f"{path}.outer"])
 
     def _stored(self, name: str, array: FloatArray) -> ir.Value:
-        """Return an array as a constant of the states' type."""
         return self.graph.constant(name, array.astype(self.float_type))

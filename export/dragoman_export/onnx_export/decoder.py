@@ -1,9 +1,9 @@
-"""The decoder graph: one step, which appends a token to every row and gives its best continuations.
+"""The decoder graph: one step, which appends a token to every row and returns its best continuations.
 
 The K rows of a segment share one pool of L slots for the keys and values of their tokens. A step writes each row's
-newest into a free slot, in place, and the ancestor mask says which slots a row sees. So nothing is ever reordered or
-concatenated, and rows that share a beginning share its slots. The order of slots does not matter to attention:
-positions are in the embeddings.
+newest token into a free slot in place; the ancestor mask selects the slots of a row. Nothing is reordered or
+concatenated, and rows with a common prefix share its slots. The order of slots is irrelevant to attention, because
+positions are part of the embeddings.
 """
 
 import math
@@ -12,31 +12,19 @@ from collections.abc import Callable, Mapping
 import onnx_ir as ir
 
 from dragoman_export.model.config import ModelConfig
-from dragoman_export.onnx_export.arithmetic import Arithmetic, FloatArray
-from dragoman_export.onnx_export.blocks import AttendCross, AttendSelf, NetworkWriter
+from dragoman_export.onnx_export.blocks import AttendCross, AttendSelf, NetworkParts, NetworkWriter
 from dragoman_export.onnx_export.write import MICROSOFT, GraphBuilder
 from dragoman_service.bundle.architecture import FloatType, graph_tensors, layer_names
 
-_MAX_CHUNK = 64
-"""Tokens of the vocabulary whose maximum is taken before the best are looked for."""
-
-_MIN_CHUNK = 8
-"""Smaller chunks are hardly fewer than tokens: then the vocabulary is padded."""
-
+_MAX_CHUNK = 64  # tokens of the vocabulary per chunk in the first stage of the top-k search
+_MIN_CHUNK = 8  # with smaller chunks there are hardly fewer chunks than tokens, so the vocabulary is padded instead
 _KINDS = ("self_key_pool", "self_value_pool", "cross_key", "cross_value")
 
 
-def build_decoder(
-    config: ModelConfig,
-    weights: Mapping[str, FloatArray],
-    arithmetic: Arithmetic,
-    float_type: FloatType,
-    *,
-    max_target_tokens: int,
-) -> ir.Model:
+def build_decoder(parts: NetworkParts, *, max_target_tokens: int) -> ir.Model:
     """Return the graph of one decoder step, with the tensors of `bundle.architecture.graph_tensors`."""
-    graph = GraphBuilder("decoder")
-    writer = _DecoderWriter(graph, config, weights, arithmetic, float_type, max_target_tokens)
+    graph, config, float_type = GraphBuilder("decoder"), parts[0], parts[-1]
+    writer = _DecoderWriter(graph, *parts, max_target_tokens)
     inputs = _declare_inputs(graph, config, float_type)
     inputs["num_rows"] = graph.op("Shape", inputs["token_ids"], start=1, end=2)  # K, as int64 [1]
 
@@ -58,13 +46,10 @@ def build_decoder(
 
 
 class _DecoderWriter(NetworkWriter):
-    """Adds what only the decoder graph has."""
-
     __slots__ = ()
 
     def attend_self(self, inputs: Mapping[str, ir.Value], index: int) -> AttendSelf:
-        """Put key and value into the pool and attend to the row's ancestors in it."""
-
+        # Writes key and value into the pool and attends to the row's ancestors.
         def attend(query: ir.Value, key: ir.Value, value: ir.Value) -> ir.Value:
             keys = self._write_slots(inputs[f"self_key_pool.{index}"], inputs["slots"], key, index)
             values = self._write_slots(inputs[f"self_value_pool.{index}"], inputs["slots"], value, index)
@@ -79,7 +64,6 @@ class _DecoderWriter(NetworkWriter):
         return attend
 
     def attend_cross(self, inputs: Mapping[str, ir.Value], index: int) -> AttendCross:
-        """Attend to the real tokens of the source."""
         # The rows of a segment are the query positions of one attention, so its keys are not repeated per row.
         keys, values = inputs[f"cross_key.{index}"], inputs[f"cross_value.{index}"]
 
@@ -95,21 +79,20 @@ class _DecoderWriter(NetworkWriter):
         return attend
 
     def _write_slots(self, pool: ir.Value, slots: ir.Value, rows: ir.Value, index: int) -> ir.Value:
-        """Put rows [B, K, H * D] into their slots; without a copy if input and output are bound to one buffer."""
+        # Writes rows [B, K, H * D] into their slots; no copy if input and output share one buffer.
         written = self.graph.op("ScatterND", pool, slots, rows)
         kind = str(pool.name).partition(".")[0]
         self.graph.output(written, f"{kind}.written.{index}", self.float_type, pool_shape(self.config))
         return written
 
-    # ONNX Runtime's CPU kernels sum in another order when attention has a single query. For a translation not to
-    # depend, even in its last bit, on how many rows the neighbours of a segment have, a lone row is given a twin.
+    # ONNX Runtime's CPU kernels sum in another order if attention has a single query. A single row is duplicated, so
+    # that translations do not depend, even in the last bit, on the number of rows of other segments.
 
     def _paired(self, query: ir.Value, inputs: Mapping[str, ir.Value]) -> ir.Value:
-        """Return query rows [B, Q, H * D], Q at least 2, of [B, K, H * D]."""
+        # Query rows [B, Q, H * D], Q >= 2, of [B, K, H * D].
         return self.graph.op("Gather", query, inputs["query_rows"], axis=1)
 
     def _unpaired(self, attended: ir.Value, inputs: Mapping[str, ir.Value]) -> ir.Value:
-        """Return the first K of Q rows."""
         axis = self.graph.shape(1)
         return self.graph.op("Slice", attended, self.graph.shape(0), inputs["num_rows"], axis)
 
@@ -132,27 +115,28 @@ def _declare_inputs(graph: GraphBuilder, config: ModelConfig, float_type: FloatT
 
 
 def pool_shape(config: ModelConfig) -> list[int | str]:
-    """Return the shape of the pools of a layer's keys and values, as graphs declare it."""
+    """Return the declared shape of a layer's key and value pools."""
     return ["B", "L", config.key_size]
 
 
 def write_candidates(graph: GraphBuilder, logits: ir.Value, num_candidates: ir.Value, *, vocabulary_size: int) -> None:
     """Declare the outputs: the best C tokens of every row, found in two stages.
 
-    The best C tokens lie in the C chunks of the vocabulary whose best tokens are best, and to find the maxima of chunks
-    is several times faster than to keep the best C of all tokens while passing over them. What pads the vocabulary to
-    whole chunks has a probability of zero, so that all tokens come before it.
+    The best C tokens are in the C chunks with the best maxima. Finding chunk maxima is several times faster than a
+    top-k over all tokens. Padding tokens have probability zero and therefore rank last.
     """
     log_probs = graph.op("LogSoftmax", logits, axis=-1)
     with graph.scope("candidates"):
-        chunk_size, padding = _chunks(vocabulary_size)
+        chunk_size, padding = max(size for size in range(1, _MAX_CHUNK + 1) if vocabulary_size % size == 0), 0
+        if chunk_size < _MIN_CHUNK:
+            chunk_size, padding = _MAX_CHUNK, -vocabulary_size % _MAX_CHUNK
         if padding:
             ends = graph.shape(0, 0, 0, 0, 0, padding)
             log_probs = graph.op("Pad", log_probs, ends, graph.scalar(-math.inf))
         size = graph.scalar(chunk_size, "int64")
         chunks = graph.op("Reshape", log_probs, graph.shape(0, 0, -1, chunk_size))  # [B, K, V] -> [B, K, chunks, size]
         maxima = graph.op("ReduceMax", chunks, graph.shape(-1), keepdims=0)
-        # The number is read on the host, also by kernels of a GPU: Min would compute it there and copy it back.
+        # Slice instead of Min: the count is needed on the host, and Min would run on the GPU and copy it back.
         first = graph.op("Slice", maxima, graph.shape(0), num_candidates, graph.shape(2))
         _, best = graph.largest(maxima, graph.op("Shape", first, start=2))  # [B, K, min(C, chunks)]
         picked = graph.op("GatherND", chunks, graph.op("Unsqueeze", best, graph.shape(-1)), batch_dims=2)
@@ -161,12 +145,3 @@ def write_candidates(graph: GraphBuilder, logits: ir.Value, num_candidates: ir.V
         token_ids = graph.op("Add", graph.op("Mul", chunk, size), graph.op("Mod", places, size))
     graph.output(best_log_probs, "log_probs", "float32", ["B", "K", "C"])
     graph.output(token_ids, "candidate_ids", "int64", ["B", "K", "C"])
-
-
-def _chunks(vocabulary_size: int) -> tuple[int, int]:
-    """Return the size of chunks, and how many tokens must be added to a vocabulary for all to be whole.
-
-    None are if the vocabulary's size has a divisor that makes good chunks.
-    """
-    size = max(size for size in range(1, _MAX_CHUNK + 1) if vocabulary_size % size == 0)
-    return (size, 0) if size >= _MIN_CHUNK else (_MAX_CHUNK, -vocabulary_size % _MAX_CHUNK)

@@ -1,31 +1,21 @@
-"""The encoder graph: source ids in, keys and values for the cross-attention of every decoder layer out."""
+"""The encoder graph: from source ids to the cross-attention keys and values of every decoder layer."""
 
-from collections.abc import Callable, Mapping
 from itertools import chain
 
 import onnx_ir as ir
 
-from dragoman_export.model.config import ModelConfig
-from dragoman_export.onnx_export.arithmetic import Arithmetic, FloatArray
-from dragoman_export.onnx_export.blocks import AttendSelf, NetworkWriter, PickRows
+from dragoman_export.onnx_export.blocks import AttendSelf, NetworkParts, NetworkWriter
 from dragoman_export.onnx_export.write import MICROSOFT, GraphBuilder
-from dragoman_service.bundle.architecture import FloatType, graph_tensors, layer_names
+from dragoman_service.bundle.architecture import graph_tensors, layer_names
 
 
-def build_encoder(
-    config: ModelConfig,
-    weights: Mapping[str, FloatArray],
-    arithmetic: Arithmetic,
-    float_type: FloatType,
-    *,
-    max_source_tokens: int,
-) -> ir.Model:
-    """Return the encoder graph; its tensors are described by `dragoman_service.bundle.architecture.graph_tensors`.
+def build_encoder(parts: NetworkParts, *, max_source_tokens: int) -> ir.Model:
+    """Return the encoder graph, with the tensors of `dragoman_service.bundle.architecture.graph_tensors`.
 
-    Source positions at and beyond a segment's length have no influence on those before, bit for bit.
+    Padding does not influence the real tokens, bit for bit.
     """
-    graph = GraphBuilder("encoder")
-    writer = _EncoderWriter(graph, config, weights, arithmetic, float_type, max_source_tokens)
+    graph, config, float_type = GraphBuilder("encoder"), parts[0], parts[-1]
+    writer = _EncoderWriter(graph, *parts, max_source_tokens)
     dtypes = graph_tensors(config.num_decoder_layers, float_type).encoder.inputs
     source_ids = graph.input("source_ids", dtypes["source_ids"], ["B", "S"])
     source_lengths = graph.input("source_lengths", dtypes["source_lengths"], ["B"])
@@ -39,22 +29,9 @@ def build_encoder(
 
 
 class _EncoderWriter(NetworkWriter):
-    """Adds what only the encoder graph has."""
-
     __slots__ = ()
 
-    def first_rows(self, source_ids: ir.Value) -> PickRows:
-        """Pick the rows [S, ...] of the source's positions."""
-
-        def pick(make_table: Callable[[], ir.Value]) -> ir.Value:
-            num_positions = self.graph.op("Shape", source_ids, start=1)
-            begin = axis = self.graph.shape(0)
-            return self.graph.op("Slice", make_table(), begin, num_positions, axis)
-
-        return pick
-
     def attend_self(self, source_lengths: ir.Value) -> AttendSelf:
-        """Attend to the real tokens of the source."""
         return lambda query, key, value: self.ungrouped(
             self.graph.op(
                 "MultiHeadAttention",
@@ -65,7 +42,7 @@ class _EncoderWriter(NetworkWriter):
         )
 
     def write_cross_attention(self, memory: ir.Value) -> None:
-        """Project the memory for all decoder layers in one product and declare the outputs."""
+        # Projects the memory for all decoder layers in one product.
         config, graph = self.config, self.graph
         num_heads, head_size, num_parts = config.num_key_heads, config.head_size, 2 * config.num_decoder_layers
         layers = range(config.num_decoder_layers)

@@ -1,4 +1,4 @@
-"""Describes int8 networks for whoever has no graph: where their weights lie, and how they round activations."""
+"""Describes the int8 weights of graphs, for runtimes that do not read ONNX."""
 
 from collections.abc import Collection, Mapping
 
@@ -24,12 +24,10 @@ from dragoman_service.bundle.int8_weights import (
 def describe_weights(
     encoder: ir.Model, decoder: ir.Model, weights: WeightsFile, architecture: Architecture, limits: Limits
 ) -> Int8Weights | None:
-    """Return where the arrays of two graphs lie in the file of weights, appending those that only a graph has.
+    """Return the location of the arrays of two graphs, appending inline arrays to the file of weights.
 
-    None if a product of the decoder is not int8. If one of the encoder is not, the encoder is left out.
-
-    Raises:
-        ImportFormatError: if an array or a product is not as `dragoman_export.onnx_export` makes them.
+    None if a decoder product is not int8. An encoder with a product that is not int8 is omitted. ImportFormatError if
+    an array or a product was not written by this package.
     """
     described = _describe(decoder, decoder_arrays(architecture, limits), decoder_products(architecture), weights)
     if described is None:
@@ -44,7 +42,7 @@ def _describe(
     products: Collection[str],
     weights: WeightsFile,
 ) -> NetworkWeights | None:
-    """Return where the expected arrays of a graph lie; None if it lacks one, as if a product is not int8."""
+    # None if an expected array is missing or a product is not int8.
     stored, scales = model.graph.initializers, int8_scales(model)
     if not (expected.keys() <= stored.keys() and scales.keys() >= set(products)):
         return None
@@ -54,39 +52,39 @@ def _describe(
             activations={path: scales[path] for path in products},
         )
     except ValidationError as error:
-        raise ImportFormatError(f"the {model.graph.name} cannot be described: {error}") from error
+        raise ImportFormatError(f"cannot describe the weights of the {model.graph.name}: {error}") from error
 
 
 def int8_scales(model: ir.Model) -> Mapping[str, ActivationScale | None]:
-    """Return what the int8 products of a graph round their activations with, by path; None: each row has its own scale.
+    """Return the activation scales of the int8 products of a graph by path; None: one scale per row.
 
     Raises:
-        ImportFormatError: if a product rounds them in another way.
+        ImportFormatError: if a product rounds its activations in another way.
     """
     return dict(_scale(node) for node in model.graph if node.op_type == "MatMulIntegerToFloat")
 
 
 def _scale(product: ir.Node) -> tuple[str, ActivationScale | None]:
     rounded, weight, scale, _, zero_point, *_ = product.inputs
-    table = weight.producer() if weight is not None else None  # is transposed first
+    table = weight.producer() if weight is not None else None  # the Transpose of a table
     name = str((table.inputs[0] if table else weight).name)  # type: ignore[union-attr]
     path = name.removesuffix(".weight.int8")
     rounding = rounded.producer() if rounded is not None else None
     if rounding is None or rounding.op_type != "QuantizeLinear" or scale is None or zero_point is None:
-        raise ImportFormatError(f"the product with {name} does not take activations that were rounded before")
-    if rounding.inputs[1] is not scale:  # that of each row multiplies what comes out
+        raise ImportFormatError(f"the input of the product with {name} is not quantized")
+    if rounding.inputs[1] is not scale:  # a scale per row multiplies the product instead
         return path, None
     if scale.const_value is None or zero_point.const_value is None:
-        raise ImportFormatError(f"the product with {name} takes a scale that is not stored")
+        raise ImportFormatError(f"the scale of the product with {name} is not a constant")
     numbers = scale.const_value.numpy().item(), zero_point.const_value.numpy().item()
     try:
         return path, ActivationScale(scale=numbers[0], zero_point=numbers[1])
     except ValidationError as error:
-        raise ImportFormatError(f"the product with {name} takes scale and zero point {numbers}: {error}") from error
+        raise ImportFormatError(f"the product with {name} has scale and zero point {numbers}: {error}") from error
 
 
 def _place(value: ir.Value, expected: tuple[str, tuple[int, ...]], weights: WeightsFile) -> StoredTensor:
-    """Return the place of an array, which is appended to the file unless it is there, at an aligned offset."""
+    # Appends the array unless it is already in the file at an aligned offset.
     tensor = value.const_value
     if tensor is None or (kind := (tensor.dtype.numpy().name, tensor.shape.numpy())) != expected:
         raise ImportFormatError(f"{value.name} is {tensor and kind}: expected {expected}")

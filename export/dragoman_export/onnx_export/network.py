@@ -1,4 +1,4 @@
-"""A trained network: where its checkpoint and vocabulary lie, its weights, and its graphs as files."""
+"""A trained network: files of checkpoint and vocabulary, weights, and graphs."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -16,8 +16,7 @@ from dragoman_export.onnx_export.calibration import Rounding
 from dragoman_export.onnx_export.decoder import build_decoder
 from dragoman_export.onnx_export.encoder import build_encoder
 from dragoman_export.onnx_export.int8_weights import describe_weights
-from dragoman_export.onnx_export.mixed import Mixed, ProductKind
-from dragoman_export.onnx_export.quantize import Int8
+from dragoman_export.onnx_export.quantize import Int8, Mixed, ProductKind
 from dragoman_export.onnx_export.write import WeightsFile, save_model
 from dragoman_export.training.checkpoint import load_checkpoint, load_model
 from dragoman_export.training.config import TrainingConfig
@@ -27,31 +26,24 @@ from dragoman_service.bundle.int8_weights import Int8Weights
 from dragoman_service.bundle.manifest import GraphFiles
 from dragoman_service.text.tokenizer import SentencePieceTokenizer
 
-_AVERAGE_NAME = "average.pt"
-"""What `python -m dragoman_export average` writes into a run folder."""
+_AVERAGE_NAME = "average.pt"  # written by `dragoman export average`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainedModel:
-    """The files that training or an import leaves behind."""
+    """The files of a trained or imported model."""
 
     checkpoint: Path
-    run: RunFolder
-    """Holds the vocabulary, if nothing else; unused by an import."""
-    portable: PortableModel | None = None
-    """What was imported from another system; None: the model was trained here, or imported from a bundle."""
-    tokenizer_files: TokenizerFiles | None = None
-    """Those of another system; None: the vocabulary of the run is one SentencePiece model."""
+    run: RunFolder  # contains the vocabulary; unused by an import
+    portable: PortableModel | None = None  # imported from another system; None: trained here, or imported from a bundle
+    tokenizer_files: TokenizerFiles | None = None  # imported tokenizer; None: one SentencePiece model in the run folder
 
     @classmethod
     def find(cls, path: Path) -> "TrainedModel":
         """Return the model at a path: a checkpoint inside a run folder, or the folder itself.
 
-        Of a folder the average is taken, or else the checkpoint with the lowest dev loss, or else what was imported.
-
-        Raises:
-            ImportFormatError: if a model in the portable format is not what it should be.
-            RunFolderError: if there is no checkpoint, or no vocabulary beside or above it.
+        A folder is searched for the average, the checkpoint with the lowest dev loss, and an import, in this order.
+        ImportFormatError if a portable model is damaged, RunFolderError if checkpoint or vocabulary are missing.
         """
         run = RunFolder(path)
         if PortableModel.is_at(path):
@@ -71,52 +63,49 @@ class TrainedModel:
         return cls(checkpoint=checkpoint, run=holders[0], tokenizer_files=tokenizer_files)
 
     def load(self) -> Transformer:
-        """Return the network in evaluation mode; RunFolderError or ImportFormatError if that fails."""
+        """Return the network in evaluation mode; RunFolderError or ImportFormatError on failure."""
         return load_model(self.checkpoint) if self.portable is None else self.portable.load()
 
     def read_settings(self) -> Mapping[str, Any]:
-        """Return what the run folder's config.json says; nothing if a checkpoint lies elsewhere, or was imported."""
+        """Return config.json of the run folder; empty if there is none or the model was imported."""
         has_settings = self.portable is None and (self.run.path / "config.json").is_file()
         return self.run.read_settings() if has_settings else {}
 
     @property
     def limits(self) -> Limits:
-        """What an imported model is for, or else the longest that a run learned from."""
+        """Limits of an imported model, or the longest training pair."""
         if self.portable is not None:
             return self.portable.limits
         max_tokens = self.read_settings().get("training", {}).get("max_tokens", TrainingConfig().max_tokens)
         return Limits(max_source_tokens=max_tokens, max_target_tokens=max_tokens)
 
     def read_vocabulary(self) -> Vocabulary | TokenizerFiles:
-        """Return what a bundle needs of the tokenizer; CorpusError if a run's vocabulary is none."""
+        """Return the tokenizer for a bundle; CorpusError if the vocabulary is damaged."""
         return self.tokenizer_files or Vocabulary.load(self.run.vocabulary)
 
     def open_tokenizer(self) -> SentencePieceTokenizer:
-        """Return the tokenizer; BundleError if its files are none."""
+        """Return the tokenizer; BundleError if its files are damaged."""
         if self.portable is not None:
             return self.portable.open_tokenizer()
         if self.tokenizer_files is not None:
-            config = ModelConfig.from_dict(load_checkpoint(self.checkpoint)["model_config"])
+            config = ModelConfig(**load_checkpoint(self.checkpoint)["model_config"])
             return self.tokenizer_files.open_at(self.run.tokenizer, config)
         return SentencePieceTokenizer(self.run.vocabulary)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
-    """Shape and weights of a model."""
+    """Configuration and weights of a model."""
 
     config: ModelConfig
-    weights: Mapping[str, FloatArray]
-    """Float32, by the names of the checkpoint."""
-
+    weights: Mapping[str, FloatArray]  # float32, by the names of the checkpoint
+    # of the input of each projection in int8, by path; empty: not calibrated
     roundings: Mapping[str, Rounding] = field(default_factory=dict)
-    """Of what enters each projection in int8, by its path. Empty: not measured."""
-    kept: frozenset[ProductKind] = frozenset()
-    """Products that stay in 32-bit floats in int8."""
+    kept: frozenset[ProductKind] = frozenset()  # products that stay in float32 in int8 graphs
 
     @property
     def architecture(self) -> Architecture:
-        """The shape as a manifest describes it."""
+        """The architecture as in a manifest."""
         fields = self.config.to_dict()
         return Architecture(**{name: fields[name] for name in Architecture.model_fields})
 
@@ -128,33 +117,32 @@ class Network:
         *,
         kept: frozenset[ProductKind] = frozenset(),
     ) -> "Network":
-        """Take the weights of a PyTorch model."""
+        """Copy the weights of a PyTorch model."""
         weights = {name: tensor.detach().float().numpy() for name, tensor in model.state_dict().items()}
         return cls(config=model.config, weights=weights, roundings=roundings or {}, kept=kept)
 
 
+# arithmetic of each precision of a bundle
 ARITHMETICS: Mapping[str, Callable[[Network], Arithmetic]] = {
     "fp32": lambda _: Float32(),
     "fp16": lambda _: Float16(),
     "int8": lambda network: Mixed(network.kept, kept=Float32(), others=Int8(network.roundings)),
 }
-"""Precisions a bundle can have, and how each multiplies."""
-
+# of states, keys and values, by precision
 FLOAT_TYPES: Mapping[str, FloatType] = {"fp32": "float32", "fp16": "float16", "int8": "float32"}
-"""Of the states that each multiplies; keys and values are kept in it, too."""
 
 
 def write_graphs(directory: Path, network: Network, precision: str, limits: Limits) -> GraphFiles:
-    """Write the graphs of one of `ARITHMETICS` and their weights into a directory and return their names there.
+    """Write the graphs of a precision and their weights into a directory; return the file names.
 
-    If all products of the decoder are int8, a file describes the weights of decoder and encoder.
+    If all decoder products are int8, a file describes the weights of decoder and encoder.
     """
     parts = network.config, network.weights, ARITHMETICS[precision](network), FLOAT_TYPES[precision]
     max_target_tokens = limits.max_target_tokens
     graphs = {
-        "encoder": build_encoder(*parts, max_source_tokens=limits.max_source_tokens),
-        "decoder": build_decoder(*parts, max_target_tokens=max_target_tokens),
-        "attention": build_attention(*parts, max_target_tokens=max_target_tokens),
+        "encoder": build_encoder(parts, max_source_tokens=limits.max_source_tokens),
+        "decoder": build_decoder(parts, max_target_tokens=max_target_tokens),
+        "attention": build_attention(parts, max_target_tokens=max_target_tokens),
     }
     names = {kind: f"{kind}.{precision}.onnx" for kind in graphs}
     shared = WeightsFile(directory / f"weights.{precision}.bin")
@@ -166,7 +154,7 @@ def write_graphs(directory: Path, network: Network, precision: str, limits: Limi
 
 
 def write_int8_weights(directory: Path, precision: str, weights: Int8Weights) -> str:
-    """Write where int8 weights lie and return the name of the file."""
+    """Write the description of int8 weights and return the file name."""
     name = f"weights.{precision}.json"
     (directory / name).write_text(weights.model_dump_json() + "\n", encoding="utf-8")
     return name

@@ -1,4 +1,4 @@
-"""Collects the nodes of a graph under readable names and writes it as a file."""
+"""Builds graphs with readable node names and writes them as files."""
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
@@ -12,27 +12,18 @@ from numpy.typing import NDArray
 
 from dragoman_service.bundle.int8_weights import WEIGHTS_ALIGNMENT_BYTES
 
+# first opset whose `Attention` takes 3-D inputs with padded keys, as ONNX Runtime 1.31 implements it
 OPSET_VERSION = 24
-"""First opset whose `Attention` takes 3-D inputs with padded keys, as ONNX Runtime 1.31 implements it."""
-
-IR_VERSION = 13
-"""Highest file format ONNX Runtime 1.31 reads; `onnx` 1.23 would write a later one."""
-
-MICROSOFT = "com.microsoft"
-"""Domain of the operators that only ONNX Runtime has."""
-
+IR_VERSION = 13  # highest file format that ONNX Runtime 1.31 reads; `onnx` 1.23 would write a later one
+MICROSOFT = "com.microsoft"  # domain of the operators of ONNX Runtime
+# smaller arrays stay in the graph: scalars and shapes, some of which ONNX Runtime needs there
 _SMALLEST_SHARED_BYTES = 1024
-"""Smaller arrays stay in their graph: scalars, shapes and the like, some of which ONNX Runtime needs there."""
 
 
 class GraphBuilder:
-    """One graph while it is being built.
-
-    Every method that makes a node returns its value; names say which part of the network a value belongs to.
-    """
+    """Builds one graph; every method that adds a node returns its value."""
 
     def __init__(self, name: str) -> None:
-        """Begin an empty graph."""
         self._name = name
         self._tape = ir.tape.Tape()
         self._inputs: list[ir.Value] = []
@@ -43,7 +34,7 @@ class GraphBuilder:
 
     @contextmanager
     def scope(self, name: str) -> Iterator[str]:
-        """Put `name` before the names of all nodes made inside; yields the full path, which prefixes weight names."""
+        """Prefix the names of all nodes added inside with `name`; yield the full path, also a prefix of weights."""
         outer = self._scope
         self._scope = (*outer, name)
         try:
@@ -52,20 +43,20 @@ class GraphBuilder:
             self._scope = outer
 
     def input(self, name: str, dtype: str, shape: Sequence[int | str]) -> ir.Value:
-        """Declare an input; strings are names of dynamic sizes."""
+        """Declare an input; strings name dynamic sizes."""
         value = ir.val(name, ir.DataType.from_numpy(np.dtype(dtype)), ir.Shape(shape))
         self._inputs.append(value)
         return value
 
     def output(self, value: ir.Value, name: str, dtype: str, shape: Sequence[int | str]) -> None:
-        """Declare a value to be an output under a name."""
+        """Declare a value as an output with a name."""
         value.name = name
         value.dtype = ir.DataType.from_numpy(np.dtype(dtype))
         value.shape = ir.Shape(shape)
         self._outputs.append(value)
 
     def constant(self, name: str, array: NDArray[Any]) -> ir.Value:
-        """Return the stored array of this name, storing it the first time it is asked for."""
+        """Return the stored array of this name; store it on first use."""
         if name not in self._constants:
             self._constants[name] = self._tape.initializer(ir.tensor(np.ascontiguousarray(array), name=name))
         return self._constants[name]
@@ -79,20 +70,20 @@ class GraphBuilder:
         return self.constant("shape." + "x".join(map(str, sizes)), np.array(sizes, dtype=np.int64))
 
     def op(self, op_type: str, *inputs: ir.Value | None, domain: str = "", **attributes: Any) -> ir.Value:
-        """Append a node with one output and return that; None stands for an optional input left out."""
+        """Append a node with one output and return the output; None stands for an omitted optional input."""
         name = self._node_name(op_type)
         value = self._tape.op(op_type, inputs, attributes, domain=domain, name=name)
         value.name = name
         return value
 
     def once(self, name: str, make: Callable[[], ir.Value]) -> ir.Value:
-        """Return what `make` returned when this name was first asked for: a value that several parts compute alike."""
+        """Return the value that `make` returned on the first call with this name."""
         if name not in self._shared:
             self._shared[name] = make()
         return self._shared[name]
 
     def split(self, value: ir.Value, *sizes: int) -> Sequence[ir.Value]:
-        """Cut a value into parts of the given sizes along its last axis."""
+        """Split a value into parts of the given sizes along its last axis."""
         if len(set(sizes)) == 1:
             return self._several("Split", [value], {"axis": -1, "num_outputs": len(sizes)}, len(sizes))
         return self._several("Split", [value, self.shape(*sizes)], {"axis": -1}, len(sizes))
@@ -102,7 +93,7 @@ class GraphBuilder:
         return self._several("TopK", [value, count], {"axis": -1, "sorted": 1}, 2)
 
     def build(self) -> ir.Model:
-        """Return the model of all that was added."""
+        """Return the model."""
         graph = ir.Graph(
             self._inputs,
             self._outputs,
@@ -127,15 +118,14 @@ class GraphBuilder:
 
 
 class WeightsFile:
-    """The weights of several graphs in one file beside them, each distinct array once.
+    """The weights of several graphs in one file, each distinct array once.
 
-    The service reads the file once, when it loads a model, and hands ONNX Runtime its content: nothing stays mapped,
-    so that the file may change or go while the service runs. What a graph holds itself is copied as a whole; of a file
-    only what ONNX Runtime packs anew for its products is.
+    The service reads the file once, at load time, and passes its content to ONNX Runtime. Nothing stays mapped, so the
+    file may change while the service runs. ONNX Runtime copies only the weights that it packs for its products.
     """
 
     def __init__(self, path: Path) -> None:
-        """Take a file, which must be in the folder of the graphs that refer to it; what it holds already stays."""
+        """Open a file in the folder of the graphs; existing content is kept."""
         self._path = path
         self._offsets: dict[bytes, int] = {}
         path.touch()
@@ -143,11 +133,11 @@ class WeightsFile:
 
     @property
     def name(self) -> str:
-        """Of the file, as graphs refer to it."""
+        """File name, as graphs refer to it."""
         return self._path.name
 
     def store(self, tensor: ir.TensorProtocol) -> ir.ExternalTensor:
-        """Return a tensor that refers to this file, appending its elements unless it has an equal array."""
+        """Return a tensor that refers to this file, appending its content unless an equal array exists."""
         content = tensor.tobytes()
         digest = hashlib.sha256(content).digest()
         if digest not in self._offsets:
@@ -163,7 +153,7 @@ class WeightsFile:
         )
 
     def _append(self, content: bytes) -> int:
-        """Write at the next aligned offset and return that."""
+        # Writes at the next aligned offset, and returns it.
         padding = -self._num_bytes % WEIGHTS_ALIGNMENT_BYTES
         with self._path.open("ab") as file:
             file.write(bytes(padding) + content)
@@ -173,7 +163,7 @@ class WeightsFile:
 
 
 def save_model(model: ir.Model, path: Path, weights: WeightsFile | None = None) -> None:
-    """Write a model as one file; its larger arrays go to `weights`, if given, and the model refers to them there."""
+    """Write a model to a file; larger arrays go to `weights`, if given, and the model refers to them."""
     if weights is not None:
         for value in model.graph.initializers.values():
             tensor = value.const_value

@@ -1,4 +1,4 @@
-"""Checkpoints: everything a run needs to go on as if it had never stopped."""
+"""Checkpoints: the complete state of a run."""
 
 import os
 import pickle
@@ -18,45 +18,28 @@ from dragoman_export.errors import CheckpointConflictError, RunFolderError
 from dragoman_export.model.config import DROPOUTS, ModelConfig
 from dragoman_export.model.transformer import Transformer
 
+# weights with one row per piece of the vocabulary
 _TABLES = frozenset({"embedding.weight", "encoder.embedding.weight", "projection.weight", "projection.bias"})
-"""Weights with a row for each piece of the vocabulary."""
-
 _NAME = re.compile(r"step-(\d{8})\.pt")
-BEST_NAME = "best.pt"
-"""File of the checkpoint with the lowest dev loss."""
+BEST_NAME = "best.pt"  # checkpoint with the lowest dev loss
 
 
 @dataclass(slots=True, kw_only=True)
 class Progress:
-    """Where a run is; the loop changes it."""
+    """Progress of a run; updated by the loop."""
 
-    step: int = 0
-    """Optimizer steps done."""
-
-    epoch: int = 0
-    """Epochs done."""
-
-    epoch_step: int = 0
-    """Steps done in the epoch after those."""
-
-    target_tokens: int = 0
-    """Target tokens learned from, EOS counted, over all ranks."""
-
-    elapsed_s: float = 0.0
-    """Time spent in all invocations together."""
-
-    best_loss: float | None = None
-    """Lowest dev loss so far, nats a token."""
-
-    evaluations_since_best: int = 0
-    """Evaluations since the one that gave it, as long as patience had not ended."""
-
-    patience_step: int | None = None
-    """Step at which patience ended, from which the rate cools down; None: it has not."""
+    step: int = 0  # optimizer steps
+    epoch: int = 0  # completed epochs
+    epoch_step: int = 0  # steps in the current epoch
+    target_tokens: int = 0  # trained on, EOS included, over all ranks
+    elapsed_s: float = 0.0  # over all invocations
+    best_loss: float | None = None  # lowest dev loss, nats per token
+    evaluations_since_best: int = 0  # counted until `patience` ends
+    patience_step: int | None = None  # step at which `patience` ended and the cooldown started
 
 
 def random_state() -> dict[str, Any]:
-    """Return the state of the global generators of torch, Python and numpy, in types a checkpoint may hold."""
+    """Return the state of the global generators of torch, Python and numpy, in types that a checkpoint may contain."""
     name, keys, position, has_gauss, cached = np.random.get_state()
     return {
         "torch": torch.get_rng_state(),
@@ -67,7 +50,7 @@ def random_state() -> dict[str, Any]:
 
 
 def restore_random_state(state: Mapping[str, Any]) -> None:
-    """Set the global generators to what `random_state` returned."""
+    """Restore the result of `random_state`."""
     name, keys, position, has_gauss, cached = state["numpy"]
     np.random.set_state((name, keys.numpy().astype(np.uint32), position, has_gauss, cached))
     random.setstate(state["python"])
@@ -77,7 +60,7 @@ def restore_random_state(state: Mapping[str, Any]) -> None:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file that is either whole or not there, even if the machine fails."""
+    """Write a file atomically and durably."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with temporary.open("wb") as file:
         file.write(content)
@@ -87,7 +70,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def save_checkpoint(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a checkpoint as `write_atomically` does."""
+    """Write a checkpoint atomically and durably."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with temporary.open("wb") as file:
         torch.save(dict(content), file)
@@ -97,13 +80,13 @@ def save_checkpoint(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
-    """Read a checkpoint onto the CPU; only tensors and plain values are accepted, so a file cannot run code.
+    """Load a checkpoint to the CPU; only tensors and plain values are accepted, so no code runs.
 
     Raises:
         RunFolderError: if it cannot be read.
     """
     if path.exists() and not zipfile.is_zipfile(path):
-        raise RunFolderError(f"cannot read checkpoint {path}: it is none, or cut off")
+        raise RunFolderError(f"cannot read checkpoint {path}: not a checkpoint, or truncated")
     try:
         content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
@@ -112,21 +95,21 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def load_model(path: Path) -> Transformer:
-    """Return the network of a checkpoint or of an average, in evaluation mode; RunFolderError as `load_checkpoint`."""
+    """Return the network of a checkpoint in evaluation mode; RunFolderError as `load_checkpoint`."""
     content = load_checkpoint(path)
-    model = Transformer(ModelConfig.from_dict(content["model_config"]))
+    model = Transformer(ModelConfig(**content["model_config"]))
     model.load_state_dict(content["model"])
     return model.eval()
 
 
 def with_vocabulary(model: Transformer, old: Vocabulary, new: Vocabulary) -> Transformer:
-    """Return a network with another vocabulary for source and target: its own weights, and new rows of its tables.
+    """Return a network with a new vocabulary for source and target.
 
-    The row of a piece is the mean of those of the old pieces that spell it; the rows of reserved pieces are drawn at
-    random from torch's global generator, as in an untrained network.
+    The row of a piece is the mean of the rows of the old pieces that spell it; rows of reserved pieces are random, from
+    torch's global generator.
 
     Raises:
-        CheckpointConflictError: if the model is not of the old vocabulary on both sides.
+        CheckpointConflictError: if the model does not use the old vocabulary on both sides.
     """
     sizes = {model.config.vocabulary_size, model.config.num_source_tokens}
     if sizes != {len(old)}:
@@ -145,23 +128,23 @@ def with_vocabulary(model: Transformer, old: Vocabulary, new: Vocabulary) -> Tra
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
-    """Return the numbered checkpoints of a folder, oldest first; none if the folder is missing."""
+    """Return the numbered checkpoints of a folder, oldest first."""
     return sorted(path for path in folder.glob("step-*.pt") if _NAME.fullmatch(path.name))
 
 
 def checkpoint_path(folder: Path, step: int) -> Path:
-    """Return where the checkpoint of a step lies."""
+    """Return the path of the checkpoint of a step."""
     return folder / f"step-{step:08d}.pt"
 
 
 def prune_checkpoints(folder: Path, keep: int) -> None:
-    """Delete all numbered checkpoints but the newest `keep`."""
+    """Delete all numbered checkpoints except the newest `keep`."""
     for path in list_checkpoints(folder)[:-keep]:
         path.unlink()
 
 
 def average_checkpoints(paths: Sequence[Path]) -> dict[str, Any]:
-    """Return a checkpoint whose weights are the mean of those given (section 6.1 of the paper), without optimizer.
+    """Return a checkpoint with the mean of the weights (section 6.1 of the paper), without optimizer.
 
     Raises:
         RunFolderError: if there are none, or their architectures differ.
@@ -173,7 +156,7 @@ def average_checkpoints(paths: Sequence[Path]) -> dict[str, Any]:
     for path in paths[1:]:
         content = load_checkpoint(path)
         if _shape(content) != _shape(first):
-            raise RunFolderError(f"{path} has another architecture than {paths[0]}")
+            raise RunFolderError(f"architecture of {path} differs from {paths[0]}")
         for name, tensor in content["model"].items():
             total[name] += tensor
     mean = {name: (tensor / len(paths)).float() for name, tensor in total.items()}
@@ -181,6 +164,6 @@ def average_checkpoints(paths: Sequence[Path]) -> dict[str, Any]:
 
 
 def _shape(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the model's settings but dropouts, which may change when a run is resumed."""
-    config = ModelConfig.from_dict(content["model_config"])  # a checkpoint of an earlier version has fewer fields
+    # Model settings except dropouts, which may change on resume.
+    config = ModelConfig(**content["model_config"])  # fills fields missing in earlier versions
     return {name: value for name, value in config.to_dict().items() if name not in DROPOUTS}

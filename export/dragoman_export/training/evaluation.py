@@ -1,4 +1,4 @@
-"""Dev loss and BLEU while training."""
+"""Dev loss and BLEU during training."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,28 +17,24 @@ from dragoman_service.text.planning import EXTRA_TARGET_TOKENS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DevSet:
-    """Text that is not learned from."""
+    """Development text."""
 
     corpus: EncodedCorpus
-    references: tuple[str, ...]
-    """Target texts of `corpus`, in order."""
+    references: tuple[str, ...]  # target texts of `corpus`, in order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """What the dev text says about a model."""
+    """Scores on the development text."""
 
-    loss: float
-    """Cross-entropy in nats a target token, EOS counted, without label smoothing."""
-
-    bleu: float | None
-    """sacreBLEU of greedy translations of some sentences, from 0 to 100; None if none were translated."""
+    loss: float  # cross-entropy in nats per target token, EOS included, without label smoothing
+    bleu: float | None  # sacreBLEU of greedy translations, 0 to 100; None if nothing was translated
 
 
 def evaluate(
     loss: BatchLoss, dev: DevSet, vocabulary: TextCodec, *, bleu_sentences: int, batch_tokens: int
 ) -> Evaluation:
-    """Measure a model, which must be in evaluation mode; call it within the autocast wanted."""
+    """Score a model in evaluation mode; call inside the autocast context."""
     chosen = np.linspace(0, len(dev.corpus) - 1, min(bleu_sentences, len(dev.corpus))).astype(int).tolist()
     mean_loss = dev_loss(loss, dev.corpus, batch_tokens=batch_tokens)
     if not chosen:
@@ -52,7 +48,7 @@ def evaluate(
 
 @torch.inference_mode()
 def dev_loss(loss: BatchLoss, corpus: EncodedCorpus, *, batch_tokens: int) -> float:
-    """Return the mean loss in nats a target token."""
+    """Return the mean loss in nats per target token."""
     batches = Epoch(corpus, BatchingConfig(batch_tokens=batch_tokens, max_tokens=1), 0)
     device = loss.model.embedding.weight.device
     total = sum(float(loss(batches.batch(index).to(device))) for index in range(len(batches)))
@@ -66,16 +62,10 @@ def translate_greedily(
     *,
     prefix: Sequence[int] = (),
 ) -> list[list[int]]:
-    """Translate sources, all of their tokens in each, with the likeliest token at every step.
+    """Translate sources, including prefix and EOS, with the likeliest token at every step.
 
-    Args:
-        model: in evaluation mode.
-        sources: token ids.
-        batch_tokens: most source tokens decoded together, padding counted.
-        prefix: tokens that every target is made to begin with.
-
-    Returns:
-        Target token ids without EOS, in the order of the sources, at most 50 more than each has.
+    Returns target ids without EOS in the order of the sources, at most 50 more than each has. `batch_tokens` is the
+    most source tokens decoded together, padding included; `prefix` starts every target.
     """
     translations: list[list[int]] = [[] for _ in sources]
     for rows in _by_length([len(source) for source in sources], batch_tokens):
@@ -83,7 +73,7 @@ def translate_greedily(
         batch = make_batch(chosen, chosen, pad_id=model.config.pad_id).to(model.embedding.weight.device)
         targets = decode_greedily(model, batch.source_ids, batch.source_mask, prefix=prefix)
         for row, ids in zip(rows, targets, strict=True):
-            translations[row] = ids[: len(sources[row]) + EXTRA_TARGET_TOKENS]  # padding gives no row more
+            translations[row] = ids[: len(sources[row]) + EXTRA_TARGET_TOKENS]  # without padding
     return translations
 
 
@@ -91,9 +81,9 @@ def translate_greedily(
 def decode_greedily(
     model: Transformer, source_ids: Tensor, source_mask: Tensor | None, *, prefix: Sequence[int] = ()
 ) -> list[list[int]]:
-    """Return the greedy target of each source [B, S] without EOS; each begins with `prefix`.
+    """Return the greedy target of each source [B, S] without EOS; each starts with `prefix`.
 
-    Each has at most S + 50 tokens, or as many as there are learned positions.
+    A target has at most S + 50 tokens, or the number of learned positions.
     """
     cache = model.start(model.encode(source_ids, source_mask), source_mask)
     newest = torch.full_like(source_ids[:, 0], model.config.start_id)
@@ -108,15 +98,11 @@ def decode_greedily(
         is_done |= newest == model.config.eos_id
         if bool(is_done.all()):
             break
-    return [_until(model.config.eos_id, row) for row in torch.stack(targets, dim=1).tolist()]
-
-
-def _until(eos_id: int, token_ids: list[int]) -> list[int]:
-    return token_ids[: token_ids.index(eos_id)] if eos_id in token_ids else token_ids
+    eos_id = model.config.eos_id
+    return [row[: row.index(eos_id)] if eos_id in row else row for row in torch.stack(targets, dim=1).tolist()]
 
 
 def _by_length(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
-    """Yield indices in batches of similar lengths, longest first."""
     order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
     while order:
         size = max(1, batch_tokens // lengths[order[0]])

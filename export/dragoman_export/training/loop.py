@@ -1,8 +1,7 @@
-"""The training loop: step, log, evaluate, write a checkpoint, until something says stop."""
+"""The training loop: steps, log, evaluations and checkpoints until a limit or a signal."""
 
 import math
 import time
-from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -41,20 +40,12 @@ _OTHER_RANK, _MAX_MINUTES = "signal of another rank", "max-minutes"
 
 
 class Trainer:
-    """One invocation of training on one rank; a resumed run continues bit by bit where the checkpoint left off."""
+    """One invocation of training on one rank; a resumed run continues bit by bit from the checkpoint."""
 
     def __init__(
         self, model: Transformer, config: TrainingConfig, text: TrainingText, *, folder: RunFolder, ranks: Ranks
     ) -> None:
-        """Prepare a run from step 0; `resume` moves it on.
-
-        Args:
-            model: learned in place, on the device of `ranks`.
-            config: all settings.
-            text: the same on every rank.
-            folder: written by the main rank only.
-            ranks: this process among its peers.
-        """
+        """Prepare a run from step 0; `resume` loads a later state. The model is trained in place."""
         self.progress = Progress()
         self._model = model
         self._config = config
@@ -76,14 +67,7 @@ class Trainer:
         self._saved: Progress | None = None
 
     def resume(self, checkpoint: Path) -> dict[str, tuple[Any, Any]]:
-        """Take over the state in a checkpoint.
-
-        If the batches are cut differently than before, the rest of the epoch is skipped, since its batches are
-        not those the checkpoint counted.
-
-        Returns:
-            Why the rest of an epoch was skipped: the settings that changed, each with its old and new value; empty
-            if nothing was skipped.
+        """Load the state of a checkpoint; return changed settings of batches if the rest of the epoch is skipped.
 
         Raises:
             RunFolderError: if it cannot be read.
@@ -96,10 +80,7 @@ class Trainer:
         states = content["random"]
         if self._ranks.rank < len(states):
             restore_random_state(states[self._ranks.rank])
-        return self._skip_epoch_if_cut_otherwise(content["batches"])
-
-    def _skip_epoch_if_cut_otherwise(self, old: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-        new = self._batches_key()
+        old, new = content["batches"], self._batches_key()
         changed = {name: (old.get(name), new.get(name)) for name in {**new, **old} if old.get(name) != new.get(name)}
         if not changed or not self.progress.epoch_step:
             return {}
@@ -108,9 +89,9 @@ class Trainer:
         return changed
 
     def run(self) -> str:
-        """Train until a limit, a signal or early stopping, and return which it was.
+        """Train until a limit, a signal or early stopping; return the reason.
 
-        Before it returns, the state is in a checkpoint and, unless a signal came, evaluated.
+        The final state is saved in a checkpoint and, unless a signal came, evaluated.
         """
         self._began = time.monotonic()
         self._first_step = self.progress.step
@@ -126,7 +107,7 @@ class Trainer:
         return reason
 
     def _train_step(self) -> None:
-        """Learn from the next batches, this rank from its rows of them, as if they were one."""
+        # Each rank trains on its rows of the batches.
         self._meter.begin()
         loss, num_tokens = 0.0, 0
         for batch in self._next_batches():
@@ -145,14 +126,14 @@ class Trainer:
         self._meter.show(epoch=self.progress.epoch, last_step=self._expected_last_step())
 
     def _next_batches(self) -> list[Batch]:
-        """Return this rank's rows of the batches of the next step; the last step of an epoch may have fewer batches."""
+        # This rank's rows of the batches of the next step; the last step of an epoch may have fewer batches.
         first = self.progress.epoch_step * self._config.accumulation
         indices = range(first, min(first + self._config.accumulation, len(self._epoch)))
         shares = (self._ranks.share(self._epoch.batch(index)) for index in indices)
         return [share.to(self._ranks.device) for share in shares if share is not None]
 
     def _exchange(self, loss: float, num_tokens: int) -> tuple[float, int]:
-        """Return loss and tokens summed over the ranks, and agree on whether to stop after this step."""
+        # Sums loss and tokens over the ranks and agrees on whether to stop after this step.
         minutes = self._config.max_minutes
         is_late = minutes is not None and self._spent_s() >= 60 * minutes
         has_signal = self._stop_request.signal_name is not None
@@ -229,7 +210,7 @@ class Trainer:
         self._meter.reset()
 
     def _evaluate(self) -> None:
-        """Measure on the main rank, tell all, and keep the model if it is the best so far."""
+        # Evaluates on the main rank, shares the result, and saves the model if it is the best so far.
         evaluation: Evaluation = self._ranks.gather(self._measure() if self._ranks.is_main else None)[0]
         progress = self.progress
         is_best = progress.best_loss is None or evaluation.loss < progress.best_loss
@@ -243,7 +224,7 @@ class Trainer:
         if self._ranks.is_main:
             self._report(evaluation)
         if progress.patience_step == progress.step and self._config.cooldown_steps:
-            self._meter.say(f"patience ended: the rate cools down for {self._config.cooldown_steps} steps")
+            self._meter.message(f"early stopping: cooldown for {self._config.cooldown_steps} steps")
 
     def _measure(self) -> Evaluation:
         self._loss.eval()
@@ -269,10 +250,10 @@ class Trainer:
         )
         bleu = "" if evaluation.bleu is None else f", BLEU {evaluation.bleu:.2f}"
         minutes = progress.elapsed_s / 60
-        self._meter.say(f"step {progress.step}, {minutes:.1f} min: dev loss {evaluation.loss:.4f}{bleu}")
+        self._meter.message(f"step {progress.step}, {minutes:.1f} min: dev loss {evaluation.loss:.4f}{bleu}")
 
     def _save(self) -> None:
-        """Write the state of all ranks to a numbered checkpoint and redraw the curves, unless that was done already."""
+        # Writes the state of all ranks and redraws the curves, unless this step was already saved.
         if self._saved == self.progress:
             return
         self._saved = replace(self.progress)
@@ -299,7 +280,7 @@ class Trainer:
         }
 
     def _batches_key(self) -> dict[str, Any]:
-        """Return what decides which batches an epoch has and how many make a step."""
+        # Everything that determines the batches of an epoch and the number of batches per step.
         drawn = {"subword_sampling": self._config.subword_sampling, **asdict(self._config.variation)}
         return {
             **asdict(self._batching),
@@ -309,14 +290,14 @@ class Trainer:
         }
 
     def _finish(self, reason: str) -> None:
-        # decided by what all ranks agreed on: a signal may have reached only one of them, or come since
+        # uses the agreed reason: a signal may have reached only one rank, or arrived later
         was_signal = self._agreed_stop not in (None, _MAX_MINUTES)
         if not was_signal and self.progress.step % self._config.eval_interval:
             self._evaluate()
         self._save()
         if self._ranks.is_main:
             self._folder.append("stop", step=self.progress.step, reason=reason)
-        self._meter.say(f"stopped at step {self.progress.step}: {explanation(reason, self._config, self.progress)}")
+        self._meter.message(f"stopped at step {self.progress.step}: {explanation(reason, self._config, self.progress)}")
         self._meter.close()
 
     def _autocast(self) -> torch.autocast:

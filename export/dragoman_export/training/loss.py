@@ -1,4 +1,4 @@
-"""Cross-entropy of the next token, label-smoothed in training."""
+"""Label-smoothed cross-entropy of the next token."""
 
 import torch
 from torch import Tensor, nn
@@ -9,26 +9,20 @@ from dragoman_export.model.transformer import Transformer
 
 
 class BatchLoss(nn.Module):
-    """A network and its loss in one module, so that both can be compiled and cast together."""
+    """A network and its loss in one module, so that both are compiled and cast together."""
 
     def __init__(self, model: Transformer, *, label_smoothing: float, r_drop: float = 0.0) -> None:
-        """Wrap a network; its parameters stay its own.
-
-        Args:
-            model: whose parameters are learned.
-            label_smoothing: mass spread evenly over the vocabulary (section 5.4 of the paper).
-            r_drop: weight of the divergence between two passes with different dropout; 0: one pass.
-        """
+        """Wrap a network; `r_drop` is the weight of the divergence between two passes, 0 for one pass."""
         super().__init__()
         self.model = model
         self.label_smoothing = label_smoothing
         self.r_drop = r_drop
 
     def forward(self, batch: Batch) -> Tensor:
-        """Return the loss in nats summed over the target tokens of a batch, EOS counted; a float32 scalar.
+        """Return the loss in nats summed over the target tokens of a batch, EOS included; a float32 scalar.
 
-        With `r_drop` the mean of two passes in training, and their divergence. Padding is never projected to the
-        vocabulary: that product is the largest of a small network.
+        With `r_drop`, the mean of two training passes plus their divergence. Padding is not projected to the
+        vocabulary, which is the largest product of a small network.
         """
         label_smoothing = self.label_smoothing if self.training else 0.0
         logits = self._logits(batch)
@@ -48,18 +42,18 @@ class BatchLoss(nn.Module):
 def smoothed_cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float) -> Tensor:
     """Return the summed cross-entropy of logits [N, V] against labels [N] smoothed by e.
 
-    The target distribution is (1 - e) at the label plus e / V everywhere, Szegedy et al. 2016
-    (arXiv:1512.00567), section 7.
+    The target distribution is (1 - e) at the label plus e / V everywhere, Szegedy et al. 2016 (arXiv:1512.00567),
+    section 7.
     """
     with torch.autocast(logits.device.type, enabled=False):
         return functional.cross_entropy(logits.float(), labels, reduction="sum", label_smoothing=label_smoothing)
 
 
 def symmetric_divergence(logits: Tensor, others: Tensor) -> Tensor:
-    """Return a quarter of the two Kullback-Leibler divergences between softmax rows [N, V], summed over the rows.
+    """Return a quarter of the two Kullback-Leibler divergences between softmax rows [N, V], summed over rows.
 
-    That is half of equation 2 of Liang et al. 2021 (arXiv:2106.14448), as the loss here is the mean of both passes
-    where theirs is the sum.
+    That is half of equation 2 of Liang et al. 2021 (arXiv:2106.14448), because the loss here is the mean of both passes
+    and foreign is the sum.
     """
     with torch.autocast(logits.device.type, enabled=False):
         log_p, log_q = (functional.log_softmax(rows.float(), dim=-1) for rows in (logits, others))

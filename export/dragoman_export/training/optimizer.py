@@ -1,4 +1,4 @@
-"""Adam as in section 5.3 of the paper, or Muon for the projection matrices with Adam for the rest, and their rates."""
+"""Adam (section 5.3 of the paper), or Muon for the projection matrices and Adam for the rest, with learning rates."""
 
 import math
 from collections.abc import Mapping
@@ -13,31 +13,25 @@ from dragoman_export.training.config import TrainingConfig
 
 
 def inverse_sqrt_rate(step: int, *, d_model: int, warmup_steps: int) -> float:
-    """Return d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5), equation 3 of the paper (section 5.3).
-
-    Args:
-        step: counted from 1.
-        d_model: width of the model.
-        warmup_steps: the step of the highest rate.
-    """
+    """Return d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5), equation 3 of the paper; steps start at 1."""
     return float(d_model**-0.5 * min(step**-0.5, step * warmup_steps**-1.5))
 
 
 def cooldown_factor(step: int, *, max_steps: int | None, cooldown_steps: int) -> float:
-    """Return what the rate is multiplied by near the end: 1, then linearly down to 0 just after step `max_steps`."""
+    """Return the factor of the rate at a step: 1, then linearly to 0 just after `max_steps`."""
     if max_steps is None or not cooldown_steps:
         return 1.0
     return min(1.0, max(0.0, (max_steps - step + 1) / (cooldown_steps + 1)))
 
 
 def learning_rate(step: int, config: TrainingConfig, *, d_model: int, last_step: int | None = None) -> float:
-    """Return Adam's rate of a step, counted from 1; the run ends at `last_step`, or at `max_steps` if that is None."""
+    """Return Adam's rate at a step, counted from 1; `last_step` defaults to `max_steps`."""
     rate = config.lr_factor * inverse_sqrt_rate(step, d_model=d_model, warmup_steps=config.warmup_steps)
     return rate * _cooldown(step, config, last_step)
 
 
 def relative_rate(step: int, config: TrainingConfig, *, last_step: int | None = None) -> float:
-    """Return the rate of a step as a share of the schedule's highest, from 0 to 1; Muon's rate is multiplied by it."""
+    """Return the rate at a step relative to the highest, from 0 to 1; the factor of Muon's rate."""
     peak = inverse_sqrt_rate(config.warmup_steps, d_model=1, warmup_steps=config.warmup_steps)
     rate = inverse_sqrt_rate(step, d_model=1, warmup_steps=config.warmup_steps) / peak
     return rate * _cooldown(step, config, last_step)
@@ -56,7 +50,7 @@ class ScheduledOptimizer:
     """One or two PyTorch optimizers that share a schedule and step together."""
 
     def __init__(self, model: Transformer, config: TrainingConfig) -> None:
-        """Divide the parameters: with Muon it takes every matrix of a layer, Adam the rest."""
+        """Assign the parameters: Muon takes every matrix of a layer, Adam the rest."""
         self._config = config
         self._d_model = model.config.d_model
         self._parameters = list(model.parameters())
@@ -67,18 +61,10 @@ class ScheduledOptimizer:
         self._adam = torch.optim.Adam(rest, lr=0.0, betas=_ADAM_BETAS, eps=_ADAM_EPSILON, fused=True)
 
     def step(self, step: int, *, num_tokens: float, last_step: int | None = None) -> tuple[float, float]:
-        """Apply the summed gradients and clear them.
+        """Apply the gradients, summed over `num_tokens` target tokens, and clear them; steps start at 1.
 
-        Args:
-            step: counted from 1; decides the rate.
-            num_tokens: target tokens the gradients were summed over; they are divided by it.
-            last_step: see `learning_rate`.
-
-        Returns:
-            Adam's rate, and the norm of the mean gradient before clipping.
-
-        Raises:
-            DivergenceError: if the gradient is not finite; the weights stay as they are.
+        Returns Adam's rate and the norm of the mean gradient before clipping. DivergenceError if the gradient is not
+        finite; the weights are unchanged.
         """
         rate = learning_rate(step, self._config, d_model=self._d_model, last_step=last_step)
         norm = self._scale(num_tokens)
@@ -96,12 +82,12 @@ class ScheduledOptimizer:
         return rate, norm
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the moments of each optimizer."""
+        """Return the state of each optimizer."""
         muon = None if self._muon is None else self._muon.state_dict()
         return {"adam": self._adam.state_dict(), "muon": muon}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over what `state_dict` gave; CheckpointConflictError if the parameters are divided otherwise."""
+        """Load the result of `state_dict`; CheckpointConflictError if it is of the other optimizer."""
         stored = "adam" if state["muon"] is None else "muon"
         if stored != self._config.optimizer:
             raise CheckpointConflictError({"optimizer": (stored, self._config.optimizer)})
@@ -110,15 +96,15 @@ class ScheduledOptimizer:
             self._muon.load_state_dict(state["muon"])
 
     def _scale(self, num_tokens: float) -> float:
-        """Turn summed gradients into mean ones and clip them, in one pass; return the norm before clipping."""
+        # Divides and clips the gradients in one pass; returns the norm before clipping.
         gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
         norm = float(nn.utils.get_total_norm(gradients)) / num_tokens
         clip = self._config.clip_norm
         excess = max(1.0, norm / clip) if clip else 1.0
-        torch._foreach_mul_(gradients, 1.0 / (num_tokens * excess))  # what clip_grad_norm_ calls as well
+        torch._foreach_mul_(gradients, 1.0 / (num_tokens * excess))  # as in clip_grad_norm_
         return norm
 
 
 def _muon(hidden: list[nn.Parameter]) -> torch.optim.Muon:
-    """Return Muon (Jordan et al. 2024) with rates comparable to Adam's, as of Liu et al. 2025 (arXiv:2502.16982)."""
+    # Jordan et al. 2024, with rates comparable to Adam's as of Liu et al. 2025 (arXiv:2502.16982).
     return torch.optim.Muon(hidden, lr=0.0, weight_decay=0.0, adjust_lr_fn="match_rms_adamw")

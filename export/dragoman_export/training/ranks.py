@@ -1,4 +1,4 @@
-"""The processes of a run on a CPU: ranks that learn together, and an allocator that keeps memory for the next step."""
+"""Processes of a run, and settings of the memory allocator and kernel caches on a CPU."""
 
 import ctypes
 import os
@@ -12,10 +12,10 @@ from dragoman_export.data.batches import Batch
 
 
 class Ranks:
-    """This process among its peers, and what they exchange."""
+    """The processes of a run and their exchange of values."""
 
     def __init__(self) -> None:
-        """Join the peers if `torchrun` started this process: over NCCL with GPUs, else over Gloo."""
+        """Join the group if `torchrun` started this process: NCCL with GPUs, otherwise Gloo."""
         self.count = int(os.environ.get("WORLD_SIZE", "1"))
         self.rank = int(os.environ.get("RANK", "0"))
         self.device = torch.device("cpu")
@@ -27,11 +27,11 @@ class Ranks:
 
     @property
     def is_main(self) -> bool:
-        """True in the one process that writes files and talks."""
+        """True in the process that writes files and prints."""
         return self.rank == 0
 
     def share(self, batch: Batch) -> Batch | None:
-        """Return this rank's rows of a batch that all ranks have: every n-th of them; None if there are too few."""
+        """Return this rank's rows of a batch that all ranks have, every n-th row; None if there are too few."""
         if self.count == 1:
             return batch
         num_rows, length = batch.target_ids.shape
@@ -74,26 +74,24 @@ class Ranks:
         return values
 
     def wait(self) -> None:
-        """Return when all ranks have called this."""
+        """Wait until all ranks have called this."""
         if self.count > 1:
             distributed.barrier()
 
     def close(self) -> None:
-        """Leave the peers."""
+        """Leave the group."""
         if self.count > 1:
             distributed.destroy_process_group()
 
 
-_TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX, _ARENA_MAX = -1, -2, -4, -8
-"""Parameters of mallopt(3), from glibc's malloc.h."""
-
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX, _ARENA_MAX = -1, -2, -4, -8  # mallopt(3) parameters of glibc
 _GIB = 1 << 30
 
 
 def keep_freed_memory() -> None:
-    """Serve all allocations from one heap that is never given back; does nothing where there is no glibc.
+    """Serve all allocations from one heap that keeps freed memory; no effect without glibc.
 
-    Otherwise each tensor of some megabytes is mapped, its pages faulted in and zeroed, and unmapped again.
+    Otherwise tensors of some megabytes are mapped, faulted in, zeroed and unmapped each time.
     """
     if not sys.platform.startswith("linux"):
         return
@@ -104,16 +102,15 @@ def keep_freed_memory() -> None:
         mallopt(parameter, value)
 
 
-_NUM_CACHED_KERNELS = 64
-"""More than the shapes of products in one step."""
+_NUM_CACHED_KERNELS = 64  # more than the shapes of products in one step
 
 
 def limit_kernel_caches() -> None:
-    """Let oneDNN and PyTorch's layer above it keep fewer compiled kernels; call it before the first product.
+    """Reduce the kernel caches of oneDNN and PyTorch; call before the first product.
 
-    Both keep 1,024, half a megabyte each, and batches rarely have the shapes of earlier ones. Kernels that lie between
-    freed tensors also break up the heap: with a vocabulary of 10,000 it grew to 13 GB in 2,000 steps, and the steps are
-    slower, not faster. What the environment says already is left as it is.
+    Both cache 1,024 kernels of half a megabyte each, and batches rarely repeat shapes. Kernels between freed tensors
+    also fragment the heap: with a vocabulary of 10,000 it grew to 13 GB in 2,000 steps, and steps were slower. Existing
+    environment variables are kept.
     """
     for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
         os.environ.setdefault(name, str(_NUM_CACHED_KERNELS))

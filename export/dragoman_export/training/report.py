@@ -1,4 +1,4 @@
-"""What a run tells: lines and a progress bar on the terminal, records in its log, and the curves drawn from those."""
+"""Output of a run: progress bar, messages, log records and curves."""
 
 import json
 import os
@@ -17,14 +17,13 @@ from dragoman_export.training.run_folder import RunFolder
 
 
 class Report:
-    """Tells and records; on all ranks but the main one it is silent."""
+    """Prints messages and writes log records; silent on all ranks except the main one."""
 
     def __init__(self, folder: RunFolder, *, is_silent: bool) -> None:
-        """Take the folder whose log is written."""
         self._folder = folder
         self._is_silent = is_silent
 
-    def tell(self, text: str) -> None:
+    def message(self, text: str) -> None:
         """Print a line on stderr."""
         if not self._is_silent:
             print(text, file=sys.stderr, flush=True)
@@ -37,7 +36,7 @@ class Report:
 
 @dataclass(slots=True)
 class Window:
-    """Sums since the last line of the log."""
+    """Sums since the last record of the log."""
 
     loss: float = 0.0
     target_tokens: int = 0
@@ -45,20 +44,19 @@ class Window:
 
     @property
     def mean_loss(self) -> float:
-        """Loss in nats a target token."""
+        """Loss in nats per target token."""
         return self.loss / max(1, self.target_tokens)
 
     @property
     def tokens_per_s(self) -> float:
-        """Target tokens a second, evaluations and checkpoints left out."""
+        """Target tokens per second, without evaluations and checkpoints."""
         return self.target_tokens / max(1e-9, self.seconds)
 
 
 class Meter:
-    """Sums up steps and shows them."""
+    """Accumulates and shows the figures of steps."""
 
     def __init__(self, *, is_shown: bool, first_step: int) -> None:
-        """Open a progress bar that stands at a step."""
         self.window = Window()
         self._bar = tqdm(initial=first_step, unit="step", disable=not is_shown, dynamic_ncols=True, mininterval=1.0)
         self._step_began = time.monotonic()
@@ -68,34 +66,29 @@ class Meter:
         self._step_began = time.monotonic()
 
     def end(self, *, loss: float, target_tokens: int) -> None:
-        """Stop the clock of a step that learned from so many tokens with that summed loss."""
+        """Stop the clock of a step and add its summed loss and tokens."""
         self.window.loss += loss
         self.window.target_tokens += target_tokens
         self.window.seconds += time.monotonic() - self._step_began
 
     def show(self, *, epoch: int, last_step: int | None) -> None:
-        """Move the bar by one step, with the figures of the window beside it.
-
-        Args:
-            epoch: counted from 0.
-            last_step: where the run is expected to end, from which the bar tells the time left; None: unknown.
-        """
+        """Advance the bar by one step and show the figures of the window; `last_step` None: unknown end."""
         figures = {"loss": f"{self.window.mean_loss:.3f}", "tokens/s": f"{self.window.tokens_per_s:.0f}"}
         self._bar.total = last_step
         self._bar.set_postfix({**figures, "epoch": epoch}, refresh=False)
         self._bar.update()
 
-    def say(self, text: str) -> None:
+    def message(self, text: str) -> None:
         """Print a line above the bar."""
         if not self._bar.disable:
             self._bar.write(text, file=sys.stderr)
 
     def reset(self) -> None:
-        """Begin a new window."""
+        """Start a new window."""
         self.window = Window()
 
     def close(self) -> None:
-        """Leave the bar as it is."""
+        """Close the bar."""
         self._bar.close()
 
 
@@ -103,7 +96,7 @@ Record = dict[str, Any]
 
 
 def read_log(path: Path) -> list[Record]:
-    """Return the records of a JSON-lines log; a last line cut off by a crash is left out."""
+    """Return the records of a JSON-lines log; a truncated last line is skipped."""
     records = []
     for line in path.read_text(encoding="utf-8").splitlines():
         try:
@@ -122,7 +115,7 @@ def draw_curves(log: Path, picture: Path) -> None:
 
 
 def plot_curves(records: Sequence[Record]) -> Figure:
-    """Return the picture of a run; what a resumed run did again is drawn once."""
+    """Return the curves of a run; steps repeated after a resume are drawn once."""
     steps, evaluations = _by_step(records, "step"), _by_step(records, "evaluation")
     figure = Figure(figsize=(11, 7), layout="constrained")
     axes = figure.subplots(2, 2)

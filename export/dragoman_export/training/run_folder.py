@@ -1,4 +1,4 @@
-"""The folder of one training run: its settings, vocabulary, checkpoints, log and curves."""
+"""The folder of a training run: settings, vocabulary, checkpoints, log and curves."""
 
 import json
 import time
@@ -10,10 +10,9 @@ from dragoman_export.training.checkpoint import BEST_NAME, list_checkpoints, wri
 
 
 class RunFolder:
-    """Names of everything in the folder, and its small files."""
+    """Paths and small files of the folder."""
 
     def __init__(self, path: Path) -> None:
-        """Take a folder that need not exist yet."""
         self.path = path
         self.checkpoints = path / "checkpoints"
         self.imported = path / "imported.pt"
@@ -25,24 +24,20 @@ class RunFolder:
         self._settings = path / "config.json"
 
     def create(self) -> None:
-        """Make the folder for a new run.
-
-        Raises:
-            RunFolderError: if it holds checkpoints already, or cannot be made.
-        """
+        """Create the folder for a new run; RunFolderError if it contains checkpoints, or cannot be created."""
         if list_checkpoints(self.checkpoints):
-            raise RunFolderError(f"{self.path} holds checkpoints; give --resume to go on, or another --output")
+            raise RunFolderError(f"{self.path} contains checkpoints; continue with --resume or choose another --output")
         try:
             self.checkpoints.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise RunFolderError(f"cannot make {self.checkpoints}: {error.strerror}") from error
-        self.log.unlink(missing_ok=True)  # of a run that ended before its first checkpoint
+            raise RunFolderError(f"cannot create {self.checkpoints}: {error.strerror}") from error
+        self.log.unlink(missing_ok=True)  # left by a run without checkpoints
 
     def last_checkpoint(self) -> Path:
         """Return the newest numbered checkpoint; RunFolderError if there is none."""
         checkpoints = list_checkpoints(self.checkpoints)
         if not checkpoints:
-            raise RunFolderError(f"{self.checkpoints} holds no checkpoint to resume from")
+            raise RunFolderError(f"{self.checkpoints} contains no checkpoint to resume from")
         return checkpoints[-1]
 
     def write_settings(self, settings: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""When a run stops: the limits that are reached, the step at which the first of them will be, and signals."""
+"""End of a run: limits, the expected last step, and signals."""
 
 import math
 import signal
@@ -10,7 +10,7 @@ from dragoman_export.training.config import TrainingConfig
 
 
 def reached_limit(config: TrainingConfig, progress: Progress) -> str | None:
-    """Return the limit of steps, epochs or patience that a run has reached, by the name of its flag; None: go on."""
+    """Return the flag of the limit of steps, epochs or `patience` that a run has reached; None: continue."""
     if config.max_steps is not None and progress.step >= config.max_steps:
         return "max-steps"
     if config.max_epochs is not None and progress.epoch >= config.max_epochs:
@@ -22,7 +22,7 @@ def reached_limit(config: TrainingConfig, progress: Progress) -> str | None:
 
 
 def patience_step(config: TrainingConfig, progress: Progress) -> int | None:
-    """Return the step at which patience ended; None: it has not, or the rate was cooling down already."""
+    """Return the step at which `patience` ended; None: not ended, or the cooldown had already started."""
     if config.patience is None or progress.evaluations_since_best < config.patience:
         return None
     is_cooling = config.max_steps is not None and progress.step > config.max_steps - config.cooldown_steps
@@ -30,14 +30,14 @@ def patience_step(config: TrainingConfig, progress: Progress) -> int | None:
 
 
 def last_step(config: TrainingConfig, progress: Progress) -> int | None:
-    """Return the step before which the rate cools down: of `max_steps`, or of patience that ended; None: of neither."""
+    """Return the last step of the cooldown, from `max_steps` or the end of `patience`; None: neither."""
     ended = patience_step(config, progress)
     steps = (config.max_steps, None if ended is None else ended + config.cooldown_steps)
     return min((step for step in steps if step is not None), default=None)
 
 
 def explanation(reason: str, config: TrainingConfig, progress: Progress) -> str:
-    """Return in words why a run stopped, given what `reached_limit` returned or the name of a signal."""
+    """Return the reason for the end of a run as text, from `reached_limit` or the name of a signal."""
     if reason == "patience":
         count = progress.evaluations_since_best
         return f"--patience {config.patience}: {count} evaluations without a dev loss below {progress.best_loss:.4f}"
@@ -48,18 +48,7 @@ def explanation(reason: str, config: TrainingConfig, progress: Progress) -> str:
 def expected_last_step(
     config: TrainingConfig, progress: Progress, *, steps_per_epoch: int, steps_per_s: float, spent_s: float
 ) -> int | None:
-    """Return the step at which the first limit will stop a run; that of patience counts when it has ended.
-
-    Args:
-        config: with the limits.
-        progress: where the run is.
-        steps_per_epoch: of the epoch at hand; the others are taken to be as long.
-        steps_per_s: speed of this invocation.
-        spent_s: time since it began, seconds.
-
-    Returns:
-        The step, or None if there is no such limit.
-    """
+    """Return the expected last step of a run, None without a limit; `patience` counts after it has ended."""
     end = last_step(config, progress)
     candidates = [] if end is None else [end]
     if config.max_epochs is not None:
@@ -75,21 +64,18 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class StopRequest:
-    """A flag that signals set while it is entered; a second signal interrupts at once."""
+    """Context manager that records signals; a second signal interrupts at once."""
 
     def __init__(self) -> None:
-        """Start unset."""
         self.signal_name: str | None = None
 
     def __enter__(self) -> Self:
-        """Install the handlers; only the main thread may."""
         self._previous = [(number, signal.signal(number, self._handle)) for number in _SIGNALS]
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Bring the earlier handlers back."""
         for number, handler in self._previous:
             signal.signal(number, handler)
 

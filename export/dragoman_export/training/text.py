@@ -1,4 +1,4 @@
-"""Reads and encodes the text of a run, telling of every line and pair that is left out."""
+"""Reads and encodes the text of a run and reports every skipped line and pair."""
 
 import dataclasses
 import itertools
@@ -22,20 +22,17 @@ from dragoman_export.training.report import Report
 
 _AS_IT_IS = VariationConfig()
 
-_PAIRS_OF_A_CHUNK = 1 << 14
-"""Pairs that are encoded together, each side by all cores."""
-
+_PAIRS_OF_A_CHUNK = 1 << 14  # pairs encoded together, each side on all cores
 _Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class EncodedPairs:
-    """What is left of some pairs."""
+    """Encoded pairs without those that are too long."""
 
     corpus: EncodedCorpus
     given: Iterable[Pair]
-    kept: NDArray[np.bool_]
-    """Which of those given are in `corpus`."""
+    kept: NDArray[np.bool_]  # mask of `given`
 
     @property
     def pairs(self) -> tuple[Pair, ...]:
@@ -44,7 +41,7 @@ class EncodedPairs:
 
     @property
     def num_too_long(self) -> int:
-        """Pairs left out."""
+        """Number of skipped pairs."""
         return int(np.count_nonzero(~self.kept))
 
 
@@ -56,17 +53,10 @@ def encode_pairs(
     report: Callable[[str], None],
     directory: Path | None = None,
 ) -> EncodedPairs:
-    """Encode both sides, some thousand pairs at a time.
+    """Encode both sides in chunks and report every pair with more than `max_tokens`, EOS included.
 
-    Args:
-        pairs: to encode.
-        vocabulary: of both sides.
-        max_tokens: longest side kept, EOS counted.
-        report: called with a line of text for every pair left out.
-        directory: where the token ids are written; None: where temporary files are.
-
-    Raises:
-        CorpusError: if every pair is too long.
+    Token ids are written to files in `directory`; None: the default for temporary files. CorpusError if no pair is
+    left.
     """
     kept = bytearray()
 
@@ -80,7 +70,7 @@ def encode_pairs(
                     yield source, target
                 else:
                     lengths = f"{len(source)} and {len(target)} tokens"
-                    report(f"{pair.location}: {lengths}, at most {max_tokens} are used")
+                    report(f"{pair.location}: skipped, {lengths}, limit {max_tokens}")
 
     sources, targets = TokenLists.of_pairs(fitting(), directory=directory)
     if not len(sources):
@@ -97,35 +87,32 @@ def _chunks(items: Iterable[_Item]) -> Iterator[list[_Item]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlainText:
-    """What the files of a run hold."""
+    """Text of the files of a run."""
 
     train: PairFiles
     dev: PairFiles
+    # of words of `train`; empty if the augmentation does not need them
     translations: Translations = field(default_factory=dict)
-    """Of words of `train`; none if no variation of pairs needs them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingText:
-    """What is learned from and what is measured on."""
+    """Encoded training and development text."""
 
     train: EncodedCorpus
     dev: DevSet
     vocabulary: TextCodec
-    train_pairs: Iterable[Pair] = ()
-    """The pairs of `train`, in order; empty if every epoch has the same text and pieces."""
-    translations: Translations = field(default_factory=dict)
-    """Of words, learned from the training text if the variation of pairs needs them."""
-    directory: Path | None = None
-    """Where token ids are written; None: where temporary files are."""
+    train_pairs: Iterable[Pair] = ()  # of `train`, in order; empty if all epochs are equal
+    translations: Translations = field(default_factory=dict)  # of words, for the augmentation
+    directory: Path | None = None  # of the files with token ids; None: the default for temporary files
 
     def drawn(
         self, *, alpha: float, max_tokens: int, seed: int, epoch: int, variation: VariationConfig = _AS_IT_IS
     ) -> EncodedCorpus:
-        """Return `train` with text varied and pieces drawn at random, the same for a seed and an epoch.
+        """Return `train` with augmented text and sampled segmentation, deterministic per seed and epoch.
 
-        See `vary` and, unless `alpha` is 0, `encode_sampled`. A pair that is longer than `max_tokens` on a side that
-        way keeps its usual text and pieces.
+        See `vary` and, unless `alpha` is 0, `encode_sampled`. A pair longer than `max_tokens` keeps its original text
+        and segmentation.
         """
         random = np.random.default_rng((seed, epoch))
         texts = vary_all(texts_of(self.train_pairs), variation, seed=seed, epoch=epoch, translations=self.translations)
@@ -140,16 +127,13 @@ class TrainingText:
                         zip(*chunk, strict=True), random.integers(1 << 31, size=2), encoders, strict=True
                     )
                 ]
-                for source, target in zip(*sides, strict=True):
-                    is_too_long = max(len(source), len(target)) > max_tokens
-                    yield self._usual(index) if is_too_long else (source, target)
+                for pair in zip(*sides, strict=True):
+                    usual = (self.train.sources[index].tolist(), self.train.targets[index].tolist())
+                    yield usual if max(map(len, pair)) > max_tokens else pair
                     index += 1
 
         sources, targets = TokenLists.of_pairs(drawn(), directory=self.directory)
         return dataclasses.replace(self.train, sources=sources, targets=targets)
-
-    def _usual(self, index: int) -> tuple[list[int], list[int]]:
-        return self.train.sources[index].tolist(), self.train.targets[index].tolist()
 
 
 def texts_of(pairs: Iterable[Pair]) -> Iterator[tuple[str, str]]:
@@ -158,24 +142,24 @@ def texts_of(pairs: Iterable[Pair]) -> Iterator[tuple[str, str]]:
 
 
 def read_text(data: DataConfig, report: Report, variation: VariationConfig) -> PlainText:
-    """Read both corpora, and learn what the variation of pairs needs; CorpusError if a corpus cannot be used."""
+    """Read both corpora and learn translations for the augmentation; CorpusError if a corpus is unusable."""
     train, dev = (
         _read(name, files, data.max_malformed, report) for name, files in (("train", data.train), ("dev", data.dev))
     )
     translations: Translations = {}
     if variation.placeholder_words:
-        report.tell("learning which words translate each other")
+        report.message("learning a lexicon")
         translations = translations_of(texts_of(train), num_pairs=train.num_pairs)
-        report.tell(f"{len(translations):,} words have translations")
+        report.message(f"{len(translations):,} words have translations")
     return PlainText(train=train, dev=dev, translations=translations)
 
 
 def encode_text(
     text: PlainText, vocabulary: TextCodec, *, max_tokens: int, is_drawn: bool, report: Report, directory: Path
 ) -> TrainingText:
-    """Encode both corpora without the pairs that have more tokens on a side; CorpusError if that is all of them.
+    """Encode both corpora without pairs that are too long; CorpusError if none is left.
 
-    Token ids are written to files without a name in a directory.
+    Token ids are written to unnamed files in `directory`.
     """
     train, dev = (
         _encode(name, pairs, vocabulary, max_tokens, report=report, directory=directory)
@@ -195,9 +179,9 @@ def encode_text(
 def _read(name: str, files: Sequence[ParallelFiles], max_malformed: float, report: Report) -> PairFiles:
     corpus = PairFiles.scan(files, max_malformed=max_malformed)
     for line in corpus.malformed:
-        report.tell(f"malformed: {line}")
+        report.message(f"malformed: {line}")
         report.record("malformed", location=line.location, reason=line.reason)
-    report.tell(f"{name}: {corpus.num_pairs:,} pairs, {len(corpus.malformed):,} malformed lines")
+    report.message(f"{name}: {corpus.num_pairs:,} pairs, {len(corpus.malformed):,} malformed lines")
     report.record("corpus", name=name, pairs=corpus.num_pairs, malformed=len(corpus.malformed))
     return corpus
 
@@ -205,8 +189,8 @@ def _read(name: str, files: Sequence[ParallelFiles], max_malformed: float, repor
 def _encode(
     name: str, pairs: Iterable[Pair], vocabulary: TextCodec, max_tokens: int, *, report: Report, directory: Path
 ) -> EncodedPairs:
-    encoded = encode_pairs(pairs, vocabulary, max_tokens=max_tokens, report=report.tell, directory=directory)
+    encoded = encode_pairs(pairs, vocabulary, max_tokens=max_tokens, report=report.message, directory=directory)
     sources, targets = (int(lists.lengths.sum()) for lists in (encoded.corpus.sources, encoded.corpus.targets))
-    report.tell(f"{name}: {sources:,} source and {targets:,} target tokens, {encoded.num_too_long:,} pairs too long")
+    report.message(f"{name}: {sources:,} source and {targets:,} target tokens, {encoded.num_too_long:,} pairs too long")
     report.record("encoded", name=name, source_tokens=sources, target_tokens=targets, too_long=encoded.num_too_long)
     return encoded

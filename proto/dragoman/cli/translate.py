@@ -159,8 +159,9 @@ def _translate_files(client: TranslationClient, plans: Iterable[Plan], arguments
     for plan in plans:
         bar = import_module("tqdm").tqdm  # shown if standard error is a terminal
         options = {"desc": plan.source.name, "unit": " characters", "unit_scale": True, "disable": None}
+        request, timeout_s = _request(arguments), arguments.timeout
         with bar(total=plan.num_characters, **options) as progress:
-            outcome = translate_file(client, plan, _request(arguments), progress=progress, timeout_s=arguments.timeout)
+            outcome = translate_file(client, plan, request, progress=progress.update, timeout_s=timeout_s)
         _print_outcome(plan, outcome)
         has_failed |= bool(outcome.failures)
     return int(has_failed)
@@ -169,8 +170,8 @@ def _translate_files(client: TranslationClient, plans: Iterable[Plan], arguments
 def _print_outcome(plan: Plan, outcome: Outcome) -> None:
     for segment, warning in outcome.warnings:
         print(f"dragoman: {plan.source}, {segment.place}: {warning}", file=sys.stderr)
-    for failure in outcome.failures:
-        print(f"dragoman: {plan.source}, {failure.segment.place}: not translated: {failure.reason}", file=sys.stderr)
+    for segment, reason in outcome.failures:
+        print(f"dragoman: {plan.source}, {segment.place}: not translated: {reason}", file=sys.stderr)
     num_segments = len(plan.content.segments)
     print(f"{plan.output}: {num_segments - len(outcome.failures)} of {num_segments} segments translated")
 

@@ -1,7 +1,7 @@
 """Waiting for calls, blocking and with asyncio, and cancelling them without leaks."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Generator, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Generator, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -38,7 +38,7 @@ async def async_response(call: Call[Response]) -> Response:
     """Wait for the response of a call; cancelling the task cancels the call."""
     with _errors_raised(call):
         rpc = call.start()
-        return call.read(await _unless_cancelled(rpc, _awaited(rpc), call.request_id))
+        return call.read(await _unless_cancelled(rpc, rpc, call.request_id))
 
 
 async def async_responses(call: Call[Response]) -> AsyncGenerator[Response, None]:
@@ -47,8 +47,9 @@ async def async_responses(call: Call[Response]) -> AsyncGenerator[Response, None
         rpc = call.start()
         messages = aiter(rpc)
         try:
-            await _unless_cancelled(rpc, _connected(rpc), call.request_id)
-            while (message := await _unless_cancelled(rpc, _next(messages), call.request_id)) is not _END:
+            # A read that begins after a cancellation also leaks memory: wait until the server has answered the request.
+            await _unless_cancelled(rpc, rpc.wait_for_connection(), call.request_id)
+            while (message := await _unless_cancelled(rpc, anext(messages, _END), call.request_id)) is not _END:
                 yield call.read(message)
         finally:
             call.stop_stream()
@@ -65,7 +66,7 @@ def _errors_raised(call: Call[Response]) -> Iterator[None]:
         raise error_from_rpc(error, call.request_id, target=call.target) from error
 
 
-async def _unless_cancelled(rpc: Any, waiting: Coroutine[Any, Any, T], request_id: str) -> T:
+async def _unless_cancelled(rpc: Any, waiting: Awaitable[T], request_id: str) -> T:
     """Await `waiting`. If the current task is cancelled, cancel the RPC, which then ends `waiting`.
 
     A task of `grpc.aio` that is cancelled while gRPC's core works for it never frees the memory of that work
@@ -94,16 +95,3 @@ def _cancel(rpc: Any) -> None:
         rpc.cancel()
     else:
         cancel("cancelled by the caller")
-
-
-async def _connected(rpc: Any) -> None:
-    # A read that begins after a cancellation also leaks memory: wait until the server has answered the request.
-    await rpc.wait_for_connection()
-
-
-async def _awaited(rpc: Any) -> Any:
-    return await rpc
-
-
-async def _next(messages: AsyncIterator[Any]) -> Any:
-    return await anext(messages, _END)

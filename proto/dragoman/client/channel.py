@@ -127,15 +127,16 @@ def channel_options(
 
 def service_config(settings: ChannelSettings, balancing: Balancing = Balancing.ROUND_ROBIN) -> dict[str, Any]:
     """Return the gRPC service config: https://github.com/grpc/grpc/blob/master/doc/service_config.md."""
-    services = pb.DESCRIPTOR.services_by_name
-    retryable = [service.full_name for name, service in services.items() if name != _ADMIN_SERVICE]
-    method = _method_config(settings, *retryable)
-    if settings.retry.max_attempts > 1:
-        method["retryPolicy"] = _retry_policy(settings.retry)
+    methods = []
+    for name, service in pb.DESCRIPTOR.services_by_name.items():
+        method = {"name": [{"service": service.full_name}], "waitForReady": settings.is_waiting_for_ready}
+        # A retry of a call that changes models could reach another replica.
+        if settings.retry.max_attempts > 1 and name != _ADMIN_SERVICE:
+            method["retryPolicy"] = _retry_policy(settings.retry)
+        methods.append(method)
     return {
         "loadBalancingConfig": [{balancing.value: {}}],
-        # A retry of a call that changes models could reach another replica.
-        "methodConfig": [method, _method_config(settings, services[_ADMIN_SERVICE].full_name)],
+        "methodConfig": methods,
         # Consecutive failures suspend retries until calls succeed, so that an overloaded server can recover.
         "retryThrottling": {"maxTokens": 100, "tokenRatio": 0.1},
     }
@@ -145,10 +146,6 @@ def _check_range(settings: object, name: str, low: float, high: float) -> None:
     value = getattr(settings, name)
     if not low <= value <= high:
         raise ValueError(f"{name} is {value}, must be {low} to {high}")
-
-
-def _method_config(settings: ChannelSettings, *services: str) -> dict[str, Any]:
-    return {"name": [{"service": name} for name in services], "waitForReady": settings.is_waiting_for_ready}
 
 
 def _retry_policy(retry: RetrySettings) -> dict[str, Any]:

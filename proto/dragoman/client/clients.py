@@ -1,9 +1,5 @@
 """The clients. One per process and target is enough: threads and tasks share it.
 
-with TranslationClient("localhost:50051") as client:
-    for translation in client.translate(["Hello, world."], source_language="en", target_language="de"):
-        print(translation.text, translation.score)
-
 `Calls` declares the methods. The wrappers below give each client its blocking or asynchronous form of them.
 """
 

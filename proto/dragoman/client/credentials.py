@@ -126,17 +126,15 @@ def is_local(target: str) -> bool:
 
 
 def _is_loopback(address: str) -> bool:
-    host = _host(address).lower().removesuffix(".")
+    host = address
+    if address.startswith("["):  # IPv6
+        host = address[1:].partition("]")[0]
+    elif address.count(":") == 1:
+        host = address.partition(":")[0]
+    host = host.lower().removesuffix(".")
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def _host(address: str) -> str:
-    """Return `address` without its port, if it has one, and without the brackets of IPv6."""
-    if address.startswith("["):
-        return address[1:].partition("]")[0]
-    return address.partition(":")[0] if address.count(":") == 1 else address

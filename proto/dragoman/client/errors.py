@@ -1,27 +1,4 @@
-"""Errors of calls, and their derivation from a gRPC status.
-
-The reason in the status selects the class. A status of gRPC itself or of a proxy has no reason; its code decides.
-
-DragomanError                   a call did not end with OK
-├── InvalidRequestError         the request must change: INVALID_ARGUMENT, OUT_OF_RANGE, FAILED_PRECONDITION
-│   ├── InvalidFieldError       a field has a value that is never valid
-│   └── ModelStateError         the state of the model does not allow the call
-├── UnsupportedError            the server does not implement a field or method: UNIMPLEMENTED
-├── ModelNotFoundError          no such model, version, language pair or glossary: NOT_FOUND
-├── AccessError                 the credential is missing or insufficient
-│   ├── UnauthenticatedError    the API key is missing or unknown: UNAUTHENTICATED
-│   └── PermissionDeniedError   the API key does not allow the method: PERMISSION_DENIED
-├── ExhaustedError              a message is too large, or a quota of a proxy is exhausted: RESOURCE_EXHAUSTED
-│   ├── OverloadedError         the queue is full, or too long for the deadline
-│   └── RateLimitedError        the API key has exhausted its quota
-├── UnavailableError            no replica can be reached or accepts requests: UNAVAILABLE
-│   ├── DrainingError           the replica is shutting down
-│   └── StartingError           the replica is still loading its models
-├── DeadlineExceededError       the deadline passed before the answer: DEADLINE_EXCEEDED
-├── CallCancelledError          the call was cancelled: CANCELLED
-└── ServerError                 the server failed: every other status
-    └── EngineError             decoding failed
-"""
+"""Errors of calls. The reason in a gRPC status selects the class; without a reason, its code does."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -134,11 +111,11 @@ class UnavailableError(DragomanError):
 
 
 class DrainingError(UnavailableError):
-    """The replica is shutting down; another may answer at once."""
+    """The replica is shutting down; another may answer immediately."""
 
 
 class StartingError(UnavailableError):
-    """The replica is still loading its models."""
+    """The replica is loading its models."""
 
 
 class DeadlineExceededError(DragomanError):
@@ -167,11 +144,11 @@ class DeadlineExceededError(DragomanError):
 
 
 class CallCancelledError(DragomanError):
-    """The call was cancelled, for instance because the client was closed."""
+    """The call was cancelled, for example because the client was closed."""
 
 
 class ServerError(DragomanError):
-    """The server failed."""
+    """The server failed (every other status)."""
 
 
 class EngineError(ServerError):
@@ -214,7 +191,7 @@ REASON_CLASSES: Mapping[str, type[DragomanError]] = MappingProxyType(
 )
 """Class of each reason; the status decides for reasons that are newer than this client."""
 
-_UNREACHABLE_HINT = "check the address, that the server runs, and that both sides use TLS or neither"
+UNREACHABLE_HINT = "check the address, that the server runs, and that both sides use TLS or neither"
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
@@ -222,7 +199,7 @@ def error_from_rpc(error: grpc.RpcError, request_id: str, *, target: str) -> Dra
     """Convert an error of gRPC. If no server answered, add the target and a hint."""
     status = _status(error)
     if status.code == grpc.StatusCode.UNAVAILABLE.value[0] and not status.details:
-        status.message = f"cannot reach {target}: {status.message}; {_UNREACHABLE_HINT}"
+        status.message = f"cannot reach {target}: {status.message}; {UNREACHABLE_HINT}"
     return error_from_status(status, request_id)
 
 

@@ -118,11 +118,11 @@ class _Prologue:
     """Target of an XML parser that ends at a document type or the first element."""
 
     def doctype(self, _name: str, _public_id: str | None, _system_id: str | None) -> None:
-        """End: there is a document type."""
+        """End at a document type."""
         raise _PrologueEndError(has_document_type=True)
 
     def start(self, _tag: str, _attributes: object) -> None:
-        """End: there is no document type."""
+        """End without a document type."""
         raise _PrologueEndError(has_document_type=False)
 
     def close(self) -> None:

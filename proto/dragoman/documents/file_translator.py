@@ -7,7 +7,6 @@ from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import Protocol
 
 from dragoman.client.clients import TranslationClient
 from dragoman.client.enums import Priority
@@ -32,13 +31,6 @@ _MAX_WAITS = 30  # for an overloaded server, per batch, in addition to the retri
 _WAIT_S = 5.0  # if the server sends no delay
 
 
-class Progress(Protocol):
-    """A progress bar, such as `tqdm`."""
-
-    def update(self, n: float | None = 1) -> object:
-        """Count translated characters."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """One file to translate."""
@@ -58,20 +50,11 @@ class Plan:
         return sum(len(segment.text) for segment in self.content.segments)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailedSegment:
-    """A segment that was not translated."""
-
-    source: Path
-    segment: FileSegment
-    reason: str
-
-
 @dataclass(slots=True, kw_only=True)
 class Outcome:
     """Result of the translation of a file."""
 
-    failures: list[FailedSegment] = field(default_factory=list)
+    failures: list[tuple[FileSegment, str]] = field(default_factory=list)  # untranslated segments and reasons
     warnings: list[tuple[FileSegment, str]] = field(default_factory=list)
 
 
@@ -80,7 +63,7 @@ def plan_files(inputs: Sequence[Path], output: Path, options: ReadOptions) -> li
 
     Args:
         inputs: at least one.
-        output: a file, for one input; else a directory.
+        output: a file for one input, or a directory.
         options: see `ReadOptions`.
 
     Raises:
@@ -107,7 +90,7 @@ def translate_file(
     plan: Plan,
     settings: RequestSettings,
     *,
-    progress: Progress,
+    progress: Callable[[int], object],
     timeout_s: float | None = None,
     pause: Callable[[float], object] = time.sleep,
 ) -> Outcome:
@@ -120,7 +103,7 @@ def translate_file(
         client: called from several threads.
         plan: one file.
         settings: as for `TranslationClient.translate`, except the format of the texts.
-        progress: counts translated characters.
+        progress: receives the number of translated characters of each segment.
         timeout_s: deadline of each call; default: 120.
         pause: waits for an overloaded server; takes seconds.
 
@@ -138,9 +121,9 @@ def translate_file(
             if journal.get(segment) is None:
                 firsts.setdefault((segment.format, segment.text), segment)
         missing = sum(len(segment.text) for segment in firsts.values())
-        progress.update(plan.num_characters - missing)
+        progress(plan.num_characters - missing)
         for segment, answer, warnings in sender.answers(firsts.values()):
-            progress.update(len(segment.text))
+            progress(len(segment.text))
             outcome.warnings += [(segment, warning) for warning in warnings]
             if isinstance(answer, DragomanError):
                 reasons[replace(segment, place="")] = str(answer)
@@ -156,7 +139,7 @@ def translate_file(
         except MarkupLostError as error:
             reason = str(error)
         translations[index] = None
-        outcome.failures.append(FailedSegment(source=plan.source, segment=segment, reason=reason))
+        outcome.failures.append((segment, reason))
     _write(plan.output, plan.content.written(translations))
     if not outcome.failures:
         journal.remove()

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -35,8 +36,9 @@ class Journal:
             content = path.read_bytes()
             is_complete = content.endswith(b"\n") or not content
             for line in content.splitlines():
-                key, translation = _read(line)
-                self._translations[key] = translation
+                with suppress(ValueError, TypeError):  # incomplete line
+                    key, translation = json.loads(line)
+                    self._translations[str(key)] = str(translation)
         self._file = path.open("ab")
         if not is_complete:
             self._file.write(b"\n")
@@ -65,11 +67,3 @@ class Journal:
     def _key(self, segment: FileSegment) -> str:
         identity = f"{self._request}\0{segment.format.name}\0{segment.text}"
         return hashlib.sha256(identity.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def _read(line: bytes) -> tuple[str, str]:
-    try:
-        key, translation = json.loads(line)
-    except (ValueError, TypeError):
-        return "", ""
-    return str(key), str(translation)

@@ -86,6 +86,11 @@ class ServerProcess:
         self.wait_for("ready", timeout_s=timeout_s)
         return Ports(**{port.name: record[port.name] for port in fields(Ports)})
 
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._process.pid
+
     def send(self, number: signal.Signals) -> None:
         """Send it a signal."""
         self._process.send_signal(number)

@@ -36,7 +36,7 @@ def add_parser(commands: Any) -> None:
     )
     new.add_argument("--requests-per-s", type=float, metavar="N", help="rate limit of requests (default: none)")
     new.add_argument("--tokens-per-min", type=float, metavar="N", help="rate limit of source tokens (default: none)")
-    new.add_argument("--work-tokens-per-min", type=float, metavar="N", help="limit of work tokens; without it: none")
+    new.add_argument("--decode-cost-per-min", type=float, metavar="N", help="rate limit of decode cost (default: none)")
     new.set_defaults(run=_new)
     check = actions.add_parser("check", help="check a callers file")
     check.add_argument("file", type=Path)
@@ -59,7 +59,7 @@ def entry(name: str, permissions: str, *, key: str, **limits: float | None) -> s
 
 def _new(arguments: argparse.Namespace) -> int:
     key = new_key()
-    limits = {limit: getattr(arguments, limit) for limit in ("requests_per_s", "tokens_per_min", "work_tokens_per_min")}
+    limits = {limit: getattr(arguments, limit) for limit in ("requests_per_s", "tokens_per_min", "decode_cost_per_min")}
     try:
         text = entry(arguments.name, arguments.permissions, key=key, **limits)
     except ValueError as error:

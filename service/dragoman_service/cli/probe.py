@@ -122,7 +122,10 @@ def _fault_over_grpc(target: str, tls: TlsOptions | None, *, service: str, timeo
             request = health_pb2.HealthCheckRequest(service=service)
             response = health_pb2_grpc.HealthStub(channel).Check(request, timeout=timeout_s)
     except grpc.RpcError as error:
-        return f"{target}: {error.code().name}: {error.details()}"
+        from dragoman.client.errors import UNREACHABLE_HINT  # noqa: PLC0415 - not needed by a successful probe
+
+        hint = f"; {UNREACHABLE_HINT}" if error.code() is grpc.StatusCode.UNAVAILABLE else ""
+        return f"{target}: {error.code().name}: {error.details()}{hint}"
     if response.status == health_pb2.HealthCheckResponse.SERVING:
         return None
     return f"{target} is {health_pb2.HealthCheckResponse.ServingStatus.Name(response.status)}"

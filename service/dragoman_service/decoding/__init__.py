@@ -1,1 +1,1 @@
-"""Beam search in numpy: no I/O, no clock, no threads, no metrics."""
+"""Beam search and sampling in NumPy: no I/O, no clock, no threads, no metrics."""

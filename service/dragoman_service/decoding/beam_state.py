@@ -1,7 +1,7 @@
-"""The arrays of a running batch of searches: options and live rows of every segment.
+"""State of the searches of a running batch: options and live rows of each segment.
 
-Sizes: B segments, K rows (the widest beam of the batch). A segment with a smaller beam has dead rows behind its own,
-marked by a log-probability of -inf; live rows are sorted, best first, unless they are samples.
+B segments have K rows each (the widest beam of the batch). A segment with a smaller beam has dead rows behind its own,
+with a log-probability of -inf. Live rows are sorted, best first, unless they are samples.
 """
 
 import bisect
@@ -20,63 +20,55 @@ from dragoman_service.decoding.step_model import BoolArray, DoubleArray, FloatAr
 
 
 class _Step(NamedTuple):
-    """One step of all segments that were in the batch then; the arrays are not changed any more."""
-
-    tokens: IntArray
-    """[B, K]"""
-
-    parents: IntArray
-    """[B, K] row of the previous step that was continued."""
-
-    log_probs: FloatArray
-    """[B, K] natural log-probability of the token."""
+    tokens: IntArray  # [B, K]
+    parents: IntArray  # [B, K] continued row of the previous step
+    log_probs: FloatArray  # [B, K] natural log-probability of the token
 
 
 class History:
-    """The steps of a batch, each kept until all segments that took part in it have left.
+    """Steps of a batch, each kept until all segments that took part in it have left.
 
-    Nothing is moved when beams are reordered or segments leave: a step keeps the arrays that the search made, and each
-    segment has a list of its indices into them and of the steps from which they hold.
+    Reordered beams and leaving segments move no data: a step keeps the arrays of the search, and each segment has a
+    list of its indices into them, each valid from one step on.
     """
 
     def __init__(self, num_segments: int = 0) -> None:
-        """Begin with segments that have taken no step."""
         self._steps: deque[_Step] = deque()
-        self._first = 0  # number of the oldest step kept
-        self._places: list[list[tuple[int, int]]] = []  # of each segment: number of a step and its index from there on
+        self._first = 0  # number of the oldest kept step
+        self._indices: list[list[tuple[int, int]]] = []  # by segment: number of a step, index from that step on
         self.add_segments(num_segments)
 
     def add_segments(self, count: int) -> None:
         """Append segments that have taken no step."""
-        number, index = self._first + len(self._steps), len(self._places)
-        self._places += [[(number, index + offset)] for offset in range(count)]
+        number, index = self._first + len(self._steps), len(self._indices)
+        self._indices += [[(number, index + offset)] for offset in range(count)]
 
     def record(self, tokens: IntArray, parents: IntArray, log_probs: FloatArray) -> None:
-        """Keep one step of every segment; the arrays, [B, K], must not be changed afterwards."""
+        """Record one step of all segments; the arrays [B, K] must not be changed afterwards."""
         self._steps.append(_Step(tokens=tokens, parents=parents, log_probs=log_probs))
 
     def trace(self, segment: int, *, row: int, length: int) -> tuple[list[int], list[float]]:
-        """Return tokens and their log-probabilities of the hypothesis that a row held after `length` steps."""
-        places = self._places[segment]
-        began, current = places[0][0], len(places) - 1
+        """Return the tokens of the hypothesis of a row after `length` steps, and their log-probabilities."""
+        indices = self._indices[segment]
+        began, current = indices[0][0], len(indices) - 1
         tokens, log_probs = list[int](), list[float]()
         for number in range(began + length - 1, began - 1, -1):
-            while places[current][0] > number:
+            while indices[current][0] > number:
                 current -= 1
-            step, at = self._steps[number - self._first], (places[current][1], row)
+            step, at = self._steps[number - self._first], (indices[current][1], row)
             tokens.append(step.tokens.item(at))
             log_probs.append(step.log_probs.item(at))
             row = step.parents.item(at)
         return tokens[::-1], log_probs[::-1]
 
     def keep(self, segments: Sequence[int]) -> None:
-        """Forget all segments but these, which become 0, 1, ... in the order given."""
+        """Keep only these segments, which become 0, 1, ... in the order given."""
         number = self._first + len(self._steps)
-        self._places = [self._places[segment] for segment in segments]
-        for index, places in enumerate(self._places):
-            if places[-1][1] != index:
-                places.append((number, index))
-        oldest = min((places[0][0] for places in self._places), default=number)
+        self._indices = [self._indices[segment] for segment in segments]
+        for index, indices in enumerate(self._indices):
+            if indices[-1][1] != index:
+                indices.append((number, index))
+        oldest = min((indices[0][0] for indices in self._indices), default=number)
         while self._first < oldest:
             self._steps.popleft()
             self._first += 1
@@ -84,14 +76,10 @@ class History:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedHypothesis:
-    """A hypothesis that took EOS; its other tokens stay in the history until its segment leaves."""
+    """A hypothesis that ended with EOS; its other tokens are in the history."""
 
-    parent: int
-    """Row that held it before EOS; meaningless if EOS is its only token."""
-
-    length: int
-    """Target tokens, EOS counted."""
-
+    parent: int  # row before EOS; undefined if EOS is the only token
+    length: int  # target tokens, including EOS
     eos_log_prob: float
     log_prob: float
     score: float
@@ -99,20 +87,12 @@ class FinishedHypothesis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeamExpansion:
-    """Hypotheses with one more token: N of each segment. The arrays may be changed until the state takes them."""
+    """Hypotheses with one more token, N of each segment; the arrays can be changed until `BeamState.extend`."""
 
-    log_probs: DoubleArray
-    """[B, N] of the hypotheses, the token included, descending in N unless they are samples; -inf if forbidden or
-    dead, which come last."""
-
-    tokens: IntArray
-    """[B, N]"""
-
-    parents: IntArray
-    """[B, N] rows that they continue."""
-
-    steps: FloatArray
-    """[B, N] log-probabilities of the tokens alone."""
+    log_probs: DoubleArray  # [B, N] of the hypotheses, descending in N unless they are samples; -inf: forbidden or dead
+    tokens: IntArray  # [B, N]
+    parents: IntArray  # [B, N] continued rows
+    steps: FloatArray  # [B, N] of the tokens
 
     def put(
         self, segment: int, *, log_probs: DoubleArray, tokens: IntArray, parents: IntArray, steps: FloatArray
@@ -127,7 +107,7 @@ class BeamExpansion:
         self.steps[segment, :num_live] = steps
 
     def widened(self, num_rows: int) -> "BeamExpansion":
-        """Return these with at least `num_rows` rows a segment: there may have been too few candidates."""
+        """Return the expansion with at least `num_rows` rows per segment: there may be too few candidates."""
         num_missing = num_rows - self.tokens.shape[1]
         if num_missing <= 0:
             return self
@@ -142,26 +122,17 @@ class BeamExpansion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Composition:
-    """Facts about all segments of a batch; computed when segments join or leave, not in every step."""
+    """Properties of all segments of a batch; computed when segments join or leave, not in each step."""
 
-    widest_beam: int
-    """K after a step: the largest beam of the batch."""
-
-    is_beyond_beam: BoolArray | None
-    """[B, K] True at rows that a segment's beam does not have; None if all beams are equally wide."""
-
+    widest_beam: int  # K after a step
+    is_beyond_beam: BoolArray | None  # [B, K] True for rows beyond the beam of a segment; None if all beams are equal
     has_minimums: bool
     has_early_stops: bool
     has_prefixes: bool
     has_rules: bool
-    is_plain: bool
-    """Whether all are beam searches without prefixes and rules of their own."""
-
-    sampled: tuple[int, ...]
-    """Segments whose tokens are sampled."""
-
-    guarded: tuple[int, ...]
-    """Segments with the repetition guard."""
+    is_plain: bool  # whether all segments are beam searches without prefixes and rules of their own
+    sampled: tuple[int, ...]  # segments whose tokens are sampled
+    guarded: tuple[int, ...]  # segments with `repetition_guard`
 
     @classmethod
     def of(cls, state: "BeamState") -> "Composition":
@@ -188,66 +159,30 @@ class Composition:
 
 @dataclass(slots=True, kw_only=True)
 class BeamState:
-    """Everything the search knows of the segments of a batch, in the order of the `StepBatch`."""
+    """State of the searches of all segments of a batch, in the order of the `StepBatch`."""
 
     searches: list[SearchConfig]
-    finished: list[list[FinishedHypothesis]]
-    """The best `num_hypotheses` so far of each segment, best first."""
-
-    target_rules: list[TargetRules | None]
-    """Rules of the options of each segment; None if it has none."""
-
-    samplers: list[Sampler | None]
-    """Samples the tokens of each segment; None: beam search."""
-
-    beam_sizes: IntArray
-    """[B]"""
-
-    min_tokens: IntArray
-    """[B] `min_target_tokens`."""
-
-    max_tokens: IntArray
-    """[B] `max_target_tokens`."""
-
-    prefix_lengths: IntArray
-    """[B] tokens of `target_prefix`."""
-
-    early_stopping: BoolArray
-    """[B]"""
-
-    bound_penalties: DoubleArray
-    """[B] see `scoring.bound_penalty`."""
-
-    is_masked: BoolArray
-    """[B, P] placeholders that a segment must not take; see `CandidateRules.find_masked`. [B, 0]: none."""
-
-    scores_to_beat: DoubleArray
-    """[B] a hypothesis that finishes later must score higher to be kept: -inf while places are free."""
-
-    num_finished: IntArray
-    """[B] hypotheses that have finished, kept or not."""
-
-    lengths: IntArray
-    """[B] steps taken, which is the length of every live hypothesis."""
-
-    log_probs: DoubleArray
-    """[B, K] of the live hypotheses, descending in K unless they are samples; -inf for dead rows, which are last."""
-
-    tokens: IntArray
-    """[B, K] newest token of every row."""
-
-    parents: IntArray
-    """[B, K] row of the previous step that each row continues."""
-
+    finished: list[list[FinishedHypothesis]]  # the best `num_hypotheses` of each segment, best first
+    target_rules: list[TargetRules | None]  # of the options of each segment
+    samplers: list[Sampler | None]  # None: beam search
+    beam_sizes: IntArray  # [B]
+    min_tokens: IntArray  # [B] `min_target_tokens`
+    max_tokens: IntArray  # [B] `max_target_tokens`
+    prefix_lengths: IntArray  # [B] tokens of `target_prefix`
+    early_stopping: BoolArray  # [B]
+    bound_penalties: DoubleArray  # [B] see `scoring.bound_penalty`
+    is_masked: BoolArray  # [B, P] forbidden placeholders, see `CandidateRules.find_masked`; [B, 0]: none
+    scores_to_beat: DoubleArray  # [B] minimum score of further finished hypotheses; -inf below `num_hypotheses`
+    num_finished: IntArray  # [B] hypotheses that have finished, kept or not
+    lengths: IntArray  # [B] steps taken, which is the length of each live hypothesis
+    log_probs: DoubleArray  # [B, K] of the live hypotheses, descending in K unless they are samples; -inf for dead rows
+    tokens: IntArray  # [B, K] newest token of each row
+    parents: IntArray  # [B, K] continued row of the previous step
     history: History
-
-    steps_left: int = 0
-    """Steps until a segment may have its longest target."""
-
+    steps_left: int = 0  # until a segment can reach its longest target
     composition: Composition = field(init=False)
 
     def __post_init__(self) -> None:
-        """Compute what depends on the segments."""
         self._compose()
 
     @classmethod
@@ -259,10 +194,7 @@ class BeamState:
         target_rules: Sequence[TargetRules | None] | None = None,
         is_masked: BoolArray | None = None,
     ) -> "BeamState":
-        """Return searches that have taken no step: one live row each, holding BOS.
-
-        Without `target_rules` there are no rules, without `is_masked` no token is masked.
-        """
+        """Return searches before their first step: one live row each, which holds BOS."""
         num_segments = len(searches)
         beam_sizes = np.array([search.beam_size for search in searches], np.int64)
         num_rows = int(beam_sizes.max(initial=1))
@@ -272,7 +204,10 @@ class BeamState:
             searches=list(searches),
             finished=[[] for _ in searches],
             target_rules=list(target_rules or [None] * num_segments),
-            samplers=[_sampler(search) for search in searches],
+            samplers=[
+                Sampler(search.sampling, num_samples=search.num_hypotheses) if search.sampling else None
+                for search in searches
+            ],
             beam_sizes=beam_sizes,
             min_tokens=np.array([search.min_target_tokens for search in searches], np.int64),
             max_tokens=np.array([search.max_target_tokens for search in searches], np.int64),
@@ -291,12 +226,12 @@ class BeamState:
 
     @property
     def num_segments(self) -> int:
-        """B."""
+        """Number of segments, B."""
         return len(self.searches)
 
     @property
     def num_live_rows(self) -> int:
-        """Rows the next step needs: those up to the last one that is live in any segment; at least 1."""
+        """Rows of the next step, up to the last one that is live in any segment; at least 1."""
         width: int = self.log_probs.shape[1]
         if self.log_probs[:, -1].max(initial=-np.inf) > -np.inf:  # as in nearly all steps
             return width
@@ -304,23 +239,23 @@ class BeamState:
 
     @property
     def widest_beam(self) -> int:
-        """K after the next step: the largest beam of the batch."""
+        """K after the next step."""
         return self.composition.widest_beam
 
     @property
     def forced(self) -> list[int]:
-        """Segments whose next token is one of their prefix."""
+        """Segments whose next token is a token of their prefix."""
         if not self.composition.has_prefixes:
             return []
         forced: list[int] = (self.lengths < self.prefix_lengths).nonzero()[0].tolist()
         return forced
 
     def num_live(self, segment: int) -> int:
-        """Live rows of one segment; they are its first."""
+        """Return the number of live rows of a segment, which are its first rows."""
         return int(np.isfinite(self.log_probs[segment]).sum())
 
     def append(self, other: "BeamState") -> None:
-        """Add the segments of `other`, which have taken no step, behind these; `other` must not be used again."""
+        """Append the segments of `other`, which have taken no step; `other` must not be used again."""
         num_rows = max(self.log_probs.shape[1], other.log_probs.shape[1])
         for state in (self, other):
             shape = (state.num_segments, num_rows)
@@ -335,7 +270,7 @@ class BeamState:
         self._compose()
 
     def keep(self, segments: Sequence[int]) -> None:
-        """Forget all segments but these, which become 0, 1, ... in the order given."""
+        """Keep only these segments, which become 0, 1, ... in the order given."""
         indices = np.array(segments, np.int64)
         for name in _ARRAYS:
             setattr(self, name, getattr(self, name)[indices])
@@ -345,17 +280,17 @@ class BeamState:
         self._compose()
 
     def keep_finished(self, segment: int, hypothesis: FinishedHypothesis) -> None:
-        """Put a finished hypothesis in its place among those that would be returned."""
+        """Insert a finished hypothesis into the best ones of its segment."""
         search, finished = self.searches[segment], self.finished[segment]
         bisect.insort(finished, hypothesis, key=lambda other: -other.score)
         del finished[search.num_hypotheses :]
         if search.beam_size == 1:
-            self.scores_to_beat[segment] = float("inf")  # greedy, or the only sample: the first EOS is the end
+            self.scores_to_beat[segment] = float("inf")  # greedy, or a single sample: the first EOS ends the search
         elif len(finished) == search.num_hypotheses:
             self.scores_to_beat[segment] = finished[-1].score
 
     def extend(self, rows: BeamExpansion) -> None:
-        """Give every row its next token."""
+        """Append the next token to each row."""
         self.history.record(rows.tokens, rows.parents, rows.steps)
         self.log_probs, self.tokens, self.parents = rows.log_probs, rows.tokens, rows.parents
         self.lengths += 1
@@ -369,7 +304,7 @@ class BeamState:
         self.steps_left = int((self.max_tokens - self.lengths).min()) if self.searches else 0
 
 
-# The fields of BeamState that are lists with one entry a segment, and those that are arrays [B, ...].
+# Fields of BeamState that are lists with one entry per segment, and fields that are arrays [B, ...].
 _LISTS = ("searches", "finished", "target_rules", "samplers")
 _ARRAYS = tuple(
     each.name for each in fields(BeamState) if each.name not in {*_LISTS, "history", "steps_left", "composition"}
@@ -377,7 +312,7 @@ _ARRAYS = tuple(
 
 
 def indices_without(num_segments: int, leaving: Iterable[int]) -> list[int]:
-    """Return the segments that stay when some leave, moving as few as possible: the last ones fill the gaps.
+    """Return the remaining segments when some leave, moving as few as possible: the last ones fill the gaps.
 
     >>> indices_without(5, [1])
     [0, 4, 2, 3]
@@ -388,18 +323,12 @@ def indices_without(num_segments: int, leaving: Iterable[int]) -> list[int]:
     return [movers.pop() if index in gone else index for index in range(num_kept)]
 
 
-def _sampler(search: SearchConfig) -> Sampler | None:
-    return Sampler(search.sampling, num_samples=search.num_hypotheses) if search.sampling else None
-
-
 def _repeated(array: NDArray[Any], num_rows: int) -> NDArray[Any]:
-    """Return an array [B, K] widened to `num_rows` columns by repeating the first one."""
     width = array.shape[1]
     return array if width == num_rows else array[:, [*range(width), *[0] * (num_rows - width)]]
 
 
 def _padded(array: NDArray[Any], shape: tuple[int, ...], *, fill: float) -> NDArray[Any]:
-    """Return `array`, or a copy enlarged to `shape` with `fill` behind it."""
     if array.shape == shape:
         return array
     enlarged = np.full(shape, fill, array.dtype)

@@ -1,4 +1,4 @@
-"""The repetition guard: finds defective targets, plans a second search, and chooses between the two results.
+"""Detection of degenerate targets (loops, copied sources, implausible lengths), and decoding them again.
 
 Token ids are without EOS; source and target share one vocabulary.
 """
@@ -8,73 +8,74 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dragoman_service.datatypes import Degeneration, DegenerationKind, GuardReport, Hypothesis, SearchConfig, Segment
+from dragoman_service.datatypes import (
+    Degeneration,
+    DegenerationKind,
+    DegenerationReport,
+    Hypothesis,
+    SearchConfig,
+    Segment,
+)
 from dragoman_service.decoding.constraints import SearchPlan
 
 _MIN_REPEATS = (5, 4, 3, 3, 3, 3, 3, 3)
-"""How often 1, 2, ... tokens occur back to back in a loop, at least. People write `very, very, very` and `ha ha ha ha`,
-but not the same phrase three times."""
+"""Minimum number of consecutive repeats of 1, 2, ... tokens in a loop. `very, very, very` and `ha ha ha ha` are
+emphasis, but a phrase is not repeated three times."""
 
-_LONG_FACTOR, _LONG_OFFSET = 3, 20
-"""A target is too long beyond this many times its source, plus this."""
+_LONG_FACTOR, _LONG_OFFSET = 3, 20  # a target is too long beyond factor * source + offset
+_SHORT_FACTOR, _SHORT_SOURCE_TOKENS = 5, 10  # from 10 source tokens on, it is too short below source / factor
 
-_SHORT_FACTOR, _SHORT_SOURCE_TOKENS = 5, 10
-"""From this many source tokens on, a target is too short below the source divided by the factor."""
-
+# A copy is a run of at least this many tokens and this share of the target; names and short addresses are shorter.
 _MIN_COPIED_TOKENS, _MIN_COPIED_SHARE = 8, 0.6
-"""A copy is a run of so many tokens and such a share of the target; names, numbers and short addresses are less."""
 
-_AVOIDED_SIZE = 4
-"""The second search takes no run of so many tokens from a copied source: names of three pieces are still possible."""
-
-_NO_REPEAT_SIZE = 3
-"""Where no run of three tokens occurs twice, nothing occurs back to back as often as `_MIN_REPEATS`."""
+_AVOIDED_SIZE = 4  # n-grams of a copied source that decoding again avoids; names of three pieces stay possible
+_NO_REPEAT_SIZE = 3  # without repeated 3-grams, no target reaches `_MIN_REPEATS`
 
 _MIN_MEAN_LOG_PROB = -1.5
-"""A copy is replaced only by a target with a higher mean log-probability per token: a long address is rightly copied,
-and any other target is far below."""
+"""A copy is replaced only by a target with a higher mean log-probability per token. The copy of a long address is
+correct, and the mean of any other target is far lower."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """The defects of a target."""
+class Findings:
+    """Defects of a target.
+
+    The severity is the sum over the defects: the share of the target that loops or is copied, 1 for its length, and 1
+    more for a loop that was cut off, because it would have continued.
+    """
 
     defects: tuple[Degeneration, ...]
     severity: float
-    """Sum over the defects, each up to 1: the share of the target that loops or is copied, 1 for its length; 1 more for
-    a loop that was cut off, as it would have gone on."""
 
 
-def judge(
+def find_degenerations(
     source_ids: Sequence[int], target_ids: Sequence[int], *, num_forced: int = 0, is_finished: bool = True
-) -> Verdict:
-    """Return the defects of a target, of which only the length counts the `num_forced` tokens of its prefix.
+) -> Findings:
+    """Return the defects of a target; the `num_forced` tokens of its prefix count only for its length.
 
-    One that was cut off (not `is_finished`) is not too short.
+    A target that was cut off (not `is_finished`) is not too short.
     """
     chosen_ids = target_ids[num_forced:]
-    found = [
+    candidates = [
         _find_repetition(source_ids, chosen_ids),
         _find_copy(source_ids, chosen_ids),
         _find_length(source_ids, target_ids, is_finished=is_finished),
     ]
-    defects = [finding for finding in found if finding is not None]
-    severity = sum(severity for _, severity in defects) + (found[0] is not None and not is_finished)
-    return Verdict(defects=tuple(defect for defect, _ in defects), severity=float(severity))
+    defects = [candidate for candidate in candidates if candidate is not None]
+    severity = sum(severity for _, severity in defects) + (candidates[0] is not None and not is_finished)
+    return Findings(defects=tuple(defect for defect, _ in defects), severity=float(severity))
 
 
 def is_looping(source_ids: Sequence[int], target_ids: Sequence[int]) -> bool:
-    """Return whether a target, without prefix and still growing, ends in what `judge` calls a repetition."""
+    """Return whether a growing target, without its prefix, ends in a loop."""
     ids = list(target_ids)
     if not any(_ends_in_loop(ids, size, num) for size, num in enumerate(_MIN_REPEATS, 1)):
         return False
     return any(_ends_in_loop(ids, size, num) for size, num in enumerate(_loop_limits(source_ids), 1))
 
 
-def plan_second_search(
-    search: SearchConfig, source_ids: tuple[int, ...], defects: Sequence[Degeneration]
-) -> SearchPlan:
-    """Return how to search once more for a target without these defects; stricter limits of the caller stay."""
+def plan_redecode(search: SearchConfig, source_ids: tuple[int, ...], defects: Sequence[Degeneration]) -> SearchPlan:
+    """Return the plan to decode again without these defects; stricter limits of the caller are kept."""
     kinds = {defect.kind for defect in defects}
     own_size = search.no_repeat_ngram_size or _NO_REPEAT_SIZE
     shortest = search.min_target_tokens
@@ -93,18 +94,18 @@ def plan_second_search(
     )
 
 
-def is_second_better(first: tuple[Hypothesis, Verdict], second: tuple[Hypothesis, Verdict]) -> bool:
-    """Return whether the best target of the second search is better: fewer or lesser defects, or a higher score.
+def is_redecode_better(first: tuple[Hypothesis, Findings], second: tuple[Hypothesis, Findings]) -> bool:
+    """Return whether the second target is better: fewer defects, a lower severity, or a higher score.
 
-    A copy is only replaced by a target that the model finds likely.
+    A copy is replaced only by a target with a high likelihood.
     """
-    (old, old_verdict), (new, new_verdict) = first, second
-    kinds = {defect.kind for defect in old_verdict.defects}
+    (old, old_findings), (new, new_findings) = first, second
+    kinds = {defect.kind for defect in old_findings.defects}
     if kinds == {DegenerationKind.COPIED_SOURCE} and new.log_prob < _MIN_MEAN_LOG_PROB * len(new.token_ids):
         return False
-    old_badness = len(old_verdict.defects), round(old_verdict.severity, 3), not old.is_finished, -old.score
-    new_badness = len(new_verdict.defects), round(new_verdict.severity, 3), not new.is_finished, -new.score
-    return new_badness < old_badness
+    old_rank = len(old_findings.defects), round(old_findings.severity, 3), not old.is_finished, -old.score
+    new_rank = len(new_findings.defects), round(new_findings.severity, 3), not new.is_finished, -new.score
+    return new_rank < old_rank
 
 
 def _find_repetition(source_ids: Sequence[int], target_ids: Sequence[int]) -> tuple[Degeneration, float] | None:
@@ -122,9 +123,9 @@ def _find_repetition(source_ids: Sequence[int], target_ids: Sequence[int]) -> tu
 
 
 def _loop_limits(source_ids: Sequence[int]) -> list[int]:
-    """Return how often 1, 2, ... tokens must occur back to back to be a loop, given what the source repeats.
+    """Return the minimum number of repeats of 1, 2, ... tokens in a loop, given the repeats of the source.
 
-    A word of one token may be translated by several and the other way round, so the longest repetition in the source
+    The translation of a one-token word may have several tokens, and vice versa. So the longest repetition in the source
     counts for all sizes, and a target may repeat twice as often.
     """
     allowed = 2 * max(_repeats_by_size(source_ids))
@@ -132,14 +133,14 @@ def _loop_limits(source_ids: Sequence[int]) -> list[int]:
 
 
 def _repeats_by_size(ids: Sequence[int]) -> list[int]:
-    """Return for 1, 2, ... tokens how often any run of so many occurs back to back, at most; exact from 2 on."""
+    """Return the maximum number of consecutive repeats of runs of 1, 2, ... tokens; exact if it is at least 2."""
     array = np.asarray(ids)
     return [_count_repeats(array, size) for size in range(1, len(_MIN_REPEATS) + 1)]
 
 
 def _count_repeats(array: np.ndarray[tuple[int, ...], np.dtype[np.int64]], size: int) -> int:
     is_equal = array[size:] == array[:-size]
-    if np.count_nonzero(is_equal) < size:  # most texts, most sizes
+    if np.count_nonzero(is_equal) < size:  # for most texts and sizes
         return 1
     breaks = np.flatnonzero(~np.concatenate(([False], is_equal, [False])))
     longest = int(np.diff(breaks).max()) - 1
@@ -153,8 +154,8 @@ def _ends_in_loop(ids: list[int], size: int, num_repeats: int) -> bool:
 
 def _find_copy(source_ids: Sequence[int], target_ids: Sequence[int]) -> tuple[Degeneration, float] | None:
     needed = max(_MIN_COPIED_TOKENS, _MIN_COPIED_SHARE * len(target_ids))
-    known = set(source_ids)
-    if sum(token in known for token in target_ids) < needed:
+    source_tokens = set(source_ids)
+    if sum(token in source_tokens for token in target_ids) < needed:
         return None
     num_copied = _longest_common_run(source_ids, target_ids)
     if num_copied < needed:
@@ -165,7 +166,7 @@ def _find_copy(source_ids: Sequence[int], target_ids: Sequence[int]) -> tuple[De
 
 def _longest_common_run(first: Sequence[int], second: Sequence[int]) -> int:
     is_equal = np.asarray(first)[:, None] == np.asarray(second)
-    ending = np.zeros(len(second) + 1, np.int64)  # run that ends at each token of `second`
+    ending = np.zeros(len(second) + 1, np.int64)  # length of the run that ends at each token of `second`
     longest = 0
     for row in is_equal:
         ending[1:] = np.where(row, ending[:-1] + 1, 0)
@@ -186,7 +187,7 @@ def _find_length(
 
 
 def _shortest_target(source_ids: Sequence[int]) -> int:
-    """Return the fewest tokens that are not too short for a source; 0 if it may have no translation."""
+    """Return the length of the shortest plausible target; 0 if the source may have an empty translation."""
     num_source = len(source_ids)
     if num_source >= _SHORT_SOURCE_TOKENS:
         return -(-num_source // _SHORT_FACTOR)
@@ -194,91 +195,82 @@ def _shortest_target(source_ids: Sequence[int]) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SearchEnd:
-    """How one search of a segment ended."""
+class SearchOutcome:
+    """Outcome of one search of a segment."""
 
     hypotheses: tuple[Hypothesis, ...]
     num_steps: int
-    looping_ids: tuple[int, ...] = ()
-    """The best live hypothesis if the search was ended early because it looped."""
+    looping_ids: tuple[int, ...] = ()  # best live hypothesis, if the search was stopped because it looped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndedSegment:
-    """A segment whose search has ended."""
+    """A segment that was decoded."""
 
-    segment_id: int
-    """Its id, see `RunningBatch.start`."""
-
-    hypotheses: tuple[Hypothesis, ...]
-    """Best first; empty only if the model gave no possible continuation (a broken network)."""
-
-    num_steps: int
-    """Decoder steps it took part in, those of a second search included."""
-
-    guard: GuardReport | None = None
-    """Report of the repetition guard; None if it was off or found nothing."""
+    segment_id: int  # see `RunningBatch.start`
+    hypotheses: tuple[Hypothesis, ...]  # best first; empty only if all candidates were masked or NaN
+    num_steps: int  # of all searches
+    degeneration: DegenerationReport | None = None  # None: no defect was found, or `repetition_guard` was off
 
 
-class SecondSearches:
-    """The second searches of one running batch; segments are named by their ids."""
+class Redecoder:
+    """Decides which segments of a running batch are decoded again, and chooses between both results."""
 
     def __init__(self, *, eos_id: int) -> None:
-        """Begin without any."""
         self._eos_id = eos_id
-        self._firsts: dict[int, tuple[SearchEnd, Verdict]] = {}
+        self._first: dict[int, tuple[SearchOutcome, Findings]] = {}  # of segments in their second search, by id
 
     def is_looping(self, segment: Segment, best_ids: list[int]) -> bool:
-        """Return whether a first search can be ended because its best live hypothesis loops."""
+        """Return whether a search can stop because its best live hypothesis loops."""
         return is_looping(self._source(segment), best_ids[len(segment.search.target_prefix) :])
 
-    def settle(self, segment_id: int, segment: Segment, end: SearchEnd) -> EndedSegment | SearchPlan:
-        """Return the result of a segment after one of its searches has ended, or how to search it once more."""
-        if segment_id in self._firsts:
-            first, verdict = self._firsts.pop(segment_id)
-            return self._choose(segment_id, segment, (first, verdict), end)
-        if segment.search.repetition_guard and end.hypotheses:
-            verdict = (
-                self._judge_ids(segment, end.looping_ids, is_finished=False)
-                if end.looping_ids
-                else self._judge(segment, end.hypotheses[0])
+    def handle(self, segment_id: int, segment: Segment, outcome: SearchOutcome) -> EndedSegment | SearchPlan:
+        """Return the result of a segment after one of its searches, or the plan to decode it again."""
+        if segment_id in self._first:
+            first, findings = self._first.pop(segment_id)
+            return self._choose(segment_id, segment, first, findings, outcome)
+        if segment.search.repetition_guard and outcome.hypotheses:
+            findings = (
+                self._find_in_ids(segment, outcome.looping_ids, is_finished=False)
+                if outcome.looping_ids
+                else self._find(segment, outcome.hypotheses[0])
             )
-            if verdict.defects:
-                self._firsts[segment_id] = end, verdict
-                return plan_second_search(segment.search, self._source(segment), verdict.defects)
-        return EndedSegment(segment_id=segment_id, hypotheses=end.hypotheses, num_steps=end.num_steps)
+            if findings.defects:
+                self._first[segment_id] = outcome, findings
+                return plan_redecode(segment.search, self._source(segment), findings.defects)
+        return EndedSegment(segment_id=segment_id, hypotheses=outcome.hypotheses, num_steps=outcome.num_steps)
 
     def forget(self, segment_id: int) -> None:
-        """Forget a segment that leaves."""
-        self._firsts.pop(segment_id, None)
+        """Forget a segment that leaves the batch."""
+        self._first.pop(segment_id, None)
 
     def _choose(
-        self, segment_id: int, segment: Segment, judged: tuple[SearchEnd, Verdict], second: SearchEnd
+        self, segment_id: int, segment: Segment, first: SearchOutcome, findings: Findings, second: SearchOutcome
     ) -> EndedSegment:
-        """Return the better of two results; the first if the second search found nothing."""
-        first, found = judged
-        best, verdict = first.hypotheses[0], self._judge(segment, first.hypotheses[0])
+        """Return the better of two results; the first if the second search has no hypothesis."""
+        best, remaining = first.hypotheses[0], self._find(segment, first.hypotheses[0])
         is_replaced = False
         if second.hypotheses:
-            new = second.hypotheses[0], self._judge(segment, second.hypotheses[0])
-            is_replaced = is_second_better((best, verdict), new)
-            verdict = new[1] if is_replaced else verdict
+            new_findings = self._find(segment, second.hypotheses[0])
+            is_replaced = is_redecode_better((best, remaining), (second.hypotheses[0], new_findings))
+            remaining = new_findings if is_replaced else remaining
         return EndedSegment(
             segment_id=segment_id,
             hypotheses=(second if is_replaced else first).hypotheses,
             num_steps=first.num_steps + second.num_steps,
-            guard=GuardReport(found=found.defects, remaining=verdict.defects, is_replaced=is_replaced),
+            degeneration=DegenerationReport(
+                found=findings.defects, remaining=remaining.defects, is_replaced=is_replaced
+            ),
         )
 
-    def _judge(self, segment: Segment, hypothesis: Hypothesis) -> Verdict:
+    def _find(self, segment: Segment, hypothesis: Hypothesis) -> Findings:
         ids = hypothesis.token_ids[:-1] if hypothesis.is_finished else hypothesis.token_ids
-        return self._judge_ids(segment, ids, is_finished=hypothesis.is_finished)
+        return self._find_in_ids(segment, ids, is_finished=hypothesis.is_finished)
 
-    def _judge_ids(self, segment: Segment, target_ids: tuple[int, ...], *, is_finished: bool) -> Verdict:
+    def _find_in_ids(self, segment: Segment, target_ids: tuple[int, ...], *, is_finished: bool) -> Findings:
         num_forced = len(segment.search.target_prefix)
-        return judge(self._source(segment), target_ids, num_forced=num_forced, is_finished=is_finished)
+        return find_degenerations(self._source(segment), target_ids, num_forced=num_forced, is_finished=is_finished)
 
     def _source(self, segment: Segment) -> tuple[int, ...]:
-        """Return the source without EOS."""
         ids = segment.source_ids
         return ids[:-1] if ids[-1] == self._eos_id else ids

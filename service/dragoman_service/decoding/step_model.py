@@ -1,4 +1,4 @@
-"""The protocol between the search and a network: encode, start, step, drop."""
+"""Protocol between the search and a model: encode sources, start segments, step, drop."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ DoubleArray = NDArray[np.float64]
 
 
 class Placeholder(NamedTuple):
-    """The token ids of one placeholder piece."""
+    """Source and target token id of a placeholder."""
 
     source_id: int
     target_id: int
@@ -29,42 +29,32 @@ class VocabularySpec:
     bos_id: int
     eos_id: int
     unk_id: int
-    placeholders: tuple[Placeholder, ...] = ()
-    """Pieces that the model copies; a target contains only those of its source and its prefix."""
+    placeholders: tuple[Placeholder, ...] = ()  # a target contains only placeholders of its source and its prefix
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelLimits:
-    """What a network can take."""
+    """Limits of a model."""
 
     vocabulary: VocabularySpec
-    max_source_tokens: int
-    """Longest source, EOS counted."""
-
-    max_target_tokens: int
-    """Longest target, EOS counted, BOS not."""
+    max_source_tokens: int  # including EOS
+    max_target_tokens: int  # including EOS, excluding BOS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepOutput:
-    """The best next tokens of every row after a decoder step."""
+    """The best candidates for the next token of each row after a decoder step."""
 
-    log_probs: FloatArray
-    """[B, K, C] natural log-probability of each candidate token given its row's hypothesis, descending in C."""
-
-    token_ids: IntArray
-    """[B, K, C] the candidate tokens."""
+    log_probs: FloatArray  # [B, K, C] natural log-probability of each candidate, descending in C
+    token_ids: IntArray  # [B, K, C]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class EncodedSource:
-    """What a network made of a source; its own batches can start it, any number of times."""
+    """Encoder output of a source; batches of the same model can start it any number of times."""
 
-    source_ids: tuple[int, ...]
-    """EOS last."""
-
-    cross: Any
-    """What the decoder attends to, in whatever form the network uses: most often an array; not to be changed."""
+    source_ids: tuple[int, ...]  # ends with EOS
+    cross: Any  # read-only input of the cross-attention, in a form that the model chooses
 
 
 class StepBatch(Protocol):
@@ -75,56 +65,54 @@ class StepBatch(Protocol):
 
     @property
     def num_segments(self) -> int:
-        """B, segments in the batch."""
+        """Number of segments, B."""
 
     def start(self, sources: Sequence[EncodedSource]) -> None:
-        """Append new segments, encoded by the model of the batch, in order, behind those of the batch."""
+        """Append new segments that the model of the batch has encoded, in order."""
 
     def step(self, token_ids: IntArray, parents: IntArray, *, num_candidates: int | IntArray) -> StepOutput:
-        """Append one token to every row and score what may follow it.
+        """Append one token to each row and return the candidates for the next token.
 
-        Row k of segment b becomes: the hypothesis that row `parents[b, k]` of the same segment held
-        after the previous step, followed by `token_ids[b, k]`. On a segment's first step the token is BOS
-        and `parents` is ignored (there is no hypothesis yet).
+        Row k of segment b becomes the hypothesis of row `parents[b, k]` of the same segment after the previous step,
+        followed by `token_ids[b, k]`. In the first step of a segment the token is BOS and `parents` is ignored.
 
         Args:
-            token_ids: [B, K] the newest token of every row; K may differ from step to step. Rows that the
-                search considers dead repeat row 0, so that they keep nothing alive.
-            parents: [B, K] in the range of the previous step's K.
-            num_candidates: C, between 1 and the vocabulary size; or [B, K], of each row, then C is the greatest, and
-                what a row has behind its own number is of no use.
+            token_ids: [B, K] the newest token of each row; K may change from step to step. Dead rows repeat row 0, so
+                that they use no cache slots of their own.
+            parents: [B, K] in the range of K of the previous step.
+            num_candidates: C, between 1 and the vocabulary size; or [B, K] a number for each row. Then C is the
+                largest number, and a row has undefined candidates beyond its own number.
 
         Returns:
-            Arrays that hold until the next step, which may overwrite them.
+            Arrays that are valid until the next step.
         """
 
     def cross_attention(self, segment: int, target_ids: Sequence[int]) -> FloatArray:
-        """Return the cross-attention weights with which given target tokens of a segment are chosen.
+        """Return the cross-attention weights of given target tokens of a segment.
 
-        Computed anew, without changing the batch; it costs about one decoder step of as many rows.
+        This is a decoder run of its own, which does not change the batch and costs about one step of T rows.
 
         Args:
             segment: index into the batch.
-            target_ids: T token ids, at least one, BOS not stored.
+            target_ids: T token ids, at least one, without BOS.
 
         Returns:
-            [L, H, T, S] over the decoder layers, heads, target tokens and the segment's own source tokens; each row
-            adds up to 1.
+            [L, H, T, S] over decoder layers, heads, target tokens and source tokens; each row adds up to 1.
         """
 
     def drop(self, keep: Sequence[int]) -> None:
-        """Forget every segment but those at the given indices, which become 0, 1, ... in the order given."""
+        """Keep only the segments at the given indices, which become 0, 1, ... in the order given."""
 
 
 class StepModel(Protocol):
-    """A network that can be stepped; safe to share between threads, each with its own batches."""
+    """A model that decodes step by step; threads can share it, each with its own batches."""
 
     @property
     def limits(self) -> ModelLimits:
-        """What its batches take."""
+        """Limits of the model."""
 
     def encode(self, source_ids: Sequence[Sequence[int]]) -> list[EncodedSource]:
-        """Encode sources, at least one, each ending with EOS; a result does not depend on the other sources."""
+        """Encode sources, at least one, each ending with EOS; an output does not depend on the other sources."""
 
     def new_batch(self) -> StepBatch:
         """Return an empty running batch."""
@@ -132,25 +120,21 @@ class StepModel(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheMemory:
-    """Memory of a device for the caches and the steps of all batches."""
+    """Memory of a device for the KV caches and the steps of all batches."""
 
-    available_bytes: int
-    """Below 0 if not even the weights fit."""
-
-    source_bytes: int
-    """What a segment takes at most, whatever its beam."""
-
-    row_bytes: int
-    """What each row of it takes at most on top."""
+    available_bytes: int  # negative if the weights do not fit
+    source_bytes: int  # maximum of a segment without rows
+    row_bytes: int  # maximum of each row of a segment
 
     def segment_bytes(self, beam_size: int) -> int:
-        """Return what a segment takes at most."""
+        """Return the maximum memory of a segment."""
         return self.source_bytes + beam_size * self.row_bytes
 
     def max_segments(self, beam_size: int, *, num_batches: int) -> int:
-        """Return how many segments each of some batches may have; 0: not one.
+        """Return the maximum number of segments in each batch; 0 if the memory is too small.
 
-        A batch has room for one more; a step on a device has a power of 2 of segments up to 8, then a multiple of 8.
+        A batch reserves memory for one more segment. A step on a device has a power of 2 of segments up to 8, then a
+        multiple of 8.
         """
         count = self.available_bytes // (num_batches * self.segment_bytes(beam_size)) - 1
         if count < 1:

@@ -1,4 +1,4 @@
-"""Work on uploaded documents: reading, translation and writing, within the limits of the settings."""
+"""Work on uploaded documents: read, translate and write files within the limits of the settings."""
 
 import asyncio
 import contextlib
@@ -6,70 +6,70 @@ import itertools
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import PurePath
 from typing import Final
 
 from dragoman.documents.content import FileSegment
 from dragoman.documents.formats import FORMATS
-from dragoman.v1 import translation_pb2 as pb
 from dragoman_service.errors import (
     DeadlineExceededError,
     DragomanError,
     DrainingError,
     InvalidFieldError,
-    OverloadedError,
     RateLimitedError,
     RequestError,
+    RetryableError,
 )
 from dragoman_service.file_translation.parser import DocumentError, FileParser
 from dragoman_service.file_translation.settings import DocumentSettings
 from dragoman_service.file_translation.slots import FairSlots
 from dragoman_service.file_translation.state import DocumentState, DocumentStatus
-from dragoman_service.file_translation.store import HEARTBEAT_S, INTERRUPTED, DocumentNotFoundError, DocumentStore
+from dragoman_service.file_translation.store import (
+    HEARTBEAT_S,
+    INTERRUPTED,
+    DocumentNotFoundError,
+    DocumentStore,
+    StorageFullError,
+)
 from dragoman_service.file_translation.texts import TextTranslator
 from dragoman_service.middleware import error_mapping
+from dragoman_service.middleware.settings import GrpcSettings
 from dragoman_service.observability.metrics import Metrics
+from dragoman_service.request import TranslationRequest
 from dragoman_service.security.rate_limits import ConcurrencyLimiter
-from dragoman_service.security.settings import GrpcSettings
 from dragoman_service.threads import call_in_daemon
 from dragoman_service.translation.translator import Translator
 
 log = logging.getLogger(__name__)
 
-_PROGRESS_S: Final = 1.0
-"""Shortest time between two changes of a stored state."""
-
+_PROGRESS_S: Final = 1.0  # minimum time between two updates of a stored state
 _BEATS_PER_SWEEP: Final = 4
 _MAX_MESSAGE_CHARACTERS: Final = 500
 _RESULT_BYTES: Final = 64 * 1024
-_ESCAPE_BYTES: Final = 6
-"""Of a character of a translation in a file: `\\u00e4`."""
+_ESCAPE_BYTES: Final = 6  # of a character of a translation in a file: `\\u00e4`
 
 
 @cache
 def supported_formats() -> tuple[str, ...]:
-    """Return the ends of file names that can be translated here."""
+    """Return the extensions of the files that can be translated."""
     return tuple(suffix for suffix, file_format in FORMATS.items() if file_format.is_available)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DocumentRequest:
-    """What is asked for a document."""
+    """Request to translate a document."""
 
     suffix: str
-    template: pb.TranslateRequest
-    """Languages and options; the source language is empty if it is to be detected."""
-
+    template: TranslationRequest  # without texts; the source language is empty if it is to be detected
     peer: str
     request_id: str
-    count: Callable[[int], None] = lambda _: None
-    """Gets the number of characters once the document is translated."""
+    count: Callable[[int], None] = lambda _: None  # called with the number of characters of a translated document
 
 
 class DocumentJobs:
-    """Works on the documents that this server has received, and keeps the directory in order."""
+    """Translates the documents that this server has received, and removes expired documents."""
 
     def __init__(
         self,
@@ -91,15 +91,15 @@ class DocumentJobs:
         self._slots = FairSlots(total=settings.max_concurrent, per_caller=settings.max_caller_concurrent)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._uploads: set[asyncio.Timeout] = set()
-        self._keeping: asyncio.Task[None] | None = None
+        self._maintenance: asyncio.Task[None] | None = None
         self._is_stopping = False
 
     def start(self) -> None:
         """Renew the heartbeat and remove expired documents from now on."""
-        self._keeping = asyncio.create_task(self._keep())
+        self._maintenance = asyncio.create_task(self._maintain())
 
     async def stop(self) -> None:
-        """End all work; documents that are not translated become interrupted."""
+        """Stop all work; unfinished documents become interrupted."""
         self._is_stopping = True
         for upload in self._uploads:
             upload.reschedule(asyncio.get_running_loop().time())
@@ -107,10 +107,10 @@ class DocumentJobs:
             task.cancel()
         if self._tasks:
             await asyncio.wait(list(self._tasks.values()))
-        if self._keeping:
-            self._keeping.cancel()
-            await asyncio.wait((self._keeping,))
-            self._keeping = None
+        if self._maintenance:
+            self._maintenance.cancel()
+            await asyncio.wait((self._maintenance,))
+            self._maintenance = None
             with contextlib.suppress(OSError):
                 await asyncio.to_thread(self.store.close)
 
@@ -135,14 +135,14 @@ class DocumentJobs:
             raise DrainingError if self._is_stopping else DeadlineExceededError("stream") from None
 
     def submit(self, state: DocumentState, request: DocumentRequest) -> "asyncio.Task[None]":
-        """Begin to work on a queued document; the task ends with it and raises nothing."""
+        """Start work on a queued document; the returned task raises no error."""
         task = asyncio.create_task(self._work(state, request))
         self._tasks[state.document_id] = task
         task.add_done_callback(lambda _: self._tasks.pop(state.document_id))
         return task
 
     async def remove(self, document_id: str) -> None:
-        """End the work on a document of this server, and remove it."""
+        """Stop work on a document of this server, and remove it."""
         if task := self._tasks.get(document_id):
             task.cancel()
             await asyncio.wait((task,))
@@ -167,10 +167,8 @@ class DocumentJobs:
             await asyncio.to_thread(self.store.remove, document_id)
         except (asyncio.CancelledError, DrainingError):
             outcome, message = "interrupted", INTERRUPTED
-        except (DocumentError, RequestError) as error:
+        except (DocumentError, RequestError, RetryableError) as error:
             message = str(error)
-        except (OverloadedError, RateLimitedError) as error:
-            message = f"there is no disk space for the translation: {error}"
         except Exception as error:
             message = error_mapping.NEUTRAL_MESSAGE
             log.exception("document failed", extra={"request_id": request.request_id}, exc_info=error)
@@ -178,8 +176,16 @@ class DocumentJobs:
             with contextlib.suppress(DocumentNotFoundError, OSError):
                 await asyncio.to_thread(self.store.fail, document_id, message[:_MAX_MESSAGE_CHARACTERS])
         self._metrics.documents.labels(outcome).inc()
-        facts = {"caller": state.owner, "outcome": outcome, "format": request.suffix, "request_id": request.request_id}
-        log.info("document", extra={**facts, "duration_s": round(time.monotonic() - began_s, 3)})
+        log.info(
+            "document",
+            extra={
+                "caller": state.owner,
+                "outcome": outcome,
+                "format": request.suffix,
+                "request_id": request.request_id,
+                "duration_s": round(time.monotonic() - began_s, 3),
+            },
+        )
 
     async def _translate(self, state: DocumentState, request: DocumentRequest) -> None:
         document_id, store = state.document_id, self.store
@@ -197,19 +203,19 @@ class DocumentJobs:
             request_id=request.request_id,
             on_progress=progress.add,
         )
-        template = pb.TranslateRequest()
-        template.CopyFrom(request.template)
+        template = request.template
         if segments and not template.source_language:
-            template.source_language = await translator.detected_language(segments, target_language)
+            language = await translator.detected_language(segments, target_language)
+            template = replace(template, source_language=language)
         translations = await translator.translations(segments, template)
-        kept = await asyncio.to_thread(_failed, translator, segments, translations)
-        if segments and len(kept) == len(segments):
-            place, reason = kept[0]
-            raise DocumentError(f"no text could be translated; the first, {place}: {reason}")
+        failures = await asyncio.to_thread(_failures, translator, segments, translations)
+        if segments and len(failures) == len(segments):
+            place, reason = failures[0]
+            raise DocumentError(f"no text could be translated; the first is {place}: {reason}")
         num_bytes = sum(len(translation or "") for translation in translations) * _ESCAPE_BYTES
         max_bytes = 2 * state.reserved_bytes + num_bytes + _RESULT_BYTES
-        await asyncio.to_thread(store.reserve, document_id, state.reserved_bytes + max_bytes)
-        kept += await self._parser.write(
+        await self._reserve(document_id, state.reserved_bytes + max_bytes)
+        failures += await self._parser.write(
             source,
             request.suffix,
             target_language,
@@ -217,22 +223,28 @@ class DocumentJobs:
             store.result_path(document_id),
             max_bytes=max_bytes,
         )
-        await asyncio.to_thread(store.finish, document_id, message=_incomplete(kept, len(segments)))
+        await asyncio.to_thread(store.finish, document_id, message=_incomplete(failures, len(segments)))
         request.count(num_characters)
 
-    async def _keep(self) -> None:
+    async def _reserve(self, document_id: str, num_bytes: int) -> None:
+        try:
+            await asyncio.to_thread(self.store.reserve, document_id, num_bytes)
+        except (StorageFullError, RateLimitedError) as error:
+            raise DocumentError(f"not enough disk space for the translation: {error}") from None
+
+    async def _maintain(self) -> None:
         for beat in itertools.count():
             try:
                 await call_in_daemon(self.store.heartbeat, name="documents")  # the pool may be busy for longer
                 if beat % _BEATS_PER_SWEEP == 0 and (num_expired := await asyncio.to_thread(self.store.sweep)):
                     log.info("documents expired", extra={"documents": num_expired})
             except (OSError, DragomanError) as error:
-                log.warning("the directory of documents cannot be kept", extra={"reason": str(error)})
+                log.warning("document directory unavailable", extra={"reason": str(error)})
             await asyncio.sleep(HEARTBEAT_S)
 
 
 class _Progress:
-    """Stores how far a document is, not more often than once in `_PROGRESS_S`."""
+    """Stores the progress of a document, at most once in `_PROGRESS_S`."""
 
     def __init__(self, store: DocumentStore, document_id: str) -> None:
         self._store = store
@@ -241,11 +253,11 @@ class _Progress:
         self._stored_s = time.monotonic()
 
     async def start(self, num_characters: int) -> None:
-        """Store that translation begins."""
+        """Store the start of the translation."""
         await self._update(status=DocumentStatus.TRANSLATING, num_characters=num_characters, started_s=time.time())
 
     async def add(self, num_characters: int) -> None:
-        """Count characters that were translated; DocumentNotFoundError if the document was removed."""
+        """Count translated characters; DocumentNotFoundError if the document was removed."""
         self._num_done += num_characters
         if time.monotonic() - self._stored_s >= _PROGRESS_S:
             self._stored_s = time.monotonic()
@@ -256,18 +268,14 @@ class _Progress:
 
 
 def suffix_of(file_name: str) -> str:
-    """Return the end of the name of a file in lower case.
-
-    Raises:
-        InvalidFieldError: if files of this format cannot be translated here.
-    """
+    """Return the extension of a file in lower case; InvalidFieldError if such files cannot be translated."""
     suffix = PurePath(file_name).suffix.lower()
     if suffix not in supported_formats():
-        raise InvalidFieldError("file", f"of the format {suffix[:16]!r}", f"one of {', '.join(supported_formats())}")
+        raise InvalidFieldError("file", f"a {suffix[:16]!r} file", f"one of {', '.join(supported_formats())}")
     return suffix
 
 
-def _failed(
+def _failures(
     translator: TextTranslator, segments: Sequence[FileSegment], translations: Sequence[str | None]
 ) -> list[tuple[str, str]]:
     """Return place and reason of each segment that was not translated."""
@@ -278,10 +286,10 @@ def _failed(
     ]
 
 
-def _incomplete(kept: list[tuple[str, str]], num_segments: int) -> str:
-    """Return what a translation lacks; empty if it is complete."""
-    if not kept:
+def _incomplete(failures: list[tuple[str, str]], num_segments: int) -> str:
+    """Return a message about segments that keep their source; empty if there are none."""
+    if not failures:
         return ""
-    place, reason = kept[0]
-    message = f"{len(kept)} of {num_segments} texts are not translated; the first, {place}: {reason}"
+    place, reason = failures[0]
+    message = f"{len(failures)} of {num_segments} texts are not translated; the first is {place}: {reason}"
     return message[:_MAX_MESSAGE_CHARACTERS]

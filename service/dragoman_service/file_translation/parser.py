@@ -1,4 +1,4 @@
-"""Reading and writing uploaded files in a child process that has limits and can be killed."""
+"""Reads and writes uploaded files in child processes with limits of memory and time."""
 
 import asyncio
 import contextlib
@@ -16,21 +16,18 @@ from dragoman_service.file_translation.parser_process import Command
 from dragoman_service.file_translation.settings import DocumentSettings
 
 _MODULE: Final = "dragoman_service.file_translation.parser_process"
-_PASSED_ON: Final = ("PATH", "LD_LIBRARY_PATH", "PYTHONPYCACHEPREFIX", "PYTHONDONTWRITEBYTECODE", "LANG")
-"""Variables of the environment; the others may hold secrets."""
+_INHERITED: Final = ("PATH", "LD_LIBRARY_PATH", "PYTHONPYCACHEPREFIX", "PYTHONDONTWRITEBYTECODE", "LANG")
+"""Environment variables of the child process; others may contain secrets."""
 
 _CHUNK_BYTES: Final = 256 * 1024
-_CHARACTER_BYTES: Final = 12
-"""Most that a character takes in JSON."""
-
-_LINE_BYTES: Final = 1024
-"""Most that a line has besides its text."""
+_CHARACTER_BYTES: Final = 12  # maximum of a character in JSON
+_LINE_BYTES: Final = 1024  # maximum of a line without its text
 
 _MIB: Final = 1024 * 1024
 
 
 class DocumentError(Exception):
-    """The document cannot be translated; says why, for its owner."""
+    """The document cannot be translated; the message is for its owner."""
 
 
 class FileParser:
@@ -40,7 +37,7 @@ class FileParser:
         self._settings = settings
 
     async def read(self, source: Path, suffix: str, target_language: str) -> list[FileSegment]:
-        """Return the texts of a file; DocumentError if it cannot be translated."""
+        """Return the segments of a file; DocumentError if it cannot be translated."""
         return await asyncio.to_thread(_segments, await self._run(self._command(source, suffix, target_language)))
 
     async def write(
@@ -53,9 +50,10 @@ class FileParser:
         *,
         max_bytes: int,
     ) -> list[tuple[str, str]]:
-        """Write a file with its translations; return place and reason of each segment that keeps its source.
+        """Write the translated file; return place and reason of each segment that keeps its source.
 
-        DocumentError if it cannot be written.
+        Raises:
+            DocumentError: if the file cannot be written.
         """
         command = self._command(source, suffix, target_language, result=str(result), max_result_bytes=max_bytes)
         return [(place, reason) for place, reason in await self._run(command, translations)]
@@ -73,7 +71,7 @@ class FileParser:
         )
 
     async def _run(self, command: Command, translations: Sequence[str | None] = ()) -> list[Any]:
-        """Return the lines of a process but the last, which says whether it succeeded."""
+        """Return the parsed output lines of a process, without the last, which is its result."""
         sent = await asyncio.to_thread(_lines, [asdict(command), *translations])
         process = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -82,7 +80,7 @@ class FileParser:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
             env=_environment(),
-            process_group=0,  # signals to the group of the server are not for it
+            process_group=0,  # do not forward signals to the group of the server
         )
         try:
             async with asyncio.timeout(self._settings.parser_timeout_s):
@@ -93,7 +91,7 @@ class FileParser:
                 await process.wait()
         except TimeoutError:
             limit = f"{self._settings.parser_timeout_s:g} s (documents.parser_timeout_s)"
-            raise DocumentError(f"the file takes longer than {limit} to be processed") from None
+            raise DocumentError(f"processing the file exceeds {limit}") from None
         finally:
             if process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
@@ -106,7 +104,7 @@ class FileParser:
         return lines
 
     async def _output(self, process: asyncio.subprocess.Process, stdout: asyncio.StreamReader) -> bytes:
-        """Return what a process writes; a process that writes more than its limits allow is killed."""
+        """Return the output of a process; kill the process if the output exceeds the limits."""
         limit = self._settings.max_characters * _CHARACTER_BYTES + self._settings.max_segments * _LINE_BYTES
         chunks: list[bytes] = []
         while limit > 0 and (chunk := await stdout.read(_CHUNK_BYTES)):
@@ -119,11 +117,11 @@ class FileParser:
     def _ended(self, code: int | None) -> str:
         memory = self._settings.parser_memory_bytes // _MIB
         limits = f"{self._settings.parser_timeout_s:g} s and {memory} MiB"
-        return f"its process ended with {code}; it may use {limits}"
+        return f"the parser exited with code {code} (limits: {limits})"
 
 
 async def _feed(stdin: asyncio.StreamWriter, sent: bytes) -> None:
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it has ended, which its output shows
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the process has exited
         for start in range(0, len(sent), _CHUNK_BYTES):
             stdin.write(sent[start : start + _CHUNK_BYTES])
             await stdin.drain()
@@ -140,10 +138,10 @@ def _segments(lines: Sequence[Any]) -> list[FileSegment]:
 
 
 def _parsed(output: bytes) -> list[Any]:
-    """Return the values of the whole lines."""
+    """Parse the complete lines."""
     return [json.loads(line) for line in output.split(b"\n")[:-1]]
 
 
 def _environment() -> dict[str, str]:
-    passed_on = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-    return {**passed_on, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "MALLOC_ARENA_MAX": "1"}
+    inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
+    return {**inherited, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "MALLOC_ARENA_MAX": "1"}

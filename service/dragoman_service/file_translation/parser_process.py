@@ -1,11 +1,11 @@
-"""The process that reads or writes one uploaded file, within limits of memory and time.
+"""Process that reads or writes one uploaded file with limits of memory and time.
 
     python -m dragoman_service.file_translation.parser_process
 
-Started by `file_translation.parser` for each file, as files of callers are not trusted. The first line of standard
-input is a `Command` in JSON. To write a file, one line per segment follows: its translation in JSON, or null. Standard
-output has one line per segment that was read, `[text, format, place]`, or one per segment that keeps its source when
-the file is written, `[place, reason]`; the last line is an object, with `error` if the file cannot be translated.
+`file_translation.parser` starts one process for each file, because files of callers are not trusted. The first line of
+standard input is a `Command` in JSON. To write a file, one line per segment follows: its translation in JSON, or null.
+Standard output has one line per segment that was read, `[text, format, place]`, or one per segment that keeps its
+source when the file is written, `[place, reason]`. The last line is an object, with `error` if the file failed.
 """
 
 import json
@@ -28,34 +28,28 @@ _MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """What is asked of the process."""
+    """Command of the process."""
 
-    source: str
-    """Path of the file."""
-
-    suffix: str
-    """End of its name, which says what format it has."""
-
+    source: str  # path of the file
+    suffix: str  # extension, which determines the format
     target_language: str
     max_segments: int
     max_characters: int
     memory_bytes: int
     timeout_s: float
-    result: str | None = None
-    """Path of the file to write; None to read only."""
-
+    result: str | None = None  # path of the file to write; None: only read
     max_result_bytes: int = 0
 
 
 class _LimitError(Exception):
-    """The file is beyond a limit; says which."""
+    """The file exceeds a limit."""
 
 
 def main() -> int:
     """Read or write one file; return the exit code."""
     output = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     silent = os.open(os.devnull, os.O_WRONLY)
-    for descriptor in (sys.stdout.fileno(), sys.stderr.fileno()):  # no library writes between the lines
+    for descriptor in (sys.stdout.fileno(), sys.stderr.fileno()):  # libraries must not write between the lines
         os.dup2(silent, descriptor)
     lines = sys.stdin.buffer
     command = Command(**json.loads(lines.readline()))
@@ -68,18 +62,18 @@ def main() -> int:
             _put(output, *_write(content, [json.loads(line) for line in lines], Path(command.result)))
         _put(output, {})
     except MemoryError:
-        _put(output, {"error": f"it needs more than {command.memory_bytes // _MIB} MiB of memory to be read"})
+        _put(output, {"error": f"reading it needs more than {command.memory_bytes // _MIB} MiB of memory"})
     except RecursionError:
         _put(output, {"error": "it is nested too deeply"})
     except (FileFormatError, _LimitError) as error:
         _put(output, {"error": str(error)})
-    except Exception as error:  # noqa: BLE001 - whatever a hostile file causes is an error of the file
+    except Exception as error:  # noqa: BLE001 - hostile files cause any error
         _put(output, {"error": f"it cannot be read ({type(error).__name__})"})
     return 0
 
 
 def _limit(command: Command) -> None:
-    """Limit what this process can take from the machine; all limits hold in native code as well."""
+    """Limit the resources of this process, including those of native code."""
     seconds = max(1, round(command.timeout_s))
     limits = {
         resource.RLIMIT_AS: command.memory_bytes,
@@ -91,7 +85,7 @@ def _limit(command: Command) -> None:
     }
     for limit, value in limits.items():
         resource.setrlimit(limit, (value, value))
-    signal.alarm(seconds + 1)  # ends the process if the server cannot kill it, as it has died
+    signal.alarm(seconds + 1)  # ends the process if the server has died
     os.nice(_NICENESS)
 
 
@@ -100,10 +94,10 @@ def _read(command: Command) -> FileContent:
     content = FORMATS[command.suffix].read(Path(command.source).read_bytes(), options)
     num_segments = len(content.segments)
     if num_segments > command.max_segments:
-        raise _LimitError(f"it has {num_segments} texts, at most {command.max_segments} are allowed")
+        raise _LimitError(f"it has {num_segments} texts (limit: at most {command.max_segments})")
     num_characters = sum(len(segment.text) for segment in content.segments)
     if num_characters > command.max_characters:
-        raise _LimitError(f"it has {num_characters} characters, at most {command.max_characters} are allowed")
+        raise _LimitError(f"it has {num_characters} characters (limit: at most {command.max_characters})")
     return content
 
 
@@ -130,7 +124,7 @@ def _put(output: BinaryIO, *lines: Any) -> None:
 
 
 def _end() -> NoReturn:
-    os._exit(main())  # without the destructors of what a hostile file has built
+    os._exit(main())  # skip destructors of objects from a hostile file
 
 
 if __name__ == "__main__":

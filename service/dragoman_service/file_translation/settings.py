@@ -1,4 +1,4 @@
-"""The settings of uploaded documents."""
+"""Settings of uploaded documents."""
 
 from pathlib import Path
 from typing import Self
@@ -14,53 +14,55 @@ class DocumentSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     directory: Path | None = None
-    """Existing directory for uploaded documents and their translations; unset: documents are not translated. Servers
-    that share the directory answer status and download of the same documents; their clocks must agree to within 10 s.
+    """Existing directory for uploaded documents and their translations; if unset, documents are not translated. Servers
+    with the same directory answer status and download requests of all its documents; their clocks must agree to within
+    10 s.
     """
 
     max_file_bytes: int = Field(default=10 * _MIB, ge=1024, le=64 * _MIB)
-    """Largest uploaded file; a larger one is rejected with 413."""
+    """Maximum size of an uploaded file; larger files are rejected with 413."""
 
     max_characters: int = Field(default=1_000_000, ge=1, le=16_000_000)
-    """Most characters (Unicode code points) of text in a document."""
+    """Maximum number of characters (Unicode code points) of text in a document."""
 
     max_segments: int = Field(default=50_000, ge=1, le=1_000_000)
-    """Most separate texts in a document, such as paragraphs, cells or messages."""
+    """Maximum number of separate texts in a document, such as paragraphs, cells or messages."""
 
     max_documents: int = Field(default=256, ge=1, le=100_000)
-    """Documents in the directory, those being uploaded included; one more is rejected with 503."""
+    """Maximum number of documents in the directory, including uploads in progress; further uploads are rejected with
+    503."""
 
     max_caller_documents: int = Field(default=32, ge=1, le=100_000)
-    """Documents of one caller in the directory; one more is rejected with 429."""
+    """Maximum number of documents of one caller in the directory; further uploads are rejected with 429."""
 
     max_directory_bytes: int = Field(default=1024 * _MIB, ge=1024)
-    """Disk space for all documents and translations. It is reserved before it is used; if it is not available an upload
-    is rejected with 503, and a document that has no space for its translation fails."""
+    """Disk space for all documents and translations. Space is reserved before it is used: an upload without space is
+    rejected with 503, and a document without space for its translation fails."""
 
     max_caller_bytes: int = Field(default=256 * _MIB, ge=1024)
-    """Disk space for the documents of one caller; an upload beyond it is rejected with 429."""
+    """Disk space for the documents of one caller; uploads that exceed it are rejected with 429."""
 
     expiry_s: float = Field(default=3600.0, ge=1, le=30 * 86400)
-    """Lifetime of a document from the end of its upload. Then its work ends and its content is removed, whatever its
-    status is. A document that is downloaded is removed at once."""
+    """Lifetime of a document from the end of its upload. After that, work on it stops and its content is removed. A
+    downloaded document is removed immediately."""
 
     upload_timeout_s: float = Field(default=120.0, gt=0, le=3600)
-    """Longest time for an upload."""
+    """Maximum duration of an upload."""
 
     max_concurrent: int = Field(default=4, ge=1, le=1024)
-    """Documents that a server works on at a time; the others wait with the status `queued`."""
+    """Documents that a server translates concurrently; others wait with the status `queued`."""
 
     max_caller_concurrent: int = Field(default=2, ge=1, le=1024)
-    """Documents of one caller that a server works on at a time."""
+    """Documents of one caller that a server translates concurrently."""
 
     parser_memory_bytes: int = Field(default=512 * _MIB, ge=64 * _MIB, le=64 * 1024 * _MIB)
-    """Address space of the process that reads or writes one file. Up to `max_concurrent` of them run at a time."""
+    """Address space of the process that reads or writes one file. Up to `max_concurrent` of them run concurrently."""
 
     parser_timeout_s: float = Field(default=60.0, gt=0, le=3600)
-    """Time for reading or writing one file; then the process is killed and the document has an error."""
+    """Maximum time for reading or writing one file. After that, the process is killed and the document fails."""
 
     @model_validator(mode="after")
-    def _callers_within_all(self) -> Self:
+    def _check_limits_of_callers(self) -> Self:
         if self.max_caller_documents > self.max_documents:
             raise ValueError(f"max_caller_documents at most max_documents ({self.max_documents})")
         if not 4 * self.max_file_bytes <= self.max_caller_bytes <= self.max_directory_bytes:

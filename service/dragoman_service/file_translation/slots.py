@@ -1,4 +1,4 @@
-"""Which of the waiting documents is worked on next."""
+"""Fair choice of the next document to translate."""
 
 import asyncio
 import contextlib
@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 
 class FairSlots:
-    """Lets a bounded number of documents proceed: those of the caller with the fewest first, then the oldest."""
+    """Semaphore that admits callers with the fewest running documents first, then the oldest documents."""
 
     def __init__(self, *, total: int, per_caller: int) -> None:
         self._total = total
@@ -17,7 +17,7 @@ class FairSlots:
 
     @contextlib.asynccontextmanager
     async def taken(self, caller: str) -> AsyncIterator[None]:
-        """Wait for a slot and keep it."""
+        """Wait for a slot and hold it."""
         may_run = asyncio.get_running_loop().create_future()
         waiting = (caller, may_run)
         self._waiting.append(waiting)

@@ -1,8 +1,8 @@
 """Documents in a directory that several processes share.
 
-Layout: one directory per document, named by its id, with `state.json`, `source` and `result`. Names that begin with a
-dot are not documents: `.lock` is held while limits are checked and states are changed, `.process-TOKEN` is the
-heartbeat of a running process, `.removed-TOKEN` is a document being deleted.
+Each document is a directory named by its id, with `state.json`, `source` and `result`. Names that begin with a dot are
+not documents: `.lock` is held while limits are checked and states are changed, `.process-TOKEN` is the heartbeat of a
+running process, `.removed-TOKEN` is a document being deleted.
 
 The methods read and write files and wait for the lock: call them in a thread, not in the event loop.
 """
@@ -21,15 +21,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from dragoman_service.errors import ConfigError, DragomanError, OverloadedError, RateLimitedError
+from dragoman_service.errors import ConfigError, DragomanError, RateLimitedError, RetryableError
 from dragoman_service.file_translation.settings import DocumentSettings
 from dragoman_service.file_translation.state import DocumentState, DocumentStatus
 
-HEARTBEAT_S: Final = 5.0
-"""Interval at which a process renews its heartbeat."""
-
+HEARTBEAT_S: Final = 5.0  # interval
 LEASE_S: Final = 30.0
-"""A process whose heartbeat is older is taken for dead, and its unfinished documents for interrupted."""
+"""A process with an older heartbeat counts as dead, and its unfinished documents as interrupted."""
 
 INTERRUPTED: Final = "the translation was interrupted because the server stopped; upload the document again"
 
@@ -38,26 +36,28 @@ _ID: Final = re.compile("[0-9a-f]{32}")
 _STATE, _SOURCE, _RESULT = "state.json", "source", "result"
 _LOCK, _PROCESS, _REMOVED = ".lock", ".process-", ".removed-"
 _LOCK_TRIES, _LOCK_WAIT_S = 500, 0.01
-_RETRY_S: Final = 10.0
-"""When a caller may try again if there is no room; nobody knows when documents are downloaded."""
+_RETRY_S: Final = 10.0  # a guess: space becomes free when documents are downloaded
 
 
 class DocumentNotFoundError(DragomanError):
-    """No document has this id, this key and this owner, or it was downloaded, removed or has expired."""
+    """No document has this id, key and owner, or it was downloaded, removed or has expired."""
 
     def __init__(self) -> None:
-        super().__init__("no such document: its id or key is wrong, or it was downloaded or has expired")
+        super().__init__("document not found: its id or key is wrong, or it was downloaded or has expired")
+
+
+class StorageFullError(RetryableError):
+    """A limit of the directory of documents is exceeded."""
+
+    def __init__(self, *, limit: int, unit: str) -> None:
+        super().__init__(f"document directory is full (limit {limit} {unit})", retry_after_s=_RETRY_S)
 
 
 class DocumentStore:
     """Stores documents and enforces the limits of the directory."""
 
     def __init__(self, settings: DocumentSettings, *, clock: Callable[[], float] = time.time) -> None:
-        """Check the directory, and register this process in it.
-
-        Raises:
-            ConfigError: if there is no directory, or files cannot be written and locked in it.
-        """
+        """Register this process in the directory; ConfigError if files cannot be written and locked in it."""
         if settings.directory is None:
             raise ConfigError(_SETTING, None, "a directory")
         self._settings = settings
@@ -72,22 +72,22 @@ class DocumentStore:
             raise ConfigError(_SETTING, str(settings.directory), expected) from error
 
     def heartbeat(self) -> None:
-        """Show that this process is alive."""
+        """Renew the heartbeat of this process."""
         path = self._directory / f"{_PROCESS}{self._process}"
         path.touch(mode=0o600)
         now_s = self._clock()
         os.utime(path, (now_s, now_s))
 
     def close(self) -> None:
-        """Show that this process has ended."""
+        """Remove the heartbeat of this process."""
         (self._directory / f"{_PROCESS}{self._process}").unlink(missing_ok=True)
 
     def begin(self, owner: str, num_bytes: int) -> DocumentState:
         """Reserve space for an upload and return the new document.
 
         Raises:
-            RateLimitedError: if the owner has no room for it.
-            OverloadedError: if the directory has no room for it.
+            RateLimitedError: if a limit of the owner is exceeded.
+            StorageFullError: if a limit of the directory is exceeded.
         """
         now_s = self._clock()
         state = DocumentState(
@@ -99,7 +99,7 @@ class DocumentStore:
             reserved_bytes=num_bytes,
         )
         with self._locked():
-            self._check_room(state, is_new=True)
+            self._check_limits(state, is_new=True)
             self._path(state.document_id).mkdir(mode=0o700)
             self._write(state)
         return state
@@ -112,11 +112,7 @@ class DocumentStore:
         return self.update(document_id, status=DocumentStatus.QUEUED, expires_s=expires_s, **changes), key
 
     def get(self, document_id: str, key: str, *, owner: str | None = None) -> DocumentState:
-        """Return the state of a document; `owner` None: of any owner.
-
-        Raises:
-            DocumentNotFoundError: if there is no document with this id, key and owner.
-        """
+        """Return the state of the document with this id, key and owner (None: any); DocumentNotFoundError if none."""
         state = self._read(document_id)
         if state.status is DocumentStatus.UPLOADING or self._clock() >= state.expires_s:
             raise DocumentNotFoundError
@@ -129,7 +125,7 @@ class DocumentStore:
         """Change the state of a document that this process works on, and return it.
 
         Raises:
-            DocumentNotFoundError: if it was removed, or another process has taken this one for dead.
+            DocumentNotFoundError: if it was removed, or this process counts as dead for another.
         """
         with self._locked():
             state = replace(self._read_own(document_id), **changes)
@@ -137,19 +133,14 @@ class DocumentStore:
         return state
 
     def reserve(self, document_id: str, num_bytes: int) -> None:
-        """Set the space that a document may take.
-
-        Raises:
-            DocumentNotFoundError: as `update`.
-            RateLimitedError, OverloadedError: as `begin`.
-        """
+        """Set the disk space reserved for a document; raises as `update` and `begin`."""
         with self._locked():
             state = replace(self._read_own(document_id), reserved_bytes=num_bytes)
-            self._check_room(state, is_new=False)
+            self._check_limits(state, is_new=False)
             self._write(state)
 
     def finish(self, document_id: str, *, message: str = "") -> DocumentState:
-        """Mark a document as translated; its source is removed. Raises as `update`."""
+        """Mark a document as translated and remove its source; raises as `update`."""
         self.source_path(document_id).unlink(missing_ok=True)
         try:
             num_bytes = self.result_path(document_id).stat().st_size
@@ -159,16 +150,12 @@ class DocumentStore:
             raise DocumentNotFoundError from None
 
     def fail(self, document_id: str, message: str) -> None:
-        """Give a document an error and remove its content; raises as `update`."""
+        """Mark a document as failed and remove its content; raises as `update`."""
         self.update(document_id, status=DocumentStatus.ERROR, message=message, reserved_bytes=0)
         self._remove_content(document_id)
 
     def claim(self, document_id: str) -> BinaryIO:
-        """Remove a translated document and return its open result; only one of several callers gets it.
-
-        Raises:
-            DocumentNotFoundError: if it was removed already.
-        """
+        """Remove a translated document and return its open result; DocumentNotFoundError for all but one caller."""
         hidden = self._hide(document_id)
         try:
             return (hidden / _RESULT).open("rb")
@@ -178,15 +165,12 @@ class DocumentStore:
             shutil.rmtree(hidden, ignore_errors=True)
 
     def remove(self, document_id: str) -> None:
-        """Remove a document, if it is still there."""
+        """Remove a document if it still exists."""
         with contextlib.suppress(DocumentNotFoundError):
             shutil.rmtree(self._hide(document_id), ignore_errors=True)
 
     def sweep(self) -> int:
-        """Remove expired documents and the content of interrupted ones; return how many expired.
-
-        Documents of all processes are swept, so those of processes that have died are removed as well.
-        """
+        """Remove expired documents and the content of interrupted ones, of all processes; return the number expired."""
         num_expired = 0
         now_s = self._clock()
         for path in list(self._directory.iterdir()):
@@ -200,19 +184,19 @@ class DocumentStore:
         return num_expired
 
     def source_path(self, document_id: str) -> Path:
-        """Return where the uploaded file is."""
+        """Return the path of the uploaded file."""
         return self._path(document_id) / _SOURCE
 
     def result_path(self, document_id: str) -> Path:
-        """Return where the translated file is."""
+        """Return the path of the translated file."""
         return self._path(document_id) / _RESULT
 
     def _sweep_document(self, document_id: str, now_s: float) -> bool:
-        """Remove a document if it has expired, its content if it was interrupted; return whether it has expired."""
+        """Remove a document if it has expired, or its content if it was interrupted; return whether it expired."""
         try:
             state = self._read(document_id)
         except DocumentNotFoundError:
-            with contextlib.suppress(FileNotFoundError):  # damaged, or its upload is about to begin
+            with contextlib.suppress(FileNotFoundError):  # damaged, or not complete yet
                 if now_s - self._path(document_id).stat().st_mtime > self._settings.expiry_s + LEASE_S:
                     self.remove(document_id)
             return False
@@ -233,7 +217,7 @@ class DocumentStore:
         return False
 
     def _is_abandoned(self, state: DocumentState) -> bool:
-        return state.is_working and not self._is_alive(state.process)
+        return not (state.status.is_final or self._is_alive(state.process))
 
     @staticmethod
     def _interrupted(state: DocumentState) -> DocumentState:
@@ -246,26 +230,24 @@ class DocumentStore:
             return False
         return self._clock() - heartbeat_s <= LEASE_S
 
-    def _check_room(self, wanted: DocumentState, *, is_new: bool) -> None:
-        """Raise unless the document, with the space it reserves, fits into the limits."""
+    def _check_limits(self, wanted: DocumentState, *, is_new: bool) -> None:
+        """Raise an error if a document, with its reserved space, exceeds a limit of its owner or of the directory."""
         limits = self._settings
         others = [state for state in self._states() if state.document_id != wanted.document_id]
         own = [state for state in others if state.owner == wanted.owner]
-        num_bytes, num_own_bytes = (
-            wanted.reserved_bytes + sum(state.reserved_bytes for state in states) for states in (others, own)
-        )
-        for unit, used, limit in (
-            ("stored documents", len(own) + is_new, limits.max_caller_documents if is_new else len(own)),
-            ("bytes of stored documents", num_own_bytes, limits.max_caller_bytes),
+        for states, max_documents, max_bytes in (
+            (own, limits.max_caller_documents, limits.max_caller_bytes),
+            (others, limits.max_documents, limits.max_directory_bytes),
         ):
-            if used > limit:
-                raise RateLimitedError(caller=wanted.owner, limit=limit, unit=unit, retry_after_s=_RETRY_S)
-        for unit, used, limit in (
-            ("stored documents", len(others) + is_new, limits.max_documents if is_new else len(others)),
-            ("bytes of stored documents", num_bytes, limits.max_directory_bytes),
-        ):
-            if used > limit:
-                raise OverloadedError(queued=used, limit=limit, unit=unit, retry_after_s=_RETRY_S)
+            num_bytes = wanted.reserved_bytes + sum(state.reserved_bytes for state in states)
+            for unit, is_exceeded, limit in (
+                ("stored documents", is_new and len(states) >= max_documents, max_documents),
+                ("bytes of stored documents", num_bytes > max_bytes, max_bytes),
+            ):
+                if is_exceeded and states is own:
+                    raise RateLimitedError(caller=wanted.owner, limit=limit, unit=unit, retry_after_s=_RETRY_S)
+                if is_exceeded:
+                    raise StorageFullError(limit=limit, unit=unit)
 
     def _states(self) -> Iterator[DocumentState]:
         for path in self._directory.iterdir():
@@ -292,7 +274,7 @@ class DocumentStore:
         return state
 
     def _write(self, state: DocumentState) -> None:
-        """Replace the state as a whole: readers see the old one or the new one."""
+        """Replace the state atomically."""
         directory = self._path(state.document_id)
         temporary = directory / f".state-{self._process}"
         try:
@@ -303,7 +285,7 @@ class DocumentStore:
             raise DocumentNotFoundError from None
 
     def _hide(self, document_id: str) -> Path:
-        """Make a document unreachable for all processes in one step; return where its files are."""
+        """Make a document unreachable for all processes atomically; return the path of its files."""
         hidden = self._directory / f"{_REMOVED}{secrets.token_hex(16)}"
         try:
             self._path(document_id).rename(hidden)
@@ -325,12 +307,12 @@ class DocumentStore:
                 except BlockingIOError:
                     time.sleep(_LOCK_WAIT_S)
             else:
-                raise OverloadedError(queued=1, limit=1, unit="changes of stored documents", retry_after_s=_RETRY_S)
+                raise RetryableError("document directory is locked by other processes", retry_after_s=_RETRY_S)
             yield
 
 
 def _private(path: str, flags: int) -> int:
-    """Open a file that only this user can read."""
+    """Opener of files that only this user can read."""
     return os.open(path, flags, 0o600)
 
 

@@ -1,24 +1,24 @@
-"""Receiving an uploaded document: from the body of a request into the directory of documents."""
+"""Uploads of documents: from the body of a request to a file in the directory of documents."""
 
 import asyncio
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from dragoman_service.errors import InvalidFieldError
+from dragoman_service.errors import InvalidFieldError, RequestError
 from dragoman_service.file_translation.jobs import DocumentJobs
-from dragoman_service.file_translation.multipart import FormWithFile
+from dragoman_service.file_translation.multipart import MultipartForm
 
-MAX_UNAUTHENTICATED_BYTES: Final = 256 * 1024
-"""Of a body in which the key of the caller has not arrived yet."""
+MAX_UNAUTHENTICATED_BYTES: Final = 256 * 1024  # read of a body while the key of the caller has not arrived
 
+_FILE_FIELD: Final = "file"
 _WRITE_BYTES: Final = 256 * 1024
-_FORM_BYTES: Final = 64 * 1024
-"""Room for the fields of a form beside its file."""
+_FORM_BYTES: Final = 64 * 1024  # for the fields of a form, in addition to its file
+_MAX_VALUE_BYTES: Final = 16 * 1024
 
 
 class UploadSource(Protocol):
-    """The request that carries a document."""
+    """Request that carries a document."""
 
     http_status: HTTPStatus | None
 
@@ -26,37 +26,36 @@ class UploadSource(Protocol):
         """Return a header; empty if there is none."""
 
     def chunks(self) -> Any:
-        """Yield the body."""
+        """Yield the chunks of the body."""
 
 
 class DocumentUpload:
-    """One upload."""
+    """Upload of one document."""
 
     def __init__(self, source: UploadSource, jobs: DocumentJobs) -> None:
         """Read the headers; InvalidFieldError if the body is not a form."""
-        self.form = FormWithFile(source.header("content-type"))
-        self.num_bytes = 0
-        """Of the body, so far."""
-
+        content_type = source.header("content-type")
+        self.form = MultipartForm(content_type, file_field=_FILE_FIELD, max_value_bytes=_MAX_VALUE_BYTES)
+        self.num_bytes = 0  # of the body so far
         self._source = source
         self._jobs = jobs
         self._chunks = source.chunks()
 
     async def read_key(self, name: str) -> str | None:
-        """Read until the field with the key of the caller has arrived; None if it does not within the limit."""
+        """Read until the field with the key of the caller has arrived; None if it is not within the limit."""
         async for chunk in self._chunks:
             self._feed(chunk)
-            if name in self.form.fields or self.num_bytes > MAX_UNAUTHENTICATED_BYTES:
+            if name in dict(self.form.fields) or self.num_bytes > MAX_UNAUTHENTICATED_BYTES:
                 break
-        return self.form.fields.get(name)
+        return dict(self.form.fields).get(name)
 
     async def store(self, owner: str) -> tuple[str, int]:
-        """Store the file of the form; return the id of the document, which is not complete yet, and its size.
+        """Store the file of the form; return the id of the incomplete document, and the size of the file.
 
         Raises:
-            InvalidFieldError: if the form is invalid or too large.
-            RateLimitedError, OverloadedError: if there is no room for it.
-            DeadlineExceededError: if it does not arrive in time.
+            RequestError: if the form is invalid or too large.
+            RateLimitedError, OverloadedError: if a limit of stored documents is exceeded.
+            DeadlineExceededError: if the upload takes too long.
             DrainingError: if the server stops.
         """
         limit = self._jobs.settings.max_file_bytes
@@ -64,7 +63,14 @@ class DocumentUpload:
         if declared and int(declared) > limit + _FORM_BYTES:
             raise self._too_large()
         store = self._jobs.store
-        state = await asyncio.to_thread(store.begin, owner, int(declared) if declared else limit)
+        beginning = asyncio.create_task(asyncio.to_thread(store.begin, owner, int(declared) if declared else limit))
+        try:
+            state = await asyncio.shield(beginning)
+        except asyncio.CancelledError:
+            await asyncio.wait((beginning,))  # cancellation does not stop the thread
+            if not beginning.exception():
+                await asyncio.to_thread(store.remove, beginning.result().document_id)
+            raise
         try:
             async with self._jobs.uploading():
                 num_bytes = await self._receive(store.source_path(state.document_id), limit)
@@ -82,10 +88,9 @@ class DocumentUpload:
             if self.form.num_file_bytes >= _WRITE_BYTES:
                 num_bytes += await self._write(path)
         num_bytes += await self._write(path)
-        if not self.form.is_complete:
-            raise InvalidFieldError("request", "a form without its end", "a whole form")
+        self.form.check_complete()
         if self.form.file_name is None:
-            raise InvalidFieldError("file", "absent", "the file to translate")
+            raise RequestError(_FILE_FIELD, "is required")
         return num_bytes
 
     def _feed(self, chunk: bytes) -> None:
@@ -100,7 +105,7 @@ class DocumentUpload:
     def _too_large(self) -> InvalidFieldError:
         self._source.http_status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
         limit = f"{self._jobs.settings.max_file_bytes} bytes (documents.max_file_bytes)"
-        return InvalidFieldError("file", "larger than that", f"at most {limit}")
+        return InvalidFieldError(_FILE_FIELD, "too large", f"at most {limit}")
 
 
 def _append(path: Path, data: bytes) -> None:

@@ -1,1 +1,1 @@
-"""The gRPC edge: methods, messages, statuses, interceptors, health; knows nothing of ONNX Runtime."""
+"""The gRPC server: methods, interceptors, streams, health."""

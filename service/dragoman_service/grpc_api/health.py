@@ -1,7 +1,7 @@
-"""Health, which needs no key, and reflection, for which any key is enough. Neither counts as a request."""
+"""Health, which needs no key, and reflection, which needs any valid key. Neither is counted as a request."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
+from collections.abc import AsyncIterator, Collection, Iterable
 from typing import Any
 
 import grpc
@@ -10,23 +10,21 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from dragoman_service.errors import DragomanError
-from dragoman_service.grpc_api.interceptors import Handler, RawResponse, freed_when_aborted
-from dragoman_service.grpc_api.streaming import parsed
+from dragoman_service.grpc_api.interceptors import Handler, RawResponse, without_traceback
 from dragoman_service.middleware import error_mapping
+from dragoman_service.middleware.conversion import parse_message
 from dragoman_service.middleware.flow_control import ResourceLimits, run_to_completion
-from dragoman_service.security.api_keys import peer_name
-from dragoman_service.security.authentication import Access
+from dragoman_service.security.authentication import Access, peer_name
 
 HEALTH_NAME = "grpc.health.v1.Health"
 
 _V1ALPHA = "v1alpha"
 _REFLECTION_V1 = reflection.SERVICE_NAME.replace(_V1ALPHA, "v1")
-_REFLECTION_NAMES = (_REFLECTION_V1, reflection.SERVICE_NAME)
-"""Both versions of reflection: clients try v1 first. grpcio-reflection 1.85 has v1alpha only."""
+_REFLECTION_NAMES = (_REFLECTION_V1, reflection.SERVICE_NAME)  # clients try v1 first; grpcio 1.85 has only v1alpha
 
 
 def add_reflection(server: grpc.aio.Server, names: Iterable[str]) -> None:
-    """Register reflection of these services, and of itself, with a server."""
+    """Register both versions of reflection, for these services, with a server."""
     v1 = descriptor_pb2.FileDescriptorProto()
     reflection_pb2.DESCRIPTOR.CopyToProto(v1)
     v1 = text_format.Parse(
@@ -36,7 +34,7 @@ def add_reflection(server: grpc.aio.Server, names: Iterable[str]) -> None:
     servicer = reflection.aio.ReflectionServicer((*names, *_REFLECTION_NAMES))
     handler = grpc.stream_stream_rpc_method_handler(
         servicer.ServerReflectionInfo,
-        reflection_pb2.ServerReflectionRequest.FromString,  # the same in both versions, apart from the package
+        reflection_pb2.ServerReflectionRequest.FromString,  # equal in both versions except for the package
         reflection_pb2.ServerReflectionResponse.SerializeToString,
     )
     for name in _REFLECTION_NAMES:
@@ -46,17 +44,17 @@ def add_reflection(server: grpc.aio.Server, names: Iterable[str]) -> None:
 
 
 class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # grpc has no types
-    """grpc.health.v1.Health. Its state changes at once, whatever those who watch it read."""
+    """grpc.health.v1.Health; a slow watcher does not delay changes of the state."""
 
     def __init__(self, names: Collection[str], bounds: ResourceLimits) -> None:
-        """Begin as not serving; of other names than these, nothing is kept."""
+        """Start as not serving, for services of these names."""
         self._names = frozenset(names)
         self._bounds = bounds
         self._is_serving = False
         self._changed = asyncio.Event()
 
     def set_serving(self, is_serving: bool) -> None:
-        """Tell load balancers, and those who watch, whether new calls are admitted."""
+        """Set whether new calls are admitted."""
         self._is_serving = is_serving
         self._changed.set()
         self._changed = asyncio.Event()
@@ -64,21 +62,20 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # grpc has 
     async def Check(
         self, request: health_pb2.HealthCheckRequest, context: grpc.aio.ServicerContext
     ) -> health_pb2.HealthCheckResponse:
-        """Answer with the state."""
+        """Return the state."""
         if request.service not in self._names:
             await context.abort(grpc.StatusCode.NOT_FOUND)
         return self._response(request.service)
 
     async def Watch(self, request: health_pb2.HealthCheckRequest, context: grpc.aio.ServicerContext) -> None:
-        """Send the state now and whenever it changes, for a limited time; one who does not read misses changes."""
+        """Send the state now and after each change, for a limited time; a slow reader can miss changes."""
         peer, is_known = peer_name(context.peer()), request.service in self._names
-        self._bounds.watchers.take(peer)
-        context.add_done_callback(lambda _: self._bounds.watchers.give_back(peer))  # once the status is sent, too
+        self._bounds.watchers.acquire(peer)
+        context.add_done_callback(lambda _: self._bounds.watchers.release(peer))  # after the status was sent
         try:
             async with asyncio.timeout(self._bounds.settings.max_watch_s):
-                await run_to_completion(
-                    context.send_initial_metadata(())
-                )  # apart, so that a status may follow the message
+                # In an operation of its own, so that a status can follow a pending message.
+                await run_to_completion(context.send_initial_metadata(()))
                 while True:
                     changed = self._changed
                     await run_to_completion(context.write(self._response(request.service)))
@@ -93,36 +90,32 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # grpc has 
         return states(status=states.SERVING if self._is_serving else states.NOT_SERVING)
 
 
-class OpenServicesInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
-    """Receives what health and reflection are asked within the bounds of all calls; other methods pass untouched."""
+class ControlServices:
+    """Wraps the methods of health and reflection with the resource limits; they are not counted as requests."""
 
     def __init__(self, access: Access, bounds: ResourceLimits) -> None:
         self._access = access
         self._bounds = bounds
 
-    async def intercept_service(
-        self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: grpc.HandlerCallDetails
-    ) -> Any:  # a grpc.RpcMethodHandler, or None if there is no such method
-        """Return the handler of the method with everything above around it."""
-        handler = await continuation(handler_call_details)
-        service = handler_call_details.method.strip("/").partition("/")[0]
-        if handler is None or service not in (HEALTH_NAME, *_REFLECTION_NAMES):
+    def wrap(self, service: str, handler: Any) -> Any:
+        """Return the handler of a method with limits, or unchanged if it belongs to another service."""
+        if service not in (HEALTH_NAME, *_REFLECTION_NAMES):
             return handler
         is_unary = not (handler.request_streaming or handler.response_streaming)
         make_handler = grpc.stream_unary_rpc_method_handler if is_unary else grpc.stream_stream_rpc_method_handler
         answer = self._reflection(handler) if handler.request_streaming else self._health(handler)
-        return make_handler(freed_when_aborted(answer), None, handler.response_serializer)
+        return make_handler(without_traceback(answer), None, handler.response_serializer)
 
     def _health(self, handler: Any) -> Handler:
         async def answer(_requests: Any, context: grpc.aio.ServicerContext) -> RawResponse:
             try:
                 raw_request = await self._bounds.open_receiver.receive(context, peer_name(context.peer()))
                 self._bounds.check_control_message(len(raw_request))
-                request = parsed(raw_request, handler.request_deserializer)
+                request = parse_message(raw_request, handler.request_deserializer)
                 method = handler.unary_stream if handler.response_streaming else handler.unary_unary
                 response: RawResponse = await method(request, context)  # serialized by gRPC
             except DragomanError as error:
-                return await _aborted(context, error)
+                return await _abort(context, error)
             return response
 
         return answer
@@ -131,7 +124,7 @@ class OpenServicesInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         async def checked(requests: AsyncIterator[bytes]) -> AsyncIterator[Any]:
             async for raw_request in requests:
                 self._bounds.check_control_message(len(raw_request))
-                yield parsed(raw_request, handler.request_deserializer)
+                yield parse_message(raw_request, handler.request_deserializer)
 
         async def answer(requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> RawResponse:
             try:
@@ -140,20 +133,20 @@ class OpenServicesInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
                 except DragomanError:
                     await self._bounds.open_receiver.before_rejection(context)
                     raise
-                with self._bounds.streams.taken(peer_name(context.peer())):
+                with self._bounds.streams.held(peer_name(context.peer())):
                     async with asyncio.timeout(self._bounds.settings.stream_idle_timeout_s):
                         async for response in handler.stream_stream(checked(requests), context):
                             await run_to_completion(context.write(response))
             except TimeoutError:
                 return None
             except DragomanError as error:
-                return await _aborted(context, error)
+                return await _abort(context, error)
             return None
 
         return answer
 
 
-async def _aborted(context: grpc.aio.ServicerContext, error: DragomanError) -> RawResponse:
-    rejection = error_mapping.answer(error)
-    await context.abort(rejection.code, rejection.message, rejection.trailing_metadata)
+async def _abort(context: grpc.aio.ServicerContext, error: DragomanError) -> RawResponse:
+    rpc_error = error_mapping.to_rpc_error(error)
+    await context.abort(rpc_error.code, rpc_error.message, rpc_error.trailing_metadata)
     raise AssertionError("abort returned")

@@ -1,19 +1,19 @@
-"""The pipeline of all requests around every RPC of ours.
+"""The interceptor that runs the request pipeline around every method.
 
-Receiving and parsing are part of it: gRPC is asked for the message of a call once its caller is known, and a message
-that is no protobuf, or holds text that is no UTF-8, is answered like any other bad request. Health and reflection pass
-untouched: probes must not be rejected, and would dominate the figures.
+It also receives and parses the messages: a message is read after its caller is authenticated, and an invalid message is
+answered like any other invalid request.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, Protocol
 
 import grpc
 
 from dragoman.v1 import translation_pb2 as pb
-from dragoman_service.grpc_api.streaming import RequestStream, Respond, parsed
+from dragoman_service.grpc_api.streaming import RequestStream, Respond
 from dragoman_service.middleware import error_mapping
+from dragoman_service.middleware.conversion import parse_message
 from dragoman_service.middleware.flow_control import ResponseStream
 from dragoman_service.middleware.pipeline import (
     REQUEST_ID_KEY,
@@ -25,45 +25,60 @@ from dragoman_service.middleware.pipeline import (
 from dragoman_service.request import RequestRecord
 
 RawResponse = bytes | None
-"""Serialized; None if a stream has sent all there is to send."""
+"""Serialized response; None if a stream has sent all its messages."""
 
 Handler = Callable[[Any, grpc.aio.ServicerContext], Awaitable[RawResponse]]
-"""Answers a call of `grpc.aio` without codecs."""
+"""Answers a call of `grpc.aio` that is neither deserialized nor serialized."""
+
+
+class MethodWrapper(Protocol):
+    """Wraps methods of other services."""
+
+    def wrap(self, service: str, handler: Any) -> Any:
+        """Return the handler of a method, wrapped or unchanged."""
 
 
 class RequestInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
-    """Wraps each method of the given services."""
+    """Wraps the methods of the given services, and those of health and reflection."""
 
     def __init__(
-        self, service_names: tuple[str, ...], pipeline: RequestPipeline, *, aliases: Mapping[str, str] | None = None
+        self,
+        service_names: tuple[str, ...],
+        pipeline: RequestPipeline,
+        *,
+        control: MethodWrapper | None = None,
+        aliases: Mapping[str, str] | None = None,
     ) -> None:
-        """`aliases` are paths of methods that are answered as others of these services."""
-        self._aliases = aliases or {}
-        self._prefixes = tuple(f"/{name}/" for name in service_names)
+        """`aliases` maps paths of other methods to the methods of these services that they count as."""
+        self._service_names = frozenset(service_names)
         self._pipeline = pipeline
-        self.num_calls = 0
-        """Calls so far, of all services."""
+        self._control = control
+        self._aliases = aliases or {}
+        self.num_calls = 0  # of all services
 
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: grpc.HandlerCallDetails
-    ) -> Any:  # a grpc.RpcMethodHandler, or None if there is no such method
-        """Return the handler of the method with everything above around it."""
+    ) -> Any:  # a grpc.RpcMethodHandler, or None for an unknown method
+        """Return the wrapped handler of a method."""
         self.num_calls += 1
         handler = await continuation(handler_call_details)
         path = self._aliases.get(handler_call_details.method, handler_call_details.method)
-        if handler is None or not path.startswith(self._prefixes):
-            return handler
+        service = path.strip("/").partition("/")[0]
+        if handler is None:
+            return None
+        if service not in self._service_names:
+            return self._control.wrap(service, handler) if self._control else handler
         wrapped = self._many_requests(path, handler) if handler.request_streaming else self._one_request(path, handler)
         has_many = handler.request_streaming or handler.response_streaming
         make_handler = grpc.stream_stream_rpc_method_handler if has_many else grpc.stream_unary_rpc_method_handler
-        return make_handler(freed_when_aborted(wrapped))  # no codecs, and nothing is read yet
+        return make_handler(without_traceback(wrapped))  # without codecs, before a message is read
 
     def _one_request(self, path: str, handler: Any) -> Handler:
         async def answer(_requests: Any, context: grpc.aio.ServicerContext) -> RawResponse:
             record = self._pipeline.start(path, context)
 
             async def respond(raw_request: bytes) -> RawResponse:
-                request = parsed(raw_request, handler.request_deserializer)
+                request = parse_message(raw_request, handler.request_deserializer)
                 resolve_request_id(record, request)
                 if handler.response_streaming:
                     stream = ResponseStream(record, context, self._pipeline.bounds.settings.stream_idle_timeout_s)
@@ -80,7 +95,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # g
         return answer
 
     def _many_requests(self, path: str, handler: Any) -> Handler:
-        """Each is answered as if it were a call of its own, in a task of its own; an error is sent in the response."""
+        """Answer each request like a call of its own, in a task of its own, with errors in the response."""
 
         async def answer(_requests: Any, context: grpc.aio.ServicerContext) -> RawResponse:
             record = self._pipeline.start(path, context)
@@ -93,8 +108,8 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # g
                     adopt_request_id(own_record, request.request_id)
                     return (await respond(own_record)).SerializeToString()
 
-                def to_response(failure: error_mapping.Answer) -> bytes:
-                    return pb.TranslateResponse(request_id=request.request_id, error=failure.status).SerializeToString()
+                def to_response(error: error_mapping.RpcError) -> bytes:
+                    return pb.TranslateResponse(request_id=request.request_id, error=error.status).SerializeToString()
 
                 return await self._pipeline.answer(own_record, context, responded, to_response, raw_request=raw_request)
 
@@ -115,7 +130,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # g
                 outcome = await self._pipeline.answer(
                     record, context, respond, as_status, raw_request=b"", streams=slots
                 )
-                if isinstance(outcome, error_mapping.Answer) and not stream.has_begun:
+                if isinstance(outcome, error_mapping.RpcError) and not stream.has_begun:
                     await self._pipeline.bounds.open_receiver.before_rejection(context)
                 return await _sent(record, context, outcome)
 
@@ -123,31 +138,30 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # g
 
 
 async def _sent(
-    record: RequestRecord, context: grpc.aio.ServicerContext, outcome: RawResponse | error_mapping.Answer
+    record: RequestRecord, context: grpc.aio.ServicerContext, outcome: RawResponse | error_mapping.RpcError
 ) -> RawResponse:
-    """Return the response of an RPC, or abort it; either way the caller learns the id of its request."""
+    """Return the response of an RPC or abort it, with the request id in the trailing metadata."""
     request_id = (REQUEST_ID_KEY, record.request_id)
-    if not isinstance(outcome, error_mapping.Answer):
+    if not isinstance(outcome, error_mapping.RpcError):
         context.set_trailing_metadata((request_id,))
         return outcome
     await context.abort(outcome.code, outcome.message, (*outcome.trailing_metadata, request_id))
     raise AssertionError("abort returned")
 
 
-def freed_when_aborted(answer: Handler) -> Handler:
-    """Let a call that is aborted be freed once it has ended.
+def without_traceback(handler: Handler) -> Handler:
+    """Return a handler whose aborted calls are freed by reference counting.
 
-    gRPC keeps the error that `abort` raised with the call, and the error keeps every frame that it passed, one of
-    which keeps the call: a circle that only the garbage collector finds. A server that rejects thousands of calls
-    would stop for it, for tens of milliseconds, in the middle of rejecting.
+    The error that `abort` raises is kept with the call, and its traceback keeps every frame, one of which keeps the
+    call. At thousands of rejections per second, the garbage collector would pause the server for tens of milliseconds.
     """
 
-    async def answered(requests: Any, context: grpc.aio.ServicerContext) -> RawResponse:
-        answering = answer(requests, context)
+    async def answer(requests: Any, context: grpc.aio.ServicerContext) -> RawResponse:
+        answering = handler(requests, context)
         del requests, context  # this frame stays with the error
         try:
             return await answering
         except grpc.aio.AbortError as error:
             raise error.with_traceback(None) from None
 
-    return answered
+    return answer

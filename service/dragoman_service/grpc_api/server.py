@@ -1,88 +1,55 @@
-"""The gRPC server: port, limits, reflection, health, and a shutdown that answers every admitted call."""
+"""The gRPC server: port, options of gRPC, and a shutdown that answers every admitted call."""
 
 import asyncio
-import json
 import logging
 import math
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import grpc
-from grpc._cython import cygrpc
 from grpc_health.v1 import health_pb2_grpc
 
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
 from dragoman_service.errors import ConfigError, DrainingError
-from dragoman_service.grpc_api.health import HEALTH_NAME, Health, OpenServicesInterceptor, add_reflection
+from dragoman_service.grpc_api.health import HEALTH_NAME, ControlServices, Health, add_reflection
 from dragoman_service.grpc_api.interceptors import RequestInterceptor
 from dragoman_service.grpc_api.servicer import ModelAdminServicer, ModelServicer, TranslationServicer
-from dragoman_service.grpc_api.workarounds import Server
+from dragoman_service.grpc_api.workarounds import GRPC_LOGGER, DroppedCallCounter, Server, is_worth_logging
 from dragoman_service.middleware.flow_control import ResourceLimits
 from dragoman_service.middleware.pipeline import Backend, RequestPipeline
+from dragoman_service.middleware.settings import GrpcSettings
 from dragoman_service.observability.logs import LogSettings
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.observability.tracing import Tracing
 from dragoman_service.security.authentication import Access
 from dragoman_service.security.rate_limits import ConcurrencyLimiter
-from dragoman_service.security.settings import UNIX_SCHEME, GrpcSettings
+from dragoman_service.security.settings import UNIX_SCHEME
 from dragoman_service.security.tls import TlsIdentityFiles
 
 _TRANSLATION_SERVICE: str = pb.DESCRIPTOR.services_by_name["TranslationService"].full_name
 
 SERVICE_NAMES: tuple[str, ...] = tuple(service.full_name for service in pb.DESCRIPTOR.services_by_name.values())
-"""The services of ours; the others are health and reflection."""
+"""Services of the API, without health and reflection."""
 
-_STOP_GRACE_S = 1.0
-"""For answers that are being sent. Health watchers never end by themselves, so there is always a reason to wait."""
-
-_NEVER_MS = 2**31 - 1
-"""gRPC's largest integer, which it takes for infinity."""
-
-
-_COUNT_EACH_S = 0.5
-
-
-class DroppedCallCounter:
-    """Counts calls that are over before the server saw them: reset by their callers, or cancelled by gRPC."""
-
-    def __init__(self, num_seen: Callable[[], int], metrics: Metrics) -> None:
-        """Count those of the gRPC server that was made last."""
-        servers = json.loads(cygrpc.channelz_get_servers(0))["server"]
-        self._server_id = max(int(server["ref"]["serverId"]) for server in servers)
-        self._num_seen = num_seen
-        self._counter = metrics.unseen_calls
-        self._num_counted = 0
-
-    async def watch(self) -> None:
-        """Count for ever; a call that waits for longer than a look is counted, too, but not twice."""
-        num_begun = 0
-        while True:
-            num_unseen = num_begun - self._num_seen()
-            self._counter.inc(max(0, num_unseen - self._num_counted))
-            self._num_counted = max(self._num_counted, num_unseen)
-            data = json.loads(cygrpc.channelz_get_server(self._server_id))["server"]["data"]
-            num_begun = int(data.get("callsStarted", 0))
-            await asyncio.sleep(_COUNT_EACH_S)
+_STOP_GRACE_S = 1.0  # for responses that are being sent; health watchers always use it up
+_NEVER_MS = 2**31 - 1  # infinity for gRPC
 
 
 class GrpcExtension(Protocol):
-    """A service of somebody else's contract, whose methods are answered as methods of ours."""
+    """A service of another API, whose methods count as methods of this API."""
 
-    name: str
-    """Full name of the service."""
-
-    methods: Mapping[str, str]
-    """Its paths, each with the path of the method that it counts as."""
+    name: str  # full name of the service
+    methods: Mapping[str, str]  # path -> path of the method that it counts as
 
     def add_to(self, server: grpc.aio.Server) -> None:
-        """Register its methods with a server, and describe the service for reflection."""
+        """Register the methods with a server, and the service with reflection."""
 
 
 class GrpcServer:
-    """Answers over gRPC; `stop` ends it.
+    """Serves the API over gRPC.
 
-    Translation is rejected until `open`, and again from `close` on; models are listed at any time.
+    Translation is rejected before `open` and after `close`; models are listed at any time.
     """
 
     def __init__(
@@ -96,10 +63,10 @@ class GrpcServer:
         tracing: Tracing,
         logs: LogSettings,
         clock: Callable[[], float],
-        further: GrpcExtension | None = None,
+        extension: GrpcExtension | None = None,
     ) -> None:
-        """Build it within a running event loop; without `tls` it speaks plain text."""
-        logging.getLogger("grpc._cython.cygrpc").addFilter(is_worth_logging)
+        """Create the server within a running event loop; without `tls` connections are not encrypted."""
+        logging.getLogger(GRPC_LOGGER).addFilter(is_worth_logging)
         self._settings = settings
         self._access = access
         self._tls = tls
@@ -116,27 +83,30 @@ class GrpcServer:
             tracing=tracing,
             logs=logs,
             clock=clock,
+        )  # also for requests over HTTP
+        interceptor = RequestInterceptor(
+            SERVICE_NAMES,
+            self.pipeline,
+            control=ControlServices(access, bounds),
+            aliases=extension.methods if extension else None,
         )
-        """What every request passes, those that come over HTTP included."""
-        interceptor = RequestInterceptor(SERVICE_NAMES, self.pipeline, aliases=further.methods if further else None)
-        interceptors = (interceptor, OpenServicesInterceptor(access, bounds))
-        self._server = Server(interceptors, _options(settings))
-        self._unseen = DroppedCallCounter(lambda: interceptor.num_calls, metrics)
+        self._server = Server((interceptor,), _options(settings))
+        self._dropped_calls = DroppedCallCounter(lambda: interceptor.num_calls, metrics)
         pb_grpc.add_TranslationServiceServicer_to_server(
             TranslationServicer(backend, max_stream_requests=settings.max_stream_requests), self._server
         )
         pb_grpc.add_ModelServiceServicer_to_server(ModelServicer(backend), self._server)
         pb_grpc.add_ModelAdminServiceServicer_to_server(ModelAdminServicer(backend), self._server)
-        if further:
-            further.add_to(self._server)
+        if extension:
+            extension.add_to(self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        add_reflection(self._server, (*SERVICE_NAMES, HEALTH_NAME, *((further.name,) if further else ())))
+        add_reflection(self._server, (*SERVICE_NAMES, HEALTH_NAME, *((extension.name,) if extension else ())))
 
     async def start(self) -> int:
-        """Listen, still rejecting translations; return the bound port.
+        """Listen, and return the bound port; translations are still rejected.
 
         Raises:
-            ConfigError: if the address cannot be listened on.
+            ConfigError: if the address is not available.
         """
         address = _address(self._settings)
         try:
@@ -146,24 +116,24 @@ class GrpcServer:
                 else self._server.add_insecure_port(address)
             )
         except RuntimeError as error:
-            raise ConfigError("grpc.port", address, "an address that is free to listen on") from error
+            raise ConfigError("grpc.port", address, "an available address") from error
         await self._server.start()
-        sources = (self._access, self._tls, self._unseen)
+        sources = (self._access, self._tls, self._dropped_calls)
         self._watches = [asyncio.create_task(source.watch()) for source in sources if source]
         return port
 
     async def open(self) -> None:
-        """Admit calls from now on."""
+        """Admit calls."""
         self._limiter.open()
         self._health.set_serving(True)
 
     async def close(self) -> None:
-        """Reject new calls; those under way go on."""
+        """Reject new calls; calls in progress continue."""
         self._limiter.close(DrainingError())
         self._health.set_serving(False)
 
     async def wait_until_idle(self, timeout_s: float) -> bool:
-        """Wait until every admitted call is answered; return False if time ran out first."""
+        """Wait until every admitted call is answered; return False after the timeout."""
         try:
             await asyncio.wait_for(self._limiter.wait_until_idle(), timeout_s)
         except TimeoutError:
@@ -171,17 +141,11 @@ class GrpcServer:
         return True
 
     async def stop(self) -> None:
-        """Close the port; cancel what is not done after a grace."""
+        """Close the port, and cancel unfinished calls after a grace period."""
         for watch in self._watches:
             watch.cancel()
         await self._server.stop(_STOP_GRACE_S)
         await self._access.close()
-
-
-def is_worth_logging(record: logging.LogRecord) -> bool:
-    """Filter what gRPC logs as an error when a caller leaves while its answer is being sent, which is no fault."""
-    error = record.exc_info[1] if record.exc_info else None
-    return type(error).__name__ != "ExecuteBatchError"
 
 
 def _address(settings: GrpcSettings) -> str:
@@ -194,24 +158,24 @@ def _address(settings: GrpcSettings) -> str:
 def _options(settings: GrpcSettings) -> list[tuple[str, int]]:
     options = {
         "grpc.max_receive_message_length": settings.max_message_bytes,
-        "grpc.so_reuseport": 0,  # a second server on the port must fail, not take half of the calls
+        "grpc.so_reuseport": 0,  # a second server on the port must fail instead of sharing the calls
         "grpc.max_metadata_size": settings.max_metadata_bytes,
-        "grpc.absolute_max_metadata_size": settings.max_metadata_bytes,  # between the two, gRPC would reject at random
+        "grpc.absolute_max_metadata_size": settings.max_metadata_bytes,  # between both, it rejects at random
         "grpc.max_concurrent_streams": settings.max_connection_streams,
-        # Calls that were reset wait, too; above the first of the two, gRPC would cancel calls of anybody at random.
+        # Reset calls count; above the first limit, gRPC cancels calls of any caller at random.
         "grpc.server.max_pending_requests": settings.max_pending_calls,
         "grpc.server.max_pending_requests_hard_limit": settings.max_pending_calls,
-        # It would let fast connections send megabytes to each call that nobody reads from yet, in place of 64 KiB.
+        # With probes, a fast connection could send megabytes instead of 64 KiB to each call that is not read yet.
         "grpc.http2.bdp_probe": 0,
         "grpc.max_allowed_incoming_connections": settings.max_connections,
         "grpc.max_connection_idle_ms": _milliseconds(settings.max_connection_idle_s) or _NEVER_MS,
         "grpc.server_handshake_timeout_ms": _milliseconds(settings.handshake_timeout_s),
-        # Until a client acknowledges the settings, gRPC takes 16 MiB of metadata a call from it, for a minute or more.
+        # Until a client acknowledges the settings, gRPC accepts 16 MiB of metadata per call.
         "grpc.http2.settings_timeout": _milliseconds(settings.handshake_timeout_s),
         "grpc.http2.min_ping_interval_without_data_ms": _milliseconds(settings.min_ping_interval_s),
         "grpc.keepalive_time_ms": _milliseconds(settings.keepalive_interval_s),
         "grpc.keepalive_timeout_ms": _milliseconds(settings.keepalive_timeout_s),
-        "grpc.http2.ping_timeout_ms": _milliseconds(settings.keepalive_timeout_s),  # or it takes a minute
+        "grpc.http2.ping_timeout_ms": _milliseconds(settings.keepalive_timeout_s),  # default: one minute
     }
     if settings.max_connection_age_s:
         options["grpc.max_connection_age_ms"] = round(settings.max_connection_age_s * 1000)

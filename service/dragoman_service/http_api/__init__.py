@@ -1,1 +1,1 @@
-"""HTTP beside gRPC, in the server's event loop: the contract as JSON, metrics and probes."""
+"""The HTTP server: the API as JSON, metrics, probes and the playground."""

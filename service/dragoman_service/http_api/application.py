@@ -15,14 +15,15 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dragoman_service.http_api.context import Endpoint
 from dragoman_service.http_api.problem_details import plain_problem
-from dragoman_service.security.settings import HttpSettings, is_loopback, normalized_origin
+from dragoman_service.http_api.settings import HttpSettings, normalized_origin
+from dragoman_service.security.settings import is_loopback
 
 _EXPOSED_HEADERS = ("x-request-id", "x-requestid", "x-metered-usage", "retry-after", "www-authenticate")
 _FOREIGN_SITES = {"cross-site", "same-site"}
 
 
 def protected_app(routes: Sequence[Route], settings: HttpSettings) -> ASGIApp:
-    """Return an application that answers `routes`, but not web pages of other sites."""
+    """Return an application with these routes that rejects requests of web pages of other sites."""
     app: ASGIApp = make_app(routes)
     if settings.allowed_origins:
         app = CORSMiddleware(
@@ -30,7 +31,7 @@ def protected_app(routes: Sequence[Route], settings: HttpSettings) -> ASGIApp:
             allow_origins=settings.allowed_origins,
             allow_methods=["*"],
             allow_headers=["*"],
-            allow_private_network=True,  # a page on the internet may be listed by a server on loopback
+            allow_private_network=True,  # allows pages on the internet to call a server on loopback
             expose_headers=_EXPOSED_HEADERS,
         )
     pages = {route.path for route in routes if not isinstance(route.endpoint, Endpoint)}
@@ -38,13 +39,13 @@ def protected_app(routes: Sequence[Route], settings: HttpSettings) -> ASGIApp:
 
 
 class HostCheck:
-    """Refuses requests to a name that is not the server's, as a web page sends them whose name leads to this machine.
+    """Rejects requests whose `Host` is not a name of the server, which prevents DNS rebinding.
 
-    Such a page (DNS rebinding) would have the rights of programs on this machine. An address cannot be rebound.
+    A web page whose name resolves to this machine would have the rights of local programs. Addresses cannot be rebound.
     """
 
     def __init__(self, app: ASGIApp, settings: HttpSettings) -> None:
-        """Check where only this machine connects, or the settings have names; else pass everything on."""
+        """Check requests if the server listens on loopback or names are configured."""
         self._app = app
         self._is_on = is_loopback(settings.host) or bool(settings.allowed_hosts)
         self._names = {name.lower() for name in (settings.host, *settings.allowed_hosts)}
@@ -54,7 +55,7 @@ class HostCheck:
         names = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
         app: ASGIApp = self._app
         if self._is_on and not all(map(self._is_allowed, names)):
-            detail = "the header Host has a name that is not among http.allowed_hosts"
+            detail = "the name in the header Host is not in http.allowed_hosts"
             app = plain_problem(HTTPStatus.MISDIRECTED_REQUEST, detail).response()
         await app(scope, receive, send)
 
@@ -85,21 +86,21 @@ class OriginCheck:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        detail = self._refusal(scope)
+        detail = self._rejection(scope)
         app: ASGIApp = plain_problem(HTTPStatus.FORBIDDEN, detail).response() if detail else self._app
         await app(scope, receive, send)
 
-    def _refusal(self, scope: Scope) -> str | None:
+    def _rejection(self, scope: Scope) -> str | None:
         headers = Headers(scope=scope)
         origins = headers.getlist("origin")
         if origins:
-            # A preflight has no effect, and its answer permits listed origins only.
+            # A preflight has no effect, and its response permits only listed origins.
             is_preflight = scope["method"] == "OPTIONS" and "access-control-request-method" in headers
             hosts = headers.getlist("host")
             if is_preflight or all(self._is_allowed(origin, hosts) for origin in origins):
                 return None
-            given = repr(", ".join(origins)[:256])
-            return f"Origin {given} is not the origin of this server and is not in http.allowed_origins"
+            origin = repr(", ".join(origins)[:256])
+            return f"Origin {origin} is not the origin of this server and is not in http.allowed_origins"
         site = headers.get("sec-fetch-site", "")
         is_page = scope["method"] in {"GET", "HEAD"} and scope["path"] in self._pages
         if site not in _FOREIGN_SITES or is_page:
@@ -110,7 +111,7 @@ class OriginCheck:
         normalized = normalized_origin(origin)
         if normalized is None:
             return False
-        # Behind a proxy that ends TLS the page has https and the server sees http, so only host and port must be equal.
+        # Behind a proxy that terminates TLS, the page has https and the server http, so only host and port must match.
         scheme, _, _ = normalized.partition("://")
         own = {normalized_origin(f"{scheme}://{host}") for host in hosts}
         return normalized in own or normalized in self._allowed_origins
@@ -125,15 +126,15 @@ def _is_address(name: str) -> bool:
 
 
 def make_app(routes: Sequence[Route]) -> Starlette:
-    """Answer these routes, and 404 or 405 to everything else."""
-    app = Starlette(routes=list(routes), exception_handlers={HTTPException: _refused})
+    """Return an application that answers other paths and methods with 404 and 405."""
+    app = Starlette(routes=list(routes), exception_handlers={HTTPException: _http_error})
     app.router.redirect_slashes = False
     return app
 
 
-async def _refused(_request: Request, error: Exception) -> Response:
+async def _http_error(_request: Request, error: Exception) -> Response:
     if not isinstance(error, HTTPException):
-        raise TypeError("a handler of another error") from error
+        raise TypeError("handler of HTTPException") from error
     headers = dict(error.headers or {})
     if "Allow" in headers:
         headers["Allow"] = ", ".join(sorted(headers["Allow"].split(", ")))

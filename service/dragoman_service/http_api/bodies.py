@@ -1,7 +1,7 @@
-"""Bodies of requests as Python values: JSON, urlencoded forms and multipart forms.
+"""Parsers of request bodies: JSON and urlencoded forms.
 
-Every limit here keeps one body from holding Python's global lock for long: a parser in C gives the lock up only when
-it returns. Bodies above 16 KiB are converted in another thread.
+The limits bound the time for which one body holds Python's global lock: a parser in C releases the lock only when it
+returns. Bodies above 16 KiB are parsed in another thread.
 """
 
 import asyncio
@@ -10,65 +10,54 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from python_multipart.exceptions import FormParserError
-from python_multipart.multipart import Field, File, FormParser, parse_options_header
-
-from dragoman_service.errors import InvalidFieldError
-from dragoman_service.file_translation.multipart import MULTIPART_MEDIA_TYPE
+from dragoman_service.errors import InvalidFieldError, RequestError
 from dragoman_service.request import MAX_TEXTS
 
 FORM_MEDIA_TYPE = "application/x-www-form-urlencoded"
 
 MAX_JSON_VALUES = 20_000
-"""Commas and opening brackets outside of strings. 4 MiB of empty lists would hold the lock for 0.3 s."""
+"""Maximum commas and opening brackets outside strings. 4 MiB of empty lists would hold the lock for 0.3 s."""
 
 MAX_NUMBER_CHARACTERS = 64
-"""Of a number in JSON. 1,000 numbers of 4,000 digits would hold the lock for 80 ms."""
+"""Maximum length of a number in JSON. 1,000 numbers of 4,000 digits would hold the lock for 80 ms."""
 
 MAX_FORM_FIELDS = MAX_TEXTS + 64
 
 _MAX_QUICK_BYTES = 16 * 1024
-_SLICE_BYTES = 64 * 1024  # of what is counted or unquoted in one go
+_SLICE_BYTES = 64 * 1024  # processed at once
 _PLUS_TO_SPACE = bytes.maketrans(b"+", b" ")  # replace() would hold the lock for 20 ms on 4 MiB of `+`
 _ESCAPES = re.compile(rb"(?:%[0-9A-Fa-f]{2})+")
-_MULTIPART_LIMITS = {
-    "MAX_HEADER_COUNT": 8,
-    "MAX_HEADER_SIZE": 4096,
-    "MAX_MEMORY_FILE_SIZE": float("inf"),  # the body is in memory already
-    "UPLOAD_ERROR_ON_BAD_CTE": True,
-}
-
 _Result = TypeVar("_Result")
 
 
 async def converted(convert: Callable[[], _Result], num_bytes: int) -> _Result:
-    """Return what a function makes of so many bytes, called in another thread if they are many."""
+    """Return the result of a conversion of `num_bytes`, which runs in another thread if the input is large."""
     return convert() if num_bytes <= _MAX_QUICK_BYTES else await asyncio.to_thread(convert)
 
 
 def json_content(body: bytes) -> Any:
-    """Return the value that a body is in JSON.
+    """Parse JSON.
 
     Raises:
-        InvalidFieldError: if the body is not JSON in UTF-8, exceeds a limit, or has a member twice.
+        RequestError: if the body is not JSON in UTF-8, exceeds a limit, or has a duplicate member.
     """
     _check_num_values(body)
     try:
         return json.loads(
             body.decode(),
-            object_pairs_hook=_without_repeats,
+            object_pairs_hook=_unique_members,
             parse_constant=_no_constant,
             parse_int=_integer,
             parse_float=_float,
         )
     except RecursionError:
-        raise InvalidFieldError("request", "nested too deeply", "a JSON object of the contract's depth") from None
+        raise RequestError("request", "JSON is nested too deeply") from None
     except ValueError as error:
-        raise InvalidFieldError("request", f"not JSON in UTF-8 ({error})", "one JSON object") from None
+        raise RequestError("request", f"body is not valid JSON in UTF-8: {error}") from None
 
 
 def form_fields(body: bytes) -> Iterator[tuple[str, str]]:
-    """Yield name and value of each field of an urlencoded form; InvalidFieldError if it is not one in UTF-8."""
+    """Yield name and value of each field of an urlencoded form; RequestError if it is not valid UTF-8."""
     _check_num_fields(body.count(b"&") + 1)
     for pair in body.split(b"&"):
         name, _, value = pair.partition(b"=")
@@ -76,45 +65,14 @@ def form_fields(body: bytes) -> Iterator[tuple[str, str]]:
             yield _unquoted(name), _unquoted(value)
 
 
-def multipart_fields(body: bytes, content_type: str) -> list[tuple[str, str]]:
-    """Return name and value of each part of a multipart form; InvalidFieldError if it is not one in UTF-8."""
-    _, parameters = parse_options_header(content_type)
-    fields: list[tuple[str, str]] = []
-    ends: list[bool] = []
-
-    def add_field(field: Field) -> None:
-        _check_num_fields(len(fields) + 1)
-        fields.append((_text(field.field_name or b""), _text(field.value or b"")))
-
-    def refuse_file(file: File) -> None:
-        raise InvalidFieldError(shown_name(_text(file.field_name or b"")), "a file", "a field without a file name")
-
-    try:
-        parser = FormParser(
-            MULTIPART_MEDIA_TYPE,
-            add_field,
-            refuse_file,
-            on_end=lambda: ends.append(True),
-            boundary=parameters.get(b"boundary", b""),
-            config=_MULTIPART_LIMITS,
-        )
-        parser.write(body)
-        parser.finalize()
-    except FormParserError as error:
-        raise InvalidFieldError("request", f"not a multipart form ({error})", "a multipart form") from None
-    if not ends:
-        raise InvalidFieldError("request", "a multipart form without its end", "a whole multipart form")
-    return fields
-
-
 def check_unicode(value: object, path: str = "") -> None:
-    """Raise InvalidFieldError if a string of a JSON value has a lone surrogate, which no message can hold."""
+    """Raise RequestError if a string of a JSON value has a lone surrogate, which protobuf cannot represent."""
     if isinstance(value, str):
         if not value.isascii():
             try:
                 value.encode()
             except UnicodeEncodeError:
-                raise InvalidFieldError(path or "request", "a text with a lone surrogate", "Unicode text") from None
+                raise RequestError(path or "request", "not valid Unicode (lone surrogate)") from None
     elif isinstance(value, Mapping):
         for name, member in value.items():
             check_unicode(name, path)
@@ -125,12 +83,12 @@ def check_unicode(value: object, path: str = "") -> None:
 
 
 def shown_name(name: str) -> str:
-    """Return a name that a caller gave to a field, for an error; `request` instead of a name that may be a text."""
+    """Return the name of an unknown field for an error message; `request` if the name could be confidential text."""
     return name if name.isascii() and name.isidentifier() and len(name) < 64 else "request"
 
 
 def _check_num_values(body: bytes) -> None:
-    """Count separators outside of strings, slice by slice; texts may have any number of them."""
+    # Counts separators outside strings, slice by slice.
     num_values, is_in_string, start = 0, False, 0
     if _num_separators(body) <= MAX_JSON_VALUES:
         return
@@ -138,26 +96,24 @@ def _check_num_values(body: bytes) -> None:
         piece = body[start : start + _SLICE_BYTES]
         num_backslashes = len(piece) - len(piece.rstrip(b"\\"))
         if num_backslashes % 2 and len(piece) > 1:
-            piece = piece[:-1]  # an escape is not cut
+            piece = piece[:-1]  # do not split an escape
         start += len(piece)
         parts = piece.replace(rb"\\", b"").replace(rb"\"", b"").split(b'"')
         num_values += _num_separators(b"".join(parts[is_in_string::2]))
         is_in_string ^= len(parts) % 2 == 0
         if num_values > MAX_JSON_VALUES:
-            raise InvalidFieldError(
-                "request", f"more than {MAX_JSON_VALUES} values", f"at most {MAX_JSON_VALUES} values"
-            )
+            raise RequestError("request", f"more than {MAX_JSON_VALUES} JSON values")
 
 
 def _num_separators(content: bytes) -> int:
     return sum(map(content.count, (b",", b"[", b"{")))
 
 
-def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members: dict[str, Any] = {}
     for name, value in pairs:
         if name in members:
-            raise InvalidFieldError(shown_name(name), "given twice", "given once")
+            raise RequestError(shown_name(name), "duplicate field")
         members[name] = value
     return members
 
@@ -176,7 +132,7 @@ def _float(digits: str) -> float:
 
 def _checked_number(digits: str) -> str:
     if len(digits) > MAX_NUMBER_CHARACTERS:
-        raise ValueError(f"a number of {len(digits)} characters, at most {MAX_NUMBER_CHARACTERS}")
+        raise ValueError(f"number of {len(digits)} characters; at most {MAX_NUMBER_CHARACTERS} are allowed")
     return digits
 
 
@@ -186,13 +142,12 @@ def _check_num_fields(num_fields: int) -> None:
 
 
 def _unquoted(quoted: bytes) -> str:
-    """Return the text of a name or value, whose escapes are replaced slice by slice."""
     quoted = quoted.translate(_PLUS_TO_SPACE)
     slices, start = [], 0
     while start < len(quoted):
         end = start + _SLICE_BYTES
         if end < len(quoted) and (cut := quoted.rfind(b"%", end - 2, end)) >= 0:
-            end = cut  # not within an escape
+            end = cut  # do not split an escape
         slices.append(_ESCAPES.sub(_unescaped, quoted[start:end]))
         start = end
     return _text(b"".join(slices))
@@ -206,4 +161,4 @@ def _text(raw: bytes) -> str:
     try:
         return raw.decode()
     except UnicodeDecodeError:
-        raise InvalidFieldError("request", "a form that is not UTF-8", "a form in UTF-8") from None
+        raise RequestError("request", "body is not valid UTF-8 form data") from None

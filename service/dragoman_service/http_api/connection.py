@@ -1,4 +1,9 @@
-"""One HTTP connection: uvicorn's protocol on the parser httptools, within bounds that neither of them has."""
+"""One HTTP connection: uvicorn's httptools protocol with limits on time, size and number of requests.
+
+The only module that uses internals of uvicorn 0.54 (`HttpToolsProtocol`, `RequestResponseCycle`, `FlowControl`): its
+public settings have no limits for slow clients, large heads, chunk extensions and pipelined requests.
+`tests/unit/http_api/test_connection.py` fails if these internals change.
+"""
 
 import asyncio
 import time
@@ -17,17 +22,17 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from dragoman_service.http_api.problem_details import plain_problem
-from dragoman_service.security.api_keys import peer_name
-from dragoman_service.security.settings import HttpSettings
+from dragoman_service.http_api.settings import HttpSettings
+from dragoman_service.security.authentication import peer_name
 
 READ_BYTES = 4 * 1024
-"""Bytes that one connection reads and parses before other connections have their turn: at most 2 ms (1-byte chunks,
-100 headers or pipelined requests, measured 2026-11-24 on one core of a shared machine)."""
+"""Bytes that a connection reads and parses at once: at most 2 ms (1-byte chunks, 100 headers or pipelined requests,
+measured 2026-11-24 on one core of a shared machine)."""
 
 _MAX_HEAD_BYTES = 16 * 1024
 _MAX_HEADERS = 100
-_MAX_FRAMING_BYTES = 16 * 1024  # chunk sizes, chunk extensions and trailers, beyond a quarter of the content
-_MAX_WAITING_REQUESTS = 16  # pipelined requests that wait while the connection still reads
+_MAX_FRAMING_BYTES = 16 * 1024  # chunk sizes, chunk extensions and trailers, in addition to a quarter of the content
+_MAX_WAITING_REQUESTS = 16  # pipelined requests at which reading pauses
 _LINGER_S = 1.0
 _MAX_DISCARDED_BYTES = 64 * 1024
 
@@ -35,10 +40,10 @@ _FRAMING_HEADERS = (b"content-length", b"transfer-encoding")
 
 
 class Connection(HttpToolsProtocol, asyncio.BufferedProtocol):
-    """Parses requests and runs the application for each; closes itself if the client is too slow.
+    """Parses requests and runs the application for each; closes the connection if the client is too slow.
 
-    llhttp, the parser inside httptools, refuses bare LF, folded headers, repeated or invalid Content-Length, and
-    Content-Length together with Transfer-Encoding. This class refuses the rest.
+    llhttp, the parser of httptools, rejects bare LF, folded headers, repeated or invalid Content-Length, and
+    Content-Length together with Transfer-Encoding. This class enforces all other rules.
     """
 
     def __init__(
@@ -54,47 +59,43 @@ class Connection(HttpToolsProtocol, asyncio.BufferedProtocol):
         """Create the protocol of an accepted socket.
 
         Args:
-            config: has the application.
+            config: configuration of uvicorn, with the application.
             state: shared by the connections of a server.
-            peer: address of the client, as gRPC names it.
+            peer: address of the client, as gRPC writes it.
             settings: time limits.
             read_buffer: shared by the connections of an event loop; `buffer_updated` empties it.
-            forget: called once the connection is closed.
+            forget: called when the connection is closed.
         """
         super().__init__(config, state, {"peer": peer, "connection": self}, _loop=asyncio.get_running_loop())
-        self.host = peer_name(peer)
-        """Host whose connections are counted together."""
+        self.host = peer_name(peer)  # connections are limited per host
         self.opening: asyncio.Task[None] | None = None
-        self.is_opening = False
-        """Whether the event loop has the socket."""
+        self.is_opening = False  # whether the event loop owns the socket
         self.is_ended = False
-        self.client_left = asyncio.Event()
-        """Set once nobody reads the answer under way."""
-        self.write_timeout_s = settings.request_timeout_s
-        """Longest time in which the client reads nothing of the answer under way."""
+        self.client_left = asyncio.Event()  # set when the client of the current request has disconnected
+        self.write_timeout_s = settings.request_timeout_s  # longest time in which the client does not read
         self._settings = settings
         self._read_buffer = read_buffer
         self._forget = forget
         self._timer: asyncio.TimerHandle | None = None
-        self._unread: asyncio.TimerHandle | None = None
+        self._write_timer: asyncio.TimerHandle | None = None
         self._idle_since_s: float | None = None
         self._running: RequestResponseCycle | None = None
-        self._has_head = False  # of the request that is being parsed
+        self._has_head = False  # of the request being parsed
         self._framing_bytes = 0  # of that head, or of its body
         self._is_restarting_body = False
-        self._refusal: tuple[HTTPStatus, str] | None = None
-        self._is_last_answer = False
+        self._rejection: tuple[HTTPStatus, str] | None = None
+        self._is_last_response = False
         self._is_lingering = False
         self._num_discarded_bytes = 0
 
     @property
     def is_answering(self) -> bool:
-        """Whether the application is answering a request of this connection."""
+        """True while the application answers a request of this connection."""
         cycle = self._running
         return cycle is not None and not cycle.response_complete and not cycle.disconnected
 
     def end(self) -> None:
-        """Close the connection at once; its application is told that the client has gone."""
+        """Close the connection at once; the application is cancelled."""
         self.is_ended = True
         self._forget(self)
         if self.transport is not None:
@@ -103,7 +104,7 @@ class Connection(HttpToolsProtocol, asyncio.BufferedProtocol):
             self.opening.cancel()
 
     def end_when_answered(self) -> None:
-        """Close the connection after the response under way, or now if there is none."""
+        """Close the connection after the current response."""
         if self.transport is None:
             self.end()
         else:
@@ -112,17 +113,17 @@ class Connection(HttpToolsProtocol, asyncio.BufferedProtocol):
     # Transport
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin with a connection, whose first head must come in time."""
+        """Start the timer for the first request."""
         super().connection_made(transport)
         self.flow = _BoundedFlow(transport, self.pipeline)
         self._end_in(self._settings.request_timeout_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Cancel the requests of a connection that is closed."""
-        for timer in (self._timer, self._unread):
+        """Cancel the requests of the connection."""
+        for timer in (self._timer, self._write_timer):
             if timer:
                 timer.cancel()
-        super().connection_lost(exc)  # which ends the newest request only
+        super().connection_lost(exc)  # ends only the newest request
         self.pipeline.clear()
         self._disconnect()
         self._unset_keepalive_if_required()
@@ -133,8 +134,8 @@ class Connection(HttpToolsProtocol, asyncio.BufferedProtocol):
         return self._read_buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Parse what was read."""
-        if self._is_lingering or self._refusal:
+        """Parse the bytes that were read."""
+        if self._is_lingering or self._rejection:
             self._discard(nbytes)
             return
         self.server_state.default_headers = _date_header(int(time.time()))
@@ -146,29 +147,31 @@ class Connection(HttpToolsProtocol, asyncio.BufferedProtocol):
         try:
             self._parse(self._read_buffer[:nbytes])
             self._check_framing()
-        except _RefusedError as error:
-            self._refuse(error)
-        except HttpParserCallbackError as error:  # httptools does not let other exceptions through
+        except _InvalidRequestError as error:
+            self._reject(error)
+        except HttpParserCallbackError as error:  # wraps exceptions of callbacks
             cause = error.__context__
-            self._refuse(cause if isinstance(cause, _RefusedError) else _RefusedError("malformed request target"))
+            self._reject(
+                cause if isinstance(cause, _InvalidRequestError) else _InvalidRequestError("malformed request target")
+            )
         except HttpParserError as error:
-            self._refuse(_RefusedError(f"malformed HTTP: {error}"))
+            self._reject(_InvalidRequestError(f"malformed HTTP: {error}"))
 
     def pause_writing(self) -> None:
-        """Give the client a limited time to read."""
+        """Start the timer for the client to read."""
         super().pause_writing()
-        self._unread = self.loop.call_later(self.write_timeout_s, self.end)
+        self._write_timer = self.loop.call_later(self.write_timeout_s, self.end)
 
     def resume_writing(self) -> None:
-        """Write on, as the client has read."""
-        if self._unread:
-            self._unread.cancel()
+        """Stop the timer."""
+        if self._write_timer:
+            self._write_timer.cancel()
         super().resume_writing()
 
     # Parser
 
     def on_message_begin(self) -> None:
-        """Begin a request."""
+        """Start a request."""
         if not self._is_restarting_body:
             super().on_message_begin()
 
@@ -179,10 +182,10 @@ class Connection(HttpToolsProtocol, asyncio.BufferedProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Add a header."""
-        if self._has_head:  # a trailer, which nothing reads, or a header that was read before
+        if self._has_head:  # a trailer, which is ignored, or a header that was read before
             return
         if len(self.headers) == _MAX_HEADERS:
-            raise _RefusedError(
+            raise _InvalidRequestError(
                 f"more than {_MAX_HEADERS} headers; at most {_MAX_HEADERS} are allowed",
                 HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
             )
@@ -196,10 +199,10 @@ class Connection(HttpToolsProtocol, asyncio.BufferedProtocol):
         super().on_headers_complete()
         self._has_head = True
         self._framing_bytes = 0
-        self.flow.resume_reading()  # unless many requests wait
+        self.flow.resume_reading()  # does nothing if many requests wait
 
     def on_body(self, body: bytes) -> None:
-        """Give the application a part of the body."""
+        """Pass a part of the body to the application."""
         self._framing_bytes -= len(body) * 5 // 4
         super().on_body(body)
 
@@ -210,7 +213,7 @@ class Connection(HttpToolsProtocol, asyncio.BufferedProtocol):
         self._has_head = False
         self._framing_bytes = 0
         super().on_message_complete()
-        self.flow.resume_reading()  # or the end of the connection would not be seen while the application works
+        self.flow.resume_reading()  # detects a disconnect while the application works
 
     def _parse(self, data: memoryview) -> None:
         while True:
@@ -223,7 +226,7 @@ class Connection(HttpToolsProtocol, asyncio.BufferedProtocol):
                 return
 
     def _restart_body(self) -> None:
-        """Let the parser expect the body of a request whose `Upgrade` is ignored, as RFC 9110, section 7.8 allows."""
+        # RFC 9110, section 7.8, allows a server to ignore `Upgrade`: the parser restarts at the body.
         framing = b"".join(b"%s: %s\r\n" % header for header in self.headers if header[0] in _FRAMING_HEADERS)
         self._is_restarting_body = True
         self.parser.feed_data(b"POST / HTTP/1.1\r\n%s\r\n" % framing)
@@ -233,23 +236,25 @@ class Connection(HttpToolsProtocol, asyncio.BufferedProtocol):
         version = self.parser.get_http_version()
         names = [name for name, _ in self.headers]
         if version not in {"1.0", "1.1"}:
-            raise _RefusedError(f"HTTP/{version} is not supported; use HTTP/1.1", HTTPStatus.HTTP_VERSION_NOT_SUPPORTED)
+            raise _InvalidRequestError(
+                f"HTTP/{version} is not supported; use HTTP/1.1", HTTPStatus.HTTP_VERSION_NOT_SUPPORTED
+            )
         if self.parser.get_method() == b"CONNECT":
-            raise _RefusedError("method CONNECT is not supported", HTTPStatus.NOT_IMPLEMENTED)
+            raise _InvalidRequestError("method CONNECT is not supported", HTTPStatus.NOT_IMPLEMENTED)
         num_hosts = names.count(b"host")
         if num_hosts > 1 or (version == "1.1" and not num_hosts):
-            raise _RefusedError(f"{num_hosts} Host headers; exactly one is required")
+            raise _InvalidRequestError(f"{num_hosts} Host headers; exactly one is required")
         codings = [value.lower() for name, value in self.headers if name == b"transfer-encoding"]
         if codings and (codings != [b"chunked"] or version == "1.0"):
-            raise _RefusedError("unsupported Transfer-Encoding; only `chunked` in HTTP/1.1 is allowed")
+            raise _InvalidRequestError("unsupported Transfer-Encoding; only `chunked` in HTTP/1.1 is allowed")
 
     def _check_framing(self) -> None:
         if not self._has_head and self._framing_bytes > _MAX_HEAD_BYTES:
-            raise _RefusedError(
+            raise _InvalidRequestError(
                 f"request head larger than {_MAX_HEAD_BYTES} bytes", HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
             )
         if self._has_head and self._framing_bytes > _MAX_FRAMING_BYTES:
-            raise _RefusedError(
+            raise _InvalidRequestError(
                 "chunk sizes, chunk extensions and trailers exceed a quarter of the content by more than "
                 f"{_MAX_FRAMING_BYTES} bytes; send larger chunks"
             )
@@ -258,18 +263,18 @@ class Connection(HttpToolsProtocol, asyncio.BufferedProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._running = cycle
-        super()._start_asgi_task(cycle, self._closing_after_early_answer(cycle, app))  # type: ignore[arg-type]
+        super()._start_asgi_task(cycle, self._closing_after_early_response(cycle, app))  # type: ignore[arg-type]
 
-    def _closing_after_early_answer(self, cycle: RequestResponseCycle, app: ASGIApp) -> ASGIApp:
-        """Return the application with `Connection: close` in an answer that begins before the request has ended."""
+    def _closing_after_early_response(self, cycle: RequestResponseCycle, app: ASGIApp) -> ASGIApp:
+        # Adds `Connection: close` to a response that starts before the request has ended.
 
         async def run(scope: Scope, receive: Receive, send: Send) -> None:
             async def send_message(message: Message) -> None:
                 if message["type"] == "http.response.start" and cycle.more_body:
-                    self._is_last_answer = True
+                    self._is_last_response = True
                     cycle.keep_alive = False  # adds the header
                     await send(message)
-                    cycle.keep_alive = True  # or uvicorn would close without lingering
+                    cycle.keep_alive = True  # uvicorn would close without lingering
                 else:
                     await send(message)
 
@@ -278,28 +283,27 @@ class Connection(HttpToolsProtocol, asyncio.BufferedProtocol):
         return run
 
     def on_response_complete(self) -> None:
-        """Begin the next request, or close the connection."""
+        """Start the next request or close the connection."""
         self.write_timeout_s = self._settings.request_timeout_s
         self._idle_since_s = self.loop.time()
         self._end_in(self._settings.request_timeout_s)
-        if self._is_last_answer:
+        if self._is_last_response:
             self._linger()
             return
-        super().on_response_complete()  # which may begin the next request
-        if self._refusal and not self.is_answering and not self.transport.is_closing():
-            self._send_refusal(*self._refusal)
+        super().on_response_complete()  # may start the next request
+        if self._rejection and not self.is_answering and not self.transport.is_closing():
+            self._send_rejection(*self._rejection)
 
     def _disconnect(self) -> None:
-        """Let the application see that the client of the request under way has gone."""
         self.client_left.set()
         if self._running:
             self._running.disconnected = not self._running.response_complete
             self._running.message_event.set()
 
-    def _refuse(self, error: "_RefusedError") -> None:
-        """Answer with an error and close, after the answers to earlier requests."""
-        self._refusal = (error.status, str(error))
-        if self._has_head:  # the body of the newest request is malformed
+    def _reject(self, error: "_InvalidRequestError") -> None:
+        """Send an error after the responses to earlier requests, and close the connection."""
+        self._rejection = (error.status, str(error))
+        if self._has_head:  # the error is in the body of the newest request
             if self.pipeline:
                 self.pipeline.popleft()
             elif self.cycle.response_started:
@@ -308,9 +312,9 @@ class Connection(HttpToolsProtocol, asyncio.BufferedProtocol):
             else:
                 self._disconnect()
         if not self.is_answering:
-            self._send_refusal(*self._refusal)
+            self._send_rejection(*self._rejection)
 
-    def _send_refusal(self, status: HTTPStatus, detail: str) -> None:
+    def _send_rejection(self, status: HTTPStatus, detail: str) -> None:
         response = plain_problem(status, detail).response()
         headers = [*self.server_state.default_headers, *response.raw_headers, (b"connection", b"close")]
         lines = b"".join(b"%s: %s\r\n" % header for header in headers)
@@ -318,15 +322,15 @@ class Connection(HttpToolsProtocol, asyncio.BufferedProtocol):
         self._linger()
 
     def _linger(self) -> None:
-        """Close the connection so that a client that is still sending can read the answer first.
+        """Close the connection so that a client that is still sending can read the response.
 
-        A socket that is closed with unread data resets the connection, and the client may lose the answer.
+        Closing a socket with unread data resets the connection, and the client can lose the response.
         """
         self._is_lingering = True
         try:
             if self.transport.can_write_eof():  # not with TLS
                 self.transport.write_eof()
-        except OSError:  # the client has reset the connection, and the event loop has not read that yet
+        except OSError:  # reset by the client
             self.end()
         else:
             self._end_in(_LINGER_S)
@@ -344,12 +348,12 @@ class Connection(HttpToolsProtocol, asyncio.BufferedProtocol):
         self._timer = self.loop.call_later(time_s, self._on_time)
 
     def _on_time(self) -> None:
-        if self.is_answering:  # the application has its own time limits; its answer starts the next timer
+        if self.is_answering:  # the application has its own time limits; its response starts the next timer
             return
         if (
             self._idle_since_s is not None
             and not self._is_lingering
-            and not self.transport.get_write_buffer_size()  # the client has read the whole answer
+            and not self.transport.get_write_buffer_size()  # the client has read the whole response
         ):
             remaining_s = self._idle_since_s + self._settings.keep_alive_s - self.loop.time()
             if remaining_s > 0:
@@ -359,7 +363,7 @@ class Connection(HttpToolsProtocol, asyncio.BufferedProtocol):
 
 
 class _BoundedFlow(FlowControl):
-    """Reads no further requests while many of the same connection wait."""
+    """Pauses reading while many requests of the connection wait."""
 
     def __init__(self, transport: asyncio.Transport, waiting: deque[Any]) -> None:
         super().__init__(transport)
@@ -370,8 +374,8 @@ class _BoundedFlow(FlowControl):
             super().resume_reading()
 
 
-class _RefusedError(Exception):
-    """A request that cannot be parsed; the message is sent to the client."""
+class _InvalidRequestError(Exception):
+    """An invalid request; the message is sent to the client."""
 
     def __init__(self, detail: str, status: HTTPStatus = HTTPStatus.BAD_REQUEST) -> None:
         super().__init__(detail)

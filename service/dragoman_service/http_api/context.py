@@ -1,4 +1,4 @@
-"""A request over HTTP as the pipeline of all requests sees it: the same that gRPC's context tells of a call."""
+"""A request over HTTP with the interface of a call of gRPC, for the request pipeline."""
 
 import asyncio
 import re
@@ -11,25 +11,24 @@ from urllib.parse import parse_qsl
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from dragoman_service.errors import InvalidFieldError
+from dragoman_service.errors import InvalidFieldError, RequestError
+from dragoman_service.middleware.settings import GrpcSettings
 from dragoman_service.request import MAX_TEXTS
-from dragoman_service.security.settings import GrpcSettings
 
 TIMEOUT_HEADER = "x-request-timeout"
-"""Seconds that the caller allows, as a decimal number."""
+"""Seconds until the deadline of the caller, as a decimal number."""
 
 SECONDS_PATTERN = r"[0-9]{1,9}(\.[0-9]{1,9})?"
-"""What the value of that header looks like."""
 
 JSON_MEDIA_TYPE = "application/json"
 
-_MAX_PARAMETERS = MAX_TEXTS + 64  # of a query, which can hold the texts
+_MAX_PARAMETERS = MAX_TEXTS + 64  # of a query, which can contain the texts
 
 _EVENT_STREAM_HEADERS = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-store")]
 
 
 class HttpContext:
-    """Of one request; reads its body once the pipeline asks for it, and no more than may be."""
+    """One request; its body is read when the pipeline asks for it, up to the size limit."""
 
     def __init__(
         self,
@@ -39,7 +38,7 @@ class HttpContext:
         settings: GrpcSettings,
         media_types: tuple[str, ...] = (JSON_MEDIA_TYPE,),
     ) -> None:
-        """Take bodies of these media types, in UTF-8."""
+        """Accept bodies of these media types, in UTF-8."""
         self._scope = scope
         self._receive = receive
         self._send = send
@@ -49,50 +48,44 @@ class HttpContext:
         self._deadline_s: float | None = None
         self._is_answered = False
         has_body = scope["method"] == "POST" or self.header("content-length") or self.header("transfer-encoding")
-        self.is_read = not has_body
-        """Whether the whole request has come."""
-        self.key_place = "the header `Authorization: Bearer KEY`"
-        """Where a client of this API sends its key, for errors."""
+        self.is_read = not has_body  # whether the whole request has arrived
+        self.key_place = "the header `Authorization: Bearer KEY`"  # for error messages
         self.max_body_bytes = settings.max_message_bytes
-        self.http_status: HTTPStatus | None = None
-        """Of a refusal that HTTP has its own status for."""
-        self.has_begun = False
-        """Whether a stream of events has begun."""
-        self.is_left = False
-        """Whether the client has gone before it had its answer."""
-        self.response_headers: list[tuple[bytes, bytes]] = []
-        """Of a response that is a stream; to be set before it begins."""
+        self.http_status: HTTPStatus | None = None  # of an error with a more specific status than that of its code
+        self.has_begun = False  # whether an event stream has started
+        self.is_left = False  # whether the client disconnected before the response
+        self.response_headers: list[tuple[bytes, bytes]] = []  # of an event stream; set before it starts
 
     @property
     def path(self) -> str:
-        """Return the path that is asked for."""
+        """Path of the request."""
         path: str = self._scope["path"]
         return path
 
     @property
     def origin(self) -> str:
-        """Return the scheme and the host of the server, as the client names them."""
+        """Scheme and host of the server, as sent by the client."""
         return f"{self._scope['scheme']}://{self.header('host')}"
 
     @property
     def path_parameters(self) -> Mapping[str, str]:
-        """Return the variable parts of the path."""
+        """Parameters of the path."""
         parameters: Mapping[str, str] = self._scope["path_params"]
         return parameters
 
     @property
     def query(self) -> Mapping[str, str]:
-        """Return the parameters of the query, of one that is repeated the last; raises as `query_values`."""
+        """Parameters of the query, with the last value of a repeated parameter; raises as `query_values`."""
         return dict(self._query)
 
     @property
     def parameters(self) -> list[tuple[str, str]]:
-        """Return names and values of the query in order; raises as `query_values`."""
+        """Names and values of the query in order; raises as `query_values`."""
         return self._query
 
     def query_values(self, name: str) -> list[str]:
-        """Return all values of a parameter of the query; InvalidFieldError if it has too many parameters."""
-        return [value for given, value in self._query if given == name]
+        """Return all values of a parameter; RequestError if the query is not UTF-8 or has too many parameters."""
+        return [value for parameter, value in self._query if parameter == name]
 
     @cached_property
     def _query(self) -> list[tuple[str, str]]:
@@ -104,10 +97,9 @@ class HttpContext:
                 max_num_fields=_MAX_PARAMETERS,
             )
         except UnicodeDecodeError:
-            raise InvalidFieldError("query", "not UTF-8", "UTF-8") from None
+            raise RequestError("query", "not valid UTF-8") from None
         except ValueError:
-            limit = f"at most {_MAX_PARAMETERS} parameters"
-            raise InvalidFieldError("query", "too many parameters", limit) from None
+            raise RequestError("query", f"more than {_MAX_PARAMETERS} parameters") from None
 
     def peer(self) -> str:
         """Return the address of the client, as gRPC writes it."""
@@ -115,11 +107,11 @@ class HttpContext:
         return peer
 
     def invocation_metadata(self) -> Iterable[tuple[str, str | bytes]]:
-        """Return the headers, their names in lower case."""
+        """Return the headers, with names in lower case."""
         return self._headers
 
     def auth_context(self) -> Mapping[str, Iterable[bytes]]:
-        """Return the names in the client's certificate, by gRPC's names."""
+        """Return the names in the certificate of the client, with gRPC's names of properties."""
         certificate = self._scope["state"]["connection"].transport.get_extra_info("peercert") or {}
         common = (value for part in certificate.get("subject", ()) for key, value in part if key == "commonName")
         alternative = (value for _, value in certificate.get("subjectAltName", ()))
@@ -129,14 +121,14 @@ class HttpContext:
         }
 
     def time_remaining(self) -> float | None:
-        """Return the seconds until the caller's deadline; None if there is none."""
+        """Return the seconds until the caller's deadline; None: no deadline."""
         return None if self._deadline_s is None else self._deadline_s - asyncio.get_running_loop().time()
 
     def check_headers(self) -> None:
-        """Take the deadline.
+        """Check the size of the headers, and set the deadline.
 
         Raises:
-            InvalidFieldError: if it is none, or the headers are too large.
+            InvalidFieldError: if the headers are too large or the deadline is invalid.
         """
         num_bytes = sum(len(name) + len(value) + 32 for name, value in self._headers)
         if num_bytes > self._settings.max_metadata_bytes:
@@ -152,8 +144,8 @@ class HttpContext:
         """Return the body.
 
         Raises:
-            InvalidFieldError: if it is no JSON, or too large; see also `check_headers`.
-            asyncio.CancelledError: if the client leaves before its end.
+            InvalidFieldError: if its media type is not accepted or it is too large; see also `check_headers`.
+            asyncio.CancelledError: if the client disconnects.
         """
         self.check_headers()
         self._check_content_type()
@@ -175,11 +167,11 @@ class HttpContext:
                 return b"".join(chunks)
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """Yield the body as it arrives; the caller limits its size.
+        """Yield the body as it arrives, without a size limit.
 
         Raises:
             InvalidFieldError: as `check_headers`.
-            asyncio.CancelledError: if the client leaves before the end of the body.
+            asyncio.CancelledError: if the client disconnects.
         """
         self.check_headers()
         has_more = True
@@ -194,7 +186,7 @@ class HttpContext:
             yield event.get("body", b"")
 
     async def cancel_when_client_leaves(self, task: "asyncio.Task[None] | None") -> None:
-        """Cancel the task that answers a client that has gone."""
+        """Cancel a task when the client disconnects."""
         await self._scope["state"]["connection"].client_left.wait()
         if not self._is_answered:
             self.is_left = True
@@ -202,14 +194,14 @@ class HttpContext:
                 task.cancel()
 
     async def send_initial_metadata(self, _metadata: tuple[()], /) -> None:
-        """Begin a stream of events, which the client may read as slowly as one of gRPC."""
+        """Start an event stream; the client can read it as slowly as a stream of gRPC."""
         self.has_begun = True
         self._scope["state"]["connection"].write_timeout_s = self._settings.stream_idle_timeout_s
         headers = [*_EVENT_STREAM_HEADERS, *self.response_headers]
         await self._send({"type": "http.response.start", "status": 200, "headers": headers})
 
     async def write(self, raw_response: bytes, /) -> None:
-        """Send an event; returns once the connection has taken it."""
+        """Send an event; return when the connection has accepted it."""
         await self._send({"type": "http.response.body", "body": raw_response, "more_body": True})
 
     async def end(self, last: bytes) -> None:
@@ -218,33 +210,33 @@ class HttpContext:
         await self._send({"type": "http.response.body", "body": last, "more_body": False})
 
     async def respond(self, response: Response) -> None:
-        """Send a whole response; uvicorn drops what has not been read of the request."""
+        """Send a complete response; uvicorn discards the unread rest of the request."""
         response.headers["cache-control"] = "no-store"
         self._is_answered = True
         await response(self._scope, self._receive, self._send)
 
     @property
     def media_type(self) -> str:
-        """Return what the body is said to be, without parameters."""
+        """Media type of the body, without parameters."""
         return self._content_type.get_content_type()
 
     def authorize(self, key: str) -> None:
-        """Take a key that the body has, or a header of another name; one in `authorization` goes before it."""
+        """Use a key from the body or another header, unless the header `authorization` is present."""
         if not self.header("authorization"):
             self._headers += (("authorization", f"Bearer {key}"),)
 
-    def take_scheme(self, scheme: str) -> None:
-        """Take keys with another scheme than `Bearer` in the header `authorization`."""
+    def accept_scheme(self, scheme: str) -> None:
+        """Accept another scheme than `Bearer` in the header `authorization`."""
+        prefix = f"{scheme.lower()} "
         self._headers = tuple(
-            (
-                name,
-                f"Bearer {value[len(scheme) :].strip()}" if name == "authorization" and _has(value, scheme) else value,
-            )
+            (name, f"Bearer {value[len(prefix) :].strip()}")
+            if name == "authorization" and value.lower().startswith(prefix)
+            else (name, value)
             for name, value in self._headers
         )
 
     def header(self, name: str) -> str:
-        """Return the first header of a name in lower case; empty if there is none."""
+        """Return the first header with a name in lower case; empty if absent."""
         return next((value for header, value in self._headers if header == name), "")
 
     @cached_property
@@ -256,12 +248,12 @@ class HttpContext:
     def _check_content_type(self) -> None:
         if self.media_type not in self._media_types or self._content_type.get_content_charset("utf-8") != "utf-8":
             self.http_status = HTTPStatus.UNSUPPORTED_MEDIA_TYPE
-            given = repr(self._content_type["content-type"][:64])
-            raise InvalidFieldError("content-type", given, f"{' or '.join(self._media_types)} in UTF-8")
+            content_type = repr(self._content_type["content-type"][:64])
+            raise InvalidFieldError("content-type", content_type, f"{' or '.join(self._media_types)} in UTF-8")
 
 
 class Endpoint:
-    """The ASGI application of one route, whose work is cancelled when its client leaves."""
+    """The ASGI application of one route, which is cancelled when the client disconnects."""
 
     def __init__(
         self,
@@ -269,7 +261,7 @@ class Endpoint:
         settings: GrpcSettings,
         media_types: tuple[str, ...] = (JSON_MEDIA_TYPE,),
     ) -> None:
-        """`settings` has what is allowed to a call; bodies are of these media types."""
+        """Bodies have these media types; `settings` limits headers and body."""
         self._answer = answer
         self._settings = settings
         self._media_types = media_types
@@ -287,11 +279,7 @@ class Endpoint:
             watching.cancel()
 
 
-def _has(authorization: str, scheme: str) -> bool:
-    return authorization.lower().startswith(f"{scheme.lower()} ")
-
-
 def _seconds(values: list[str]) -> float:
     if len(values) > 1 or not re.fullmatch(SECONDS_PATTERN, values[0]) or not float(values[0]):
-        raise InvalidFieldError(TIMEOUT_HEADER, repr(values[0][:64]), "one number of seconds above 0, such as 2.5")
+        raise InvalidFieldError(TIMEOUT_HEADER, repr(values[0][:64]), "a number of seconds above 0, such as 2.5")
     return float(values[0])

@@ -1,4 +1,4 @@
-"""Messages of the contract as JSON and back (the JSON mapping of protobuf), strict, with errors that name the field."""
+"""The JSON mapping of protobuf, strict, with errors that name the field."""
 
 import json
 import re
@@ -9,7 +9,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
 from google.protobuf.message import Message
 
-from dragoman_service.errors import InvalidFieldError
+from dragoman_service.errors import InvalidFieldError, RequestError
 from dragoman_service.http_api.bodies import converted, json_content, shown_name
 
 _Message = TypeVar("_Message", bound=Message)
@@ -17,7 +17,7 @@ _Message = TypeVar("_Message", bound=Message)
 _MAX_SHOWN_CHARACTERS = 64
 _INTEGER = re.compile("-?[0-9]{1,19}")
 _NUMBERS = {FieldDescriptor.CPPTYPE_DOUBLE, FieldDescriptor.CPPTYPE_FLOAT, FieldDescriptor.CPPTYPE_INT32}
-_MAX_SEARCHED_ITEMS = 1000  # of a list, for the one that is wrong
+_MAX_SEARCHED_ITEMS = 1000  # of a list with an invalid item
 
 _EXPECTED: Mapping[int, str] = {
     FieldDescriptor.CPPTYPE_BOOL: "true or false",
@@ -31,27 +31,27 @@ _EXPECTED: Mapping[int, str] = {
 
 
 async def parsed_json(raw_request: bytes, kind: type[_Message]) -> _Message:
-    """Return the message that the body of a request stands for.
+    """Parse the body of a request.
 
     Raises:
-        InvalidFieldError: names the field that the contract does not have, that is there twice or is of another type;
-            `request` if the body is no JSON object.
+        RequestError: names the unknown or duplicate field or the field with an invalid value; `request` if the body is
+            not a JSON object.
     """
     return await converted(lambda: _message(raw_request, kind), len(raw_request))
 
 
 async def serialized_json(message: Message) -> bytes:
-    """Return a message as JSON in one line of UTF-8, with the fields that have their default value."""
+    """Return a message as one line of JSON, including fields with default values."""
     return await converted(lambda: to_json(as_dict(message)), message.ByteSize())
 
 
 def as_dict(message: Message) -> dict[str, Any]:
-    """Return what stands for a message in JSON."""
+    """Return the JSON object of a message."""
     return MessageToDict(message, always_print_fields_with_no_presence=True)
 
 
 def to_json(value: object) -> bytes:
-    """Return JSON in one line of UTF-8."""
+    """Return one line of JSON in UTF-8."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
 
@@ -62,21 +62,20 @@ def _message(raw_request: bytes, kind: type[_Message]) -> _Message:
 
 
 def _fill(message: Message, content: Any, *, path: str, prefix: str) -> None:
-    """Set the fields of a message."""
     if not isinstance(content, dict):
-        raise InvalidFieldError(path, _kind_of(content), "an object")
+        raise InvalidFieldError(path, _described(content), "an object")
     known = message.DESCRIPTOR.fields
     fields = {name: field for field in known for name in (field.name, field.json_name)}
-    taken = set()
+    seen = set()
     for name, value in content.items():
         field = fields.get(name)
         if field is None:
-            names = ", ".join(one.json_name for one in known)
-            raise InvalidFieldError(f"{prefix}{shown_name(name)}", "no field of the contract", f"one of {names}")
+            names = ", ".join(field.json_name for field in known)
+            raise RequestError(f"{prefix}{shown_name(name)}", f"unknown field; expected one of {names}")
         field_path = f"{prefix}{field.name}"
-        if field.number in taken:
-            raise InvalidFieldError(field_path, "there under both of its names", "there once")
-        taken.add(field.number)
+        if field.number in seen:
+            raise RequestError(field_path, "duplicate field")
+        seen.add(field.number)
         part = getattr(message, field.name)
         if field.cpp_type != FieldDescriptor.CPPTYPE_MESSAGE or value is None:
             _set(message, field, value, path=field_path)
@@ -89,7 +88,7 @@ def _fill(message: Message, content: Any, *, path: str, prefix: str) -> None:
             for index, item in enumerate(value):
                 _fill(part.add(), item, path=f"{field_path}[{index}]", prefix=f"{field_path}[{index}].")
         else:
-            raise InvalidFieldError(field_path, _kind_of(value), "a list of objects")
+            raise InvalidFieldError(field_path, _described(value), "a list of objects")
 
 
 def _set(message: Message, field: Any, value: Any, *, path: str) -> None:
@@ -99,17 +98,17 @@ def _set(message: Message, field: Any, value: Any, *, path: str) -> None:
     if field.is_repeated and isinstance(value, list):
         for index, item in enumerate(value[:_MAX_SEARCHED_ITEMS]):
             if not _is_set(type(message)(), field, [item]):
-                raise InvalidFieldError(f"{path}[{index}]", _kind_of(item), expected)
-    raise InvalidFieldError(path, _kind_of(value), f"a list, each item {expected}" if field.is_repeated else expected)
+                raise InvalidFieldError(f"{path}[{index}]", _described(item), expected)
+    raise InvalidFieldError(path, _described(value), f"a list, each item {expected}" if field.is_repeated else expected)
 
 
 def _is_set(message: Message, field: Any, value: Any) -> bool:
-    """Set a field if its value is of its type; return whether it is.
+    """Set a field if the value has its type; return whether it has.
 
-    The mapping lets numbers be strings, and their parser more than that. Here only integers of 64 bits may be, which
-    JavaScript cannot write otherwise.
+    The mapping allows numbers as strings. Here only 64-bit integers can be strings, which JavaScript cannot represent
+    as numbers.
     """
-    if not all(_may_be(field, item) for item in (value if isinstance(value, list) else [value])):
+    if not all(_is_allowed(field, item) for item in (value if isinstance(value, list) else [value])):
         return False
     if field.type == FieldDescriptor.TYPE_STRING and value is not None:
         return _is_text_set(message, field, value)
@@ -121,7 +120,7 @@ def _is_set(message: Message, field: Any, value: Any) -> bool:
 
 
 def _is_text_set(message: Message, field: Any, value: Any) -> bool:
-    """Set a field of texts as `_is_set`; the parser would search each text with one regular expression."""
+    # Without ParseDict, which searches each text with a regular expression.
     texts = value if isinstance(value, list) else [value]
     if isinstance(value, list) != field.is_repeated or not all(isinstance(text, str) for text in texts):
         return False
@@ -135,10 +134,10 @@ def _is_text_set(message: Message, field: Any, value: Any) -> bool:
     return True
 
 
-def _may_be(field: Any, value: object) -> bool:
-    """Return False for what the parser would take and the field may not have."""
+def _is_allowed(field: Any, value: object) -> bool:
+    """Return False for values that only ParseDict accepts."""
     if field.enum_type is not None:
-        is_number = isinstance(value, int) and not isinstance(value, bool)  # known or not
+        is_number = isinstance(value, int) and not isinstance(value, bool)  # also an unknown one
         return value is None or is_number or (isinstance(value, str) and value in field.enum_type.values_by_name)
     if isinstance(value, str) and field.cpp_type == FieldDescriptor.CPPTYPE_INT64:
         return bool(_INTEGER.fullmatch(value))
@@ -148,11 +147,10 @@ def _may_be(field: Any, value: object) -> bool:
 def _expected(field: Any) -> str:
     if field.enum_type is not None:
         return f"one of {', '.join(value.name for value in field.enum_type.values)}"
-    return _EXPECTED.get(field.cpp_type, "of the contract's type")
+    return _EXPECTED.get(field.cpp_type, "a value of the type of the field")
 
 
-def _kind_of(value: object) -> str:
-    """Return a few words for a value of JSON."""
+def _described(value: object) -> str:
     if isinstance(value, dict):
         return "an object"
     if isinstance(value, list):
@@ -163,6 +161,5 @@ def _kind_of(value: object) -> str:
 
 
 def _shown(text: str) -> str:
-    """Return a text of the caller, shortened, without what cannot be printed."""
     shown = text if len(text) <= _MAX_SHOWN_CHARACTERS else f"{text[:_MAX_SHOWN_CHARACTERS]}…"
     return shown if shown.isprintable() else ascii(shown)

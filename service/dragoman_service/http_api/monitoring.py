@@ -1,4 +1,4 @@
-"""What operators ask the HTTP port for: metrics, liveness and readiness."""
+"""Routes for operators: metrics, liveness and readiness."""
 
 import asyncio
 import logging
@@ -16,10 +16,10 @@ log = logging.getLogger(__name__)
 
 
 def monitoring_routes(registry: CollectorRegistry, is_ready: Callable[[], bool]) -> list[Route]:
-    """Answer `/metrics`, `/healthz` (200 while the event loop runs), `/readyz` (503 unless ready).
+    """Return the routes `/metrics`, `/healthz` (200 while the event loop runs) and `/readyz` (503 unless ready).
 
-    `/metrics` has the format of the `Accept` header: Prometheus text, or OpenMetrics, which has exemplars; it is
-    compressed if the caller accepts that.
+    `/metrics` has the format of the header `Accept`: Prometheus text, or OpenMetrics with exemplars. It is compressed
+    if the client accepts that.
     """
     metrics = _MetricsPage(registry)
 
@@ -37,7 +37,7 @@ def monitoring_routes(registry: CollectorRegistry, is_ready: Callable[[], bool])
 
 
 class _MetricsPage:
-    """Writes the page in a thread of its own: it neither stops the event loop nor waits behind other work."""
+    """Writes the page in a thread of its own, so that it neither blocks the event loop nor waits for other work."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._app = make_wsgi_app(registry)
@@ -55,9 +55,9 @@ class _MetricsPage:
         }
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, self._written, environ)
-        except Exception:  # whichever metric fails, probes and the next scrape must be answered
-            log.exception("metrics cannot be exposed")
-            return PlainTextResponse("the log says why\n", status_code=500)
+        except Exception:  # a failing metric must not affect probes
+            log.exception("metrics cannot be written")
+            return PlainTextResponse("internal error; see the log of the server\n", status_code=500)
 
     def _written(self, environ: dict[str, Any]) -> Response:
         started: list[Any] = []

@@ -1,18 +1,17 @@
-"""The OpenAPI 3.1 document of the API; messages come from the descriptors of the contract, so they cannot differ."""
+"""The OpenAPI 3.1 document of the API, generated from the descriptors of the messages."""
 
+import math
 from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 from typing import Any
 
 from google.protobuf.descriptor import FieldDescriptor
 
+from dragoman.option_ranges import OptionRange, field_range
 from dragoman.v1 import translation_pb2 as pb
-from dragoman_service import request
 from dragoman_service.http_api.context import SECONDS_PATTERN, TIMEOUT_HEADER
 from dragoman_service.http_api.problem_details import HTTP_STATUSES, MEDIA_TYPE
-from dragoman_service.middleware.conversion import MAX_LANGUAGE_CHARACTERS
 from dragoman_service.models.model import LANGUAGE_TAG_PATTERN, REFERENCE_PATTERN
-from dragoman_service.request import MAX_NAME_CHARACTERS
 
 _SCALARS: Mapping[int, dict[str, Any]] = {
     FieldDescriptor.CPPTYPE_BOOL: {"type": "boolean"},
@@ -24,48 +23,19 @@ _SCALARS: Mapping[int, dict[str, Any]] = {
 _INT64 = {"anyOf": [{"type": "integer"}, {"type": "string", "pattern": "^-?[0-9]{1,19}$"}, {"type": "null"}]}
 _DURATION = {"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)?s$"}
 
-_LANGUAGE = {
-    "type": "string",
-    "minLength": 1,
-    "maxLength": MAX_LANGUAGE_CHARACTERS,
-    "pattern": f"^{LANGUAGE_TAG_PATTERN}$",
-}
-_REQUIRED: Mapping[str, dict[str, Any]] = {
-    "texts": {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": request.MAX_TEXTS},
-    "text": {"type": "string", "minLength": 1},
+_LANGUAGE = {"pattern": f"^({LANGUAGE_TAG_PATTERN})?$"}
+_PATTERNS: Mapping[str, dict[str, str]] = {
+    "sourceLanguage": _LANGUAGE,
     "targetLanguage": _LANGUAGE,
+    "pivotLanguages": {"pattern": f"^{LANGUAGE_TAG_PATTERN}$"},
+    "requestId": {"pattern": "^[ -~]*$"},
+    "model": {"pattern": f"^({REFERENCE_PATTERN})?$"},
 }
-"""Fields without which a request is refused, by their names in JSON."""
-
-_RANGES: Mapping[str, dict[str, Any]] = {
-    "sourceLanguage": {"maxLength": MAX_LANGUAGE_CHARACTERS, "pattern": f"^({LANGUAGE_TAG_PATTERN})?$"},
-    "targetLanguage": {"maxLength": MAX_LANGUAGE_CHARACTERS, "pattern": f"^({LANGUAGE_TAG_PATTERN})?$"},
-    "pivotLanguages": {
-        "minLength": 1,
-        "maxLength": MAX_LANGUAGE_CHARACTERS,
-        "pattern": f"^{LANGUAGE_TAG_PATTERN}$",
-    },
-    "beamSize": {"minimum": 1, "maximum": request.MAX_BEAM_SIZE},
-    "numHypotheses": {"minimum": 1, "maximum": request.MAX_BEAM_SIZE},
-    "lengthPenalty": {"minimum": 0, "maximum": request.MAX_LENGTH_PENALTY},
-    "minTargetTokens": {"minimum": 0, "maximum": request.MAX_TARGET_TOKENS - 1},
-    "maxTargetTokens": {"minimum": 1, "maximum": request.MAX_TARGET_TOKENS},
-    "noRepeatNgramSize": {"minimum": 0, "maximum": request.MAX_NGRAM_SIZE},
-    "repetitionPenalty": {"minimum": 1, "maximum": request.MAX_REPETITION_PENALTY},
-    "coveragePenalty": {"minimum": 0, "maximum": request.MAX_COVERAGE_PENALTY},
-    "temperature": {"minimum": request.MIN_TEMPERATURE, "maximum": request.MAX_TEMPERATURE},
-    "topK": {"minimum": 1, "maximum": request.MAX_TOP_K},
-    "topP": {"exclusiveMinimum": 0, "maximum": 1},
-    "targetPrefix": {"maxLength": request.MAX_PREFIX_CHARACTERS},
-    "requestId": {"maxLength": MAX_NAME_CHARACTERS, "pattern": "^[ -~]*$"},
-    "model": {"maxLength": MAX_NAME_CHARACTERS, "pattern": f"^({REFERENCE_PATTERN})?$"},
-    "glossary": {"maxLength": MAX_NAME_CHARACTERS},
-}
-"""Caps of fields of requests, by their names in JSON."""
+"""Patterns of fields of requests, by JSON name; ranges and defaults are declared in the proto file."""
 
 _PROBLEM = {
     "type": "object",
-    "description": "Why a request failed (RFC 9457); `code`, `reason` and `violations` are those of the gRPC status.",
+    "description": "Error (RFC 9457); `code`, `reason` and `violations` have the values of the gRPC status.",
     "properties": {
         "type": {"type": "string"},
         "title": {"type": "string"},
@@ -109,7 +79,7 @@ _LANGUAGES = {
 
 _EVENT = {
     "type": "object",
-    "description": "Each event: a sentence in order, then `end`, or `error` if the rest will not come.",
+    "description": "Events: the sentences in order, then `end`, or `error` if translation fails.",
     "oneOf": [
         {
             "properties": {
@@ -138,20 +108,20 @@ _HEADERS = [
     {
         "name": "X-Request-Id",
         "in": "header",
-        "description": "Names the request in answers and logs, unless its body does.",
+        "description": "Id of the request in responses and logs; the id in the body takes precedence.",
         "schema": {"type": "string"},
     },
     {
         "name": TIMEOUT_HEADER.title(),
         "in": "header",
-        "description": "Seconds allowed to the request, more than 0.",
+        "description": "Time limit of the request in seconds, above 0.",
         "schema": {"type": "string", "pattern": rf"^(?=[0-9.]*[1-9]){SECONDS_PATTERN}$"},
     },
 ]
 
 
 def openapi_document() -> dict[str, Any]:
-    """Return the document."""
+    """Return the OpenAPI document."""
     schemas: dict[str, Any] = {"Problem": _PROBLEM, "Languages": _LANGUAGES}
     for message in (pb.TranslateRequest, pb.TranslateDocumentRequest, pb.DetectLanguageRequest):
         _add_message(schemas, message.DESCRIPTOR, is_request=True)
@@ -175,8 +145,8 @@ def openapi_document() -> dict[str, Any]:
         "info": {
             "title": "Dragoman",
             "version": "v1",
-            "description": "The contract dragoman.v1 in the JSON mapping of protobuf. Paths that serve clients of "
-            "other services (`/translate`, `/languages`, `/detect`, `/v2`, `/v3`) are described by their owners.",
+            "description": "The API dragoman.v1 in the JSON mapping of protobuf. Paths for clients of other services "
+            "(`/translate`, `/languages`, `/detect`, `/v2`, `/v3`) are documented by these services.",
         },
         "paths": {
             "/v1/translate": {
@@ -188,7 +158,7 @@ def openapi_document() -> dict[str, Any]:
                 | _answered({"text/event-stream": {"schema": _EVENT}}, _POST_FAILURES)
             },
             "/v1/detect": {
-                "post": _posting("DetectLanguage", "Tell which language each text is in", "DetectLanguageRequest")
+                "post": _posting("DetectLanguage", "Detect the language of each text", "DetectLanguageRequest")
                 | _answered(_json("DetectLanguageResponse"), _POST_FAILURES)
             },
             "/v1/models": {
@@ -201,11 +171,11 @@ def openapi_document() -> dict[str, Any]:
                 | _answered(_json("GetModelResponse"), _READ_FAILURES),
             },
             "/v1/languages": {
-                "get": _reading("ListLanguages", "List which languages are translated into which")
+                "get": _reading("ListLanguages", "List source languages and their target languages")
                 | _answered(_json("Languages"), _READ_FAILURES)
             },
             "/v1/glossaries": {
-                "get": _reading("ListGlossaries", "List the glossaries that a request may name")
+                "get": _reading("ListGlossaries", "List the glossaries")
                 | _answered(_json("ListGlossariesResponse"), _READ_FAILURES)
             },
         },
@@ -213,7 +183,7 @@ def openapi_document() -> dict[str, Any]:
             "schemas": schemas,
             "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
         },
-        "security": [{"bearer": []}, {}],  # whether one is needed is for the operator to say
+        "security": [{"bearer": []}, {}],  # the operator decides whether a key is required
     }
 
 
@@ -237,11 +207,11 @@ def _json(schema: str) -> dict[str, Any]:
 
 
 def _add_message(schemas: dict[str, Any], descriptor: Any, *, is_request: bool) -> None:
-    """Add a message and those that it holds; one of a request takes no other fields, one of a response has all."""
+    """Add a message and its nested messages; requests have no other fields, responses have all fields."""
     if descriptor.name in schemas:
         return
     schema: dict[str, Any] = {"type": "object"}
-    schemas[descriptor.name] = schema  # before its fields: it may hold itself
+    schemas[descriptor.name] = schema  # before its fields, because a message can contain itself
     schema["properties"] = {
         field.json_name: _property(schemas, field, is_request=is_request)
         for field in descriptor.fields
@@ -249,24 +219,31 @@ def _add_message(schemas: dict[str, Any], descriptor: Any, *, is_request: bool) 
     }
     if is_request:
         schema["additionalProperties"] = False
-        is_optional = {"targetLanguage"} if descriptor is pb.DetectLanguageRequest.DESCRIPTOR else set[str]()
-        required = [name for name in schema["properties"] if name in _REQUIRED.keys() - is_optional]
-        schema["properties"].update({name: _REQUIRED[name] for name in required})
+        required = [field.json_name for field in descriptor.fields if _is_required(field_range(field))]
     else:
         required = [field.json_name for field in descriptor.fields if field.is_repeated or not field.has_presence]
     if required:
         schema["required"] = required
 
 
+def _is_required(option: OptionRange) -> bool:
+    return option.min_items > 0 if option.is_list else option.min_characters > 0
+
+
 def _property(schemas: dict[str, Any], field: Any, *, is_request: bool) -> dict[str, Any]:
-    item = _item(schemas, field, is_request=is_request)
+    schema = _item(schemas, field, is_request=is_request)
+    option = field_range(field)
     if field.is_repeated:
-        item = {"type": "array", "items": item}
-    if not is_request or "anyOf" in item:
-        return item
-    if "enum" in item:
-        return {"enum": [*item["enum"], None]}
-    return {"anyOf": [item, {"type": "null"}]}  # which stands for absent
+        schema = {"type": "array", "items": schema}
+        if is_request:
+            bounds = {"minItems": option.min_items or None, "maxItems": option.max_items}
+            schema |= {name: value for name, value in bounds.items() if value is not None}
+    if not is_request or "anyOf" in schema or _is_required(option):
+        return schema
+    if "enum" in schema:
+        return {"enum": [*schema["enum"], None]}
+    schema = {"anyOf": [schema, {"type": "null"}]}  # null means absent
+    return schema if option.default is None else {**schema, "default": option.default}
 
 
 def _item(schemas: dict[str, Any], field: Any, *, is_request: bool) -> dict[str, Any]:
@@ -281,4 +258,16 @@ def _item(schemas: dict[str, Any], field: Any, *, is_request: bool) -> dict[str,
         return {"enum": [*(member.name for member in members), *numbers]}
     if field.cpp_type == FieldDescriptor.CPPTYPE_INT64:
         return _INT64
-    return _SCALARS[field.cpp_type] | (_RANGES.get(field.json_name, {}) if is_request else {})
+    scalar = _SCALARS[field.cpp_type]
+    return scalar | _bounds(field_range(field)) | _PATTERNS.get(field.json_name, {}) if is_request else scalar
+
+
+def _bounds(option: OptionRange) -> dict[str, Any]:
+    """Return the range of a number or the length of a string, of each item for a list."""
+    if option.type is str:
+        lengths = {"minLength": option.min_characters or None, "maxLength": option.max_characters}
+        return {name: value for name, value in lengths.items() if value is not None}
+    low = "exclusiveMinimum" if option.exclusive_minimum else "minimum"
+    high = "exclusiveMaximum" if option.exclusive_maximum else "maximum"
+    bounds = {low: option.minimum, high: option.maximum} if option.type in {int, float} else {}
+    return {name: value for name, value in bounds.items() if math.isfinite(value)}

@@ -1,4 +1,4 @@
-"""The playground: a page that asks the API of the same server, for people who want to look at translations."""
+"""The playground: a web page for trying translations with the API of the same server."""
 
 from functools import partial
 from pathlib import Path
@@ -29,13 +29,13 @@ _HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-cache",
 }
-"""Nothing is loaded from elsewhere, nothing runs but the script that is served, no other page may hold this one."""
+"""No content of other sites, no scripts other than the served one, no embedding in other pages."""
 
 _MEDIA_TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
 
 def playground_routes() -> list[Route]:
-    """Answer `/playground` and the files it needs; they are read once and are the same for everybody."""
+    """Return the routes of `/playground` and its files, which are read once."""
     return [
         Route(
             "/playground" if file.name == "index.html" else f"/playground/{file.name}",

@@ -1,4 +1,4 @@
-"""Errors as problem details for HTTP APIs (RFC 9457): the same codes, reasons, fields and delays as gRPC's statuses."""
+"""Problem details (RFC 9457) with the codes, reasons, fields and retry delays of gRPC statuses."""
 
 import math
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ MEDIA_TYPE = "application/problem+json"
 
 HTTP_STATUSES: Mapping[grpc.StatusCode, HTTPStatus] = {
     grpc.StatusCode.INVALID_ARGUMENT: HTTPStatus.BAD_REQUEST,
-    grpc.StatusCode.UNIMPLEMENTED: HTTPStatus.UNPROCESSABLE_ENTITY,  # the field, not the method, is not supported
+    grpc.StatusCode.UNIMPLEMENTED: HTTPStatus.UNPROCESSABLE_ENTITY,  # a field, not the method, is unsupported
     grpc.StatusCode.NOT_FOUND: HTTPStatus.NOT_FOUND,
     grpc.StatusCode.FAILED_PRECONDITION: HTTPStatus.CONFLICT,
     grpc.StatusCode.UNAUTHENTICATED: HTTPStatus.UNAUTHORIZED,
@@ -27,31 +27,28 @@ HTTP_STATUSES: Mapping[grpc.StatusCode, HTTPStatus] = {
     grpc.StatusCode.DEADLINE_EXCEEDED: HTTPStatus.GATEWAY_TIMEOUT,
     grpc.StatusCode.INTERNAL: HTTPStatus.INTERNAL_SERVER_ERROR,
 }
-"""By the code of gRPC, but for what `_STATUSES_OF_REASONS` tells apart."""
-
 _STATUSES_OF_REASONS: Mapping[str, HTTPStatus] = {"RATE_LIMITED": HTTPStatus.TOO_MANY_REQUESTS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """One error as a caller of HTTP gets it."""
+    """One error in the form of HTTP."""
 
     status: HTTPStatus
-    members: Mapping[str, Any]
-    """Of the JSON object."""
+    members: Mapping[str, Any]  # of the JSON object
 
     headers: Mapping[str, str]
 
     def response(self) -> Response:
-        """Return the response that has nothing but this problem."""
+        """Return a response with this problem."""
         return Response(to_json(self.members), self.status, dict(self.headers), MEDIA_TYPE)
 
 
-def problem(answer: error_mapping.Answer, *, request_id: str, http_status: HTTPStatus | None = None) -> Problem:
-    """Return what HTTP says of a failed call; `http_status` if HTTP has a more exact one than the code of gRPC."""
-    code = http_status or _STATUSES_OF_REASONS.get(answer.reason) or HTTP_STATUSES[answer.code]
-    info, request, retry = _details(answer)
-    members = {"code": answer.code.name, "reason": answer.reason, "domain": info.domain, "requestId": request_id}
+def problem(error: error_mapping.RpcError, *, request_id: str, http_status: HTTPStatus | None = None) -> Problem:
+    """Return the problem of a failed call; `http_status` replaces the status of its gRPC code."""
+    code = http_status or _STATUSES_OF_REASONS.get(error.reason) or HTTP_STATUSES[error.code]
+    info, request, retry = _details(error)
+    members = {"code": error.code.name, "reason": error.reason, "domain": info.domain, "requestId": request_id}
     headers = {}
     if info.metadata:
         members["metadata"] = dict(info.metadata)
@@ -64,7 +61,7 @@ def problem(answer: error_mapping.Answer, *, request_id: str, http_status: HTTPS
         headers["Retry-After"] = str(math.ceil(retry.retry_delay.ToMilliseconds() / 1000))
     if code is HTTPStatus.UNAUTHORIZED:
         headers["WWW-Authenticate"] = "Bearer"
-    return plain_problem(code, answer.message, members=members, headers=headers)
+    return plain_problem(code, error.message, members=members, headers=headers)
 
 
 def plain_problem(
@@ -74,16 +71,16 @@ def plain_problem(
     members: Mapping[str, Any] | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> Problem:
-    """Return a problem that its status tells, with further members and headers."""
-    known = {"type": "about:blank", "title": code.phrase, "status": int(code), "detail": detail}
-    return Problem(status=code, members={**known, **(members or {})}, headers=headers or {})
+    """Return a problem of type `about:blank` with further members and headers."""
+    standard = {"type": "about:blank", "title": code.phrase, "status": int(code), "detail": detail}
+    return Problem(status=code, members={**standard, **(members or {})}, headers=headers or {})
 
 
 def _details(
-    answer: error_mapping.Answer,
+    error: error_mapping.RpcError,
 ) -> tuple[error_details_pb2.ErrorInfo, error_details_pb2.BadRequest, error_details_pb2.RetryInfo]:
-    found = (error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest(), error_details_pb2.RetryInfo())
-    for packed in answer.status.details:
-        for kind in found:
-            packed.Unpack(kind)
-    return found
+    details = (error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest(), error_details_pb2.RetryInfo())
+    for packed in error.status.details:
+        for detail in details:
+            packed.Unpack(detail)
+    return details

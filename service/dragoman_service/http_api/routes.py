@@ -1,7 +1,7 @@
-"""The contract over HTTP: JSON in and out, documents as events; every request passes the pipeline that gRPC's pass.
+"""The API over HTTP: messages as JSON, documents as server-sent events.
 
-Starlette routes and nothing more: messages are defined by the contract, and models of pydantic, as FastAPI wants them,
-would define them a second time.
+Plain Starlette routes: the messages are defined in the proto file, and pydantic models for FastAPI would define them a
+second time.
 """
 
 import contextlib
@@ -29,18 +29,18 @@ from dragoman_service.middleware.pipeline import (
     as_status,
     resolve_request_id,
 )
+from dragoman_service.middleware.settings import GrpcSettings
 from dragoman_service.models.model import ModelState, ModelStatus
 from dragoman_service.request import RequestRecord
-from dragoman_service.security.settings import GrpcSettings
 
 _SERVICES = pb.DESCRIPTOR.services_by_name
 TRANSLATION_SERVICE: str = _SERVICES["TranslationService"].full_name
 MODEL_SERVICE: str = _SERVICES["ModelService"].full_name
 
-_DESCRIPTION = to_json(openapi_document())
+_OPENAPI_DOCUMENT = to_json(openapi_document())
 
-Outcome = bytes | error_mapping.Answer | None
-"""A response, an error, or None if a stream has sent all there is to send."""
+Outcome = bytes | error_mapping.RpcError | None
+"""A response, an error, or None if a stream has sent all its messages."""
 
 
 class HttpApi:
@@ -54,10 +54,10 @@ class HttpApi:
 
 
 class TranslationApi(HttpApi):
-    """Answers the routes of the contract."""
+    """Answers the routes of the API."""
 
     def routes(self) -> list[Route]:
-        """Return what to add to the application."""
+        """Return the routes of the API."""
         posted = {
             "/v1/translate": self._translate,
             "/v1/translate/document": self._stream_document,
@@ -72,7 +72,7 @@ class TranslationApi(HttpApi):
         return [
             *(Route(path, self._endpoint(answer), methods=["POST"]) for path, answer in posted.items()),
             *(Route(path, self._endpoint(answer), methods=["GET"]) for path, answer in read.items()),
-            Route("/openapi.json", _described, methods=["GET"]),
+            Route("/openapi.json", _openapi, methods=["GET"]),
         ]
 
     def _endpoint(self, answer: Callable[[HttpContext], Awaitable[None]]) -> ASGIApp:
@@ -170,12 +170,12 @@ class TranslationApi(HttpApi):
         await _send(outcome, record, context)
 
 
-async def _described(_request: Request) -> Response:
-    return Response(_DESCRIPTION, media_type="application/json")
+async def _openapi(_request: Request) -> Response:
+    return Response(_OPENAPI_DOCUMENT, media_type="application/json")
 
 
 def event(kind: str, data: bytes) -> bytes:
-    """Return a server-sent event; the data is one line."""
+    """Return a server-sent event with one line of data."""
     return b"event: %s\ndata: %s\n\n" % (kind.encode(), data)
 
 
@@ -195,18 +195,18 @@ async def _send(outcome: Outcome, record: RequestRecord, context: HttpContext) -
     if not context.has_begun:
         response = (
             _problem(outcome, record, context).response()
-            if isinstance(outcome, error_mapping.Answer)
+            if isinstance(outcome, error_mapping.RpcError)
             else Response(outcome, HTTPStatus.OK, media_type="application/json")
         )
         response.headers[REQUEST_ID_KEY] = record.request_id
         await context.respond(response)
-    elif isinstance(outcome, error_mapping.Answer):
+    elif isinstance(outcome, error_mapping.RpcError):
         await context.end(event("error", to_json(_problem(outcome, record, context).members)))
     else:
         await context.end(event("end", b"{}"))
 
 
-def _problem(answer: error_mapping.Answer, record: RequestRecord, context: HttpContext) -> Problem:
-    is_caller_late = answer.code is grpc.StatusCode.DEADLINE_EXCEEDED and not context.is_read
+def _problem(error: error_mapping.RpcError, record: RequestRecord, context: HttpContext) -> Problem:
+    is_caller_late = error.code is grpc.StatusCode.DEADLINE_EXCEEDED and not context.is_read
     http_status = HTTPStatus.REQUEST_TIMEOUT if is_caller_late else context.http_status
-    return problem(answer, request_id=record.request_id, http_status=http_status)
+    return problem(error, request_id=record.request_id, http_status=http_status)

@@ -1,6 +1,6 @@
-"""The HTTP port: accepts connections in the server's event loop and bounds their number.
+"""The HTTP server: accepts connections in the event loop and limits their number.
 
-uvicorn's server class is not used: it accepts any number of connections and handles signals.
+The server class of uvicorn is not used: it accepts any number of connections and installs signal handlers.
 """
 
 import asyncio
@@ -17,35 +17,34 @@ from uvicorn.server import ServerState
 
 from dragoman_service.errors import ConfigError
 from dragoman_service.http_api.connection import READ_BYTES, Connection
-from dragoman_service.security.api_keys import peer_name
-from dragoman_service.security.settings import HttpSettings
+from dragoman_service.http_api.settings import HttpSettings
+from dragoman_service.security.authentication import peer_name
 
 log = logging.getLogger(__name__)
 
-_BACKLOG = 512  # a full one would cost a probe the second until its next try
-_BURST = 16  # connections that are accepted before anything else has its turn
-_ACCEPT_RETRY_S = 0.5  # after the system has refused to give a connection, as it does without free file descriptors
-_ABORT_S = 1.0  # for what runs on when its connection is gone
+_BACKLOG = 512  # with a full backlog, a probe would wait a second for its retry
+_BURST = 16  # connections accepted at once
+_ACCEPT_RETRY_S = 0.5  # after an error of accept(), for instance without free file descriptors
+_ABORT_S = 1.0  # for tasks of closed connections
 
 TlsContext = Callable[[], ssl.SSLContext]
-"""Returns what the next connection is encrypted with."""
+"""Returns the TLS context of the next connection."""
 
 
 class HttpServer:
     """Listens on one port and calls an ASGI application.
 
-    For a connection that is one too many, the oldest of the host that has most is closed, one without a request under
-    way first: probes and scrapes need a few for a moment, so whoever holds many for long makes room, and other hosts
-    keep theirs.
+    At the limit of connections, the oldest connection of the host with most connections is closed, preferably an idle
+    one: probes and scrapes need few connections for a short time.
     """
 
     def __init__(
         self, settings: HttpSettings, app: ASGIApp, *, tls: TlsContext | None = None, setting: str = "http.port"
     ) -> None:
-        """Bind the port, within a running event loop; without `tls` it speaks plain text.
+        """Bind the port, within a running event loop; without `tls` connections are not encrypted.
 
         Raises:
-            ConfigError: if the address cannot be listened on; names `setting`.
+            ConfigError: if the address is not available; names `setting`.
         """
         self._settings = settings
         self._tls = tls
@@ -60,26 +59,25 @@ class HttpServer:
             access_log=False,
             proxy_headers=False,
             server_header=False,
-            reset_contextvars=True,  # or a request would log the fields of the previous one
-            timeout_keep_alive=round(settings.keep_alive_s) + 1,  # never before the timer of Connection
+            reset_contextvars=True,  # a request must not log the fields of the previous one
+            timeout_keep_alive=round(settings.keep_alive_s) + 1,  # after the timer of Connection
         )
         self._config.load()
         self._state = ServerState()
         self._read_buffer = memoryview(bytearray(READ_BYTES))
-        self._connections: dict[Connection, None] = {}  # in the order of their beginning
+        self._connections: dict[Connection, None] = {}  # oldest first
         self._is_empty = asyncio.Event()
         self._retry: asyncio.TimerHandle | None = None
         self._socket = _listening_socket(settings, setting)
         self.port: int = self._socket.getsockname()[1]
-        """The bound port."""
 
     def start(self) -> None:
-        """Begin to take connections."""
-        # loop.sock_accept() raises InvalidStateError if it is cancelled in the step that sees a connection.
+        """Accept connections."""
+        # loop.sock_accept() raises InvalidStateError if it is cancelled when a connection arrives.
         asyncio.get_running_loop().add_reader(self._socket, self._accept)
 
     async def stop(self, grace_s: float = 0.0) -> None:
-        """Close the port; requests under way have a grace to be answered."""
+        """Close the port, and the connections after a grace period for their requests."""
         if self._retry:
             self._retry.cancel()
         if self._socket.fileno() != -1:
@@ -98,16 +96,15 @@ class HttpServer:
             await asyncio.wait(self._state.tasks, timeout=_ABORT_S)
 
     def _accept(self) -> None:
-        """Accept the connections that wait, a bounded number at a time."""
         for _ in range(_BURST):
             try:
                 accepted, address = self._socket.accept()
             except BlockingIOError:
                 return
-            except ConnectionError:  # its client has gone already
+            except ConnectionError:  # closed by the client
                 continue
             except OSError as error:
-                log.warning("a connection cannot be accepted", extra={"reason": str(error)})
+                log.warning("connection cannot be accepted", extra={"reason": str(error)})
                 loop = asyncio.get_running_loop()
                 loop.remove_reader(self._socket)
                 self._retry = loop.call_later(_ACCEPT_RETRY_S, self.start)
@@ -116,8 +113,7 @@ class HttpServer:
             self._open(accepted, _peer(address))
 
     def _open(self, accepted: socket.socket, peer: str) -> None:
-        """Take a connection, or close it at once."""
-        if not self._make_room(peer_name(peer)):
+        if not self._make_space(peer_name(peer)):
             accepted.close()
             return
         connection = Connection(
@@ -132,7 +128,6 @@ class HttpServer:
         connection.opening = asyncio.create_task(self._opened(connection, accepted))
 
     async def _opened(self, connection: Connection, accepted: socket.socket) -> None:
-        """Hand a connection to the event loop, which takes a handshake of TLS."""
         if connection.is_ended:
             accepted.close()
             return
@@ -145,20 +140,20 @@ class HttpServer:
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: connection, accepted, ssl=tls, ssl_handshake_timeout=handshake_s
             )
-        except (OSError, asyncio.CancelledError):  # no TLS, too slow, or ended for another connection
+        except (OSError, asyncio.CancelledError):  # not TLS, too slow, or closed for another connection
             self._forget(connection)
 
-    def _make_room(self, host: str) -> bool:
-        """End a connection if there are as many as there may be; return whether there is room for one of this host."""
+    def _make_space(self, host: str) -> bool:
+        """Close a connection if the limit is reached; return False if the host has most and all are active."""
         if len(self._connections) < self._settings.max_connections:
             return True
-        num_of = Counter(connection.host for connection in self._connections)
-        greediest, _ = num_of.most_common(1)[0]
-        theirs = [connection for connection in self._connections if connection.host == greediest]
-        oldest = next((connection for connection in theirs if not connection.is_answering), None)
-        if oldest is None and greediest == host:
+        num_connections = Counter(connection.host for connection in self._connections)
+        largest, _ = num_connections.most_common(1)[0]
+        candidates = [connection for connection in self._connections if connection.host == largest]
+        oldest = next((connection for connection in candidates if not connection.is_answering), None)
+        if oldest is None and largest == host:
             return False
-        (oldest or theirs[0]).end()
+        (oldest or candidates[0]).end()
         return True
 
     def _forget(self, connection: Connection) -> None:
@@ -174,13 +169,13 @@ def _listening_socket(settings: HttpSettings, setting: str) -> socket.socket:
     try:
         listening = socket.create_server(address, family=family, backlog=_BACKLOG, dualstack_ipv6=is_dual)
     except OSError as error:
-        expected = f"an address that is free to listen on ({error})"
+        expected = f"an available address ({error})"
         raise ConfigError(setting, f"{settings.host}:{settings.port}", expected) from error
     listening.setblocking(False)
     return listening
 
 
 def _peer(address: tuple[str, int]) -> str:
-    """Return an address as gRPC names it."""
+    # The form of gRPC.
     host, port = address[:2]
     return f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"

@@ -1,8 +1,8 @@
-"""Error to gRPC status: one table, and the details that let a client act on it (google.rpc error model).
+"""The table of errors and gRPC statuses, with error details (google.rpc error model).
 
-Every status carries an ErrorInfo with a reason that programs may rely on. An error of the caller adds the field
-(BadRequest), a rejection for load says when to retry (RetryInfo, and `grpc-retry-pushback-ms`, which gRPC's own retry
-policy obeys). Errors that are the server's fault show a neutral message; their details are for the log.
+Every status has an ErrorInfo with a stable reason. An error in the request adds the field (BadRequest). A rejection
+adds the retry delay (RetryInfo, and `grpc-retry-pushback-ms` for the retry policy of gRPC). Internal errors have a
+neutral message; their details are in the log.
 """
 
 import math
@@ -16,25 +16,21 @@ from google.rpc import error_details_pb2, status_pb2
 
 from dragoman_service import errors
 
-DOMAIN = "dragoman"
-"""Domain of every ErrorInfo."""
+DOMAIN = "dragoman"  # of every ErrorInfo
 
 NEUTRAL_MESSAGE = "internal error; the server's log has the details"
 
+# Clients accept 8 KiB of metadata by default, which contain the message up to three times, once percent-encoded.
 _MAX_MESSAGE_BYTES = 800
-"""Clients take 8 KiB of metadata by default; the message is in it up to three times, percent-encoded once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """How one class of errors is answered."""
+    """Status of one class of errors."""
 
     code: grpc.StatusCode
-    reason: str
-    """Stable name for programs, in the ErrorInfo; listed at the head of translation.proto."""
-
-    is_public: bool = True
-    """True if the caller may see the error's own message."""
+    reason: str  # stable name in the ErrorInfo, listed at the head of translation.proto
+    is_public: bool = True  # whether the caller gets the message of the error
 
 
 _INTERNAL = Row(code=grpc.StatusCode.INTERNAL, reason="ENGINE_FAILED", is_public=False)
@@ -55,6 +51,7 @@ TABLE: Mapping[type[errors.DragomanError], Row] = {
     errors.RetryableError: Row(code=grpc.StatusCode.RESOURCE_EXHAUSTED, reason="OVERLOADED"),
     errors.RateLimitedError: Row(code=grpc.StatusCode.RESOURCE_EXHAUSTED, reason="RATE_LIMITED"),
     errors.OverloadedError: Row(code=grpc.StatusCode.RESOURCE_EXHAUSTED, reason="OVERLOADED"),
+    errors.QueueDelayError: Row(code=grpc.StatusCode.RESOURCE_EXHAUSTED, reason="OVERLOADED"),
     errors.StartingError: Row(code=grpc.StatusCode.UNAVAILABLE, reason="STARTING"),
     errors.DrainingError: Row(code=grpc.StatusCode.UNAVAILABLE, reason="DRAINING"),
     errors.DeadlineExceededError: Row(code=grpc.StatusCode.DEADLINE_EXCEEDED, reason="DEADLINE_EXCEEDED"),
@@ -63,32 +60,31 @@ TABLE: Mapping[type[errors.DragomanError], Row] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """A failed call as gRPC sends it."""
+class RpcError:
+    """The status of a failed call."""
 
     code: grpc.StatusCode
     reason: str
     message: str
-    status: status_pb2.Status
-    """The whole answer, with its details."""
+    status: status_pb2.Status  # with code, message and details
 
     trailing_metadata: tuple[tuple[str, str | bytes], ...]
 
 
-def answer(error: BaseException) -> Answer:
-    """Return the status of an error; what is not of the tree is the server's fault."""
+def to_rpc_error(error: BaseException) -> RpcError:
+    """Return the status of an error; an error that is not a DragomanError is internal."""
     row = next((TABLE[kind] for kind in type(error).__mro__ if kind in TABLE), _INTERNAL)
     text = _shortened(str(error)) if row.is_public else NEUTRAL_MESSAGE
     status = status_pb2.Status(code=row.code.value[0], message=text, details=_details(error, row))
     trailing: tuple[tuple[str, str | bytes], ...] = (("grpc-status-details-bin", status.SerializeToString()),)
     if isinstance(error, errors.RetryableError):
         trailing += (("grpc-retry-pushback-ms", str(_milliseconds(error.retry_after_s))),)
-    return Answer(code=row.code, reason=row.reason, message=text, status=status, trailing_metadata=trailing)
+    return RpcError(code=row.code, reason=row.reason, message=text, status=status, trailing_metadata=trailing)
 
 
 def _details(error: BaseException, row: Row) -> list[any_pb2.Any]:
     details: list[message.Message] = [
-        error_details_pb2.ErrorInfo(reason=row.reason, domain=DOMAIN, metadata=_facts(error))
+        error_details_pb2.ErrorInfo(reason=row.reason, domain=DOMAIN, metadata=_metadata(error))
     ]
     if isinstance(error, errors.RequestError):
         violation = error_details_pb2.BadRequest.FieldViolation(
@@ -101,8 +97,7 @@ def _details(error: BaseException, row: Row) -> list[any_pb2.Any]:
     return [proto_any.pack(detail) for detail in details]
 
 
-def _facts(error: BaseException) -> dict[str, str]:
-    """Return what the `metadata` of ErrorInfo says beyond the reason."""
+def _metadata(error: BaseException) -> dict[str, str]:
     if not isinstance(error, errors.DeadlineExceededError):
         return {}
     times = {"needed_s": error.needed_s, "allowed_s": error.allowed_s}
@@ -110,13 +105,11 @@ def _facts(error: BaseException) -> dict[str, str]:
 
 
 def _milliseconds(seconds: float) -> int:
-    """At least 1: after a pushback of 0 ms a client of gRPC (seen in 1.85) waits for its deadline instead."""
-    return max(1, math.ceil(seconds * 1000))
+    return max(1, math.ceil(seconds * 1000))  # after a pushback of 0 ms, gRPC 1.85 waits for the deadline
 
 
 def _shortened(text: str) -> str:
-    """Values of the caller may be megabytes, and a lone surrogate cannot be sent."""
-    encoded = text.encode("utf-8", "replace")
+    encoded = text.encode("utf-8", "replace")  # lone surrogates cannot be sent
     if len(encoded) <= _MAX_MESSAGE_BYTES:
         return encoded.decode("utf-8")
     return encoded[:_MAX_MESSAGE_BYTES].decode("utf-8", "ignore") + "…"

@@ -22,8 +22,7 @@ from dragoman_service.observability.logs import LogSettings, RepeatLimit
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.observability.tracing import Tracing
 from dragoman_service.request import RequestRecord, check_request_id
-from dragoman_service.security.api_keys import peer_name
-from dragoman_service.security.authentication import Access
+from dragoman_service.security.authentication import Access, peer_name
 from dragoman_service.security.rate_limits import ConcurrencyLimiter
 from dragoman_service.translation.options import TranslationLimits
 from dragoman_service.translation.translator import Translator
@@ -44,7 +43,7 @@ _DEADLINE_SLACK_S = 0.05  # the caller's clock may cancel this much before the d
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backend:
-    """What all transports call to answer requests."""
+    """Components that all transports call to answer requests."""
 
     translator: Translator
     models: ModelRepository
@@ -53,7 +52,7 @@ class Backend:
 
 
 class RequestPipeline:
-    """Admits, answers, counts and logs calls; those of `limited_service` count against the concurrency limit."""
+    """Admits, answers, counts and logs calls; calls of `limited_service` count against the concurrency limit."""
 
     def __init__(
         self,
@@ -78,7 +77,7 @@ class RequestPipeline:
         self._failure_lines = RepeatLimit(
             self._logs.max_failures_per_s,
             clock=clock,
-            call_later=lambda delay_s, tell: asyncio.get_running_loop().call_later(delay_s, tell),
+            call_later=lambda delay_s, report: asyncio.get_running_loop().call_later(delay_s, report),
         )
 
     def start(self, path: str, context: CallContext, *, deadline_s: float = math.inf) -> RequestRecord:
@@ -110,7 +109,7 @@ class RequestPipeline:
         record: RequestRecord,
         context: CallContext,
         respond: Callable[[bytes], Awaitable[_Response]],
-        on_failure: Callable[[error_mapping.Answer], _Failed],
+        on_failure: Callable[[error_mapping.RpcError], _Failed],
         *,
         raw_request: bytes | None = None,
         streams: ExitStack | None = None,
@@ -138,15 +137,15 @@ class RequestPipeline:
             if not is_open:
                 record.caller = await self.access.admit(record.path, context)
             if streams is not None:
-                streams.enter_context(self.bounds.streams.taken(record.caller))
+                streams.enter_context(self.bounds.streams.held(record.caller))
             if raw_request is None:
                 raw_request = await self.bounds.receiver.receive(context, record.caller)
             record.request_bytes = len(raw_request)
-            with ExitStack() as places:
-                places.enter_context(in_flight.track_inprogress())
-                places.enter_context(self.bounds.bytes.taken(record.caller, len(raw_request)))
+            with ExitStack() as slots:
+                slots.enter_context(in_flight.track_inprogress())
+                slots.enter_context(self.bounds.bytes.held(record.caller, len(raw_request)))
                 if record.is_limited:
-                    places.enter_context(self.limiter.admitted())
+                    slots.enter_context(self.limiter.admitted())
                 else:
                     self.bounds.check_control_message(len(raw_request))
                 record.is_admitted = True
@@ -155,12 +154,12 @@ class RequestPipeline:
         except asyncio.CancelledError:
             record.status = _cancellation_status(context).name
             raise
-        except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets an answer
+        except Exception as error:  # noqa: BLE001 - every error becomes a status
             response = on_failure(self._failed(record, error))
         finally:
             if isinstance(response, bytes):
                 record.response_bytes = len(response)
-            self._record(record)
+            self._finish(record)
         return response
 
     async def _respond_in_time(
@@ -183,39 +182,37 @@ class RequestPipeline:
         async with time_limit(allowed_s):
             return await respond(raw_request)
 
-    def _failed(self, record: RequestRecord, error: Exception) -> error_mapping.Answer:
-        """Note why a call failed, and return the status for its caller."""
+    def _failed(self, record: RequestRecord, error: Exception) -> error_mapping.RpcError:
         if isinstance(error, IdleError):
-            self.bounds.count_idle()
-        answer = error_mapping.answer(error)
-        record.status = answer.code.name
-        record.failure = {"reason": answer.reason}
+            self.bounds.on_idle_stream()
+        rpc_error = error_mapping.to_rpc_error(error)
+        record.status = rpc_error.code.name
+        record.failure = {"reason": rpc_error.reason}
         if isinstance(error, RequestError):
             record.failure["field"] = error.field
-        if isinstance(error, PermissionDeniedError | RateLimitedError):  # known, though not admitted
+        if isinstance(error, PermissionDeniedError | RateLimitedError):  # identified, but not admitted
             record.caller = error.caller
         if isinstance(error, RequestError | RateLimitedError) or not record.is_admitted:
-            self._metrics.rejected_requests.labels(answer.reason.lower()).inc()
-        if answer.code is grpc.StatusCode.INTERNAL:
+            self._metrics.rejected_requests.labels(rpc_error.reason.lower()).inc()
+        if rpc_error.code is grpc.StatusCode.INTERNAL:
             log.error("request failed", extra={"method": record.method}, exc_info=error)
-        return answer
+        return rpc_error
 
-    def _record(self, record: RequestRecord) -> None:
+    def _finish(self, record: RequestRecord) -> None:
         duration_s = self._clock() - record.started_s
         if not record.is_stream or record.failure:  # the requests of a stream are counted one by one
             self._metrics.requests.labels(record.method, record.status).inc()
             self._metrics.request_seconds.labels(record.method).observe(duration_s, record.trace.exemplar)
         if record.status == _OK or self._failure_lines.allows(record.failure.get("reason", record.status)):
-            # Soon, as the answer goes first.
-            asyncio.get_running_loop().call_soon(_write_line, record, duration_s)
+            # Deferred, because the response goes first.
+            asyncio.get_running_loop().call_soon(_log, record, duration_s)
         failure = {f"mt.{name}": value for name, value in record.failure.items()}
         attributes = {"mt.request_id": record.request_id, **record.span_attributes(), **failure}
         record.trace.end(status=record.status, attributes=attributes)
 
 
-def _write_line(record: RequestRecord, duration_s: float) -> None:
-    """Write the line of a call in the access log."""
-    facts = {
+def _log(record: RequestRecord, duration_s: float) -> None:
+    fields = {
         "method": record.method,
         "status": record.status,
         "duration_s": round(duration_s, 6),
@@ -225,12 +222,12 @@ def _write_line(record: RequestRecord, duration_s: float) -> None:
         "response_bytes": record.response_bytes,
     }
     event = "stream" if record.is_stream else "request"
-    log.info(event, extra={**facts, **record.log_fields(), **record.failure})
+    log.info(event, extra={**fields, **record.log_fields(), **record.failure})
 
 
-def as_status(answer: error_mapping.Answer) -> error_mapping.Answer:
-    """Let an error become the status of the call."""
-    return answer
+def as_status(error: error_mapping.RpcError) -> error_mapping.RpcError:
+    """Return the error, which becomes the status of the call."""
+    return error
 
 
 def resolve_request_id(record: RequestRecord, request: Any) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from dragoman_service.bundle.files import Bundle, open_bundle
 from dragoman_service.errors import DragomanError, DrainingError, ModelStateError
-from dragoman_service.models.model import LoadedModel, ModelEngine, ModelMetrics, ModelRuntime, ModelState
+from dragoman_service.models.model import LoadedModel, ModelMetrics, ModelRuntime, ModelScheduler, ModelState
 from dragoman_service.models.registry import Entry, ModelRegistry, VersionPolicy
 from dragoman_service.models.serving import ServingSettings, named_manifest, read_serving
 from dragoman_service.observability.metrics import Metrics
@@ -35,10 +35,10 @@ is run while a version is drained."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _DrainingVersion:
-    """A version that takes no new requests; those that hold its model may still submit to its engine."""
+    """A version that takes no new requests; those that hold its model may still submit to its scheduler."""
 
     entry: Entry
-    engine: ModelEngine
+    scheduler: ModelScheduler
 
     is_released: threading.Event
     """Set once there are no references to the model any more."""
@@ -124,7 +124,7 @@ class Lifecycle:
             version=entry.version,
             manifest=manifest,
             tokenizer=parts.tokenizer,
-            engine=parts.engine,
+            scheduler=parts.scheduler,
             precision=parts.precision,
             source_language=manifest.source_language,
             target_language=manifest.target_language,
@@ -135,14 +135,14 @@ class Lifecycle:
             with self._changed:
                 is_published = self._state(entry.full_name) is ModelState.LOADING
                 if is_published:
-                    parts.engine.start()
+                    parts.scheduler.start()
                     self._shown.show_parts(entry.name, entry.version, parts)
                     self._put(replace(entry, model=model, precision=parts.precision, state=ModelState.READY))
         except BaseException:
-            parts.engine.stop()
+            parts.scheduler.stop()
             raise
         if not is_published:
-            parts.engine.stop()
+            parts.scheduler.stop()
             return
         self._metrics.model_load_seconds.observe(load_s)
         facts = {"precision": parts.precision, "device": parts.device, "load_s": round(load_s, 3)}
@@ -196,10 +196,10 @@ class Lifecycle:
             draining, threads = list(self._draining.values()), list(self._threads)
         for version in draining:
             version.is_released.set()  # waited for no longer
-        engines = [entry.model.engine for entry in entries if entry.model]
-        engines += [version.engine for version in draining]
-        with ThreadPoolExecutor(max_workers=max(1, len(engines))) as pool:  # each may take its time
-            list(pool.map(lambda engine: engine.stop(), engines))
+        schedulers = [entry.model.scheduler for entry in entries if entry.model]
+        schedulers += [version.scheduler for version in draining]
+        with ThreadPoolExecutor(max_workers=max(1, len(schedulers))) as pool:  # each may take its time
+            list(pool.map(lambda scheduler: scheduler.stop(), schedulers))
         for thread in threads:
             thread.join(timeout_s)
         with self._changed:
@@ -214,8 +214,8 @@ class Lifecycle:
                 return False
             is_released = threading.Event()
             weakref.finalize(entry.model, is_released.set).atexit = False
-            engine, entry = entry.model.engine, replace(entry, model=None, state=ModelState.DRAINING)
-            self._draining[model] = _DrainingVersion(entry=entry, engine=engine, is_released=is_released)
+            scheduler, entry = entry.model.scheduler, replace(entry, model=None, state=ModelState.DRAINING)
+            self._draining[model] = _DrainingVersion(entry=entry, scheduler=scheduler, is_released=is_released)
             self._put(entry)
             return True
 
@@ -224,7 +224,7 @@ class Lifecycle:
         log.info("model draining", extra={"model": model})
         version = self._draining[model]
         is_drained = self._drain(version)
-        version.engine.stop()
+        version.scheduler.stop()
         entry = version.entry
         with self._changed:
             self._shown.hide_parts(entry.name, entry.version)
@@ -242,7 +242,7 @@ class Lifecycle:
             gc.collect()
         if self.is_stopped:
             return False
-        return version.engine.drain(max(0.0, ends_s - time.monotonic()))
+        return version.scheduler.drain(max(0.0, ends_s - time.monotonic()))
 
     def _wait_while(self, model: str, state: ModelState) -> Entry | None:
         """Wait until a version leaves a state, or `stop`; return its entry then, None if it is gone."""

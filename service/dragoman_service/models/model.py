@@ -13,7 +13,7 @@ from dragoman_service.bundle.manifest import Confidence, Manifest
 from dragoman_service.datatypes import SearchConfig, Segment, SegmentResult
 from dragoman_service.errors import InvalidFieldError
 from dragoman_service.observability.metrics import Metrics
-from dragoman_service.request import RequestContext
+from dragoman_service.request import RequestRecord
 from dragoman_service.text.planning import Tokenizer
 
 MAX_LABEL_CHARACTERS = 64
@@ -126,13 +126,13 @@ Futures = Sequence["Future[SegmentResult]"]
 class SegmentQueue(Protocol):
     """Where segments wait to be decoded."""
 
-    def reject_early(self, num_characters: int, search: SearchConfig, context: RequestContext) -> None:
+    def reject_early(self, num_characters: int, search: SearchConfig, context: RequestRecord) -> None:
         """Reject a request of so many characters if there is no point in looking at its texts; else do nothing."""
 
-    def expected_work(self, segments: Sequence[Segment]) -> int:
-        """Return how many work tokens segments are expected to need."""
+    def expected_decode_cost(self, segments: Sequence[Segment]) -> int:
+        """Return the expected decode cost of segments."""
 
-    def submit(self, segments: Sequence[Segment], context: RequestContext, *, num_characters: int = 0) -> Futures:
+    def submit(self, segments: Sequence[Segment], context: RequestRecord, *, num_characters: int = 0) -> Futures:
         """Admit all segments or none; return one future each, in order. A cancelled future frees its place.
 
         Callers, told apart by name, share the queue fairly. From `num_characters`, of the texts that the segments are
@@ -140,7 +140,7 @@ class SegmentQueue(Protocol):
         """
 
 
-class ModelEngine(SegmentQueue, Protocol):
+class ModelScheduler(SegmentQueue, Protocol):
     """The queue of one version and the threads that decode."""
 
     def warm_up(self, segments: Sequence[Segment]) -> Sequence[SegmentResult]:
@@ -168,7 +168,7 @@ class ModelRuntime:
     """What a loader makes of a bundle."""
 
     tokenizer: ModelTokenizer
-    engine: ModelEngine
+    scheduler: ModelScheduler
     """Neither warm nor started; the repository warms it up, starts it and stops it."""
 
     precision: str
@@ -184,12 +184,12 @@ class ModelRuntime:
     """Returns the bytes that the KV caches of its decoding threads take now; called by any thread."""
 
     process_bytes: Sequence[Callable[[], int]] = ()
-    """Each returns the bytes of memory of one engine's decoding process; none if the server decodes itself."""
+    """Each returns the resident memory of the worker process of a replica; empty without isolation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
 class LoadedModel:
-    """A version that answers requests; its engine is not stopped while there are references to this object."""
+    """A version that answers requests; its scheduler is not stopped while there are references to this object."""
 
     name: str
     version: str
@@ -197,7 +197,7 @@ class LoadedModel:
     tokenizer: ModelTokenizer
     """For its language pair."""
 
-    engine: ModelEngine
+    scheduler: ModelScheduler
     precision: str
     source_language: str
     """Of the pair that it answers, as the manifest spells it."""
@@ -324,9 +324,9 @@ class ModelMetrics:
             (metrics.model_weights_bytes, key),
             (metrics.kv_cache_bytes, key),
         ]
-        for engine, process_bytes in enumerate(parts.process_bytes):
-            metrics.decoding_process_memory_bytes.labels(*key, str(engine)).set_function(process_bytes)
-            shown.append((metrics.decoding_process_memory_bytes, (*key, str(engine))))
+        for replica, process_bytes in enumerate(parts.process_bytes):
+            metrics.worker_memory_bytes.labels(*key, str(replica)).set_function(process_bytes)
+            shown.append((metrics.worker_memory_bytes, (*key, str(replica))))
         self._shown[key] = shown
 
     def hide_parts(self, name: str, version: str) -> None:

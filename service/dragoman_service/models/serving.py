@@ -49,9 +49,8 @@ class ModelSettings(BaseModel):
     may still be copied."""
 
     load_timeout_s: float = Field(default=120.0, gt=0, le=3600)
-    """Seconds within which the decoding process of a version must have loaded its network and, before it takes
-    requests, translated the texts that warm it up; then it is killed, and the load fails. Nothing is done with
-    `runtime.isolation` `none`."""
+    """Seconds within which the worker process of a version must load its model and translate the warm-up texts. If it
+    takes longer, the server kills it and the load fails. Ignored with `runtime.isolation` `none`."""
 
     unload_timeout_s: float = Field(default=300.0, ge=0, le=3600)
     """Seconds that the requests of a version have to finish when it is unloaded; what is left then is rejected."""

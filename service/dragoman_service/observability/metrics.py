@@ -88,12 +88,12 @@ class Row(Generic[_Metric]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EngineSizes:
-    """How much waits for one model and runs: the values of the gauges with these names."""
+class SchedulerStats:
+    """Sizes of queue, batches and result cache of a scheduler: the values of the gauges with these names."""
 
     queue_segments: int
     queue_tokens: int
-    queue_work_tokens: int
+    queue_decode_cost: int
     batch_live_segments: int
     batch_live_rows: int
     result_cache_bytes: int
@@ -154,9 +154,9 @@ class Metrics:
     )
     queue_segments = _gauge("dragoman_queue_segments", "Segments that wait.")
     queue_tokens = _gauge("dragoman_queue_tokens", "Source tokens that wait.")
-    queue_work_tokens = _gauge(
-        "dragoman_queue_work_tokens",
-        "Expected work that waits: source tokens, and beam size times expected decoder steps.",
+    queue_decode_cost = _gauge(
+        "dragoman_queue_decode_cost",
+        "Expected decode cost of queued segments: source tokens, plus beam size times decoder steps.",
     )
     prediction_error_seconds = _histogram(
         "dragoman_prediction_error_seconds",
@@ -200,8 +200,8 @@ class Metrics:
     )
     batch_failures = _counter(
         "dragoman_batch_failures",
-        "Batches that failed with all of their segments: an error in the network or in the server, or the end of the"
-        " decoding process; the log has the cause.",
+        "Batches that failed with all of their segments: an error of the model or the server, or the exit of the "
+        "worker process; the log has the cause.",
     )
 
     segments = _counter(
@@ -230,13 +230,15 @@ class Metrics:
         "Target tokens of the best hypothesis for each source token, of answered segments.",
         buckets=_RATIO_BUCKETS,
     )
-    guard_outcomes = _counter(
-        "dragoman_guard_outcomes",
-        "Segments searched twice for a defect of the first result, by which of the two was returned.",
+    redecodes = _counter(
+        "dragoman_redecodes",
+        "Segments decoded again because of a degenerate first result: replaced, kept (the first result).",
         ("outcome",),
     )
-    guard_defects = _counter(
-        "dragoman_guard_defects", "Defects that the guard found in first results, by kind.", ("kind",)
+    degenerations = _counter(
+        "dragoman_degenerations",
+        "Defects of first results, by kind: repetition, copied_source, length_ratio.",
+        ("kind",),
     )
 
     ready = _gauge("dragoman_ready", "1 while the server takes new requests.")
@@ -267,23 +269,20 @@ class Metrics:
         "New or changed glossaries that are invalid and ignored; the previous ones stay active.",
     )
     model_swaps = _counter("dragoman_model_swaps", "Changes of the default version of a model.", ("model",))
-    decoding_process_memory_bytes = _gauge(
-        "dragoman_decoding_process_resident_memory_bytes",
-        "Resident memory of the process that decodes for an engine of a model, if it has one of its own; 0 if it has "
-        "ended.",
-        ("model", "version", "engine"),
+    worker_memory_bytes = _gauge(
+        "dragoman_worker_resident_memory_bytes",
+        "Resident memory of the worker process of a replica, with runtime.isolation = process; 0 if it has exited.",
+        ("model", "version", "replica"),
     )
-    decoding_process_cpu_seconds = _counter(
-        "dragoman_decoding_process_cpu_seconds",
-        "CPU time of the decoding processes, user and system; `process_cpu_seconds_total` does not include it.",
+    worker_cpu_seconds = _counter(
+        "dragoman_worker_cpu_seconds",
+        "CPU time of the worker processes, user and system; `process_cpu_seconds_total` does not include it.",
     )
-    decoding_process_restarts = _counter(
-        "dragoman_decoding_process_restarts", "Restarts of decoding processes that ended unexpectedly."
-    )
-    decoding_process_failures = _counter(
-        "dragoman_decoding_process_failures",
-        "Decoding processes that ended unexpectedly, each once, by cause: ended (it crashed or was killed, also while "
-        "it loaded); no_step, load_timeout (the server killed it: scheduling.max_step_s, models.load_timeout_s).",
+    worker_restarts = _counter("dragoman_worker_restarts", "Restarts of worker processes that exited unexpectedly.")
+    worker_failures = _counter(
+        "dragoman_worker_failures",
+        "Worker processes that exited unexpectedly, by cause: ended (it crashed or was killed, also while loading); "
+        "no_step, load_timeout (the server killed it: scheduling.max_step_s, models.load_timeout_s).",
         ("cause",),
         shown=("ended", "no_step", "load_timeout"),
     )
@@ -343,21 +342,21 @@ class Metrics:
         """Register every row of the table."""
         self.registry = registry
         vars(self).update({attribute: row.register(registry) for attribute, row in self.TABLE.items()})
-        self._engines: dict[Callable[[], EngineSizes], None] = {}
-        for size in fields(EngineSizes):
+        self._schedulers: dict[Callable[[], SchedulerStats], None] = {}
+        for size in fields(SchedulerStats):
             getattr(self, size.name).set_function(partial(self._total_size, size.name))
         self.build_info.labels(_version("dragoman"), _version("onnxruntime", "onnxruntime-gpu")).set(1)
 
-    def add_engine(self, sizes: Callable[[], EngineSizes]) -> None:
-        """Count one more model in the gauges of sizes, which ask it, in any thread, whenever they are read."""
-        self._engines[sizes] = None
+    def add_scheduler(self, stats: Callable[[], SchedulerStats]) -> None:
+        """Include a scheduler in the gauges; `stats` is called in any thread, whenever they are read."""
+        self._schedulers[stats] = None
 
-    def remove_engine(self, sizes: Callable[[], EngineSizes]) -> None:
-        """Count a model no more."""
-        self._engines.pop(sizes, None)
+    def remove_scheduler(self, stats: Callable[[], SchedulerStats]) -> None:
+        """Exclude a scheduler from the gauges."""
+        self._schedulers.pop(stats, None)
 
     def _total_size(self, name: str) -> int:
-        return sum(getattr(sizes(), name) for sizes in tuple(self._engines))
+        return sum(getattr(stats(), name) for stats in tuple(self._schedulers))
 
 
 def observe_process(registry: CollectorRegistry) -> None:

@@ -47,9 +47,9 @@ class RuntimeSettings(BaseModel):
     shortlist (`export shortlist` adds one); the load of others fails with the reason."""
 
     num_replicas: int = Field(default=1, ge=1, le=64)
-    """Engines of each version of a model, each with a decoding process, a queue and batches of its own. Each has a GPU
-    to itself, of consecutive indices, and all must work; on the CPU they share the cores. A request goes as a whole to
-    the engine that has the least work left."""
+    """Number of replicas of each model version. Each replica has a worker process, a queue and batches of its own. On
+    GPUs, replicas use one GPU each, with consecutive indices, and all of these must work; on the CPU, they share the
+    cores. Each request goes as a whole to the replica with the least outstanding decode cost."""
 
     precision: str | None = None
     """Precision of the graphs, such as int8. Unset: on the CPU the bundle's default, on a GPU fp16 or else fp32."""
@@ -60,15 +60,15 @@ class RuntimeSettings(BaseModel):
     only."""
 
     gpu_memory_budget_bytes: int | None = Field(default=None, ge=1)
-    """GPU memory that an engine reckons with, weights included, when it decides how many segments a batch may have, see
+    """GPU memory of a replica, including weights, from which the maximum number of segments in a batch is computed, see
     `scheduling.max_batch_segments`. Unset: all that is free when the model is loaded; to be set where several models
     share a GPU; cuda only."""
 
     memory_limit_bytes: int | None = Field(default=None, ge=256 << 20)
-    """Memory that the decoding process of a model may allocate at most (RLIMIT_DATA of Linux): a graph that asks for
+    """Maximum memory that the worker process of a model can allocate (RLIMIT_DATA of Linux): a graph that asks for
     more fails to load, and a batch that does gets an error. Unset: all there is, as what a model needs depends on its
     size, threads and batches, and a limit below that fails requests. A good one is half as much again as
-    `dragoman_decoding_process_resident_memory_bytes` under load, and 256 MiB. Isolation `process` on the CPU only: CUDA
+    `dragoman_worker_resident_memory_bytes` under load, and 256 MiB. Isolation `process` on the CPU only: CUDA
     reserves much more than it uses."""
 
     use_tf32: bool = False
@@ -81,7 +81,7 @@ class RuntimeSettings(BaseModel):
     lengths."""
 
     isolation: Literal["process", "none"] = "process"
-    """Where networks run. `process`: in a decoding process for each version of a model, so that decoding and calls do
+    """Where networks run. `process`: in a worker process for each version of a model, so that decoding and calls do
     not compete for Python's interpreter lock, and a crash of the runtime costs the segments in its batches but not the
     server. `none`: in the server's own process, which takes less memory."""
 
@@ -99,8 +99,8 @@ class RuntimeSettings(BaseModel):
         """Index of the GPU, the first one of several, if a GPU is used."""
         return int(self.device.partition(":")[2] or 0)
 
-    def of_other_engines(self, device: str, precision: str) -> list[Self]:
-        """Return the settings of all engines but the first, which runs a precision on a device; GPUs follow its own."""
+    def of_other_replicas(self, device: str, precision: str) -> list[Self]:
+        """Return the settings of the replicas after the first: the same, each on the next GPU."""
         indices = range(self.device_index + 1, self.device_index + self.num_replicas)
         devices = [f"cuda:{index}" if device == "cuda" else device for index in indices]
         return [self.model_copy(update={"device": other, "precision": precision}) for other in devices]

@@ -1,1 +1,1 @@
-"""Who is decoded with whom, when and in which process: a client in the server, a core in the process that decodes."""
+"""Continuous-batching scheduler: admission, fairness between callers, batch selection and dispatch to a worker."""

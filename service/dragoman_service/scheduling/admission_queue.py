@@ -1,4 +1,4 @@
-"""The bounded queue: all-or-nothing admission, priorities, fairness between callers, deadlines, when to retry."""
+"""The queue of admitted segments: priorities, fairness between callers, deadlines."""
 
 import contextlib
 import heapq
@@ -10,59 +10,47 @@ from dataclasses import dataclass, field
 from itertools import chain, count, islice
 
 from dragoman_service.datatypes import Priority, Segment, SegmentResult
-from dragoman_service.errors import DragomanError, OverloadedError
-from dragoman_service.request import RequestContext
-from dragoman_service.scheduling.latency_model import Forecast, Prediction, RequestCost, WorkAhead
-from dragoman_service.scheduling.settings import SchedulingSettings
+from dragoman_service.errors import DragomanError
+from dragoman_service.request import RequestRecord
+from dragoman_service.scheduling.admission import QueueState
+from dragoman_service.scheduling.latency_model import Backlog, Prediction, RequestCost
 
 _MIN_SWEEP = 64
+_next_id = count().__next__
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class QueuedSegment(Future[SegmentResult]):
-    """A segment between its admission and its answer, and the future that its caller waits for; equal only to itself.
+    """A segment from its admission to its result, and the future that its caller waits for; equal only to itself.
 
-    The future stays pending until answered, so that its owner can cancel it at any time.
+    It is a future, instead of having one, so that no reference cycle keeps it alive after its result. The future stays
+    pending until then, so that the caller can cancel it at any time.
     """
 
-    segment_id: int = 0
-    """In messages to the engine core."""
-
+    segment_id: int = field(default_factory=_next_id)
     segment: Segment
-    context: RequestContext = field(default_factory=RequestContext)
-    work: int = 1
-    """Expected work tokens, see `dragoman_service.scheduling.latency_model`; at least 1."""
-
+    context: RequestRecord = field(default_factory=RequestRecord)
+    decode_cost: int = 1  # expected; at least 1
     admitted_at_s: float = 0.0
-    """On the engine client's clock, as the other times."""
-
-    prediction: Prediction | None = None
-    """When its request was expected to be answered; the last segment of a request has it."""
-
-    queue_s: float = 0.0
-    """Until it joined a batch, without its encoder run; known once that is reported, as are the next two."""
-
+    prediction: Prediction | None = None  # of the request; only its last segment has it
+    # Known after the worker has reported the start of the segment:
+    queue_s: float = 0.0  # from admission to joining a batch, without the encoder run
     encode_s: float = 0.0
-    decode_began_s: float = 0.0
-    is_sent_ahead: bool = False
-    """Whether a batch was told to encode it before it joins; that happens once."""
-
+    decode_started_at_s: float = 0.0
+    is_sent_ahead: bool = False  # to a worker that encodes it while it is queued
     is_encoded: bool = False
-    """Whether it is known to have been encoded."""
-
-    is_end_noted: bool = False
-    """Whether the engine client has seen that it was answered or cancelled, a moment after it was."""
+    is_end_recorded: bool = False  # whether the scheduler has handled the result or the cancellation
 
     def __post_init__(self) -> None:
         super().__init__()
 
     @property
     def num_source_tokens(self) -> int:
-        """EOS counted."""
+        """Source tokens, including EOS."""
         return len(self.segment.source_ids)
 
-    def answer(self, outcome: SegmentResult | DragomanError) -> None:
-        """Give the result or an error, unless the segment was answered or cancelled before."""
+    def resolve(self, outcome: SegmentResult | DragomanError) -> None:
+        """Set the result or the error, unless the segment already has one or was cancelled."""
         with contextlib.suppress(InvalidStateError):
             if isinstance(outcome, DragomanError):
                 self.set_exception(outcome)
@@ -71,122 +59,91 @@ class QueuedSegment(Future[SegmentResult]):
 
 
 class AdmissionQueue:
-    """Segments that wait, by priority; not thread-safe: the engine client guards it.
+    """Queued segments by priority; not thread-safe: the scheduler holds its lock.
 
-    Interactive segments are served before bulk ones, unless a bulk segment has waited longer than `max_bulk_wait_s`;
-    within a priority the queue is fair to callers.
-
-    Limits: segments and expected work, of all callers together and of each. A caller may hold a share of what the
-    others leave (dynamic thresholds, Choudhury and Hahne 1998): with a share of 0.5 one caller gets half of the
-    queue, two get a third each, and the next one always finds room. Segments without a caller come from the process
-    itself; only the queue bounds them.
+    Interactive segments are served before bulk segments, unless a bulk segment has waited longer than
+    `max_bulk_wait_s`. Within a priority, the queue is fair to callers.
     """
 
-    def __init__(self, settings: SchedulingSettings) -> None:
-        self._settings = settings
+    def __init__(self, *, max_bulk_wait_s: float) -> None:
+        self._max_bulk_wait_s = max_bulk_wait_s
         self._queues = {priority: FairQueue() for priority in Priority}
-        self.num_segments = self.num_tokens = self.work = 0
-        """What waits: segments, source tokens, expected work tokens."""
-        self._next_deadline_s = math.inf  # no deadline is earlier; may be one of a segment that has left
+        self.num_segments = self.num_tokens = self.decode_cost = 0
+        self._next_deadline_s = math.inf  # a lower bound: removing a segment does not raise it
 
     def __iter__(self) -> Iterator[QueuedSegment]:
         return chain(*self._queues.values())
 
-    def check_capacity(self, cost: RequestCost, *, caller: str, forecast: Forecast) -> None:
-        """Raise OverloadedError, which says when to retry by the forecast, if a request does not fit."""
-        num_waiting, work, settings = self.num_segments, self.work, self._settings
-        num_held, work_held = map(sum, zip(*(queue.held_by(caller) for queue in self._queues.values()), strict=True))
-        num_callers = max(1, *(queue.num_callers for queue in self._queues.values()))
-        for unit, held, queued, added, limit, work_each in (
-            (
-                "segments",
-                num_held,
-                num_waiting,
-                cost.num_segments,
-                settings.max_queue_segments,
-                work / max(1, num_waiting),
-            ),
-            ("work tokens", work_held, work, cost.work, settings.max_queue_work_tokens, 1.0),
-        ):
-            excess = float(queued + added - limit)
-            if excess <= 0 and caller:
-                share = settings.max_caller_queue_share
-                limit = math.floor(share * (limit - (queued - held)))  # noqa: PLW2901
-                freed_by_each = share + (1 - share) / num_callers  # what is done is this caller's in its turn
-                excess = (held + added - limit) / freed_by_each
-                unit, queued = f"{unit} of this caller", held  # noqa: PLW2901
-            if excess > 0:
-                excess_s = forecast.work_done_in_s(min(math.ceil(excess * work_each), work))
-                retry_after_s = forecast.retry_after_s(excess_s=excess_s)
-                raise OverloadedError(queued=queued, limit=limit, unit=unit, retry_after_s=retry_after_s)
-
-    def add(self, group: Sequence[QueuedSegment]) -> None:
-        """Let all segments of a request wait, which fit."""
-        for pending in group:
-            self._queues[pending.context.priority].add(pending)
-            self._count(pending, 1)
-            self._next_deadline_s = min(self._next_deadline_s, pending.context.deadline_s)
-
-    def work_ahead(self, cost: RequestCost, context: RequestContext, *, num_running: int) -> WorkAhead:
-        """Return what is served before the last segment of a request; takes time for each caller, not each segment."""
-        work = self._queues[context.priority].work_before(context.caller, cost.work)
+    def state(
+        self, cost: RequestCost, context: RequestRecord, *, num_running: int, is_draining: bool = False
+    ) -> QueueState:
+        """Return the state of the queue for the admission of a request; takes time per caller, not per segment."""
+        interactive, bulk = self._queues[Priority.INTERACTIVE], self._queues[Priority.BULK]
+        held, held_bulk = interactive.held_by(context.caller), bulk.held_by(context.caller)
+        cost_ahead = self._queues[context.priority].cost_ahead(context.caller, cost.decode_cost)
         if context.priority is Priority.BULK:
-            work += self._queues[Priority.INTERACTIVE].work
-        num_waiting = round(work * self.num_segments / self.work) if self.num_segments else 0
-        return WorkAhead(num_waiting=num_waiting, work=work, num_running=num_running)
+            cost_ahead += interactive.decode_cost
+        num_ahead = round(cost_ahead * self.num_segments / self.decode_cost) if self.num_segments else 0
+        return QueueState(
+            num_segments=self.num_segments,
+            decode_cost=self.decode_cost,
+            num_caller_segments=held[0] + held_bulk[0],
+            caller_decode_cost=held[1] + held_bulk[1],
+            num_callers=max(1, interactive.num_callers, bulk.num_callers),
+            backlog=Backlog(num_queued=num_ahead, decode_cost=cost_ahead, num_running=num_running),
+            is_draining=is_draining,
+        )
 
-    def serve(self, pending: QueuedSegment) -> None:
-        """Take out a segment that waits, to be decoded."""
-        self._queues[pending.context.priority].serve(pending)
-        self._count(pending, -1)
+    def add(self, segments: Sequence[QueuedSegment]) -> None:
+        """Queue the segments of an admitted request."""
+        for segment in segments:
+            self._queues[segment.context.priority].add(segment)
+            self._count(segment, 1)
+            self._next_deadline_s = min(self._next_deadline_s, segment.context.deadline_s)
 
-    def drop(self, pending: QueuedSegment) -> bool:
-        """Take out a segment that is no longer wanted; return False if it does not wait here."""
-        if is_here := self._queues[pending.context.priority].drop(pending):
-            self._count(pending, -1)
-        return is_here
+    def dequeue(self, segment: QueuedSegment) -> None:
+        """Remove a queued segment to decode it."""
+        self._queues[segment.context.priority].dequeue(segment)
+        self._count(segment, -1)
+
+    def discard(self, segment: QueuedSegment) -> bool:
+        """Remove a segment that is not decoded; return False if it is not queued."""
+        if is_queued := self._queues[segment.context.priority].discard(segment):
+            self._count(segment, -1)
+        return is_queued
 
     def pop_expired(self, now_s: float) -> list[QueuedSegment]:
         """Remove and return the segments whose deadline has passed."""
         if now_s < self._next_deadline_s:
             return []
-        expired = [pending for pending in self if pending.context.deadline_s <= now_s]
-        for pending in expired:
-            self.drop(pending)
-        self._next_deadline_s = min((pending.context.deadline_s for pending in self), default=math.inf)
+        expired = [segment for segment in self if segment.context.deadline_s <= now_s]
+        for segment in expired:
+            self.discard(segment)
+        self._next_deadline_s = min((segment.context.deadline_s for segment in self), default=math.inf)
         return expired
 
     def peek(self, now_s: float, *, limit: int) -> list[QueuedSegment]:
-        """Return the next segments in the order they should be served, without removing them."""
+        """Return the next segments in the order of service, without removing them."""
         interactive = self._queues[Priority.INTERACTIVE].peek(limit)
         oldest = self._queues[Priority.BULK].oldest
-        is_bulk_due = oldest is not None and now_s - oldest.admitted_at_s > self._settings.max_bulk_wait_s
+        is_bulk_due = oldest is not None and now_s - oldest.admitted_at_s > self._max_bulk_wait_s
         bulk = self._queues[Priority.BULK].peek(max(int(is_bulk_due), limit - len(interactive)))
-        if is_bulk_due:  # the next by fairness, not the oldest: patience must not favour a caller with much bulk work
+        if is_bulk_due:  # the next segment by fairness, so that a caller with many bulk segments gets no advantage
             return [bulk[0], *interactive, *bulk[1:]][:limit]
         return interactive + bulk
 
-    def _count(self, pending: QueuedSegment, by: int) -> None:
-        self.num_segments += by
-        self.num_tokens += by * pending.num_source_tokens
-        self.work += by * pending.work
+    def _count(self, segment: QueuedSegment, sign: int) -> None:
+        self.num_segments += sign
+        self.num_tokens += sign * segment.num_source_tokens
+        self.decode_cost += sign * segment.decode_cost
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Caller:
-    """A caller with segments that wait."""
-
-    start_tag: int
-    """On the virtual clock of the queue: the work that the caller was served, and where it began. The least is next."""
-
-    order: int
-    """Decides among equals: the caller that was served last comes last."""
-
-    waiting: dict[QueuedSegment, None] = field(default_factory=dict)
-    """An ordered set: first in, first out, and any may leave."""
-
-    work: int = 0
-    """Of what waits."""
+    start_tag: int  # virtual time: cost served so far, plus the virtual time of the first arrival; the least is next
+    order: int  # breaks ties: the caller that was served last is last
+    queued: dict[QueuedSegment, None] = field(default_factory=dict)  # an ordered set
+    decode_cost: int = 0  # of the queued segments
 
     @property
     def key(self) -> tuple[int, int]:
@@ -194,127 +151,126 @@ class _Caller:
 
 
 class FairQueue:
-    """Segments of one priority that wait: fair between callers, first in, first out for each caller.
+    """Queued segments of one priority: fair between callers, first in, first out for each caller.
 
-    Start-time fair queueing (Goyal et al. 1996) with one flow for each caller: the next segment is that of the caller
-    that was served least work. A caller that comes back begins where the others are, or where it was if that is later,
-    so neither a pause nor a cancelled request changes what any caller is due.
+    Start-time fair queueing (Goyal et al. 1996) with one flow per caller: the next segment is that of the caller with
+    the least cost served. A caller that returns starts level with the others, or at its previous position if that is
+    later, so neither a pause nor a cancelled request changes the share of any caller.
     """
 
     def __init__(self) -> None:
-        self._waiting: dict[QueuedSegment, None] = {}  # in order of admission
+        self._queued: dict[QueuedSegment, None] = {}  # in order of admission
         self._callers: dict[str, _Caller] = {}
-        self._order: list[tuple[tuple[int, int], _Caller]] = []  # sorted; no two keys are equal
-        self._left_at: dict[str, int] = {}  # start tags of callers with nothing waiting, if they may be in the future
+        self._order: list[tuple[tuple[int, int], _Caller]] = []  # sorted; keys are unique
+        self._idle_tags: dict[str, int] = {}  # start tags of callers without segments, if they may be in the future
         self._sweep_at = _MIN_SWEEP
         self._num_served = 0
-        self.work = 0
-        """Work of all that waits."""
+        self.decode_cost = 0
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._queued)
 
     def __iter__(self) -> Iterator[QueuedSegment]:
-        """All that waits, in order of admission."""
-        return iter(self._waiting)
+        """Iterate over the segments in the order of admission."""
+        return iter(self._queued)
 
     @property
     def num_callers(self) -> int:
-        """Callers with segments that wait."""
+        """Callers with queued segments."""
         return len(self._callers)
 
     @property
     def oldest(self) -> QueuedSegment | None:
-        """What was admitted first."""
-        return next(iter(self._waiting), None)
+        """The segment that was admitted first."""
+        return next(iter(self._queued), None)
 
     def held_by(self, caller: str) -> tuple[int, int]:
-        """Return segments and work that a caller has waiting."""
-        found = self._callers.get(caller)
-        return (len(found.waiting), found.work) if found else (0, 0)
+        """Return the number of queued segments of a caller and their decode cost."""
+        known = self._callers.get(caller)
+        return (len(known.queued), known.decode_cost) if known else (0, 0)
 
-    def add(self, pending: QueuedSegment) -> None:
-        """Let a segment wait."""
-        caller = self._callers.get(pending.context.caller)
+    def add(self, segment: QueuedSegment) -> None:
+        """Queue a segment behind those of its caller."""
+        caller = self._callers.get(segment.context.caller)
         if caller is None:
-            caller = _Caller(start_tag=self._start_tag_of(pending.context.caller), order=self._next_order())
-            self._left_at.pop(pending.context.caller, None)
-            self._callers[pending.context.caller] = caller
+            caller = _Caller(start_tag=self._start_tag(segment.context.caller), order=self._next_order())
+            self._idle_tags.pop(segment.context.caller, None)
+            self._callers[segment.context.caller] = caller
             insort(self._order, (caller.key, caller))
-        caller.waiting[pending] = None
-        caller.work += pending.work
-        self._waiting[pending] = None
-        self.work += pending.work
+        caller.queued[segment] = None
+        caller.decode_cost += segment.decode_cost
+        self._queued[segment] = None
+        self.decode_cost += segment.decode_cost
 
-    def serve(self, pending: QueuedSegment) -> None:
-        """Take out a segment to be decoded; its caller is next served later by its work."""
-        caller = self._callers[pending.context.caller]
-        self._take_out(caller, pending)
+    def dequeue(self, segment: QueuedSegment) -> None:
+        """Remove a segment to decode it, and charge its cost to its caller."""
+        caller = self._callers[segment.context.caller]
+        self._remove(caller, segment)
         del self._order[bisect_left(self._order, (caller.key,))]
-        caller.start_tag += pending.work
+        caller.start_tag += segment.decode_cost
         caller.order = self._next_order()
         insort(self._order, (caller.key, caller))
-        self._forget_if_done(pending.context.caller)
+        self._remove_if_idle(segment.context.caller)
 
-    def drop(self, pending: QueuedSegment) -> bool:
-        """Take out a segment that is no longer wanted; return False if it does not wait here."""
-        if pending not in self._waiting:
+    def discard(self, segment: QueuedSegment) -> bool:
+        """Remove a segment that is not decoded; return False if it is not queued."""
+        if segment not in self._queued:
             return False
-        self._take_out(self._callers[pending.context.caller], pending)
-        self._forget_if_done(pending.context.caller)
+        self._remove(self._callers[segment.context.caller], segment)
+        self._remove_if_idle(segment.context.caller)
         return True
 
     def peek(self, limit: int) -> list[QueuedSegment]:
-        """Return the next segments in the order in which they are served."""
-        found: list[QueuedSegment] = []
+        """Return the next segments in the order of service."""
+        segments: list[QueuedSegment] = []
         order = count(self._num_served)
-        heap = [(key, iter(caller.waiting)) for key, caller in islice(self._order, limit)]  # sorted, so it is a heap
-        while heap and len(found) < limit:
-            (start_tag, _), waiting = heap[0]
-            pending = next(waiting, None)
-            if pending is None:
+        heap = [(key, iter(caller.queued)) for key, caller in islice(self._order, limit)]  # sorted, so it is a heap
+        while heap and len(segments) < limit:
+            (start_tag, _), queued = heap[0]
+            segment = next(queued, None)
+            if segment is None:
                 heapq.heappop(heap)
             else:
-                found.append(pending)
-                heapq.heapreplace(heap, ((start_tag + pending.work, next(order)), waiting))
-        return found
+                segments.append(segment)
+                heapq.heapreplace(heap, ((start_tag + segment.decode_cost, next(order)), queued))
+        return segments
 
-    def work_before(self, caller: str, work: int) -> int:
-        """Return the work that is served before so much more of a caller, its own included if it waits already."""
+    def cost_ahead(self, caller: str, decode_cost: int) -> int:
+        """Return the cost served before `decode_cost` more of a caller, including its own queued segments."""
         known = self._callers.get(caller)
-        last_tag = self._start_tag_of(caller) + work + (known.work if known else 0)
+        last_tag = self._start_tag(caller) + decode_cost + (known.decode_cost if known else 0)
         return sum(
-            other.work if other is known else min(other.work, max(0, last_tag - other.start_tag))
+            other.decode_cost if other is known else min(other.decode_cost, max(0, last_tag - other.start_tag))
             for other in self._callers.values()
         )
 
-    def _start_tag_of(self, caller: str) -> int:
+    def _start_tag(self, caller: str) -> int:
         if known := self._callers.get(caller):
             return known.start_tag
-        now = self._order[0][1].start_tag if self._order else 0
-        return max(now, self._left_at.get(caller, 0))
+        virtual_time = self._order[0][1].start_tag if self._order else 0
+        return max(virtual_time, self._idle_tags.get(caller, 0))
 
     def _next_order(self) -> int:
         self._num_served += 1
         return self._num_served - 1
 
-    def _take_out(self, caller: _Caller, pending: QueuedSegment) -> None:
-        del caller.waiting[pending]
-        caller.work -= pending.work
-        del self._waiting[pending]
-        self.work -= pending.work
+    def _remove(self, caller: _Caller, segment: QueuedSegment) -> None:
+        del caller.queued[segment]
+        caller.decode_cost -= segment.decode_cost
+        del self._queued[segment]
+        self.decode_cost -= segment.decode_cost
 
-    def _forget_if_done(self, name: str) -> None:
-        """Forget a caller with nothing waiting, but remember how far ahead of the others it was served."""
+    def _remove_if_idle(self, name: str) -> None:
+        """Remove a caller without segments, but keep its start tag while it is ahead of the others."""
         caller = self._callers[name]
-        if caller.waiting:
+        if caller.queued:
             return
         del self._callers[name]
         del self._order[bisect_left(self._order, (caller.key,))]
-        self._left_at[name] = caller.start_tag
-        if not self._order:  # no caller is behind another
-            self._left_at.clear()
-        elif len(self._left_at) >= self._sweep_at:  # forget those that the others have reached
-            now = self._order[0][1].start_tag
-            self._left_at = {other: start_tag for other, start_tag in self._left_at.items() if start_tag > now}
-            self._sweep_at = max(_MIN_SWEEP, 2 * len(self._left_at))
+        self._idle_tags[name] = caller.start_tag
+        if not self._order:
+            self._idle_tags.clear()
+        elif len(self._idle_tags) >= self._sweep_at:
+            virtual_time = self._order[0][1].start_tag
+            self._idle_tags = {other: tag for other, tag in self._idle_tags.items() if tag > virtual_time}
+            self._sweep_at = max(_MIN_SWEEP, 2 * len(self._idle_tags))

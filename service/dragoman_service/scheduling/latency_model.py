@@ -1,10 +1,11 @@
-"""When an answer will be ready: a model of queue, encoder and steps, learned from what the batches report.
+"""Latency model: predicts when a request is answered, from measured times of the encoder, the decoder and the queue.
 
-Work is counted in *work tokens*: one for each source token that the encoder reads and one for each row (hypothesis)
-that takes a decoder step. The forecast errs in favour of the caller: what was never seen takes no time, and a batch of
-a size that was never seen is taken to be as fast as possible. `docs/internals/batching.md` has the whole model.
+Decode cost is counted in tokens: one for each source token that the encoder reads and one for each row (hypothesis)
+that takes a decoder step. The model errs in favour of the caller: without measurements a stage takes no time, and a
+batch size that was never measured is assumed to be as fast as possible. `docs/internals/batching.md` describes the
+model.
 
-Nothing here is thread-safe: the engine client guards it.
+Nothing here is thread-safe: the scheduler holds its lock.
 """
 
 import math
@@ -12,37 +13,38 @@ import statistics
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from dragoman_service.datatypes import SearchConfig, Segment
 from dragoman_service.scheduling.settings import SchedulingSettings
 from dragoman_service.worker.messages import BatchStepOutput
 
 MAX_STEPS_PER_SOURCE_TOKEN = 2
-"""The steps that a source token counts for are at most this, whatever was learned, so that the work of a request has a
-bound that is known in advance. Where more are taken, the learned seconds for each work token make up for it."""
+"""Upper bound of the learned number of steps, so that the cost of a request has a bound that is known in advance. If a
+model takes more steps, the learned seconds per unit of cost compensate."""
 
-_UNKNOWN_STEPS_PER_SOURCE_TOKEN = 1.0
+_DEFAULT_STEPS_PER_SOURCE_TOKEN = 1.0
 _MIN_STEPS_PER_SOURCE_TOKEN = 0.1
-_EVIDENCE_LASTS_S = 10.0  # after the last step of any batch
-_UNKNOWN_RETRY_S = 1.0  # before a rate is known
-_MIN_RETRY_S, _MAX_RETRY_S = 0.1, 60.0
+_FRESH_S = 10.0  # after the last step of any batch
+_DEFAULT_RETRY_DELAY_S = 1.0
+_MIN_RETRY_DELAY_S, _MAX_RETRY_DELAY_S = 0.1, 60.0
 
-_MIN_OBSERVATIONS = 32  # an estimate has no value before
-_MEMORY = 128  # observations after which a past one counts e times less
-_MAX_SURPRISE = 4.0  # one observation counts as at most so many times what was expected, and at least as 1 over it
+_MIN_SAMPLES = 32
+_MEMORY = 128  # samples after which the weight of a sample has fallen to 1 / e
+_MAX_DEVIATION = 4.0  # a sample counts at most as this multiple of the expected value, and at least as 1 / this
 
 _NUM_RATIOS = 128
-_MIN_RATIOS = 16  # fewer do not change the margin
-_MIN_PREDICTED_S = 0.1  # shorter forecasts are ignored: such waits may take many times as long without harm
-_MIN_MARGIN = 2.5  # rejections cost, too: when calls begin to come faster than they are answered, answers slow down
-_MAX_MARGIN = 4.0  # whatever a stall did, or no request with a deadline would be admitted after it
+_MIN_RATIOS = 16
+_MIN_PREDICTED_S = 0.1  # relative errors of shorter predictions are large and harmless
+_MIN_MARGIN = 2.5  # below, rejections slow answers down when requests begin to arrive faster than they are answered
+_MAX_MARGIN = 4.0  # so that a stall does not reject every request with a deadline
 
 
-class Estimate:
-    """An exponentially weighted ratio, such as seconds for each token, that no single observation can spoil.
+class MovingRatio:
+    """An exponentially weighted ratio, such as seconds per token, that is robust against outliers.
 
-    The first observations are judged by their median, later ones by what was learned before: a single stall moves the
-    value by at most a few percent, while a lasting change is learned within a few hundred observations.
+    The first samples are compared with their median, later ones with the current value: one stall moves the value by a
+    few percent, and a lasting change is learned within a few hundred samples.
     """
 
     def __init__(self) -> None:
@@ -52,45 +54,46 @@ class Estimate:
 
     @property
     def value(self) -> float | None:
-        """The ratio; None as long as too little was observed."""
+        """The ratio; None until there are enough samples."""
         return self._amount / self._per if self._per else None
 
     def record(self, amount: float, *, per: float) -> None:
-        """Add an observation: an amount, for so much; `per` is above 0."""
-        if self.value is None:
-            self._first.append((amount, per))
-            if len(self._first) == _MIN_OBSERVATIONS:
-                median = statistics.median(amount / per for amount, per in self._first)
-                for first in self._first:
-                    self._add(*first, expected=median)
-                self._first.clear()
-        else:
+        """Record a sample of `amount` per `per` units; `per` is above 0."""
+        if self.value is not None:
             self._add(amount, per, expected=self.value)
+            return
+        self._first.append((amount, per))
+        if len(self._first) == _MIN_SAMPLES:
+            median = statistics.median(amount / per for amount, per in self._first)
+            for first in self._first:
+                self._add(*first, expected=median)
+            self._first.clear()
 
     def _add(self, amount: float, per: float, *, expected: float) -> None:
         usual = expected * per
         if usual > 0:
-            amount = min(max(amount, usual / _MAX_SURPRISE), usual * _MAX_SURPRISE)
+            amount = min(max(amount, usual / _MAX_DEVIATION), usual * _MAX_DEVIATION)
         decay = 1 - 1 / _MEMORY
         self._amount = self._amount * decay + amount
         self._per = self._per * decay + per
 
 
-class LengthEstimate:
-    """Learns how many segments, of how many tokens, a character makes."""
+class LengthModel:
+    """Predicts the number and the length of segments from the number of characters of a text."""
 
     def __init__(self) -> None:
-        self._tokens_per_character = Estimate()
-        self._segments_per_character = Estimate()
+        self._tokens_per_character = MovingRatio()
+        self._segments_per_character = MovingRatio()
 
-    def learn(self, num_characters: int, segments: Sequence[Segment]) -> None:
-        """Learn from the segments of a request whose texts have so many characters together; 0: unknown."""
+    def record(self, num_characters: int, segments: Sequence[Segment]) -> None:
+        """Record the segments of a request and the characters of its texts; 0: unknown."""
         if num_characters:
-            self._tokens_per_character.record(sum(len(one.source_ids) for one in segments), per=num_characters)
+            num_tokens = sum(len(segment.source_ids) for segment in segments)
+            self._tokens_per_character.record(num_tokens, per=num_characters)
             self._segments_per_character.record(len(segments), per=num_characters)
 
     def expected_segments(self, num_characters: int, search: SearchConfig) -> list[Segment]:
-        """Return segments of the number and length that texts are expected to become; none until that is known."""
+        """Return segments of the expected number and length; none until there are enough samples."""
         tokens, segments = self._tokens_per_character.value, self._segments_per_character.value
         if not (num_characters and tokens and segments):
             return []
@@ -100,19 +103,18 @@ class LengthEstimate:
 
 
 class DeadlineMargin:
-    """How many times longer than forecast a wait may take: the worst of the latest answers.
+    """Safety factor for predicted queueing times: the largest ratio of actual to predicted time of recent requests.
 
-    A forecast is right on average, so a request admitted with no time to spare would be late half of the time. The
-    margin is for what other requests make of a wait; a request that need not wait needs none.
+    A prediction that is right on average is too short half of the time. The margin covers the effect of other requests
+    on the queue, so it does not apply to the time that a request needs on an idle server.
     """
 
     def __init__(self) -> None:
         self._ratios: deque[float] = deque(maxlen=_NUM_RATIOS)
-        self.factor = _MIN_MARGIN
-        """What to multiply the forecast of a wait by, 2.5 to 4; 2.5 until something is known."""
+        self.factor = _MIN_MARGIN  # 2.5 to 4
 
     def record(self, *, predicted_s: float, actual_s: float) -> None:
-        """Learn from an answer: its time from admission, as forecast and as it was (until a deadline, if missed)."""
+        """Record the predicted and the actual time from admission to the answer or to a missed deadline."""
         if predicted_s < _MIN_PREDICTED_S:
             return
         self._ratios.append(actual_s / predicted_s)
@@ -122,158 +124,143 @@ class DeadlineMargin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestCost:
-    """What a request needs."""
+    """Expected cost of a request."""
 
-    works: tuple[int, ...]
-    """Work tokens of each segment, in order; at least one."""
-
-    longest_source: int
-    """In tokens, EOS counted."""
-
-    most_steps: int
-    """Expected for the segment that takes most."""
-
+    segment_costs: tuple[int, ...]  # decode cost of each segment, in order; at least one
+    longest_source: int  # tokens, including EOS
+    max_steps: int  # expected steps of the longest segment
     widest_beam: int
 
     @property
     def num_segments(self) -> int:
         """Segments of the request."""
-        return len(self.works)
+        return len(self.segment_costs)
 
     @property
-    def work(self) -> int:
-        """Work tokens of all segments."""
-        return sum(self.works)
+    def decode_cost(self) -> int:
+        """Decode cost of all segments."""
+        return sum(self.segment_costs)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkAhead:
-    """What is served before the last segment of a request."""
+class Backlog(NamedTuple):
+    """Segments that are served before the last segment of a request."""
 
-    num_waiting: int = 0
-    """Segments in the queue."""
-
-    work: int = 0
-    """Of those."""
-
+    num_queued: int = 0
+    decode_cost: int = 0  # of the queued segments
     num_running: int = 0
-    """Segments in the batches."""
+
+
+NO_BACKLOG = Backlog()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """When a request is expected to be answered, counted from its admission to its last answer."""
+    """Predicted time from the admission of a request to its last result."""
 
     total_s: float
-    unloaded_latency_s: float
-    """The same if nothing else was asked for."""
-
-    has_throughput: bool
-    """Whether it is known how fast waiting work is done, without which forecasts are too short."""
+    unloaded_latency_s: float  # on an idle server
+    has_throughput: bool  # False until the throughput was measured: predictions are too short
 
 
-class Forecast:
-    """Learns how long the parts of the work take, and adds them up."""
+class LatencyModel:
+    """Learns how long the stages of a request take, and adds them up."""
 
     def __init__(self, settings: SchedulingSettings, *, num_batches: int) -> None:
         self._settings = settings
         self._num_batches = num_batches
-        self._busy_s_per_work = Estimate()  # of a batch, while more waits than it takes
-        self._encode_s_per_token = Estimate()
-        self._step_s: dict[int, Estimate] = {}  # by the bit length of the number of rows
-        self._steps_per_token = Estimate()
-        self._learned_at_s = -math.inf
+        self._busy_s_per_cost = MovingRatio()  # of a batch while more segments are queued than it admits
+        self._encode_s_per_token = MovingRatio()
+        self._step_s: dict[int, MovingRatio] = {}  # by the bit length of the number of rows
+        self._steps_per_token = MovingRatio()
+        self._recorded_at_s = -math.inf
+        self.margin = DeadlineMargin()
 
     @property
     def steps_per_source_token(self) -> float:
-        """How many steps a segment takes for each token of its source, as counted in its work."""
+        """Expected decoder steps per source token of a segment."""
         learned = self._steps_per_token.value
-        ratio = _UNKNOWN_STEPS_PER_SOURCE_TOKEN if learned is None else learned
+        ratio = _DEFAULT_STEPS_PER_SOURCE_TOKEN if learned is None else learned
         return min(max(ratio, _MIN_STEPS_PER_SOURCE_TOKEN), MAX_STEPS_PER_SOURCE_TOKEN)
 
-    def learn(self, output: BatchStepOutput, *, is_backlogged: bool, now_s: float) -> None:
-        """Learn from steps; a batch is backlogged, and so works at its full rate, if more waits than it can take."""
+    def record_step(self, output: BatchStepOutput, *, is_backlogged: bool, now_s: float) -> None:
+        """Record steps of a batch; a backlogged batch runs at full throughput, as more is queued than it admits."""
         if output.num_encoded_tokens:
             self._encode_s_per_token.record(output.encode_s, per=output.num_encoded_tokens)
         if output.num_rows:
-            estimate = self._step_s.setdefault(output.num_rows.bit_length(), Estimate())
+            step_s_of_size = self._step_s.setdefault(output.num_rows.bit_length(), MovingRatio())
             for step_s in (*output.earlier_steps_s, output.step_s):
-                estimate.record(step_s, per=1)
-            self._learned_at_s = now_s
+                step_s_of_size.record(step_s, per=1)
+            self._recorded_at_s = now_s
         if output.num_tokens:
             self._steps_per_token.record(output.num_steps, per=output.num_tokens)
-        if is_backlogged and output.work:
-            self._busy_s_per_work.record(output.busy_s, per=output.work)
+        if is_backlogged and output.decode_cost:
+            self._busy_s_per_cost.record(output.busy_s, per=output.decode_cost)
 
-    def is_convincing(self, now_s: float) -> bool:
-        """Say whether what was learned is fresh enough to reject a request; rejecting all would never find out."""
-        return now_s - self._learned_at_s <= _EVIDENCE_LASTS_S
-
-    def expected_steps(self, segment: Segment) -> int:
-        """Return the decoder steps that a segment is expected to take."""
-        return _num_steps(segment, self.steps_per_source_token)
+    def is_fresh(self, now_s: float) -> bool:
+        """Return whether there are recent measurements; old ones must not reject requests, or none would be made."""
+        return now_s - self._recorded_at_s <= _FRESH_S
 
     def request_cost(self, segments: Sequence[Segment]) -> RequestCost:
-        """Return what a request of these segments, at least one, is expected to need."""
-        steps = [self.expected_steps(segment) for segment in segments]
+        """Return the expected cost of a request with these segments, at least one."""
+        steps = [_expected_steps(segment, self.steps_per_source_token) for segment in segments]
         return RequestCost(
-            works=tuple(map(_work, segments, steps)),
+            segment_costs=tuple(map(_decode_cost, segments, steps)),
             longest_source=max(len(segment.source_ids) for segment in segments),
-            most_steps=max(steps),
+            max_steps=max(steps),
             widest_beam=max(segment.search.beam_size for segment in segments),
         )
 
-    def predict(self, cost: RequestCost, ahead: WorkAhead) -> Prediction:
-        """Return when a request will be answered: its last segment waits to join a batch, and is decoded there."""
+    def predict(self, cost: RequestCost, backlog: Backlog) -> Prediction:
+        """Return when a request is answered: its last segment waits to join a batch and is decoded there."""
         return Prediction(
-            total_s=self._finish_in_s(cost, ahead),
-            unloaded_latency_s=self._finish_in_s(cost, WorkAhead()),
-            has_throughput=self._busy_s_per_work.value is not None,
+            total_s=self._latency_s(cost, backlog),
+            unloaded_latency_s=self._latency_s(cost, NO_BACKLOG),
+            has_throughput=self._busy_s_per_cost.value is not None,
         )
 
-    def work_done_in_s(self, work: int) -> float:
-        """Return the seconds that all batches together need for so much work; 0 as long as nothing is known."""
-        return work * (self._busy_s_per_work.value or 0.0) / self._num_batches
+    def drain_time_s(self, decode_cost: int) -> float:
+        """Return the seconds that all batches together need for queued work; 0 without measurements."""
+        return decode_cost * (self._busy_s_per_cost.value or 0.0) / self._num_batches
 
-    def retry_after_s(self, *, excess_s: float) -> float:
-        """Return when to retry a rejected request that could be admitted after so many seconds of work."""
-        if self._busy_s_per_work.value is None:
-            return _UNKNOWN_RETRY_S
-        return min(max(excess_s, _MIN_RETRY_S), _MAX_RETRY_S)
+    def retry_delay_s(self, excess_s: float) -> float:
+        """Return the retry delay of a request that can be admitted after `excess_s` seconds of work."""
+        if self._busy_s_per_cost.value is None:
+            return _DEFAULT_RETRY_DELAY_S
+        return min(max(excess_s, _MIN_RETRY_DELAY_S), _MAX_RETRY_DELAY_S)
 
-    def _finish_in_s(self, cost: RequestCost, ahead: WorkAhead) -> float:
+    def _latency_s(self, cost: RequestCost, backlog: Backlog) -> float:
         capacity = min(self._settings.max_batch_segments, max(1, self._settings.max_batch_rows // cost.widest_beam))
-        num_before = ahead.num_waiting + cost.num_segments
-        num_free = max(0, self._num_batches * capacity - ahead.num_running)
-        waiting_share = max(0.0, 1 - num_free / num_before)
-        wait_s = waiting_share * self.work_done_in_s(ahead.work + cost.work)
-        num_neighbours = min(capacity, math.ceil((ahead.num_running + num_before) / self._num_batches))
-        encode_s = num_neighbours * cost.longest_source * (self._encode_s_per_token.value or 0.0)
-        return wait_s + encode_s + cost.most_steps * self._expected_step_s(num_neighbours * cost.widest_beam)
+        num_queued = backlog.num_queued + cost.num_segments
+        num_free = max(0, self._num_batches * capacity - backlog.num_running)
+        queued_share = max(0.0, 1 - num_free / num_queued)
+        queueing_s = queued_share * self.drain_time_s(backlog.decode_cost + cost.decode_cost)
+        batch_size = min(capacity, math.ceil((backlog.num_running + num_queued) / self._num_batches))
+        encode_s = batch_size * cost.longest_source * (self._encode_s_per_token.value or 0.0)
+        return queueing_s + encode_s + cost.max_steps * self._expected_step_s(batch_size * cost.widest_beam)
 
     def _expected_step_s(self, num_rows: int) -> float:
-        """Return the time of a step, optimistic for batches of a size not seen: from smaller ones rather than larger.
+        """Return the duration of a step, from the nearest measured size that is not larger if there is one.
 
-        More rows never make a step shorter, and a step of half the rows takes at least half the time.
+        A step of more rows is never shorter, and a step of half the rows takes at least half the time.
         """
         size = num_rows.bit_length()
-        learned = {seen: estimate.value for seen, estimate in self._step_s.items() if estimate.value is not None}
-        if smaller := [seen for seen in learned if seen <= size]:
+        learned = {known: step_s.value for known, step_s in self._step_s.items() if step_s.value is not None}
+        if smaller := [known for known in learned if known <= size]:
             return learned[max(smaller)]
-        return min((step_s * 2.0 ** (size - seen) for seen, step_s in learned.items()), default=0.0)
+        return min((step_s * 2.0 ** (size - known) for known, step_s in learned.items()), default=0.0)
 
 
-def most_work(segments: Iterable[Segment]) -> int:
-    """Return the work tokens that segments count for at most, whatever was learned."""
-    return sum(_work(segment, _num_steps(segment, MAX_STEPS_PER_SOURCE_TOKEN)) for segment in segments)
+def max_decode_cost(segments: Iterable[Segment]) -> int:
+    """Return the largest decode cost that segments can be counted with, whatever was learned."""
+    return sum(_decode_cost(segment, _expected_steps(segment, MAX_STEPS_PER_SOURCE_TOKEN)) for segment in segments)
 
 
-def _work(segment: Segment, num_steps: int) -> int:
+def _decode_cost(segment: Segment, num_steps: int) -> int:
     return len(segment.source_ids) + segment.search.beam_size * num_steps
 
 
-def _num_steps(segment: Segment, per_source_token: float) -> int:
+def _expected_steps(segment: Segment, steps_per_source_token: float) -> int:
     search = segment.search
-    usual = round(len(segment.source_ids) * per_source_token)
-    forced = max(len(search.target_prefix), search.min_target_tokens) + 1  # and EOS
+    usual = round(len(segment.source_ids) * steps_per_source_token)
+    forced = max(len(search.target_prefix), search.min_target_tokens) + 1  # EOS
     return min(max(usual, forced), search.max_target_tokens)

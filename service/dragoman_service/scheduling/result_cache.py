@@ -1,6 +1,6 @@
-"""Results of segments decoded before: a sentence that comes again with the same options is not decoded again.
+"""Result cache: a segment that was decoded before with the same options is answered without decoding.
 
-A result does not depend on what else was in the batch, so the answer is the same, bit for bit.
+A result does not depend on its batch, so the cached result is bit-identical.
 """
 
 from collections import OrderedDict
@@ -9,34 +9,35 @@ from typing import Final
 
 from dragoman_service.datatypes import Segment, SegmentResult, StageTimings
 
-_ENTRY_BYTES: Final = 600
-"""Of an entry without tokens and hypotheses. Measured with CPython 3.11 like the next ones, and rounded up."""
-
+# Measured with CPython 3.11 and rounded up.
+_ENTRY_BYTES: Final = 600  # without tokens and hypotheses
 _HYPOTHESIS_BYTES: Final = 250
 _SOURCE_TOKEN_BYTES: Final = 36
-_TARGET_TOKEN_BYTES: Final = 68
-"""Token id and log-probability."""
+_TARGET_TOKEN_BYTES: Final = 68  # token id and log-probability
 
 
 class ResultCache:
-    """The results of the segments used last, in bounded memory; not thread-safe: the engine client guards it."""
+    """Least recently used results in bounded memory; not thread-safe: the scheduler holds its lock."""
 
     def __init__(self, max_bytes: int) -> None:
-        """Begin empty; with 0 bytes it stays so."""
         self._max_bytes = max_bytes
-        self._results: OrderedDict[Segment, SegmentResult] = OrderedDict()  # the one used last is the last
-        self.num_bytes = 0
-        """What it takes, estimated."""
+        self._results: OrderedDict[Segment, SegmentResult] = OrderedDict()  # least recently used first
+        self.num_bytes = 0  # estimated
+
+    @property
+    def is_enabled(self) -> bool:
+        """False if the cache has no memory."""
+        return self._max_bytes > 0
 
     def get(self, segment: Segment) -> SegmentResult | None:
-        """Return the result of a segment of this source and these options, as one that took no time, if it is kept."""
+        """Return the cached result of a segment with the same source and options, with zero timings."""
         result = self._results.get(segment)
         if result is not None:
             self._results.move_to_end(segment)
         return result
 
     def put(self, segment: Segment, result: SegmentResult) -> None:
-        """Keep a result, unless it is sampled, has attention, or is larger than all that may be kept."""
+        """Cache a result, unless it is sampled, has attention, or exceeds the memory of the cache."""
         size = _num_bytes(segment, result)
         if segment.search.sampling or segment.wants_attention or size > self._max_bytes or segment in self._results:
             return

@@ -1,14 +1,14 @@
-"""Who may call: the callers file, with the keys, certificates, permissions and limits of each.
+"""API keys, and the callers file with the keys, certificates, permissions and quotas of each caller.
 
 [[caller]]
 name = "shop"
-keys = ["3f9a5c0d1e2b:8f4e..."]     # one line of `dragoman keys new`; two while a key is replaced
+keys = ["3f9a5c0d1e2b:8f4e..."]     # output of `dragoman keys new`; two keys during a rotation
 certificates = ["shop.example.com"]  # common or alternative name of a client certificate, instead of a key
 subjects = ["client-42"]             # claim `sub` of a token, instead of a key
-permissions = ["translate"]          # and "admin" for who may load and unload models
+permissions = ["translate"]          # "admin": load and unload models
 requests_per_s = 50
 tokens_per_min = 200000
-work_tokens_per_min = 2000000
+decode_cost_per_min = 2000000
 """
 
 import hashlib
@@ -18,32 +18,28 @@ import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from ipaddress import IPv6Address, IPv6Network
 from typing import Annotated, Self
-from urllib.parse import unquote
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from dragoman_service.toml import parse_toml
 
-_PREFIX = "dgm"  # lets scanners for leaked secrets tell what they found
+_PREFIX = "dgm"  # identifies leaked keys in secret scanners
 _ID_BYTES = 6
 _SECRET_BYTES = 32
-_IPV6_PREFIX_LENGTH = 64  # of what one host, or one customer of a provider, has
 
 _STORED = re.compile(r"(?P<key_id>[0-9a-f]{12}):(?P<digest>[0-9a-f]{64})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredKey:
-    """What the server keeps of a key: enough to recognize it, not enough to send it."""
+    """The id and the hash of a key: enough to verify the key, not enough to send it."""
 
     key_id: str
-    digest: bytes = field(repr=False)
-    """SHA-256 of the whole key."""
+    digest: bytes = field(repr=False)  # SHA-256 of the whole key
 
     def matches(self, key: str) -> bool:
-        """Return whether this is the key, in a time that does not tell how much of it is right."""
+        """Compare a key in constant time."""
         return hmac.compare_digest(self.digest, _digest(key))
 
     def __str__(self) -> str:
@@ -57,15 +53,15 @@ def new_key() -> str:
 
 
 def store(key: str) -> StoredKey:
-    """Return what to keep of a key that `new_key` made."""
+    """Return the stored form of a key."""
     return StoredKey(key_id=key_id(key), digest=_digest(key))
 
 
 def parse_stored(entry: str) -> StoredKey:
-    """Return an entry of the callers file.
+    """Parse an entry of the callers file.
 
     Raises:
-        ValueError: if it is none; the message does not show it, as it may be a key.
+        ValueError: if it is invalid; the message does not contain the entry, which may be a key.
     """
     match = _STORED.fullmatch(entry)
     if match is None:
@@ -74,7 +70,7 @@ def parse_stored(entry: str) -> StoredKey:
 
 
 def key_id(key: str) -> str:
-    """Return the public part of a key; empty if it is no key of this server."""
+    """Return the public part of a key; empty if the text is not a key of this server."""
     prefix, _, rest = key.partition("_")
     return rest.partition("_")[0] if prefix == _PREFIX else ""
 
@@ -83,62 +79,40 @@ def _digest(key: str) -> bytes:
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
 
 
-def peer_name(peer: str) -> str:
-    """Return the host of a gRPC peer, which all its connections share: `ipv4:10.0.0.7` of `ipv4:10.0.0.7:54321`.
-
-    Hosts of IPv6 go by their network, `ipv6:[2001:db8::/64]`: a host usually has all of its addresses. A peer without a
-    port, such as a Unix socket, is returned whole.
-    """
-    host, _, port = peer.rpartition(":")
-    if not (host and port.isdigit()):
-        return peer
-    if not host.startswith("ipv6:"):
-        return host
-    try:
-        address = IPv6Address(unquote(host.removeprefix("ipv6:")).strip("[]").partition("%")[0])
-    except ValueError:
-        return host
-    if address.ipv4_mapped:
-        return f"ipv4:{address.ipv4_mapped}"
-    network = IPv6Network((address, _IPV6_PREFIX_LENGTH), strict=False)
-    return f"ipv6:[{address if address.is_loopback else network}]"
-
-
 _Identifier = Annotated[str, Field(min_length=1, max_length=256)]
 
 
 class Permission(StrEnum):
-    """What a caller may do; telling what models there are needs none of them."""
+    """Permission of a caller. Listing models requires none."""
 
     TRANSLATE = "translate"
-    ADMIN = "admin"
-    """Load and unload models."""
+    ADMIN = "admin"  # load and unload models
 
 
 class Caller(BaseModel):
-    """One entry of the file; without a limit a caller may ask for as much as the server can do."""
+    """One entry of the callers file; a quota that is None is unlimited."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    # No colon, slash or space: a name is never mistaken for the address of a caller who has none.
+    # Without colons, slashes and spaces, so that a name never equals an address.
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,127}$")
     keys: tuple[_Identifier, ...] = Field(default=(), max_length=16)
     certificates: tuple[_Identifier, ...] = Field(default=(), max_length=16)
     subjects: tuple[_Identifier, ...] = Field(default=(), max_length=16)
-    """Claims `sub` of tokens; their scopes can take permissions away, not add any."""
+    """Claims `sub` of tokens. The scopes of a token can only remove permissions."""
 
     permissions: frozenset[Permission] = Field(min_length=1)
     requests_per_s: float | None = Field(default=None, gt=0, le=1e6)
-    """RPCs, with a burst of one second's, at least one."""
+    """RPCs; the burst is the quota of one second, at least one RPC."""
 
     tokens_per_min: float | None = Field(default=None, gt=0, le=1e9)
-    """Source tokens, with a burst of one minute's."""
+    """Source tokens; the burst is the quota of one minute."""
 
-    work_tokens_per_min: float | None = Field(default=None, gt=0, le=1e11)
-    """Work tokens (source tokens, and beam size times expected decoder steps), with a burst of one minute's."""
+    decode_cost_per_min: float | None = Field(default=None, gt=0, le=1e11)
+    """Source tokens plus beam size times expected decoder steps; the burst is the quota of one minute."""
 
     @model_validator(mode="after")
-    def _can_be_recognized(self) -> Self:
+    def _check_credentials(self) -> Self:
         if not (self.keys or self.certificates or self.subjects):
             raise ValueError("must have keys, certificates or subjects")
         for position, entry in enumerate(self.keys):
@@ -156,10 +130,10 @@ class _CallersFile(BaseModel):
 
 
 class Callers:
-    """Finds a caller by what it shows."""
+    """Finds a caller by its credentials."""
 
     def __init__(self, callers: Sequence[Caller]) -> None:
-        """Take callers whose names, keys and certificates differ; ValueError names the first two that do not."""
+        """Index the callers; ValueError if two have the same name, key, certificate or subject."""
         _check_distinct("name", (caller.name for caller in callers))
         keys = [(parse_stored(entry), caller) for caller in callers for entry in caller.keys]
         _check_distinct("key id", (stored.key_id for stored, _ in keys))
@@ -171,49 +145,49 @@ class Callers:
         self._by_subject = {name: caller for caller in callers for name in caller.subjects}
 
     def with_key(self, key: str) -> Caller | None:
-        """Return the caller with this key; None if there is none."""
+        """Return the caller with this key, if any."""
         stored, caller = self._by_key_id.get(key_id(key), (None, None))
         return caller if stored is not None and stored.matches(key) else None
 
     def with_certificate(self, names: Iterable[str]) -> Caller | None:
-        """Return the caller of a certificate with these names, if any; the first name that is listed decides."""
+        """Return the caller of a certificate with these names, if any; the first listed name decides."""
         return next((self._by_certificate[name] for name in names if name in self._by_certificate), None)
 
     def with_subject(self, name: str) -> Caller | None:
-        """Return the caller that a token is about, if it is listed."""
+        """Return the caller with this claim `sub`, if any."""
         return self._by_subject.get(name)
 
     def named(self, name: str) -> Caller | None:
-        """Return a caller by name, if there is one."""
+        """Return the caller with this name, if any."""
         return self._by_name.get(name)
 
 
 def parse_callers(content: bytes) -> Callers:
-    """Return the callers of a callers file.
+    """Parse a callers file.
 
     Raises:
-        ValueError: names the entry and field that is wrong, without its value.
+        ValueError: names the invalid entry and field, without its value.
     """
     try:
         tables = parse_toml(content)
-    except ValueError as error:  # neither UTF-8 nor TOML; of the former, Python would show what it found
+    except ValueError as error:  # not UTF-8 or not TOML; the message of UnicodeDecodeError contains the content
         reason = "not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
-        raise ValueError(f"no TOML: {reason}") from None
+        raise ValueError(f"not TOML: {reason}") from None
     try:
         return Callers(_CallersFile.model_validate(tables).caller)
     except ValidationError as error:
-        raise ValueError(_described(error)) from None  # pydantic's own message shows the values
+        raise ValueError(_description(error)) from None  # the message of pydantic contains the values
 
 
-def _described(error: ValidationError) -> str:
-    found = error.errors(include_input=False, include_url=False)[0]
-    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in found["loc"]).removeprefix(".")
-    return f"{path}: {found['msg'].removeprefix('Value error, ')}"
+def _description(error: ValidationError) -> str:
+    details = error.errors(include_input=False, include_url=False)[0]
+    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in details["loc"]).removeprefix(".")
+    return f"{path}: {details['msg'].removeprefix('Value error, ')}"
 
 
-def _check_distinct(what: str, values: Iterable[str]) -> None:
+def _check_distinct(name: str, values: Iterable[str]) -> None:
     seen: set[str] = set()
     for value in values:
         if value in seen:
-            raise ValueError(f"{what} {value!r} is there twice")
+            raise ValueError(f"duplicate {name} {value!r}")
         seen.add(value)

@@ -1,17 +1,19 @@
-"""Who calls, and whether they may: by API key, by client certificate, or unknown where the settings allow that."""
+"""Authentication and authorization of calls by API key, token, client certificate or, if allowed, host."""
 
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
+from ipaddress import IPv6Address, IPv6Network
 from pathlib import Path
 from typing import Protocol
+from urllib.parse import unquote
 
 from dragoman.v1 import translation_pb2 as pb
 from dragoman_service.errors import ConfigError, PermissionDeniedError, UnauthenticatedError
 from dragoman_service.observability.metrics import Metrics
-from dragoman_service.security.api_keys import Caller, Callers, Permission, parse_callers, peer_name
+from dragoman_service.security.api_keys import Caller, Callers, Permission, parse_callers
 from dragoman_service.security.jwt_auth import KeySet, is_token, key_set, permissions, subject
 from dragoman_service.security.rate_limits import Charge, RateLimiter
 from dragoman_service.security.settings import AccessSettings
@@ -21,37 +23,53 @@ from dragoman_service.security.tls import WatchedFiles
 _SETTING = "access.callers_file"
 _JWKS_SETTING = "access.jwks"
 _MAX_NAME_CHARACTERS = 128
-_MAX_KEY_CHARACTERS = 16 * 1024  # a longer key is unknown: it is neither hashed nor parsed
+_MAX_KEY_CHARACTERS = 16 * 1024  # longer keys are rejected before they are hashed or parsed
 _METADATA = "the metadata `authorization: Bearer KEY`"
-_NUM_REMEMBERED = 1024  # callers that no file lists
+_NUM_CACHED = 1024  # callers that are not in the callers file
+_IPV6_PREFIX_LENGTH = 64  # network of one host or one customer of a provider
+_GOOGLE_KEY_METADATA = "x-goog-api-key"  # sent by clients of Google
 _TRANSLATE_ONLY = frozenset({Permission.TRANSLATE})
 
-_NEEDED: Mapping[str, Permission | None] = {
+_REQUIRED_PERMISSIONS: Mapping[str, Permission | None] = {
     pb.DESCRIPTOR.services_by_name["TranslationService"].full_name: Permission.TRANSLATE,
     pb.DESCRIPTOR.services_by_name["ModelService"].full_name: None,
 }
-"""What the methods of a service need; those of any other, ModelAdminService among them, need the most."""
+"""Permission for the methods of each service; other services, such as ModelAdminService, need `admin`."""
+
+
+def peer_name(peer: str) -> str:
+    """Return the host of a gRPC peer: `ipv4:10.0.0.7` for `ipv4:10.0.0.7:54321`.
+
+    An IPv6 host is identified by its /64 network, `ipv6:[2001:db8::/64]`, because it usually has all addresses of that
+    network. A peer without a port, such as a Unix socket, is returned unchanged.
+    """
+    host, _, port = peer.rpartition(":")
+    if not (host and port.isdigit()):
+        return peer
+    if not host.startswith("ipv6:"):
+        return host
+    try:
+        address = IPv6Address(unquote(host.removeprefix("ipv6:")).strip("[]").partition("%")[0])
+    except ValueError:
+        return host
+    if address.ipv4_mapped:
+        return f"ipv4:{address.ipv4_mapped}"
+    network = IPv6Network((address, _IPV6_PREFIX_LENGTH), strict=False)
+    return f"ipv6:[{address if address.is_loopback else network}]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
-    """What a call shows of who makes it."""
+    """Credentials of a call."""
 
-    peer: str
-    """Host it comes from."""
-
-    api_keys: tuple[str, ...] = field(default=(), repr=False)
-    """Values of its `authorization` metadata."""
-
-    certificate_names: tuple[str, ...] = ()
-    """Common name, then alternative names, of the certificate that TLS has verified; empty without one."""
-
-    key_place: str = _METADATA
-    """Where the client sends its key, for errors."""
+    peer: str  # host
+    api_keys: tuple[str, ...] = field(default=(), repr=False)  # values of the metadata `authorization`
+    certificate_names: tuple[str, ...] = ()  # common name, then alternative names, of the verified certificate
+    key_place: str = _METADATA  # where clients of this API send their key, for error messages
 
 
 class ConnectionInfo(Protocol):
-    """What a transport provides to identify the caller."""
+    """The data of a transport that identifies the caller."""
 
     def peer(self) -> str:
         """Return the address of the client, as gRPC writes it: `ipv4:10.0.0.7:54321`."""
@@ -60,11 +78,11 @@ class ConnectionInfo(Protocol):
         """Return the headers of the request, their names in lower case."""
 
     def auth_context(self) -> Mapping[str, Iterable[bytes]]:
-        """Return what TLS has verified, by gRPC's names."""
+        """Return the properties of the TLS connection, with gRPC's names."""
 
 
 class Access:
-    """Authenticates and authorizes calls, and holds callers to their rates."""
+    """Authenticates and authorizes calls, and enforces quotas."""
 
     def __init__(
         self,
@@ -75,10 +93,10 @@ class Access:
         is_reachable_remotely: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Read the files that the settings name; ConfigError if one cannot be read or is invalid.
+        """Read the files of the settings; ConfigError if one cannot be read or is invalid.
 
-        Without a callers file, callers go by the names of their certificates if TLS `asks_certificates`, else by their
-        hosts, and if other machines can connect (`is_reachable_remotely`) they may only translate.
+        Without a callers file, a caller is identified by its certificate if TLS `asks_certificates`, else by its host.
+        Hosts can only translate if other machines can connect (`is_reachable_remotely`).
         """
         self._settings = settings
         self._asks_certificates = asks_certificates
@@ -93,38 +111,38 @@ class Access:
         }
 
     async def admit(self, method: str, context: ConnectionInfo) -> str:
-        """Return the name of the caller of `/package.Service/Method`, and count the call against its limit.
+        """Count a call of `/package.Service/Method` against the quota of its caller, and return the caller.
 
         Raises:
             UnauthenticatedError: if the caller is unknown.
-            PermissionDeniedError: if the caller may not call this method.
-            RateLimitedError: if it has called too often.
+            PermissionDeniedError: if the caller does not have the permission for this method.
+            RateLimitedError: if the caller exceeds its quota of requests.
         """
-        caller = self._identify(credentials(context))
-        needed = _NEEDED.get(method.strip("/").partition("/")[0], Permission.ADMIN)
-        if needed is not None and needed not in caller.permissions:
-            raise PermissionDeniedError(caller=caller.name, permission=needed.value)
+        caller = self._identify(credentials_of(context))
+        permission = _REQUIRED_PERMISSIONS.get(method.strip("/").partition("/")[0], Permission.ADMIN)
+        if permission is not None and permission not in caller.permissions:
+            raise PermissionDeniedError(caller=caller.name, permission=permission.value)
         await self._confirmed(self._limiter.take_request(caller))
         return caller.name
 
     @property
     def needs_key(self) -> bool:
-        """Whether callers must send a key, a token or a client certificate."""
+        """True if callers must send a key, a token or a client certificate."""
         return self._callers is not None or self._keys is not None or self._asks_certificates
 
     def check_known(self, context: ConnectionInfo) -> None:
-        """Raise UnauthenticatedError unless the caller is one that the server serves, whatever its permissions."""
-        self._identify(credentials(context))
+        """Raise UnauthenticatedError if the caller is unknown; permissions are not checked."""
+        self._identify(credentials_of(context))
 
     async def take_tokens(
         self, caller: str, num_tokens: int, *, work: Callable[[], int] | None = None
     ) -> Callable[[], None]:
-        """Count source tokens and work of a caller, as `RateLimiter.take_tokens`; return what puts them back."""
+        """Charge a caller as `RateLimiter.take_tokens`; return the function that refunds the charges."""
         limits = self._callers.value.named(caller) if self._callers else None
         return await self._confirmed(self._limiter.take_tokens(caller, limits, num_tokens, work=work))
 
     async def watch(self) -> None:
-        """Reload the files and the provider's keys whenever they change; never returns if there are any."""
+        """Reload the files and the keys of the identity provider when they change; never returns if there are any."""
         watches = []
         if self._callers:
             watches.append(self._callers.watch(self._settings.reload_interval_s))
@@ -140,24 +158,24 @@ class Access:
             await self._shared.close()
 
     async def _confirmed(self, charges: tuple[Charge, ...]) -> Callable[[], None]:
-        """Charge the store of all replicas too, if there is one; return what gives the charges back."""
+        """Charge the shared quota store as well, if configured; return the function that refunds the charges."""
         if self._shared is None or not charges:
-            return partial(self._limiter.give_back, charges)
+            return partial(self._limiter.refund, charges)
         return await self._shared.confirm(charges)
 
-    def _identify(self, shown: Credentials) -> Caller:
-        if self._keys is not None and shown.api_keys and is_token(token := _api_key(shown)):
+    def _identify(self, credentials: Credentials) -> Caller:
+        if self._keys is not None and credentials.api_keys and is_token(token := _api_key(credentials)):
             return self._of_token(token, self._keys.value)
         if self._callers is not None:
-            return _listed(self._callers.value, shown)
-        if self._keys is not None and not (self._asks_certificates and shown.certificate_names):
-            raise UnauthenticatedError(f"no token in {shown.key_place}")
+            return _listed(self._callers.value, credentials)
+        if self._keys is not None and not (self._asks_certificates and credentials.certificate_names):
+            raise UnauthenticatedError(f"no token in {credentials.key_place}")
         if self._asks_certificates:
-            return _certified(shown)
-        return _unlisted(shown.peer, _TRANSLATE_ONLY if self._is_reachable_remotely else frozenset(Permission))
+            return _certified(credentials)
+        return _unlisted(credentials.peer, _TRANSLATE_ONLY if self._is_reachable_remotely else frozenset(Permission))
 
     def _of_token(self, token: str, keys: KeySet) -> Caller:
-        """Return the bearer of a token, listed or not, with the permissions that its scopes give."""
+        """Return the subject of a token, with the permissions of its scopes; a listed caller keeps only its own."""
         issuer, audience = self._settings.jwt_issuer or "", self._settings.jwt_audience or ""
         claims = keys.verified_claims(token, issuer=issuer, audience=audience)
         name, allowed = subject(claims), permissions(claims, self._scopes)
@@ -166,13 +184,15 @@ class Access:
         return _unlisted(f"jwt:{name}", allowed)
 
 
-def credentials(context: ConnectionInfo) -> Credentials:
-    """Return what a call shows."""
-    shown: Mapping[str, Iterable[bytes]] = context.auth_context()
-    names = (*shown.get("x509_common_name", ()), *shown.get("x509_subject_alternative_name", ()))
+def credentials_of(context: ConnectionInfo) -> Credentials:
+    """Return the credentials of a call; `x-goog-api-key` counts in the absence of `authorization`."""
+    properties: Mapping[str, Iterable[bytes]] = context.auth_context()
+    names = (*properties.get("x509_common_name", ()), *properties.get("x509_subject_alternative_name", ()))
+    metadata = tuple(context.invocation_metadata() or ())
+    api_keys = tuple(str(value) for key, value in metadata if key == "authorization")
     return Credentials(
         peer=peer_name(context.peer()),
-        api_keys=tuple(str(value) for key, value in context.invocation_metadata() or () if key == "authorization"),
+        api_keys=api_keys or tuple(f"Bearer {value!s}" for key, value in metadata if key == _GOOGLE_KEY_METADATA),
         certificate_names=tuple(name.decode("utf-8", "replace") for name in names),
         key_place=getattr(context, "key_place", _METADATA),
     )
@@ -201,45 +221,49 @@ def _shared_quota(
 ) -> SharedQuota | None:
     if settings.quota_store_url_file is None:
         return None
-    from dragoman_service.security.redis_quota import RedisBuckets  # noqa: PLC0415 - the client is imported only where it is used
+    from dragoman_service.security.redis_quota import RedisBuckets  # noqa: PLC0415 - optional dependency
 
     timeout_s = settings.quota_store_timeout_s
     store = RedisBuckets(settings.quota_store_url_file, timeout_s=timeout_s, fail=metrics.callers_reload_failures.inc)
     return SharedQuota(limiter, store, metrics, timeout_s=timeout_s, clock=clock)
 
 
-def _listed(callers: Callers, shown: Credentials) -> Caller:
-    """Find a caller in the file: by key if it sends one, else by certificate."""
-    if shown.api_keys:
-        caller = callers.with_key(_api_key(shown))
+def _listed(callers: Callers, credentials: Credentials) -> Caller:
+    """Find a caller in the callers file, by its key or else by its certificate."""
+    if credentials.api_keys:
+        caller = callers.with_key(_api_key(credentials))
         if caller is None:
             raise UnauthenticatedError("unknown API key")
         return caller
-    caller = callers.with_certificate(shown.certificate_names)
+    caller = callers.with_certificate(credentials.certificate_names)
     if caller is None:
-        certificate = ", and the client certificate names no known caller" if shown.certificate_names else ""
-        raise UnauthenticatedError(f"no API key in {shown.key_place}{certificate}")
+        certificate = (
+            ", and the client certificate does not belong to a known caller" if credentials.certificate_names else ""
+        )
+        raise UnauthenticatedError(f"no API key in {credentials.key_place}{certificate}")
     return caller
 
 
-def _api_key(shown: Credentials) -> str:
-    value, *others = shown.api_keys
+def _api_key(credentials: Credentials) -> str:
+    value, *others = credentials.api_keys
     if len(value) > _MAX_KEY_CHARACTERS:
-        raise UnauthenticatedError(f"an API key of {len(value)} characters, at most {_MAX_KEY_CHARACTERS}")
+        raise UnauthenticatedError(
+            f"the API key has {len(value)} characters; at most {_MAX_KEY_CHARACTERS} are allowed"
+        )
     scheme, _, key = value.strip().partition(" ")
     if others or scheme.lower() != "bearer" or not key.strip():
-        raise UnauthenticatedError(f"the key must be sent once, in {shown.key_place}")
+        raise UnauthenticatedError(f"send exactly one key, in {credentials.key_place}")
     return key.strip()
 
 
-def _certified(shown: Credentials) -> Caller:
-    """Take a caller by the name that a trusted authority gave it."""
-    name = next((name for name in shown.certificate_names if name), "")
+def _certified(credentials: Credentials) -> Caller:
+    """Return the caller with the name of its verified certificate."""
+    name = next((name for name in credentials.certificate_names if name), "")
     if not name:
         raise UnauthenticatedError("the client certificate has neither a common nor an alternative name")
     return _unlisted(name[:_MAX_NAME_CHARACTERS], _TRANSLATE_ONLY)
 
 
-@lru_cache(maxsize=_NUM_REMEMBERED)
+@lru_cache(maxsize=_NUM_CACHED)
 def _unlisted(name: str, permissions: frozenset[Permission]) -> Caller:
     return Caller.model_construct(name=name, permissions=permissions)

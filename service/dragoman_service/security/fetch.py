@@ -1,4 +1,4 @@
-"""Reads a URL of the settings, such as the keys of an identity provider, within limits on time and size."""
+"""Download of a URL from the settings, such as the keys of an identity provider, with limits on time and size."""
 
 import io
 import socket
@@ -7,15 +7,12 @@ import urllib.request
 from http.client import HTTPConnection, HTTPResponse, HTTPSConnection
 from typing import Any
 
-MAX_TIME_S = 10.0
-"""Time to connect to one address, and from then on for the whole answer."""
-
+MAX_TIME_S = 10.0  # to connect to one address, and again for the whole response
 MAX_BYTES = 1024 * 1024
-"""Size of the content."""
 
 
 def fetched(url: str) -> bytes:
-    """Return the content at a URL; redirects are not followed, because they could lead from https to plain text.
+    """Return the content of a URL. Redirects are not followed, because they could lead from https to plain text.
 
     Raises:
         OSError, http.client.HTTPException: if it cannot be read, or not within `MAX_TIME_S`.
@@ -29,7 +26,7 @@ def fetched(url: str) -> bytes:
 
 
 class _Reader(io.RawIOBase):
-    """Reads from a socket until a deadline: the time limit of a socket holds for each read anew."""
+    """Reads from a socket until a deadline; the timeout of a socket applies to each read separately."""
 
     def __init__(self, connected: socket.socket, deadline_s: float) -> None:
         self._socket, self._deadline_s = connected, deadline_s
@@ -51,7 +48,7 @@ class _Reader(io.RawIOBase):
 
 
 class _TimedResponse(HTTPResponse):
-    """An answer that must be complete in time."""
+    """A response that must be complete within the time limit."""
 
     def __init__(self, sock: socket.socket, *args: Any, **options: Any) -> None:
         super().__init__(sock, *args, **options)

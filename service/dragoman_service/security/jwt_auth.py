@@ -1,6 +1,6 @@
-"""JSON Web Tokens (RFC 7519) of an identity provider, as OpenID Connect issues them, in place of API keys.
+"""JSON Web Tokens (RFC 7519) of an identity provider (OpenID Connect), as an alternative to API keys.
 
-The provider's keys (a JWK Set, RFC 7517) come from a file or a URL and are read again at an interval: a provider
+The keys of the provider (a JWK Set, RFC 7517) come from a file or a URL and are reloaded at an interval: a provider
 publishes a new key before it signs with it.
 """
 
@@ -13,26 +13,26 @@ from dragoman_service.errors import ConfigError, UnauthenticatedError
 from dragoman_service.security.api_keys import Permission
 
 _ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
-"""Signatures with a private key only: with a shared secret, whoever can check a token could make one."""
+"""Asymmetric algorithms only: with a shared secret, every verifier could also issue tokens."""
 
 _REQUIRED_CLAIMS = ("exp", "iss", "aud", "sub")
 _LEEWAY_S = 30.0  # between the clocks of provider and server
 _MAX_SUBJECT_CHARACTERS = 120
 
 _FAULTS = (jwt.PyJWTError, ValueError, AttributeError, TypeError, RecursionError, NotImplementedError)
-"""What the library raises for JSON that is no token or key; the last two for nested brackets and for `none`."""
+"""Errors of the library for invalid tokens and keys; the last two for nested brackets and the algorithm `none`."""
 
 
 def is_token(key: str) -> bool:
-    """Return whether a bearer's key has the form of a signed token; API keys have no dots."""
+    """Return True if a bearer credential has the form of a signed token; API keys contain no dots."""
     return key.count(".") == 2
 
 
 class KeySet:
-    """The public keys of a provider."""
+    """Public keys of an identity provider."""
 
     def __init__(self, content: bytes) -> None:
-        """Parse a JWK Set; ValueError if it is none, none of its keys can verify a signature, or a key is too short."""
+        """Parse a JWK Set; ValueError if it is invalid, or without a usable key, or with a key that is too short."""
         try:
             keys = jwt.PyJWKSet.from_json(content.decode("utf-8")).keys
             self._keys = {key.key_id: key for key in keys if _verifies(key)}
@@ -45,10 +45,10 @@ class KeySet:
                 raise ValueError(f"not a usable JWK Set: key {str(key.key_id)[:64]!r}: {weakness}")
 
     def verified_claims(self, token: str, *, issuer: str, audience: str) -> Mapping[str, Any]:
-        """Return the claims of a token that the provider has signed for this audience and that has not expired.
+        """Return the claims of a token that the provider signed for this audience and that has not expired.
 
         Raises:
-            UnauthenticatedError: otherwise; the message tells what is wrong and repeats nothing of the token.
+            UnauthenticatedError: if the token is invalid; the message does not quote the token.
         """
         try:
             key_id = jwt.get_unverified_header(token).get("kid")
@@ -63,7 +63,7 @@ class KeySet:
                 options={"require": list(_REQUIRED_CLAIMS)},
             )
         except KeyError:
-            raise UnauthenticatedError("the token is signed with a key that is not known here") from None
+            raise UnauthenticatedError("the token is signed with an unknown key") from None
         except _FAULTS as error:
             raise UnauthenticatedError(f"the token is not valid: {_reason(error)}") from None
 
@@ -73,7 +73,7 @@ def _verifies(key: jwt.PyJWK) -> bool:
 
 
 def subject(claims: Mapping[str, Any]) -> str:
-    """Return whom a token is about; UnauthenticatedError if that cannot name a caller."""
+    """Return the claim `sub` of a token; UnauthenticatedError if it is not usable as the name of a caller."""
     name = claims["sub"]
     if not isinstance(name, str) or not 1 <= len(name) <= _MAX_SUBJECT_CHARACTERS or not name.isprintable():
         limit = f"1 to {_MAX_SUBJECT_CHARACTERS} printable characters"
@@ -82,14 +82,14 @@ def subject(claims: Mapping[str, Any]) -> str:
 
 
 def permissions(claims: Mapping[str, Any], scopes: Mapping[str, Permission]) -> frozenset[Permission]:
-    """Return what the scopes of a token permit: `scope` (RFC 8693: separated by spaces), or `scp` (also a list)."""
+    """Return the permissions of the scopes of a token: claim `scope` (RFC 8693) or `scp` (also a list)."""
     given = claims.get("scope", claims.get("scp", ""))
     names = given.split() if isinstance(given, str) else given if isinstance(given, list) else []
     return frozenset(scopes[name] for name in names if isinstance(name, str) and name in scopes)
 
 
 def key_set(setting: str, source: str, content: bytes) -> KeySet:
-    """Return the keys that a file or URL holds; ConfigError if it holds none."""
+    """Parse the content of a file or URL; ConfigError if it is not a usable JWK Set."""
     try:
         return KeySet(content)
     except ValueError as error:
@@ -97,14 +97,14 @@ def key_set(setting: str, source: str, content: bytes) -> KeySet:
 
 
 def _reason(error: Exception) -> str:
-    """Return a short reason; messages of the library may quote what the token says."""
+    """Return a short reason; messages of the library can quote the token."""
     reasons: tuple[tuple[type[jwt.PyJWTError], str], ...] = (
         (jwt.ExpiredSignatureError, "it has expired"),
-        (jwt.ImmatureSignatureError, "its time has not come"),
+        (jwt.ImmatureSignatureError, "it is not valid yet"),
         (jwt.InvalidAudienceError, "it is for another audience"),
-        (jwt.InvalidIssuerError, "it is of another issuer"),
+        (jwt.InvalidIssuerError, "it is from another issuer"),
         (jwt.MissingRequiredClaimError, f"it lacks one of the claims {', '.join(_REQUIRED_CLAIMS)}"),
-        (jwt.InvalidSignatureError, "its signature is wrong"),
-        (jwt.InvalidAlgorithmError, "it is signed by another algorithm than its key is for"),
+        (jwt.InvalidSignatureError, "its signature is invalid"),
+        (jwt.InvalidAlgorithmError, "its algorithm does not match its key"),
     )
     return next((text for kind, text in reasons if isinstance(error, kind)), "it is malformed")

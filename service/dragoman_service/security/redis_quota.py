@@ -1,4 +1,4 @@
-"""Token buckets in Redis or Valkey, each caller's in a few keys that expire once they are full again."""
+"""Token buckets in Redis or Valkey; the key of a bucket expires when the bucket is full."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -9,11 +9,11 @@ from redis.backoff import NoBackoff
 
 from dragoman_service.errors import ConfigError
 from dragoman_service.security.rate_limits import Charge
-from dragoman_service.security.shared_quota import Refusal
+from dragoman_service.security.shared_quota import Shortfall
 from dragoman_service.security.tls import WatchedFiles
 
 _SETTING = "access.quota_store_url_file"
-_MAX_CONNECTIONS = 16  # of one replica; calls beyond wait for one of them as long as the store may take
+_MAX_CONNECTIONS = 16  # of one replica; further calls wait for a connection until the timeout
 
 SCRIPT = """
 local time = redis.call('TIME')
@@ -41,27 +41,27 @@ for i, key in ipairs(KEYS) do
 end
 return {refused, string.format('%.17g', wait)}
 """
-"""Takes from all buckets or none: from KEYS[i], by ARGV three each: rate in 1/s, capacity, amount.
+"""Takes amounts from all buckets or from none.
 
-A bucket is kept as what is used of it, so that one nobody has used needs no key, and whoever changes a limit changes
-what is left and not what was used. A negative amount is given back. The answer is the number of the first bucket that
-lacks something, 0 if none does, and the seconds until that has flowed in.
+KEYS are the buckets; ARGV has three values for each: rate in 1/s, capacity, amount (negative: a refund). A key stores
+the used amount, so that an unused bucket needs no key and a changed limit does not change the used amount. Returns the
+number of the first bucket without the amount (0: none) and the seconds until it contains the amount.
 """
 
 
 class RedisBuckets:
-    """The `BucketStore` of a Redis or Valkey whose URL is in a file."""
+    """`BucketStore` in the Redis or Valkey server whose URL a file contains."""
 
     def __init__(self, url_file: Path, *, timeout_s: float, fail: Callable[[], None]) -> None:
-        """Connect to nothing yet.
+        """Read the URL; the first operation connects.
 
         Args:
-            url_file: may hold a password; it is never logged.
-            timeout_s: of each wait for the store.
-            fail: called for each change of the file that makes it invalid.
+            url_file: can contain a password and is never logged.
+            timeout_s: limit of each operation.
+            fail: called for each invalid change of the file.
 
         Raises:
-            ConfigError: if the file cannot be read or holds no such URL.
+            ConfigError: if the file cannot be read or contains no valid URL.
         """
 
         def client(contents: Mapping[str, bytes]) -> Redis:
@@ -70,17 +70,17 @@ class RedisBuckets:
         self._clients = WatchedFiles({_SETTING: url_file}, client, fail=fail)
         self._use(self._clients.value)
 
-    async def take(self, charges: Sequence[Charge]) -> Refusal | None:
-        """Take all of the charges, or none and return the first that there is not enough for."""
+    async def take(self, charges: Sequence[Charge]) -> Shortfall | None:
+        """Take all charges, or none and return the first charge that its bucket cannot cover."""
         number, wait_s = await self._run(charges, 1)
-        return Refusal(charge=charges[int(number) - 1], wait_s=float(wait_s)) if number else None
+        return Shortfall(charge=charges[int(number) - 1], retry_after_s=float(wait_s)) if number else None
 
-    async def give_back(self, charges: Sequence[Charge]) -> None:
-        """Put back what was taken for nothing."""
+    async def refund(self, charges: Sequence[Charge]) -> None:
+        """Return the amounts of charges to their buckets."""
         await self._run(charges, -1)
 
     async def watch(self, interval_s: float) -> None:
-        """Look at this interval whether the URL has changed; never returns."""
+        """Reload the URL at this interval; never returns."""
         await self._clients.watch(interval_s)
 
     async def close(self) -> None:
@@ -114,11 +114,11 @@ def _client(content: bytes, path: Path, timeout_s: float) -> Redis:
             socket_timeout=timeout_s,
             socket_connect_timeout=timeout_s,
             protocol=2,
-            retry=Retry(NoBackoff(), 0),  # the next call tries again, not this one
+            retry=Retry(NoBackoff(), 0),  # the next call retries
         )
-        pool.make_connection()  # type: ignore[no-untyped-call]  # connects to nothing, but looks at the options
+        pool.make_connection()  # type: ignore[no-untyped-call]  # checks the options without connecting
         is_good = not {"host", "path"}.isdisjoint(pool.connection_kwargs)
-    except Exception:  # noqa: BLE001 - whatever parser or client find; their messages may show parts of the password
+    except Exception:  # noqa: BLE001 - messages of any error can contain parts of the password
         is_good = False
     if not is_good:
         expected = "one URL redis://, rediss:// or unix://, special characters of the password percent-encoded"

@@ -1,4 +1,4 @@
-"""Quotas that replicas share: a store decides, and where it does not answer in time, each replica for itself."""
+"""Quotas shared by replicas in a store, with a fallback to the quotas of each replica."""
 
 import asyncio
 import logging
@@ -17,39 +17,38 @@ log = logging.getLogger(__name__)
 _Answer = TypeVar("_Answer")
 
 RETRY_INTERVAL_S = 1.0
-"""After this time without the store, one call asks it again while the others go on without."""
+"""While the store is unavailable, one call tries it again at this interval."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
-    """What a bucket has not enough of."""
+class Shortfall:
+    """A charge that its bucket cannot cover."""
 
     charge: Charge
-    wait_s: float
-    """In how many seconds to try again."""
+    retry_after_s: float
 
 
 class BucketStore(Protocol):
-    """Keeps the same buckets as `RateLimiter`, for all replicas; any error means that it cannot be asked now."""
+    """Holds the buckets of all replicas; any error means that the store is unavailable."""
 
-    async def take(self, charges: Sequence[Charge]) -> Refusal | None:
-        """Take all of the charges, or none and return the first that there is not enough for."""
+    async def take(self, charges: Sequence[Charge]) -> Shortfall | None:
+        """Take all charges, or none and return the first charge that its bucket cannot cover."""
 
-    async def give_back(self, charges: Sequence[Charge]) -> None:
-        """Put back what was taken for nothing."""
+    async def refund(self, charges: Sequence[Charge]) -> None:
+        """Return the amounts of charges to their buckets."""
 
     async def watch(self, interval_s: float) -> None:
-        """Look at this interval whether its settings have changed; never returns."""
+        """Reload changed settings of the store at this interval; never returns."""
 
     async def close(self) -> None:
-        """Close its connections."""
+        """Close the connections."""
 
 
 class SharedQuota:
-    """Takes from the buckets of a store what those of this replica have given; to be used in one event loop.
+    """Charges the store with charges that this replica has admitted; for one event loop.
 
-    What one replica refuses, all together would refuse too. So a caller who asks for far too much is no load for the
-    store, and nobody gets more than each replica allows while the store comes and goes.
+    A charge that exceeds the buckets of one replica also exceeds those of the store. So rejected callers put no load on
+    the store, and each replica enforces its own quotas while the store is unavailable.
     """
 
     def __init__(
@@ -61,85 +60,85 @@ class SharedQuota:
         timeout_s: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Ask nothing yet; an answer that takes longer than `timeout_s` is none."""
+        """Store without a response after `timeout_s` counts as unavailable."""
         self._limiter = limiter
         self._store = store
         self._checks = metrics.quota_checks
         self._timeout_s = timeout_s
         self._clock = clock
-        self._is_away = False
+        self._is_unavailable = False
         self._retry_at_s = -math.inf
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def confirm(self, charges: Sequence[Charge]) -> Callable[[], None]:
-        """Charge the store too, unless it is away, for what the limiter was; return what gives all of it back.
+        """Charge the store if it is available, and return the function that refunds limiter and store.
 
         Raises:
-            RateLimitedError: if the store has not enough; the limiter has everything back then.
+            RateLimitedError: if a bucket of the store cannot cover its charge; the limiter is then refunded.
         """
-        has_answered, refusal = await self._asked(self._store.take, charges)
+        has_answered, shortfall = await self._call(self._store.take, charges)
         self._checks.labels("store" if has_answered else "local").inc()
-        if refusal is not None:
-            self._limiter.give_back(charges)
-            raise refusal.charge.refused(refusal.wait_s)
+        if shortfall is not None:
+            self._limiter.refund(charges)
+            raise shortfall.charge.to_error(shortfall.retry_after_s)
 
-        def give_back() -> None:
-            self._limiter.give_back(charges)
+        def refund() -> None:
+            self._limiter.refund(charges)
             if has_answered:
-                self._begun(self._asked(self._store.give_back, charges))  # nobody waits for it
+                self._start(self._call(self._store.refund, charges))
 
-        return give_back
+        return refund
 
     async def watch(self, interval_s: float) -> None:
-        """Follow changes of the store's settings; never returns."""
+        """Reload changed settings of the store; never returns."""
         await self._store.watch(interval_s)
 
     async def close(self) -> None:
-        """Close the connections once what is to be given back is."""
+        """Close the connections after all refunds."""
         while self._tasks:
             await asyncio.wait(self._tasks)
         await self._store.close()
 
-    def _begun(self, work: Coroutine[Any, Any, _Answer]) -> "asyncio.Task[_Answer]":
-        """Begin what goes on even if the call that waits for it is cancelled."""
+    def _start(self, work: Coroutine[Any, Any, _Answer]) -> "asyncio.Task[_Answer]":
+        """Start a task that continues if the waiting call is cancelled."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(retrieve_exception)
         return task
 
-    async def _asked(
-        self, ask: Callable[[Sequence[Charge]], Coroutine[Any, Any, _Answer]], charges: Sequence[Charge]
+    async def _call(
+        self, operation: Callable[[Sequence[Charge]], Coroutine[Any, Any, _Answer]], charges: Sequence[Charge]
     ) -> tuple[bool, _Answer | None]:
-        """Return whether the store has answered, and what.
+        """Return whether the store responded, and its response.
 
-        The question is a task of its own. So no caller who comes and goes costs a connection, and the time is kept
-        even where a cancellation is lost, as `asyncio.wait_for`, which redis-py uses, does before Python 3.12.
+        The operation is a task of its own: a cancelled call does not close a connection, and the timeout holds although
+        `asyncio.wait_for`, which redis-py uses, can lose a cancellation before Python 3.12.
         """
-        is_retry = self._is_away
+        is_retry = self._is_unavailable
         if is_retry:
             if self._clock() < self._retry_at_s:
                 return False, None
             self._retry_at_s = self._clock() + RETRY_INTERVAL_S
-        asking = self._begun(ask(charges))
-        await asyncio.wait((asking,), timeout=self._timeout_s)
-        if not asking.done():
-            asking.cancel()
-            self._lost(TimeoutError(f"no answer within {self._timeout_s:g} s"))
+        task = self._start(operation(charges))
+        await asyncio.wait((task,), timeout=self._timeout_s)
+        if not task.done():
+            task.cancel()
+            self._lost(TimeoutError(f"no response within {self._timeout_s:g} s"))
             return False, None
         try:
-            answer = asking.result()
-        except Exception as error:  # noqa: BLE001 - whatever it is, the buckets of this replica decide
+            answer = task.result()
+        except Exception as error:  # noqa: BLE001 - any error means that the store is unavailable
             self._lost(error)
             return False, None
         if is_retry:
-            self._is_away = False
-            log.info("the quota store answers again")
+            self._is_unavailable = False
+            log.info("quota store recovered")
         return True, answer
 
     def _lost(self, error: Exception) -> None:
         self._retry_at_s = self._clock() + RETRY_INTERVAL_S
-        if not self._is_away:
-            self._is_away = True
+        if not self._is_unavailable:
+            self._is_unavailable = True
             reason = f"{type(error).__name__}: {error}"
-            log.warning("the quota store does not answer; limits hold for this replica", extra={"reason": reason})
+            log.warning("quota store unavailable, falling back to local limits", extra={"reason": reason})

@@ -1,4 +1,4 @@
-"""TLS with certificates that may change while the server runs."""
+"""TLS certificates and other files that are reloaded while the server runs."""
 
 import asyncio
 import logging
@@ -29,10 +29,10 @@ _MAX_FILE_BYTES = 16 * 1024 * 1024
 
 
 class WatchedFiles(Generic[_Value]):
-    """Keeps the newest value that the files made; a change that makes none leaves the value as it was.
+    """A value made from files, updated when they change; an invalid change keeps the previous value.
 
-    What is compared is the content of the files, not their times: they are small, a time may be too coarse, and files
-    that are links into a directory which is replaced, as Kubernetes mounts secrets, have nothing else to go by.
+    Contents are compared, not modification times: times can be too coarse, and Kubernetes mounts secrets as links into
+    a directory that it replaces.
     """
 
     def __init__(
@@ -45,9 +45,9 @@ class WatchedFiles(Generic[_Value]):
         """Read the files for the first time.
 
         Args:
-            paths: the files, or URLs (text), by the name of the setting that names them.
-            make: makes the value of their contents, by the same names; ConfigError if they are invalid.
-            fail: called for each change that made no value.
+            paths: file paths, or URLs (`str`), by setting.
+            make: returns the value for contents by setting; ConfigError if they are invalid.
+            fail: called for each invalid change.
 
         Raises:
             ConfigError: if a file cannot be read or is invalid.
@@ -60,22 +60,22 @@ class WatchedFiles(Generic[_Value]):
 
     @property
     def value(self) -> _Value:
-        """The newest."""
+        """The current value."""
         return self._value
 
     def refresh(self) -> None:
-        """Look whether the files have changed, and make the value anew if so; any thread may, one at a time."""
+        """Update the value if the files have changed; one thread at a time."""
         try:
             seen: Mapping[str, bytes] | str = self._read()
         except ConfigError as error:
             seen = str(error)
         if seen == self._seen:
             return
-        self._seen = seen  # so each change is tried, logged and counted once
+        self._seen = seen  # each change is tried, logged and counted once
         problem = seen if isinstance(seen, str) else self._renew(seen)
         if problem:
             self._fail()
-            log.error("changed files are invalid; the previous content stays active", extra={"reason": problem})
+            log.error("changed files are invalid; keeping the previous content", extra={"reason": problem})
         else:
             log.info("files reloaded", extra={"settings": list(self._paths)})
 
@@ -86,13 +86,13 @@ class WatchedFiles(Generic[_Value]):
             await asyncio.to_thread(self.refresh)
 
     def _renew(self, contents: Mapping[str, bytes]) -> str:
-        """Make the value anew; return what is wrong, if anything."""
+        # Returns the fault, if any.
         try:
             self._value = self._make(contents)
         except ConfigError as error:
             return str(error)
-        except Exception:  # whatever is wrong with a file, it must not end the watch
-            log.exception("reading changed files failed", extra={"settings": list(self._paths)})
+        except Exception:  # a fault in a file must not end the watch
+            log.exception("reloading files failed", extra={"settings": list(self._paths)})
             return "internal error"
         return ""
 
@@ -108,7 +108,7 @@ def _content(setting: str, source: Path | str) -> bytes:
             content = file.read(_MAX_FILE_BYTES + 1)
     except (OSError, HTTPException, ValueError) as error:
         if isinstance(error, HTTPError):
-            error.close()  # it is the answer, too
+            error.close()  # the error holds the connection
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise ConfigError(
             setting, str(source), f"a readable {'file' if isinstance(source, Path) else 'URL'} ({reason})"
@@ -125,20 +125,15 @@ _CLIENT_CA = "tls.client_ca_file"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsIdentity:
-    """The certificate that the server shows, and the authorities that it trusts."""
+    """Certificate of the server and trusted authorities of clients."""
 
-    configuration: grpc.ServerCertificateConfiguration
-    """The same as gRPC takes it."""
-
-    context: ssl.SSLContext
-    """The same as asyncio takes it."""
-
-    expiries_s: Mapping[str, float]
-    """Unix time at which the first certificate of a file expires: `server`, and `client_ca` if there is one."""
+    configuration: grpc.ServerCertificateConfiguration  # for gRPC
+    context: ssl.SSLContext  # for asyncio
+    expiries_s: Mapping[str, float]  # earliest expiry (Unix time) of the files `server` and `client_ca`
 
 
 class TlsIdentityFiles:
-    """The certificate files of a server: new connections get what they hold by now."""
+    """Certificate files of a server; new connections use the current contents."""
 
     def __init__(self, settings: TlsSettings, metrics: Metrics) -> None:
         """Read the files; ConfigError if they are invalid."""
@@ -146,28 +141,28 @@ class TlsIdentityFiles:
         self._metrics = metrics
         metrics.certificate_reload_failures.inc(0)
         self._files = WatchedFiles(_paths(settings), self._make, fail=metrics.certificate_reload_failures.inc)
-        self._shown = self._files.value.configuration
+        self._active = self._files.value.configuration
 
     def credentials(self) -> grpc.ServerCredentials:
-        """Return what opens a port."""
+        """Return the credentials of the gRPC port."""
         return grpc.dynamic_ssl_server_credentials(
-            self._shown, self._changed, require_client_authentication=self._settings.client_ca_file is not None
+            self._active, self._changed, require_client_authentication=self._settings.client_ca_file is not None
         )
 
     def context(self) -> ssl.SSLContext:
-        """Return what encrypts the next connection over HTTP."""
+        """Return the TLS context of the next HTTP connection."""
         return self._files.value.context
 
     async def watch(self) -> None:
-        """Look for changes; never returns."""
+        """Reload changed files; never returns."""
         await self._files.watch(self._settings.reload_interval_s)
 
     def _changed(self) -> grpc.ServerCertificateConfiguration | None:
-        """Return what new connections get from now on, None for the same as before; called by gRPC's threads."""
+        """Return the new configuration, or None if it is unchanged; called by threads of gRPC."""
         newest = self._files.value.configuration
-        if newest is self._shown:
+        if newest is self._active:
             return None
-        self._shown = newest
+        self._active = newest
         return newest
 
     def _make(self, contents: Mapping[str, bytes]) -> TlsIdentity:
@@ -178,10 +173,10 @@ class TlsIdentityFiles:
 
 
 def read_identity(contents: Mapping[str, bytes], settings: TlsSettings, *, now_s: float) -> TlsIdentity:
-    """Check that key and certificate are one pair and in force; gRPC itself would only tell clients if they are not.
+    """Check that key and certificate match and are valid; gRPC would only report faults to clients.
 
     Raises:
-        ConfigError: names the file and what is wrong with it.
+        ConfigError: names the file and the fault.
     """
     paths = _paths(settings)
     chain = _certificates(_CERTIFICATE, paths, contents)
@@ -198,7 +193,7 @@ def read_identity(contents: Mapping[str, bytes], settings: TlsSettings, *, now_s
 
 
 def _context(contents: Mapping[str, bytes], settings: TlsSettings) -> ssl.SSLContext:
-    """Read the files once more: OpenSSL takes a private key from nothing else."""
+    """Read the files again: OpenSSL accepts a private key only from a file."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.set_alpn_protocols(["http/1.1"])
     try:
@@ -206,8 +201,8 @@ def _context(contents: Mapping[str, bytes], settings: TlsSettings) -> ssl.SSLCon
         if _CLIENT_CA in contents:
             context.load_verify_locations(cadata=contents[_CLIENT_CA].decode("ascii"))
             context.verify_mode = ssl.CERT_REQUIRED
-    except (OSError, ValueError) as error:  # such as a file that is being replaced
-        raise ConfigError(_CERTIFICATE, str(settings.certificate_file), f"files that go together ({error})") from error
+    except (OSError, ValueError) as error:  # for instance, a file that is being replaced
+        raise ConfigError(_CERTIFICATE, str(settings.certificate_file), f"matching files ({error})") from error
     return context
 
 
@@ -227,7 +222,7 @@ def _check_pair(key_pem: bytes, certificate: x509.Certificate, settings: TlsSett
     try:
         key = load_pem_private_key(key_pem, password=None)
         is_pair = key.public_key() == certificate.public_key()
-    except (ValueError, TypeError, UnsupportedAlgorithm) as error:  # TypeError: it is encrypted
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:  # TypeError: the key is encrypted
         raise ConfigError(_KEY, str(settings.private_key_file), "a PEM private key without a password") from error
     if not is_pair:
         raise ConfigError(_KEY, str(settings.private_key_file), f"the key of {settings.certificate_file}")

@@ -46,7 +46,7 @@ class TextPlan:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the model sees the text unchanged."""
+        """True if the model sees the text unchanged."""
         return not self.fixed and all(part.unit is None for part in self.parts)
 
     @property

@@ -11,7 +11,7 @@ from dragoman_service.datatypes import (
     AlignmentLink,
     CrossAttention,
     DegenerationKind,
-    GuardReport,
+    DegenerationReport,
     Hypothesis,
     Segment,
     SegmentResult,
@@ -118,7 +118,7 @@ class TextPipeline(TextPlanner):
                 " ".join(decode(hypothesis.token_ids) for hypothesis in chosen),
                 num_source_tokens=sum(len(part.segment.source_ids) for part in parts),
                 token_log_probs=[log_prob for hypothesis in chosen for log_prob in hypothesis.token_log_probs],
-                has_defect=any(result.guard is not None for result in sentence_results)
+                has_defect=any(result.degeneration is not None for result in sentence_results)
                 or not all(hypothesis.is_finished for hypothesis in chosen),
                 usual_log_ratio=usual_log_ratio,
             )
@@ -187,14 +187,12 @@ class TextPipeline(TextPlanner):
                 for hypotheses in chosen
             ]
         fixed = [(term.span, term.target) for term in plan.fixed]
-        assembler = Assembler(plan.text, fixed, separator=self._separator)
-        return [
-            assembler.assemble(
-                plan.spans,
-                [self._restored(part, each).fragments for part, each in zip(plan.parts, hypotheses, strict=True)],
-            )
-            for hypotheses in chosen
-        ]
+        texts = []
+        for hypotheses in chosen:
+            pairs = zip(plan.parts, hypotheses, strict=True)
+            parts = [(part.span, self._restored(part, hypothesis).fragments) for part, hypothesis in pairs]
+            texts.append(Assembler(plan.text, parts, fixed).assemble(separator=self._separator))
+        return texts
 
     def _restored(self, part: TextPart, hypothesis: Hypothesis) -> Restored:
         self._check()
@@ -305,12 +303,12 @@ def sentence_warnings(
         messages.append((WarningKind.TRUNCATED, f"truncated at the limit of {max_target_tokens} target tokens"))
     for number, result in enumerate(results, start=1):
         part = f"part {number} of {len(results)}: " if sentence.is_split else ""
-        messages += [(kind, part + message) for kind, message in _degenerations(result.guard)]
+        messages += [(kind, part + message) for kind, message in _degenerations(result.degeneration)]
     for kind, message in messages:
         yield TranslationWarning(kind=kind, message=message, sentence_index=sentence_index)
 
 
-def _degenerations(report: GuardReport | None) -> Iterator[tuple[WarningKind, str]]:
+def _degenerations(report: DegenerationReport | None) -> Iterator[tuple[WarningKind, str]]:
     if report is None:
         return
     found = {defect.kind: defect.detail for defect in report.found}

@@ -120,31 +120,31 @@ class SentencePieceTokenizer:
             BundleError: if a file cannot be read, is invalid, or lacks a special token.
         """
         processor = _load(model_file)
-        own = special_ids or _special_ids(model_file, processor)
+        special = special_ids or _special_ids(model_file, processor)
         of_sources, of_targets = tokenization.fixed_tokens()
         self._tokenization = tokenization
-        self._without_text = of_targets.union((own.pad, own.bos, own.eos))
+        self._without_text = of_targets.union((special.pad, special.bos, special.eos))
 
         def vocabulary(model: SentencePieceProcessor | ByteLevelBpe, pieces_name: str | None) -> _Vocabulary:
             pieces = None if pieces_name is None else _load_pieces(model_file.parent / pieces_name)
             never = self._without_text | of_sources
             if isinstance(model, ByteLevelBpe):
-                return _ByteLevelVocabulary(model, pieces or (), unk_id=own.unk, never=never)
-            return _Vocabulary(model, pieces, unk_id=own.unk, never=never)
+                return _ByteLevelVocabulary(model, pieces or (), unk_id=special.unk, never=never)
+            return _Vocabulary(model, pieces, unk_id=special.unk, never=never)
 
         self._target = self._source = vocabulary(processor, tokenization.pieces)
         if tokenization.source_model is not None or tokenization.source_pieces is not None:
-            own_model = tokenization.source_model
-            model = processor if own_model is None else _load(model_file.parent / own_model)
+            source_model = tokenization.source_model
+            model = processor if source_model is None else _load(model_file.parent / source_model)
             self._source = vocabulary(model, tokenization.source_pieces or tokenization.pieces)
-        self.pad_id: int = own.pad
-        self.bos_id: int = own.bos  # the first token of the decoder
-        self.eos_id: int = own.eos
-        self.unk_id: int = own.unk
+        self.pad_id: int = special.pad
+        self.bos_id: int = special.bos  # the first token of the decoder
+        self.eos_id: int = special.eos
+        self.unk_id: int = special.unk
         # Added to every source and target, but not by `encode`. Multilingual models: see `for_pair`.
         self.source_prefix: tuple[int, ...] = tokenization.source_prefix
         suffix = tokenization.source_suffix
-        self.source_suffix: tuple[int, ...] = (own.eos,) if suffix is None else suffix
+        self.source_suffix: tuple[int, ...] = (special.eos,) if suffix is None else suffix
         self.target_prefix: tuple[int, ...] = tokenization.target_prefix
         self.placeholders: tuple[str, ...] = tokenization.placeholders  # pieces that the model is trained to copy
         self.placeholder_ids: tuple[tuple[int, int], ...] = ()  # source and target token of each placeholder

@@ -41,7 +41,7 @@ def results_of(futures: "Futures | Sequence[asyncio.Future[SegmentResult]]") -> 
     for error in map(_error_of, futures):
         if error is not None:
             raise error
-    if any(future.cancelled() for future in futures):  # not by the caller of this task, which would be cancelled, too
+    if any(future.cancelled() for future in futures):  # the caller would have cancelled this task as well
         raise EngineError("segment cancelled without a result")
     return [future.result() for future in futures]
 
@@ -71,7 +71,7 @@ class PendingSentence:
 
     @property
     def is_finished(self) -> bool:
-        """Whether all segments have results."""
+        """True if all segments have results."""
         return len(self.results) == len(self.segments) and not self.unfinished
 
     @property

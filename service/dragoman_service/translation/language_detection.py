@@ -109,7 +109,7 @@ class LanguageDetector:
         shares = _script_shares(cleaned)
         tags = _served_tags(served, shares)
         weights = {
-            label: probability * _prior_weight(label, tags)
+            label: probability * (_SERVED_WEIGHT if label in tags else 1.0 if label in _COMMON else _RARE_WEIGHT)
             for label, probability in rank(cleaned)
             if label not in _NOT_LANGUAGES and _fits(language_scripts(label), shares)
         }
@@ -162,7 +162,7 @@ def source_languages(
 
 
 def common_language(languages: Iterable[DetectedLanguage | None]) -> DetectedLanguage | None:
-    """Return the language of all texts with letters, with the mean confidence; None if there are no such texts.
+    """Return the language of all texts with letters, with the mean confidence; None without such texts.
 
     Raises:
         InvalidFieldError: if two texts are in different languages.
@@ -207,7 +207,9 @@ def _source_language(
             raise _rejection(index, candidates, "given: no served language is likelier than the others together")
     if first.is_served or (target_language and is_same_language(first.language, target_language)):
         return first
-    raise _rejection(index, candidates, f"given, with texts in one of: {_joined_tags(served)}")
+    tags = sorted(served)
+    more = f", ... ({len(tags)} in all)" if len(tags) > _MAX_LISTED else ""
+    raise _rejection(index, candidates, f"given, with texts in one of: {', '.join(tags[:_MAX_LISTED]) or 'none'}{more}")
 
 
 def _rejection(index: int, candidates: Candidates, limit: str) -> InvalidFieldError:
@@ -216,18 +218,6 @@ def _rejection(index: int, candidates: Candidates, limit: str) -> InvalidFieldEr
         for candidate in listed_candidates(candidates)
     )
     return InvalidFieldError("source_language", f"absent, and the language of text {index} seems to be {shown}", limit)
-
-
-def _joined_tags(served: Iterable[str]) -> str:
-    tags = sorted(served)
-    more = f", ... ({len(tags)} in all)" if len(tags) > _MAX_LISTED else ""
-    return (", ".join(tags[:_MAX_LISTED]) or "none") + more
-
-
-def _prior_weight(label: str, served: Collection[str]) -> float:
-    if label in served:
-        return _SERVED_WEIGHT
-    return 1.0 if label in _COMMON else _RARE_WEIGHT
 
 
 def _script_shares(text: str) -> Mapping[str, float]:

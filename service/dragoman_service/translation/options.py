@@ -56,10 +56,10 @@ class TranslationLimits(BaseModel):
     max_request_source_tokens: int = Field(default=65_536, ge=1)
     """Maximum number of source tokens of all texts of a request together, including EOS of each sentence."""
 
-    max_request_work_tokens: int = Field(default=2_162_688, ge=1)
-    """Maximum work of all texts of a request together. The work of a sentence is its number of source tokens, plus its
-    beam size times the decoder steps: two for each source token, or more if `min_target_tokens` or a prefix force them.
-    The default is the work of the maximum number of source tokens with the widest beam."""
+    max_request_decode_cost: int = Field(default=2_162_688, ge=1)
+    """Maximum decode cost of all texts of a request together. The decode cost of a sentence is its number of source
+    tokens, plus its beam size times the decoder steps: two for each source token, or more if `min_target_tokens` or a
+    prefix forces them. The default is the cost of the maximum number of source tokens with the widest beam."""
 
     max_document_characters: int = Field(default=1_000_000, ge=1, le=MAX_DOCUMENT_CHARACTERS)
     """Maximum length of a document, in characters. The server needs a few times its size in memory. A message has up to

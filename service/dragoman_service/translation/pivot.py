@@ -2,26 +2,13 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from dragoman_service.datatypes import Pivot, Translation, TranslationResult, TranslationWarning
 from dragoman_service.errors import InvalidFieldError, ModelNotFoundError
 from dragoman_service.request import AttentionDetail, TranslationOptions, TranslationRequest
+from dragoman_service.translation.interfaces import LanguageSource
 
 _LANGUAGE_FIELDS = ("source_language", "target_language")
-
-
-class LanguageSource(Protocol):
-    """The served language pairs."""
-
-    def resolve(self, model: str, source_language: str, target_language: str) -> object:
-        """Return the model of a request; RequestError if none fits."""
-
-    def source_languages(self, model: str, target_language: str) -> Collection[str]:
-        """Return the languages that a model translates into a language; RequestError if there are none.
-
-        An empty name means any model, or any language.
-        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

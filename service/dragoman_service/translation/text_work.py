@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 from dragoman_service.datatypes import Segment
 from dragoman_service.errors import DeadlineExceededError, InvalidFieldError
 from dragoman_service.request import AttentionDetail, TranslationOptions
-from dragoman_service.scheduling.latency_model import most_work
+from dragoman_service.scheduling.latency_model import max_decode_cost
 from dragoman_service.translation.options import TranslationLimits
 
 # Source tokens times hypotheses of a request with an alignment: the attention of all layers and heads is in memory
@@ -24,7 +24,7 @@ MAX_ATTENTION_TOKENS = {AttentionDetail.AVERAGED: 4096, AttentionDetail.ALL_HEAD
 _Result = TypeVar("_Result")
 
 
-class TextBudget:
+class RequestBudget:
     """Counts the segments of a request while its texts are split, and raises at the first limit.
 
     The limits apply to each sentence of a document. Splitting may expand a text: one character can become 18
@@ -72,10 +72,10 @@ class TextBudget:
         """Count segments; InvalidFieldError if there are too many, or they need too much work or attention."""
         self._num_segments += len(segments)
         self._num_tokens += num_source_tokens(segments)
-        self._work += most_work(segments)
+        self._work += max_decode_cost(segments)
         self._check("sentences", self._num_segments, self._limits.max_request_sentences)
         self._check("source tokens", self._num_tokens, self._limits.max_request_source_tokens)
-        self._check("work tokens (beam size times decoder steps)", self._work, self._limits.max_request_work_tokens)
+        self._check("units of decode cost", self._work, self._limits.max_request_decode_cost)
         num_hypotheses = max((segment.search.num_hypotheses for segment in segments), default=1)
         for name, limit in _attention_limits(self._options).items():
             if self._num_tokens * num_hypotheses > limit:

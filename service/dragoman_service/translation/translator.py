@@ -22,15 +22,15 @@ from dragoman_service.datatypes import (
     TranslationWarning,
 )
 from dragoman_service.errors import GlossaryNotFoundError, InvalidFieldError, RetryableError, UnsupportedFieldError
-from dragoman_service.models.model import Futures, SegmentQueue
+from dragoman_service.models.model import Futures
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.observability.tracing import trace_segments
 from dragoman_service.request import RequestRecord, TextFormat, TranslationRequest
 from dragoman_service.text.documents import TextPlan, TranslatedDocument
 from dragoman_service.text.pipeline import TextPipeline
 from dragoman_service.text.placeholders.patterns import TermMatcher
-from dragoman_service.text.planning import TextModel
 from dragoman_service.translation.document_window import DocumentWindow, results_of, wait_all
+from dragoman_service.translation.interfaces import GlossarySource, ModelSource, Quota, ServingModel
 from dragoman_service.translation.language_detection import (
     Candidates,
     LanguageDetector,
@@ -45,9 +45,9 @@ from dragoman_service.translation.options import (
     fit_to_model,
     new_seed,
 )
-from dragoman_service.translation.pivot import LanguageSource, PivotRoute, find_pivot_route, served_source_languages
+from dragoman_service.translation.pivot import PivotRoute, find_pivot_route, served_source_languages
 from dragoman_service.translation.text_work import (
-    TextBudget,
+    RequestBudget,
     TextThreads,
     max_attention_tokens,
     num_source_tokens,
@@ -68,60 +68,11 @@ _NOT_INSTALLED = "language detection is not installed: pip install 'dragoman[det
 _Result = TypeVar("_Result")
 
 
-class Quota(Protocol):
-    """Limits of callers over time."""
-
-    async def take_tokens(
-        self, caller: str, num_tokens: int, *, work: Callable[[], int] | None = None
-    ) -> Callable[[], None]:
-        """Charge source tokens and work tokens to a caller; RateLimitedError without charge if these are too many.
-
-        `work` returns the work tokens. It is called only if the work of the caller is limited.
-
-        Returns:
-            A function that refunds the charge, to be called at most once.
-        """
-
-
 class Run(Protocol):
     """Runs a step of text work in another thread."""
 
     def __call__(self, work: Callable[[], _Result], /) -> Awaitable[_Result]:
         """Return the result of the step."""
-
-
-class ServingModel(TextModel, Protocol):
-    """A model that translates requests."""
-
-    @property
-    def name(self) -> str:
-        """Name without version."""
-
-    @property
-    def version(self) -> str:
-        """Version."""
-
-    @property
-    def has_attention(self) -> bool:
-        """Whether the model returns its cross-attention."""
-
-    @property
-    def engine(self) -> SegmentQueue:
-        """Queue of the model."""
-
-
-class ModelSource(LanguageSource, Protocol):
-    """Selects the model of a request."""
-
-    def resolve(self, model: str, source_language: str, target_language: str) -> ServingModel:
-        """Return the model of a request; RequestError if none fits."""
-
-
-class GlossarySource(Protocol):
-    """The named glossaries."""
-
-    def matcher(self, name: str, source_language: str, target_language: str) -> TermMatcher:
-        """Return the terms of a language pair; RequestError if the glossary or the pair does not exist."""
 
 
 class Translator:
@@ -188,10 +139,10 @@ class Translator:
         return route.joined(first, second)
 
     async def _translate_directly(self, request: TranslationRequest, record: RequestRecord) -> TranslationResult:
-        budget = TextBudget(request.options, self._limits, deadline_s=record.deadline_s, clock=self._clock)
+        budget = RequestBudget(request.options, self._limits, deadline_s=record.deadline_s, clock=self._clock)
         model, pipeline = self._prepare(request, record, budget)
         num_characters = sum(map(len, request.texts))
-        model.engine.reject_early(num_characters, pipeline.search, record)
+        model.scheduler.reject_early(num_characters, pipeline.search, record)
         run = partial(self._threads.run, record.caller, cancel=budget.cancel)
         in_thread = run if pipeline.cost_characters > _INLINE_CHARACTERS else None
         advance = num_characters // _CHARACTERS_PER_TOKEN if in_thread else 0
@@ -235,7 +186,7 @@ class Translator:
         detected = None
         if not request.source_language:
             request, detected = await self._with_source(request, record, is_document=True)
-        budget = TextBudget(
+        budget = RequestBudget(
             request.options, self._limits, is_document=True, deadline_s=record.deadline_s, clock=self._clock
         )
         run = partial(self._threads.run, record.caller, cancel=budget.cancel)
@@ -343,7 +294,7 @@ class Translator:
         return replace(request, source_language=detected.language, unchanged_texts=unchanged), detected
 
     def _prepare(
-        self, request: TranslationRequest, record: RequestRecord, budget: TextBudget, *, is_document: bool = False
+        self, request: TranslationRequest, record: RequestRecord, budget: RequestBudget, *, is_document: bool = False
     ) -> tuple[ServingModel, TextPipeline]:
         # Does every check that does not read the texts.
         search = check_request(
@@ -398,10 +349,10 @@ class Translator:
         # Queues all segments or none, and charges their tokens and work to the caller.
         if not segments:
             return ()
-        work = partial(model.engine.expected_work, segments)
+        work = partial(model.scheduler.expected_decode_cost, segments)
         refund = await self._charge(record, num_source_tokens(segments), work)
         try:
-            return model.engine.submit(segments, record, num_characters=num_characters)
+            return model.scheduler.submit(segments, record, num_characters=num_characters)
         except BaseException:
             refund()
             raise
@@ -410,7 +361,7 @@ class Translator:
         self, record: RequestRecord, num_tokens: int, work: Callable[[], int] | None = None
     ) -> Callable[[], None]:
         if self._quota is None or not num_tokens:
-            return _refund_nothing
+            return lambda: None
         return await self._quota.take_tokens(record.caller, num_tokens, work=work)
 
     async def _timed(self, step: Callable[[], _Result], run: Run | None) -> tuple[_Result, float, float]:
@@ -432,10 +383,6 @@ async def _wait_for_results(futures: Futures) -> list[SegmentResult]:
         for future in futures:
             future.cancel()
     return results_of(futures)
-
-
-def _refund_nothing() -> None:
-    pass
 
 
 def _longest_timings(results: Iterable[SegmentResult], *, text_s: float) -> StageTimings:

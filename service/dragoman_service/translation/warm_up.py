@@ -23,5 +23,5 @@ def warm_up(model: LoadedModel, *, defaults: TranslationDefaults) -> None:
     )
     pipeline = TextPipeline(request, model=model, search=search_config(options, defaults))
     plans = pipeline.plan()
-    results = model.engine.warm_up([part.segment for plan in plans for part in plan.parts])
+    results = model.scheduler.warm_up([part.segment for plan in plans for part in plan.parts])
     pipeline.assemble(plans, results)

@@ -1,351 +1,312 @@
-"""Azure Translator's API for its clients: `/translate`, `/detect` and `/languages` with `api-version`.
+"""Azure Translator API: `/translate`, `/detect` and `/languages` with `api-version` in the query.
 
-It takes two versions of requests: 3.0, whose parameters are in the query, and later ones (2025-05-01-preview,
-2026-06-06), whose inputs name their targets. Errors have Azure's form, `{"error": {"code": ..., "message": "..."}}`.
-LibreTranslate has the same paths, without `api-version`.
+Version 3.0 has its parameters in the query. In later versions (2025-05-01-preview, 2026-06-06) each input names its
+targets. Errors are `{"error": {"code": ..., "message": "..."}}`. LibreTranslate has the same paths without
+`api-version`.
 """
 
 import asyncio
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from http import HTTPStatus
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
+from pydantic import BeforeValidator, FailFast, Field
 from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import Scope
 
-from dragoman.v1 import translation_pb2 as pb
-from dragoman_service.errors import InvalidFieldError
+from dragoman_service.datatypes import DetectedLanguage, Translation
+from dragoman_service.errors import InvalidFieldError, RequestError
 from dragoman_service.http_api.bodies import check_unicode, converted, json_content
 from dragoman_service.http_api.context import JSON_MEDIA_TYPE, HttpContext
 from dragoman_service.http_api.json_mapping import to_json
 from dragoman_service.http_api.problem_details import Problem
-from dragoman_service.request import MAX_TEXTS, RequestRecord
-from dragoman_service.vendor_apis.base import Translated, VendorApi, check_known, check_texts, json_error
+from dragoman_service.request import MAX_TEXTS, RequestRecord, TextFormat, TranslationOptions, TranslationRequest
+from dragoman_service.vendor_apis.base import NO_LANGUAGE, TranslatedText, VendorApi, json_error
 from dragoman_service.vendor_apis.language_names import is_right_to_left, language_name, native_language_name
+from dragoman_service.vendor_apis.parameters import AnyCase, Parameters, Text, body_fields, check_texts
 
 _V3 = "3.0"
-_KEY_HEADER = "ocp-apim-subscription-key"
-_GENERAL = "general"
-"""Azure's own model, which stands for the default of the language pair."""
-
-_FORMATS: Mapping[str, pb.TextFormat] = {"plain": pb.TEXT_FORMAT_PLAIN, "html": pb.TEXT_FORMAT_HTML}
-_V3_PARAMETERS = ("api-version", "from", "to", "textType", "category", "includeAlignment", "includeSentenceLength")
-_V3_FIXED: Mapping[str, Sequence[str]] = {
-    "profanityAction": ("noaction",),
-    "profanityMarker": ("asterisk", "tag"),
-    "allowFallback": ("true", "false"),
-}
-"""Parameters that may have these values only, as they choose what the server does anyway."""
-
-_TARGET_FIXED: Mapping[str, Sequence[str]] = {**_V3_FIXED, "tone": ("neutral",), "gender": ("neutral",)}
-_PATHS: Mapping[str, Sequence[str]] = {"/translate": ("POST",), "/detect": ("POST",), "/languages": ("GET",)}
-"""The methods of each path."""
+_GENERAL = "general"  # Azure's own model, which selects the default of the language pair
+_FORMATS = {"plain": TextFormat.PLAIN, "html": TextFormat.HTML}
 
 _STATUSES: Mapping[HTTPStatus, HTTPStatus] = {
     HTTPStatus.NOT_FOUND: HTTPStatus.BAD_REQUEST,
     HTTPStatus.UNPROCESSABLE_ENTITY: HTTPStatus.BAD_REQUEST,
     HTTPStatus.CONFLICT: HTTPStatus.SERVICE_UNAVAILABLE,
 }
-_CODES: Mapping[str, int] = {"source_language": 400035, "target_language": 400036, "model": 400079, "texts": 400077}
-"""By the field that a request must change; other errors have three zeros behind the status."""
+_CODES: Mapping[str, int] = {
+    "source_language": 400035,
+    "target_language": 400036,
+    "model": 400079,
+    "texts": 400077,
+    "text": 400077,
+    "inputs": 400077,
+}
+"""Error codes by the field; other errors have the status and three zeros."""
+
+_TextType = Annotated[Literal["plain", "html"], AnyCase]
+_Scope = Literal["translation", "transliteration", "dictionary", "models"]
 
 
-@dataclass(frozen=True, slots=True)
-class _Settings:
-    """What is the same for all texts of one call of ours."""
+class _FixedParameters(Parameters):
+    """Parameters whose only accepted values are what the server does in any case."""
 
-    source: str
-    target: str
-    model: str
-    text_format: pb.TextFormat
+    profanityAction: Annotated[Literal["noaction"], AnyCase] = "noaction"  # noqa: N815 - Azure's name, as all others
+    profanityMarker: Annotated[Literal["asterisk", "tag"], AnyCase] = "asterisk"  # noqa: N815
+    allowFallback: Annotated[Literal["true", "false"], AnyCase] = "true"  # noqa: N815
+
+
+class V3Parameters(_FixedParameters):
+    """Query of `/translate` in version 3.0."""
+
+    api_version: str = Field(default="", alias="api-version")
+    source: str = Field(default="", alias="from")
+    targets: list[str] = Field(alias="to", min_length=1)
+    text_type: _TextType = Field(default="plain", alias="textType")
+    category: str = _GENERAL
+    include_alignment: Annotated[bool, AnyCase] = Field(default=False, alias="includeAlignment")
+    include_sentence_length: Annotated[bool, AnyCase] = Field(default=False, alias="includeSentenceLength")
+
+
+class VersionParameters(Parameters):
+    """Query of `/translate` in later versions."""
+
+    api_version: str = Field(default="", alias="api-version")
+
+
+class TargetParameters(_FixedParameters):
+    """Target of an input in later versions."""
+
+    language: str
+    deployment_name: str = Field(default=_GENERAL, alias="deploymentName")
+    tone: Annotated[Literal["neutral"], AnyCase] = "neutral"
+    gender: Annotated[Literal["neutral"], AnyCase] = "neutral"
+
+
+class InputParameters(Parameters):
+    """Input of `/translate` in later versions."""
+
+    text: Text
+    language: str = ""
+    text_type: _TextType = Field(default="plain", alias="textType")
+    targets: Annotated[list[TargetParameters], FailFast()] = Field(min_length=1, max_length=MAX_TEXTS)
+
+
+class BatchParameters(Parameters):
+    """Body of `/translate` in later versions."""
+
+    inputs: Annotated[list[InputParameters], FailFast()] = Field(min_length=1, max_length=MAX_TEXTS)
+
+
+class LanguagesParameters(Parameters):
+    """Query of `/languages`."""
+
+    scope: Annotated[list[_Scope], BeforeValidator(lambda value: [name for name in str(value).split(",") if name])] = (
+        Field(default=[])
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class _Input:
-    """A text and what it is to become."""
-
     text: str
-    targets: Sequence[_Settings]
-
-
-@dataclass(frozen=True, slots=True)
-class _Extras:
-    """What version 3.0 adds to each translation if asked."""
-
-    has_alignment: bool = False
-    has_lengths: bool = False
+    targets: Sequence[TranslationRequest]  # without texts
 
 
 class AzureApi(VendorApi):
-    """Answers the routes of Azure Translator."""
+    """Routes of Azure Translator."""
 
+    key_header = "ocp-apim-subscription-key"
     key_place = "the header `Ocp-Apim-Subscription-Key: KEY`"
     field_names: ClassVar[Mapping[str, str]] = {"source_language": "from", "target_language": "to", "texts": "text"}
 
     def routes(self) -> list[Route]:
-        """Return what to add to the application, before the routes of LibreTranslate."""
-        refused = {
-            "/transliterate": "this server does not transliterate",
-            "/breaksentence": "this server does not break sentences: see `includeSentenceLength`",
-            "/dictionary/lookup": "this server has no dictionary",
-            "/dictionary/examples": "this server has no dictionary",
+        """Return the routes, which go before those of LibreTranslate, with rejections for other methods."""
+        rejected = {
+            "/transliterate": "transliteration is not supported",
+            "/breaksentence": "not supported; use `includeSentenceLength` of /translate",
+            "/dictionary/lookup": "dictionaries are not supported",
+            "/dictionary/examples": "dictionaries are not supported",
         }
         return [
-            _VersionedRoute("/translate", self.endpoint(self._translate), methods=["POST"]),
-            _VersionedRoute("/detect", self.endpoint(self._detect), methods=["POST"]),
-            _VersionedRoute("/languages", self.endpoint(self._list_languages), methods=["GET"]),
+            _VersionedRoute("/translate", self.translation(self._translate), methods=["POST"]),
+            _VersionedRoute("/detect", self.translation(self._detect, "DetectLanguage"), methods=["POST"]),
+            _VersionedRoute("/languages", self.reading(self._list_languages, is_open=True), methods=["GET"]),
             *(
-                _VersionedRoute(path, self.refusal(HTTPStatus.BAD_REQUEST, message), methods=["POST"])
-                for path, message in refused.items()
+                _VersionedRoute(path, self.rejection(HTTPStatus.BAD_REQUEST, message), methods=["POST"])
+                for path, message in rejected.items()
             ),
-            *self.refusals(_PATHS, _VersionedRoute),
+            *self.rejections({"/translate": "POST", "/detect": "POST", "/languages": "GET"}, _VersionedRoute),
         ]
 
-    def failed(self, found: Problem, message: str) -> Response:
+    def error_response(self, error: Problem, message: str) -> Response:
         """Return `{"error": {"code": CODE, "message": MESSAGE}}`."""
-        status = _STATUSES.get(found.status, found.status) if found.members else found.status
-        fields = [violation["field"].partition("[")[0] for violation in found.members.get("violations", ())]
-        code = _CODES.get(fields[0], status * 1000) if fields else status * 1000
+        status = _STATUSES.get(error.status, error.status) if error.members else error.status
+        (field, *_) = [violation["field"] for violation in error.members.get("violations", ())] or [""]
+        code = _CODES.get(field if "." in field else field.partition("[")[0], status * 1000)
         return json_error(status, {"error": {"code": code, "message": message}})
 
-    async def _translate(self, context: HttpContext) -> None:
-        _authorize(context)
-
-        async def respond(record: RequestRecord, body: bytes) -> Response:
-            is_v3 = context.query.get("api-version") == _V3
-            read = _inputs_of_v3 if is_v3 else _inputs
-            inputs = await converted(lambda: read(context, body, max_characters=self.max_text_characters), len(body))
-            extras = _extras(context) if is_v3 else _Extras()
-            translated = await self._translated(inputs, extras, record)
-            answered = [
-                _item(one, extras, [translated[index, target] for target in one.targets], is_v3=is_v3)
-                for index, one in enumerate(inputs)
-            ]
-            headers = {"x-metered-usage": str(sum(len(one.text) * len(one.targets) for one in inputs))}
-            content = await converted(lambda: to_json(answered if is_v3 else {"value": answered}), len(body))
-            return Response(content, headers={**headers, "x-requestid": record.request_id}, media_type=JSON_MEDIA_TYPE)
-
-        await self.answer_translation(context, respond)
+    async def _translate(self, context: HttpContext, record: RequestRecord, body: bytes) -> Response:
+        v3 = None
+        if context.query.get("api-version") == _V3:
+            v3 = V3Parameters.parse({**context.query, "to": context.query_values("to")})
+        else:
+            VersionParameters.parse(context.query)
+        parse = partial(_inputs, body, v3, max_characters=self.max_text_characters)
+        inputs = await converted(parse, len(body))
+        translated = await self._translated(inputs, record)
+        items = [
+            _item(each, [translated[index, target] for target in each.targets], v3) for index, each in enumerate(inputs)
+        ]
+        content = await converted(lambda: to_json(items if v3 else {"value": items}), len(body))
+        num_characters = sum(len(each.text) * len(each.targets) for each in inputs)
+        headers = {"x-metered-usage": str(num_characters), "x-requestid": record.request_id}
+        return Response(content, headers=headers, media_type=JSON_MEDIA_TYPE)
 
     async def _translated(
-        self, inputs: Sequence[_Input], extras: _Extras, record: RequestRecord
-    ) -> dict[tuple[int, _Settings], Translated]:
-        """Translate the texts that have the same settings at once; return translations by input and settings."""
-        found: dict[tuple[int, _Settings], Translated] = {}
-        wanted = dict.fromkeys(target for one in inputs for target in one.targets)
-        for settings in wanted:
-            indices = [index for index, one in enumerate(inputs) if settings in one.targets]
-            request = pb.TranslateRequest(
-                texts=[inputs[index].text for index in indices],
-                source_language=settings.source,
-                target_language=settings.target,
-                model=settings.model,
-                options=pb.DecodingOptions(format=settings.text_format, return_alignment=extras.has_alignment),
-            )
-            translated = await self.translated(request, record)
-            found.update(zip(((index, settings) for index in indices), translated, strict=True))
-        return found
+        self, inputs: Sequence[_Input], record: RequestRecord
+    ) -> dict[tuple[int, TranslationRequest], TranslatedText]:
+        """Translate texts with equal targets together; return translations by index of the input and target."""
+        translations: dict[tuple[int, TranslationRequest], TranslatedText] = {}
+        for target in dict.fromkeys(target for each in inputs for target in each.targets):
+            indices = [index for index, each in enumerate(inputs) if target in each.targets]
+            request = replace(target, texts=tuple(inputs[index].text for index in indices))
+            translated = await self.translate(request, record)
+            translations.update(zip(((index, target) for index in indices), translated, strict=True))
+        return translations
 
-    async def _detect(self, context: HttpContext) -> None:
-        _authorize(context)
+    async def _detect(self, _context: HttpContext, record: RequestRecord, body: bytes) -> bytes:
+        texts = await converted(lambda: _v3_texts(body, max_characters=self.max_text_characters), len(body))
+        detected = map(_detected, await self._backend.translator.detect_languages(texts, record))
+        return to_json([{**best, "alternatives": others} for best, *others in detected])
 
-        async def respond(record: RequestRecord, body: bytes) -> bytes:
-            texts = await converted(lambda: _texts_of_v3(body, max_characters=self.max_text_characters), len(body))
-            found = [_detected(languages) for languages in await self.detected(texts, record)]
-            return to_json([{**best, "alternatives": others} for best, *others in found])
-
-        await self.answer_translation(context, respond, method="DetectLanguage")
-
-    async def _list_languages(self, context: HttpContext) -> None:
-        async def respond(_record: RequestRecord) -> bytes:
-            scopes = [scope for scope in context.query.get("scope", "").split(",") if scope]
-            for scope in scopes:
-                if scope not in {"translation", "transliteration", "dictionary", "models"}:
-                    raise InvalidFieldError("scope", "something else", "translation, transliteration or dictionary")
-            pairs = self.languages()
-            codes = sorted(pairs.keys() | set(itertools.chain.from_iterable(pairs.values())))
-            described = await asyncio.to_thread(lambda: {code: _described(code) for code in codes})
-            groups: dict[str, object] = {
-                "translation": described,
-                "transliteration": {},
-                "dictionary": {},
-                "models": [],
-            }
-            return to_json({scope: groups[scope] for scope in scopes or groups})
-
-        await self.answer_open(context, "ListModels", respond)
+    async def _list_languages(self, context: HttpContext, _record: RequestRecord, _body: bytes) -> bytes:
+        parameters = LanguagesParameters.parse({"scope": context.query.get("scope")})
+        pairs = self.language_pairs()
+        codes = sorted(pairs.keys() | set(itertools.chain.from_iterable(pairs.values())))
+        groups: dict[str, object] = {
+            "translation": await asyncio.to_thread(lambda: {code: _language(code) for code in codes}),
+            "transliteration": {},
+            "dictionary": {},
+            "models": [],
+        }
+        return to_json({scope: groups[scope] for scope in parameters.scope or groups})
 
 
 class _VersionedRoute(Route):
-    """Matches requests whose query has a version of Azure's API."""
+    """Route that matches only requests with `api-version` in the query."""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        """Return whether a request is meant, and what its path holds."""
+        """Return whether a request matches, and the parameters of its path."""
         is_azure = scope["type"] == "http" and b"api-version=" in scope["query_string"]
         return super().matches(scope) if is_azure else (Match.NONE, {})
 
 
-def _authorize(context: HttpContext) -> None:
-    if key := context.header(_KEY_HEADER):
-        context.authorize(key)
-
-
-def _inputs_of_v3(context: HttpContext, body: bytes, *, max_characters: int) -> list[_Input]:
-    query = context.query
-    check_known(query, (*_V3_PARAMETERS, *_V3_FIXED))
-    _check_fixed(query, _V3_FIXED)
-    settings = _settings(
-        query.get("from"), context.query_values("to"), [query.get("category", _GENERAL)], query.get("textType", "plain")
-    )
-    return _checked([_Input(text, settings) for text in _texts_of_v3(body, max_characters=max_characters)])
-
-
-def _texts_of_v3(body: bytes, *, max_characters: int) -> list[str]:
-    content = json_content(body)
-    if not isinstance(content, list):
-        raise InvalidFieldError("request", "not a list", 'a list of `{"Text": "..."}`')
-    texts = check_texts("texts", [_text_of_v3(one) for one in content], max_characters=max_characters)
-    check_unicode(texts, "texts")
-    return texts
-
-
-def _text_of_v3(one: object) -> str:
-    text = (
-        next((value for name, value in one.items() if name.lower() == "text"), None) if isinstance(one, dict) else None
-    )
-    if not isinstance(text, str) or not isinstance(one, dict) or len(one) > 1:
-        raise InvalidFieldError("request", "a list of something else", 'a list of `{"Text": "..."}`')
-    return text
-
-
-def _extras(context: HttpContext) -> _Extras:
-    flags = [context.query.get(name, "false").lower() for name in ("includeAlignment", "includeSentenceLength")]
-    if not set(flags) <= {"true", "false"}:
-        raise InvalidFieldError("includeAlignment", "something else", "true or false")
-    return _Extras(*(flag == "true" for flag in flags))
-
-
-def _inputs(context: HttpContext, body: bytes, *, max_characters: int) -> list[_Input]:
-    check_known(context.query, ("api-version",))
-    content = json_content(body)
-    check_unicode(content)
-    inputs = content.get("inputs") if isinstance(content, dict) else None
-    if not isinstance(inputs, list) or not all(isinstance(one, dict) for one in inputs):
-        raise InvalidFieldError("inputs", "no list of objects", "one")
-    checked = _checked([_input(one) for one in inputs])
-    check_texts("texts", [one.text for one in checked], max_characters=max_characters)
-    return checked
-
-
-def _input(one: Mapping[str, Any]) -> _Input:
-    one = _present(one)
-    check_known(one, ("text", "language", "textType", "targets"))
-    targets = one.get("targets")
-    if not isinstance(targets, list) or not all(isinstance(target, dict) for target in targets):
-        raise InvalidFieldError("targets", "no list of objects", "one")
-    for target in map(_present, targets):
-        check_known(target, ("language", "deploymentName", *_TARGET_FIXED))
-        _check_fixed(target, _TARGET_FIXED)
-    if not isinstance(one.get("text"), str):
-        raise InvalidFieldError("text", "absent or no text", "a text")
-    languages = [target.get("language") for target in targets]
-    models = [target.get("deploymentName") or _GENERAL for target in targets]
-    return _Input(one["text"], _settings(one.get("language"), languages, models, one.get("textType", "plain")))
-
-
-def _present(fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if value is not None}
-
-
-def _settings(
-    source: object, targets: Iterable[object], models: Sequence[object], text_type: object
-) -> tuple[_Settings, ...]:
-    """Return the settings of each target; there is one model for all, or one for each."""
-    if not isinstance(source, str | None):
-        raise InvalidFieldError("from", "no text", "a language, such as `en`")
-    text_format = _FORMATS.get(text_type.lower()) if isinstance(text_type, str) else None
-    if text_format is None:
-        raise InvalidFieldError("textType", "something else", "plain or html")
-    found = []
-    for target, model in zip(targets, itertools.cycle(models), strict=False):
-        if not isinstance(target, str):
-            raise InvalidFieldError("to", "absent or no text", "a language, such as `de`")
-        if not isinstance(model, str):
-            raise InvalidFieldError("deploymentName", "no text", "the name of a model")
-        found.append(_Settings(source or "", target, "" if model == _GENERAL else model, text_format))
-    if not found:
-        raise InvalidFieldError("to", "absent", "a language, such as `de`")
-    return tuple(found)
-
-
-def _check_fixed(fields: Mapping[str, Any], fixed: Mapping[str, Sequence[str]]) -> None:
-    for name, choices in fixed.items():
-        if name in fields and str(fields[name]).lower() not in choices:
-            raise InvalidFieldError(name, "something that this server does not do", f"one of {', '.join(choices)}")
-
-
-def _checked(inputs: list[_Input]) -> list[_Input]:
-    num_translations = sum(len(one.targets) for one in inputs)
-    if not 1 <= num_translations <= MAX_TEXTS:
-        limit = f"1 to {MAX_TEXTS} over all texts and languages"
+def _inputs(body: bytes, v3: V3Parameters | None, *, max_characters: int) -> list[_Input]:
+    """Return the inputs of a body; `v3` is the query of version 3.0."""
+    if v3:
+        targets = [
+            _target(v3.source, target, v3.category, v3.text_type, has_alignment=v3.include_alignment)
+            for target in v3.targets
+        ]
+        inputs = [_Input(text, targets) for text in _v3_texts(body, max_characters=max_characters)]
+    else:
+        batch = BatchParameters.parse(body_fields(body, JSON_MEDIA_TYPE), max_text_characters=max_characters)
+        inputs = [
+            _Input(
+                each.text,
+                [
+                    _target(each.language, target.language, target.deployment_name, each.text_type)
+                    for target in each.targets
+                ],
+            )
+            for each in batch.inputs
+        ]
+    num_translations = sum(len(each.targets) for each in inputs)
+    if num_translations > MAX_TEXTS:
+        limit = f"at most {MAX_TEXTS} over all texts and languages"
         raise InvalidFieldError("texts", f"{num_translations} translations", limit)
     return inputs
 
 
-def _item(one: _Input, extras: _Extras, translated: Sequence[Translated], *, is_v3: bool) -> dict[str, Any]:
-    """Return what Azure answers to one text."""
-    answered: dict[str, Any] = {}
+def _v3_texts(body: bytes, *, max_characters: int) -> list[str]:
+    content = json_content(body)
+    if not isinstance(content, list):
+        raise RequestError("request", 'expected a list of `{"Text": "..."}`')
+    texts = check_texts("texts", [_v3_text(each) for each in content], max_characters=max_characters)
+    check_unicode(texts, "texts")
+    return texts
+
+
+def _v3_text(item: object) -> object:
+    if not isinstance(item, dict) or [name.lower() for name in item] != ["text"]:
+        raise RequestError("request", 'expected a list of `{"Text": "..."}`')
+    return next(iter(item.values()))
+
+
+def _target(source: str, target: str, model: str, text_type: str, *, has_alignment: bool = False) -> TranslationRequest:
+    return TranslationRequest(
+        texts=(),
+        source_language=source,
+        target_language=target,
+        model="" if model == _GENERAL else model,
+        options=TranslationOptions(format=_FORMATS[text_type], return_alignment=has_alignment),
+    )
+
+
+def _item(text: _Input, translated: Sequence[TranslatedText], v3: V3Parameters | None) -> dict[str, Any]:
+    item: dict[str, Any] = {}
     if detected := translated[0].detected:
-        answered["detectedLanguage"] = {"language": detected.language, "score": round(detected.confidence, 2)}
-    pairs = zip(one.targets, translated, strict=True)
-    answered["translations"] = [_answer(one, target, extras, each.translation, is_v3=is_v3) for target, each in pairs]
-    return answered
-
-
-def _detected(languages: Sequence[pb.DetectedLanguage]) -> list[dict[str, Any]]:
-    """Return what Azure says of the languages of a text; of one that nothing is told by that it is undetermined."""
-    return [
-        {
-            "language": one.language,
-            "score": round(one.confidence, 2),
-            "isTranslationSupported": one.is_served,
-            "isTransliterationSupported": False,
-        }
-        for one in languages or [pb.DetectedLanguage(language="und")]
+        item["detectedLanguage"] = {"language": detected.language, "score": round(detected.confidence, 2)}
+    item["translations"] = [
+        {"to": target.target_language, **_v3_translation(text.text, each.translation, v3)}
+        if v3
+        else {"language": target.target_language, "text": each.best, "sourceCharacters": len(text.text)}
+        for target, each in zip(text.targets, translated, strict=True)
     ]
+    return item
 
 
-def _answer(
-    one: _Input, settings: _Settings, extras: _Extras, translation: pb.Translation, *, is_v3: bool
-) -> dict[str, Any]:
+def _v3_translation(text: str, translation: Translation, query: V3Parameters) -> dict[str, Any]:
     best = translation.hypotheses[0]
-    if not is_v3:
-        return {"language": settings.target, "text": best.text, "sourceCharacters": len(one.text)}
-    answered: dict[str, Any] = {"text": best.text, "to": settings.target}
-    if extras.has_alignment:
+    item: dict[str, Any] = {"text": best.text}
+    if query.include_alignment:
         links = (
             f"{link.source.start}:{link.source.end - 1}-{link.target.start}:{link.target.end - 1}"
             for link in best.alignment
         )
-        answered["alignment"] = {"proj": " ".join(links)}
-    if extras.has_lengths:
-        answered["sentLen"] = {
-            "srcSentLen": _lengths([sentence.source.start for sentence in translation.sentences], len(one.text)),
+        item["alignment"] = {"proj": " ".join(links)}
+    if query.include_sentence_length:
+        item["sentLen"] = {
+            "srcSentLen": _lengths([sentence.source.start for sentence in translation.sentences], len(text)),
             "transSentLen": _lengths([sentence.target.start for sentence in translation.sentences], len(best.text)),
         }
-    return answered
+    return item
 
 
 def _lengths(starts: Sequence[int], end: int) -> list[int]:
-    """Return the lengths of the sentences of a text that begin there; they add up to it."""
+    """Return the lengths of the sentences that begin at `starts`; they add up to `end`."""
     bounds = [0, *starts[1:], end]
     return [stop - start for start, stop in itertools.pairwise(bounds)]
 
 
-def _described(code: str) -> dict[str, object]:
+def _detected(languages: Sequence[DetectedLanguage]) -> list[dict[str, Any]]:
+    """Return the candidates for a text; the language is `und` if detection failed."""
+    return [
+        {
+            "language": language.language,
+            "score": round(language.confidence, 2),
+            "isTranslationSupported": language.is_served,
+            "isTransliterationSupported": False,
+        }
+        for language in languages or [NO_LANGUAGE]
+    ]
+
+
+def _language(code: str) -> dict[str, object]:
     direction = "rtl" if is_right_to_left(code) else "ltr"
     names = {"name": language_name(code), "nativeName": native_language_name(code)}
     return {**names, "dir": direction, "models": [_GENERAL]}

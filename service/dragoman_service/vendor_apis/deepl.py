@@ -1,72 +1,40 @@
-"""DeepL's API for its clients: version 2, and reading the glossaries of version 3.
-
-Errors have DeepL's form, `{"message": "..."}`, and one of its statuses.
-"""
+"""DeepL API: version 2, and reading the glossaries of version 3. Errors are `{"message": "..."}`."""
 
 import asyncio
 import re
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cached_property
 from http import HTTPStatus
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal, Self
 
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from starlette.responses import Response
 from starlette.routing import Route
 
-from dragoman.v1 import translation_pb2 as pb
-from dragoman_service.errors import GlossaryNotFoundError, InvalidFieldError
+from dragoman_service.errors import GlossaryNotFoundError, InvalidFieldError, RequestError
 from dragoman_service.http_api.bodies import FORM_MEDIA_TYPE, converted
 from dragoman_service.http_api.context import JSON_MEDIA_TYPE, HttpContext
 from dragoman_service.http_api.json_mapping import to_json
 from dragoman_service.http_api.problem_details import Problem
 from dragoman_service.models.glossaries import Glossary, Pair
-from dragoman_service.request import RequestRecord
-from dragoman_service.vendor_apis.base import (
-    Translated,
-    VendorApi,
-    check_known,
-    check_texts,
-    fields_of,
-    given,
-    json_error,
-)
+from dragoman_service.request import RequestRecord, TextFormat, TranslationOptions, TranslationRequest
+from dragoman_service.vendor_apis.base import HTTP_METHODS, TranslatedText, VendorApi, json_error
 from dragoman_service.vendor_apis.language_names import dialect_name
+from dragoman_service.vendor_apis.parameters import Parameters, StringList, Texts, Unsupported, as_list, body_fields
 
-_SCHEME = "DeepL-Auth-Key"
 _TSV = "text/tab-separated-values"
-_UNLIMITED = 1_000_000_000_000
-"""The limit that DeepL gives to accounts without one."""
-
-_FORMATS: Mapping[str | None, pb.TextFormat] = {
-    None: pb.TEXT_FORMAT_PLAIN,
-    "html": pb.TEXT_FORMAT_HTML,
-    "xml": pb.TEXT_FORMAT_XML,
-}
-_FORMALITIES = ("default", "prefer_less", "prefer_more")
-"""Those that DeepL itself takes for languages in which it cannot choose."""
-
-_MODEL_TYPES = ("quality_optimized", "prefer_quality_optimized", "latency_optimized")
-_FLAGS = ("preserve_formatting", "outline_detection", "show_billed_characters", "enable_beta_languages")
-_LISTS = ("text", "ignore_tags", "splitting_tags", "non_splitting_tags", "glossary_ids")
-_FIELDS = (
-    *("source_lang", "target_lang", "context", "split_sentences", "formality", "glossary_id"),
-    *("tag_handling", "tag_handling_version", "model_type", *_FLAGS, *_LISTS),
-)
-_CHANGING = ["POST", "PUT", "PATCH", "DELETE"]
-_GLOSSARIES = [("v2", ""), ("v2", "/{rest:path}"), ("v3", ""), ("v3", "/{rest:path}")]
+_UNLIMITED = 1_000_000_000_000  # DeepL reports this limit for accounts without one
+_FORMATS = {None: TextFormat.PLAIN, "html": TextFormat.HTML, "xml": TextFormat.XML}
 _MAX_TAGS = 100
 _TAG_NAME = re.compile(r"[A-Za-z_][\w.:-]{0,63}")
 _TAG_START = re.compile(r"<([A-Za-z_][\w.:-]*+)(?=[\s/>])")
-_MARKUP = re.compile(r"<!--.*?(?:-->|\Z)|<[A-Za-z/!?][^<>]*+>", re.DOTALL)
-"""Tags and comments, which are not counted where there is `tag_handling`."""
-
+_MARKUP = re.compile(r"<!--.*?(?:-->|\Z)|<[A-Za-z/!?][^<>]*+>", re.DOTALL)  # not counted with `tag_handling`
 _UNTRANSLATED = "translate='no'"
-
-_MAX_COUNTED_CALLERS = 20_000
+_MAX_COUNTED_CALLERS = 20_000  # twice the maximum of a callers file
 _VARIANTS: Mapping[str, Sequence[str]] = {"EN": ("EN-GB", "EN-US"), "PT": ("PT-BR", "PT-PT")}
-"""Target languages that DeepL's clients take with a region only."""
+"""Target languages that DeepL's clients accept only with a region."""
 
 _STATUSES: Mapping[HTTPStatus, HTTPStatus] = {
     HTTPStatus.UNAUTHORIZED: HTTPStatus.FORBIDDEN,
@@ -75,31 +43,125 @@ _STATUSES: Mapping[HTTPStatus, HTTPStatus] = {
 }
 
 
-class CharacterCounts:
-    """Characters of source texts that callers have had translated since the server started.
+def _tag(language: str) -> str:
+    return language.lower().replace("_", "-")
 
-    Twice as many callers are counted as a callers file may have; of more, those that have translated last.
+
+def _tag_names(value: object) -> frozenset[str]:
+    names = as_list(value)
+    if not all(isinstance(name, str) for name in names) or sum(name.count(",") + 1 for name in names) > _MAX_TAGS:
+        raise RequestError("ignore_tags", f"expected a list of at most {_MAX_TAGS} tag names")
+    tags = frozenset(tag.strip() for name in names for tag in name.split(",")) - {""}
+    if not all(map(_TAG_NAME.fullmatch, tags)):
+        raise RequestError("ignore_tags", "expected names of tags")
+    return tags
+
+
+def _digit(value: object) -> object:
+    """Return 0 and 1, which are numbers or booleans in JSON, as forms send them."""
+    return str(int(value)) if isinstance(value, int) else value
+
+
+_Language = Annotated[str, AfterValidator(_tag)]
+
+
+class TranslationParameters(Parameters):
+    """Parameters that `/v2/translate` and `/v2/document` share."""
+
+    target_lang: _Language
+    source_lang: _Language | None = None
+    formality: Literal["default", "prefer_less", "prefer_more"] = "default"  # DeepL accepts these for all languages
+    tag_handling: Literal["html", "xml"] | None = None
+    tag_handling_version: Literal["v1", "v2"] = "v2"
+    split_sentences: Annotated[Literal["0", "1", "nonewlines"], BeforeValidator(_digit)] = "1"
+    ignore_tags: Annotated[frozenset[str], BeforeValidator(_tag_names)] = frozenset()
+    glossary_id: str | None = None
+    glossary_ids: StringList = Field(default=[])
+    model_type: Literal["quality_optimized", "prefer_quality_optimized", "latency_optimized"] | None = None
+    preserve_formatting: bool = False
+    outline_detection: bool = True
+    show_billed_characters: bool = False
+    enable_beta_languages: bool = False
+    context: Unsupported = None
+    splitting_tags: Unsupported = None
+    non_splitting_tags: Unsupported = None
+
+    @model_validator(mode="after")
+    def _check_combinations(self) -> Self:
+        if self.tag_handling is None:
+            if self.ignore_tags:
+                raise RequestError("ignore_tags", "requires tag_handling")
+            if self.split_sentences == "nonewlines":
+                raise RequestError("split_sentences", "'nonewlines' requires tag_handling")
+        if not self.outline_detection:
+            raise RequestError("outline_detection", "false is not supported")
+        if len(self._glossaries) > 1:
+            raise RequestError("glossary_ids", "more than one glossary is not supported")
+        if self._glossaries and self.source_lang is None:
+            raise RequestError("source_lang", "is required with a glossary")
+        return self
+
+    @property
+    def _glossaries(self) -> list[str]:
+        return [*([self.glossary_id] if self.glossary_id else []), *self.glossary_ids]
+
+    def translation_request(self, texts: Sequence[str]) -> TranslationRequest:
+        """Return the request of the service."""
+        return TranslationRequest(
+            texts=tuple(texts),
+            source_language=self.source_lang or "",
+            target_language=self.target_lang,
+            options=TranslationOptions(
+                format=_FORMATS[self.tag_handling],
+                glossary="".join(self._glossaries),
+                split_sentences=self.split_sentences != "0",
+                beam_size=1 if self.model_type == "latency_optimized" else None,
+            ),
+        )
+
+
+class TextParameters(TranslationParameters):
+    """Parameters of `/v2/translate`."""
+
+    text: Texts
+
+    def num_characters(self) -> list[int]:
+        """Return the number of characters of each text that DeepL would bill: all, or all outside of tags."""
+        return [len(_MARKUP.sub("", text)) if self.tag_handling else len(text) for text in self.text]
+
+
+class LanguagesParameters(Parameters):
+    """Parameters of `/v2/languages`."""
+
+    type: Literal["source", "target"] = "source"
+
+
+class CharacterCounts:
+    """Characters of source texts that were translated for each caller since the server started.
+
+    Counts of the callers that have not translated for longest are dropped if there are too many callers.
     """
 
     def __init__(self) -> None:
         self._counts: OrderedDict[str, int] = OrderedDict()
 
     def add(self, caller: str, num_characters: int) -> None:
-        """Count the texts of a request that was answered."""
+        """Count the texts of an answered request."""
         self._counts[caller] = self._counts.pop(caller, 0) + num_characters
         if len(self._counts) > _MAX_COUNTED_CALLERS:
             self._counts.popitem(last=False)
 
     def of(self, caller: str) -> int:
-        """Return what is counted of a caller."""
+        """Return the count of a caller."""
         return self._counts.get(caller, 0)
 
 
 class DeepLApi(VendorApi):
-    """Answers the routes of DeepL."""
+    """Routes of DeepL."""
 
     media_types = (JSON_MEDIA_TYPE, FORM_MEDIA_TYPE)
-    key_place = f"the header `Authorization: {_SCHEME} KEY`"
+    key_place = "the header `Authorization: DeepL-Auth-Key KEY`"
+    key_scheme = "DeepL-Auth-Key"
     field_names: ClassVar[Mapping[str, str]] = {
         "texts": "text",
         "source_language": "source_lang",
@@ -108,315 +170,179 @@ class DeepLApi(VendorApi):
     }
 
     @cached_property
-    def _usage(self) -> CharacterCounts:
+    def usage(self) -> CharacterCounts:
+        """Translated characters of each caller."""
         return CharacterCounts()
 
     def routes(self) -> list[Route]:
-        """Return what to add to the application."""
-        read = {
-            "/v2/languages": self._list_languages,
-            "/v2/usage": self._tell_usage,
-            "/v2/glossary-language-pairs": self._list_pairs,
-            "/v2/glossaries": self._list_glossaries,
-            "/v2/glossaries/{glossary}": self._get_glossary,
-            "/v2/glossaries/{glossary}/entries": self._get_entries,
-            "/v3/glossaries": self._list_glossaries,
-            "/v3/glossaries/{glossary}": self._get_glossary,
-            "/v3/glossaries/{glossary}/entries": self._get_entries,
-        }
-        changing = self.refusal(HTTPStatus.BAD_REQUEST, "glossaries are files of the server and cannot be changed here")
-        others = self.refusal(HTTPStatus.NOT_FOUND, "this server does not offer that")
+        """Return the routes, with rejections for all other paths below `/v2` and `/v3`."""
+        list_glossaries, get_glossary, get_entries = (
+            self.reading(handler, "ListGlossaries")
+            for handler in (self._list_glossaries, self._get_glossary, self._get_entries)
+        )
+        changing = self.rejection(
+            HTTPStatus.BAD_REQUEST, "glossaries are files on the server and cannot be changed by requests"
+        )
+        others = self.rejection(HTTPStatus.NOT_FOUND, "not offered by this server")
+        routes = [
+            Route("/v2/translate", self.translation(self._translate), methods=["POST"]),
+            Route("/v2/languages", self.reading(self._list_languages), methods=["GET"]),
+            Route("/v2/usage", self.reading(self._get_usage), methods=["GET"]),
+            Route("/v2/glossary-language-pairs", self.reading(self._list_pairs), methods=["GET"]),
+        ]
+        for path in ("/v2/glossaries", "/v3/glossaries"):
+            routes += [
+                Route(path, list_glossaries, methods=["GET"]),
+                Route(f"{path}/{{glossary}}", get_glossary, methods=["GET"]),
+                Route(f"{path}/{{glossary}}/entries", get_entries, methods=["GET"]),
+                *(Route(f"{path}{rest}", changing, methods=HTTP_METHODS[1:]) for rest in ("", "/{rest:path}")),
+            ]
         return [
-            Route("/v2/translate", self.endpoint(self._translate), methods=["POST"]),
-            *(Route(path, self.endpoint(answer), methods=["GET"]) for path, answer in read.items()),
-            *(Route(f"/{version}/glossaries{rest}", changing, methods=_CHANGING) for version, rest in _GLOSSARIES),
-            *(Route(f"/{version}/{{rest:path}}", others, methods=["GET", *_CHANGING]) for version in ("v2", "v3")),
+            *routes,
+            *(Route(f"/{version}/{{rest:path}}", others, methods=HTTP_METHODS) for version in ("v2", "v3")),
         ]
 
-    def count_characters(self, caller: str, num_characters: int) -> None:
-        """Add characters that were translated for a caller to its usage."""
-        self._usage.add(caller, num_characters)
-
-    def failed(self, found: Problem, message: str) -> Response:
+    def error_response(self, error: Problem, message: str) -> Response:
         """Return `{"message": MESSAGE}`."""
-        code = _STATUSES.get(found.status, found.status)
-        if found.members.get("reason") == "MODEL_NOT_FOUND":
+        code = _STATUSES.get(error.status, error.status)
+        if error.members.get("reason") == "MODEL_NOT_FOUND":
             code = HTTPStatus.BAD_REQUEST
         return json_error(code, {"message": message})
 
-    async def _translate(self, context: HttpContext) -> None:
-        context.take_scheme(_SCHEME)
+    async def _translate(self, context: HttpContext, record: RequestRecord, body: bytes) -> bytes:
+        def parse() -> tuple[TextParameters, TranslationRequest, str]:
+            fields = body_fields(body, context.header("content-type"))
+            parameters = TextParameters.parse(fields, max_text_characters=self.max_text_characters)
+            return parameters, *marked_request(parameters, max_characters=self.max_text_characters)
 
-        async def respond(record: RequestRecord, body: bytes) -> bytes:
-            content_type = context.header("content-type")
+        parameters, request, marker = await converted(parse, len(body))
+        translated = await self.translate(request, record)
 
-            def parse() -> tuple[dict[str, Any], pb.TranslateRequest, str]:
-                fields = fields_of(body, content_type, repeated=_LISTS)
-                return fields, *translate_request(fields, max_characters=self.max_text_characters)
+        def serialize() -> tuple[int, bytes]:
+            counts = parameters.num_characters()
+            return sum(counts), to_json(translations(translated, parameters, counts, marker))
 
-            fields, request, marker = await converted(parse, len(body))
-            translated = await self.translated(request, record)
+        num_characters, content = await converted(serialize, len(body))
+        self.usage.add(record.caller, num_characters)
+        return content
 
-            def finish() -> tuple[int, bytes]:
-                counts = counted_characters(fields)
-                return sum(counts), to_json(answer(translated, fields, counts, marker))
+    async def _list_languages(self, context: HttpContext, _record: RequestRecord, body: bytes) -> bytes:
+        pairs = self.language_pairs()
+        fields = body_fields(body, context.header("content-type")) if body else {}
+        parameters = LanguagesParameters.parse({"type": {**context.query, **fields}.get("type")})
+        if parameters.type == "source":
+            return await asyncio.to_thread(lambda: to_json([_language(code.upper()) for code in sorted(pairs)]))
+        codes = sorted({code.upper() for targets in pairs.values() for code in targets})
+        variants = [variant for code in codes for variant in _VARIANTS.get(code, (code,))]
+        return await asyncio.to_thread(
+            lambda: to_json([{**_language(code), "supports_formality": False} for code in variants])
+        )
 
-            num_characters, content = await converted(finish, len(body))
-            self._usage.add(record.caller, num_characters)
-            return content
+    async def _list_pairs(self, _context: HttpContext, _record: RequestRecord, _body: bytes) -> bytes:
+        pairs = [
+            {"source_lang": source, "target_lang": target}
+            for source, targets in sorted(self.language_pairs().items())
+            for target in sorted(targets)
+        ]
+        return to_json({"supported_languages": pairs})
 
-        await self.answer_translation(context, respond)
+    async def _get_usage(self, _context: HttpContext, record: RequestRecord, _body: bytes) -> bytes:
+        return to_json({"character_count": self.usage.of(record.caller), "character_limit": _UNLIMITED})
 
-    async def _list_languages(self, context: HttpContext) -> None:
-        async def respond(_record: RequestRecord, body: bytes) -> bytes:
-            pairs = self.languages()
-            sent = fields_of(body, context.header("content-type"), repeated=()) if body else {}
-            kind = {**context.query, **sent}.get("type", "source")
-            if kind == "source":
-                return await asyncio.to_thread(
-                    lambda: to_json([_language_item(code.upper()) for code in sorted(pairs)])
-                )
-            if kind != "target":
-                raise InvalidFieldError("type", repr(str(kind)[:64]), "source or target")
-            codes = sorted({code.upper() for targets in pairs.values() for code in targets})
-            variants = [variant for code in codes for variant in _VARIANTS.get(code, (code,))]
-            return await asyncio.to_thread(
-                lambda: to_json([{**_language_item(code), "supports_formality": False} for code in variants])
-            )
+    async def _list_glossaries(self, context: HttpContext, _record: RequestRecord, _body: bytes) -> bytes:
+        is_v2 = _is_v2(context)
+        glossaries = [each for each in self._backend.glossaries.all() if not is_v2 or len(each.terms) == 1]
+        return to_json({"glossaries": [_described(glossary, is_v2=is_v2) for glossary in glossaries]})
 
-        await self._answer_reading(context, "ListModels", respond)
+    async def _get_glossary(self, context: HttpContext, _record: RequestRecord, _body: bytes) -> bytes:
+        return to_json(_described(self._glossary(context), is_v2=_is_v2(context)))
 
-    async def _list_pairs(self, context: HttpContext) -> None:
-        async def respond(_record: RequestRecord, _body: bytes) -> bytes:
-            pairs = self.languages()
-            listed = [
-                {"source_lang": source, "target_lang": target}
-                for source in sorted(pairs)
-                for target in sorted(pairs[source])
-            ]
-            return to_json({"supported_languages": listed})
-
-        await self._answer_reading(context, "ListModels", respond)
-
-    async def _tell_usage(self, context: HttpContext) -> None:
-        async def respond(record: RequestRecord, _body: bytes) -> bytes:
-            return to_json({"character_count": self._usage.of(record.caller), "character_limit": _UNLIMITED})
-
-        await self._answer_reading(context, "ListModels", respond)
-
-    async def _list_glossaries(self, context: HttpContext) -> None:
-        async def respond(_record: RequestRecord, _body: bytes) -> bytes:
-            describe = _described if context.path.startswith("/v3/") else _described_in_v2
-            found = [one for one in self._backend.glossaries.all() if describe is _described or len(one.terms) == 1]
-            return to_json({"glossaries": [describe(glossary) for glossary in found]})
-
-        await self._answer_reading(context, "ListGlossaries", respond)
-
-    async def _get_glossary(self, context: HttpContext) -> None:
-        async def respond(_record: RequestRecord, _body: bytes) -> bytes:
-            glossary = self._glossary(context)
-            return to_json((_described if context.path.startswith("/v3/") else _described_in_v2)(glossary))
-
-        await self._answer_reading(context, "ListGlossaries", respond)
-
-    async def _get_entries(self, context: HttpContext) -> None:
-        async def respond(_record: RequestRecord, _body: bytes) -> bytes | Response:
-            glossary = self._glossary(context)
-            if context.path.startswith("/v2/"):
-                return Response(_entries(glossary, next(iter(glossary.terms))), media_type=_TSV)
-            pair = _tag(context.query.get("source_lang", "")), _tag(context.query.get("target_lang", ""))
-            if pair not in glossary.terms:
-                raise GlossaryNotFoundError("source_lang", " to ".join(pair), tuple(map(" to ".join, glossary.terms)))
-            entries = {"entries": _entries(glossary, pair), "entries_format": "tsv"}
-            return to_json({"dictionaries": [{"source_lang": pair[0], "target_lang": pair[1], **entries}]})
-
-        await self._answer_reading(context, "ListGlossaries", respond)
+    async def _get_entries(self, context: HttpContext, _record: RequestRecord, _body: bytes) -> bytes | Response:
+        glossary = self._glossary(context)
+        if _is_v2(context):
+            return Response(_entries(glossary, next(iter(glossary.terms))), media_type=_TSV)
+        pair = _tag(context.query.get("source_lang", "")), _tag(context.query.get("target_lang", ""))
+        if pair not in glossary.terms:
+            raise GlossaryNotFoundError("source_lang", " to ".join(pair), tuple(map(" to ".join, glossary.terms)))
+        entries = {"entries": _entries(glossary, pair), "entries_format": "tsv"}
+        return to_json({"dictionaries": [{"source_lang": pair[0], "target_lang": pair[1], **entries}]})
 
     def _glossary(self, context: HttpContext) -> Glossary:
         glossary = self._backend.glossaries.get(context.path_parameters["glossary"], field="glossary_id")
-        if context.path.startswith("/v2/") and len(glossary.terms) != 1:
-            raise InvalidFieldError("glossary_id", "a glossary of several directions", "read by version 3 of the API")
+        if _is_v2(context) and len(glossary.terms) != 1:
+            raise RequestError("glossary_id", "the glossary has several directions: use version 3 of the API")
         return glossary
 
-    async def _answer_reading(
-        self, context: HttpContext, method: str, respond: Callable[[RequestRecord, bytes], Awaitable[bytes | Response]]
-    ) -> None:
-        context.take_scheme(_SCHEME)
-        await self.answer_reading(context, method, respond)
 
-
-def translate_request(fields: Mapping[str, Any], *, max_characters: int) -> tuple[pb.TranslateRequest, str]:
-    """Return the request of the contract, and the marker in the tags whose content is not translated.
+def marked_request(parameters: TextParameters, *, max_characters: int) -> tuple[TranslationRequest, str]:
+    """Return the request of the service, and the marker that was added to the start tags of `ignore_tags`.
 
     Raises:
-        InvalidFieldError: names the field of DeepL that has a wrong value.
+        InvalidFieldError: if a text is too long with its markers.
     """
-    texts = check_texts("text", _list(fields, "text"), max_characters=max_characters)
-    check_known(fields, _FIELDS)
-    text_format = _one_of(fields, "tag_handling", tuple(_FORMATS), None)
-    _refuse_what_cannot_be(fields)
-    tags = _ignored_tags(fields)
-    if tags and text_format is None:
-        raise InvalidFieldError("ignore_tags", "given", "absent without `tag_handling`")
+    texts, tags = parameters.text, parameters.ignore_tags
     marker = unused_marker(texts) if tags else ""
     if tags:
         texts = _marked(texts, tags, marker, max_characters=max_characters)
-    options = pb.DecodingOptions(format=_FORMATS[text_format], glossary=_glossary_id(fields))
-    splits = _one_of(fields, "split_sentences", ("0", "1", "nonewlines"), "1")
-    if splits == "nonewlines" and text_format is None:
-        raise InvalidFieldError("split_sentences", "'nonewlines'", "0 or 1 without `tag_handling`")
-    if splits == "0":
-        options.split_sentences = False
-    if _one_of(fields, "model_type", _MODEL_TYPES, None) == "latency_optimized":
-        options.beam_size = 1
-    is_detected = given(fields, "source_lang", None) is None
-    if is_detected and options.glossary:
-        raise InvalidFieldError("source_lang", "absent", "a language, where there is a glossary")
-    request = pb.TranslateRequest(
-        texts=texts,
-        source_language="" if is_detected else _language(fields, "source_lang"),
-        target_language=_language(fields, "target_lang"),
-        options=options,
-    )
-    return request, marker
+    return parameters.translation_request(texts), marker
 
 
 def unused_marker(texts: Sequence[str]) -> str:
-    """Return an attribute that no text has: `translate='no'` behind white space that stands before no other one.
+    """Return the attribute `translate='no'` after white space that precedes it in no text.
 
     The time is linear in the length of the texts, and the marker has at most a few dozen characters.
     """
     parts = [part for text in texts for part in text.split(_UNTRANSLATED)[:-1]]
-    width = (len(parts) + 1).bit_length()  # so that there are more patterns of this width than parts
+    width = (len(parts) + 1).bit_length()  # more patterns of this width than parts
     used = {part[-width:] for part in parts}
     patterns = (format(number, f"0{width}b").translate({48: " ", 49: "\t"}) for number in range(len(parts) + 1))
     return f" {next(pattern for pattern in patterns if pattern not in used)}{_UNTRANSLATED}"
 
 
 def _marked(texts: Sequence[str], tags: Collection[str], marker: str, *, max_characters: int) -> list[str]:
-    """Return the texts with the marker in each start tag whose name is among the tags."""
     marked = [_TAG_START.sub(lambda tag: f"{tag[0]}{marker}" if tag[1] in tags else tag[0], text) for text in texts]
     for index, (text, longer) in enumerate(zip(texts, marked, strict=True)):
         if len(longer) > max_characters:
-            limit = f"at most {max_characters}, with {len(marker)} more for each start tag of `ignore_tags`"
+            limit = f"at most {max_characters}, including {len(marker)} for each start tag of `ignore_tags`"
             raise InvalidFieldError(f"text[{index}]", f"{len(text)} characters", limit)
     return marked
 
 
-def answer(
-    translated: Sequence[Translated], fields: Mapping[str, Any], counts: Sequence[int], marker: str
+def translations(
+    translated: Sequence[TranslatedText], parameters: TextParameters, num_characters: Sequence[int], marker: str
 ) -> dict[str, Any]:
-    """Return what DeepL answers to a request; `counts` are characters of each text."""
-    model_type = given(fields, "model_type", None)
-    translations = []
-    for count, one in zip(counts, translated, strict=True):
-        source = one.detected.language if one.detected else str(given(fields, "source_lang", ""))
-        answered: dict[str, Any] = {
+    """Return the response of `/v2/translate`; `num_characters` are counts of each text."""
+    items = []
+    for text, count in zip(translated, num_characters, strict=True):
+        source = text.detected.language if text.detected else parameters.source_lang or ""
+        item: dict[str, Any] = {
             "detected_source_language": source.upper(),
-            "text": one.text.replace(marker, "") if marker else one.text,
+            "text": text.best.replace(marker, "") if marker else text.best,
         }
-        if _flag(fields, "show_billed_characters", default=False):
-            answered["billed_characters"] = count
-        if model_type:
-            answered["model_type_used"] = model_type.removeprefix("prefer_")
-        translations.append(answered)
-    return {"translations": translations}
+        if parameters.show_billed_characters:
+            item["billed_characters"] = count
+        if parameters.model_type:
+            item["model_type_used"] = parameters.model_type.removeprefix("prefer_")
+        items.append(item)
+    return {"translations": items}
 
 
-def counted_characters(fields: Mapping[str, Any]) -> list[int]:
-    """Return how many characters of each text DeepL would bill: Unicode code points, tags of markup apart."""
-    texts = _list(fields, "text")
-    is_markup = given(fields, "tag_handling", None) is not None
-    return [len(_MARKUP.sub("", text)) if is_markup else len(text) for text in texts]
+def _is_v2(context: HttpContext) -> bool:
+    return context.path.startswith("/v2/")
 
 
-def _refuse_what_cannot_be(fields: Mapping[str, Any]) -> None:
-    _one_of(fields, "formality", _FORMALITIES, "default")
-    _one_of(fields, "tag_handling_version", ("v1", "v2"), "v2")
-    if given(fields, "context", None) is not None:
-        raise InvalidFieldError("context", "given", "absent, as this server translates each text by itself")
-    for name in ("splitting_tags", "non_splitting_tags"):
-        if _list(fields, name):
-            raise InvalidFieldError(name, "given", "absent: this server knows which tags split sentences")
-    if not _flag(fields, "outline_detection", default=True):
-        raise InvalidFieldError("outline_detection", "false", "true or absent")
-    for name in _FLAGS:
-        _flag(fields, name, default=False)
-
-
-def _ignored_tags(fields: Mapping[str, Any]) -> set[str]:
-    lists = _list(fields, "ignore_tags")
-    if not all(isinstance(one, str) for one in lists) or sum(one.count(",") + 1 for one in lists) > _MAX_TAGS:
-        raise InvalidFieldError("ignore_tags", "another type or too many tags", f"at most {_MAX_TAGS} names of tags")
-    tags = {tag.strip() for one in lists for tag in one.split(",")} - {""}
-    if not all(map(_TAG_NAME.fullmatch, tags)):
-        raise InvalidFieldError("ignore_tags", "something else", "names of tags")
-    return tags
-
-
-def _glossary_id(fields: Mapping[str, Any]) -> str:
-    ids = [*([fields["glossary_id"]] if given(fields, "glossary_id", None) else []), *_list(fields, "glossary_ids")]
-    if len(ids) > 1 or not all(isinstance(one, str) for one in ids):
-        raise InvalidFieldError("glossary_ids", f"{len(ids)} glossaries", "one glossary")
-    return ids[0] if ids else ""
-
-
-def _language(fields: Mapping[str, Any], name: str) -> str:
-    language = fields.get(name)
-    if not isinstance(language, str):
-        raise InvalidFieldError(name, "absent or no text", "a language, such as `EN`")
-    return _tag(language)
-
-
-def _tag(language: str) -> str:
-    return language.lower().replace("_", "-")
-
-
-def _list(fields: Mapping[str, Any], name: str) -> list[Any]:
-    """Return a field that is a list, or one item of it."""
-    value = given(fields, name, [])
-    return value if isinstance(value, list) else [value]
-
-
-def _one_of(fields: Mapping[str, Any], name: str, choices: Sequence[str | None], default: str | None) -> str | None:
-    value = given(fields, name, default)
-    if isinstance(value, bool):  # 0 and 1 in JSON
-        value = str(int(value))
-    value = str(value) if isinstance(value, int) else value
-    if value is not default and (not isinstance(value, str) or value not in choices):
-        raise InvalidFieldError(name, "something else", f"one of {', '.join(filter(None, choices))}")
-    return value
-
-
-def _flag(fields: Mapping[str, Any], name: str, *, default: bool) -> bool:
-    value = given(fields, name, default)
-    if isinstance(value, bool | int) and value in (0, 1):
-        return bool(value)
-    if value in ("0", "1", "false", "true"):
-        return value in ("1", "true")
-    raise InvalidFieldError(name, "something else", "true or false")
-
-
-def _language_item(code: str) -> dict[str, Any]:
+def _language(code: str) -> dict[str, Any]:
     return {"language": code, "name": dialect_name(code)}
 
 
-def _described(glossary: Glossary) -> dict[str, Any]:
+def _described(glossary: Glossary, *, is_v2: bool) -> dict[str, Any]:
+    created = datetime.fromtimestamp(glossary.modified_s, UTC).isoformat(timespec="microseconds")
     dictionaries = [
         {"source_lang": source, "target_lang": target, "entry_count": len(terms)}
         for (source, target), terms in glossary.terms.items()
     ]
-    return {**_named(glossary), "dictionaries": dictionaries}
-
-
-def _described_in_v2(glossary: Glossary) -> dict[str, Any]:
-    ((source, target), terms), *_ = glossary.terms.items()
-    return {**_named(glossary), "ready": True, "source_lang": source, "target_lang": target, "entry_count": len(terms)}
-
-
-def _named(glossary: Glossary) -> dict[str, str]:
-    created = datetime.fromtimestamp(glossary.modified_s, UTC).isoformat(timespec="microseconds")
-    return {"glossary_id": glossary.name, "name": glossary.name, "creation_time": created}
+    described = {"glossary_id": glossary.name, "name": glossary.name, "creation_time": created}
+    return {**described, "ready": True, **dictionaries[0]} if is_v2 else {**described, "dictionaries": dictionaries}
 
 
 def _entries(glossary: Glossary, pair: Pair) -> str:

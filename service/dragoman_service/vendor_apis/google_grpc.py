@@ -1,39 +1,35 @@
-"""Google Cloud Translation v3: converts its messages to those of the contract and back, for gRPC and for REST.
+"""Google Cloud Translation v3: converts its messages to requests of the service and back, for gRPC and REST.
 
-The messages are those of the package google-cloud-translate. Each method counts as a method of the contract and needs
-the permission of that method. All other methods are UNIMPLEMENTED.
+The messages are in the package google-cloud-translate. Each method has the limits and needs the permission of a method
+of the service. All other methods are UNIMPLEMENTED.
 """
 
 import asyncio
 import contextlib
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import grpc
 from google.cloud.translate_v3 import types as google
 from google.protobuf import descriptor_pb2, descriptor_pool
 
-from dragoman.v1 import translation_pb2 as pb
-from dragoman_service.datatypes import DetectedLanguage
 from dragoman_service.errors import InvalidFieldError, RequestError, UnsupportedFieldError
 from dragoman_service.http_api.routes import MODEL_SERVICE, TRANSLATION_SERVICE, language_pairs
-from dragoman_service.middleware import conversion
 from dragoman_service.middleware.pipeline import Backend
 from dragoman_service.models.glossaries import Glossary
-from dragoman_service.request import RequestRecord
-from dragoman_service.vendor_apis.base import Translated, translate_each
+from dragoman_service.request import MAX_TEXTS, RequestRecord, TextFormat, TranslationOptions, TranslationRequest
+from dragoman_service.vendor_apis.base import NO_LANGUAGE, TranslatedText, translate_each
 from dragoman_service.vendor_apis.language_names import language_name
+from dragoman_service.vendor_apis.parameters import check_texts
 
 SERVICE = "google.cloud.translation.v3.TranslationService"
-"""Its name on the wire."""
-
 _FILE = "google/cloud/translation/v3/translation_service.proto"
 
 METHODS: Mapping[str, str] = {
-    f"/{SERVICE}/{method}": ours
-    for method, ours in {
+    f"/{SERVICE}/{method}": counted_as
+    for method, counted_as in {
         "TranslateText": f"/{TRANSLATION_SERVICE}/Translate",
         "DetectLanguage": f"/{TRANSLATION_SERVICE}/DetectLanguage",
         "GetSupportedLanguages": f"/{MODEL_SERVICE}/ListModels",
@@ -41,20 +37,16 @@ METHODS: Mapping[str, str] = {
         "GetGlossary": f"/{MODEL_SERVICE}/ListGlossaries",
     }.items()
 }
-"""The methods that are answered, each with the one of ours that it counts as."""
+"""The implemented methods, each with the method of the service whose limits and permission it has."""
 
-_FORMATS: Mapping[str, pb.TextFormat] = {
-    "": pb.TEXT_FORMAT_HTML,
-    "text/html": pb.TEXT_FORMAT_HTML,
-    "text/plain": pb.TEXT_FORMAT_PLAIN,
-}
+_FORMATS = {"": TextFormat.HTML, "text/html": TextFormat.HTML, "text/plain": TextFormat.PLAIN}
 _FIELDS: Mapping[str, str] = {
     "texts": "contents",
     "source_language": "source_language_code",
     "target_language": "target_language_code",
     "options.glossary": "glossary_config.glossary",
 }
-"""What Google calls a field of the contract."""
+"""Google's name of a field of the service, for errors."""
 
 _PARENT = re.compile(r"projects/[^/]+(?:/locations/[^/]+)?")
 _NAMED = re.compile(r"(projects/[^/]+/locations/[^/]+)/(models|glossaries)/(.+)")
@@ -67,24 +59,22 @@ _ENGLISH = "en"
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One method of Google's service."""
+    """Method of Google's service, with the classes of its protobuf messages."""
 
     answer: Callable[[Any, RequestRecord], Awaitable[Any]]
     request: type[Any]
-    """Class of the protobuf message that `answer` takes."""
-
     response: type[Any]
-    """Class of the protobuf message that `answer` returns."""
 
 
 class GoogleTranslation:
-    """Answers the methods of Google's service with those of the contract."""
+    """Answers the methods of Google's service."""
 
     name = SERVICE
     methods = METHODS
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
+        self._max_characters = backend.limits.max_text_characters
         wrapped: dict[str, tuple[Callable[[Any, RequestRecord], Awaitable[Any]], Any, Any]] = {
             "TranslateText": (self._translate_text, google.TranslateTextRequest, google.TranslateTextResponse),
             "DetectLanguage": (self._detect_language, google.DetectLanguageRequest, google.DetectLanguageResponse),
@@ -98,11 +88,10 @@ class GoogleTranslation:
         }
         self.by_name: Mapping[str, Method] = {
             name: Method(answer, request.pb(), response.pb()) for name, (answer, request, response) in wrapped.items()
-        }
-        """The methods by the last part of their path."""
+        }  # by the last part of their paths
 
     def add_to(self, server: grpc.aio.Server) -> None:
-        """Register the methods with a server, and describe the service for reflection."""
+        """Register the methods with a server, and the service for reflection."""
         self._describe()
         handlers = {
             name: grpc.unary_unary_rpc_method_handler(
@@ -114,7 +103,7 @@ class GoogleTranslation:
         server.add_registered_method_handlers(SERVICE, handlers)
 
     def _describe(self) -> None:
-        """Add the service to the protobuf descriptors: google-cloud-translate describes messages only."""
+        """Add the service to the protobuf descriptors: google-cloud-translate contains only messages."""
         package, _, name = SERVICE.rpartition(".")
         file = descriptor_pb2.FileDescriptorProto(name=_FILE, package=package, syntax="proto3")
         service = file.service.add(name=name)
@@ -125,40 +114,41 @@ class GoogleTranslation:
             service.method.add(name=method_name, input_type=request, output_type=response)
         descriptor_pool.Default().Add(file)
 
-    async def _translate_text(self, request: Any, record: RequestRecord) -> Any:
-        with _fields_of_google():
-            wanted = translate_request(request)
-            translated = await translate_each(self._backend, wanted, record)
-            response = google.TranslateTextResponse.pb()(translations=_translations(request, translated))
-            if request.HasField("glossary_config"):
-                wanted.options.glossary = _resource(request.glossary_config.glossary, "glossaries", "glossary")
-                with_terms = await translate_each(self._backend, wanted, record)
-                response.glossary_translations.extend(_translations(request, with_terms))
-                for one in response.glossary_translations:
-                    one.glossary_config.CopyFrom(request.glossary_config)
+    async def _translate_text(self, message: Any, record: RequestRecord) -> Any:
+        with _google_field_names():
+            request = translation_request(message, max_characters=self._max_characters)
+            translated = await translate_each(self._backend.translator, request, record)
+            response = google.TranslateTextResponse.pb()(translations=_translations(message, translated))
+            if message.HasField("glossary_config"):
+                name = _resource(message.glossary_config.glossary, "glossaries", "glossary")
+                request = replace(request, options=replace(request.options, glossary=name))
+                with_terms = await translate_each(self._backend.translator, request, record)
+                response.glossary_translations.extend(_translations(message, with_terms))
+                for translation in response.glossary_translations:
+                    translation.glossary_config.CopyFrom(message.glossary_config)
             return response
 
-    async def _detect_language(self, request: Any, record: RequestRecord) -> Any:
-        _check_parent(request.parent)
-        if request.model and _resource(request.model, "models", "model") != _DETECTION_MODEL:
-            raise InvalidFieldError("model", repr(request.model[:64]), f"absent, or .../models/{_DETECTION_MODEL}")
-        if request.mime_type not in _FORMATS:
-            raise InvalidFieldError("mime_type", "something else", "text/plain or text/html")
-        with _fields_of_google():
-            texts, _ = conversion.from_detect_language_request(pb.DetectLanguageRequest(texts=[request.content]))
-            (detected,) = await self._backend.translator.detect_languages(texts, record)
-        languages = detected or (DetectedLanguage(language="und", confidence=0.0),)
+    async def _detect_language(self, message: Any, record: RequestRecord) -> Any:
+        _check_parent(message.parent)
+        if message.model and _resource(message.model, "models", "model") != _DETECTION_MODEL:
+            raise InvalidFieldError("model", repr(message.model[:64]), f"absent, or .../models/{_DETECTION_MODEL}")
+        _check_mime_type(message.mime_type)
+        texts = check_texts("content", [message.content], max_characters=self._max_characters)
+        with _google_field_names():
+            (languages,) = await self._backend.translator.detect_languages(texts, record)
         return google.DetectLanguageResponse.pb()(
-            languages=[{"language_code": one.language, "confidence": one.confidence} for one in languages]
+            languages=[
+                {"language_code": language.language, "confidence": language.confidence}
+                for language in languages or [NO_LANGUAGE]
+            ]
         )
 
-    async def _get_languages(self, request: Any, _record: RequestRecord) -> Any:
-        _check_parent(request.parent)
-        model = model_name(request.model)
-        models = self._backend.models
-        pairs = language_pairs(models.get_model(conversion.from_model_name(model)) if model else models.list_models())
+    async def _get_languages(self, message: Any, _record: RequestRecord) -> Any:
+        _check_parent(message.parent)
+        model = model_name(message.model)
+        pairs = language_pairs(self._backend.models.get_model(model) if model else self._backend.models.list_models())
         targets = set().union(*pairs.values())
-        locale = request.display_language_code
+        locale = message.display_language_code
         names = await language_names(pairs.keys() | targets, locale) if locale else {}
         return google.SupportedLanguages.pb()(
             languages=[
@@ -172,62 +162,69 @@ class GoogleTranslation:
             ]
         )
 
-    async def _list_glossaries(self, request: Any, _record: RequestRecord) -> Any:
-        _check_parent(request.parent)
-        if request.filter:
+    async def _list_glossaries(self, message: Any, _record: RequestRecord) -> Any:
+        _check_parent(message.parent)
+        if message.filter:
             raise UnsupportedFieldError("filter")
-        found = self._backend.glossaries.all()
-        size = min(request.page_size, _MAX_PAGE) if request.page_size > 0 else _MAX_PAGE
-        names = [one.name for one in found]
-        start = names.index(request.page_token) if request.page_token in names else 0
+        glossaries = self._backend.glossaries.all()
+        size = min(message.page_size, _MAX_PAGE) if message.page_size > 0 else _MAX_PAGE
+        names = [glossary.name for glossary in glossaries]
+        start = names.index(message.page_token) if message.page_token in names else 0
         following = names[start + size : start + size + 1]
         return google.ListGlossariesResponse.pb()(
-            glossaries=[_glossary(one, request.parent) for one in found[start : start + size]],
+            glossaries=[_glossary(glossary, message.parent) for glossary in glossaries[start : start + size]],
             next_page_token=following[0] if following else "",
         )
 
-    async def _get_glossary(self, request: Any, _record: RequestRecord) -> Any:
-        name = _resource(request.name, "glossaries", "name")
-        return _glossary(self._backend.glossaries.get(name, field="name"), request.name.partition("/glossaries/")[0])
+    async def _get_glossary(self, message: Any, _record: RequestRecord) -> Any:
+        name = _resource(message.name, "glossaries", "name")
+        return _glossary(self._backend.glossaries.get(name, field="name"), message.name.partition("/glossaries/")[0])
 
 
 async def language_names(tags: Iterable[str], locale: str) -> dict[str, str]:
-    """Return names of languages in the language of a locale, in English if the locale is not known."""
+    """Return names of languages in the language of a locale, in English if the locale is unknown."""
     in_locale = locale if len(locale) <= _MAX_LOCALE_CHARACTERS else _ENGLISH
     return await asyncio.to_thread(lambda: {tag: language_name(tag, locale=in_locale) for tag in tags})
 
 
-def translate_request(request: Any) -> pb.TranslateRequest:
-    """Return the request of the contract, without the glossary; RequestError names the field that cannot be."""
-    _check_parent(request.parent)
-    if request.mime_type not in _FORMATS:
-        raise InvalidFieldError("mime_type", "something else", "text/plain or text/html")
-    if request.HasField("glossary_config") and not request.source_language_code:
-        raise InvalidFieldError("source_language_code", "absent", "a language, where there is a glossary")
-    if request.transliteration_config.enable_transliteration:
+def translation_request(message: Any, *, max_characters: int) -> TranslationRequest:
+    """Return the request of the service, without the glossary; RequestError names the first invalid field."""
+    _check_parent(message.parent)
+    _check_mime_type(message.mime_type)
+    if message.HasField("glossary_config") and not message.source_language_code:
+        raise RequestError("source_language_code", "is required with a glossary")
+    if message.transliteration_config.enable_transliteration:
         raise UnsupportedFieldError("transliteration_config")
-    if request.glossary_config.contextual_translation_enabled:
+    if message.glossary_config.contextual_translation_enabled:
         raise UnsupportedFieldError("glossary_config.contextual_translation_enabled")
-    return pb.TranslateRequest(
-        texts=request.contents,
-        source_language=request.source_language_code,
-        target_language=request.target_language_code,
-        model=model_name(request.model),
-        options=pb.DecodingOptions(format=_FORMATS[request.mime_type]),
+    if not message.target_language_code:
+        raise RequestError("target_language_code", "is required")
+    texts = check_texts("contents", list(message.contents[: MAX_TEXTS + 1]), max_characters=max_characters)
+    return TranslationRequest(
+        texts=tuple(texts),
+        source_language=message.source_language_code,
+        target_language=message.target_language_code,
+        model=model_name(message.model),
+        options=TranslationOptions(format=_FORMATS[message.mime_type]),
     )
 
 
-def _translations(request: Any, translated: Sequence[Translated]) -> list[Any]:
-    place = request.parent if "/locations/" in request.parent else f"{request.parent}/locations/global"
+def _translations(message: Any, translated: Sequence[TranslatedText]) -> list[Any]:
+    parent = message.parent if "/locations/" in message.parent else f"{message.parent}/locations/global"
     make = google.Translation.pb()
     return [
         make(
-            translated_text=one.text,
-            model=f"{place}/models/{one.model}" if one.model else "",
-            detected_language_code=one.detected.language if one.detected else "",
+            translated_text=text.best,
+            model=f"{parent}/models/{text.model}" if text.model else "",
+            detected_language_code=text.detected.language if text.detected else "",
         )
-        for one in translated
+        for text in translated
     ]
+
+
+def _check_mime_type(mime_type: str) -> None:
+    if mime_type not in _FORMATS:
+        raise InvalidFieldError("mime_type", repr(mime_type[:64]), "text/plain or text/html")
 
 
 def _check_parent(parent: str) -> None:
@@ -236,13 +233,13 @@ def _check_parent(parent: str) -> None:
 
 
 def model_name(name: str) -> str:
-    """Return the name of a model in the contract; empty for the general models of Google, which select the default."""
+    """Return the name of a model of this server; empty for Google's general models, which select the default."""
     model = _resource(name, "models", "model") if name else ""
     return "" if model in _GENERAL_MODELS else model
 
 
 def _resource(name: str, collection: str, field: str) -> str:
-    """Return the last part of the full name of a resource."""
+    """Return the last part of the name of a resource, such as `projects/p/locations/l/models/m`."""
     match = _NAMED.fullmatch(name)
     if match is None or match[2] != collection:
         raise InvalidFieldError(field, repr(name[:64]), f"projects/PROJECT/locations/LOCATION/{collection}/NAME")
@@ -268,8 +265,8 @@ def _glossary(glossary: Glossary, parent: str) -> Any:
 
 
 @contextlib.contextmanager
-def _fields_of_google() -> Iterator[None]:
-    """Let errors name the fields of Google's request."""
+def _google_field_names() -> Iterator[None]:
+    """Make errors name the fields of Google's request."""
     try:
         yield
     except RequestError as error:

@@ -1,4 +1,4 @@
-"""Names of languages from the Unicode CLDR (the package Babel), for the language lists of other services' APIs.
+"""Names of languages from Unicode CLDR (the package Babel), for the language lists of vendor APIs.
 
 The first call imports Babel and reads its English data, about 30 ms. Names in another language take a few milliseconds
 per language, so list many languages in a thread.
@@ -8,20 +8,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
-_NUM_REMEMBERED = 4096
+_NUM_CACHED = 4096
 _ENGLISH = "en"
 
 
-@lru_cache(maxsize=_NUM_REMEMBERED)
+@lru_cache(maxsize=_NUM_CACHED)
 def language_name(tag: str, *, locale: str = _ENGLISH) -> str:
     """Return the name of a language: `Portuguese (Brazil)` for `pt-BR`.
 
     Args:
         tag: language tag of a model, such as `de`, `zh-Hans` or `eng_Latn`.
-        locale: tag of the language that the name is in. The name is English if CLDR has no name in that language.
+        locale: tag of the language of the name. The name is English if CLDR has no name in that language.
 
     Returns:
-        The name, or the tag itself if CLDR does not name the language.
+        The name, or the tag itself if CLDR has no name of the language.
     """
     parts = _parts(tag)
     if parts is None:
@@ -53,16 +53,14 @@ def dialect_name(tag: str) -> str:
     return f"{language} ({adjective})" if adjective != dialect else language_name(tag)
 
 
-@lru_cache(maxsize=_NUM_REMEMBERED)
+@lru_cache(maxsize=_NUM_CACHED)
 def is_right_to_left(tag: str) -> bool:
-    """Return whether a language is written from right to left; False if CLDR does not say."""
+    """Return whether a language is written from right to left; False if CLDR does not contain it."""
     return _names(tag).is_right_to_left
 
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """The parts of a language tag, as CLDR writes them; those that the tag does not have are empty."""
-
     language: str
     script: str
     territory: str
@@ -70,7 +68,7 @@ class _Parts:
 
 @dataclass(frozen=True, slots=True)
 class _Names:
-    """What CLDR has in one language: names by code."""
+    """Names by code, in one language."""
 
     languages: Mapping[str, str]
     scripts: Mapping[str, str]
@@ -78,29 +76,28 @@ class _Names:
     is_right_to_left: bool
 
 
-@lru_cache(maxsize=_NUM_REMEMBERED)
+@lru_cache(maxsize=_NUM_CACHED)
 def _parts(tag: str) -> _Parts | None:
-    """Return the parts of a tag; None if it is not a language tag."""
-    from babel.core import get_global, parse_locale  # noqa: PLC0415 - imported when a list is asked for
+    """Return the parts of a tag in CLDR's spelling, empty if absent; None if it is not a language tag."""
+    from babel.core import get_global, parse_locale  # noqa: PLC0415 - imported for the first list of languages
 
     try:
         language, territory, script, *_ = parse_locale(tag.partition("@")[0].replace("-", "_"))
     except ValueError:
         return None
     if language not in _english().languages:
-        aliases: Mapping[str, str] = get_global("language_aliases")  # of three letters, for one: `eng` is `en`
+        aliases: Mapping[str, str] = get_global("language_aliases")  # for example, `eng` is an alias of `en`
         language = aliases.get(language, language).partition("_")[0]
     return _Parts(language, script or "", territory or "")
 
 
 def _names(tag: str) -> _Names:
-    """Return the names in a language, in English if CLDR has no names in it."""
+    """Return the names in a language, in English if CLDR has none in it."""
     parts = None if tag == _ENGLISH else _parts(tag)
     if parts is None or parts.language == _ENGLISH:
         return _english()
     identifier = f"{parts.language}_{parts.script}"
-    found = _read(identifier if parts.script else parts.language) or _read(parts.language)
-    return found or _english()
+    return _read(identifier if parts.script else parts.language) or _read(parts.language) or _english()
 
 
 @cache
@@ -112,8 +109,8 @@ def _english() -> _Names:
 
 
 def _read(identifier: str) -> _Names | None:
-    """Return the names in the language of a locale of CLDR; None if there is no such locale."""
-    from babel import Locale, UnknownLocaleError, localedata  # noqa: PLC0415 - imported when a list is asked for
+    """Return the names in a locale of CLDR; None if the locale does not exist."""
+    from babel import Locale, UnknownLocaleError, localedata  # noqa: PLC0415 - imported for the first list of languages
 
     try:
         locale = Locale.parse(identifier, resolve_likely_subtags=False)
@@ -122,6 +119,5 @@ def _read(identifier: str) -> _Names | None:
     names = _Names(
         locale.languages, locale.scripts, locale.territories, is_right_to_left=locale.character_order == "right-to-left"
     )
-    # Babel keeps all that it reads, about 0.5 MB for each locale. The answers are kept here instead.
-    localedata._cache.pop(identifier, None)
+    localedata._cache.pop(identifier, None)  # Babel caches about 0.5 MB per locale; results are cached here instead
     return names

@@ -1,1 +1,1 @@
-"""The decode process and its supervisor."""
+"""The worker process that decodes batches, its supervisor, and the messages between them."""

@@ -1,9 +1,8 @@
-"""The decoding process: an engine core on ONNX Runtime, until the server closes the connection or ends.
+"""Entry point of the worker process: loads a model and decodes until the server closes the connection or exits.
 
-    python -m dragoman_service.runtimes DESCRIPTOR DIGEST
+    python -m dragoman_service.worker DESCRIPTOR DIGEST
 
-Started by the server alone (`worker.supervisor`), which hands it one end of a socket, and the digest of the
-messages as it knows them.
+Only `worker.supervisor` starts it, with the descriptor of a socket and the digest of the messages of the server.
 """
 
 import contextlib
@@ -30,11 +29,11 @@ from dragoman_service.threads import lower_priority
 from dragoman_service.worker.messages import LoadCommand, Loaded, LoadFailed, format_digest
 from dragoman_service.worker.worker import Worker
 
-_OTHER_FILES = "the installed service is not the one that the server was started from: restart the server"
+_VERSION_MISMATCH = "the installed service differs from the version that the server runs: restart the server"
 
 
-def load_network(command: LoadCommand) -> tuple[OnnxStepModel | NativeStepModel, Loaded]:
-    """Load the network of a bundle; raises as `open_bundle` and `open_step_model`."""
+def load_step_model(command: LoadCommand) -> tuple[OnnxStepModel | NativeStepModel, Loaded]:
+    """Load the model of a bundle; raises as `open_bundle` and `open_step_model`."""
     bundle = open_bundle(command.directory, checked_files=command.checked_files)
     settings = RuntimeSettings.model_validate(command.settings)
     model = open_step_model(bundle, settings)
@@ -53,17 +52,17 @@ def load_network(command: LoadCommand) -> tuple[OnnxStepModel | NativeStepModel,
 
 
 class ConnectionHandler(QueueHandler):
-    """Sends log records over a connection, prepared so that they can be pickled."""
+    """Sends log records over a connection in a form that can be pickled."""
 
     def __init__(self, connection: "Connection[Any, Any]") -> None:
-        """Use a connection; while this sends, nothing else may."""
+        """Use a connection, to which no other thread sends."""
         super().__init__(connection)  # type: ignore[arg-type] # only `enqueue` touches it
-        self.setFormatter(logging.Formatter("%(message)s"))  # level and logger are sent beside it
+        self.setFormatter(logging.Formatter("%(message)s"))  # level and logger are attributes of the record
 
     def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
-        """Return a copy that can be pickled, with nothing in it that the record itself does not have."""
+        """Return a copy that can be pickled and has no attributes beyond those of the record."""
         prepared: logging.LogRecord = super().prepare(record)
-        del prepared.message  # is `msg` by now
+        del prepared.message  # equals `msg` now
         return prepared
 
     def enqueue(self, record: logging.LogRecord) -> None:
@@ -72,18 +71,18 @@ class ConnectionHandler(QueueHandler):
 
 
 def main() -> None:
-    """Do as the other end of the socket says."""
-    lower_priority(0)  # only the server's own threads have short slices
-    for number in (signal.SIGINT, signal.SIGTERM):  # the server gets them too, and answers all its callers first
+    """Run the worker process."""
+    lower_priority(0)  # short time slices are for the threads of the server
+    for number in (signal.SIGINT, signal.SIGTERM):  # the server also receives them, and drains first
         signal.signal(number, signal.SIG_IGN)
     control: Connection[Any, Any] = Connection(int(sys.argv[1]))
-    with contextlib.suppress(EOFError, OSError):  # the server has closed it, or has ended
+    with contextlib.suppress(EOFError, OSError):  # the server has closed it or has exited
         if sys.argv[2] == format_digest(RuntimeSettings):
             _serve(control)
         else:
-            control.recv_bytes()  # a command that cannot be read
-            control.send(LoadFailed(error=EngineError(_OTHER_FILES)))
-    os._exit(0)  # at once: threads in a step are not waited for
+            control.recv_bytes()  # the load command, whose fields differ
+            control.send(LoadFailed(error=EngineError(_VERSION_MISMATCH)))
+    os._exit(0)  # without waiting for steps
 
 
 def _serve(control: "Connection[Any, Any]") -> None:
@@ -93,13 +92,14 @@ def _serve(control: "Connection[Any, Any]") -> None:
         limit = RuntimeSettings.model_validate(command.settings).memory_limit_bytes
         if limit is not None:
             resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-        model, loaded = load_network(command)
-    except Exception as error:  # noqa: BLE001 - told to the server, whatever was raised
-        is_ours = isinstance(error, DragomanError)
-        control.send(LoadFailed(error=error if is_ours else EngineError(f"{type(error).__name__}: {error}")))
+        model, loaded = load_step_model(command)
+    except Exception as error:  # noqa: BLE001 - reported to the server
+        if not isinstance(error, DragomanError):
+            error = EngineError(f"{type(error).__name__}: {error}")
+        control.send(LoadFailed(error=error))
         return
     control.send(loaded)
-    core = Worker(
+    worker = Worker(
         model,
         niceness=command.niceness,
         cache_bytes=lambda: model.cache_bytes,
@@ -109,7 +109,7 @@ def _serve(control: "Connection[Any, Any]") -> None:
     gc.freeze()
     while True:
         control.recv()
-        core.serve(Connection(recv_handle(control)))
+        worker.serve(Connection(recv_handle(control)))
 
 
 if __name__ == "__main__":

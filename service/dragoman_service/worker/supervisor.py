@@ -1,6 +1,6 @@
-"""The decoding process as the server sees it: started, connected to, started again when it has ended, its log.
+"""Supervisor of the worker process: starts, connects and restarts it, and forwards its log records.
 
-`docs/internals/decoding-process.md` says why it is a process of its own.
+`docs/internals/decoding-process.md` describes why it is a process of its own.
 """
 
 import contextlib
@@ -25,27 +25,21 @@ from dragoman_service.worker.messages import Connect, LoadCommand, Loaded, LoadF
 
 log = logging.getLogger(__name__)
 
-_END_TIMEOUT_S: Final = 5.0
-"""For a process whose connection was closed to end by itself."""
-
-_SOUND_AGE_S: Final = 10.0
-"""A process that ends sooner is started again only when a segment needs it: it may end as soon the next time."""
-
-_LOOK_EACH_S: Final = 0.2
-"""While it loads: for how long it has, and whether it still should."""
+_EXIT_TIMEOUT_S: Final = 5.0  # after the connection was closed
+_STABLE_AGE_S: Final = 10.0  # a process that exits earlier is restarted only when a segment needs it
+_POLL_INTERVAL_S: Final = 0.2  # while the process loads the model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadLimits:
-    """What ends the loading and warming up of a network."""
+    """Conditions that abort the loading and the warm-up of a model."""
 
     timeout_s: float = math.inf
-    stopping: threading.Event = field(default_factory=threading.Event)
-    """Set once the server ends."""
+    stopping: threading.Event = field(default_factory=threading.Event)  # set when the server stops
 
 
-class DecodingProcess:
-    """A process that has loaded a network; any thread may use it."""
+class WorkerProcess:
+    """A worker process that has loaded a model; any thread may use it."""
 
     def __init__(
         self,
@@ -53,33 +47,33 @@ class DecodingProcess:
         *,
         name: str,
         module: str,
-        on_end: Callable[["DecodingProcess"], None],
+        on_exit: Callable[["WorkerProcess"], None],
         on_failure: Callable[[str], None] = lambda _: None,
         limits: LoadLimits | None = None,
     ) -> None:
-        """Start `python -m module` and wait until it has loaded the network of the model `name`.
+        """Start `python -m module` and wait until it has loaded the model `name`.
 
-        If it ends before it is closed, or must be killed, `on_failure` is called once with the cause; if that was after
-        it had loaded, `on_end` is called in a thread of its own.
+        If the process exits before `close`, or must be killed, `on_failure` is called once with the cause. If the model
+        was already loaded, `on_exit` is also called, in a thread of its own.
 
         Raises:
-            BundleError, ConfigError: if the network cannot be loaded from this bundle with these settings.
-            EngineError: if it ends before it has loaded, takes too long, or loading fails otherwise.
-            DrainingError: if the server ends.
+            BundleError, ConfigError: if the model cannot be loaded from this bundle with these settings.
+            EngineError: if the process exits before the model is loaded, or loading takes too long or fails otherwise.
+            DrainingError: if the server stops.
         """
         self._name = name
-        self._on_end, self._on_failure = on_end, on_failure
+        self._on_exit, self._on_failure = on_exit, on_failure
         self._limits = limits or LoadLimits()
         self._is_closed = self._has_failed = False
-        self._began_s = time.monotonic()
-        self._lock = threading.Lock()  # of what is sent
+        self._started_at_s = time.monotonic()
+        self._lock = threading.Lock()  # guards the control connection
         ours, theirs = socket.socketpair()
         with theirs:
-            self._process = subprocess.Popen(  # noqa: S603 - nothing of it comes from outside
+            self._process = subprocess.Popen(  # noqa: S603 - no untrusted input
                 [sys.executable, "-m", module, str(theirs.fileno()), format_digest(type(command.settings))],
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
                 pass_fds=(theirs.fileno(),),
-                process_group=0,  # signals to the group are for the server, which answers its callers first
+                process_group=0,  # the server drains after a signal to its process group
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
             )
@@ -88,19 +82,19 @@ class DecodingProcess:
         try:
             self.loaded = self._load(command)
         except BaseException:
-            self._process.kill()  # it may be in native code that does not end by itself
+            self._process.kill()  # native code may not return
             self.close()
             raise
-        threading.Thread(target=self._follow, name="decoding-process-log", daemon=True).start()
+        threading.Thread(target=self._forward_log, name="worker-log", daemon=True).start()
 
     @property
     def pid(self) -> int:
-        """Of the process."""
+        """Process id."""
         return self._process.pid
 
     @property
     def resident_bytes(self) -> int:
-        """Memory it takes; 0 if it has ended, or where this cannot be told."""
+        """Resident memory; 0 if the process has exited, or without `/proc`."""
         try:
             pages = int(Path(f"/proc/{self.pid}/statm").read_text(encoding="ascii").split()[1])
         except OSError:
@@ -109,13 +103,13 @@ class DecodingProcess:
 
     @property
     def age_s(self) -> float:
-        """Since it was started."""
-        return time.monotonic() - self._began_s
+        """Seconds since the start."""
+        return time.monotonic() - self._started_at_s
 
     def connect(self) -> "Connection[Any, Any]":
-        """Return the connection to a new batch; OSError if the process has ended."""
+        """Return the connection to a new batch; OSError if the process has exited."""
         if self._has_failed:
-            raise ConnectionResetError  # it may take a moment to end
+            raise ConnectionResetError  # a killed process may take a moment to exit
         ours, theirs = socket.socketpair()
         with theirs:
             try:
@@ -128,43 +122,44 @@ class DecodingProcess:
         return Connection(ours.detach())
 
     def kill(self, cause: str) -> None:
-        """End it at once, as what it runs does not end by itself; `cause` is a label of the metric."""
-        log.error("decoding process killed", extra={"model": self._name, "pid": self.pid, "cause": cause})
-        self.note_failure(cause)
+        """Kill a process that is stuck; `cause` is a label of the metric."""
+        log.error("worker process killed", extra={"model": self._name, "pid": self.pid, "cause": cause})
+        self.record_failure(cause)
         self._process.kill()
 
-    def note_failure(self, cause: str = "ended") -> None:
-        """Count it as failed, unless it is counted or was closed."""
+    def record_failure(self, cause: str = "ended") -> None:
+        """Report the failure of the process, once, unless it was closed."""
         with self._lock:
-            is_news = not (self._has_failed or self._is_closed)
-            self._has_failed |= is_news
-        if is_news:
+            is_first = not (self._has_failed or self._is_closed)
+            self._has_failed |= is_first
+        if is_first:
             self._on_failure(cause)
 
     def check_load(self) -> None:
-        """Raise if it should have loaded the network and warmed it up by now, or need not any more; then it is killed.
+        """Kill the process if loading and warm-up take too long or the server stops.
 
         Raises:
-            EngineError, DrainingError: in this order.
+            EngineError: if loading and warm-up exceed the timeout.
+            DrainingError: if the server stops.
         """
         if self.age_s > self._limits.timeout_s:
             self.kill("load_timeout")
             limit = f"{self._limits.timeout_s:g} s (models.load_timeout_s)"
-            raise EngineError(f"the network was not loaded and warmed up within {limit}")
+            raise EngineError(f"model was not loaded and warmed up within {limit}")
         if self._limits.stopping.is_set():
             self._is_closed = True
             self._process.kill()
             raise DrainingError
 
     def close(self) -> None:
-        """End it, if need be by force."""
+        """End the process; kill it if it does not exit in time."""
         with self._lock:
             self._is_closed = True
-            with contextlib.suppress(OSError):  # not connected, as the process has ended
-                self._socket.shutdown(socket.SHUT_RDWR)  # which ends the thread that reads from it, too
+            with contextlib.suppress(OSError):  # not connected if the process has exited
+                self._socket.shutdown(socket.SHUT_RDWR)  # also ends the thread that reads from it
             self._socket.close()
         try:
-            self._process.wait(_END_TIMEOUT_S)
+            self._process.wait(_EXIT_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
@@ -174,7 +169,7 @@ class DecodingProcess:
             self._control.send(command)
             while True:
                 self.check_load()
-                if not self._control.poll(_LOOK_EACH_S):
+                if not self._control.poll(_POLL_INTERVAL_S):
                     continue
                 match self._control.recv():
                     case Loaded() as loaded:
@@ -182,32 +177,32 @@ class DecodingProcess:
                     case LoadFailed(error=error):
                         raise error
                     case logging.LogRecord() as record:
-                        log_here(record)
+                        log_record(record)
         except (EOFError, OSError) as error:
-            self.note_failure()
+            self.record_failure()
             code = self._process.wait()
-            raise EngineError(f"the decoding process ended with {code} before it had loaded the network") from error
+            raise EngineError(f"worker process exited with {code} before the model was loaded") from error
 
-    def _follow(self) -> None:
-        """Log what it logs, until it ends."""
+    def _forward_log(self) -> None:
+        """Forward log records until the process exits."""
         with contextlib.suppress(EOFError, OSError):
             while True:
-                log_here(self._control.recv())
+                log_record(self._control.recv())
         if self._is_closed:
             return
-        self.note_failure()
+        self.record_failure()
         code = self._process.wait()
-        log.error("decoding process ended", extra={"model": self._name, "pid": self.pid, "exit_code": code})
-        self._on_end(self)
+        log.error("worker process exited", extra={"model": self._name, "pid": self.pid, "exit_code": code})
+        self._on_exit(self)
 
 
-class ProcessCore:
-    """An engine core in a process of its own, which is started again whenever it has ended; any thread may use it."""
+class WorkerSupervisor:
+    """Runs a worker process and restarts it whenever it has exited; any thread may use it."""
 
     def __init__(
         self, command: LoadCommand, *, name: str, module: str, metrics: Metrics, limits: LoadLimits | None = None
     ) -> None:
-        """Start the process and wait until it has loaded the network; arguments and errors as `DecodingProcess`."""
+        """Start the process and wait until it has loaded the model; arguments and errors as `WorkerProcess`."""
         self._command = command
         self._limits = limits
         self._name = name
@@ -215,14 +210,13 @@ class ProcessCore:
         self._metrics = metrics
         self._lock = threading.Lock()
         self._is_closed = False
-        self.process = self._started()
-        """The one that decodes now."""
+        self.process = self._start()  # the current process
 
     def connect(self) -> "Connection[Any, Any]":
-        """Return a connection to a new batch, of a new process if need be; EngineError if there is none."""
+        """Return a connection to a new batch, after a restart if necessary; EngineError if that fails."""
         with self._lock:
             if self._is_closed:
-                raise EngineError("decoding has ended")
+                raise EngineError("worker is closed")
             try:
                 return self.process.connect()
             except OSError:
@@ -230,56 +224,56 @@ class ProcessCore:
                 return self.process.connect()
 
     def resident_bytes(self) -> int:
-        """Return the memory of the process that decodes now; 0 if it has ended."""
+        """Return the resident memory of the current process; 0 if it has exited."""
         return self.process.resident_bytes
 
     def kill(self, cause: str) -> bool:
-        """Kill the process, which is started again; return True, as it can be killed."""
+        """Kill the process, which is then restarted; return True."""
         self.process.kill(cause)
         return True
 
     def check_load(self) -> None:
-        """Raise as `DecodingProcess.check_load`."""
+        """Raise as `WorkerProcess.check_load`."""
         self.process.check_load()
 
-    def close(self, timeout_s: float = _END_TIMEOUT_S) -> None:  # noqa: ARG002 - a process ends when it is told to
-        """End the process."""
+    def close(self, timeout_s: float = _EXIT_TIMEOUT_S) -> None:  # noqa: ARG002
+        """End the process; it is not restarted."""
         with self._lock:
             self._is_closed = True
             self.process.close()
 
-    def _started(self) -> DecodingProcess:
-        return DecodingProcess(
+    def _start(self) -> WorkerProcess:
+        return WorkerProcess(
             self._command,
             name=self._name,
             module=self._module,
-            on_end=self._ended,
-            on_failure=lambda cause: self._metrics.decoding_process_failures.labels(cause).inc(),
+            on_exit=self._restart_after_exit,
+            on_failure=lambda cause: self._metrics.worker_failures.labels(cause).inc(),
             limits=self._limits,
         )
 
-    def _ended(self, process: DecodingProcess) -> None:
+    def _restart_after_exit(self, process: WorkerProcess) -> None:
         with self._lock:
-            if process is not self.process or self._is_closed or process.age_s < _SOUND_AGE_S:
+            if process is not self.process or self._is_closed or process.age_s < _STABLE_AGE_S:
                 return
             try:
                 self._restart()
             except EngineError:
-                log.exception("decoding process cannot be started again")
+                log.exception("worker process restart failed")
 
     def _restart(self) -> None:
-        self.process.note_failure()
+        self.process.record_failure()
         self.process.close()
         try:
-            self.process = self._started()
+            self.process = self._start()
         except DragomanError as error:
             raise EngineError(str(error)) from error
-        self._metrics.decoding_process_restarts.inc()
-        log.warning("decoding process started again", extra={"model": self._name, "pid": self.process.pid})
+        self._metrics.worker_restarts.inc()
+        log.warning("worker process restarted", extra={"model": self._name, "pid": self.process.pid})
 
 
-def log_here(record: logging.LogRecord) -> None:
-    """Log a record of another process as if it had been made in this one."""
+def log_record(record: logging.LogRecord) -> None:
+    """Log a record of another process with the loggers of this one."""
     logger = logging.getLogger(record.name)
     if logger.isEnabledFor(record.levelno):
         logger.handle(record)

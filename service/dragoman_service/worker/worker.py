@@ -1,6 +1,6 @@
-"""The engine core: the running batches of one loaded network, each stepped by a thread that messages tell what to do.
+"""The worker: the running batches of one model, each stepped by a thread that follows the commands of the scheduler.
 
-It runs in a process of its own, `dragoman_service.worker.__main__`, or in threads of the server (`Worker.connect`).
+It runs in a process of its own (`dragoman_service.worker.__main__`) or in threads of the server (`Worker.connect`).
 """
 
 import contextlib
@@ -22,55 +22,57 @@ from dragoman_service.worker.messages import BatchCommand, BatchReport, BatchSte
 
 log = logging.getLogger(__name__)
 
-_REPORT_INTERVAL_S: Final = 0.02
-"""Most time between two reports of a batch that is not empty, but for that of a step. A batch that has nothing to tell
-disturbs the server no more often."""
+_REPORT_INTERVAL_S: Final = 0.02  # of a batch without results, so that the server is not interrupted at each step
 
 
 class BatchExecutor:
-    """The segments of one running batch, and what is unanswered of them; one thread at a time may use it."""
+    """Executes commands and steps of one running batch; one thread at a time may use it."""
 
     def __init__(self, model: StepModel, clock: Clock, encoded: dict[int, EncodedSource] | None = None) -> None:
-        """Begin empty; `encoded` holds, by id, what any batch of the core has encoded of segments that have not joined.
+        """Start with an empty batch.
 
-        Batches in other threads use it at the same time: each finds what it takes out, or does not.
+        Args:
+            model: runs the steps.
+            clock: measures durations and deadlines.
+            encoded: encoder outputs of queued segments, by id; shared by the batches of a worker, whose threads only
+                set and pop.
         """
         self._model = model
         self._clock = clock
         self._encoded = {} if encoded is None else encoded
-        self._ahead_ids: set[int] = set()  # encoded here before they join
-        self._batch: RunningBatch | None = None  # made when needed: making it may fail like any other use of the model
-        self._unanswered: dict[int, NewSegment] = {}  # by id
+        self._ahead_ids: set[int] = set()  # segments that this batch has encoded and that are still queued
+        self._batch: RunningBatch | None = None  # made in a step, because making it may fail like any use of the model
+        self._unresolved: dict[int, NewSegment] = {}
 
     @property
     def num_segments(self) -> int:
         """Segments in the batch."""
-        return len(self._unanswered)
+        return len(self._unresolved)
 
     def run_step(self, command: BatchCommand) -> BatchStepOutput:
-        """Drop segments, start new ones, take one step if there is any, and drop those that are late.
+        """Drop segments, start new ones, take a decoder step and drop segments whose deadline has passed.
 
-        Whatever is raised is in the output: the segments of the batch are lost, the next step begins with an empty one.
+        An exception is part of the output: the batch has lost its segments, and the next step starts with an empty one.
         """
         began_s = self._clock()
         output = BatchStepOutput()
         try:
-            self._drop(self._unanswered.keys() & command.dropped_ids)
+            self._drop(self._unresolved.keys() & command.dropped_ids)
             self._forget_encoded(self._ahead_ids.intersection(command.dropped_ids))
             if command.new_segments or command.encode_ahead:
                 self._start(command, output)
-            if self._unanswered:
+            if self._unresolved:
                 self._step(output)
                 self._drop_late(output)
-        except Exception:  # noqa: BLE001 - one bad batch must strand neither its callers nor the decoding thread
+        except Exception:  # noqa: BLE001 - the thread must go on, and every segment needs a result
             output.fault = traceback.format_exc()
-            output.lost_ids = tuple({*self._unanswered, *(new.segment_id for new in command.new_segments)})
-            self._batch, self._unanswered = None, {}
+            output.lost_ids = tuple({*self._unresolved, *(new.segment_id for new in command.new_segments)})
+            self._batch, self._unresolved = None, {}
         output.busy_s = self._clock() - began_s
         return output
 
     def close(self) -> None:
-        """Forget what it has encoded that no batch has taken."""
+        """Forget the encoder outputs that no batch has used."""
         self._forget_encoded(frozenset(self._ahead_ids))
 
     def _running(self) -> RunningBatch:
@@ -79,24 +81,23 @@ class BatchExecutor:
         return self._batch
 
     def _start(self, command: BatchCommand, output: BatchStepOutput) -> None:
-        """Let new segments join; encode those that were not yet, together with what is wanted ahead."""
+        """Let new segments join; encode those without encoder output, together with the segments to encode ahead."""
         new_ids = tuple(new.segment_id for new in command.new_segments)
-        taken = {segment_id: self._encoded.pop(segment_id, None) for segment_id in new_ids}
-        encoded = {segment_id: source for segment_id, source in taken.items() if source is not None}
-        wanted = {new.segment_id: new.segment.source_ids for new in command.new_segments}
-        wanted |= {source.segment_id: source.source_ids for source in command.encode_ahead}
-        encoded |= self._encode({one: ids for one, ids in wanted.items() if one not in encoded}, output)
-        self._ahead_ids |= wanted.keys()
+        popped = {segment_id: self._encoded.pop(segment_id, None) for segment_id in new_ids}
+        encoded = {segment_id: source for segment_id, source in popped.items() if source is not None}
+        sources = {new.segment_id: new.segment.source_ids for new in command.new_segments}
+        sources |= {source.segment_id: source.source_ids for source in command.encode_ahead}
+        encoded |= self._encode({key: source for key, source in sources.items() if key not in encoded}, output)
+        self._ahead_ids |= sources.keys()
         self._ahead_ids.difference_update(new_ids)
-        self._encoded.update((one, source) for one, source in encoded.items() if one in self._ahead_ids)
+        self._encoded.update((key, source) for key, source in encoded.items() if key in self._ahead_ids)
         if new_ids:
             output.started_ids, output.started_at_s = new_ids, self._clock()
             segments = [new.segment for new in command.new_segments]
-            self._running().start(segments, ids=new_ids, encoded=[encoded[one] for one in new_ids])
-            self._unanswered.update(zip(new_ids, command.new_segments, strict=True))
+            self._running().start(segments, ids=new_ids, encoded=[encoded[key] for key in new_ids])
+            self._unresolved.update(zip(new_ids, command.new_segments, strict=True))
 
     def _encode(self, sources: Mapping[int, Sequence[int]], output: BatchStepOutput) -> dict[int, EncodedSource]:
-        """Return sources, by id, as the model encodes them."""
         if not sources:
             return {}
         began_s = self._clock()
@@ -120,14 +121,14 @@ class BatchExecutor:
         output.num_rows, output.step_rows = output.load.live_rows, report.num_segments * report.num_rows
         output.ended = report.ended
         for ended in report.ended:
-            new = self._unanswered.pop(ended.segment_id)
+            new = self._unresolved.pop(ended.segment_id)
             if ended.hypotheses:
                 output.num_tokens += len(new.segment.source_ids)
                 output.num_steps += ended.num_steps
 
     def _drop_late(self, output: BatchStepOutput) -> None:
         now_s = self._clock()
-        output.late_ids = tuple(new.segment_id for new in self._unanswered.values() if new.deadline_s <= now_s)
+        output.late_ids = tuple(new.segment_id for new in self._unresolved.values() if new.deadline_s <= now_s)
         self._drop(output.late_ids)
 
     def _drop(self, segment_ids: Collection[int]) -> None:
@@ -135,18 +136,18 @@ class BatchExecutor:
             return
         self._running().drop(segment_ids)
         for segment_id in segment_ids:
-            del self._unanswered[segment_id]
+            del self._unresolved[segment_id]
 
 
 class WorkerLoop:
-    """Steps a batch as long as it is not empty, and waits for commands otherwise."""
+    """Steps a batch while it has segments, and waits for commands otherwise."""
 
-    def __init__(self, core: "Worker", connection: "Connection[BatchReport, BatchCommand]") -> None:
-        """Use the core's end of a connection; it is closed in the end."""
-        self._core = core
-        self._batch = BatchExecutor(core.model, core.clock, core.encoded)
+    def __init__(self, worker: "Worker", connection: "Connection[BatchReport, BatchCommand]") -> None:
+        """Use the worker's end of a connection, which `run` closes."""
+        self._worker = worker
+        self._batch = BatchExecutor(worker.model, worker.clock, worker.encoded)
         self._connection = connection
-        self._commands: SimpleQueue[BatchCommand | None] = SimpleQueue()  # None: there will be no more
+        self._commands: SimpleQueue[BatchCommand | None] = SimpleQueue()  # None: the connection is closed
         self._outputs: list[BatchStepOutput] = []
         self._reported_at_s = 0.0
 
@@ -155,35 +156,35 @@ class WorkerLoop:
         receiver = threading.Thread(target=self._receive, name="commands", daemon=True)
         receiver.start()
         try:
-            lower_priority(self._core.niceness)
+            lower_priority(self._worker.niceness)
             while (command := self._next_command()) is not None:
                 output = self._batch.run_step(command)
-                if self._outputs and output.take_in(self._outputs[-1]):
+                if self._outputs and output.merge(self._outputs[-1]):
                     self._outputs.pop()
                 self._outputs.append(output)
-                if self._is_due():
-                    self._connection.send(self._core.report_of(tuple(self._outputs)))
-                    self._outputs, self._reported_at_s = [], self._core.clock()
+                if self._is_report_due():
+                    self._connection.send(self._worker.make_report(tuple(self._outputs)))
+                    self._outputs, self._reported_at_s = [], self._worker.clock()
         except OSError:  # the other end is closed
             pass
         except Exception:
-            log.exception("batch ended")  # the client learns of it by the end of the connection
+            log.exception("batch ended")  # the scheduler learns it from the end of the connection
         finally:
             self._batch.close()
             with socket.socket(fileno=os.dup(self._connection.fileno())) as end, contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)  # ends the receiver, which reads from it: so it cannot be closed yet
+                end.shutdown(socket.SHUT_RDWR)  # ends the receiver, which still reads, so that it can be closed
             receiver.join()
             self._connection.close()
 
     def _receive(self) -> None:
-        """Take commands off the connection as they come, so that the client never waits for a step."""
-        with contextlib.suppress(Exception):  # whatever ends it
+        """Read commands as they arrive, so that the scheduler never waits for a step."""
+        with contextlib.suppress(Exception):
             while True:
                 self._commands.put(self._connection.recv())
         self._commands.put(None)
 
     def _next_command(self) -> BatchCommand | None:
-        """Return all commands that have come as one, waiting if the batch is empty; None after the last."""
+        """Return all received commands as one, waiting if the batch is empty; None after the last one."""
         commands = []
         try:
             commands.append(self._commands.get(block=not self._batch.num_segments))
@@ -194,15 +195,14 @@ class WorkerLoop:
         received = [command for command in commands if command is not None]
         return BatchCommand.merged(received) if len(received) == len(commands) else None
 
-    def _is_due(self) -> bool:
-        """Whether there is news, or the last report is long ago."""
+    def _is_report_due(self) -> bool:
         output = self._outputs[-1]
-        is_news = bool(output.ended or output.late_ids or output.fault) or not self._batch.num_segments
-        return is_news or self._core.clock() - self._reported_at_s >= _REPORT_INTERVAL_S
+        has_results = bool(output.ended or output.late_ids or output.fault) or not self._batch.num_segments
+        return has_results or self._worker.clock() - self._reported_at_s >= _REPORT_INTERVAL_S
 
 
 class Worker:
-    """All running batches of a network; any thread may use it."""
+    """All running batches of a model, each with a thread; any thread may use it."""
 
     def __init__(
         self,
@@ -214,19 +214,18 @@ class Worker:
         cpu_clock: Clock = lambda: 0.0,
         copied_bytes: Callable[[], tuple[int, int]] = lambda: (0, 0),
     ) -> None:
-        """Begin without batches.
+        """Start without batches.
 
         Args:
-            model: is stepped.
-            niceness: of the threads that step it.
-            clock: for deadlines and durations.
-            cache_bytes: tells what the caches of all batches take.
-            cpu_clock: tells the CPU time of the process, if it is the core's own.
-            copied_bytes: tells how many were copied to the memory of a GPU and from it.
+            model: runs the steps.
+            niceness: of the threads that run steps.
+            clock: measures durations and deadlines.
+            cache_bytes: returns the size of the KV caches of all batches.
+            cpu_clock: returns the CPU time of the process, if it is the worker's own.
+            copied_bytes: returns the bytes copied to and from GPU memory.
         """
         self.model, self.niceness, self.clock = model, niceness, clock
-        self.encoded: dict[int, EncodedSource] = {}
-        """What was encoded of segments that still wait in the server, by id."""
+        self.encoded: dict[int, EncodedSource] = {}  # encoder outputs of queued segments, by id
         self._cache_bytes = cache_bytes
         self._cpu_clock = cpu_clock
         self._lock = threading.Lock()
@@ -235,13 +234,13 @@ class Worker:
         self._threads: list[threading.Thread] = []
 
     def connect(self) -> "Connection[Any, Any]":
-        """Return the client's end of a connection to a new batch."""
+        """Start a new batch and return the scheduler's end of its connection."""
         ours, theirs = socket.socketpair()
         self.serve(Connection(theirs.detach()))
         return Connection(ours.detach())
 
     def serve(self, connection: "Connection[Any, Any]") -> None:
-        """Run a new batch in a thread until the other end of a connection is closed."""
+        """Run a new batch in a thread until the other end of its connection is closed."""
         run = WorkerLoop(self, connection).run
         with self._lock:
             self._threads = [thread for thread in self._threads if thread.is_alive()]
@@ -249,8 +248,8 @@ class Worker:
             self._threads.append(thread)
             thread.start()
 
-    def report_of(self, outputs: tuple[BatchStepOutput, ...]) -> BatchReport:
-        """Return the report of what a batch did, with what the core takes."""
+    def make_report(self, outputs: tuple[BatchStepOutput, ...]) -> BatchReport:
+        """Return the report of a batch, with the resources used since the last report of any batch."""
         with self._lock:
             before_s, self._reported_cpu_s = self._reported_cpu_s, self._cpu_clock()
             cpu_s = self._reported_cpu_s - before_s
@@ -258,14 +257,14 @@ class Worker:
             copied = self._reported_bytes[0] - up, self._reported_bytes[1] - down
         return BatchReport(outputs=outputs, cache_bytes=self._cache_bytes(), cpu_s=cpu_s, copied_bytes=copied)
 
-    def kill(self, cause: str) -> bool:  # noqa: ARG002 - it is the same for all
-        """Return False: nothing ends a thread."""
+    def kill(self, cause: str) -> bool:  # noqa: ARG002
+        """Return False: threads cannot be killed."""
         return False
 
     def check_load(self) -> None:
-        """Do nothing: without a process of its own a load goes on until it ends."""
+        """Do nothing: loading in the server's process cannot be interrupted."""
 
     def close(self, timeout_s: float) -> None:
-        """Wait for the threads, whose connections are closed: each ends after its step."""
+        """Wait for the threads, each of which ends after its step, as the connections are closed."""
         for thread in self._threads:
             thread.join(timeout_s)

@@ -5,7 +5,7 @@ import pytest
 from dragoman_service.__main__ import main
 from dragoman_service.security.api_keys import Permission, parse_callers
 
-WORK = ("--work-tokens-per-min", "70")
+WORK = ("--decode-cost-per-min", "70")
 
 
 def test_a_new_key_is_printed_once_and_its_entry_lets_its_caller_in(capsys: pytest.CaptureFixture[str]) -> None:
@@ -19,7 +19,7 @@ def test_a_new_key_is_printed_once_and_its_entry_lets_its_caller_in(capsys: pyte
     assert key not in printed.err
     assert caller is not None
     assert (caller.name, caller.permissions) == ("shop", frozenset(Permission))
-    assert (caller.tokens_per_min, caller.work_tokens_per_min) == (5.0, 70.0)
+    assert (caller.tokens_per_min, caller.decode_cost_per_min) == (5.0, 70.0)
 
 
 def test_a_key_may_translate_and_nothing_else_unless_asked_for(capsys: pytest.CaptureFixture[str]) -> None:

@@ -96,7 +96,7 @@ def test_a_server_with_tls_is_asked_over_tls(tmp_path: Path, capsys: pytest.Capt
         assert main(["probe", "--target", f"{NAME}:{port}", "--ca-file", ca_file]) == 0
         assert main(["probe", "--target", f"{NAME}:{port}"]) == 1
 
-    assert "--ca-file" in capsys.readouterr().err
+    assert "TLS" in capsys.readouterr().err
 
 
 def test_the_certificate_may_hold_another_name_than_the_target(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_who_asks_for_a_certificate_gets_one(tmp_path: Path) -> None:
 
 def test_files_that_do_not_go_together_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["probe", "--certificate-file", str(tmp_path / "client.crt")]) == 1
-    assert "certificate and private_key go together" in capsys.readouterr().err
+    assert "private_key" in capsys.readouterr().err
 
 
 def test_without_a_target_it_asks_this_machines_server(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ RULES = CandidateRules(VOCABULARY)
 
 
 def make_output(*rows: dict[int, float]) -> StepOutput:
-    """Candidates of the rows of one segment: token id to log-probability."""
+    """Return the candidates of the rows of one segment, from token id to log-probability."""
     return StepOutput(
         log_probs=np.array([[list(row.values()) for row in rows]], np.float32),
         token_ids=np.array([[list(row) for row in rows]]),
@@ -31,7 +31,7 @@ def take(state: BeamState, *rows: dict[int, float]) -> None:
 
 
 def attend_to_first(segment: int, target_ids: Sequence[int]) -> FloatArray:
-    """All of two source tokens' attention goes to the first."""
+    """Attend only to the first of two source tokens."""
     return np.tile(np.array([1.0, 0.0], np.float32), (1, 1, len(target_ids), 1))
 
 
@@ -40,7 +40,7 @@ def live_tokens(state: BeamState) -> list[int]:
     return [int(token) for token in state.tokens[live]]
 
 
-def test_the_best_candidates_of_all_rows_live_on_in_order() -> None:
+def test_best_candidates_of_all_rows_stay_live_in_order() -> None:
     state = start(beam_size=2)
     take(state, {10: -1.0, 11: -2.0})
 
@@ -61,7 +61,7 @@ def test_eos_finishes_only_within_the_beam() -> None:
     assert outside.finished[0] == []
 
 
-def test_eos_takes_no_place_of_a_live_hypothesis() -> None:
+def test_eos_does_not_replace_a_live_hypothesis() -> None:
     state = start(beam_size=2, num_hypotheses=2)
 
     take(state, {EOS: -0.1, 10: -1.0, 11: -2.0})
@@ -78,7 +78,7 @@ def test_ties_go_to_the_better_row_and_the_earlier_candidate() -> None:
     assert ranking.tokens.tolist() == [[20, 21, 30, 31]]
 
 
-def test_a_search_goes_on_while_a_live_hypothesis_may_still_win() -> None:
+def test_search_continues_while_a_live_hypothesis_can_win() -> None:
     state = start(beam_size=2, length_penalty=0.0)
 
     take(state, {10: -1.0, EOS: -2.0, 11: -3.0})
@@ -88,7 +88,7 @@ def test_a_search_goes_on_while_a_live_hypothesis_may_still_win() -> None:
     assert find_ended(state) == [0]
 
 
-def test_a_search_stops_at_a_tie_because_the_earlier_one_would_be_kept() -> None:
+def test_search_stops_at_a_tie_because_the_earlier_hypothesis_is_kept() -> None:
     state = start(beam_size=2, length_penalty=0.0)
 
     take(state, {10: -2.0, EOS: -2.0, 11: -3.0})
@@ -96,7 +96,7 @@ def test_a_search_stops_at_a_tie_because_the_earlier_one_would_be_kept() -> None
     assert find_ended(state) == [0]
 
 
-def test_a_length_penalty_keeps_the_search_going_longer() -> None:
+def test_length_penalty_continues_the_search() -> None:
     state = start(beam_size=2, length_penalty=1.0, max_target_tokens=100)
 
     take(state, {EOS: -2.0, 10: -3.0, 11: -4.0})
@@ -122,7 +122,7 @@ def test_only_the_best_finished_hypotheses_are_kept() -> None:
     assert [hypothesis.token_ids for hypothesis in conclude(state, 0, eos_id=EOS)] == [(10, EOS)]
 
 
-def test_a_search_without_a_possible_continuation_is_over_and_has_no_answer() -> None:
+def test_search_without_an_allowed_token_ends_without_hypotheses() -> None:
     state = start(beam_size=2)
 
     take(state, {PAD: -0.1, UNK: -2.0})

@@ -8,7 +8,7 @@ from dragoman_service.decoding.beam_state import BeamState, History, indices_wit
 from tests.fakes import BOS
 
 
-def test_new_segments_have_one_live_row_holding_bos() -> None:
+def test_new_segments_have_one_live_row_with_bos() -> None:
     state = BeamState.starting([SearchConfig(beam_size=3), SearchConfig(beam_size=1)], bos_id=BOS)
 
     assert state.num_live_rows == 1
@@ -16,7 +16,7 @@ def test_new_segments_have_one_live_row_holding_bos() -> None:
     assert np.isneginf(state.log_probs[:, 1:]).all()
 
 
-def test_a_wider_beam_may_join_a_narrower_batch() -> None:
+def test_wider_beam_can_join_a_narrower_batch() -> None:
     state = BeamState.starting([SearchConfig(beam_size=2)], bos_id=BOS)
 
     state.append(BeamState.starting([SearchConfig(beam_size=5)], bos_id=BOS))
@@ -40,7 +40,7 @@ def test_the_last_segments_fill_the_gaps(leaving: list[int], kept: list[int]) ->
     assert indices_without(4, leaving) == kept
 
 
-def test_rows_that_a_wider_new_segment_brings_copy_the_first_row() -> None:
+def test_rows_added_by_a_wider_segment_copy_the_first_row() -> None:
     narrow = BeamState.starting([SearchConfig(beam_size=2)], bos_id=1)
     narrow.tokens, narrow.parents = np.array([[7, 8]]), np.array([[1, 0]])
 
@@ -55,7 +55,7 @@ def take_step(history: History, tokens: list[list[int]], parents: list[list[int]
     history.record(np.array(tokens), np.array(parents), -np.array(tokens, np.float32))
 
 
-def test_a_hypothesis_is_read_back_through_its_parents() -> None:
+def test_hypothesis_is_traced_through_its_parents() -> None:
     history = History(1)
     take_step(history, [[10, 11]], [[0, 0]])
     take_step(history, [[20, 21]], [[1, 0]])
@@ -66,7 +66,7 @@ def test_a_hypothesis_is_read_back_through_its_parents() -> None:
     assert history.trace(0, row=1, length=0) == ([], [])
 
 
-def test_a_segment_may_move_and_join_late() -> None:
+def test_segments_can_move_and_join_late() -> None:
     history = History(2)
     take_step(history, [[10], [11]], [[0], [0]])
     history.keep([1])
@@ -80,9 +80,9 @@ def test_a_segment_may_move_and_join_late() -> None:
     assert history.trace(0, row=0, length=2)[0] == [31, 41]
 
 
-def test_steps_are_forgotten_with_the_last_segment_that_took_them() -> None:
+def test_steps_are_freed_with_the_last_segment_that_took_them() -> None:
     history, tokens = History(1), [np.array([[10]]), np.array([[20], [21]])]
-    kept = [weakref.ref(array) for array in tokens]
+    references = [weakref.ref(array) for array in tokens]
     history.record(tokens[0], np.array([[0]]), np.zeros((1, 1), np.float32))
     history.add_segments(1)
     history.record(tokens[1], np.array([[0], [0]]), np.zeros((2, 1), np.float32))
@@ -90,9 +90,9 @@ def test_steps_are_forgotten_with_the_last_segment_that_took_them() -> None:
 
     history.keep([1])
 
-    assert [reference() is None for reference in kept] == [True, False]
+    assert [reference() is None for reference in references] == [True, False]
     assert history.trace(0, row=0, length=1)[0] == [21]
 
     history.keep([])
 
-    assert [reference() is None for reference in kept] == [True, True]
+    assert [reference() is None for reference in references] == [True, True]

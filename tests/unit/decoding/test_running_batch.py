@@ -23,12 +23,11 @@ class BrokenToyModel(ToyModel):
 
 
 class CandidateCounter(WrappedModel):
-    """Takes down how many candidates each step asks for."""
+    """Records the number of candidates of the first row of each segment, for each step."""
 
     def __init__(self, inner: ToyModel) -> None:
         super().__init__(inner)
         self.counts: list[list[int]] = []
-        """Of the first row of each segment, at each step."""
 
     def new_batch(self) -> StepBatch:
         model = self
@@ -42,12 +41,12 @@ class CandidateCounter(WrappedModel):
 
 
 def decode(model: StepModel, *segments: Segment) -> list[EndedSegment]:
-    """Decode segments together; return what became of each, in order."""
-    engine = RunningBatch(model)
-    engine.start(segments)
+    """Decode segments together and return them in order."""
+    batch = RunningBatch(model)
+    batch.start(segments)
     ended: list[EndedSegment] = []
-    while engine.num_segments:
-        ended += engine.step().ended
+    while batch.num_segments:
+        ended += batch.step().ended
     return sorted(ended, key=lambda segment: segment.segment_id)
 
 
@@ -55,14 +54,14 @@ def decode_one(model: StepModel, segment: Segment) -> tuple[Hypothesis, ...]:
     return decode(model, segment)[0].hypotheses
 
 
-def test_hypotheses_come_best_first_and_differ() -> None:
+def test_hypotheses_are_distinct_and_sorted_best_first() -> None:
     hypotheses = decode_one(ToyModel(), make_segment(7, 8, beam_size=4, num_hypotheses=4))
 
     assert len({hypothesis.token_ids for hypothesis in hypotheses}) == 4
     assert all(better.score >= worse.score for better, worse in pairwise(hypotheses))
 
 
-def test_token_log_probs_are_those_of_the_model() -> None:
+def test_token_log_probs_equal_those_of_the_model() -> None:
     model, segment = ToyModel(), make_segment(7, 8, num_hypotheses=3)
 
     for hypothesis in decode_one(model, segment):
@@ -75,7 +74,7 @@ def test_token_log_probs_are_those_of_the_model() -> None:
         assert hypothesis.log_prob == pytest.approx(math.fsum(expected))
 
 
-def test_finished_hypotheses_end_with_eos_and_hold_no_other_special_token() -> None:
+def test_eos_is_the_only_special_token_and_the_last() -> None:
     for seed in range(20):
         for hypothesis in decode_one(ToyModel(seed=seed), make_segment(7, num_hypotheses=4, max_target_tokens=100)):
             assert hypothesis.is_finished
@@ -84,7 +83,7 @@ def test_finished_hypotheses_end_with_eos_and_hold_no_other_special_token() -> N
 
 
 @pytest.mark.parametrize("min_target_tokens", [0, 1, 5])
-def test_eos_waits_for_the_minimum_length(min_target_tokens: int) -> None:
+def test_target_has_the_minimum_length(min_target_tokens: int) -> None:
     segment = make_segment(7, min_target_tokens=min_target_tokens, max_target_tokens=30)
 
     best = decode_one(ToyModel(eos_bias=10.0), segment)[0]
@@ -92,14 +91,14 @@ def test_eos_waits_for_the_minimum_length(min_target_tokens: int) -> None:
     assert len(best.token_ids) == min_target_tokens + 1
 
 
-def test_the_longest_target_cuts_hypotheses_off_unfinished() -> None:
+def test_hypotheses_cut_off_by_the_longest_target_are_unfinished() -> None:
     hypotheses = decode_one(ToyModel(eos_bias=-100.0), make_segment(7, num_hypotheses=2, max_target_tokens=6))
 
     assert [len(hypothesis.token_ids) for hypothesis in hypotheses] == [6, 6]
     assert not any(hypothesis.is_finished for hypothesis in hypotheses)
 
 
-def test_unfinished_hypotheses_only_fill_places_left_by_finished_ones() -> None:
+def test_unfinished_hypotheses_follow_the_finished_ones() -> None:
     segment = make_segment(7, beam_size=4, num_hypotheses=4, min_target_tokens=2, max_target_tokens=3)
 
     hypotheses = decode_one(ToyModel(eos_bias=2.0), segment)
@@ -110,69 +109,69 @@ def test_unfinished_hypotheses_only_fill_places_left_by_finished_ones() -> None:
     assert set(kinds) == {True, False}
 
 
-def test_an_empty_target_is_one_eos() -> None:
+def test_empty_target_is_one_eos() -> None:
     best = decode_one(ToyModel(eos_bias=50.0), make_segment(7))[0]
 
     assert best.token_ids == (EOS,)
 
 
-def test_the_first_step_of_a_large_batch_has_one_row_and_later_ones_no_more_than_the_widest_beam() -> None:
-    engine = RunningBatch(ToyModel(eos_bias=-100.0))
-    engine.start([make_segment(7, beam_size=3)] * 6 + [make_segment(8, beam_size=1)])
+def test_large_batch_starts_with_one_row_and_has_at_most_the_widest_beam() -> None:
+    batch = RunningBatch(ToyModel(eos_bias=-100.0))
+    batch.start([make_segment(7, beam_size=3)] * 6 + [make_segment(8, beam_size=1)])
 
-    assert [engine.step().num_rows for _ in range(4)] == [1, 3, 3, 3]
-
-
-def test_a_small_batch_has_all_its_rows_from_the_first_step_on() -> None:
-    engine = RunningBatch(ToyModel(eos_bias=-100.0))
-    engine.start([make_segment(7, beam_size=3)])
-
-    assert [engine.step().num_rows for _ in range(3)] == [3, 3, 3]
+    assert [batch.step().num_rows for _ in range(4)] == [1, 3, 3, 3]
 
 
-def test_the_rows_shrink_when_the_widest_beam_leaves() -> None:
-    engine = RunningBatch(ToyModel(eos_bias=-100.0))
-    wide, *_ = engine.start([make_segment(7, beam_size=4), *[make_segment(8, beam_size=2)] * 9])
-    reports = [engine.step(), engine.step()]
+def test_small_batch_has_all_rows_from_the_first_step_on() -> None:
+    batch = RunningBatch(ToyModel(eos_bias=-100.0))
+    batch.start([make_segment(7, beam_size=3)])
 
-    engine.drop([wide])
-
-    assert [report.num_rows for report in (*reports, engine.step())] == [1, 4, 2]
+    assert [batch.step().num_rows for _ in range(3)] == [3, 3, 3]
 
 
-def test_segments_leave_as_soon_as_they_end() -> None:
-    engine = RunningBatch(ToyModel(eos_bias=-100.0))
-    handles = engine.start([make_segment(7, max_target_tokens=2), make_segment(8, max_target_tokens=3)])
+def test_rows_shrink_when_the_widest_beam_leaves() -> None:
+    batch = RunningBatch(ToyModel(eos_bias=-100.0))
+    wide, *_ = batch.start([make_segment(7, beam_size=4), *[make_segment(8, beam_size=2)] * 9])
+    reports = [batch.step(), batch.step()]
 
-    reports = [engine.step() for _ in range(3)]
+    batch.drop([wide])
+
+    assert [report.num_rows for report in (*reports, batch.step())] == [1, 4, 2]
+
+
+def test_segments_leave_when_they_end() -> None:
+    batch = RunningBatch(ToyModel(eos_bias=-100.0))
+    handles = batch.start([make_segment(7, max_target_tokens=2), make_segment(8, max_target_tokens=3)])
+
+    reports = [batch.step() for _ in range(3)]
 
     assert [report.num_segments for report in reports] == [2, 2, 1]
     assert [[ended.segment_id for ended in report.ended] for report in reports] == [[], handles[:1], handles[1:]]
     assert reports[1].ended[0].num_steps == 2
 
 
-def test_a_dropped_segment_is_never_reported() -> None:
-    engine = RunningBatch(ToyModel())
-    first, second = engine.start([make_segment(7), make_segment(8)])
-    engine.step()
+def test_dropped_segment_is_never_reported() -> None:
+    batch = RunningBatch(ToyModel())
+    first, second = batch.start([make_segment(7), make_segment(8)])
+    batch.step()
 
-    engine.drop([first])
+    batch.drop([first])
 
-    ended = [segment.segment_id for _ in range(12) if engine.num_segments for segment in engine.step().ended]
+    ended = [segment.segment_id for _ in range(12) if batch.num_segments for segment in batch.step().ended]
     assert ended == [second]
 
 
-def test_an_emptied_engine_takes_new_segments() -> None:
-    engine, segment = RunningBatch(ToyModel()), make_segment(7, 8)
-    engine.drop(engine.start([make_segment(9), make_segment(8)]))
+def test_emptied_batch_accepts_new_segments() -> None:
+    batch, segment = RunningBatch(ToyModel()), make_segment(7, 8)
+    batch.drop(batch.start([make_segment(9), make_segment(8)]))
 
-    engine.start([segment])
+    batch.start([segment])
 
-    ended = [found for _ in range(12) if engine.num_segments for found in engine.step().ended]
+    ended = [found for _ in range(12) if batch.num_segments for found in batch.step().ended]
     assert ended[0].hypotheses == decode_one(ToyModel(), segment)
 
 
-def test_a_broken_row_leaves_its_neighbours_alone() -> None:
+def test_row_with_nan_does_not_affect_other_segments() -> None:
     broken, whole = decode(BrokenToyModel(), make_segment(9), make_segment(7, 8))
 
     assert broken.hypotheses == ()
@@ -180,7 +179,7 @@ def test_a_broken_row_leaves_its_neighbours_alone() -> None:
     assert whole.hypotheses == decode_one(ToyModel(), make_segment(7, 8))
 
 
-def test_a_beam_may_be_wider_than_the_vocabulary() -> None:
+def test_beam_can_be_wider_than_the_vocabulary() -> None:
     hypotheses = decode_one(ToyModel(num_words=2), make_segment(7, beam_size=50, num_hypotheses=10))
 
     assert len(hypotheses) == 10
@@ -218,27 +217,27 @@ def test_a_beam_may_be_wider_than_the_vocabulary() -> None:
         {"beam_size": 1, "sampling": SamplingConfig(seed=-1)},
     ],
 )
-def test_options_the_search_cannot_take_are_refused(search: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="cannot take"):
+def test_options_that_the_search_does_not_support_are_invalid(search: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="does not support"):
         check_segment(make_segment(7, **search), ToyModel().limits)
 
 
 @pytest.mark.parametrize("num_tokens", [0, 65])
-def test_sources_the_model_cannot_take_are_refused(num_tokens: int) -> None:
+def test_sources_beyond_the_limits_of_the_model_are_invalid(num_tokens: int) -> None:
     segment = replace(make_segment(7), source_ids=(5,) * num_tokens)
 
-    with pytest.raises(ValueError, match=f"source tokens {num_tokens}"):
+    with pytest.raises(ValueError, match=f"source tokens is {num_tokens}"):
         check_segment(segment, ToyModel().limits)
 
 
-def test_every_option_at_once_is_taken() -> None:
+def test_all_options_can_be_combined() -> None:
     options = {"target_prefix": (5, 3), "suppressed_tokens": frozenset({8}), "no_repeat_ngram_size": 2}
 
     check_segment(make_segment(7, **options, repetition_penalty=2.0, coverage_penalty=1.0), ToyModel().limits)
     check_segment(make_segment(7, **options, beam_size=1, sampling=SamplingConfig(top_k=10**6)), ToyModel().limits)
 
 
-def test_attention_is_that_of_each_hypothesis_returned() -> None:
+def test_attention_belongs_to_each_returned_hypothesis() -> None:
     model, segment = ToyModel(), replace(make_segment(7, 8, num_hypotheses=3), wants_attention=True)
 
     for hypothesis in decode_one(model, segment):
@@ -246,21 +245,21 @@ def test_attention_is_that_of_each_hypothesis_returned() -> None:
         assert np.array_equal(hypothesis.attention, model.cross_attention(segment.source_ids, hypothesis.token_ids))
 
 
-def test_attention_is_not_computed_unless_it_is_asked_for() -> None:
+def test_attention_is_computed_on_request_only() -> None:
     model = FlakyModel(ToyModel(), lambda operation: operation == "cross_attention")
 
     assert decode_one(model, make_segment(7, 8, repetition_penalty=2.0))[0].attention is None
 
 
-def test_candidates_are_few_without_options_and_as_many_as_needed_with_them() -> None:
+def test_number_of_candidates_depends_on_the_options() -> None:
     model = CandidateCounter(ToyModel(num_words=90, eos_bias=-100.0))
-    engine = RunningBatch(model)
-    engine.start([make_segment(7)])
-    engine.step()
-    engine.start([make_segment(8, suppressed_tokens=frozenset(range(10, 40)), max_target_tokens=2)])
-    engine.step()
-    engine.start([make_segment(8, beam_size=1, sampling=SamplingConfig(), max_target_tokens=1)])
-    engine.step()
-    engine.step()
+    batch = RunningBatch(model)
+    batch.start([make_segment(7)])
+    batch.step()
+    batch.start([make_segment(8, suppressed_tokens=frozenset(range(10, 40)), max_target_tokens=2)])
+    batch.step()
+    batch.start([make_segment(8, beam_size=1, sampling=SamplingConfig(), max_target_tokens=1)])
+    batch.step()
+    batch.step()
 
     assert model.counts == [[8], [8, 40], [8, 40, 94], [8]]

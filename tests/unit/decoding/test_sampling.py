@@ -22,11 +22,11 @@ def probabilities_left(**config: float) -> list[float]:
 
 
 def sample(model: ToyModel, num_hypotheses: int, sampling: SamplingConfig, **search: object) -> tuple[Hypothesis, ...]:
-    engine = RunningBatch(model)
+    batch = RunningBatch(model)
     options = {"beam_size": num_hypotheses, "num_hypotheses": num_hypotheses, "sampling": sampling, **search}
-    engine.start([make_segment(7, **options)])
+    batch.start([make_segment(7, **options)])
     while True:
-        if ended := engine.step().ended:
+        if ended := batch.step().ended:
             return ended[0].hypotheses
 
 
@@ -34,7 +34,7 @@ def chi_squared(counts: Counter[int], expected: dict[int, float]) -> float:
     return sum((counts[token] - number) ** 2 / number for token, number in expected.items())
 
 
-def test_nothing_changes_at_temperature_one() -> None:
+def test_temperature_one_changes_nothing() -> None:
     assert probabilities_left() == pytest.approx([0.4, 0.3, 0.2, 0.1])
 
 
@@ -55,7 +55,7 @@ def test_top_p_keeps_the_likeliest_tokens_that_reach_it(top_p: float, expected: 
     assert probabilities_left(top_p=top_p) == pytest.approx(expected)
 
 
-def test_top_p_counts_what_temperature_and_top_k_have_left() -> None:
+def test_top_p_applies_after_temperature_and_top_k() -> None:
     # Of 0.4 and 0.3, tempered to 16/25 and 9/25, the first alone reaches 0.6; untempered it would be 4/7.
     assert probabilities_left(top_k=2, top_p=0.6, temperature=0.5) == pytest.approx([1, 0])
     assert probabilities_left(top_k=2, top_p=0.6) == pytest.approx([4 / 7, 3 / 7])
@@ -70,7 +70,7 @@ def test_draws_follow_the_weights() -> None:
     assert chi_squared(Counter(columns.tolist()), expected) < CHI_SQUARED_LIMIT
 
 
-def test_a_token_without_weight_is_never_drawn() -> None:
+def test_token_without_weight_is_never_drawn() -> None:
     log_probs = np.array([[-0.1, -3.0, -np.inf, -np.inf]], np.float32).repeat(NUM_DRAWS, axis=0)
 
     columns = Sampler(SamplingConfig(), num_samples=NUM_DRAWS).draw(log_probs)
@@ -78,7 +78,7 @@ def test_a_token_without_weight_is_never_drawn() -> None:
     assert set(columns.tolist()) == {0, 1}
 
 
-def test_fewer_live_chains_use_up_as_many_random_numbers() -> None:
+def test_random_numbers_do_not_depend_on_the_live_samples() -> None:
     few, all_ = Sampler(SamplingConfig(seed=3), num_samples=50), Sampler(SamplingConfig(seed=3), num_samples=50)
     few.draw(LOG_PROBS)
     all_.draw(LOG_PROBS.repeat(50, axis=0))
@@ -89,7 +89,7 @@ def test_fewer_live_chains_use_up_as_many_random_numbers() -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0])
-def test_first_tokens_are_drawn_as_the_model_says(temperature: float) -> None:
+def test_first_tokens_follow_the_distribution_of_the_model(temperature: float) -> None:
     model = ToyModel(seed=1, num_words=5)
     sampling = SamplingConfig(temperature=temperature, seed=11)
 
@@ -120,7 +120,7 @@ def test_masked_placeholders_are_removed_before_the_draw(top_k: int | None) -> N
     assert all(each.token_log_probs[0] == log_probs[each.token_ids[0]] for each in hypotheses)  # not normalised again
 
 
-def test_chains_continue_their_own_tokens() -> None:
+def test_samples_continue_their_own_tokens() -> None:
     model = ToyModel(seed=2)
 
     for hypothesis in sample(model, 6, SamplingConfig(temperature=3.0, seed=9)):
@@ -128,46 +128,46 @@ def test_chains_continue_their_own_tokens() -> None:
             float(model.next_log_probs((7, EOS), hypothesis.token_ids[:step])[token])
             for step, token in enumerate(hypothesis.token_ids)
         ]
-        assert list(hypothesis.token_log_probs) == expected  # the model's own, not the tempered
+        assert list(hypothesis.token_log_probs) == expected  # of the model, without temperature
         assert hypothesis.log_prob == pytest.approx(sum(expected))
 
 
-def test_a_likely_token_alone_makes_sampling_greedy() -> None:
-    engine = RunningBatch(ToyModel())
-    engine.start([make_segment(7, beam_size=1, max_target_tokens=30)])
-    greedy = next(found for _ in range(30) for found in engine.step().ended)
+def test_top_k_of_one_equals_greedy_search() -> None:
+    batch = RunningBatch(ToyModel())
+    batch.start([make_segment(7, beam_size=1, max_target_tokens=30)])
+    greedy = next(ended for _ in range(30) for ended in batch.step().ended)
 
     sampled = sample(ToyModel(), 3, SamplingConfig(top_k=1, seed=4), max_target_tokens=30)
 
     assert [hypothesis.token_ids for hypothesis in sampled] == [greedy.hypotheses[0].token_ids] * 3
 
 
-def test_seeds_decide() -> None:
+def test_samples_depend_on_the_seed_alone() -> None:
     config = SamplingConfig(temperature=2.0, seed=1)
 
     assert sample(ToyModel(), 4, config) == sample(ToyModel(), 4, config)
     assert sample(ToyModel(), 4, config) != sample(ToyModel(), 4, replace(config, seed=2))
 
 
-def test_samples_come_best_first() -> None:
+def test_samples_are_sorted_best_first() -> None:
     hypotheses = sample(ToyModel(eos_bias=1.0), 8, SamplingConfig(temperature=2.0), max_target_tokens=100)
 
     assert all(hypothesis.is_finished for hypothesis in hypotheses)
     assert all(better.score >= worse.score for better, worse in pairwise(hypotheses))
 
 
-def test_a_chain_cut_off_by_the_longest_target_is_unfinished() -> None:
+def test_sample_cut_off_by_the_longest_target_is_unfinished() -> None:
     hypotheses = sample(ToyModel(eos_bias=-100.0), 3, SamplingConfig(), max_target_tokens=6)
 
     assert [(len(hypothesis.token_ids), hypothesis.is_finished) for hypothesis in hypotheses] == [(6, False)] * 3
 
 
-def test_more_chains_than_the_vocabulary_has_tokens_fit() -> None:
+def test_number_of_samples_can_exceed_the_vocabulary() -> None:
     assert len(sample(ToyModel(num_words=2), 40, SamplingConfig(top_k=3))) == 40
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_samples_obey_the_other_options(seed: int) -> None:
+def test_samples_respect_the_other_options(seed: int) -> None:
     hypotheses = sample(
         ToyModel(),
         5,

@@ -3,7 +3,7 @@ import pytest
 from dragoman_export.__main__ import COMMANDS, main
 
 
-def test_a_bare_command_prints_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main([])
 
@@ -15,7 +15,7 @@ def test_a_bare_command_prints_the_commands(capsys: pytest.CaptureFixture[str]) 
     } >= COMMANDS.keys()
 
 
-def test_an_unknown_command_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_command_is_rejected(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(["exprot"])
 

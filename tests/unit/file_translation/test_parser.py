@@ -16,8 +16,7 @@ from dragoman_service.file_translation.settings import DocumentSettings
 MIB = 1024 * 1024
 ENTITIES = "".join(f'<!ENTITY e{level} "{f"&e{level - 1};" * 10}">' for level in range(1, 10))
 BILLION_LAUGHS = f'<!DOCTYPE x [<!ENTITY e0 "ha">{ENTITIES}]><xliff>&e9;</xliff>'.encode()
-SLOW = b"[" * 500_000
-"""Markdown that takes many seconds."""
+SLOW = b"[" * 500_000  # Markdown that takes many seconds
 
 
 async def read(path: Path, content: bytes, suffix: str, **settings: Any) -> list[str]:
@@ -81,7 +80,7 @@ async def test_zip_bomb_is_an_error(tmp_path: Path) -> None:
         await read(tmp_path / "source", bomb, ".docx")
 
 
-async def test_result_is_limited(tmp_path: Path) -> None:
+async def test_size_of_the_result_is_limited(tmp_path: Path) -> None:
     source, result = tmp_path / "source", tmp_path / "result"
     source.write_bytes(b"One.")
     parser = FileParser(DocumentSettings())
@@ -92,7 +91,7 @@ async def test_result_is_limited(tmp_path: Path) -> None:
     assert not result.exists()
 
 
-async def test_cancelled_work_kills_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_cancellation_kills_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     processes: list[asyncio.subprocess.Process] = []
     start = asyncio.create_subprocess_exec
 
@@ -110,7 +109,7 @@ async def test_cancelled_work_kills_the_process(tmp_path: Path, monkeypatch: pyt
     assert processes[0].returncode == -9
 
 
-async def test_process_does_not_get_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_process_does_not_inherit_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     passed: dict[str, str] = {}
 
     async def started(*_: Any, env: dict[str, str], **__: Any) -> None:
@@ -126,7 +125,7 @@ async def test_process_does_not_get_the_environment(tmp_path: Path, monkeypatch:
     assert "DRAGOMAN_SECRET" not in passed
 
 
-async def test_process_ends_by_itself_if_nobody_kills_it(tmp_path: Path) -> None:
+async def test_process_ends_after_its_time_limit(tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.write_bytes(SLOW)
     command = Command(

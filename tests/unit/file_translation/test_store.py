@@ -4,10 +4,16 @@ from typing import Any
 
 import pytest
 
-from dragoman_service.errors import ConfigError, OverloadedError, RateLimitedError
+from dragoman_service.errors import ConfigError, RateLimitedError
 from dragoman_service.file_translation.settings import DocumentSettings
 from dragoman_service.file_translation.state import DocumentState, DocumentStatus
-from dragoman_service.file_translation.store import INTERRUPTED, LEASE_S, DocumentNotFoundError, DocumentStore
+from dragoman_service.file_translation.store import (
+    INTERRUPTED,
+    LEASE_S,
+    DocumentNotFoundError,
+    DocumentStore,
+    StorageFullError,
+)
 from tests.fakes import ManualClock
 
 NOW_S = 1_000_000.0
@@ -52,7 +58,7 @@ def done(store: DocumentStore, **kwargs: Any) -> tuple[str, str]:
     return document_id, key
 
 
-def test_result_is_given_to_one_of_two_processes(stores: Stores) -> None:
+def test_result_is_claimed_by_one_of_two_processes(stores: Stores) -> None:
     first, second = stores.open(), stores.open()
     document_id, key = done(first)
 
@@ -74,7 +80,7 @@ def test_source_is_removed_when_the_document_is_done(stores: Stores) -> None:
 
 
 @pytest.mark.parametrize("case", ["key", "owner", "id", "path", "absolute path", "uploading", "expired"])
-def test_what_does_not_match_is_not_found(stores: Stores, case: str) -> None:
+def test_wrong_key_owner_or_id_is_not_found(stores: Stores, case: str) -> None:
     store = stores.open()
     document_id, key = queued(store)
     asked = {"document_id": document_id, "key": key, "owner": "shop"}
@@ -172,18 +178,18 @@ def test_damaged_state_is_removed_when_a_document_would_have_expired(stores: Sto
 
 
 @pytest.mark.parametrize(
-    ("settings", "error"),
+    "settings",
     [
-        ({"max_caller_documents": 1}, RateLimitedError),
-        ({"max_caller_documents": 1, "max_documents": 1}, RateLimitedError),
-        ({"max_file_bytes": MIB, "max_caller_bytes": 4 * MIB}, RateLimitedError),
-        ({"max_file_bytes": MIB, "max_caller_bytes": 4 * MIB, "max_directory_bytes": 4 * MIB}, RateLimitedError),
+        {"max_caller_documents": 1},
+        {"max_caller_documents": 1, "max_documents": 1},
+        {"max_file_bytes": MIB, "max_caller_bytes": 4 * MIB},
+        {"max_file_bytes": MIB, "max_caller_bytes": 4 * MIB, "max_directory_bytes": 4 * MIB},
     ],
 )
-def test_owner_has_limits_over_all_processes(stores: Stores, settings: Any, error: type[Exception]) -> None:
+def test_limits_of_an_owner_hold_over_all_processes(stores: Stores, settings: Any) -> None:
     first, second = stores.open(**settings), stores.open(**settings)
     document_id = first.begin("shop", 3 * MIB).document_id
-    with pytest.raises(error):
+    with pytest.raises(RateLimitedError):
         second.begin("shop", 3 * MIB)
     first.remove(document_id)
 
@@ -193,11 +199,11 @@ def test_owner_has_limits_over_all_processes(stores: Stores, settings: Any, erro
 @pytest.mark.parametrize(
     "settings", [{"max_documents": 1, "max_caller_documents": 1}, {"max_directory_bytes": 256 * MIB}]
 )
-def test_directory_has_limits(stores: Stores, settings: Any) -> None:
+def test_limits_of_the_directory_hold(stores: Stores, settings: Any) -> None:
     store = stores.open(**settings)
     store.begin("shop", 200 * MIB)
 
-    with pytest.raises(OverloadedError):
+    with pytest.raises(StorageFullError):
         store.begin("other", 200 * MIB)
 
 
@@ -215,7 +221,7 @@ def test_space_is_reserved_before_the_result_is_written(stores: Stores) -> None:
     store.begin("shop", 57 * MIB)
 
 
-def test_failed_document_keeps_only_its_state(stores: Stores) -> None:
+def test_content_of_failed_document_is_removed(stores: Stores) -> None:
     store = stores.open()
     document_id, key = queued(store)
     store.fail(document_id, "it is empty")
@@ -225,7 +231,7 @@ def test_failed_document_keeps_only_its_state(stores: Stores) -> None:
 
 
 @pytest.mark.parametrize("directory", ["absent", "file"])
-def test_directory_that_cannot_be_used_is_refused(tmp_path: Path, directory: str) -> None:
+def test_unusable_directory_is_rejected(tmp_path: Path, directory: str) -> None:
     (tmp_path / "file").touch()
 
     with pytest.raises(ConfigError, match=r"documents\.directory"):
@@ -261,6 +267,6 @@ def test_remaining_time_follows_from_the_progress(num_done: int, seconds: int | 
         {"max_caller_bytes": 256 * MIB, "max_directory_bytes": 255 * MIB},
     ],
 )
-def test_limits_that_contradict_each_other_are_refused(settings: dict[str, int]) -> None:
+def test_contradicting_limits_are_rejected(settings: dict[str, int]) -> None:
     with pytest.raises(ValueError, match=r"at most|at least"):
         DocumentSettings.model_validate(settings)

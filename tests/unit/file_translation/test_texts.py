@@ -1,13 +1,14 @@
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from dragoman.client.enums import TextFormat
 from dragoman.documents.content import FileSegment
-from dragoman.v1 import translation_pb2 as pb
+from dragoman_service.datatypes import DetectedLanguage, Priority, TextHypothesis, Translation
 from dragoman_service.errors import (
     DeadlineExceededError,
     DrainingError,
@@ -18,48 +19,55 @@ from dragoman_service.errors import (
 )
 from dragoman_service.file_translation.parser import DocumentError
 from dragoman_service.file_translation.texts import TextTranslator
+from dragoman_service.request import RequestRecord, TranslationRequest
 
-TEMPLATE = pb.TranslateRequest(source_language="en", target_language="de")
+TEMPLATE = TranslationRequest(texts=(), source_language="en", target_language="de")
 OVERLOADED = OverloadedError(queued=1, limit=1, unit="segments", retry_after_s=3.0)
 
 
-class Translation:
-    """Translates into upper case, after raising what it is told to raise."""
+class FakeTranslator:
+    """Translates into upper case; raises `errors` first, and an error for texts for which `error_of` returns one."""
 
-    def __init__(self, *errors: Exception, refuses: Callable[[str], Exception | None] = lambda _: None) -> None:
-        self.requests: list[pb.TranslateRequest] = []
-        self.languages: list[pb.DetectedLanguage] = []
-        self.most_at_a_time = 0
+    def __init__(self, *errors: Exception, error_of: Callable[[str], Exception | None] = lambda _: None) -> None:
+        self.requests: list[tuple[TranslationRequest, RequestRecord]] = []
+        self.languages: tuple[DetectedLanguage, ...] = ()
+        self.max_concurrent = 0
         self._num_running = 0
         self._errors = list(errors)
-        self._refuses = refuses
+        self._error_of = error_of
 
-    async def Translate(self, request: pb.TranslateRequest, call: Any) -> pb.TranslateResponse:  # noqa: N802
-        self.requests.append(request)
+    async def translate(self, request: TranslationRequest, record: RequestRecord) -> Any:
+        self.requests.append((request, record))
         self._num_running += 1
-        self.most_at_a_time = max(self.most_at_a_time, self._num_running)
+        self.max_concurrent = max(self.max_concurrent, self._num_running)
         await asyncio.sleep(0)
         self._num_running -= 1
         if self._errors:
             raise self._errors.pop(0)
         for text in request.texts:
-            if error := self._refuses(text):
+            if error := self._error_of(text):
                 raise error
-        translations = [pb.Translation(hypotheses=[pb.Hypothesis(text=text.upper())]) for text in request.texts]
-        return pb.TranslateResponse(translations=translations)
+        return SimpleNamespace(
+            translations=[
+                Translation(hypotheses=(TextHypothesis(text=text.upper(), score=0.0),), sentences=())
+                for text in request.texts
+            ]
+        )
 
-    async def DetectLanguage(self, request: pb.DetectLanguageRequest, call: Any) -> pb.DetectLanguageResponse:  # noqa: N802
-        return pb.DetectLanguageResponse(detections=[pb.LanguageDetection(languages=self.languages)])
+    async def detect_languages(
+        self, texts: Sequence[str], _record: RequestRecord, *, target_language: str
+    ) -> list[tuple[DetectedLanguage, ...]]:
+        return [self.languages]
 
 
 class Bench:
-    """A translator with fakes around it."""
+    """A `TextTranslator` with fakes."""
 
-    def __init__(self, translation: Translation) -> None:
+    def __init__(self, translator: FakeTranslator) -> None:
         self.waits: list[float] = []
         self.num_done = 0
         self.translator = TextTranslator(
-            translation=translation,  # type: ignore[arg-type]
+            translator=translator,  # type: ignore[arg-type]
             admitted=self._admitted,
             allowed_s=lambda _: 60.0,
             caller="shop",
@@ -67,6 +75,7 @@ class Bench:
             request_id="r",
             on_progress=self._progress,
             sleep=self._sleep,
+            clock=lambda: 1000.0,
         )
 
     @contextlib.contextmanager
@@ -84,27 +93,28 @@ def segments(*texts: str) -> list[FileSegment]:
     return [FileSegment(text=text, format=TextFormat.PLAIN, place=f"line {n}") for n, text in enumerate(texts)]
 
 
-async def test_equal_texts_are_translated_once_and_in_bulk() -> None:
-    translation = Translation()
-    bench = Bench(translation)
+async def test_equal_texts_are_translated_once_with_low_priority() -> None:
+    translator = FakeTranslator()
+    bench = Bench(translator)
     translated = await bench.translator.translations(segments("a", "b", "a"), TEMPLATE)
 
     assert translated == ["A", "B", "A"]
-    (request,) = translation.requests
-    assert (list(request.texts), request.priority) == (["a", "b"], pb.PRIORITY_BULK)
+    ((request, record),) = translator.requests
+    assert request.texts == ("a", "b")
+    assert (record.priority, record.caller, record.deadline_s) == (Priority.BULK, "shop", 1060.0)
     assert bench.num_done == 2
 
 
-async def test_requests_at_a_time_are_limited() -> None:
-    translation = Translation()
-    await Bench(translation).translator.translations(segments(*map(str, range(500))), TEMPLATE)
+async def test_concurrent_requests_are_limited() -> None:
+    translator = FakeTranslator()
+    await Bench(translator).translator.translations(segments(*map(str, range(500))), TEMPLATE)
 
-    assert (translation.most_at_a_time, len(translation.requests)) == (4, 32)
+    assert (translator.max_concurrent, len(translator.requests)) == (4, 32)
 
 
 @pytest.mark.parametrize("error", [OVERLOADED, DeadlineExceededError("admission")])
-async def test_overload_is_waited_for(error: Exception) -> None:
-    bench = Bench(Translation(error, error))
+async def test_overload_is_retried(error: Exception) -> None:
+    bench = Bench(FakeTranslator(error, error))
     translated = await bench.translator.translations(segments("a"), TEMPLATE)
 
     assert translated == ["A"]
@@ -113,7 +123,7 @@ async def test_overload_is_waited_for(error: Exception) -> None:
 
 @pytest.mark.parametrize("error", [InvalidFieldError("texts[1]", "long", "short"), EngineError("x")])
 async def test_text_that_fails_does_not_fail_the_others(error: Exception) -> None:
-    bench = Bench(Translation(refuses=lambda text: error if text == "b" else None))
+    bench = Bench(FakeTranslator(error_of=lambda text: error if text == "b" else None))
 
     translated = await bench.translator.translations(segments("a", "b", "c"), TEMPLATE)
 
@@ -122,8 +132,8 @@ async def test_text_that_fails_does_not_fail_the_others(error: Exception) -> Non
 
 
 @pytest.mark.parametrize("error", [DrainingError(), ModelNotFoundError("target_language", "xx", ())])
-async def test_errors_of_the_document_end_it(error: Exception) -> None:
-    bench = Bench(Translation(refuses=lambda _: error))
+async def test_error_of_the_whole_document_is_raised(error: Exception) -> None:
+    bench = Bench(FakeTranslator(error_of=lambda _: error))
 
     with pytest.raises(type(error)):
         await bench.translator.translations(segments(*map(str, range(500))), TEMPLATE)
@@ -142,12 +152,12 @@ async def test_errors_of_the_document_end_it(error: Exception) -> None:
 async def test_language_of_a_document_must_be_certain(
     languages: list[tuple[str, float, bool]], expected: str | None
 ) -> None:
-    translation = Translation()
-    translation.languages = [
-        pb.DetectedLanguage(language=language, confidence=confidence, is_served=is_served)
+    translator = FakeTranslator()
+    translator.languages = tuple(
+        DetectedLanguage(language=language, confidence=confidence, is_served=is_served)
         for language, confidence, is_served in languages
-    ]
-    detecting = Bench(translation).translator.detected_language(segments("a"), "de-AT")
+    )
+    detecting = Bench(translator).translator.detected_language(segments("a"), "de-AT")
 
     if expected:
         assert await detecting == expected

@@ -13,11 +13,12 @@ from dragoman_service.grpc_api.interceptors import RequestInterceptor
 from dragoman_service.middleware.error_mapping import NEUTRAL_MESSAGE
 from dragoman_service.middleware.flow_control import ResourceLimits
 from dragoman_service.middleware.pipeline import RequestPipeline
+from dragoman_service.middleware.settings import GrpcSettings
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.observability.tracing import Tracing
 from dragoman_service.security.authentication import Access
 from dragoman_service.security.rate_limits import ConcurrencyLimiter
-from dragoman_service.security.settings import AccessSettings, GrpcSettings
+from dragoman_service.security.settings import AccessSettings
 from tests.captured_logs import capture_logs
 from tests.fakes import ManualClock
 
@@ -29,11 +30,11 @@ Method = Callable[[pb.TranslateRequest, Any], Awaitable[pb.TranslateResponse]]
 
 
 class AbortedError(Exception):
-    """What `abort` raises, so that nothing after it runs."""
+    """Raised by `abort` to end the handler."""
 
 
 class FakeContext:
-    """Of one call; keeps what is sent in the end."""
+    """Context of one call; records its status."""
 
     def __init__(self, *metadata: tuple[str, str], remaining_s: float | None = None) -> None:
         self.code: grpc.StatusCode | None = None
@@ -121,7 +122,7 @@ def failing(error: Exception) -> Method:
     return fail
 
 
-async def test_the_id_in_the_request_goes_before_the_one_in_the_metadata() -> None:
+async def test_request_id_of_the_message_overrides_metadata() -> None:
     context = FakeContext(("x-request-id", "m1"))
 
     response = await Around(echo).call(context)
@@ -129,27 +130,27 @@ async def test_the_id_in_the_request_goes_before_the_one_in_the_metadata() -> No
     assert (response.request_id, context.trailing["x-request-id"]) == ("r1", "r1")
 
 
-async def test_the_id_in_the_metadata_is_taken_if_the_request_has_none() -> None:
+async def test_request_id_of_metadata_is_used_without_one_in_the_message() -> None:
     response = await Around(echo).call(FakeContext(("x-request-id", "m1")), b"")
 
     assert response.request_id == "m1"
 
 
 @pytest.mark.parametrize("metadata", [(), (("x-request-id", ""),), (("x-request-id", "x" * 129),)])
-async def test_without_a_usable_id_one_is_made(metadata: tuple[tuple[str, str], ...]) -> None:
+async def test_missing_or_invalid_request_id_is_replaced(metadata: tuple[tuple[str, str], ...]) -> None:
     response = await Around(echo).call(FakeContext(*metadata), b"")
 
     assert len(response.request_id) == 32
 
 
-async def test_an_error_of_the_tree_becomes_its_status_with_the_id() -> None:
+async def test_service_error_becomes_status_with_request_id() -> None:
     context = await Around(failing(InvalidFieldError("texts", 0, "1 to 3"))).refused(FakeContext())
 
     assert (context.code, context.message) == (grpc.StatusCode.INVALID_ARGUMENT, "texts: is 0, must be 1 to 3")
     assert context.trailing["x-request-id"] == "r1"
 
 
-async def test_an_unexpected_error_is_logged_in_full_and_told_in_neutral_words() -> None:
+async def test_unexpected_error_is_logged_and_has_neutral_message() -> None:
     error = ZeroDivisionError("in the third layer")
 
     with capture_logs() as records:
@@ -159,7 +160,7 @@ async def test_an_unexpected_error_is_logged_in_full_and_told_in_neutral_words()
     assert [record["exc_info"] for record in records if record["event"] == "request failed"] == [error]
 
 
-async def test_bytes_that_are_no_message_are_the_callers_mistake() -> None:
+async def test_invalid_protobuf_is_an_invalid_argument() -> None:
     context = await Around(echo).refused(FakeContext(), b"\x0a\x02\xff\xfe")
 
     assert context.code is grpc.StatusCode.INVALID_ARGUMENT
@@ -168,7 +169,7 @@ async def test_bytes_that_are_no_message_are_the_callers_mistake() -> None:
 @pytest.mark.parametrize(
     ("remaining_s", "status"), [(None, "CANCELLED"), (9.0, "CANCELLED"), (0.0, "DEADLINE_EXCEEDED")]
 )
-async def test_a_caller_who_left_is_told_from_one_whose_time_ran_out(remaining_s: float | None, status: str) -> None:
+async def test_cancellation_after_deadline_is_deadline_exceeded(remaining_s: float | None, status: str) -> None:
     async def leave(_request: object, _context: object) -> pb.TranslateResponse:
         raise asyncio.CancelledError
 
@@ -180,7 +181,7 @@ async def test_a_caller_who_left_is_told_from_one_whose_time_ran_out(remaining_s
     assert around.sample("dragoman_requests_total", method="Translate", status=status) == 1
 
 
-async def test_a_call_is_counted_timed_and_logged_without_its_texts() -> None:
+async def test_call_is_counted_timed_and_logged_without_texts() -> None:
     async def work(_request: object, _context: object) -> pb.TranslateResponse:
         assert around.sample("dragoman_requests_in_flight", method="Translate") == 1
         around.clock.advance(2.0)
@@ -210,7 +211,7 @@ async def test_a_call_is_counted_timed_and_logged_without_its_texts() -> None:
     }
 
 
-async def test_a_rejected_call_is_logged_with_reason_and_field_without_the_value() -> None:
+async def test_rejected_call_is_logged_with_reason_and_field_but_not_value() -> None:
     around = Around(failing(InvalidFieldError("model", "a secret", "a name")))
 
     with capture_logs() as records:
@@ -222,7 +223,7 @@ async def test_a_rejected_call_is_logged_with_reason_and_field_without_the_value
     assert "a secret" not in str(record)
 
 
-async def test_a_closed_limiter_rejects_with_its_reason() -> None:
+async def test_closed_limiter_rejects_with_its_error() -> None:
     around = Around(echo)
     around.limiter.close(DrainingError())
 
@@ -232,7 +233,7 @@ async def test_a_closed_limiter_rejects_with_its_reason() -> None:
     assert around.sample("dragoman_rejected_requests_total", reason="draining") == 1
 
 
-async def test_a_full_limiter_rejects_and_lets_in_again_once_there_is_room() -> None:
+async def test_full_limiter_rejects_until_a_call_ends() -> None:
     around = Around(echo, max_concurrent=1)
     with around.limiter.admitted():
         context = await around.refused(FakeContext())
@@ -241,7 +242,7 @@ async def test_a_full_limiter_rejects_and_lets_in_again_once_there_is_room() -> 
     assert (await around.call(FakeContext())).request_id == "r1"
 
 
-async def test_other_services_pass_untouched() -> None:
+async def test_other_services_are_not_wrapped() -> None:
     around = Around(echo)
 
     assert await around.handler("/grpc.health.v1.Health/Check") is around._handler

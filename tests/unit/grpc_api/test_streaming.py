@@ -1,4 +1,4 @@
-"""What happens to the first message of a stream that is refused."""
+"""First messages of rejected streams, and request ids of unparsable messages."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -12,10 +12,10 @@ from dragoman.v1 import translation_pb2 as pb
 from dragoman_service.grpc_api.streaming import RequestStream, readable_id
 from dragoman_service.middleware import flow_control
 from dragoman_service.middleware.flow_control import RequestReader, ResourceLimits, wait_for_first_message
+from dragoman_service.middleware.settings import GrpcSettings
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.request import RequestRecord
 from dragoman_service.security.rate_limits import ConcurrencyLimiter
-from dragoman_service.security.settings import GrpcSettings
 
 IDLE_S = 60.0  # no test waits for it
 
@@ -54,7 +54,7 @@ async def refuse(*_: Any) -> bytes:
 
 
 @pytest.mark.parametrize("requests", [[b"first", b"second"], [b"first"], []])
-async def test_a_refusal_follows_the_first_message_and_waits_for_no_other(requests: list[bytes]) -> None:
+async def test_rejection_follows_the_first_message(requests: list[bytes]) -> None:
     caller = Caller(requests)
 
     await asyncio.wait_for(receiver().before_rejection(caller), timeout=10)
@@ -62,7 +62,7 @@ async def test_a_refusal_follows_the_first_message_and_waits_for_no_other(reques
     assert caller.num_reads == 1
 
 
-async def test_a_refusal_does_not_read_beside_what_reads_already() -> None:
+async def test_stream_records_that_reading_has_begun() -> None:
     stream = stream_of(Caller([b"first", b"second"]))
     has_begun = stream.has_begun
 
@@ -71,7 +71,7 @@ async def test_a_refusal_does_not_read_beside_what_reads_already() -> None:
     assert (has_begun, stream.has_begun) == (False, True)
 
 
-async def test_no_more_than_a_few_messages_are_taken_of_those_who_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_few_messages_of_rejected_streams_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flow_control, "_FIRST_MESSAGE_TIMEOUT_S", 0.05)
     callers, taken_by = [Caller(None) for _ in range(20)], receiver()
 
@@ -80,7 +80,7 @@ async def test_no_more_than_a_few_messages_are_taken_of_those_who_are_refused(mo
     assert sum(caller.num_reads for caller in callers) == 4
 
 
-async def test_a_silent_caller_is_rejected_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_silent_caller_is_rejected_after_a_short_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flow_control, "_FIRST_MESSAGE_TIMEOUT_S", 0.001)
 
     caller = Caller(None)
@@ -90,7 +90,7 @@ async def test_a_silent_caller_is_rejected_all_the_same(monkeypatch: pytest.Monk
     assert caller.num_reads == 1
 
 
-async def test_an_error_while_receiving_is_no_error_of_the_refusal() -> None:
+async def test_receive_error_does_not_prevent_rejection() -> None:
     was_asked = []
 
     async def broken() -> AsyncIterator[bytes]:
@@ -111,14 +111,14 @@ NAMED = pb.TranslateRequest(request_id="r1").SerializeToString()
     [b"", b"\x0a\x02\xff\xfe", b"\x2a\x01\xff", b"\x38\x01", b"\xfa\x3e\x01x", b"\x0a\x01a" * 100_000],
     ids=["nothing", "no UTF-8", "broken options", "a number in its place", "an unknown field", "a lot"],
 )
-def test_the_id_is_read_whatever_the_other_fields_hold(rest: bytes) -> None:
+def test_request_id_is_read_from_unparsable_messages(rest: bytes) -> None:
     assert readable_id(NAMED + rest) == readable_id(rest + NAMED) == "r1"
 
 
 @pytest.mark.parametrize("raw_request", [b"", b"\x0a\x7fshort", b"\xff" * 20, NAMED[:-1], NAMED + b"\x3c" * 1000])
-def test_of_bytes_without_an_end_there_is_no_id(raw_request: bytes) -> None:
+def test_truncated_message_has_no_readable_id(raw_request: bytes) -> None:
     assert readable_id(raw_request) == ""
 
 
-def test_an_id_that_is_no_utf8_can_be_sent_back() -> None:
+def test_request_id_that_is_not_utf8_is_replaced_for_the_response() -> None:
     assert readable_id(b"\x3a\x02\xff\xfe") == "\ufffd\ufffd"

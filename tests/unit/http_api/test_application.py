@@ -12,7 +12,8 @@ from dragoman_service.errors import ConfigError
 from dragoman_service.http_api.application import protected_app
 from dragoman_service.http_api.context import Endpoint, HttpContext
 from dragoman_service.http_api.monitoring import monitoring_routes
-from dragoman_service.security.settings import GrpcSettings, HttpSettings
+from dragoman_service.http_api.settings import HttpSettings
+from dragoman_service.middleware.settings import GrpcSettings
 
 SHOP = "https://shop.example"
 LISTED = {"allowed_origins": [SHOP]}
@@ -52,7 +53,7 @@ async def ask(
         ("127.0.0.1:9464", "http://127.0.0.1:9464"),
     ],
 )
-async def test_a_page_of_the_server_itself_may_call_it(host: str, origin: str) -> None:
+async def test_own_origin_is_accepted(host: str, origin: str) -> None:
     response = await ask(CALL, {"host": host, "origin": origin, "sec-fetch-site": "same-origin"})
 
     assert response.status_code == 200
@@ -75,7 +76,7 @@ FOREIGN = [
 
 
 @pytest.mark.parametrize("origin", FOREIGN)
-async def test_another_origin_is_refused(origin: str) -> None:
+async def test_other_origin_is_rejected(origin: str) -> None:
     response = await ask(CALL, {"origin": origin}, **LISTED)
 
     assert (response.status_code, response.headers["content-type"]) == (403, "application/problem+json")
@@ -84,11 +85,11 @@ async def test_another_origin_is_refused(origin: str) -> None:
 
 
 @pytest.mark.parametrize("request_line", [OPEN, ("GET", "/v1/models"), ("OPTIONS", "/v1/models"), ("DELETE", "/")])
-async def test_another_origin_is_refused_whatever_it_asks_for(request_line: tuple[str, str]) -> None:
+async def test_other_origin_is_rejected_on_every_path(request_line: tuple[str, str]) -> None:
     assert (await ask(request_line, {"origin": "https://evil.example"})).status_code == 403
 
 
-async def test_a_second_origin_is_refused() -> None:
+async def test_second_origin_header_is_rejected() -> None:
     assert (await ask(CALL, [("origin", SHOP), ("origin", "null")], **LISTED)).status_code == 403
 
 
@@ -97,14 +98,14 @@ async def test_a_second_origin_is_refused() -> None:
     ("request_line", "status"),
     [(CALL, 403), (("GET", "/v1/models"), 403), (("POST", "/healthz"), 403), (OPEN, 200), (("HEAD", "/metrics"), 200)],
 )
-async def test_another_site_may_link_to_a_page_and_not_call_the_api(
+async def test_other_sites_can_link_to_pages_but_not_call_the_api(
     request_line: tuple[str, str], status: int, site: str
 ) -> None:
     assert (await ask(request_line, {"sec-fetch-site": site})).status_code == status
 
 
 @pytest.mark.parametrize("headers", [{}, {"sec-fetch-site": "none"}, {"sec-fetch-site": "same-origin"}])
-async def test_programs_and_the_user_of_a_browser_may_call(headers: dict[str, str]) -> None:
+async def test_requests_without_origin_are_accepted(headers: dict[str, str]) -> None:
     assert (await ask(CALL, headers)).status_code == 200
     assert (await ask(("GET", "/v1/models"), headers)).status_code == 200
 
@@ -115,7 +116,7 @@ PREFLIGHT = {
 }
 
 
-async def test_a_listed_origin_may_call_and_read_the_answer() -> None:
+async def test_allowed_origin_can_call_and_read_the_response() -> None:
     headers = {"origin": SHOP, "sec-fetch-site": "cross-site"}
     answer = await ask(CALL, headers, **LISTED)
     preflight = await ask(("OPTIONS", CALL[1]), {**headers, **PREFLIGHT}, **LISTED)
@@ -131,7 +132,7 @@ async def test_a_listed_origin_may_call_and_read_the_answer() -> None:
 
 
 @pytest.mark.parametrize("settings", [{}, LISTED])
-async def test_a_preflight_of_another_origin_gets_no_permission(settings: dict[str, Any]) -> None:
+async def test_preflight_of_other_origin_is_not_permitted(settings: dict[str, Any]) -> None:
     headers = {"origin": "https://evil.example", **PREFLIGHT}
 
     response = await ask(("OPTIONS", CALL[1]), headers, **settings)
@@ -149,7 +150,7 @@ async def test_a_preflight_of_another_origin_gets_no_permission(settings: dict[s
         ("chrome-extension://abcdef", ("chrome-extension://abcdef",)),
     ],
 )
-def test_origins_are_kept_as_browsers_send_them(given: object, origins: tuple[str, ...]) -> None:
+def test_origins_are_normalized(given: object, origins: tuple[str, ...]) -> None:
     assert load_settings(flags={"http.allowed_origins": given}).http.allowed_origins == origins
 
 
@@ -166,6 +167,6 @@ def test_origins_are_kept_as_browsers_send_them(given: object, origins: tuple[st
         "https://ü.example",
     ],
 )
-def test_what_is_no_origin_is_refused_at_the_start(given: str) -> None:
+def test_invalid_origin_is_rejected_at_startup(given: str) -> None:
     with pytest.raises(ConfigError, match=r"http\.allowed_origins.*scheme://host\[:port\]"):
         load_settings(flags={"http.allowed_origins": given})

@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 from dragoman_service.http_api.connection import READ_BYTES
 from dragoman_service.http_api.context import Endpoint, HttpContext
 from dragoman_service.http_api.server import HttpServer
-from dragoman_service.security.settings import GrpcSettings
+from dragoman_service.middleware.settings import GrpcSettings
 from tests.captured_logs import capture_logs
 from tests.certificates import NAME, Authority, ServerFiles
 from tests.http_in_thread import http_server
@@ -39,7 +39,7 @@ UPGRADES = [
 
 
 @pytest.mark.parametrize("request_bytes", UPGRADES, ids=["length", "chunked"])
-async def test_a_request_to_upgrade_keeps_its_body_wherever_it_is_split(request_bytes: bytes) -> None:
+async def test_upgrade_request_keeps_its_body(request_bytes: bytes) -> None:
     for split in range(1, len(request_bytes)):
         app = Recorder()
 
@@ -50,7 +50,7 @@ async def test_a_request_to_upgrade_keeps_its_body_wherever_it_is_split(request_
         assert [scope["path"] for scope in app.scopes] == ["/a", "/"]
 
 
-async def test_a_request_to_upgrade_without_a_body_is_answered() -> None:
+async def test_upgrade_request_without_body_is_answered() -> None:
     app = Recorder()
 
     sent = await Wire(app).send(b"GET /a HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n" * 3)
@@ -93,7 +93,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("request_bytes", "status"), REFUSED.values(), ids=REFUSED)
-async def test_a_malformed_request_is_refused_and_nothing_after_it_is_parsed(request_bytes: bytes, status: int) -> None:
+async def test_malformed_request_is_rejected_and_ends_parsing(request_bytes: bytes, status: int) -> None:
     app = Recorder()
     wire = Wire(app)
 
@@ -106,7 +106,7 @@ async def test_a_malformed_request_is_refused_and_nothing_after_it_is_parsed(req
     assert (app.bodies, wire.transport.is_half_closed, records) == ([], True, [])
 
 
-async def test_the_answers_to_earlier_requests_come_before_a_refusal() -> None:
+async def test_earlier_responses_precede_a_rejection() -> None:
     app = Recorder()
 
     sent = await Wire(app).send(GET + GET + b"nonsense\r\n\r\n")
@@ -114,7 +114,7 @@ async def test_the_answers_to_earlier_requests_come_before_a_refusal() -> None:
     assert statuses(sent) == [200, 200, 400]
 
 
-async def test_the_application_of_a_malformed_body_is_told_that_its_client_has_gone() -> None:
+async def test_malformed_body_disconnects_its_application() -> None:
     app = Recorder()
 
     sent = await Wire(app).send(CHUNKED + b"5\r\nhello\r\n", b"x")
@@ -122,7 +122,7 @@ async def test_the_application_of_a_malformed_body_is_told_that_its_client_has_g
     assert (statuses(sent), app.bodies, app.num_disconnects) == ([400], [], 1)
 
 
-async def test_a_head_of_the_largest_size_is_taken() -> None:
+async def test_head_of_maximum_size_is_accepted() -> None:
     app = Recorder()
     head = b"GET / HTTP/1.1\r\nHost: a\r\n" + b"".join(b"x%d: y\r\n" % number for number in range(98)) + b"x: "
 
@@ -131,7 +131,7 @@ async def test_a_head_of_the_largest_size_is_taken() -> None:
     assert (statuses(sent), len(app.scopes[0]["headers"])) == ([200], 100)
 
 
-async def test_spaces_after_a_header_are_no_part_of_it() -> None:
+async def test_trailing_spaces_of_headers_are_removed() -> None:
     app = Recorder()
 
     await Wire(app).send(b"GET / HTTP/1.1\r\nHost: a \t\r\nX:  b c \r\n\r\n")
@@ -139,7 +139,7 @@ async def test_spaces_after_a_header_are_no_part_of_it() -> None:
     assert app.scopes[0]["headers"] == [(b"host", b"a"), (b"x", b"b c")]
 
 
-async def test_trailers_are_no_headers() -> None:
+async def test_trailers_are_ignored() -> None:
     app = Recorder()
 
     await Wire(app).send(CHUNKED + b"1;x=y\r\na\r\n0\r\nAuthorization: Bearer key\r\nHost: b\r\n\r\n")
@@ -148,7 +148,7 @@ async def test_trailers_are_no_headers() -> None:
     assert app.scopes[0]["headers"] == [(b"host", b"a"), (b"transfer-encoding", b"chunked")]
 
 
-async def test_chunks_of_a_line_each_are_taken_wherever_they_are_split() -> None:
+async def test_small_chunks_are_accepted_in_any_split() -> None:
     body = b"".join(b"1e\r\n%030d\r\n" % number for number in range(7_000)) + b"0\r\n\r\n"
     app = Recorder()
 
@@ -181,7 +181,7 @@ class Gate:
             pass
 
 
-async def test_pipelined_requests_are_answered_in_turn_and_few_are_kept() -> None:
+async def test_pipelined_requests_are_answered_in_order_with_bounded_queue() -> None:
     app = Gate()
     wire = Wire(app)
 
@@ -198,7 +198,7 @@ async def test_pipelined_requests_are_answered_in_turn_and_few_are_kept() -> Non
 
 
 @pytest.mark.parametrize("num_requests", [1, 2])
-async def test_all_requests_of_a_client_that_leaves_are_given_up(num_requests: int) -> None:
+async def test_disconnect_cancels_all_requests_of_the_connection(num_requests: int) -> None:
     app = Gate()
     wire = Wire(app)
     await wire.send(GET * num_requests)
@@ -215,7 +215,7 @@ PART = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent
 
 @pytest.mark.parametrize("reads", [False, True])
 @pytest.mark.parametrize("request_bytes", [PART, PART + b" " * 99], ids=["part", "whole"])
-async def test_the_work_for_a_client_that_leaves_is_cancelled(request_bytes: bytes, reads: bool) -> None:
+async def test_disconnect_cancels_the_application(request_bytes: bytes, reads: bool) -> None:
     outcomes = []
 
     async def answer(context: HttpContext) -> None:
@@ -236,7 +236,7 @@ async def test_the_work_for_a_client_that_leaves_is_cancelled(request_bytes: byt
     assert outcomes == [True]
 
 
-async def test_the_end_of_a_connection_is_seen_while_a_large_request_is_answered() -> None:
+async def test_disconnect_is_detected_during_a_large_request() -> None:
     async def answer(context: HttpContext) -> None:
         await context.read()
         await asyncio.Event().wait()
@@ -252,7 +252,7 @@ async def test_the_end_of_a_connection_is_seen_while_a_large_request_is_answered
     assert not wire.transport.is_paused
 
 
-async def test_a_body_is_not_read_before_the_application_asks_for_it() -> None:
+async def test_body_is_read_on_demand() -> None:
     may_read = asyncio.Event()
     app = Recorder()
 
@@ -270,7 +270,7 @@ async def test_a_body_is_not_read_before_the_application_asks_for_it() -> None:
     assert app.bodies == [b"x" * 1_000_000]
 
 
-async def test_the_rest_of_a_refused_body_is_neither_parsed_nor_read_to_its_end() -> None:
+async def test_rest_of_a_rejected_body_is_discarded_with_a_limit() -> None:
     wire = Wire(refuse)
 
     sent = await wire.send(CHUNKED, b"no chunk" * 50_000)
@@ -281,7 +281,7 @@ async def test_the_rest_of_a_refused_body_is_neither_parsed_nor_read_to_its_end(
 
 
 @pytest.mark.parametrize("request_bytes", [CHUNKED, b"GET / HTTP/1.1\r\n\r\n"], ids=["early answer", "malformed"])
-async def test_a_connection_whose_client_has_gone_before_its_refusal_is_closed(
+async def test_reset_before_rejection_closes_the_connection(
     monkeypatch: pytest.MonkeyPatch, request_bytes: bytes
 ) -> None:
     def fail(_transport: FakeTransport) -> None:
@@ -307,7 +307,7 @@ def tls(tmp_path_factory: pytest.TempPathFactory) -> tuple[ssl.SSLContext, ssl.S
 
 
 @pytest.mark.parametrize("is_encrypted", [False, True])
-def test_20_requests_on_one_connection_whose_socket_sends_at_once(
+def test_20_requests_on_one_connection_are_answered(
     tls: tuple[ssl.SSLContext, ssl.SSLContext], is_encrypted: bool
 ) -> None:
     app = Recorder()
@@ -347,7 +347,7 @@ def test_large_bodies_pass_in_both_directions(tls: tuple[ssl.SSLContext, ssl.SSL
             assert client.getresponse().read() == body
 
 
-def test_an_event_is_sent_before_the_next_one_exists() -> None:
+def test_events_are_sent_immediately() -> None:
     has_read = threading.Event()
 
     async def events(_scope: Scope, _receive: Receive, send: Send) -> None:
@@ -374,7 +374,7 @@ def refusing() -> Iterator[HttpServer]:
 
 
 @pytest.mark.parametrize("is_chunked", [False, True])
-def test_a_client_that_goes_on_sending_reads_its_refusal(refusing: HttpServer, is_chunked: bool) -> None:
+def test_client_that_keeps_sending_can_read_its_rejection(refusing: HttpServer, is_chunked: bool) -> None:
     head = CHUNKED if is_chunked else b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000000\r\n\r\n"
     part = b"10000\r\n" + b"x" * 65536 + b"\r\n" if is_chunked else b"x" * 65536
     with socket.create_connection(("127.0.0.1", refusing.port), timeout=PATIENCE_S) as client:
@@ -393,7 +393,7 @@ def test_a_client_that_goes_on_sending_reads_its_refusal(refusing: HttpServer, i
         assert client.recv(1) == b""  # the server has sent all it will send
 
 
-def test_a_client_that_sends_its_whole_body_first_reads_its_refusal(refusing: HttpServer) -> None:
+def test_client_that_sends_its_whole_body_can_read_its_rejection(refusing: HttpServer) -> None:
     with closing(HTTPConnection("127.0.0.1", refusing.port, timeout=PATIENCE_S)) as client:
         client.request("POST", "/", body=b"x" * 200_000)
         response = client.getresponse()
@@ -401,7 +401,7 @@ def test_a_client_that_sends_its_whole_body_first_reads_its_refusal(refusing: Ht
         assert (response.status, response.read()) == (401, b"no key")
 
 
-def test_a_client_that_expects_100_is_told_to_continue() -> None:
+def test_expect_100_is_answered_with_continue() -> None:
     app = Recorder()
     head = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n"
     with (
@@ -416,7 +416,7 @@ def test_a_client_that_expects_100_is_told_to_continue() -> None:
     assert app.bodies == [b"hello"]
 
 
-async def test_a_refusal_takes_the_place_of_100() -> None:
+async def test_rejection_replaces_100_continue() -> None:
     wire = Wire(refuse)
 
     sent = await wire.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n")
@@ -424,7 +424,7 @@ async def test_a_refusal_takes_the_place_of_100() -> None:
     assert statuses(sent) == [401]
 
 
-async def test_http_1_0_and_head_are_answered() -> None:
+async def test_http_1_0_and_head_requests_are_answered() -> None:
     app = Recorder()
 
     old = Wire(app)

@@ -18,8 +18,8 @@ from prometheus_client.registry import Collector
 from dragoman_service.errors import ConfigError
 from dragoman_service.http_api.application import make_app
 from dragoman_service.http_api.server import HttpServer
+from dragoman_service.http_api.settings import HttpSettings
 from dragoman_service.observability.metrics import Metrics
-from dragoman_service.security.settings import HttpSettings
 from tests.captured_logs import capture_logs
 from tests.http_in_thread import monitoring_server
 
@@ -53,7 +53,7 @@ def get(server: HttpServer, path: str) -> tuple[int, str, str]:
         connection.close()
 
 
-def test_metrics_are_exposed_as_prometheus_text(server: HttpServer) -> None:
+def test_metrics_have_prometheus_format(server: HttpServer) -> None:
     status, content_type, body = get(server, "/metrics")
 
     assert status == 200
@@ -61,29 +61,29 @@ def test_metrics_are_exposed_as_prometheus_text(server: HttpServer) -> None:
     assert "# TYPE dragoman_queue_wait_seconds histogram" in body
 
 
-def test_liveness_holds_while_readiness_does_not(server: HttpServer) -> None:
+def test_server_is_alive_but_not_ready_at_first(server: HttpServer) -> None:
     assert get(server, "/healthz")[0] == 200
     assert get(server, "/readyz")[0] == 503
 
 
-def test_readiness_follows_the_server(server: HttpServer, readiness: dict[str, bool]) -> None:
+def test_readiness_follows_the_state_of_the_server(server: HttpServer, readiness: dict[str, bool]) -> None:
     readiness["is_ready"] = True
 
     assert get(server, "/readyz")[0] == 200
 
 
 @pytest.mark.parametrize("path", ["/", "/metrics/", "/favicon.ico", "/readyz/x"])
-def test_another_path_is_not_found(server: HttpServer, path: str) -> None:
+def test_unknown_path_is_not_found(server: HttpServer, path: str) -> None:
     assert get(server, path)[0] == 404
 
 
-def test_a_client_that_hangs_up_does_not_hurt_the_next(server: HttpServer) -> None:
+def test_disconnect_does_not_affect_the_next_client(server: HttpServer) -> None:
     socket.create_connection(("127.0.0.1", server.port)).close()
 
     assert get(server, "/healthz")[0] == 200
 
 
-async def test_a_port_that_is_taken_is_named() -> None:
+async def test_unavailable_port_is_a_config_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
 
@@ -92,7 +92,7 @@ async def test_a_port_that_is_taken_is_named() -> None:
 
 
 @pytest.mark.parametrize("is_started", [False, True])
-async def test_a_server_can_be_stopped_before_it_starts_and_twice(is_started: bool) -> None:
+async def test_stop_is_idempotent(is_started: bool) -> None:
     server = HttpServer(HttpSettings(port=0), make_app([]))
     if is_started:
         server.start()
@@ -101,7 +101,7 @@ async def test_a_server_can_be_stopped_before_it_starts_and_twice(is_started: bo
     await server.stop()
 
 
-async def test_a_connection_that_comes_while_the_server_stops_is_closed_and_not_logged() -> None:
+async def test_connection_during_stop_is_closed_and_not_logged() -> None:
     server = HttpServer(HttpSettings(port=0), make_app([]))
     faults: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _loop, context: faults.append(context))
@@ -117,7 +117,7 @@ async def test_a_connection_that_comes_while_the_server_stops_is_closed_and_not_
             assert client.recv(1) == b""
 
 
-async def test_accepting_continues_after_the_system_has_refused_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_accepting_continues_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     accept = socket.socket.accept
     errors = iter([OSError(errno.EMFILE, "Too many open files"), ConnectionAbortedError()])
 
@@ -137,7 +137,7 @@ async def test_accepting_continues_after_the_system_has_refused_a_connection(mon
         assert (await reader.read()).startswith(b"HTTP/1.1 404")
         writer.close()
         await server.stop()
-    assert [record["event"] for record in records] == ["a connection cannot be accepted"]
+    assert [record["event"] for record in records] == ["connection cannot be accepted"]
 
 
 class BrokenCollector(Collector):
@@ -171,14 +171,14 @@ def ask(server: HttpServer, method: str, path: str, **headers: str) -> Answer:
         ),
     ],
 )
-def test_metrics_come_in_the_format_that_is_asked_for(server: HttpServer, accept: str, content_type: str) -> None:
+def test_metrics_have_the_requested_format(server: HttpServer, accept: str, content_type: str) -> None:
     answer = ask(server, "GET", "/metrics", Accept=accept)
 
     assert answer.headers["Content-Type"].startswith(content_type)
     assert answer.body.endswith(b"# EOF\n") is content_type.startswith("application")
 
 
-def test_metrics_are_compressed_for_who_takes_that(server: HttpServer) -> None:
+def test_metrics_are_compressed_on_request(server: HttpServer) -> None:
     answer = ask(server, "GET", "/metrics", Accept_Encoding="gzip")
 
     assert answer.headers["Content-Encoding"] == "gzip"
@@ -187,18 +187,18 @@ def test_metrics_are_compressed_for_who_takes_that(server: HttpServer) -> None:
 
 @pytest.mark.parametrize("path", ["/metrics", "/healthz", "/readyz"])
 @pytest.mark.parametrize("method", ["POST", "DELETE", "OPTIONS"])
-def test_nothing_can_be_changed_here(server: HttpServer, method: str, path: str) -> None:
+def test_other_methods_are_not_allowed(server: HttpServer, method: str, path: str) -> None:
     answer = ask(server, method, path)
 
     assert (answer.status, answer.headers["Allow"]) == (405, "GET, HEAD")
 
 
-def test_a_probe_may_ask_for_the_head_only(server: HttpServer) -> None:
+def test_probe_with_head_request_is_answered(server: HttpServer) -> None:
     assert [ask(server, "HEAD", path).status for path in ("/metrics", "/healthz", "/readyz")] == [200, 200, 503]
     assert ask(server, "HEAD", "/healthz").body == b""
 
 
-def test_a_metric_that_fails_is_logged_and_hurts_neither_probes_nor_the_next_scrape() -> None:
+def test_failing_metric_is_logged_and_does_not_affect_probes() -> None:
     registry = CollectorRegistry()
     broken = BrokenCollector()
     registry.register(broken)
@@ -211,7 +211,7 @@ def test_a_metric_that_fails_is_logged_and_hurts_neither_probes_nor_the_next_scr
         repaired = ask(server, "GET", "/metrics")
 
     assert [failed.status, healthy.status, repaired.status] == [500, 200, 200]
-    assert [record["event"] for record in records] == ["metrics cannot be exposed"]
+    assert [record["event"] for record in records] == ["metrics cannot be written"]
 
 
 def connected(stack: ExitStack, server: HttpServer, *, host: str = "127.0.0.1") -> socket.socket:
@@ -219,7 +219,7 @@ def connected(stack: ExitStack, server: HttpServer, *, host: str = "127.0.0.1") 
     return stack.enter_context(connection)
 
 
-def test_connections_that_say_nothing_cannot_use_up_the_threads(server: HttpServer) -> None:
+def test_silent_connections_do_not_block_others(server: HttpServer) -> None:
     num_threads = threading.active_count()
     with ExitStack() as stack:
         idle = [connected(stack, server) for _ in range(80)]
@@ -230,7 +230,7 @@ def test_connections_that_say_nothing_cannot_use_up_the_threads(server: HttpServ
         assert threading.active_count() - num_threads < 8
 
 
-def test_a_host_that_holds_all_connections_makes_room_for_another(server: HttpServer) -> None:
+def test_host_with_most_connections_loses_one_for_another_host(server: HttpServer) -> None:
     with ExitStack() as stack:
         patient = connected(stack, server, host="127.0.0.2")
         for connection in [connected(stack, server) for _ in range(200)]:
@@ -258,7 +258,7 @@ def answer_to_slow_bytes(connection: socket.socket) -> bytes:
 
 
 @pytest.mark.parametrize("first_request", [b"", b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n"])
-def test_a_client_that_sends_its_head_slowly_is_closed_in_time(first_request: bytes) -> None:
+def test_slow_head_closes_the_connection(first_request: bytes) -> None:
     with monitoring_server(CollectorRegistry(), request_timeout_s=1.0) as server, ExitStack() as stack:
         connection = connected(stack, server)
         if first_request:
@@ -269,7 +269,7 @@ def test_a_client_that_sends_its_head_slowly_is_closed_in_time(first_request: by
         assert answer_to_slow_bytes(connection) == b""
 
 
-def test_a_connection_is_kept_for_further_requests(server: HttpServer) -> None:
+def test_connection_is_reused(server: HttpServer) -> None:
     with closing(HTTPConnection("127.0.0.1", server.port, timeout=10)) as connection:
         connection.connect()
         for _ in range(3):
@@ -278,7 +278,7 @@ def test_a_connection_is_kept_for_further_requests(server: HttpServer) -> None:
                 assert b"alive\n" in iter(answer.readline, b"")
 
 
-def test_a_connection_without_a_request_is_closed_in_time() -> None:
+def test_connection_without_request_is_closed() -> None:
     with (
         monitoring_server(CollectorRegistry(), request_timeout_s=0.5, keep_alive_s=0.7) as server,
         ExitStack() as stack,
@@ -290,14 +290,14 @@ def test_a_connection_without_a_request_is_closed_in_time() -> None:
             assert answer.read().endswith(b"alive\n")
 
 
-def test_a_client_that_does_not_read_its_answers_is_ended_in_time() -> None:
+def test_client_that_does_not_read_is_closed() -> None:
     registry = CollectorRegistry()
     Metrics(registry)
     with monitoring_server(registry, request_timeout_s=0.3) as server, ExitStack() as stack:
         connection = connected(stack, server)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.setblocking(False)
-        with suppress(OSError):  # nobody takes more
+        with suppress(OSError):  # the connection was closed
             while True:
                 connection.send(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n" * 100)
         ended = select.poll()
@@ -307,7 +307,7 @@ def test_a_client_that_does_not_read_its_answers_is_ended_in_time() -> None:
 
 
 @pytest.mark.parametrize("content", [b"\0\0\0\r\n\r\n", b"GET / HTTP/x\r\n\r\n", b"GET /healthz HTTP/1.1\r\n\r\n"])
-def test_what_is_no_http_is_refused_and_not_logged(server: HttpServer, content: bytes) -> None:
+def test_invalid_http_is_rejected_and_not_logged(server: HttpServer, content: bytes) -> None:
     with ExitStack() as stack, capture_logs() as records:
         connection = connected(stack, server)
         connection.sendall(content)
@@ -316,7 +316,7 @@ def test_what_is_no_http_is_refused_and_not_logged(server: HttpServer, content: 
     assert not records
 
 
-def test_a_head_of_any_length_is_not_kept(server: HttpServer) -> None:
+def test_oversized_head_is_rejected(server: HttpServer) -> None:
     with ExitStack() as stack:
         connection = connected(stack, server)
         with suppress(OSError):

@@ -1,23 +1,20 @@
-import json
 from collections.abc import Callable
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtests import capacity
-from loadtests.capacity import SHARES, find_capacities, find_capacity
-from loadtests.report import figures_line
-from loadtests.slo import parse_slo
-from tests.unit.loadtests.fake_calls import FakeSystem
+from loadtests.generator.slo import parse_slo
+from loadtests.scenarios import capacity
+from loadtests.scenarios.capacity import find_capacities
+from tests.unit.loadtests.samples import FakeSystem
 
 _PLAN = capacity.SearchPlan(closed_loop_s=10.0, probe_s=10.0)
 _SLO, _STRICT = parse_slo("p95<500ms"), parse_slo("p95<30ms")
 
 
 def searched(holds: Callable[[int, float], bool], start_per_s: float, **options: float) -> tuple[float, list[float]]:
-    """What is found on a server that holds what is said of each probe, and the rates that are probed."""
+    """Return result and probed rates of a search."""
     search = capacity.search_rates(start_per_s, **options)  # type: ignore[arg-type]
     rates = [next(search)]
     while len(rates) < 60:
@@ -29,7 +26,9 @@ def searched(holds: Callable[[int, float], bool], start_per_s: float, **options:
 
 
 @given(st.floats(0.1, 1000.0), st.floats(0.2, 5.0), st.sampled_from([0.02, 0.05, 0.2]))
-def test_the_capacity_is_found_within_the_resolution(capacity_per_s: float, start: float, resolution: float) -> None:
+def test_search_finds_the_capacity_within_its_resolution(
+    capacity_per_s: float, start: float, resolution: float
+) -> None:
     found_per_s, _ = searched(lambda _, rate: rate <= capacity_per_s, start * capacity_per_s, resolution=resolution)
 
     assert found_per_s <= capacity_per_s <= found_per_s * (1 + resolution) * (1 + 1e-9)
@@ -39,12 +38,12 @@ def test_the_capacity_is_found_within_the_resolution(capacity_per_s: float, star
     ("holds", "options", "probed", "found"),
     [
         (lambda _, rate: rate <= 350, {"resolution": 0.2}, [100, 200, 400, 283, 336], 336),
-        # A rate that failed once gets its second chance.
+        # a failed rate is tried again
         (lambda count, _: count in {2, 5}, {"resolution": 0.45, "tries": 2}, [100, 100, 200, 200, 141], 141),
         (lambda *_: False, {}, [round(100 / 2**fall) for fall in range(13)], 0),
     ],
 )
-def test_rates_rise_by_the_factor_until_one_fails_and_then_halve_what_is_between(
+def test_search_multiplies_by_the_factor_and_then_bisects(
     holds: Callable[[int, float], bool], options: dict[str, float], probed: list[float], found: float
 ) -> None:
     found_per_s, rates = searched(holds, 100.0, factor=2.0, **options)
@@ -52,22 +51,16 @@ def test_rates_rise_by_the_factor_until_one_fails_and_then_halve_what_is_between
     assert ([round(rate) for rate in rates], round(found_per_s)) == (probed, found)
 
 
-@pytest.mark.parametrize("options", [{"factor": 1.0}, {"resolution": 0.0}, {"tries": 0}])
-def test_a_search_that_could_not_end_is_refused(options: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match="no search"):
-        searched(lambda *_: True, 100.0, **options)
-
-
 def systems(log: list[tuple[str, float, int]]) -> dict[str, FakeSystem]:
     figures = {"ours": (150.0, 0.02), "theirs": (100.0, 0.05)}
     return {name: FakeSystem(name, log, per_s, service_s) for name, (per_s, service_s) in figures.items()}
 
 
-def test_the_capacity_of_each_is_where_its_objective_breaks() -> None:
+def test_capacity_is_where_the_objective_fails() -> None:
     log: list[tuple[str, float, int]] = []
-    told: list[int] = []
+    probed: list[int] = []
 
-    found = find_capacities(systems(log), _SLO, _PLAN, note=lambda: told.append(len(log)))
+    found = find_capacities(systems(log), _SLO, _PLAN, on_probe=lambda: probed.append(len(log)))
 
     # 0.95 * 10 s * (rate / capacity - 1) + service time reaches 500 ms at 1.0505 and 1.0474 times the capacity
     assert [one.per_s for one in found.values()] == pytest.approx([157.6, 104.7], rel=0.06)
@@ -75,39 +68,6 @@ def test_the_capacity_of_each_is_where_its_objective_breaks() -> None:
     assert all(bool(probe.broken) == (probe.run.p95_ms >= 500) for probe in probes)
     assert found["ours"].closed_loop_per_s == 150.0
     assert probes[0].run.rate_per_s == pytest.approx(120.0)
-    assert told == [*range(3, 3 + len(probes))]  # after each
-    # Probes of both alternate, with the same seeds.
+    assert probed == [*range(3, 3 + len(probes))]
+    # probes alternate, with equal seeds
     assert [(name, seed) for name, _, seed in log][2:6] == [("ours", 1), ("theirs", 1), ("ours", 2), ("theirs", 2)]
-
-
-def test_what_holds_at_no_rate_has_no_capacity() -> None:
-    found = find_capacities(systems([]), _STRICT, _PLAN)
-
-    assert found["ours"].per_s > found["theirs"].per_s == 0
-    with pytest.raises(RuntimeError, match="holds at no rate"):
-        find_capacity(systems([])["theirs"], _STRICT, _PLAN)
-
-
-def test_a_capacity_and_its_curve_are_printed_kept_and_drawn() -> None:
-    system = systems([])["theirs"]
-    found = find_capacity(system, _SLO, _PLAN)
-    curve = capacity.measure_curve(system, found.per_s, duration_s=10.0, seed=7)
-    kept = {"title": "A <model>", "machine": {"cpu": "a processor", "cores": 2}, "objective": str(_SLO)}
-
-    report = capacity.report_of(found, curve, kept, broken=[])
-
-    assert (min(SHARES), max(SHARES)) == (0.1, 1.2)
-    offered = [(rate, seed) for _, rate, seed in system.log[-len(SHARES) :]]
-    assert offered == [(share * found.per_s, 7 + index) for index, share in enumerate(SHARES)]
-    line = figures_line(report.name, report.figures)
-    assert f" calls_per_s={found.per_s:.1f} slo=p95<500ms closed_loop_per_s=100.0 " in line
-    assert f" p95_ms={curve[1.0].p95_ms:.1f} " in line
-    values = json.loads(json.dumps(report.values, allow_nan=False))
-    assert values["points"][0]["run"]["summary"]["latency"]["p95_ms"] == curve[0.1].p95_ms
-    assert values["probes"][-1]["run"]["rate_per_s"] > 0
-    assert len(report.table.splitlines()) == 2 + len(SHARES)
-    assert report.picture is not None
-    lines = [line for axes in report.picture.axes for line in axes.lines]
-    drawn = {str(line.get_label()): np.asarray(line.get_ydata()).tolist() for line in lines}
-    assert drawn["latency p95"] == [run.p95_ms for run in curve.values()]
-    assert drawn["answered"] == [run.summary.goodput_per_s for run in curve.values()]

@@ -11,7 +11,7 @@ from google.protobuf import text_format
 from google.rpc import status_pb2
 
 from dragoman.v1 import translation_pb2 as pb
-from loadtests.contract import document_faults, meaning, stream_answers, translate_faults
+from loadtests.scenarios.contract import document_faults, normalized_response, stream_answers, translate_faults
 
 TEXT = "- A man.\n\tTwo  men."
 SENTENCES = [
@@ -48,7 +48,7 @@ def step_into(owner: Any, name: str) -> Any:
 
 
 def faults_with(changes: Mapping[str, Any]) -> str:
-    """What is wrong after changes of a good pair: a value, or a function of a list, by its path."""
+    """Return the faults after changes of a good pair: values, or functions of a list, by path."""
     asked, answer = request(), response()
     first = answer.translations[0]
     root: Any = SimpleNamespace(request=asked, answer=answer, first=first, best=first.hypotheses[0])
@@ -64,7 +64,7 @@ def faults_with(changes: Mapping[str, Any]) -> str:
     return "\n".join(translate_faults(asked, answer))
 
 
-def test_a_good_answer_has_no_fault() -> None:
+def test_good_response_has_no_faults() -> None:
     own_nul = {"best.text": "- Ein\0Mann.\n\tZwei.", "request.target_prefixes": lambda of: of.extend(["Ein\0", ""])}
     drawn = {"best.text": "- Ein\0Mann.\n\tZwei.", "request.options.sampling": lambda of: of.SetInParent()}
     assert faults_with({}) == faults_with(own_nul) == faults_with(drawn) == ""
@@ -74,7 +74,7 @@ def test_a_good_answer_has_no_fault() -> None:
     ("changes", "fault"),
     [
         ({"answer.translations": DROP}, "2 texts have 1 translations"),
-        ({"answer.model_name": ""}, "lacks the names"),
+        ({"answer.model_name": ""}, "lacks model name"),
         ({"answer.num_source_tokens": 7}, "source tokens of the sentences do not add up"),
         ({"answer.num_target_tokens": 7}, "target tokens of the sentences do not add up"),
         ({"first.hypotheses": DROP}, "no hypothesis"),
@@ -87,41 +87,32 @@ def test_a_good_answer_has_no_fault() -> None:
         ({"best.text": "- Ein\0Mann.\n\tZwei."}, "a NUL that was not sent"),
         ({"best.score": math.nan}, "the score is nan"),
         ({"best.score": 0.5}, "the score is 0.5"),
-        ({"best.token_log_probs.0": -math.inf}, "no number of 0 or less"),
+        ({"best.token_log_probs.0": -math.inf}, "not a finite number of at most 0"),
         ({"best.tokens": DROP}, "differ in number"),
-        ({"first.hypotheses": lambda hypotheses: hypotheses.add()}, "2 hypotheses, 0 were asked for"),
-        ({"best.alignment.1.source.end": 20}, "a link is out of range: 4..20 to 6..11"),
-        ({"best.alignment.1.target.end": 19}, "a link is out of range: 4..8 to 6..19"),
-        ({"best.alignment.1.weight": 1.5}, "the weight of a link is 1.5"),
-        ({"best.alignment.1.target.start": 4}, "the links are not in order"),
-        ({"best.attention.0.weights": DROP}, "not one number for each head"),
-        ({"best.attention.0.weights.0": 2.0}, "share of the attention is none"),
-        ({"first.warnings": DROP}, "truncated and warnings of it differ"),
-        ({"first.sentences.0.is_split": True}, "split and warnings of it differ"),
-        ({"first.warnings.0.message": ""}, "a warning is empty"),
-        ({"first.warnings.0.kind": 99}, "a warning of kind 99"),
-        ({"first.warnings.0.sentence_index": 2}, "about sentence 2 of 2"),
+        ({"first.hypotheses": lambda hypotheses: hypotheses.add()}, "2 hypotheses instead of 0"),
+        ({"best.alignment.1.source.end": 20}, "link is out of range: 4..20 to 6..11"),
+        ({"best.alignment.1.target.end": 19}, "link is out of range: 4..8 to 6..19"),
+        ({"best.alignment.1.weight": 1.5}, "link has the weight 1.5"),
+        ({"best.alignment.1.target.start": 4}, "links are out of order"),
+        ({"best.attention.0.weights": DROP}, "not have one weight for each head"),
+        ({"best.attention.0.weights.0": 2.0}, "attention weight is out of range"),
+        ({"first.warnings": DROP}, "is_truncated and warnings differ"),
+        ({"first.sentences.0.is_split": True}, "is_split and warnings differ"),
+        ({"first.warnings.0.message": ""}, "warning message is empty"),
+        ({"first.warnings.0.kind": 99}, "warning kind 99"),
+        ({"first.warnings.0.sentence_index": 2}, "sentence 2 of 2"),
         ({"request.request_id": "r2"}, "another request id: 'r'"),
-        ({"request.options.max_target_tokens": 3}, "4 target tokens, over the limit of 3"),
+        ({"request.options.max_target_tokens": 3}, "4 target tokens exceed the limit of 3"),
         ({"request.texts.0": TEXT.replace("Two  men", "........")}, "without a letter or digit was translated"),
-        ({"request.texts.1": "a man"}, "a text with a word in it was not translated"),
-        ({"best.text": LONG, "first.sentences.1.target.end": 218}, "texts[0]: 4 target tokens came to 205 characters"),
+        ({"request.texts.1": "a man"}, "a text with a word was not translated"),
+        (
+            {"best.text": LONG, "first.sentences.1.target.end": 218},
+            "texts[0]: 4 target tokens correspond to 205 characters",
+        ),
     ],
 )
-def test_each_fault_is_seen(changes: Mapping[str, Any], fault: str) -> None:
+def test_fault_of_a_response_is_found(changes: Mapping[str, Any], fault: str) -> None:
     assert fault in faults_with(changes)
-
-
-def test_what_stands_between_the_parts_of_a_sentence_is_no_translation() -> None:
-    marks = "\u0301" * 1000
-    told = """model_name: "m" model_version: "1" request_id: "r" num_source_tokens: 3 num_target_tokens: 4
-        translations {
-        sentences { source { end: 1002 } target { end: 1002 } num_source_tokens: 3 num_target_tokens: 4 is_split: true }
-        warnings { kind: WARNING_KIND_SOURCE_SPLIT message: "in 2 parts" sentence_index: 0 } }"""
-    answer = text_format.Parse(told, pb.TranslateResponse())
-    answer.translations[0].hypotheses.add(text=f"x{marks}y")
-
-    assert list(translate_faults(pb.TranslateRequest(texts=[f"a{marks}b"]), answer)) == []
 
 
 def message(index: int, text: str, sentence: str = "", *, best: str = "", version: str = "1") -> pb.TranslatedSentence:
@@ -142,7 +133,7 @@ def document_faults_of(*messages: pb.TranslatedSentence, is_complete: bool = Tru
     return "\n".join(document_faults(asked, messages, is_complete=is_complete, request_id=request_id))
 
 
-def test_a_good_document_and_the_beginning_of_one_have_no_fault_but_the_id_is_that_of_the_call() -> None:
+def test_good_document_and_its_beginning_have_no_faults() -> None:
     assert document_faults_of(FIRST, SECOND, request_id="own") == "messages have another request id: r"
     assert document_faults_of(FIRST, SECOND) == ""
     assert document_faults_of(FIRST, is_complete=False) == document_faults_of(is_complete=False) == ""
@@ -151,37 +142,37 @@ def test_a_good_document_and_the_beginning_of_one_have_no_fault_but_the_id_is_th
 @pytest.mark.parametrize(
     ("messages", "fault"),
     [
-        ([], "no message came"),
+        ([], "no message was received"),
         ([FIRST], "last sentence is not copied"),
-        ([SECOND, FIRST], "do not come in order: [1, 0]"),
-        ([FIRST, FIRST], "do not come in order: [0, 0]"),
-        ([FIRST, message(1, "\n\tZwei.", SENTENCES[1].replace("10", "4"))], "a span of the source is out of order"),
-        ([FIRST, message(1, "\n\tZwei.", SENTENCES[1], best="Drei")], "sentence 1 is not where"),
+        ([SECOND, FIRST], "out of order: [1, 0]"),
+        ([FIRST, FIRST], "out of order: [0, 0]"),
+        ([FIRST, message(1, "\n\tZwei.", SENTENCES[1].replace("10", "4"))], "a source span is out of order"),
+        ([FIRST, message(1, "\n\tZwei.", SENTENCES[1], best="Drei")], "sentence 1 differs"),
         ([FIRST, message(1, "\n Zwei.", SENTENCES[1])], "at 10 is not copied"),
         ([message(0, "- A man.\n")], "a text without a sentence is not copied"),
-        ([message(0, TEXT)], "a text with a word in it was not translated"),
-        ([FIRST, OTHER], "the names of model and request change between messages"),
+        ([message(0, TEXT)], "a text with a word was not translated"),
+        ([FIRST, OTHER], "changes between messages"),
     ],
 )
-def test_each_fault_of_a_document_is_seen(messages: list[pb.TranslatedSentence], fault: str) -> None:
+def test_fault_of_a_document_is_found(messages: list[pb.TranslatedSentence], fault: str) -> None:
     assert fault in document_faults_of(*messages)
 
 
-def test_answers_of_a_stream_are_paired_by_their_ids_once() -> None:
+def test_responses_of_a_stream_are_paired_by_id() -> None:
     refused = pb.TranslateResponse(request_id="b", error=status_pb2.Status(code=grpc.StatusCode.NOT_FOUND.value[0]))
     sent, foreign = [request(request_id=name) for name in "rbc"], response()
     foreign.request_id = "z"
 
     once, twice = stream_answers(sent, [refused, response()]), stream_answers(sent, [response(), response(), foreign])
 
-    assert (once.statuses, once.twice, once.faults) == ({"r": "OK", "b": "NOT_FOUND"}, [], [])
-    assert twice.twice == ["r was answered 2 times"]
-    assert twice.faults == ["'z' was answered over a stream that never asked it"]
+    assert (once.statuses, once.duplicates, once.faults) == ({"r": "OK", "b": "NOT_FOUND"}, [], [])
+    assert twice.duplicates == ["r was answered 2 times"]
+    assert twice.faults == ["'z' was answered, but not requested"]
 
 
-def test_the_meaning_of_an_answer_is_all_but_version_id_and_times() -> None:
+def test_normalized_response_omits_version_id_and_timings() -> None:
     again = response()
     again.model_version, again.request_id, again.timings.decode.nanos = "2", "r2", 5
-    assert meaning(response().SerializeToString()) == meaning(again.SerializeToString())
+    assert normalized_response(response().SerializeToString()) == normalized_response(again.SerializeToString())
     again.translations[0].hypotheses[0].score = -1.0 - 1e-6
-    assert meaning(response().SerializeToString()) != meaning(again.SerializeToString())
+    assert normalized_response(response().SerializeToString()) != normalized_response(again.SerializeToString())

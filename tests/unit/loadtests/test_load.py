@@ -1,64 +1,47 @@
+import argparse
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from loadtests.load import compare, parse_share, read_baseline, settings_of
-from loadtests.report import figures_line
-from loadtests.slo import parse_slo
-from loadtests.wire import Outcome
-from tests.unit.loadtests.fake_calls import BEGAN_S, MACHINE, answered, record, reported, run_of, sample
+from loadtests.generator.calls import Outcome
+from loadtests.generator.records import CallRecord
+from loadtests.generator.slo import parse_slo
+from loadtests.report.report import Report
+from loadtests.scenarios import overload
+from loadtests.scenarios.load import compare, read_baseline, report_of, settings_of
+from tests.unit.loadtests.samples import record, run_of
 
-SETTINGS = settings_of(run_of().load)
-
-
-def test_a_run_is_kept_as_strict_json() -> None:
-    report = reported(run_of(samples=list(map(sample, range(11)))))
-
-    kept = json.loads(json.dumps(report.values, allow_nan=False))
-    assert {"p50_ms": 500.0, "server_cores": 0.5, "generator_cores": 0.05}.items() <= kept["figures"].items()
-    assert kept["settings"]["rate_per_s"] == 1.0
-    assert {series["name"] for series in kept["series"]} >= {"queue", "offered", "decode p95", "memory"}
+MACHINE = {"cpu": "Abacus", "cores": 2}
+CALLS = [record(Outcome.ANSWERED, planned_s=index, latency_s=0.1, num_target_tokens=10) for index in range(8)]
+REJECTED = record(Outcome.REJECTED, planned_s=8.0)
+SETTINGS = settings_of(run_of(CALLS).load)
 
 
-def test_the_line_has_what_a_script_wants() -> None:
-    calls = [answered(index, 0.1) for index in range(8)]
+def reported(*records: CallRecord, **given: Any) -> Report:
+    broken = given.pop("broken", [])
+    baseline = given.pop("baseline", None)
+    options = argparse.Namespace(**{"mode": "full", "slo": None, "max_lag": None, "max_regression": 0.1, **given})
+    run = run_of(records or CALLS)
+    return report_of(run, options, {"machine": MACHINE, "command": ""}, baseline=baseline, broken=broken)
 
-    report = reported(run_of([*calls, record(Outcome.REJECTED, planned_s=BEGAN_S)]))
 
-    assert figures_line(report.name, report.figures) == (
+def test_line_contains_the_figures() -> None:
+    assert reported(*CALLS, REJECTED).line == (
         "loadtest profile=sentence rate=1 p50_ms=100.0 p95_ms=100.0 p99_ms=100.0 max_ms=100.0 goodput=0.8889 "
-        "rejected=0.1111 errors=0.0000 tokens_per_s=10 generator_lag_p99_ms=1.0"
+        "rejected=0.1111 errors=0.0000 tokens_per_s=8 generator_lag_p99_ms=0.0"
     )
 
 
-def test_objective_generator_and_server_are_each_told() -> None:
-    run = run_of([record(Outcome.ANSWERED, planned_s=BEGAN_S, latency_s=0.1, lag_s=0.03)])
-    report = reported(run, slo=parse_slo("p95<50ms"), max_lag=25.0, broken=["the server ended with 1"])
+def test_objective_lag_and_server_are_checked() -> None:
+    late = record(Outcome.ANSWERED, latency_s=0.1, lag_s=0.03)
 
-    assert report.values["broken"] == report.broken
-    assert report.broken == [
-        "the server ended with 1",
-        "generator_lag_p99_ms is 30.0, the limit is 25: the run does not count",
-        "p95 is 100ms, the limit is < 50ms",
-    ]
-    assert reported(run, slo=parse_slo("p95<1s"), max_lag=30.1).broken == []
+    report = reported(late, slo=parse_slo("p95<50ms"), max_lag=25.0, broken=["server exited with 1"])
 
-
-def baseline(path: Path, **changed: Any) -> Path:
-    path.write_text(json.dumps({**reported().values, **changed}), encoding="utf-8")
-    return path
-
-
-def test_the_same_run_is_no_change_another_machine_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    same = reported(kept=read_baseline(baseline(tmp_path / "run.json"), SETTINGS), max_regression=0.0)
-
-    assert (same.broken, capsys.readouterr().err) == ([], "")
-    assert {row.split(" | ")[-1] for row in same.table.splitlines()[2:]} == {"+0.0% |", " |"}
-    elsewhere = baseline(tmp_path / "run.json", machine={**MACHINE, "cores": 64})
-    assert reported(kept=read_baseline(elsewhere, SETTINGS)).broken == []
-    assert "Abacus <1> with 64 cores" in capsys.readouterr().err
+    assert [sentence.partition(" ")[0] for sentence in report.failures] == ["server", "generator_lag_p99_ms", "p95"]
+    assert reported(late, slo=parse_slo("p95<1s"), max_lag=30.1).failures == []
+    assert len(reported(late).failures) == 1  # the default limit of the lag
 
 
 @pytest.mark.parametrize(
@@ -73,46 +56,52 @@ def test_the_same_run_is_no_change_another_machine_is_told(tmp_path: Path, capsy
         ("p50_ms", None, [100.0], []),
     ],
 )
-def test_figures_may_be_worse(name: str, before: float | None, fine: list[float], worse: list[float | None]) -> None:
+def test_regression_beyond_the_limit_is_found(
+    name: str, before: float | None, fine: list[float], worse: list[float | None]
+) -> None:
     others = dict.fromkeys(("p50_ms", "p95_ms", "goodput_per_s", "tokens_per_s"), 1.0)
 
-    told = [compare({**others, name: before}, {**others, name: now}, 0.1)[1] for now in (*fine, *worse)]
+    found = [compare({**others, name: before}, {**others, name: now}, 0.1)[1] for now in (*fine, *worse)]
 
-    assert [len(sentences) for sentences in told] == [0] * len(fine) + [1] * len(worse)
-
-
-def test_a_regression_is_told_and_shown_with_figure_baseline_and_limit() -> None:
-    kept = reported().values
-
-    report = reported(kept={**kept, "figures": {**kept["figures"], "p95_ms": 800.0, "late": None, "gone": 1.0}})
-
-    assert report.broken == ["p95_ms is 1000, the baseline has 800: worse by 25.0%, the limit is 10.0%"]
-    rows = report.table.splitlines()
-    assert rows[0] == "| figure | baseline | now | change |"
-    assert {"| p95_ms * | 800 | 1000 | +25.0% |", "| late | none | 0 |  |"} < set(rows)
-    page = report.page()
-    assert all(cell in page for cell in ("p95_ms *", "+25.0%"))
+    assert [len(sentences) for sentences in found] == [0] * len(fine) + [1] * len(worse)
 
 
 OTHERS = {"rate_per_s": 2.0, "profile": "chat", "workload": [], "arrivals": "constant"}
-NO_RUN = "no run of a load test"
 
 
 @pytest.mark.parametrize(
-    ("changed", "message"),
+    "changed",
     [
-        *(({"settings": {**SETTINGS, name: value}}, f"of another load: {name} ") for name, value in OTHERS.items()),
-        ({"format": 0}, "is of format 0, expected 1"),
-        *((text, NO_RUN) for text in ("", "{}", "[]", "nonsense", '{"format": 0}', '{"format": 1, "settings": {}}')),
+        *({"settings": {**SETTINGS, name: value}} for name, value in OTHERS.items()),
+        {"format": 0},
+        *("", "{}", "[]", "nonsense", '{"format": 1, "settings": {}}'),
     ],
 )
-def test_what_is_no_run_of_the_same_load_is_refused(tmp_path: Path, changed: Any, message: str) -> None:
+def test_baseline_must_be_of_the_same_load(tmp_path: Path, changed: Any) -> None:
     path = tmp_path / "run.json"
-    path.write_text(changed if isinstance(changed, str) else baseline(path, **changed).read_text(), encoding="utf-8")
+    path.write_text(json.dumps(reported().values), encoding="utf-8")
+    assert reported(baseline=read_baseline(path, SETTINGS), max_regression=0.0).failures == []
+    text = changed if isinstance(changed, str) else json.dumps({**reported().values, **changed})
+    path.write_text(text, encoding="utf-8")
 
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=r"run\.json|baseline"):
         read_baseline(path, SETTINGS)
 
 
-def test_a_share_is_a_number_or_a_percentage() -> None:
-    assert [parse_share(text) for text in ("10%", "0.1", " 5 % ", "0")] == pytest.approx([0.1, 0.1, 0.05, 0])
+@pytest.mark.parametrize(
+    ("records", "failed"),
+    [
+        ([], 0),
+        ([record(Outcome.REJECTED, latency_s=0.06)] * 9, 1),
+        ([record(Outcome.LATE)], 1),
+        ([record(Outcome.ERROR)], 1),
+        ([record(Outcome.ANSWERED, lag_s=0.03)], 1),
+        ([record(Outcome.ANSWERED)] * 90, 0),
+    ],
+)
+def test_overload_checks_rejections_deadlines_errors_and_lag(records: list[CallRecord], failed: int) -> None:
+    options = argparse.Namespace(factor=10.0, max_rss_growth_mb=128.0)
+
+    report = overload.report_of(run_of([*CALLS, REJECTED, *records]), options, capacity_per_s=1.0)
+
+    assert len(report.failures) == failed

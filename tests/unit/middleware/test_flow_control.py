@@ -1,4 +1,4 @@
-"""How many messages are received at a time, and whose."""
+"""Concurrent reception of messages."""
 
 import asyncio
 from typing import Any
@@ -10,19 +10,19 @@ from prometheus_client import CollectorRegistry
 from dragoman_service.errors import (
     DeadlineExceededError,
     IdleError,
-    InvalidFieldError,
     OverloadedError,
     RateLimitedError,
+    RequestError,
 )
 from dragoman_service.middleware import flow_control
 from dragoman_service.middleware.flow_control import RequestReader, ResourceLimits
+from dragoman_service.middleware.settings import GrpcSettings
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.security.rate_limits import FairSemaphore
-from dragoman_service.security.settings import GrpcSettings
 
 
 class Sender:
-    """Sends a message when told to."""
+    """Sends a message when `may_send` is set."""
 
     def __init__(self, message: Any = b"message") -> None:
         self.is_read = False
@@ -50,9 +50,9 @@ class Counts:
 
 
 def receiver(counts: Counts, *, num_reads: int = 2, max_unread: int = 8, timeout_s: float = 60.0) -> RequestReader:
-    unread = FairSemaphore("calls", total=max_unread, per_caller=max_unread // 2, count_refusal=counts.refuse)
+    unread = FairSemaphore("calls", total=max_unread, per_caller=max_unread // 2, on_rejection=counts.refuse)
     return RequestReader(
-        unread=unread, num_reads=num_reads, caller_share=0.5, timeout_s=timeout_s, count_late=counts.come_late
+        unread=unread, num_reads=num_reads, caller_share=0.5, timeout_s=timeout_s, on_timeout=counts.come_late
     )
 
 
@@ -61,7 +61,7 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-async def test_a_caller_reads_no_more_than_its_share_and_others_go_on() -> None:
+async def test_reads_of_one_caller_are_limited_to_its_share() -> None:
     bounded = receiver(Counts())
     greedy, fair = [Sender() for _ in range(3)], Sender()
     calls = [asyncio.ensure_future(bounded.receive(sender, "greedy")) for sender in greedy]
@@ -77,10 +77,10 @@ async def test_a_caller_reads_no_more_than_its_share_and_others_go_on() -> None:
     assert bounded.num_unread == 0
 
 
-async def test_callers_who_send_byte_by_byte_do_not_keep_those_waiting_whose_message_is_there(
+async def test_slow_senders_do_not_block_complete_messages(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(flow_control, "_HURRIED_S", 0.01)
+    monkeypatch.setattr(flow_control, "_CONTENTION_TIMEOUT_S", 0.01)
     counts = Counts()
     bounded = receiver(counts, num_reads=4, max_unread=100)
     slow = [asyncio.ensure_future(bounded.receive(Sender(), "host")) for _ in range(40)]
@@ -98,13 +98,13 @@ async def test_callers_who_send_byte_by_byte_do_not_keep_those_waiting_whose_mes
     await asyncio.gather(*slow, return_exceptions=True)
 
 
-async def test_a_call_takes_the_place_of_the_oldest_one_that_has_sent_nothing_for_long() -> None:
+async def test_new_call_replaces_the_oldest_silent_call() -> None:
     counts = Counts()
     bounded = receiver(counts, max_unread=4)
     silent = [asyncio.ensure_future(bounded.receive(Sender(), caller)) for caller in "aabb"]
     await settle()
     for reader in bounded._readers:
-        reader.came_s -= 10
+        reader.created_s -= 10
 
     quick = [Sender(), Sender()]
     for sender in quick:
@@ -121,7 +121,7 @@ async def test_a_call_takes_the_place_of_the_oldest_one_that_has_sent_nothing_fo
     assert bounded.num_unread == 0
 
 
-async def test_nobody_is_hurried_while_there_are_slots() -> None:
+async def test_deadline_is_not_shortened_while_slots_are_free() -> None:
     bounded = receiver(Counts(), num_reads=4)
     slow = Sender()
     call = asyncio.ensure_future(bounded.receive(slow, "a"))
@@ -131,18 +131,18 @@ async def test_nobody_is_hurried_while_there_are_slots() -> None:
     quick.may_send.set()
     await bounded.receive(quick, "a")
 
-    assert not any(reader.is_hurried for reader in bounded._reading)
+    assert not any(reader.is_shortened for reader in bounded._reading)
     slow.may_send.set()
     assert await call == b"message"
 
 
-async def test_calls_beyond_the_share_of_their_caller_are_refused_and_so_are_those_beyond_all() -> None:
+async def test_calls_above_the_share_or_the_total_are_rejected() -> None:
     counts = Counts()
     bounded = receiver(counts, max_unread=4)
     waiting = [asyncio.ensure_future(bounded.receive(Sender(), caller)) for caller in "aabb"]
     await settle()
 
-    with pytest.raises(RateLimitedError, match="limited to 2 calls at a time") as limited:
+    with pytest.raises(RateLimitedError) as limited:
         await bounded.receive(Sender(), "a")
     with pytest.raises(OverloadedError):
         await bounded.receive(Sender(), "c")
@@ -155,7 +155,7 @@ async def test_calls_beyond_the_share_of_their_caller_are_refused_and_so_are_tho
     assert bounded.num_unread == 0
 
 
-async def test_a_message_that_is_late_is_no_longer_waited_for() -> None:
+async def test_late_message_exceeds_the_deadline() -> None:
     counts = Counts()
     bounded = receiver(counts, timeout_s=0.01)
 
@@ -166,34 +166,33 @@ async def test_a_message_that_is_late_is_no_longer_waited_for() -> None:
     assert (counts.late, bounded.num_unread) == (1, 0)
 
 
-async def test_a_caller_who_ends_without_a_message_is_told() -> None:
+async def test_stream_closed_without_message_is_rejected() -> None:
     sender = Sender(grpc.aio.EOF)
     sender.may_send.set()
 
-    with pytest.raises(InvalidFieldError, match="request"):
+    with pytest.raises(RequestError, match="request"):
         await receiver(Counts()).receive(sender, "a")
 
 
-def test_what_is_given_back_can_be_taken_again_and_nothing_is_kept_of_who_had_it() -> None:
-    places = FairSemaphore("bytes", total=10, per_caller=6, count_refusal=Counts().refuse)
+def test_released_amounts_are_available_again() -> None:
+    semaphore = FairSemaphore("bytes", total=10, per_caller=6, on_rejection=Counts().refuse)
 
-    with places.taken("a", 6), places.taken("b", 4):
-        assert places.num_taken == 10
-        with pytest.raises(OverloadedError), places.taken("b", 1):
+    with semaphore.held("a", 6), semaphore.held("b", 4):
+        assert semaphore.num_held == 10
+        with pytest.raises(OverloadedError), semaphore.held("b", 1):
             pass
 
-    assert places.num_taken == 0
-    assert not places._taken
+    assert semaphore.num_held == 0
 
 
-def test_a_caller_has_room_for_the_largest_message() -> None:
+def test_share_of_a_caller_must_fit_the_largest_message() -> None:
     with pytest.raises(ValueError, match="max_received_bytes"):
         GrpcSettings(max_message_bytes=1_000_000, max_received_bytes=3_000_000)
 
     assert GrpcSettings(max_message_bytes=1_000_000, max_received_bytes=4_000_000).max_caller_share == 0.5
 
 
-def test_what_limits_have_refused_is_exposed_before_any_has() -> None:
+def test_rejection_counters_exist_before_the_first_rejection() -> None:
     metrics = Metrics(CollectorRegistry())
 
     ResourceLimits(GrpcSettings(), metrics)

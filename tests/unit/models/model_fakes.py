@@ -1,4 +1,4 @@
-"""Bundles without a network, engines that only remember, and a repository of both."""
+"""Bundles without a network, schedulers that only remember, and a repository of both."""
 
 import threading
 import time
@@ -15,11 +15,11 @@ from dragoman_service.bundle.files import MANIFEST_NAME, Bundle, file_entry
 from dragoman_service.bundle.manifest import Manifest
 from dragoman_service.datatypes import SearchConfig, Segment, SegmentResult
 from dragoman_service.models.lifecycle import ModelLoader
-from dragoman_service.models.model import LoadedModel, ModelEngine, ModelRuntime
+from dragoman_service.models.model import LoadedModel, ModelRuntime, ModelScheduler
 from dragoman_service.models.repository import ModelRepository
 from dragoman_service.models.serving import SERVING_NAME, ModelSettings, ServingSettings
 from dragoman_service.observability.metrics import Metrics
-from dragoman_service.request import RequestContext
+from dragoman_service.request import RequestRecord
 from tests.fakes import ManualClock
 from tests.unit.text.text_fakes import TOKENIZER
 
@@ -28,7 +28,7 @@ _FILES = ("encoder.onnx", "decoder.onnx", "tokenizer.model")
 
 
 @dataclass(eq=False)
-class FakeEngine:
+class FakeScheduler:
     """Remembers what was asked of it."""
 
     drains_in_time: bool = True
@@ -38,16 +38,16 @@ class FakeEngine:
     def __post_init__(self) -> None:
         self.may_drain.set()
 
-    def reject_early(self, num_characters: int, search: SearchConfig, context: RequestContext) -> None:
+    def reject_early(self, num_characters: int, search: SearchConfig, context: RequestRecord) -> None:
         raise NotImplementedError
 
-    def expected_work(self, segments: Sequence[Segment]) -> int:
+    def expected_decode_cost(self, segments: Sequence[Segment]) -> int:
         raise NotImplementedError
 
     def submit(
         self,
         segments: Sequence[Segment],
-        context: RequestContext,
+        context: RequestRecord,
         *,
         num_characters: int = 0,
     ) -> "list[Future[SegmentResult]]":
@@ -68,10 +68,10 @@ class FakeEngine:
         self.calls.append("stop")
 
 
-def make_parts(engine: ModelEngine | None = None) -> ModelRuntime:
+def make_parts(scheduler: ModelScheduler | None = None) -> ModelRuntime:
     return ModelRuntime(
         tokenizer=TOKENIZER,
-        engine=engine or FakeEngine(),
+        scheduler=scheduler or FakeScheduler(),
         precision="int8",
         device="cpu",
         weights_bytes=1000,

@@ -22,7 +22,7 @@ from dragoman_service.models.model import MAX_LABELS, LoadedModel, ModelRuntime
 from dragoman_service.models.serving import ServingSettings
 from dragoman_service.observability.metrics import Metrics
 from tests.unit.models.model_fakes import (
-    FakeEngine,
+    FakeScheduler,
     load_parts,
     loaded_repository,
     make_parts,
@@ -39,8 +39,8 @@ def test_a_model_is_warm_before_it_is_started_and_answers(tmp_path: Path) -> Non
     seen: list[tuple[list[str], str]] = []
 
     def warm_up(model: LoadedModel) -> None:
-        assert isinstance(model.engine, FakeEngine)
-        seen.append((list(model.engine.calls), states(repository)[model.full_name]))
+        assert isinstance(model.scheduler, FakeScheduler)
+        seen.append((list(model.scheduler.calls), states(repository)[model.full_name]))
 
     write_bundle(tmp_path, "tiny/1")
     repository = make_repository(tmp_path, warm_up=warm_up)
@@ -105,8 +105,8 @@ def test_loading_what_is_loaded_changes_nothing(tmp_path: Path) -> None:
 def test_a_version_that_is_unloaded_can_be_used_while_there_are_references_to_it(tmp_path: Path) -> None:
     repository = loaded_repository(tmp_path, "tiny/1", "tiny/2")
     model = repository.resolve("tiny/2", "en", "de")
-    engine = model.engine
-    assert isinstance(engine, FakeEngine)
+    scheduler = model.scheduler
+    assert isinstance(scheduler, FakeScheduler)
     with ThreadPoolExecutor(1) as pool:
         unload = pool.submit(repository.unload, "tiny/2")
         until(lambda: states(repository)["tiny/2"] == "draining")
@@ -116,11 +116,11 @@ def test_a_version_that_is_unloaded_can_be_used_while_there_are_references_to_it
             resolved(repository, "tiny/2")
         with pytest.raises(ModelStateError, match="is being unloaded"):
             repository.load("tiny/2")
-        assert engine.calls == ["start"]
+        assert scheduler.calls == ["start"]
         del model
 
         unload.result(timeout=30)
-    assert engine.calls == ["start", "drain", "stop"]
+    assert scheduler.calls == ["start", "drain", "stop"]
     assert states(repository) == {"tiny/1": "ready"}
 
 
@@ -132,8 +132,8 @@ def test_unloading_does_not_wait_longer_than_its_timeout(tmp_path: Path) -> None
 
     repository.unload("tiny/1")
 
-    assert isinstance(model.engine, FakeEngine)
-    assert model.engine.calls == ["start", "drain 0", "stop"]
+    assert isinstance(model.scheduler, FakeScheduler)
+    assert model.scheduler.calls == ["start", "drain 0", "stop"]
 
 
 def test_stopping_does_not_wait_for_references_to_a_model(tmp_path: Path) -> None:
@@ -146,8 +146,8 @@ def test_stopping_does_not_wait_for_references_to_a_model(tmp_path: Path) -> Non
         repository.stop()
 
         unload.result(timeout=30)
-    assert isinstance(model.engine, FakeEngine)
-    assert "stop" in model.engine.calls
+    assert isinstance(model.scheduler, FakeScheduler)
+    assert "stop" in model.scheduler.calls
     with pytest.raises(DrainingError):
         repository.load("tiny/2")
 
@@ -155,7 +155,7 @@ def test_stopping_does_not_wait_for_references_to_a_model(tmp_path: Path) -> Non
 def test_nothing_keeps_an_unloaded_model_in_memory(tmp_path: Path) -> None:
     repository = loaded_repository(tmp_path, "tiny/1", "tiny/2")
     model = repository.resolve("tiny/2", "en", "de")
-    left = weakref.ref(model), weakref.ref(model.engine)
+    left = weakref.ref(model), weakref.ref(model.scheduler)
     del model
     gc.disable()
     try:
@@ -295,19 +295,19 @@ def test_a_model_has_a_limited_number_of_labels(tmp_path: Path) -> None:
 
 
 def test_what_is_unloaded_twice_at_once_is_unloaded_once(tmp_path: Path) -> None:
-    engine = FakeEngine()
-    engine.may_drain.clear()
+    scheduler = FakeScheduler()
+    scheduler.may_drain.clear()
     write_bundle(tmp_path, "tiny/1")
-    repository = make_repository(tmp_path, load=lambda *_: make_parts(engine))
+    repository = make_repository(tmp_path, load=lambda *_: make_parts(scheduler))
     repository.load_all()
     with ThreadPoolExecutor(2) as pool:
         unloads = [pool.submit(repository.unload, "tiny/1") for _ in range(2)]
         until(lambda: states(repository) == {"tiny/1": "draining"})
-        engine.may_drain.set()
+        scheduler.may_drain.set()
 
         outcomes = [unload.exception(timeout=30) for unload in unloads]
 
-    assert engine.calls.count("stop") == 1
+    assert scheduler.calls.count("stop") == 1
     assert all(outcome is None or isinstance(outcome, ModelNotFoundError) for outcome in outcomes)
 
 
@@ -316,13 +316,13 @@ def test_the_log_says_whether_all_requests_of_an_unloaded_version_were_answered(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, drains_in_time: bool
 ) -> None:
     caplog.set_level("INFO")
-    engine = FakeEngine(drains_in_time=drains_in_time)
+    scheduler = FakeScheduler(drains_in_time=drains_in_time)
     write_bundle(tmp_path, "tiny/1")
-    repository = make_repository(tmp_path, load=lambda *_: make_parts(engine))
+    repository = make_repository(tmp_path, load=lambda *_: make_parts(scheduler))
     repository.load_all()
 
     repository.unload("tiny/1")
 
-    assert engine.calls == ["start", "drain", "stop"]
+    assert scheduler.calls == ["start", "drain", "stop"]
     (record,) = [record for record in caplog.records if record.message == "model unloaded"]
     assert record.is_drained is drains_in_time  # type: ignore[attr-defined]

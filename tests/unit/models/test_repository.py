@@ -21,7 +21,7 @@ from dragoman_service.scheduling.settings import SchedulingSettings
 from dragoman_service.worker.worker import Worker
 from tests.fakes import ToyModel, make_segment
 from tests.unit.models.model_fakes import (
-    FakeEngine,
+    FakeScheduler,
     load_parts,
     loaded_repository,
     make_parts,
@@ -35,8 +35,8 @@ from tests.unit.text.text_fakes import TOKENIZER, CharacterTokenizer
 def test_a_loaded_model_is_started_and_knows_its_limits(tmp_path: Path) -> None:
     model = loaded_repository(tmp_path, "tiny/1").resolve("tiny/1", "en", "de")
 
-    assert isinstance(model.engine, FakeEngine)
-    assert model.engine.calls == ["start"]
+    assert isinstance(model.scheduler, FakeScheduler)
+    assert model.scheduler.calls == ["start"]
     assert (model.name, model.version, model.precision) == ("tiny", "1", "int8")
     assert (model.max_source_tokens, model.max_target_tokens) == (64, 100)
     assert isinstance(model.tokenizer, CharacterTokenizer)
@@ -189,8 +189,8 @@ def test_models_are_loading_until_all_their_parts_are_there(tmp_path: Path) -> N
 
 
 def test_stopping_rejects_new_requests_and_stops_every_version(tmp_path: Path) -> None:
-    engines = [FakeEngine(), FakeEngine()]
-    remaining = iter(engines)
+    schedulers = [FakeScheduler(), FakeScheduler()]
+    remaining = iter(schedulers)
     write_bundle(tmp_path, "tiny/1")
     write_bundle(tmp_path, "tiny/2")
     repository = make_repository(tmp_path, load=lambda *_: make_parts(next(remaining)))
@@ -198,7 +198,7 @@ def test_stopping_rejects_new_requests_and_stops_every_version(tmp_path: Path) -
 
     repository.stop()
 
-    assert [engine.calls for engine in engines] == [["start", "stop"]] * 2
+    assert [scheduler.calls for scheduler in schedulers] == [["start", "stop"]] * 2
     with pytest.raises(DrainingError):
         repository.resolve("tiny", "en", "de")
     assert not any(model.is_default or model.is_pair_default for model in repository.list_models())
@@ -209,38 +209,38 @@ def test_stopping_before_anything_is_loaded_does_nothing(tmp_path: Path) -> None
 
 
 def test_a_model_that_is_stopped_while_it_loads_never_starts(tmp_path: Path) -> None:
-    engine = FakeEngine()
+    scheduler = FakeScheduler()
 
     def load(bundle: Bundle, serving: ServingSettings) -> ModelRuntime:
         repository.stop()
-        return make_parts(engine)
+        return make_parts(scheduler)
 
     write_bundle(tmp_path, "tiny/1")
     repository = make_repository(tmp_path, load=load)
     repository.load_all()
 
-    assert engine.calls == ["stop"]
+    assert scheduler.calls == ["stop"]
     with pytest.raises(DrainingError):
         repository.resolve("", "en", "de")
 
 
 def test_a_model_that_cannot_translate_is_ended(tmp_path: Path) -> None:
-    engine = FakeEngine()
+    scheduler = FakeScheduler()
 
     def fail(model: LoadedModel) -> None:
         raise EngineError("decoding failed")
 
     write_bundle(tmp_path, "tiny/1")
-    repository = make_repository(tmp_path, load=lambda *_: make_parts(engine), warm_up=fail)
+    repository = make_repository(tmp_path, load=lambda *_: make_parts(scheduler), warm_up=fail)
 
     with pytest.raises(EngineError):
         repository.load_all()
 
-    assert engine.calls == ["stop"]
+    assert scheduler.calls == ["stop"]
 
 
 def test_a_bundle_that_cannot_be_loaded_fails_the_start_and_the_others_can_be_stopped(tmp_path: Path) -> None:
-    started = FakeEngine()
+    started = FakeScheduler()
 
     def load(bundle: Bundle, serving: ServingSettings) -> ModelRuntime:
         if bundle.directory.name == "1":
@@ -294,12 +294,12 @@ def test_a_directory_without_models_fails_the_start(tmp_path: Path, directory: s
 def test_a_real_engine_is_started_drained_and_stopped(tmp_path: Path) -> None:
     settings = SchedulingSettings(num_workers=1)
     model = ToyModel()
-    engine = Scheduler(Worker(model), model.limits, settings, Metrics(CollectorRegistry()))
+    scheduler = Scheduler(Worker(model), model.limits, settings, Metrics(CollectorRegistry()))
     write_bundle(tmp_path, "tiny/1")
-    repository = make_repository(tmp_path, load=lambda *_: make_parts(engine))
+    repository = make_repository(tmp_path, load=lambda *_: make_parts(scheduler))
     repository.load_all()
 
     repository.unload("tiny/1")
 
     with pytest.raises(DrainingError):
-        engine.submit([make_segment(4)])
+        scheduler.submit([make_segment(4)])

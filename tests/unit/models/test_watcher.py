@@ -18,7 +18,7 @@ from dragoman_service.models.serving import SERVING_NAME, ServingSettings
 from dragoman_service.models.watcher import Watcher
 from dragoman_service.observability.metrics import Metrics
 from tests.fakes import ManualClock
-from tests.threaded_core import TIMEOUT_S, begin
+from tests.mortal_worker import TIMEOUT_S, begin
 from tests.unit.models.model_fakes import (
     SETTLE_S,
     load_parts,

@@ -121,6 +121,20 @@ def test_module_of_the_service_is_the_same_command(tmp_path: Path) -> None:
     assert finished.stdout.startswith("usage: dragoman COMMAND")
 
 
+def test_make_translate_passes_the_text_unchanged(tmp_path: Path) -> None:
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text('#!/bin/sh\nfor last; do :; done\nprintf "%s" "$last"\n')
+    python.chmod(0o755)
+    for stamp in (".serve", ".load", ".bench", ".dev", ".native"):
+        (tmp_path / stamp).touch()
+    command = ["make", "--silent", "translate", f"VENV={tmp_path}", "TEXT=It costs $50, `ls` $(PWD)."]
+
+    finished = subprocess.run(command, cwd=Path(__file__).parents[3], capture_output=True, text=True, check=True)
+
+    assert finished.stdout == "It costs $50, `ls` $(PWD)."
+
+
 def _program(directory: Path, name: str, main: str, init: str = "") -> None:
     (directory / name).mkdir()
     (directory / name / "__init__.py").write_text(init)

@@ -93,6 +93,16 @@ def test_row_of_attention_holds_the_weights_of_a_target_piece() -> None:
     assert attention.row(2, head=1) == (10.0, 11.0)
 
 
+@pytest.mark.parametrize(
+    ("sources", "targets", "expected"),
+    [(["en", "de"], ["de", "en"], [("en", "de"), ("de", "en")]), (["en"], ["en"], [("en", "en")])],
+)
+def test_pairs_of_language_group(sources: list[str], targets: list[str], expected: list[tuple[str, str]]) -> None:
+    group = from_message(models.LanguageGroup, pb.LanguageGroup(source_languages=sources, target_languages=targets))
+
+    assert [(pair.source_language, pair.target_language) for pair in group.pairs()] == expected
+
+
 def test_failed_stream_answer_raises_its_error() -> None:
     status = status_pb2.Status(code=grpc.StatusCode.INVALID_ARGUMENT.value[0], message="texts: is empty")
     answer = read_stream_answer(pb.TranslateResponse(request_id="r-1", error=status))

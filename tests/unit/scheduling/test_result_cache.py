@@ -16,7 +16,7 @@ RESULT = SegmentResult(
 )
 
 
-def test_a_result_is_found_by_source_and_options_and_has_taken_no_time() -> None:
+def test_result_is_found_by_source_and_options_with_zero_timings() -> None:
     cache = ResultCache(10_000)
     cache.put(make_segment(7, 8), RESULT)
 
@@ -26,19 +26,19 @@ def test_a_result_is_found_by_source_and_options_and_has_taken_no_time() -> None
     assert cache.get(make_segment(7, 8, target_prefix=(5,))) is None
 
 
-def test_what_was_used_last_stays_and_memory_is_bounded() -> None:
+def test_least_recently_used_results_are_evicted() -> None:
     cache = ResultCache(10_000)
     for number in range(100):
         cache.put(make_segment(number), RESULT)
         assert cache.get(make_segment(0)) is not None
         assert cache.num_bytes <= 10_000
 
-    kept = [number for number in range(100) if cache.get(make_segment(number))]
-    assert kept == [0, *range(100 - len(kept) + 1, 100)]
-    assert len(kept) > 5
+    cached = [number for number in range(100) if cache.get(make_segment(number))]
+    assert cached == [0, *range(100 - len(cached) + 1, 100)]
+    assert len(cached) > 5
 
 
-def test_a_result_that_is_put_again_takes_no_more_room() -> None:
+def test_repeated_result_is_stored_once() -> None:
     cache = ResultCache(10_000)
     cache.put(make_segment(7), RESULT)
     num_bytes = cache.num_bytes
@@ -57,7 +57,7 @@ def test_a_result_that_is_put_again_takes_no_more_room() -> None:
     ],
     ids=["sampled", "with attention", "too large"],
 )
-def test_some_results_are_never_kept(segment: Segment) -> None:
+def test_result_is_not_cached(segment: Segment) -> None:
     attention = np.zeros((1, 1, 2, 1), np.float32) if segment.wants_attention else None
     cache = ResultCache(10_000)
 

@@ -7,9 +7,9 @@ from dragoman_service.security.api_keys import (
     new_key,
     parse_callers,
     parse_stored,
-    peer_name,
     store,
 )
+from dragoman_service.security.authentication import peer_name
 
 KEY, OTHER_KEY, UNKNOWN_KEY = new_key(), new_key(), new_key()
 STORED = str(store(KEY))
@@ -24,7 +24,7 @@ def problem(content: str | bytes) -> str:
     return str(caught.value)
 
 
-def test_a_caller_is_found_by_its_key_and_by_no_other() -> None:
+def test_caller_is_found_by_its_key() -> None:
     callers = parse_callers(SHOP.encode())
 
     found = callers.with_key(KEY)
@@ -36,7 +36,7 @@ def test_a_caller_is_found_by_its_key_and_by_no_other() -> None:
     assert callers.with_key("") is None
 
 
-def test_while_a_key_is_replaced_both_name_the_caller() -> None:
+def test_both_keys_of_a_rotation_identify_the_caller() -> None:
     both = SHOP.replace(f'"{STORED}"', f'"{STORED}", "{store(OTHER_KEY)}"')
 
     callers = parse_callers(both.encode())
@@ -44,7 +44,7 @@ def test_while_a_key_is_replaced_both_name_the_caller() -> None:
     assert callers.with_key(KEY) is callers.with_key(OTHER_KEY) is callers.named("shop")
 
 
-def test_a_caller_is_found_by_any_name_of_its_certificate() -> None:
+def test_caller_is_found_by_any_name_of_its_certificate() -> None:
     callers = parse_callers((SHOP + OPS).encode())
 
     assert callers.with_certificate(("nobody", "ops")) is callers.named("ops")
@@ -57,9 +57,9 @@ def test_a_caller_is_found_by_any_name_of_its_certificate() -> None:
     [
         ("", "caller: Field required"),
         ("caller = []", "caller: Tuple should have at least 1 item"),
-        ("[[caller]\n", "no TOML"),
-        (b"\xff", "no TOML: not UTF-8"),
-        ("caller = " + "[" * 3000, "no TOML: nested too deeply"),
+        ("[[caller]\n", "not TOML"),
+        (b"\xff", "not TOML: not UTF-8"),
+        ("caller = " + "[" * 3000, "not TOML: nested too deeply"),
         (SHOP + "color = 1", "caller[0].color: Extra inputs are not permitted"),
         (SHOP.replace("shop", "sh op"), "caller[0].name: String should match pattern"),
         (SHOP.replace("shop", "ipv4:10.0.0.7"), "caller[0].name: String should match pattern"),
@@ -71,33 +71,33 @@ def test_a_caller_is_found_by_any_name_of_its_certificate() -> None:
         (SHOP + "requests_per_s = 1e7", "caller[0].requests_per_s: Input should be less than or equal to 1000000"),
         (SHOP + "tokens_per_min = inf", "caller[0].tokens_per_min: Input should be a finite number"),
         (SHOP + "tokens_per_min = -1", "caller[0].tokens_per_min: Input should be greater than 0"),
-        (SHOP + OPS + OPS, "name 'ops' is there twice"),
-        pytest.param(SHOP + SHOP.replace("shop", "shop2"), f"key id '{STORED[:12]}' is there twice", id="same key id"),
-        (OPS + OPS.replace('"ops"\n', '"ops2"\n'), "certificate 'ops.example.com' is there twice"),
+        (SHOP + OPS + OPS, "duplicate name 'ops'"),
+        pytest.param(SHOP + SHOP.replace("shop", "shop2"), f"duplicate key id '{STORED[:12]}'", id="same key id"),
+        (OPS + OPS.replace('"ops"\n', '"ops2"\n'), "duplicate certificate 'ops.example.com'"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_named(content: str | bytes, expected: str) -> None:
+def test_invalid_callers_file_names_the_fault(content: str | bytes, expected: str) -> None:
     assert expected in problem(content)
 
 
-def test_a_key_in_place_of_its_hash_is_rejected_and_not_shown() -> None:
+def test_key_instead_of_hash_is_rejected_and_not_shown() -> None:
     found = problem(SHOP.replace(STORED, KEY))
 
     assert "caller[0]: keys[0] must be ID:SHA256" in found
     assert KEY not in found
 
 
-def test_a_key_is_recognized_by_what_is_stored_of_it() -> None:
+def test_stored_key_matches_its_key() -> None:
     key = new_key()
 
     assert parse_stored(str(store(key))).matches(key)
 
 
-def test_no_two_keys_are_alike() -> None:
+def test_keys_are_unique() -> None:
     assert len({new_key() for _ in range(100)}) == 100
 
 
-def test_a_key_has_256_random_bits_and_what_is_stored_holds_none_of_them() -> None:
+def test_key_has_256_random_bits_that_are_not_stored() -> None:
     key = new_key()
     secret = key.split("_", 2)[2]
 
@@ -105,14 +105,14 @@ def test_a_key_has_256_random_bits_and_what_is_stored_holds_none_of_them() -> No
     assert secret not in str(store(key)) + repr(store(key))
 
 
-def test_another_key_with_the_same_id_is_not_recognized() -> None:
+def test_other_key_with_the_same_id_does_not_match() -> None:
     key = new_key()
 
     assert not store(key).matches(key[:-1] + ("a" if key[-1] != "a" else "b"))
 
 
 @pytest.mark.parametrize("text", ["", "dgm", "x_0123_secret", "Bearer", "\udcff", "dgm__", "dgm_0123"])
-def test_what_is_no_key_matches_nothing(text: str) -> None:
+def test_text_that_is_not_a_key_matches_nothing(text: str) -> None:
     assert not store(new_key()).matches(text)
     assert key_id(text) in {"", "0123"}
 
@@ -122,14 +122,14 @@ def test_what_is_no_key_matches_nothing(text: str) -> None:
     ["", "0123456789ab", "0123456789ab:00", f"0123456789AB:{'0' * 64}", new_key()],
     ids=["empty", "id only", "short hash", "upper case id", "a key"],
 )
-def test_an_entry_that_is_none_is_rejected_without_being_shown(entry: str) -> None:
+def test_invalid_stored_key_is_rejected_and_not_shown(entry: str) -> None:
     with pytest.raises(ValueError, match=r"must be ID:SHA256") as caught:
         parse_stored(entry)
 
     assert not entry or entry not in str(caught.value)
 
 
-def test_a_stored_key_does_not_show_its_hash_in_tracebacks() -> None:
+def test_repr_of_stored_key_has_no_hash() -> None:
     stored = StoredKey(key_id="0123456789ab", digest=b"\x01" * 32)
 
     assert "\\x01" not in repr(stored)
@@ -149,5 +149,5 @@ def test_a_stored_key_does_not_show_its_hash_in_tracebacks() -> None:
         ("unix:", "unix:"),
     ],
 )
-def test_connections_of_one_host_share_a_name(peer: str, name: str) -> None:
+def test_peer_name_identifies_the_host(peer: str, name: str) -> None:
     assert peer_name(peer) == name

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 from dragoman_service.errors import PermissionDeniedError, UnauthenticatedError
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.security.api_keys import new_key, store
-from dragoman_service.security.authentication import Access, credentials
+from dragoman_service.security.authentication import Access, credentials_of
 from dragoman_service.security.settings import AccessSettings
 
 KEY = new_key()
@@ -40,11 +40,11 @@ def callers_file(tmp_path: Path) -> Path:
     return path
 
 
-async def test_without_anything_set_callers_go_by_their_host_and_may_do_everything() -> None:
+async def test_local_hosts_have_all_permissions_by_default() -> None:
     assert {await access().admit(method, call()) for method in (TRANSLATE, LIST_MODELS, UNLOAD)} == {"ipv4:10.0.0.7"}
 
 
-async def test_beyond_this_machine_unknown_callers_may_translate_only() -> None:
+async def test_remote_hosts_can_only_translate() -> None:
     exposed = access(is_reachable_remotely=True)
 
     assert await exposed.admit(TRANSLATE, call()) == await exposed.admit(LIST_MODELS, call()) == "ipv4:10.0.0.7"
@@ -52,12 +52,12 @@ async def test_beyond_this_machine_unknown_callers_may_translate_only() -> None:
         await exposed.admit(UNLOAD, call())
 
 
-async def test_an_unlisted_service_needs_the_admin_permission(callers_file: Path) -> None:
+async def test_unlisted_service_requires_admin_permission(callers_file: Path) -> None:
     with pytest.raises(PermissionDeniedError):
         await access(callers_file).admit(UNHEARD_OF, call(f"Bearer {KEY}"))
 
 
-async def test_a_wrong_key_is_not_made_good_by_a_certificate(tmp_path: Path) -> None:
+async def test_wrong_key_is_rejected_despite_valid_certificate(tmp_path: Path) -> None:
     path = tmp_path / "callers.toml"
     path.write_text('[[caller]]\nname = "ops"\ncertificates = ["ops"]\npermissions = ["translate"]\n')
     names = {"x509_common_name": [b"ops"]}
@@ -68,7 +68,7 @@ async def test_a_wrong_key_is_not_made_good_by_a_certificate(tmp_path: Path) -> 
         await listed.admit(TRANSLATE, call(f"Bearer {KEY}", names=names))
 
 
-async def test_a_long_key_is_unknown_without_being_hashed(callers_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_long_key_is_rejected_without_hashing(callers_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dragoman_service.security.api_keys._digest", lambda _key: pytest.fail("was hashed"))
 
     with pytest.raises(UnauthenticatedError, match="at most 16384"):
@@ -76,12 +76,12 @@ async def test_a_long_key_is_unknown_without_being_hashed(callers_file: Path, mo
 
 
 @pytest.mark.parametrize("names", [{}, {"x509_common_name": [b""]}])
-async def test_a_certificate_without_any_name_is_rejected(names: dict[str, list[bytes]]) -> None:
+async def test_certificate_without_name_is_rejected(names: dict[str, list[bytes]]) -> None:
     with pytest.raises(UnauthenticatedError, match="neither a common nor an alternative name"):
         await access(asks_certificates=True).admit(TRANSLATE, call(names=names))
 
 
-async def test_a_name_in_a_certificate_is_taken_up_to_a_length() -> None:
+async def test_certificate_name_is_truncated() -> None:
     name = await access(asks_certificates=True).admit(
         TRANSLATE, call(names={"x509_common_name": [b"\xff" + b"a" * 500]})
     )
@@ -89,14 +89,14 @@ async def test_a_name_in_a_certificate_is_taken_up_to_a_length() -> None:
     assert len(name) == 128
 
 
-def test_credentials_do_not_show_the_key() -> None:
-    shown = credentials(call(f"Bearer {KEY}"))
+def test_repr_of_credentials_has_no_key() -> None:
+    shown = credentials_of(call(f"Bearer {KEY}"))
 
     assert shown.api_keys == (f"Bearer {KEY}",)
     assert KEY not in repr(shown)
 
 
-async def test_tokens_of_unlisted_callers_are_not_counted(callers_file: Path) -> None:
+async def test_unlisted_callers_have_no_token_quota(callers_file: Path) -> None:
     for some in (access(), access(callers_file)):
         await some.take_tokens("ipv4:10.0.0.7", 10**9)
         await some.take_tokens("ipv4:10.0.0.7", 10**9, work=lambda: 10**12)  # nothing is used up

@@ -71,7 +71,7 @@ def dripping(beginning: bytes, context: ssl.SSLContext | None = None) -> Iterato
     [b"", HEAD, HEAD + b"\r\n", HEAD + b"Content-Length: 100000\r\n\r\n"],
     ids=["status line", "headers", "body without length", "body"],
 )
-def test_a_server_that_drips_bytes_is_left_after_the_time_limit(
+def test_slow_server_exceeds_the_time_limit(
     beginning: bytes, scheme: str, server_context: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fetch, "MAX_TIME_S", 20 * PACE_S)
@@ -82,14 +82,14 @@ def test_a_server_that_drips_bytes_is_left_after_the_time_limit(
         assert server.left.wait(PATIENCE_S)
 
 
-def test_a_large_answer_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_response_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch, "MAX_BYTES", 1000)
     with dripping(HEAD + b"\r\n" + bytes(1001)) as server, pytest.raises(ValueError, match="1000 bytes"):
         fetched(server.url)
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
-def test_an_answer_is_returned_whole(scheme: str, server_context: ssl.SSLContext) -> None:
+def test_whole_response_is_returned(scheme: str, server_context: ssl.SSLContext) -> None:
     content = b"x" * 100_000
     answer = HEAD + b"Content-Length: 100000\r\n\r\n" + content
     with dripping(answer, server_context if scheme == "https" else None) as server:

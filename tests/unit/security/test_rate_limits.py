@@ -13,13 +13,13 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
-def test_a_burst_goes_up_to_the_capacity(clock: ManualClock) -> None:
+def test_burst_is_limited_to_the_capacity(clock: ManualClock) -> None:
     bucket = TokenBucket(rate_per_s=2, capacity=3, clock=clock)
 
     assert [bucket.take(1) for _ in range(4)] == [0, 0, 0, 0.5]
 
 
-def test_after_the_time_it_names_an_amount_is_there(clock: ManualClock) -> None:
+def test_amount_is_available_after_the_returned_wait(clock: ManualClock) -> None:
     bucket = TokenBucket(rate_per_s=2, capacity=3, clock=clock)
     bucket.take(3)
 
@@ -30,14 +30,14 @@ def test_after_the_time_it_names_an_amount_is_there(clock: ManualClock) -> None:
     assert bucket.take(2) == 0
 
 
-def test_a_refusal_takes_nothing(clock: ManualClock) -> None:
+def test_rejection_takes_nothing(clock: ManualClock) -> None:
     bucket = TokenBucket(rate_per_s=1, capacity=3, clock=clock)
     bucket.take(2)
 
     assert [bucket.take(2), bucket.take(2), bucket.take(1)] == [1.0, 1.0, 0]
 
 
-def test_more_than_the_capacity_is_taken_from_a_full_bucket_and_paid_for_afterwards(clock: ManualClock) -> None:
+def test_full_bucket_serves_more_than_its_capacity_on_credit(clock: ManualClock) -> None:
     bucket = TokenBucket(rate_per_s=1, capacity=3, clock=clock)
 
     assert bucket.take(10) == 0
@@ -45,16 +45,16 @@ def test_more_than_the_capacity_is_taken_from_a_full_bucket_and_paid_for_afterwa
     assert bucket.take(10) == 10.0
 
 
-def test_what_is_given_back_can_be_taken_again(clock: ManualClock) -> None:
+def test_refunded_amount_is_available_again(clock: ManualClock) -> None:
     bucket = TokenBucket(rate_per_s=1, capacity=3, clock=clock)
     bucket.take(3)
 
-    bucket.give_back(3)
+    bucket.refund(3)
 
     assert bucket.take(3) == 0
 
 
-def test_an_idle_time_fills_no_more_than_the_capacity(clock: ManualClock) -> None:
+def test_idle_bucket_fills_only_to_its_capacity(clock: ManualClock) -> None:
     bucket = TokenBucket(rate_per_s=1, capacity=3, clock=clock)
 
     clock.advance(1000.0)
@@ -75,18 +75,18 @@ def take_tokens(limiter: RateLimiter, who: Caller | None, num_tokens: int, *, wo
     return limiter.take_tokens("shop", who, num_tokens, work=lambda: work)
 
 
-def test_work_is_asked_for_only_if_it_is_limited(clock: ManualClock) -> None:
+def test_work_is_only_counted_if_limited(clock: ManualClock) -> None:
     limiter, answers = RateLimiter(clock), iter(range(1, 9))
 
     for limits in (caller(), caller(tokens_per_min=60)):
         limiter.take_tokens("shop", limits, 1, work=answers.__next__)
-    charges = limiter.take_tokens("shop", caller(work_tokens_per_min=60), 1, work=answers.__next__)
+    charges = limiter.take_tokens("shop", caller(decode_cost_per_min=60), 1, work=answers.__next__)
 
     assert [charge.amount for charge in charges] == [1]
     assert next(answers) == 2
 
 
-def test_a_caller_without_limits_is_never_rejected(clock: ManualClock) -> None:
+def test_caller_without_quota_is_not_rejected(clock: ManualClock) -> None:
     limiter = RateLimiter(clock)
 
     for _ in range(1000):
@@ -94,7 +94,7 @@ def test_a_caller_without_limits_is_never_rejected(clock: ManualClock) -> None:
         take_tokens(limiter, caller(), 10**9)
 
 
-def test_one_request_is_allowed_however_small_the_rate(clock: ManualClock) -> None:
+def test_small_rate_allows_one_request(clock: ManualClock) -> None:
     limiter, slow = RateLimiter(clock), caller(requests_per_s=0.001)
     limiter.take_request(slow)
 
@@ -102,7 +102,7 @@ def test_one_request_is_allowed_however_small_the_rate(clock: ManualClock) -> No
         limiter.take_request(slow)
 
 
-def test_tokens_of_a_minute_may_be_used_at_once_and_are_back_after_it(clock: ManualClock) -> None:
+def test_tokens_of_a_minute_can_be_used_at_once(clock: ManualClock) -> None:
     limiter, small = RateLimiter(clock), caller(tokens_per_min=600)
     take_tokens(limiter, small, 600)
 
@@ -113,28 +113,28 @@ def test_tokens_of_a_minute_may_be_used_at_once_and_are_back_after_it(clock: Man
     take_tokens(limiter, small, 100)
 
 
-def test_tokens_given_back_can_be_taken_again(clock: ManualClock) -> None:
+def test_refunded_tokens_are_available_again(clock: ManualClock) -> None:
     limiter, small = RateLimiter(clock), caller(tokens_per_min=600)
     charges = take_tokens(limiter, small, 600)
 
-    limiter.give_back(charges)
+    limiter.refund(charges)
 
     take_tokens(limiter, small, 600)
 
 
-def test_work_is_limited_beside_tokens_and_a_refusal_takes_neither(clock: ManualClock) -> None:
-    limiter, small = RateLimiter(clock), caller(tokens_per_min=100, work_tokens_per_min=600)
+def test_rejected_work_takes_no_tokens(clock: ManualClock) -> None:
+    limiter, small = RateLimiter(clock), caller(tokens_per_min=100, decode_cost_per_min=600)
     take_tokens(limiter, small, 50, work=590)
     charges = take_tokens(limiter, small, 0, work=10)
 
-    with pytest.raises(RateLimitedError, match=r"limited to 600 work tokens/min; retry in 1.0 s"):
+    with pytest.raises(RateLimitedError, match=r"limited to 600 decode cost/min; retry in 1.0 s"):
         take_tokens(limiter, small, 50, work=10)
 
-    limiter.give_back(charges)
+    limiter.refund(charges)
     take_tokens(limiter, small, 50, work=10)
 
 
-def test_a_caller_that_was_removed_keeps_the_limits_it_had(clock: ManualClock) -> None:
+def test_removed_caller_keeps_its_quota(clock: ManualClock) -> None:
     limiter = RateLimiter(clock)
     take_tokens(limiter, caller(tokens_per_min=60), 60)
 
@@ -142,7 +142,7 @@ def test_a_caller_that_was_removed_keeps_the_limits_it_had(clock: ManualClock) -
         take_tokens(limiter, None, 1)
 
 
-def test_limits_that_stay_the_same_keep_what_is_used_and_others_begin_anew(clock: ManualClock) -> None:
+def test_only_changed_quotas_start_a_new_bucket(clock: ManualClock) -> None:
     limiter = RateLimiter(clock)
     take_tokens(limiter, caller(tokens_per_min=60), 60)
 
@@ -157,12 +157,12 @@ def enter(limiter: ConcurrencyLimiter) -> None:
         pass
 
 
-def test_a_new_limiter_is_closed_because_nothing_is_loaded() -> None:
+def test_new_limiter_is_closed() -> None:
     with pytest.raises(StartingError):
         enter(ConcurrencyLimiter(max_concurrent=1))
 
 
-def test_a_closed_limiter_keeps_those_inside() -> None:
+def test_closed_limiter_keeps_admitted_calls() -> None:
     limiter = ConcurrencyLimiter(max_concurrent=2)
     limiter.open()
 
@@ -172,15 +172,15 @@ def test_a_closed_limiter_keeps_those_inside() -> None:
             enter(limiter)
 
 
-def test_a_full_limiter_says_how_many_there_are() -> None:
+def test_full_limiter_reports_its_limit() -> None:
     limiter = ConcurrencyLimiter(max_concurrent=1)
     limiter.open()
 
-    with limiter.admitted(), pytest.raises(OverloadedError, match="1 of 1 requests"):
+    with limiter.admitted(), pytest.raises(OverloadedError, match="limit of 1 concurrent requests"):
         enter(limiter)
 
 
-def test_a_place_is_free_again_after_an_error() -> None:
+def test_failed_call_frees_its_slot() -> None:
     limiter = ConcurrencyLimiter(max_concurrent=1)
     limiter.open()
     with pytest.raises(ZeroDivisionError), limiter.admitted():
@@ -189,7 +189,7 @@ def test_a_place_is_free_again_after_an_error() -> None:
     enter(limiter)
 
 
-async def test_a_limiter_is_idle_once_the_last_has_left() -> None:
+async def test_limiter_is_idle_after_the_last_call() -> None:
     limiter = ConcurrencyLimiter(max_concurrent=2)
     limiter.open()
     with limiter.admitted(), limiter.admitted():
@@ -200,7 +200,7 @@ async def test_a_limiter_is_idle_once_the_last_has_left() -> None:
     await waiting
 
 
-async def test_a_limiter_without_calls_is_idle() -> None:
+async def test_unused_limiter_is_idle() -> None:
     waiting = asyncio.ensure_future(ConcurrencyLimiter(max_concurrent=1).wait_until_idle())
     await asyncio.sleep(0)
 
@@ -208,13 +208,13 @@ async def test_a_limiter_without_calls_is_idle() -> None:
 
 
 def retry_after_s(limiter: ConcurrencyLimiter) -> float:
-    """Fill a limiter that has one place, and return when the next one shall come back."""
+    """Fill a limiter with one slot, and return the retry delay of the next call."""
     with limiter.admitted(), pytest.raises(OverloadedError) as refusal:
         enter(limiter)
     return refusal.value.retry_after_s
 
 
-def test_a_full_limiter_says_to_come_back_after_the_time_that_calls_take() -> None:
+def test_retry_delay_is_the_mean_duration_of_calls() -> None:
     clock = ManualClock()
     limiter = ConcurrencyLimiter(max_concurrent=1, clock=clock)
     limiter.open()
@@ -226,7 +226,7 @@ def test_a_full_limiter_says_to_come_back_after_the_time_that_calls_take() -> No
 
 
 @pytest.mark.parametrize(("stay_s", "expected_s"), [(0.0, 0.1), (1000.0, 10.0)])
-def test_the_time_to_come_back_to_a_full_limiter_has_sensible_limits(stay_s: float, expected_s: float) -> None:
+def test_retry_delay_is_bounded(stay_s: float, expected_s: float) -> None:
     clock = ManualClock()
     limiter = ConcurrencyLimiter(max_concurrent=1, clock=clock)
     limiter.open()
@@ -236,14 +236,14 @@ def test_the_time_to_come_back_to_a_full_limiter_has_sensible_limits(stay_s: flo
     assert retry_after_s(limiter) == expected_s
 
 
-def test_a_limiter_that_knows_no_call_yet_names_a_second() -> None:
+def test_retry_delay_before_the_first_call_is_one_second() -> None:
     limiter = ConcurrencyLimiter(max_concurrent=1)
     limiter.open()
 
     assert retry_after_s(limiter) == 1.0
 
 
-async def test_waiting_for_the_limiter_to_close_returns_the_reason() -> None:
+async def test_wait_until_closed_returns_the_rejection() -> None:
     limiter = ConcurrencyLimiter(max_concurrent=1)
     limiter.open()
     waiting = asyncio.create_task(limiter.wait_until_closed())
@@ -255,7 +255,7 @@ async def test_waiting_for_the_limiter_to_close_returns_the_reason() -> None:
     assert isinstance(await waiting, DrainingError)
 
 
-def test_a_rejection_that_is_raised_again_keeps_no_frames_of_before() -> None:
+def test_repeated_rejection_keeps_no_earlier_frames() -> None:
     limiter = ConcurrencyLimiter(max_concurrent=1)
     depths = []
     for _ in range(3):

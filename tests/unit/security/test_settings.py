@@ -6,7 +6,8 @@ import pytest
 
 from dragoman_service.config import load_settings
 from dragoman_service.errors import ConfigError
-from dragoman_service.security.settings import GrpcSettings, is_loopback
+from dragoman_service.middleware.settings import GrpcSettings
+from dragoman_service.security.settings import is_loopback
 
 EVERYWHERE = "0.0.0.0"  # noqa: S104 - what must be refused
 FILE = Path("somewhere")
@@ -18,7 +19,7 @@ KEYS = {"access.callers_file": FILE}
 @pytest.mark.parametrize(
     "host", ["127.0.0.1", "127.1.2.3", "::1", "[::1]", "localhost", "LocalHost", "::ffff:127.0.0.1", "unix:/run/d.sock"]
 )
-def test_a_host_that_only_this_machine_reaches_is_loopback(host: str) -> None:
+def test_local_hosts_are_loopback(host: str) -> None:
     assert is_loopback(host)
 
 
@@ -29,21 +30,19 @@ def test_a_host_that_only_this_machine_reaches_is_loopback(host: str) -> None:
         *("example.com", "localhost.example.com", f"127.0.0.1,{EVERYWHERE}"),
     ],
 )
-def test_any_other_host_is_not(host: str) -> None:
+def test_other_hosts_are_not_loopback(host: str) -> None:
     assert not is_loopback(host)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost", "unix:/run/d.sock"])
 @pytest.mark.parametrize("settings", [{}, KEYS, TLS, MUTUAL_TLS, {"access.allow_unauthenticated": True}])
-def test_on_loopback_everything_goes(host: str, settings: dict[str, Any]) -> None:
+def test_loopback_needs_no_credentials(host: str, settings: dict[str, Any]) -> None:
     load_settings(flags={"grpc.host": host, **settings})
 
 
 @pytest.mark.parametrize("host", [EVERYWHERE, "::", "10.0.0.1", "example.com", ""])
 @pytest.mark.parametrize("settings", [{}, TLS])
-def test_unknown_callers_are_served_beyond_this_machine_only_where_the_settings_say_so(
-    host: str, settings: dict[str, Any]
-) -> None:
+def test_remote_host_without_credentials_must_be_allowed(host: str, settings: dict[str, Any]) -> None:
     flags = {"grpc.host": host, **settings}
 
     with pytest.raises(ConfigError, match=r"'grpc.host'.*access.callers_file.*access.allow_unauthenticated = true"):
@@ -53,11 +52,11 @@ def test_unknown_callers_are_served_beyond_this_machine_only_where_the_settings_
 
 
 @pytest.mark.parametrize("settings", [MUTUAL_TLS, {**TLS, **KEYS}, {**MUTUAL_TLS, **KEYS}])
-def test_beyond_this_machine_known_callers_are_served_over_tls(settings: dict[str, Any]) -> None:
+def test_remote_host_with_credentials_and_tls_is_valid(settings: dict[str, Any]) -> None:
     load_settings(flags={"grpc.host": EVERYWHERE, **settings})
 
 
-def test_keys_are_taken_in_plain_text_beyond_this_machine_only_where_the_settings_say_so() -> None:
+def test_remote_keys_in_plain_text_must_be_allowed() -> None:
     flags = {"grpc.host": EVERYWHERE, **KEYS}
 
     with pytest.raises(ConfigError, match=r"plain text.*tls.certificate_file.*access.allow_plaintext_keys = true"):
@@ -67,7 +66,7 @@ def test_keys_are_taken_in_plain_text_beyond_this_machine_only_where_the_setting
 
 
 @pytest.mark.parametrize("settings", [KEYS, MUTUAL_TLS])
-def test_to_authenticate_callers_and_to_serve_unknown_ones_is_a_contradiction(settings: dict[str, Any]) -> None:
+def test_credentials_contradict_allow_unauthenticated(settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"'access.allow_unauthenticated' is True: expected false"):
         load_settings(flags={"access.allow_unauthenticated": True, **settings})
 
@@ -80,12 +79,12 @@ def test_to_authenticate_callers_and_to_serve_unknown_ones_is_a_contradiction(se
         ({"tls.client_ca_file": FILE}, "client_ca_file only with certificate_file"),
     ],
 )
-def test_half_of_what_tls_needs_is_rejected(settings: dict[str, Any], expected: str) -> None:
+def test_incomplete_tls_files_are_rejected(settings: dict[str, Any], expected: str) -> None:
     with pytest.raises(ConfigError, match=expected):
         load_settings(flags=settings)
 
 
-def test_the_http_port_may_be_reached_from_anywhere() -> None:
+def test_http_port_without_api_can_be_remote() -> None:
     load_settings(flags={"http.host": EVERYWHERE})
 
 
@@ -96,7 +95,5 @@ SETTINGS = GrpcSettings(default_timeout_s=10, max_timeout_s=100)
     ("remaining_s", "allowed_s"),
     [(None, 10), (0.0, 0.0), (5.0, 5.0), (50.0, 50.0), (1000.0, 100), (math.inf, 100)],
 )
-def test_a_call_may_take_what_its_caller_leaves_it_within_the_maximum(
-    remaining_s: float | None, allowed_s: float
-) -> None:
+def test_time_limit_is_the_deadline_within_the_maximum(remaining_s: float | None, allowed_s: float) -> None:
     assert SETTINGS.allowed_s(remaining_s) == allowed_s

@@ -13,13 +13,13 @@ from tests.captured_logs import capture_logs
 from tests.fakes import ManualClock, SharedBuckets
 
 SHOP = Caller(
-    name="shop", certificates=("shop",), permissions=frozenset(Permission), tokens_per_min=60, work_tokens_per_min=600
+    name="shop", certificates=("shop",), permissions=frozenset(Permission), tokens_per_min=60, decode_cost_per_min=600
 )
 TIMEOUT_S = 0.01
 
 
 class Replica:
-    """What one server makes of the quota of a caller."""
+    """The quota of a caller on one replica."""
 
     def __init__(self, store: SharedBuckets, clock: ManualClock) -> None:
         self.metrics = Metrics(CollectorRegistry())
@@ -52,7 +52,7 @@ def store(clock: ManualClock) -> SharedBuckets:
     return SharedBuckets(clock)
 
 
-async def test_what_one_replica_has_given_the_other_does_not_give(store: SharedBuckets, clock: ManualClock) -> None:
+async def test_replicas_share_quotas(store: SharedBuckets, clock: ManualClock) -> None:
     one, other = Replica(store, clock), Replica(store, clock)
     await one.take(50)
 
@@ -63,11 +63,11 @@ async def test_what_one_replica_has_given_the_other_does_not_give(store: SharedB
     await other.take(20)
 
 
-async def test_what_the_store_refuses_is_not_counted_anywhere(store: SharedBuckets, clock: ManualClock) -> None:
+async def test_rejection_of_the_store_refunds_the_replica(store: SharedBuckets, clock: ManualClock) -> None:
     one, other = Replica(store, clock), Replica(store, clock)
     await one.take(10, work=600)
 
-    with pytest.raises(RateLimitedError, match="work tokens/min"):
+    with pytest.raises(RateLimitedError, match="decode cost/min"):
         await other.take(50, work=10)
 
     await other.take(50)
@@ -75,7 +75,7 @@ async def test_what_the_store_refuses_is_not_counted_anywhere(store: SharedBucke
     await other.take(10)
 
 
-async def test_what_a_replica_refuses_itself_is_not_asked_for(store: SharedBuckets, clock: ManualClock) -> None:
+async def test_rejection_of_a_replica_does_not_call_the_store(store: SharedBuckets, clock: ManualClock) -> None:
     replica = Replica(store, clock)
     await replica.take(60)
 
@@ -86,9 +86,7 @@ async def test_what_a_replica_refuses_itself_is_not_asked_for(store: SharedBucke
     assert store.num_asked == 1
 
 
-async def test_without_the_store_each_replica_holds_the_limit_for_itself(
-    store: SharedBuckets, clock: ManualClock
-) -> None:
+async def test_replicas_enforce_quotas_without_the_store(store: SharedBuckets, clock: ManualClock) -> None:
     one, other = Replica(store, clock), Replica(store, clock)
     await one.take(40)
     store.is_away = True
@@ -102,9 +100,7 @@ async def test_without_the_store_each_replica_holds_the_limit_for_itself(
     assert (one.num_checks("store"), one.num_checks("local")) == (1, 1)
 
 
-async def test_a_store_that_is_lost_is_logged_once_and_asked_again_after_a_time(
-    store: SharedBuckets, clock: ManualClock
-) -> None:
+async def test_lost_store_is_logged_once_and_retried(store: SharedBuckets, clock: ManualClock) -> None:
     replica = Replica(store, clock)
     store.is_away = True
 
@@ -124,7 +120,7 @@ async def test_a_store_that_is_lost_is_logged_once_and_asked_again_after_a_time(
     assert (replica.num_checks("store"), replica.num_checks("local")) == (1, 30)
 
 
-async def test_a_store_that_does_not_answer_is_waited_for_by_one_call_at_a_time(clock: ManualClock) -> None:
+async def test_one_call_at_a_time_waits_for_an_unresponsive_store(clock: ManualClock) -> None:
     store = HaltedStore(clock)
     replica = Replica(store, clock)
     await replica.take(1)
@@ -140,9 +136,7 @@ async def test_a_store_that_does_not_answer_is_waited_for_by_one_call_at_a_time(
     assert replica.num_checks("local") == 12
 
 
-async def test_what_was_counted_for_nothing_is_given_back_to_the_store(
-    store: SharedBuckets, clock: ManualClock
-) -> None:
+async def test_refund_reaches_the_store(store: SharedBuckets, clock: ManualClock) -> None:
     one, other = Replica(store, clock), Replica(store, clock)
     give_back = await one.shared.confirm(one.limiter.take_tokens("shop", SHOP, 60))
 
@@ -152,7 +146,7 @@ async def test_what_was_counted_for_nothing_is_given_back_to_the_store(
     await other.take(60)
 
 
-async def test_what_the_store_has_not_given_it_does_not_get_back(store: SharedBuckets, clock: ManualClock) -> None:
+async def test_local_charges_are_not_refunded_to_the_store(store: SharedBuckets, clock: ManualClock) -> None:
     one, other = Replica(store, clock), Replica(store, clock)
     await other.take(60)
     store.is_away = True

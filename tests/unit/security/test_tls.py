@@ -33,26 +33,26 @@ def read(files: ServerFiles, *, client_ca: Path | None = None, now_s: float = BE
     return read_identity(contents, settings, now_s=now_s)
 
 
-def test_the_first_certificate_that_expires_counts(files: ServerFiles, authority: Authority, tmp_path: Path) -> None:
+def test_earliest_expiry_is_reported(files: ServerFiles, authority: Authority, tmp_path: Path) -> None:
     identity = read(files, client_ca=authority.write(tmp_path / "ca.crt"))
 
     assert identity.expiries_s["server"] == EXPIRES.timestamp()
     assert identity.expiries_s["client_ca"] > EXPIRES.timestamp()
 
 
-def test_a_certificate_that_has_expired_is_rejected(files: ServerFiles) -> None:
+def test_expired_certificate_is_rejected(files: ServerFiles) -> None:
     with pytest.raises(ConfigError, match=r"'tls.certificate_file'.*has not expired"):
         read(files, now_s=EXPIRES.timestamp())
 
 
-def test_a_key_of_another_certificate_is_rejected(files: ServerFiles, authority: Authority) -> None:
+def test_key_of_another_certificate_is_rejected(files: ServerFiles, authority: Authority) -> None:
     files.key.write_bytes(key_pem(authority.sign(NAME)))
 
     with pytest.raises(ConfigError, match=r"'tls.private_key_file'.*the key of .*server\.crt"):
         read(files)
 
 
-def test_a_key_with_a_password_is_rejected(files: ServerFiles) -> None:
+def test_key_with_password_is_rejected(files: ServerFiles) -> None:
     key = serialization.load_pem_private_key(files.key.read_bytes(), password=None)
     files.key.write_bytes(
         key.private_bytes(
@@ -67,7 +67,7 @@ def test_a_key_with_a_password_is_rejected(files: ServerFiles) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"x", b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"])
-def test_files_that_hold_no_pem_are_named_and_not_shown(files: ServerFiles, tmp_path: Path, content: bytes) -> None:
+def test_files_without_pem_are_named_and_not_shown(files: ServerFiles, tmp_path: Path, content: bytes) -> None:
     ca = tmp_path / "ca.crt"
     ca.write_bytes(content)
 
@@ -109,7 +109,7 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_change_is_found_and_an_unchanged_file_is_left_alone(path: Path) -> None:
+def test_only_changed_files_are_reloaded(path: Path) -> None:
     number = Number(path)
     number.files.refresh()
     assert (number.files.value, number.num_made) == (1, 1)
@@ -121,7 +121,7 @@ def test_a_change_is_found_and_an_unchanged_file_is_left_alone(path: Path) -> No
 
 
 @pytest.mark.parametrize("content", [b"x", b"0", None])
-def test_a_bad_change_is_tried_once_and_keeps_the_value(path: Path, content: bytes | None) -> None:
+def test_invalid_change_keeps_the_value_and_is_tried_once(path: Path, content: bytes | None) -> None:
     number = Number(path)
 
     path.unlink() if content is None else path.write_bytes(content)
@@ -133,7 +133,7 @@ def test_a_bad_change_is_tried_once_and_keeps_the_value(path: Path, content: byt
     assert [record["event"] for record in records][-1].startswith("changed files are invalid")
 
 
-def test_after_a_bad_change_a_good_one_counts(path: Path) -> None:
+def test_valid_change_after_an_invalid_one_is_loaded(path: Path) -> None:
     number = Number(path)
     path.write_bytes(b"x")
     number.files.refresh()
@@ -144,13 +144,13 @@ def test_after_a_bad_change_a_good_one_counts(path: Path) -> None:
     assert (number.files.value, number.num_made, number.num_failures) == (1, 3, 1)
 
 
-def test_a_file_that_is_no_good_at_first_is_an_error(path: Path) -> None:
+def test_invalid_file_at_startup_is_an_error(path: Path) -> None:
     path.write_bytes(b"x")
 
     with pytest.raises(ConfigError, match="expected a number"):
         Number(path)
 
 
-def test_a_file_that_is_not_there_at_first_is_named(tmp_path: Path) -> None:
+def test_missing_file_at_startup_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"'section.file' is '.*missing': expected a readable file \(No such file"):
         Number(tmp_path / "missing")

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from dragoman_service.bundle.manifest import Confidence, ConfidenceWeights
-from dragoman_service.datatypes import Degeneration, DegenerationKind, GuardReport, SearchConfig
+from dragoman_service.datatypes import Degeneration, DegenerationKind, DegenerationReport, SearchConfig
 from dragoman_service.request import TranslationOptions, TranslationRequest
 from dragoman_service.text.confidence import FEATURES, features, probability
 from dragoman_service.text.pipeline import TextPipeline
@@ -37,7 +37,8 @@ def scores(*targets: Any, model: FakeModel, **options: Any) -> list[float | None
 def test_unlikely_and_degenerate_translations_have_lower_confidence() -> None:
     likely, unlikely, long = (make_hypothesis("Wort.", score=-0.1), make_hypothesis("Wort.", score=-2.0), "Wort" * 9)
     odd = make_hypothesis(long, score=-0.1)
-    defect = replace(make_result(likely), guard=GuardReport(found=(LOOP,), remaining=(), is_replaced=True))
+    report = DegenerationReport(found=(LOOP,), remaining=(), is_replaced=True)
+    defect = replace(make_result(likely), degeneration=report)
 
     found = scores(*map(make_result, (likely, unlikely, odd)), defect, model=FakeModel(confidence=CONFIDENCE))
 

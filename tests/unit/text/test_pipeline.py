@@ -8,7 +8,7 @@ import pytest
 from dragoman_service.datatypes import (
     Degeneration,
     DegenerationKind,
-    GuardReport,
+    DegenerationReport,
     SamplingConfig,
     SearchConfig,
     SegmentResult,
@@ -217,15 +217,6 @@ def test_seeds_of_segments_differ() -> None:
     assert min(seeds) >= 0
 
 
-def test_untranslated_text_is_unchanged() -> None:
-    text = "  One, two.\r\n\r\n- Three.\tFour!\u2028  "
-
-    translation = echoed(make_pipeline(text))
-
-    assert translation.hypotheses[0].text == text
-    assert [sentence.source for sentence in translation.sentences] == [s.target for s in translation.sentences]
-
-
 def test_text_without_words_is_its_own_translation() -> None:
     translation = assembled(make_pipeline(" \n..."))
 
@@ -277,8 +268,8 @@ LONG = Degeneration(kind=DegenerationKind.LENGTH_RATIO, detail="90 tokens for 4"
 
 
 def guarded(*found: Degeneration, remaining: Sequence[Degeneration] = (), is_replaced: bool = True) -> SegmentResult:
-    report = GuardReport(found=found, remaining=tuple(remaining), is_replaced=is_replaced) if found else None
-    return replace(make_result(make_hypothesis("a")), guard=report)
+    report = DegenerationReport(found=found, remaining=tuple(remaining), is_replaced=is_replaced) if found else None
+    return replace(make_result(make_hypothesis("a")), degeneration=report)
 
 
 def warnings_about(*results: SegmentResult, is_truncated: bool = False) -> list[TranslationWarning]:

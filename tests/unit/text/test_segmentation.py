@@ -26,10 +26,6 @@ def _parts(text: str, *, at_most: int) -> list[str]:
     return [text[span.start : span.end] for span in spans]
 
 
-def test_sentences_exclude_white_space_at_their_edges() -> None:
-    assert _sentences("  Hello there.  How are you?\tFine. ") == ["Hello there.", "How are you?", "Fine."]
-
-
 def test_abbreviations_of_the_language_do_not_end_a_sentence() -> None:
     assert _sentences("Dr. Smith is here. He waits.") == ["Dr. Smith is here.", "He waits."]
     assert _sentences("Am 3. Mai kam er.", language="de") == ["Am 3. Mai kam er."]
@@ -59,7 +55,9 @@ def test_single_number_at_the_start_of_a_line_may_be_an_ordinal() -> None:
     assert _sentences("1. Mai ist Feiertag.", language="de") == ["1. Mai ist Feiertag."]
 
 
-@pytest.mark.parametrize("text", ["", " ", "\r\n\t\n", "...", "***\n---", "🎉 !?", "\ufeff\u200b", ". " * 1000])
+@pytest.mark.parametrize(
+    "text", ["", " ", "\r\n\t\n", "...", "***\n---", "🎉 !?", "🎉 → 🎉", "\ufeff\u200b", ". " * 1000]
+)
 def test_text_without_letter_or_digit_has_no_sentence(text: str) -> None:
     assert list(iterate_sentences(text, language="en")) == []
     assert trim(text) == []
@@ -229,14 +227,10 @@ def test_pictographs_at_the_edges_of_a_sentence_are_copied(text: str, sentence: 
     assert text[span.start : span.end] == sentence
 
 
-def test_text_of_pictographs_has_no_sentence() -> None:
-    assert list(iterate_sentences("🎉 → 🎉", language="en")) == []
-
-
 # `|` marks where a sentence ends and the next begins.
 TABLE = [
     ("en", "Dr. Smith met Mr. Jones at 5 p.m. yesterday.|They talked."),
-    ("en", "The U.S. economy grew by 3.5 percent.|Nobody knew why."),
+    ("en", "The U.S. economy grew by 3.5 percent.|Experts agreed."),
     ("en", "Fruits, e.g. apples, are cheap.|See fig. 3 for details."),
     ("en", "He asked: “Where are you going?”|She did not answer."),
     ("en", '"I am tired," she said.|"So am I," he replied.'),

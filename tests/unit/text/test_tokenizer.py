@@ -1,17 +1,18 @@
-import io
 import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
-from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
+from sentencepiece import SentencePieceProcessor
 
 from dragoman_service.bundle.architecture import Architecture
 from dragoman_service.bundle.files import Bundle
 from dragoman_service.bundle.manifest import Languages, Manifest, SpecialIds, TargetTokens, Tokenization
 from dragoman_service.errors import BundleError
 from dragoman_service.text.tokenizer import SentencePieceTokenizer, open_tokenizer
+from tests.unit.text.text_fakes import train_sentencepiece
 
 
 @pytest.fixture(scope="module")
@@ -146,9 +147,13 @@ def test_truncated_file_is_rejected(tokenizer_file: Path, tmp_path: Path) -> Non
         SentencePieceTokenizer(path)
 
 
-def test_model_without_a_special_token_is_rejected(tokenizer_file_without_padding: Path) -> None:
+def test_model_without_a_special_token_is_rejected(tmp_path: Path) -> None:
+    (path := tmp_path / "tokenizer.model").write_bytes(
+        train_sentencepiece(["How are you?"], vocab_size=320, byte_fallback=True, pad_id=-1)
+    )
+
     with pytest.raises(BundleError, match="special token 'pad' is missing"):
-        SentencePieceTokenizer(tokenizer_file_without_padding)
+        SentencePieceTokenizer(path)
 
 
 def _bundle(tokenizer_file: Path, *, vocabulary_size: int = 320, bos: int = 1) -> Bundle:
@@ -174,12 +179,11 @@ def test_tokenizer_that_does_not_fit_the_manifest_is_rejected(tokenizer_file: Pa
         open_tokenizer(_bundle(tokenizer_file, bos=7))
 
 
-_PAD, _EOS, _UNK = 60, 0, 1
-"""Special ids of the vocabulary below: in other places than any SentencePiece model has them."""
+_PAD, _EOS, _UNK = 60, 0, 1  # differ from the special ids of SentencePiece models
 
 
 class _TwoModels:
-    """SentencePiece models of either side, without bytes and padding, and one vocabulary made of the pieces of both."""
+    """SentencePiece models of both sides, without bytes and padding, and one vocabulary of the pieces of both."""
 
     def __init__(self, directory: Path) -> None:
         self.source = _trained(("The quick brown fox jumps over the lazy dog.", "How are you?"))
@@ -192,37 +196,14 @@ class _TwoModels:
         (directory / "source.spm").write_bytes(self.source.serialized_model_proto())
         (directory / "pieces.json").write_text(json.dumps(self.pieces), encoding="utf-8")
 
-    def open(
-        self,
-        *,
-        source_prefix: tuple[int, ...] = (),
-        source_suffix: tuple[int, ...] | None = None,
-        target_prefix: tuple[int, ...] = (),
-        languages: Languages | None = None,
-    ) -> SentencePieceTokenizer:
-        tokenization = Tokenization(
-            source_model="source.spm",
-            pieces="pieces.json",
-            source_prefix=source_prefix,
-            source_suffix=source_suffix,
-            target_prefix=target_prefix,
-            languages=languages,
-        )
+    def open(self, **fields: Any) -> SentencePieceTokenizer:
+        tokenization = Tokenization(source_model="source.spm", pieces="pieces.json", **fields)
         return SentencePieceTokenizer(self.file, tokenization, SpecialIds(pad=_PAD, bos=_PAD, eos=_EOS, unk=_UNK))
 
 
 def _trained(sentences: Sequence[str]) -> SentencePieceProcessor:
-    model = io.BytesIO()
-    SentencePieceTrainer.train(
-        sentence_iterator=iter(sentences),
-        model_writer=model,
-        vocab_size=50,
-        hard_vocab_limit=False,
-        num_threads=1,
-        minloglevel=2,
-    )
     processor = SentencePieceProcessor()
-    processor.LoadFromSerializedProto(model.getvalue())
+    processor.LoadFromSerializedProto(train_sentencepiece(sentences, model_type="unigram", vocab_size=50))
     return processor
 
 
@@ -329,7 +310,7 @@ def test_offsets_are_those_of_the_source_model(two_models: _TwoModels) -> None:
         (b"{}", "content is something else, expected a JSON array of strings and nulls"),
         (b"[1]", "content is something else"),
         (b'["a", "b", "a"]', "repeated piece is 'a', expected each piece once"),
-        (None, "access is No such file"),
+        (None, "No such file"),
     ],
 )
 def test_invalid_file_of_pieces_is_rejected(
@@ -348,21 +329,9 @@ def test_invalid_file_of_pieces_is_rejected(
 
 
 def test_placeholders_must_be_one_token_each(tmp_path: Path, tokenizer_file: Path) -> None:
-    model = io.BytesIO()
-    SentencePieceTrainer.train(
-        sentence_iterator=iter(["how are you"]),
-        model_writer=model,
-        vocab_size=270,
-        byte_fallback=True,
-        user_defined_symbols=["⟦1⟧"],
-        hard_vocab_limit=False,
-        pad_id=0,
-        bos_id=1,
-        eos_id=2,
-        unk_id=3,
-        minloglevel=2,
-    )
-    (path := tmp_path / "tokenizer.model").write_bytes(model.getvalue())
+    special = {"pad_id": 0, "bos_id": 1, "eos_id": 2, "unk_id": 3, "user_defined_symbols": ["⟦1⟧"]}
+    model = train_sentencepiece(["how are you"], model_type="unigram", vocab_size=270, byte_fallback=True, **special)
+    (path := tmp_path / "tokenizer.model").write_bytes(model)
 
     taught = SentencePieceTokenizer(path, Tokenization(placeholders=("⟦1⟧",)))
 

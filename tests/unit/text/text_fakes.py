@@ -1,28 +1,29 @@
-"""A tokenizer, a queue and a model without a network, for tests of the text side and the translator."""
+"""A tokenizer, a queue and a model without a network, for tests of the text pipeline and the translator."""
 
+import io
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from copy import copy
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from sentencepiece import SentencePieceTrainer
 
 from dragoman_service.bundle.manifest import Confidence, GraphFiles, Manifest
 from dragoman_service.datatypes import Hypothesis, SearchConfig, Segment, SegmentResult, StageTimings
 from dragoman_service.request import RequestRecord
-from dragoman_service.scheduling.latency_model import most_work
+from dragoman_service.scheduling.latency_model import max_decode_cost
 
 EOS = 2
 FIRST_CHARACTER = 4
 
-Answer = tuple[Hypothesis, ...] | SegmentResult | Exception | None
-"""What a segment is answered with; None: it stays unanswered."""
+Answer = tuple[Hypothesis, ...] | SegmentResult | Exception | None  # result of a segment; None: none yet
 
 
 class CharacterTokenizer:
-    """One token for each character; normalises nothing, and knows no snowman."""
+    """One token for each character. The snowman is the unknown token."""
 
     eos_id = EOS
     unk_id = ord("☃") + FIRST_CHARACTER
@@ -66,6 +67,14 @@ class CharacterTokenizer:
 TOKENIZER = CharacterTokenizer()
 
 
+def train_sentencepiece(sentences: Sequence[str], **options: Any) -> bytes:
+    """Return a serialized BPE model with at most `vocab_size` pieces."""
+    model = io.BytesIO()
+    defaults = {"model_type": "bpe", "hard_vocab_limit": False, "num_threads": 1, "minloglevel": 2}
+    SentencePieceTrainer.train(sentence_iterator=iter(sentences), model_writer=model, **{**defaults, **options})
+    return model.getvalue()
+
+
 def make_hypothesis(text: str, *, score: float = -1.0, is_finished: bool = True) -> Hypothesis:
     token_ids = (*TOKENIZER.encode(text), *([EOS] if is_finished else []))
     log_prob = score * len(token_ids)
@@ -83,7 +92,7 @@ def make_result(*hypotheses: Hypothesis, timings: StageTimings | None = None) ->
 
 
 def attending(hypothesis: Hypothesis, segment: Segment, *, num_layers: int = 2, num_heads: int = 3) -> Hypothesis:
-    """Return the hypothesis with attention; in each layer and head, target token t looks at source token t most."""
+    """Return the hypothesis with monotonic attention in each layer and head."""
     num_targets, num_sources = len(hypothesis.token_ids), len(segment.source_ids)
     weights: NDArray[np.float32] = np.full((num_targets, num_sources), 0.5 / num_sources, dtype=np.float32)
     targets = np.arange(num_targets)
@@ -102,7 +111,7 @@ def echo(segment: Segment) -> Answer:
 
 
 def shout(segment: Segment) -> Answer:
-    """Translate a sentence into its capitals, of which there may be more than there were letters."""
+    """Translate a sentence into capitals, which may be longer."""
     return (make_hypothesis(source_text(segment).upper()),)
 
 
@@ -115,15 +124,14 @@ class FakeQueue:
     segments: list[Segment] = field(default_factory=list)
     futures: list["Future[SegmentResult]"] = field(default_factory=list)
     context: RequestRecord | None = None
-    rejection: Exception | None = None
-    """Raised before any text is looked at."""
+    rejection: Exception | None = None  # raised by `reject_early`
 
     def reject_early(self, num_characters: int, search: SearchConfig, context: RequestRecord) -> None:
         if self.rejection:
             raise self.rejection
 
-    def expected_work(self, segments: Sequence[Segment]) -> int:
-        return most_work(segments)
+    def expected_decode_cost(self, segments: Sequence[Segment]) -> int:
+        return max_decode_cost(segments)
 
     def submit(
         self,
@@ -153,16 +161,16 @@ class FakeQueue:
 
 
 def make_manifest(*, has_attention: bool = True) -> Manifest:
-    """Return the part of a manifest that says what a model can do."""
+    """Return the capabilities of a manifest."""
     files = GraphFiles(encoder="e.onnx", decoder="d.onnx", attention="a.onnx" if has_attention else None)
     return Manifest.model_construct(precisions={"fp32": files})
 
 
 @dataclass
 class FakeModel:
-    """A model of one queue; also the source that resolves to it."""
+    """A model, and the model source that resolves to it."""
 
-    engine: FakeQueue = field(default_factory=FakeQueue)
+    scheduler: FakeQueue = field(default_factory=FakeQueue)
     name: str = "toy"
     version: str = "1"
     has_attention: bool = True

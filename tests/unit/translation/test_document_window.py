@@ -16,7 +16,7 @@ from tests.unit.text.text_fakes import make_hypothesis, make_result
 
 
 class ManualQueue:
-    """Takes as many segments as there is room for, and answers them when the test says so."""
+    """Queue of limited size, answered by the test."""
 
     def __init__(self, *, room: int = 1000) -> None:
         self.room = room
@@ -40,8 +40,8 @@ class ManualQueue:
             future.set_result(make_result(make_hypothesis("a")))
 
 
-def pieces(*sizes: int) -> Iterator[PlannedSentence]:
-    """Yield pieces of so many segments each."""
+def sentences(*sizes: int) -> Iterator[PlannedSentence]:
+    """Yield sentences with these numbers of segments."""
     for size in sizes:
         part = TextPart(span=Span(start=0, end=1), segment=make_segment(5), sentence_index=0)
         yield PlannedSentence(before="", plan=TextPlan(text="a", parts=(part,) * size) if size else None)
@@ -55,7 +55,7 @@ def window(
 
 
 async def begun(one: DocumentWindow, until: Callable[[], bool]) -> "asyncio.Task[PendingSentence | None]":
-    """Ask for the next piece, and let it come to where the test wants it."""
+    """Start `next_finished` and run it until a condition holds."""
     task = asyncio.create_task(one.next_finished())
     while not until():
         await asyncio.sleep(0)
@@ -64,7 +64,7 @@ async def begun(one: DocumentWindow, until: Callable[[], bool]) -> "asyncio.Task
 
 async def test_only_the_window_is_planned_and_queued() -> None:
     queue, read = ManualQueue(), count()
-    endless = (piece for piece in pieces(*[1] * 1000) if next(read) >= 0)
+    endless = (piece for piece in sentences(*[1] * 1000) if next(read) >= 0)
 
     task = await begun(window(queue, endless), lambda: bool(queue.futures))
 
@@ -74,7 +74,7 @@ async def test_only_the_window_is_planned_and_queued() -> None:
 
 async def test_each_returned_sentence_makes_room_for_another() -> None:
     queue = ManualQueue()
-    one = window(queue, pieces(*[1] * 1000))
+    one = window(queue, sentences(*[1] * 1000))
     task = await begun(one, lambda: bool(queue.futures))
 
     queue.answer()
@@ -87,7 +87,7 @@ async def test_each_returned_sentence_makes_room_for_another() -> None:
 
 async def test_sentences_are_returned_in_order() -> None:
     queue = ManualQueue()
-    given = list(pieces(1, 1, 1))
+    given = list(sentences(1, 1, 1))
     one = window(queue, iter(given))
     task = await begun(one, lambda: len(queue.futures) == 3)
 
@@ -96,13 +96,13 @@ async def test_sentences_are_returned_in_order() -> None:
     assert not task.done()
     queue.answer()
 
-    handed_out = [await task, await one.next_finished(), await one.next_finished(), await one.next_finished()]
-    assert [found and found.planned for found in handed_out] == [*given, None]
+    returned = [await task, await one.next_finished(), await one.next_finished(), await one.next_finished()]
+    assert [pending and pending.planned for pending in returned] == [*given, None]
 
 
 async def test_finished_segments_after_an_unfinished_sentence_count() -> None:
     queue = ManualQueue()
-    task = await begun(window(queue, pieces(*[1] * 100)), lambda: len(queue.futures) == 4)
+    task = await begun(window(queue, sentences(*[1] * 100)), lambda: len(queue.futures) == 4)
 
     queue.answer(*queue.futures[1:])
     for _ in range(10):
@@ -114,7 +114,7 @@ async def test_finished_segments_after_an_unfinished_sentence_count() -> None:
 
 async def test_sentence_larger_than_the_window_is_queued_in_parts() -> None:
     queue = ManualQueue()
-    one = window(queue, pieces(10, 1))
+    one = window(queue, sentences(10, 1))
     task = await begun(one, lambda: bool(queue.futures))
 
     most = 0
@@ -130,7 +130,7 @@ async def test_sentence_larger_than_the_window_is_queued_in_parts() -> None:
 
 
 async def test_sentences_without_segments_are_not_queued() -> None:
-    one = window(ManualQueue(room=0), pieces(0, 0))
+    one = window(ManualQueue(room=0), sentences(0, 0))
 
     assert await one.next_finished()
     assert await one.next_finished()
@@ -140,7 +140,7 @@ async def test_sentences_without_segments_are_not_queued() -> None:
 async def test_smaller_batches_are_offered_to_a_full_queue() -> None:
     queue = ManualQueue(room=1)
 
-    task = await begun(window(queue, pieces(*[1] * 8)), lambda: bool(queue.futures))
+    task = await begun(window(queue, sentences(*[1] * 8)), lambda: bool(queue.futures))
 
     assert queue.sizes == [4, 2, 1]
     task.cancel()
@@ -148,12 +148,12 @@ async def test_smaller_batches_are_offered_to_a_full_queue() -> None:
 
 async def test_rejected_first_segment_rejects_the_document() -> None:
     with pytest.raises(OverloadedError):
-        await window(ManualQueue(room=0), pieces(1)).next_finished()
+        await window(ManualQueue(room=0), sentences(1)).next_finished()
 
 
 async def test_window_waits_for_its_own_segments_while_the_queue_is_full() -> None:
     queue = ManualQueue(room=1)
-    one = window(queue, pieces(1, 1, 1))
+    one = window(queue, sentences(1, 1, 1))
 
     for _ in range(3):
         task = await begun(one, lambda: bool(queue.unanswered))
@@ -171,7 +171,7 @@ async def test_window_waits_for_the_retry_delay_without_own_segments() -> None:
         clock.advance(delay)
         queue.room = 1000 if len(slept) == 2 else 0
 
-    one = window(queue, pieces(1, 1), max_segments=1, clock=clock, sleep=sleep, deadline_s=100.0)
+    one = window(queue, sentences(1, 1), max_segments=1, clock=clock, sleep=sleep, deadline_s=100.0)
     task = await begun(one, lambda: bool(queue.futures))
     queue.answer()
     await task
@@ -188,7 +188,7 @@ async def test_waiting_for_the_queue_ends_at_the_deadline() -> None:
     async def sleep(delay: float) -> None:
         clock.advance(delay)
 
-    one = window(queue, pieces(1, 1), max_segments=1, clock=clock, sleep=sleep, deadline_s=5.0)
+    one = window(queue, sentences(1, 1), max_segments=1, clock=clock, sleep=sleep, deadline_s=5.0)
     task = await begun(one, lambda: bool(queue.futures))
     queue.answer()
     await task
@@ -201,7 +201,7 @@ async def test_waiting_for_the_queue_ends_at_the_deadline() -> None:
 
 async def test_error_is_returned_in_order() -> None:
     queue = ManualQueue()
-    one = window(queue, pieces(1, 1))
+    one = window(queue, sentences(1, 1))
     task = await begun(one, lambda: bool(queue.futures))
     queue.futures[1].set_exception(EngineError("decoding failed"))
     queue.answer(queue.futures[0])
@@ -217,7 +217,7 @@ async def test_error_is_returned_in_order() -> None:
 
 async def test_cancelling_the_window_cancels_its_segments() -> None:
     queue = ManualQueue()
-    one = window(queue, pieces(*[1] * 8))
+    one = window(queue, sentences(*[1] * 8))
     task = await begun(one, lambda: bool(queue.futures))
     task.cancel()
 
@@ -229,19 +229,19 @@ async def test_cancelling_the_window_cancels_its_segments() -> None:
 async def test_cost_of_the_window_is_limited() -> None:
     queue = ManualQueue()
 
-    task = await begun(window(queue, pieces(*[1] * 8), max_cost=5), lambda: bool(queue.futures))
+    task = await begun(window(queue, sentences(*[1] * 8), max_cost=5), lambda: bool(queue.futures))
 
     assert len(queue.futures) == 2  # of two source tokens each
     task.cancel()
 
 
 def test_cancelled_segment_is_an_engine_error() -> None:
-    in_work = PendingSentence(planned=next(pieces(1)), segments=[make_segment(5)], text_s=0.0)
+    pending = PendingSentence(planned=next(sentences(1)), segments=[make_segment(5)], text_s=0.0)
     loop = asyncio.new_event_loop()
     answer: asyncio.Future[SegmentResult] = loop.create_future()
     answer.cancel()
-    in_work.results.append(answer)
+    pending.results.append(answer)
     loop.close()
 
     with pytest.raises(EngineError):
-        results_of(in_work.results)
+        results_of(pending.results)

@@ -4,11 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from dragoman_service.datatypes import DetectedLanguage
 from dragoman_service.errors import InvalidFieldError, UnsupportedFieldError
-from dragoman_service.observability.metrics import Metrics
 from dragoman_service.request import RequestRecord, TextFormat, TranslationOptions, TranslationRequest
 from dragoman_service.translation.language_detection import (
     MAX_CANDIDATES,
@@ -20,13 +18,8 @@ from dragoman_service.translation.language_detection import (
     listed_candidates,
     source_languages,
 )
-from dragoman_service.translation.translator import Translator
 from tests.unit.text.text_fakes import FakeModel
-
-
-def _translator(model: FakeModel, **arguments: Any) -> Translator:
-    return Translator(model, metrics=Metrics(CollectorRegistry()), **arguments)
-
+from tests.unit.translation.test_translator import make_translator
 
 ENGLISH, GERMAN = "The train to the coast leaves at seven in the morning.", "Sie liest einen langen Brief."
 FRENCH = "Le train pour la côte part à sept heures du matin."
@@ -215,7 +208,7 @@ class _NoDetector(LanguageDetector):
 
 
 async def test_missing_package_is_named() -> None:
-    translator = _translator(FakeModel(), detector=_NoDetector())
+    translator = make_translator(FakeModel(), detector=_NoDetector())
     request = TranslationRequest(texts=("Hi.",), source_language="", target_language="de")
 
     with pytest.raises(InvalidFieldError, match=r"source_language: is absent.*pip install 'dragoman\[detect\]'"):
@@ -226,7 +219,7 @@ async def test_missing_package_is_named() -> None:
 
 async def test_request_is_translated_from_the_detected_language() -> None:
     model = FakeModel()
-    translator = _translator(model, detector=_detector(fr=0.3, nl=0.1))
+    translator = make_translator(model, detector=_detector(fr=0.3, nl=0.1))
     request = TranslationRequest(texts=("Hi.",), source_language="", target_language="de")
 
     result = await translator.translate(request, RequestRecord())
@@ -239,41 +232,43 @@ async def test_request_is_translated_from_the_detected_language() -> None:
     assert model.resolved == ("", "fr", "de")
 
 
+def undetected(*texts: str, **options: Any) -> TranslationRequest:
+    return TranslationRequest(
+        texts=texts, source_language="", target_language="de", options=TranslationOptions(**options)
+    )
+
+
 @pytest.mark.parametrize("text", ["", "  ", "12345", "🙂", "…"])
 async def test_text_without_letters_is_returned_unchanged_if_the_language_is_detected(text: str) -> None:
-    translator = _translator(FakeModel(), detector=_detector(fr=1.0))
-    alone = TranslationRequest(texts=(text,), source_language="", target_language="de")
-    others = TranslationRequest(texts=("Hi.", text), source_language="", target_language="de")
+    translator = make_translator(FakeModel(), detector=_detector(fr=1.0))
 
-    result = await translator.translate(alone, RequestRecord())
-    with_others = await translator.translate(others, RequestRecord())
+    alone = await translator.translate(undetected(text), RequestRecord())
+    second = await translator.translate(undetected("Hi.", text), RequestRecord())
 
-    assert [one.text for one in result.translations[0].hypotheses] == [text]
-    assert result.num_source_tokens == 0
-    assert result.detected_language == DetectedLanguage(language="en", confidence=0.0)
-    assert with_others.translations[1].hypotheses == result.translations[0].hypotheses
-    assert with_others.detected_language == DetectedLanguage(language="fr", confidence=1.0)
+    assert [hypothesis.text for hypothesis in alone.translations[0].hypotheses] == [text]
+    assert alone.num_source_tokens == 0
+    assert alone.detected_language == DetectedLanguage(language="en", confidence=0.0)
+    assert second.translations[1].hypotheses == alone.translations[0].hypotheses
+    assert second.detected_language == DetectedLanguage(language="fr", confidence=1.0)
 
 
 async def test_document_and_markup_without_letters_are_returned_unchanged() -> None:
-    translator = _translator(FakeModel(), detector=_detector(fr=1.0))
-    options = TranslationOptions(format=TextFormat.HTML)
-    markup = TranslationRequest(texts=("<b>7</b>",), source_language="", target_language="de", options=options)
-    document = TranslationRequest(texts=("1.\n\n2.\n",), source_language="", target_language="de")
+    translator = make_translator(FakeModel(), detector=_detector(fr=1.0))
 
-    result = await translator.translate(markup, RequestRecord())
-    sentences = [each async for each in translator.translate_document(document, RequestRecord())]
+    result = await translator.translate(undetected("<b>7</b>", format=TextFormat.HTML), RequestRecord())
+    sentences = translator.translate_document(undetected("1.\n\n2.\n"), RequestRecord())
 
     assert result.translations[0].hypotheses[0].text == "<b>7</b>"
-    assert "".join(each.text for each in sentences) == "1.\n\n2.\n"
+    assert "".join([sentence.text async for sentence in sentences]) == "1.\n\n2.\n"
 
 
 async def test_texts_in_two_languages_are_rejected() -> None:
     detector = LanguageDetector(load=lambda: lambda text: [("fr" if "F" in text else "en", 1.0)])
-    request = TranslationRequest(texts=("7", "Fin.", "Ends."), source_language="", target_language="de")
 
     with pytest.raises(InvalidFieldError, match="text 1 seems to be in fr, text 2 in en"):
-        await _translator(FakeModel(), detector=detector).translate(request, RequestRecord())
+        await make_translator(FakeModel(), detector=detector).translate(
+            undetected("7", "Fin.", "Ends."), RequestRecord()
+        )
 
 
 def test_model_is_loaded_on_a_read_only_file_system(tmp_path: Path) -> None:

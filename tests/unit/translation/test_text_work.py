@@ -8,7 +8,7 @@ from dragoman_service.datatypes import SearchConfig, Segment
 from dragoman_service.errors import DeadlineExceededError, InvalidFieldError
 from dragoman_service.request import AttentionDetail, TranslationOptions
 from dragoman_service.translation.options import TranslationLimits
-from dragoman_service.translation.text_work import TextBudget
+from dragoman_service.translation.text_work import RequestBudget
 
 NO_OPTIONS = TranslationOptions()
 ALL_HEADS = TranslationOptions(return_attention=AttentionDetail.ALL_HEADS)
@@ -20,7 +20,7 @@ def segments(*lengths: int, num_hypotheses: int = 1) -> list[Segment]:
 
 
 def count(counted: list[Segment], options: TranslationOptions = NO_OPTIONS, **limits: int) -> None:
-    budget = TextBudget(options, TranslationLimits(**{"max_request_source_tokens": 10**6, **limits}))
+    budget = RequestBudget(options, TranslationLimits(**{"max_request_source_tokens": 10**6, **limits}))
     for segment in counted:
         budget.add([segment])
 
@@ -37,7 +37,7 @@ def test_segments_are_limited_over_all_texts(lengths: tuple[int, ...], limit: in
 
 
 def test_long_sentence_is_rejected_before_it_is_split() -> None:
-    budget = TextBudget(NO_OPTIONS, TranslationLimits(max_request_source_tokens=10))
+    budget = RequestBudget(NO_OPTIONS, TranslationLimits(max_request_source_tokens=10))
     budget.add(segments(5))
 
     budget.check_sentence(5)
@@ -46,7 +46,7 @@ def test_long_sentence_is_rejected_before_it_is_split() -> None:
 
 
 def test_limits_apply_to_each_sentence_of_a_document() -> None:
-    budget = TextBudget(NO_OPTIONS, TranslationLimits(max_request_source_tokens=10), is_document=True)
+    budget = RequestBudget(NO_OPTIONS, TranslationLimits(max_request_source_tokens=10), is_document=True)
     for _ in range(9):
         budget.check_sentence(10)
         budget.add(segments(5, 5))
@@ -60,13 +60,13 @@ def test_forced_lengths_count_as_work() -> None:
     forced = SearchConfig(beam_size=16, min_target_tokens=100, max_target_tokens=200)
     limit = 5 + 16 * 101
 
-    count([Segment(source_ids=(0,) * 5, search=forced)], max_request_work_tokens=limit)
-    with pytest.raises(InvalidFieldError, match=f"work tokens .* at most {limit}"):
-        count([Segment(source_ids=(0,) * 6, search=forced)], max_request_work_tokens=limit)
+    count([Segment(source_ids=(0,) * 5, search=forced)], max_request_decode_cost=limit)
+    with pytest.raises(InvalidFieldError, match=f"units of decode cost.* at most {limit}"):
+        count([Segment(source_ids=(0,) * 6, search=forced)], max_request_decode_cost=limit)
 
 
 def test_cancelled_work_ends_at_the_next_check() -> None:
-    budget = TextBudget(NO_OPTIONS, TranslationLimits())
+    budget = RequestBudget(NO_OPTIONS, TranslationLimits())
     budget.check_sentence(1)
 
     budget.cancel()
@@ -78,7 +78,7 @@ def test_cancelled_work_ends_at_the_next_check() -> None:
 
 def test_work_ends_at_its_deadline() -> None:
     now_s = 1.0
-    budget = TextBudget(NO_OPTIONS, TranslationLimits(), deadline_s=2.0, clock=lambda: now_s)
+    budget = RequestBudget(NO_OPTIONS, TranslationLimits(), deadline_s=2.0, clock=lambda: now_s)
     budget.check()
 
     now_s = 2.0

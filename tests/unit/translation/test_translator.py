@@ -66,7 +66,7 @@ async def translated(model: FakeModel, *texts: str, **options: Any) -> Any:
 async def pending(model: FakeModel, *texts: str) -> "asyncio.Task[Any]":
     """Start a translation and run it until it waits for its segments."""
     task = asyncio.create_task(translated(model, *texts))
-    while not (model.engine.futures or task.done()):
+    while not (model.scheduler.futures or task.done()):
         await asyncio.sleep(0)
     return task
 
@@ -103,8 +103,8 @@ async def test_all_segments_are_queued_at_once_with_the_context_of_the_request()
 
     await make_translator(model).translate(make_request("One. Two.", "Three."), context)
 
-    assert list(map(source_text, model.engine.segments)) == ["One.", "Two.", "Three."]
-    assert model.engine.context is context
+    assert list(map(source_text, model.scheduler.segments)) == ["One.", "Two.", "Three."]
+    assert model.scheduler.context is context
 
 
 async def test_options_reach_the_search() -> None:
@@ -121,7 +121,7 @@ async def test_options_reach_the_search() -> None:
         target_prefix="Ei",
     )
 
-    search = model.engine.segments[0].search
+    search = model.scheduler.segments[0].search
     assert (search.beam_size, search.num_hypotheses, search.coverage_penalty) == (3, 2, 0.25)
     assert search.suppressed_tokens == set(TOKENIZER.encode("x"))
     assert search.target_prefix == tuple(TOKENIZER.encode("Ei"))
@@ -135,7 +135,7 @@ async def test_texts_without_words_are_not_queued(texts: tuple[str, ...]) -> Non
     result = await translated(model, *texts)
 
     assert tuple(translation.hypotheses[0].text for translation in result.translations) == texts
-    assert model.engine.context is None
+    assert model.scheduler.context is None
     assert result.num_source_tokens == result.num_target_tokens == 0
 
 
@@ -161,7 +161,7 @@ async def test_request_beyond_a_limit_is_rejected_before_the_queue(request_: Tra
         await translator.translate(request_, RequestRecord())
 
     assert caught.value.field == field
-    assert model.engine.segments == []
+    assert model.scheduler.segments == []
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ async def test_model_without_attention_rejects_options_that_need_it(option: str,
         await translated(model, "One.", **{option: value})
 
     assert caught.value.field == f"options.{option}"
-    assert model.engine.segments == []
+    assert model.scheduler.segments == []
     assert (await translated(model, "One.", coverage_penalty=0.0)).translations[0].hypotheses[0].text == "One."
 
 
@@ -183,7 +183,7 @@ async def drawn_seeds(seed: int | None, *, server_seed: int = 0) -> list[int]:
     model = FakeModel()
     request = make_request("One. Two.", sampling=SamplingOptions(seed=seed))
     await make_translator(model, draw_seed=lambda: server_seed).translate(request, RequestRecord())
-    return [segment.search.sampling.seed for segment in model.engine.segments if segment.search.sampling]
+    return [segment.search.sampling.seed for segment in model.scheduler.segments if segment.search.sampling]
 
 
 async def test_request_with_a_seed_is_repeatable() -> None:
@@ -196,14 +196,6 @@ async def test_request_without_a_seed_gets_a_new_one() -> None:
     assert len(await drawn_seeds(None)) == 2
 
 
-async def test_alignment_is_returned_on_request() -> None:
-    result = await translated(FakeModel(), "One. Two.", return_alignment=True)
-
-    links = result.translations[0].hypotheses[0].alignment
-    assert [(link.source, link.target) for link in links] == [(link.source, link.source) for link in links]
-    assert len(links) == len("One.Two.")
-
-
 async def test_first_failure_is_raised_and_cancels_the_rest() -> None:
     def answer(segment: Segment) -> Answer:
         return DeadlineExceededError("decode") if source_text(segment) == "Two." else None
@@ -213,7 +205,7 @@ async def test_first_failure_is_raised_and_cancels_the_rest() -> None:
     with pytest.raises(DeadlineExceededError):
         await translated(model, "One. Two. Three.")
 
-    assert [future.cancelled() for future in model.engine.futures] == [True, False, True]
+    assert [future.cancelled() for future in model.scheduler.futures] == [True, False, True]
 
 
 async def test_further_failures_are_marked_as_retrieved() -> None:
@@ -236,14 +228,14 @@ async def test_cancelled_call_cancels_its_segments() -> None:
 
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert all(future.cancelled() for future in model.engine.futures)
+    assert all(future.cancelled() for future in model.scheduler.futures)
 
 
 async def test_segment_cancelled_by_the_engine_is_an_engine_error() -> None:
     model = FakeModel(FakeQueue(lambda _: None))
     task = await pending(model, "One. Two.")
 
-    for future in model.engine.futures:
+    for future in model.scheduler.futures:
         future.cancel()
 
     with pytest.raises(EngineError):
@@ -255,7 +247,7 @@ async def test_results_may_come_from_another_thread_in_any_order() -> None:
     task = await pending(model, "One. Two.")
 
     def answer() -> None:
-        for text, future in reversed(list(zip(("Eins.", "Zwei."), model.engine.futures, strict=True))):
+        for text, future in reversed(list(zip(("Eins.", "Zwei."), model.scheduler.futures, strict=True))):
             future.set_result(make_result(make_hypothesis(text)))
 
     await asyncio.to_thread(answer)

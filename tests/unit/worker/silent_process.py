@@ -1,4 +1,4 @@
-"""Stands in for a decoding process that never tells anything: its graph is in a loop while it is loaded."""
+"""A fake worker process that never answers, like one whose graph loops while it is loaded."""
 
 import signal
 

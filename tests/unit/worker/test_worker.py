@@ -12,7 +12,7 @@ import pytest
 from dragoman_service.datatypes import (
     Degeneration,
     DegenerationKind,
-    GuardReport,
+    DegenerationReport,
     Hypothesis,
     SamplingConfig,
     SearchConfig,
@@ -21,244 +21,162 @@ from dragoman_service.datatypes import (
 from dragoman_service.decoding.degeneration import EndedSegment
 from dragoman_service.decoding.running_batch import BatchLoad
 from dragoman_service.decoding.step_model import EncodedSource, StepModel
-from dragoman_service.worker.messages import (
-    BatchCommand,
-    BatchReport,
-    BatchStepOutput,
-    Clock,
-    NewSegment,
-    WaitingSource,
-)
+from dragoman_service.worker.messages import BatchCommand, BatchReport, BatchStepOutput, Clock, NewSegment, QueuedSource
 from dragoman_service.worker.worker import BatchExecutor, Worker
 from tests.fakes import FlakyModel, GatedModel, ManualClock, ToyModel, WrappedModel, make_segment
-from tests.threaded_core import TIMEOUT_S, decode_here, ended_in, joining, next_report
+from tests.mortal_worker import TIMEOUT_S, decode_here, ended_in, joining, next_report
 
 ENDLESS = ToyModel(eos_bias=-100.0, max_target_tokens=5000)
 MANY_STEPS = 5000
-NUM_ENDS = 200  # of which some come at the worst moment
+NUM_ENDS = 200  # some of which come at the worst moment
 
 
-class SlowModel(WrappedModel):
-    """Encoding takes 2 s of a clock moved by hand, a step 1 s; takes note of what is used."""
+class TimedModel(WrappedModel):
+    """Encoding takes 2 s of a manual clock, a step 1 s; records the operations."""
 
-    def __init__(self, inner: StepModel, clock: ManualClock) -> None:
-        super().__init__(inner)
-        self.used: list[str] = []
-        self._clock = clock
+    def __init__(self, *, encode_s: float = 2.0) -> None:
+        super().__init__(ENDLESS)
+        self.clock = ManualClock(10.0)
+        self.operations: list[str] = []
+        self._durations_s = {"encode": encode_s, "step": 1.0}
 
     def before(self, operation: str, num_segments: int) -> None:
-        self.used.append(operation)
-        self._clock.advance({"encode": 2.0, "step": 1.0}.get(operation, 0.0))
+        self.operations.append(operation)
+        self.clock.advance(self._durations_s.get(operation, 0.0))
 
 
-def two_words(*ids: int, num_steps: int = 12, deadline_s: float = 100.0) -> BatchCommand:
+def new_segments(*ids: int, num_steps: int = 12, deadline_s: float = 100.0) -> tuple[NewSegment, ...]:
     segment = make_segment(7, 8, beam_size=2, max_target_tokens=num_steps)
-    return BatchCommand(
-        new_segments=tuple(NewSegment(segment_id=one, segment=segment, deadline_s=deadline_s) for one in ids)
-    )
+    return tuple(NewSegment(segment_id=key, segment=segment, deadline_s=deadline_s) for key in ids)
 
 
-def make_batch(model: StepModel = ENDLESS, clock: ManualClock | None = None) -> BatchExecutor:
-    return BatchExecutor(model, clock or ManualClock())
+def command(*ids: int, ahead: tuple[int, ...] = (), dropped: tuple[int, ...] = (), **options: Any) -> BatchCommand:
+    sources = (QueuedSource(segment_id=key, source_ids=new_segments(key)[0].segment.source_ids) for key in ahead)
+    return BatchCommand(new_segments=new_segments(*ids, **options), dropped_ids=dropped, encode_ahead=tuple(sources))
 
 
-def test_an_output_tells_what_the_step_took() -> None:
-    clock = ManualClock(10.0)
-    batch = make_batch(SlowModel(ENDLESS, clock), clock)
+def make_batch(model: StepModel = ENDLESS, clock: Clock | None = None) -> BatchExecutor:
+    return BatchExecutor(model, clock or (model.clock if isinstance(model, TimedModel) else ManualClock()))
 
-    output = batch.run_step(two_words(5, 6))
+
+def test_output_has_the_times_and_sizes_of_a_step() -> None:
+    output = make_batch(TimedModel()).run_step(command(5, 6))
 
     assert (output.started_ids, output.num_encoded_tokens) == ((5, 6), 6)
     assert (output.encode_s, output.started_at_s, output.step_s, output.step_ended_s) == (2.0, 12.0, 1.0, 13.0)
     assert output.busy_s == 3.0
-    assert output.load == BatchLoad.of(new.segment for new in two_words(5, 6).new_segments)
-    assert (output.num_rows, output.step_rows, output.work) == (4, 4, 10)
+    assert output.load == BatchLoad.of(new.segment for new in new_segments(5, 6))
+    assert (output.num_rows, output.step_rows, output.decode_cost) == (4, 4, 10)
 
 
-def test_a_segment_that_ends_is_reported_by_its_id_and_leaves() -> None:
+def test_segments_end_by_their_ids_in_any_order() -> None:
     batch = make_batch()
-    outputs = [
-        batch.run_step(two_words(40, num_steps=3)),
-        batch.run_step(two_words(50)),
-        batch.run_step(BatchCommand()),
-    ]
+    outputs = [batch.run_step(each) for each in (command(40, 9, num_steps=3), command(5), BatchCommand())]
 
-    assert [[ended.segment_id for ended in output.ended] for output in outputs] == [[], [], [40]]
-    assert (outputs[2].num_tokens, outputs[2].num_steps) == (3, 3)
+    assert [sorted(ended.segment_id for ended in output.ended) for output in outputs] == [[], [], [9, 40]]
+    assert (outputs[2].num_tokens, outputs[2].num_steps) == (6, 6)
     assert batch.num_segments == 1
 
 
-def test_ids_need_not_come_in_order() -> None:
-    batch = make_batch()
-    batch.run_step(two_words(9, 2, 5, num_steps=2))
-
-    ended = batch.run_step(BatchCommand()).ended
-
-    assert sorted(one.segment_id for one in ended) == [2, 5, 9]
-
-
-def test_a_dropped_segment_takes_part_in_no_further_step() -> None:
-    batch = make_batch()
-    batch.run_step(two_words(1, 2))
-
-    output = batch.run_step(BatchCommand(dropped_ids=(1,)))
-
-    assert output.load.num_segments == batch.num_segments == 1
-    assert (output.ended, output.late_ids) == ((), ())
-
-
 def test_dropped_segments_leave_before_new_ones_start() -> None:
-    clock = ManualClock()
-    model = SlowModel(ENDLESS, clock)
-    batch = make_batch(model, clock)
-    batch.run_step(two_words(1, 2))
-    model.used.clear()
+    batch = make_batch(model := TimedModel())
+    batch.run_step(command(1, 2))
+    model.operations.clear()
 
-    batch.run_step(BatchCommand(new_segments=two_words(3).new_segments, dropped_ids=(2,)))
+    output = batch.run_step(command(3, dropped=(2, 7)))  # 7 is unknown, which is not a fault
 
-    assert model.used == ["drop", "encode", "start", "step"]
+    assert model.operations == ["drop", "encode", "start", "step"]
+    assert output.load.num_segments == batch.num_segments == 2
+    assert (output.ended, output.late_ids, output.fault) == ((), (), "")
 
 
-def sources_of(command: BatchCommand) -> tuple[WaitingSource, ...]:
-    return tuple(
-        WaitingSource(segment_id=new.segment_id, source_ids=new.segment.source_ids) for new in command.new_segments
-    )
+def test_empty_batch_takes_no_step() -> None:
+    batch = make_batch()
+    batch.run_step(command(1))
+
+    output = batch.run_step(command(dropped=(1,)))
+
+    assert (output.num_rows, output.decode_cost, batch.num_segments) == (0, 0, 0)
 
 
 def test_segments_that_were_encoded_ahead_join_without_an_encoder_run() -> None:
-    clock = ManualClock(10.0)
-    model = SlowModel(ENDLESS, clock)
-    batch = make_batch(model, clock)
-    first = BatchCommand(new_segments=two_words(1).new_segments, encode_ahead=sources_of(two_words(2, 3)))
+    batch = make_batch(model := TimedModel())
 
-    outputs = [batch.run_step(first), batch.run_step(two_words(3, 2))]
+    outputs = [batch.run_step(command(1, ahead=(2, 3))), batch.run_step(command(3, 2))]
 
-    assert model.used == ["encode", "new_batch", "start", "step", "start", "step"]
+    assert model.operations == ["encode", "new_batch", "start", "step", "start", "step"]
     assert [(output.encoded_ids, output.started_ids) for output in outputs] == [((1, 2, 3), (1,)), ((), (3, 2))]
     assert [(output.num_encoded_tokens, output.encode_s) for output in outputs] == [(9, 2.0), (0, 0.0)]
     assert [output.started_at_s for output in outputs] == [12.0, 13.0]
 
 
-def test_what_was_encoded_ahead_belongs_to_its_segment() -> None:
+def test_encoding_ahead_does_not_change_results() -> None:
     together = joining(*range(10, 16), beam_size=3, num_hypotheses=3)
-    expected = decode_here(ToyModel(), together)
-    batch = make_batch(ToyModel())
     first, *others = together.new_segments
-    ahead = sources_of(BatchCommand(new_segments=tuple(others[::-1])))
+    ahead = (QueuedSource(segment_id=o.segment_id, source_ids=o.segment.source_ids) for o in reversed(others))
+    batch = make_batch(ToyModel())
 
-    outputs = [batch.run_step(BatchCommand(new_segments=(first,), encode_ahead=ahead))]
+    outputs = [batch.run_step(BatchCommand(new_segments=(first,), encode_ahead=tuple(ahead)))]
     outputs += [batch.run_step(BatchCommand(new_segments=(other,))) for other in others]
     while batch.num_segments:
         outputs.append(batch.run_step(BatchCommand()))
 
-    assert {ended.segment_id: ended for output in outputs for ended in output.ended} == expected
+    ended = {ended.segment_id: ended for output in outputs for ended in output.ended}
+    assert ended == decode_here(ToyModel(), together)
 
 
-def test_a_batch_takes_what_another_one_has_encoded() -> None:
-    clock, encoded = ManualClock(), dict[int, EncodedSource]()
-    model = SlowModel(ENDLESS, clock)
-    one, other = (BatchExecutor(model, clock, encoded) for _ in range(2))
-    one.run_step(BatchCommand(new_segments=two_words(1).new_segments, encode_ahead=sources_of(two_words(2))))
-
-    output = other.run_step(two_words(2))
-
-    assert (output.encoded_ids, output.started_ids) == ((), (2,))
-    assert encoded == {}
-
-
-def test_what_was_encoded_ahead_is_forgotten_with_its_segment_or_its_batch() -> None:
+def test_batches_share_encoder_outputs_until_the_segment_or_the_batch_ends() -> None:
     encoded = dict[int, EncodedSource]()
-    batch = BatchExecutor(ENDLESS, ManualClock(), encoded)
-    batch.run_step(BatchCommand(new_segments=two_words(1).new_segments, encode_ahead=sources_of(two_words(2, 3, 4))))
+    batch, other = (BatchExecutor(ENDLESS, ManualClock(), encoded) for _ in range(2))
+    batch.run_step(command(1, ahead=(2, 3, 4, 5)))
 
-    batch.run_step(BatchCommand(dropped_ids=(2,)))
-    assert encoded.keys() == {3, 4}
-    batch.run_step(two_words(3))
-    assert encoded.keys() == {4}
+    output = other.run_step(command(2))
+    assert (output.encoded_ids, output.started_ids) == ((), (2,))
+    batch.run_step(command(dropped=(3,)))
+    assert encoded.keys() == {4, 5}
+    batch.run_step(command(4))
+    assert encoded.keys() == {5}
     batch.close()
     assert encoded == {}
 
 
-def test_to_drop_an_unknown_segment_is_no_fault() -> None:
-    batch = make_batch()
-    batch.run_step(two_words(1))
-
-    assert not batch.run_step(BatchCommand(dropped_ids=(7, 8))).fault
-    assert batch.num_segments == 1
-
-
-def test_an_empty_batch_takes_no_step() -> None:
-    batch = make_batch()
-    batch.run_step(two_words(1))
-
-    output = batch.run_step(BatchCommand(dropped_ids=(1,)))
-
-    assert (output.num_rows, output.work, batch.num_segments) == (0, 0, 0)
-
-
-def test_a_late_segment_is_dropped_after_the_step_and_reported() -> None:
-    clock = ManualClock()
-    batch = make_batch(SlowModel(ENDLESS, clock), clock)
+def test_late_segment_is_dropped_after_the_step_unless_it_ended() -> None:
+    batch = make_batch(model := TimedModel())
+    late, ending = new_segments(1, deadline_s=14.0), new_segments(3, num_steps=1, deadline_s=11.0)
 
     outputs = [
-        batch.run_step(
-            BatchCommand(new_segments=(*two_words(1, deadline_s=4.0).new_segments, *two_words(2).new_segments))
-        ),
+        batch.run_step(BatchCommand(new_segments=(*late, *new_segments(2), *ending))),
         batch.run_step(BatchCommand()),
     ]
 
+    assert [[ended.segment_id for ended in output.ended] for output in outputs] == [[3], []]
     assert [output.late_ids for output in outputs] == [(), (1,)]
+    assert model.clock() == 14.0
     assert batch.num_segments == 1
 
 
-def test_a_segment_that_ends_in_the_step_in_which_it_is_late_is_answered() -> None:
-    clock = ManualClock()
-    batch = make_batch(SlowModel(ENDLESS, clock), clock)
-
-    output = batch.run_step(two_words(1, num_steps=1, deadline_s=1.0))
-
-    assert ([ended.segment_id for ended in output.ended], output.late_ids) == ([1], ())
-
-
 @pytest.mark.parametrize("operation", ["encode", "new_batch", "start", "step", "drop"])
-def test_a_fault_empties_the_batch_and_the_next_step_begins_afresh(operation: str) -> None:
-    faults = [operation]
+def test_fault_empties_the_batch_and_names_its_segments(operation: str) -> None:
+    faults: list[str] = []
     batch = make_batch(FlakyModel(ENDLESS, lambda used: used in faults and bool(faults.pop())))
+    if operation != "new_batch":
+        batch.run_step(command(1, 2))
 
-    outputs = [batch.run_step(two_words(1, 2)), batch.run_step(BatchCommand(dropped_ids=(1,)))]
+    faults.append(operation)
+    output = batch.run_step(command(3, dropped=(1,)))
 
-    assert sum(f"{operation} broken on purpose" in output.fault for output in outputs) == 1
-    assert batch.num_segments == 0
-    assert [ended.segment_id for ended in batch.run_step(two_words(3, num_steps=1)).ended] == [3]
-
-
-@pytest.mark.parametrize("operation", ["encode", "start", "step", "drop"])
-def test_a_fault_names_all_segments_of_the_batch_new_ones_included(operation: str) -> None:
-    is_broken = False
-    batch = make_batch(FlakyModel(ENDLESS, lambda used: is_broken and used == operation))
-    batch.run_step(two_words(1, 2))
-
-    is_broken = True
-    output = batch.run_step(BatchCommand(new_segments=two_words(3).new_segments, dropped_ids=(1,)))
-
-    assert output.fault
-    assert {2, 3} <= set(output.lost_ids) <= {1, 2, 3}
+    assert f"{operation} broken on purpose" in output.fault
+    assert ({2, 3} if operation != "new_batch" else {3}) <= set(output.lost_ids) <= {1, 2, 3}
     assert len(set(output.lost_ids)) == len(output.lost_ids)
+    assert batch.num_segments == 0
+    assert [ended.segment_id for ended in batch.run_step(command(4, num_steps=1)).ended] == [4]
 
 
-def test_a_segment_that_ended_before_the_fault_of_the_same_step_is_not_lost() -> None:
-    clock = ManualClock()
-    drops = iter([False, True])  # of who has ended, then of who is late
-    model = FlakyModel(SlowModel(ENDLESS, clock), lambda used: used == "drop" and next(drops))
-    batch = make_batch(model, clock)
-    batch.run_step(
-        BatchCommand(
-            new_segments=(
-                *two_words(1, num_steps=2).new_segments,
-                *two_words(2, deadline_s=4.0).new_segments,
-            )
-        )
-    )
+def test_segment_that_ended_before_the_fault_of_the_same_step_is_not_lost() -> None:
+    drops = iter([False, True])  # of segments that ended, then of late segments
+    timed = TimedModel()
+    batch = make_batch(FlakyModel(timed, lambda used: used == "drop" and next(drops)), timed.clock)
+    batch.run_step(BatchCommand(new_segments=(*new_segments(1, num_steps=2), *new_segments(2, deadline_s=14.0))))
 
     output = batch.run_step(BatchCommand())
 
@@ -266,44 +184,26 @@ def test_a_segment_that_ended_before_the_fault_of_the_same_step_is_not_lost() ->
     assert ([ended.segment_id for ended in output.ended], output.lost_ids) == ([1], (2,))
 
 
-class SlowStepModel(WrappedModel):
-    """A step takes 1 s of a clock moved by hand."""
-
-    def __init__(self, inner: StepModel, clock: ManualClock) -> None:
-        super().__init__(inner)
-        self._clock = clock
-
-    def before(self, operation: str, num_segments: int) -> None:
-        self._clock.advance(1.0 if operation == "step" else 0.0)
-
-
 class Bench:
-    """A batch in a thread, and the connection to it. Its clock stands still: it reports news only."""
+    """A batch in a thread and the connection to it; its clock stands still, so it reports results only."""
 
     def __init__(self, model: StepModel, *, clock: ManualClock, cpu_clock: Clock) -> None:
         copied = zip(count(100, 10), count(7), strict=True)
-        self.core = Worker(
+        self.worker = Worker(
             model, clock=clock, cache_bytes=lambda: 42, cpu_clock=cpu_clock, copied_bytes=lambda: next(copied)
         )
-        self.connection = self.core.connect()
+        self.connection = self.worker.connect()
 
-    def tell(self, command: BatchCommand) -> None:
-        self.connection.send(command)
-
-    def report(self) -> BatchReport:
-        """Return the next report."""
-        return next_report(self.connection)
-
-    def reports_until_empty(self) -> list[BatchReport]:
-        """Return reports until one of a step with which a segment ended."""
-        reports = [self.report()]
+    def reports_until_end(self) -> list[BatchReport]:
+        """Return reports until a segment ends."""
+        reports = [next_report(self.connection)]
         while not reports[-1].outputs[-1].ended:
-            reports.append(self.report())
+            reports.append(next_report(self.connection))
         return reports
 
     def has_ended(self) -> bool:
-        self.core.close(TIMEOUT_S)
-        return not any(thread.is_alive() for thread in self.core._threads)
+        self.worker.close(TIMEOUT_S)
+        return not any(thread.is_alive() for thread in self.worker._threads)
 
 
 @contextmanager
@@ -318,110 +218,103 @@ def bench_of(model: StepModel, *, clock: ManualClock | None = None, cpu_clock: C
         assert bench.has_ended()
 
 
-def test_results_over_a_connection_equal_those_without() -> None:
-    command = joining(*range(10, 16), beam_size=3, num_hypotheses=3)
-    expected = decode_here(ToyModel(), command)
+def test_results_and_attention_over_a_connection_are_identical() -> None:
+    search = make_segment(7, beam_size=3, num_hypotheses=3).search
+    sources = [make_segment(4 + key % 5, 5).source_ids for key in range(6)]
+    segments = [Segment(source_ids=source, search=search, wants_attention=True) for source in sources]
+    new = [NewSegment(segment_id=key, segment=one, deadline_s=math.inf) for key, one in enumerate(segments, 10)]
+    together = BatchCommand(new_segments=tuple(new))
+    expected = decode_here(ToyModel(), together)
 
     with bench_of(ToyModel()) as bench:
-        bench.tell(command)
+        bench.connection.send(together)
         reports: list[BatchReport] = []
-        while len(ended_in(*reports)) < len(command.new_segments):
-            reports.append(bench.report())
+        while len(ended_in(*reports)) < len(new):
+            reports.append(next_report(bench.connection))
 
-    assert ended_in(*reports) == expected
-
-
-def test_attention_arrives_unchanged() -> None:
-    segment = Segment(source_ids=make_segment(7, 8).source_ids, search=make_segment(7).search, wants_attention=True)
-    command = BatchCommand(new_segments=(NewSegment(segment_id=3, segment=segment, deadline_s=math.inf),))
-    expected = decode_here(ToyModel(), command)[3].hypotheses[0].attention
-
-    with bench_of(ToyModel()) as bench:
-        bench.tell(command)
-        attention = ended_in(*bench.reports_until_empty())[3].hypotheses[0].attention
-
-    assert attention is not None
-    assert expected is not None
-    np.testing.assert_array_equal(attention, expected)
+    ended = ended_in(*reports)
+    assert ended == expected
+    for key, segment in ended.items():
+        for received, local in zip(segment.hypotheses, expected[key].hypotheses, strict=True):
+            assert received.attention is not None
+            assert local.attention is not None
+            np.testing.assert_array_equal(received.attention, local.attention)
 
 
-def test_new_segments_join_a_running_batch() -> None:
+def test_segments_join_and_leave_a_running_batch() -> None:
     model = GatedModel(ENDLESS)
     with bench_of(model) as bench:
-        bench.tell(joining(1, max_target_tokens=MANY_STEPS))
+        bench.connection.send(joining(1, max_target_tokens=MANY_STEPS))
         assert model.wait_for_step() == 1
-        bench.tell(joining(2, max_target_tokens=3))
+        bench.connection.send(joining(2, max_target_tokens=3))
+        bench.connection.send(joining(3, max_target_tokens=MANY_STEPS))
+        model.let_pass()
+        model.pass_until(3)
         model.let_pass()
         model.pass_until(2)
-        model.let_pass()
-        model.pass_until(1)
 
-        (report,) = [bench.report()]
-
-    assert set(ended_in(report)) == {2}
-
-
-def test_a_dropped_segment_leaves_a_running_batch() -> None:
-    model = GatedModel(ENDLESS)
-    with bench_of(model) as bench:
-        bench.tell(joining(1, 2, max_target_tokens=MANY_STEPS))
-        assert model.wait_for_step() == 2
-
-        bench.tell(BatchCommand(dropped_ids=(1,)))
+        assert set(ended_in(next_report(bench.connection))) == {2}
+        bench.connection.send(BatchCommand(dropped_ids=(1,)))
         model.let_pass()
         model.pass_until(1)
 
 
-def test_the_last_segment_dropped_is_reported_as_a_step_in_which_nothing_was_done() -> None:
+def test_dropping_the_last_segment_is_reported_as_an_empty_step() -> None:
     with bench_of(GatedModel(ENDLESS)) as bench:
-        bench.tell(BatchCommand(dropped_ids=(7,)))
+        bench.connection.send(BatchCommand(dropped_ids=(7,)))
 
-        (output,) = bench.report().outputs
+        (output,) = next_report(bench.connection).outputs
 
     assert (output.started_ids, output.num_rows, output.ended, output.late_ids, output.fault) == ((), 0, (), (), "")
 
 
-def test_a_late_segment_leaves_and_the_others_stay() -> None:
+def test_late_segment_is_reported_at_once_and_the_others_continue() -> None:
     clock = ManualClock()
     model = GatedModel(ENDLESS)
-    patient, hurried = joining(1, max_target_tokens=100), joining(2, deadline_s=0.01, max_target_tokens=100)
+    commands = [joining(1, max_target_tokens=100), joining(2, deadline_s=0.01, max_target_tokens=100)]
     with bench_of(model, clock=clock) as bench:
-        bench.tell(BatchCommand.merged([patient, hurried]))
+        bench.connection.send(BatchCommand.merged(commands))
         assert model.wait_for_step() == 2
-        clock.advance(0.01)  # less than a report waits otherwise
+        clock.advance(0.01)  # less than the interval between reports
         model.let_pass()
 
-        late = [output.late_ids for output in bench.report().outputs]
-
-        assert late[-1] == (2,)
+        assert next_report(bench.connection).outputs[-1].late_ids == (2,)
         assert model.wait_for_step() == 1
 
 
 @pytest.mark.parametrize("operation", ["encode", "new_batch", "start", "step"])
-def test_a_fault_is_reported_and_the_batch_goes_on_with_others(operation: str) -> None:
+def test_fault_is_reported_and_the_batch_continues_with_others(operation: str) -> None:
     faults = [operation]
-    model = FlakyModel(ENDLESS, lambda used: used in faults and bool(faults.pop()))
-    with bench_of(model) as bench:
-        bench.tell(joining(1, 2))
-        (broken,) = bench.report().outputs
+    with bench_of(FlakyModel(ENDLESS, lambda used: used in faults and bool(faults.pop()))) as bench:
+        bench.connection.send(joining(1, 2))
+        (broken,) = next_report(bench.connection).outputs
 
-        bench.tell(joining(3))
-        reports = bench.reports_until_empty()
+        bench.connection.send(joining(3))
+        reports = bench.reports_until_end()
 
     assert f"{operation} broken on purpose" in broken.fault
     assert set(ended_in(*reports)) == {3}
 
 
-def test_a_batch_without_news_reports_once_it_is_empty() -> None:
+def test_batch_without_results_reports_when_it_is_empty() -> None:
     with bench_of(ENDLESS) as bench:
-        bench.tell(joining(1, max_target_tokens=6))
+        bench.connection.send(joining(1, max_target_tokens=6))
 
-        report = bench.report()
+        first, others = next_report(bench.connection).outputs
 
-    joined, others = report.outputs
-    assert [1 + len(output.earlier_steps_s) for output in (joined, others)] == [1, 5]
-    assert all(output.num_rows > 0 for output in report.outputs)
-    assert [len(output.ended) for output in report.outputs] == [0, 1]
+    assert [1 + len(output.earlier_steps_s) for output in (first, others)] == [1, 5]
+    assert all(output.num_rows > 0 for output in (first, others))
+    assert [len(output.ended) for output in (first, others)] == [0, 1]
+
+
+def test_each_long_step_is_reported() -> None:
+    model = TimedModel(encode_s=0.0)
+    with bench_of(model, clock=model.clock) as bench:
+        bench.connection.send(joining(1, max_target_tokens=6))
+
+        reports = bench.reports_until_end()
+
+    assert [len(report.outputs) for report in reports] == [1] * 6
 
 
 def make_step(**changes: Any) -> BatchStepOutput:
@@ -429,14 +322,14 @@ def make_step(**changes: Any) -> BatchStepOutput:
     return BatchStepOutput(**{"load": load, "step_rows": 2, "num_rows": 2, "step_s": 0.5, "busy_s": 0.75, **changes})
 
 
-def test_steps_in_which_nothing_else_happened_are_told_together() -> None:
-    told = make_step()
+def test_plain_steps_are_merged() -> None:
+    merged = make_step()
     for step_s in (1.0, 2.0):
-        told, earlier = make_step(step_s=step_s), told
-        assert told.take_in(earlier)
+        merged, earlier = make_step(step_s=step_s), merged
+        assert merged.merge(earlier)
 
-    assert ([*told.earlier_steps_s, told.step_s], told.busy_s) == ([0.5, 1.0, 2.0], 2.25)
-    assert told.work == 3 * make_step().work
+    assert ([*merged.earlier_steps_s, merged.step_s], merged.busy_s) == ([0.5, 1.0, 2.0], 2.25)
+    assert merged.decode_cost == 3 * make_step().decode_cost
 
 
 @pytest.mark.parametrize(
@@ -450,49 +343,51 @@ def test_steps_in_which_nothing_else_happened_are_told_together() -> None:
         ({"num_rows": 0, "fault": "broken"}, {"num_rows": 0}),
     ],
 )
-def test_a_step_before_which_something_changed_is_told_by_itself(
-    changed: dict[str, Any], earlier: dict[str, Any]
-) -> None:
+def test_steps_are_not_merged_if_anything_changed(changed: dict[str, Any], earlier: dict[str, Any]) -> None:
     step = make_step(**changed)
 
-    assert not step.take_in(make_step(**earlier))
+    assert not step.merge(make_step(**earlier))
     assert step == make_step(**changed)
 
 
-def test_a_batch_whose_steps_take_long_reports_each_of_them() -> None:
-    clock = ManualClock()
-    with bench_of(SlowStepModel(ENDLESS, clock), clock=clock) as bench:
-        bench.tell(joining(1, max_target_tokens=6))
-
-        reports = bench.reports_until_empty()
-
-    assert [len(report.outputs) for report in reports] == [1] * 6
-
-
-def test_a_report_has_the_caches_and_cpu_time_and_copies_since_the_last_one() -> None:
+def test_reports_have_the_resources_used_since_the_last_report() -> None:
     used_s = iter([2.0, 5.0])
     with bench_of(ENDLESS, cpu_clock=lambda: next(used_s)) as bench:
         reports = []
         for key in (1, 2):
-            bench.tell(joining(key, max_target_tokens=2))
-            reports.append(bench.report())
+            bench.connection.send(joining(key, max_target_tokens=2))
+            reports.append(next_report(bench.connection))
 
     assert [(report.cache_bytes, report.cpu_s) for report in reports] == [(42, 2.0), (42, 3.0)]
     assert [report.copied_bytes for report in reports] == [(100, 7), (10, 1)]
+    assert Worker(ENDLESS).make_report(()).cpu_s == 0.0
 
 
-def test_closing_the_connection_ends_a_batch_that_waits() -> None:
-    with bench_of(ENDLESS) as bench:
-        bench.connection.close()
+def test_cpu_time_of_concurrent_reports_adds_up() -> None:
+    ticks = count(1)
+    worker = Worker(ENDLESS, cpu_clock=lambda: float(next(ticks)))
+    reported_s: list[float] = []
+    threads = [
+        threading.Thread(target=lambda: reported_s.extend(worker.make_report(()).cpu_s for _ in range(500)))
+        for _ in range(4)
+    ]
 
-        assert bench.has_ended()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert sum(reported_s) == len(reported_s) == 2000
+    assert min(reported_s) == 1.0
 
 
-def test_closing_the_connection_ends_a_batch_after_its_step() -> None:
+@pytest.mark.parametrize("is_decoding", [False, True])
+def test_closing_the_connection_ends_a_batch_after_its_step(is_decoding: bool) -> None:
     model = GatedModel(ENDLESS)
     with bench_of(model) as bench:
-        bench.tell(joining(1, max_target_tokens=MANY_STEPS))
-        model.wait_for_step()
+        if is_decoding:
+            bench.connection.send(joining(1, max_target_tokens=MANY_STEPS))
+            model.wait_for_step()
 
         bench.connection.close()
         model.open()
@@ -501,90 +396,55 @@ def test_closing_the_connection_ends_a_batch_after_its_step() -> None:
     assert len(model.step_sizes) < MANY_STEPS
 
 
-def test_an_end_in_the_middle_of_reports_ends_all_threads_without_an_error() -> None:
+def test_closing_the_connection_during_reports_raises_in_no_thread() -> None:
     """An exception in any thread fails the test."""
     for _ in range(NUM_ENDS):
-        clock = ManualClock()
-        with bench_of(SlowStepModel(ENDLESS, clock), clock=clock) as bench:
-            bench.tell(joining(1, max_target_tokens=MANY_STEPS))
-            bench.report()
+        model = TimedModel()
+        with bench_of(model, clock=model.clock) as bench:
+            bench.connection.send(joining(1, max_target_tokens=MANY_STEPS))
+            next_report(bench.connection)
 
 
-def test_commands_are_merged_in_their_order() -> None:
+def test_commands_are_merged_in_order_without_segments_dropped_before_they_start() -> None:
     first, second = joining(1, 2), joining(3)
 
-    whole = BatchCommand.merged([first, BatchCommand(dropped_ids=(8,)), second, BatchCommand(dropped_ids=(9,))])
+    merged = BatchCommand.merged([first, BatchCommand(dropped_ids=(8, 1)), second, BatchCommand(dropped_ids=(9,))])
 
-    assert whole == BatchCommand(new_segments=(*first.new_segments, *second.new_segments), dropped_ids=(8, 9))
-
-
-def test_a_segment_that_is_dropped_before_it_has_started_does_not_start() -> None:
-    whole = BatchCommand.merged([joining(1, 2), BatchCommand(dropped_ids=(1,))])
-
-    assert [new.segment_id for new in whole.new_segments] == [2]
+    assert merged == BatchCommand(new_segments=(first.new_segments[1], *second.new_segments), dropped_ids=(8, 1, 9))
 
 
-def test_cpu_time_that_several_batches_report_adds_up() -> None:
-    ticks = count(1)
-    core = Worker(ENDLESS, cpu_clock=lambda: float(next(ticks)))
-    told: list[float] = []
-    threads = [
-        threading.Thread(target=lambda: told.extend(core.report_of(()).cpu_s for _ in range(500))) for _ in range(4)
-    ]
-
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert sum(told) == len(told) == 2000
-    assert min(told) == 1.0
-
-
-def test_caches_are_asked_for_each_report() -> None:
-    sizes = iter([10, 20])
-    core = Worker(ENDLESS, cache_bytes=lambda: next(sizes))
-
-    assert [core.report_of(()).cache_bytes for _ in range(2)] == [10, 20]
-
-
-def test_a_core_without_a_process_of_its_own_reports_no_cpu_time() -> None:
-    assert Worker(ENDLESS).report_of(()).cpu_s == 0.0
-
-
-def test_whatever_ends_a_batch_ends_its_connection(caplog: pytest.LogCaptureFixture) -> None:
-    faults = [RuntimeError("no time on purpose")]
+def test_exception_of_a_batch_thread_ends_its_connection(caplog: pytest.LogCaptureFixture) -> None:
+    faults = [RuntimeError("clock broken on purpose")]
 
     def clock() -> float:
         if faults:
             raise faults.pop()
         return 0.0
 
-    core = Worker(ENDLESS, clock=clock)
-    with core.connect() as connection:
+    worker = Worker(ENDLESS, clock=clock)
+    with worker.connect() as connection:
         connection.send(joining(1))
 
         with pytest.raises(EOFError):
             connection.recv()
-    core.close(TIMEOUT_S)
+    worker.close(TIMEOUT_S)
     assert "batch ended" in caplog.messages
 
 
-def test_messages_arrive_as_they_were_sent() -> None:
+def test_messages_are_equal_after_pickling() -> None:
     search = SearchConfig(beam_size=2, target_prefix=(7,), suppressed_tokens=frozenset({8}), sampling=SamplingConfig())
     segment = Segment(source_ids=(5, 6, 2), search=search, wants_attention=True)
     best = Hypothesis(token_ids=(9, 2), token_log_probs=(-0.5, -0.25), log_prob=-0.75, score=-0.5, is_finished=True)
-    guard = GuardReport(
-        found=(Degeneration(kind=DegenerationKind.REPETITION, detail="a run"),), remaining=(), is_replaced=True
-    )
-    ended = EndedSegment(segment_id=1, hypotheses=(best,), num_steps=2, guard=guard)
+    loop = Degeneration(kind=DegenerationKind.REPETITION, detail="a run")
+    report = DegenerationReport(found=(loop,), remaining=(), is_replaced=True)
+    ended = EndedSegment(segment_id=1, hypotheses=(best,), num_steps=2, degeneration=report)
     output = BatchStepOutput(load=BatchLoad(num_segments=1), earlier_steps_s=[0.1], ended=(ended,))
 
     for message in (
         BatchCommand(
             new_segments=(NewSegment(segment_id=1, segment=segment, deadline_s=math.inf),),
-            encode_ahead=(WaitingSource(segment_id=2, source_ids=(2,)),),
+            encode_ahead=(QueuedSource(segment_id=2, source_ids=(2,)),),
         ),
         BatchReport(outputs=(output,), cache_bytes=3, cpu_s=0.5),
     ):
-        assert pickle.loads(pickle.dumps(message)) == message  # noqa: S301 - its own
+        assert pickle.loads(pickle.dumps(message)) == message  # noqa: S301

@@ -1,4 +1,4 @@
-"""Reads model directories of CTranslate2: Transformers that translate, in every precision that it stores.
+"""Imports CTranslate2 model directories: Transformers for translation, in every stored precision.
 
-What the attributes mean is read from its specifications and from its C++, and proved against it by tests.
+The meaning of attributes follows CTranslate2's specifications and C++ code, and is checked by parity tests.
 """

@@ -1,10 +1,12 @@
-"""Reads the directory of a model."""
+"""Reads the directory of a model, and finds languages by the tags in its vocabulary."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
+from dragoman_export.errors import ImportFormatError
 from dragoman_export.importers.ctranslate2.binary import NUM_HEADS, Binary
-from dragoman_export.importers.ctranslate2.languages import find_languages, find_pair, find_tags, with_bos
 from dragoman_export.importers.ctranslate2.network import Network
 from dragoman_export.importers.ctranslate2.text import (
     SpecialTokens,
@@ -14,11 +16,22 @@ from dragoman_export.importers.ctranslate2.text import (
     sources_end_with_eos,
 )
 from dragoman_export.importers.ctranslate2.variables import Variables
-from dragoman_export.importers.huggingface_text import Text
-from dragoman_export.importers.language_tags import WantedLanguages
-from dragoman_export.importers.portable import MAX_TOKENS, ImportedModel
+from dragoman_export.importers.language_tags import WantedLanguages, languages_of_source_tags, languages_of_tags
+from dragoman_export.importers.portable import ImportedModel
 from dragoman_export.importers.vocabulary_text import SentencePieceFiles, Vocabularies
-from dragoman_service.bundle.architecture import Limits
+from dragoman_service.bundle.manifest import Languages
+
+_SOURCE_TAGS: Final = ">>deu<<"
+# patterns of language tags, by example: Marian (sources start with the target's tag), M2M-100, NLLB and mBART-50 (both
+# sides start with their own tag)
+_TAGS: Final = {
+    _SOURCE_TAGS: re.compile(r">>(\S+)<<"),
+    "__de__": re.compile(r"__([a-z]{2,3})__"),
+    "deu_Latn": re.compile(r"([a-z]{3}_[A-Z][a-z]{3})"),
+    "de_DE": re.compile(r"([a-z]{2}_[A-Z]{2})"),
+}
+# by pattern, token ids of the tags of sources and of targets, by language name
+Tags = Mapping[str, tuple[Mapping[str, int], Mapping[str, int]]]
 
 
 def read_ctranslate2(
@@ -32,21 +45,9 @@ def read_ctranslate2(
     target_languages: Sequence[str] | None = None,
     source_eos: str | None = None,
 ) -> ImportedModel:
-    """Read a directory that a converter of CTranslate2 wrote.
+    """Import a directory written by a CTranslate2 converter, with a SentencePiece model.
 
-    Args:
-        directory: with `model.bin`, the vocabularies and, from version 6 of the format on, `config.json`.
-        source_spm: SentencePiece model of sources; None: `source.spm`, or the only one, in the directory.
-        target_spm: the same of targets.
-        source_tag: language of sources as the vocabulary spells it, for one pair of a model of many languages.
-        target_tag: the same of targets.
-        source_languages: those translated from by a model of many, as BCP-47 tags or as the vocabulary spells them;
-            None: all that it has tags of.
-        target_languages: the same of those translated into.
-        source_eos: `yes` or `no`: whether sources end with EOS, where the directory leaves that to its caller.
-
-    Raises:
-        ImportFormatError: naming what is missing or cannot be imported.
+    The arguments are those of `dragoman export import`. Raises ImportFormatError if a part is missing or unsupported.
     """
     wanted = WantedLanguages.of(source_tag, target_tag, source_languages, target_languages)
     path = directory / "model.bin"
@@ -56,7 +57,7 @@ def read_ctranslate2(
     settings = read_settings(directory, variables, binary.version)
     tokens = SpecialTokens.take(settings)
     epsilon = settings.take_optional("layer_norm_epsilon", float)
-    settings.ignore(["multi_query_attention"])  # as the shapes say
+    settings.ignore(["multi_query_attention"])  # visible in the shapes
     settings.finish()
     lists = read_vocabularies(directory, tokens.unk)
     is_marian = bool(variables.attribute("decoder/start_from_zero_embedding", 0))
@@ -64,28 +65,73 @@ def read_ctranslate2(
     vocabularies = Vocabularies.fitted(*lists, eos=tokens.eos, unk=tokens.unk, start=start, origin=directory)
     spm = SentencePieceFiles.find(directory, source_spm, target_spm)
     learned = spm.check((vocabularies.source, vocabularies.target))
-    models = spm.read()
-    known = find_tags(vocabularies, learned)
-    tags = find_pair(vocabularies, wanted, known, directory)
-    languages = None if any(tags) else find_languages(wanted, known, directory)
+    known = _find_tags(vocabularies, learned)
+    tags = _find_pair(vocabularies, wanted, known, directory)
+    languages = None if any(tags) else _find_languages(wanted, known, directory)
     is_known = is_marian or languages is not None or any(tags)
     has_eos = sources_end_with_eos(tokens, source_eos, vocabularies, directory, is_known=is_known)
     bos = (find_token(vocabularies.source, tokens.bos, directory),) if tokens.adds_bos else ()
-    network = Network(variables, vocabularies, epsilon)
-    config = network.config()
-    most = min(network.num_positions, MAX_TOKENS)
-    return ImportedModel(
-        config=config,
-        limits=Limits(max_source_tokens=most, max_target_tokens=most),
-        weights=network.weights,
-        tokenizer=Text(
-            model=models[1],
-            source_model=models[0],
-            pieces=vocabularies.target,
-            source_pieces=vocabularies.source,
-            source_prefix=() if languages else (*bos, *tags[0]),
-            target_prefix=tags[1],
-            languages=languages and with_bos(languages, bos),
-            source_suffix=None if has_eos else (),
-        ).files(),
+    if languages:
+        sources = {tag: (*bos, *ids) for tag, ids in languages.sources.items()}
+        languages = languages.model_copy(update={"sources": sources})
+    return Network(variables, vocabularies, epsilon).imported(
+        spm,
+        source_prefix=() if languages else (*bos, *tags[0]),
+        target_prefix=tags[1],
+        languages=languages,
+        source_suffix=None if has_eos else (),
     )
+
+
+def _find_tags(vocabularies: Vocabularies, learned: Collection[str]) -> Tags:
+    """Return possible language tags; pieces learned from text are excluded."""
+    found = {
+        kind: (_matches(pattern, vocabularies.source, learned), _matches(pattern, vocabularies.target, learned))
+        for kind, pattern in _TAGS.items()
+    }
+    return {kind: sides for kind, sides in found.items() if sides[0]}
+
+
+def _matches(pattern: re.Pattern[str], pieces: Sequence[str | None], learned: Collection[str]) -> dict[str, int]:
+    others = ((piece, token_id) for token_id, piece in enumerate(pieces) if piece and piece not in learned)
+    matches = ((pattern.fullmatch(piece), token_id) for piece, token_id in others)
+    return {match[1]: token_id for match, token_id in matches if match}
+
+
+def _find_pair(
+    vocabularies: Vocabularies, wanted: WantedLanguages, known: Tags, directory: Path
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the ids of the prefix tags of sources and targets of one pair; empty if none is requested."""
+    sources, targets = vocabularies.source, vocabularies.target
+    source, target = _spelled(wanted.source_tag, sources), _spelled(wanted.target_tag, targets)
+    if target is not None and target.startswith(">>") and source is None:
+        return (find_token(sources, target, directory),), ()
+    if source is not None and target is not None:
+        return (find_token(sources, source, directory),), (find_token(targets, target, directory),)
+    if source is not None or target is not None:
+        ids = {token_id for tags, _ in known.values() for token_id in tags.values()}
+        some = ", ".join(str(sources[token_id]) for token_id in sorted(ids)[:8]) or "no tags"
+        raise ImportFormatError(f"{directory}: give the tags of both source and target language; available: {some}")
+    return (), ()
+
+
+def _find_languages(wanted: WantedLanguages, known: Tags, directory: Path) -> Languages | None:
+    """Return the languages of a multilingual model, None for one pair; ImportFormatError if ambiguous."""
+    named = {*wanted.sources, *wanted.targets}
+    kinds = list(known)
+    if len(kinds) > 1:
+        kinds = [kind for kind in kinds if named and named <= {*known[kind][0], *known[kind][1]}] or kinds
+    if len(kinds) > 1:
+        raise ImportFormatError(
+            f"{directory}: ambiguous language tags ({' and '.join(kinds)}): give --source-languages "
+            "and --target-languages as the tags spell them (de, deu_Latn, de_DE), or the tags of one pair"
+        )
+    if not named and (not kinds or len(known[kinds[0]][0]) == 1):
+        return None
+    if not kinds or kinds[0] == _SOURCE_TAGS:
+        return languages_of_source_tags(wanted, known[kinds[0]][0] if kinds else {}, directory)
+    return languages_of_tags(wanted, *known[kinds[0]], directory)
+
+
+def _spelled(tag: str | None, pieces: Sequence[str | None]) -> str | None:
+    return next((each for each in (f"__{tag}__", f">>{tag}<<", tag) if each in pieces), tag) if tag else None

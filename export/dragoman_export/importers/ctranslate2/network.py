@@ -1,4 +1,4 @@
-"""Takes the network out of the variables of a model."""
+"""Converts the variables of a model to a network."""
 
 import math
 from collections.abc import Sequence
@@ -9,8 +9,9 @@ from torch import Tensor
 
 from dragoman_export.errors import ImportFormatError
 from dragoman_export.importers.ctranslate2.variables import Variables
-from dragoman_export.importers.portable import MAX_TOKENS, check_sizes
-from dragoman_export.importers.vocabulary_text import Vocabularies, arranged
+from dragoman_export.importers.huggingface_text import Text
+from dragoman_export.importers.portable import MAX_TOKENS, ImportedModel, check_sizes
+from dragoman_export.importers.vocabulary_text import SentencePieceFiles, Vocabularies, arranged
 from dragoman_export.model.config import ModelConfig
 from dragoman_export.model.layers import sinusoidal_positions
 from dragoman_service.bundle.architecture import SinusoidLayout
@@ -18,62 +19,46 @@ from dragoman_service.bundle.architecture import SinusoidLayout
 _ACTIVATIONS: Final = {0: "relu", 2: "swish", 3: "gelu"}
 _OTHER_ACTIVATIONS: Final = {1: "GELU by tanh", 4: "GELU by sigmoid", 5: "tanh", 6: "sigmoid"}
 
+# tolerance between stored and computed sinusoids: constant, and per position (rounding of the angle); tables stored in
+# half precision differ more and are imported as learned
 _SAME_POSITIONS: Final = 1e-5, 1e-6
-"""Largest difference of stored sinusoids from computed ones, and what each position adds to it by the rounding of its
-angle. Those that were stored as halves differ by more, and are taken as they are."""
-_MAX_POSITIONS: Final = 1024
-"""Rows kept of such a table, and of learned ones."""
-_OFFSETS: Final = range(4)
-"""Positions at which stored sinusoids may begin."""
-
+_MAX_POSITIONS: Final = 1024  # rows kept of such a table, and of learned ones
+_OFFSETS: Final = range(4)  # possible first positions of stored sinusoids
+# bias of tokens outside the vocabulary: probability zero, and precise enough log-probabilities for `verify`
 _NO_LOGIT: Final = -500.0
-"""Bias of a token that was not in the vocabulary: its probability is zero, and log-probabilities of that size are still
-precise enough for `verify`."""
 
 
 class Network:
-    """Takes the network out of the variables."""
+    """Converts variables to configuration and weights."""
 
     def __init__(
-        self,
-        variables: Variables,
-        vocabularies: Vocabularies,
-        epsilon: float | None,
-        *,
-        has_positions: bool = True,
+        self, variables: Variables, vocabularies: Vocabularies, epsilon: float | None, *, has_positions: bool = True
     ) -> None:
-        """Read everything.
+        """Convert all variables.
 
-        Args:
-            variables: of the model.
-            vocabularies: of both sides.
-            epsilon: of the normalisations; None: the configuration leaves it open.
-            has_positions: whether sinusoids, beginning with the position 1, are added where no table is stored and no
-                head is rotated.
+        `epsilon` None: default of the normalisation. `has_positions`: sinusoids from position 1 are added if there is
+        neither a table nor rotation.
         """
         self._variables = variables
         self._vocabularies = vocabularies
-        self.weights: dict[str, Tensor] = {}
-        """By the names of `Transformer`."""
-        self.num_positions = MAX_TOKENS
-        """Longest sequence."""
-        self._facts: dict[str, Any] = {}
-        """Of `ModelConfig`, as far as they are known."""
+        self.weights: dict[str, Tensor] = {}  # by the names of `Transformer`
+        self.num_positions = MAX_TOKENS  # longest sequence
+        self._facts: dict[str, Any] = {}  # fields of `ModelConfig` found so far
         self._read_tables()
         for stack in ("encoder", "decoder"):
             self._read_stack(stack)
         self._read_positions(has_positions=has_positions)
         default = 1e-5 if self._facts["norm_kind"] == "layer" else 1e-6
         self._facts["norm_epsilon"] = default if epsilon is None else epsilon
-        variables.attribute("encoder/multi_query_attention", 0)  # as num_heads_kv says
+        variables.attribute("encoder/multi_query_attention", 0)  # num_heads_kv contains it
         variables.require("decoder/alibi", 0)
         variables.require("decoder/scale_outputs", 1)
         for name in ("alibi_use_positive_positions", "scale_alibi", "alignment_layer", "alignment_heads"):
-            variables.attribute(f"decoder/{name}", 0)  # of linear biases, and of the attention that is returned
+            variables.attribute(f"decoder/{name}", 0)  # for ALiBi and returned attention
         variables.finish()
 
     def config(self) -> ModelConfig:
-        """Return what the network is; ImportFormatError if it is larger than a bundle can describe."""
+        """Return the configuration; ImportFormatError if it exceeds the limits of a bundle."""
         ids = self._vocabularies
         special: dict[str, Any] = {
             "pad_id": ids.pad_id,
@@ -85,19 +70,37 @@ class Network:
         check_sizes(config, self._variables.path)
         return config
 
+    def imported(self, spm: SentencePieceFiles, *, most: int = MAX_TOKENS, **text: Any) -> ImportedModel:
+        """Return the converted model; ImportFormatError if a tokenizer does not match its vocabulary.
+
+        `most` is the longest sequence that the library supports, `text` are further fields of `Text`.
+        """
+        ids = self._vocabularies
+        spm.check((ids.source, ids.target))
+        source_model, target_model = spm.read()
+        tokenizer = Text(
+            model=target_model, source_model=source_model, pieces=ids.target, source_pieces=ids.source, **text
+        )
+        return ImportedModel(
+            config=self.config(),
+            max_tokens=min(self.num_positions, most),
+            weights=self.weights,
+            tokenizer=tokenizer.files(),
+        )
+
     def _fact(self, name: str, value: object, where: str) -> None:
-        """Note what holds for the whole network; ImportFormatError if it is not so everywhere."""
+        # A property of the whole network, which must be equal everywhere.
         if self._facts.setdefault(name, value) != value:
             raise ImportFormatError(
-                f"{self._variables.path}: {name} of {where} is {value}, of what precedes {self._facts[name]}: expected "
+                f"{self._variables.path}: {name} of {where} is {value}, elsewhere {self._facts[name]}: expected "
                 "the same everywhere"
             )
 
     def _put(self, name: str, weight: Tensor) -> None:
-        self.weights[name] = weight.clone()  # variables may share what they hold, files of safetensors must not
+        self.weights[name] = weight.clone()  # safetensors files must not contain shared storage
 
     def _read_tables(self) -> None:
-        """Read embeddings and projection, and arrange them by our token ids."""
+        # Embeddings and projection by new token ids.
         ids = self._vocabularies
         source = self._table("encoder/embeddings_0/weight", ids.source_rows)
         target = self._table("decoder/embeddings/weight", ids.target_rows)
@@ -139,7 +142,7 @@ class Network:
         self._fact("embedding_norm", variables.has(f"{stack}/layernorm_embedding/gamma"), stack)
         self._fact("final_norm", variables.has(f"{stack}/layer_norm/gamma"), stack)
         self._fact("scale_embeddings", self._scales(stack), stack)
-        variables.attribute(f"{stack}/embeddings_merge", 0)  # of several embeddings of one token
+        variables.attribute(f"{stack}/embeddings_merge", 0)  # for several embeddings per token
         variables.require(f"{stack}/sliding_window", 0)
         activation = int(variables.attribute(f"{stack}/activation", 0))
         if activation not in _ACTIVATIONS:
@@ -149,18 +152,18 @@ class Network:
         num_layers = variables.num_layers(stack)
         self._facts[f"num_{stack}_layers"] = num_layers
         for layer in range(num_layers):
-            theirs, ours = f"{stack}/layer_{layer}", f"{stack}.layers.{layer}"
-            self._read_attention(f"{theirs}/self_attention", f"{ours}.self_attention", is_self=True)
+            foreign, own = f"{stack}/layer_{layer}", f"{stack}.layers.{layer}"
+            self._read_attention(f"{foreign}/self_attention", f"{own}.self_attention", is_self=True)
             if stack == "decoder":
-                self._read_attention(f"{theirs}/attention", f"{ours}.cross_attention", is_self=False)
-            self._read_feed_forward(f"{theirs}/ffn", f"{ours}.feed_forward", _ACTIVATIONS[activation])
+                self._read_attention(f"{foreign}/attention", f"{own}.cross_attention", is_self=False)
+            self._read_feed_forward(f"{foreign}/ffn", f"{own}.feed_forward", _ACTIVATIONS[activation])
         if self._facts["embedding_norm"]:
             self._read_norm(f"{stack}/layernorm_embedding", f"{stack}.embedding_norm")
         if self._facts["final_norm"]:
             self._read_norm(f"{stack}/layer_norm", f"{stack}.norm")
 
     def _scales(self, stack: str) -> bool:
-        """Return whether embeddings are multiplied by sqrt(d_model): a flag, or the factor itself."""
+        # Whether embeddings are multiplied by sqrt(d_model): a flag, or the factor itself.
         old = self._variables.take(f"{stack}/embeddings_0/multiply_by_sqrt_depth")
         stored = self._variables.take(f"{stack}/scale_embeddings")
         flag = old if stored is None else stored
@@ -175,76 +178,76 @@ class Network:
             )
         return is_scaled
 
-    def _read_attention(self, theirs: str, ours: str, *, is_self: bool) -> None:
-        """Read one attention block, of which queries, keys and values are stored as one matrix, or keys and values."""
+    def _read_attention(self, foreign: str, own: str, *, is_self: bool) -> None:
+        # Self-attention stores queries, keys and values as one matrix, cross-attention keys and values.
         variables, num_heads = self._variables, int(self._facts["num_heads"])
-        head_size = int(variables.attribute(f"{theirs}/head_dim", self._facts["d_model"] // num_heads))
-        num_kv_heads = int(variables.attribute(f"{theirs}/num_heads_kv", num_heads))
+        head_size = int(variables.attribute(f"{foreign}/head_dim", self._facts["d_model"] // num_heads))
+        num_kv_heads = int(variables.attribute(f"{foreign}/num_heads_kv", num_heads))
         if num_kv_heads < 1 or num_heads % num_kv_heads or head_size < 1:
             raise ImportFormatError(
-                f"{variables.path}: {theirs} has {num_heads} heads of {head_size}, {num_kv_heads} of keys"
+                f"{variables.path}: {foreign} has {num_heads} heads of size {head_size} and {num_kv_heads} key heads"
             )
-        has_pairs = is_self and self._read_rotation(theirs, head_size)
-        self._fact("head_dim", None if head_size * num_heads == self._facts["d_model"] else head_size, theirs)
-        self._fact("num_kv_heads", None if num_kv_heads == num_heads else num_kv_heads, theirs)
-        variables.require(f"{theirs}/queries_scale", head_size**-0.5)
+        has_pairs = is_self and self._read_rotation(foreign, head_size)
+        self._fact("head_dim", None if head_size * num_heads == self._facts["d_model"] else head_size, foreign)
+        self._fact("num_kv_heads", None if num_kv_heads == num_heads else num_kv_heads, foreign)
+        variables.require(f"{foreign}/queries_scale", head_size**-0.5)
         sizes = {"query": num_heads * head_size, "key": num_kv_heads * head_size, "value": num_kv_heads * head_size}
         groups = [["query", "key", "value"]] if is_self else [["query"], ["key", "value"]]
-        # Query head h looks at keys h // group of theirs, and h modulo the number of ours.
+        # Query head h uses keys h // group in CTranslate2, and h modulo their number here.
         group = num_heads // num_kv_heads
         order = [head % num_kv_heads * group + head // num_kv_heads for head in range(num_heads)]
         for index, names in enumerate(groups):
             rows = [sizes[name] for name in names]
-            for part, fused in self._linear(f"{theirs}/linear_{index}").items():
+            for part, fused in self._linear(f"{foreign}/linear_{index}").items():
                 if len(fused) != sum(rows):
                     found = f"{len(fused)} rows: expected {sum(rows)}"
-                    raise ImportFormatError(f"{variables.path}: {theirs}/linear_{index}/{part} has {found}")
+                    raise ImportFormatError(f"{variables.path}: {foreign}/linear_{index}/{part} has {found}")
                 for name, weight in zip(names, torch.split(fused, rows), strict=True):
                     by_head = weight.reshape(-1, head_size, *weight.shape[1:])
                     if name == "query":
                         by_head = by_head[order]
                     if has_pairs and name != "value":
-                        by_head = _in_halves(by_head)
-                    self._put(f"{ours}.{name}.{part}", by_head.reshape(weight.shape))
-        output = self._linear(f"{theirs}/linear_{len(groups)}")
+                        # adjacent pairs become pairs half a head apart
+                        pairs = by_head.reshape(len(by_head), -1, 2, *by_head.shape[2:])
+                        by_head = pairs.transpose(1, 2).reshape(by_head.shape)
+                    self._put(f"{own}.{name}.{part}", by_head.reshape(weight.shape))
+        output = self._linear(f"{foreign}/linear_{len(groups)}")
         columns = torch.arange(num_heads * head_size).reshape(num_heads, head_size)[order].flatten()
         if output["weight"].shape[1] != len(columns):
             raise ImportFormatError(
-                f"{variables.path}: {theirs}/linear_{len(groups)}/weight does not have {len(columns)} columns"
+                f"{variables.path}: {foreign}/linear_{len(groups)}/weight does not have {len(columns)} columns"
             )
-        self._put(f"{ours}.output.weight", output["weight"][:, columns])
-        self._put(f"{ours}.output.bias", output["bias"])
-        self._read_norm(f"{theirs}/layer_norm", f"{ours}_norm")
+        self._put(f"{own}.output.weight", output["weight"][:, columns])
+        self._put(f"{own}.output.bias", output["bias"])
+        self._read_norm(f"{foreign}/layer_norm", f"{own}_norm")
 
-    def _read_rotation(self, theirs: str, head_size: int) -> bool:
-        """Return whether what is rotated are pairs of neighbours within a head; ours are half a head apart.
-
-        Heads are rotated as a whole, with the base 10000, or not at all; ImportFormatError for all else.
-        """
-        variables, is_rotary = self._variables, self._variables.has(f"{theirs}/rotary_dim")
-        self._fact("rotary_positions", is_rotary, theirs)
+    def _read_rotation(self, foreign: str, head_size: int) -> bool:
+        # Whether rotated pairs are adjacent; in `Transformer` they are half a head apart. Only whole heads with base
+        # 10000 are supported.
+        variables, is_rotary = self._variables, self._variables.has(f"{foreign}/rotary_dim")
+        self._fact("rotary_positions", is_rotary, foreign)
         if not is_rotary:
             return False
-        variables.require(f"{theirs}/rotary_dim", 0, head_size)
-        variables.require(f"{theirs}/rotary_base", 10000)
+        variables.require(f"{foreign}/rotary_dim", 0, head_size)
+        variables.require(f"{foreign}/rotary_base", 10000)
         if head_size % 2:
-            raise ImportFormatError(f"{variables.path}: {theirs} has heads of {head_size}: expected an even number")
-        return bool(variables.attribute(f"{theirs}/rotary_interleave", 1))
+            raise ImportFormatError(f"{variables.path}: {foreign} has head size {head_size}: expected an even number")
+        return bool(variables.attribute(f"{foreign}/rotary_interleave", 1))
 
-    def _read_feed_forward(self, theirs: str, ours: str, activation: str) -> None:
-        is_gated = self._variables.has(f"{theirs}/linear_0_noact/weight")
+    def _read_feed_forward(self, foreign: str, own: str, activation: str) -> None:
+        is_gated = self._variables.has(f"{foreign}/linear_0_noact/weight")
         if is_gated and activation != "swish":
-            raise ImportFormatError(f"{self._variables.path}: {theirs} is gated by {activation}: expected swish")
-        self._fact("activation", "swiglu" if is_gated else activation, theirs)
+            raise ImportFormatError(f"{self._variables.path}: {foreign} is gated by {activation}: expected swish")
+        self._fact("activation", "swiglu" if is_gated else activation, foreign)
         names = {"outer": "linear_1", "inner": "linear_0_noact" if is_gated else "linear_0"}
         for name, stored in {**names, **({"gate": "linear_0"} if is_gated else {})}.items():
-            for part, weight in self._linear(f"{theirs}/{stored}").items():
-                self._put(f"{ours}.{name}.{part}", weight)
-        self._fact("ffn_size", len(self.weights[f"{ours}.inner.weight"]), theirs)
-        self._read_norm(f"{theirs}/layer_norm", f"{ours}_norm")
+            for part, weight in self._linear(f"{foreign}/{stored}").items():
+                self._put(f"{own}.{name}.{part}", weight)
+        self._fact("ffn_size", len(self.weights[f"{own}.inner.weight"]), foreign)
+        self._read_norm(f"{foreign}/layer_norm", f"{own}_norm")
 
     def _linear(self, name: str) -> dict[str, Tensor]:
-        """Return weight and bias of a product; the latter is zero where none is stored."""
+        # Weight and bias of a product; a missing bias is zero.
         weight = self._variables.array(f"{name}/weight")
         if weight.dim() != 2:
             raise ImportFormatError(f"{self._variables.path}: {name}/weight has {weight.dim()} dimensions")
@@ -254,15 +257,14 @@ class Network:
             "bias": self._variables.array(f"{name}/bias") if has_bias else weight.new_zeros(len(weight)),
         }
 
-    def _read_norm(self, theirs: str, ours: str) -> None:
-        is_layer = self._variables.has(f"{theirs}/beta")
-        self._fact("norm_kind", "layer" if is_layer else "rms", theirs)
-        self._put(f"{ours}.weight", self._variables.array(f"{theirs}/gamma"))
+    def _read_norm(self, foreign: str, own: str) -> None:
+        is_layer = self._variables.has(f"{foreign}/beta")
+        self._fact("norm_kind", "layer" if is_layer else "rms", foreign)
+        self._put(f"{own}.weight", self._variables.array(f"{foreign}/gamma"))
         if is_layer:
-            self._put(f"{ours}.bias", self._variables.array(f"{theirs}/beta"))
+            self._put(f"{own}.bias", self._variables.array(f"{foreign}/beta"))
 
     def _read_positions(self, *, has_positions: bool) -> None:
-        """Read position encodings: sinusoids of some kind, whatever was learned, or what holds if none are stored."""
         if self._facts.pop("rotary_positions", False):
             self._facts["positions"] = "rotary"
             return
@@ -289,13 +291,8 @@ class Network:
             self._put(f"{stack}.positions.weight", table[: self.num_positions])
 
 
-def _in_halves(heads: Tensor) -> Tensor:
-    """Return rows [H, D, ...] of queries or keys with pairs half a head apart that were neighbours."""
-    return heads.reshape(len(heads), -1, 2, *heads.shape[2:]).transpose(1, 2).reshape(heads.shape)
-
-
 def _sinusoids(table: Tensor, d_model: int) -> tuple[SinusoidLayout, int] | None:
-    """Return layout and first position of a table of sinusoids; None if it is something else."""
+    # Layout and first position of a table of sinusoids; None if it is something else.
     first, more = _SAME_POSITIONS
     tolerance = first + more * torch.arange(len(table))[:, None]
     for layout in get_args(SinusoidLayout):

@@ -1,4 +1,4 @@
-"""Vocabularies, and what is added to the tokens of a text."""
+"""Vocabularies and special tokens."""
 
 import json
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from dragoman_export.importers.vocabulary_text import Vocabularies
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpecialTokens:
-    """Special tokens as a configuration spells them, and what is added to sources."""
+    """Special tokens of a configuration, and the tokens added to sources."""
 
     unk: str
     bos: str
@@ -26,7 +26,7 @@ class SpecialTokens:
 
     @classmethod
     def read(cls, directory: Path) -> "SpecialTokens":
-        """Read those of a directory."""
+        """Read a directory."""
         path = directory / "model.bin"
         binary = Binary.read(path)
         variables = Variables(binary.tensors, path, revision=binary.revision)
@@ -34,12 +34,12 @@ class SpecialTokens:
 
     @classmethod
     def take(cls, settings: ForeignConfig) -> "SpecialTokens":
-        """Take them out of a configuration; ImportFormatError if decoding begins with what the caller gives."""
+        """Take the tokens from a configuration; ImportFormatError if the caller chooses the start token."""
         start = settings.take_optional("decoder_start_token", str)
         if start is None:
             raise ImportFormatError(
-                f"{settings.path}: decoder_start_token is None: decoding that begins with a token of the caller, such "
-                "as the tag of a language, cannot be served"
+                f"{settings.path}: decoder_start_token is None: a start token chosen by the caller, such "
+                "as a language tag, is not supported"
             )
         return cls(
             unk=settings.take("unk_token", str, default="<unk>"),
@@ -52,7 +52,7 @@ class SpecialTokens:
 
 
 def read_settings(directory: Path, variables: Variables, version: int) -> ForeignConfig:
-    """Return `config.json`, or what older versions of the format have in its place among the variables."""
+    """Return `config.json`, or the equivalent variables of older versions."""
     path = directory / "config.json"
     if version >= 6:
         return ForeignConfig.read(path)
@@ -74,9 +74,12 @@ _SPELLED: Final = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"
 
 
 def read_vocabularies(directory: Path, unk: str) -> tuple[list[str], list[str]]:
-    """Return the tokens of sources and targets, by their ids."""
+    """Return the tokens of sources and targets by id."""
     for names in (("shared_vocabulary",) * 2, ("source_vocabulary", "target_vocabulary")):
-        found = [_vocabulary_path(directory, name) for name in names]
+        found = [
+            next((path for suffix in ("json", "txt") if (path := directory / f"{name}.{suffix}").exists()), None)
+            for name in names
+        ]
         if found[0] is not None and found[1] is not None:
             source, target = (_read_vocabulary(path, unk) for path in (found[0], found[1]))
             return source, target
@@ -85,25 +88,20 @@ def read_vocabularies(directory: Path, unk: str) -> tuple[list[str], list[str]]:
     )
 
 
-def _vocabulary_path(directory: Path, name: str) -> Path | None:
-    paths = (directory / f"{name}.{suffix}" for suffix in ("json", "txt"))
-    return next((path for path in paths if path.exists()), None)
-
-
 def _read_vocabulary(path: Path, unk: str) -> list[str]:
-    """Return tokens; like CTranslate2 itself with the unknown token at the end if it is not among them."""
+    # Like CTranslate2, appends the unknown token if it is missing.
     try:
         text = read_plain(path).decode()
         tokens = json.loads(text) if path.suffix == ".json" else text.removesuffix("\n").split("\n")
     except (ValueError, RecursionError) as error:
-        raise ImportFormatError(f"{path} holds no tokens: {error}") from error
+        raise ImportFormatError(f"{path} contains no tokens: {error}") from error
     if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
-        raise ImportFormatError(f"{path} holds no list of tokens")
+        raise ImportFormatError(f"{path} is not a list of tokens")
     return tokens if unk in tokens else [*tokens, unk]
 
 
 def find_token(pieces: Sequence[str | None], token: str, directory: Path) -> int:
-    """Return the id of a token; ImportFormatError if the vocabulary has none."""
+    """Return the id of a token; ImportFormatError if it is missing."""
     if token not in pieces:
         raise ImportFormatError(f"{directory}: the vocabulary has no {token}")
     return pieces.index(token)
@@ -112,16 +110,16 @@ def find_token(pieces: Sequence[str | None], token: str, directory: Path) -> int
 def sources_end_with_eos(
     tokens: SpecialTokens, wanted: str | None, vocabularies: Vocabularies, directory: Path, *, is_known: bool
 ) -> bool:
-    """Return whether sources end with EOS; ImportFormatError if nothing tells."""
+    """Return whether sources end with EOS; ImportFormatError if unknown."""
     if wanted is not None and tokens.adds_eos:
-        raise ImportFormatError(f"{directory}: add_source_eos is True: do not say whether sources end with EOS")
+        raise ImportFormatError(f"{directory}: add_source_eos is True: remove --source-eos")
     if wanted is not None:
         return wanted == "yes"
     if tokens.adds_eos or is_known:
         return True
-    if "<blank>" in vocabularies.target:  # OpenNMT, whose sources have what the configuration says and nothing else
+    if "<blank>" in vocabularies.target:  # OpenNMT: the configuration is complete
         return False
     raise ImportFormatError(
-        f"{directory}: add_source_eos is False, and callers of CTranslate2 may add EOS themselves: give --source-eos "
-        "yes (for what was converted from Hugging Face transformers) or no"
+        f"{directory}: add_source_eos is False, but callers of CTranslate2 may add EOS: give --source-eos "
+        "yes (models converted from Hugging Face transformers) or no"
     )

@@ -1,4 +1,4 @@
-"""The variables of a model, by the names that specifications give them."""
+"""Variables of a model, by the names of the specifications."""
 
 import math
 import re
@@ -12,6 +12,7 @@ from torch import Tensor
 from dragoman_export.errors import ImportFormatError
 from dragoman_export.importers.ctranslate2.binary import LAST_REVISION
 
+# unsupported features, by the names of their variables
 _REASONS: Final = {
     r"relative_attention": "a relative position bias, as T5 has",
     r"relative": "relative positions",
@@ -25,23 +26,18 @@ _REASONS: Final = {
     r"sliding_window": "attention within a window",
     r"softcapping": "capped logits",
 }
-"""What variables belong to that no network of ours computes."""
-
+# attributes that revisions before 5 store once for the model
 _OF_BOTH_STACKS: Final = ("num_heads", "pre_norm", "activation", "embeddings_merge")
-"""Attributes that revisions before 5 have once for the model."""
-
-_GLOBAL_INT16_SCALE: Final = 1000.0
-"""Of 16-bit weights that were stored without a scale."""
+_GLOBAL_INT16_SCALE: Final = 1000.0  # of 16-bit weights stored without a scale
 
 
 class Variables:
-    """The variables of a model, each to be used once."""
+    """The variables of a model; each must be used once."""
 
     def __init__(self, tensors: Mapping[str, Tensor], path: Path, *, revision: int = LAST_REVISION) -> None:
-        """Take them, those of an older revision by their present names; `path` is what errors name."""
+        """Rename variables of older revisions; `path` is for errors."""
         self.path = path
-        self.default_num_heads = 8
-        """Where no number is stored."""
+        self.default_num_heads = 8  # if the model does not store it
         self._left = dict(tensors)
         self._floats: dict[int, Tensor] = {}
         for name in _OF_BOTH_STACKS:
@@ -53,12 +49,12 @@ class Variables:
             for name in ("alignment_layer", "alignment_heads", "layernorm_embedding"):
                 self._left.pop(name, None)
             if self.attribute("with_relative_position", 0):
-                raise ImportFormatError(f"{path}: with_relative_position cannot be served: relative positions")
+                raise ImportFormatError(f"{path}: with_relative_position: relative positions are not supported")
         for name in [name for name in self._left if name.startswith("encoder/embeddings/")]:
             self._left[name.replace("/embeddings/", "/embeddings_0/")] = self._left.pop(name)
 
     def has(self, name: str) -> bool:
-        """Return whether a variable is left."""
+        """Return whether a variable is unread."""
         return name in self._left
 
     def attribute(self, name: str, default: float) -> float:
@@ -71,11 +67,11 @@ class Variables:
         return float(stored)
 
     def take(self, name: str) -> Tensor | None:
-        """Return a variable as it is stored, None if there is none."""
+        """Return a variable as stored, or None."""
         return self._left.pop(name, None)
 
     def require(self, name: str, *allowed: float) -> None:
-        """Refuse a number, if there is one, that is none of those allowed."""
+        """Reject a number other than the allowed ones."""
         value = self.attribute(name, allowed[0])
         if not any(math.isclose(value, each, rel_tol=1e-5) for each in allowed):
             raise ImportFormatError(f"{self.path}: {name} is {value:g}{_reason(name)}")
@@ -88,7 +84,7 @@ class Variables:
     def array(self, name: str) -> Tensor:
         """Return a vector or matrix in float32; ImportFormatError if it is missing, or its scales do not fit."""
         if name not in self._left:
-            raise ImportFormatError(f"{self.path}: there is no variable {name}")
+            raise ImportFormatError(f"{self.path}: missing variable {name}")
         stored = self._left.pop(name)
         scale = self._left.pop(f"{name}_scale", None)
         if stored.is_floating_point():
@@ -98,30 +94,30 @@ class Variables:
         return self._floats[id(stored)]
 
     def finish(self) -> None:
-        """Raise ImportFormatError, naming the first variable that was not read."""
+        """Raise ImportFormatError for the first unread variable."""
         for name in sorted(self._left):
-            raise ImportFormatError(f"{self.path}: nothing is known of the variable {name}{_reason(name)}")
+            raise ImportFormatError(f"{self.path}: unknown variable {name}{_reason(name)}")
 
     def num_layers(self, stack: str) -> int:
-        """Return the number of layers, which count from 0."""
+        """Return the number of layers."""
         count = 0
         while any(name.startswith(f"{stack}/layer_{count}/") for name in self._left):
             count += 1
         return count
 
     def _dequantized(self, name: str, stored: Tensor, scale: Tensor | None) -> Tensor:
-        """Return integers divided by their scale, that of each row or one of all."""
+        # Integers divided by one scale, or one per row.
         if scale is None and stored.dtype == torch.int16:
             scale = torch.tensor(_GLOBAL_INT16_SCALE)
         if scale is None or stored.dtype == torch.int32:
-            raise ImportFormatError(f"{self.path}: {name} has integers without a scale")
+            raise ImportFormatError(f"{self.path}: {name} has no scale")
         if scale.numel() not in (1, len(stored)) or not bool((scale.float().isfinite() & (scale != 0)).all()):
-            raise ImportFormatError(f"{self.path}: {name}_scale does not have a number for each row of {name}")
+            raise ImportFormatError(f"{self.path}: {name}_scale does not match the rows of {name}")
         return stored.float() / scale.float().reshape(-1, *[1] * (stored.dim() - 1))
 
 
 def _reason(name: str) -> str:
     for pattern, reason in _REASONS.items():
         if re.search(pattern, name):
-            return f", which cannot be served: {reason}"
+            return f" is not supported: {reason}"
     return ""

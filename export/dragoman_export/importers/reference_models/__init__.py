@@ -1,1 +1,1 @@
-"""Models that were imported, run by their own libraries, for proofs that nothing changed."""
+"""Imported models run by their own libraries, as a reference for `verify`."""

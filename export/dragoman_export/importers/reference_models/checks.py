@@ -1,4 +1,4 @@
-"""Compares a bundle with the model that was imported, run by its own library."""
+"""Compares a bundle with the imported model, run by its own library."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,13 +9,12 @@ import numpy as np
 
 from dragoman_export.data.reader import Pair
 from dragoman_export.errors import ImportFormatError
+from dragoman_export.evaluation.translation import TextModel
+from dragoman_export.evaluation.verification import LOG_PROB_TOLERANCE, Check, score_exported
 from dragoman_export.importers.reference_models.ctranslate2 import CTranslate2Original
 from dragoman_export.importers.reference_models.huggingface import HuggingFaceOriginal
-from dragoman_export.importers.reference_models.joeynmt import JoeyNmtOriginal
 from dragoman_export.importers.reference_models.opennmt import EoleOriginal, OpenNmtOriginal
 from dragoman_export.importers.reference_models.original import Original
-from dragoman_export.onnx_export.translation import TextModel
-from dragoman_export.onnx_export.verify import LOG_PROB_TOLERANCE, Check, score_exported
 from dragoman_service.bundle.files import Bundle
 from dragoman_service.datatypes import SearchConfig, Segment
 from dragoman_service.decoding.running_batch import RunningBatch
@@ -23,15 +22,15 @@ from dragoman_service.decoding.step_model import StepModel
 from dragoman_service.text.planning import EXTRA_TARGET_TOKENS
 from dragoman_service.text.tokenizer import SentencePieceTokenizer
 
+# share of sentences that may differ, where two hypotheses have equal scores except for rounding
 _MOST_OTHER_TARGETS: Final = 0.02
-"""Share of sentences for which the two may find other targets: where two hypotheses score the same but for rounding."""
 
 
 def open_original(path: Path, bundle: Bundle, tokenizer: SentencePieceTokenizer) -> Original:
-    """Return the model of a directory, or of a checkpoint of OpenNMT-py.
+    """Return the reference model of a directory or of an OpenNMT-py checkpoint.
 
     Raises:
-        ImportFormatError: if its library is missing, cannot load it, or is fairseq.
+        ImportFormatError: if the library is missing, cannot load the model, or is fairseq.
     """
     tokenization = bundle.manifest.tokenization
     source_model = bundle.directory / (tokenization.source_model or bundle.manifest.tokenizer)
@@ -41,26 +40,18 @@ def open_original(path: Path, bundle: Bundle, tokenizer: SentencePieceTokenizer)
         return CTranslate2Original(path, tokenizer, source_model)
     if (path / "model.00.safetensors").is_file():
         return EoleOriginal(path, tokenizer, source_model)
-    if (path / "config.yaml").is_file():
-        return JoeyNmtOriginal(path, source_model)
     if any(path.glob("dict.*.txt")):
         raise ImportFormatError(
-            f"{path}: models of fairseq cannot be compared with the original: there is no fairseq for this Python"
+            f"{path}: fairseq models cannot be compared: fairseq does not support this Python version"
         )
     return HuggingFaceOriginal(path, tokenizer)
 
 
 def check_original(original: Original, model: TextModel, pairs: Sequence[Pair], *, beam_size: int) -> Iterator[Check]:
-    """Compare token ids, log-probabilities at every step, and searches, sentence by sentence.
+    """Compare token ids, log-probabilities at every step, and searches on real sentences.
 
-    A library that narrows its beam where hypotheses end is compared twice: by greedy search, and by searches with this
-    beam in which none ends before it has the length of the reference.
-
-    Args:
-        original: by its own library.
-        model: the float32 graphs.
-        pairs: real sentences.
-        beam_size: of the searches.
+    A library that narrows its beam is compared by greedy search, and by beam searches that end at the length of the
+    reference. `model` has the float32 graphs.
     """
     tokenizer, limits = model.tokenizer, (model.max_source_tokens, model.max_target_tokens)
     differing = [pair for pair in pairs if tokenizer.encode_pair(pair.source, "")[0] != original.encode(pair.source)]
@@ -81,7 +72,7 @@ def check_original(original: Original, model: TextModel, pairs: Sequence[Pair], 
 def _searches(
     original: Original, model: TextModel, pairs: Sequence[tuple[list[int], list[int]]], beam_size: int
 ) -> Mapping[str, list[tuple[list[int], SearchConfig]]]:
-    """Return sources and searches by rules that both obey, by the name of what they compare."""
+    # Sources and searches that both libraries support, by name.
     longest = {len(source): min(len(source) + EXTRA_TARGET_TOKENS, model.max_target_tokens) for source, _ in pairs}
     if not original.narrows_beam:
         searched = [(source, _search(model, beam_size, most=longest[len(source)])) for source, _ in pairs]
@@ -107,7 +98,7 @@ def _search(model: TextModel, beam_size: int, *, most: int, least: int = 0) -> S
 
 
 def search_exported(graph: StepModel, source_ids: Sequence[int], search: SearchConfig) -> list[int]:
-    """Return the best target that our search finds with a graph, EOS last if it ends."""
+    """Return the best target that `RunningBatch` finds with a graph, EOS last if it ends."""
     batch = RunningBatch(graph)
     batch.start([Segment(source_ids=tuple(source_ids), search=search)])
     while not (ended := batch.step().ended):
@@ -116,8 +107,8 @@ def search_exported(graph: StepModel, source_ids: Sequence[int], search: SearchC
 
 
 def _largest_difference(original: Original, graph: StepModel, source_ids: list[int], target_ids: list[int]) -> float:
-    ours = np.concatenate(list(score_exported(graph, [(source_ids, target_ids)])))
-    theirs = original.score(source_ids, target_ids)
-    if theirs.ndim == 1:
-        ours = ours[range(len(target_ids)), target_ids]
-    return float(np.abs(ours - theirs).max()) if ours.shape == theirs.shape else math.inf
+    own = np.concatenate(list(score_exported(graph, [(source_ids, target_ids)])))
+    foreign = original.score(source_ids, target_ids)
+    if foreign.ndim == 1:
+        own = own[range(len(target_ids)), target_ids]
+    return float(np.abs(own - foreign).max()) if own.shape == foreign.shape else math.inf

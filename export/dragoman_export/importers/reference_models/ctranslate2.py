@@ -1,4 +1,4 @@
-"""Model directories of CTranslate2, run by CTranslate2."""
+"""CTranslate2 models, run by CTranslate2."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,15 +13,14 @@ from dragoman_export.onnx_export.arithmetic import FloatArray
 from dragoman_service.datatypes import SearchConfig
 from dragoman_service.text.tokenizer import SentencePieceTokenizer
 
-_PATIENCE: Final = 8
-"""Times the beam, how many targets end before CTranslate2 ends a search, whether or not a better one is alive."""
+_PATIENCE: Final = 8  # finished hypotheses, in multiples of the beam, before CTranslate2 ends a search
 
 
 class CTranslate2Original:
-    """A model directory of CTranslate2 on the CPU, in float32 whatever its weights are stored in, or in int8.
+    """A CTranslate2 model on the CPU, in float32 or int8.
 
-    It has no tokenizer; its own vocabularies say which pieces it knows. Its search has no length penalty here, and
-    never chooses padding, unknown tokens or what decoding begins with.
+    CTranslate2 has no tokenizer; its vocabularies define the known pieces. The search has no length penalty and never
+    generates padding, unknown tokens or the start token.
     """
 
     narrows_beam = False
@@ -29,7 +28,6 @@ class CTranslate2Original:
     def __init__(
         self, directory: Path, tokenizer: SentencePieceTokenizer, source_model: Path, *, compute_type: str = "float32"
     ) -> None:
-        """Load the model; ImportFormatError if the library is missing, or cannot."""
         (library,) = load_modules("ctranslate2", install="ctranslate2")
         self._tokenizer = tokenizer
         self._tokens = SpecialTokens.read(directory)
@@ -41,20 +39,20 @@ class CTranslate2Original:
             self._translator = library.Translator(str(directory), device="cpu", compute_type=compute_type)
 
     def encode(self, source: str) -> list[int]:
-        """Return all token ids of a source, by our numbers."""
+        """Return all token ids of a source, as the bundle numbers them."""
         tokenizer = self._tokenizer
-        pieces = [str(piece) if piece in self._known else self._tokens.unk for piece in self._split(source)]
-        ids = [self._source_pieces.index(piece) for piece in pieces]
+        pieces = map(str, self._processor.EncodeAsPieces(source))
+        ids = [self._source_pieces.index(piece if piece in self._known else self._tokens.unk) for piece in pieces]
         return [*tokenizer.source_prefix, *ids, *tokenizer.source_suffix]
 
     def score(self, source_ids: Sequence[int], target_ids: Sequence[int]) -> FloatArray:
-        """Return the log-probabilities [T] of the tokens of a given target, EOS last."""
+        """Return the log-probabilities [T] of the tokens of a target, EOS last."""
         targets = [self._target_pieces[token_id] for token_id in target_ids[:-1]]
         (scored,) = self._translator.score_batch([self._source(source_ids)], [targets], max_input_length=0)
         return np.asarray(scored.log_probs, dtype=np.float32)
 
     def search(self, source_ids: Sequence[int], search: SearchConfig) -> list[int]:
-        """Return the best target, EOS last if it ends; of the search only sizes and limits are obeyed."""
+        """Return the best target, EOS last if it ends; only sizes and limits of `search` apply."""
         tokenizer = self._tokenizer
         never = {self._target_pieces[token_id] for token_id in (tokenizer.pad_id, tokenizer.bos_id)}
         never -= {self._tokens.eos}
@@ -73,10 +71,7 @@ class CTranslate2Original:
         )
         return [self._target_pieces.index(piece) for piece in result.hypotheses[0]]
 
-    def _split(self, source: str) -> list[str]:
-        return [str(piece) for piece in self._processor.EncodeAsPieces(source)]
-
     def _source(self, source_ids: Sequence[int]) -> list[str]:
-        """Return the tokens of a source, without those that CTranslate2 adds."""
+        # Tokens of a source, except those that CTranslate2 adds.
         end = len(source_ids) - self._tokens.adds_eos
         return [self._source_pieces[token_id] for token_id in source_ids[int(self._tokens.adds_bos) : end]]

@@ -1,4 +1,4 @@
-"""Models of Hugging Face transformers, run by transformers."""
+"""Hugging Face models, run by transformers."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,16 +13,15 @@ from dragoman_service.text.tokenizer import SentencePieceTokenizer
 
 
 class HuggingFaceOriginal:
-    """A model of Hugging Face transformers, in float32 on the CPU, for the languages that an imported tokenizer is for.
+    """A Hugging Face model in float32 on the CPU, for the languages of a tokenizer.
 
-    It searches by our rules, where the two differ: no length penalty, neither padding nor unknown tokens in targets, no
-    second normalisation of what these rules leave, no forced end at the longest target.
+    The search follows this project's rules: no length penalty, no padding or unknown tokens, no second normalisation,
+    and no forced EOS at the limit.
     """
 
     narrows_beam = False
 
     def __init__(self, directory: Path, tokenizer: SentencePieceTokenizer) -> None:
-        """Load model and tokenizer; ImportFormatError if the library is missing, or cannot."""
         (library,) = load_modules("transformers", install="transformers")
         self._tokenizer = tokenizer
         self._text_prefix, languages = _languages(directory, tokenizer)
@@ -34,31 +33,31 @@ class HuggingFaceOriginal:
         self._new_config = library.GenerationConfig
 
     def encode(self, source: str) -> list[int]:
-        """Return all token ids of a source, tag and EOS included."""
+        """Return all token ids of a source, including tag and EOS."""
         ids: list[int] = self._original(self._text_prefix + source).input_ids
         return ids
 
     def encode_target(self, target: str) -> list[int]:
-        """Return all token ids of a target, tag and EOS included."""
+        """Return all token ids of a target, including tag and EOS."""
         ids: list[int] = self._original(text_target=target).input_ids
         return ids
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """Return the text of a target, special tokens left out."""
+        """Return the text of a target without special tokens."""
         return str(self._original.decode(list(token_ids), skip_special_tokens=True))
 
     @torch.inference_mode()
     def score(self, source_ids: Sequence[int], target_ids: Sequence[int]) -> FloatArray:
-        """Return the log-probabilities [T, V] of every step of a given target, EOS last."""
+        """Return the log-probabilities [T, V] of every step of a target, EOS last."""
         inputs = torch.tensor([[self._tokenizer.bos_id, *target_ids[:-1]]])
         logits = self._model(input_ids=torch.tensor([list(source_ids)]), decoder_input_ids=inputs).logits
         log_probs: FloatArray = torch.log_softmax(logits[0].float(), dim=-1).numpy()
         return log_probs
 
     def search(self, source_ids: Sequence[int], search: SearchConfig) -> list[int]:
-        """Return the best target, EOS last if it ends; of the search only sizes and limits are obeyed."""
+        """Return the best target, EOS last if it ends; only sizes and limits of `search` apply."""
         tokenizer = self._tokenizer
-        # As that of the model: what is asked for beside it would be filled up with the model's own defaults.
+        # Set on the model: missing fields of an argument would be filled with the model's defaults.
         self._model.generation_config = self._new_config(
             num_beams=search.beam_size,
             min_new_tokens=search.min_target_tokens,
@@ -75,11 +74,8 @@ class HuggingFaceOriginal:
 
 
 def _languages(directory: Path, tokenizer: SentencePieceTokenizer) -> tuple[str, dict[str, str]]:
-    """Return what the original wants before each source, and the names of its languages."""
-    source, target = (
-        tokenizer.source_pieces(tokenizer.source_prefix),
-        tokenizer.pieces(tokenizer.target_prefix),
-    )
+    # Text before each source, and the language arguments of the tokenizer.
+    source, target = (tokenizer.source_pieces(tokenizer.source_prefix), tokenizer.pieces(tokenizer.target_prefix))
     if read_json(directory / "config.json").get("model_type") == "marian":
         return "".join(f"{tag} " for tag in source), {}
     return "", {"src_lang": source[0].strip("_"), "tgt_lang": target[0].strip("_")} if source and target else {}

@@ -1,4 +1,4 @@
-"""Models of OpenNMT-py, and of eole, which succeeds it, run by these libraries."""
+"""OpenNMT-py and eole models, run by these libraries."""
 
 import logging
 from abc import ABC, abstractmethod
@@ -21,34 +21,26 @@ from dragoman_service.text.tokenizer import SentencePieceTokenizer
 _INSTALL_OPENNMT: Final = (
     "configargparse fasttext-wheel pyahocorasick pyonmttok rapidfuzz spacy; pip install --no-deps OpenNMT-py"
 )
+# packages required for loading only; the declared dependencies include older versions of PyTorch
 _INSTALL_EOLE: Final = "pyonmttok torch-optimi; pip install --no-deps eole"
-"""Of what both ask for (older versions of PyTorch among it) the packages that they cannot be loaded without, beside
-those that are here."""
-
-_LOG: Final = logging.getLogger(__name__)
-"""Of what eole would print among the claims otherwise."""
+_LOG: Final = logging.getLogger(__name__)  # eole would print otherwise
 
 
 class _Original(ABC):
-    """What both libraries do alike, in float32 on the CPU.
-
-    Their vocabularies say which pieces they know; texts are split by the SentencePiece model alone. They have no length
-    penalty here, and never choose padding, unknown tokens or what decoding begins with.
-    """
-
+    # Common part, in float32 on the CPU. Texts are split by the SentencePiece model; the vocabularies define the known
+    # pieces. The search has no length penalty and never generates padding, unknown tokens or the start token.
     narrows_beam = True
 
     def __init__(
         self, translator: Any, translate: Any, tokenizer: SentencePieceTokenizer, source_model: Path, *, start: str
     ) -> None:
-        """Take what translates, and its method that translates a batch; `start` is what decoding begins with."""
         self._translator = translator
         self._translate = translate
         self._tokenizer = tokenizer
         self._processor = SentencePieceProcessor(model_file=str(source_model))
         self._lookup = translator.vocabs["src"].lookup_token
         self._start: int = translator.vocabs["tgt"].lookup_token(start)
-        # Token ids of targets are those of the vocabulary; those of sources are, unless special tokens were in the way.
+        # Source ids differ from the library's vocabulary where special tokens were moved.
         self._rows = [self._lookup(piece) for piece in tokenizer.source_pieces(range(tokenizer.source_vocabulary_size))]
         never = [tokenizer.pad_id, tokenizer.bos_id]
         decode = translator._decode_and_generate
@@ -61,14 +53,12 @@ class _Original(ABC):
         translator._decode_and_generate = decode_without
 
     def encode(self, source: str) -> list[int]:
-        """Return all token ids of a source, by our numbers."""
         tokenizer = self._tokenizer
         ids = [self._rows.index(self._lookup(str(piece))) for piece in self._processor.EncodeAsPieces(source)]
         return [*tokenizer.source_prefix, *ids, *tokenizer.source_suffix]
 
     @torch.inference_mode()
     def score(self, source_ids: Sequence[int], target_ids: Sequence[int]) -> FloatArray:
-        """Return the log-probabilities [T, V] of every step of a given target; [T] of its tokens if V is not ours."""
         source, length = self._source(source_ids)
         log_probs = self._log_probs(source, torch.tensor([[self._start, *target_ids]]), length)
         if log_probs.shape[1] != self._tokenizer.vocabulary_size:
@@ -78,7 +68,6 @@ class _Original(ABC):
 
     @torch.inference_mode()
     def search(self, source_ids: Sequence[int], search: SearchConfig) -> list[int]:
-        """Return the best target, EOS last if it ends; of the search only sizes and limits are obeyed."""
         translator = self._translator
         translator.beam_size = search.beam_size
         translator.min_length, translator.max_length = search.min_target_tokens, search.max_target_tokens
@@ -100,11 +89,8 @@ class OpenNmtOriginal(_Original):
     """A checkpoint of OpenNMT-py 3."""
 
     def __init__(self, path: Path, tokenizer: SentencePieceTokenizer, source_model: Path) -> None:
-        """Load a checkpoint; ImportFormatError if it is none, or the library is missing or cannot."""
-        if not {"opt", "vocab"} <= read_checkpoint(path).keys():  # which also shows that it is safe to load
-            raise ImportFormatError(
-                f"{path} has no opt and vocab: of checkpoints in one file only those of OpenNMT-py can be compared with"
-            )
+        if not {"opt", "vocab"} <= read_checkpoint(path).keys():  # also checks that it is safe to load
+            raise ImportFormatError(f"{path} has no opt and vocab: not a checkpoint of OpenNMT-py")
         builder, translating = load_modules("onmt.model_builder", "onmt.translate", install=_INSTALL_OPENNMT)
         options = Namespace(models=[str(path)], gpu=-1, gpu_ranks=[], world_size=1, precision="fp32")
         with loading("OpenNMT-py", path), torch.serialization.safe_globals([Namespace]):
@@ -130,10 +116,9 @@ class OpenNmtOriginal(_Original):
 
 
 class EoleOriginal(_Original):
-    """The directory of a model of eole."""
+    """The directory of an eole model."""
 
     def __init__(self, directory: Path, tokenizer: SentencePieceTokenizer, source_model: Path) -> None:
-        """Load a model; ImportFormatError if the library is missing, or cannot."""
         running, predicting = load_modules("eole.config.run", "eole.predict", install=_INSTALL_EOLE)
         rules = {"length_penalty": "none", "ban_unk_token": True, "max_length_ratio": 0}
         with loading("eole", directory):

@@ -1,4 +1,4 @@
-"""What a library has to do with its own model to be compared with."""
+"""Interface of reference models, and loading of their libraries."""
 
 import importlib
 import warnings
@@ -13,37 +13,33 @@ from dragoman_service.datatypes import SearchConfig
 
 
 class Original(Protocol):
-    """A model by its own library, which searches by our rules where the two differ."""
+    """An imported model run by its own library."""
 
-    narrows_beam: bool
-    """Whether a hypothesis that ends takes the place of one that would live with us: beams find the same targets only
-    while none ends."""
+    narrows_beam: bool  # whether finished hypotheses reduce the beam; searches are then comparable only while none ends
 
     def encode(self, source: str) -> list[int]:
-        """Return all token ids of a source, by our numbers."""
+        """Return all token ids of a source, as the bundle numbers them."""
 
     def score(self, source_ids: Sequence[int], target_ids: Sequence[int]) -> FloatArray:
-        """Return the log-probabilities [T, V] of every step of a given target, or [T] of its tokens alone."""
+        """Return the log-probabilities [T, V] of every step of a target, or [T] of its tokens alone."""
 
     def search(self, source_ids: Sequence[int], search: SearchConfig) -> list[int]:
-        """Return the best target, EOS last if it ends; of the search only sizes and limits are obeyed."""
+        """Return the best target, EOS last if it ends; only sizes and limits of `search` apply."""
 
 
 def load_modules(*names: str, install: str) -> list[Any]:
-    """Return modules of a library; ImportFormatError says how to install what is missing (arguments of pip)."""
+    """Import modules of a library; ImportFormatError with the arguments of `pip install` if one is missing."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of packages that would do what no translation needs
+            warnings.simplefilter("ignore")  # about optional packages
             return [importlib.import_module(name) for name in names]
     except ImportError as error:
-        raise ImportFormatError(
-            f"to compare with the original, install what runs it: pip install {install} ({error})"
-        ) from error
+        raise ImportFormatError(f"the original library is not installed: pip install {install} ({error})") from error
 
 
 @contextmanager
 def loading(library: str, path: Path) -> Iterator[None]:
-    """Tell in one line what a library raises about a model: ImportFormatError."""
+    """Convert errors of a library into ImportFormatError."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

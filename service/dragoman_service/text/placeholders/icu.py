@@ -59,7 +59,9 @@ class IcuReader:
             self._check()
             match = _SELECTOR.match(self._text, position)
             end = self._message_end(match.end()) if match else None
-            if match is None or end is None or self._is_too_large(match.end(), end, len(messages)):
+            if match is None or end is None or len(messages) == MAX_MESSAGES:
+                break
+            if self._text.count("#", match.end(), end) > MAX_NUMBER_SIGNS:
                 break
             messages.append(Span(start=match.end(), end=end))
             position = end + 1
@@ -69,16 +71,13 @@ class IcuReader:
             return None
         return IcuArgument(end=closing.end(), messages=tuple(messages))
 
-    def _is_too_large(self, start: int, end: int, num_messages: int) -> bool:
-        return num_messages == MAX_MESSAGES or self._text.count("#", start, end) > MAX_NUMBER_SIGNS
-
     def _message_end(self, position: int) -> int | None:
         start = self._read(position)
         closing = self._closing[start]
         return None if closing == self._none or self._depth[start] >= _MAX_DEPTH else closing
 
     def _read(self, position: int) -> int:
-        # The first token from a position on. All later tokens are read, too.
+        # The first token from a position on. Reads all later tokens as well.
         first, last = self._none, -1
         unread = array("i")
         while match := _TOKEN.search(self._text, position):

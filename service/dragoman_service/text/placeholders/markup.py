@@ -1,12 +1,7 @@
 """HTML and XML as text units: inline tags become codes of a unit, all other tags end it.
 
-HTML is tokenized by the WHATWG standard (section 13.2.5) in one pass, because the translation must equal the message
-byte for byte except for the text. Parsers that build a tree (lxml, lexbor, html5lib) do not report the position of a
-node, so their output differs from the input in quotes, entities, case and white space. Tests compare the trees that
-lexbor builds from messages and translations. XML is validated by expat first, without DTD, entities or network; valid
-XML has the same tokens without the exceptions of HTML.
-
-Nothing here recurses, and each character is read a bounded number of times.
+XML is validated by expat first, without DTD, entities or network. Nothing here recurses, and each character is read a
+bounded number of times. Tests compare the trees that lexbor builds from messages and translations.
 """
 
 import html
@@ -16,6 +11,7 @@ from dataclasses import dataclass, field
 from xml.parsers import expat
 
 from dragoman_service.datatypes import Span
+from dragoman_service.text.placeholders.markup_tokens import PLACEHOLDER_TAGS, Copied, Tag, Text, Token, tokenize
 from dragoman_service.text.placeholders.text_units import MAX_DEPTH, Placeholders, TextUnit, TextUnitBuilder
 from dragoman_service.text.windowed_search import Check, never_ends
 
@@ -44,22 +40,9 @@ _SILENT = frozenset((
     "noscript",
 ))
 
-_RAW_TEXT = frozenset(("script", "style", "iframe", "noembed", "noframes", "xmp"))  # HTML without tags in the content
-_ESCAPABLE_RAW_TEXT = frozenset(("textarea", "title"))
 _PREFORMATTED = frozenset(("pre", "textarea", "listing"))
-_VOID = frozenset((
-    "area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param", "source", "track", "wbr",
-    "basefont", "bgsound", "frame", "keygen",
-))
-_PLACEHOLDERS = frozenset(("ph", "x"))  # empty elements that replace a word
-_TEXT_ATTRIBUTES = frozenset(("alt", "title", "placeholder"))
 # fmt: on
 
-_TAG_START = re.compile(r"</?([A-Za-z][^\s/>]*)")
-_XML_TAG_START = re.compile(r"</?([^\s/>]+)")
-_ATTRIBUTE = re.compile(
-    r"[\s/]*+(?:(?P<name>[^\s/>][^\s/>=]*+)(?:\s*+=\s*+(?:\"(?P<double>[^\"]*+)\"|'(?P<single>[^']*+)'|(?P<unclosed>[\"'])|(?P<bare>[^\s>][^\s>]*+)?))?)?"
-)
 _RUN = re.compile(
     r"(?P<space>[ \t\n\f\r]+)|(?P<reference>&(?:#[0-9]{1,7}+|#[xX][0-9a-fA-F]{1,6}+|[A-Za-z][A-Za-z0-9]{1,31}+);?)"
 )
@@ -67,34 +50,6 @@ _RUN = re.compile(
 
 class MarkupError(ValueError):
     """A text is not valid XML."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Tag:
-    start: int
-    end: int
-    name: str  # in lower case
-    is_closing: bool = False
-    is_empty: bool = False  # without content and end tag
-    attributes: tuple[tuple[Span, str], ...] = ()  # value and quote of each translated attribute
-    is_untranslated: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Text:
-    start: int
-    end: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Copied:
-    # A comment, declaration, untranslated element, ...
-    start: int
-    end: int
-    is_word: bool = False  # replaces a word of the sentence, such as a CDATA section
-
-
-_Token = _Tag | _Text | _Copied
 
 
 def markup_units(text: str, *, is_xml: bool, placeholders: Placeholders, check: Check = never_ends) -> list[TextUnit]:
@@ -105,7 +60,7 @@ def markup_units(text: str, *, is_xml: bool, placeholders: Placeholders, check: 
     """
     if is_xml:
         _check_xml(text, check)
-    tokens = list(_tokens(text, is_xml=is_xml, check=check))
+    tokens = list(tokenize(text, is_xml=is_xml, check=check))
     inline = _inline_by_content(text, tokens, check) if is_xml else None
     reader = _Reader(text, is_xml=is_xml, inline=inline, placeholders=placeholders, check=check)
     for token in _without_content(tokens, inline):
@@ -144,107 +99,20 @@ def _check_xml(text: str, check: Check) -> None:
         raise MarkupError(f"not well-formed: {what} in line {error.lineno}, column {max(column, 0)}") from error
 
 
-def _tokens(text: str, *, is_xml: bool, check: Check) -> Iterator[_Token]:
-    position = begin = 0
-    while (start := text.find("<", position)) >= 0:
-        token = _markup_at(text, start, is_xml=is_xml, check=check)
-        if token is None:
-            position = start + 1
-            continue
-        if begin < start:
-            yield _Text(begin, start)
-        yield token
-        begin = position = token.end
-        if isinstance(token, _Tag) and not token.is_closing and not is_xml:
-            if token.name in _RAW_TEXT or token.name in _ESCAPABLE_RAW_TEXT:
-                end = _raw_text_end(text, position, token.name)
-                if position < end:
-                    is_raw = token.name in _RAW_TEXT
-                    yield _Copied(position, end) if is_raw else _Text(position, end)
-                begin = position = end
-            elif token.name == "plaintext":
-                break
-    if begin < len(text):
-        yield _Text(begin, len(text))
-
-
-def _markup_at(text: str, start: int, *, is_xml: bool, check: Check) -> _Token | None:
-    # The token that begins with a `<`; None if it is text.
-    check()
-    following = text[start + 1 : start + 2]
-    if following == "!":
-        return _declaration_at(text, start, is_xml=is_xml)
-    if following == "?":
-        return _Copied(start, _end_of(text, "?>" if is_xml else ">", start + 2))
-    match = (_XML_TAG_START if is_xml else _TAG_START).match(text, start)
-    if match is None:
-        return _Copied(start, _end_of(text, ">", start + 2)) if following == "/" else None
-    return _tag_at(text, start, match, is_xml=is_xml, check=check)
-
-
-def _declaration_at(text: str, start: int, *, is_xml: bool) -> _Copied:
-    if text.startswith("<!--", start):
-        if not is_xml and (match := re.compile("<!--(-?>)").match(text, start)):
-            return _Copied(start, match.end())
-        return _Copied(start, _end_of(text, "-->", start + 4))
-    if is_xml and text.startswith("<![CDATA[", start):
-        return _Copied(start, _end_of(text, "]]>", start + 9), is_word=True)
-    return _Copied(start, _end_of(text, ">", start + 2))
-
-
-def _tag_at(text: str, start: int, match: re.Match[str], *, is_xml: bool, check: Check) -> _Token:
-    # A tag without end is copied with everything after it.
-    name = match[1].lower()
-    is_closing = text.startswith("</", start)
-    attributes: list[tuple[Span, str]] = []
-    is_untranslated = False
-    position = match.end()
-    while not text.startswith(">", position):
-        check()
-        attribute = _ATTRIBUTE.match(text, position)
-        if attribute is None or attribute.end() == position or attribute["unclosed"]:
-            return _Copied(start, len(text))
-        position = attribute.end()
-        attribute_name = (attribute["name"] or "").lower()
-        group = "double" if attribute["double"] is not None else "single"
-        value = attribute[group] or attribute["bare"] or ""
-        if attribute_name in _TEXT_ATTRIBUTES and value and attribute["bare"] is None:
-            span = Span(start=attribute.start(group), end=attribute.end(group))
-            attributes.append((span, '"' if group == "double" else "'"))
-        elif attribute_name in {"translate", "its:translate"}:
-            is_untranslated = value.lower() == "no"
-        elif attribute_name == "class":
-            is_untranslated = is_untranslated or "notranslate" in value.split()
-    is_empty = not is_closing and (
-        (text[position - 1] == "/" and (is_xml or name in _PLACEHOLDERS)) or (not is_xml and name in _VOID)
-    )
-    return _Tag(start, position + 1, name, is_closing, is_empty, tuple(attributes), is_untranslated)
-
-
-def _end_of(text: str, end: str, start: int) -> int:
-    place = text.find(end, start)
-    return len(text) if place < 0 else place + len(end)
-
-
-def _raw_text_end(text: str, start: int, name: str) -> int:
-    match = re.compile(rf"</{name}(?=[\s/>])", re.IGNORECASE).search(text, start)
-    return match.start() if match else len(text)
-
-
-def _without_content(tokens: Sequence[_Token], inline: frozenset[int] | None) -> Iterator[_Token]:
+def _without_content(tokens: Sequence[Token], inline: frozenset[int] | None) -> Iterator[Token]:
     # Each untranslated element becomes one token, up to the end of the message if it is never closed. Within text it
     # replaces a word.
     index = 0
     while index < len(tokens):
         token = tokens[index]
         index += 1
-        if not isinstance(token, _Tag) or token.is_closing:
+        if not isinstance(token, Tag) or token.is_closing:
             yield token
             continue
         is_within_text = token.name not in _BLOCK | _SILENT if inline is None else token.start in inline
         is_word = token.name in _OPAQUE or (token.is_untranslated and is_within_text)
-        if token.is_empty and token.name in _PLACEHOLDERS:
-            yield _Copied(token.start, token.end, is_word=True)
+        if token.is_empty and token.name in PLACEHOLDER_TAGS:
+            yield Copied(token.start, token.end, is_word=True)
         elif token.is_empty or not (is_word or token.is_untranslated or token.name in _SILENT):
             yield token
         else:
@@ -253,31 +121,31 @@ def _without_content(tokens: Sequence[_Token], inline: frozenset[int] | None) ->
             while index < len(tokens) and depth:
                 inner = tokens[index]
                 index += 1
-                has_text = has_text or not isinstance(inner, _Tag)
-                if isinstance(inner, _Tag) and inner.name == first.name and not inner.is_empty:
+                has_text = has_text or not isinstance(inner, Tag)
+                if isinstance(inner, Tag) and inner.name == first.name and not inner.is_empty:
                     depth += -1 if inner.is_closing else 1
             end = tokens[index - 1].end
             if is_word or first.name in _SILENT:
-                yield _Copied(first.start, end, is_word=is_word and has_text)
+                yield Copied(first.start, end, is_word=is_word and has_text)
             else:
-                yield _Tag(first.start, end, first.name, is_empty=True)
+                yield Tag(first.start, end, first.name, is_empty=True)
 
 
-def _inline_by_content(text: str, tokens: Sequence[_Token], check: Check) -> frozenset[int]:
+def _inline_by_content(text: str, tokens: Sequence[Token], check: Check) -> frozenset[int]:
     # Starts of the XML tags within text: their parent elements contain words.
     parents: list[int] = [-1]
     has_text: set[int] = set()
     parent_of: list[tuple[int, int]] = []
     for token in tokens:
         check()
-        if isinstance(token, _Tag) and token.is_closing:
+        if isinstance(token, Tag) and token.is_closing:
             parents.pop()
             parent_of.append((token.start, parents[-1]))
-        elif isinstance(token, _Tag):
+        elif isinstance(token, Tag):
             parent_of.append((token.start, parents[-1]))
             if not token.is_empty:
                 parents.append(token.start)
-        elif not isinstance(token, _Text):
+        elif not isinstance(token, Text):
             has_text.update(parents[-1:] if token.is_word else ())
         elif not text[token.start : token.end].isspace():
             has_text.add(parents[-1])
@@ -302,11 +170,11 @@ class _Reader:
     _end: int = 0
     _num_preformatted: int = 0
 
-    def read(self, token: _Token) -> None:
+    def read(self, token: Token) -> None:
         """Process the next token."""
-        if isinstance(token, _Text):
+        if isinstance(token, Text):
             self._read_text(token)
-        elif isinstance(token, _Copied):
+        elif isinstance(token, Copied):
             span = Span(start=token.start, end=token.end)
             if token.is_word:
                 self._begin(token.start).add_placeholder(span)
@@ -322,7 +190,7 @@ class _Reader:
         self._end_unit()
         return sorted(self._units, key=lambda unit: (unit.source.start, -unit.source.end))
 
-    def _read_tag(self, tag: _Tag) -> None:
+    def _read_tag(self, tag: Tag) -> None:
         span = Span(start=tag.start, end=tag.end)
         is_inline = tag.name in _INLINE if self.inline is None else tag.start in self.inline
         if is_inline:
@@ -344,12 +212,12 @@ class _Reader:
             self._add_text(builder, value, keeps_space=True)
             self._add_unit(builder, value)
 
-    def _read_text(self, token: _Text) -> None:
+    def _read_text(self, token: Text) -> None:
         if self._builder is None:
             text = self.text[token.start : token.end].lstrip(" \t\n\f\r")
             if not text:
                 return
-            token = _Text(token.end - len(text), token.end)
+            token = Text(token.end - len(text), token.end)
         keeps_space = self._num_preformatted > 0
         self._add_text(self._begin(token.start), Span(start=token.start, end=token.end), keeps_space=keeps_space)
         self._end = token.end

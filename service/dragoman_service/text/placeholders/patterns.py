@@ -136,7 +136,11 @@ def compile_protection(
     """Compile the protection of a request, which is validated already."""
     kinds = (DEFAULT_KINDS | options.enabled_kinds) - options.disabled_kinds if options.is_enabled else frozenset()
     alternatives = [f"(?P<{kind.name}>{pattern})" for kind, pattern in _GRAMMAR.items() if kind in kinds]
-    expressions = [_pattern_expression(options.patterns)] if options.patterns else []
+    expressions = []
+    if options.patterns:
+        reach = max(len(pattern) + pattern.count("*") * _MAX_STAR_CHARACTERS for pattern in options.patterns)
+        pattern = re.compile("|".join(map(_regular_expression, options.patterns)))
+        expressions.append(WindowedExpression(expression=pattern, reach=reach, window=_PATTERN_WINDOW))
     if alternatives:
         grammar = re.compile("|".join(alternatives))
         expressions.append(WindowedExpression(expression=grammar, reach=_GRAMMAR_REACH, window=_GRAMMAR_WINDOW))
@@ -256,12 +260,6 @@ def _fits(term: Term, source: str, is_within_word: tuple[bool | int, bool]) -> b
         return False
     ends_word = not term.is_part_of_word and term.source[-1].isalnum()
     return not ((is_within_word[0] and _begins_word(term)) or (is_within_word[1] and ends_word))
-
-
-def _pattern_expression(patterns: Sequence[str]) -> WindowedExpression:
-    reach = max(len(pattern) + pattern.count("*") * _MAX_STAR_CHARACTERS for pattern in patterns)
-    expression = re.compile("|".join(map(_regular_expression, patterns)))
-    return WindowedExpression(expression=expression, reach=reach, window=_PATTERN_WINDOW)
 
 
 def _regular_expression(pattern: str) -> str:

@@ -60,12 +60,12 @@ def align_chunks(
     """
     links = _monotonic_links(unit.text, target) if links is None else links
     codes = [code for code in unit.codes if code.kind is CodeKind.PLACEHOLDER]
-    found, duplicates = _find_placeholders(unit.text, codes, target, links)
-    fixed = sorted((*found, *duplicates), key=lambda chunk: chunk.start)
+    best, duplicates = _find_placeholders(unit.text, codes, target, links)
+    fixed = sorted((*best, *duplicates), key=lambda chunk: chunk.start)
     edges = [code.start for code in unit.codes if code.kind is not CodeKind.ESCAPED]
     chunks = _merge(fixed, _split_copies(links, unit.text, target, edges))
     repairs = [Repair(code=chunk.code, action=RepairAction.REMOVED) for chunk in duplicates if chunk.code]
-    present = {id(chunk.code) for chunk in found}
+    present = {id(chunk.code) for chunk in best}
     for code in codes:
         if id(code) not in present:
             index = insertion_index(chunks, code.start, 0, len(chunks))

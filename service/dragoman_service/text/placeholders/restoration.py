@@ -171,27 +171,14 @@ class Assembler:
     A part may be within a range that another part copies.
     """
 
-    def __init__(self, text: str, fixed: Sequence[tuple[Span, str]], *, separator: str) -> None:
-        """Take the message.
-
-        Args:
-            text: the message.
-            fixed: ranges of it with a fixed translation.
-            separator: written between two parts that touch.
-        """
+    def __init__(
+        self, text: str, parts: Sequence[tuple[Span, Sequence[Fragment]]], fixed: Sequence[tuple[Span, str]] = ()
+    ) -> None:
+        """Take the message, the ranges of it that are replaced by parts, and those with a fixed translation."""
+        replaced = [(span, fragments, number) for number, (span, fragments) in enumerate(parts)]
+        replaced += [(span, (Fragment(text=target),), -1) for span, target in fixed]
         self._text = text
-        self._fixed = [(span, (Fragment(text=target),), -1) for span, target in fixed]
-        self._separator = separator
-
-    def assemble(self, spans: Sequence[Span], parts: Sequence[Sequence[Fragment]]) -> Assembled:
-        """Return the text with each of the `spans` of the message replaced by its part."""
-        numbered = [(span, part, number) for number, (span, part) in enumerate(zip(spans, parts, strict=True))]
-        return _Assembly(self._text, [*numbered, *self._fixed]).run(len(spans), self._separator)
-
-
-class _Assembly:
-    def __init__(self, text: str, replaced: Sequence[tuple[Span, Sequence[Fragment], int]]) -> None:
-        self._text = text
+        self._num_parts = len(parts)
         self._replaced = sorted(replaced, key=lambda entry: (entry[0].start, -entry[0].end))
         self._starts = [span.start for span, _, _ in self._replaced]
         self._written: list[str] = []
@@ -200,10 +187,10 @@ class _Assembly:
         self._links: list[AlignmentLink] = []
         self._being_written = set[int]()
 
-    def run(self, num_parts: int, separator: str) -> Assembled:
-        """Return the whole text."""
+    def assemble(self, *, separator: str = "") -> Assembled:
+        """Return the text; `separator` is written between two parts that touch."""
         self._copy(Span(start=0, end=len(self._text)), separator=separator)
-        spans = tuple(self._spans[number] for number in range(num_parts))
+        spans = tuple(self._spans[number] for number in range(self._num_parts))
         links = sorted(self._links, key=lambda link: link.target.start)
         return Assembled(text="".join(self._written), spans=spans, links=tuple(links))
 

@@ -118,7 +118,7 @@ class TextUnit:
 
     @property
     def has_placeholders(self) -> bool:
-        """Whether the unit contains protected spans."""
+        """True if the unit contains protected spans."""
         return any(code.kind is CodeKind.PLACEHOLDER for code in self.codes)
 
     @property
@@ -129,12 +129,12 @@ class TextUnit:
 
     @property
     def needs_alignment(self) -> bool:
-        """Whether restoring the codes takes a word alignment."""
+        """True if restoring the codes takes a word alignment."""
         return any(code.kind is not CodeKind.ESCAPED for code in self.codes)
 
     @property
     def has_words(self) -> bool:
-        """Whether there is a letter outside placeholders."""
+        """True if a letter is outside all placeholders."""
         begin = 0
         for code in self.codes:
             if code.kind is CodeKind.PLACEHOLDER:
@@ -189,7 +189,7 @@ class TextUnitBuilder:
 
     @property
     def ends_in_space(self) -> bool:
-        """Whether the text is empty or ends in white space."""
+        """True if the text is empty or ends in white space."""
         return not self._texts or self._texts[-1][-1].isspace()
 
     def add_text(self, text: str) -> None:

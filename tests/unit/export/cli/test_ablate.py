@@ -1,4 +1,4 @@
-"""The table of variants: which models it has, and that a model with a result is not trained again."""
+"""Variants of `ablate`, which trains each model once."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ _TEXT = (ParallelFiles(source=Path("absent.tsv")),)
 _BASE = RunConfig(model=PRESETS["base"], training=TRAINING_PRESETS["base"], data=DataConfig(train=_TEXT, dev=_TEXT))
 
 
-def test_the_rows_of_table_3_of_the_paper_are_there() -> None:
+def test_variants_include_table_3_of_the_paper() -> None:
     changes = [dict(variant.changes) for variant in variants(_BASE, ["A", "B", "C", "D", "E"])]
 
     assert changes[0] == {}
@@ -30,7 +30,7 @@ def test_the_rows_of_table_3_of_the_paper_are_there() -> None:
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_every_variant_is_a_model_and_none_comes_twice(preset: str) -> None:
+def test_variants_are_valid_and_unique(preset: str) -> None:
     base = RunConfig(model=PRESETS[preset], training=TRAINING_PRESETS[preset], data=_BASE.data)
 
     found = list(variants(base, ["A", "B", "C", "D", "E", "F"]))
@@ -45,7 +45,7 @@ def _of_model(changes: dict[str, object]) -> dict[str, object]:
 
 
 @pytest.mark.slow
-def test_models_are_trained_scored_and_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_variants_are_trained_and_scored_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output, dev = tmp_path / "ablation", write_tsv(tmp_path / "dev.tsv", 8, seed=1)
     text = ["--train", str(write_tsv(tmp_path / "train.tsv", 60)), "--dev", str(dev)]
     small = ["--preset", "tiny", "--vocabulary-size", "320", "--d-model", "16", "--ffn-size", "16", "--heads", "1"]
@@ -65,18 +65,18 @@ def test_models_are_trained_scored_and_told(tmp_path: Path, capsys: pytest.Captu
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"), [(["--rows", "A,Z"], "--rows is 'Z'"), (["--beam", "2"], "without --output and --resume")]
+    ("flags", "message"), [(["--rows", "A,Z"], "--rows is 'Z'"), (["--beam", "2"], "without --output and --resume")]
 )
-def test_what_it_cannot_do_is_told(
-    tmp_path: Path, flags: list[str], told: str, capsys: pytest.CaptureFixture[str]
+def test_invalid_flags_are_rejected(
+    tmp_path: Path, flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     status = main(["ablate", "--output", str(tmp_path), "--test", "absent.tsv", *flags, "--", "--resume"])
 
     assert status == 1
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
-def test_text_longer_than_learned_positions_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_max_tokens_beyond_learned_positions_are_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--positions", "learned", "--max-positions", "100", "--max-tokens", "101"]
 
     status = main(["train", "--output", str(tmp_path), "--train", "absent.tsv", "--dev", "absent.tsv", *flags])

@@ -5,15 +5,15 @@ import pytest
 
 from dragoman_export.__main__ import main
 from dragoman_export.cli.confidence import area_under_curve, fit_confidence, fit_logistic, reliability
-from dragoman_export.ensemble import open_text_model
-from dragoman_export.onnx_export.translation import translate_texts
+from dragoman_export.evaluation.ensemble import open_text_model
+from dragoman_export.evaluation.translation import translate_texts
 from dragoman_service.bundle.files import load_manifest, open_bundle
 from dragoman_service.runtimes.settings import RuntimeSettings
 from dragoman_service.text.confidence import FEATURES
 from tests.tiny_bundle import SENTENCES, build_tiny_bundle
 
 
-def test_the_regression_finds_the_weights_that_made_the_data() -> None:
+def test_logistic_regression_recovers_the_weights() -> None:
     random = np.random.default_rng(1)
     features = random.normal(size=(20_000, 2)) * (1.0, 10.0) + (0.0, 5.0)
     good = random.random(20_000) < 1 / (1 + np.exp(-(features @ (1.5, -0.2) + 0.5)))
@@ -24,7 +24,7 @@ def test_the_regression_finds_the_weights_that_made_the_data() -> None:
     assert bias == pytest.approx(0.5, abs=0.15)
 
 
-def test_an_example_that_counts_twice_is_two_examples() -> None:
+def test_weight_two_equals_two_examples() -> None:
     random = np.random.default_rng(2)
     features, good = random.normal(size=(500, 2)), random.random(500) < 0.4
     counts = np.where(np.arange(500) < 100, 2.0, 1.0)
@@ -37,7 +37,7 @@ def test_an_example_that_counts_twice_is_two_examples() -> None:
     assert bias == pytest.approx(expected_bias, rel=0.02)
 
 
-def test_planted_sentences_rank_lower_and_leave_the_share_of_good_ones_as_it_is() -> None:
+def test_meaningless_sentences_rank_lower_without_bias() -> None:
     random = np.random.default_rng(3)
     features = random.normal(size=(4_000, len(FEATURES)))
     good = random.random(4_000) < 1 / (1 + np.exp(-features[:, 0]))
@@ -51,24 +51,22 @@ def test_planted_sentences_rank_lower_and_leave_the_share_of_good_ones_as_it_is(
     assert np.mean(1 / (1 + np.exp(-(features @ weights + own_bias)))) == pytest.approx(good.mean(), abs=1e-3)
 
 
-def test_the_area_is_the_share_of_pairs_in_the_right_order() -> None:
+def test_area_under_curve() -> None:
     scores, good = np.array([0.1, 0.4, 0.4, 0.8]), np.array([False, True, False, True])
 
     assert area_under_curve(scores, good) == 3.5 / 4
     assert np.isnan(area_under_curve(scores, scores > 0))
 
 
-def test_each_bin_says_what_was_told_and_what_was_seen() -> None:
+def test_reliability_bins() -> None:
     bins = reliability(np.array([0.11, 0.19, 1.0]), np.array([True, False, True]))
 
     assert bins == [(pytest.approx(0.15), 0.5, 2), (1.0, 1.0, 1)]
 
 
 @pytest.mark.slow
-def test_the_copy_says_how_sure_it_is_and_is_otherwise_the_same(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Half of the references are what the model says, so that some translations are good."""
+def test_copy_has_a_confidence_and_is_otherwise_unchanged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Half of the references are translations of the model, so that some translations are good."""
     build_tiny_bundle(tmp_path / "plain", precisions=("fp32",))
     words = sorted({word for sentence in SENTENCES for word in sentence.rstrip(".").split()})
     sources = [f"{first} {second}." for first in words[:20] for second in words[:11]]
@@ -81,9 +79,9 @@ def test_the_copy_says_how_sure_it_is_and_is_otherwise_the_same(
 
     assert main([*command, "--output", str(tmp_path / "new"), "--diagram", str(tmp_path / "diagram.png")]) == 0
 
-    said = capsys.readouterr().out
-    assert "with a confidence fitted on" in said
-    assert "words of other lines" in said
+    output = capsys.readouterr().out
+    assert "with a confidence fitted on" in output
+    assert "words of other lines" in output
     before, after = load_manifest(tmp_path / "plain"), open_bundle(tmp_path / "new").manifest
     assert after.confidence is not None
     assert after == before.model_copy(update={"confidence": after.confidence})

@@ -1,4 +1,4 @@
-"""A teacher translates the text of a run, whatever interrupts it."""
+"""A teacher translates the text of a run and continues after interruptions."""
 
 import json
 from pathlib import Path
@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from dragoman_export.__main__ import main
-from dragoman_export.ensemble import open_text_model
-from dragoman_export.onnx_export.translation import translate_texts
+from dragoman_export.evaluation.ensemble import open_text_model
+from dragoman_export.evaluation.translation import translate_texts
 from dragoman_service.runtimes.settings import RuntimeSettings
 from tests.tiny_bundle import SENTENCES, build_tiny_bundle
 
@@ -33,7 +33,7 @@ def distill(teacher: Path, data: Path, *flags: str) -> int:
     return main(["distill", "--teacher", str(teacher), *text, "--beam", "2", "--save-every", "2", *flags])
 
 
-def test_the_text_is_translated_as_a_server_does(teacher: Path, data: Path) -> None:
+def test_text_is_translated_as_by_a_server(teacher: Path, data: Path) -> None:
     assert distill(teacher, data, "--threads", "2") == 0
 
     with open_text_model([teacher], RuntimeSettings()) as (model, _):
@@ -44,7 +44,7 @@ def test_the_text_is_translated_as_a_server_does(teacher: Path, data: Path) -> N
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.7, 1.0])
-def test_what_was_cut_off_anywhere_goes_on_from_its_last_whole_line(
+def test_interrupted_output_is_continued(
     teacher: Path, data: Path, share: float, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert distill(teacher, data) == 0
@@ -62,15 +62,15 @@ def test_what_was_cut_off_anywhere_goes_on_from_its_last_whole_line(
 
 
 @pytest.mark.parametrize(
-    ("flags", "begun", "told"),
+    ("flags", "begun", "message"),
     [
-        ([], "Another source.\tx\n", "out.tsv.part:1 is no translation of this text"),
-        ([], "".join(f"{source}\tx\n" for source in [*SOURCES, "More."]), f"out.tsv.part:{len(SOURCES) + 1} is no"),
+        ([], "Another source.\tx\n", "out.tsv.part:1"),
+        ([], "".join(f"{source}\tx\n" for source in [*SOURCES, "More."]), f"out.tsv.part:{len(SOURCES) + 1}"),
         (["--beam", "3"], f"{SOURCES[0]}\tx\n", "beam was 2"),
     ],
 )
-def test_translations_of_something_else_are_not_gone_on_with(
-    teacher: Path, data: Path, flags: list[str], begun: str, told: str, capsys: pytest.CaptureFixture[str]
+def test_partial_output_of_other_settings_is_rejected(
+    teacher: Path, data: Path, flags: list[str], begun: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert distill(teacher, data) == 0
     data.with_name("out.tsv").unlink()
@@ -79,11 +79,11 @@ def test_translations_of_something_else_are_not_gone_on_with(
 
     assert distill(teacher, data, *flags) == 1
 
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert part.read_text(encoding="utf-8") == begun
 
 
-def test_an_output_is_never_overwritten_and_says_what_it_is_of(teacher: Path, data: Path) -> None:
+def test_existing_output_is_not_overwritten(teacher: Path, data: Path) -> None:
     assert distill(teacher, data) == 0
 
     assert distill(teacher, data) == 1

@@ -22,8 +22,7 @@ from tests.unit.export.cli.test_train import store_settings
 from tests.unit.export.data.tiny_text import tiny_vocabulary
 from tests.unit.export.model.tiny_models import tiny_config, tiny_model
 
-ROUNDING = 1e-5
-"""Float32 in two libraries; weights are at most 1."""
+ROUNDING = 1e-5  # Float32 in two libraries; weights are at most 1.
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +32,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_the_curves_of_a_run_are_drawn_from_its_log(tmp_path: Path) -> None:
+def test_curves_are_plotted_from_the_log(tmp_path: Path) -> None:
     RunFolder(tmp_path).append("evaluation", step=1, loss=2.0, bleu=None)
 
     status = main(["plot", str(tmp_path)])
@@ -42,12 +41,12 @@ def test_the_curves_of_a_run_are_drawn_from_its_log(tmp_path: Path) -> None:
     assert imread(tmp_path / "curves.png").shape == (770, 1210, 4)
 
 
-def test_a_folder_without_a_log_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_folder_without_log_is_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plot", str(tmp_path)]) == 1
-    assert capsys.readouterr().err == f"error: {tmp_path} holds no log\n"
+    assert capsys.readouterr().err == f"error: {tmp_path} has no log\n"
 
 
-def test_the_weights_drawn_are_those_of_the_graphs_that_serve(bundle: Path) -> None:
+def test_plotted_weights_equal_the_graphs(bundle: Path) -> None:
     model, tokenizer = open_model(bundle)
     source_ids, target_ids = tokenizer.encode_pair(SENTENCES[0], SENTENCES[4])
     graph = OnnxStepModel(open_bundle(bundle), RuntimeSettings(precision="fp32"))
@@ -60,25 +59,25 @@ def test_the_weights_drawn_are_those_of_the_graphs_that_serve(bundle: Path) -> N
     for stack, columns in (("cross", len(source_ids)), ("encoder", len(source_ids)), ("decoder", len(target_ids))):
         assert weights[stack].shape[-1] == columns
         torch.testing.assert_close(weights[stack].sum(dim=-1), torch.ones(weights[stack].shape[:-1]))
-    assert not weights["decoder"].triu(1).any()  # nothing is seen of what comes later
+    assert not weights["decoder"].triu(1).any()  # later tokens are masked
 
 
 @pytest.mark.parametrize(
     "flags",
     [
-        ["--picture", "attention", "--source", "The $ train $"],  # a pair of $ is no formula
+        ["--picture", "attention", "--source", "The $ train $"],  # text between $ is not rendered as a formula
         ["--picture", "attention", "--source", "A ball.", "--target", "Ein Ball.", "--attention", "decoder"],
         ["--picture", "attention", "--source", "A ball.", "--attention", "encoder", "--layers", "2"],
         ["--picture", "positions", "--length", "600"],
     ],
 )
-def test_a_model_is_drawn(bundle: Path, tmp_path: Path, flags: list[str]) -> None:
+def test_model_is_plotted(bundle: Path, tmp_path: Path, flags: list[str]) -> None:
     assert main(["plot", str(bundle), "--output", str(tmp_path / "drawn.png"), *flags]) == 0
     assert imread(tmp_path / "drawn.png").std() > 0
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "message"),
     [
         (["--picture", "attention"], "--source is None: expected a sentence"),
         (["--picture", "attention", "--source", "A", "--layers", "0"], "--layers is [0]: expected from 1 to 2"),
@@ -86,15 +85,15 @@ def test_a_model_is_drawn(bundle: Path, tmp_path: Path, flags: list[str]) -> Non
         (["--picture", "schedule"], "cannot read"),
     ],
 )
-def test_what_cannot_be_drawn_is_refused(
-    bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], told: str
+def test_invalid_plot_flags_are_rejected(
+    bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], message: str
 ) -> None:
     assert main(["plot", str(bundle), "--output", str(tmp_path / "drawn.png"), *flags]) == 1
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_checkpoint_is_drawn_as_a_bundle_is(tmp_path: Path) -> None:
+def test_checkpoint_is_plotted(tmp_path: Path) -> None:
     model = tiny_model()
     save_checkpoint(tmp_path / "average.pt", {"model": model.state_dict(), "model_config": model.config.to_dict()})
     (tmp_path / "vocabulary.model").write_bytes(tiny_vocabulary().model)
@@ -112,13 +111,13 @@ def test_a_checkpoint_is_drawn_as_a_bundle_is(tmp_path: Path) -> None:
         ({"positions": "none"}, []),
     ],
 )
-def test_every_kind_of_position_has_its_table(variant: dict[str, Any], shapes: list[tuple[int, int]]) -> None:
+def test_position_tables(variant: dict[str, Any], shapes: list[tuple[int, int]]) -> None:
     model = Transformer(dataclasses.replace(tiny_config(), **variant))
 
     assert [tuple(table.shape) for table in model.position_tables(9).values()] == shapes
 
 
-def test_the_schedule_of_a_run_has_the_rates_of_both_optimizers(tmp_path: Path) -> None:
+def test_schedule_has_the_rates_of_both_optimizers(tmp_path: Path) -> None:
     store_settings(tmp_path)
     config = TrainingConfig(optimizer="muon", warmup_steps=10, max_steps=50, cooldown_steps=5)
 

@@ -30,7 +30,7 @@ def shortlist(bundle: Path, output: Path, data: Path, *flags: str) -> int:
     return main(["shortlist", "--bundle", str(bundle), "--output", str(output), "--data", str(data), *flags])
 
 
-def test_the_copy_has_a_shortlist_and_is_otherwise_the_same(
+def test_copy_has_a_shortlist_and_is_otherwise_unchanged(
     tmp_path: Path, plain: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     status = shortlist(plain, tmp_path / "new", data, "--mean-size", "100")
@@ -44,9 +44,7 @@ def test_the_copy_has_a_shortlist_and_is_otherwise_the_same(
     assert before.shortlist is None
 
 
-def test_lists_hold_what_was_learned_what_can_be_copied_and_what_is_always_needed(
-    tmp_path: Path, plain: Path, data: Path
-) -> None:
+def test_lists_contain_learned_copied_and_permanent_tokens(tmp_path: Path, plain: Path, data: Path) -> None:
     shortlist(plain, tmp_path / "new", data, "--mean-size", "100", "--max-size", "190")
     bundle = open_bundle(tmp_path / "new")
     lists, tokenizer = open_shortlist(bundle), open_tokenizer(bundle)
@@ -59,7 +57,7 @@ def test_lists_hold_what_was_learned_what_can_be_copied_and_what_is_always_neede
     assert listed >= {*tokenizer.encode(source), *tokenizer.encode(target), tokenizer.eos_id, *tokenizer.encode(".")}
 
 
-def test_what_is_copied_may_lose_the_white_space_before_it(tmp_path: Path, plain: Path, data: Path) -> None:
+def test_copies_ignore_white_space(tmp_path: Path, plain: Path, data: Path) -> None:
     shortlist(plain, tmp_path / "new", data, "--mean-size", "100")
     bundle = open_bundle(tmp_path / "new")
     lists, tokenizer = open_shortlist(bundle), open_tokenizer(bundle)
@@ -72,7 +70,7 @@ def test_what_is_copied_may_lose_the_white_space_before_it(tmp_path: Path, plain
         assert lists.scores([other])[one] >= 1
 
 
-def test_what_is_held_out_tells_how_much_the_lists_hold(
+def test_coverage_of_held_out_text_is_reported(
     tmp_path: Path, plain: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     held_out = tmp_path / "dev.tsv"
@@ -80,10 +78,10 @@ def test_what_is_held_out_tells_how_much_the_lists_hold(
 
     shortlist(plain, tmp_path / "new", data, "--mean-size", "100", "--held-out", str(held_out))
 
-    assert "and all of 50.00% of the targets" in capsys.readouterr().out
+    assert "50.00% of the targets" in capsys.readouterr().out
 
 
-def test_lines_used_are_spread_evenly(tmp_path: Path, plain: Path, data: Path) -> None:
+def test_lines_are_spread_evenly(tmp_path: Path, plain: Path, data: Path) -> None:
     one, other = tmp_path / "one", tmp_path / "other"
     few = tmp_path / "few.tsv"
     few.write_text("".join(data.read_text(encoding="utf-8").splitlines(keepends=True)[::2]), encoding="utf-8")
@@ -94,7 +92,7 @@ def test_lines_used_are_spread_evenly(tmp_path: Path, plain: Path, data: Path) -
     assert (one / "shortlist.bin").read_bytes() == (other / "shortlist.bin").read_bytes()
 
 
-def test_a_shortlist_takes_the_place_of_another(tmp_path: Path, plain: Path, data: Path) -> None:
+def test_shortlist_is_replaced(tmp_path: Path, plain: Path, data: Path) -> None:
     shortlist(plain, tmp_path / "one", data, "--mean-size", "100")
 
     status = shortlist(tmp_path / "one", tmp_path / "two", data, "--mean-size", "100", "--max-size", "128")
@@ -108,12 +106,12 @@ def test_a_shortlist_takes_the_place_of_another(tmp_path: Path, plain: Path, dat
     [
         (["--mean-size", "0"], "--mean-size is 0"),
         (["--max-size", "0"], "--max-size is 0"),
-        (["--mean-size", "320"], "no shortlist can be made: a mean size of 320, expected 1 to 319"),
-        (["--mean-size", "64", "--max-size", "64"], "a mean size of 64, expected 1 to 63"),
+        (["--mean-size", "320"], "mean size 320: expected 1 to 319"),
+        (["--mean-size", "64", "--max-size", "64"], "mean size 64: expected 1 to 63"),
         (["--sentences", "0"], "--sentences is 0"),
     ],
 )
-def test_sizes_that_do_not_fit_are_refused(
+def test_invalid_sizes_are_rejected(
     tmp_path: Path, plain: Path, data: Path, capsys: pytest.CaptureFixture[str], flags: list[str], message: str
 ) -> None:
     status = shortlist(plain, tmp_path / "new", data, *flags)

@@ -1,4 +1,4 @@
-"""What `train` refuses before it reads any text."""
+"""Checks of `train` before it reads text."""
 
 import argparse
 from pathlib import Path
@@ -25,26 +25,23 @@ def store_settings(path: Path) -> RunFolder:
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "message"),
     [
-        (["--d-model", "128"], "d_model is 64 there, 128 asked for"),
-        (
-            ["--norm", "post", "--heads", "4"],
-            "num_heads is 2 there, 4 asked for; norm is 'pre' there, 'post' asked for",
-        ),
-        (["--vocabulary-size", "999"], "vocabulary_size is 1000 there, 999 asked for"),
-        (["--optimizer", "muon"], "optimizer is 'adam' there, 'muon' asked for"),
+        (["--d-model", "128"], "d_model is 64, requested 128"),
+        (["--norm", "post", "--heads", "4"], "num_heads is 2, requested 4; norm is 'pre', requested 'post'"),
+        (["--vocabulary-size", "999"], "vocabulary_size is 1000, requested 999"),
+        (["--optimizer", "muon"], "optimizer is 'adam', requested 'muon'"),
     ],
 )
-def test_another_architecture_or_optimizer_cannot_be_resumed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], told: str
+def test_resume_rejects_changed_architecture_or_optimizer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], message: str
 ) -> None:
     settings = store_settings(tmp_path).read_settings()
 
     status = main(["train", "--resume", "--output", str(tmp_path), *flags])
 
     assert status == 1
-    assert capsys.readouterr().err == f"error: the checkpoint was trained otherwise: {told}\n"
+    assert capsys.readouterr().err == f"error: settings differ from the checkpoint: {message}\n"
     assert RunFolder(tmp_path).read_settings() == settings
 
 
@@ -55,9 +52,7 @@ def test_another_architecture_or_optimizer_cannot_be_resumed(
         ["--batch-tokens", "9", "--max-steps", "9", "--max-malformed", "0.5"],
     ],
 )
-def test_what_may_change_passes_on_to_reading_the_text(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str]
-) -> None:
+def test_resume_accepts_other_changes(tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str]) -> None:
     store_settings(tmp_path)
 
     main(["train", "--resume", "--output", str(tmp_path), *flags])
@@ -68,7 +63,7 @@ def test_what_may_change_passes_on_to_reading_the_text(
 @pytest.mark.parametrize(
     ("flag", "value"), [("--preset", "tiny"), ("--vocabulary", "a.model"), ("--normalization", "identity")]
 )
-def test_flags_that_mean_nothing_to_a_resumed_run_are_refused(
+def test_resume_rejects_flags_of_new_runs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], flag: str, value: str
 ) -> None:
     store_settings(tmp_path)
@@ -76,11 +71,11 @@ def test_flags_that_mean_nothing_to_a_resumed_run_are_refused(
     status = main(["train", "--resume", "--output", str(tmp_path), flag, value])
 
     assert status == 1
-    assert capsys.readouterr().err == f"error: {flag} is {value!r}: expected nothing with --resume\n"
+    assert capsys.readouterr().err == f"error: {flag} is {value!r}: expected no value with --resume\n"
 
 
 @pytest.mark.parametrize("damage", ["missing", "unknown"])
-def test_settings_that_do_not_fit_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: str) -> None:
+def test_resume_rejects_invalid_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: str) -> None:
     settings = store_settings(tmp_path).read_settings()
     if damage == "missing":
         del settings["model"]["d_model"]
@@ -89,14 +84,14 @@ def test_settings_that_do_not_fit_are_refused(tmp_path: Path, capsys: pytest.Cap
     RunFolder(tmp_path).write_settings(settings)
 
     assert main(["train", "--resume", "--output", str(tmp_path)]) == 1
-    assert "cannot use the settings of" in capsys.readouterr().err
+    assert "invalid settings" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("flags", "cooldown"),
     [([], 3000), (["--max-steps", "500"], 50), (["--max-steps", "500", "--cooldown-steps", "7"], 7)],
 )
-def test_the_cooldown_of_a_preset_shrinks_with_the_steps(flags: list[str], cooldown: int) -> None:
+def test_preset_cooldown_scales_with_max_steps(flags: list[str], cooldown: int) -> None:
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     text = ["--output", "run", "--train", "a.tsv", "--dev", "b.tsv"]
@@ -106,33 +101,33 @@ def test_the_cooldown_of_a_preset_shrinks_with_the_steps(flags: list[str], coold
     assert config.training.cooldown_steps == cooldown
 
 
-def test_a_folder_that_is_no_run_cannot_be_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_resume_requires_a_run_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "--resume", "--output", str(tmp_path)]) == 1
     assert "cannot read" in capsys.readouterr().err
 
 
-def test_placeholders_need_a_vocabulary_that_has_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_placeholders_require_reserved_pieces(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text, vocabulary = write_tsv(tmp_path / "a.tsv", 20), tmp_path / "v.model"
     vocabulary.write_bytes(tiny_vocabulary().model)
     flags = ["--train", str(text), "--dev", str(text), "--vocabulary", str(vocabulary), "--placeholders", "0.1"]
 
     assert main(["train", "--preset", "tiny", "--output", str(tmp_path / "run"), *flags]) == 1
-    assert "the vocabulary has no pieces ⟦1⟧ ⟦2⟧" in capsys.readouterr().err
+    assert "⟦1⟧ ⟦2⟧" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "message"),
     [
         ([], "--train is None: expected one or more files"),
         (["--train", "a.tsv"], "--dev is None: expected one or more files"),
-        (["--train-source", "a.en"], "to be given together with --train-target"),
+        (["--train-source", "a.en"], "--train-target"),
         (["--train", "a.tsv", "--dev", "a.tsv", "--batch-tokens", "0"], "batch_tokens is 0: expected at least 1"),
         (["--train", "a.tsv", "--dev", "a.tsv", "--max-malformed", "2"], "max_malformed is 2.0: expected from 0 to 1"),
     ],
 )
-def test_a_run_without_text_or_with_impossible_settings_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], told: str
+def test_invalid_run_settings_are_rejected(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], message: str
 ) -> None:
     assert main(["train", "--output", str(tmp_path / "run"), *flags]) == 1
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert not (tmp_path / "run").exists()

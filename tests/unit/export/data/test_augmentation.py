@@ -14,7 +14,7 @@ _PAIRS = [
 
 
 def drawn(source: str, target: str, **shares: float) -> set[tuple[str, str]]:
-    """What becomes of a pair over 150 epochs."""
+    """Return the variants of a pair over 150 epochs."""
     random = Random(1)  # noqa: S311
     return {vary(source, target, VariationConfig(**shares), random) for _ in range(150)}
 
@@ -30,7 +30,7 @@ def drawn(source: str, target: str, **shares: float) -> set[tuple[str, str]]:
         ("Press <b>`OK`</b>", "<b>`OK`</b> drücken", {("Press <b>{0}</b>", "<b>{0}</b> drücken")}),
     ],
 )
-def test_what_a_service_protects_becomes_the_same_placeholders_on_both_sides(
+def test_protected_spans_become_placeholders_on_both_sides(
     source: str, target: str, expected: set[tuple[str, str]] | None
 ) -> None:
     found = drawn(source, target, placeholders=1e-9)
@@ -62,7 +62,7 @@ def numbered(pair: tuple[str, str]) -> tuple[str, str]:
         ("a b c", "a b c", set()),
     ],
 )
-def test_names_and_numbers_that_each_side_has_once_are_copied(source: str, target: str, copied: set[str]) -> None:
+def test_unique_names_and_numbers_become_placeholders(source: str, target: str, copied: set[str]) -> None:
     found = drawn(source, target, placeholders=0.99)
 
     missing = {part for left, _ in found for part in copied if part not in left}
@@ -96,9 +96,7 @@ _TRANSLATIONS = {
         ("`house`", "`house` im Haus", {""}),
     ],
 )
-def test_words_that_translate_each_other_and_no_others_become_placeholders(
-    source: str, target: str, expected: set[str]
-) -> None:
+def test_only_mutual_translations_become_placeholders(source: str, target: str, expected: set[str]) -> None:
     random, config = Random(1), VariationConfig(placeholder_words=0.5)  # noqa: S311
     found = {vary(source, target, config, random, _TRANSLATIONS) for _ in range(300)}
 
@@ -115,7 +113,7 @@ def test_words_that_translate_each_other_and_no_others_become_placeholders(
     assert replaced == expected
 
 
-def test_a_placeholder_for_a_word_never_lies_on_another() -> None:
+def test_placeholders_do_not_overlap() -> None:
     random, config = Random(1), VariationConfig(placeholders=0.9, placeholder_words=0.9)  # noqa: S311
 
     found = {vary("Tom has a house", "Tom hat ein Haus", config, random, _TRANSLATIONS) for _ in range(300)}
@@ -128,7 +126,7 @@ def test_a_placeholder_for_a_word_never_lies_on_another() -> None:
     }
 
 
-def test_translations_are_those_of_words_that_are_neither_rare_nor_everywhere() -> None:
+def test_translations_exclude_rare_and_frequent_words() -> None:
     pairs = [(f"The Tree{number % 200}!", f"Der Baum{number % 200}!") for number in range(1200)]
 
     found = translations_of(pairs, num_pairs=len(pairs))
@@ -136,13 +134,13 @@ def test_translations_are_those_of_words_that_are_neither_rare_nor_everywhere() 
     assert found == {f"tree{number}": {f"baum{number}"} for number in range(200)}
 
 
-def test_all_placeholders_are_met() -> None:
+def test_all_placeholders_occur() -> None:
     found = drawn("Set `ID`", "`ID` setzen", placeholders=0.1)
 
     assert {left for left, _ in found} == {"Set `ID`", *(f"Set {mark}" for mark in PLACEHOLDERS)}
 
 
-def test_a_pair_has_at_most_as_many_placeholders_as_there_are() -> None:
+def test_number_of_placeholders_is_limited() -> None:
     source = " ".join(f"`a{number}`" for number in range(20))
 
     found = drawn(source, source, placeholders=1e-9)
@@ -151,7 +149,7 @@ def test_a_pair_has_at_most_as_many_placeholders_as_there_are() -> None:
     assert all(left == right for left, right in found)
 
 
-def test_tags_are_around_what_translates_each_other() -> None:
+def test_tags_enclose_mutual_translations() -> None:
     found = drawn('Open the "old file" of Ann.', "Öffne die „alte Datei“ von Ann.", tags=1 - 1e-9)
 
     tagged = {
@@ -192,7 +190,7 @@ def test_full_stops_and_capitals(
     assert drawn(source, target, **shares) == expected
 
 
-def test_an_epoch_is_the_same_for_its_seed_and_unlike_others() -> None:
+def test_augmentation_depends_on_seed_and_epoch() -> None:
     pairs = _PAIRS * 20
 
     first, again, other_seed, other_epoch = (
@@ -205,7 +203,7 @@ def test_an_epoch_is_the_same_for_its_seed_and_unlike_others() -> None:
     assert len(set(first)) > 20
 
 
-def test_nothing_varies_unless_it_is_asked_for() -> None:
+def test_no_augmentation_by_default() -> None:
     pairs = _PAIRS + make_pairs(20)
 
     assert list(vary_all(pairs, VariationConfig(), seed=1, epoch=1)) == pairs

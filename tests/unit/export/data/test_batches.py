@@ -16,21 +16,21 @@ def arrays(*lists: Sequence[int]) -> list[np.ndarray[tuple[int], np.dtype[np.int
     return [np.array(ids, dtype=np.int32) for ids in lists]
 
 
-def test_the_decoder_reads_bos_and_the_target_without_its_last_token() -> None:
+def test_decoder_input_is_the_shifted_target() -> None:
     batch = make_batch(arrays([5, 6, 2], [7, 2]), arrays([8, 2], [9, 10, 11, 2]))
 
     assert batch.source_ids.tolist() == [[5, 6, 2], [7, 2, 0]]
     assert batch.target_ids.tolist() == [[1, 8, 2, 0], [1, 9, 10, 11]]
 
 
-def test_only_real_target_tokens_are_labels() -> None:
+def test_padding_is_not_a_label() -> None:
     batch = make_batch(arrays([5, 2], [7, 2]), arrays([8, 2], [9, 10, 11, 2]))
 
     assert batch.labels.tolist() == [8, 2, 9, 10, 11, 2]
     assert batch.label_positions.tolist() == [0, 1, 4, 5, 6, 7]
 
 
-def test_the_source_mask_is_true_at_real_tokens_and_missing_without_padding() -> None:
+def test_source_mask_marks_real_tokens() -> None:
     padded, even = (make_batch(sources, arrays([2], [2])) for sources in (arrays([5, 2], [2]), arrays([2], [2])))
 
     assert padded.source_mask is not None
@@ -38,7 +38,7 @@ def test_the_source_mask_is_true_at_real_tokens_and_missing_without_padding() ->
     assert even.source_mask is None
 
 
-def test_joined_pairs_are_encoded_as_their_text_joined_by_a_space() -> None:
+def test_joined_pairs_equal_joined_texts() -> None:
     vocabulary, texts = tiny_vocabulary(), ["red house", "BLUE 12 €", "cat"]
     corpus = make_corpus([(ids, ids) for ids in vocabulary.encode(texts)])
 
@@ -49,7 +49,7 @@ def test_joined_pairs_are_encoded_as_their_text_joined_by_a_space() -> None:
     assert vocabulary.encode(vocabulary.decode(rows)) == rows
 
 
-def test_about_the_wanted_share_of_examples_is_joined() -> None:
+def test_share_of_joined_examples() -> None:
     corpus = make_corpus([([number + 3, 2], [2]) for number in range(4000)])
     config = BatchingConfig(batch_tokens=100, max_tokens=9, concatenate=0.25)
 
@@ -63,7 +63,7 @@ def all_sources(epoch: Epoch) -> list[list[int]]:
     return [row for index in range(len(epoch)) for row in epoch.batch(index).source_ids.tolist()]
 
 
-def test_pairs_that_would_be_too_long_together_stay_apart() -> None:
+def test_pairs_too_long_together_are_not_joined() -> None:
     corpus = make_corpus([([5, 6, 7, 2], [5, 2])] * 20)
 
     epoch = Epoch(corpus, BatchingConfig(batch_tokens=50, max_tokens=6, concatenate=0.9), 0)

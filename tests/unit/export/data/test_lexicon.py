@@ -12,7 +12,7 @@ def probability(lexicon: Lexicon, source: int, target: int) -> float:
     return float(lexicon.probabilities[place].sum())
 
 
-def test_one_iteration_counts_links_in_equal_shares() -> None:
+def test_first_iteration_counts_links_equally() -> None:
     lexicon = learn_lexicon([([A, B], [X, Y]), ([A], [X])], vocabulary_size=4, iterations=1)
 
     # In the first pair each of three sources has a third of either target; in the second each of two has a half of X.
@@ -20,7 +20,7 @@ def test_one_iteration_counts_links_in_equal_shares() -> None:
     assert {link: probability(lexicon, *link) for link in expected} == pytest.approx(expected)
 
 
-def test_the_log_likelihood_is_that_of_the_text() -> None:
+def test_log_likelihood_of_the_text() -> None:
     lexicon = learn_lexicon([([A, B], [X, Y]), ([A], [X])], vocabulary_size=4, iterations=2)
 
     # At first every source gives either target with 1/2; then X and Y of the first pair, and X of the second.
@@ -28,7 +28,7 @@ def test_the_log_likelihood_is_that_of_the_text() -> None:
     assert lexicon.log_likelihoods == pytest.approx((3 * np.log(1 / 2), np.log(first).sum()))
 
 
-def test_what_is_learned_of_one_pair_explains_another() -> None:
+def test_one_pair_disambiguates_another() -> None:
     das, haus, buch, ein, the, house, book, a = range(8)
     pairs = [([das, haus], [the, house]), ([das, buch], [the, book]), ([ein, buch], [a, book])]
 
@@ -38,7 +38,7 @@ def test_what_is_learned_of_one_pair_explains_another() -> None:
         assert probability(lexicon, source, target) > 0.95
 
 
-def test_tokens_that_never_stand_together_have_no_entry() -> None:
+def test_tokens_that_never_cooccur_have_no_entry() -> None:
     lexicon = learn_lexicon([([A], [X]), ([B], [Y]), ([], [X]), ([A], [])], vocabulary_size=4)
 
     links = list(zip(lexicon.sources.tolist(), lexicon.targets.tolist(), strict=True))
@@ -46,18 +46,18 @@ def test_tokens_that_never_stand_together_have_no_entry() -> None:
 
 
 @pytest.mark.parametrize("pairs", [[], [([], [X])]])
-def test_text_without_pairs_is_refused(pairs: list[tuple[list[int], list[int]]]) -> None:
+def test_text_without_pairs_is_rejected(pairs: list[tuple[list[int], list[int]]]) -> None:
     with pytest.raises(ValueError, match="no pair has tokens on both sides"):
         learn_lexicon(pairs, vocabulary_size=4)
 
 
 @pytest.mark.parametrize("pair", [([4], [X]), ([A], [X, 4]), ([A, -1], [X]), ([A], [-1])])
-def test_ids_outside_the_vocabulary_are_refused(pair: tuple[list[int], list[int]]) -> None:
+def test_ids_outside_the_vocabulary_are_rejected(pair: tuple[list[int], list[int]]) -> None:
     with pytest.raises(ValueError, match="outside the vocabulary of 4"):
         learn_lexicon([([A], [X]), pair], vocabulary_size=4)
 
 
-def test_words_translate_each_other_if_that_is_likely_both_ways() -> None:
+def test_translations_must_be_likely_in_both_directions() -> None:
     pairs = [
         (f"the {noun} {verb} rare{noun}{number}".split(), f"das {other} {action} selten{noun}{number}".split())
         for noun, other in (("dog", "hund"), ("cat", "katze"))

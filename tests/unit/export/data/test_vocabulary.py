@@ -16,18 +16,14 @@ from dragoman_export.errors import CorpusError
 from tests.unit.export.data.tiny_text import make_pairs, tiny_vocabulary
 
 
-def test_the_special_ids_are_0_to_3_and_have_no_text() -> None:
+def test_special_ids_are_0_to_3() -> None:
     vocabulary = tiny_vocabulary()
 
     assert (PAD_ID, BOS_ID, EOS_ID, UNK_ID) == (0, 1, 2, 3)
     assert vocabulary.decode([[PAD_ID, BOS_ID, EOS_ID]]) == [""]
 
 
-def test_a_vocabulary_has_the_size_that_was_asked_for() -> None:
-    assert len(tiny_vocabulary()) == 320
-
-
-def test_encoded_text_ends_with_eos_and_decodes_to_itself() -> None:
+def test_encoding_ends_with_eos_and_is_reversible() -> None:
     vocabulary = tiny_vocabulary()
 
     (token_ids,) = vocabulary.encode(["red house Ωß 😀 42"])
@@ -38,9 +34,7 @@ def test_encoded_text_ends_with_eos_and_decodes_to_itself() -> None:
 
 
 @pytest.mark.parametrize(("model_type", "alpha"), [("unigram", 0.01), ("bpe", 0.3)])
-def test_sampled_pieces_spell_the_same_text_and_depend_on_the_seed_alone(
-    model_type: Literal["unigram", "bpe"], alpha: float
-) -> None:
+def test_sampled_pieces_are_reversible_and_deterministic(model_type: Literal["unigram", "bpe"], alpha: float) -> None:
     vocabulary, texts = tiny_vocabulary(model_type=model_type), [source for source, _ in make_pairs(30)]
 
     first, again, other = (vocabulary.encode_sampled(texts, alpha=alpha, seed=seed) for seed in (1, 1, 2))
@@ -52,15 +46,7 @@ def test_sampled_pieces_spell_the_same_text_and_depend_on_the_seed_alone(
     assert {ids[-1] for ids in first} == {EOS_ID}
 
 
-def test_bpe_merges_what_is_frequent() -> None:
-    sentences = ["low low low low low lower lower newest newest newest newest newest newest widest widest widest"] * 9
-    vocabulary = train_vocabulary(iter(sentences), VocabularyConfig(size=290, model_type="bpe"))
-
-    assert len(vocabulary.encode(["low"])[0]) == len(vocabulary.encode(["newest"])[0]) == 2
-    assert len(vocabulary.encode(["wol"])[0]) > 3
-
-
-def test_reserved_pieces_are_whole_whatever_the_text_and_nothing_else_becomes_them() -> None:
+def test_reserved_pieces_are_never_split() -> None:
     sentences = (side for pair in make_pairs(200) for side in pair)
     vocabulary = train_vocabulary(sentences, VocabularyConfig(size=320, reserved=("⟦1⟧", "⟦12⟧")))
 
@@ -73,7 +59,7 @@ def test_reserved_pieces_are_whole_whatever_the_text_and_nothing_else_becomes_th
     assert tiny_vocabulary().reserved == ()
 
 
-def test_a_piece_is_spelled_by_itself_or_by_the_pieces_of_another_vocabulary() -> None:
+def test_pieces_are_spelled_by_another_vocabulary() -> None:
     old = tiny_vocabulary()
     sentences = ["red redder reddest house houses riverside treehouse birdhouse ⟦1⟧"] * 200
     new = train_vocabulary(iter(sentences), VocabularyConfig(size=280, reserved=("⟦1⟧",)))
@@ -92,7 +78,7 @@ def test_a_piece_is_spelled_by_itself_or_by_the_pieces_of_another_vocabulary() -
     assert old.spelled_by(old) == [[index] for index in range(len(old))]
 
 
-def test_digits_are_pieces_of_their_own() -> None:
+def test_digits_are_separate_pieces() -> None:
     vocabulary = tiny_vocabulary()
 
     one, all_digits = vocabulary.encode(["5", "5555"])
@@ -100,20 +86,12 @@ def test_digits_are_pieces_of_their_own() -> None:
     assert len(all_digits) == len(one) + 3
 
 
-def test_normalization_is_part_of_the_vocabulary() -> None:
-    text = "ﬁve"  # begins with a ligature
-
-    decoded = {rule: _round_trip(text, rule) for rule in ("nmt_nfkc", "identity")}
-
-    assert decoded == {"nmt_nfkc": "five", "identity": text}
-
-
 def _round_trip(text: str, normalization: str) -> str:
     vocabulary = tiny_vocabulary(normalization)
     return vocabulary.decode(vocabulary.encode([text]))[0]
 
 
-def test_a_saved_vocabulary_encodes_as_the_learned_one(tmp_path: Path) -> None:
+def test_saved_vocabulary_equals_the_trained_one(tmp_path: Path) -> None:
     path = tmp_path / "vocabulary.model"
     path.write_bytes(tiny_vocabulary().model)
 
@@ -122,7 +100,7 @@ def test_a_saved_vocabulary_encodes_as_the_learned_one(tmp_path: Path) -> None:
     assert loaded.encode(["blue river"]) == tiny_vocabulary().encode(["blue river"])
 
 
-def test_too_little_text_for_the_wanted_size_is_refused() -> None:
+def test_too_little_text_is_rejected() -> None:
     sentences = (source for source, _ in make_pairs(5))
 
     with pytest.raises(CorpusError, match="cannot learn a vocabulary of 9999 pieces"):
@@ -130,14 +108,14 @@ def test_too_little_text_for_the_wanted_size_is_refused() -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"no model"])
-def test_a_file_that_is_no_vocabulary_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_invalid_vocabulary_is_rejected(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "vocabulary.model"
     path.write_bytes(content)
 
-    with pytest.raises(CorpusError, match="no SentencePiece model"):
+    with pytest.raises(CorpusError, match="not a SentencePiece model"):
         Vocabulary.load(path)
 
 
-def test_a_missing_vocabulary_is_refused_by_name(tmp_path: Path) -> None:
+def test_missing_vocabulary_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match=r"cannot read vocabulary .*absent\.model"):
         Vocabulary.load(tmp_path / "absent.model")

@@ -1,4 +1,4 @@
-"""A made-up language pair that a tiny network learns in seconds: targets are sources backwards and in capitals."""
+"""An invented language pair that a tiny network learns in seconds: targets are reversed sources in capitals."""
 
 import functools
 from pathlib import Path

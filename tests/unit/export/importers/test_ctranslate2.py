@@ -12,9 +12,9 @@ from ctranslate2.specs import attention_spec, common_spec
 from sentencepiece import sentencepiece_model_pb2
 
 from dragoman_export.errors import ImportFormatError
+from dragoman_export.evaluation.verification import LOG_PROB_TOLERANCE
 from dragoman_export.importers.ctranslate2.directory import read_ctranslate2
 from dragoman_export.importers.vocabulary_text import Vocabularies
-from dragoman_export.onnx_export.verify import LOG_PROB_TOLERANCE
 from tests.ctranslate2_models import save_spec
 from tests.foreign_models import change, trained
 
@@ -32,20 +32,20 @@ def model(saved: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "message"),
     [
-        ({"quantization_type": 1}, "config.json: quantization_type is 1: expected an option that this importer knows"),
-        ({"decoder_start_token": None}, "decoder_start_token is None: decoding that begins with a token of the caller"),
+        ({"quantization_type": 1}, "config.json: quantization_type is 1"),
+        ({"decoder_start_token": None}, "decoder_start_token is None"),
         ({"add_source_eos": "yes"}, "add_source_eos is 'yes': expected a value of type bool"),
         ({"layer_norm_epsilon": "small"}, "layer_norm_epsilon is 'small'"),
         ({"eos_token": "</S>"}, "the vocabulary has no </S>"),
         ({"add_source_bos": True, "bos_token": "<S>"}, "the vocabulary has no <S>"),
     ],
 )
-def test_an_option_that_cannot_be_served_is_refused_by_name(model: Path, fields: dict[str, Any], told: str) -> None:
+def test_unsupported_option_is_rejected(model: Path, fields: dict[str, Any], message: str) -> None:
     change(model / "config.json", **fields)
 
-    with pytest.raises(ImportFormatError, match=told):
+    with pytest.raises(ImportFormatError, match=message):
         read_ctranslate2(model)
 
 
@@ -60,45 +60,43 @@ def _set(path: str, value: Any) -> Callable[[Any], None]:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         (
             {"activation": common_spec.Activation.GELUTanh},
             r"encoder/activation is 1 \(GELU by tanh\): expected 0 \(relu",
         ),
         ({"activation": common_spec.Activation.RELU, "ffn_glu": True}, "ffn is gated by relu: expected swish"),
-        ({"change": _set("decoder.alibi", True)}, "decoder/alibi is 1, which cannot be served: attention with linear"),
+        ({"change": _set("decoder.alibi", True)}, "decoder/alibi is 1"),
         ({"change": _set("decoder.scale_outputs", np.float32(0.5))}, "decoder/scale_outputs is 0.5"),
         ({"change": _set("encoder.scale_embeddings", np.float32(3))}, "encoder/scale_embeddings is 3: expected 1 or"),
-        ({"change": _set("encoder.scale_embeddings", False)}, "scale_embeddings of decoder is True, of what precedes"),
-        ({"change": _set("encoder.num_heads", np.int16(2))}, "num_heads of decoder is 4, of what precedes 2"),
+        ({"change": _set("encoder.scale_embeddings", False)}, "scale_embeddings of decoder is True"),
+        ({"change": _set("encoder.num_heads", np.int16(2))}, "num_heads of decoder is 4, elsewhere 2"),
         ({"change": _set("decoder.num_heads", np.int16(0))}, "decoder/num_heads is 0"),
         (
             {"change": _set("encoder.layer.1.self_attention.rotary_dim", np.int32(4))},
-            "rotary_positions of encoder/layer_1/self_attention is True, of what precedes False",
+            "rotary_positions of encoder/layer_1/self_attention is True, elsewhere False",
         ),
-        ({"rotary": {"rotary_dim": 2}}, "rotary_dim is 2, which cannot be served: rotary positions of parts of heads"),
-        ({"rotary": {"rotary_dim": 0, "rotary_base": 500}}, "rotary_base is 500, which .* another base than 10000"),
+        ({"rotary": {"rotary_dim": 2}}, "rotary_dim is 2"),
+        ({"rotary": {"rotary_dim": 0, "rotary_base": 500}}, "rotary_base is 500"),
         (
             {"rotary": {"rotary_dim": 0, "rotary_scaling_type": attention_spec.RotaryScalingType.Linear}},
-            "the variable .*rotary_scaling_factor, which .* scaled",
+            "rotary_scaling_factor",
         ),
         ({"change": _set("decoder.layer.0.self_attention.queries_scale", np.float32(1))}, "queries_scale is 1"),
         (
             {"change": _set("decoder.layer.0.layer_scalar", np.float32(1))},
-            "nothing is known of the variable decoder/layer_0/layer_scalar",
+            "unknown variable decoder/layer_0/layer_scalar",
         ),
         ({"change": _set("decoder.final_logit_softcapping", np.float32(1))}, "softcapping.*capped logits"),
-        ({"change": _set("decoder.sliding_window", np.int32(8))}, "sliding_window is 8, .* attention within a window"),
-        ({"change": _set("encoder.layer.0.ffn.layer_norm.beta", "__optional")}, "norm_kind of .* is .*, of what prec"),
+        ({"change": _set("decoder.sliding_window", np.int32(8))}, "sliding_window is 8"),
+        ({"change": _set("encoder.layer.0.ffn.layer_norm.beta", "__optional")}, "norm_kind of .* is"),
     ],
 )
-def test_an_attribute_that_cannot_be_served_is_refused_by_name(
-    tmp_path: Path, options: dict[str, Any], told: str
-) -> None:
+def test_unsupported_attribute_is_rejected(tmp_path: Path, options: dict[str, Any], message: str) -> None:
     save_spec(tmp_path / "model", **options)
 
-    with pytest.raises(ImportFormatError, match=told):
+    with pytest.raises(ImportFormatError, match=message):
         read_ctranslate2(tmp_path / "model")
 
 
@@ -111,65 +109,62 @@ _ONE = _HEADER + struct.pack("<I", 1) + _text("x")
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
-        (b"", "a length of 4 bytes, with 0 left"),
+        (b"", "4 bytes exceeds.* 0"),
         (struct.pack("<I", 1), "version 1 of the binary format: expected 2 to 6"),
         (struct.pack("<I", 7), "version 7 of the binary format"),
-        (
-            struct.pack("<I", 6) + _text("WhisperSpec") + bytes(4),
-            "'WhisperSpec' cannot be served: it writes down speech",
-        ),
-        (struct.pack("<I", 6) + _text("TransformerDecoderSpec") + bytes(4), "it has no encoder, as language models"),
-        (struct.pack("<I", 6) + _text("x") + bytes(4), "'x' cannot be served: only Transformers"),
-        (struct.pack("<IHB", 6, 1, 255) + bytes(9), "a name that is no UTF-8"),
+        (struct.pack("<I", 6) + _text("WhisperSpec") + bytes(4), "'WhisperSpec'"),
+        (struct.pack("<I", 6) + _text("TransformerDecoderSpec") + bytes(4), "'TransformerDecoderSpec'"),
+        (struct.pack("<I", 6) + _text("x") + bytes(4), "'x'"),
+        (struct.pack("<IHB", 6, 1, 255) + bytes(9), "UTF-8"),
         (struct.pack("<I", 6) + _text("TransformerSpec") + struct.pack("<I", 8), "revision 8 of TransformerSpec"),
-        (_HEADER + struct.pack("<I", 1 << 31), "2147483648 variables, more than"),
-        (_ONE + struct.pack("<B", 200), "a variable of 200 dimensions"),
-        (_ONE + struct.pack("<BIIBI", 2, 1 << 31, 1 << 31, 0, 1 << 31), r"bytes of a variable with the shape"),
-        (_ONE + struct.pack("<BIBI", 1, 1 << 29, 0, 1 << 31), "a length of 2147483648 bytes, with 0 left"),
-        (_ONE + struct.pack("<BBI", 0, 9, 4), "an element type 9"),
-        (_ONE + struct.pack("<BIBI", 1, 0, 0, 0), r"0 bytes of a variable with the shape \[0\]"),
-        (_ONE + struct.pack("<BBIf", 0, 0, 4, 1) + struct.pack("<I", 1) + _text("a") + _text("b"), "an alias a of b"),
-        (_ONE + struct.pack("<BBIf", 0, 0, 4, 1) + bytes(5), "1 bytes behind its end"),
+        (_HEADER + struct.pack("<I", 1 << 31), "2147483648 variables"),
+        (_ONE + struct.pack("<B", 200), "200 dimensions"),
+        (_ONE + struct.pack("<BIIBI", 2, 1 << 31, 1 << 31, 0, 1 << 31), r"bytes for a variable of shape"),
+        (_ONE + struct.pack("<BIBI", 1, 1 << 29, 0, 1 << 31), "2147483648 bytes exceeds.* 0"),
+        (_ONE + struct.pack("<BBI", 0, 9, 4), "element type 9"),
+        (_ONE + struct.pack("<BIBI", 1, 0, 0, 0), r"0 bytes.*\[0\]"),
+        (_ONE + struct.pack("<BBIf", 0, 0, 4, 1) + struct.pack("<I", 1) + _text("a") + _text("b"), "alias a of b"),
+        (_ONE + struct.pack("<BBIf", 0, 0, 4, 1) + bytes(5), "1 trailing"),
     ],
 )
-def test_a_damaged_or_foreign_file_is_refused_before_it_is_believed(model: Path, content: bytes, told: str) -> None:
+def test_damaged_file_is_rejected(model: Path, content: bytes, message: str) -> None:
     (model / "model.bin").write_bytes(content)
 
-    with pytest.raises(ImportFormatError, match=told):
+    with pytest.raises(ImportFormatError, match=message):
         read_ctranslate2(model)
 
 
-def test_a_file_that_is_cut_off_anywhere_is_refused(model: Path) -> None:
+def test_truncated_file_is_rejected(model: Path) -> None:
     content = (model / "model.bin").read_bytes()
     for length in range(0, len(content), len(content) // 50):
         (model / "model.bin").write_bytes(content[:length])
 
-        with pytest.raises(ImportFormatError, match=r"is damaged|cannot be served"):
+        with pytest.raises(ImportFormatError, match=r"is damaged|unsupported"):
             read_ctranslate2(model)
 
 
-def test_a_directory_without_a_tokenizer_says_what_to_give(model: Path) -> None:
+def test_directory_without_tokenizer_is_rejected(model: Path) -> None:
     (model / "sentencepiece.model").unlink()
     with pytest.raises(ImportFormatError, match=r"has no SentencePiece model .*: give --source-spm and --target-spm"):
         read_ctranslate2(model)
 
     for name in ("a.model", "b.spm"):
         (model / name).write_bytes(b"")
-    with pytest.raises(ImportFormatError, match=r"which of a\.model, b\.spm is for source\?"):
+    with pytest.raises(ImportFormatError, match=r"source \(a\.model, b\.spm\)"):
         read_ctranslate2(model)
 
 
-def test_a_tokenizer_of_another_model_is_refused(model: Path, tmp_path: Path) -> None:
+def test_tokenizer_of_another_model_is_rejected(model: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.model"
     other.write_bytes(trained(("Ω Ψ Φ Χ Υ Τ Σ Ρ Π Ο Ξ Ν Μ Λ Κ Ι Θ Η Ζ Ε Δ Γ Β Α " * 3,), size=40))
 
-    with pytest.raises(ImportFormatError, match=r"other\.model is not the SentencePiece model of these vocabularies"):
+    with pytest.raises(ImportFormatError, match=r"other\.model does not match the vocabulary"):
         read_ctranslate2(model, target_spm=other)
 
 
-def test_whether_sources_end_with_eos_is_asked_where_nothing_tells(model: Path) -> None:
+def test_unknown_source_eos_requires_a_flag(model: Path) -> None:
     path = model / "shared_vocabulary.json"
     tokens = json.loads(path.read_text(encoding="utf-8"))
 
@@ -180,17 +175,17 @@ def test_whether_sources_end_with_eos_is_asked_where_nothing_tells(model: Path) 
     assert read_ctranslate2(model, source_eos="no").tokenizer.description.source_suffix == ()
     assert read_ctranslate2(model, source_eos="yes").tokenizer.description.source_suffix is None
     change(model / "config.json", add_source_eos=True)
-    with pytest.raises(ImportFormatError, match="add_source_eos is True: do not say"):
+    with pytest.raises(ImportFormatError, match="add_source_eos is True"):
         read_ctranslate2(model, source_eos="no")
 
 
 @pytest.mark.parametrize("spelled", ["__en__ __de__", "eng_Latn deu_Latn", "en_XX de_DE"])
-def test_tags_of_a_pair_are_put_before_both_sides(model: Path, spelled: str) -> None:
+def test_tags_of_a_pair_are_prefixes_of_both_sides(model: Path, spelled: str) -> None:
     tokens = spelled.split()
     size = _respell(model, *tokens)
     source, target = (tag.strip("_") for tag in tokens)
 
-    with pytest.raises(ImportFormatError, match=f"give the tags .* the vocabulary has {tokens[0]}, {tokens[1]}"):
+    with pytest.raises(ImportFormatError, match=f"tags .* {tokens[0]}, {tokens[1]}"):
         read_ctranslate2(model, source_tag=source)
     described = read_ctranslate2(model, source_tag=source, target_tag=target).tokenizer.description
 
@@ -199,7 +194,6 @@ def test_tags_of_a_pair_are_put_before_both_sides(model: Path, spelled: str) -> 
 
 
 def _respell(model: Path, *tokens: str) -> int:
-    """Give the last tokens of the vocabulary other names; return how many there are."""
     path = model / "shared_vocabulary.json"
     vocabulary = json.loads(path.read_text(encoding="utf-8"))
     vocabulary[-len(tokens) :] = tokens
@@ -208,7 +202,7 @@ def _respell(model: Path, *tokens: str) -> int:
 
 
 @pytest.mark.parametrize("spelled", ["__en__ __de__ __zh__", "eng_Latn deu_Latn zho_Hans", "en_XX de_DE zh_CN"])
-def test_all_languages_that_have_tags_are_those_of_the_model(model: Path, spelled: str) -> None:
+def test_tagged_languages_are_imported(model: Path, spelled: str) -> None:
     change(model / "config.json", add_source_bos=True)
     size = _respell(model, *spelled.split())
 
@@ -224,14 +218,14 @@ def test_all_languages_that_have_tags_are_those_of_the_model(model: Path, spelle
     few = read_ctranslate2(model, source_languages=["en"], target_languages=["de", "zh"]).tokenizer.description
     assert few.languages is not None
     assert set(few.languages.pairs_served()) == {("en", "de"), ("en", "zh")}
-    with pytest.raises(ImportFormatError, match="has no target language 'fr': it has de, en, zh"):
+    with pytest.raises(ImportFormatError, match=r"target language 'fr'.*de, en, zh"):
         read_ctranslate2(model, target_languages=["fr"])
 
 
-def test_tokens_that_may_or_may_not_be_tags_are_not_guessed_about(model: Path) -> None:
+def test_ambiguous_tags_are_rejected(model: Path) -> None:
     size = _respell(model, "eng_Latn", "deu_Latn", "en_US", "de_DE")
 
-    with pytest.raises(ImportFormatError, match="tokens such as deu_Latn and de_DE may be the tags of languages: give"):
+    with pytest.raises(ImportFormatError, match="deu_Latn and de_DE"):
         read_ctranslate2(model)
     named = read_ctranslate2(model, source_languages=["eng_Latn"], target_languages=["deu_Latn"])
     languages = named.tokenizer.description.languages
@@ -242,7 +236,7 @@ def test_tokens_that_may_or_may_not_be_tags_are_not_guessed_about(model: Path) -
     assert (described.source_prefix, described.target_prefix) == ((size - 2,), (size - 1,))
 
 
-def test_pieces_of_texts_are_no_tags_but_symbols_that_were_defined_are(model: Path) -> None:
+def test_only_user_defined_symbols_are_tags(model: Path) -> None:
     (path,) = model.glob("*.model")
     pieces = sentencepiece_model_pb2.ModelProto.FromString(path.read_bytes())  # type: ignore[attr-defined]
     _respell(model, "en_US", "de_DE")
@@ -256,7 +250,7 @@ def test_pieces_of_texts_are_no_tags_but_symbols_that_were_defined_are(model: Pa
     assert [languages and set(languages.sources) for languages in read.values()] == [None, {"en", "de"}]
 
 
-def test_a_tag_of_marian_is_put_before_sources_only(model: Path) -> None:
+def test_marian_tag_is_a_source_prefix(model: Path) -> None:
     size = _respell(model, ">>deu<<", ">>fra<<")
 
     described = read_ctranslate2(model, target_tag="fra").tokenizer.description
@@ -269,11 +263,11 @@ def test_a_tag_of_marian_is_put_before_sources_only(model: Path) -> None:
         "fr": (size - 1,),
     }
     assert languages.sources == {"en": ()}
-    with pytest.raises(ImportFormatError, match="does not tell its source languages: give --source-languages"):
+    with pytest.raises(ImportFormatError, match="--source-languages"):
         read_ctranslate2(model)
 
 
-def test_stored_sinusoids_are_known_and_halves_of_them_are_kept_as_they_are(tmp_path: Path) -> None:
+def test_stored_sinusoids_are_recognised_except_in_half_precision(tmp_path: Path) -> None:
     angles = np.arange(30)[:, None] / 10000 ** (np.arange(0, 16, 2) / 16)
     table = np.stack((np.sin(angles), np.cos(angles)), axis=-1).reshape(30, 16).astype(np.float32)
 
@@ -291,7 +285,7 @@ def test_stored_sinusoids_are_known_and_halves_of_them_are_kept_as_they_are(tmp_
     assert found["float16"].config.max_positions == found[None].limits.max_source_tokens == 30
 
 
-def test_a_token_that_was_not_in_the_vocabulary_is_never_chosen_and_its_rounding_is_no_difference(model: Path) -> None:
+def test_token_outside_the_vocabulary_has_probability_zero(model: Path) -> None:
     (vocabulary,) = model.glob("*vocabulary*")
     vocabulary.write_text(vocabulary.read_text(encoding="utf-8").replace("<blank>", "blank"), encoding="utf-8")
     change(model / "config.json", add_source_eos=True)
@@ -302,7 +296,7 @@ def test_a_token_that_was_not_in_the_vocabulary_is_never_chosen_and_its_rounding
     assert np.spacing(np.abs(np.float32(added))) < LOG_PROB_TOLERANCE / 2
 
 
-def test_special_tokens_get_the_same_ids_on_both_sides() -> None:
+def test_special_tokens_have_equal_ids_on_both_sides() -> None:
     fitted = partial(Vocabularies.fitted, eos="</s>", unk="<unk>", start="<s>", origin=Path("x"))
 
     vocabularies = fitted(["a", "</s>", "b", "<unk>"], ["<unk>", "<s>", "</s>", "c"])
@@ -312,5 +306,5 @@ def test_special_tokens_get_the_same_ids_on_both_sides() -> None:
     assert [vocabularies.source[i] for i in (vocabularies.pad_id, vocabularies.start_id)] == ["<pad>", "<s>"]
     stored = {piece: row for piece, row in zip(vocabularies.source, vocabularies.source_rows, strict=True) if piece}
     assert stored == {"a": 0, "</s>": 1, "b": 2, "<unk>": 3, "<s>": None, "<pad>": None}
-    with pytest.raises(ImportFormatError, match="'c' is twice"):
+    with pytest.raises(ImportFormatError, match="'c'"):
         fitted(["c", "c"], ["<unk>", "<s>", "</s>"])

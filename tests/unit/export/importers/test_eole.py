@@ -1,5 +1,6 @@
 import json
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,12 @@ from safetensors.torch import load_file, save_file
 from sentencepiece import SentencePieceProcessor
 
 from dragoman_export.errors import ImportFormatError
+from dragoman_export.importers import eole
 from dragoman_export.importers.eole import read_eole
 from dragoman_service.bundle.manifest import SpecialIds
 from dragoman_service.text.tokenizer import SentencePieceTokenizer
-from tests.foreign_checkpoints.drawing import NUM_SOURCE_TOKENS, NUM_TOKENS, configure
 from tests.foreign_checkpoints.eole import EOLE, save_eole
+from tests.foreign_checkpoints.random_weights import NUM_SOURCE_TOKENS, NUM_TOKENS, configure
 from tests.foreign_models import SOURCES, trained
 from tests.tiny_bundle import SENTENCES
 
@@ -32,58 +34,52 @@ def _configure(directory: Path, option: str, value: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "told"),
+    ("path", "value", "message"),
     [
-        ("model.architecture", "transformer_lm", "which cannot be served: it has no encoder, as language models"),
-        ("model.architecture", "rnn", "it is a recurrent network"),
-        ("model.architecture", ["x"], "only Transformers with encoder and decoder are"),
-        ("model.encoder", None, "only Transformers with encoder and decoder are served"),
+        ("model.architecture", "transformer_lm", "'transformer_lm'"),
+        ("model.architecture", "rnn", "'rnn'"),
+        ("model.architecture", ["x"], "['x']"),
+        ("model.encoder", None, "None"),
         ("model.encoder.encoder_type", "brnn", "is 'brnn': expected 'transformer'"),
-        ("model.encoder.encoder_layer_style", "postnorm", "expected 'standard'"),
-        ("model.encoder.final_encoder_layer_norm", False, "expected True"),
         ("model.decoder.layer_types", ["full_attention", "linear_attention"], "is 'linear_attention': expected"),
         ("model.decoder.heads", 4, "expected 2"),
         ("model.decoder.norm_eps", 1e-6, "expected 1e-05"),
         ("model.embeddings.position_encoding_type", "Alibi", "expected SinusoidalInterleaved, SinusoidalConcat"),
-        ("model.position_encoding_typo", "Rotary", "an option that this importer knows"),
+        ("model.position_encoding_typo", "Rotary", "expected a supported option"),
         ("model.decoder.position_encoding_type", "Rotary", "expected SinusoidalInterleaved"),
-        ("model.embeddings.embedding_type", "roberta", "expected 'standard'"),
         ("model.embeddings.normalize", True, "expected False"),
         ("model.mlp_activation_fn", "gated-gelu", "expected relu, gelu, silu, gated-silu"),
-        ("model.layer_norm", "gemma-rms", "expected 'standard'"),
-        ("model.decoder.parallel_residual", True, "expected False"),
-        ("model.relative_positions_buckets", 32, "expected 0"),
-        ("model.sliding_window", 128, "expected 0"),
-        ("model.num_experts", 8, "expected 0"),
-        ("model.query_norm", True, "expected False"),
         ("model.attn_scaling", 4.0, "expected 8"),
-        ("model.rope_config.scaling_type", "llama3", "expected none"),
-        ("model.decoder.rope_config.rotary_theta", 1000000, "expected 10000"),
         ("model.encoder.rope_config.rotary_dim", 4, "expected 0 or 8"),
-        ("model.add_estimator", True, "expected False"),
         ("model.heads", "8", "expected a value of type int"),
-        ("training.lora_layers", ["linear_values"], "expected []"),
-        ("training.quant_type", "bnb_8bit", "expected ''"),
-        ("inference.optional_eos", ["<end>"], "expected []"),
-        ("transforms", ["normalize"], "has 'normalize': expected sentencepiece, onmt_tokenize"),
-        ("transforms", ["bpe"], "has 'bpe': expected sentencepiece"),
+        ("transforms", ["normalize"], "is 'normalize': expected sentencepiece, onmt_tokenize"),
+        ("transforms", ["bpe"], "is 'bpe': expected sentencepiece"),
         ("transforms_configs.sentencepiece.src_vocab_threshold", 10, "expected 0"),
-        ("transforms_configs.sentencepiece.sampling", True, "an option that this importer knows"),
+        ("transforms_configs.sentencepiece.sampling", True, "expected a supported option"),
         ("transforms_configs.sentencepiece.src_subword_model", "/elsewhere/other.model", "cannot read"),
     ],
 )
-def test_an_option_that_would_change_a_result_is_refused_by_name(
-    saved: Path, path: str, value: object, told: str
-) -> None:
+def test_unsupported_option_is_rejected(saved: Path, path: str, value: object, message: str) -> None:
     _configure(saved, path, value)
 
     with pytest.raises(ImportFormatError) as raised:
         read_eole(saved)
-    assert told in str(raised.value)
+    assert message in str(raised.value)
     assert path.rpartition(".")[2].removeprefix("src_subword_") in str(raised.value)
 
 
-def test_a_network_without_options_of_its_stacks_has_those_of_the_model(saved: Path) -> None:
+@pytest.mark.parametrize("place", ["model", "model.decoder"])
+def test_every_required_option_is_checked(saved: Path, place: str) -> None:
+    content = (saved / "config.json").read_text(encoding="utf-8")
+    options = [f"{place}.{key}" for key in eole._REQUIRED] + list(eole._REQUIRED_ELSEWHERE)
+    for option in options:
+        (saved / "config.json").write_text(content, encoding="utf-8")
+        _configure(saved, option, "other")
+        with pytest.raises(ImportFormatError, match=rf"{re.escape(option)} is 'other'"):
+            read_eole(saved)
+
+
+def test_stack_options_default_to_the_model(saved: Path) -> None:
     before = read_eole(saved)
     for stack in ("encoder", "decoder"):
         _configure(saved, f"model.{stack}", {f"{stack}_type": "transformer", "with_cross_attn": True})
@@ -92,7 +88,7 @@ def test_a_network_without_options_of_its_stacks_has_those_of_the_model(saved: P
     assert read_eole(saved).config == before.config
 
 
-def test_a_stack_that_says_its_positions_does_not_take_the_models_rotation(tmp_path: Path) -> None:
+def test_stack_positions_override_the_model(tmp_path: Path) -> None:
     save_eole(tmp_path / "halves", EOLE[_HALVES])
     before = read_eole(tmp_path / "halves").weights
     _configure(tmp_path / "halves", "model.encoder.position_encoding_type", "Rotary")
@@ -103,12 +99,12 @@ def test_a_stack_that_says_its_positions_does_not_take_the_models_rotation(tmp_p
     assert {name.split(".", 3)[3] for name in differing} == {
         "self_attention.query.weight",
         "self_attention.query.bias",
-        "self_attention.key.weight",  # of which there is no bias
+        "self_attention.key.weight",  # without bias
     }
     assert {name.partition(".")[0] for name in differing} == {"encoder"}
 
 
-def test_two_vocabularies_and_what_is_special_in_a_network(tmp_path: Path) -> None:
+def test_separate_vocabularies_and_special_features(tmp_path: Path) -> None:
     save_eole(tmp_path / "pairs", EOLE[_PAIRS])
     config = read_eole(tmp_path / "pairs").config
     assert (config.vocabulary_size, config.source_vocabulary_size) == (NUM_TOKENS, NUM_SOURCE_TOKENS)
@@ -140,20 +136,20 @@ def _merged(directory: Path) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("alter", "told"),
+    ("alter", "message"),
     [
-        (lambda it: it.pop("encoder.layer_norm.weight"), "there is no tensor encoder.layer_norm.weight"),
-        (lambda it: it.pop("src_emb.pe.pe"), "there is no tensor src_emb.pe.pe"),
-        (lambda it: it.update(more=torch.ones(1)), "nothing is known of tensor more"),
-        (lambda it: it.update(more=torch.tensor(1.0)), "more is a single number"),
-        (lambda it: it.update({"decoder.transformer_layers.2.layer_scalar": torch.ones(1)}), "nothing is known of"),
+        (lambda it: it.pop("encoder.layer_norm.weight"), "missing tensor encoder.layer_norm.weight"),
+        (lambda it: it.pop("src_emb.pe.pe"), "missing tensor src_emb.pe.pe"),
+        (lambda it: it.update(more=torch.ones(1)), "unknown tensor more"),
+        (lambda it: it.update(more=torch.tensor(1.0)), "more is a scalar"),
+        (lambda it: it.update({"decoder.transformer_layers.2.layer_scalar": torch.ones(1)}), "unknown tensor"),
         (
             lambda it: it.update({"generator.weight": torch.ones(NUM_TOKENS, 16)}),
             "model.share_decoder_embeddings is True",
         ),
         (
             lambda it: it.update({"encoder.transformer_layers.0.self_attn.linear_keys.weight": torch.ones(16, 8)}),
-            "are not of inputs of the same width",
+            "linear_keys.*width",
         ),
         (
             lambda it: it.update({"encoder.transformer_layers.0.self_attn.linear_keys.weight": torch.ones(8, 16)}),
@@ -161,25 +157,23 @@ def _merged(directory: Path) -> Any:
         ),
     ],
 )
-def test_tensors_of_another_network_are_refused(
-    saved: Path, alter: Callable[[dict[str, Any]], object], told: str
-) -> None:
+def test_unexpected_tensors_are_rejected(saved: Path, alter: Callable[[dict[str, Any]], object], message: str) -> None:
     tensors = _merged(saved)
     alter(tensors)
     for path in saved.glob("model.*.safetensors"):
         path.unlink()
     save_file(tensors, saved / "model.00.safetensors")
 
-    with pytest.raises(ImportFormatError, match=told):
+    with pytest.raises(ImportFormatError, match=message):
         read_eole(saved)
 
 
-def test_a_directory_without_its_parts_is_refused(saved: Path) -> None:
+def test_incomplete_directory_is_rejected(saved: Path) -> None:
     parts = sorted(saved.glob("model.*.safetensors"))
     assert len(parts) == 2
     parts[1].unlink()
     save_file(load_file(parts[0]), parts[1])
-    with pytest.raises(ImportFormatError, match="is in another file as well"):
+    with pytest.raises(ImportFormatError, match="duplicate"):
         read_eole(saved)
     for part in parts:
         part.unlink()
@@ -189,14 +183,14 @@ def test_a_directory_without_its_parts_is_refused(saved: Path) -> None:
     with pytest.raises(ImportFormatError, match=r"cannot read .*vocab\.json"):
         read_eole(saved)
     (saved / "vocab.json").write_text('{"src": {}, "tgt": []}', encoding="utf-8")
-    with pytest.raises(ImportFormatError, match=r"vocab\.json: vocab holds no lists of tokens"):
+    with pytest.raises(ImportFormatError, match=r"vocab\.json: vocab has no lists"):
         read_eole(saved)
     (saved / "config.json").write_text('{"model_type": "marian"}', encoding="utf-8")
-    with pytest.raises(ImportFormatError, match="has no model: not the configuration of a model of eole"):
+    with pytest.raises(ImportFormatError, match="has no model"):
         read_eole(saved)
 
 
-def test_a_source_begins_with_its_prefix_and_ends_without_eos(saved: Path, tmp_path: Path) -> None:
+def test_source_has_its_prefix_and_no_eos(saved: Path, tmp_path: Path) -> None:
     _configure(saved, "transforms", ["sentencepiece", "prefix", "tokendrop"])
     _configure(saved, "transforms_configs.prefix", {"src_prefix": "madeupword0001 madeupword0000"})
     imported = read_eole(saved)
@@ -210,16 +204,16 @@ def test_a_source_begins_with_its_prefix_and_ends_without_eos(saved: Path, tmp_p
         pieces = ["madeupword0001", "madeupword0000", *theirs.EncodeAsPieces(text)]
         assert tokenizer.encode_pair(text, "")[0] == [words.index(piece) if piece in words else 0 for piece in pieces]
 
-    for piece, told in (("⦅x⦆", "which is not in the vocabulary"), ("▁a", "which texts have as well")):
+    for piece, message in (("⦅x⦆", "vocabulary"), ("▁a", "text")):
         _configure(saved, "transforms_configs.prefix", {"src_prefix": piece})
-        with pytest.raises(ImportFormatError, match=f"src_prefix has '{piece}', {told}"):
+        with pytest.raises(ImportFormatError, match=f"src_prefix is '{piece}'.*{message}"):
             read_eole(saved)
     _configure(saved, "transforms_configs.prefix", {"tgt_prefix": "▁a"})
     with pytest.raises(ImportFormatError, match=r"tgt_prefix is '▁a': expected ''"):
         read_eole(saved)
 
 
-def test_onmt_tokenize_is_sentencepiece_if_it_does_nothing_else(saved: Path) -> None:
+def test_onmt_tokenize_must_be_plain_sentencepiece(saved: Path) -> None:
     expected = read_eole(saved).tokenizer
     options: dict[str, Any] = {}
     for side in ("src", "tgt"):
@@ -229,7 +223,7 @@ def test_onmt_tokenize_is_sentencepiece_if_it_does_nothing_else(saved: Path) -> 
     _configure(saved, "transforms_configs", {"onmt_tokenize": options})
     assert read_eole(saved).tokenizer == expected
 
-    for key, value, told in (
+    for key, value, message in (
         ("src_subword_type", "bpe", "is 'bpe': expected sentencepiece"),
         ("tgt_subword_type", None, "is 'none': expected sentencepiece"),
         ("src_onmttok_kwargs", {"mode": "space"}, "src_onmttok_kwargs.mode is 'space': expected 'none'"),
@@ -238,11 +232,11 @@ def test_onmt_tokenize_is_sentencepiece_if_it_does_nothing_else(saved: Path) -> 
         ("gpt2_pretok", True, "gpt2_pretok is True: expected False"),
     ):
         _configure(saved, "transforms_configs", {"onmt_tokenize": {**options, key: value}})
-        with pytest.raises(ImportFormatError, match=told):
+        with pytest.raises(ImportFormatError, match=message):
             read_eole(saved)
 
 
-def test_models_are_those_of_the_transform_or_given_or_found(saved: Path, tmp_path: Path) -> None:
+def test_sentencepiece_models_are_found(saved: Path, tmp_path: Path) -> None:
     expected = read_eole(saved).tokenizer
     (saved / "spm.model").rename(saved / "source.model")
     with pytest.raises(ImportFormatError, match=r"cannot read .*spm\.model"):
@@ -255,6 +249,6 @@ def test_models_are_those_of_the_transform_or_given_or_found(saved: Path, tmp_pa
     other.write_bytes(trained(SENTENCES[:6], size=70))
     _configure(saved, "transforms_configs.sentencepiece.src_subword_model", "${MODEL_PATH}/source.model")
     _configure(saved, "transforms_configs.sentencepiece.tgt_subword_model", "${MODEL_PATH}/other.model")
-    assert read_eole(saved).tokenizer == expected  # with one vocabulary, both sides have the source's
+    assert read_eole(saved).tokenizer == expected  # a shared vocabulary uses the source's model
     _configure(saved, "share_vocab", value=False)
     assert read_eole(saved).tokenizer.files["target.spm"] == other.read_bytes()

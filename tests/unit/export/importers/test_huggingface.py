@@ -40,9 +40,9 @@ def _rewrite(directory: Path, alter: Callable[[dict[str, torch.Tensor]], object]
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "message"),
     [
-        ({"rope_theta": 10000.0}, "config.json: rope_theta is 10000.0: expected an option that this importer knows"),
+        ({"rope_theta": 10000.0}, "config.json: rope_theta is 10000.0"),
         ({"activation_function": "gelu_new"}, "activation_function is 'gelu_new': expected relu, gelu, swish"),
         ({"decoder_attention_heads": 4}, "decoder_attention_heads is 4: expected 2"),
         ({"decoder_ffn_dim": 32}, "decoder_ffn_dim is 32: expected 24"),
@@ -59,49 +59,45 @@ def _rewrite(directory: Path, alter: Callable[[dict[str, torch.Tensor]], object]
         ({"min_length": 56}, "min_length is 56: expected 0"),
         ({"d_model": "16"}, "d_model is '16': expected a value of type int"),
         ({"encoder_layers": True}, "encoder_layers is True: expected a value of type int"),
-        ({"eos_token_id": 2}, "eos_token_id is 2, which is not </s>"),
+        ({"eos_token_id": 2}, "eos_token_id is 2"),
         ({"decoder_vocab_size": 7}, "decoder_vocab_size is 7"),
         ({"is_encoder_decoder": False}, "is_encoder_decoder is False"),
         ({"vocab_size": 1 << 40, "decoder_vocab_size": None}, "vocabulary_size is 1099511627776"),
-        ({"model_type": "t5"}, "type t5 cannot be served: its attention has a relative position bias"),
+        ({"model_type": "t5"}, "type t5"),
         ({"model_type": "gpt2"}, "model_type is 'gpt2': expected marian, m2m_100, mbart"),
     ],
 )
-def test_an_option_that_would_change_a_result_is_refused_by_name(
-    marian: Path, fields: dict[str, Any], told: str
-) -> None:
+def test_unsupported_option_is_rejected(marian: Path, fields: dict[str, Any], message: str) -> None:
     change(marian / "config.json", **fields)
 
-    with pytest.raises(ImportFormatError, match=told):
+    with pytest.raises(ImportFormatError, match=message):
         read_huggingface(marian)
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "message"),
     [
         ({"sp_model_kwargs": {"enable_sampling": True}}, "sp_model_kwargs is {'enable_sampling': True}"),
         ({"tokenizer_class": "T5Tokenizer"}, "tokenizer_class is 'T5Tokenizer': expected MarianTokenizer"),
         ({"do_lower_case": True}, "tokenizer_config.json: do_lower_case is True"),
-        ({"unk_token": "[UNK]"}, "unk_token is not '<unk>'"),
+        ({"unk_token": "[UNK]"}, "unk_token: expected '<unk>'"),
     ],
 )
-def test_an_option_of_the_tokenizer_that_would_change_ids_is_refused_by_name(
-    marian: Path, fields: dict[str, Any], told: str
-) -> None:
+def test_unsupported_tokenizer_option_is_rejected(marian: Path, fields: dict[str, Any], message: str) -> None:
     change(marian / "tokenizer_config.json", **fields)
 
-    with pytest.raises(ImportFormatError, match=told):
+    with pytest.raises(ImportFormatError, match=message):
         read_huggingface(marian)
 
 
-def test_rules_of_generation_are_read_like_those_of_the_model(marian: Path) -> None:
+def test_generation_config_is_checked(marian: Path) -> None:
     change(marian / "generation_config.json", watermarking_config={"seed": 1})
 
     with pytest.raises(ImportFormatError, match=r"generation_config.json: watermarking_config is \{'seed': 1\}"):
         read_huggingface(marian)
 
 
-def test_keys_of_old_configurations_that_say_what_is_so_anyway_are_no_error(marian: Path) -> None:
+def test_neutral_keys_of_old_configurations_are_accepted(marian: Path) -> None:
     old = {
         "_num_labels": 3,
         "id2label": {"0": "LABEL_0"},
@@ -133,7 +129,7 @@ def test_keys_of_old_configurations_that_say_what_is_so_anyway_are_no_error(mari
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_weights_of_16_bits_are_widened(marian: Path, dtype: torch.dtype) -> None:
+def test_half_precision_weights_become_float32(marian: Path, dtype: torch.dtype) -> None:
     expected = read_huggingface(marian).weights
     _rewrite(marian, lambda tensors: tensors.update({name: each.to(dtype) for name, each in tensors.items()}))
 
@@ -170,12 +166,12 @@ class _Malicious:
 
 
 @pytest.mark.parametrize("is_zip", [True, False], ids=["zip", "before PyTorch 1.6"])
-def test_a_pickle_that_would_run_code_is_refused_and_runs_nothing(marian: Path, tmp_path: Path, is_zip: bool) -> None:
+def test_pickle_with_code_is_rejected(marian: Path, tmp_path: Path, is_zip: bool) -> None:
     (marian / "model.safetensors").unlink()
     stored = {"model.shared.weight": _Malicious(tmp_path / "done")}
     torch.save(stored, marian / "pytorch_model.bin", _use_new_zipfile_serialization=is_zip)
 
-    with pytest.raises(ImportFormatError, match=r"cannot read .*pytorch_model.bin: it names posix\.mkdir"):
+    with pytest.raises(ImportFormatError, match=r"cannot read .*pytorch_model.bin: it contains posix\.mkdir"):
         read_huggingface(marian)
 
     assert not (tmp_path / "done").exists()
@@ -199,18 +195,15 @@ def _without_data(path: Path) -> None:
 @pytest.mark.parametrize(
     ("write", "reason"),
     [
-        (lambda path: path.write_bytes(pickle.dumps(_Malicious(path), 2)), "it names posix.mkdir"),
+        (lambda path: path.write_bytes(pickle.dumps(_Malicious(path), 2)), "it contains posix.mkdir"),
         (lambda path: path.write_bytes(b"\x80\x02" + b"no checkpoint" * 9), "not a PyTorch checkpoint"),
         (lambda path: path.write_bytes(b""), "not a PyTorch checkpoint"),
         (_tar, "not a PyTorch checkpoint"),
-        (_without_data, "more bytes of tensors than the file"),
-        (
-            lambda path: torch.save({"w": torch.zeros(1).half().expand(1 << 20)}, path),
-            "more bytes of tensors than the file",
-        ),
+        (_without_data, "larger than the file"),
+        (lambda path: torch.save({"w": torch.zeros(1).half().expand(1 << 20)}, path), "larger than the file"),
     ],
 )
-def test_a_damaged_checkpoint_is_refused(marian: Path, write: Callable[[Path], object], reason: str) -> None:
+def test_damaged_checkpoint_is_rejected(marian: Path, write: Callable[[Path], object], reason: str) -> None:
     (marian / "model.safetensors").unlink()
     write(marian / "pytorch_model.bin")
 
@@ -220,7 +213,7 @@ def test_a_damaged_checkpoint_is_refused(marian: Path, write: Callable[[Path], o
     assert "weights_only" not in str(error.value)
 
 
-def test_a_truncated_checkpoint_of_the_old_format_is_refused(marian: Path) -> None:
+def test_truncated_old_checkpoint_is_rejected(marian: Path) -> None:
     tensors = load_file(marian / "model.safetensors")
     (marian / "model.safetensors").unlink()
     path = marian / "pytorch_model.bin"
@@ -234,7 +227,7 @@ def test_a_truncated_checkpoint_of_the_old_format_is_refused(marian: Path) -> No
 
 
 @pytest.mark.parametrize("name", ["config.json", "source.spm", "vocab.json", "model.safetensors"])
-def test_a_link_out_of_the_directory_is_not_followed(marian: Path, tmp_path: Path, name: str) -> None:
+def test_symbolic_link_is_rejected(marian: Path, tmp_path: Path, name: str) -> None:
     (marian / name).rename(tmp_path / name)
     (marian / name).symlink_to(tmp_path / name)
 
@@ -242,7 +235,7 @@ def test_a_link_out_of_the_directory_is_not_followed(marian: Path, tmp_path: Pat
         read_huggingface(marian)
 
 
-def test_weights_in_many_files_are_found_by_their_index(marian: Path) -> None:
+def test_sharded_weights_are_read(marian: Path) -> None:
     expected = read_huggingface(marian).weights
     tensors = load_file(marian / "model.safetensors")
     parts = {"a.safetensors": sorted(tensors)[::2], "b.safetensors": sorted(tensors)[1::2]}
@@ -255,19 +248,19 @@ def test_weights_in_many_files_are_found_by_their_index(marian: Path) -> None:
     assert all(torch.equal(tensor, expected[name]) for name, tensor in read_huggingface(marian).weights.items())
 
     change(marian / "model.safetensors.index.json", weight_map={"model.shared.weight": "../a.safetensors"})
-    with pytest.raises(ImportFormatError, match=r"'\.\./a\.safetensors' is no name of a file beside it"):
+    with pytest.raises(ImportFormatError, match=r"'\.\./a\.safetensors' is not a file name"):
         read_huggingface(marian)
 
 
 @pytest.mark.parametrize(
-    ("alter", "told"),
+    ("alter", "message"),
     [
-        (lambda tensors: tensors.pop("model.encoder.layers.1.fc1.bias"), "no tensor model.encoder.layers.1.fc1.bias"),
-        (lambda tensors: tensors.update(adapter=torch.ones(2)), "nothing is known of tensor adapter"),
-        (lambda tensors: tensors.update({"lm_head.weight": torch.ones(83, 16)}), "lm_head.weight is not model.shared"),
+        (lambda tensors: tensors.pop("model.encoder.layers.1.fc1.bias"), "layers.1.fc1.bias"),
+        (lambda tensors: tensors.update(adapter=torch.ones(2)), "unknown tensor adapter"),
+        (lambda tensors: tensors.update({"lm_head.weight": torch.ones(83, 16)}), "lm_head.weight differs"),
         (
             lambda tensors: tensors.update({"model.encoder.embed_positions.weight": torch.ones(64, 16)}),
-            "embed_positions.weight holds other positions",
+            "embed_positions.weight",
         ),
         (
             lambda tensors: tensors.update(final_logits_bias=torch.zeros(83, dtype=torch.int64)),
@@ -275,30 +268,30 @@ def test_weights_in_many_files_are_found_by_their_index(marian: Path) -> None:
         ),
     ],
 )
-def test_tensors_that_do_not_fit_are_named(
-    marian: Path, alter: Callable[[dict[str, torch.Tensor]], object], told: str
+def test_unexpected_tensors_are_rejected(
+    marian: Path, alter: Callable[[dict[str, torch.Tensor]], object], message: str
 ) -> None:
     _rewrite(marian, alter)
 
-    with pytest.raises(ImportFormatError, match=told):
+    with pytest.raises(ImportFormatError, match=message):
         read_huggingface(marian)
 
 
-def test_ids_outside_the_vocabulary_are_refused(marian: Path) -> None:
+def test_ids_outside_the_vocabulary_are_rejected(marian: Path) -> None:
     change(marian / "vocab.json", extra=83)
 
     with pytest.raises(ImportFormatError, match="the id of 'extra' is 83: expected 0 to 82"):
         read_huggingface(marian)
 
 
-def test_a_model_into_many_languages_is_for_all_of_them_or_for_one(tmp_path: Path) -> None:
+def test_multilingual_target_model(tmp_path: Path) -> None:
     save_marian(tmp_path / "theirs", tags=(">>deu<<", ">>fra<<"))
 
     languages = read_huggingface(tmp_path / "theirs").tokenizer.description.languages
     assert languages is not None
     assert set(languages.pairs_served()) == {("en", "de"), ("en", "fr")}
     assert {len(tokens.source_prefix) for tokens in languages.targets.values()} == {1}
-    with pytest.raises(ImportFormatError, match="has no tag '>>ita<<': it has >>deu<<, >>fra<<"):
+    with pytest.raises(ImportFormatError, match=r"'>>ita<<'.*>>deu<<, >>fra<<"):
         read_huggingface(tmp_path / "theirs", target_tag=">>ita<<")
     described = read_huggingface(tmp_path / "theirs", target_tag=">>fra<<").tokenizer.description
 
@@ -307,24 +300,24 @@ def test_a_model_into_many_languages_is_for_all_of_them_or_for_one(tmp_path: Pat
 
 
 @pytest.mark.parametrize("save", [save_m2m100, save_nllb, save_mbart50])
-def test_a_model_of_many_languages_is_for_all_of_them_or_for_one_pair(tmp_path: Path, save: Callable[..., Any]) -> None:
+def test_multilingual_model(tmp_path: Path, save: Callable[..., Any]) -> None:
     save(tmp_path / "theirs")
 
     languages = read_huggingface(tmp_path / "theirs").tokenizer.description.languages
     assert languages is not None
     assert {*languages.sources} == {*languages.targets} >= {"en", "de", "fr"}
     assert all((languages.sources[tag],) == (tokens.target_prefix,) for tag, tokens in languages.targets.items())
-    with pytest.raises(ImportFormatError, match="has many languages: give the tag of the source language, too"):
+    with pytest.raises(ImportFormatError, match="--source-tag"):
         read_huggingface(tmp_path / "theirs", target_tag="de")
-    with pytest.raises(ImportFormatError, match="tags are those of one pair, languages those of many"):
+    with pytest.raises(ImportFormatError, match="either"):
         read_huggingface(tmp_path / "theirs", target_tag="de", source_languages=["en"])
-    with pytest.raises(ImportFormatError, match="has no target language 'tlh': it has "):
+    with pytest.raises(ImportFormatError, match="target language 'tlh'"):
         read_huggingface(tmp_path / "theirs", source_languages=["en"], target_languages=["tlh"])
-    with pytest.raises(ImportFormatError, match=r"has no tag '.*qq.*': it has"):
+    with pytest.raises(ImportFormatError, match=r"tag '.*qq.*'"):
         read_huggingface(tmp_path / "theirs", source_tag="qq", target_tag="de")
 
 
-def test_a_model_from_many_languages_without_tags_is_for_those_that_are_named(tmp_path: Path) -> None:
+def test_multilingual_source_model_requires_names(tmp_path: Path) -> None:
     save_marian(tmp_path / "theirs")
 
     imported = read_huggingface(tmp_path / "theirs", source_languages=["fr", "es"], target_languages=["en"])
@@ -332,11 +325,11 @@ def test_a_model_from_many_languages_without_tags_is_for_those_that_are_named(tm
     assert languages is not None
     assert set(languages.pairs_served()) == {("fr", "en"), ("es", "en")}
     assert not any(imported.tokenizer.description.tokenization.fixed_tokens())
-    with pytest.raises(ImportFormatError, match="does not tell its target languages: give --target-languages"):
+    with pytest.raises(ImportFormatError, match="--target-languages"):
         read_huggingface(tmp_path / "theirs", source_languages=["fr", "es"])
 
 
-def test_a_source_that_ends_with_its_language_is_refused(tmp_path: Path) -> None:
+def test_legacy_source_suffix_is_rejected(tmp_path: Path) -> None:
     save_nllb(tmp_path / "theirs")
     change(tmp_path / "theirs" / "tokenizer_config.json", legacy_behaviour=True)
 
@@ -350,7 +343,7 @@ def bart(tmp_path: Path) -> Path:
     return tmp_path / "bart"
 
 
-def test_byte_level_bpe_is_read_from_either_of_its_places(bart: Path) -> None:
+def test_byte_level_bpe_is_read_from_both_formats(bart: Path) -> None:
     expected = read_huggingface(bart).tokenizer
     (bart / "tokenizer.json").unlink()
 
@@ -358,30 +351,30 @@ def test_byte_level_bpe_is_read_from_either_of_its_places(bart: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("part", "fields", "told"),
+    ("part", "fields", "message"),
     [
-        (None, {"normalizer": {"type": "NFC"}}, "normalizer or pre_tokenizer is another"),
-        (None, {"pre_tokenizer": {"type": "Whitespace"}}, "normalizer or pre_tokenizer is another"),
-        (None, {"model": None}, "model or pre_tokenizer is no object"),
-        ("pre_tokenizer", {"add_prefix_space": True}, "normalizer or pre_tokenizer is another"),
+        (None, {"normalizer": {"type": "NFC"}}, "normalizer or pre_tokenizer"),
+        (None, {"pre_tokenizer": {"type": "Whitespace"}}, "normalizer or pre_tokenizer"),
+        (None, {"model": None}, "model or pre_tokenizer"),
+        ("pre_tokenizer", {"add_prefix_space": True}, "normalizer or pre_tokenizer"),
         ("model", {"type": "WordPiece"}, "type is 'WordPiece': expected 'BPE'"),
         ("model", {"dropout": 0.1}, "dropout is 0.1: expected none"),
         ("model", {"end_of_word_suffix": "</w>"}, "end_of_word_suffix is '</w>'"),
         ("model", {"ignore_merges": True}, "ignore_merges is True: expected False"),
     ],
 )
-def test_a_tokenizer_that_does_more_than_byte_level_bpe_is_refused(
-    bart: Path, part: str | None, fields: dict[str, Any], told: str
+def test_other_byte_level_tokenizers_are_rejected(
+    bart: Path, part: str | None, fields: dict[str, Any], message: str
 ) -> None:
     if part is not None:
         fields = {part: {**json.loads((bart / "tokenizer.json").read_text(encoding="utf-8"))[part], **fields}}
     change(bart / "tokenizer.json", **fields)
 
-    with pytest.raises(ImportFormatError, match=told):
+    with pytest.raises(ImportFormatError, match=message):
         read_huggingface(bart)
 
 
-def test_targets_of_bart_begin_as_its_options_say(bart: Path) -> None:
+def test_bart_targets_start_as_configured(bart: Path) -> None:
     forced = read_huggingface(bart).tokenizer
     assert forced.description.target_prefix == forced.description.source_prefix == (0,)
     change(bart / "generation_config.json", forced_bos_token_id=None)
@@ -392,5 +385,5 @@ def test_targets_of_bart_begin_as_its_options_say(bart: Path) -> None:
     assert read_huggingface(bart).tokenizer == forced
 
     change(bart / "generation_config.json", forced_bos_token_id=7)
-    with pytest.raises(ImportFormatError, match="forced_bos_token_id is 7: expected 0, that of <s>"):
+    with pytest.raises(ImportFormatError, match="forced_bos_token_id is 7: expected 0"):
         read_huggingface(bart)

@@ -16,14 +16,14 @@ from dragoman_export.importers.language_tags import bcp47_tags
         ("deu de cmn_Hans zho_Hans <mask> x.y hbo_Hebr", "de zh hbo"),
     ],
 )
-def test_names_of_models_become_tags(names: str, tags: str) -> None:
+def test_model_names_become_bcp47_tags(names: str, tags: str) -> None:
     found = bcp47_tags(names.split())
 
     assert set(found) == set(tags.split())
     assert all(re.fullmatch(r"[a-z]{2,3}(-[A-Z][a-z]{3})?(-[A-Z]{2})?", tag) for tag in found)
 
 
-def test_each_tag_has_the_name_that_the_model_knows() -> None:
+def test_each_tag_has_the_name_of_the_model() -> None:
     assert bcp47_tags(["zho_Hant", "zho_Hans", "deu_Latn"]) == {
         "zh-Hant": "zho_Hant",
         "zh": "zho_Hans",

@@ -10,10 +10,10 @@ import torch
 
 from dragoman_export.data.reader import Pair
 from dragoman_export.errors import ImportFormatError
+from dragoman_export.evaluation.translation import TextModel
+from dragoman_export.evaluation.verification import score_exported
 from dragoman_export.importers.reference_models.checks import check_original, open_original, search_exported
 from dragoman_export.onnx_export.arithmetic import FloatArray
-from dragoman_export.onnx_export.translation import TextModel
-from dragoman_export.onnx_export.verify import score_exported
 from dragoman_service.bundle.files import Bundle
 from dragoman_service.datatypes import SearchConfig
 from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
@@ -33,8 +33,6 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 
 class _Played:
-    """A library that computes what the bundle does."""
-
     def __init__(self, model: TextModel, *, narrows_beam: bool) -> None:
         self.narrows_beam = narrows_beam
         self.model = model
@@ -57,7 +55,7 @@ def model(bundle: Bundle) -> TextModel:
     return TextModel.of(graph, open_tokenizer(bundle), bundle.manifest)
 
 
-def test_a_library_that_searches_as_we_do_is_compared_by_its_beam(model: TextModel) -> None:
+def test_equal_searches_are_compared_by_beam(model: TextModel) -> None:
     original = _Played(model, narrows_beam=False)
 
     checks = list(check_original(original, model, _PAIRS, beam_size=3))
@@ -67,7 +65,7 @@ def test_a_library_that_searches_as_we_do_is_compared_by_its_beam(model: TextMod
     assert {(search.beam_size, search.min_target_tokens) for search in original.searches} == {(3, 0)}
 
 
-def test_beams_of_a_library_that_narrows_them_are_compared_where_none_ends(model: TextModel) -> None:
+def test_narrowing_beams_are_compared_by_greedy_and_fixed_length(model: TextModel) -> None:
     original = _Played(model, narrows_beam=True)
     lengths = [len(model.tokenizer.encode_pair("", pair.target)[1]) - 1 for pair in _PAIRS]
 
@@ -81,7 +79,7 @@ def test_beams_of_a_library_that_narrows_them_are_compared_where_none_ends(model
     assert [(search.min_target_tokens, search.max_target_tokens) for search in given] == [(n, n) for n in lengths]
 
 
-def test_what_differs_is_counted(model: TextModel) -> None:
+def test_differences_are_counted(model: TextModel) -> None:
     class Other(_Played):
         def encode(self, source: str) -> list[int]:
             return super().encode(source)[1:]
@@ -119,10 +117,9 @@ def _save(*names: str) -> Callable[[Path], Path]:
     [
         ("onmt", _save_opennmt, "--no-deps OpenNMT-py"),
         ("eole", _save("config.json", "vocab.json", "model.00.safetensors"), "--no-deps eole"),
-        ("joeynmt", _save("config.yaml", "best.ckpt"), "--no-deps joeynmt"),
     ],
 )
-def test_a_library_that_is_missing_is_named_with_how_to_install_it(
+def test_missing_library_is_named(
     bundle: Bundle, tmp_path: Path, library: str, save: Callable[..., Any], package: str
 ) -> None:
     if importlib.util.find_spec(library) is not None:
@@ -132,14 +129,14 @@ def test_a_library_that_is_missing_is_named_with_how_to_install_it(
         open_original(save(tmp_path / "theirs"), bundle, open_tokenizer(bundle))
 
 
-def test_a_model_of_fairseq_is_refused(bundle: Bundle, tmp_path: Path) -> None:
+def test_fairseq_model_is_rejected(bundle: Bundle, tmp_path: Path) -> None:
     theirs = _save("checkpoint_best.pt", "dict.en.txt", "dict.de.txt")(tmp_path / "theirs")
 
-    with pytest.raises(ImportFormatError, match="models of fairseq cannot be compared"):
+    with pytest.raises(ImportFormatError, match="fairseq"):
         open_original(theirs, bundle, open_tokenizer(bundle))
 
 
-def test_a_file_that_is_no_checkpoint_of_opennmt_is_refused(bundle: Bundle, tmp_path: Path) -> None:
+def test_other_checkpoint_files_are_rejected(bundle: Bundle, tmp_path: Path) -> None:
     path = _save_opennmt(tmp_path / "theirs")
     torch.save({"model": {}, "cfg": {}}, path)
 

@@ -5,16 +5,14 @@ import onnx_ir as ir
 import pytest
 
 from dragoman_export.importers.bundle import read_network, read_roundings
-from dragoman_export.onnx_export.mixed import ProductKind
 from dragoman_export.onnx_export.network import Network, write_graphs
+from dragoman_export.onnx_export.quantize import ProductKind
 from dragoman_service.bundle.architecture import FloatType
 from tests.tiny_bundle import build_tiny_bundle, tiny_model, tiny_vocabulary
 
 
 @pytest.mark.parametrize(("precision", "float_type"), [("fp32", "float32"), ("fp16", "float16")])
-def test_the_weights_of_a_bundle_are_those_it_was_made_from_as_it_rounded_them(
-    tmp_path: Path, precision: str, float_type: FloatType
-) -> None:
+def test_weights_of_a_bundle_are_rounded_weights(tmp_path: Path, precision: str, float_type: FloatType) -> None:
     bundle = build_tiny_bundle(tmp_path / "tiny", precisions=(precision,))
 
     network = read_network(bundle)
@@ -27,9 +25,7 @@ def test_the_weights_of_a_bundle_are_those_it_was_made_from_as_it_rounded_them(
 
 
 @pytest.mark.parametrize("is_calibrated", [False, True])
-def test_weights_read_from_int8_are_quantized_to_the_same_integers_again(
-    tmp_path: Path, *, is_calibrated: bool
-) -> None:
+def test_int8_weights_survive_a_round_trip(tmp_path: Path, *, is_calibrated: bool) -> None:
     bundle = build_tiny_bundle(tmp_path / "tiny", precisions=("int8",), is_calibrated=is_calibrated)
 
     write_graphs(tmp_path, read_network(bundle), "int8", bundle.manifest.limits)
@@ -40,7 +36,7 @@ def test_weights_read_from_int8_are_quantized_to_the_same_integers_again(
         assert all((first[key] == second[key]).all() for key in first)
 
 
-def test_weights_that_int8_keeps_in_floats_are_read_as_they_are(tmp_path: Path) -> None:
+def test_float_weights_of_int8_graphs_are_unchanged(tmp_path: Path) -> None:
     kept = frozenset({ProductKind.ENCODER, ProductKind.VOCABULARY})
     bundle = build_tiny_bundle(tmp_path / "tiny", precisions=("int8",), kept=kept)
 
@@ -52,7 +48,7 @@ def test_weights_that_int8_keeps_in_floats_are_read_as_they_are(tmp_path: Path) 
         np.testing.assert_array_equal(network.weights[name], expected[name])
 
 
-def test_how_a_calibrated_bundle_rounds_activations_is_read_back(tmp_path: Path) -> None:
+def test_activation_scales_are_read_back(tmp_path: Path) -> None:
     calibrated = build_tiny_bundle(tmp_path / "calibrated", is_calibrated=True)
     by_row = build_tiny_bundle(tmp_path / "by_row")
 

@@ -17,11 +17,10 @@ from dragoman_export.model.layers import (
 from dragoman_service.bundle.architecture import Activation
 
 NUMBERS = 1_000_000
-FOUR_SIGMA = 4 * (0.1 * 0.9 / NUMBERS) ** 0.5
-"""Four standard deviations of the share that is dropped."""
+FOUR_SIGMA = 4 * (0.1 * 0.9 / NUMBERS) ** 0.5  # Four standard deviations of the share that is dropped.
 
 
-def test_the_wanted_share_is_dropped_and_the_mean_stays() -> None:
+def test_dropout_preserves_the_mean() -> None:
     torch.manual_seed(1)
 
     dropped = Dropout(0.1)(torch.ones(NUMBERS))
@@ -31,13 +30,13 @@ def test_the_wanted_share_is_dropped_and_the_mean_stays() -> None:
     assert float(dropped.double().mean()) == pytest.approx(1.0, abs=2 * FOUR_SIGMA)
 
 
-def test_what_is_kept_is_scaled_alike() -> None:
+def test_dropout_scales_uniformly() -> None:
     dropped = Dropout(0.5)(torch.ones(3, 5, 7))
 
     assert set(dropped.flatten().tolist()) == {0.0, 2.0}
 
 
-def test_neighbours_are_dropped_independently() -> None:
+def test_dropout_of_neighbours_is_independent() -> None:
     torch.manual_seed(1)
 
     dropped = Dropout(0.5)(torch.ones(NUMBERS)) == 0
@@ -47,13 +46,13 @@ def test_neighbours_are_dropped_independently() -> None:
 
 
 @pytest.mark.parametrize("dropout", [Dropout(0.0), Dropout(0.5).eval()])
-def test_nothing_is_dropped_at_probability_0_or_outside_training(dropout: Dropout) -> None:
+def test_dropout_is_off_at_0_and_in_evaluation(dropout: Dropout) -> None:
     states = torch.randn(100)
 
     assert dropout(states) is states
 
 
-def test_the_same_seed_drops_the_same() -> None:
+def test_dropout_is_deterministic_per_seed() -> None:
     dropout, states = Dropout(0.3), torch.randn(1000)
 
     results = []
@@ -64,7 +63,7 @@ def test_the_same_seed_drops_the_same() -> None:
     assert torch.equal(*results)
 
 
-def test_the_type_stays_under_autocast() -> None:
+def test_dropout_keeps_the_type() -> None:
     assert Dropout(0.3)(torch.ones(9, dtype=torch.bfloat16)).dtype == torch.bfloat16
 
 
@@ -73,8 +72,8 @@ KEY = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.5, 0.5]])
 VALUE = torch.tensor([[0.1, 0.9], [0.8, 0.2], [0.5, 0.5]])
 
 TO_THREE_DIGITS = 5e-4
+# The published result rounds the attention weights (.456 .225 .320) to three digits before it multiplies by them.
 WEIGHTS_ROUNDED_FIRST = 1e-3
-"""The published result rounds the attention weights (.456 .225 .320) to three digits before it multiplies by them."""
 
 
 @pytest.mark.parametrize(
@@ -84,13 +83,13 @@ WEIGHTS_ROUNDED_FIRST = 1e-3
         ([[0.386, 0.615], [0.547, 0.454], [0.467, 0.533]], WEIGHTS_ROUNDED_FIRST),
     ],
 )
-def test_attention_gives_the_worked_example(expected: list[list[float]], tolerance: float) -> None:
+def test_attention_worked_example(expected: list[list[float]], tolerance: float) -> None:
     attended = scaled_dot_product_attention(QUERY, KEY, VALUE)
 
     torch.testing.assert_close(attended, torch.tensor(expected), atol=tolerance, rtol=0)
 
 
-def test_a_query_that_sees_one_key_gets_its_value() -> None:
+def test_query_with_one_key_returns_its_value() -> None:
     mask = torch.eye(3, dtype=torch.bool)
 
     attended = scaled_dot_product_attention(QUERY, KEY, VALUE, mask)
@@ -98,7 +97,7 @@ def test_a_query_that_sees_one_key_gets_its_value() -> None:
     assert torch.equal(attended, VALUE)
 
 
-def test_attention_weights_are_dropped_in_training_only() -> None:
+def test_attention_dropout_is_for_training_only() -> None:
     torch.manual_seed(1)
     attention, states = MultiHeadAttention(8, 2, dropout=0.5), torch.randn(2, 5, 8)
     seen = attention.project(states)
@@ -111,7 +110,7 @@ def test_attention_weights_are_dropped_in_training_only() -> None:
     assert not torch.allclose(dropped, torch.ones(3, 1))  # weights that are dropped no longer add up to 1
 
 
-def test_a_causal_query_sees_no_later_position() -> None:
+def test_causal_attention_ignores_later_positions() -> None:
     attention, states = MultiHeadAttention(8, 2), torch.randn(1, 5, 8)
     changed = states.clone()
     changed[:, 3:] = torch.randn(1, 2, 8)
@@ -122,39 +121,33 @@ def test_a_causal_query_sees_no_later_position() -> None:
     assert not torch.equal(one[:, 3:], other[:, 3:])
 
 
-def test_keys_and_values_have_a_head_dimension() -> None:
-    keys, values = MultiHeadAttention(8, 2).project(torch.randn(3, 5, 8))
-
-    assert keys.shape == values.shape == (3, 2, 5, 4)
-
-
-def test_positions_are_those_of_section_3_5_of_the_paper() -> None:
+def test_sinusoids_of_section_3_5_of_the_paper() -> None:
     first, second = sinusoidal_positions(2, 4)
 
     assert first.tolist() == [0.0, 1.0, 0.0, 1.0]
     assert second.tolist() == pytest.approx([0.841, 0.540, 0.010, 1.000], abs=5e-4)
 
 
-def test_marian_has_the_sinusoids_of_the_paper_with_all_sines_first() -> None:
+def test_marian_sinusoids_have_sines_first() -> None:
     paper, halves = sinusoidal_positions(9, 8), sinusoidal_positions(9, 8, layout="halves")
 
     assert torch.equal(halves, torch.cat((paper[:, 0::2], paper[:, 1::2]), dim=1))
 
 
-def test_sinusoids_may_begin_at_a_later_position() -> None:
+def test_sinusoids_with_offset() -> None:
     whole, later = sinusoidal_positions(9, 8), sinusoidal_positions(7, 8, offset=2)
 
     assert torch.equal(later, whole[2:])
 
 
-def test_the_longest_wavelength_of_fairseq_is_ten_thousand_times_the_shortest() -> None:
+def test_fairseq_wavelengths() -> None:
     (row,) = sinusoidal_positions(1, 6, offset=3, layout="fairseq").tolist()
 
     angles = [3.0, 3.0 / 100, 3.0 / 10000]
     assert row == pytest.approx([*map(math.sin, angles), *map(math.cos, angles)], abs=1e-6)
 
 
-def test_rotated_queries_and_keys_depend_on_how_far_apart_they_are_only() -> None:
+def test_rotary_scores_depend_on_distance_only() -> None:
     attention, rotary = MultiHeadAttention(8, 1), rotary_positions(12, 8)
     states = torch.randn(1, 3, 8)
 
@@ -167,7 +160,7 @@ def test_rotated_queries_and_keys_depend_on_how_far_apart_they_are_only() -> Non
     assert not torch.allclose(near, attention(states, attention.project(states), is_causal=True))
 
 
-def test_query_heads_take_the_keys_and_values_of_their_number_modulo_those_of_keys() -> None:
+def test_grouped_query_heads_use_key_heads_modulo() -> None:
     grouped, whole, states = MultiHeadAttention(16, 4, num_kv_heads=2), MultiHeadAttention(16, 4), torch.randn(2, 5, 16)
     weights = grouped.state_dict()
     for name in ("key.weight", "key.bias", "value.weight", "value.bias"):
@@ -181,13 +174,13 @@ def test_query_heads_take_the_keys_and_values_of_their_number_modulo_those_of_ke
 
 
 @pytest.mark.parametrize(("activation", "applied"), [("gelu", nn.GELU()), ("swish", nn.SiLU())])
-def test_other_activations_take_the_place_of_the_maximum(activation: Activation, applied: nn.Module) -> None:
+def test_other_activations(activation: Activation, applied: nn.Module) -> None:
     block, states = FeedForward(4, 6, activation), torch.randn(3, 4)
 
     torch.testing.assert_close(block(states), block.outer(applied(block.inner(states))))
 
 
-def test_swiglu_multiplies_by_swish_of_a_third_projection() -> None:
+def test_swiglu_gate() -> None:
     block, states = FeedForward(4, 6, "swiglu"), torch.randn(3, 4)
 
     assert block.gate is not None
@@ -195,7 +188,7 @@ def test_swiglu_multiplies_by_swish_of_a_third_projection() -> None:
     torch.testing.assert_close(block(states), block.outer(gate * torch.sigmoid(gate) * block.inner(states)))
 
 
-def test_the_feed_forward_block_is_equation_2_of_the_paper() -> None:
+def test_feed_forward_is_equation_2_of_the_paper() -> None:
     block, states = FeedForward(4, 6), torch.randn(3, 4)
 
     expected = (states @ block.inner.weight.T + block.inner.bias).clamp(min=0) @ block.outer.weight.T + block.outer.bias
@@ -203,7 +196,7 @@ def test_the_feed_forward_block_is_equation_2_of_the_paper() -> None:
     torch.testing.assert_close(block(states), expected)
 
 
-def test_post_norm_normalises_the_residual_stream_and_pre_norm_does_not() -> None:
+def test_only_post_norm_normalises_the_residual_stream() -> None:
     states = 3 + 5 * torch.randn(1, 4, 512)
     base, small = EncoderLayer(PRESETS["base"]).eval(), EncoderLayer(PRESETS["small"]).eval()
 

@@ -10,11 +10,10 @@ from dragoman_export.model.layers import sinusoidal_positions
 from dragoman_export.model.transformer import Transformer
 from tests.unit.export.model.tiny_models import mask_of, random_ids, tiny_config, tiny_model
 
-ROUNDING = 1e-5
-"""float32 sums in another order, over widths of at most 32."""
+ROUNDING = 1e-5  # float32 sums in another order, over widths of at most 32.
 
+# Table 3 of the paper says 65 and 213 million; no single vocabulary gives both, and 37,000 tokens give 63 and 214.
 TABLE_3 = 2_000_000
-"""Table 3 of the paper says 65 and 213 million; no single vocabulary gives both, and 37,000 tokens give 63 and 214."""
 
 NORMS = pytest.mark.parametrize("norm", ["pre", "post"])
 
@@ -22,7 +21,7 @@ NORMS = pytest.mark.parametrize("norm", ["pre", "post"])
 @pytest.mark.parametrize(
     ("preset", "exact", "published"), [("base", 63_082_496, 65_000_000), ("big", 214_245_376, 213_000_000)]
 )
-def test_presets_have_as_many_parameters_as_the_paper(preset: str, exact: int, published: int) -> None:
+def test_presets_have_the_parameters_of_the_paper(preset: str, exact: int, published: int) -> None:
     with torch.device("meta"):
         model = Transformer(PRESETS[preset])
 
@@ -32,7 +31,7 @@ def test_presets_have_as_many_parameters_as_the_paper(preset: str, exact: int, p
     assert abs(num_parameters - published) < TABLE_3
 
 
-def test_source_target_and_output_share_one_embedding() -> None:
+def test_embedding_is_shared() -> None:
     model = tiny_model()
 
     with_vocabulary = [name for name, weight in model.named_parameters() if 40 in weight.shape]
@@ -42,7 +41,7 @@ def test_source_target_and_output_share_one_embedding() -> None:
     torch.testing.assert_close(model.project(states), states @ model.embedding.weight.T)
 
 
-def test_embeddings_are_scaled_by_the_square_root_of_the_width() -> None:
+def test_embeddings_are_scaled() -> None:
     model, entered = tiny_model(), []
     model.encoder.register_forward_pre_hook(lambda _, inputs: entered.append(inputs[0]))
 
@@ -53,7 +52,7 @@ def test_embeddings_are_scaled_by_the_square_root_of_the_width() -> None:
 
 
 @NORMS
-def test_padding_does_not_change_memory_or_scores(norm: str) -> None:
+def test_padding_has_no_influence(norm: str) -> None:
     model, lengths = tiny_model(norm=norm), [7, 3]
     source_ids, target_ids = random_ids(2, 7), random_ids(2, 5, seed=1)
     mask = mask_of(lengths)
@@ -78,7 +77,7 @@ def test_future_target_tokens_have_no_influence(norm: str) -> None:
     assert not torch.equal(one[:, 3:], other[:, 3:])
 
 
-def test_sequences_may_be_longer_than_the_positions_prepared() -> None:
+def test_long_sequences_extend_the_positions() -> None:
     model, source_ids = tiny_model(), random_ids(1, 1500)
 
     with torch.inference_mode():
@@ -89,7 +88,7 @@ def test_sequences_may_be_longer_than_the_positions_prepared() -> None:
     assert memory.shape == (1, 1500, 16)
 
 
-def test_embeddings_may_enter_unscaled_with_positions_from_two_on_and_normalised() -> None:
+def test_unscaled_normalised_embeddings_with_offset() -> None:
     config = dataclasses.replace(tiny_config(), scale_embeddings=False, position_offset=2, embedding_norm=True)
     model, entered = Transformer(config).eval(), []
     model.encoder.register_forward_pre_hook(lambda _, inputs: entered.append(inputs[0]))
@@ -100,7 +99,7 @@ def test_embeddings_may_enter_unscaled_with_positions_from_two_on_and_normalised
     torch.testing.assert_close(entered[0][0], functional.layer_norm(summed, (16,)))
 
 
-def test_learned_tables_have_rows_before_that_of_the_first_token() -> None:
+def test_learned_tables_include_the_offset() -> None:
     config = dataclasses.replace(tiny_config(), positions="learned", max_positions=5, position_offset=2)
     model, entered = Transformer(config).eval(), []
     model.encoder.register_forward_pre_hook(lambda _, inputs: entered.append(inputs[0]))
@@ -112,7 +111,7 @@ def test_learned_tables_have_rows_before_that_of_the_first_token() -> None:
     torch.testing.assert_close(entered[0][0], model.embedding.weight[[7]] * 4 + table[2:3])
 
 
-def test_separate_tables_and_the_bias_of_logits_are_used() -> None:
+def test_separate_tables_and_logit_bias() -> None:
     fields = {"tied_embeddings": "none", "projection_bias": True, "source_vocabulary_size": 50}
     model = Transformer(ModelConfig(**{**tiny_config().to_dict(), **fields})).eval()
     with torch.no_grad():
@@ -132,7 +131,7 @@ def test_separate_tables_and_the_bias_of_logits_are_used() -> None:
     assert model.encode(torch.tensor([[49]]), None).shape == (1, 1, 16)
 
 
-def test_the_residual_stream_begins_with_unit_variance() -> None:
+def test_residual_stream_has_unit_variance() -> None:
     model = Transformer(tiny_config(vocabulary_size=2000, d_model=64))
 
     embedded = model.embedding.weight.detach() * math.sqrt(64)
@@ -140,7 +139,7 @@ def test_the_residual_stream_begins_with_unit_variance() -> None:
     assert float(embedded.std()) == pytest.approx(1.0, abs=0.02)
 
 
-def test_post_norm_has_no_normalisation_after_the_stacks() -> None:
+def test_post_norm_has_no_final_norm() -> None:
     has_last_norm = {norm: tiny_model(norm=norm).encoder.norm is not None for norm in ("pre", "post")}
 
     assert has_last_norm == {"pre": True, "post": False}

@@ -12,17 +12,15 @@ VOCABULARY_SIZE = 40
 def tiny_config(
     *, norm: str = "pre", dropout: float = 0.1, vocabulary_size: int = VOCABULARY_SIZE, d_model: int = 16
 ) -> ModelConfig:
-    return ModelConfig.from_dict(
-        {
-            "vocabulary_size": vocabulary_size,
-            "d_model": d_model,
-            "num_heads": 2,
-            "ffn_size": 2 * d_model,
-            "num_encoder_layers": 2,
-            "num_decoder_layers": 2,
-            "dropout": dropout,
-            "norm": norm,
-        }
+    return ModelConfig(
+        vocabulary_size=vocabulary_size,
+        d_model=d_model,
+        num_heads=2,
+        ffn_size=2 * d_model,
+        num_encoder_layers=2,
+        num_decoder_layers=2,
+        dropout=dropout,
+        norm=norm,  # type: ignore[arg-type]
     )
 
 

@@ -8,8 +8,8 @@ import onnxruntime
 import pytest
 from numpy.typing import NDArray
 
-from dragoman_export.onnx_export.arithmetic import Float16
-from dragoman_export.onnx_export.network import ARITHMETICS, FLOAT_TYPES, Network, write_graphs
+from dragoman_export.onnx_export.arithmetic import Float16, Weights
+from dragoman_export.onnx_export.network import Network, write_graphs
 from dragoman_export.onnx_export.write import GraphBuilder, save_model
 from dragoman_service.bundle.architecture import Limits
 from tests.tiny_bundle import tiny_model
@@ -31,15 +31,8 @@ def _run(
     return result
 
 
-def test_every_precision_says_which_floats_it_multiplies() -> None:
-    assert FLOAT_TYPES.keys() == ARITHMETICS.keys()
-    assert FLOAT_TYPES["fp16"] == "float16"
-
-
 @pytest.mark.parametrize("norm_kind", ["layer", "rms"])
-def test_norms_and_softmax_over_the_vocabulary_of_halves_are_computed_in_float32(
-    tmp_path: Path, norm_kind: str
-) -> None:
+def test_half_precision_norms_and_softmax_use_float32(tmp_path: Path, norm_kind: str) -> None:
     network = Network.of(tiny_model(40, norm_kind=norm_kind))
     files = write_graphs(tmp_path, network, "fp16", Limits(max_source_tokens=8, max_target_tokens=8))
 
@@ -55,11 +48,14 @@ def test_norms_and_softmax_over_the_vocabulary_of_halves_are_computed_in_float32
     assert (entered.op_type, entered.attributes["to"].value) == ("Cast", ir.DataType.FLOAT)
 
 
-def test_logits_of_halves_are_float32(tmp_path: Path) -> None:
+def test_half_precision_logits_are_float32(tmp_path: Path) -> None:
     states = np.array([[0.5, -1.0, 2.0, 0.25]], dtype=np.float16)
 
     logits = _run(
-        tmp_path / "g.onnx", lambda graph, value: Float16().project(graph, value, "table", _TABLE), states, "float32"
+        tmp_path / "g.onnx",
+        lambda graph, value: Float16().project(graph, value, Weights("table", _TABLE)),
+        states,
+        "float32",
     )
 
     assert logits.dtype == np.float32
@@ -67,12 +63,12 @@ def test_logits_of_halves_are_float32(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rectifies", [False, True])
-def test_a_product_of_halves_is_a_product_rounded(tmp_path: Path, rectifies: bool) -> None:
+def test_half_precision_product_is_rounded(tmp_path: Path, rectifies: bool) -> None:
     states, bias = np.array([[0.5, -1.0, 2.0, 0.25]], dtype=np.float16), np.arange(6, dtype=np.float32)
 
     product = _run(
         tmp_path / "g.onnx",
-        lambda graph, value: Float16().linear(graph, value, "layer", _TABLE, bias, rectifies=rectifies),
+        lambda graph, value: Float16().linear(graph, value, Weights("layer", _TABLE, bias), rectifies=rectifies),
         states,
         "float16",
     )
@@ -82,11 +78,11 @@ def test_a_product_of_halves_is_a_product_rounded(tmp_path: Path, rectifies: boo
     np.testing.assert_allclose(product, entered.astype(np.float32) @ _TABLE.T + bias, atol=0.01)
 
 
-def test_a_table_of_halves_is_stored_once_for_lookup_and_projection() -> None:
+def test_half_precision_table_is_stored_once() -> None:
     graph, arithmetic = GraphBuilder("half"), Float16()
     token_ids = graph.input("token_ids", "int64", ["rows"])
-    rows = arithmetic.lookup(graph, token_ids, "table", _TABLE, factor=2.0)
-    graph.output(arithmetic.project(graph, rows, "table", _TABLE), "logits", "float32", ["rows", 6])
+    rows = arithmetic.lookup(graph, token_ids, Weights("table", _TABLE), factor=2.0)
+    graph.output(arithmetic.project(graph, rows, Weights("table", _TABLE)), "logits", "float32", ["rows", 6])
 
     stored = graph.build().graph.initializers
 

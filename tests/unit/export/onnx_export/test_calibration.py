@@ -19,7 +19,7 @@ def model() -> Transformer:
     return tiny_model(40)
 
 
-def test_every_projection_has_a_rounding_and_that_to_the_vocabulary(model: Transformer) -> None:
+def test_every_projection_is_calibrated(model: Transformer) -> None:
     roundings = calibrate(model, _PAIRS)
 
     linear = {name.removesuffix(".weight") for name in model.state_dict() if name.endswith(".weight")}
@@ -27,7 +27,7 @@ def test_every_projection_has_a_rounding_and_that_to_the_vocabulary(model: Trans
     assert all(one.scale > 0 for one in roundings.values())
 
 
-def test_what_enters_is_what_is_rounded(model: Transformer) -> None:
+def test_rounding_matches_the_input(model: Transformer) -> None:
     roundings = calibrate(model, _PAIRS)
 
     memories = [model.encode(torch.tensor([source]), None).detach()[0] for source, _ in _PAIRS]
@@ -37,7 +37,7 @@ def test_what_enters_is_what_is_rounded(model: Transformer) -> None:
     np.testing.assert_allclose(_means(found), _means(expected), atol=1e-5)
 
 
-def test_padding_beside_other_sentences_is_not_measured(model: Transformer) -> None:
+def test_padding_is_not_calibrated(model: Transformer) -> None:
     together, alone = calibrate(model, _PAIRS), [calibrate(model, [pair]) for pair in _PAIRS]
 
     for name, rounding in together.items():
@@ -47,7 +47,7 @@ def test_padding_beside_other_sentences_is_not_measured(model: Transformer) -> N
         np.testing.assert_allclose(_means(rounding)[0], expected, atol=1e-5)
 
 
-def test_measuring_leaves_the_model_as_it_was(model: Transformer) -> None:
+def test_calibration_does_not_change_the_model(model: Transformer) -> None:
     calibrate(model, _PAIRS)
 
     assert not any(module._forward_pre_hooks for module in model.modules())
@@ -76,7 +76,7 @@ def _largest_magnitude(states: np.ndarray) -> Rounding:
     ],
     ids=["normal", "heavy tails", "swish", "rectified", "negative"],
 )
-def test_rounding_errs_less_than_by_the_largest_magnitude(states: np.ndarray, most: float) -> None:
+def test_fitted_rounding_beats_the_largest_magnitude(states: np.ndarray, most: float) -> None:
     rounding = fit_rounding(states)
 
     assert rounding is not None
@@ -84,14 +84,14 @@ def test_rounding_errs_less_than_by_the_largest_magnitude(states: np.ndarray, mo
     assert 0 <= rounding.zero_point <= 255
 
 
-def test_rectified_numbers_have_all_integers() -> None:
+def test_rectified_numbers_use_all_integers() -> None:
     rounding = fit_rounding(np.maximum(_STATES, 0.0))
 
     assert rounding is not None
     assert rounding.zero_point == 0
 
 
-def test_numbers_that_are_all_that_large_are_not_cut_off() -> None:
+def test_uniformly_large_numbers_are_not_clipped() -> None:
     states = np.where(_STATES > 0, np.float32(2.0), np.float32(-2.0))
 
     rounding = fit_rounding(states)
@@ -101,11 +101,11 @@ def test_numbers_that_are_all_that_large_are_not_cut_off() -> None:
 
 
 @pytest.mark.parametrize("number", [0.0, 1e-39])
-def test_nothing_but_zeros_has_no_rounding(number: float) -> None:
+def test_zeros_have_no_rounding(number: float) -> None:
     assert fit_rounding(np.full((3, 4), number, np.float32)) is None
 
 
-def test_a_product_that_only_zeros_enter_is_left_out() -> None:
+def test_product_of_zeros_is_omitted() -> None:
     model = tiny_model(40)
     with torch.no_grad():
         for name in ("weight", "bias"):

@@ -1,4 +1,4 @@
-"""How the best tokens are found among those of vocabularies of awkward sizes."""
+"""Best tokens in vocabularies of sizes that chunks do not divide."""
 
 from pathlib import Path
 
@@ -9,12 +9,10 @@ import pytest
 from dragoman_export.onnx_export.decoder import write_candidates
 from dragoman_export.onnx_export.write import GraphBuilder, save_model
 
-_ROUNDING = 1e-4
-"""Of log-probabilities of -50 in 32 bits."""
+_ROUNDING = 1e-4  # Of log-probabilities of -50 in 32 bits.
 
 
 def _ranked(path: Path, logits: np.ndarray, num_candidates: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return log-probabilities and token ids of the best, as a graph finds them."""
     graph = GraphBuilder("candidates")
     given = graph.input("logits", "float32", ["B", "K", logits.shape[-1]])
     wanted = graph.input("num_candidates", "int64", [1])
@@ -27,10 +25,10 @@ def _ranked(path: Path, logits: np.ndarray, num_candidates: int) -> tuple[np.nda
 
 @pytest.mark.parametrize("size", [1, 2, 64, 101, 1009, 2 * 1009, 58_101])
 @pytest.mark.parametrize("num_candidates", [1, 9, 1_000])
-def test_the_best_tokens_are_found_in_a_vocabulary_of_any_size(tmp_path: Path, size: int, num_candidates: int) -> None:
+def test_best_tokens_for_any_vocabulary_size(tmp_path: Path, size: int, num_candidates: int) -> None:
     count = min(size, num_candidates)
     logits = np.random.default_rng(size).normal(-50, 3, (2, 3, size)).astype(np.float32)
-    logits[1, 2, -1] = -20  # the last, beside what fills the last chunk
+    logits[1, 2, -1] = -20  # the last token, next to the padding of the last chunk
 
     log_probs, token_ids = _ranked(tmp_path / "graph.onnx", logits, count)
 
@@ -40,7 +38,7 @@ def test_the_best_tokens_are_found_in_a_vocabulary_of_any_size(tmp_path: Path, s
     assert (np.diff(np.sort(token_ids)) > 0).all()
 
 
-def test_every_token_can_be_asked_for(tmp_path: Path) -> None:
+def test_all_tokens_can_be_requested(tmp_path: Path) -> None:
     logits = np.random.default_rng(1).normal(size=(1, 1, 1009)).astype(np.float32)
 
     log_probs, token_ids = _ranked(tmp_path / "graph.onnx", logits, 1009)
@@ -49,11 +47,11 @@ def test_every_token_can_be_asked_for(tmp_path: Path) -> None:
     assert np.isfinite(log_probs).all()
 
 
-def test_the_number_of_candidates_enters_only_where_kernels_of_a_gpu_read_it_on_the_host() -> None:
+def test_number_of_candidates_is_used_on_the_host() -> None:
     graph = GraphBuilder("candidates")
     logits, wanted = graph.input("logits", "float32", ["B", "K", 640]), graph.input("num_candidates", "int64", [1])
     write_candidates(graph, logits, wanted, vocabulary_size=640)
 
     uses = {(use.node.op_type, use.idx) for use in wanted.uses()}
 
-    assert uses == {("Slice", 2), ("TopK", 1)}  # else a copy of it would be waited for in every step
+    assert uses == {("Slice", 2), ("TopK", 1)}  # otherwise every step waits for a copy

@@ -9,18 +9,17 @@ from numpy.typing import NDArray
 
 from dragoman_export.errors import ImportFormatError
 from dragoman_export.onnx_export.int8_weights import describe_weights, int8_scales
-from dragoman_export.onnx_export.mixed import ProductKind
+from dragoman_export.onnx_export.quantize import ProductKind
 from dragoman_export.onnx_export.write import WeightsFile
 from dragoman_service.bundle.files import Bundle, open_bundle
 from dragoman_service.bundle.int8_weights import Int8Weights, NetworkWeights, StoredTensor
 from tests.tiny_bundle import build_tiny_bundle
 
-_PARTS = ("encoder", "decoder")
-"""In the order of `Bundle.graph_paths`."""
+_PARTS = ("encoder", "decoder")  # In the order of `Bundle.graph_paths`.
 
 
 def described(bundle: Bundle) -> dict[str, NetworkWeights]:
-    """Return what a bundle says of the weights of each graph."""
+    """Return the described weights of each graph."""
     weights = bundle.int8_weights("int8")
     assert weights is not None
     assert weights.encoder is not None
@@ -43,15 +42,13 @@ def read(bundle: Bundle, tensor: StoredTensor) -> NDArray[Any]:
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
 @pytest.mark.parametrize("is_calibrated", [False, True])
-def test_every_array_is_found_where_it_is_said_to_lie(
-    tmp_path: Path, norm: Literal["pre", "post"], *, is_calibrated: bool
-) -> None:
+def test_described_arrays_match_the_graph(tmp_path: Path, norm: Literal["pre", "post"], *, is_calibrated: bool) -> None:
     bundle = build_tiny_bundle(tmp_path / "tiny", norm=norm, is_calibrated=is_calibrated)
 
     assert_is_described(bundle)
 
 
-def test_the_model_that_ships_is_described() -> None:
+def test_bundled_model_is_described() -> None:
     bundle = open_bundle(Path(__file__).parents[4] / "deploy" / "models" / "dragoman_models" / "en-de" / "1")
 
     assert_is_described(bundle)
@@ -60,7 +57,7 @@ def test_the_model_that_ships_is_described() -> None:
 
 
 def assert_is_described(bundle: Bundle) -> None:
-    """Compare every array of encoder and decoder graph with what lies where the description says."""
+    """Compare every array of both graphs with the bytes at its described offset."""
     models = graphs(bundle)
     for part, network in described(bundle).items():
         arrays = stored(models[part])
@@ -71,7 +68,7 @@ def assert_is_described(bundle: Bundle) -> None:
 
 
 @pytest.mark.parametrize("part", _PARTS)
-def test_the_scales_are_those_of_the_graph(tmp_path: Path, part: str) -> None:
+def test_described_scales_match_the_graph(tmp_path: Path, part: str) -> None:
     bundle = build_tiny_bundle(tmp_path / "tiny", is_calibrated=True)
 
     activations = described(bundle)[part].activations
@@ -89,7 +86,7 @@ def test_the_scales_are_those_of_the_graph(tmp_path: Path, part: str) -> None:
     assert rectified == {f"{part}.layers.{layer}.feed_forward.outer" for layer in range(2)}
 
 
-def test_products_with_a_scale_for_each_row_have_none_that_is_fixed(tmp_path: Path) -> None:
+def test_row_scales_are_not_fixed(tmp_path: Path) -> None:
     bundle = build_tiny_bundle(tmp_path / "tiny")
 
     for network in described(bundle).values():
@@ -97,7 +94,7 @@ def test_products_with_a_scale_for_each_row_have_none_that_is_fixed(tmp_path: Pa
 
 
 @pytest.mark.parametrize("kind", ProductKind)
-def test_a_graph_with_products_in_floats_is_not_described(tmp_path: Path, kind: ProductKind) -> None:
+def test_graph_with_float_products_is_not_described(tmp_path: Path, kind: ProductKind) -> None:
     bundle = build_tiny_bundle(tmp_path / "tiny", kept=frozenset({kind}))
 
     weights = bundle.int8_weights("int8")
@@ -107,7 +104,7 @@ def test_a_graph_with_products_in_floats_is_not_described(tmp_path: Path, kind: 
     assert bundle.int8_weights("fp32") is None
 
 
-def test_an_array_at_an_odd_place_is_stored_anew(tmp_path: Path) -> None:
+def test_misaligned_array_is_stored_again(tmp_path: Path) -> None:
     bundle = build_tiny_bundle(tmp_path / "tiny", precisions=("int8",))
     path = bundle.directory / "weights.int8.bin"
     path.write_bytes(bytes(8) + path.read_bytes())
@@ -128,7 +125,7 @@ def test_an_array_at_an_odd_place_is_stored_anew(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("part", _PARTS)
-def test_an_array_in_another_file_is_refused(tmp_path: Path, part: str) -> None:
+def test_array_in_another_file_is_rejected(tmp_path: Path, part: str) -> None:
     bundle = build_tiny_bundle(tmp_path / "tiny", precisions=("int8",))
     models = graphs(bundle)
     value = models[part].graph.initializers["embedding.weight.int8"]
@@ -139,18 +136,17 @@ def test_an_array_in_another_file_is_refused(tmp_path: Path, part: str) -> None:
         _described_anew(models, bundle)
 
 
-def test_a_product_of_activations_that_nobody_rounded_is_refused(tmp_path: Path) -> None:
+def test_product_without_quantized_input_is_rejected(tmp_path: Path) -> None:
     bundle = build_tiny_bundle(tmp_path / "tiny", precisions=("int8",), is_calibrated=True)
     model = ir.load(bundle.graph_paths("int8")[1])
     node = next(node for node in model.graph if node.op_type == "QuantizeLinear")
     node.op_type = "Cast"
 
-    with pytest.raises(ImportFormatError, match="does not take activations that were rounded before"):
+    with pytest.raises(ImportFormatError, match="is not quantized"):
         int8_scales(model)
 
 
 def _moved(tensor: ir.ExternalTensor, file: str, num_bytes: int) -> ir.ExternalTensor:
-    """Return the same array, so many bytes later in a file."""
     return ir.ExternalTensor(
         file,
         (tensor.offset or 0) + num_bytes,

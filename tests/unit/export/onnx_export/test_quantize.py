@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from dragoman_export.onnx_export.arithmetic import Weights
 from dragoman_export.onnx_export.calibration import Rounding
 from dragoman_export.onnx_export.quantize import Int8, quantize_rows
 from dragoman_export.onnx_export.write import GraphBuilder
@@ -15,12 +16,11 @@ from dragoman_export.onnx_export.write import GraphBuilder
 _MATRICES = arrays.arrays(
     np.float32, arrays.array_shapes(min_dims=2, max_dims=2, max_side=6), elements=st.floats(-1e4, 1e4, width=32)
 )
-_ROUNDING = 1.001
-"""Division and product in float32 may add a little to half a unit."""
+_ROUNDING = 1.001  # Division and product in float32 may add a little to half a unit.
 
 
 @given(_MATRICES)
-def test_no_element_is_off_by_more_than_half_a_unit_of_its_row(matrix: np.ndarray) -> None:
+def test_quantization_error_is_at_most_half_a_unit(matrix: np.ndarray) -> None:
     integers, factors = quantize_rows(matrix)
 
     error = np.abs(integers * factors[:, None] - matrix)
@@ -29,14 +29,14 @@ def test_no_element_is_off_by_more_than_half_a_unit_of_its_row(matrix: np.ndarra
     assert np.abs(integers.astype(int)).max() <= 127
 
 
-def test_the_largest_element_of_a_row_uses_the_whole_range() -> None:
+def test_largest_element_uses_the_whole_range() -> None:
     integers, factors = quantize_rows(np.array([[0.5, -1.0], [0.0, 4.0]], dtype=np.float32))
 
     assert integers.tolist() == [[64, -127], [0, 127]]
     np.testing.assert_allclose(factors, [1 / 127, 4 / 127], rtol=1e-6)
 
 
-def test_a_row_of_zeros_stays_zero() -> None:
+def test_row_of_zeros_stays_zero() -> None:
     integers, factors = quantize_rows(np.zeros((1, 3), dtype=np.float32))
 
     assert integers.tolist() == [[0, 0, 0]]
@@ -45,13 +45,12 @@ def test_a_row_of_zeros_stays_zero() -> None:
 
 _WEIGHT = np.array([[1.0, -2.0, 0.5], [0.0, 3.0, 1.0]], np.float32)
 _BIAS = np.array([0.25, -1.0], np.float32)
-_HALF_A_STEP = 0.05
-"""Of products of 8-bit numbers as large as those here."""
+_HALF_A_STEP = 0.05  # Of products of 8-bit numbers as large as those here.
 
 
 @pytest.mark.parametrize("rectifies", [False, True])
 @pytest.mark.parametrize("is_measured", [False, True], ids=["by row", "measured"])
-def test_a_product_is_nearly_that_of_floats(tmp_path: Path, *, is_measured: bool, rectifies: bool) -> None:
+def test_product_is_close_to_floats(tmp_path: Path, *, is_measured: bool, rectifies: bool) -> None:
     rounding = Rounding(scale=2 / 255, zero_point=0) if rectifies else Rounding(scale=2 / 127, zero_point=128)
     states = np.array([[1.0, -2.0, 0.5], [0.0, 0.0, 0.0], [-0.5, 0.1, 1.9]], np.float32)
 
@@ -61,7 +60,7 @@ def test_a_product_is_nearly_that_of_floats(tmp_path: Path, *, is_measured: bool
     np.testing.assert_allclose(product, entered @ _WEIGHT.T + _BIAS, atol=_HALF_A_STEP)
 
 
-def test_what_is_beyond_the_measured_range_is_cut_to_it(tmp_path: Path) -> None:
+def test_values_outside_the_range_are_clipped(tmp_path: Path) -> None:
     states = np.array([[100.0, -100.0, 0.0]], np.float32)
 
     product = _multiplied(tmp_path, Int8({"layer": Rounding(scale=2 / 127, zero_point=128)}), states)
@@ -69,7 +68,7 @@ def test_what_is_beyond_the_measured_range_is_cut_to_it(tmp_path: Path) -> None:
     np.testing.assert_allclose(product, np.array([[2.0, -2.0, 0.0]]) @ _WEIGHT.T + _BIAS, atol=_HALF_A_STEP)
 
 
-def test_the_bias_makes_up_for_what_rounding_does_to_the_mean(tmp_path: Path) -> None:
+def test_bias_corrects_the_mean(tmp_path: Path) -> None:
     states = np.random.default_rng(1).exponential(size=(200, 3)).astype(np.float32)
     means = states.mean(axis=0), np.minimum(states, 1.0).mean(axis=0)
     cut = Rounding(scale=1 / 255, zero_point=0, means=means)
@@ -82,7 +81,7 @@ def test_the_bias_makes_up_for_what_rounding_does_to_the_mean(tmp_path: Path) ->
 def _multiplied(folder: Path, arithmetic: Int8, states: np.ndarray, *, rectifies: bool = False) -> np.ndarray:
     graph = GraphBuilder("product")
     entered = graph.input("states", "float32", ["R", 3])
-    product = arithmetic.linear(graph, entered, "layer", _WEIGHT, _BIAS, rectifies=rectifies)
+    product = arithmetic.linear(graph, entered, Weights("layer", _WEIGHT, _BIAS), rectifies=rectifies)
     graph.output(product, "product", "float32", ["R", 2])
     ir.save(graph.build(), folder / "product.onnx")
     session = onnxruntime.InferenceSession(folder / "product.onnx", providers=["CPUExecutionProvider"])

@@ -22,7 +22,7 @@ def _write_sum(path: Path) -> onnx.ModelProto:
     return onnx.load(path)
 
 
-def test_a_graph_computes_what_was_put_into_it(tmp_path: Path) -> None:
+def test_graph_computes_its_nodes(tmp_path: Path) -> None:
     _write_sum(tmp_path / "sum.onnx")
 
     session = onnxruntime.InferenceSession(tmp_path / "sum.onnx", providers=["CPUExecutionProvider"])
@@ -30,14 +30,14 @@ def test_a_graph_computes_what_was_put_into_it(tmp_path: Path) -> None:
     assert session.run(None, {"given": np.array([[3, 5]], dtype=np.float32)})[0].tolist() == [[4.0]]
 
 
-def test_versions_are_those_the_runtime_reads(tmp_path: Path) -> None:
+def test_versions_are_supported_by_the_runtime(tmp_path: Path) -> None:
     model = _write_sum(tmp_path / "sum.onnx")
 
     assert model.ir_version == IR_VERSION
     assert {entry.domain: entry.version for entry in model.opset_import} == {"": OPSET_VERSION, "com.microsoft": 1}
 
 
-def test_a_weight_is_stored_once_and_nodes_say_where_they_belong(tmp_path: Path) -> None:
+def test_weights_are_stored_once_and_nodes_are_named(tmp_path: Path) -> None:
     model = _write_sum(tmp_path / "sum.onnx")
 
     assert [weight.name for weight in model.graph.initializer] == ["weight"]
@@ -48,7 +48,6 @@ _LARGE = np.arange(1001, dtype=np.float32)
 
 
 def _save(path: Path, weights: WeightsFile, **arrays: NDArray[Any]) -> Path:
-    """Write a graph that adds arrays to its input."""
     graph = GraphBuilder("sum")
     total = graph.input("given", "float32", ["N", 1])
     for name, array in arrays.items():
@@ -59,7 +58,6 @@ def _save(path: Path, weights: WeightsFile, **arrays: NDArray[Any]) -> Path:
 
 
 def _places(path: Path) -> dict[str, dict[str, str]]:
-    """Return where a graph finds its external arrays."""
     initializers = onnx.load(path, load_external_data=False).graph.initializer
     return {
         tensor.name: {entry.key: entry.value for entry in tensor.external_data}
@@ -68,7 +66,7 @@ def _places(path: Path) -> dict[str, dict[str, str]]:
     }
 
 
-def test_equal_arrays_of_several_graphs_are_stored_once(tmp_path: Path) -> None:
+def test_equal_arrays_are_stored_once(tmp_path: Path) -> None:
     weights = WeightsFile(tmp_path / "weights.bin")
 
     first = _places(_save(tmp_path / "first.onnx", weights, a=_LARGE, b=_LARGE.copy()))
@@ -86,7 +84,7 @@ def test_small_arrays_stay_in_the_graph(tmp_path: Path) -> None:
     assert set(_places(path)) == {"large"}
 
 
-def test_the_runtime_computes_with_what_was_stored(tmp_path: Path) -> None:
+def test_runtime_uses_stored_weights(tmp_path: Path) -> None:
     weights = WeightsFile(tmp_path / "weights.bin")
     _save(tmp_path / "first.onnx", weights, a=_LARGE)
 

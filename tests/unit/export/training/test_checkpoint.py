@@ -25,8 +25,7 @@ from dragoman_export.training.checkpoint import (
 from tests.unit.export.data.tiny_text import tiny_vocabulary
 from tests.unit.export.model.tiny_models import tiny_config, tiny_model
 
-ROUNDING = 1e-7
-"""The mean is summed in float64 and rounded to float32 once."""
+ROUNDING = 1e-7  # The mean is summed in float64 and rounded to float32 once.
 
 
 def save_model(path: Path, *, seed: int = 0, norm: str = "pre", dropout: float = 0.1) -> Path:
@@ -40,7 +39,7 @@ def draw() -> tuple[float, float, float]:
     return random.gauss(), float(np.random.normal()), float(torch.randn(()))
 
 
-def test_another_vocabulary_keeps_all_weights_and_spells_new_pieces_by_old_ones() -> None:
+def test_new_vocabulary_is_initialised_from_old_pieces() -> None:
     old, sentences = tiny_vocabulary(), ["red redder reddest house houses riverside treehouse birdhouse"] * 200
     new = train_vocabulary(iter(sentences), VocabularyConfig(size=280, reserved=("⟦1⟧",)))
     torch.manual_seed(1)
@@ -61,14 +60,14 @@ def test_another_vocabulary_keeps_all_weights_and_spells_new_pieces_by_old_ones(
     assert weights["embedding.weight"].isfinite().all()
 
 
-def test_a_model_of_another_vocabulary_than_told_is_refused() -> None:
+def test_model_of_another_vocabulary_is_rejected() -> None:
     model = Transformer(tiny_config(vocabulary_size=300))
 
-    with pytest.raises(CheckpointConflictError, match="vocabulary_size is 300 there, 320 asked for"):
+    with pytest.raises(CheckpointConflictError, match="vocabulary_size is 300, requested 320"):
         with_vocabulary(model, tiny_vocabulary(), tiny_vocabulary())
 
 
-def test_restored_generators_draw_the_same_again(tmp_path: Path) -> None:
+def test_random_state_is_restored(tmp_path: Path) -> None:
     save_checkpoint(tmp_path / "a.pt", {"random": random_state()})
     expected = [draw() for _ in range(3)]
 
@@ -77,18 +76,12 @@ def test_restored_generators_draw_the_same_again(tmp_path: Path) -> None:
     assert [draw() for _ in range(3)] == expected
 
 
-def test_a_loaded_model_scores_as_the_saved_one_and_is_in_evaluation_mode(tmp_path: Path) -> None:
+def test_loaded_model_equals_the_saved_one(tmp_path: Path) -> None:
     model = load_model(save_model(tmp_path / "a.pt", seed=5))
 
     assert not model.training
     memory = model.encode(torch.tensor([[4, 5, 2]]), None)
     assert torch.equal(memory, tiny_model(seed=5).encode(torch.tensor([[4, 5, 2]]), None))
-
-
-def test_nothing_but_the_checkpoint_is_left_in_its_folder(tmp_path: Path) -> None:
-    save_model(tmp_path / "a.pt")
-
-    assert [path.name for path in tmp_path.iterdir()] == ["a.pt"]
 
 
 class Evil:
@@ -98,7 +91,7 @@ class Evil:
         return print, ("ran",)
 
 
-def test_a_checkpoint_cannot_run_code(tmp_path: Path) -> None:
+def test_checkpoint_cannot_run_code(tmp_path: Path) -> None:
     torch.save({"model": Evil()}, tmp_path / "a.pt")
 
     with pytest.raises(RunFolderError, match=r"cannot read checkpoint .*a\.pt"):
@@ -106,14 +99,14 @@ def test_a_checkpoint_cannot_run_code(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"text", b"PK\x03\x04 cut off"])
-def test_a_file_that_is_no_checkpoint_is_refused_by_name(tmp_path: Path, content: bytes) -> None:
+def test_invalid_checkpoint_is_rejected(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a.pt").write_bytes(content)
 
     with pytest.raises(RunFolderError, match=r"cannot read checkpoint .*a\.pt"):
         load_checkpoint(tmp_path / "a.pt")
 
 
-def test_only_the_newest_numbered_checkpoints_are_kept(tmp_path: Path) -> None:
+def test_only_newest_checkpoints_are_kept(tmp_path: Path) -> None:
     for name in ("best.pt", ".step-00000004.pt.77", *(checkpoint_path(tmp_path, step).name for step in (9, 10, 100))):
         (tmp_path / name).touch()
 
@@ -123,7 +116,7 @@ def test_only_the_newest_numbered_checkpoints_are_kept(tmp_path: Path) -> None:
     assert (tmp_path / "best.pt").exists()
 
 
-def test_an_average_is_the_mean_of_the_weights(tmp_path: Path) -> None:
+def test_average_is_the_mean_of_the_weights(tmp_path: Path) -> None:
     paths = [save_model(tmp_path / f"{seed}.pt", seed=seed) for seed in range(3)]
 
     average = average_checkpoints(paths)
@@ -134,19 +127,14 @@ def test_an_average_is_the_mean_of_the_weights(tmp_path: Path) -> None:
     assert average["averaged"] == ["0.pt", "1.pt", "2.pt"]
 
 
-def test_checkpoints_of_different_dropout_can_be_averaged(tmp_path: Path) -> None:
+def test_checkpoints_of_different_dropout_are_averaged(tmp_path: Path) -> None:
     paths = [save_model(tmp_path / f"{dropout}.pt", dropout=dropout) for dropout in (0.1, 0.2)]
 
     assert average_checkpoints(paths)["averaged"] == ["0.1.pt", "0.2.pt"]
 
 
-def test_checkpoints_of_different_architectures_cannot_be_averaged(tmp_path: Path) -> None:
+def test_checkpoints_of_different_architectures_are_rejected(tmp_path: Path) -> None:
     paths = [save_model(tmp_path / f"{norm}.pt", norm=norm) for norm in ("pre", "post")]
 
-    with pytest.raises(RunFolderError, match=r"post\.pt has another architecture than .*pre\.pt"):
+    with pytest.raises(RunFolderError, match=r"post\.pt differs from .*pre\.pt"):
         average_checkpoints(paths)
-
-
-def test_an_average_of_nothing_is_refused() -> None:
-    with pytest.raises(RunFolderError, match="no checkpoints to average"):
-        average_checkpoints([])

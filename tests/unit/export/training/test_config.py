@@ -31,38 +31,38 @@ FILES = (ParallelFiles(source=Path("a.tsv")), ParallelFiles(source=Path("a.en"),
         ("max_steps", -1),
     ],
 )
-def test_a_value_that_makes_no_run_is_refused_by_name(field: str, value: Any) -> None:
+def test_invalid_value_is_rejected(field: str, value: Any) -> None:
     with pytest.raises(SettingError, match=rf"^{field} is {value!r}: expected"):
         TrainingConfig(**{field: value})
 
 
-def test_a_limit_that_is_not_given_is_no_limit() -> None:
+def test_limits_are_optional() -> None:
     config = TrainingConfig()
 
     assert (config.max_steps, config.max_epochs, config.max_minutes, config.patience) == (None,) * 4
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.1])
-def test_a_share_of_malformed_lines_outside_0_to_1_is_refused(share: float) -> None:
+def test_invalid_share_of_malformed_lines_is_rejected(share: float) -> None:
     with pytest.raises(SettingError, match="max_malformed"):
         DataConfig(train=FILES, dev=FILES, max_malformed=share)
 
 
 @pytest.mark.parametrize("missing", ["train", "dev"])
-def test_missing_text_is_refused_by_flag(missing: str) -> None:
+def test_missing_text_is_rejected(missing: str) -> None:
     files = {"train": FILES, "dev": FILES, missing: ()}
 
     with pytest.raises(SettingError, match=f"--{missing} is None: expected one or more files"):
         DataConfig(train=files["train"], dev=files["dev"])
 
 
-def test_the_settings_of_a_run_survive_json() -> None:
+def test_settings_survive_json() -> None:
     data = DataConfig(train=FILES, dev=FILES[:1], max_malformed=0.5)
     config = RunConfig(model=PRESETS["tiny"], training=TRAINING_PRESETS["tiny"], data=data)
 
     assert RunConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
 
 
-def test_every_model_preset_has_training_settings_that_end() -> None:
+def test_presets_have_a_limit() -> None:
     assert TRAINING_PRESETS.keys() == PRESETS.keys()
     assert all(config.max_steps is not None for config in TRAINING_PRESETS.values())

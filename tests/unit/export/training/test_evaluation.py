@@ -9,14 +9,13 @@ from dragoman_export.training.loss import BatchLoss
 from tests.unit.export.data.tiny_text import tiny_vocabulary
 from tests.unit.export.model.tiny_models import random_ids, tiny_model
 
-ROUNDING = 1e-5
-"""float32 sums in another order."""
+ROUNDING = 1e-5  # float32 sums in another order.
 
 SOURCES = [np.array([*random_ids(1, length, seed=length)[0].tolist(), 2], np.int32) for length in (3, 9, 1, 5)]
 
 
 def talkative_model() -> Transformer:
-    """A network whose larger weights make it say different things of different sources."""
+    """Return a network with larger weights, so that its output depends on the source."""
     model = tiny_model()
     for weight in (*model.encoder.parameters(), *model.decoder.parameters()):
         weight.data *= 3
@@ -37,7 +36,7 @@ def decode_without_cache(source: list[int], length: int) -> list[int]:
     return target_ids[1:]
 
 
-def test_greedy_decoding_takes_the_likeliest_token_at_every_step() -> None:
+def test_greedy_decoding_takes_the_likeliest_tokens() -> None:
     source_ids = random_ids(1, 6)
 
     (decoded,) = decode_greedily(talkative_model(), source_ids, None)
@@ -47,7 +46,7 @@ def test_greedy_decoding_takes_the_likeliest_token_at_every_step() -> None:
 
 
 @pytest.mark.parametrize("batch_tokens", [1, 12, 1000])
-def test_translations_do_not_depend_on_the_batch_and_keep_the_order(batch_tokens: int) -> None:
+def test_greedy_translations_do_not_depend_on_the_batch(batch_tokens: int) -> None:
     model = talkative_model()
 
     translations = translate_greedily(model, SOURCES, batch_tokens)
@@ -56,13 +55,13 @@ def test_translations_do_not_depend_on_the_batch_and_keep_the_order(batch_tokens
     assert translations == [translate_greedily(model, [source], 1)[0] for source in SOURCES]
 
 
-def test_a_translation_is_at_most_50_tokens_longer_than_its_source() -> None:
+def test_greedy_translation_has_a_length_limit() -> None:
     translations = translate_greedily(tiny_model(), SOURCES, 1000)
 
     assert all(len(ids) <= len(source) + 50 for ids, source in zip(translations, SOURCES, strict=True))
 
 
-def test_the_dev_loss_is_a_mean_over_tokens_however_batches_are_cut() -> None:
+def test_dev_loss_does_not_depend_on_batches() -> None:
     loss, corpus = BatchLoss(tiny_model(), label_smoothing=0.1).eval(), make_dev_set().corpus
 
     losses = [dev_loss(loss, corpus, batch_tokens=batch_tokens) for batch_tokens in (1, 12, 1000)]
@@ -72,7 +71,7 @@ def test_the_dev_loss_is_a_mean_over_tokens_however_batches_are_cut() -> None:
 
 
 @pytest.mark.parametrize("bleu_sentences", [0, 2, 99])
-def test_bleu_is_measured_only_if_asked_for(bleu_sentences: int) -> None:
+def test_bleu_is_optional(bleu_sentences: int) -> None:
     loss = BatchLoss(tiny_model(), label_smoothing=0.1).eval()
 
     evaluation = evaluate(loss, make_dev_set(), tiny_vocabulary(), bleu_sentences=bleu_sentences, batch_tokens=99)

@@ -13,11 +13,10 @@ from dragoman_export.training.ranks import Ranks
 from dragoman_export.training.report import Record, read_log
 from tests.unit.export.training.tiny_run import make_model, make_text, make_trainer
 
-ROUNDING = 1e-5
-"""float32 sums in another order; gradients are of the order of 0.1."""
+ROUNDING = 1e-5  # float32 sums in another order; gradients are of the order of 0.1.
 
+# Everything that draws at random, and a corpus of less than 12 steps, so that an epoch ends in between.
 HARD: dict[str, Any] = {"concatenate": 0.3, "max_steps": 12, "eval_interval": 5}
-"""Everything that draws at random, and a corpus of less than 12 steps, so that an epoch ends in between."""
 
 
 def newest(path: Path) -> dict[str, Any]:
@@ -43,7 +42,7 @@ def resume(path: Path, **settings: Any) -> Trainer:
     ("optimizer", "norm", "more"),
     [("adam", "post", {}), ("muon", "pre", {}), ("adam", "pre", {"subword_sampling": 0.2, "r_drop": 5.0})],
 )
-def test_a_resumed_run_has_the_weights_of_one_that_was_never_stopped(
+def test_resumed_run_equals_an_uninterrupted_run(
     tmp_path: Path, optimizer: str, norm: str, more: dict[str, float]
 ) -> None:
     settings = {**HARD, "optimizer": optimizer, **more}
@@ -57,7 +56,7 @@ def test_a_resumed_run_has_the_weights_of_one_that_was_never_stopped(
     assert all(torch.equal(weight, parts[name]) for name, weight in whole.items())
 
 
-def test_two_accumulated_batches_are_as_one_of_twice_the_size(tmp_path: Path) -> None:
+def test_two_accumulated_batches_equal_one_of_twice_the_size(tmp_path: Path) -> None:
     text = make_text([("red blue", "BLUE RED"), ("blue red", "RED BLUE")] * 4)
     tokens = 8 * int(max(text.train.sources.lengths.max(), text.train.targets.lengths.max()))
     settings: dict[str, dict[str, Any]] = {
@@ -74,7 +73,7 @@ def test_two_accumulated_batches_are_as_one_of_twice_the_size(tmp_path: Path) ->
     assert newest(tmp_path / "two")["progress"]["epoch"] == 1
 
 
-def test_patience_stops_a_run_that_no_longer_gets_better(tmp_path: Path) -> None:
+def test_patience_stops_a_run(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, lr_factor=1e-30, eval_interval=1, patience=3, max_steps=99)
 
     reason = trainer.run()
@@ -82,7 +81,7 @@ def test_patience_stops_a_run_that_no_longer_gets_better(tmp_path: Path) -> None
     assert (reason, trainer.progress.step) == ("patience", 4)  # the first evaluation is always the best so far
 
 
-def test_the_rate_cools_down_when_patience_ends_even_if_the_run_was_interrupted(tmp_path: Path) -> None:
+def test_cooldown_after_patience_survives_a_resume(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"lr_factor": 1e-30, "warmup_steps": 1, "patience": 1, "cooldown_steps": 3}
     settings |= {"eval_interval": 2, "log_interval": 1, "checkpoint_interval": 5}
 
@@ -93,20 +92,20 @@ def test_the_rate_cools_down_when_patience_ends_even_if_the_run_was_interrupted(
     again.resume(checkpoint)
 
     assert again.run() == "patience"
-    assert len(whole) == 7  # patience ends at step 4
+    assert len(whole) == 7  # `patience` ends at step 4
     falling = [rate * step**0.5 / whole[0] for step, rate in enumerate(whole, start=1)]
     assert falling == pytest.approx([1, 1, 1, 1, 0.75, 0.5, 0.25])
     assert [record["learning_rate"] for record in records(tmp_path / "again", "step")] == whole[5:]
 
 
-def test_epochs_end_a_run(tmp_path: Path) -> None:
+def test_max_epochs_ends_a_run(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, max_epochs=2)
 
     assert trainer.run() == "max-epochs"
     assert (trainer.progress.epoch, trainer.progress.epoch_step) == (2, 0)
 
 
-def test_minutes_end_a_run_after_a_step(tmp_path: Path) -> None:
+def test_max_minutes_ends_a_run(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, max_minutes=1e-9)
 
     assert trainer.run() == "max-minutes"
@@ -114,13 +113,13 @@ def test_minutes_end_a_run_after_a_step(tmp_path: Path) -> None:
 
 
 class RanksOfWhichAnotherIsSignalled(Ranks):
-    """One rank that hears of a signal which reached only its peer."""
+    """A rank whose peer received a signal."""
 
     def sum(self, tensor: Tensor) -> Tensor:
         return tensor + torch.tensor((0.0, 0.0, 1.0, 0.0))
 
 
-def test_a_signal_that_reached_another_rank_stops_this_one_alike(tmp_path: Path) -> None:
+def test_signal_of_another_rank_stops_the_run(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, ranks=RanksOfWhichAnotherIsSignalled(), log_interval=1)
 
     assert trainer.run() == "signal of another rank"
@@ -128,7 +127,7 @@ def test_a_signal_that_reached_another_rank_stops_this_one_alike(tmp_path: Path)
     assert newest(tmp_path)["progress"]["step"] == 1
 
 
-def test_a_run_ends_with_an_evaluation_a_checkpoint_and_a_picture(tmp_path: Path) -> None:
+def test_run_ends_with_evaluation_checkpoint_and_curves(tmp_path: Path) -> None:
     make_trainer(tmp_path, max_steps=3, log_interval=2).run()
 
     assert [record["step"] for record in records(tmp_path, "step")] == [2]
@@ -138,7 +137,7 @@ def test_a_run_ends_with_an_evaluation_a_checkpoint_and_a_picture(tmp_path: Path
     assert (tmp_path / "curves.png").exists()
 
 
-def test_the_best_weights_are_kept_besides_the_newest(tmp_path: Path) -> None:
+def test_best_weights_are_kept(tmp_path: Path) -> None:
     make_trainer(tmp_path, max_steps=6, eval_interval=2, checkpoint_interval=2, keep_checkpoints=2).run()
 
     evaluations = records(tmp_path, "evaluation")
@@ -147,7 +146,7 @@ def test_the_best_weights_are_kept_besides_the_newest(tmp_path: Path) -> None:
     assert len(list_checkpoints(tmp_path / "checkpoints")) == 2
 
 
-def test_all_target_tokens_of_an_epoch_are_counted_once(tmp_path: Path) -> None:
+def test_target_tokens_of_an_epoch_are_counted_once(tmp_path: Path) -> None:
     text = make_text()
     trainer = make_trainer(tmp_path, text=text, max_epochs=1)
 
@@ -156,7 +155,7 @@ def test_all_target_tokens_of_an_epoch_are_counted_once(tmp_path: Path) -> None:
     assert trainer.progress.target_tokens == int(text.train.targets.lengths.sum())
 
 
-def test_batches_cut_otherwise_skip_the_rest_of_the_epoch_and_say_why(tmp_path: Path) -> None:
+def test_changed_batches_skip_the_rest_of_the_epoch(tmp_path: Path) -> None:
     make_trainer(tmp_path, max_steps=3).run()
     trainer = make_trainer(tmp_path, batch_tokens=64)
 
@@ -167,7 +166,7 @@ def test_batches_cut_otherwise_skip_the_rest_of_the_epoch_and_say_why(tmp_path: 
 
 
 @pytest.mark.parametrize(("before", "now"), [(0.2, 0.0), (0.0, 0.2)])
-def test_pieces_drawn_otherwise_skip_the_rest_of_the_epoch(tmp_path: Path, before: float, now: float) -> None:
+def test_changed_sampling_skips_the_rest_of_the_epoch(tmp_path: Path, before: float, now: float) -> None:
     make_trainer(tmp_path, max_steps=3, subword_sampling=before).run()
     trainer = make_trainer(tmp_path, subword_sampling=now)
 
@@ -176,7 +175,7 @@ def test_pieces_drawn_otherwise_skip_the_rest_of_the_epoch(tmp_path: Path, befor
     assert changed == {"subword_sampling": (before or None, now or None)}
 
 
-def test_nothing_is_skipped_between_epochs_or_with_the_same_batches(tmp_path: Path) -> None:
+def test_unchanged_batches_skip_nothing(tmp_path: Path) -> None:
     make_trainer(tmp_path, max_epochs=1).run()
     between = make_trainer(tmp_path, batch_tokens=64)
     same = make_trainer(tmp_path, lr_factor=3.0)
@@ -187,7 +186,7 @@ def test_nothing_is_skipped_between_epochs_or_with_the_same_batches(tmp_path: Pa
     assert between.progress.epoch == same.progress.epoch == 1
 
 
-def test_a_checkpoint_of_the_other_optimizer_is_refused_before_anything_is_taken_over(tmp_path: Path) -> None:
+def test_checkpoint_of_the_other_optimizer_is_rejected(tmp_path: Path) -> None:
     make_trainer(tmp_path, max_steps=1).run()
     trainer = make_trainer(tmp_path, optimizer="muon")
 
@@ -197,7 +196,7 @@ def test_a_checkpoint_of_the_other_optimizer_is_refused_before_anything_is_taken
     assert trainer.progress.step == 0
 
 
-def test_a_run_that_diverges_ends_with_an_error_and_keeps_its_last_good_checkpoint(tmp_path: Path) -> None:
+def test_diverged_run_keeps_the_last_good_checkpoint(tmp_path: Path) -> None:
     make_trainer(tmp_path, max_steps=2).run()
     (path,) = list_checkpoints(tmp_path / "checkpoints")
     content = load_checkpoint(path)

@@ -9,8 +9,7 @@ from dragoman_export.model.transformer import Transformer
 from dragoman_export.training.loss import BatchLoss, smoothed_cross_entropy, symmetric_divergence
 from tests.unit.export.model.tiny_models import random_ids, tiny_config, tiny_model
 
-ROUNDING = 1e-5
-"""float32 sums in another order."""
+ROUNDING = 1e-5  # float32 sums in another order.
 
 
 def make_random_batch(rows: int, *, seed: int = 0) -> Batch:
@@ -20,7 +19,7 @@ def make_random_batch(rows: int, *, seed: int = 0) -> Batch:
     return make_batch(lists, lists)
 
 
-def test_label_smoothing_spreads_its_mass_over_the_vocabulary() -> None:
+def test_label_smoothing_is_uniform() -> None:
     logits = torch.tensor([[2.0, 0.0, -1.0, 0.5]])
     log_probs = logits[0].double() - math.log(sum(math.exp(logit) for logit in logits[0].tolist()))
 
@@ -30,7 +29,7 @@ def test_label_smoothing_spreads_its_mass_over_the_vocabulary() -> None:
     assert float(loss) == pytest.approx(float(by_hand), rel=ROUNDING)
 
 
-def test_the_loss_is_summed_over_tokens() -> None:
+def test_loss_is_summed_over_tokens() -> None:
     logits, labels = torch.randn(5, 7), torch.tensor([0, 6, 3, 3, 1])
 
     total = smoothed_cross_entropy(logits, labels, 0.0)
@@ -39,7 +38,7 @@ def test_the_loss_is_summed_over_tokens() -> None:
     assert float(total) == pytest.approx(-sum(float(log_probs[row, label]) for row, label in enumerate(labels)))
 
 
-def test_the_loss_is_not_smoothed_outside_training() -> None:
+def test_label_smoothing_is_for_training_only() -> None:
     loss, batch = BatchLoss(tiny_model(), label_smoothing=0.5), make_random_batch(2)
 
     evaluated = loss.eval()(batch)
@@ -48,7 +47,7 @@ def test_the_loss_is_not_smoothed_outside_training() -> None:
     assert torch.equal(evaluated, plain)
 
 
-def test_the_divergence_of_two_passes_is_added_by_hand() -> None:
+def test_r_drop_divergence() -> None:
     logits, others = torch.randn(3, 5, generator=torch.Generator().manual_seed(1)), torch.zeros(3, 5)
     p, q = torch.softmax(logits.double(), -1), torch.softmax(others.double(), -1)
 
@@ -59,7 +58,7 @@ def test_the_divergence_of_two_passes_is_added_by_hand() -> None:
     assert float(symmetric_divergence(logits, logits)) == 0
 
 
-def test_two_passes_are_made_in_training_only_and_differ_by_dropout() -> None:
+def test_r_drop_is_for_training_only() -> None:
     model, batch = Transformer(tiny_config(dropout=0.3)), make_random_batch(3)
     plain, both = (BatchLoss(model, label_smoothing=0.1, r_drop=weight) for weight in (0.0, 5.0))
 
@@ -73,7 +72,7 @@ def test_two_passes_are_made_in_training_only_and_differ_by_dropout() -> None:
     loss.backward()
 
 
-def test_without_dropout_the_two_passes_are_one() -> None:
+def test_r_drop_without_dropout_has_no_divergence() -> None:
     model, batch = Transformer(tiny_config(dropout=0.0)), make_random_batch(3)
 
     losses = [BatchLoss(model, label_smoothing=0.1, r_drop=weight).train()(batch) for weight in (0.0, 5.0)]
@@ -81,7 +80,7 @@ def test_without_dropout_the_two_passes_are_one() -> None:
     assert losses[1].item() == pytest.approx(losses[0].item(), rel=ROUNDING)
 
 
-def test_padding_adds_nothing_to_the_loss() -> None:
+def test_padding_does_not_change_the_loss() -> None:
     loss, batch = BatchLoss(tiny_model(), label_smoothing=0.1), make_random_batch(3)
     rows = [batch.source_ids[row, :length].numpy().astype(np.int32) for row, length in enumerate((3, 4, 5))]
 
@@ -92,7 +91,7 @@ def test_padding_adds_nothing_to_the_loss() -> None:
         assert float(loss(batch)) == pytest.approx(total, rel=ROUNDING)
 
 
-def test_under_autocast_the_loss_is_float32() -> None:
+def test_loss_is_float32_under_autocast() -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         loss = BatchLoss(tiny_model(), label_smoothing=0.1)(make_random_batch(2))
 

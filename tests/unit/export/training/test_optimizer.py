@@ -17,34 +17,34 @@ from tests.unit.export.model.tiny_models import tiny_model
 
 
 @pytest.mark.parametrize(("step", "rate"), [(1, 1.74693e-7), (4000, 6.98771e-4), (50_000, 1.97642e-4)])
-def test_the_rate_is_that_of_section_5_3_of_the_paper(step: int, rate: float) -> None:
+def test_rate_of_section_5_3_of_the_paper(step: int, rate: float) -> None:
     assert inverse_sqrt_rate(step, d_model=512, warmup_steps=4000) == pytest.approx(rate, rel=1e-5)
 
 
-def test_the_rate_is_highest_when_the_warm_up_ends() -> None:
+def test_rate_peaks_at_the_end_of_warmup() -> None:
     rates = [inverse_sqrt_rate(step, d_model=512, warmup_steps=100) for step in range(1, 300)]
 
     assert max(rates) == rates[99]
 
 
-def test_the_factor_multiplies_the_rate() -> None:
+def test_factor_multiplies_the_rate() -> None:
     one, double = (learning_rate(7, TrainingConfig(lr_factor=factor), d_model=64) for factor in (1.0, 2.0))
 
     assert double == pytest.approx(2 * one)
 
 
-def test_the_cooldown_falls_linearly_to_0_just_after_the_last_step() -> None:
+def test_cooldown_is_linear() -> None:
     factors = [cooldown_factor(step, max_steps=10, cooldown_steps=4) for step in (1, 6, 7, 8, 9, 10, 11, 12)]
 
     assert factors == pytest.approx([1.0, 1.0, 0.8, 0.6, 0.4, 0.2, 0.0, 0.0])
 
 
 @pytest.mark.parametrize(("max_steps", "cooldown_steps"), [(None, 0), (10, 0)])
-def test_there_is_no_cooldown_unless_asked_for(max_steps: int | None, cooldown_steps: int) -> None:
+def test_no_cooldown_by_default(max_steps: int | None, cooldown_steps: int) -> None:
     assert cooldown_factor(10, max_steps=max_steps, cooldown_steps=cooldown_steps) == 1.0
 
 
-def test_the_relative_rate_rises_to_1_and_shares_the_cooldown() -> None:
+def test_relative_rate() -> None:
     config = TrainingConfig(warmup_steps=100, max_steps=400, cooldown_steps=1)
 
     rates = [relative_rate(step, config) for step in (50, 100, 399, 400)]
@@ -52,8 +52,7 @@ def test_the_relative_rate_rises_to_1_and_shares_the_cooldown() -> None:
     assert rates == pytest.approx([0.5, 1.0, (100 / 399) ** 0.5, 0.5 * 0.5])
 
 
-NEGLIGIBLE = 1e-30
-"""A rate so low that a float32 weight of the order of 0.1 stays as it is."""
+NEGLIGIBLE = 1e-30  # A rate so low that a float32 weight of the order of 0.1 stays as it is.
 
 
 def make_optimizer(model: Transformer, **settings: Any) -> ScheduledOptimizer:
@@ -81,7 +80,7 @@ def is_projection(name: str) -> bool:
     return name.endswith(".weight") and "norm" not in name and "embedding" not in name
 
 
-def test_muon_takes_the_projection_matrices_and_adam_all_else() -> None:
+def test_muon_takes_the_projection_matrices() -> None:
     names = {name for name, _ in tiny_model().named_parameters()}
 
     by_muon = changed_by_a_step(optimizer="muon", muon_lr=0.01, lr_factor=NEGLIGIBLE)
@@ -91,11 +90,11 @@ def test_muon_takes_the_projection_matrices_and_adam_all_else() -> None:
     assert by_adam == names - by_muon
 
 
-def test_adam_alone_takes_everything() -> None:
+def test_adam_takes_all_parameters() -> None:
     assert changed_by_a_step(optimizer="adam") == {name for name, _ in tiny_model().named_parameters()}
 
 
-def test_the_first_step_of_adam_moves_every_weight_by_the_rate() -> None:
+def test_first_adam_step_has_the_size_of_the_rate() -> None:
     model = tiny_model()
     before = model.embedding.weight.clone()
     set_gradients(model)
@@ -106,7 +105,7 @@ def test_the_first_step_of_adam_moves_every_weight_by_the_rate() -> None:
     torch.testing.assert_close(moved, torch.full_like(moved, rate), rtol=1e-3, atol=0)
 
 
-def test_the_norm_is_that_of_the_mean_gradient() -> None:
+def test_norm_of_the_mean_gradient() -> None:
     model = tiny_model()
     set_gradients(model)
     total = sum(float(weight.grad.square().sum()) for weight in model.parameters() if weight.grad is not None)
@@ -116,7 +115,7 @@ def test_the_norm_is_that_of_the_mean_gradient() -> None:
     assert norm == pytest.approx(total**0.5 / 5, rel=1e-5)
 
 
-def test_clipping_scales_a_larger_gradient_down_to_the_limit() -> None:
+def test_gradients_are_clipped() -> None:
     moments = []
     for settings in ({"clip_norm": 0.5}, {"clip_norm": 0.0}):
         model = tiny_model()
@@ -128,7 +127,7 @@ def test_clipping_scales_a_larger_gradient_down_to_the_limit() -> None:
     torch.testing.assert_close(moments[0], moments[1] * (0.5 / norm), rtol=1e-5, atol=0)
 
 
-def test_gradients_are_cleared_by_a_step() -> None:
+def test_step_clears_gradients() -> None:
     model = tiny_model()
     set_gradients(model)
 
@@ -137,7 +136,7 @@ def test_gradients_are_cleared_by_a_step() -> None:
     assert all(weight.grad is None for weight in model.parameters())
 
 
-def test_a_gradient_that_is_not_finite_is_refused_and_leaves_the_weights_alone() -> None:
+def test_infinite_gradient_keeps_the_weights() -> None:
     model = tiny_model()
     set_gradients(model)
     before = model.embedding.weight.clone()
@@ -150,8 +149,8 @@ def test_a_gradient_that_is_not_finite_is_refused_and_leaves_the_weights_alone()
 
 
 @pytest.mark.parametrize(("stored", "asked"), [("adam", "muon"), ("muon", "adam")])
-def test_the_state_of_the_other_optimizer_is_refused_naming_both(stored: str, asked: str) -> None:
+def test_state_of_the_other_optimizer_is_rejected(stored: str, asked: str) -> None:
     state = make_optimizer(tiny_model(), optimizer=stored).state_dict()
 
-    with pytest.raises(CheckpointConflictError, match=f"optimizer is '{stored}' there, '{asked}' asked for"):
+    with pytest.raises(CheckpointConflictError, match=f"optimizer is '{stored}', requested '{asked}'"):
         make_optimizer(tiny_model(), optimizer=asked).load_state_dict(state)

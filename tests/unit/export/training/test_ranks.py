@@ -1,4 +1,4 @@
-"""What a process that trains keeps in memory."""
+"""Memory use of a training process."""
 
 import subprocess
 import sys
@@ -21,7 +21,7 @@ print((process.memory_info().rss - before) >> 20)
 
 @pytest.mark.slow
 @pytest.mark.skipif(not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="oneDNN has no bf16 kernels for this CPU")
-def test_few_kernels_are_kept_of_shapes_that_do_not_come_again() -> None:
+def test_kernel_caches_are_limited() -> None:
     # in a process of its own: how many are kept is read once
     command = [sys.executable, "-c", _MULTIPLY_MANY_SHAPES]
     grown_mb = int(subprocess.run(command, capture_output=True, check=True, text=True).stdout)

@@ -10,13 +10,13 @@ from matplotlib.image import imread
 from dragoman_export.training.report import Meter, Window, draw_curves, plot_curves, read_log
 
 
-def test_a_window_averages_over_its_tokens() -> None:
+def test_window_averages() -> None:
     window = Window(loss=30.0, target_tokens=10, seconds=2.0)
 
     assert (window.mean_loss, window.tokens_per_s) == (3.0, 5.0)
 
 
-def test_steps_add_up_until_the_window_is_reset() -> None:
+def test_meter_accumulates_until_reset() -> None:
     meter = Meter(is_shown=False, first_step=0)
     for _ in range(3):
         meter.begin()
@@ -29,7 +29,7 @@ def test_steps_add_up_until_the_window_is_reset() -> None:
     assert meter.window == Window()
 
 
-def test_the_bar_shows_speed_and_time_left(capfd: pytest.CaptureFixture[str]) -> None:
+def test_bar_shows_speed_and_remaining_time(capfd: pytest.CaptureFixture[str]) -> None:
     meter = Meter(is_shown=True, first_step=7)
     meter.begin()
     meter.end(loss=4.0, target_tokens=2)
@@ -43,11 +43,11 @@ def test_the_bar_shows_speed_and_time_left(capfd: pytest.CaptureFixture[str]) ->
     assert "epoch=3" in shown
 
 
-def test_a_meter_that_is_not_shown_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+def test_hidden_meter_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     meter = Meter(is_shown=False, first_step=0)
 
     meter.show(epoch=0, last_step=None)
-    meter.say("step 1")
+    meter.message("step 1")
     meter.close()
 
     assert capfd.readouterr() == ("", "")
@@ -67,7 +67,7 @@ def evaluation(number: int, bleu: float | None) -> dict[str, Any]:
 
 
 def lines_of(figure: Figure) -> dict[tuple[str, str], tuple[list[float], list[float]]]:
-    """Each line by the label of its axis and its own, as x and y."""
+    """Return x and y of each line by axis and line label."""
     return {
         (axis.get_ylabel(), str(line.get_label())): (
             np.asarray(line.get_xdata()).tolist(),
@@ -78,7 +78,7 @@ def lines_of(figure: Figure) -> dict[tuple[str, str], tuple[list[float], list[fl
     }
 
 
-def test_each_figure_is_a_line_over_steps_and_what_was_done_again_is_drawn_once() -> None:
+def test_curves_draw_repeated_steps_once() -> None:
     records = [step(1), step(2, loss=9.0), evaluation(2, 7.0), evaluation(3, None), step(2, loss=2.5)]
 
     drawn = lines_of(plot_curves(records))
@@ -92,7 +92,7 @@ def test_each_figure_is_a_line_over_steps_and_what_was_done_again_is_drawn_once(
     }
 
 
-def test_a_picture_is_written_and_nothing_else_left(tmp_path: Path) -> None:
+def test_curves_are_written_atomically(tmp_path: Path) -> None:
     log = write_log(tmp_path / "log.jsonl", step(1), evaluation(2, 7.0))
 
     draw_curves(log, tmp_path / "curves.png")
@@ -101,11 +101,11 @@ def test_a_picture_is_written_and_nothing_else_left(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["curves.png", "log.jsonl"]
 
 
-def test_a_run_that_has_logged_nothing_yet_can_be_drawn() -> None:
+def test_empty_log_is_drawn() -> None:
     assert lines_of(plot_curves([{"event": "start"}])) == {}
 
 
-def test_a_line_cut_off_by_a_crash_is_left_out(tmp_path: Path) -> None:
+def test_truncated_log_line_is_skipped(tmp_path: Path) -> None:
     log = write_log(tmp_path / "log.jsonl", step(1), end='{"event": "st')
 
     assert read_log(log) == [step(1)]

@@ -7,16 +7,16 @@ from dragoman_export.errors import RunFolderError
 from dragoman_export.training.run_folder import RunFolder
 
 
-def test_a_folder_with_checkpoints_is_not_overwritten(tmp_path: Path) -> None:
+def test_folder_with_checkpoints_is_not_overwritten(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
     folder.create()
     (folder.checkpoints / "step-00000001.pt").touch()
 
-    with pytest.raises(RunFolderError, match="give --resume to go on, or another --output"):
+    with pytest.raises(RunFolderError, match="--resume"):
         folder.create()
 
 
-def test_the_log_of_a_run_without_checkpoints_is_begun_anew(tmp_path: Path) -> None:
+def test_log_without_checkpoints_is_deleted(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     folder.append("start")
 
@@ -25,14 +25,14 @@ def test_the_log_of_a_run_without_checkpoints_is_begun_anew(tmp_path: Path) -> N
     assert not folder.log.exists()
 
 
-def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+def test_uncreatable_folder_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
-    with pytest.raises(RunFolderError, match=r"cannot make .*file"):
+    with pytest.raises(RunFolderError, match=r"cannot create .*file"):
         RunFolder(tmp_path / "file").create()
 
 
-def test_the_newest_checkpoint_is_the_last(tmp_path: Path) -> None:
+def test_last_checkpoint_is_the_newest(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     folder.create()
     for name in ("step-00000010.pt", "step-00000009.pt", "best.pt"):
@@ -41,12 +41,12 @@ def test_the_newest_checkpoint_is_the_last(tmp_path: Path) -> None:
     assert folder.last_checkpoint().name == "step-00000010.pt"
 
 
-def test_a_folder_without_checkpoints_cannot_be_resumed(tmp_path: Path) -> None:
-    with pytest.raises(RunFolderError, match="holds no checkpoint to resume from"):
+def test_folder_without_checkpoints_is_rejected(tmp_path: Path) -> None:
+    with pytest.raises(RunFolderError, match="no checkpoint"):
         RunFolder(tmp_path).last_checkpoint()
 
 
-def test_settings_come_back_as_written(tmp_path: Path) -> None:
+def test_settings_survive_a_round_trip(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
 
     folder.write_settings({"model": {"d_model": 8}})
@@ -55,7 +55,7 @@ def test_settings_come_back_as_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [None, "{"])
-def test_missing_or_damaged_settings_are_refused(tmp_path: Path, content: str | None) -> None:
+def test_invalid_settings_are_rejected(tmp_path: Path, content: str | None) -> None:
     if content is not None:
         (tmp_path / "config.json").write_text(content)
 
@@ -63,7 +63,7 @@ def test_missing_or_damaged_settings_are_refused(tmp_path: Path, content: str | 
         RunFolder(tmp_path).read_settings()
 
 
-def test_a_record_is_a_line_of_json_with_the_time(tmp_path: Path) -> None:
+def test_log_record_is_json_with_time(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
 
     folder.append("stop", reason="Größe")

@@ -22,7 +22,7 @@ PROGRESS = Progress(step=70, epoch=2, epoch_step=10, evaluations_since_best=3)
         ({"patience": 3}, "patience"),
     ],
 )
-def test_a_limit_is_reached_at_its_value(limits: dict[str, Any], reached: str | None) -> None:
+def test_limit_is_reached_at_its_value(limits: dict[str, Any], reached: str | None) -> None:
     assert reached_limit(TrainingConfig(**limits), PROGRESS) == reached
 
 
@@ -40,7 +40,7 @@ def test_a_limit_is_reached_at_its_value(limits: dict[str, Any], reached: str | 
         ({"max_steps": 99, "max_epochs": 3, "max_minutes": 1.0}, 90),
     ],
 )
-def test_the_last_step_is_expected_where_the_first_limit_is(limits: dict[str, Any], last_step: int | None) -> None:
+def test_expected_last_step_is_the_first_limit(limits: dict[str, Any], last_step: int | None) -> None:
     config = TrainingConfig(**limits)
 
     expected = expected_last_step(config, PROGRESS, steps_per_epoch=30, steps_per_s=2.0, spent_s=30.0)
@@ -52,17 +52,15 @@ def test_the_last_step_is_expected_where_the_first_limit_is(limits: dict[str, An
     ("settings", "patience_step", "ends_at"),
     [
         ({"patience": 3, "cooldown_steps": 20}, 60, 80),
-        ({"patience": 3, "cooldown_steps": 20}, None, 90),  # it ends now
-        ({"patience": 4, "cooldown_steps": 20}, 60, None),  # it ended, but more is asked for since
+        ({"patience": 3, "cooldown_steps": 20}, None, 90),  # ends at this step
+        ({"patience": 4, "cooldown_steps": 20}, 60, None),  # ended, but a larger value was set later
         ({"patience": 3, "cooldown_steps": 20, "max_steps": 75}, None, 75),  # the rate is cooling down already
         ({"patience": 3, "cooldown_steps": 20, "max_steps": 95}, None, 90),
         ({"patience": 3, "cooldown_steps": 20, "max_steps": 78}, 60, 78),
         ({"patience": 3}, None, 70),
     ],
 )
-def test_a_cooldown_follows_the_end_of_patience(
-    settings: dict[str, Any], patience_step: int | None, ends_at: int | None
-) -> None:
+def test_cooldown_follows_patience(settings: dict[str, Any], patience_step: int | None, ends_at: int | None) -> None:
     config, progress = TrainingConfig(**settings), replace(PROGRESS, patience_step=patience_step)
 
     assert last_step(config, progress) == ends_at
@@ -70,26 +68,26 @@ def test_a_cooldown_follows_the_end_of_patience(
 
 
 @pytest.mark.parametrize(
-    ("reason", "told"),
+    ("reason", "message"),
     [
         ("max-steps", "--max-steps 70"),
         ("patience", "--patience 3: 3 evaluations without a dev loss below 2.5000"),
         ("SIGTERM", "SIGTERM"),
     ],
 )
-def test_a_stop_is_explained(reason: str, told: str) -> None:
-    assert explanation(reason, TrainingConfig(max_steps=70, patience=3), replace(PROGRESS, best_loss=2.5)) == told
+def test_stop_is_explained(reason: str, message: str) -> None:
+    assert explanation(reason, TrainingConfig(max_steps=70, patience=3), replace(PROGRESS, best_loss=2.5)) == message
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_first_signal_is_a_request(number: signal.Signals) -> None:
+def test_first_signal_requests_a_stop(number: signal.Signals) -> None:
     with StopRequest() as request:
         os.kill(os.getpid(), number)
 
     assert request.signal_name == number.name
 
 
-def test_a_second_signal_interrupts() -> None:
+def test_second_signal_interrupts() -> None:
     with StopRequest():
         os.kill(os.getpid(), signal.SIGTERM)
 
@@ -97,7 +95,7 @@ def test_a_second_signal_interrupts() -> None:
             os.kill(os.getpid(), signal.SIGTERM)
 
 
-def test_the_earlier_handlers_come_back() -> None:
+def test_signal_handlers_are_restored() -> None:
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
 
     with StopRequest():

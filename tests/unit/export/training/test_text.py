@@ -20,7 +20,7 @@ def make_pair(source: str, target: str, line: int) -> Pair:
 PAIRS = (make_pair("red " * 9, "RED", 1), make_pair("red", "RED", 2), make_pair("red", "RED " * 9, 3))
 
 
-def test_pairs_with_too_many_tokens_on_a_side_are_left_out_reported_and_counted() -> None:
+def test_long_pairs_are_skipped_and_reported() -> None:
     reports: list[str] = []
 
     encoded = encode_pairs(PAIRS, tiny_vocabulary(), max_tokens=5, report=reports.append)
@@ -30,7 +30,7 @@ def test_pairs_with_too_many_tokens_on_a_side_are_left_out_reported_and_counted(
     assert [report.split()[0] for report in reports] == ["a.tsv:1:", "a.tsv:3:"]
 
 
-def test_the_corpus_holds_the_token_ids_of_both_sides() -> None:
+def test_corpus_has_the_token_ids_of_both_sides() -> None:
     vocabulary = tiny_vocabulary()
 
     corpus = encode_pairs(PAIRS, vocabulary, max_tokens=99, report=print).corpus
@@ -39,12 +39,12 @@ def test_the_corpus_holds_the_token_ids_of_both_sides() -> None:
     assert corpus.sources.lengths.tolist() == [len(ids) for ids in vocabulary.encode([pair.source for pair in PAIRS])]
 
 
-def test_text_of_which_nothing_is_left_is_refused() -> None:
+def test_text_without_short_pairs_is_rejected() -> None:
     with pytest.raises(CorpusError, match="every pair has more than 1 tokens"):
         encode_pairs(PAIRS, tiny_vocabulary(), max_tokens=1, report=lambda _: None)
 
 
-def test_sampled_pieces_change_with_the_epoch_and_spell_the_same_text() -> None:
+def test_sampled_pieces_change_with_the_epoch() -> None:
     text = make_text()
 
     first, again, next_epoch = (text.drawn(alpha=0.01, max_tokens=99, seed=1, epoch=epoch) for epoch in (1, 1, 2))
@@ -53,7 +53,7 @@ def test_sampled_pieces_change_with_the_epoch_and_spell_the_same_text() -> None:
     assert text.vocabulary.decode(all_ids(first)) == text.vocabulary.decode(all_ids(text.train))
 
 
-def test_a_pair_that_is_too_long_in_other_pieces_keeps_its_own() -> None:
+def test_long_sampled_pair_keeps_its_segmentation() -> None:
     text = make_text()
 
     sampled = text.drawn(alpha=0.01, max_tokens=14, seed=1, epoch=1)
@@ -64,7 +64,7 @@ def test_a_pair_that_is_too_long_in_other_pieces_keeps_its_own() -> None:
     assert all_ids(sampled) != all_ids(text.train)
 
 
-def test_text_is_varied_anew_in_every_epoch_and_too_long_variants_are_not_used() -> None:
+def test_augmentation_changes_with_the_epoch() -> None:
     text, variation = make_text(), VariationConfig(capitals=0.5)
 
     first, again, next_epoch = (
@@ -89,7 +89,7 @@ def all_ids(corpus: EncodedCorpus) -> list[list[int]]:
     return [side[index].tolist() for side in (corpus.sources, corpus.targets) for index in range(len(corpus))]
 
 
-def test_pairs_are_encoded_some_thousand_at_a_time_and_leave_no_files(tmp_path: Path) -> None:
+def test_pairs_are_encoded_in_chunks(tmp_path: Path) -> None:
     pairs = [make_pair(f"red {number}", f"RED {number}", number) for number in range(20_000)]
     read: list[int] = []
 
@@ -109,7 +109,7 @@ def test_pairs_are_encoded_some_thousand_at_a_time_and_leave_no_files(tmp_path: 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_pieces_are_drawn_from_files_as_from_memory(tmp_path: Path) -> None:
+def test_sampling_from_files_equals_memory(tmp_path: Path) -> None:
     text = make_text()
     write_tsv(tmp_path / "train.tsv", len(text.train))
     files = PairFiles.scan([ParallelFiles(source=tmp_path / "train.tsv")], max_malformed=0.0)

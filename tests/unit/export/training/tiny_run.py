@@ -1,4 +1,4 @@
-"""A trainer on a made-up language that takes some milliseconds a step."""
+"""A trainer on an invented language pair with steps of a few milliseconds."""
 
 from pathlib import Path
 from typing import Any

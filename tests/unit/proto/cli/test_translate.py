@@ -1,6 +1,5 @@
 import io
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -119,17 +118,3 @@ def test_pivot_language_and_its_model_are_printed(
     assert printed.err == "dragoman: pivot language fr, model en-fr/2\n"
     assert service.calls[0].request.pivot_languages == ["fr", "es"]
     assert not service.calls[0].request.source_language
-
-
-def test_make_translate_passes_the_text_unchanged(tmp_path: Path) -> None:
-    python = tmp_path / "bin" / "python"
-    python.parent.mkdir()
-    python.write_text('#!/bin/sh\nfor last; do :; done\nprintf "%s" "$last"\n')
-    python.chmod(0o755)
-    for stamp in (".serve", ".load", ".bench", ".dev", ".native"):
-        (tmp_path / stamp).touch()
-    command = ["make", "--silent", "translate", f"VENV={tmp_path}", "TEXT=It costs $50, `ls` $(PWD)."]
-
-    finished = subprocess.run(command, cwd=Path(__file__).parents[4], capture_output=True, text=True, check=True)
-
-    assert finished.stdout == "It costs $50, `ls` $(PWD)."

@@ -1,4 +1,5 @@
 # ruff: noqa: N802 - names of methods in the contract
+import itertools
 import json
 import os
 import signal
@@ -11,11 +12,16 @@ from typing import Any
 
 import grpc
 import pytest
+from google.protobuf import duration_pb2
+from google.rpc import error_details_pb2
 
 from dragoman.__main__ import main
+from dragoman.client import TranslationClient
+from dragoman.documents.file_translator import plan_files, translate_file
+from dragoman.documents.formats import ReadOptions
 from dragoman.v1 import translation_pb2 as pb
 from tests.unit.proto.documents.echo_server import EchoService, echo_server, refuse_text
-from tests.unit.proto.scripted_server import refuses, running
+from tests.unit.proto.scripted_server import refuses, refuses_for, running
 
 _TIMEOUT_S = 60.0
 _LINES = [f"This is line number {number}." for number in range(200)]
@@ -68,8 +74,8 @@ def test_killed_run_resumes_from_its_journal(source: Path, tmp_path: Path) -> No
         with echo_server() as (other_target, other):
             assert translate(other_target, "--input", source, "--output", output) == 0
 
-    kept = [json.loads(line)[1] for line in journal[:-1]]
-    assert sorted(other.texts) == sorted(set(_LINES) - set(kept))
+    recorded = [json.loads(line)[1] for line in journal[:-1]]
+    assert sorted(other.texts) == sorted(set(_LINES) - set(recorded))
     assert output.read_bytes() == source.read_bytes()
     assert [path.name for path in output.parent.iterdir()] == ["target.txt"]
 
@@ -179,6 +185,26 @@ def test_dry_run_only_counts_segments(source: Path, tmp_path: Path, capsys: pyte
 
     assert capsys.readouterr().out == f"{source}: 200 segments, 4690 characters, 0 already translated\n"
     assert not (tmp_path / "out.txt").exists()
+
+
+def test_batch_waits_for_an_overloaded_server(source: Path, tmp_path: Path) -> None:
+    numbers = itertools.count()
+
+    class OverloadedService(EchoService):
+        def Translate(self, request: pb.TranslateRequest, context: Any) -> Any:
+            if next(numbers) == 0:
+                delay = error_details_pb2.RetryInfo(retry_delay=duration_pb2.Duration(seconds=7))
+                overloaded = grpc.StatusCode.RESOURCE_EXHAUSTED
+                return refuses_for(overloaded, "OVERLOADED", delay, pushback_ms=-1)(request, context)
+            return super().Translate(request, context)
+
+    (plan,) = plan_files([source], tmp_path / "out.txt", ReadOptions(target_language="de"))
+    pauses: list[float] = []
+    with running(OverloadedService(str.upper)) as target, TranslationClient(target) as client:
+        outcome = translate_file(client, plan, {"target_language": "de"}, progress=lambda _: None, pause=pauses.append)
+
+    assert (pauses, outcome.failures) == ([7.0], [])
+    assert plan.output.read_text() == source.read_text().upper()
 
 
 def test_unavailable_server_ends_the_run(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

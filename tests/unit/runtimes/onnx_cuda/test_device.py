@@ -93,7 +93,7 @@ def test_a_gpu_is_named_by_its_index() -> None:
     [("auto", "cuda", ["cuda:1", "cuda:2"]), ("cuda:2", "cuda", ["cuda:3", "cuda:4"]), ("auto", "cpu", ["cpu", "cpu"])],
 )
 def test_other_engines_have_the_gpus_that_follow(asked: str, chosen: str, others: list[str]) -> None:
-    settings = RuntimeSettings(device=asked, num_replicas=3).of_other_engines(chosen, "fp16")
+    settings = RuntimeSettings(device=asked, num_replicas=3).of_other_replicas(chosen, "fp16")
 
     assert [one.device for one in settings] == others
     assert {one.precision for one in settings} == {"fp16"}

@@ -1,4 +1,4 @@
-"""Text work grows with the length of a text, whatever it holds, and can end at any time."""
+"""Text work is linear in the length of the text, and can be cancelled at any time."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -16,11 +16,8 @@ from tests.unit.text.text_fakes import FakeModel
 
 PLAIN, HTML, XML = TextFormat.PLAIN, TextFormat.HTML, TextFormat.XML
 NUM_CHARACTERS = 2_400
-MAX_GROWTH = 2.5
-"""Of the work on twice the text; 4 where it grows with the square."""
-
-MAX_LINES_BETWEEN_CHECKS = 10_000
-"""Of Python, about 1 ms."""
+MAX_GROWTH = 2.5  # of the work on twice the text; quadratic work grows by 4
+MAX_LINES_BETWEEN_CHECKS = 10_000  # lines of Python, about 1 ms
 
 
 def repeated(unit: str) -> Callable[[int], str]:
@@ -59,6 +56,10 @@ SHAPES: dict[str, tuple[TextFormat, Callable[[int], str]]] = {
     "terms beside attributes": (HTML, repeated("<p>Foo</p><p>b <img alt='x y'> b</p>")),
     "numbers of the message": (HTML, numbers_and_blocks),
     "references": (HTML, repeated("&amp;")),
+    "less-than signs": (HTML, repeated("<")),
+    "open comments": (HTML, repeated("<!--")),
+    "end tags without name": (HTML, repeated("</")),
+    "nested code": (HTML, repeated("<code>")),
     "elements of XML": (XML, repeated("<a>x</a> ")),
     "attributes of XML": (XML, repeated("<a title='x'/>")),
 }

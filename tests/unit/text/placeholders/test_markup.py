@@ -1,5 +1,3 @@
-import time
-
 import pytest
 
 from dragoman_service.text.placeholders.markup import MarkupError, markup_units
@@ -100,13 +98,3 @@ def test_xml_may_be_a_document_or_a_fragment() -> None:
 def test_invalid_xml_is_rejected(message: str, fault: str) -> None:
     with pytest.raises(MarkupError, match=fault):
         blocks_of(message, is_xml=True)
-
-
-@pytest.mark.parametrize(
-    "unit", ["<", "<a", "<a ", '<a b="', "<!--", "</", "<b>", "<b>x</b> ", "<code>", "&amp", "<p>x"]
-)
-def test_work_is_linear_in_the_length(unit: str) -> None:
-    began = time.process_time()
-    blocks_of(unit * (200_000 // len(unit)))
-
-    assert time.process_time() - began < 20  # a second or so; minutes if it grew with the square

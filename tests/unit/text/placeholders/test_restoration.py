@@ -32,7 +32,7 @@ def assembled(
     text: str, unit: TextUnit, target: str, links: Sequence[AlignmentLink] | None
 ) -> tuple[str, list[RepairAction]]:
     restored = restore(unit, target, links)
-    whole = Assembler(text, [], separator="").assemble([unit.source], [restored.fragments])
+    whole = Assembler(text, [(unit.source, restored.fragments)]).assemble()
     return whole.text, [repair.action for repair in restored.repairs]
 
 

@@ -1,0 +1,1 @@
+"""Translates with exported models, and compares them with their checkpoints."""

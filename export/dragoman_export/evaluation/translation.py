@@ -1,0 +1,135 @@
+"""Translates texts with the text pipeline, the search and the runtime of the service."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from tqdm import tqdm
+
+from dragoman_service.bundle.manifest import Confidence, Manifest
+from dragoman_service.datatypes import SearchConfig, Segment, SegmentResult, StageTimings
+from dragoman_service.decoding.running_batch import RunningBatch
+from dragoman_service.decoding.step_model import StepModel
+from dragoman_service.request import TranslationOptions, TranslationRequest
+from dragoman_service.text.pipeline import TextPipeline
+from dragoman_service.text.tokenizer import SentencePieceTokenizer
+
+DEFAULT_LENGTH_PENALTY = SearchConfig().length_penalty
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TranslationRun:
+    """Translations of some texts, with counts and time."""
+
+    texts: tuple[str, ...]  # in the order of the sources
+    num_target_tokens: int  # EOS included
+    num_split: int  # sentences decoded in parts because they exceed the model's limit
+    num_truncated: int  # sentences truncated at the limit of target tokens
+    elapsed_s: float
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Target tokens per second."""
+        return self.num_target_tokens / self.elapsed_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextModel:
+    """A step model with tokenizer and languages, as the text pipeline expects it."""
+
+    graph: StepModel
+    tokenizer: SentencePieceTokenizer
+    source_language: str
+    target_language: str
+    confidence: Confidence | None = None
+
+    @classmethod
+    def of(cls, graph: StepModel, tokenizer: SentencePieceTokenizer, manifest: Manifest) -> Self:
+        """Use the languages of a bundle."""
+        languages = {"source_language": manifest.source_language, "target_language": manifest.target_language}
+        return cls(graph=graph, tokenizer=tokenizer, confidence=manifest.confidence, **languages)
+
+    @property
+    def max_source_tokens(self) -> int:
+        """Longest source, EOS included."""
+        return self.graph.limits.max_source_tokens
+
+    @property
+    def max_target_tokens(self) -> int:
+        """Longest target, EOS included."""
+        return self.graph.limits.max_target_tokens
+
+
+def translate_texts(
+    model: TextModel,
+    sources: Sequence[str],
+    *,
+    beam_size: int,
+    batch_size: int,
+    length_penalty: float = DEFAULT_LENGTH_PENALTY,
+    shows_progress: bool = True,
+) -> TranslationRun:
+    """Translate texts as the service does with default settings."""
+    began_s = time.perf_counter()
+    pipeline = text_pipeline(model, sources, beam_size, length_penalty)
+    plans = pipeline.plan()
+    segments = [part.segment for plan in plans for part in plan.parts]
+    results = decode_segments(model.graph, segments, batch_size, shows_progress=shows_progress)
+    translations = pipeline.assemble(plans, results)
+    sentences = [sentence for translation in translations for sentence in translation.sentences]
+    return TranslationRun(
+        texts=tuple(translation.hypotheses[0].text for translation in translations),
+        num_target_tokens=sum(len(result.hypotheses[0].token_ids) for result in results),
+        num_split=sum(sentence.is_split for sentence in sentences),
+        num_truncated=sum(sentence.is_truncated for sentence in sentences),
+        elapsed_s=time.perf_counter() - began_s,
+    )
+
+
+def text_pipeline(
+    model: TextModel,
+    sources: Sequence[str],
+    beam_size: int = 4,
+    length_penalty: float = DEFAULT_LENGTH_PENALTY,
+    *,
+    has_attention: bool = False,
+) -> TextPipeline:
+    """Return the text pipeline of a request with default settings."""
+    options = TranslationOptions(beam_size=beam_size, length_penalty=length_penalty)
+    request = TranslationRequest(
+        texts=tuple(sources),
+        source_language=model.source_language,
+        target_language=model.target_language,
+        options=options,
+    )
+    search = default_search(beam_size, length_penalty)
+    return TextPipeline(request, model=model, search=search, has_attention=has_attention)
+
+
+def default_search(beam_size: int, length_penalty: float = DEFAULT_LENGTH_PENALTY) -> SearchConfig:
+    """Return the search of a server with default settings, so that scores apply to served translations."""
+    return SearchConfig(beam_size=beam_size, length_penalty=length_penalty, repetition_guard=True)
+
+
+def decode_segments(
+    graph: StepModel, segments: Sequence[Segment], batch_size: int, *, shows_progress: bool = True
+) -> list[SegmentResult]:
+    """Return one result per segment, in order."""
+    results = dict[int, SegmentResult]()
+    order = sorted(range(len(segments)), key=lambda index: -len(segments[index].source_ids))
+    engine, running = RunningBatch(graph), dict[int, int]()
+    with tqdm(total=len(segments), unit="sentence", leave=False, disable=not shows_progress) as progress:
+        while order or running:
+            if order and engine.num_segments <= batch_size // 2:  # joining one by one would run the encoder for each
+                joining, order = order[: batch_size - len(running)], order[batch_size - len(running) :]
+                running.update(zip(engine.start([segments[index] for index in joining]), joining, strict=True))
+            for ended in engine.step().ended:
+                results[running.pop(ended.segment_id)] = SegmentResult(
+                    hypotheses=ended.hypotheses,
+                    num_steps=ended.num_steps,
+                    timings=StageTimings(),
+                    degeneration=ended.degeneration,
+                )
+                progress.update()
+    return [results[index] for index in range(len(segments))]

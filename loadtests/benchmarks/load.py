@@ -1,0 +1,326 @@
+"""`load`: the same calls to this server and to other servers, at the same times. `prepare`: only what that needs."""
+
+import argparse
+import itertools
+import math
+import os
+import shlex
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any, Final, Literal
+
+from tqdm import tqdm
+
+from dragoman.v1 import translation_pb2 as pb
+from loadtests.benchmarks import report
+from loadtests.benchmarks.bench import alternating
+from loadtests.benchmarks.cases import add_files, bleu, share_of_equal, some_of, workload
+from loadtests.benchmarks.models import MODELS, prepare_model
+from loadtests.benchmarks.serve import PRECISIONS, BatchingSettings
+from loadtests.benchmarks.systems import Device, ModelFiles, SystemName, add_gpu
+from loadtests.generator.calls import Method
+from loadtests.generator.flags import flags_of, parsed_by, within
+from loadtests.generator.metrics import process_tree
+from loadtests.generator.records import Summary
+from loadtests.generator.runner import Generator
+from loadtests.generator.server import SERVE, ServerProcess, Target
+from loadtests.generator.slo import GRAMMAR, parse_slo
+from loadtests.generator.workload import Workload
+from loadtests.report.machine import num_cores
+from loadtests.report.report import environment
+from loadtests.scenarios.capacity import DEFAULT_SLO, PLANS, Run, SearchPlan, System, find_capacities, run
+
+Side = Literal["ours", "theirs"]
+_DESCRIPTION: Final = f"""\
+Starts our server with default settings, and over the same weights a server of another system with the usual dynamic
+batching and its best settings (trials are in load.json). Both get the same sentences at the same Poisson arrivals, one
+call each, alternating; the other server is stopped meanwhile.
+
+First both answer the same texts: their speed is compared only if they do the same work. Then the capacity of both is
+searched, the highest rate at which --slo holds, and latencies are compared at shares of the other's capacity. Latency
+counts from the scheduled time of a call.
+
+Prints a line for each load, with the targets: p50 and p95 at most 0.6 of the other's, capacity at least 1.5 times. A
+missed target is reported, but is not an error. Writes {report.LOAD_NAME} and {report.PICTURE_NAME} to --output.
+
+exit codes: 0 measured, 1 a server failed or both do not do the same work, 2 invalid usage"""
+_PREPARE_DESCRIPTION: Final = """\
+Writes a model as `load` compares it, and sentences for it, and prints the flags with which `capacity` and `load` of
+`python -m loadtests` use them:
+
+    eval "python -m loadtests capacity $(python -m loadtests benchmarks prepare --model base)\""""
+_SLOS: Final = {"shipped": DEFAULT_SLO, "base": "p95<3s,goodput>99%"}
+_STRETCHED: Final = {"shipped": 1.0, "base": 2.0}  # factor of durations; the larger model answers few calls per second
+_MODES: Final[Mapping[str, Mapping[str, Any]]] = {  # defaults of flags; seconds per run, search, compared texts
+    "short": {
+        "model": "shipped",
+        "against": ("ctranslate2",),
+        "loads": (60,),
+        "repetitions": 2,
+        "run_s": 6.0,
+        "search": SearchPlan(closed_loop_s=4.0, probe_s=5.0, resolution=0.1),
+        "num_agreeing": 100,
+    },
+    "full": {
+        "model": "both",
+        "against": tuple(PRECISIONS),
+        "loads": (30, 60, 90),
+        "repetitions": 3,
+        "run_s": 20.0,
+        "search": PLANS["full"],
+        "num_agreeing": 400,
+    },
+}
+_USUAL: Final[dict[SystemName, BatchingSettings]] = {  # without trials: the best for the bundled model on two cores
+    "ctranslate2": BatchingSettings(num_streams=num_cores(), batch_size=16, max_wait_ms=0.0),
+    "transformers": BatchingSettings(num_threads=num_cores(), batch_size=16, max_wait_ms=0.0),
+}
+_TUNED: Final[dict[str, Sequence[Any]]] = {"max_wait_ms": (0.0, 2.0, 5.0, 10.0), "batch_size": (8, 16, 32, 64)}
+_TUNED_LOADS: Final = (0.3, 0.9)  # shares of the other's throughput for trials
+_TRIAL: Final = 0.4  # duration of a trial, as a share of a run
+_MIN_BLEU: Final = 50.0
+"""Rounding to int8 differs between systems and changes a word or more in a third of the sentences: 78 BLEU between both
+on test sets for the bundled model, 60 to 67 BLEU on sentences unlike its training data."""
+_MAX_TOKENS_APART: Final = 0.1  # relative difference of the number of target tokens
+_NUM_CALLERS: Final = 8  # for the comparison of texts
+_TIMEOUT_S: Final = 120.0
+
+
+def add_commands(add_command: Callable[..., argparse.ArgumentParser]) -> None:
+    """Add both commands and their flags."""
+    parser = add_command("load", help="compare with servers of other systems under load", description=_DESCRIPTION)
+    add = parser.add_argument
+    add("--mode", choices=tuple(_MODES), default="full", help="short: 3 minutes, a quick check (full)")
+    add("--model", choices=(*MODELS, "both"), help="whose weights (both; short: shipped)")
+    against = "ctranslate2, transformers (both; short: ctranslate2)"
+    add("--against", type=some_of(*PRECISIONS), metavar="S,S", help=against)
+    of_capacity = "percent of the other's capacity (30,60,90; short: 60)"
+    percents = within(0.1, 200)
+    add("--loads", type=lambda text: [*map(percents, text.split(","))], metavar="N,N", help=of_capacity)
+    add("--repetitions", type=within(1, 100, int), metavar="N", help="of each run at a load (3; short: 2)")
+    usual = ", ".join(f"{model}: {slo}" for model, slo in _SLOS.items())
+    add("--slo", type=parsed_by(parse_slo), metavar="SLO", help=f"{GRAMMAR} ({usual})".replace("%", "%%"))
+    settings = "of the other server, as for `serve` (default: the best of some trials; short: earlier results)"
+    add("--settings", type=parsed_by(BatchingSettings.parse), metavar="STREAMSxTHREADS,bN,wMS", help=settings)
+    add("--seed", type=int, default=1, metavar="N", help="seed of texts and arrivals (1)")
+    add_files(parser, "build/benchmarks-load")
+    add_gpu(parser)
+    parser.set_defaults(run=_run)
+    parser = add_command("prepare", help="write a model for other load tests", description=_PREPARE_DESCRIPTION)
+    parser.add_argument("--model", choices=MODELS, default="base", help="random weights, or the bundled model (base)")
+    add_files(parser, "build/prepared")
+    add_gpu(parser)
+    parser.set_defaults(run=_prepare)
+
+
+def _prepare(arguments: argparse.Namespace) -> int:
+    files, calls = _files_and_calls(arguments.model, arguments)
+    print(shlex.join([f"--model-dir={files.served_path}", *flags_of(calls)]))
+    return 0
+
+
+def _files_and_calls(model: str, arguments: argparse.Namespace) -> tuple[ModelFiles, Workload]:
+    directory, gpu = arguments.output / "models" / model, arguments.gpu
+    files = arguments.files or prepare_model(directory, model, ends=True, gpu=gpu)
+    return files, workload(model, arguments.data, directory=arguments.output / "texts")
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    given = {name: value for name, value in vars(arguments).items() if value is not None}
+    options = argparse.Namespace(**{"slo": None, "settings": None, "gpu": None, **_MODES[arguments.mode], **given})
+    comparisons = list[dict[str, Any]]()
+    for model in MODELS if options.model == "both" else (options.model,):
+        files, calls = _files_and_calls(model, arguments)
+        for system in options.against:
+            found = _compare(options, model, system, files, calls)
+            print(*report.load_lines(found), sep="\n", flush=True)
+            comparisons.append(found)
+            report.write_load(options.output, {**environment("benchmarks"), "comparisons": comparisons})
+    print(f"results and plot are in {options.output}")
+    return 0
+
+
+class PausedServer(Generator):
+    """A started server that runs only while load is offered; otherwise it is stopped (SIGSTOP) to free the cores."""
+
+    def offer(self, **load: Any) -> Summary:
+        """Resume it for a load."""
+        with self.running():
+            return super().offer(**load)
+
+    def throughput_per_s(self, **load: Any) -> float:
+        """Resume it for a closed loop."""
+        with self.running():
+            return super().throughput_per_s(**load)
+
+    def answers(self, *, count: int) -> list[pb.TranslateResponse]:
+        """Return the responses to the first requests of the workload; raises grpc.RpcError."""
+        requests = [call.messages[0] for call in itertools.islice(self.workload.calls(0), count)]
+        with self.running(), self.target.channel() as channel, ThreadPoolExecutor(_NUM_CALLERS) as pool:
+            method = channel.unary_unary(Method.TRANSLATE.path, response_deserializer=pb.TranslateResponse.FromString)
+            return list(pool.map(partial(method, timeout=_TIMEOUT_S, wait_for_ready=True), requests))
+
+    @property
+    def pids(self) -> list[int]:
+        """Its processes, the main process first."""
+        return process_tree(self.target.process.pid)  # type: ignore[union-attr]
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Resume it; afterwards no thread of its main process runs."""
+        pids = self.pids
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+        try:
+            yield
+        finally:
+            for pid in pids:
+                os.kill(pid, signal.SIGSTOP)
+            os.waitid(os.P_PID, pids[0], os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+
+
+@contextmanager
+def serving(
+    files: ModelFiles, workload: Workload, *, log: Path, other: BatchingSettings | None = None
+) -> Iterator[PausedServer]:
+    """Serve a model with our default settings, or with another system; raises ServerError."""
+    module: Sequence[str] = SERVE
+    flags = ["--models", str(files.served_path)]
+    if other is not None:
+        module = ("loadtests", "benchmarks", "serve")
+        flags = ["--port=0", f"--system={other.system}", f"--files={files.directory}", f"--settings={other.name}"]
+        flags += [f"--gpu={other.device}"] if other.precision != PRECISIONS[other.system] else []
+    with ServerProcess(log, *flags, module=module) as process:
+        process.wait_until_ready(timeout_s=_TIMEOUT_S)
+        server = PausedServer(target=Target(address=process.target, process=process), workload=workload)
+        with server.running():  # and stop it
+            pass
+        yield server
+
+
+def _compare(
+    options: argparse.Namespace, model: str, system: SystemName, files: ModelFiles, calls: Workload
+) -> dict[str, Any]:
+    """Start both servers, tune the other one, check that they agree, search capacities, compare latencies.
+
+    Raises ServerError, TimeoutError if a server stops answering, and RuntimeError if both do not do the same work, or
+    one does not hold the objective at any rate.
+    """
+    slo, longer, trials = options.slo or parse_slo(_SLOS[model]), _STRETCHED[model], list[dict[str, Any]]()
+    run_s, durations = longer * options.run_s, {"closed_loop_s": longer * options.search.closed_loop_s}
+    search = replace(options.search, **durations, probe_s=longer * options.search.probe_s, seed=options.seed)
+    serve, logs = partial(serving, files, calls), options.output / f"{model}-{system}"
+    with tqdm(desc=f"{model}, {system}", unit="run", disable=None, leave=False) as bar:
+
+        def on_trial(trial: dict[str, Any]) -> None:
+            trials.append(trial)
+            bar.write(report.trial_line(trial, other=system, model=model))
+            bar.update()
+
+        settings = options.settings or (_USUAL[system] if options.mode == "short" else None)
+        if settings is None:
+            start = partial(serve, log=logs / "trial.log")
+            duration_s = _TRIAL * run_s
+            settings = _best_settings(start, system, options.gpu, on_trial, duration_s=duration_s, seed=options.seed)
+        other = settings.of(system, options.gpu)
+        with serve(log=logs / "ours.log") as ours, serve(log=logs / "theirs.log", other=other) as theirs:
+            servers: dict[Side, PausedServer] = {"ours": ours, "theirs": theirs}
+            answers = [server.answers(count=options.num_agreeing) for server in servers.values()]  # also the warm-up
+            agreement = agreement_of(*answers, has_meaning=model == "shipped")
+            if not agreement["holds"]:
+                raise RuntimeError(f"both do not do the same work on the {model} model: {agreement}")
+            capacities = find_capacities(servers, slo, search, on_probe=bar.update)
+            ours_per_s, theirs_per_s = (capacities[side].per_s for side in servers)
+            if not (ours_per_s and theirs_per_s):
+                raise RuntimeError(f"{slo} holds at no rate; choose another --slo")
+            points = []
+            for percent in options.loads:
+                runs: dict[Side, list[Run]] = {side: [] for side in servers}
+                for repetition, side in alternating(list(servers), options.repetitions):
+                    rate_per_s = percent / 100 * theirs_per_s
+                    runs[side].append(run(servers[side], rate_per_s, run_s, options.seed + repetition))
+                    bar.update()
+                points.append(_point(percent / 100, runs, ours_per_s / theirs_per_s))
+    return {
+        "model": model,
+        "system": system,
+        "objective": str(slo),
+        "settings": settings.name,
+        "trials": trials,
+        "agreement": agreement,
+        "our_capacity": asdict(capacities["ours"]),
+        "their_capacity": asdict(capacities["theirs"]),
+        "capacity_ratio": ours_per_s / theirs_per_s,
+        "points": points,
+    }
+
+
+def agreement_of(
+    ours: Sequence[pb.TranslateResponse], theirs: Sequence[pb.TranslateResponse], *, has_meaning: bool
+) -> dict[str, Any]:
+    """Compare the responses of both servers to the same requests: equal texts, BLEU if texts have a meaning, tokens."""
+    our_texts, their_texts = (
+        [translation.hypotheses[0].text for answer in answers for translation in answer.translations]
+        for answers in (ours, theirs)
+    )
+    our_tokens, their_tokens = (sum(answer.num_target_tokens for answer in answers) for answers in (ours, theirs))
+    similarity, tokens_ratio = bleu(our_texts, their_texts) if has_meaning else None, our_tokens / max(1, their_tokens)
+    return {
+        "num_texts": len(our_texts),
+        "identical": share_of_equal(our_texts, their_texts),
+        "bleu": similarity,
+        "tokens_ratio": tokens_ratio,
+        "holds": (similarity is None or similarity >= _MIN_BLEU) and abs(tokens_ratio - 1) <= _MAX_TOKENS_APART,
+    }
+
+
+def _best_settings(
+    start: Callable[..., AbstractContextManager[System]],
+    system: SystemName,
+    gpu: Device | None,
+    on_trial: Callable[[dict[str, Any]], None],
+    *,
+    duration_s: float,
+    seed: int,
+) -> BatchingSettings:
+    """Tune one setting after the other; return the best settings.
+
+    Threads are chosen by the throughput of a closed loop, batch size and wait by the product of p95 at a low and a high
+    load.
+    """
+    cores, has_streams = num_cores(), system == "ctranslate2"
+    speeds, p95_ms = dict[BatchingSettings, float](), dict[BatchingSettings, list[float]]()
+    for streams, threads in dict.fromkeys([(cores, 1), (1, cores)] if has_streams else [(1, cores)]):
+        settings = BatchingSettings(num_streams=streams, num_threads=threads).of(system, gpu)
+        with start(other=settings) as server:
+            speeds[settings] = server.throughput_per_s(duration_s=duration_s)
+        on_trial({"settings": settings.name, "closed_loop_per_s": speeds[settings], "runs": [], "p95_ms": []})
+    best = max(speeds, key=speeds.__getitem__)
+    rates_per_s = [load * speeds[best] for load in _TUNED_LOADS]
+    for name, values in _TUNED.items():
+        for settings in [replace(best, **{name: value}) for value in values]:
+            if settings not in p95_ms:
+                with start(other=settings) as server:
+                    runs = [run(server, rate_per_s, duration_s, seed) for rate_per_s in rates_per_s]
+                p95_ms[settings] = [one.p95_ms for one in runs]
+                found = {"runs": [asdict(one) for one in runs], "p95_ms": p95_ms[settings]}
+                on_trial({"settings": settings.name, "closed_loop_per_s": None, **found})
+        best = min(p95_ms, key=lambda one: math.prod(p95_ms[one]))
+    return best
+
+
+def _point(load: float, runs: Mapping[Side, Sequence[Run]], capacity_ratio: float) -> dict[str, Any]:
+    """Return the medians at a share of the other's capacity, and which targets are reached."""
+    point: dict[str, Any] = {side: [asdict(one) for one in done] for side, done in runs.items()}
+    for name in ("p50", "p95"):
+        ours, theirs = (median(getattr(one, f"{name}_ms") for one in done) for done in runs.values())
+        point |= {f"ours_{name}_ms": ours, f"theirs_{name}_ms": theirs, f"{name}_ratio": ours / theirs}
+    reached = {name: point[f"{name}_ratio"] <= report.MAX_LATENCY_RATIO for name in ("p50", "p95")}
+    reached["capacity"] = capacity_ratio >= report.MIN_CAPACITY_RATIO
+    return {"load": load, "rate_per_s": runs["ours"][0].rate_per_s, **point, "reached": reached}

@@ -1,0 +1,192 @@
+"""Results of comparisons: lines, JSON, a Markdown table, plots.
+
+A record is JSON-ready: a case of `bench`, or a comparison of `load` with one other system on one model.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from loadtests.report.report import figures_line, markdown, new_figure, write_json, write_picture
+
+BENCH_NAME: Final = "results.json"
+TABLE_NAME: Final = "table.md"
+LOAD_NAME: Final = "load.json"
+PICTURE_NAME: Final = "load.png"
+MAX_LATENCY_RATIO: Final = 0.6  # target for our latency divided by theirs, p50 and p95
+MIN_CAPACITY_RATIO: Final = 1.5  # target for our capacity divided by theirs
+SIDES: Final = ("ours", "theirs")
+Record = Mapping[str, Any]
+_DIGITS: Final = {  # decimal places if not 2, or 1 for milliseconds
+    "tokens_ratio": 3,
+    **dict.fromkeys(("closed_loop_per_s", "ours_per_s", "theirs_per_s", "rate"), 1),
+}
+
+
+def _line(name: str, **figures: object) -> str:
+    def shown(key: str, value: object) -> object:
+        digits = _DIGITS.get(key, 1 if key.endswith("_ms") else 2)
+        return f"{value:z.{digits}f}" if isinstance(value, float) else value
+
+    return figures_line(name, {key: shown(key, value) for key, value in figures.items()})
+
+
+def pair_lines(case: Record) -> Iterator[str]:
+    """Yield a line for each pair of a case of `bench`."""
+    is_timed = case["kind"] != "agreement"
+    for pair in case["pairs"]:
+        ours, theirs = sides = [pair[side] for side in SIDES]
+        named = {"model": case["model"], "case": case["case"], "threads": pair["threads"], "vs": theirs["name"]}
+        setups = {"ratio": pair["ratio"] if is_timed else None, "ours": ours["setup"], "best": theirs["setup"]}
+        speeds = dict[str, object]()
+        if is_timed:
+            speeds = {"tokens_per_s": round(ours["tokens_per_s"]), "theirs": round(theirs["tokens_per_s"])}
+        if case["sources_per_call"] == 1:
+            for name in ("p50", "p95"):
+                speeds[f"{name}_ms"] = "/".join(f"{1000 * side[f'{name}_s']:.0f}" for side in sides)
+        if case["kind"] == "growth":
+            speeds["ms_per_token"] = "/".join(f"{1000 / side['tokens_per_s']:.2f}" for side in sides)
+        quality = {"bleu": ours["bleu"], "bleu_delta": pair["bleu_delta"], "identical": pair["identical"]}
+        yield _line("bench", **named, **setups, **speeds, **quality)
+
+
+def write_bench(directory: Path, record: Record) -> None:
+    """Write the results of `bench`."""
+    write_json(directory / BENCH_NAME, record)
+    (directory / TABLE_NAME).write_text(bench_table(record), encoding="utf-8")
+    for kind, name, draw in (("speed", "ratios.png", ratios_picture), ("growth", "growth.png", growth_picture)):
+        cases = [case for case in record["cases"] if case["kind"] == kind]
+        if cases:
+            write_picture(directory / name, draw(cases))
+
+
+def bench_table(record: Record) -> str:
+    """Return machine, versions and a table row for each pair of the cases of `bench`."""
+    machine = record["machine"]
+    sets = ", ".join(machine["instruction_sets"])
+    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items() if version)
+    facts = f"{machine['cpu']}, {machine['cores']} cores ({sets}); {versions}; {machine['date']}"
+    parts = [f"{facts}\n\n    {record['command']}\n"]
+    pairs = [(case, pair) for case in record["cases"] for pair in case["pairs"]]
+    if timed := [_speed_row(case, pair) for case, pair in pairs if case["kind"] != "agreement"]:
+        header = ("model", "case", "threads", "against", "ratio", "ours", "theirs", "BLEU difference")
+        parts.append(markdown(header, timed))
+    agreeing = [
+        (case["case"], f"{pair['ours']['setup']} / {pair['theirs']['name']}", f"{100 * pair['identical']:.1f} %")
+        for case, pair in pairs
+        if pair["identical"] is not None
+    ]
+    if agreeing:
+        parts.append(markdown(("case", "against", "identical translations"), agreeing))
+    return "\n".join(parts)
+
+
+def _speed_row(case: Record, pair: Record) -> tuple[str, ...]:
+    if case["sources_per_call"] == 1:
+        speeds = [f"{1000 * pair[side]['p50_s']:.0f} ms" for side in SIDES]
+    else:
+        speeds = [f"{pair[side]['tokens_per_s']:,.0f} tokens/s" for side in SIDES]
+    named = (case["model"], case["case"], str(pair["threads"]), pair["theirs"]["name"], f"{pair['ratio']:.2f}")
+    return (*named, *speeds, "" if pair["bleu_delta"] is None else f"{pair['bleu_delta']:+z.2f}")
+
+
+def ratios_picture(cases: Sequence[Record]) -> Figure:
+    """Draw a bar for each pair; ours is faster to the right of the line."""
+    pairs = [(case, pair) for case in cases for pair in case["pairs"]]
+    names = [f"{case['model']} {case['case']} @{pair['threads']} vs {pair['theirs']['name']}" for case, pair in pairs]
+    drawn, (axes,) = new_figure(size=(9, 1 + 0.25 * len(names)))
+    axes.set_xlabel("our speed divided by theirs")
+    axes.barh(names, [pair["ratio"] for _, pair in pairs])
+    axes.axvline(1.0, color="black", linewidth=1)
+    axes.invert_yaxis()
+    return drawn
+
+
+def growth_picture(cases: Sequence[Record]) -> Figure:
+    """Plot the time of a batch by the length of its targets."""
+    drawn, (axes,) = new_figure(size=(7, 4.5))
+    count, lengths = cases[0]["num_sources"], [case["search"]["max_target_tokens"] for case in cases]
+    for side in SIDES:
+        measured = [case["pairs"][0][side] for case in cases]
+        times_s = [count * length / one["tokens_per_s"] for length, one in zip(lengths, measured, strict=True)]
+        axes.plot(lengths, times_s, marker="o", label=measured[0]["name"])
+    axes.set(xlabel="target tokens of each sentence", ylabel=f"seconds for a batch of {count}")
+    axes.set(xlim=(0, None), ylim=(0, None))
+    axes.legend()
+    return drawn
+
+
+def trial_line(trial: Record, *, other: str, model: str) -> str:
+    """Return the line of a trial of settings for the other server."""
+    p95_ms = "/".join(f"{p95_ms:.1f}" for p95_ms in trial["p95_ms"]) or None
+    rate = "/".join(f"{run['rate_per_s']:.1f}" for run in trial["runs"]) or None
+    speeds = {"closed_loop_per_s": trial["closed_loop_per_s"], "p95_ms": p95_ms, "rate": rate}
+    return _line("benchmarks", trial=trial["settings"], vs=other, model=model, **speeds)
+
+
+def load_lines(found: Record) -> Iterator[str]:
+    """Yield lines for the agreement of both servers, their capacities, and each load."""
+    names, ratio = {"vs": found["system"], "model": found["model"]}, found["capacity_ratio"]
+    agreement, capacities = found["agreement"], (found["our_capacity"], found["their_capacity"])
+    shares = {name: agreement[name] for name in ("identical", "bleu", "tokens_ratio")}
+    yield _line(
+        "benchmarks", agreement="yes" if agreement["holds"] else "NO", **names, **shares, texts=agreement["num_texts"]
+    )
+    runs = [probe["run"] for capacity in capacities for probe in capacity["probes"]]
+    runs += [run for point in found["points"] for side in SIDES for run in point[side]]
+    speeds = {f"{side}_per_s": capacity["per_s"] for side, capacity in zip(SIDES, capacities, strict=True)}
+    counts = {"runs": len(runs), "lagged_runs": sum(run["summary"]["generator_lagged"] for run in runs)}
+    objective = {"slo": found["objective"], **speeds, "settings": found["settings"]}
+    yield _line("benchmarks", capacity_ratio=ratio, **names, **objective, **counts)
+    for point in found["points"]:
+        times = {f"{side}_{name}": point[f"{side}_{name}"] for name in ("p50_ms", "p95_ms") for side in SIDES}
+        ratios = {name: point[name] for name in ("p50_ratio", "p95_ratio")} | {"capacity_ratio": ratio}
+        asked = {"rate": point["rate_per_s"], "repetitions": len(point["ours"])}
+        targets = ",".join(f"{name}:{'reached' if is_so else 'missed'}" for name, is_so in point["reached"].items())
+        yield _line("benchmarks", load=f"{point['load']:.0%}", **names, **ratios, **times, **asked, targets=targets)
+
+
+def write_load(directory: Path, record: Record) -> None:
+    """Write the results of `load`, at least one comparison."""
+    targets = {"max_latency_ratio": MAX_LATENCY_RATIO, "min_capacity_ratio": MIN_CAPACITY_RATIO}
+    write_json(directory / LOAD_NAME, {**record, "targets": targets})
+    write_picture(directory / PICTURE_NAME, load_picture(record["comparisons"]))
+
+
+def load_picture(found: Sequence[Record]) -> Figure:
+    """Plot p50 (top) and p95 (bottom), one column for each comparison."""
+    drawn, axes = new_figure(2, len(found), size=(1 + 4.5 * len(found), 7), sharex="col")
+    for one, upper, lower in zip(found, axes, axes[len(found) :], strict=False):
+        _draw(upper, one, "p50_ms")
+        _draw(lower, one, "p95_ms")
+        upper.set_title(f"{one['model']} model, against {one['system']} {one['settings']}", fontsize="medium")
+        capacity = f"{one['system']}'s capacity ({one['their_capacity']['per_s']:.1f} calls/s)"
+        lower.set_xlabel(f"load, % of {capacity}")
+    axes[0].legend(fontsize="small")
+    return drawn
+
+
+def _draw(axes: Axes, found: Record, name: str) -> None:
+    """Plot a latency of both systems by load: medians, all repetitions, and probes of the searches."""
+    points, unit_per_s = found["points"], found["their_capacity"]["per_s"] / 100
+    loads = [100 * point["load"] for point in points]
+    for side, label, colour, capacity in (
+        ("ours", "ours", "tab:blue", found["our_capacity"]),
+        ("theirs", found["system"], "tab:orange", found["their_capacity"]),
+    ):
+        axes.plot(loads, [point[f"{side}_{name}"] for point in points], marker="o", color=colour, label=label)
+        held = [probe["run"] for probe in capacity["probes"] if not probe["broken"]]
+        measured = [run for point in points for run in point[side]]
+        for shown, alpha, marker in ((measured, 1.0, "o"), (held, 0.4, "x")):
+            taken = [run for run in shown if run["summary"]["latency"]]
+            rates = [run["rate_per_s"] / unit_per_s for run in taken]
+            times = [run["summary"]["latency"][name] for run in taken]
+            axes.scatter(rates, times, s=8, color=colour, alpha=alpha, marker=marker)
+        axes.axvline(capacity["per_s"] / unit_per_s, color=colour, linestyle="--", linewidth=1)
+    targets = [MAX_LATENCY_RATIO * point[f"theirs_{name}"] for point in points]
+    axes.axvline(100 * MIN_CAPACITY_RATIO, color="black", linestyle=":", linewidth=1, label="target for ours")
+    axes.plot(loads, targets, marker="_", markersize=14, color="black", linestyle=":", linewidth=1)
+    axes.set(yscale="log", xlim=(0, None), ylabel=f"{name.removesuffix('_ms')}, ms")

@@ -1,0 +1,1 @@
+"""Load generator: arrivals, workload, client, records, objectives and the server under test."""

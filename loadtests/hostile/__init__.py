@@ -1,0 +1,1 @@
+"""Hostile inputs, shared by the stress scenarios and the fuzz tests."""

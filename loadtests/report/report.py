@@ -1,0 +1,192 @@
+"""Reports: one line of figures, checks, JSON, a table, a plot, a page."""
+
+import json
+import shlex
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from loadtests.generator.calls import Outcome
+from loadtests.report.machine import describe_machine
+
+COLORS: Final = {  # of calls by outcome, and of other series
+    Outcome.ANSWERED.value: "tab:green",
+    Outcome.REJECTED.value: "tab:blue",
+    Outcome.LATE.value: "tab:orange",
+    Outcome.LEFT.value: "tab:grey",
+    Outcome.ERROR.value: "tab:red",
+    "offered": "black",
+    "client p95": "black",
+}
+Points = Sequence[tuple[float, float]]
+
+_DPI: Final = 120
+_MAX_SHOWN: Final = 5  # failures of a check
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """A condition that must hold in a scenario, and how it failed."""
+
+    name: str
+    failures: Sequence[str] = ()
+    figures: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def sentence(self) -> str:
+        """The name and the first failures."""
+        more = len(self.failures) - _MAX_SHOWN
+        rest = f"; and {more} more" if more > 0 else ""
+        return f"{self.name}: {'; '.join(self.failures[:_MAX_SHOWN])}{rest}"
+
+
+def at_most(name: str, value: float, limit: float, *, unit: str = "") -> Check:
+    """Check that a figure does not exceed its limit."""
+    failures = [] if value <= limit else [f"{value:.4g}{unit and ' '}{unit} exceeds {limit:g}"]
+    return Check(name=name, failures=failures, figures={"value": value, "limit": limit})
+
+
+def require(name: str, holds: bool, otherwise: str) -> Check:
+    """Check a condition; `otherwise` describes the failure."""
+    return Check(name=name, failures=() if holds else (otherwise,))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """The result of a load test or scenario."""
+
+    name: str
+    figures: Mapping[str, object]  # of the result line
+    values: Mapping[str, Any] = field(default_factory=dict)  # further JSON
+    broken: Sequence[str] = ()  # a sentence for each violated objective
+    checks: Sequence[Check] = ()  # with checks, the line has a verdict
+    notes: Sequence[str] = ()  # warnings that do not affect the verdict
+    table: str = ""
+    picture: Figure | None = None
+    page: Callable[[], str] = str  # renders the page; empty: no page
+
+    @property
+    def failed(self) -> list[Check]:
+        """The checks that did not hold."""
+        return [check for check in self.checks if check.failures]
+
+    @property
+    def failures(self) -> list[str]:
+        """A sentence for each violated objective and failed check."""
+        return [*self.broken, *(check.sentence for check in self.failed)]
+
+    @property
+    def verdict(self) -> str:
+        """`held` or `broken`."""
+        return "broken" if self.failures else "held"
+
+    @property
+    def line(self) -> str:
+        """`NAME figure=value ...`, with `verdict=` if there are checks."""
+        return figures_line(self.name, {**self.figures, "verdict": self.verdict if self.checks else None})
+
+    def as_json(self) -> dict[str, Any]:
+        """Return all values, JSON-ready; with checks, also these, the figures and the verdict."""
+        if not self.checks:
+            return dict(self.values)
+        checks = [{"held": not check.failures, **asdict(check)} for check in self.checks]
+        judged = {"name": self.name, "figures": dict(self.figures), "verdict": self.verdict, "checks": checks}
+        return {"machine": describe_machine(), **judged, "notes": list(self.notes), **self.values}
+
+    def print_failures(self) -> None:
+        """Print each violated objective and failed check."""
+        for sentence in self.failures:
+            print(f"broken: {sentence}", file=sys.stderr, flush=True)
+
+    def conclude(self, output: Path) -> int:
+        """Write `NAME.json`, `NAME.png` and `NAME.html` as available, print the rest, return the exit code."""
+        write_json(output / f"{self.name}.json", self.as_json())
+        if self.picture is not None:
+            write_picture(output / f"{self.name}.png", self.picture)
+        if page := self.page():
+            (output / f"{self.name}.html").write_text(page, encoding="utf-8")
+        print(self.table, end="")
+        for note in self.notes:
+            print(f"note: {note}", file=sys.stderr)
+        self.print_failures()
+        print(self.line)
+        return 1 if self.failures else 0
+
+
+def environment(verb: str) -> dict[str, Any]:
+    """Return machine and command line of `python -m loadtests VERB`, for JSON."""
+    command = shlex.join(["python", "-m", "loadtests", verb, *sys.argv[1:]])
+    return {"machine": describe_machine(), "command": command}
+
+
+def figures_line(name: str, figures: Mapping[str, object]) -> str:
+    """Return `name figure=value ...` without the figures that are None."""
+    return " ".join([name, *(f"{key}={value}" for key, value in figures.items() if value is not None)])
+
+
+def rounded(value: float | None, digits: int = 1) -> str:
+    """Return a figure as text; `none` if it is unknown."""
+    return "none" if value is None else f"{value:.{digits}f}"
+
+
+def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table with numbers aligned to the right."""
+    is_figure = [all(row[column][:1] in "+-0123456789" for row in rows) for column in range(len(header))]
+    rule = ["---:" if right else "---" for right in is_figure]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in (header, rule, *rows))
+
+
+def write_json(path: Path, values: Any) -> None:
+    """Write JSON, creating missing directories; raises ValueError for a number that is not finite."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(values, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def write_picture(path: Path, figure: Figure) -> None:
+    """Write a plot, creating missing directories."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=_DPI)
+
+
+def new_figure(
+    rows: int = 1, columns: int = 1, *, size: tuple[float, float], **shared: Any
+) -> tuple[Figure, list[Axes]]:
+    """Return an empty figure of a size in inches, and its axes row by row."""
+    made = Figure(figsize=size, layout="constrained")
+    return made, list(made.subplots(rows, columns, squeeze=False, **shared).flat)
+
+
+def plot(axes: Axes, points: Iterable[tuple[float, float]], label: str = "", **style: Any) -> None:
+    """Plot points, connected unless the style says otherwise."""
+    pairs = list(points)
+    axes.plot([x for x, _ in pairs], [y for _, y in pairs], label=label, **style)
+
+
+def draw(
+    axes: Axes,
+    lines: Mapping[str, Points],
+    *,
+    dots: Mapping[str, Points] | None = None,
+    limits: Mapping[str, float] | None = None,
+    **settings: Any,
+) -> None:
+    """Draw lines, dots and horizontal limits by name; then apply the settings of the axes."""
+    for name, points in (dots or {}).items():
+        plot(axes, points, name, color=COLORS.get(name), marker=".", markersize=3, linestyle="", rasterized=True)
+    for name, points in lines.items():
+        if points:
+            plot(axes, points, name, color=COLORS.get(name))
+    for name, level in (limits or {}).items():
+        axes.axhline(level, color="black", linestyle=":", linewidth=1, label=name)
+    if axes.lines:
+        axes.legend(loc="upper right")
+    else:
+        axes.text(0.5, 0.5, "no data", transform=axes.transAxes, ha="center")
+    axes.set(**settings)
+    if "yscale" not in settings:
+        axes.set_ylim(bottom=0)

@@ -1,0 +1,1 @@
+"""Scenarios: load, capacity, overload, transports and the stress scenarios."""

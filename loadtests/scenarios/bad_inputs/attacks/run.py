@@ -1,0 +1,171 @@
+"""Runs the attacks: measures the growth of their work, then attacks a server with well-behaved clients."""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from tqdm import tqdm
+
+from loadtests.generator.server import ServerError
+from loadtests.scenarios.bad_inputs.attacks.attack import Attack
+from loadtests.scenarios.bad_inputs.attacks.results import (
+    MAX_END_S,
+    Campaign,
+    Limits,
+    Result,
+    Work,
+    failures_of,
+    limits_of,
+)
+from loadtests.scenarios.bad_inputs.attacks.send import NOTHING_SENT, Attacker
+from loadtests.scenarios.bad_inputs.attacks.server import AttackedServer
+from loadtests.scenarios.bad_inputs.attacks.watch import Watch
+
+_BASELINE_S: Final = 4.0
+_SETTLE_S: Final = 0.3  # after an attack, for delayed calls
+_RECOVERY_S: Final = 5.0  # within which ordinary requests must be answered after an attack
+_AFTER_SIGTERM_S: Final = 2.0  # duration of the attack around SIGTERM
+_MAX_TRIES: Final = 3
+_UNCLEAR: Final = 3.0  # up to this multiple of a limit, latency may be noise: the attack is repeated
+
+_MAX_CPU_S: Final = 0.5  # of one input; larger inputs of the attack are skipped
+_NUM_DOUBLINGS: Final = 6  # from the smallest size to the largest
+_CLEAR_RATIO: Final = 2.5  # smaller growth is not measured again
+_CLEAR_CPU_S: Final = 0.02  # less work is not measured again
+_SMALL_CPU_S: Final = 0.005  # below it, the next size is four times as large
+_IDLE_SHARE: Final = 0.2  # of a core; below it, the server has finished its work
+_POLL_S: Final = 0.02
+_NUM_IDLE: Final = 3  # consecutive idle polls
+_IDLE_TIMEOUT_S: Final = 15.0
+
+
+def run_attacks(
+    attacks: Sequence[Attack],
+    output: Path,
+    *,
+    models: Path,
+    seconds: float,
+    is_short: bool,
+    max_s: float = float("inf"),
+) -> Campaign:
+    """Run each attack for `seconds`, on one server as long as it survives; skip those after `max_s`."""
+    began_s = time.monotonic()
+    with AttackedServer(output, models) as server:
+        server.start()
+        with Watch(server.watched) as watch:
+            time.sleep(_BASELINE_S)
+        campaign = Campaign(quiet=watch.seen, limits=limits_of(watch.seen, is_short=is_short))
+        for number, attack in enumerate(tqdm(attacks, unit="attacks", disable=None)):
+            if time.monotonic() > began_s + max_s:
+                campaign.skipped += [one.name for one in attacks[number:]]
+                break
+            server.start()
+            campaign.results.append(_run(server, attack, campaign.limits, seconds=seconds))
+        if server.is_running and server.end() is None:
+            server.faults.append(f"the process still runs {MAX_END_S:g} s after SIGTERM, and was killed")
+        campaign.server_faults += server.faults
+    campaign.elapsed_s = time.monotonic() - began_s
+    return campaign
+
+
+def _run(server: AttackedServer, attack: Attack, limits: Limits, *, seconds: float) -> Result:
+    """Run an attack, again if the result is unclear; a server that fails afterwards is killed."""
+    try:
+        works = list(_works(server.process.pid, server.attacker, attack)) if attack.grows else []
+    except (ServerError, ProcessLookupError) as error:
+        return _finish(server, Result(attack=attack, faults=[str(error)]))
+    result = Result(attack=attack)
+    for _ in range(_MAX_TRIES):
+        result = _watched(server, attack, works, seconds=0.0 if attack.is_once else seconds)
+        unclear = Limits(stall_ms=_UNCLEAR * limits.stall_ms, p99_ms=_UNCLEAR * limits.p99_ms)
+        is_slow = failures_of(result, limits).keys() & {"stall", "p99"}
+        is_clear = failures_of(result, unclear).keys() & is_slow
+        if not is_slow or result.faults or any(result.seen.lost.values()) or is_clear:
+            break
+    return _finish(server, result)
+
+
+def _watched(server: AttackedServer, attack: Attack, works: Sequence[Work], *, seconds: float) -> Result:
+    """Attack a server that well-behaved clients call meanwhile."""
+    sent, faults = NOTHING_SENT, list[str]()
+    with Watch(server.watched) as watch:
+        try:
+            server.attacker.begin(attack.name, seconds=seconds)
+            sent = server.attacker.wait()
+            time.sleep(_SETTLE_S)
+        except ServerError as error:
+            faults.append(str(error))
+    if wrong := sorted(sent.statuses.keys() - attack.expected):
+        faults.append(f"statuses {', '.join(wrong)}, expected {' or '.join(sorted(attack.expected))}")
+    return Result(attack=attack, seen=watch.seen, sent=sent, works=works, faults=faults)
+
+
+def _finish(server: AttackedServer, result: Result) -> Result:
+    """Check the server after an attack; end it with SIGTERM if the attack says so."""
+    process, attack = server.process, result.attack
+    if process.exit_code is not None:
+        server.kill()
+        return result.with_faults(f"the server exited with {process.exit_code}")
+    if attack.is_stopped and result.sent.statuses:
+        server.attacker.begin(attack.name, seconds=_AFTER_SIGTERM_S)
+        time.sleep(_AFTER_SIGTERM_S / 2)
+        end_s = server.end()
+        ended = replace(result, end_s=MAX_END_S if end_s is None else end_s)
+        killed = f"the process still runs {MAX_END_S:g} s after SIGTERM, and was killed"
+        return ended if end_s else ended.with_faults(killed)
+    if not _is_healthy(server):
+        server.kill()
+        return result.with_faults(f"ordinary requests are not answered within {_RECOVERY_S:g} s after the attack")
+    return result
+
+
+def _is_healthy(server: AttackedServer) -> bool:
+    with Watch(server.watched) as watch:
+        pass
+    latencies_ms = [visit.latency_ms for visits in watch.seen.visits.values() for visit in visits]
+    return not any(watch.seen.lost.values()) and max(latencies_ms) < 1000 * _RECOVERY_S
+
+
+def _works(pid: int, attacker: Attacker, attack: Attack) -> Iterator[Work]:
+    """Yield the minimum work of some tries for inputs of growing size, while it is small."""
+    largest, half_s = attack.grown_size or attack.size, 0.0
+
+    def work(size: int) -> float:
+        before_s = cpu_s(pid)
+        attacker.send_once(attack.name, size)
+        return _idle_cpu_s(pid) - before_s
+
+    doublings = _NUM_DOUBLINGS
+    while doublings >= 0:
+        size = max(1, largest >> doublings)
+        whole_s = work(size)
+        for _ in range(_MAX_TRIES - 1):
+            if whole_s < _CLEAR_CPU_S or (half_s and whole_s <= _CLEAR_RATIO * half_s):
+                break
+            whole_s = min(whole_s, work(size))
+        yield Work(size, whole_s)
+        if whole_s > _MAX_CPU_S:
+            return
+        half_s = whole_s
+        doublings -= 1 if whole_s > _SMALL_CPU_S or doublings == 1 else 2
+
+
+def cpu_s(pid: int) -> float:
+    """Return the CPU time of a process without its children; raises ProcessLookupError if it has ended."""
+    try:
+        return time.clock_gettime(~pid << 3 | 2)  # the clock that clock_getcpuclockid(3) returns
+    except OSError as error:
+        raise ProcessLookupError(f"process {pid} has ended") from error
+
+
+def _idle_cpu_s(pid: int) -> float:
+    """Wait until a process is idle; return its CPU time."""
+    until_s, before_s, num_idle = time.monotonic() + _IDLE_TIMEOUT_S, cpu_s(pid), 0
+    while time.monotonic() < until_s and num_idle < _NUM_IDLE:
+        time.sleep(_POLL_S)
+        now_s = cpu_s(pid)
+        num_idle = num_idle + 1 if now_s - before_s < _IDLE_SHARE * _POLL_S else 0
+        before_s = now_s
+    return before_s

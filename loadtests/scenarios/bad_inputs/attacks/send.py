@@ -1,0 +1,318 @@
+"""Sends attacks from a process of its own, so that it does not disturb the measurement."""
+
+import contextlib
+import itertools
+import multiprocessing
+import re
+import select
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from multiprocessing.connection import Connection
+from typing import Final, Self
+
+import grpc
+
+from loadtests.generator.calls import Method, read_reply
+from loadtests.generator.server import ServerError
+from loadtests.scenarios.bad_inputs.attacks.attack import ATTACKS, CLOSED, LEFT, TIMEOUT, Attack, Port, Way
+from loadtests.scenarios.bad_inputs.attacks.payload import Credentials, Payload
+from loadtests.scenarios.control_traffic import connect
+
+TIMEOUT_S: Final = 10.0  # of one exchange
+
+_BEGIN_TIMEOUT_S: Final = 60.0
+_AFTER_ANSWER_S: Final = 1.0  # how long a client continues to send after the response
+_PART_INTERVAL_S: Final = 0.1  # between the parts of one request
+_DRIP_INTERVAL_S: Final = 0.25
+_PAUSE_S: Final = 0.005  # after an exchange that the server ended at once
+_RECEIVE_BYTES: Final = 65_536
+_HEAD: Final = re.compile(rb"HTTP/1\.1 (\d{3})[^\r\n]*\r\n((?:[^\r\n]+\r\n)*)\r\n")
+_LENGTH: Final = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
+_CONTINUE: Final = b"100"
+
+Address = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Addresses:
+    """Local ports of the server, and credentials."""
+
+    ports: Mapping[Port, int]
+    credentials: Credentials
+
+    def of(self, port: Port) -> Address:
+        """Return host and port."""
+        return "127.0.0.1", self.ports[port]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent:
+    """The result of an attack."""
+
+    statuses: Mapping[str, int]
+    seconds: float
+
+    @property
+    def num_exchanges(self) -> int:
+        """Number of finished exchanges."""
+        return sum(self.statuses.values())
+
+
+NOTHING_SENT: Final = Sent(statuses={}, seconds=0.0)
+
+
+class Attacker:
+    """The process that sends attacks; not thread-safe."""
+
+    def __init__(self, addresses: Addresses) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, other = context.Pipe()
+        self._process = context.Process(target=_serve, args=(other, addresses), daemon=True)
+        self._process.start()
+        other.close()
+
+    def send_once(self, name: str, size: int) -> Sent:
+        """Send an attack once, and wait for the response."""
+        self._begin(name, size, None)
+        return self.wait()
+
+    def begin(self, name: str, *, seconds: float) -> None:
+        """Begin an attack; return when its payload is ready."""
+        self._begin(name, ATTACKS[name].size, seconds)
+
+    def wait(self) -> Sent:
+        """Wait for the end of the attack; raises ServerError after a timeout."""
+        sent = self._receive()
+        if not isinstance(sent, Sent):
+            raise ServerError(f"the attacker failed: {sent}")
+        return sent
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pipe.close()
+        self._process.join(1.0)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+
+    def _begin(self, name: str, size: int, seconds: float | None) -> None:
+        self._pipe.send((name, size, seconds))
+        if (begun := self._receive()) != name:
+            raise ServerError(f"the attacker failed: {begun}")
+
+    def _receive(self) -> object:
+        if not self._pipe.poll(_BEGIN_TIMEOUT_S):
+            raise ServerError(f"no response of the attacker within {_BEGIN_TIMEOUT_S:g} s")
+        return self._pipe.recv()
+
+
+def _serve(pipe: Connection, addresses: Addresses) -> None:
+    """Send the attacks that are named through a pipe, until it is closed."""
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            name, size, seconds = pipe.recv()
+            try:
+                attack = ATTACKS[name]
+                if seconds is None:  # measure the whole work, until the first part of the response
+                    attack = replace(attack, leave_after_s=0.0)
+                payload = attack.make(size, addresses.credentials)
+                pipe.send(name)
+                pipe.send(attack_server(attack, payload, addresses, seconds=seconds))
+            except (grpc.RpcError, OSError, ValueError, RuntimeError) as error:
+                pipe.send(f"{name}: {type(error).__name__}: {error}")
+
+
+def attack_server(attack: Attack, payload: Payload, addresses: Addresses, *, seconds: float | None) -> Sent:
+    """Send a payload on all connections of an attack for a time; None: once on one connection."""
+    began_s = time.monotonic()
+    until_s = began_s if seconds is None else began_s + seconds
+    hosts = [f"127.0.0.{2 + number}" for number in range(attack.num_hosts)]
+    sources = list(itertools.islice(itertools.cycle(hosts), 1 if seconds is None else attack.num_connections))
+    address = addresses.of(attack.port)
+    send: Callable[[str], Counter[str]]
+    if attack.way in (Way.DRIP, Way.UNREAD) and seconds is not None:
+        statuses = _hold(payload, address, sources, until_s)
+    else:
+        if attack.port is Port.GRPC:
+            send = partial(_call_until, attack, payload, address, until_s)
+        elif attack.way is Way.CONNECT:
+            send = partial(_connect_until, address, until_s)
+        else:
+            send = partial(_exchange_until, attack, payload, address, until_s)
+        with ThreadPoolExecutor(len(sources)) as pool:
+            statuses = sum(pool.map(send, sources), Counter[str]())
+    return Sent(statuses=dict(statuses), seconds=time.monotonic() - began_s)
+
+
+def _exchange_until(attack: Attack, payload: Payload, address: Address, until_s: float, source: str) -> Counter[str]:
+    """Repeat an HTTP exchange, at least once."""
+    statuses = Counter[str]()
+    while True:
+        status = _exchange(attack, payload, address, source)
+        statuses[status] += 1
+        if time.monotonic() >= until_s:
+            return statuses
+        if status == CLOSED:
+            time.sleep(_PAUSE_S)
+
+
+def _exchange(attack: Attack, payload: Payload, address: Address, source: str) -> str:
+    """Send a payload on a new connection; return the status of the last response."""
+    leave_s = attack.leave_after_s if attack.way is Way.LEAVE else 0.0
+    until_s = time.monotonic() + (leave_s or TIMEOUT_S)
+    try:
+        with _open(address, source) as connection:
+            return _read_answer(connection, payload, until_s, leaves=attack.way is Way.LEAVE)
+    except OSError:
+        return CLOSED
+
+
+def _open(address: Address, source: str) -> socket.socket:
+    connection = socket.create_connection(address, timeout=TIMEOUT_S, source_address=(source, 0))
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setblocking(False)
+    return connection
+
+
+def _read_answer(connection: socket.socket, payload: Payload, until_s: float, *, leaves: bool) -> str:
+    """Send and read at the same time, because the server may respond early."""
+    received, parts = bytearray(), [memoryview(part) for part in payload.parts]
+    num_sent = 0
+    while (left_s := until_s - time.monotonic()) > 0:
+        readable, writable, _ = select.select([connection], [connection] if parts else [], [], left_s)
+        if readable:
+            if not (content := _receive(connection)):
+                return _status(received) or CLOSED
+            received += content
+            if leaves and (status := _status(received)):  # the first part of the response
+                return LEFT if status == "200" else status
+            if is_complete(received, payload.num_answers):
+                if not parts:
+                    return _status(received)
+                until_s = min(until_s, time.monotonic() + _AFTER_ANSWER_S)
+        if writable:
+            try:
+                num_sent += connection.send(parts[0][num_sent:])
+            except ConnectionError:  # a response can still be read
+                parts, num_sent = [], 0
+                continue
+            if num_sent == len(parts[0]):
+                parts, num_sent = parts[1:], 0
+                time.sleep(_PART_INTERVAL_S if parts else 0.0)
+    return LEFT if leaves else _status(received) or TIMEOUT
+
+
+def _receive(connection: socket.socket) -> bytes:
+    """Return received bytes, empty if the server has closed the connection."""
+    try:
+        return connection.recv(_RECEIVE_BYTES)
+    except ConnectionError:
+        return b""
+
+
+def is_complete(received: bytes | bytearray, num_answers: int) -> bool:
+    """Return whether a number of responses with a length have been received."""
+    position = 0
+    for _ in range(num_answers):
+        while (head := _HEAD.match(received, position)) and head[1] == _CONTINUE:
+            position = head.end()
+        if head is None or (length := _LENGTH.search(head[2])) is None:
+            return False
+        position = head.end() + int(length[1])
+        if len(received) < position:
+            return False
+    return True
+
+
+def _status(received: bytes | bytearray) -> str:
+    """Return the status of the last response other than `100 Continue`, or an empty text."""
+    codes = [head[1].decode() for head in _HEAD.finditer(received) if head[1] != _CONTINUE]
+    return codes[-1] if codes else ""
+
+
+def _connect_until(address: Address, until_s: float, source: str) -> Counter[str]:
+    """Open and close some hundred connections per second."""
+    statuses = Counter[str]()
+    while time.monotonic() < until_s:
+        with contextlib.suppress(OSError), _open(address, source):
+            statuses[LEFT] += 1
+        time.sleep(_PAUSE_S / 2)
+    return statuses
+
+
+def _hold(payload: Payload, address: Address, sources: Sequence[str], until_s: float) -> Counter[str]:
+    """Open all connections, send the parts, then the rest byte by byte; count how they end."""
+    statuses = Counter[str]()
+    opened = list[socket.socket]()
+    for source in sources:
+        try:
+            opened.append(_open(address, source))
+            _send_all(opened[-1], b"".join(payload.parts), until_s)
+        except OSError:
+            statuses[CLOSED] += 1
+        if time.monotonic() > until_s:
+            break
+    position = 0
+    while time.monotonic() < until_s:
+        for connection in opened:
+            with contextlib.suppress(OSError):
+                connection.send(payload.rest[position : position + 1])
+        position += 1
+        time.sleep(min(_DRIP_INTERVAL_S, max(0.0, until_s - time.monotonic())))
+    for connection in opened:
+        try:
+            statuses[_status(connection.recv(_RECEIVE_BYTES)) or CLOSED] += 1
+        except BlockingIOError:
+            statuses[TIMEOUT] += 1
+        except OSError:
+            statuses[CLOSED] += 1
+        connection.close()
+    return statuses
+
+
+def _send_all(connection: socket.socket, content: bytes, until_s: float) -> None:
+    """Send as much as the server accepts within half a second."""
+    view, until_s = memoryview(content), min(until_s, time.monotonic() + 0.5)
+    while view and (left_s := until_s - time.monotonic()) > 0:
+        if select.select([], [connection], [], left_s)[1]:
+            view = view[connection.send(view) :]
+
+
+def _call_until(attack: Attack, payload: Payload, address: Address, until_s: float, _source: str) -> Counter[str]:
+    """Repeat a gRPC call on one connection, at least once."""
+    statuses = Counter[str]()
+    with connect(f"{address[0]}:{address[1]}") as client:
+        while True:
+            status = _call(client.channels[0], attack, payload)
+            statuses[status] += 1
+            if time.monotonic() >= until_s:
+                return statuses
+            if status == "UNAVAILABLE":
+                time.sleep(10 * _PAUSE_S)
+
+
+def _call(channel: grpc.Channel, attack: Attack, payload: Payload) -> str:
+    """Make a call; a client that leaves cancels it with the first message of the response, or after its time."""
+    leaves = attack.way is Way.LEAVE
+    began_s, timeout_s = time.monotonic(), (attack.leave_after_s if leaves else 0.0) or TIMEOUT_S
+    metadata = (("authorization", f"Bearer {payload.key}"),) if payload.key else ()
+    (message,) = payload.parts
+    if payload.path == Method.TRANSLATE_STREAM.path:
+        call = channel.stream_stream(payload.path)(iter([message]), timeout=TIMEOUT_S, metadata=metadata)
+    else:
+        call = channel.unary_stream(payload.path)(message, timeout=TIMEOUT_S, metadata=metadata)
+    timer = threading.Timer(timeout_s, call.cancel)
+    timer.start()
+    reply = read_reply(call, began_s=began_s, on_first=call.cancel if leaves else lambda: None)
+    timer.cancel()
+    if reply.status == "CANCELLED":
+        return LEFT if leaves else TIMEOUT
+    return TIMEOUT if reply.status == "DEADLINE_EXCEEDED" else reply.status

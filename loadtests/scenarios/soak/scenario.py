@@ -1,0 +1,366 @@
+"""Scenario `soak`: mixed traffic with model swaps for half an hour; checks for leaks and losses."""
+
+import argparse
+import itertools
+import re
+import sys
+import tempfile
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from google.protobuf.message import Message
+from matplotlib.figure import Figure
+
+from dragoman.v1 import translation_pb2 as pb
+from loadtests.generator.calls import Method
+from loadtests.generator.client import TIMEOUT_S
+from loadtests.generator.flags import within
+from loadtests.generator.metrics import CALLS, SEGMENTS, Footprint, footprint, remaining_work
+from loadtests.generator.server import ServerProcess, Target
+from loadtests.generator.texts import Texts, read_texts
+from loadtests.report.report import Check, Report, draw, figures_line, new_figure, require, rounded
+from loadtests.scenarios.soak.accounting import Accounting, Entry, read_access_log
+from loadtests.scenarios.soak.calls import CallerPool, ExpectedCall, Kind, SoakClient
+from loadtests.scenarios.soak.memory import Sample, Settings, check_memory, window_minima
+from loadtests.scenarios.soak.plan import PROBES, Plan
+from loadtests.scenarios.stress_server import (
+    add_version,
+    only_bundle,
+    poll,
+    remove_version,
+    started,
+    wait_until_idle,
+)
+
+SUMMARY: Final = "mixed traffic with model swaps for half an hour; checks for leaks and losses"
+
+DESCRIPTION: Final = """\
+Starts the server on free local ports, measures how many calls per second it answers, and then offers 65 % of that for
+30 minutes, or 3 (--mode short): one word to long documents, with every option, over Translate, TranslateDocument and
+TranslateStream. Most clients wait; others cancel at any moment, close their connection, have a deadline that is too
+short, or send invalid requests. Meanwhile the model is swapped for another version with the same weights, through
+ModelAdminService and through the model directory, sometimes after a broken version.
+
+Checks:
+  responses   every request is answered exactly once, completely, in order, and with its own response; probes, which are
+              repeated, get the same response bit for bit
+  accounting  clients, access log and counters of the server agree on every call. A call that its client gave up may
+              have been ended by the server as cancelled, late or answered, or not have been seen; no other difference
+              is allowed
+  errors      only expected statuses, no error in the server's log
+  left        afterwards calls, queue and batches are at 0, and threads and open files as few as before
+  memory      after the warm-up (a third of the time, at most 4 minutes) the slope (Theil-Sen) of the server's resident
+              memory, the minimum of each window of swaps, does not exceed the limit with a confidence of 95 %. In a run
+              of 15 minutes or more, half of the confidence interval must not exceed the limit either; a shorter run
+              prints a note
+
+The limit of the slope is --max-growth-mb over the judged time. Memory varies by some 50 MB with every swap, so the
+limit of a short run is 24 MB within two minutes (720 MB/h): it detects a model that stays after each swap, or 20 kB
+per call at 10 calls/s. The limit of a run of 15 minutes or more is 16 MB; in a full run this is 37 MB/h, or 1 kB per
+call. The server runs with MALLOC_TRIM_THRESHOLD_=131072 and MALLOC_ARENA_MAX=2, so that glibc returns freed memory
+at once."""
+
+SERVER_SETTINGS: Final = {
+    "DRAGOMAN_MODELS__POLL_INTERVAL_S": "1",
+    "MALLOC_TRIM_THRESHOLD_": "131072",
+    "MALLOC_ARENA_MAX": "2",
+}
+
+_DURATIONS_S: Final = {"short": 180.0, "full": 1800.0}
+_LABEL: Final = "stable"  # always points to a version that is ready
+_BROKEN: Final = 1_000_000  # added to the number of a broken version
+_BROKEN_VERSION: Final = '"event": "model could not be loaded"'
+_IDLE_TIMEOUT_S: Final = 60.0
+_CALM_S: Final = 2.0  # without change until the server counts as idle
+_SAMPLE_EACH_S: Final = 0.5
+_NUM_LINES: Final = 60  # of progress
+_TITLE_WIDTH: Final = 110
+_VERSION: Final = re.compile(r'model="[^"]*".*version="([^"]*)"')
+_ENDS: Final = ("OK", "CANCELLED", "DEADLINE_EXCEEDED", "INVALID_ARGUMENT", "NOT_FOUND")  # that must have occurred
+
+
+class Idle(NamedTuple):
+    """The server without connections."""
+
+    footprint: Footprint
+    metrics: Mapping[str, float]
+
+
+@dataclass(slots=True, kw_only=True)
+class Observations:
+    """Everything seen before the server ends."""
+
+    settings: Settings
+    before: Idle
+    after: Idle
+    accounting: Accounting = field(default_factory=Accounting)
+    samples: list[Sample] = field(default_factory=list)
+    capacity_per_s: float = 0.0
+    elapsed_s: float = 0.0
+    num_swaps: int = 0
+    num_broken_versions: int = 0  # added on purpose
+
+
+@dataclass(slots=True, kw_only=True)
+class Operator:
+    """Swaps versions of a model; its calls are recorded like those of any other client."""
+
+    caller: SoakClient
+    models: Path  # contains version 1
+    bundle: Path
+    found: Observations
+    _numbers: Iterator[int] = field(default_factory=itertools.count)
+
+    @contextmanager
+    def swapping(self, *, each_s: float) -> Iterator[None]:
+        """Swap in a thread of its own, at most once every `each_s` seconds; an error ends it."""
+        is_over = threading.Event()
+
+        def swap_repeatedly() -> None:
+            next_s = time.monotonic()
+            while not is_over.wait(max(0.0, next_s - time.monotonic())):
+                next_s += each_s
+                self.swap()
+
+        with ThreadPoolExecutor(1, thread_name_prefix="swaps") as pool:
+            swaps = pool.submit(swap_repeatedly)
+            try:
+                yield
+            finally:
+                is_over.set()
+        if error := swaps.exception():
+            self.found.accounting.errors.append(f"a swap failed: {error}")
+
+    def swap(self) -> None:
+        """Add the next version, through the API, the directory, or after a broken version; remove the old one."""
+        old, new, way = self.found.num_swaps + 1, self.found.num_swaps + 2, self.found.num_swaps % 3
+        if way == 2:
+            add_version(self.bundle, self.models, _BROKEN + old, is_broken=True)
+            self.found.num_broken_versions += 1
+            self._call(Method.LOAD_MODEL, _BROKEN + old, expected="FAILED_PRECONDITION")
+            self._remove(_BROKEN + old)
+        add_version(self.bundle, self.models, new)
+        if way == 1:
+            self._wait(lambda states: states.get(str(new)) == pb.MODEL_STATE_READY, f"version {new} is ready")
+        else:
+            self._call(Method.LOAD_MODEL, new)
+        self.label(new)
+        if way == 0:
+            self._call(Method.UNLOAD_MODEL, old)
+        self._remove(old)
+        self.found.num_swaps += 1
+
+    def label(self, version: int) -> None:
+        """Point the label to a version."""
+        self._call(Method.SET_MODEL_LABEL, version, label=_LABEL)
+
+    def _remove(self, version: int) -> None:
+        remove_version(self.models / self.bundle.parent.name / str(version))
+        self._wait(lambda states: str(version) not in states, f"version {version} is gone")
+
+    def _wait(self, holds: Callable[[dict[str, int]], bool], condition: str) -> None:
+        def states() -> dict[str, int]:
+            (answer,) = self._call(Method.GET_MODEL)
+            return {one.version: one.state for one in pb.GetModelResponse.FromString(answer).model.versions}
+
+        if not holds(found := poll(states, holds, timeout_s=TIMEOUT_S, each_s=0.2)):
+            raise RuntimeError(f"timeout of {TIMEOUT_S:g} s until {condition}; versions: {sorted(found)}")
+
+    def _call(self, method: Method, *version: int, expected: str = "OK", **fields: str) -> tuple[bytes, ...]:
+        """Make and record a call about the model or a version; return the response, empty for a refusal."""
+        message: Message = getattr(pb, f"{method.value}Request")(
+            model="/".join(map(str, (self.bundle.parent.name, *version))), **fields
+        )
+        planned = ExpectedCall(
+            request_id=f"swap-{next(self._numbers)}",
+            kind=Kind.SWAP,
+            method=method,
+            raw=(message.SerializeToString(),),
+            answers=(expected,),
+        )
+        self.found.accounting.record(planned, reply := self.caller.perform(planned))
+        if reply.status != expected:
+            raise RuntimeError(f"{method.value}: {reply.status} instead of {expected}: {reply.message}")
+        return reply.messages
+
+
+def soak(server: ServerProcess, models: Path, bundle: Path, texts: Texts, settings: Settings) -> Observations:
+    """Calibrate, wait until the server is idle, put it under load, wait until it is idle again.
+
+    The server has just started with version 1 of the bundle in `models`. Raises RuntimeError if an idle server does not
+    answer a probe, or nothing under load; OSError if the server ends.
+    """
+    idle, name = Idle(footprint(server.pid), {}), bundle.parent.name
+    found = Observations(settings=settings, before=idle, after=idle)
+    accounting, samples = found.accounting, found.samples
+    pool = CallerPool(
+        address=server.target,
+        num_callers=settings.num_callers,
+        record=accounting.record,
+        look_each_s=_SAMPLE_EACH_S,
+    )
+    calibration, plan = (
+        Plan(texts=texts, models=("", name, f"{name}@{_LABEL}"), prefix=prefix, seed=seed)
+        for prefix, seed in (("c", settings.seed + 1), ("s", settings.seed))
+    )
+    samples_a_line = max(10, round(settings.duration_s / _NUM_LINES / _SAMPLE_EACH_S))
+    calibration_s = min(max(2.0, settings.duration_s / 15), 20.0)
+    with SoakClient(Target(address=server.target)) as caller:
+        for probe in PROBES:
+            accounting.record(probe, reply := caller.perform(probe))
+            if reply.status != "OK":
+                raise RuntimeError(f"{probe.request_id}: idle server answered {reply.status}: {reply.message}")
+        operator = Operator(caller=caller, models=models, bundle=bundle, found=found)
+        operator.label(1)
+        with operator.swapping(each_s=settings.swap_each_s):
+            found.capacity_per_s = pool.run(calibration, duration_s=calibration_s) / calibration_s
+        if not found.capacity_per_s:
+            raise RuntimeError(f"no call was answered within {calibration_s:g} s; the machine may be busy")
+        found.before, began_s = _idle(server), time.monotonic()
+
+        def look() -> None:
+            at_s, now = round(time.monotonic() - began_s, 2), footprint(server.pid)
+            sizes = {"rss_mb": round(now.rss_mb, 2), "threads": now.num_threads, "fds": now.num_fds}
+            figures = {**sizes, "calls": accounting.num_calls, "swaps": found.num_swaps}
+            if len(samples) % samples_a_line == 0:
+                line = figures_line(f"{at_s:.0f} of {settings.duration_s:.0f} s:", figures)
+                print(line, file=sys.stderr, flush=True)
+            samples.append({"at_s": at_s, **figures})
+
+        with operator.swapping(each_s=settings.swap_each_s):
+            rate_per_s = settings.load_share * found.capacity_per_s
+            pool.run(plan, rate_per_s=rate_per_s, duration_s=settings.duration_s, look=look)
+        found.elapsed_s = time.monotonic() - began_s
+    found.after = _idle(server, like=found.before.footprint)
+    return found
+
+
+def _idle(server: ServerProcess, *, like: Footprint | None = None) -> Idle:
+    """Wait until the server is idle, with at most as many threads and files as before."""
+    wait_until_idle(server, timeout_s=_IDLE_TIMEOUT_S)
+    seen = [footprint(server.pid)]
+
+    def is_calm() -> bool:
+        time.sleep(_CALM_S)
+        seen.append(footprint(server.pid))
+        pairs = (seen[-1], like or seen[-2]), (seen[-2], seen[-1])
+        return all(one.num_threads <= most.num_threads and one.num_fds <= most.num_fds for one, most in pairs)
+
+    poll(is_calm, bool, timeout_s=_IDLE_TIMEOUT_S)
+    return Idle(footprint=seen[-1], metrics=server.samples())
+
+
+def report_of(found: Observations, logged: Sequence[Entry], log_errors: Sequence[str], *, exit_code: int) -> Report:
+    """Return figures and checks."""
+    accounting, metrics = found.accounting, found.after.metrics
+    expected = [line for line in log_errors if _BROKEN_VERSION in line]
+    errors = [line for line in log_errors if _BROKEN_VERSION not in line] + expected[found.num_broken_versions :]
+    of_calls = accounting.checks(logged, metrics, errors=errors, exit_code=exit_code)
+    num_unanswered, num_duplicates, num_wrong, num_errors = (len(check.failures) for check in of_calls[:4])
+    num_swaps = round(sum(value for name, value in metrics.items() if name.startswith("dragoman_model_swaps_total")))
+    num_answered = round(metrics.get('dragoman_segments_total{outcome="ok"}', 0))
+    memory, notes = check_memory(found.samples, found.settings)
+    left = _left(found)
+    missed = [status for status in _ENDS if not accounting.num_ended(status)]
+    figures = {
+        "seconds": f"{found.elapsed_s:.0f}",
+        "calls": accounting.num_calls,
+        "unanswered": num_unanswered,
+        "twice": num_duplicates,
+        "ledger_difference": of_calls[4].figures["difference"],
+        "rss_slope_mb_per_h": rounded(memory.figures.get("slope")),
+        "rss_noise": rounded(memory.figures.get("noise")),
+        **{f"{name}_left": count for name, count in left.items()},
+        "swaps": found.num_swaps,
+        "wrong": num_wrong,
+        "errors": num_errors,
+    }
+    swaps = f"{found.num_swaps} swaps, the server counted {num_swaps}"
+    sentences = f"clients received {accounting.num_sentences} sentences, the server counted {num_answered} segments"
+    incomplete = f"the run is too short: {found.num_swaps} swaps, no call ended with {missed}"
+    checks = [
+        *of_calls,
+        Check(name="nothing is left", failures=[f"{count} {name}" for name, count in left.items() if count]),
+        require("each swap is counted once", found.num_swaps == num_swaps, swaps),
+        require("each sentence is counted", accounting.num_sentences <= num_answered, sentences),
+        memory,
+        require("everything occurred", not missed and found.num_swaps > 0, incomplete),
+    ]
+    return Report(name="soak", figures=figures, checks=checks, notes=notes, values=details(found))
+
+
+def details(found: Observations) -> dict[str, Any]:
+    """Return settings, calls and samples, JSON-ready."""
+    settings, capacity_per_s, accounting = found.settings, found.capacity_per_s, found.accounting
+    ends = {"before": found.before, "after": found.after}
+    return {
+        "settings": asdict(settings),
+        "max_slope_mb_per_h": round(settings.max_slope, 2),
+        "capacity_calls_per_s": round(capacity_per_s, 2),
+        "offered_calls_per_s": round(settings.load_share * capacity_per_s, 2),
+        "num_sentences": accounting.num_sentences,
+        "calls": [
+            {"kind": kind, "status": end, "count": count} for (kind, end), count in sorted(accounting.ends.items())
+        ],
+        **{when: {**idle._asdict(), "footprint": asdict(idle.footprint)} for when, idle in ends.items()},
+        "samples": found.samples,
+    }
+
+
+def _left(found: Observations) -> dict[str, int]:
+    """Return what remains in addition to what there was before the load."""
+    before, after, metrics = found.before.footprint, found.after.footprint, found.after.metrics
+    versions = {match[1] for name in metrics if (match := _VERSION.search(name))}
+    return {
+        "threads": max(0, after.num_threads - before.num_threads),
+        "fds": max(0, after.num_fds - before.num_fds),
+        "tasks": round(sum(remaining_work(metrics, CALLS).values())),  # calls in flight
+        "slots": len(remaining_work(metrics, SEGMENTS)) + max(0, len(versions) - 1),  # also series of old versions
+    }
+
+
+def _picture(found: Observations, *, title: str) -> Figure:
+    made, (memory, counts, work) = new_figure(3, size=(10, 9), sharex=True)
+    made.suptitle("\n".join(textwrap.wrap(title, _TITLE_WIDTH)), fontsize="small")
+    over_time = {name: [(one["at_s"], one[name]) for one in found.samples] for name in found.samples[0]}
+    memory.axvspan(0, found.settings.warm_up_s, color="lightgrey", label="warm-up, not judged")
+    minima = window_minima(found.samples, found.settings)
+    draw(memory, {"rss_mb": over_time["rss_mb"], "minimum of a window": minima}, yscale="linear")
+    draw(counts, {name: over_time[name] for name in ("threads", "fds")})
+    draw(work, {name: over_time[name] for name in ("calls", "swaps")}, xlabel="seconds", yscale="symlog")
+    return made
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of this scenario."""
+    add = parser.add_argument
+    add("--duration", type=within(10, 86_400), metavar="S", help="seconds of load (default: by mode)")
+    add("--load", type=within(0.01, 1), default=0.65, metavar="X", help="share of the capacity that is offered (0.65)")
+    add("--callers", type=within(1, 256, int), default=16, metavar="N", help="maximum number of concurrent calls (16)")
+    add("--max-growth-mb", type=within(0.1, 10_000), metavar="MB", help="memory limit, see above")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the scenario; return the exit code."""
+    settings = Settings(
+        duration_s=options.duration or _DURATIONS_S[options.mode],
+        num_callers=options.callers,
+        load_share=options.load,
+        growth_limit_mb=options.max_growth_mb,
+        seed=options.seed,
+    )
+    with tempfile.TemporaryDirectory(prefix="dragoman-soak-") as directory:
+        models, bundle = Path(directory), only_bundle(options.model_dir)
+        add_version(bundle, models, 1)
+        with started(options.output, models=models, settings=SERVER_SETTINGS) as tested:
+            found = soak(tested, models, bundle, read_texts(), settings)
+            exit_code = tested.stop()
+    report = report_of(found, *read_access_log(options.output), exit_code=exit_code)
+    return replace(report, picture=_picture(found, title=report.line)).conclude(options.output)

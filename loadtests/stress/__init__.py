@@ -1,1 +1,0 @@
-"""What a server must survive: hours of everything at once, callers who leave, faults, bad inputs."""

@@ -1,0 +1,109 @@
+"""Settings of the HTTP port."""
+
+import re
+from collections.abc import Iterable
+from typing import Annotated, Self
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from dragoman_service.security.settings import TlsSettings, is_loopback
+
+_ORIGIN = re.compile(r"([a-z][a-z0-9+.-]*)://(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::([0-9]{1,5}))?")
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+def normalized_origin(origin: str) -> str | None:
+    """Return a web origin as browsers send it: in lower case, without the default port of its scheme.
+
+    None if the text is not `scheme://host` or `scheme://host:port`.
+    """
+    match = _ORIGIN.fullmatch(origin.lower())
+    if not match or int(match[3] or 0) > 65535:
+        return None
+    scheme, host, port = match.groups()
+    is_default = port is None or int(port) == _DEFAULT_PORTS.get(scheme)
+    return f"{scheme}://{host}" if is_default else f"{scheme}://{host}:{int(port)}"
+
+
+def _split(value: object) -> object:
+    """Split a text with commas, as environment variables contain it."""
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+def _origins(entries: Iterable[str]) -> tuple[str, ...]:
+    origins = []
+    for entry in entries:
+        origin = normalized_origin(entry)
+        if origin is None:
+            raise ValueError(
+                "entries of the form scheme://host[:port] without a path, such as https://shop.example (`*` is not "
+                "allowed, since any web page could then call the server)"
+            )
+        origins.append(origin)
+    return tuple(origins)
+
+
+class HttpSettings(BaseModel):
+    """Address of the HTTP server: metrics, probes and the API as JSON. The limits on calls are those of `grpc`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    host: str = "127.0.0.1"
+    """Address to listen on: `0.0.0.0` for all IPv4 interfaces, `::` for IPv6. Metrics and probes are unencrypted and
+    open to every client that can connect. They accept no commands and contain load and model names, never texts, keys
+    or callers."""
+
+    port: int = Field(default=9464, ge=0, le=65535)
+    """TCP port; 0 selects a free port."""
+
+    api: bool | None = None
+    """Serve the API (`/v1/translate` and others). Unset: only if `host` is loopback and `tls` is off. An address other
+    than loopback has the same requirements as `grpc.host`, and the API is encrypted if gRPC is."""
+
+    playground: bool = False
+    """Serve a page for trying translations at `/playground`; requires the API. Every client that can connect can open
+    the page; its requests need a key if the API does."""
+
+    allowed_hosts: Annotated[tuple[str, ...], BeforeValidator(_split)] = ()
+    """Names that the header `Host` of requests may contain, in addition to addresses and `localhost`. Requests with
+    other names are rejected with 421. Empty: no further names if `host` is loopback, else any name. This prevents DNS
+    rebinding by web pages."""
+
+    allowed_origins: Annotated[tuple[str, ...], BeforeValidator(_split), AfterValidator(_origins)] = ()
+    """Origins of other web sites whose pages can call the server from a browser (CORS), each `scheme://host[:port]`,
+    such as `https://shop.example`. Pages of the server itself can always call it. Requests with another `Origin` are
+    rejected with 403."""
+
+    metrics_host: str | None = None
+    """Address of `metrics_port`; unset: `host`."""
+
+    metrics_port: int | None = Field(default=None, ge=0, le=65535)
+    """TCP port of `/metrics`, `/healthz` and `/readyz`, which are then not on `port`; unset: `port`. This port has no
+    TLS, so it is required with `tls` and `api`."""
+
+    max_connections: int = Field(default=256, ge=1, le=1_000_000)
+    """Maximum open connections. For a further connection, the server closes the oldest connection of the host that has
+    most, preferably an idle one."""
+
+    request_timeout_s: float = Field(default=10.0, gt=0, le=3600)
+    """Longest time for a TLS handshake, for the head of a request, and for a client to read the rest of a response.
+    Then the connection is closed."""
+
+    keep_alive_s: float = Field(default=60.0, ge=0, le=86400)
+    """Time without requests after which a connection is closed, but at least `request_timeout_s` after a response."""
+
+    @model_validator(mode="after")
+    def _check_consistency(self) -> Self:
+        if self.metrics_host is not None and self.metrics_port is None:
+            raise ValueError("metrics_host only with metrics_port")
+        return self
+
+    def serves_api(self, tls: TlsSettings) -> bool:
+        """Return True if the API is served, and so `port` is encrypted if `tls` is on."""
+        return is_loopback(self.host) and not tls.is_on if self.api is None else self.api
+
+    def of_monitoring(self) -> "HttpSettings":
+        """Return the settings of the port that serves metrics and probes."""
+        if self.metrics_port is None:
+            return self
+        return self.model_copy(update={"host": self.metrics_host or self.host, "port": self.metrics_port})

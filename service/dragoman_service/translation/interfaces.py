@@ -1,0 +1,70 @@
+"""Interfaces of the components that the translator uses."""
+
+from collections.abc import Callable, Collection
+from typing import Protocol
+
+from dragoman_service.models.model import SegmentQueue
+from dragoman_service.text.placeholders.patterns import TermMatcher
+from dragoman_service.text.planning import TextModel
+
+
+class Quota(Protocol):
+    """Limits of callers over time."""
+
+    async def take_tokens(
+        self, caller: str, num_tokens: int, *, work: Callable[[], int] | None = None
+    ) -> Callable[[], None]:
+        """Charge source tokens and decode cost to a caller; RateLimitedError without charge if these are too many.
+
+        `work` returns the decode cost. It is called only if the work of the caller is limited.
+
+        Returns:
+            A function that refunds the charge, to be called at most once.
+        """
+
+
+class LanguageSource(Protocol):
+    """The served language pairs."""
+
+    def resolve(self, model: str, source_language: str, target_language: str) -> object:
+        """Return the model of a request; RequestError if none fits."""
+
+    def source_languages(self, model: str, target_language: str) -> Collection[str]:
+        """Return the languages that a model translates into a language; RequestError if there are none.
+
+        An empty name means any model, or any language.
+        """
+
+
+class ServingModel(TextModel, Protocol):
+    """A model that translates requests."""
+
+    @property
+    def name(self) -> str:
+        """Name without version."""
+
+    @property
+    def version(self) -> str:
+        """Version."""
+
+    @property
+    def has_attention(self) -> bool:
+        """Whether the model returns its cross-attention."""
+
+    @property
+    def scheduler(self) -> SegmentQueue:
+        """Queue of the model."""
+
+
+class ModelSource(LanguageSource, Protocol):
+    """Selects the model of a request."""
+
+    def resolve(self, model: str, source_language: str, target_language: str) -> ServingModel:
+        """Return the model of a request; RequestError if none fits."""
+
+
+class GlossarySource(Protocol):
+    """The named glossaries."""
+
+    def matcher(self, name: str, source_language: str, target_language: str) -> TermMatcher:
+        """Return the terms of a language pair; RequestError if the glossary or the pair does not exist."""

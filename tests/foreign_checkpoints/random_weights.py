@@ -1,0 +1,59 @@
+"""Sizes and random weights of tiny checkpoints."""
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+import yaml
+from torch import Tensor
+
+# odd sizes of vocabularies, filled with unused words
+NUM_TOKENS, NUM_SOURCE_TOKENS = 101, 97
+D, HEADS, FFN, LAYERS, POSITIONS = 16, 2, 24, 2, 64
+_EOS_LOGIT = 8.0  # logit added to EOS, so that most targets end before the limit
+
+
+def filled(words: Sequence[str], size: int) -> list[str]:
+    return [*words, *(f"madeupword{number:04d}" for number in range(size - len(words)))]
+
+
+class Draw:
+    """Random tensors, deterministic per seed."""
+
+    def __init__(self, seed: int) -> None:
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def matrix(self, *shape: int, std: float = 0.4) -> Tensor:
+        return torch.randn(*shape, generator=self._generator) * std
+
+    def linear(self, name: str, outputs: int, inputs: int) -> dict[str, Tensor]:
+        return {f"{name}.weight": self.matrix(outputs, inputs), f"{name}.bias": self.matrix(outputs, std=0.1)}
+
+    def norm(self, name: str) -> dict[str, Tensor]:
+        return {f"{name}.weight": 1 + self.matrix(D, std=0.2), f"{name}.bias": self.matrix(D, std=0.1)}
+
+    def end_by_itself(self, state: dict[str, Tensor], norm: str, eos: Tensor) -> None:
+        """Favour EOS, with random signs: shared tables would repeat each token."""
+        state[f"{norm}.weight"] *= torch.sign(self.matrix(D))
+        state[f"{norm}.bias"] = _EOS_LOGIT * eos / eos.square().sum()
+
+
+def configure(file: Path, option: str, value: object) -> None:
+    """Set an option, named by its dotted path, in a configuration in YAML or JSON."""
+    config = yaml.safe_load(file.read_text(encoding="utf-8"))
+    *parents, name = option.split(".")
+    part = config
+    for parent in parents:
+        part = part.setdefault(parent, {})
+    part[name] = value
+    file.write_text(json.dumps(config), encoding="utf-8")
+
+
+def sinusoids(*, is_in_turn: bool) -> Tensor:
+    """Return the table [5000, 1, D] that OpenNMT-py and eole store."""
+    steps = torch.arange(D // 2) / (D // 2 if is_in_turn else D // 2 - 1)
+    angles = torch.arange(5000)[:, None] * torch.exp(steps * -math.log(10000.0))
+    parts = torch.stack((angles.sin(), angles.cos()), dim=-1 if is_in_turn else 1)
+    return parts.flatten(1)[:, None]

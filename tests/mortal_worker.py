@@ -1,0 +1,112 @@
+"""A worker in threads of the test that can die like a process, and helpers that talk to a batch."""
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from multiprocessing.connection import Connection
+from typing import Any, TypeVar
+
+from dragoman_service.decoding.degeneration import EndedSegment
+from dragoman_service.decoding.step_model import StepModel
+from dragoman_service.worker.messages import BatchCommand, BatchReport, Clock, NewSegment
+from dragoman_service.worker.worker import BatchExecutor, Worker
+from tests.fakes import make_segment
+
+TIMEOUT_S = 30.0  # only reached by a test that would otherwise hang
+CACHE_BYTES = 4096
+
+_Result = TypeVar("_Result")
+
+
+class MortalWorker(Worker):
+    """A worker that can die with all of its batches; the next connection finds a new one."""
+
+    def __init__(self, model: StepModel, clock: Clock = time.monotonic) -> None:
+        super().__init__(model, clock=clock, cache_bytes=lambda: CACHE_BYTES)
+        self.connections: list[Connection[Any, Any]] = []  # the scheduler's end of each connection ever made
+        self._alive: list[socket.socket] = []
+
+    def connect(self) -> "Connection[Any, Any]":
+        """Start a thread for a batch and return the connection to it."""
+        ours, theirs = socket.socketpair()
+        with self._lock:
+            self._alive.append(theirs.dup())
+            self.connections.append(Connection(ours.detach()))
+        self.serve(Connection(theirs.detach()))
+        return self.connections[-1]
+
+    def die(self) -> None:
+        """Shut down every connection."""
+        with self._lock:
+            dying, self._alive = self._alive, []
+        for end in dying:
+            with end:
+                try:
+                    end.shutdown(socket.SHUT_RDWR)
+                except OSError:  # its thread has ended
+                    continue
+
+    def close(self, timeout_s: float = TIMEOUT_S) -> None:
+        """End all threads; may be called again."""
+        self.die()
+        super().close(timeout_s)
+        assert not any(thread.is_alive() for thread in self._threads), "a batch runs without a connection"
+
+
+def begin(function: Callable[..., _Result], *arguments: Any, **options: Any) -> "Future[_Result]":
+    """Call a function in a daemon thread, so that it cannot keep the test or the process from ending."""
+    future: Future[_Result] = Future()
+
+    def call() -> None:
+        try:
+            future.set_result(function(*arguments, **options))
+        except BaseException as error:  # noqa: BLE001 - raised by `result`
+            future.set_exception(error)
+
+    threading.Thread(target=call, name="bounded", daemon=True).start()
+    return future
+
+
+def joining(*ids: int, deadline_s: float = float("inf"), **search: Any) -> BatchCommand:
+    """Return a command with new segments of these ids; their sources differ."""
+    return BatchCommand(
+        new_segments=tuple(
+            NewSegment(segment_id=key, segment=make_segment(4 + key % 5, 5, **search), deadline_s=deadline_s)
+            for key in ids
+        )
+    )
+
+
+def next_report(connection: "Connection[Any, Any]") -> BatchReport:
+    """Return the next report of a batch."""
+    assert connection.poll(TIMEOUT_S), "no report received"
+    report: BatchReport = connection.recv()
+    return report
+
+
+def ended_in(*reports: BatchReport) -> dict[int, EndedSegment]:
+    """Return the segments that ended, by id."""
+    return {ended.segment_id: ended for report in reports for output in report.outputs for ended in output.ended}
+
+
+def decode(connection: "Connection[Any, Any]", command: BatchCommand) -> Mapping[int, EndedSegment]:
+    """Send new segments to a batch and return them, by id, after all have ended."""
+    connection.send(command)
+    ended: dict[int, EndedSegment] = {}
+    while len(ended) < len(command.new_segments):
+        report = next_report(connection)
+        assert not any(output.fault for output in report.outputs), report
+        ended.update(ended_in(report))
+    return ended
+
+
+def decode_here(model: StepModel, command: BatchCommand) -> Mapping[int, EndedSegment]:
+    """Return the ended segments of a batch without a connection, by id."""
+    batch = BatchExecutor(model, time.monotonic)
+    outputs = [batch.run_step(command)]
+    while batch.num_segments:
+        outputs.append(batch.run_step(BatchCommand()))
+    assert not any(output.fault for output in outputs)
+    return {ended.segment_id: ended for output in outputs for ended in output.ended}

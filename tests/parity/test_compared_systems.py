@@ -1,0 +1,81 @@
+"""Parity of the compared systems: a comparison of speed requires equal work."""
+
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+
+from loadtests.benchmarks import system_pytorch, systems
+from loadtests.benchmarks.cases import share_of_equal
+from loadtests.benchmarks.models import SPECIAL_IDS, network_of
+from loadtests.benchmarks.systems import ModelFiles, Output, SearchOptions, SystemName, SystemSettings, Work, Workers
+from tests.tiny_bundle import tiny_vocabulary
+from tests.unit.loadtests.tiny_files import write_tiny_model
+
+_TOLERANCE = 1e-4  # fp32 sums in another order, of logits around 10
+_SEARCH = SearchOptions(max_target_tokens=30)
+_TOKENS = random.Random(1).choices(range(4, len(tiny_vocabulary())), k=200)  # noqa: S311 - not for secrets
+_SOURCES = tuple(
+    (*_TOKENS[12 * index : 12 * index + 23 - index], 2) for index in range(12)
+)  # of different lengths, for padding
+
+
+@pytest.fixture(scope="module", params=["pre", "post"])
+def files(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ModelFiles:
+    return write_tiny_model(tmp_path_factory.mktemp("systems") / request.param, norm=request.param)
+
+
+def _translate(files: ModelFiles, name: SystemName, search: SearchOptions, *, num_streams: int = 1) -> list[Output]:
+    settings = SystemSettings(system=name, precision="fp32", num_streams=num_streams)
+    return systems.open_system(files, settings).translate(_SOURCES, search, batch_size=5)
+
+
+@pytest.mark.parametrize("other", ["pytorch", "transformers", "ctranslate2"])
+def test_systems_find_equal_hypotheses_and_scores(files: ModelFiles, other: SystemName) -> None:
+    if other != "pytorch":
+        pytest.importorskip(other, reason="not installed: pip install '.[bench]'")
+    suppressed = replace(_SEARCH, suppressed_tokens=SPECIAL_IDS)
+    fixed = replace(_SEARCH, min_target_tokens=10, max_target_tokens=10)
+    ours, theirs = (_translate(files, name, suppressed) for name in ("dragoman", other))
+    # compare scores without suppression: CTranslate2 gives that probability to other tokens
+    expected, found = ([one.score for one in _translate(files, name, _SEARCH)] for name in ("pytorch", other))
+
+    # ties may be broken differently
+    assert share_of_equal([one.token_ids for one in ours], [one.token_ids for one in theirs]) >= 0.9
+    assert found == pytest.approx(expected, abs=10 * _TOLERANCE)  # over the 30 tokens of a target
+    for name in ("dragoman", other):
+        assert {len(output.token_ids) for output in _translate(files, name, fixed)} == {10}
+
+
+def test_transformers_has_equal_logits(files: ModelFiles) -> None:
+    pytest.importorskip("transformers", reason="not installed: pip install '.[bench]'")
+    from loadtests.benchmarks.system_transformers import convert  # noqa: PLC0415 - it may not be installed
+
+    network = network_of(files)
+    ours, theirs = system_pytorch.load_network(network), convert(network)
+    ids, mask = system_pytorch.padded(_SOURCES, 0)
+    targets = torch.tensor([[1, *source[:4]] for source in _SOURCES])
+
+    with torch.inference_mode():
+        expected = ours.decode(targets, ours.encode(ids, mask), mask)
+        found = theirs(input_ids=ids, attention_mask=mask.long(), decoder_input_ids=targets).logits
+
+    assert torch.allclose(found, expected, atol=_TOLERANCE)
+
+
+def test_streams_and_worker_process_do_not_change_outputs(files: ModelFiles) -> None:
+    settings = SystemSettings(system="dragoman", precision="fp32")
+
+    with Workers(files) as workers:
+        done = workers.run(settings, Work(sources=_SOURCES, search=_SEARCH, sources_per_call=1))
+
+    for num_streams in (1, 2):
+        assert list(done.outputs) == _translate(files, "dragoman", _SEARCH, num_streams=num_streams)
+    assert len(done.latencies_s) == len(_SOURCES)
+
+
+@pytest.mark.slow
+def test_failed_process_is_an_error(files: ModelFiles) -> None:
+    with Workers(files) as workers, pytest.raises(RuntimeError, match="pytorch-fp32"):
+        workers.run(SystemSettings(system="pytorch", precision="fp32"), Work(sources=((10**6, 2),), search=_SEARCH))

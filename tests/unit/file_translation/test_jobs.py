@@ -1,0 +1,90 @@
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from dragoman_service.datatypes import TextHypothesis, Translation
+from dragoman_service.errors import RateLimitedError, RetryableError
+from dragoman_service.file_translation.jobs import DocumentJobs, DocumentRequest
+from dragoman_service.file_translation.settings import DocumentSettings
+from dragoman_service.file_translation.state import DocumentState, DocumentStatus
+from dragoman_service.file_translation.store import DocumentStore, StorageFullError
+from dragoman_service.middleware.settings import GrpcSettings
+from dragoman_service.observability.metrics import Metrics
+from dragoman_service.request import RequestRecord, TranslationRequest
+from dragoman_service.security.rate_limits import ConcurrencyLimiter
+from tests.fakes import ManualClock
+
+
+class UpperCase:
+    """Translator into upper case."""
+
+    async def translate(self, request: TranslationRequest, _record: RequestRecord) -> Any:
+        class Result:
+            translations = tuple(
+                Translation(hypotheses=(TextHypothesis(text=text.upper(), score=0.0),), sentences=())
+                for text in request.texts
+            )
+
+        return Result
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[DocumentStore]:
+    store = DocumentStore(DocumentSettings(directory=tmp_path), clock=ManualClock(1000.0))
+    yield store
+    store.close()
+
+
+async def finished_state(store: DocumentStore) -> DocumentState:
+    """Translate a document with two characters; return its final state."""
+    settings = DocumentSettings()
+    limiter = ConcurrencyLimiter(max_concurrent=1)
+    limiter.open()
+    translator: Any = UpperCase()
+    jobs = DocumentJobs(
+        settings,
+        store,
+        translator=translator,
+        limiter=limiter,
+        grpc=GrpcSettings(),
+        metrics=Metrics(CollectorRegistry()),
+    )
+    document_id = store.begin("shop", 2).document_id
+    store.source_path(document_id).write_bytes(b"a.")
+    state, key = store.complete(document_id, file_name="a.txt", num_bytes=2)
+    template = TranslationRequest(texts=(), source_language="en", target_language="de")
+    await jobs.submit(state, DocumentRequest(suffix=".txt", template=template, peer="p", request_id="r"))
+    return store.get(document_id, key)
+
+
+async def test_document_is_translated(store: DocumentStore) -> None:
+    state = await finished_state(store)
+
+    assert state.status is DocumentStatus.DONE
+    assert store.result_path(state.document_id).read_bytes() == b"A."
+
+
+@pytest.mark.parametrize(
+    ("method", "error", "is_about_space"),
+    [
+        ("reserve", StorageFullError(limit=1, unit="bytes of stored documents"), True),
+        ("reserve", RateLimitedError(caller="shop", limit=1, unit="bytes", retry_after_s=1.0), True),
+        ("reserve", RetryableError("directory is locked", retry_after_s=1.0), False),
+        ("finish", RetryableError("directory is locked", retry_after_s=1.0), False),
+    ],
+)
+async def test_only_a_storage_limit_is_reported_as_lack_of_disk_space(
+    store: DocumentStore, monkeypatch: pytest.MonkeyPatch, method: str, error: Exception, is_about_space: bool
+) -> None:
+    def fail(*_args: object, **_kwargs: object) -> None:
+        raise error
+
+    monkeypatch.setattr(store, method, fail)
+    state = await finished_state(store)
+
+    assert state.status is DocumentStatus.ERROR
+    assert str(error) in state.message
+    assert ("disk space" in state.message) == is_about_space
