@@ -15,6 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
 
@@ -124,21 +125,28 @@ class Play:
     def __enter__(self) -> "Play":
         self._podman.call("kube", "play", self._file)
         self.container = self._podman.call("ps", "--quiet", "--filter", "name=server").stdout.strip()
-        until_s = time.monotonic() + READY_TIMEOUT_S
-        while not self._is_ready():
-            log = self._podman.call("logs", "--tail", "20", self.container).stderr
-            assert self._podman.inspect(self.container, "{{.State.Running}}") == "true", log
-            assert time.monotonic() < until_s, log
-            time.sleep(0.2)
+        try:
+            self._wait_until_ready()
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
         self._podman.call("kube", "down", self._file)
         assert self._podman.call("ps", "--all", "--quiet").stdout == ""
 
+    def _wait_until_ready(self) -> None:
+        until_s = time.monotonic() + READY_TIMEOUT_S
+        while not self._is_ready():
+            log = self._podman.call("logs", "--tail", "20", self.container).stderr
+            assert self._podman.inspect(self.container, "{{.State.Running}}") == "true", log
+            assert time.monotonic() < until_s, log
+            time.sleep(0.2)
+
     def _is_ready(self) -> bool:
         try:
-            return get(f"http://127.0.0.1:{self.http_port}/readyz") == (200, "ready")
+            return get(f"http://127.0.0.1:{self.http_port}/readyz")[0] == HTTPStatus.OK
         except OSError:
             return False
 
