@@ -26,7 +26,7 @@ PROMETHEUS_RULE := deploy/kubernetes/components/monitoring/prometheus-rule.yaml
 
 .DEFAULT_GOAL := help
 .PHONY: help demo serve translate test test-all check format docs loadtest capacity overload soak stress bench image \
-	lock gpu-check gpu-train wheels
+	lock gpu-check gpu-train wheels sizes
 
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '$$1 != "help" {printf "  make %-10s %s\n", $$1, $$2}'
@@ -47,11 +47,12 @@ test: check ## Run make check, then all tests except the slow and the end-to-end
 test-all: check ## Run make check, then all tests except the end-to-end ones
 	$(BIN)/python -m pytest -n auto
 
-check: $(VENV)/.dev ## Check format, lint, types, imports, generated files, manifests and workflows
+check: $(VENV)/.dev ## Check format, lint, types, imports, prose, generated files, manifests and workflows
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python .ci/prose.py
 	$(BIN)/python proto/lint.py
 	$(BIN)/python proto/generate.py --check
 	deploy/kubernetes/prometheus_rule.sh | diff $(PROMETHEUS_RULE) -
@@ -129,6 +130,11 @@ gpu-train: $(GPU_READY) ## Train Transformer-base from the last checkpoint and w
 
 wheels: $(VENV)/.serve ## Build the wheels of the client, server and exporter, and of the bundled model, into dist/
 	@$(BIN)/python -m pip --disable-pip-version-check wheel --quiet --no-deps --wheel-dir dist . ./deploy/models
+
+sizes: ## Print the lines of Python of each part
+	@for part in service export proto deploy loadtests tests; do \
+		printf '%-10s %6d\n' "$$part" "$$(git ls-files -z "$$part" | grep -z '\.py$$' | xargs -0r cat | wc -l)"; \
+	done
 
 image: ## Build the container image with Docker or Podman: make image [VARIANT=gpu] [TAG=dragoman:cpu]
 	@deploy/image/build.sh "$(VARIANT)" "$(TAG)"
