@@ -48,7 +48,7 @@ def test_tbx_translates_each_term_of_a_concept_into_the_first_of_the_others(tmp_
     [
         ("a.tsv", "", "a.tsv, line 1"),
         ("a.tsv", "settings\tEinstellungen\nx\ty", "line 1"),
-        ("a.tsv", "en\tde\n", "no term"),
+        ("a.tsv", "en\tde\n", "at least 1 term"),
         ("a.tsv", "en\tde\na\tb\tc", "line 2"),
         ("a.tsv", "en\tde\n\tb", "line 2"),
         ("a.tsv", "en\tde\n" + "x" * 201, "line 2"),
@@ -78,7 +78,7 @@ def test_a_file_that_has_changed_is_read_again_and_a_bad_one_is_not_taken(
         (tmp_path / name).write_text(content, encoding="utf-8")
         repository.refresh()
         repository.refresh()
-        return [(one.name, sum(map(len, one.terms.values()))) for one in repository.all()]
+        return [(glossary.name, sum(map(len, glossary.terms.values()))) for glossary in repository.all()]
 
     assert change("it.tsv", "en\tde\na\tb") == [("it", 1)]
     assert change("it.tsv", "en\tde\na\tb\nc\td") == [("it", 2)]
@@ -87,7 +87,7 @@ def test_a_file_that_has_changed_is_read_again_and_a_bad_one_is_not_taken(
     assert change("color.tbx", MARTIF) == [("color", 3), ("it", 2)]
     assert [record.fault for record in caplog.records if record.levelname == "ERROR"] == [  # type: ignore[attr-defined]
         "setting 'models.glossaries_directory: it.tsv, line 3' is '3 columns': expected a term and its translation",
-        "there is a TSV file of this name",
+        "a TSV file with this name exists",
     ]
     assert metrics.registry.get_sample_value("dragoman_glossary_failures_total") == 2
 

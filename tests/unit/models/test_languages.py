@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from dragoman_service.bundle.manifest import Languages, Manifest, TargetTokens
 from dragoman_service.errors import ModelNotFoundError
 from dragoman_service.models.model import LanguageGroup, ModelState
-from dragoman_service.models.registry import Entry, ModelRegistry, language_groups
+from dragoman_service.models.registry import ModelRegistry, ModelVersionEntry, language_groups
 from dragoman_service.models.repository import ModelRepository
 from tests.unit.models.model_fakes import loaded_repository, make_repository, resolved, write_bundle
 from tests.unit.text.text_fakes import TOKENIZER
@@ -178,7 +178,7 @@ def test_a_version_is_the_default_of_the_pairs_that_no_name_before_it_has(drawn:
 def _registry(models: dict[str, Languages]) -> ModelRegistry:
     """Return a registry of models that are ready, of which only the languages are known."""
     entries = [
-        Entry(
+        ModelVersionEntry(
             name=name,
             version="1",
             directory=Path(name),

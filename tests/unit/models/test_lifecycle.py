@@ -1,4 +1,4 @@
-"""How versions come and go on demand."""
+"""Loading, unloading and labelling of versions on demand, and the states of a version."""
 
 import gc
 import threading
@@ -18,11 +18,13 @@ from dragoman_service.errors import (
     ModelStateError,
     StartingError,
 )
-from dragoman_service.models.model import MAX_LABELS, LoadedModel, ModelRuntime
+from dragoman_service.models.lifecycle import TRANSITIONS, Lifecycle, check_transition, entry_of
+from dragoman_service.models.model import MAX_LABELS, LoadedModel, ModelRuntime, ModelState
 from dragoman_service.models.serving import ServingSettings
 from dragoman_service.observability.metrics import Metrics
 from tests.unit.models.model_fakes import (
     FakeScheduler,
+    do_nothing,
     load_parts,
     loaded_repository,
     make_parts,
@@ -33,6 +35,72 @@ from tests.unit.models.model_fakes import (
     write_bundle,
     write_serving,
 )
+
+
+@pytest.mark.parametrize("before", [None, *ModelState])
+def test_only_the_listed_state_transitions_are_allowed(before: ModelState | None) -> None:
+    for after in (None, *ModelState):
+        if after is before or after in TRANSITIONS[before]:
+            check_transition("tiny/1", before, after)
+        else:
+            with pytest.raises(AssertionError, match="tiny/1"):
+                check_transition("tiny/1", before, after)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (None, ModelState.READY),
+        (ModelState.READY, ModelState.LOADING),
+        (ModelState.READY, ModelState.FAILED),
+        (ModelState.READY, None),
+        (ModelState.LOADING, None),
+        (ModelState.FAILED, ModelState.READY),
+        (ModelState.DRAINING, ModelState.READY),
+        (ModelState.DRAINING, ModelState.LOADING),
+    ],
+)
+def test_a_state_transition_that_would_lose_a_model_is_an_internal_error(
+    before: ModelState | None, after: ModelState | None
+) -> None:
+    with pytest.raises(AssertionError):
+        check_transition("tiny/1", before, after)
+
+
+def make_lifecycle() -> Lifecycle:
+    return Lifecycle(load_parts, Metrics(CollectorRegistry()), warm_up=do_nothing, unload_timeout_s=0)
+
+
+def test_a_failed_attempt_to_load_a_ready_version_leaves_it_ready(tmp_path: Path) -> None:
+    lifecycle, directory = make_lifecycle(), write_bundle(tmp_path, "tiny/1")
+    lifecycle.load(directory)
+
+    lifecycle.fail(entry_of(directory), EngineError("damaged"))
+
+    (entry,) = lifecycle.registry.entries.values()
+    assert entry.state is ModelState.READY
+    assert entry.model is not None
+
+
+def test_a_failed_version_that_is_being_loaded_again_is_not_removed(tmp_path: Path) -> None:
+    lifecycle, entry = make_lifecycle(), entry_of(write_bundle(tmp_path, "tiny/1"))
+    lifecycle.fail(entry, EngineError("damaged"))
+    failed = lifecycle.registry.entries["tiny/1"]
+    assert lifecycle.claim(entry) is None
+
+    lifecycle.remove(failed)
+
+    assert lifecycle.registry.entries["tiny/1"].state is ModelState.LOADING
+
+
+def test_every_change_of_state_is_checked(tmp_path: Path) -> None:
+    lifecycle, directory = make_lifecycle(), write_bundle(tmp_path, "tiny/1")
+    lifecycle.load(directory)
+
+    with pytest.raises(AssertionError):
+        lifecycle.remove(lifecycle.registry.entries["tiny/1"])  # READY, not drained
+
+    assert lifecycle.registry.ready_versions("tiny") == ["1"]
 
 
 def test_a_model_is_warm_before_it_is_started_and_answers(tmp_path: Path) -> None:
@@ -173,7 +241,7 @@ def test_a_model_that_failed_requests_held_is_freed_by_the_collector(tmp_path: P
         model = repository.resolve("tiny/2", "en", "de")
         error = EngineError("as in a request")
         try:
-            raise error  # whose traceback knows this frame, which knows it
+            raise error  # its traceback and this frame refer to each other
         except EngineError:
             assert model
 
@@ -202,7 +270,7 @@ def test_the_metrics_tell_the_state_of_each_version_while_it_is_there(tmp_path: 
 
     assert sample("dragoman_model_swaps_total", model="tiny") == 1
     for family in registry.collect():
-        assert not [one for one in family.samples if one.labels.get("version") == "2"]
+        assert not [sample for sample in family.samples if sample.labels.get("version") == "2"]
 
 
 def test_a_version_that_is_not_there_cannot_be_loaded(tmp_path: Path) -> None:
@@ -290,7 +358,7 @@ def test_a_model_has_a_limited_number_of_labels(tmp_path: Path) -> None:
     for number in range(MAX_LABELS):
         repository.set_label("tiny/1", f"label-{number}")
 
-    with pytest.raises(InvalidFieldError, match="one of the 100 labels"):
+    with pytest.raises(InvalidFieldError, match="maximum: 100"):
         repository.set_label("tiny/1", "another")
 
 

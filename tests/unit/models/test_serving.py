@@ -135,7 +135,7 @@ def policy(**serving: object) -> VersionPolicy:
     ],
 )
 def test_what_the_rule_says_and_what_is_pointed_to_is_wanted(serving: dict[str, object], wanted: set[str]) -> None:
-    assert policy(**serving).wanted(VERSIONS) == wanted
+    assert policy(**serving).selected(VERSIONS) == wanted
 
 
 @pytest.mark.parametrize(
@@ -174,14 +174,14 @@ def test_a_default_by_label_follows_the_label() -> None:
 def test_an_old_version_that_was_asked_for_stays_and_the_newest_needs_no_asking() -> None:
     latest = policy(versions="latest:1")
 
-    assert latest.with_requested("2", VERSIONS).wanted(VERSIONS) == {"2", "10"}
+    assert latest.with_requested("2", VERSIONS).selected(VERSIONS) == {"2", "10"}
     assert latest.with_requested("10", VERSIONS) == latest
     assert latest.with_requested("2", VERSIONS).without_requested(["2"]) == latest
 
 
 @given(versions=st.sets(st.from_regex(r"[0-9]{1,3}", fullmatch=True)), number=st.integers(1, 100))
 def test_the_newest_are_wanted_and_no_more_than_asked_for(versions: AbstractSet[str], number: int) -> None:
-    wanted = policy(versions=f"latest:{number}").wanted(versions)
+    wanted = policy(versions=f"latest:{number}").selected(versions)
 
     assert len(wanted) == min(number, len(versions))
     assert all(version_key(kept) > version_key(left) for kept in wanted for left in versions - wanted)
