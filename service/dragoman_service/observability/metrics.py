@@ -323,7 +323,7 @@ class Metrics:
     )
     quota_checks = _counter(
         "dragoman_quota_checks",
-        "Checks of caller limits with `access.quota_store_url_file`, by deciding component: store, or local if the store "
+        "Checks of caller limits with `access.quota_store_url_file`, by decision: store, or local if the store "
         "does not respond in time.",
         ("decided_by",),
         shown=("store", "local"),

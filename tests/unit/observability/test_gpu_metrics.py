@@ -98,7 +98,7 @@ def test_without_the_package_or_a_driver_there_are_no_gpus(metrics: Metrics, cap
         assert caplog.records == []
         assert observe_gpus(metrics, load=lambda: FakeNvml(fault="NVML Shared Library Not Found")) == 0
     assert [(record.message, vars(record)["reason"]) for record in caplog.records] == [
-        ("no metrics of GPUs", "NVML Shared Library Not Found")
+        ("GPU metrics unavailable", "NVML Shared Library Not Found")
     ]
     assert set(readings(metrics).values()) == {None}
 

@@ -215,7 +215,7 @@ def messages() -> Iterator[list[dict[str, Any]]]:
 
 def lost(messages: list[dict[str, Any]]) -> list[int]:
     """How many lines the log says are missing, each time it says so."""
-    return [record["lines"] for record in messages if record["event"] == "log lines were lost"]
+    return [record["lines"] for record in messages if record["event"] == "log lines lost"]
 
 
 def test_lines_go_out_as_they_are(tmp_path: Path) -> None:
@@ -345,7 +345,7 @@ def test_lines_of_one_kind_are_limited_in_each_second_and_the_others_counted() -
 
     assert (first, other, second) == ([True] * 3 + [False] * 7, True, [True] * 2)
     assert [(record["event"], record["kind"], record["lines"]) for record in records] == [
-        ("lines were left out", "UNAUTHENTICATED", 7)
+        ("log lines omitted", "UNAUTHENTICATED", 7)
     ]
 
 
