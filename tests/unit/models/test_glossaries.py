@@ -29,13 +29,13 @@ def pairs(path: Path, content: str | bytes) -> dict[tuple[str, str], list[tuple[
 
 
 @pytest.mark.parametrize("content", [TSV, "\ufeff" + TSV.replace("\n", "\r\n")])
-def test_a_table_has_its_languages_in_the_first_line(tmp_path: Path, content: str) -> None:
+def test_first_line_of_tsv_has_the_languages(tmp_path: Path, content: str) -> None:
     assert pairs(tmp_path / "it.tsv", content) == {
         ("en", "de"): [("settings", "Einstellungen"), ("Dragoman", ""), ("open file", "Datei öffnen")]
     }
 
 
-def test_tbx_translates_each_term_of_a_concept_into_the_first_of_the_others(tmp_path: Path) -> None:
+def test_tbx_term_is_translated_into_first_term_of_other_language(tmp_path: Path) -> None:
     assert pairs(tmp_path / "a.tbx", MARTIF) == {
         ("de", "en-gb"): [("Farbton", "colour")],
         ("en-gb", "de"): [("colour", "Farbton"), ("hue", "Farbton")],
@@ -61,14 +61,12 @@ def test_tbx_translates_each_term_of_a_concept_into_the_first_of_the_others(tmp_
         ("a b.tsv", TSV, "letters"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_said_with_its_place(
-    tmp_path: Path, name: str, content: str | bytes, fault: str
-) -> None:
+def test_error_of_invalid_glossary_has_the_line(tmp_path: Path, name: str, content: str | bytes, fault: str) -> None:
     with pytest.raises(ConfigError, match=fault):
         pairs(tmp_path / name, content)
 
 
-def test_a_file_that_has_changed_is_read_again_and_a_bad_one_is_not_taken(
+def test_changed_glossary_is_read_again_and_invalid_one_is_ignored(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     metrics = Metrics(CollectorRegistry())
@@ -98,7 +96,7 @@ def test_a_file_that_has_changed_is_read_again_and_a_bad_one_is_not_taken(
         repository.get("x")
 
 
-def test_there_are_not_more_files_than_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_glossaries_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(glossaries, "MAX_GLOSSARIES", 1)
     for name in ("a", "b"):
         (tmp_path / f"{name}.tsv").write_text("en\tde\na\tb")
@@ -109,7 +107,7 @@ def test_there_are_not_more_files_than_may_be(tmp_path: Path, monkeypatch: pytes
     assert [one.name for one in repository.all()] == ["a"]
 
 
-def test_a_pair_is_looked_up_as_that_of_a_model(tmp_path: Path) -> None:
+def test_language_tags_of_glossary_are_shortened(tmp_path: Path) -> None:
     (tmp_path / "it.tsv").write_text(TSV, encoding="utf-8")
     repository = GlossaryRepository(tmp_path)
     repository.refresh()
