@@ -68,7 +68,7 @@ class FakeScheduler:
         self.calls.append("stop")
 
 
-def make_parts(scheduler: ModelScheduler | None = None) -> ModelRuntime:
+def make_runtime(scheduler: ModelScheduler | None = None) -> ModelRuntime:
     return ModelRuntime(
         tokenizer=TOKENIZER,
         scheduler=scheduler or FakeScheduler(),
@@ -79,8 +79,8 @@ def make_parts(scheduler: ModelScheduler | None = None) -> ModelRuntime:
     )
 
 
-def load_parts(bundle: Bundle, serving: ServingSettings) -> ModelRuntime:
-    return make_parts()
+def load_runtime(bundle: Bundle, serving: ServingSettings) -> ModelRuntime:
+    return make_runtime()
 
 
 def do_nothing(model: LoadedModel) -> None:
@@ -136,7 +136,7 @@ def write_serving(root: Path, name: str, text: str) -> None:
 def make_repository(
     root: Path,
     *,
-    load: ModelLoader = load_parts,
+    load: ModelLoader = load_runtime,
     metrics: Metrics | None = None,
     warm_up: Callable[[LoadedModel], None] = do_nothing,
     clock: ManualClock | None = None,

@@ -25,7 +25,7 @@ TBX = """<tbx xmlns="urn:iso:std:iso:30042:ed-2"><text><body><conceptEntry id="c
 def pairs(path: Path, content: str | bytes) -> dict[tuple[str, str], list[tuple[str, str]]]:
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     terms = read_glossary(path).terms
-    return {pair: [(term.source, term.target) for term in found] for pair, found in terms.items()}
+    return {pair: [(term.source, term.target) for term in pair_terms] for pair, pair_terms in terms.items()}
 
 
 @pytest.mark.parametrize("content", [TSV, "\ufeff" + TSV.replace("\n", "\r\n")])
@@ -104,7 +104,7 @@ def test_number_of_glossaries_is_limited(tmp_path: Path, monkeypatch: pytest.Mon
     repository = GlossaryRepository(tmp_path)
     repository.refresh()
 
-    assert [one.name for one in repository.all()] == ["a"]
+    assert [glossary.name for glossary in repository.all()] == ["a"]
 
 
 def test_language_tags_of_glossary_are_shortened(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_language_tags_of_glossary_are_shortened(tmp_path: Path) -> None:
     matcher = repository.matcher("it", "en-GB", "DE")
     protection = compile_protection(ProtectionOptions(), (Term(source="open", target="offen"),), matcher)
 
-    found = [one.target for one in protection.find("Settings of Dragoman: open file, {file}")]
-    assert found == ["Einstellungen", "Dragoman", "offen", None]  # a term of the request goes first
+    targets = [term.target for term in protection.find("Settings of Dragoman: open file, {file}")]
+    assert targets == ["Einstellungen", "Dragoman", "offen", None]  # a term of the request goes first
     with pytest.raises(InvalidFieldError, match="from en to de"):
         repository.matcher("it", "en", "fr")

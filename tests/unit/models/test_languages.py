@@ -115,9 +115,9 @@ def test_groups_contain_each_pair_once_with_its_default(
 
     groups = language_groups(languages, lambda source, target: (source, target) in defaults)
 
-    told = [(pair, group.is_default) for group in groups for pair in group.pairs()]
-    assert sorted(told) == sorted((pair, pair in defaults) for pair in languages.pairs_served())
-    assert sum(group.num_pairs for group in groups) == len(told)
+    actual = [(pair, group.is_default) for group in groups for pair in group.pairs()]
+    assert sorted(actual) == sorted((pair, pair in defaults) for pair in languages.pairs_served())
+    assert sum(group.num_pairs for group in groups) == len(actual)
     assert len(groups) <= 3 * len(sources)
 
 
@@ -167,12 +167,12 @@ def test_version_is_the_default_of_pairs_of_no_earlier_name(drawn: list[Language
 
     for status in statuses:
         before = [languages for name, languages in models.items() if name < status.name]
-        told = [(pair, group.is_default) for group in status.language_groups for pair in group.pairs()]
+        actual = [(pair, group.is_default) for group in status.language_groups for pair in group.pairs()]
         expected = [
             ((source, target), not any(languages.find(source.lower(), target.lower()) for languages in before))
             for source, target in models[status.name].pairs_served()
         ]
-        assert sorted(told) == sorted(expected)
+        assert sorted(actual) == sorted(expected)
 
 
 def _registry(models: dict[str, Languages]) -> ModelRegistry:

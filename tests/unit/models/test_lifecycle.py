@@ -25,10 +25,10 @@ from dragoman_service.observability.metrics import Metrics
 from tests.unit.models.model_fakes import (
     FakeScheduler,
     do_nothing,
-    load_parts,
+    load_runtime,
     loaded_repository,
-    make_parts,
     make_repository,
+    make_runtime,
     resolved,
     states,
     until,
@@ -68,7 +68,7 @@ def test_a_state_transition_that_would_lose_a_model_is_an_internal_error(
 
 
 def make_lifecycle() -> Lifecycle:
-    return Lifecycle(load_parts, Metrics(CollectorRegistry()), warm_up=do_nothing, unload_timeout_s=0)
+    return Lifecycle(load_runtime, Metrics(CollectorRegistry()), warm_up=do_nothing, unload_timeout_s=0)
 
 
 def test_a_failed_attempt_to_load_a_ready_version_leaves_it_ready(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_old_version_takes_requests_while_new_one_is_loaded(tmp_path: Path) -> N
 
     def load(bundle: Bundle, serving: ServingSettings) -> ModelRuntime:
         assert bundle.directory.name == "1" or may_load.wait(30)
-        return load_parts(bundle, serving)
+        return load_runtime(bundle, serving)
 
     write_bundle(tmp_path, "tiny/1")
     repository = make_repository(tmp_path, load=load)
@@ -366,7 +366,7 @@ def test_concurrent_unloads_of_a_version_unload_it_once(tmp_path: Path) -> None:
     scheduler = FakeScheduler()
     scheduler.may_drain.clear()
     write_bundle(tmp_path, "tiny/1")
-    repository = make_repository(tmp_path, load=lambda *_: make_parts(scheduler))
+    repository = make_repository(tmp_path, load=lambda *_: make_runtime(scheduler))
     repository.load_all()
     with ThreadPoolExecutor(2) as pool:
         unloads = [pool.submit(repository.unload, "tiny/1") for _ in range(2)]
@@ -386,7 +386,7 @@ def test_log_event_of_unloading_has_whether_all_requests_ended(
     caplog.set_level("INFO")
     scheduler = FakeScheduler(drains_in_time=drains_in_time)
     write_bundle(tmp_path, "tiny/1")
-    repository = make_repository(tmp_path, load=lambda *_: make_parts(scheduler))
+    repository = make_repository(tmp_path, load=lambda *_: make_runtime(scheduler))
     repository.load_all()
 
     repository.unload("tiny/1")

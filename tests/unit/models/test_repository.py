@@ -22,10 +22,10 @@ from dragoman_service.worker.worker import Worker
 from tests.fakes import ToyModel, make_segment
 from tests.unit.models.model_fakes import (
     FakeScheduler,
-    load_parts,
+    load_runtime,
     loaded_repository,
-    make_parts,
     make_repository,
+    make_runtime,
     resolved,
     write_bundle,
 )
@@ -180,7 +180,7 @@ def test_models_are_loading_until_they_are_ready(tmp_path: Path) -> None:
         seen.append(repository.list_models()[0].state)
         with pytest.raises(StartingError):
             repository.resolve("", "en", "de")
-        return load_parts(bundle, serving)
+        return load_runtime(bundle, serving)
 
     write_bundle(tmp_path, "tiny/1")
     repository = make_repository(tmp_path, load=load)
@@ -195,7 +195,7 @@ def test_stopping_rejects_new_requests_and_stops_every_version(tmp_path: Path) -
     remaining = iter(schedulers)
     write_bundle(tmp_path, "tiny/1")
     write_bundle(tmp_path, "tiny/2")
-    repository = make_repository(tmp_path, load=lambda *_: make_parts(next(remaining)))
+    repository = make_repository(tmp_path, load=lambda *_: make_runtime(next(remaining)))
     repository.load_all()
 
     repository.stop()
@@ -215,7 +215,7 @@ def test_model_that_is_stopped_while_loading_never_starts(tmp_path: Path) -> Non
 
     def load(bundle: Bundle, serving: ServingSettings) -> ModelRuntime:
         repository.stop()
-        return make_parts(scheduler)
+        return make_runtime(scheduler)
 
     write_bundle(tmp_path, "tiny/1")
     repository = make_repository(tmp_path, load=load)
@@ -233,7 +233,7 @@ def test_scheduler_is_stopped_after_failed_warm_up(tmp_path: Path) -> None:
         raise EngineError("decoding failed")
 
     write_bundle(tmp_path, "tiny/1")
-    repository = make_repository(tmp_path, load=lambda *_: make_parts(scheduler), warm_up=fail)
+    repository = make_repository(tmp_path, load=lambda *_: make_runtime(scheduler), warm_up=fail)
 
     with pytest.raises(EngineError):
         repository.load_all()
@@ -247,7 +247,7 @@ def test_failed_load_at_start_is_raised_and_other_models_can_be_stopped(tmp_path
     def load(bundle: Bundle, serving: ServingSettings) -> ModelRuntime:
         if bundle.directory.name == "1":
             raise BundleError("encoder.onnx", found=3, expected=4, what="size in bytes")
-        return make_parts(started)
+        return make_runtime(started)
 
     write_bundle(tmp_path, "tiny/1")
     write_bundle(tmp_path, "tiny/2")
@@ -298,7 +298,7 @@ def test_real_scheduler_is_started_drained_and_stopped(tmp_path: Path) -> None:
     model = ToyModel()
     scheduler = Scheduler(Worker(model), model.limits, settings, Metrics(CollectorRegistry()))
     write_bundle(tmp_path, "tiny/1")
-    repository = make_repository(tmp_path, load=lambda *_: make_parts(scheduler))
+    repository = make_repository(tmp_path, load=lambda *_: make_runtime(scheduler))
     repository.load_all()
 
     repository.unload("tiny/1")

@@ -121,7 +121,7 @@ def policy(**serving: object) -> VersionPolicy:
 
 
 @pytest.mark.parametrize(
-    ("serving", "wanted"),
+    ("serving", "selected"),
     [
         ({}, {"1", "2", "9", "10"}),
         ({"versions": "latest:1"}, {"10"}),
@@ -134,8 +134,8 @@ def policy(**serving: object) -> VersionPolicy:
         ({"versions": "latest:1", "labels": {"stable": "7"}}, {"10"}),
     ],
 )
-def test_policy_selects_listed_labelled_and_default_versions(serving: dict[str, object], wanted: set[str]) -> None:
-    assert policy(**serving).selected(VERSIONS) == wanted
+def test_policy_selects_listed_labelled_and_default_versions(serving: dict[str, object], selected: set[str]) -> None:
+    assert policy(**serving).selected(VERSIONS) == selected
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_requested_old_version_is_selected() -> None:
 
 @given(versions=st.sets(st.from_regex(r"[0-9]{1,3}", fullmatch=True)), number=st.integers(1, 100))
 def test_latest_n_selects_the_n_newest_versions(versions: AbstractSet[str], number: int) -> None:
-    wanted = policy(versions=f"latest:{number}").selected(versions)
+    selected = policy(versions=f"latest:{number}").selected(versions)
 
-    assert len(wanted) == min(number, len(versions))
-    assert all(version_key(kept) > version_key(left) for kept in wanted for left in versions - wanted)
+    assert len(selected) == min(number, len(versions))
+    assert all(version_key(new) > version_key(old) for new in selected for old in versions - selected)

@@ -21,7 +21,7 @@ from tests.fakes import ManualClock
 from tests.mortal_worker import TIMEOUT_S, begin
 from tests.unit.models.model_fakes import (
     SETTLE_S,
-    load_parts,
+    load_runtime,
     loaded_repository,
     make_repository,
     resolved,
@@ -167,7 +167,7 @@ def test_failed_load_is_not_repeated_for_unchanged_bundle(tmp_path: Path) -> Non
         tried.append(bundle.directory.name)
         if bundle.directory.name == "2":
             raise MemoryError("no room")
-        return load_parts(bundle, serving)
+        return load_runtime(bundle, serving)
 
     write_bundle(tmp_path, "tiny/1")
     repository = make_repository(tmp_path, load=load)
@@ -232,7 +232,7 @@ def test_endless_load_does_not_block_other_models(tmp_path: Path) -> None:
 
     def load(bundle: Bundle, serving: ServingSettings) -> ModelRuntime:
         assert bundle.manifest.name != "bad" or may_end.wait(TIMEOUT_S)
-        return load_parts(bundle, serving)
+        return load_runtime(bundle, serving)
 
     write_bundle(tmp_path, "tiny/1")
     repository = make_repository(tmp_path, load=load)
