@@ -73,7 +73,7 @@ class Log:
 
     @property
     def left_out(self) -> list[dict[str, Any]]:
-        return [line for line in self.lines if line["event"] == "lines were left out"]
+        return [line for line in self.lines if line["event"] == "log lines omitted"]
 
 
 @pytest.fixture

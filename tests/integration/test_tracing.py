@@ -198,7 +198,7 @@ async def test_a_collector_that_is_not_there_costs_no_request_and_one_line_of_lo
             for _ in range(3):
                 assert (await server.translate("A man.")).translations
 
-    failures = [record for record in records if "traces cannot be sent" in record["event"]]
+    failures = [record for record in records if "trace export failed" in record["event"]]
     assert [record["endpoint"] for record in failures] == [endpoint]
     assert server.sample("dragoman_trace_spans_total", outcome="failed") > 0
     assert server.sample("dragoman_trace_spans_total", outcome="exported") == 0

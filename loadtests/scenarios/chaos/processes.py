@@ -152,7 +152,7 @@ def _lose_lines(stage: Stage, path: Path) -> None:
     questions = itertools.islice(itertools.cycle(stage.questions), stage.amount)
     with stage.server.logging_to(path), connect(stage.address) as client:
         stage.require_ok("without a log", [question.ask(client) for question in questions])
-    is_logged = poll(lambda: '"log lines were lost"' in stage.logged(), bool, timeout_s=10.0)
+    is_logged = poll(lambda: '"log lines lost"' in stage.logged(), bool, timeout_s=10.0)
     stage.require(is_logged, "the log does not mention the lost lines")
 
 

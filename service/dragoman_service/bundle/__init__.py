@@ -1,5 +1,5 @@
-"""The model bundle: a directory with graphs, tokenizer and a manifest, which the exporter writes and the service opens.
+"""The model bundle: a directory with graphs, tokenizer and manifest, written by the exporter and loaded by the service.
 
-Both use the file layout and the tensor names of this package. Opening checks everything that can be known without
+Both use the file layout and the tensor names of this package. Opening a bundle checks everything that does not require
 loading a graph.
 """

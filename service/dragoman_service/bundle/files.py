@@ -1,4 +1,4 @@
-"""The directory of a bundle: opened and checked, and its files read within bounds."""
+"""Opening and checking of a bundle directory; reading of files with size limits."""
 
 import errno
 import hashlib
@@ -26,16 +26,16 @@ MANIFEST_NAME = "manifest.json"
 
 _MAX_MANIFEST_BYTES: Final = 1 << 20
 
-_MAX_INT8_WEIGHTS_BYTES: Final = 4 << 20
-"""Several times what the largest number of layers needs."""
+_MAX_INT8_WEIGHTS_BYTES: Final = 4 << 20  # several times the size for the maximum number of layers
 
+# Two changes within one tick of the file system clock have the same timestamp. A change of a file that is younger than
+# this could be missed.
 _MIN_AGE_NS: Final = 10**9
-"""Changes within a tick of the file system's clock have the same times: a younger file may change unnoticed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedFile:
-    """A file whose checksum fitted, and what its directory entry said then: all change with the content."""
+    """A file with a correct checksum, and its metadata at that time, which changes with the content."""
 
     name: str
     sha256: str
@@ -47,53 +47,55 @@ class CheckedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bundle:
-    """A bundle whose files were found complete and unchanged."""
+    """A bundle whose files match the checksums of its manifest."""
 
     directory: Path
     manifest: Manifest
     checked_files: frozenset[CheckedFile] = frozenset()
-    """Saves reading them again, see `open_bundle`; without those that were just written."""
+    """Files that `open_bundle` need not read again; excludes files that have just been written."""
 
     @property
     def tokenizer_path(self) -> Path:
-        """The SentencePiece model, or merges of byte-level BPE."""
+        """The SentencePiece model, or the merges of byte-level BPE."""
         return self.directory / self.manifest.tokenizer
 
     @property
     def shortlist_path(self) -> Path:
-        """The file of the shortlist; BundleError if the bundle has none."""
+        """The shortlist file; raises BundleError if the bundle has no shortlist."""
         name = self.manifest.shortlist
         if name is None:
-            raise _manifest_error(self.directory, "shortlist", None, "a file; `export shortlist` makes one")
+            raise _manifest_error(
+                self.directory, "shortlist", None, "a file, which `dragoman export shortlist` creates"
+            )
         return self.directory / name
 
     def graph_paths(self, precision: str) -> tuple[Path, Path]:
-        """Return encoder and decoder of a precision; BundleError if the bundle does not have it."""
+        """Return the encoder and decoder graph of a precision; raises BundleError if the precision does not exist."""
         files = self._files(precision)
         return self.directory / files.encoder, self.directory / files.decoder
 
     def attention_path(self, precision: str) -> Path:
-        """Return the attention graph of a precision; BundleError if the bundle does not have it."""
+        """Return the attention graph of a precision; raises BundleError if it does not exist."""
         name = self._files(precision).attention
         if name is None:
             raise self.missing_attention(precision)
         return self.directory / name
 
     def missing_attention(self, precision: str) -> BundleError:
-        """Return the error of a precision that has no attention graph."""
+        """Return the error for a precision without an attention graph."""
         what = f"precisions.{precision}.attention"
-        return _manifest_error(self.directory, what, None, "a graph; export the model again to get one")
+        return _manifest_error(self.directory, what, None, "a graph; export the model again to create it")
 
     def weights_bytes(self, precision: str) -> int:
-        """Return the size of encoder, decoder and weights; BundleError if the bundle does not have the precision."""
+        """Return the size of encoder, decoder and weights; raises BundleError if the precision does not exist."""
         files = self._files(precision)
         names = (files.encoder, files.decoder, files.weights)
         return sum((self.directory / name).stat().st_size for name in names if name is not None)
 
     def int8_weights(self, precision: str) -> Int8Weights | None:
-        """Read where the int8 weights of a precision lie; None if the bundle does not say.
+        """Read the description of the int8 weights of a precision; None if the bundle has none.
 
-        BundleError if it lacks the precision, or if what it says is damaged or does not fit.
+        Raises BundleError if the precision does not exist, or if the description is invalid.
         """
         files = self._files(precision)
         if files.int8_weights is None or files.weights is None:
@@ -118,10 +120,14 @@ class Bundle:
 def open_bundle(
     directory: Path, *, checked_files: Collection[CheckedFile] = (), clock_ns: Callable[[], int] = time.time_ns
 ) -> Bundle:
-    """Return the bundle in a directory after checking its manifest and every file.
+    """Check the manifest and all files in a directory and return the bundle.
 
-    Those of `checked_files`, known since it was opened before, that are still the same are not read again. BundleError
-    names the first file that does not fit, what was found and what was expected.
+    Raises BundleError with the first invalid file, the actual and the expected value.
+
+    Args:
+        directory: bundle directory.
+        checked_files: files of an earlier call; a file whose metadata has not changed is not read again.
+        clock_ns: returns the current Unix time in nanoseconds.
     """
     manifest = load_manifest(directory)
     settled_ns = clock_ns() - _MIN_AGE_NS
@@ -131,10 +137,12 @@ def open_bundle(
 
 
 def load_manifest(directory: Path) -> Manifest:
-    """Read `manifest.json` without looking at the other files; BundleError says what is wrong with it."""
+    """Read `manifest.json` without checking other files; raises BundleError if it is invalid."""
     path = directory / MANIFEST_NAME
     content, fields = _read_object(path, max_bytes=_MAX_MANIFEST_BYTES)
-    if fields.get("schema_version") not in _READABLE_VERSIONS:  # first: another version has other fields
+    if (
+        fields.get("schema_version") not in _READABLE_VERSIONS
+    ):  # checked first, because other versions have other fields
         readable = " or ".join(map(str, _READABLE_VERSIONS))
         raise _manifest_error(directory, "schema_version", fields.get("schema_version"), readable)
     try:
@@ -144,13 +152,13 @@ def load_manifest(directory: Path) -> Manifest:
 
 
 def _read_object(path: Path, *, max_bytes: int) -> tuple[bytes, dict[str, Any]]:
-    """Return the content of a JSON file and the object that it holds; BundleError if it holds none."""
+    # Returns the content of a JSON file and the parsed object.
     try:
         content = read_file(path, max_bytes=max_bytes)
         fields = from_json(content)
     except OSError as error:
         raise BundleError(str(path), found=error.strerror, expected="a readable file", what="access") from error
-    except ValueError as error:  # neither UTF-8 nor JSON, or nested too deeply
+    except ValueError as error:  # invalid UTF-8 or JSON, or nested too deeply
         raise BundleError(str(path), found=str(error), expected="JSON", what="content") from error
     if not isinstance(fields, dict):
         raise BundleError(str(path), found=type(fields).__name__, expected="an object", what="content")
@@ -158,16 +166,16 @@ def _read_object(path: Path, *, max_bytes: int) -> tuple[bytes, dict[str, Any]]:
 
 
 def open_file(path: Path, *, max_bytes: float = math.inf) -> BufferedReader:
-    """Open a regular file to be read; OSError if it is none, larger, or a link that leads out of its directory.
+    """Open a regular file for reading, without blocking.
 
-    Unlike `open` it never waits, as for the writer of a FIFO.
+    Raises OSError if it is not a regular file, larger than `max_bytes`, or a link to a target outside its directory.
     """
     target = os.path.realpath(path, strict=True)
     if not Path(target).is_relative_to(os.path.realpath(path.parent)):
-        raise OSError(errno.EPERM, "a link that leads out of its directory")
+        raise OSError(errno.EPERM, "a link to a target outside its directory")
     file = open(target, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK | os.O_NOFOLLOW))  # noqa: SIM115
     status = os.fstat(file.fileno())
-    fault = "" if stat.S_ISREG(status.st_mode) else "no regular file"
+    fault = "" if stat.S_ISREG(status.st_mode) else "not a regular file"
     if fault or status.st_size > max_bytes:
         file.close()
         raise OSError(errno.EINVAL, fault or f"{status.st_size} bytes, more than {max_bytes}")
@@ -175,23 +183,22 @@ def open_file(path: Path, *, max_bytes: float = math.inf) -> BufferedReader:
 
 
 def read_file(path: Path, *, max_bytes: int) -> bytes:
-    """Return the content of a file; raises as `open_file`."""
+    """Return the content of a file; raises the errors of `open_file`."""
     with open_file(path, max_bytes=max_bytes) as file:
         return file.read(os.fstat(file.fileno()).st_size)
 
 
 def file_entry(path: Path) -> FileEntry:
-    """Return checksum and current size of a file."""
+    """Return the checksum and size of a file."""
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     return FileEntry(sha256=digest, bytes=path.stat().st_size)
 
 
 def _checked(path: Path, entry: FileEntry, known: Collection[CheckedFile]) -> CheckedFile:
-    """Return a file that fits its entry; it is read unless it is among those known, which fitted before."""
     try:
         with open_file(path) as content:
-            status = os.fstat(content.fileno())  # before it is read: a change meanwhile is found by the next check
+            status = os.fstat(content.fileno())  # before reading: the next check detects a later change
             file = CheckedFile(
                 name=path.name,
                 sha256=entry.sha256,
@@ -204,11 +211,11 @@ def _checked(path: Path, entry: FileEntry, known: Collection[CheckedFile]) -> Ch
                 raise BundleError(str(path), found=file.bytes, expected=entry.bytes, what="size in bytes")
             if file in known:
                 return file
-            found = hashlib.file_digest(content, "sha256").hexdigest()
+            digest = hashlib.file_digest(content, "sha256").hexdigest()
     except OSError as error:
         raise BundleError(str(path), found=error.strerror, expected="a readable file", what="access") from error
-    if found != entry.sha256:
-        raise BundleError(str(path), found=found, expected=entry.sha256, what="SHA-256")
+    if digest != entry.sha256:
+        raise BundleError(str(path), found=digest, expected=entry.sha256, what="SHA-256")
     return file
 
 
@@ -217,14 +224,13 @@ def _manifest_error(directory: Path, what: str, found: object, expected: object)
 
 
 def _first_error(path: Path, error: ValidationError) -> BundleError:
-    """Return the first error of pydantic, found in a file, as a BundleError."""
     first: Any = error.errors()[0]
     what = ".".join(str(part) for part in first["loc"]) or path.stem
     found, expected = repr(first["input"]), first["msg"]
     if first["type"] == "missing":
         found, expected = "'missing'", "a value"
     elif first["type"] == "extra_forbidden":
-        expected = "no such field"
+        expected = "only known fields"
     elif not first["loc"] or first["type"] == "value_error":
-        found, expected = first["msg"], "consistent"
+        found, expected = first["msg"].removeprefix("Value error, "), "consistent"
     return BundleError(str(path), found=found, expected=expected, what=what)

@@ -1,4 +1,4 @@
-"""The int8 weights of a network, for engines that compute without its graphs: which arrays there are, and where."""
+"""Description of the int8 weights of a network, for runtimes that do not use its graphs: arrays and their offsets."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -12,26 +12,23 @@ from dragoman_service.bundle.manifest import MAX_FILE_BYTES, Manifest
 from dragoman_service.errors import BundleError
 
 WEIGHTS_ALIGNMENT_BYTES: Final = 64
-"""Arrays in a file of weights begin at multiples of it, as a CPU's vector loads and cache lines like best."""
+"""Arrays in the weights file start at multiples of this size, the cache line and widest vector load of a CPU."""
 
-_EMBEDDING: Final = "embedding"
-"""Path of the target's embedding, which may be the source's and the projection to the vocabulary as well."""
+_EMBEDDING: Final = "embedding"  # target embedding, optionally shared with source embedding and output projection
 
 _TensorName = Annotated[str, Field(max_length=200)]
 
-_FLOAT32_TINY: Final = 2.0**-126
-"""Smaller numbers lose digits."""
-
+_FLOAT32_TINY: Final = 2.0**-126  # smallest normal number
 _FLOAT32_MAX: Final = (2 - 2.0**-23) * 2.0**127
 
 
 class StoredTensor(Section):
-    """An array in the file of weights: its elements in C order, little-endian."""
+    """An array in the weights file: elements in C order, little-endian."""
 
     dtype: Literal["int8", "float32"]
     shape: Annotated[tuple[Size, ...], Field(min_length=1, max_length=2)]
     offset: Annotated[int, Field(ge=0, le=MAX_FILE_BYTES, multiple_of=WEIGHTS_ALIGNMENT_BYTES)]
-    """Bytes of the file before it."""
+    """Position in the file, in bytes."""
 
     @property
     def num_bytes(self) -> int:
@@ -40,28 +37,28 @@ class StoredTensor(Section):
 
 
 class ActivationScale(Section):
-    """How what enters a product is rounded: to x / scale + zero_point, to nearest even, cut to 0 to 255."""
+    """Quantization of the input of a product: x / scale + zero_point, rounded half to even, clipped to 0 to 255."""
 
     scale: Annotated[float, Field(ge=_FLOAT32_TINY, le=_FLOAT32_MAX, allow_inf_nan=False)]
-    """A float32 number."""
+    """Representable as float32."""
     zero_point: Annotated[int, Field(ge=0, le=255)]
 
 
 class NetworkWeights(Section):
-    """Where the arrays of an encoder or a decoder lie whose products are all int8, and how it rounds what enters each.
+    """Weight arrays and activation scales of an encoder or decoder whose products are all int8.
 
-    With the architecture it is all that is needed without the graph.
+    Together with the architecture, they replace the graph.
     """
 
     tensors: Annotated[dict[_TensorName, StoredTensor], Field(max_length=8192)]
-    """Those of `encoder_arrays` or `decoder_arrays`, by name."""
+    """Name, as in `encoder_arrays` or `decoder_arrays`, to array."""
     activations: Annotated[dict[_TensorName, ActivationScale | None], Field(max_length=2048)]
-    """By each product of `encoder_products` or `decoder_products`. None: each row has a scale of its own, by which its
-    largest magnitude becomes the largest integer, around a zero point of 128; in `feed_forward.outer` behind a
-    ReLU its largest value becomes 255 and the zero point is 0."""
+    """Product, as in `encoder_products` or `decoder_products`, to the scale of its input. None: each row has its own
+    scale, which maps the largest magnitude of the row to the largest integer, with zero point 128. For
+    `feed_forward.outer` after a ReLU, it maps the largest value to 255, with zero point 0."""
 
     def check(self, path: Path, part: Literal["encoder", "decoder"], manifest: Manifest, weights: str) -> None:
-        """Raise BundleError, which names file and part, unless they fit a manifest and its file of weights."""
+        """Raise BundleError, with file and part, if the arrays do not match the manifest and its weights file."""
         arrays, products = (
             (encoder_arrays, encoder_products) if part == "encoder" else (decoder_arrays, decoder_products)
         )
@@ -73,39 +70,38 @@ class NetworkWeights(Section):
             if missing := names - found.keys():
                 raise BundleError(str(path), found="missing", expected="a value", what=f"{what}.{min(missing)}")
             if extra := found.keys() - names:
-                raise BundleError(str(path), found="there", expected="no such name", what=f"{what}.{min(extra)}")
+                raise BundleError(
+                    str(path), found="an unknown name", expected="only known names", what=f"{what}.{min(extra)}"
+                )
         size = manifest.files[weights].bytes
         for name, tensor in self.tensors.items():
             what, kind, (dtype, shape) = f"{part}.tensors.{name}", (tensor.dtype, tensor.shape), expected[name]
             if kind != (dtype, shape):
                 raise BundleError(str(path), found=kind, expected=(dtype, shape), what=what)
             if tensor.offset + tensor.num_bytes > size:
-                place, inside = (
-                    f"{tensor.num_bytes} bytes from {tensor.offset}",
-                    f"within the {size} bytes of {weights}",
-                )
-                raise BundleError(str(path), found=place, expected=inside, what=what)
+                place = f"{tensor.num_bytes} bytes from {tensor.offset}"
+                raise BundleError(str(path), found=place, expected=f"within the {size} bytes of {weights}", what=what)
 
 
 class Int8Weights(Section):
-    """The int8 weights of a precision, for engines that compute without its graphs."""
+    """Int8 weights of a precision, for runtimes that do not use its graphs."""
 
     decoder: NetworkWeights
     encoder: NetworkWeights | None
-    """None: not all of its products are int8."""
+    """None: not all products of the encoder are int8."""
 
     def check(self, path: Path, manifest: Manifest, weights: str) -> None:
-        """Raise BundleError, which names the file at `path`, unless they fit a manifest and its file of weights."""
+        """Raise BundleError, with the file at `path`, if the weights do not match the manifest and its weights file."""
         self.decoder.check(path, "decoder", manifest, weights)
         if self.encoder is not None:
             self.encoder.check(path, "encoder", manifest, weights)
 
 
 def encoder_products(architecture: Architecture) -> dict[str, tuple[int, int]]:
-    """Return the products of an encoder with weights: path to inputs and outputs.
+    """Return the matrix products of an encoder: path to number of inputs and outputs.
 
-    Query, key and value of self-attention are one; so are inner projection and gate of SwiGLU and, at the end, keys and
-    values of the cross-attention of all decoder layers: key and value of each layer in turn.
+    Fused into one product each: query, key and value of self-attention; inner projection and gate of SwiGLU; keys and
+    values of the cross-attention of all decoder layers, in the order key 0, value 0, key 1, value 1, ...
     """
     products = _layer_products(architecture, "encoder", architecture.num_encoder_layers)
     num_outputs = 2 * architecture.num_decoder_layers * architecture.key_size
@@ -113,17 +109,17 @@ def encoder_products(architecture: Architecture) -> dict[str, tuple[int, int]]:
 
 
 def decoder_products(architecture: Architecture) -> dict[str, tuple[int, int]]:
-    """Return the products of a decoder step with weights: path to inputs and outputs.
+    """Return the matrix products of a decoder step: path to number of inputs and outputs.
 
-    Query, key and value of self-attention are one. The projection to the vocabulary has the path of the embedding if
-    both are one table, and else `projection`.
+    Query, key and value of self-attention are fused. The output projection has the path of the embedding if they share
+    a table, else `projection`.
     """
     products = _layer_products(architecture, "decoder", architecture.num_decoder_layers)
     return {**products, projection_path(architecture): (architecture.d_model, architecture.vocabulary_size)}
 
 
 def projection_path(architecture: Architecture) -> str:
-    """Return the path of the projection to the vocabulary, which may be the embedding."""
+    """Return the path of the output projection: that of the embedding if they share a table."""
     return "projection" if architecture.tied_embeddings == "none" else _EMBEDDING
 
 
@@ -145,8 +141,8 @@ def _layer_products(architecture: Architecture, stack: str, num_layers: int) -> 
 def encoder_arrays(architecture: Architecture, limits: Limits) -> dict[str, tuple[str, tuple[int, ...]]]:
     """Return the arrays of an encoder whose products are all int8: name to element type and shape.
 
-    They are stored as those of `decoder_arrays` are; `position_encodings` is [S, d_model]. A table of the source's own
-    is `encoder.embedding.weight.int8` and `.factors`.
+    The format is the same as in `decoder_arrays`; `position_encodings` is [S, d_model]. A separate source embedding is
+    stored as `encoder.embedding.weight.int8` and `.factors`.
     """
     kinds = ("self_attention_norm", "feed_forward_norm")
     norms = _norms(architecture, "encoder", architecture.num_encoder_layers, kinds)
@@ -163,12 +159,11 @@ def encoder_arrays(architecture: Architecture, limits: Limits) -> dict[str, tupl
 def decoder_arrays(architecture: Architecture, limits: Limits) -> dict[str, tuple[str, tuple[int, ...]]]:
     """Return the arrays of a decoder step whose products are all int8: name to element type and shape.
 
-    Every product but the projection has `<path>.weight.int8` [inputs, outputs], `<path>.weight.factors` [outputs],
-    by which sums of integers are multiplied, and `<path>.bias` [outputs]. The embedding, which may be the projection
-    too, is stored as rows: `embedding.weight.int8` [V, d_model] and `embedding.weight.factors` [V, 1]; so is
-    `projection.weight` of its own, and `projection.bias` is [V]. `position_encodings`, if any are added, is
-    [T, d_model]; of learned ones there are all of `max_positions`. Norms have `weight` and, unless they are RMS norms,
-    `bias`.
+    Each product except the output projection has `<path>.weight.int8` [inputs, outputs], `<path>.weight.factors`
+    [outputs], which multiply the integer sums, and `<path>.bias` [outputs]. The embedding, which may also be the output
+    projection, is stored by rows: `embedding.weight.int8` [V, d_model] and `embedding.weight.factors` [V, 1]. A
+    separate `projection.weight` has the same format; `projection.bias` is [V]. `position_encodings` is [T, d_model],
+    or [max_positions, d_model] if they are learned. Norms have `weight` and, except RMS norms, `bias`.
     """
     kinds = ("self_attention_norm", "cross_attention_norm", "feed_forward_norm")
     norms = _norms(architecture, "decoder", architecture.num_decoder_layers, kinds)
@@ -180,7 +175,6 @@ def decoder_arrays(architecture: Architecture, limits: Limits) -> dict[str, tupl
 
 
 def _norms(architecture: Architecture, stack: str, num_layers: int, kinds: Sequence[str]) -> list[str]:
-    """Return the paths of the normalisations of a stack."""
     norms = [f"{stack}.layers.{layer}.{kind}" for layer in range(num_layers) for kind in kinds]
     around = (("norm", architecture.has_final_norm), ("embedding_norm", architecture.embedding_norm))
     return [*norms, *(f"{stack}.{name}" for name, is_there in around if is_there)]
@@ -193,7 +187,7 @@ def _arrays(
     num_positions: int,
     tables: Mapping[str, int],
 ) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """Return all arrays but a bias of the logits; `tables` are those of embeddings and projection, path to rows."""
+    # Returns all arrays except the bias of the logits. `tables`: path of embedding or projection to number of rows.
     width = architecture.d_model
     arrays: dict[str, tuple[str, tuple[int, ...]]] = {}
     if architecture.positions in ("sinusoidal", "learned"):

@@ -1,1 +1,1 @@
-"""Which models there are and which of them answers a request: load, swap, label, unload."""
+"""Models: registry, loading, swapping, labels, unloading, glossaries."""

@@ -1,8 +1,8 @@
-"""Named glossaries: `NAME.tsv` and `NAME.tbx` in a directory, read again when they change.
+"""Named glossaries: the files `NAME.tsv` and `NAME.tbx` in a directory, which are read again when they change.
 
-A TSV file is UTF-8; its first line has the tags of the two languages, each further line a term and its translation,
-apart by a tab. Without a translation the term stays as it is. TBX is ISO 30042 in either of its styles (`martif` or
-`tbx`): each concept translates its terms of one language into the first term of every other.
+A TSV file is UTF-8. Its first line has two language tags, every other line a term and its translation, separated by a
+tab. A term without a translation is copied. TBX is ISO 30042 in both styles (`martif` and `tbx`): each term of a
+concept is translated into the first term of the concept in the other language.
 """
 
 import itertools
@@ -23,11 +23,11 @@ from dragoman_service.text.placeholders.patterns import TermMatcher
 log = logging.getLogger(__name__)
 
 MAX_GLOSSARIES = 256
-"""Files in the directory."""
+"""Maximum number of files in the directory."""
 
 MAX_FILE_BYTES = 4 * 1024 * 1024
 MAX_GLOSSARY_TERMS = 20_000
-"""Of all directions of a glossary together."""
+"""Maximum number of terms of a glossary, all language pairs together."""
 
 _SUFFIXES = (".tsv", ".tbx")
 _SETTING = "models.glossaries_directory"
@@ -39,7 +39,7 @@ Pair = tuple[str, str]
 """Source and target language, BCP-47 tags in lower case."""
 
 Terms = Mapping[Pair, tuple[Term, ...]]
-"""Of each direction, in the order of the file."""
+"""Language pair to terms, in the order of the file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,49 +49,46 @@ class Glossary:
     name: str
     terms: Terms
     matchers: Mapping[Pair, TermMatcher] = field(repr=False)
-    """What finds them."""
-
     modified_s: float
-    """When the file was changed, in Unix time."""
+    """Modification time of the file, in Unix time."""
 
 
 class GlossaryRepository:
-    """The glossaries of one server; any thread may call any method, `refresh` one at a time."""
+    """Glossaries of one server. Thread-safe, except for concurrent calls of `refresh`."""
 
     def __init__(self, directory: Path | None = None, metrics: Metrics | None = None) -> None:
-        """Read nothing yet; without a directory there are none."""
+        """Create an empty repository; without a directory it stays empty."""
         self._directory = directory
         self._metrics = metrics
         self._glossaries: Mapping[str, Glossary] = {}  # replaced as a whole
         self._files: dict[str, tuple[object, ...]] = {}
 
     def refresh(self) -> None:
-        """Read the files that are new or changed, and forget those removed.
+        """Read new and changed files and drop glossaries whose files were removed.
 
-        One that cannot be used is logged and counted; what was read of it before stays.
+        An invalid file is logged and counted, and the previous content of the glossary stays active.
         """
         if self._directory is None:
             return
         entries = [entry for entry in fingerprint(self._directory) if entry[0].endswith(_SUFFIXES)]
         files = {name for name, *_ in entries}
-        glossaries = {name: kept for name, kept in self._glossaries.items() if files & _file_names(name)}
-        found = {}
+        glossaries = {name: old for name, old in self._glossaries.items() if files & _file_names(name)}
+        seen = {}
         for number, (name, *status) in enumerate(entries):
             fault = _misfit(name, number, files)
-            found[name] = (*status, fault)
-            if self._files.get(name) != found[name]:
+            seen[name] = (*status, fault)
+            if self._files.get(name) != seen[name]:
                 self._read(name, fault, glossaries)
-        self._files = found
+        self._files = seen
         self._glossaries = glossaries
 
     def _read(self, file: str, fault: str, glossaries: dict[str, Glossary]) -> None:
-        """Add what a file has, unless there is something wrong with it."""
         try:
             glossary = None if fault or self._directory is None else read_glossary(self._directory / file)
-        except Exception as error:  # noqa: BLE001 - whatever a file does to its reader, it is that file's fault
+        except Exception as error:  # noqa: BLE001 - files are untrusted: any error concerns only this file
             glossary, fault = None, str(error)
         if glossary is None:
-            log.error("a glossary is ignored", extra={"glossary": file, "fault": fault})
+            log.error("invalid glossary ignored", extra={"glossary": file, "fault": fault})
             if self._metrics:
                 self._metrics.glossary_failures.inc()
             return
@@ -104,18 +101,18 @@ class GlossaryRepository:
         return [glossary for _, glossary in sorted(self._glossaries.items())]
 
     def get(self, name: str, *, field: str = "options.glossary") -> Glossary:
-        """Return a glossary; GlossaryNotFoundError names the field, and those that exist."""
+        """Return a glossary; GlossaryNotFoundError has the field and the names of existing glossaries."""
         glossary = self._glossaries.get(name)
         if glossary is None:
             raise GlossaryNotFoundError(field, name, tuple(sorted(self._glossaries)))
         return glossary
 
     def matcher(self, name: str, source_language: str, target_language: str) -> TermMatcher:
-        """Return what finds the terms of a language pair, tags shortened as in `ModelRepository.resolve`.
+        """Return the matcher for the terms of a language pair; tags are shortened as in `ModelRepository.resolve`.
 
         Raises:
-            GlossaryNotFoundError: if there is no such glossary.
-            InvalidFieldError: if it is of other languages.
+            GlossaryNotFoundError: if the glossary does not exist.
+            InvalidFieldError: if the glossary does not have the language pair.
         """
         glossary = self.get(name)
         sources = language_lookup("source_language", source_language)
@@ -124,8 +121,8 @@ class GlossaryRepository:
             if matcher := glossary.matchers.get(pair):
                 return matcher
         pairs = ", ".join(f"{source} to {target}" for source, target in glossary.terms)
-        limit = f"one from {sources[0]} to {targets[0]}"
-        raise InvalidFieldError("options.glossary", f"{name!r}, which is from {pairs}", limit)
+        limit = f"a glossary from {sources[0]} to {targets[0]}"
+        raise InvalidFieldError("options.glossary", f"{name!r}, from {pairs}", limit)
 
 
 def _file_names(name: str) -> set[str]:
@@ -133,27 +130,27 @@ def _file_names(name: str) -> set[str]:
 
 
 def _misfit(file: str, number: int, files: set[str]) -> str:
-    """Return why a file is not read whatever it holds; empty if it is."""
+    # Returns the reason to ignore a file regardless of its content, or an empty string.
     if number >= MAX_GLOSSARIES:
-        return f"there are more than {MAX_GLOSSARIES} files"
+        return f"more than {MAX_GLOSSARIES} files in the directory"
     if file.endswith(".tbx") and f"{file.removesuffix('.tbx')}.tsv" in files:
-        return "there is a TSV file of this name"
+        return "a TSV file with this name exists"
     return ""
 
 
 def glossaries_directory(directory: Path | None, models: Path) -> Path:
-    """Return the directory of glossaries; unset, that beside the models.
+    """Return the directory of glossaries; by default `glossaries` next to the model directory.
 
     Raises:
-        ConfigError: if one is set that is no directory.
+        ConfigError: if the given directory does not exist.
     """
     if directory is not None and not directory.is_dir():
-        raise ConfigError(_SETTING, str(directory), "a directory that exists")
+        raise ConfigError(_SETTING, str(directory), "an existing directory")
     return directory or models.resolve().parent / "glossaries"
 
 
 def read_glossary(path: Path) -> Glossary:
-    """Read a glossary; ConfigError says what is wrong with the file and where, OSError why it cannot be read."""
+    """Read a glossary; raises ConfigError with the invalid line, or OSError if the file cannot be read."""
     if not is_plain_name(path.stem):
         raise ConfigError(_SETTING, path.name, "a name of letters, digits, `.`, `_` and `-`")
     content = read_file(path, max_bytes=MAX_FILE_BYTES)
@@ -162,13 +159,13 @@ def read_glossary(path: Path) -> Glossary:
     for number, (place, pair, term) in enumerate(rows, 1):
         _check_term(path, place, term)
         if number > MAX_GLOSSARY_TERMS:
-            raise _fault(path, place, "more terms", f"at most {MAX_GLOSSARY_TERMS} terms")
+            raise _fault(path, place, f"more than {MAX_GLOSSARY_TERMS} terms", f"at most {MAX_GLOSSARY_TERMS} terms")
         of_pair = terms.setdefault(pair, {})
         if term.source in of_pair and path.suffix == ".tsv":
-            raise _fault(path, place, term.source, "a term that is there once")
-        of_pair.setdefault(term.source, term)  # a homonym of TBX: its first concept holds
+            raise _fault(path, place, f"the duplicate term {term.source}", "unique terms")
+        of_pair.setdefault(term.source, term)  # homonyms in TBX: the first concept has precedence
     if not terms:
-        raise _fault(path, "the end", "no term", "at least one term")
+        raise _fault(path, "the end", "0 terms", "at least 1 term")
     sorted_terms = {pair: tuple(terms[pair].values()) for pair in sorted(terms)}
     return Glossary(
         name=path.stem,
@@ -182,12 +179,10 @@ def _tsv_terms(path: Path, content: bytes) -> Iterator[tuple[str, Pair, Term]]:
     try:
         lines = [line.removesuffix("\r") for line in content.decode("utf-8-sig").split("\n")]
     except UnicodeDecodeError as error:
-        raise _fault(path, f"byte {error.start}", "no UTF-8", "UTF-8") from error
+        raise _fault(path, f"byte {error.start}", "invalid UTF-8", "UTF-8") from error
     head = lines[0].split("\t")
     if len(head) != 2:
-        raise _fault(
-            path, "line 1", "no pair of languages", "two language tags with a tab between them, as in `en\tde`"
-        )
+        raise _fault(path, "line 1", f"{len(head)} columns", "two language tags separated by a tab, as in `en\tde`")
     pair = _tag(path, "line 1", head[0]), _tag(path, "line 1", head[1])
     for number, line in enumerate(lines[1:], 2):
         cells = [cell.strip() for cell in line.split("\t")]
@@ -206,7 +201,7 @@ def _tbx_terms(path: Path, content: bytes) -> Iterator[tuple[str, Pair, Term]]:
 
 
 class _Concepts:
-    """Reads the concepts of a TBX file: of each the terms by language."""
+    # Parser of a TBX file; a concept has terms by language.
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -217,10 +212,10 @@ class _Concepts:
         self._parser.StartElementHandler = self._start
         self._parser.EndElementHandler = self._end
         self._parser.CharacterDataHandler = self._read
-        self._parser.EntityDeclHandler = self._refuse
+        self._parser.EntityDeclHandler = self._reject_entity
 
     def parse(self, content: bytes) -> list[tuple[str, dict[str, list[str]]]]:
-        """Return them with the lines that they begin at."""
+        # Returns the concepts with their first lines.
         try:
             self._parser.Parse(content, True)
         except expat.ExpatError as error:
@@ -245,8 +240,8 @@ class _Concepts:
         if self._term is not None:
             self._term.append(text)
 
-    def _refuse(self, *_: object) -> None:
-        raise _fault(self._path, self._place, "a declaration of an entity", "TBX without any")
+    def _reject_entity(self, *_: object) -> None:
+        raise _fault(self._path, self._place, "an entity declaration", "TBX without entity declarations")
 
     @property
     def _place(self) -> str:

@@ -1,6 +1,6 @@
-"""How versions are loaded and unloaded: read, warmed up, published; drained, stopped, freed.
+"""Loading and unloading of model versions, and the states that a version goes through.
 
-These calls block only their caller: requests and decoding threads go on.
+Loading and unloading block only their caller. Requests and decoding threads continue.
 """
 
 import gc
@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,58 +16,77 @@ from pathlib import Path
 from dragoman_service.bundle.files import Bundle, open_bundle
 from dragoman_service.errors import DragomanError, DrainingError, ModelStateError
 from dragoman_service.models.model import LoadedModel, ModelMetrics, ModelRuntime, ModelScheduler, ModelState
-from dragoman_service.models.registry import Entry, ModelRegistry, VersionPolicy
+from dragoman_service.models.registry import ModelRegistry, ModelVersionEntry, VersionPolicy
 from dragoman_service.models.serving import ServingSettings, named_manifest, read_serving
 from dragoman_service.observability.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
 ModelLoader = Callable[[Bundle, ServingSettings], ModelRuntime]
-"""Loads a bundle with the settings of its name; raises BundleError if a file has changed since, or ConfigError."""
+"""Loads an open bundle with the settings of its model; raises BundleError if a file has changed, or ConfigError."""
 
 WarmUp = Callable[[LoadedModel], None]
-"""Translates with a model that takes no requests yet; raises EngineError if it cannot."""
+"""Translates with a model before it takes requests; raises EngineError if the translation fails."""
 
+# Interval of garbage collections while a version drains. The traceback of a failed request can keep the model in a
+# reference cycle, which only the garbage collector frees.
 _COLLECT_INTERVAL_S = 1.0
-"""The traceback of a failed request may hold a model in a reference cycle until the garbage collector runs: so often it
-is run while a version is drained."""
+
+TRANSITIONS: Mapping[ModelState | None, frozenset[ModelState | None]] = {
+    None: frozenset({ModelState.LOADING, ModelState.FAILED}),
+    ModelState.LOADING: frozenset({ModelState.READY, ModelState.FAILED, ModelState.DRAINING}),
+    ModelState.READY: frozenset({ModelState.DRAINING}),
+    ModelState.FAILED: frozenset({ModelState.LOADING, ModelState.DRAINING, None}),
+    ModelState.DRAINING: frozenset({None}),
+}
+"""Allowed changes of the state of a version; None: the version is not in the registry.
+
+An unreadable bundle fails before its version is loaded. When the server stops, versions in all states drain.
+"""
+
+
+def check_transition(model: str, before: ModelState | None, after: ModelState | None) -> None:
+    """Raise AssertionError, an internal error, if `TRANSITIONS` does not allow a change of state."""
+    if before is not after and after not in TRANSITIONS[before]:
+        names = [state.value if state else "absent" for state in (before, after)]
+        raise AssertionError(f"state of {model}: change from {names[0]} to {names[1]} is not allowed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _DrainingVersion:
-    """A version that takes no new requests; those that hold its model may still submit to its scheduler."""
+    # Current requests that have a reference to the model may still submit to its scheduler.
 
-    entry: Entry
+    entry: ModelVersionEntry
     scheduler: ModelScheduler
-
-    is_released: threading.Event
-    """Set once there are no references to the model any more."""
+    is_released: threading.Event  # set when the last reference to the model is gone
 
 
 class Lifecycle:
-    """Loads and unloads versions, and replaces the registry each time; any thread may call it."""
+    """Loads and unloads versions and replaces the registry after each change. Thread-safe."""
 
     def __init__(self, load: ModelLoader, metrics: Metrics, *, warm_up: WarmUp, unload_timeout_s: float) -> None:
         self._load = load
         self._metrics = metrics
-        self._shown = ModelMetrics(metrics)
+        self._model_metrics = ModelMetrics(metrics)
         self._warm_up = warm_up
         self._unload_timeout_s = unload_timeout_s
-        self._changed = threading.Condition()  # guards all that follows
+        self._changed = threading.Condition()  # guards the attributes below
         self.registry = ModelRegistry()
-        """The current one; replaced as a whole by each change."""
+        """Current registry; each change replaces it."""
         self._draining: dict[str, _DrainingVersion] = {}  # by `name/version`
         self._threads: set[threading.Thread] = set()
         self.is_stopped = False
-        """True once no version takes requests any more."""
+        """True after `stop`: no version takes requests."""
 
     def change_policy(self, name: str, change: Callable[[VersionPolicy], VersionPolicy]) -> None:
-        """Replace the policy of a name by what a function makes of it."""
+        """Replace the policy of a model by the result of `change`."""
         with self._changed:
             self._replace(self.registry.with_policy(name, change(self.registry.policy(name))))
 
-    def claim(self, entry: Entry) -> Entry | None:
-        """Enter a version that is about to be loaded; return the entry that prevents this, None if none does.
+    def claim(self, entry: ModelVersionEntry) -> ModelVersionEntry | None:
+        """Add a version in state LOADING; return None, or the existing entry if the version is already registered.
+
+        An entry in state FAILED is replaced.
 
         Raises:
             DrainingError: after `stop`.
@@ -82,17 +101,21 @@ class Lifecycle:
             return None
 
     def load(self, directory: Path, *, bundle: Bundle | None = None) -> None:
-        """Load a version, or its `bundle` that is open already; waits for a load under way, nothing to do if ready.
+        """Load a version, or wait until another thread has loaded it. A ready version is not loaded again.
+
+        Args:
+            directory: `NAME/VERSION` in the model directory.
+            bundle: the bundle in the directory, if it is already open.
 
         Raises:
-            ModelStateError: if it is broken or being unloaded; what is loaded stays loaded.
+            ModelStateError: if the version cannot be loaded or is being unloaded; other versions stay loaded.
             DrainingError: after `stop`.
         """
         entry = entry_of(directory)
         current = self.claim(entry)
         if current is None:
             try:
-                self.bring_up(entry, read_serving(directory.parent), bundle=bundle)
+                self.load_claimed(entry, read_serving(directory.parent), bundle=bundle)
             except Exception as error:
                 self.fail(entry, error)
                 raise ModelStateError(entry.full_name, f"could not be loaded: {_described(error)}") from error
@@ -100,17 +123,17 @@ class Lifecycle:
         if current.state is ModelState.LOADING:
             current = self._wait_while(entry.full_name, ModelState.LOADING)
         if current is None or current.state is ModelState.DRAINING:
-            raise ModelStateError(entry.full_name, "is being unloaded; load it again once that is done")
+            raise ModelStateError(entry.full_name, "is being unloaded; load it again after unloading ends")
         if current.state is ModelState.FAILED:
             raise ModelStateError(entry.full_name, f"could not be loaded: {current.message}")
 
-    def bring_up(self, entry: Entry, serving: ServingSettings, *, bundle: Bundle | None = None) -> None:
-        """Load a claimed version and let it answer, unless `stop` was called meanwhile.
+    def load_claimed(self, entry: ModelVersionEntry, serving: ServingSettings, *, bundle: Bundle | None = None) -> None:
+        """Load and warm up a version after `claim`, then make it ready unless `stop` was called in the meantime.
 
         Raises:
-            BundleError: if the bundle is damaged, or not the one its directory says.
-            ConfigError: if a setting does not fit it.
-            EngineError: if it cannot translate.
+            BundleError: if the bundle is damaged, or its name and version differ from those of its directory.
+            ConfigError: if a setting is invalid for the model.
+            EngineError: if the warm-up fails.
         """
         began_s = time.monotonic()
         manifest = bundle.manifest if bundle else named_manifest(entry.directory)
@@ -118,14 +141,14 @@ class Lifecycle:
         with self._changed:
             if self._state(entry.full_name) is ModelState.LOADING:
                 self._put(entry)
-        parts = self._load(bundle or open_bundle(entry.directory), serving)
+        runtime = self._load(bundle or open_bundle(entry.directory), serving)
         model = LoadedModel(
             name=entry.name,
             version=entry.version,
             manifest=manifest,
-            tokenizer=parts.tokenizer,
-            scheduler=parts.scheduler,
-            precision=parts.precision,
+            tokenizer=runtime.tokenizer,
+            scheduler=runtime.scheduler,
+            precision=runtime.precision,
             source_language=manifest.source_language,
             target_language=manifest.target_language,
         )
@@ -135,47 +158,55 @@ class Lifecycle:
             with self._changed:
                 is_published = self._state(entry.full_name) is ModelState.LOADING
                 if is_published:
-                    parts.scheduler.start()
-                    self._shown.show_parts(entry.name, entry.version, parts)
-                    self._put(replace(entry, model=model, precision=parts.precision, state=ModelState.READY))
+                    runtime.scheduler.start()
+                    self._model_metrics.show_runtime(entry.name, entry.version, runtime)
+                    self._put(replace(entry, model=model, precision=runtime.precision, state=ModelState.READY))
         except BaseException:
-            parts.scheduler.stop()
+            runtime.scheduler.stop()
             raise
         if not is_published:
-            parts.scheduler.stop()
+            runtime.scheduler.stop()
             return
         self._metrics.model_load_seconds.observe(load_s)
-        facts = {"precision": parts.precision, "device": parts.device, "load_s": round(load_s, 3)}
-        log.info("model ready", extra={"model": entry.full_name, **facts})
+        fields = {"precision": runtime.precision, "device": runtime.device, "load_s": round(load_s, 3)}
+        log.info("model ready", extra={"model": entry.full_name, **fields})
 
-    def fail(self, entry: Entry, error: Exception) -> None:
-        """Enter, count and log why a version could not be loaded, unless that is the end of the server."""
+    def fail(self, entry: ModelVersionEntry, error: Exception) -> None:
+        """Set the state of a version to FAILED, and count and log the error.
+
+        A version that another thread has made ready, or is unloading, keeps its state. A DrainingError is ignored,
+        because the server is stopping.
+        """
         if isinstance(error, DrainingError):
             return
         with self._changed:
-            if not self.is_stopped:
+            if not self.is_stopped and self._state(entry.full_name) not in (ModelState.READY, ModelState.DRAINING):
                 self._put(replace(entry, state=ModelState.FAILED, message=_described(error)))
         self._metrics.model_load_failures.labels(entry.name).inc()
-        facts = {"model": entry.full_name, "fault": _described(error)}
-        is_foreseen = isinstance(error, DragomanError)
-        log.error("model could not be loaded", extra=facts, exc_info=None if is_foreseen else error)
+        is_expected = isinstance(error, DragomanError)
+        log.error(
+            "model could not be loaded",
+            extra={"model": entry.full_name, "fault": _described(error)},
+            exc_info=None if is_expected else error,
+        )
 
-    def forget(self, entry: Entry) -> None:
-        """Remove a version that failed or is unloaded from the registry and the metrics."""
+    def remove(self, entry: ModelVersionEntry) -> None:
+        """Remove a failed or unloaded version from registry and metrics, unless its state has changed since."""
         with self._changed:
-            if entry.full_name in self.registry.entries:
-                self._shown.hide(entry.name, entry.version)
+            if self._state(entry.full_name) is entry.state:
+                check_transition(entry.full_name, entry.state, None)
+                self._model_metrics.hide(entry.name, entry.version)
                 self._replace(self.registry.without_entry(entry.full_name))
 
     def unload(self, model: str) -> None:
-        """Unload a version, if it is ready; returns once its requests are answered and its memory is free."""
+        """Unload a version if it is ready; return when its requests have ended and its memory is free."""
         if self._begin_draining(model):
             self._finish_unloading(model)
         else:
             self._wait_while(model, ModelState.DRAINING)  # another caller unloads it
 
     def retire(self, models: Iterable[str]) -> None:
-        """Let versions take no new requests, and unload them in threads of their own."""
+        """Stop new requests to the given versions and unload each ready version in its own thread."""
         for model in models:
             if self._begin_draining(model):
                 thread = threading.Thread(
@@ -186,28 +217,26 @@ class Lifecycle:
                     thread.start()
 
     def stop(self, timeout_s: float) -> None:
-        """End all versions, those that are drained included; what is unanswered is answered with an error."""
+        """Stop all versions, including draining ones; pending segments fail with an error."""
         with self._changed:
             self.is_stopped = True
             entries = [replace(entry, state=ModelState.DRAINING) for entry in self.registry.entries.values()]
-            for entry in entries:
-                self._shown.show_state(entry.name, entry.version, entry.state)
-            self._replace(self.registry.with_entries(*entries))
+            self._put(*entries)
             draining, threads = list(self._draining.values()), list(self._threads)
         for version in draining:
-            version.is_released.set()  # waited for no longer
+            version.is_released.set()  # ends the wait in `_drain`
         schedulers = [entry.model.scheduler for entry in entries if entry.model]
         schedulers += [version.scheduler for version in draining]
-        with ThreadPoolExecutor(max_workers=max(1, len(schedulers))) as pool:  # each may take its time
+        with ThreadPoolExecutor(max_workers=max(1, len(schedulers))) as pool:  # a scheduler may take long
             list(pool.map(lambda scheduler: scheduler.stop(), schedulers))
         for thread in threads:
             thread.join(timeout_s)
         with self._changed:
             for entry in entries:
-                self._shown.hide_parts(entry.name, entry.version)
+                self._model_metrics.hide_runtime(entry.name, entry.version)
 
     def _begin_draining(self, model: str) -> bool:
-        """Let a version take no new requests; False if it is not ready."""
+        # Returns False if the version is not ready.
         with self._changed:
             entry = self.registry.entries.get(model)
             if entry is None or entry.model is None or not entry.is_ready:
@@ -220,21 +249,20 @@ class Lifecycle:
             return True
 
     def _finish_unloading(self, model: str) -> None:
-        """Wait until a version is not used any more, end it and free its memory."""
         log.info("model draining", extra={"model": model})
         version = self._draining[model]
         is_drained = self._drain(version)
         version.scheduler.stop()
         entry = version.entry
         with self._changed:
-            self._shown.hide_parts(entry.name, entry.version)
+            self._model_metrics.hide_runtime(entry.name, entry.version)
             del self._draining[model], version
-        gc.collect()  # what failed requests left behind may still refer to the model
-        self.forget(entry)
+        gc.collect()  # tracebacks of failed requests may still refer to the model
+        self.remove(entry)
         log.info("model unloaded", extra={"model": model, "is_drained": is_drained})
 
     def _drain(self, version: _DrainingVersion) -> bool:
-        """Wait until there are no references to a version and all it has is answered; False at the timeout."""
+        # Waits for the end of all references to the model, then of all queued segments. Returns False on timeout.
         ends_s = time.monotonic() + self._unload_timeout_s
         while not version.is_released.wait(max(0.0, min(_COLLECT_INTERVAL_S, ends_s - time.monotonic()))):
             if time.monotonic() >= ends_s:
@@ -244,8 +272,7 @@ class Lifecycle:
             return False
         return version.scheduler.drain(max(0.0, ends_s - time.monotonic()))
 
-    def _wait_while(self, model: str, state: ModelState) -> Entry | None:
-        """Wait until a version leaves a state, or `stop`; return its entry then, None if it is gone."""
+    def _wait_while(self, model: str, state: ModelState) -> ModelVersionEntry | None:
         with self._changed:
             self._changed.wait_for(lambda: self._state(model) is not state or self.is_stopped)
             return self.registry.entries.get(model)
@@ -254,9 +281,12 @@ class Lifecycle:
         entry = self.registry.entries.get(model)
         return entry.state if entry else None
 
-    def _put(self, entry: Entry) -> None:
-        self._shown.show_state(entry.name, entry.version, entry.state)
-        self._replace(self.registry.with_entries(entry))
+    def _put(self, *entries: ModelVersionEntry) -> None:
+        for entry in entries:
+            check_transition(entry.full_name, self._state(entry.full_name), entry.state)
+        for entry in entries:
+            self._model_metrics.show_state(entry.name, entry.version, entry.state)
+        self._replace(self.registry.with_entries(*entries))
 
     def _replace(self, registry: ModelRegistry) -> None:
         previous, self.registry = self.registry, registry
@@ -268,11 +298,13 @@ class Lifecycle:
         self._changed.notify_all()
 
 
-def entry_of(directory: Path) -> Entry:
-    """Return the entry of a version of which nothing is known but its directory."""
-    return Entry(name=directory.parent.name, version=directory.name, directory=directory, state=ModelState.LOADING)
+def entry_of(directory: Path) -> ModelVersionEntry:
+    """Return a new entry, in state LOADING, for the directory `NAME/VERSION`."""
+    return ModelVersionEntry(
+        name=directory.parent.name, version=directory.name, directory=directory, state=ModelState.LOADING
+    )
 
 
 def _described(error: Exception) -> str:
-    """Return a message for people; errors of other libraries may have an empty one."""
+    # Errors of other libraries may have an empty message.
     return str(error) if isinstance(error, DragomanError) else f"{type(error).__name__}: {error}"

@@ -1,4 +1,4 @@
-"""A version of a model: how it is named, what a loader makes of its bundle, what answers requests, status, metrics."""
+"""A version of a model: references, runtime, loaded model, status, metrics."""
 
 import enum
 import re
@@ -17,35 +17,33 @@ from dragoman_service.request import RequestRecord
 from dragoman_service.text.planning import Tokenizer
 
 MAX_LABEL_CHARACTERS = 64
-"""Longest label."""
 
 MAX_LABELS = 100
-"""Most labels of a model."""
+"""Maximum number of labels of a model."""
 
 _PLAIN = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 REFERENCE_PATTERN = rf"({_PLAIN})(?:/({_PLAIN})|@({_PLAIN}))?"
-"""The form of `name`, `name/version` and `name@label`."""
+"""Regular expression of `name`, `name/version` and `name@label`."""
 
 LANGUAGE_TAG_PATTERN = r"[A-Za-z]{2,8}(-[A-Za-z0-9]{1,8})*"
-"""The form of a language tag."""
+"""Regular expression of a language tag."""
 
 _REFERENCE = re.compile(REFERENCE_PATTERN)
 _LANGUAGE_TAG = re.compile(LANGUAGE_TAG_PATTERN)
-_SHOWN_CHARACTERS = 40  # of a malformed value, in messages
+_SHOWN_CHARACTERS = 40  # error messages show at most this much of a malformed value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelReference:
-    """How a caller names a model."""
+    """Reference to a model in a request: a name with at most one of version and label."""
 
     name: str
     version: str | None = None
     label: str | None = None
-    """At most one of version and label is given."""
 
 
 def parse_reference(model: str) -> ModelReference:
-    """Parse `name`, `name/version` or `name@label`; InvalidFieldError if it is none of them."""
+    """Parse `name`, `name/version` or `name@label`; raises InvalidFieldError for any other form."""
     match = _REFERENCE.fullmatch(model)
     if match is None:
         raise _invalid("model", model, "`name`, `name/version` or `name@label`")
@@ -53,7 +51,7 @@ def parse_reference(model: str) -> ModelReference:
 
 
 def parse_version(model: str) -> tuple[str, str]:
-    """Parse `name/version`; InvalidFieldError if it is anything else."""
+    """Parse `name/version`; raises InvalidFieldError for any other form."""
     match = _REFERENCE.fullmatch(model)
     if match is None or match[2] is None:
         raise _invalid("model", model, "`name/version`")
@@ -61,17 +59,17 @@ def parse_version(model: str) -> tuple[str, str]:
 
 
 def is_plain_name(name: str) -> bool:
-    """Say whether a name can be that of a model, a version or a label."""
+    """Return whether a string is a valid name of a model, a version or a label."""
     return re.fullmatch(_PLAIN, name) is not None
 
 
 def is_label(label: str) -> bool:
-    """Say whether this can be a label."""
+    """Return whether a string is a valid label."""
     return is_plain_name(label) and len(label) <= MAX_LABEL_CHARACTERS
 
 
 def check_label(label: str) -> None:
-    """Raise InvalidFieldError if this cannot be a label."""
+    """Raise InvalidFieldError if a string is not a valid label."""
     if not is_label(label):
         raise _invalid("label", label, f"1 to {MAX_LABEL_CHARACTERS} letters, digits, `.`, `_` and `-`")
 
@@ -82,16 +80,16 @@ def full_name(name: str, version: str) -> str:
 
 
 def version_key(version: str) -> tuple[list[tuple[bool, int, str]], str]:
-    """Return a key to sort versions by: numbers as numbers, so 10 follows 9 and 2026.10.1 follows 2026.9.30.
+    """Return a sort key for versions. Digits compare as numbers: 9 < 10 and 2026.9.30 < 2026.10.1.
 
-    Letters come before numbers, and 1.0-rc1 follows 1.0: this is not semantic versioning.
+    Letters sort before digits. Unlike in semantic versioning, 1.0 < 1.0-rc1.
     """
     pieces = re.findall(r"\d+|[A-Za-z]+", version)
     return [(piece.isdigit(), int(piece) if piece.isdigit() else 0, piece) for piece in pieces], version
 
 
 def language_lookup(field: str, tag: str) -> list[str]:
-    """Return the tags of models that may serve a BCP-47 tag: itself in lower case, then ever shorter ones."""
+    """Return the model tags that match a BCP-47 tag: the tag in lower case, then its shortened forms."""
     if not _LANGUAGE_TAG.fullmatch(tag):
         raise _invalid(field, tag, "a BCP-47 tag, such as `en` or `pt-BR`")
     subtags = tag.lower().split("-")
@@ -104,110 +102,108 @@ def _invalid(field: str, value: str, expected: str) -> InvalidFieldError:
 
 
 class ModelState(enum.Enum):
-    """Whether a version can answer."""
+    """State of a model version."""
 
     LOADING = "loading"
-    """Its bundle is read, and it is warmed up."""
+    """The bundle is being read and the model warmed up."""
 
     READY = "ready"
-    """Answers requests."""
+    """Takes requests."""
 
     DRAINING = "draining"
-    """Finishes its requests and takes no new ones."""
+    """Finishes current requests, rejects new ones."""
 
     FAILED = "failed"
-    """Could not be loaded."""
+    """Loading failed."""
 
 
 Futures = Sequence["Future[SegmentResult]"]
-"""One for each segment that was queued."""
+"""One future for each queued segment."""
 
 
 class SegmentQueue(Protocol):
-    """Where segments wait to be decoded."""
+    """Queue of segments to decode."""
 
     def reject_early(self, num_characters: int, search: SearchConfig, context: RequestRecord) -> None:
-        """Reject a request of so many characters if there is no point in looking at its texts; else do nothing."""
+        """Reject a request before its text is processed if `num_characters` already exceed what can be admitted."""
 
     def expected_decode_cost(self, segments: Sequence[Segment]) -> int:
         """Return the expected decode cost of segments."""
 
     def submit(self, segments: Sequence[Segment], context: RequestRecord, *, num_characters: int = 0) -> Futures:
-        """Admit all segments or none; return one future each, in order. A cancelled future frees its place.
+        """Admit all segments or none; return one future for each, in order. Cancelling a future frees its place.
 
-        Callers, told apart by name, share the queue fairly. From `num_characters`, of the texts that the segments are
-        all of, the queue learns how many tokens a text makes.
+        Callers, identified by name, share the queue fairly. `num_characters` is the length of the text that the
+        segments come from; the queue uses it to estimate tokens per character.
         """
 
 
 class ModelScheduler(SegmentQueue, Protocol):
-    """The queue of one version and the threads that decode."""
+    """Queue and decoding threads of one version."""
 
     def warm_up(self, segments: Sequence[Segment]) -> Sequence[SegmentResult]:
-        """Decode segments in the batch of each decoding thread, before `start`; return the results of one of them."""
+        """Decode segments on each decoding thread, before `start`; return the results of one thread."""
 
     def start(self) -> None:
-        """Start to decode."""
+        """Start decoding."""
 
     def drain(self, timeout_s: float) -> bool:
-        """Reject new segments and wait until admitted ones are answered; False if the time is over before."""
+        """Reject new segments and wait until all admitted segments have ended; return False on timeout."""
 
     def stop(self) -> None:
-        """Answer what is left with an error and end the threads."""
+        """Fail the remaining segments with an error and end the threads."""
 
 
 class ModelTokenizer(Tokenizer, Protocol):
-    """The vocabulary of a model, with the prefixes of one of its language pairs."""
+    """Tokenizer of a model with the prefixes of one language pair."""
 
     def for_pair(self, source_language: str, target_language: str) -> Self:
-        """Return the same with the prefixes of another pair."""
+        """Return this tokenizer with the prefixes of another pair."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRuntime:
-    """What a loader makes of a bundle."""
+    """Tokenizer and scheduler of a bundle, as a model loader returns them."""
 
     tokenizer: ModelTokenizer
     scheduler: ModelScheduler
-    """Neither warm nor started; the repository warms it up, starts it and stops it."""
+    """Not started; the repository warms it up, starts it and stops it."""
 
     precision: str
-    """Which of the bundle's graphs it runs, such as `int8`."""
+    """Precision of the graphs in use, such as `int8`."""
 
     device: str
-    """What runs them: `cpu` or `cuda`."""
+    """`cpu` or `cuda`."""
 
     weights_bytes: int
-    """Size of the files that hold graphs and weights of the precision."""
+    """Size of the files with graphs and weights of the precision."""
 
     cache_bytes: Callable[[], int]
-    """Returns the bytes that the KV caches of its decoding threads take now; called by any thread."""
+    """Returns the current size of the KV caches of all decoding threads. Thread-safe."""
 
     process_bytes: Sequence[Callable[[], int]] = ()
-    """Each returns the resident memory of the worker process of a replica; empty without isolation."""
+    """One function for each replica: returns the resident memory of its worker process. Empty without isolation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
 class LoadedModel:
-    """A version that answers requests; its scheduler is not stopped while there are references to this object."""
+    """A ready version for one language pair. Its scheduler runs while references to this object exist."""
 
     name: str
     version: str
     manifest: Manifest
     tokenizer: ModelTokenizer
-    """For its language pair."""
-
     scheduler: ModelScheduler
     precision: str
     source_language: str
-    """Of the pair that it answers, as the manifest spells it."""
+    """Spelled as in the manifest."""
 
     target_language: str
     whole: "LoadedModel | None" = None
-    """The one for the pair that the manifest names first, which those for other pairs keep; None: it is that one."""
+    """The object for the main pair of the manifest, which this object keeps alive; None: this is that object."""
 
     def for_pair(self, source_language: str, target_language: str) -> "LoadedModel":
-        """Return it for one of its pairs, spelled as the manifest does."""
+        """Return the model for another of its pairs; tags are spelled as in the manifest."""
         if (source_language, target_language) == (self.source_language, self.target_language):
             return self
         return replace(
@@ -220,122 +216,122 @@ class LoadedModel:
 
     @property
     def full_name(self) -> str:
-        """Name and version."""
+        """`name/version`."""
         return full_name(self.name, self.version)
 
     @property
     def has_attention(self) -> bool:
-        """True if it has an attention graph."""
+        """True if the bundle has an attention graph of the precision."""
         return self.manifest.has_attention(self.precision)
 
     @property
     def max_source_tokens(self) -> int:
-        """Longest source it takes, EOS counted."""
+        """Maximum length of a source, including EOS."""
         return self.manifest.limits.max_source_tokens
 
     @property
     def max_target_tokens(self) -> int:
-        """Longest target it gives, EOS counted."""
+        """Maximum length of a target, including EOS."""
         return self.manifest.limits.max_target_tokens
 
     @property
     def confidence(self) -> Confidence | None:
-        """How likely its sentences are translated well; None: it does not say."""
+        """Confidence estimator of the model; None: not measured."""
         return self.manifest.confidence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LanguageGroup:
-    """Languages of a version, each of which it translates into each of others.
+    """Language pairs of a version: every source into every target.
 
-    None into itself, unless there is one of each.
+    A language is paired with itself only if it is the only source and the only target.
     """
 
     sources: tuple[str, ...]
     targets: tuple[str, ...]
     is_default: bool
-    """True if a request of these pairs that names no model gets this version."""
+    """True if requests for these pairs without a model use this version."""
 
     @property
     def num_pairs(self) -> int:
-        """Number of directions."""
+        """Number of language pairs."""
         num_same = 0 if len(self.sources) == len(self.targets) == 1 else len({*self.sources} & {*self.targets})
         return len(self.sources) * len(self.targets) - num_same
 
     def pairs(self) -> Iterator[tuple[str, str]]:
-        """Yield source and target of each direction."""
+        """Yield source and target of each pair."""
         is_one = len(self.sources) == len(self.targets) == 1
         return ((s, t) for s in self.sources for t in self.targets if is_one or s != t)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelStatus:
-    """What callers are told about one version of a model."""
+    """Public status of one version of a model."""
 
     name: str
     version: str
     state: ModelState
     manifest: Manifest | None
-    """None in state FAILED if it could not be read."""
+    """None in state FAILED if the manifest could not be read."""
 
     precision: str
-    """Which graphs it runs; the manifest's default while it is loading; empty without a manifest."""
+    """Precision in use; while loading, the default of the manifest; empty without a manifest."""
 
     is_default: bool
-    """True if a request that names the model without a version gets this one."""
+    """True if requests for the model without a version use this version."""
 
     language_groups: tuple[LanguageGroup, ...]
-    """From which languages it translates into which; none without a manifest."""
+    """Empty without a manifest."""
 
     message: str = ""
-    """Why it failed, if it did."""
+    """Error message in state FAILED, else empty."""
 
     labels: tuple[str, ...] = ()
-    """Its labels, sorted."""
+    """Sorted."""
 
     @property
     def is_pair_default(self) -> bool:
-        """True if a request of one of its language pairs that names no model gets this one."""
+        """True if requests for one of its language pairs without a model use this version."""
         return any(group.is_default for group in self.language_groups)
 
 
 class ModelMetrics:
-    """Shows versions in the metrics and removes them again; one thread at a time may use it."""
+    """Gauges of model versions. Not thread-safe."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
-        self._shown: dict[tuple[str, str], list[tuple[Gauge, tuple[str, ...]]]] = {}
-        """Name and version to the gauges of its parts, which refer to them: to be removed before they can be freed."""
+        # (name, version) -> gauges that refer to the runtime: they are removed before its memory can be freed.
+        self._runtime_gauges: dict[tuple[str, str], list[tuple[Gauge, tuple[str, ...]]]] = {}
 
     def show_state(self, name: str, version: str, state: ModelState) -> None:
-        """Show the state of a version."""
+        """Set the state gauges of a version."""
         for other in ModelState:
             self._metrics.model_state.labels(name, version, other.value).set(other is state)
 
-    def show_parts(self, name: str, version: str, parts: ModelRuntime) -> None:
-        """Show what a version that is ready consists of."""
+    def show_runtime(self, name: str, version: str, runtime: ModelRuntime) -> None:
+        """Add the gauges of the runtime of a ready version."""
         metrics, key = self._metrics, (name, version)
-        info = (*key, parts.precision, parts.device)
+        info = (*key, runtime.precision, runtime.device)
         metrics.model_info.labels(*info).set(1)
-        metrics.model_weights_bytes.labels(*key).set(parts.weights_bytes)
-        metrics.kv_cache_bytes.labels(*key).set_function(parts.cache_bytes)
-        shown: list[tuple[Gauge, tuple[str, ...]]] = [
+        metrics.model_weights_bytes.labels(*key).set(runtime.weights_bytes)
+        metrics.kv_cache_bytes.labels(*key).set_function(runtime.cache_bytes)
+        gauges: list[tuple[Gauge, tuple[str, ...]]] = [
             (metrics.model_info, info),
             (metrics.model_weights_bytes, key),
             (metrics.kv_cache_bytes, key),
         ]
-        for replica, process_bytes in enumerate(parts.process_bytes):
+        for replica, process_bytes in enumerate(runtime.process_bytes):
             metrics.worker_memory_bytes.labels(*key, str(replica)).set_function(process_bytes)
-            shown.append((metrics.worker_memory_bytes, (*key, str(replica))))
-        self._shown[key] = shown
+            gauges.append((metrics.worker_memory_bytes, (*key, str(replica))))
+        self._runtime_gauges[key] = gauges
 
-    def hide_parts(self, name: str, version: str) -> None:
-        """Remove what was shown of the parts of a version."""
-        for gauge, labels in self._shown.pop((name, version), ()):
+    def hide_runtime(self, name: str, version: str) -> None:
+        """Remove the gauges of the runtime of a version."""
+        for gauge, labels in self._runtime_gauges.pop((name, version), ()):
             gauge.remove(*labels)
 
     def hide(self, name: str, version: str) -> None:
-        """Remove everything that was shown of a version."""
-        self.hide_parts(name, version)
+        """Remove all gauges of a version."""
+        self.hide_runtime(name, version)
         for state in ModelState:
             self._metrics.model_state.remove(name, version, state.value)

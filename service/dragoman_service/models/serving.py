@@ -1,4 +1,4 @@
-"""The directory of models: bundles as `NAME/VERSION/`, and `NAME/serving.toml`, which says how they are served.
+"""The model directory: bundles as `NAME/VERSION/`, and the settings of each model in `NAME/serving.toml`.
 
 The checksums of the bundles do not cover `serving.toml`.
 """
@@ -29,7 +29,7 @@ def bundled_models() -> Path:
 
 
 class ModelSettings(BaseModel):
-    """Where the models are, and when they are loaded and unloaded."""
+    """Location, loading and unloading of models."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
@@ -38,32 +38,32 @@ class ModelSettings(BaseModel):
     Default: the models of the package `dragoman-models`, or `models` if it is not installed."""
 
     glossaries_directory: Path | None = None
-    """Holds the named glossaries as NAME.tsv or NAME.tbx, read again when they change; unset: `glossaries` beside
-    `directory`, if there is one."""
+    """Directory of the named glossaries, as NAME.tsv or NAME.tbx. Changed files are read again. Default: the directory
+    `glossaries` next to `directory`, if it exists."""
 
     poll_interval_s: float = Field(default=5.0, ge=0, le=3600)
-    """Interval in seconds at which the directory is checked for new and removed versions; 0: it is never checked."""
+    """Interval in seconds between checks of the directory for new and removed versions; 0: no checks."""
 
     settle_s: float = Field(default=10.0, ge=0, le=3600)
-    """Seconds for which a bundle that does not fit its checksums must stay unchanged to count as broken; until then it
-    may still be copied."""
+    """Seconds without a change after which loading a bundle whose checksums do not match fails. Before that, the bundle
+    may still be being copied."""
 
     load_timeout_s: float = Field(default=120.0, gt=0, le=3600)
     """Seconds within which the worker process of a version must load its model and translate the warm-up texts. If it
     takes longer, the server kills it and the load fails. Ignored with `runtime.isolation` `none`."""
 
     unload_timeout_s: float = Field(default=300.0, ge=0, le=3600)
-    """Seconds that the requests of a version have to finish when it is unloaded; what is left then is rejected."""
+    """Seconds within which the requests of a version must finish when it is unloaded; then the remaining ones fail."""
 
 
 SERVING_NAME = "serving.toml"
-"""The file of settings of a model, in the directory that holds its versions."""
+"""Name of the settings file of a model, in the directory of its versions."""
 
 LATEST = "latest"
-"""As default version: the newest one that is ready."""
+"""Value of `default_version`: the newest ready version."""
 
 MAX_VERSIONS = 100
-"""Most versions of a model that may be kept or listed."""
+"""Maximum of N in `latest:N`, and of the versions in a list."""
 
 _PLACE = "name and version"
 _LATEST_N = re.compile(r"latest:([1-9][0-9]{0,2})")
@@ -98,43 +98,43 @@ _DefaultVersion = Annotated[
 
 
 class ServingSettings(BaseModel):
-    """Which versions of a model are loaded, which one is the default, and what differs from the server's settings."""
+    """Settings of a model: loaded versions, default version, labels, overrides of server settings."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
 
     versions: Annotated[str | tuple[str, ...], BeforeValidator(_checked_versions)] = "all"
-    """Which are loaded: `all`, `latest:N` (the newest N), or a list. A version with a label and the default version are
-    loaded in any case."""
+    """Versions to load: `all`, `latest:N` (the newest N), or a list. Versions with a label and the default version are
+    always loaded."""
 
     default_version: _DefaultVersion = LATEST
-    """The one that answers a request without a version: `latest`, a version, or `@` and a label."""
+    """Version for requests that do not name one: `latest`, a version, or `@` and a label."""
 
     labels: dict[_Label, _Version] = Field(default_factory=dict, max_length=MAX_LABELS)
-    """Label to version, such as `stable` and `canary`; `SetModelLabel` sets others until the server ends."""
+    """Label to version, for example `stable` and `canary`. `SetModelLabel` changes labels until the server stops."""
 
     scheduling: dict[str, Any] = Field(default_factory=dict)
-    """Replaces settings of the server's section of this name for this model."""
+    """Settings of the section `scheduling` that differ for this model."""
 
     runtime: dict[str, Any] = Field(default_factory=dict)
-    """Replaces settings of the server's section of this name for this model."""
+    """Settings of the section `runtime` that differ for this model."""
 
     @property
     def num_latest(self) -> int | None:
-        """N of `latest:N`."""
+        """N of `latest:N`; None for other values of `versions`."""
         match = _LATEST_N.fullmatch(self.versions) if isinstance(self.versions, str) else None
         return int(match[1]) if match else None
 
     @property
     def overrides(self) -> Mapping[str, Mapping[str, Any]]:
-        """Section of the server's settings to the settings that this model replaces."""
+        """Server settings that differ for this model, by section."""
         return {"scheduling": self.scheduling, "runtime": self.runtime}
 
 
 def read_serving(directory: Path) -> ServingSettings:
-    """Read the settings of the model whose versions a directory holds; all defaults if there is no file.
+    """Read `serving.toml` from the directory of a model; return the defaults if the file does not exist.
 
-    ConfigError names the file, and the first key that is unknown or has a bad value. `config` checks the tables
-    `scheduling` and `runtime`.
+    Raises ConfigError with the file and the first invalid key. `config` validates the tables `scheduling` and
+    `runtime`.
     """
     path = directory / SERVING_NAME
     try:
@@ -145,12 +145,12 @@ def read_serving(directory: Path) -> ServingSettings:
         raise ConfigError("models.directory", str(path), f"a readable file ({error.strerror})") from error
     except ValidationError as error:
         raise _first_error(path, error) from error
-    except ValueError as error:  # neither UTF-8 nor TOML
+    except ValueError as error:  # invalid UTF-8 or TOML
         raise ConfigError("models.directory", str(path), f"TOML ({error})") from error
 
 
 def check_on_disk(serving: ServingSettings, directory: Path, versions: Collection[str]) -> None:
-    """Raise ConfigError if the settings of the model in a directory name versions that it does not have."""
+    """Raise ConfigError if the settings of a model name versions that are not on disk."""
     path, default = directory / SERVING_NAME, serving.default_version
     listed = serving.versions if isinstance(serving.versions, tuple) else ()
     named = [("versions", version) for version in listed]
@@ -162,51 +162,51 @@ def check_on_disk(serving: ServingSettings, directory: Path, versions: Collectio
         named.append(("default_version", default))
     for key, version in named:
         if version not in versions:
-            raise ConfigError(f"{path}: {key}", version, f"a version that is there: {', '.join(versions)}")
+            raise ConfigError(f"{path}: {key}", version, f"one of the versions on disk: {', '.join(versions)}")
 
 
 def _first_error(path: Path, error: ValidationError) -> ConfigError:
-    found = error.errors()[0]
-    key = ".".join(str(part) for part in found["loc"] if part != "[key]")
-    if found["type"] == "extra_forbidden":
+    first = error.errors()[0]
+    key = ".".join(str(part) for part in first["loc"] if part != "[key]")
+    if first["type"] == "extra_forbidden":
         expected = f"one of the keys {', '.join(ServingSettings.model_fields)}"
     else:
-        expected = found["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
-    return ConfigError(f"{path}: {key}", found["input"], expected)
+        expected = first["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
+    return ConfigError(f"{path}: {key}", first["input"], expected)
 
 
 Fingerprint = tuple[tuple[str, int, int, int], ...]
-"""Name, inode, size and time of change of every file of a directory; changes with any of the files."""
+"""Name, inode, size and modification time in ns of each file in a directory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NameOnDisk:
-    """A name and its versions, at one moment."""
+    """Snapshot of the directory of a model."""
 
     directory: Path
     versions: Mapping[str, Fingerprint]
     serving: Fingerprint
-    """Of `serving.toml`; empty without one."""
+    """Fingerprint of `serving.toml`; empty if the file does not exist."""
 
 
 def names_on_disk(directory: Path) -> dict[str, NameOnDisk]:
-    """Return all names with at least one version; ConfigError if there is none, or the directory cannot be read.
+    """Return all models with at least one version; raises ConfigError if there are none.
 
-    Hidden directories and `lost+found` are ignored.
+    Raises ConfigError also if the directory cannot be read. Hidden directories and `lost+found` are ignored.
     """
     try:
         names = {path.name: name_on_disk(path) for path in _named_directories(directory)}
     except OSError as error:
         expected = f"a directory that exists and can be read ({error.strerror})"
         raise ConfigError("models.directory", str(directory), expected) from error
-    found = {name: on_disk for name, on_disk in names.items() if on_disk.versions}
-    if not found:
+    non_empty = {name: on_disk for name, on_disk in names.items() if on_disk.versions}
+    if not non_empty:
         raise ConfigError("models.directory", str(directory), "a directory with bundles as NAME/VERSION/")
-    return found
+    return non_empty
 
 
 def name_on_disk(directory: Path) -> NameOnDisk:
-    """Return the versions of a name; none if its directory was just removed."""
+    """Return a snapshot of a model; without versions if its directory does not exist."""
     try:
         versions = {path.name: fingerprint(path) for path in _named_directories(directory)}
     except (FileNotFoundError, NotADirectoryError):
@@ -216,8 +216,8 @@ def name_on_disk(directory: Path) -> NameOnDisk:
 
 
 def fingerprint(directory: Path) -> Fingerprint:
-    """Return the fingerprint of a directory; what cannot be looked at, as it was just removed, is left out."""
-    found = []
+    """Return the fingerprint of a directory; files that were removed in the meantime are omitted."""
+    files = []
     try:
         with os.scandir(directory) as entries:
             for entry in entries:
@@ -226,14 +226,14 @@ def fingerprint(directory: Path) -> Fingerprint:
                 except OSError:
                     continue
                 if not stat.S_ISDIR(status.st_mode):
-                    found.append((entry.name, status.st_ino, status.st_size, status.st_mtime_ns))
+                    files.append((entry.name, status.st_ino, status.st_size, status.st_mtime_ns))
     except OSError:
         return ()
-    return tuple(sorted(found))
+    return tuple(sorted(files))
 
 
 def named_manifest(directory: Path) -> Manifest:
-    """Read the manifest of a bundle; BundleError unless name and version are those of its path."""
+    """Read the manifest of a bundle; raises BundleError if name and version differ from those of its path."""
     manifest = load_manifest(directory)
     found, expected = f"{manifest.name}/{manifest.version}", f"{directory.parent.name}/{directory.name}"
     if found != expected:
@@ -242,12 +242,12 @@ def named_manifest(directory: Path) -> Manifest:
 
 
 def is_misplaced(error: BundleError) -> bool:
-    """Whether a bundle is in the directory of another version: copying the rest of it will not help."""
+    """Return whether an error means that a bundle is in the directory of another version."""
     return error.what == _PLACE
 
 
 def open_version(directory: Path) -> Bundle:
-    """Return the bundle of a version; BundleError unless it is the one of its path, and complete."""
+    """Open the bundle of a version; raises BundleError if it is damaged or in the wrong directory."""
     named_manifest(directory)
     return open_bundle(directory)
 

@@ -1,1 +1,1 @@
-"""What an operator sees: metrics, traces, structured logs, and the HTTP port."""
+"""Metrics, traces and structured logs."""

@@ -1,4 +1,4 @@
-"""GPUs as NVIDIA's management library (NVML) sees them: memory, utilisation, clock and power, read when scraped."""
+"""GPU metrics from the NVIDIA Management Library (NVML), read at each scrape."""
 
 import importlib
 import logging
@@ -14,14 +14,14 @@ log = logging.getLogger(__name__)
 
 
 def _import_pynvml() -> Any:
-    return importlib.import_module("pynvml")  # of nvidia-ml-py, which only the extra `gpu` installs
+    return importlib.import_module("pynvml")  # part of nvidia-ml-py, which the extra `gpu` installs
 
 
 def observe_gpus(metrics: Metrics, *, load: Callable[[], Any] = _import_pynvml) -> int:
-    """Expose every GPU that NVML finds, under the index that `nvidia-smi` gives it; return how many these are.
+    """Register the gauges of every GPU, labelled with its index in `nvidia-smi`; return the number of GPUs.
 
-    Without the Python package there are none; without a driver neither, and the log says so. What a GPU does not tell,
-    then or later, is exposed as NaN.
+    Returns 0 without the Python package, and, with a log message, without a driver. Values that a GPU does not report
+    are NaN.
     """
     try:
         nvml = load()
@@ -31,7 +31,7 @@ def observe_gpus(metrics: Metrics, *, load: Callable[[], Any] = _import_pynvml) 
         nvml.nvmlInit()
         handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
     except nvml.NVMLError as error:
-        log.info("no metrics of GPUs", extra={"reason": str(error)})
+        log.info("GPU metrics unavailable", extra={"reason": str(error)})
         return 0
     readings: dict[Any, Callable[[Any], float]] = {
         metrics.gpu_memory_bytes: lambda handle: nvml.nvmlDeviceGetMemoryInfo(handle).total,
@@ -49,9 +49,9 @@ def observe_gpus(metrics: Metrics, *, load: Callable[[], Any] = _import_pynvml) 
 def free_memory_bytes(
     index: int, *, load: Callable[[], Any] = _import_pynvml, environment: Mapping[str, str] = os.environ
 ) -> int | None:
-    """Return the memory that is free on the GPU of an index, as CUDA counts them; None if NVML does not tell.
+    """Return the free memory of the GPU with a CUDA index; None if NVML does not report it.
 
-    NVML knows all GPUs, CUDA those of CUDA_VISIBLE_DEVICES, which names them by index or by the start of their UUID.
+    NVML lists all GPUs. CUDA lists only the GPUs in CUDA_VISIBLE_DEVICES, given as indices or UUID prefixes.
     """
     visible = environment.get("CUDA_VISIBLE_DEVICES", "")
     try:
@@ -62,14 +62,14 @@ def free_memory_bytes(
         nvml.nvmlInit()
         name = visible.split(",")[index].strip() if visible else str(index)
         handles = map(nvml.nvmlDeviceGetHandleByIndex, range(nvml.nvmlDeviceGetCount()))
-        found = (
+        matching = (
             handle
             for number, handle in enumerate(handles)
             if name == str(number) or (not name.isdecimal() and nvml.nvmlDeviceGetUUID(handle).startswith(name))
         )
-        return int(nvml.nvmlDeviceGetMemoryInfo(next(found)).free)
+        return int(nvml.nvmlDeviceGetMemoryInfo(next(matching)).free)
     except (nvml.NVMLError, IndexError, StopIteration) as error:
-        log.info("free memory of the GPU is not known", extra={"gpu": index, "reason": repr(error)})
+        log.info("free GPU memory unknown", extra={"gpu": index, "reason": repr(error)})
         return None
 
 

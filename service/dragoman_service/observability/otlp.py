@@ -1,7 +1,7 @@
-"""Traces sent to an OpenTelemetry collector over gRPC.
+"""Export of traces to an OpenTelemetry collector over gRPC.
 
-Requests put finished spans into a bounded queue; a thread sends them. A slow or unreachable collector costs spans but
-never a request; it is logged once when it fails and once when it works again.
+Requests add finished spans to a bounded queue, which a thread sends. If the collector is slow or unreachable, spans are
+dropped; requests are not affected. The first failure and the first success after failures are logged.
 """
 
 import logging
@@ -33,18 +33,18 @@ _EXPORT_INTERVAL_S = 1.0
 _EXPORT_TIMEOUT_S = 5.0
 _ABORT_TIMEOUT_S = 1.0
 
+# Statuses that are server errors in the semantic conventions of OpenTelemetry for RPC.
 _SERVER_FAULTS = frozenset({"UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"})
-"""Statuses that are errors of the server by OpenTelemetry's conventions for RPC."""
 
 
 class OtlpTracing(Tracing):
-    """Sends spans to a collector."""
+    """Tracing with export to a collector."""
 
     def __init__(
         self, settings: TracingSettings, *, clock: Callable[[], float], count: Callable[[str, int], None]
     ) -> None:
-        """Start the thread that sends; the endpoint need not be reachable."""
-        logging.getLogger("opentelemetry").setLevel(logging.CRITICAL + 1)  # it logs each failed attempt to send
+        """Start the export thread; the endpoint may be unreachable."""
+        logging.getLogger("opentelemetry").setLevel(logging.CRITICAL + 1)  # it logs each failed export
         self._clock = clock
         self._exporter = _CountingExporter(settings.endpoint, count)
         self._provider = TracerProvider(
@@ -63,7 +63,7 @@ class OtlpTracing(Tracing):
         self._tracer = self._provider.get_tracer("dragoman_service")
 
     def begin(self, method: str, metadata: Mapping[str, str]) -> RequestTrace:
-        """Begin the span of an RPC, below its caller's if the caller sent one."""
+        """Begin the span of an RPC, as a child of the span of the caller if there is one."""
         parent = TraceContextTextMapPropagator().extract(metadata)
         started_ns = time.time_ns()
         service, _, name = method.strip("/").rpartition("/")
@@ -77,35 +77,34 @@ class OtlpTracing(Tracing):
         return _RecordedTrace(self._tracer, span, clock=self._clock, started_ns=started_ns)
 
     def stop(self, timeout_s: float) -> None:
-        """Send what is left; drop the rest at the timeout."""
+        """Send the queued spans; drop the remaining ones at the timeout."""
         flushing = threading.Thread(target=self._provider.shutdown, name="trace-flush", daemon=True)
         flushing.start()
         flushing.join(timeout_s)
         if flushing.is_alive():
-            self._exporter.shutdown()  # aborts the current attempt; further ones fail at once
+            self._exporter.shutdown()  # aborts the current export; further ones fail immediately
             flushing.join(_ABORT_TIMEOUT_S)
 
 
 class _RecordedTrace(RequestTrace):
-    """The span of an RPC and those below it; only the id if it is not sampled."""
+    # Records the span of an RPC and its child spans, if the trace is sampled.
 
     def __init__(self, tracer: Tracer, span: Span, *, clock: Callable[[], float], started_ns: int) -> None:
         super().__init__(format_trace_id(span.get_span_context().trace_id))
         self._tracer = tracer
         self._span = span
         self._clock = clock
-        self._epoch_ns = started_ns - round(clock() * 1e9)
-        """Unix time at 0 of the service's clock."""
+        self._epoch_ns = started_ns - round(clock() * 1e9)  # Unix time at 0 of the clock of the service
         self._context = set_span_in_context(span)
         self._num_segments_left = MAX_TRACED_SEGMENTS if span.is_recording() else 0
 
     @property
     def exemplar(self) -> dict[str, str] | None:
-        """The trace id, if it is sampled."""
+        """The trace id if the trace is sampled, else None."""
         return {"trace_id": self.trace_id} if self._span.is_recording() else None
 
     def reserve(self, num_segments: int) -> int:
-        """Return for how many of these segments spans are recorded, and count them."""
+        """Return the number of these segments to record spans for, and reserve them."""
         num_reserved = min(num_segments, self._num_segments_left)
         self._num_segments_left -= num_reserved
         return num_reserved
@@ -131,7 +130,7 @@ class _RecordedTrace(RequestTrace):
 
 
 class _CountingExporter(SpanExporter):
-    """Sends spans, counts them, and logs when sending starts to fail and when it works again."""
+    # Counts exported and failed spans, and logs the first failure and the first success after it.
 
     def __init__(self, endpoint: str, count: Callable[[str, int], None]) -> None:
         self._endpoint = endpoint
@@ -144,9 +143,9 @@ class _CountingExporter(SpanExporter):
         has_failed = result is not SpanExportResult.SUCCESS
         self._count("failed" if has_failed else "exported", len(spans))
         if has_failed and not self._is_failing:
-            log.warning("traces cannot be sent; they are dropped until they can", extra={"endpoint": self._endpoint})
+            log.warning("trace export failed; traces are dropped", extra={"endpoint": self._endpoint})
         elif self._is_failing and not has_failed:
-            log.info("traces are sent again", extra={"endpoint": self._endpoint})
+            log.info("trace export recovered", extra={"endpoint": self._endpoint})
         self._is_failing = has_failed
         return result
 

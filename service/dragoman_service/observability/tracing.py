@@ -1,7 +1,7 @@
-"""Distributed traces: what the rest of the service records of a request.
+"""Distributed tracing: the interface that the service uses to record spans of a request.
 
-Tracing is off unless a collector is configured: `begin` then only reads the caller's trace id for the log, and
-OpenTelemetry is not imported. Spans have counts, names and times, never texts, tokens or keys.
+Without a configured collector, `begin` only reads the trace id of the caller for the log, and OpenTelemetry is not
+imported. Spans contain counts, names and times, never texts, tokens or keys.
 """
 
 import heapq
@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from dragoman_service.datatypes import Segment, SegmentResult
 
 TRACEPARENT_KEY = "traceparent"
-"""Metadata key of the caller's span, by W3C Trace Context."""
+"""Metadata key of the span of the caller (W3C Trace Context)."""
 
 Attributes = Mapping[str, str | int | float]
 
@@ -22,20 +22,20 @@ _TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}"
 _NO_TRACE_ID = "0" * 32
 
 MAX_TRACED_SEGMENTS = 10
-"""Segments of a request that have spans, three each: a trace has about 32 spans, however long the document is."""
+"""Maximum number of segments of a request with spans, three each. It limits a trace to about 32 spans."""
 
 
 class TracingSettings(BaseModel):
-    """Whether and where spans are sent; no settings file holds headers of the collector, such as its key."""
+    """Export of traces. Headers for the collector, such as an API key, are not settings."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     endpoint: str = ""
-    """Collector that takes OTLP over gRPC: `http://host:4317`, or `https://` for TLS; unset: no tracing. Its headers
-    come from the environment variable `OTEL_EXPORTER_OTLP_HEADERS`."""
+    """URL of a collector for OTLP over gRPC: `http://host:4317`, or `https://` for TLS. Empty: no tracing. The
+    environment variable `OTEL_EXPORTER_OTLP_HEADERS` sets headers for the collector."""
 
     sample_ratio: float = Field(default=0.1, ge=0, le=1)
-    """Share of the requests without a `traceparent` that are traced; for the others their caller decides."""
+    """Share of requests without `traceparent` that are traced. For the others, the caller decides."""
 
     service_name: str = Field(default="dragoman", min_length=1, max_length=255)
     """Name of this service in traces."""
@@ -52,37 +52,37 @@ class TracingSettings(BaseModel):
 
 
 class RequestTrace:
-    """The trace of a request; this class only has its id and records nothing."""
+    """Trace of a request. This base class has only the id and records nothing."""
 
     def __init__(self, trace_id: str = "") -> None:
         self.trace_id = trace_id
 
     @property
     def exemplar(self) -> dict[str, str] | None:
-        """Labels that link an observation in a histogram to this trace; None if it is not recorded."""
+        """Exemplar labels that link a histogram observation to this trace; None if the trace is not recorded."""
         return None
 
     def reserve(self, num_segments: int) -> int:  # noqa: ARG002 - see the subclass
-        """Return for how many of these segments spans are recorded."""
+        """Return the number of these segments to record spans for."""
         return 0
 
     def add(self, name: str, *, began_s: float, ended_s: float, attributes: Attributes | None = None) -> None:
-        """Add a finished span below that of the request; times are on the service's clock."""
+        """Add a finished child span; times are of the clock of the service."""
 
     def end(self, *, status: str, attributes: Attributes) -> None:
         """End the span of the request with its gRPC status."""
 
 
 class Tracing:
-    """Begins traces, and any thread may use it; this class only reads the caller's ids and records nothing."""
+    """Factory of traces. This base class only reads trace ids of callers and records nothing. Thread-safe."""
 
     def begin(self, method: str, metadata: Mapping[str, str]) -> RequestTrace:  # noqa: ARG002 - see the subclass
-        """Begin the trace of an RPC, or join that of its caller."""
+        """Begin the trace of an RPC, or continue the trace of its caller."""
         match = _TRACEPARENT.match(metadata.get(TRACEPARENT_KEY, ""))
         return RequestTrace(match[1] if match and match[1] != _NO_TRACE_ID else "")
 
     def stop(self, timeout_s: float) -> None:
-        """Send what is left until the timeout."""
+        """Send the remaining spans; drop them at the timeout."""
 
 
 def trace_segments(
@@ -92,10 +92,10 @@ def trace_segments(
     num_traced = trace.reserve(len(results))
     if not num_traced:
         return
-    totals_s = [sum((each.timings.queue_s, each.timings.encode_s, each.timings.decode_s)) for each in results]
+    totals_s = [result.timings.queue_s + result.timings.encode_s + result.timings.decode_s for result in results]
     for index in sorted(heapq.nlargest(num_traced, range(len(results)), key=totals_s.__getitem__)):
         segment, result = segments[index], results[index]
-        decode_facts = {
+        decode_attributes: Attributes = {
             "mt.steps": result.num_steps,
             "mt.beam_size": segment.search.beam_size,
             "mt.target_tokens": len(result.hypotheses[0].token_ids),
@@ -103,7 +103,7 @@ def trace_segments(
         stages: tuple[tuple[str, float, Attributes], ...] = (
             ("queue", result.timings.queue_s, {}),
             ("encode", result.timings.encode_s, {"mt.source_tokens": len(segment.source_ids)}),
-            ("decode", result.timings.decode_s, decode_facts),
+            ("decode", result.timings.decode_s, decode_attributes),
         )
         ended_s = submitted_s
         for name, duration_s, attributes in stages:

@@ -1,4 +1,4 @@
-"""A directory that is a bundle to all that does not load its graphs."""
+"""Bundle directory with fake graphs, for tests that do not load them."""
 
 import json
 from collections.abc import Callable
@@ -16,7 +16,7 @@ ALL_FILES = {**GRAPHS, "attention": "attention.onnx", "weights": "weights.bin"}
 
 
 def manifest_fields(directory: Path) -> dict[str, Any]:
-    """Return a manifest of the files in a directory, as JSON has it."""
+    """Return a manifest of the files in a directory as JSON objects."""
     return {
         "schema_version": 3,
         "name": "en-de",
@@ -56,6 +56,6 @@ def change_manifest(directory: Path, change: Callable[[dict[str, Any]], object])
 
 
 def describe_no_attention(fields: dict[str, Any]) -> None:
-    """Leave an attention graph without a description."""
+    """Remove the description of the attention graph."""
     fields.update(precisions={"fp32": {**ALL_FILES}})
     fields["tensors"]["fp32"].update(attention=None)

@@ -11,7 +11,7 @@ from dragoman_service.errors import BundleError
 from tests.unit.bundle.bundle_files import ALL_FILES, FILES, change_manifest
 
 
-def test_a_bundle_that_fits_its_manifest_opens(directory: Path) -> None:
+def test_valid_bundle_opens(directory: Path) -> None:
     bundle = open_bundle(directory)
 
     assert bundle.manifest.name == "en-de"
@@ -20,7 +20,7 @@ def test_a_bundle_that_fits_its_manifest_opens(directory: Path) -> None:
 
 
 def checked(directory: Path, *, changed: str = "") -> frozenset[CheckedFile]:
-    """Return all files as if they had been checked, one of them before its last change."""
+    """Return all files as already checked; the check of `changed` was before its last change."""
     files = load_manifest(directory).files
     return frozenset(
         CheckedFile(
@@ -35,16 +35,16 @@ def checked(directory: Path, *, changed: str = "") -> frozenset[CheckedFile]:
     )
 
 
-def test_a_file_that_is_still_the_checked_one_is_not_read_again(directory: Path) -> None:
+def test_unchanged_checked_file_is_not_read_again(directory: Path) -> None:
     encoder = directory / "encoder.onnx"
-    encoder.write_bytes(bytes(encoder.stat().st_size))  # a reader would notice
+    encoder.write_bytes(bytes(encoder.stat().st_size))  # wrong checksum
 
     bundle = open_bundle(directory, checked_files=checked(directory))
 
     assert bundle.manifest == load_manifest(directory)
 
 
-def test_a_file_that_has_changed_since_it_was_checked_is_checked_again(directory: Path) -> None:
+def test_changed_checked_file_is_read_again(directory: Path) -> None:
     encoder = directory / "encoder.onnx"
     encoder.write_bytes(bytes(encoder.stat().st_size))
 
@@ -52,7 +52,7 @@ def test_a_file_that_has_changed_since_it_was_checked_is_checked_again(directory
         open_bundle(directory, checked_files=checked(directory, changed="encoder.onnx"))
 
 
-def test_a_checked_file_with_another_checksum_in_the_manifest_is_read(directory: Path) -> None:
+def test_checked_file_with_another_checksum_in_the_manifest_is_read(directory: Path) -> None:
     before = checked(directory)
     change_manifest(directory, lambda fields: fields["files"]["encoder.onnx"].update(sha256="0" * 64))
 
@@ -61,8 +61,8 @@ def test_a_checked_file_with_another_checksum_in_the_manifest_is_read(directory:
 
 
 @pytest.mark.parametrize(("age_ns", "is_known"), [(10**8, False), (2 * 10**9, True)])
-def test_a_file_that_was_just_written_is_read_at_the_next_opening(directory: Path, age_ns: int, is_known: bool) -> None:
-    """It may change again without another time of change."""
+def test_recently_written_file_is_read_again(directory: Path, age_ns: int, is_known: bool) -> None:
+    # A second change within the same tick of the clock would not change the timestamp.
     files = checked(directory)
     now_ns = max(file.changed_ns for file in files) + age_ns
 
@@ -71,13 +71,13 @@ def test_a_file_that_was_just_written_is_read_at_the_next_opening(directory: Pat
     assert (bundle.checked_files == files) is is_known
 
 
-def test_a_missing_manifest_is_named(tmp_path: Path) -> None:
-    with pytest.raises(BundleError, match=r"manifest\.json: access is No such file"):
+def test_missing_manifest_is_rejected(tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match=r"manifest\.json: access"):
         open_bundle(tmp_path)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"[]", b"1"])
-def test_a_manifest_that_is_no_json_object_is_refused(directory: Path, content: bytes) -> None:
+def test_manifest_other_than_json_object_is_rejected(directory: Path, content: bytes) -> None:
     (directory / MANIFEST_NAME).write_bytes(content)
 
     with pytest.raises(BundleError, match=r"manifest\.json: content is .*, expected (JSON|an object)"):
@@ -85,14 +85,14 @@ def test_a_manifest_that_is_no_json_object_is_refused(directory: Path, content: 
 
 
 @pytest.mark.parametrize("content", [b"[" * 100_000, b'{"a":' * 100_000, b" " * (1 << 20) + b"{}"])
-def test_a_manifest_that_would_cost_much_to_parse_is_refused(directory: Path, content: bytes) -> None:
+def test_large_or_deeply_nested_manifest_is_rejected(directory: Path, content: bytes) -> None:
     (directory / MANIFEST_NAME).write_bytes(content)
 
     with pytest.raises(BundleError, match=r"manifest\.json: (content is recursion limit|access is 1048578 bytes)"):
         open_bundle(directory)
 
 
-def test_a_manifest_of_millions_of_layers_is_refused_in_little_memory(directory: Path) -> None:
+def test_manifest_with_millions_of_layers_is_rejected_in_little_memory(directory: Path) -> None:
     change_manifest(directory, lambda fields: fields["architecture"].update(num_decoder_layers=3_000_000))
 
     tracemalloc.start()
@@ -104,7 +104,7 @@ def test_a_manifest_of_millions_of_layers_is_refused_in_little_memory(directory:
     assert peak_bytes < 1 << 20
 
 
-def test_what_is_told_of_a_bundle_is_short(directory: Path) -> None:
+def test_error_of_a_long_value_is_short(directory: Path) -> None:
     change_manifest(directory, lambda fields: fields.update(attribution="x" * 100_000))
 
     with pytest.raises(BundleError, match="attribution is 'xxx") as caught:
@@ -125,19 +125,19 @@ def _link_out(path: Path) -> None:
 
 @pytest.mark.parametrize("name", [MANIFEST_NAME, "tokenizer.model"])
 @pytest.mark.parametrize(
-    ("put", "told"),
+    ("put", "fault"),
     [
-        (os.mkfifo, "no regular file"),
+        (os.mkfifo, "not a regular file"),
         (_make_socket, "No such device or address"),
         (Path.mkdir, "Is a directory"),
         (lambda path: path.symlink_to(path), "Too many levels of symbolic links"),
-        (lambda path: path.symlink_to("/dev/zero"), "a link that leads out of its directory"),
-        (_link_out, "a link that leads out of its directory"),
+        (lambda path: path.symlink_to("/dev/zero"), "a link to a target outside its directory"),
+        (_link_out, "a link to a target outside its directory"),
     ],
     ids=["fifo", "socket", "directory", "loop", "device", "link"],
 )
-def test_what_is_no_regular_file_of_the_directory_is_named(
-    tmp_path: Path, directory: Path, name: str, put: Callable[[Path], object], told: str
+def test_other_than_regular_file_is_rejected(
+    tmp_path: Path, directory: Path, name: str, put: Callable[[Path], object], fault: str
 ) -> None:
     (tmp_path / "bundle").mkdir()
     for path in [path for path in directory.iterdir() if path.is_file()]:
@@ -145,12 +145,12 @@ def test_what_is_no_regular_file_of_the_directory_is_named(
     (tmp_path / "bundle" / name).unlink()
     put(tmp_path / "bundle" / name)
 
-    with pytest.raises(BundleError, match=rf"{name}: access is {told}"):
+    with pytest.raises(BundleError, match=rf"{name}: access is {fault}"):
         open_bundle(tmp_path / "bundle")
 
 
-def test_a_link_within_the_directory_is_followed(directory: Path) -> None:
-    """As of a volume that Kubernetes replaces as a whole."""
+def test_link_inside_the_directory_is_followed(directory: Path) -> None:
+    # Kubernetes mounts volumes in this way.
     (directory / ".data").mkdir()
     (directory / "encoder.onnx").rename(directory / ".data" / "encoder.onnx")
     (directory / "encoder.onnx").symlink_to(".data/encoder.onnx")
@@ -158,28 +158,28 @@ def test_a_link_within_the_directory_is_followed(directory: Path) -> None:
     assert open_bundle(directory).manifest.name == "en-de"
 
 
-def test_a_checksum_of_a_file_elsewhere_is_refused(directory: Path) -> None:
+def test_checksum_of_a_file_outside_the_directory_is_rejected(directory: Path) -> None:
     change_manifest(directory, lambda fields: fields["files"].update({"../secret": {"sha256": "0" * 64, "bytes": 0}}))
 
     with pytest.raises(BundleError, match=r"\.\./secret"):
         open_bundle(directory)
 
 
-def test_a_missing_file_is_named(directory: Path) -> None:
+def test_missing_file_is_rejected(directory: Path) -> None:
     (directory / "decoder.onnx").unlink()
 
-    with pytest.raises(BundleError, match=r"decoder\.onnx: access is No such file"):
+    with pytest.raises(BundleError, match=r"decoder\.onnx: access"):
         open_bundle(directory)
 
 
-def test_a_file_of_another_size_is_named_with_both_sizes(directory: Path) -> None:
+def test_error_of_wrong_size_has_both_sizes(directory: Path) -> None:
     (directory / "encoder.onnx").write_bytes(b"cut")
 
     with pytest.raises(BundleError, match=r"encoder\.onnx: size in bytes is 3, expected 13"):
         open_bundle(directory)
 
 
-def test_a_changed_file_is_named_with_both_checksums(directory: Path) -> None:
+def test_error_of_wrong_checksum_has_both_checksums(directory: Path) -> None:
     expected = file_entry(directory / "encoder.onnx").sha256
     (directory / "encoder.onnx").write_bytes(b"Encoder graph")
 
@@ -187,14 +187,14 @@ def test_a_changed_file_is_named_with_both_checksums(directory: Path) -> None:
         open_bundle(directory)
 
 
-def test_a_precision_that_is_not_there_is_told_with_those_that_are(directory: Path) -> None:
+def test_error_of_unknown_precision_lists_the_available_ones(directory: Path) -> None:
     bundle = open_bundle(directory)
 
     with pytest.raises(BundleError, match="precision is 'int8', expected one of fp32"):
         bundle.graph_paths("int8")
 
 
-def test_files_of_the_tokenizer_are_checked_like_every_file(directory: Path) -> None:
+def test_tokenizer_files_are_checked(directory: Path) -> None:
     names = {"source_model": "weights.bin", "pieces": "attention.onnx"}
     change_manifest(
         directory, lambda fields: fields.update(schema_version=4, tokenization={**names, "source_prefix": [7]})
@@ -206,7 +206,7 @@ def test_files_of_the_tokenizer_are_checked_like_every_file(directory: Path) -> 
     assert manifest.tokenization.source_prefix == (7,)
 
 
-def test_shared_weights_are_checked_like_every_file(directory: Path) -> None:
+def test_weights_file_is_checked(directory: Path) -> None:
     change_manifest(directory, lambda fields: fields.update(precisions={"fp32": {**ALL_FILES}}))
     (directory / "weights.bin").write_bytes(b"Weights")
 

@@ -17,7 +17,7 @@ _PARTS = ("decoder", "encoder")
 
 
 def _layout(directory: Path, norm: str = "pre") -> dict[str, Any]:
-    """Return a description of int8 weights that fits, as JSON has it, and make the file of weights as large."""
+    """Return a valid description of int8 weights as JSON objects, and write a weights file of the right size."""
     manifest = manifest_fields(directory)
     architecture = Architecture(**{**manifest["architecture"], "norm": norm})
     limits, layout, offset = Limits(**manifest["limits"]), {}, 0
@@ -37,7 +37,7 @@ def _layout(directory: Path, norm: str = "pre") -> dict[str, Any]:
 
 
 def _write_described(directory: Path, content: str, norm: str = "pre") -> None:
-    """Write what a bundle says of its int8 weights, with the right checksum."""
+    """Write a description of int8 weights and its checksum."""
     (directory / _DESCRIBED).write_text(content, encoding="utf-8")
     fields = manifest_fields(directory)
     fields["architecture"]["norm"] = norm
@@ -47,7 +47,7 @@ def _write_described(directory: Path, content: str, norm: str = "pre") -> None:
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
-def test_int8_weights_that_fit_are_read(directory: Path, norm: str) -> None:
+def test_valid_int8_weights_are_read(directory: Path, norm: str) -> None:
     layout = _layout(directory, norm)
     _write_described(directory, json.dumps(layout), norm)
 
@@ -62,7 +62,7 @@ def test_int8_weights_that_fit_are_read(directory: Path, norm: str) -> None:
         assert (f"{part}.norm.weight" in network.tensors) is (norm == "pre")
 
 
-def test_an_encoder_may_be_left_out_and_a_decoder_not(directory: Path) -> None:
+def test_description_of_encoder_is_optional_and_of_decoder_required(directory: Path) -> None:
     layout = _layout(directory)
     _write_described(directory, json.dumps({**layout, "encoder": None}))
     weights = open_bundle(directory).int8_weights("fp32")
@@ -74,7 +74,7 @@ def test_an_encoder_may_be_left_out_and_a_decoder_not(directory: Path) -> None:
         open_bundle(directory).int8_weights("fp32")
 
 
-def test_the_encoder_of_several_layers_projects_for_each_layer_of_the_decoder() -> None:
+def test_encoder_computes_cross_keys_and_values_of_each_decoder_layer() -> None:
     architecture = Architecture(
         vocabulary_size=8, d_model=4, num_heads=2, ffn_size=8, num_encoder_layers=3, num_decoder_layers=2, norm="post"
     )
@@ -92,7 +92,7 @@ _PRODUCT = ".layers.0.feed_forward.inner"
 
 
 def _only(named: dict[str, Any], suffix: str) -> str:
-    """Return the one name that ends so: it begins with the part, encoder or decoder."""
+    """Return the only name with a suffix; names start with `encoder` or `decoder`."""
     (name,) = [name for name in named if name.endswith(suffix)]
     return name
 
@@ -107,7 +107,7 @@ def _scale(**fields: Any) -> Callable[[dict[str, Any]], object]:
 
 @pytest.mark.parametrize("part", _PARTS)
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "fault"),
     [
         (_tensor(_LAST, offset=1 << 20), r"norm\.bias is 16 bytes from 1048576, expected within the \d+ bytes of weig"),
         (_tensor(_LAST, offset=-64), r"norm\.bias\.offset is -64, expected .* greater than or equal to 0"),
@@ -126,14 +126,17 @@ def _scale(**fields: Any) -> Callable[[dict[str, Any]], object]:
         (_tensor(_BIAS, shape=[2, 2]), r"outer\.bias is \('float32', \(2, 2\)\)"),
         (_tensor(_BIAS, dtype="int8"), r"outer\.bias is \('int8', \(4,\)\), expected \('float32', \(4,\)\)"),
         (_tensor(_BIAS, dtype="float64"), r"outer\.bias\.dtype is 'float64'"),
-        (_tensor(_BIAS, strides=[1]), r"outer\.bias\.strides is \[1\], expected no such field"),
+        (_tensor(_BIAS, strides=[1]), r"outer\.bias\.strides is \[1\], expected only known fields"),
         (
             lambda part: part["tensors"].pop("embedding.weight.int8"),
             r"tensors\.embedding\.weight\.int8 is missing, exp",
         ),
-        (lambda part: part["tensors"].update(more=part["tensors"]["position_encodings"]), r"tensors\.more is there"),
+        (
+            lambda part: part["tensors"].update(more=part["tensors"]["position_encodings"]),
+            r"tensors\.more is an unknown name",
+        ),
         (lambda part: part["activations"].pop(_only(part["activations"], _PRODUCT)), r"feed_forward\.inner is missing"),
-        (lambda part: part["activations"].update(more=None), r"activations\.more is there, expected no such name"),
+        (lambda part: part["activations"].update(more=None), r"activations\.more is an unknown name"),
         (lambda part: part["activations"].update({f"{n}": None for n in range(5000)}), "activations is .*2048"),
         (lambda part: part["tensors"].update({"x" * 9999: {}}), "at most 200 characters"),
         (lambda part: part.pop("activations"), "activations is 'missing', expected a value"),
@@ -148,20 +151,20 @@ def _scale(**fields: Any) -> Callable[[dict[str, Any]], object]:
         (_scale(zero_point=-1), r"inner\.zero_point is -1"),
     ],
 )
-def test_int8_weights_that_do_not_fit_are_refused(
-    directory: Path, part: str, change: Callable[[dict[str, Any]], object], told: str
+def test_inconsistent_int8_weights_are_rejected(
+    directory: Path, part: str, change: Callable[[dict[str, Any]], object], fault: str
 ) -> None:
     layout = _layout(directory)
     change(layout[part])
     _write_described(directory, json.dumps(layout))
     bundle = open_bundle(directory)
 
-    with pytest.raises(BundleError, match=rf"weights\.json: {part}\..*{told}"):
+    with pytest.raises(BundleError, match=rf"weights\.json: {part}\..*{fault}"):
         bundle.int8_weights("fp32")
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "fault"),
     [
         ("", "content is EOF"),
         ('{"tensors": {', "content is EOF"),
@@ -172,27 +175,25 @@ def test_int8_weights_that_do_not_fit_are_refused(
         (" " * (4 << 20) + "{}", "access is 4194306 bytes, more than 4194304"),
     ],
 )
-def test_damaged_int8_weights_are_refused(directory: Path, content: str, told: str) -> None:
+def test_damaged_int8_weights_are_rejected(directory: Path, content: str, fault: str) -> None:
     _write_described(directory, content)
     bundle = open_bundle(directory)
 
-    with pytest.raises(BundleError, match=rf"weights\.json: {told}"):
+    with pytest.raises(BundleError, match=rf"weights\.json: {fault}"):
         bundle.int8_weights("fp32")
 
 
-def test_int8_weights_without_a_file_of_weights_are_refused(directory: Path) -> None:
+def test_int8_weights_without_weights_file_are_rejected(directory: Path) -> None:
     _write_described(directory, json.dumps(_layout(directory)))
     fields = json.loads((directory / MANIFEST_NAME).read_text(encoding="utf-8"))
     fields["precisions"]["fp32"].pop("weights")
     write_manifest(directory, fields)
 
-    with pytest.raises(
-        BundleError, match=r"precisions\.fp32 is .*describes the file of weights, of which there is none"
-    ):
+    with pytest.raises(BundleError, match=r"precisions\.fp32 is .*requires a weights file"):
         open_bundle(directory)
 
 
-def test_arrays_of_int8_weights_may_be_at_the_same_place(directory: Path) -> None:
+def test_arrays_of_int8_weights_may_share_an_offset(directory: Path) -> None:
     layout = _layout(directory)
     layout["encoder"]["tensors"]["encoder.norm.bias"]["offset"] = layout["decoder"]["tensors"]["decoder.norm.bias"][
         "offset"

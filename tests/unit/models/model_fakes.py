@@ -1,4 +1,4 @@
-"""Bundles without a network, schedulers that only remember, and a repository of both."""
+"""Fake bundles and schedulers, and a repository of them."""
 
 import threading
 import time
@@ -29,7 +29,7 @@ _FILES = ("encoder.onnx", "decoder.onnx", "tokenizer.model")
 
 @dataclass(eq=False)
 class FakeScheduler:
-    """Remembers what was asked of it."""
+    """Scheduler that records its calls."""
 
     drains_in_time: bool = True
     calls: list[str] = field(default_factory=list)
@@ -68,7 +68,7 @@ class FakeScheduler:
         self.calls.append("stop")
 
 
-def make_parts(scheduler: ModelScheduler | None = None) -> ModelRuntime:
+def make_runtime(scheduler: ModelScheduler | None = None) -> ModelRuntime:
     return ModelRuntime(
         tokenizer=TOKENIZER,
         scheduler=scheduler or FakeScheduler(),
@@ -79,16 +79,16 @@ def make_parts(scheduler: ModelScheduler | None = None) -> ModelRuntime:
     )
 
 
-def load_parts(bundle: Bundle, serving: ServingSettings) -> ModelRuntime:
-    return make_parts()
+def load_runtime(bundle: Bundle, serving: ServingSettings) -> ModelRuntime:
+    return make_runtime()
 
 
 def do_nothing(model: LoadedModel) -> None:
-    """Warm up nothing."""
+    """Skip the warm-up."""
 
 
 def write_bundle(root: Path, model: str, *, pair: str = "en de", **fields: Any) -> Path:
-    """Write a bundle `name/version` whose files are what its manifest says, but no graphs."""
+    """Write a bundle `name/version` with correct checksums and fake graphs."""
     name, version = model.split("/")
     source_language, target_language = pair.split()
     directory = root / name / version
@@ -128,7 +128,7 @@ def write_bundle(root: Path, model: str, *, pair: str = "en de", **fields: Any) 
 
 
 def write_serving(root: Path, name: str, text: str) -> None:
-    """Write the settings of a name."""
+    """Write the settings file of a model."""
     (root / name).mkdir(exist_ok=True)
     (root / name / SERVING_NAME).write_text(text, encoding="utf-8")
 
@@ -136,7 +136,7 @@ def write_serving(root: Path, name: str, text: str) -> None:
 def make_repository(
     root: Path,
     *,
-    load: ModelLoader = load_parts,
+    load: ModelLoader = load_runtime,
     metrics: Metrics | None = None,
     warm_up: Callable[[LoadedModel], None] = do_nothing,
     clock: ManualClock | None = None,
@@ -152,7 +152,7 @@ def make_repository(
 
 
 def loaded_repository(root: Path, *models: str, **pairs: str) -> ModelRepository:
-    """Return a repository of `name/version` bundles; `pairs` gives the languages of a name."""
+    """Return a repository with loaded `name/version` bundles; `pairs` sets the languages of a model."""
     for model in models:
         write_bundle(root, model, pair=pairs.get(model.split("/", maxsplit=1)[0], "en de"))
     repository = make_repository(root)
@@ -170,8 +170,8 @@ def states(repository: ModelRepository) -> dict[str, str]:
 
 
 def until(holds: Callable[[], bool]) -> None:
-    """Wait until something holds that another thread brings about."""
+    """Wait until a condition holds that depends on another thread."""
     ends_s = time.monotonic() + 30
     while not holds():
-        assert time.monotonic() < ends_s, "it never came about"
+        assert time.monotonic() < ends_s, "condition not met in 30 s"
         time.sleep(0.001)

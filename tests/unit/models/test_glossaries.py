@@ -25,17 +25,17 @@ TBX = """<tbx xmlns="urn:iso:std:iso:30042:ed-2"><text><body><conceptEntry id="c
 def pairs(path: Path, content: str | bytes) -> dict[tuple[str, str], list[tuple[str, str]]]:
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     terms = read_glossary(path).terms
-    return {pair: [(term.source, term.target) for term in found] for pair, found in terms.items()}
+    return {pair: [(term.source, term.target) for term in pair_terms] for pair, pair_terms in terms.items()}
 
 
 @pytest.mark.parametrize("content", [TSV, "\ufeff" + TSV.replace("\n", "\r\n")])
-def test_a_table_has_its_languages_in_the_first_line(tmp_path: Path, content: str) -> None:
+def test_first_line_of_tsv_has_the_languages(tmp_path: Path, content: str) -> None:
     assert pairs(tmp_path / "it.tsv", content) == {
         ("en", "de"): [("settings", "Einstellungen"), ("Dragoman", ""), ("open file", "Datei öffnen")]
     }
 
 
-def test_tbx_translates_each_term_of_a_concept_into_the_first_of_the_others(tmp_path: Path) -> None:
+def test_tbx_term_is_translated_into_first_term_of_other_language(tmp_path: Path) -> None:
     assert pairs(tmp_path / "a.tbx", MARTIF) == {
         ("de", "en-gb"): [("Farbton", "colour")],
         ("en-gb", "de"): [("colour", "Farbton"), ("hue", "Farbton")],
@@ -48,7 +48,7 @@ def test_tbx_translates_each_term_of_a_concept_into_the_first_of_the_others(tmp_
     [
         ("a.tsv", "", "a.tsv, line 1"),
         ("a.tsv", "settings\tEinstellungen\nx\ty", "line 1"),
-        ("a.tsv", "en\tde\n", "no term"),
+        ("a.tsv", "en\tde\n", "at least 1 term"),
         ("a.tsv", "en\tde\na\tb\tc", "line 2"),
         ("a.tsv", "en\tde\n\tb", "line 2"),
         ("a.tsv", "en\tde\n" + "x" * 201, "line 2"),
@@ -61,14 +61,12 @@ def test_tbx_translates_each_term_of_a_concept_into_the_first_of_the_others(tmp_
         ("a b.tsv", TSV, "letters"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_said_with_its_place(
-    tmp_path: Path, name: str, content: str | bytes, fault: str
-) -> None:
+def test_error_of_invalid_glossary_has_the_line(tmp_path: Path, name: str, content: str | bytes, fault: str) -> None:
     with pytest.raises(ConfigError, match=fault):
         pairs(tmp_path / name, content)
 
 
-def test_a_file_that_has_changed_is_read_again_and_a_bad_one_is_not_taken(
+def test_changed_glossary_is_read_again_and_invalid_one_is_ignored(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     metrics = Metrics(CollectorRegistry())
@@ -78,7 +76,7 @@ def test_a_file_that_has_changed_is_read_again_and_a_bad_one_is_not_taken(
         (tmp_path / name).write_text(content, encoding="utf-8")
         repository.refresh()
         repository.refresh()
-        return [(one.name, sum(map(len, one.terms.values()))) for one in repository.all()]
+        return [(glossary.name, sum(map(len, glossary.terms.values()))) for glossary in repository.all()]
 
     assert change("it.tsv", "en\tde\na\tb") == [("it", 1)]
     assert change("it.tsv", "en\tde\na\tb\nc\td") == [("it", 2)]
@@ -87,7 +85,7 @@ def test_a_file_that_has_changed_is_read_again_and_a_bad_one_is_not_taken(
     assert change("color.tbx", MARTIF) == [("color", 3), ("it", 2)]
     assert [record.fault for record in caplog.records if record.levelname == "ERROR"] == [  # type: ignore[attr-defined]
         "setting 'models.glossaries_directory: it.tsv, line 3' is '3 columns': expected a term and its translation",
-        "there is a TSV file of this name",
+        "a TSV file with this name exists",
     ]
     assert metrics.registry.get_sample_value("dragoman_glossary_failures_total") == 2
 
@@ -98,7 +96,7 @@ def test_a_file_that_has_changed_is_read_again_and_a_bad_one_is_not_taken(
         repository.get("x")
 
 
-def test_there_are_not_more_files_than_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_glossaries_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(glossaries, "MAX_GLOSSARIES", 1)
     for name in ("a", "b"):
         (tmp_path / f"{name}.tsv").write_text("en\tde\na\tb")
@@ -106,10 +104,10 @@ def test_there_are_not_more_files_than_may_be(tmp_path: Path, monkeypatch: pytes
     repository = GlossaryRepository(tmp_path)
     repository.refresh()
 
-    assert [one.name for one in repository.all()] == ["a"]
+    assert [glossary.name for glossary in repository.all()] == ["a"]
 
 
-def test_a_pair_is_looked_up_as_that_of_a_model(tmp_path: Path) -> None:
+def test_language_tags_of_glossary_are_shortened(tmp_path: Path) -> None:
     (tmp_path / "it.tsv").write_text(TSV, encoding="utf-8")
     repository = GlossaryRepository(tmp_path)
     repository.refresh()
@@ -117,7 +115,7 @@ def test_a_pair_is_looked_up_as_that_of_a_model(tmp_path: Path) -> None:
     matcher = repository.matcher("it", "en-GB", "DE")
     protection = compile_protection(ProtectionOptions(), (Term(source="open", target="offen"),), matcher)
 
-    found = [one.target for one in protection.find("Settings of Dragoman: open file, {file}")]
-    assert found == ["Einstellungen", "Dragoman", "offen", None]  # a term of the request goes first
+    targets = [term.target for term in protection.find("Settings of Dragoman: open file, {file}")]
+    assert targets == ["Einstellungen", "Dragoman", "offen", None]  # a term of the request goes first
     with pytest.raises(InvalidFieldError, match="from en to de"):
         repository.matcher("it", "en", "fr")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from dragoman_service.bundle.manifest import Languages, Manifest, TargetTokens
 from dragoman_service.errors import ModelNotFoundError
 from dragoman_service.models.model import LanguageGroup, ModelState
-from dragoman_service.models.registry import Entry, ModelRegistry, language_groups
+from dragoman_service.models.registry import ModelRegistry, ModelVersionEntry, language_groups
 from dragoman_service.models.repository import ModelRepository
 from tests.unit.models.model_fakes import loaded_repository, make_repository, resolved, write_bundle
 from tests.unit.text.text_fakes import TOKENIZER
@@ -29,7 +29,7 @@ def _write_many(root: Path, model: str, **sides: tuple[str, ...]) -> None:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> ModelRepository:
-    """Models `many` of all pairs and `english` of one of them."""
+    """Repository with the model `many` for all pairs and `english` for one of them."""
     _write_many(tmp_path, "many/1")
     write_bundle(tmp_path, "english/1", pair="fr en")
     repository = make_repository(tmp_path)
@@ -37,7 +37,7 @@ def repository(tmp_path: Path) -> ModelRepository:
     return repository
 
 
-def test_a_model_of_many_languages_answers_each_pair_with_its_prefixes(repository: ModelRepository) -> None:
+def test_multilingual_model_resolves_each_pair_with_its_prefixes(repository: ModelRepository) -> None:
     model = repository.resolve("", "zh-hant-TW", "DE")
 
     assert (model.full_name, model.source_language, model.target_language) == ("many/1", "zh-Hant", "de")
@@ -46,20 +46,20 @@ def test_a_model_of_many_languages_answers_each_pair_with_its_prefixes(repositor
     assert repository.resolve("", "zh-hant-TW", "DE") is model
 
 
-def test_the_pair_that_the_manifest_names_first_is_the_model_itself(repository: ModelRepository) -> None:
+def test_main_pair_of_manifest_resolves_to_the_whole_model(repository: ModelRepository) -> None:
     model = repository.resolve("many", "en", "de")
 
     assert model.whole is None
     assert repository.resolve("many", "de", "en").whole is model
 
 
-def test_of_several_models_of_a_pair_the_first_name_answers(repository: ModelRepository) -> None:
+def test_first_name_is_the_default_of_a_shared_pair(repository: ModelRepository) -> None:
     assert resolved(repository, source="fr", target="en") == "english/1"
     assert resolved(repository, "many", source="fr", target="en") == "many/1"
     assert resolved(repository, source="fr", target="de") == "many/1"
 
 
-def test_pairs_of_which_another_is_the_default_are_told_apart(repository: ModelRepository) -> None:
+def test_pairs_are_grouped_by_default_model(repository: ModelRepository) -> None:
     groups = {status.name: set(status.language_groups) for status in repository.list_models()}
 
     assert groups["english"] == {LanguageGroup(sources=("fr",), targets=("en",), is_default=True)}
@@ -70,7 +70,7 @@ def test_pairs_of_which_another_is_the_default_are_told_apart(repository: ModelR
     }
 
 
-def test_a_model_is_kept_by_whoever_has_one_of_its_pairs(repository: ModelRepository) -> None:
+def test_reference_to_one_pair_keeps_the_whole_model(repository: ModelRepository) -> None:
     entry = repository.resolve("many", "de", "en").whole
 
     assert entry is repository.resolve("many", "en", "de")
@@ -83,7 +83,7 @@ def test_a_model_is_kept_by_whoever_has_one_of_its_pairs(repository: ModelReposi
         ("it", "en", "source_language: it to en is not served here; available: aaa to ..., aab to ..., aac to ..."),
     ],
 )
-def test_an_unknown_pair_names_what_there_is_within_bounds(
+def test_error_of_unknown_pair_lists_a_limited_number_of_pairs(
     tmp_path: Path, source: str, target: str, message: str
 ) -> None:
     many = tuple(f"{first}a{last}" for first, last in product("abcde", "abcdefghijklmnopqr"))
@@ -105,7 +105,7 @@ def test_an_unknown_pair_names_what_there_is_within_bounds(
     chosen=st.none() | st.sets(st.tuples(*[st.sampled_from(_LETTERS)] * 2)),
     defaults=st.sets(st.tuples(*[st.sampled_from(_LETTERS)] * 2)),
 )
-def test_groups_hold_each_pair_once_with_its_default(
+def test_groups_contain_each_pair_once_with_its_default(
     sources: set[str], targets: set[str], chosen: set[tuple[str, str]] | None, defaults: set[tuple[str, str]]
 ) -> None:
     pairs = None if chosen is None else frozenset(chosen & set(product(sources, targets)))
@@ -115,13 +115,13 @@ def test_groups_hold_each_pair_once_with_its_default(
 
     groups = language_groups(languages, lambda source, target: (source, target) in defaults)
 
-    told = [(pair, group.is_default) for group in groups for pair in group.pairs()]
-    assert sorted(told) == sorted((pair, pair in defaults) for pair in languages.pairs_served())
-    assert sum(group.num_pairs for group in groups) == len(told)
+    actual = [(pair, group.is_default) for group in groups for pair in group.pairs()]
+    assert sorted(actual) == sorted((pair, pair in defaults) for pair in languages.pairs_served())
+    assert sum(group.num_pairs for group in groups) == len(actual)
     assert len(groups) <= 3 * len(sources)
 
 
-def test_all_pairs_of_a_complete_model_are_one_group() -> None:
+def test_all_pairs_of_a_complete_model_form_one_group() -> None:
     tags = ["".join(letters) for letters in islice(product("abcdefghij", repeat=3), 200)]
     languages = Languages(sources=dict.fromkeys(tags, ()), targets=dict.fromkeys(tags, TargetTokens()))
 
@@ -130,7 +130,7 @@ def test_all_pairs_of_a_complete_model_are_one_group() -> None:
     assert group.num_pairs == 200 * 199
 
 
-def test_few_pairs_are_asked_for_where_sources_have_the_same_defaults() -> None:
+def test_defaults_of_alike_sources_are_computed_once() -> None:
     tags = ["".join(letters) for letters in islice(product("abcdefghij", repeat=3), 200)]
     languages = Languages(sources=dict.fromkeys(tags, ()), targets=dict.fromkeys(tags, TargetTokens()))
     asked = []
@@ -160,25 +160,25 @@ def _drawn_languages(draw: st.DrawFn) -> Languages:
 
 
 @given(st.lists(_drawn_languages(), min_size=1, max_size=4))
-def test_a_version_is_the_default_of_the_pairs_that_no_name_before_it_has(drawn: list[Languages]) -> None:
+def test_version_is_the_default_of_pairs_of_no_earlier_name(drawn: list[Languages]) -> None:
     models = dict(zip("wxyz", drawn, strict=False))
 
     statuses = _registry(models).statuses()
 
     for status in statuses:
         before = [languages for name, languages in models.items() if name < status.name]
-        told = [(pair, group.is_default) for group in status.language_groups for pair in group.pairs()]
+        actual = [(pair, group.is_default) for group in status.language_groups for pair in group.pairs()]
         expected = [
             ((source, target), not any(languages.find(source.lower(), target.lower()) for languages in before))
             for source, target in models[status.name].pairs_served()
         ]
-        assert sorted(told) == sorted(expected)
+        assert sorted(actual) == sorted(expected)
 
 
 def _registry(models: dict[str, Languages]) -> ModelRegistry:
-    """Return a registry of models that are ready, of which only the languages are known."""
+    """Return a registry of ready models that have only languages."""
     entries = [
-        Entry(
+        ModelVersionEntry(
             name=name,
             version="1",
             directory=Path(name),
@@ -190,7 +190,7 @@ def _registry(models: dict[str, Languages]) -> ModelRegistry:
     return ModelRegistry().with_entries(*entries)
 
 
-def test_a_model_of_one_pair_resolves_to_itself(tmp_path: Path) -> None:
+def test_model_with_one_pair_resolves_to_itself(tmp_path: Path) -> None:
     repository = loaded_repository(tmp_path, "tiny/1")
 
     assert repository.resolve("", "en-GB", "de").whole is None

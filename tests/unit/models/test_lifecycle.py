@@ -1,4 +1,4 @@
-"""How versions come and go on demand."""
+"""Loading, unloading and labelling of versions on demand, and the states of a version."""
 
 import gc
 import threading
@@ -18,15 +18,17 @@ from dragoman_service.errors import (
     ModelStateError,
     StartingError,
 )
-from dragoman_service.models.model import MAX_LABELS, LoadedModel, ModelRuntime
+from dragoman_service.models.lifecycle import TRANSITIONS, Lifecycle, check_transition, entry_of
+from dragoman_service.models.model import MAX_LABELS, LoadedModel, ModelRuntime, ModelState
 from dragoman_service.models.serving import ServingSettings
 from dragoman_service.observability.metrics import Metrics
 from tests.unit.models.model_fakes import (
     FakeScheduler,
-    load_parts,
+    do_nothing,
+    load_runtime,
     loaded_repository,
-    make_parts,
     make_repository,
+    make_runtime,
     resolved,
     states,
     until,
@@ -35,7 +37,73 @@ from tests.unit.models.model_fakes import (
 )
 
 
-def test_a_model_is_warm_before_it_is_started_and_answers(tmp_path: Path) -> None:
+@pytest.mark.parametrize("before", [None, *ModelState])
+def test_only_the_listed_state_transitions_are_allowed(before: ModelState | None) -> None:
+    for after in (None, *ModelState):
+        if after is before or after in TRANSITIONS[before]:
+            check_transition("tiny/1", before, after)
+        else:
+            with pytest.raises(AssertionError, match="tiny/1"):
+                check_transition("tiny/1", before, after)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (None, ModelState.READY),
+        (ModelState.READY, ModelState.LOADING),
+        (ModelState.READY, ModelState.FAILED),
+        (ModelState.READY, None),
+        (ModelState.LOADING, None),
+        (ModelState.FAILED, ModelState.READY),
+        (ModelState.DRAINING, ModelState.READY),
+        (ModelState.DRAINING, ModelState.LOADING),
+    ],
+)
+def test_a_state_transition_that_would_lose_a_model_is_an_internal_error(
+    before: ModelState | None, after: ModelState | None
+) -> None:
+    with pytest.raises(AssertionError):
+        check_transition("tiny/1", before, after)
+
+
+def make_lifecycle() -> Lifecycle:
+    return Lifecycle(load_runtime, Metrics(CollectorRegistry()), warm_up=do_nothing, unload_timeout_s=0)
+
+
+def test_a_failed_attempt_to_load_a_ready_version_leaves_it_ready(tmp_path: Path) -> None:
+    lifecycle, directory = make_lifecycle(), write_bundle(tmp_path, "tiny/1")
+    lifecycle.load(directory)
+
+    lifecycle.fail(entry_of(directory), EngineError("damaged"))
+
+    (entry,) = lifecycle.registry.entries.values()
+    assert entry.state is ModelState.READY
+    assert entry.model is not None
+
+
+def test_a_failed_version_that_is_being_loaded_again_is_not_removed(tmp_path: Path) -> None:
+    lifecycle, entry = make_lifecycle(), entry_of(write_bundle(tmp_path, "tiny/1"))
+    lifecycle.fail(entry, EngineError("damaged"))
+    failed = lifecycle.registry.entries["tiny/1"]
+    assert lifecycle.claim(entry) is None
+
+    lifecycle.remove(failed)
+
+    assert lifecycle.registry.entries["tiny/1"].state is ModelState.LOADING
+
+
+def test_every_change_of_state_is_checked(tmp_path: Path) -> None:
+    lifecycle, directory = make_lifecycle(), write_bundle(tmp_path, "tiny/1")
+    lifecycle.load(directory)
+
+    with pytest.raises(AssertionError):
+        lifecycle.remove(lifecycle.registry.entries["tiny/1"])  # READY, not drained
+
+    assert lifecycle.registry.ready_versions("tiny") == ["1"]
+
+
+def test_model_is_warmed_up_before_it_is_started(tmp_path: Path) -> None:
     seen: list[tuple[list[str], str]] = []
 
     def warm_up(model: LoadedModel) -> None:
@@ -50,7 +118,7 @@ def test_a_model_is_warm_before_it_is_started_and_answers(tmp_path: Path) -> Non
     assert states(repository) == {"tiny/1": "ready"}
 
 
-def test_a_model_that_cannot_translate_fails_and_the_old_one_answers(tmp_path: Path) -> None:
+def test_failed_warm_up_leaves_the_old_version_active(tmp_path: Path) -> None:
     def warm_up(model: LoadedModel) -> None:
         if model.version == "2":
             raise EngineError("decoding failed")
@@ -67,12 +135,12 @@ def test_a_model_that_cannot_translate_fails_and_the_old_one_answers(tmp_path: P
     assert resolved(repository, "tiny") == "tiny/1"
 
 
-def test_while_a_version_is_loaded_the_old_one_answers(tmp_path: Path) -> None:
+def test_old_version_takes_requests_while_new_one_is_loaded(tmp_path: Path) -> None:
     may_load = threading.Event()
 
     def load(bundle: Bundle, serving: ServingSettings) -> ModelRuntime:
         assert bundle.directory.name == "1" or may_load.wait(30)
-        return load_parts(bundle, serving)
+        return load_runtime(bundle, serving)
 
     write_bundle(tmp_path, "tiny/1")
     repository = make_repository(tmp_path, load=load)
@@ -93,7 +161,7 @@ def test_while_a_version_is_loaded_the_old_one_answers(tmp_path: Path) -> None:
     assert resolved(repository, "tiny") == "tiny/2"
 
 
-def test_loading_what_is_loaded_changes_nothing(tmp_path: Path) -> None:
+def test_loading_a_loaded_version_has_no_effect(tmp_path: Path) -> None:
     repository = loaded_repository(tmp_path, "tiny/1")
     before = repository.resolve("tiny", "en", "de")
 
@@ -102,7 +170,7 @@ def test_loading_what_is_loaded_changes_nothing(tmp_path: Path) -> None:
     assert repository.resolve("tiny", "en", "de") is before
 
 
-def test_a_version_that_is_unloaded_can_be_used_while_there_are_references_to_it(tmp_path: Path) -> None:
+def test_unloaded_version_stays_usable_while_referenced(tmp_path: Path) -> None:
     repository = loaded_repository(tmp_path, "tiny/1", "tiny/2")
     model = repository.resolve("tiny/2", "en", "de")
     scheduler = model.scheduler
@@ -124,7 +192,7 @@ def test_a_version_that_is_unloaded_can_be_used_while_there_are_references_to_it
     assert states(repository) == {"tiny/1": "ready"}
 
 
-def test_unloading_does_not_wait_longer_than_its_timeout(tmp_path: Path) -> None:
+def test_unloading_ends_at_its_timeout(tmp_path: Path) -> None:
     write_bundle(tmp_path, "tiny/1")
     repository = make_repository(tmp_path, unload_timeout_s=0)
     repository.load_all()
@@ -152,7 +220,7 @@ def test_stopping_does_not_wait_for_references_to_a_model(tmp_path: Path) -> Non
         repository.load("tiny/2")
 
 
-def test_nothing_keeps_an_unloaded_model_in_memory(tmp_path: Path) -> None:
+def test_memory_of_unloaded_model_is_freed(tmp_path: Path) -> None:
     repository = loaded_repository(tmp_path, "tiny/1", "tiny/2")
     model = repository.resolve("tiny/2", "en", "de")
     left = weakref.ref(model), weakref.ref(model.scheduler)
@@ -166,14 +234,14 @@ def test_nothing_keeps_an_unloaded_model_in_memory(tmp_path: Path) -> None:
         gc.enable()
 
 
-def test_a_model_that_failed_requests_held_is_freed_by_the_collector(tmp_path: Path) -> None:
+def test_model_in_reference_cycle_of_failed_request_is_freed(tmp_path: Path) -> None:
     repository = loaded_repository(tmp_path, "tiny/1", "tiny/2")
 
     def fail() -> None:
         model = repository.resolve("tiny/2", "en", "de")
         error = EngineError("as in a request")
         try:
-            raise error  # whose traceback knows this frame, which knows it
+            raise error  # its traceback and this frame refer to each other
         except EngineError:
             assert model
 
@@ -183,7 +251,7 @@ def test_a_model_that_failed_requests_held_is_freed_by_the_collector(tmp_path: P
     assert states(repository) == {"tiny/1": "ready"}
 
 
-def test_the_metrics_tell_the_state_of_each_version_while_it_is_there(tmp_path: Path) -> None:
+def test_metrics_show_the_state_of_each_version_until_it_is_unloaded(tmp_path: Path) -> None:
     registry = CollectorRegistry()
     write_bundle(tmp_path, "tiny/1")
     write_bundle(tmp_path, "tiny/2")
@@ -202,10 +270,10 @@ def test_the_metrics_tell_the_state_of_each_version_while_it_is_there(tmp_path: 
 
     assert sample("dragoman_model_swaps_total", model="tiny") == 1
     for family in registry.collect():
-        assert not [one for one in family.samples if one.labels.get("version") == "2"]
+        assert not [sample for sample in family.samples if sample.labels.get("version") == "2"]
 
 
-def test_a_version_that_is_not_there_cannot_be_loaded(tmp_path: Path) -> None:
+def test_loading_a_missing_version_is_rejected(tmp_path: Path) -> None:
     repository = loaded_repository(tmp_path, "tiny/1")
 
     with pytest.raises(ModelNotFoundError, match=r"tiny/2 cannot be loaded: no bundle at .*/tiny/2; available: tiny/1"):
@@ -215,14 +283,14 @@ def test_a_version_that_is_not_there_cannot_be_loaded(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("model", ["tiny/2", "other/1"])
-def test_what_is_not_loaded_cannot_be_unloaded(tmp_path: Path, model: str) -> None:
+def test_unloading_an_unloaded_version_is_rejected(tmp_path: Path, model: str) -> None:
     repository = loaded_repository(tmp_path, "tiny/1")
 
     with pytest.raises(ModelNotFoundError, match="available: tiny/1"):
         repository.unload(model)
 
 
-def test_the_last_version_of_a_name_may_go(tmp_path: Path) -> None:
+def test_last_version_of_a_model_can_be_unloaded(tmp_path: Path) -> None:
     repository = loaded_repository(tmp_path, "tiny/1", "big/1")
 
     repository.unload("tiny/1")
@@ -232,7 +300,7 @@ def test_the_last_version_of_a_name_may_go(tmp_path: Path) -> None:
     assert resolved(repository) == "big/1"
 
 
-def test_a_label_names_a_version_and_can_be_moved_and_removed(tmp_path: Path) -> None:
+def test_label_can_be_set_moved_and_removed(tmp_path: Path) -> None:
     repository = loaded_repository(tmp_path, "tiny/1", "tiny/2")
 
     repository.set_label("tiny/1", "stable")
@@ -247,7 +315,7 @@ def test_a_label_names_a_version_and_can_be_moved_and_removed(tmp_path: Path) ->
         resolved(repository, "tiny@stable")
 
 
-def test_a_label_of_what_is_unloaded_says_so(tmp_path: Path) -> None:
+def test_label_of_unloaded_version_is_rejected_with_its_version(tmp_path: Path) -> None:
     repository = loaded_repository(tmp_path, "tiny/1", "tiny/2")
     repository.set_label("tiny/2", "stable")
 
@@ -257,7 +325,7 @@ def test_a_label_of_what_is_unloaded_says_so(tmp_path: Path) -> None:
         resolved(repository, "tiny@stable")
 
 
-def test_a_name_whose_default_is_not_loaded_says_so(tmp_path: Path) -> None:
+def test_model_with_unloaded_default_version_is_rejected(tmp_path: Path) -> None:
     write_serving(tmp_path, "tiny", 'default_version = "1"')
     repository = loaded_repository(tmp_path, "tiny/1", "tiny/2")
     repository.unload("tiny/1")
@@ -268,14 +336,14 @@ def test_a_name_whose_default_is_not_loaded_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("model", ["tiny/3", "other", "other/1"])
-def test_only_what_is_there_gets_a_label(tmp_path: Path, model: str) -> None:
+def test_label_of_unknown_version_is_rejected(tmp_path: Path, model: str) -> None:
     repository = loaded_repository(tmp_path, "tiny/1")
 
     with pytest.raises(ModelNotFoundError, match="available: tiny/1"):
         repository.set_label(model, "stable")
 
 
-def test_a_version_that_is_not_ready_gets_no_label(tmp_path: Path) -> None:
+def test_label_of_failed_version_is_rejected(tmp_path: Path) -> None:
     repository = loaded_repository(tmp_path, "tiny/1")
     (tmp_path / "tiny" / "2").mkdir()
     with pytest.raises(ModelStateError):
@@ -285,20 +353,20 @@ def test_a_version_that_is_not_ready_gets_no_label(tmp_path: Path) -> None:
         repository.set_label("tiny/2", "stable")
 
 
-def test_a_model_has_a_limited_number_of_labels(tmp_path: Path) -> None:
+def test_number_of_labels_is_limited(tmp_path: Path) -> None:
     repository = loaded_repository(tmp_path, "tiny/1")
     for number in range(MAX_LABELS):
         repository.set_label("tiny/1", f"label-{number}")
 
-    with pytest.raises(InvalidFieldError, match="one of the 100 labels"):
+    with pytest.raises(InvalidFieldError, match="maximum: 100"):
         repository.set_label("tiny/1", "another")
 
 
-def test_what_is_unloaded_twice_at_once_is_unloaded_once(tmp_path: Path) -> None:
+def test_concurrent_unloads_of_a_version_unload_it_once(tmp_path: Path) -> None:
     scheduler = FakeScheduler()
     scheduler.may_drain.clear()
     write_bundle(tmp_path, "tiny/1")
-    repository = make_repository(tmp_path, load=lambda *_: make_parts(scheduler))
+    repository = make_repository(tmp_path, load=lambda *_: make_runtime(scheduler))
     repository.load_all()
     with ThreadPoolExecutor(2) as pool:
         unloads = [pool.submit(repository.unload, "tiny/1") for _ in range(2)]
@@ -312,13 +380,13 @@ def test_what_is_unloaded_twice_at_once_is_unloaded_once(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("drains_in_time", [True, False])
-def test_the_log_says_whether_all_requests_of_an_unloaded_version_were_answered(
+def test_log_event_of_unloading_has_whether_all_requests_ended(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, drains_in_time: bool
 ) -> None:
     caplog.set_level("INFO")
     scheduler = FakeScheduler(drains_in_time=drains_in_time)
     write_bundle(tmp_path, "tiny/1")
-    repository = make_repository(tmp_path, load=lambda *_: make_parts(scheduler))
+    repository = make_repository(tmp_path, load=lambda *_: make_runtime(scheduler))
     repository.load_all()
 
     repository.unload("tiny/1")

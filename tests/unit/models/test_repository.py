@@ -22,17 +22,17 @@ from dragoman_service.worker.worker import Worker
 from tests.fakes import ToyModel, make_segment
 from tests.unit.models.model_fakes import (
     FakeScheduler,
-    load_parts,
+    load_runtime,
     loaded_repository,
-    make_parts,
     make_repository,
+    make_runtime,
     resolved,
     write_bundle,
 )
 from tests.unit.text.text_fakes import TOKENIZER, CharacterTokenizer
 
 
-def test_a_loaded_model_is_started_and_knows_its_limits(tmp_path: Path) -> None:
+def test_loaded_model_is_started_and_has_its_limits(tmp_path: Path) -> None:
     model = loaded_repository(tmp_path, "tiny/1").resolve("tiny/1", "en", "de")
 
     assert isinstance(model.scheduler, FakeScheduler)
@@ -96,7 +96,7 @@ def test_the_closest_language_tag_wins(tmp_path: Path) -> None:
     assert resolved(repository, source="en-AU") == "american/1"
 
 
-def test_a_longer_tag_never_answers_a_shorter_one(tmp_path: Path) -> None:
+def test_model_with_longer_tag_does_not_match_shorter_tag(tmp_path: Path) -> None:
     repository = loaded_repository(tmp_path, "brazilian/1", brazilian="pt-BR de")
 
     with pytest.raises(ModelNotFoundError, match="available: pt-br to de"):
@@ -113,7 +113,7 @@ def test_a_longer_tag_never_answers_a_shorter_one(tmp_path: Path) -> None:
         ("big", "en", "de", "source_language: en to de is not served here; available: fr to en"),
     ],
 )
-def test_what_is_not_served_is_named_with_all_that_is(
+def test_error_of_unknown_model_lists_the_available_ones(
     tmp_path: Path, model: str, source: str, target: str, message: str
 ) -> None:
     repository = loaded_repository(tmp_path, "tiny/1", "tiny/2", "big/1", big="fr en")
@@ -137,7 +137,9 @@ def test_what_is_not_served_is_named_with_all_that_is(
         ("", "en", "détente", "target_language"),
     ],
 )
-def test_malformed_names_and_tags_are_invalid(tmp_path: Path, model: str, source: str, target: str, field: str) -> None:
+def test_malformed_names_and_tags_are_rejected(
+    tmp_path: Path, model: str, source: str, target: str, field: str
+) -> None:
     repository = loaded_repository(tmp_path, "tiny/1")
 
     with pytest.raises(InvalidFieldError) as caught:
@@ -160,7 +162,7 @@ def test_models_are_listed_by_name_the_latest_version_first(tmp_path: Path) -> N
     assert {model.state for model in repository.list_models()} == {ModelState.READY}
 
 
-def test_a_model_is_got_by_name_or_by_name_and_version(tmp_path: Path) -> None:
+def test_models_are_found_by_name_or_by_name_and_version(tmp_path: Path) -> None:
     repository = loaded_repository(tmp_path, "tiny/1", "tiny/2", "big/1")
 
     assert [model.version for model in repository.get_model("tiny")] == ["2", "1"]
@@ -171,14 +173,14 @@ def test_a_model_is_got_by_name_or_by_name_and_version(tmp_path: Path) -> None:
         repository.get_model("")
 
 
-def test_models_are_loading_until_all_their_parts_are_there(tmp_path: Path) -> None:
+def test_models_are_loading_until_they_are_ready(tmp_path: Path) -> None:
     seen: list[ModelState] = []
 
     def load(bundle: Bundle, serving: ServingSettings) -> ModelRuntime:
         seen.append(repository.list_models()[0].state)
         with pytest.raises(StartingError):
             repository.resolve("", "en", "de")
-        return load_parts(bundle, serving)
+        return load_runtime(bundle, serving)
 
     write_bundle(tmp_path, "tiny/1")
     repository = make_repository(tmp_path, load=load)
@@ -193,7 +195,7 @@ def test_stopping_rejects_new_requests_and_stops_every_version(tmp_path: Path) -
     remaining = iter(schedulers)
     write_bundle(tmp_path, "tiny/1")
     write_bundle(tmp_path, "tiny/2")
-    repository = make_repository(tmp_path, load=lambda *_: make_parts(next(remaining)))
+    repository = make_repository(tmp_path, load=lambda *_: make_runtime(next(remaining)))
     repository.load_all()
 
     repository.stop()
@@ -204,16 +206,16 @@ def test_stopping_rejects_new_requests_and_stops_every_version(tmp_path: Path) -
     assert not any(model.is_default or model.is_pair_default for model in repository.list_models())
 
 
-def test_stopping_before_anything_is_loaded_does_nothing(tmp_path: Path) -> None:
+def test_stopping_without_loaded_models_has_no_effect(tmp_path: Path) -> None:
     make_repository(tmp_path).stop()
 
 
-def test_a_model_that_is_stopped_while_it_loads_never_starts(tmp_path: Path) -> None:
+def test_model_that_is_stopped_while_loading_never_starts(tmp_path: Path) -> None:
     scheduler = FakeScheduler()
 
     def load(bundle: Bundle, serving: ServingSettings) -> ModelRuntime:
         repository.stop()
-        return make_parts(scheduler)
+        return make_runtime(scheduler)
 
     write_bundle(tmp_path, "tiny/1")
     repository = make_repository(tmp_path, load=load)
@@ -224,14 +226,14 @@ def test_a_model_that_is_stopped_while_it_loads_never_starts(tmp_path: Path) -> 
         repository.resolve("", "en", "de")
 
 
-def test_a_model_that_cannot_translate_is_ended(tmp_path: Path) -> None:
+def test_scheduler_is_stopped_after_failed_warm_up(tmp_path: Path) -> None:
     scheduler = FakeScheduler()
 
     def fail(model: LoadedModel) -> None:
         raise EngineError("decoding failed")
 
     write_bundle(tmp_path, "tiny/1")
-    repository = make_repository(tmp_path, load=lambda *_: make_parts(scheduler), warm_up=fail)
+    repository = make_repository(tmp_path, load=lambda *_: make_runtime(scheduler), warm_up=fail)
 
     with pytest.raises(EngineError):
         repository.load_all()
@@ -239,13 +241,13 @@ def test_a_model_that_cannot_translate_is_ended(tmp_path: Path) -> None:
     assert scheduler.calls == ["stop"]
 
 
-def test_a_bundle_that_cannot_be_loaded_fails_the_start_and_the_others_can_be_stopped(tmp_path: Path) -> None:
+def test_failed_load_at_start_is_raised_and_other_models_can_be_stopped(tmp_path: Path) -> None:
     started = FakeScheduler()
 
     def load(bundle: Bundle, serving: ServingSettings) -> ModelRuntime:
         if bundle.directory.name == "1":
             raise BundleError("encoder.onnx", found=3, expected=4, what="size in bytes")
-        return make_parts(started)
+        return make_runtime(started)
 
     write_bundle(tmp_path, "tiny/1")
     write_bundle(tmp_path, "tiny/2")
@@ -258,7 +260,7 @@ def test_a_bundle_that_cannot_be_loaded_fails_the_start_and_the_others_can_be_st
     assert started.calls == ["start", "stop"]
 
 
-def test_a_manifest_that_is_broken_names_its_file(tmp_path: Path) -> None:
+def test_error_of_invalid_manifest_has_the_file(tmp_path: Path) -> None:
     directory = write_bundle(tmp_path, "tiny/1")
     (directory / MANIFEST_NAME).write_text("{", encoding="utf-8")
 
@@ -268,14 +270,14 @@ def test_a_manifest_that_is_broken_names_its_file(tmp_path: Path) -> None:
     assert caught.value.file == str(directory / MANIFEST_NAME)
 
 
-def test_a_bundle_in_the_wrong_place_is_refused_before_any_is_loaded(tmp_path: Path) -> None:
+def test_bundle_in_wrong_directory_is_rejected_before_loading(tmp_path: Path) -> None:
     write_bundle(tmp_path, "tiny/1").rename(tmp_path / "tiny" / "2")
 
     with pytest.raises(BundleError, match="name and version is tiny/1, expected tiny/2"):
         make_repository(tmp_path).load_all()
 
 
-def test_files_and_hidden_directories_beside_the_models_are_ignored(tmp_path: Path) -> None:
+def test_files_and_hidden_directories_are_ignored(tmp_path: Path) -> None:
     (tmp_path / "README.md").touch()
     (tmp_path / "..data").mkdir()
     (tmp_path / "lost+found").mkdir()
@@ -286,17 +288,17 @@ def test_files_and_hidden_directories_beside_the_models_are_ignored(tmp_path: Pa
 
 
 @pytest.mark.parametrize("directory", ["missing", "."])
-def test_a_directory_without_models_fails_the_start(tmp_path: Path, directory: str) -> None:
+def test_directory_without_models_is_rejected(tmp_path: Path, directory: str) -> None:
     with pytest.raises(ConfigError, match=r"models\.directory"):
         make_repository(tmp_path / directory).load_all()
 
 
-def test_a_real_engine_is_started_drained_and_stopped(tmp_path: Path) -> None:
+def test_real_scheduler_is_started_drained_and_stopped(tmp_path: Path) -> None:
     settings = SchedulingSettings(num_workers=1)
     model = ToyModel()
     scheduler = Scheduler(Worker(model), model.limits, settings, Metrics(CollectorRegistry()))
     write_bundle(tmp_path, "tiny/1")
-    repository = make_repository(tmp_path, load=lambda *_: make_parts(scheduler))
+    repository = make_repository(tmp_path, load=lambda *_: make_runtime(scheduler))
     repository.load_all()
 
     repository.unload("tiny/1")

@@ -33,11 +33,11 @@ def read(directory: Path, text: str) -> ServingSettings:
     return read_serving(directory)
 
 
-def test_without_a_file_all_versions_are_served_and_the_latest_is_the_default(tmp_path: Path) -> None:
+def test_defaults_without_settings_file(tmp_path: Path) -> None:
     assert read_serving(tmp_path) == ServingSettings(versions="all", default_version="latest")
 
 
-def test_every_key_arrives(tmp_path: Path) -> None:
+def test_all_keys_are_read(tmp_path: Path) -> None:
     serving = read(tmp_path, FULL)
 
     assert serving.versions == ("1", "2")
@@ -62,7 +62,7 @@ def test_every_key_arrives(tmp_path: Path) -> None:
         ("versions = ", "models.directory", None, "TOML"),
     ],
 )
-def test_a_bad_value_is_named_with_its_file_and_its_limit(
+def test_error_of_invalid_value_has_file_and_limit(
     tmp_path: Path, text: str, key: str, value: object, expected: str
 ) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -74,14 +74,14 @@ def test_a_bad_value_is_named_with_its_file_and_its_limit(
     assert expected in caught.value.expected
 
 
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_error_of_unreadable_settings_has_the_file(tmp_path: Path) -> None:
     (tmp_path / SERVING_NAME).mkdir()
 
     with pytest.raises(ConfigError, match="a readable file"):
         read_serving(tmp_path)
 
 
-def test_a_model_is_loaded_with_its_own_settings_in_place_of_those_of_the_server() -> None:
+def test_model_settings_override_server_settings() -> None:
     serving = ServingSettings(scheduling={"max_batch_segments": 8}, runtime={"precision": "int8"})
 
     merged = settings_of_model(Settings(), serving, origin=Path("serving.toml"))
@@ -105,7 +105,7 @@ def test_a_model_is_loaded_with_its_own_settings_in_place_of_those_of_the_server
         ({"scheduling": {"max_queue_segments": 1}}, "with serving.toml", 2048, "at most scheduling.max_queue_segments"),
     ],
 )
-def test_a_bad_setting_of_a_model_is_named_with_its_file(
+def test_error_of_invalid_override_has_the_file(
     serving: dict[str, object], setting: str, value: object, expected: str
 ) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -121,7 +121,7 @@ def policy(**serving: object) -> VersionPolicy:
 
 
 @pytest.mark.parametrize(
-    ("serving", "wanted"),
+    ("serving", "selected"),
     [
         ({}, {"1", "2", "9", "10"}),
         ({"versions": "latest:1"}, {"10"}),
@@ -134,8 +134,8 @@ def policy(**serving: object) -> VersionPolicy:
         ({"versions": "latest:1", "labels": {"stable": "7"}}, {"10"}),
     ],
 )
-def test_what_the_rule_says_and_what_is_pointed_to_is_wanted(serving: dict[str, object], wanted: set[str]) -> None:
-    assert policy(**serving).wanted(VERSIONS) == wanted
+def test_policy_selects_listed_labelled_and_default_versions(serving: dict[str, object], selected: set[str]) -> None:
+    assert policy(**serving).selected(VERSIONS) == selected
 
 
 @pytest.mark.parametrize(
@@ -148,15 +148,15 @@ def test_what_the_rule_says_and_what_is_pointed_to_is_wanted(serving: dict[str, 
         ({"default_version": "@stable"}, None),
     ],
 )
-def test_the_default_is_the_latest_unless_one_is_named(serving: dict[str, object], default: str | None) -> None:
+def test_default_version_is_the_latest_unless_configured(serving: dict[str, object], default: str | None) -> None:
     assert policy(**serving).default(VERSIONS) == default
 
 
-def test_of_no_version_there_is_no_default() -> None:
+def test_without_versions_there_is_no_default() -> None:
     assert policy().default(()) is None
 
 
-def test_a_label_that_is_set_wins_over_the_settings_and_can_be_removed() -> None:
+def test_label_set_at_run_time_overrides_settings_and_can_be_removed() -> None:
     labelled = policy(labels={"stable": "1", "canary": "2"}).with_label("stable", "9").with_label("canary", None)
 
     assert labelled.labels == {"stable": "9"}
@@ -164,24 +164,24 @@ def test_a_label_that_is_set_wins_over_the_settings_and_can_be_removed() -> None
     assert labelled.labels_of("1") == ()
 
 
-def test_a_default_by_label_follows_the_label() -> None:
+def test_default_version_follows_its_label() -> None:
     by_label = policy(default_version="@stable", labels={"stable": "1"})
 
     assert by_label.with_label("stable", "9").default(VERSIONS) == "9"
     assert by_label.with_label("stable", None).default(VERSIONS) is None
 
 
-def test_an_old_version_that_was_asked_for_stays_and_the_newest_needs_no_asking() -> None:
+def test_requested_old_version_is_selected() -> None:
     latest = policy(versions="latest:1")
 
-    assert latest.with_requested("2", VERSIONS).wanted(VERSIONS) == {"2", "10"}
+    assert latest.with_requested("2", VERSIONS).selected(VERSIONS) == {"2", "10"}
     assert latest.with_requested("10", VERSIONS) == latest
     assert latest.with_requested("2", VERSIONS).without_requested(["2"]) == latest
 
 
 @given(versions=st.sets(st.from_regex(r"[0-9]{1,3}", fullmatch=True)), number=st.integers(1, 100))
-def test_the_newest_are_wanted_and_no_more_than_asked_for(versions: AbstractSet[str], number: int) -> None:
-    wanted = policy(versions=f"latest:{number}").wanted(versions)
+def test_latest_n_selects_the_n_newest_versions(versions: AbstractSet[str], number: int) -> None:
+    selected = policy(versions=f"latest:{number}").selected(versions)
 
-    assert len(wanted) == min(number, len(versions))
-    assert all(version_key(kept) > version_key(left) for kept in wanted for left in versions - wanted)
+    assert len(selected) == min(number, len(versions))
+    assert all(version_key(new) > version_key(old) for new in selected for old in versions - selected)

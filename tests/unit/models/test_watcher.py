@@ -1,4 +1,4 @@
-"""What `refresh` does with versions that are added, changed and removed, and how the watcher calls it."""
+"""Reconciling added, changed and removed versions, and the watcher thread."""
 
 import logging
 import os
@@ -21,7 +21,7 @@ from tests.fakes import ManualClock
 from tests.mortal_worker import TIMEOUT_S, begin
 from tests.unit.models.model_fakes import (
     SETTLE_S,
-    load_parts,
+    load_runtime,
     loaded_repository,
     make_repository,
     resolved,
@@ -38,7 +38,7 @@ def settled(repository: ModelRepository) -> dict[str, str]:
     return states(repository)
 
 
-def test_a_version_that_comes_is_loaded_and_becomes_the_default(tmp_path: Path) -> None:
+def test_added_version_is_loaded_and_becomes_the_default(tmp_path: Path) -> None:
     repository = loaded_repository(tmp_path, "tiny/1")
     write_bundle(tmp_path, "tiny/2")
 
@@ -48,7 +48,7 @@ def test_a_version_that_comes_is_loaded_and_becomes_the_default(tmp_path: Path) 
     assert resolved(repository, "tiny") == "tiny/2"
 
 
-def test_a_name_that_comes_is_loaded(tmp_path: Path) -> None:
+def test_added_model_is_loaded(tmp_path: Path) -> None:
     repository = loaded_repository(tmp_path, "tiny/1")
     write_bundle(tmp_path, "other/1", pair="fr de")
 
@@ -57,7 +57,7 @@ def test_a_name_that_comes_is_loaded(tmp_path: Path) -> None:
     assert resolved(repository, source="fr") == "other/1"
 
 
-def test_a_version_that_goes_is_unloaded_and_the_one_before_answers(tmp_path: Path) -> None:
+def test_removed_version_is_unloaded_and_previous_one_becomes_default(tmp_path: Path) -> None:
     repository = loaded_repository(tmp_path, "tiny/1", "tiny/2")
     shutil.rmtree(tmp_path / "tiny" / "2")
 
@@ -67,7 +67,7 @@ def test_a_version_that_goes_is_unloaded_and_the_one_before_answers(tmp_path: Pa
     assert settled(repository) == {"tiny/1": "ready"}
 
 
-def test_only_the_newest_are_kept_if_the_settings_say_so(tmp_path: Path) -> None:
+def test_only_the_newest_versions_stay_loaded_with_latest_n(tmp_path: Path) -> None:
     write_serving(tmp_path, "tiny", 'versions = "latest:1"')
     repository = loaded_repository(tmp_path, "tiny/1", "tiny/2")
     write_bundle(tmp_path, "tiny/10")
@@ -78,7 +78,7 @@ def test_only_the_newest_are_kept_if_the_settings_say_so(tmp_path: Path) -> None
     assert settled(repository) == {"tiny/10": "ready"}
 
 
-def test_a_broken_version_leaves_the_old_one_serving_and_is_told_with_its_fault(
+def test_damaged_version_fails_with_its_error_and_old_one_stays_ready(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     write_serving(tmp_path, "tiny", 'versions = "latest:1"')
@@ -103,7 +103,7 @@ def test_a_broken_version_leaves_the_old_one_serving_and_is_told_with_its_fault(
     assert "encoder.onnx" in line.fault  # type: ignore[attr-defined]
 
 
-def test_a_bundle_that_is_being_copied_is_neither_taken_nor_broken(tmp_path: Path) -> None:
+def test_incomplete_bundle_is_neither_loaded_nor_failed(tmp_path: Path) -> None:
     source = write_bundle(tmp_path / "elsewhere", "tiny/2")
     write_bundle(tmp_path / "models", "tiny/1")
     clock = ManualClock()
@@ -122,7 +122,7 @@ def test_a_bundle_that_is_being_copied_is_neither_taken_nor_broken(tmp_path: Pat
     assert states(repository) == {"tiny/2": "ready", "tiny/1": "ready"}
 
 
-def test_a_broken_version_is_loaded_once_it_is_repaired(tmp_path: Path) -> None:
+def test_repaired_version_is_loaded(tmp_path: Path) -> None:
     clock = ManualClock()
     write_bundle(tmp_path, "tiny/1")
     repository = make_repository(tmp_path, clock=clock)
@@ -141,7 +141,7 @@ def test_a_broken_version_is_loaded_once_it_is_repaired(tmp_path: Path) -> None:
     assert states(repository)["tiny/2"] == "ready"
 
 
-def test_a_broken_version_that_goes_is_forgotten(tmp_path: Path) -> None:
+def test_removed_failed_version_is_removed_from_registry_and_metrics(tmp_path: Path) -> None:
     clock, registry = ManualClock(), CollectorRegistry()
     write_bundle(tmp_path, "tiny/1")
     repository = make_repository(tmp_path, clock=clock, metrics=Metrics(registry))
@@ -160,14 +160,14 @@ def test_a_broken_version_that_goes_is_forgotten(tmp_path: Path) -> None:
     assert registry.get_sample_value("dragoman_model_state", labels) is None
 
 
-def test_a_version_that_the_loader_refuses_is_tried_once(tmp_path: Path) -> None:
+def test_failed_load_is_not_repeated_for_unchanged_bundle(tmp_path: Path) -> None:
     tried: list[str] = []
 
     def load(bundle: Bundle, serving: ServingSettings) -> ModelRuntime:
         tried.append(bundle.directory.name)
         if bundle.directory.name == "2":
             raise MemoryError("no room")
-        return load_parts(bundle, serving)
+        return load_runtime(bundle, serving)
 
     write_bundle(tmp_path, "tiny/1")
     repository = make_repository(tmp_path, load=load)
@@ -200,9 +200,7 @@ def _bend(bundle: Path) -> None:
     ],
     ids=["deep", "fifo", "loop"],
 )
-def test_a_hostile_bundle_fails_and_the_one_beside_it_is_loaded(
-    tmp_path: Path, spoil: Callable[[Path], object]
-) -> None:
+def test_hostile_bundle_fails_and_other_models_are_loaded(tmp_path: Path, spoil: Callable[[Path], object]) -> None:
     clock = ManualClock()
     write_bundle(tmp_path, "tiny/1")
     repository = make_repository(tmp_path, clock=clock)
@@ -217,7 +215,7 @@ def test_a_hostile_bundle_fails_and_the_one_beside_it_is_loaded(
     assert states(repository) == {"bad/1": "failed", "good/1": "ready", "tiny/1": "ready"}
 
 
-def test_settings_that_are_no_file_or_nested_deeply_are_ignored(tmp_path: Path) -> None:
+def test_hostile_settings_file_fails_only_its_model(tmp_path: Path) -> None:
     repository = loaded_repository(tmp_path, "tiny/1")
     write_bundle(tmp_path, "fifo/1", pair="fr de")
     os.mkfifo(tmp_path / "fifo" / SERVING_NAME)
@@ -229,12 +227,12 @@ def test_settings_that_are_no_file_or_nested_deeply_are_ignored(tmp_path: Path) 
     assert states(repository) == {"deep/1": "failed", "fifo/1": "failed", "tiny/1": "ready"}
 
 
-def test_no_version_waits_for_one_of_another_name_that_does_not_end_loading(tmp_path: Path) -> None:
+def test_endless_load_does_not_block_other_models(tmp_path: Path) -> None:
     may_end = threading.Event()
 
     def load(bundle: Bundle, serving: ServingSettings) -> ModelRuntime:
         assert bundle.manifest.name != "bad" or may_end.wait(TIMEOUT_S)
-        return load_parts(bundle, serving)
+        return load_runtime(bundle, serving)
 
     write_bundle(tmp_path, "tiny/1")
     repository = make_repository(tmp_path, load=load)
@@ -255,7 +253,7 @@ def test_no_version_waits_for_one_of_another_name_that_does_not_end_loading(tmp_
 
 
 @pytest.mark.parametrize("loss", ["missing", "empty"])
-def test_a_directory_that_is_lost_as_a_whole_unloads_nothing(tmp_path: Path, loss: str) -> None:
+def test_unavailable_model_directory_unloads_no_version(tmp_path: Path, loss: str) -> None:
     repository = loaded_repository(tmp_path / "models", "tiny/1")
     (tmp_path / "models").rename(tmp_path / "gone")
     if loss == "empty":
@@ -266,7 +264,7 @@ def test_a_directory_that_is_lost_as_a_whole_unloads_nothing(tmp_path: Path, los
     assert states(repository) == {"tiny/1": "ready"}
 
 
-def test_changed_settings_of_a_model_are_taken_over(tmp_path: Path) -> None:
+def test_changed_model_settings_are_applied(tmp_path: Path) -> None:
     repository = loaded_repository(tmp_path, "tiny/1", "tiny/2", "tiny/3")
 
     write_serving(tmp_path, "tiny", 'versions = "latest:1"\ndefault_version = "@stable"\n[labels]\nstable = "1"')
@@ -276,7 +274,7 @@ def test_changed_settings_of_a_model_are_taken_over(tmp_path: Path) -> None:
     assert settled(repository) == {"tiny/3": "ready", "tiny/1": "ready"}
 
 
-def test_broken_settings_of_a_model_leave_those_before(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_invalid_model_settings_are_ignored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     write_serving(tmp_path, "tiny", 'default_version = "1"')
     repository = loaded_repository(tmp_path, "tiny/1", "tiny/2")
 
@@ -287,7 +285,7 @@ def test_broken_settings_of_a_model_leave_those_before(tmp_path: Path, caplog: p
     assert any("default" in getattr(record, "fault", "") for record in caplog.records)
 
 
-def test_a_version_that_a_caller_unloaded_stays_so_until_its_directory_changes(tmp_path: Path) -> None:
+def test_unloaded_version_is_loaded_again_only_if_its_directory_changes(tmp_path: Path) -> None:
     repository = loaded_repository(tmp_path, "tiny/1", "tiny/2")
 
     repository.unload("tiny/2")
@@ -300,7 +298,7 @@ def test_a_version_that_a_caller_unloaded_stays_so_until_its_directory_changes(t
     assert states(repository) == {"tiny/2": "ready", "tiny/1": "ready"}
 
 
-def test_none_that_is_older_takes_the_place_of_one_that_was_unloaded(tmp_path: Path) -> None:
+def test_unloaded_version_is_not_replaced_by_older_one(tmp_path: Path) -> None:
     write_serving(tmp_path, "tiny", 'versions = "latest:1"')
     repository = loaded_repository(tmp_path, "tiny/1", "tiny/2")
 
@@ -315,7 +313,7 @@ def test_none_that_is_older_takes_the_place_of_one_that_was_unloaded(tmp_path: P
     assert states(repository) == {"tiny/3": "ready"}
 
 
-def test_a_bundle_in_the_directory_of_another_version_is_told_at_once(tmp_path: Path) -> None:
+def test_bundle_in_directory_of_another_version_fails_immediately(tmp_path: Path) -> None:
     repository = loaded_repository(tmp_path, "tiny/1")
     shutil.copytree(tmp_path / "tiny" / "1", tmp_path / "tiny" / "2")
 
@@ -326,7 +324,7 @@ def test_a_bundle_in_the_directory_of_another_version_is_told_at_once(tmp_path: 
     assert "name and version is tiny/1, expected tiny/2" in broken.message
 
 
-def test_a_version_that_was_asked_for_stays_although_it_is_not_among_the_newest(tmp_path: Path) -> None:
+def test_requested_version_stays_loaded_despite_latest_n(tmp_path: Path) -> None:
     write_serving(tmp_path, "tiny", 'versions = "latest:1"')
     repository = loaded_repository(tmp_path, "tiny/1", "tiny/2")
 
@@ -336,7 +334,7 @@ def test_a_version_that_was_asked_for_stays_although_it_is_not_among_the_newest(
     assert settled(repository) == {"tiny/2": "ready", "tiny/1": "ready"}
 
 
-def test_a_label_keeps_its_version_loaded_until_it_is_moved(tmp_path: Path) -> None:
+def test_labelled_version_stays_loaded_until_the_label_is_moved(tmp_path: Path) -> None:
     write_serving(tmp_path, "tiny", 'versions = "latest:1"\n[labels]\nstable = "1"')
     repository = loaded_repository(tmp_path, "tiny/1", "tiny/2")
     assert states(repository) == {"tiny/2": "ready", "tiny/1": "ready"}
@@ -356,7 +354,7 @@ def test_a_label_keeps_its_version_loaded_until_it_is_moved(tmp_path: Path) -> N
         ('[labels]\nstable = "7"', "labels.stable"),
     ],
 )
-def test_settings_that_name_what_is_not_there_fail_the_start(tmp_path: Path, serving: str, key: str) -> None:
+def test_settings_with_missing_versions_are_rejected_at_start(tmp_path: Path, serving: str, key: str) -> None:
     write_bundle(tmp_path, "tiny/1")
     write_serving(tmp_path, "tiny", serving)
 
@@ -366,7 +364,7 @@ def test_settings_that_name_what_is_not_there_fail_the_start(tmp_path: Path, ser
     assert caught.value.setting == f"{tmp_path / 'tiny' / SERVING_NAME}: {key}"
 
 
-def test_versions_that_are_not_wanted_may_be_broken(tmp_path: Path) -> None:
+def test_damaged_version_that_is_not_selected_is_ignored(tmp_path: Path) -> None:
     write_serving(tmp_path, "tiny", 'versions = ["1"]')
     (tmp_path / "tiny" / "2").mkdir()
 
@@ -380,7 +378,7 @@ def watching() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "watch-models"]
 
 
-def test_a_refresh_that_fails_is_tried_again() -> None:
+def test_watcher_continues_after_failed_refresh() -> None:
     calls = threading.Semaphore(0)
 
     def refresh() -> None:
@@ -395,7 +393,7 @@ def test_a_refresh_that_fails_is_tried_again() -> None:
     until(lambda: not watching())
 
 
-def test_without_an_interval_nothing_is_called() -> None:
+def test_watcher_without_interval_never_refreshes() -> None:
     called = threading.Event()
     watcher = Watcher(called.set, interval_s=0)
 

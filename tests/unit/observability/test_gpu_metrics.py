@@ -1,4 +1,4 @@
-"""With a module that has the functions and errors of `pynvml` which are used, and GPUs as a test wants them."""
+"""Tests of GPU metrics with a fake of the used functions and errors of `pynvml`."""
 
 import math
 from types import SimpleNamespace
@@ -66,7 +66,7 @@ def metrics() -> Metrics:
     return Metrics(CollectorRegistry())
 
 
-def test_every_gpu_is_read_whenever_it_is_scraped_in_base_units(metrics: Metrics) -> None:
+def test_gpus_are_read_at_each_scrape_in_base_units(metrics: Metrics) -> None:
     first = {"total": 80e9, "used": 2e9, "busy": 40, "mhz": 1980, "milliwatts": 350_500}
     nvml = FakeNvml(first, {**first, "used": 5e9})
 
@@ -79,7 +79,7 @@ def test_every_gpu_is_read_whenever_it_is_scraped_in_base_units(metrics: Metrics
     assert readings(metrics)["memory_used_bytes"] == 3e9
 
 
-def test_what_a_gpu_does_not_tell_is_no_number_and_no_failure(metrics: Metrics) -> None:
+def test_value_that_a_gpu_does_not_report_is_nan(metrics: Metrics) -> None:
     gpu: dict[str, float] = {"total": 8e9, "used": 1e9, "busy": 1, "mhz": 900}
     observe_gpus(metrics, load=lambda: FakeNvml(gpu))
     assert math.isnan(readings(metrics)["power_watts"] or 0)
@@ -89,7 +89,7 @@ def test_what_a_gpu_does_not_tell_is_no_number_and_no_failure(metrics: Metrics) 
     assert all(value is not None and math.isnan(value) for value in readings(metrics).values())
 
 
-def test_without_the_package_or_a_driver_there_are_no_gpus(metrics: Metrics, caplog: pytest.LogCaptureFixture) -> None:
+def test_without_package_or_driver_there_are_no_gpus(metrics: Metrics, caplog: pytest.LogCaptureFixture) -> None:
     def fail() -> Any:
         raise ModuleNotFoundError("No module named 'pynvml'", name="pynvml")
 
@@ -98,12 +98,12 @@ def test_without_the_package_or_a_driver_there_are_no_gpus(metrics: Metrics, cap
         assert caplog.records == []
         assert observe_gpus(metrics, load=lambda: FakeNvml(fault="NVML Shared Library Not Found")) == 0
     assert [(record.message, vars(record)["reason"]) for record in caplog.records] == [
-        ("no metrics of GPUs", "NVML Shared Library Not Found")
+        ("GPU metrics unavailable", "NVML Shared Library Not Found")
     ]
     assert set(readings(metrics).values()) == {None}
 
 
-def test_the_library_that_is_installed_has_all_that_is_used() -> None:
+def test_installed_nvml_package_has_all_used_names() -> None:
     pynvml = pytest.importorskip("pynvml", reason="not installed: pip install '.[dev]'")
 
     used = [name for name in dir(FakeNvml) if name.startswith(("nvml", "NVML"))]
@@ -125,9 +125,7 @@ def test_the_library_that_is_installed_has_all_that_is_used() -> None:
         (None, 3, None),
     ],
 )
-def test_free_memory_is_that_of_the_gpu_that_cuda_calls_by_the_index(
-    visible: str | None, index: int, free: int | None
-) -> None:
+def test_free_memory_uses_the_cuda_index(visible: str | None, index: int, free: int | None) -> None:
     nvml = FakeNvml({"total": 100, "used": 40}, {"total": 80, "used": 60}, {})
     environment = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
 

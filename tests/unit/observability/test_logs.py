@@ -35,7 +35,7 @@ def records(stream: io.StringIO) -> list[dict[str, object]]:
     return [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
-def test_away_from_a_terminal_each_record_is_one_json_line(stream: io.StringIO) -> None:
+def test_without_terminal_each_record_is_one_json_line(stream: io.StringIO) -> None:
     configure_logs(LogSettings(), stream=stream)
 
     logging.getLogger("a").info("ready", extra={"port": 1})
@@ -45,7 +45,7 @@ def test_away_from_a_terminal_each_record_is_one_json_line(stream: io.StringIO) 
     assert str(record["timestamp"]).endswith("Z")
 
 
-def test_records_of_the_standard_library_keep_their_extras(stream: io.StringIO) -> None:
+def test_extra_fields_are_logged(stream: io.StringIO) -> None:
     configure_logs(LogSettings(), stream=stream)
 
     logging.getLogger("b").warning("batch failed", extra={"segments": 3})
@@ -63,7 +63,7 @@ def test_a_record_below_the_level_is_not_written(stream: io.StringIO) -> None:
     assert stream.getvalue() == ""
 
 
-def test_what_is_bound_to_the_request_is_in_every_record(stream: io.StringIO) -> None:
+def test_values_bound_to_the_request_are_in_every_record(stream: io.StringIO) -> None:
     configure_logs(LogSettings(), stream=stream)
     structlog.contextvars.bind_contextvars(request_id="r1")
 
@@ -89,7 +89,7 @@ def test_a_traceback_does_not_show_local_variables(stream: io.StringIO, log_form
     assert "a secret a secret" not in stream.getvalue()
 
 
-def test_the_console_format_is_for_people(stream: io.StringIO) -> None:
+def test_console_format_is_text(stream: io.StringIO) -> None:
     configure_logs(LogSettings(format="console"), stream=stream)
 
     logging.getLogger("a").info("ready", extra={"port": 1})
@@ -115,7 +115,7 @@ def log_a_failure(logger: logging.Logger) -> None:
         logger.exception("failed")
 
 
-def test_a_failure_in_a_request_is_told_without_the_messages_that_may_quote_it(stream: io.StringIO) -> None:
+def test_exception_messages_in_a_request_are_withheld(stream: io.StringIO) -> None:
     configure_logs(LogSettings(), stream=stream)
     structlog.contextvars.bind_contextvars(request_id="r1")
 
@@ -128,7 +128,7 @@ def test_a_failure_in_a_request_is_told_without_the_messages_that_may_quote_it(s
     assert PRIVATE not in stream.getvalue()
 
 
-def test_a_failure_outside_of_requests_keeps_its_message(stream: io.StringIO) -> None:
+def test_exception_messages_outside_of_requests_are_logged(stream: io.StringIO) -> None:
     configure_logs(LogSettings(), stream=stream)
 
     log_a_failure(logging.getLogger("service.a"))
@@ -137,7 +137,7 @@ def test_a_failure_outside_of_requests_keeps_its_message(stream: io.StringIO) ->
 
 
 @pytest.mark.parametrize("name", ["asyncio", "grpc._cython.cygrpc", "grpc"])
-def test_what_libraries_tell_of_requests_is_withheld_even_outside_of_one(stream: io.StringIO, name: str) -> None:
+def test_exception_messages_of_request_libraries_are_withheld(stream: io.StringIO, name: str) -> None:
     configure_logs(LogSettings(), stream=stream)
 
     log_a_failure(logging.getLogger(name))
@@ -146,7 +146,7 @@ def test_what_libraries_tell_of_requests_is_withheld_even_outside_of_one(stream:
     assert "fail_with_a_chain" in stream.getvalue()
 
 
-async def test_asyncio_does_not_tell_how_a_forgotten_task_failed(stream: io.StringIO) -> None:
+async def test_exception_of_unawaited_task_is_withheld(stream: io.StringIO) -> None:
     configure_logs(LogSettings(), stream=stream)
     loop = asyncio.get_running_loop()
 
@@ -162,7 +162,7 @@ async def test_asyncio_does_not_tell_how_a_forgotten_task_failed(stream: io.Stri
     assert PRIVATE not in stream.getvalue()
 
 
-def test_messages_are_told_when_texts_may_be_logged(stream: io.StringIO) -> None:
+def test_exception_messages_are_logged_with_include_texts(stream: io.StringIO) -> None:
     configure_logs(LogSettings(include_texts=True), stream=stream)
     structlog.contextvars.bind_contextvars(request_id="r1")
 
@@ -171,7 +171,7 @@ def test_messages_are_told_when_texts_may_be_logged(stream: io.StringIO) -> None
     assert f"literal for int() with base 10: {PRIVATE!r}" in stream.getvalue()
 
 
-def test_exceptions_that_name_each_other_are_told_once(stream: io.StringIO) -> None:
+def test_exceptions_with_circular_causes_are_logged_once(stream: io.StringIO) -> None:
     configure_logs(LogSettings(), stream=stream)
     first, second = ValueError("one"), ValueError("two")
     first.__cause__, second.__cause__ = second, first
@@ -192,13 +192,13 @@ class Pipe:
     writer: int
 
     def read(self) -> str:
-        """All that is in it; something must have been written."""
+        """Return the content of the pipe, which must not be empty."""
         return os.read(self.reader, 1 << 20).decode()
 
 
 @pytest.fixture
 def pipe() -> Iterator[Pipe]:
-    """A pipe without a reader, of the smallest size."""
+    """Pipe of the minimum size, without a reader."""
     reader, writer = os.pipe()
     fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
     yield Pipe(reader, writer)
@@ -208,17 +208,17 @@ def pipe() -> Iterator[Pipe]:
 
 @pytest.fixture
 def messages() -> Iterator[list[dict[str, Any]]]:
-    """What the stream itself logs."""
+    """Records that the stream itself logs."""
     with capture_logs() as records:
         yield records
 
 
 def lost(messages: list[dict[str, Any]]) -> list[int]:
-    """How many lines the log says are missing, each time it says so."""
-    return [record["lines"] for record in messages if record["event"] == "log lines were lost"]
+    """Return the number of lost lines of each log event."""
+    return [record["lines"] for record in messages if record["event"] == "log lines lost"]
 
 
-def test_lines_go_out_as_they_are(tmp_path: Path) -> None:
+def test_lines_are_written_unchanged(tmp_path: Path) -> None:
     with (tmp_path / "log").open("wb") as file:
         stream = LogStream(file.fileno())
 
@@ -229,7 +229,7 @@ def test_lines_go_out_as_they_are(tmp_path: Path) -> None:
     assert text == "eine Zeile\nzwei \\udc80\n" + "x" * 10_000 + "\n"
 
 
-def test_a_full_disk_loses_lines_and_counts_them() -> None:
+def test_lines_lost_on_full_disk_are_counted() -> None:
     counted: list[int] = []
     descriptor = os.open("/dev/full", os.O_WRONLY)
     try:
@@ -243,9 +243,7 @@ def test_a_full_disk_loses_lines_and_counts_them() -> None:
     assert counted == [1, 2]
 
 
-def test_a_pipe_without_a_reader_loses_lines_and_logs_it_once_it_is_read(
-    pipe: Pipe, messages: list[dict[str, Any]]
-) -> None:
+def test_lines_lost_on_full_pipe_are_logged_after_it_is_read(pipe: Pipe, messages: list[dict[str, Any]]) -> None:
     counted: list[int] = []
     stream = LogStream(pipe.writer, max_wait_s=0)
     stream.count_lost(counted.append)
@@ -261,7 +259,7 @@ def test_a_pipe_without_a_reader_loses_lines_and_logs_it_once_it_is_read(
     assert lost(messages) == [sum(counted)]
 
 
-def test_a_reader_in_time_loses_nothing(pipe: Pipe, messages: list[dict[str, Any]]) -> None:
+def test_no_line_is_lost_with_a_fast_reader(pipe: Pipe, messages: list[dict[str, Any]]) -> None:
     stream = LogStream(pipe.writer, max_wait_s=60)
     lines = [f"{number:04}" + LINE for number in range(200)]
     read: list[str] = []
@@ -280,7 +278,7 @@ def test_a_reader_in_time_loses_nothing(pipe: Pipe, messages: list[dict[str, Any
     assert lost(messages) == []
 
 
-def test_after_a_line_that_was_cut_off_the_next_begins_anew(pipe: Pipe, messages: list[dict[str, Any]]) -> None:
+def test_line_after_a_truncated_line_starts_on_a_new_line(pipe: Pipe, messages: list[dict[str, Any]]) -> None:
     stream = LogStream(pipe.writer, max_wait_s=0)
     stream.write("y" * 3 * PIPE_BYTES + "\n")
     torn = pipe.read()
@@ -292,7 +290,7 @@ def test_after_a_line_that_was_cut_off_the_next_begins_anew(pipe: Pipe, messages
     assert lost(messages) == [1]
 
 
-def test_a_reader_that_is_gone_stops_no_writer(pipe: Pipe) -> None:
+def test_closed_pipe_does_not_fail_the_writer(pipe: Pipe) -> None:
     counted: list[int] = []
     stream = LogStream(pipe.writer)
     stream.count_lost(counted.append)
@@ -304,7 +302,7 @@ def test_a_reader_that_is_gone_stops_no_writer(pipe: Pipe) -> None:
     pipe.reader = os.open("/dev/null", os.O_RDONLY)  # for the fixture
 
 
-def test_every_thread_writes_whole_lines(tmp_path: Path) -> None:
+def test_concurrent_threads_write_whole_lines(tmp_path: Path) -> None:
     with (tmp_path / "log").open("wb") as file:
         stream = LogStream(file.fileno())
 
@@ -323,7 +321,7 @@ def test_every_thread_writes_whole_lines(tmp_path: Path) -> None:
 
 
 class Later:
-    """Remembers what is to be called after a second."""
+    """Fake of `call_later` that records the calls."""
 
     def __init__(self) -> None:
         self.calls: list[Callable[[], None]] = []
@@ -333,7 +331,7 @@ class Later:
         self.calls.append(call)
 
 
-def test_lines_of_one_kind_are_limited_in_each_second_and_the_others_counted() -> None:
+def test_lines_of_one_kind_are_limited_per_second_and_omitted_ones_counted() -> None:
     clock, later = ManualClock(), Later()
     limit = RepeatLimit(3, clock=clock, call_later=later)
 
@@ -345,19 +343,19 @@ def test_lines_of_one_kind_are_limited_in_each_second_and_the_others_counted() -
 
     assert (first, other, second) == ([True] * 3 + [False] * 7, True, [True] * 2)
     assert [(record["event"], record["kind"], record["lines"]) for record in records] == [
-        ("lines were left out", "UNAUTHENTICATED", 7)
+        ("log lines omitted", "UNAUTHENTICATED", 7)
     ]
 
 
-def test_what_was_left_out_is_told_even_if_nothing_follows() -> None:
+def test_omitted_lines_are_reported_without_further_lines() -> None:
     later = Later()
     limit = RepeatLimit(1, clock=ManualClock(), call_later=later)
     for _ in range(5):
         limit.allows("UNAUTHENTICATED")
 
     with capture_logs() as records:
-        (tell,) = later.calls
-        tell()
-        tell()
+        (report,) = later.calls
+        report()
+        report()
 
     assert [record["lines"] for record in records] == [4]

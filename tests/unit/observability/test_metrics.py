@@ -12,13 +12,13 @@ from dragoman_service.observability.metrics import Metrics, observe_process
 CATALOGUE = [metric for metric in vars(Metrics(CollectorRegistry())).values() if isinstance(metric, MetricWrapperBase)]
 NOT_BASE_UNITS = {"ms", "milliseconds", "us", "microseconds", "minutes", "hours", "kb", "mb", "kib", "mib", "percent"}
 UNBOUNDED = {"request_id", "caller", "peer", "client", "user", "key", "language", "source_language", "target_language"}
-"""Names of labels whose values anyone could make up."""
+"""Names of labels whose values callers could choose."""
 
 every_metric = pytest.mark.parametrize("metric", CATALOGUE, ids=lambda metric: metric._name)
 
 
 @every_metric
-def test_a_metric_is_named_by_the_rules(metric: MetricWrapperBase) -> None:
+def test_metric_name_follows_prometheus_conventions(metric: MetricWrapperBase) -> None:
     words = metric._name.split("_")
 
     assert re.fullmatch(r"dragoman(_[a-z0-9]+)+", metric._name)
@@ -28,12 +28,12 @@ def test_a_metric_is_named_by_the_rules(metric: MetricWrapperBase) -> None:
 
 
 @every_metric
-def test_a_metric_explains_itself_in_one_sentence(metric: MetricWrapperBase) -> None:
+def test_help_text_is_one_sentence(metric: MetricWrapperBase) -> None:
     assert re.fullmatch(r"[A-Z0-9][^\n]*\.", metric._documentation)
 
 
 @every_metric
-def test_times_are_seconds_and_times_of_work_have_buckets(metric: MetricWrapperBase) -> None:
+def test_times_are_seconds_and_no_metric_is_a_summary(metric: MetricWrapperBase) -> None:
     words = metric._name.split("_")
 
     assert not {"duration", "wait", "latency"} & set(words) or words[-1] == "seconds"
@@ -41,12 +41,12 @@ def test_times_are_seconds_and_times_of_work_have_buckets(metric: MetricWrapperB
 
 
 @every_metric
-def test_labels_are_few_and_callers_cannot_choose_their_values(metric: MetricWrapperBase) -> None:
+def test_labels_are_few_and_bounded(metric: MetricWrapperBase) -> None:
     assert len(metric._labelnames) <= 4
     assert not UNBOUNDED & set(metric._labelnames)
 
 
-def test_no_two_attributes_are_one_metric_and_no_two_metrics_share_a_name() -> None:
+def test_metric_names_are_unique() -> None:
     names = [metric._name for metric in CATALOGUE]
 
     assert sorted(names) == sorted(set(names))
@@ -62,7 +62,7 @@ def registry() -> CollectorRegistry:
     return registry
 
 
-def test_counters_end_in_total_in_both_formats_and_nothing_else_does(registry: CollectorRegistry) -> None:
+def test_only_counters_end_in_total(registry: CollectorRegistry) -> None:
     text = generate_latest(registry).decode()
     openmetrics = generate_openmetrics(registry).decode()  # type: ignore[no-untyped-call]
 
@@ -73,11 +73,11 @@ def test_counters_end_in_total_in_both_formats_and_nothing_else_does(registry: C
             assert family.documentation
 
 
-def test_there_is_no_time_of_creation_beside_each_series(registry: CollectorRegistry) -> None:
+def test_no_created_series_are_exposed(registry: CollectorRegistry) -> None:
     assert b"_created" not in generate_latest(registry)
 
 
-def test_the_build_and_the_process_are_told(registry: CollectorRegistry) -> None:
+def test_build_and_process_metrics_are_exposed(registry: CollectorRegistry) -> None:
     exposition = generate_latest(registry).decode()
 
     assert re.search(r'^dragoman_build_info\{onnxruntime="[0-9.]+",version="[^"]+"\} 1.0$', exposition, re.MULTILINE)
@@ -86,7 +86,7 @@ def test_the_build_and_the_process_are_told(registry: CollectorRegistry) -> None
 
 
 @pytest.mark.parametrize("name", ["rejected_requests", "deadline_misses", "segments", "cancelled_segments"])
-def test_what_alerts_go_by_is_shown_before_it_is_counted(name: str) -> None:
+def test_series_of_alerts_are_exposed_before_the_first_count(name: str) -> None:
     metrics = Metrics(CollectorRegistry())
 
     samples = [sample.value for family in getattr(metrics, name).collect() for sample in family.samples]
@@ -96,7 +96,7 @@ def test_what_alerts_go_by_is_shown_before_it_is_counted(name: str) -> None:
 
 
 @pytest.mark.parametrize("amount", [0.0, 0.05, 0.3, 1.0, 7.5])
-def test_equal_observations_at_once_are_exposed_like_one_after_the_other(amount: float) -> None:
+def test_observe_times_equals_repeated_observe(amount: float) -> None:
     at_once, one_by_one = Metrics(CollectorRegistry()), Metrics(CollectorRegistry())
 
     at_once.step_padding_share.labels("rows").observe_times(amount, 4)

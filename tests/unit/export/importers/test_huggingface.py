@@ -231,7 +231,7 @@ def test_symbolic_link_is_rejected(marian: Path, tmp_path: Path, name: str) -> N
     (marian / name).rename(tmp_path / name)
     (marian / name).symlink_to(tmp_path / name)
 
-    with pytest.raises(ImportFormatError, match=f"cannot read .*{name}: a link that leads out of its directory"):
+    with pytest.raises(ImportFormatError, match=f"cannot read .*{name}: a link to a target outside its directory"):
         read_huggingface(marian)
 
 
