@@ -97,17 +97,17 @@ NOT_A_NUMBER = np.array([np.nan], "<f4").tobytes()
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "no shortlist of this version"),
-        (b"DRGMSL02" + CONTENT[8:], "no shortlist of this version"),
+        (b"", "not a shortlist"),
+        (b"DRGMSL02" + CONTENT[8:], "not a shortlist"),
         (CONTENT[:-1], "too few for 200 tokens and 1 entries"),
         (CONTENT + b"\0", r"expected \d+"),
         (CONTENT[:8] + b"\xff" * 8 + CONTENT[16:], "too few for"),
-        (CONTENT[:16] + b"\x41" + CONTENT[17:], "not as documented: max_size"),
-        (CONTENT[:20] + NOT_A_NUMBER + CONTENT[24:], "not as documented: threshold"),
-        (CONTENT[:24] + b"\x01" + CONTENT[25:], "not as documented: begins"),
-        (CONTENT[: 24 + 4 * 201] + b"\xc8" + CONTENT[25 + 4 * 201 :], "not as documented: token_ids"),
-        (CONTENT[: 24 + 4 * 202] + NOT_A_NUMBER + CONTENT[28 + 4 * 202 :], "not as documented: shares"),
-        (CONTENT[:-2] + b"\0\0", "not as documented: probabilities"),
+        (CONTENT[:16] + b"\x41" + CONTENT[17:], ": max_size$"),
+        (CONTENT[:20] + NOT_A_NUMBER + CONTENT[24:], ": threshold$"),
+        (CONTENT[:24] + b"\x01" + CONTENT[25:], ": begins$"),
+        (CONTENT[: 24 + 4 * 201] + b"\xc8" + CONTENT[25 + 4 * 201 :], ": token_ids$"),
+        (CONTENT[: 24 + 4 * 202] + NOT_A_NUMBER + CONTENT[28 + 4 * 202 :], ": shares$"),
+        (CONTENT[:-2] + b"\0\0", ": probabilities$"),
     ],
 )
 def test_a_damaged_file_is_refused(content: bytes, message: str) -> None:
@@ -147,7 +147,7 @@ def test_a_bundle_without_one_says_how_to_get_one(directory: Path) -> None:
     ("content", "message"),
     [
         (make_shortlist({}).to_bytes(), "shortlist.bin: vocabulary size is 200, expected 320"),
-        (b"something else", "shortlist.bin: content is no shortlist of this version"),
+        (b"something else", "shortlist.bin: content is not a shortlist"),
     ],
 )
 def test_a_shortlist_that_does_not_fit_its_bundle_is_refused(directory: Path, content: bytes, message: str) -> None:

@@ -93,7 +93,7 @@ def test_a_graph_that_cannot_be_loaded_is_named(bundle: Bundle, tmp_path: Path) 
     for name in ("encoder.fp32.onnx", "decoder.fp32.onnx"):
         (tmp_path / name).write_bytes(b"no graph")
 
-    with pytest.raises(BundleError, match=r"encoder\.fp32\.onnx: graph is .*, expected a graph this service can load"):
+    with pytest.raises(BundleError, match=r"encoder\.fp32\.onnx: graph is .*, expected a graph that"):
         open_sessions(Bundle(directory=tmp_path, manifest=bundle.manifest), RuntimeSettings())
 
 
@@ -179,7 +179,7 @@ def test_a_graph_that_refers_to_a_file_the_manifest_does_not_give_it_is_refused(
     manifest = bundle.manifest.model_copy(update={"precisions": {"fp32": graphs}})
     (bundle.directory / "other.bin").touch()
 
-    expected = r"encoder\.fp32\.onnx: file of weights is \['weights\.fp32\.bin'\], expected other\.bin"
+    expected = r"encoder\.fp32\.onnx: weight file is \['weights\.fp32\.bin'\], expected other\.bin"
     with pytest.raises(BundleError, match=expected):
         open_sessions(Bundle(directory=bundle.directory, manifest=manifest), RuntimeSettings())
 
@@ -342,5 +342,5 @@ def test_a_graph_behind_a_key_of_more_than_32_bits_is_refused_as_onnx_runtime_re
 def test_a_file_that_is_no_protocol_buffer_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a.onnx").write_bytes(content)
 
-    with pytest.raises(ValueError, match=r"a (field|number)"):
+    with pytest.raises(ValueError, match=r"a (field|varint)"):
         external_files(tmp_path / "a.onnx")

@@ -23,7 +23,7 @@ def _model(bundle: Bundle, precision: str) -> OnnxStepModel:
 def test_a_model_says_what_was_chosen_and_what_it_weighs(bundle: Bundle) -> None:
     model = _model(bundle, "fp16")
 
-    assert model.placement == Placement(device="cpu", precision="fp16", reason="asked for")
+    assert model.placement == Placement(device="cpu", precision="fp16", reason="configured")
     assert model.weights_bytes == bundle.weights_bytes("fp16")
     assert model.weights_bytes < bundle.weights_bytes("fp32")
 
