@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 from dragoman_service.bundle.architecture import Architecture
 from dragoman_service.bundle.files import Bundle, open_bundle
 from dragoman_service.errors import EngineError
+from dragoman_service.runtimes.factory import open_step_model
 from dragoman_service.runtimes.native.library import Library, NativeNetwork
-from dragoman_service.runtimes.native.step_model import NativeStepModel, open_step_model
+from dragoman_service.runtimes.native.step_model import NativeStepModel
 from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
 from dragoman_service.runtimes.settings import RuntimeSettings
 from tests.reference_step import native_library

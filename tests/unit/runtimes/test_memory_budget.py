@@ -13,7 +13,7 @@ from dragoman_service.runtimes.memory_budget import cache_memory
 from dragoman_service.runtimes.onnx_cuda.device_batch import KEPT_LENGTHS
 from dragoman_service.runtimes.settings import RuntimeSettings
 from dragoman_service.worker.messages import Loaded
-from tests.device_stand_in import StandInModel
+from tests.fake_device import FakeDeviceModel
 from tests.tiny_bundle import build_tiny_bundle
 
 _GIB = 1 << 30
@@ -43,7 +43,7 @@ def _memory(
 @pytest.mark.parametrize("num_rows", [1, 3])
 def test_the_caches_of_a_segment_of_the_greatest_length_take_what_is_reckoned(bundle: Bundle, num_rows: int) -> None:
     limits = bundle.manifest.limits
-    model = StandInModel(bundle)
+    model = FakeDeviceModel(bundle)
     batch = model.new_batch()
     batch.start(model.encode([[5] * (limits.max_source_tokens - 1) + [2]]))
     parents = np.arange(num_rows)[None]

@@ -6,43 +6,27 @@ Steps are not padded and each segment has its own caches, so that segments are a
 copies of the caches of other segments.
 """
 
-import logging
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dragoman_service.bundle.architecture import layer_names
-from dragoman_service.bundle.files import Bundle, read_file
-from dragoman_service.bundle.int8_weights import NetworkWeights
-from dragoman_service.bundle.manifest import MAX_FILE_BYTES
+from dragoman_service.bundle.files import Bundle
 from dragoman_service.decoding.beam_search import RankedStep
 from dragoman_service.decoding.beam_state import BeamExpansion, BeamState
 from dragoman_service.decoding.constraints import CandidateRules
 from dragoman_service.decoding.step_model import EncodedSource, FloatArray, IntArray, StepOutput
-from dragoman_service.errors import ConfigError
 from dragoman_service.runtimes.native.library import (
-    BackendUnsupportedError,
     NativeNetwork,
-    NetworkArrays,
     SearchStep,
-    check_architecture,
-    load_library,
     pointer,
 )
 from dragoman_service.runtimes.onnx.encoder import EncodingModel
-from dragoman_service.runtimes.onnx.session import GraphName, Sessions, num_low_latency_threads, open_sessions, place
-from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
+from dragoman_service.runtimes.onnx.session import GraphName, Sessions, num_low_latency_threads, open_sessions
 from dragoman_service.runtimes.settings import RuntimeSettings
-from dragoman_service.runtimes.shortlist import Shortlist, open_shortlist
+from dragoman_service.runtimes.shortlist import Shortlist
 from dragoman_service.threads import num_cores
-
-log = logging.getLogger(__name__)
-
-FAST_SETS = ("avx512", "avxvnni")
-"""Instruction sets with which a step is faster than in ONNX Runtime."""
 
 _STEPS_OF_ROWS = 8  # steps whose rows are allocated together
 
@@ -277,67 +261,3 @@ class NativeStepModel(EncodingModel):
 
     def _threads_of_step(self) -> int:
         return self._num_lone_threads if self._num_running() <= 1 else self._num_threads
-
-
-def open_step_model(bundle: Bundle, settings: RuntimeSettings) -> OnnxStepModel | NativeStepModel:
-    """Open a bundle with the configured engine, or with `auto` the fastest available one, and log the choice.
-
-    Raises:
-        BundleError: if a graph, the weights or the shortlist of the bundle are missing or invalid.
-        ConfigError: if the device is not available or cannot run the precision, or if the settings require the native
-            engine or a shortlist and the native engine cannot be used.
-    """
-    network: NativeNetwork | None = None
-    reason = "configured"
-    if settings.engine != "onnxruntime":
-        try:
-            network = _open_network(bundle, settings)
-            reason = f"int8 weights and CPU with {network.instruction_set}"
-        except BackendUnsupportedError as error:
-            reason = str(error)
-            if settings.engine == "native":
-                raise ConfigError("runtime.engine", "native", f"auto or onnxruntime: {error}") from error
-    manifest = bundle.manifest
-    model = f"{manifest.name}/{manifest.version}"
-    engine = "native" if network else "onnxruntime"
-    chosen = {"engine": engine, "reason": reason, "shortlist": settings.shortlist}
-    if settings.shortlist and not network:
-        raise ConfigError("runtime.shortlist", True, f"false, or the native engine, which is not used: {reason}")
-    log.info("decoder engine chosen", extra={"model": model, **chosen})
-    if not network:
-        return OnnxStepModel(bundle, settings)
-    return NativeStepModel(bundle, settings, network, shortlist=open_shortlist(bundle) if settings.shortlist else None)
-
-
-def _open_network(bundle: Bundle, settings: RuntimeSettings) -> NativeNetwork:
-    # Raises BackendUnsupportedError if machine, settings or bundle do not support the native engine.
-    placement = place(bundle, settings)
-    if placement.device != "cpu":
-        raise BackendUnsupportedError("the model runs on a GPU")
-    precision = placement.precision
-    bundle.graph_paths(precision)  # raises BundleError if the bundle does not have the precision
-    if (weights := bundle.int8_weights(precision)) is None:
-        raise BackendUnsupportedError(f"the bundle does not describe int8 weights of its decoder for {precision}")
-    library = load_library()
-    usable = [name for name in library.instruction_sets if settings.engine == "native" or name in FAST_SETS]
-    if not usable:
-        raise BackendUnsupportedError("the CPU has neither AVX-512 VNNI nor AVX-VNNI")
-    architecture = bundle.manifest.architecture
-    check_architecture(architecture)
-    content = read_file(bundle.directory / str(bundle.manifest.precisions[precision].weights), max_bytes=MAX_FILE_BYTES)
-    return NativeNetwork(
-        library,
-        architecture,
-        *_arrays(weights.decoder, content),
-        encoder=_arrays(weights.encoder, content) if weights.encoder else None,
-        instruction_set=usable[0],
-    )
-
-
-def _arrays(weights: NetworkWeights, content: bytes) -> NetworkArrays:
-    # Returns tensors as views of the content of the weight file, and activation scales.
-    tensors: dict[str, NDArray[Any]] = {}
-    for name, stored in weights.tensors.items():
-        count = stored.num_bytes // np.dtype(stored.dtype).itemsize
-        tensors[name] = np.frombuffer(content, stored.dtype, count, stored.offset).reshape(stored.shape)
-    return tensors, weights.activations

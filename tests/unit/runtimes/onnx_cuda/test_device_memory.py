@@ -20,18 +20,18 @@ from dragoman_service.runtimes.onnx_cuda.device import (
     PinnedMemory,
     pinned_memory,
 )
-from tests.device_stand_in import FakeCudart, StandInMemory, read
+from tests.fake_device import FakeCudart, FakeDeviceMemory, read
 
 FLOAT_TYPES: tuple[FloatType, ...] = ("float32", "float16")
 NAMES = {"float32": "FLOAT", "float16": "FLOAT16"}
 
 
 @pytest.fixture(scope="module", params=FLOAT_TYPES)
-def memory(request: pytest.FixtureRequest) -> StandInMemory:
-    return StandInMemory(request.param)
+def memory(request: pytest.FixtureRequest) -> FakeDeviceMemory:
+    return FakeDeviceMemory(request.param)
 
 
-def filled(memory: StandInMemory, *shape: int) -> DeviceArray:
+def filled(memory: FakeDeviceMemory, *shape: int) -> DeviceArray:
     """Return an array of different small integers."""
     values = 1 + np.arange(np.prod(shape)).reshape(shape) % 1000
     return memory.upload(values.astype(memory.float_type), "encode")
@@ -69,7 +69,7 @@ def test_copies_are_counted_by_operation_and_direction() -> None:
     assert counter.total("device_to_host") == 5
 
 
-def test_what_goes_up_comes_down_and_both_count(memory: StandInMemory) -> None:
+def test_what_goes_up_comes_down_and_both_count(memory: FakeDeviceMemory) -> None:
     before = memory.copies.by_operation()
     values = np.arange(6, dtype=np.int32).reshape(2, 3)
 
@@ -83,24 +83,24 @@ def test_what_goes_up_comes_down_and_both_count(memory: StandInMemory) -> None:
     }
 
 
-def test_a_part_is_where_it_was_cut_from(memory: StandInMemory) -> None:
+def test_a_part_is_where_it_was_cut_from(memory: FakeDeviceMemory) -> None:
     whole = filled(memory, 3, 4, 5)
 
     assert read(whole.part((2, 5), index=(1, 2))).tolist() == read(whole)[1, 2:4].tolist()
     assert read(whole.part((12, 5))).tolist() == read(whole).reshape(12, 5).tolist()
 
 
-def test_a_part_that_is_not_within_its_array_is_refused(memory: StandInMemory) -> None:
+def test_a_part_that_is_not_within_its_array_is_refused(memory: FakeDeviceMemory) -> None:
     with pytest.raises(ValueError, match=r"\(3, 5\) at \(2, 2\) .*\(3, 4, 5\)"):
         filled(memory, 3, 4, 5).part((3, 5), index=(2, 2))
 
 
-def test_new_arrays_are_zero(memory: StandInMemory) -> None:
+def test_new_arrays_are_zero(memory: FakeDeviceMemory) -> None:
     assert not read(memory.zeros((2, 3, 4))).any()
 
 
 @given(st.data())
-def test_segments_are_written_cut_off_or_padded(memory: StandInMemory, data: st.DataObject) -> None:
+def test_segments_are_written_cut_off_or_padded(memory: FakeDeviceMemory, data: st.DataObject) -> None:
     axis = data.draw(st.sampled_from([2, 3]))
     sizes = [2, data.draw(st.integers(1, 4)), 3, 3, 2]
     old_length, new_length, capacity = (data.draw(st.integers(1, 4)) for _ in range(3))
@@ -121,7 +121,7 @@ def test_segments_are_written_cut_off_or_padded(memory: StandInMemory, data: st.
     assert (read(target) == expected).all()
 
 
-def test_segments_may_change_places(memory: StandInMemory) -> None:
+def test_segments_may_change_places(memory: FakeDeviceMemory) -> None:
     array = filled(memory, 2, 3, 4, 5)
     expected = read(array)[:, [2, 0, 1]]
 
@@ -131,7 +131,7 @@ def test_segments_may_change_places(memory: StandInMemory) -> None:
 
 
 def _advanced(
-    memory: StandInMemory, previous: NDArray[Any], rows: list[list[int]], own: list[list[int]], num_slots: int
+    memory: FakeDeviceMemory, previous: NDArray[Any], rows: list[list[int]], own: list[list[int]], num_slots: int
 ) -> NDArray[Any]:
     """Return the mask after a step whose rows continue others and have new slots."""
     count, num_queries = np.shape(rows)
@@ -153,7 +153,7 @@ def _advanced(
 
 
 @pytest.mark.parametrize("num_slots", [3, 4, 6])
-def test_a_row_sees_what_the_one_that_it_continues_saw_and_its_own_slot(memory: StandInMemory, num_slots: int) -> None:
+def test_row_sees_the_slots_of_its_parent_and_its_own_slot(memory: FakeDeviceMemory, num_slots: int) -> None:
     no, so = HIDDEN, 0.0
     previous = np.array([[so, no, no, no], [no, so, no, no]])
 
@@ -164,7 +164,7 @@ def test_a_row_sees_what_the_one_that_it_continues_saw_and_its_own_slot(memory: 
     assert set(np.unique(mask).tolist()) == {no, so}
 
 
-def test_page_locked_memory_is_filled_and_read_in_place(memory: StandInMemory) -> None:
+def test_page_locked_memory_is_filled_and_read_in_place(memory: FakeDeviceMemory) -> None:
     up, down = (memory.host_array((2, 3), np.int64) for _ in range(2))
     zeros = down.array.copy()
     up.array[:] = np.arange(6).reshape(2, 3)
@@ -179,7 +179,7 @@ def test_page_locked_memory_is_filled_and_read_in_place(memory: StandInMemory) -
     assert down.pinned.data_ptr() == found.ctypes.data
 
 
-class UncopyableMemory(StandInMemory):
+class UncopyableMemory(FakeDeviceMemory):
     def download(self, array: DeviceArray, operation: Operation, *, to: HostArray | None = None) -> NDArray[Any]:
         if to is not None and to.pinned is not None:
             raise RuntimeError("no data transfer registered")

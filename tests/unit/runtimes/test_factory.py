@@ -11,8 +11,9 @@ import pytest
 
 from dragoman_service.bundle.files import Bundle, open_bundle
 from dragoman_service.errors import BundleError, ConfigError
+from dragoman_service.runtimes.factory import FAST_SETS, open_step_model
 from dragoman_service.runtimes.native.library import BackendUnsupportedError, Library, load_library
-from dragoman_service.runtimes.native.step_model import FAST_SETS, NativeStepModel, open_step_model
+from dragoman_service.runtimes.native.step_model import NativeStepModel
 from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
 from dragoman_service.runtimes.settings import RuntimeSettings
 from tests.tiny_bundle import build_tiny_bundle
