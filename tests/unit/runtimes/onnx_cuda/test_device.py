@@ -42,7 +42,7 @@ def _place(
         ("fp16 fp32", {"device": "cuda", "precision": "fp32"}, "cuda", "fp32"),
     ],
 )
-def test_a_gpu_takes_what_it_can_run_best(
+def test_gpu_uses_the_best_supported_precision(
     precisions: str, asked: dict[str, object], device: str, precision: str
 ) -> None:
     placement = _place(precisions, RuntimeSettings.model_validate(asked))
@@ -50,17 +50,17 @@ def test_a_gpu_takes_what_it_can_run_best(
     assert (placement.device, placement.precision) == (device, precision)
 
 
-def test_auto_takes_the_cpu_and_the_default_of_the_bundle_where_no_gpu_works() -> None:
+def test_auto_without_usable_gpu_uses_the_cpu_and_default_precision() -> None:
     placement = _place("fp16 fp32 int8", RuntimeSettings(), _fails)
 
     assert placement == Placement(device="cpu", precision="int8", reason="GPU 0 does not work: out of order")
 
 
-def test_auto_says_which_precision_kept_it_from_the_gpu() -> None:
+def test_auto_reason_contains_the_unsupported_precision() -> None:
     assert _place("int8").reason == "a GPU cannot run int8"
 
 
-def test_auto_does_not_try_a_gpu_that_could_not_run_the_bundle() -> None:
+def test_auto_does_not_try_a_gpu_without_supported_precision() -> None:
     tried: list[int] = []
 
     _place("int8", fault=tried.append)
