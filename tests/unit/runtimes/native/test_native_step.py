@@ -427,11 +427,11 @@ def batch(library: Library, decoder: Decoder) -> Iterator[LibraryBatch]:
 @pytest.mark.parametrize(
     ("token_ids", "parents", "num_candidates", "message"),
     [
-        ([[1100]], [[0]], 1, "a token id outside the vocabulary"),
-        ([[-1]], [[0]], 1, "a token id outside the vocabulary"),
-        ([[1]], [[2]], 1, "a parent outside the rows"),
-        ([[1]], [[-1]], 1, "a parent outside the rows"),
-        ([[1]], [[0]], 1101, "more candidates than the vocabulary"),
+        ([[1100]], [[0]], 1, "a token id.* outside the vocabulary"),
+        ([[-1]], [[0]], 1, "a token id.* outside the vocabulary"),
+        ([[1]], [[2]], 1, "a parent.* outside the rows"),
+        ([[1]], [[-1]], 1, "a parent.* outside the rows"),
+        ([[1]], [[0]], 1101, "candidates.* vocabulary"),
         ([[1]], [[0]], 0, "candidates"),
         (np.zeros((1, 1025)), np.zeros((1, 1025)), 1, "the number of rows"),
     ],
@@ -464,7 +464,7 @@ def test_arguments_out_of_range_are_rejected(batch: LibraryBatch, decoder: Decod
         batch.add(cross, range(1101))
     with pytest.raises(EngineError, match="source length"):
         batch.add(cross[:, :, :0])
-    with pytest.raises(EngineError, match="no such segment"):
+    with pytest.raises(EngineError, match="segment"):
         batch.cross(1, cross)
     for _ in range(MAX_POSITIONS):
         batch.step([[1]], [[0]], 1)
@@ -477,11 +477,11 @@ def test_incomplete_network_is_rejected(library: Library, decoder: Decoder) -> N
     try:
         with pytest.raises(EngineError, match="missing"):
             library.new("batch", handle)
-        with pytest.raises(EngineError, match="no such norm"):
+        with pytest.raises(EngineError, match="norm"):
             library.call("model_set_norm", handle, 0, 0, 3, None, None)
-        with pytest.raises(EngineError, match="no such product"):
+        with pytest.raises(EngineError, match="product"):
             library.call("model_set_product", handle, 0, 0, 6, None, None, None, 0.0, 0)
-        with pytest.raises(EngineError, match="no such layer"):
+        with pytest.raises(EngineError, match="layer"):
             library.call("model_set_product", handle, 1, 0, 0, None, None, None, 0.0, 0)
     finally:
         library.function("model_free")(handle)
