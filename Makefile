@@ -26,7 +26,7 @@ PROMETHEUS_RULE := deploy/kubernetes/components/monitoring/prometheus-rule.yaml
 
 .DEFAULT_GOAL := help
 .PHONY: help demo serve translate test test-all check format docs loadtest capacity overload soak stress bench image \
-	lock gpu-check gpu-train
+	lock gpu-check gpu-train wheels
 
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '$$1 != "help" {printf "  make %-10s %s\n", $$1, $$2}'
@@ -126,6 +126,9 @@ gpu-train: $(GPU_READY) ## Train Transformer-base from the last checkpoint and w
 	@rm -rf "$(RUN)/models/en-de/1"
 	@$(GPU_PYTHON) -m dragoman_export bundle --checkpoint "$(RUN)" --output "$(RUN)/models/en-de/1" --name en-de --version 1 \
 		--source-language en --target-language de
+
+wheels: $(VENV)/.serve ## Build the wheels of the client, server and exporter, and of the bundled model, into dist/
+	@$(BIN)/python -m pip --disable-pip-version-check wheel --quiet --no-deps --wheel-dir dist . ./deploy/models
 
 image: ## Build the container image with Docker or Podman: make image [VARIANT=gpu] [TAG=dragoman:cpu]
 	@deploy/image/build.sh "$(VARIANT)" "$(TAG)"

@@ -82,7 +82,8 @@ def _dump(pids: list[int], directory: Path, number: int) -> dict[int, set[str]]:
 
 
 def _children(process: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+    tasks = Path(f"/proc/{process}/task").glob("*/children")
+    return [int(child) for task in tasks for child in task.read_text().split()]
 
 
 if __name__ == "__main__":

@@ -120,7 +120,7 @@ class TranslationOptions:
 
     @property
     def wants_attention(self) -> bool:
-        """Whether the cross-attention must be computed."""
+        """True if the cross-attention must be computed."""
         return self.return_alignment or self.return_attention is not AttentionDetail.NONE
 
 
@@ -169,7 +169,7 @@ class RequestRecord:
     queue_s: float = 0.0  # longest of all segments, as the next two
     encode_s: float = 0.0
     decode_s: float = 0.0
-    keeps_texts: bool = False  # whether the operator wants texts in the log
+    keeps_texts: bool = False  # whether texts are logged
     texts: list[str] = field(default_factory=list)
     translations: list[str] = field(default_factory=list)
 
@@ -227,9 +227,6 @@ class RequestRecord:
         self.queue_s = max(self.queue_s, result.timings.queue_s)
         self.encode_s = max(self.encode_s, result.timings.encode_s)
         self.decode_s = max(self.decode_s, result.timings.decode_s)
-
-
-RequestContext = RequestRecord  # until scheduling and translation use the new name
 
 
 def check_request_id(request_id: str) -> None:

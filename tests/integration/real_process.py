@@ -17,7 +17,7 @@ from dragoman_service.cli.demo import ServerProcess
 CHECKOUT = Path(__file__).resolve().parents[2]
 _POLL_INTERVAL_S = 0.01
 START_S = STOP_S = 60.0  # only reached by a test that would otherwise fail anyway
-CALL_S = 120.0  # likewise; below the time limit of a test
+CALL_S = 120.0  # below the time limit of a test
 ONE_BY_ONE = {"DRAGOMAN_SCHEDULING__NUM_WORKERS": "1", "DRAGOMAN_SCHEDULING__MAX_BATCH_SEGMENTS": "1"}
 """Settings with which a call of many sentences takes long."""
 

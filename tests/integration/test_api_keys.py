@@ -96,7 +96,7 @@ async def services(server: RunningServer, key: str | None, version: str = "v1") 
     return [service.name async for answer in call for service in answer.list_services_response.service]
 
 
-async def test_a_known_key_translates_and_names_the_caller(guarded: RunningServer) -> None:
+async def test_known_key_identifies_the_caller(guarded: RunningServer) -> None:
     with capture_logs() as records:
         response = await translate(guarded, SHOP)
 
@@ -105,7 +105,7 @@ async def test_a_known_key_translates_and_names_the_caller(guarded: RunningServe
     assert record["caller"] == "shop"
 
 
-async def test_a_rejected_call_is_logged_under_the_name_of_its_key(guarded: RunningServer) -> None:
+async def test_rejected_call_is_logged_with_its_caller(guarded: RunningServer) -> None:
     await translate(guarded, SLOW)
 
     with capture_logs() as records:
@@ -120,7 +120,7 @@ async def test_a_rejected_call_is_logged_under_the_name_of_its_key(guarded: Runn
     assert unknown[1].startswith("ipv")
 
 
-async def test_without_a_key_a_call_is_rejected_with_what_is_missing(guarded: RunningServer) -> None:
+async def test_missing_key_is_unauthenticated(guarded: RunningServer) -> None:
     error = await refusal(translate(guarded, None))
 
     assert (error.code, error.reason) == REFUSED
@@ -133,7 +133,7 @@ async def test_without_a_key_a_call_is_rejected_with_what_is_missing(guarded: Ru
     [STRANGER, SHOP[:-1], SHOP + "x", SHOP.upper(), "x", "dgm_", "a b"],
     ids=["unknown", "too short", "too long", "upper case", "a letter", "prefix only", "with a space"],
 )
-async def test_a_key_that_is_not_quite_right_is_rejected_and_not_repeated(guarded: RunningServer, key: str) -> None:
+async def test_wrong_key_is_rejected_and_not_quoted(guarded: RunningServer, key: str) -> None:
     error = await refusal(translate(guarded, key))
 
     assert (error.code, error.reason) == REFUSED
@@ -152,7 +152,7 @@ async def test_a_key_that_is_not_quite_right_is_rejected_and_not_repeated(guarde
         (*bearer(SHOP), *bearer(SHOP)),
     ],
 )
-async def test_metadata_of_another_form_are_rejected(
+async def test_malformed_authorization_is_rejected(
     guarded: RunningServer, metadata: tuple[tuple[str, str], ...]
 ) -> None:
     error = await refusal(guarded.translation.Translate(request("A man."), metadata=metadata))
@@ -162,20 +162,20 @@ async def test_metadata_of_another_form_are_rejected(
     assert SHOP not in str(error.trailing)
 
 
-async def test_the_word_bearer_may_be_spelled_in_any_case(guarded: RunningServer) -> None:
+async def test_scheme_bearer_is_case_insensitive(guarded: RunningServer) -> None:
     metadata = (("authorization", f"bearer  {SHOP} "),)
 
     assert len((await guarded.translation.Translate(request("A man."), metadata=metadata)).translations) == 1
 
 
-async def test_a_call_without_a_key_is_rejected_before_its_message_is_parsed(guarded: RunningServer) -> None:
+async def test_call_without_key_is_rejected_before_parsing(guarded: RunningServer) -> None:
     call = guarded.channel.unary_unary("/dragoman.v1.TranslationService/Translate")
 
     assert (await refusal(call(b"\xff"))).code == "UNAUTHENTICATED"
 
 
 @pytest.mark.parametrize("key", [None, STRANGER], ids=["no key", "unknown"])
-async def test_streams_are_rejected_like_other_calls(guarded: RunningServer, key: str | None) -> None:
+async def test_streams_without_key_are_rejected(guarded: RunningServer, key: str | None) -> None:
     metadata = bearer(key) if key else ()
     document = guarded.translation.TranslateDocument(pb.TranslateDocumentRequest(text="a"), metadata=metadata)
     stream = guarded.translation.TranslateStream(iter([request("a")]), metadata=metadata)
@@ -185,12 +185,12 @@ async def test_streams_are_rejected_like_other_calls(guarded: RunningServer, key
     assert [(error.code, error.reason) for error in errors] == [REFUSED, REFUSED]
 
 
-async def test_a_stream_on_which_nothing_is_sent_is_rejected_all_the_same(guarded: RunningServer) -> None:
+async def test_silent_stream_without_key_is_rejected(guarded: RunningServer) -> None:
     for method in (guarded.translation.TranslateStream, reflect(guarded, "v1"), reflect(guarded, "v1alpha")):
         assert (await refusal(method().read())).code == "UNAUTHENTICATED"
 
 
-async def test_managing_models_takes_another_permission_than_translating(guarded: RunningServer) -> None:
+async def test_model_management_requires_admin(guarded: RunningServer) -> None:
     error = await refusal(unload(guarded, SHOP))
     assert (error.code, error.reason) == ("PERMISSION_DENIED", "PERMISSION_DENIED")
     assert error.message == "caller 'shop' has no permission 'admin'"
@@ -200,7 +200,7 @@ async def test_managing_models_takes_another_permission_than_translating(guarded
     assert (await refusal(unload(guarded, None))).code == "UNAUTHENTICATED"
 
 
-async def test_any_known_key_may_ask_for_the_models(guarded: RunningServer) -> None:
+async def test_any_known_key_can_list_models(guarded: RunningServer) -> None:
     for key in (SHOP, OPS):
         assert (await list_models(guarded, key)).models
 
@@ -214,14 +214,14 @@ async def test_probes_need_no_key(guarded: RunningServer) -> None:
 
 
 @pytest.mark.parametrize("version", ["v1", "v1alpha"])
-async def test_reflection_needs_a_key_of_any_kind(guarded: RunningServer, version: str) -> None:
+async def test_reflection_needs_any_key(guarded: RunningServer, version: str) -> None:
     assert "dragoman.v1.TranslationService" in await services(guarded, OPS, version)
 
     assert (await refusal(services(guarded, None, version))).code == "UNAUTHENTICATED"
     assert (await refusal(services(guarded, STRANGER, version))).code == "UNAUTHENTICATED"
 
 
-async def test_without_a_callers_file_on_loopback_no_key_is_needed(server: RunningServer) -> None:
+async def test_loopback_without_callers_file_needs_no_key(server: RunningServer) -> None:
     await translate(server, None)
     await translate(server, STRANGER)
 
@@ -229,14 +229,14 @@ async def test_without_a_callers_file_on_loopback_no_key_is_needed(server: Runni
     assert await services(server, None)
 
 
-async def test_an_unknown_caller_does_not_manage_models_beyond_this_machine(tiny_model: Path) -> None:
+async def test_remote_unknown_caller_cannot_manage_models(tiny_model: Path) -> None:
     async with running_server(tiny_model, grpc__host=EVERYWHERE, access__allow_unauthenticated=True) as server:
         await translate(server, None)
 
         assert (await refusal(unload(server, None))).code == "PERMISSION_DENIED"
 
 
-async def test_requests_beyond_the_limit_are_told_when_to_come_back(guarded: RunningServer) -> None:
+async def test_requests_above_the_quota_get_a_retry_delay(guarded: RunningServer) -> None:
     await translate(guarded, SLOW)
 
     error = await refusal(translate(guarded, SLOW))
@@ -250,7 +250,7 @@ async def test_requests_beyond_the_limit_are_told_when_to_come_back(guarded: Run
     await translate(guarded, SLOW)
 
 
-async def test_the_limit_of_one_caller_is_no_matter_of_another(guarded: RunningServer) -> None:
+async def test_quotas_of_callers_are_independent(guarded: RunningServer) -> None:
     await translate(guarded, SLOW)
     assert (await refusal(translate(guarded, SLOW))).reason == "RATE_LIMITED"
 
@@ -258,7 +258,7 @@ async def test_the_limit_of_one_caller_is_no_matter_of_another(guarded: RunningS
     assert (await refusal(translate(guarded, SLOW))).reason == "RATE_LIMITED"
 
 
-async def test_tokens_beyond_the_limit_are_rejected_before_anything_is_queued(guarded: RunningServer) -> None:
+async def test_tokens_above_the_quota_are_rejected_before_queueing(guarded: RunningServer) -> None:
     first = await translate(guarded, SMALL, *["A man."] * 30)
     num_segments = guarded.sample("dragoman_segments_total", outcome="ok")
     assert first.num_source_tokens > 60
@@ -274,7 +274,7 @@ async def test_tokens_beyond_the_limit_are_rejected_before_anything_is_queued(gu
     await translate(guarded, SMALL)
 
 
-async def test_what_the_queue_rejects_is_not_counted_against_the_caller(tiny_model: Path, callers_file: Path) -> None:
+async def test_requests_rejected_by_the_queue_are_refunded(tiny_model: Path, callers_file: Path) -> None:
     small_queue = {
         "limits__max_request_sentences": 30,
         "scheduling__max_queue_segments": 60,
@@ -295,9 +295,7 @@ async def test_what_the_queue_rejects_is_not_counted_against_the_caller(tiny_mod
         await translate(server, SMALL, *["A man."] * 30)
 
 
-async def test_a_new_key_is_known_and_a_removed_one_is_not_without_a_restart(
-    guarded: RunningServer, callers_file: Path
-) -> None:
+async def test_changed_keys_apply_without_restart(guarded: RunningServer, callers_file: Path) -> None:
     callers_file.write_text(entry("shop", STRANGER, "translate"), encoding="utf-8")
 
     await until_translated(guarded, STRANGER)
@@ -315,9 +313,7 @@ async def until_translated(server: RunningServer, key: str) -> None:
 
 
 @pytest.mark.parametrize("broken", ["", "[[caller", CALLERS.replace("translate", "fly"), "\x00"])
-async def test_a_broken_new_file_keeps_the_old_keys_and_is_counted_and_logged(
-    guarded: RunningServer, callers_file: Path, broken: str
-) -> None:
+async def test_invalid_callers_file_keeps_the_old_keys(guarded: RunningServer, callers_file: Path, broken: str) -> None:
     with capture_logs() as records:
         callers_file.write_text(broken, encoding="utf-8")
         await guarded.until_sample(1, "dragoman_callers_reload_failures_total")
@@ -326,9 +322,7 @@ async def test_a_broken_new_file_keeps_the_old_keys_and_is_counted_and_logged(
     await translate(guarded, SHOP)
 
 
-async def test_what_a_caller_has_used_is_not_forgotten_when_the_file_is_read_again(
-    guarded: RunningServer, callers_file: Path
-) -> None:
+async def test_reload_keeps_used_quotas(guarded: RunningServer, callers_file: Path) -> None:
     await translate(guarded, SLOW)
 
     callers_file.write_text(CALLERS + entry("new", STRANGER, "translate"), encoding="utf-8")
@@ -337,13 +331,13 @@ async def test_what_a_caller_has_used_is_not_forgotten_when_the_file_is_read_aga
     assert (await refusal(translate(guarded, SLOW))).reason == "RATE_LIMITED"
 
 
-async def test_a_server_does_not_start_with_a_file_that_is_no_good(tiny_model: Path, tmp_path: Path) -> None:
+async def test_invalid_callers_file_prevents_startup(tiny_model: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"access.callers_file.*No such file"):
         async with listening_server(tiny_model, access__callers_file=tmp_path / "missing"):
             pass
 
 
-async def test_a_certificate_that_the_file_names_takes_the_place_of_a_key(tiny_model: Path, tmp_path: Path) -> None:
+async def test_listed_certificate_replaces_a_key(tiny_model: Path, tmp_path: Path) -> None:
     authority = Authority()
     files = ServerFiles(tmp_path, authority.sign(NAME))
     callers = tmp_path / "callers.toml"

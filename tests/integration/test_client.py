@@ -14,7 +14,6 @@ from dragoman.client.errors import (
     DrainingError,
     InvalidFieldError,
     ModelNotFoundError,
-    OverloadedError,
     StartingError,
 )
 from dragoman.client.request import DecodingOptions, TranslationRequest
@@ -47,41 +46,11 @@ async def test_both_clients_return_the_same_translation(server: RunningServer, c
     assert texts == [translation.text for translation in await client.translate(["A man."], **EN_DE)]
 
 
-async def test_models_are_listed_with_their_labels(client: AsyncTranslationClient) -> None:
-    (model,) = await client.list_models()
-
-    assert isinstance(model.versions[0].labels, tuple)
-
-
 async def test_field_out_of_range_is_named(client: AsyncTranslationClient) -> None:
     with pytest.raises(InvalidFieldError) as caught:
         await client.translate(["A man."], options=DecodingOptions(beam_size=17), **EN_DE)
 
     assert caught.value.fields == ("options.beam_size",)
-
-
-async def test_unknown_language_pair_is_not_found(client: AsyncTranslationClient) -> None:
-    with pytest.raises(ModelNotFoundError) as caught:
-        await client.translate(["A man."], source_language="en", target_language="fr")
-
-    assert caught.value.fields
-
-
-async def test_full_server_sends_a_retry_delay(tiny_model: Path) -> None:
-    async with (
-        running_server(tiny_model, grpc__max_concurrent_requests=1) as server,
-        AsyncTranslationClient(_target(server), channel=ONE_ATTEMPT) as client,
-    ):
-        server.model.halt()
-        first = asyncio.ensure_future(client.translate(["A man."], **EN_DE))
-        await server.model.halted_step()
-
-        with pytest.raises(OverloadedError) as caught:
-            await client.translate(["A dog."], **EN_DE)
-
-        assert caught.value.retry_after_s
-        server.model.resume()
-        assert len(await first) == 1
 
 
 async def test_full_server_is_retried_after_its_delay(tiny_model: Path) -> None:

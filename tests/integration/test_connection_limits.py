@@ -30,7 +30,7 @@ async def leaves(channel: grpc.aio.Channel, state: grpc.ChannelConnectivity) -> 
         await channel.wait_for_state_change(state)
 
 
-async def test_metadata_that_are_too_large_are_refused_by_size(tiny_model: Path) -> None:
+async def test_large_metadata_is_rejected(tiny_model: Path) -> None:
     async with running_server(tiny_model, grpc__max_metadata_bytes=2048) as server, channel(server) as connection:
         await translate(connection, metadata=(("x-note", "a" * 1000),))
 
@@ -41,7 +41,7 @@ async def test_metadata_that_are_too_large_are_refused_by_size(tiny_model: Path)
         await translate(connection)
 
 
-async def test_a_message_that_is_too_large_is_refused_and_the_connection_goes_on(tiny_model: Path) -> None:
+async def test_large_message_is_rejected_and_the_connection_continues(tiny_model: Path) -> None:
     async with running_server(tiny_model, grpc__max_message_bytes=1024) as server, channel(server) as connection:
         stub = pb_grpc.TranslationServiceStub(connection)
 
@@ -52,7 +52,7 @@ async def test_a_message_that_is_too_large_is_refused_and_the_connection_goes_on
         await translate(connection)
 
 
-async def test_a_call_too_many_on_a_connection_waits_in_the_client_and_other_connections_go_on(
+async def test_excess_calls_of_a_connection_wait_in_the_client(
     tiny_model: Path,
 ) -> None:
     async with running_server(tiny_model, grpc__max_connection_streams=2) as server:
@@ -71,7 +71,7 @@ async def test_a_call_too_many_on_a_connection_waits_in_the_client_and_other_con
             await asyncio.gather(*admitted)
 
 
-async def test_a_connection_too_many_is_closed_and_there_is_room_once_another_leaves(tiny_model: Path) -> None:
+async def test_excess_connections_are_closed(tiny_model: Path) -> None:
     async with running_server(tiny_model, grpc__max_connections=2) as server:
         async with channel(server) as first:
             await translate(first)
@@ -88,7 +88,7 @@ async def test_a_connection_too_many_is_closed_and_there_is_room_once_another_le
             await translate(fourth, wait_for_ready=True)
 
 
-async def test_a_connection_without_calls_is_closed(tiny_model: Path) -> None:
+async def test_idle_connection_is_closed(tiny_model: Path) -> None:
     async with running_server(tiny_model, grpc__max_connection_idle_s=0.5) as server, channel(server) as connection:
         await translate(connection)
 
@@ -97,7 +97,7 @@ async def test_a_connection_without_calls_is_closed(tiny_model: Path) -> None:
         await translate(connection)  # opens another
 
 
-async def test_a_connection_of_age_is_closed_after_its_calls(tiny_model: Path) -> None:
+async def test_old_connection_is_closed_after_its_calls(tiny_model: Path) -> None:
     async with running_server(tiny_model, grpc__max_connection_age_s=0.5) as server, channel(server) as connection:
         server.model.halt()
         call = asyncio.ensure_future(translate(connection))
@@ -109,7 +109,7 @@ async def test_a_connection_of_age_is_closed_after_its_calls(tiny_model: Path) -
         assert len((await call).translations) == 1
 
 
-async def test_a_client_that_pings_too_often_is_disconnected(tiny_model: Path) -> None:
+async def test_frequent_pings_disconnect_the_client(tiny_model: Path) -> None:
     pings = (
         ("grpc.keepalive_time_ms", 50),
         ("grpc.http2.max_pings_without_data", 0),
@@ -125,7 +125,7 @@ async def test_a_client_that_pings_too_often_is_disconnected(tiny_model: Path) -
         server.model.resume()
 
 
-async def test_a_client_that_pings_as_often_as_it_may_is_served(tiny_model: Path) -> None:
+async def test_allowed_pings_keep_the_connection(tiny_model: Path) -> None:
     pings = (("grpc.keepalive_time_ms", 100), ("grpc.http2.max_pings_without_data", 0))
     async with running_server(tiny_model, grpc__min_ping_interval_s=0) as server, channel(server, *pings) as connection:
         server.model.halt()
@@ -176,7 +176,7 @@ class Wire:
                 writer.write(content)
 
 
-async def test_the_calls_of_a_client_that_is_gone_without_a_word_are_cancelled(tiny_model: Path) -> None:
+async def test_calls_of_a_vanished_client_are_cancelled(tiny_model: Path) -> None:
     keepalive = {"grpc__keepalive_interval_s": 0.2, "grpc__keepalive_timeout_s": 0.2}
     async with running_server(tiny_model, **keepalive) as server:
         wire = Wire(server.port)
@@ -192,7 +192,7 @@ async def test_the_calls_of_a_client_that_is_gone_without_a_word_are_cancelled(t
             call.cancel()
 
 
-async def test_a_connection_that_never_speaks_is_closed(tiny_model: Path) -> None:
+async def test_silent_connection_is_closed(tiny_model: Path) -> None:
     async with running_server(tiny_model, grpc__handshake_timeout_s=0.2) as server:
         with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S) as silent:
             silent.settimeout(PATIENCE_S)
@@ -206,13 +206,13 @@ async def test_a_connection_that_never_speaks_is_closed(tiny_model: Path) -> Non
             await asyncio.to_thread(read_to_the_end)  # ends only when the server closes
 
 
-async def test_a_socket_of_this_machine_can_be_listened_on(tiny_model: Path, tmp_path: Path) -> None:
+async def test_server_listens_on_a_unix_socket(tiny_model: Path, tmp_path: Path) -> None:
     address = f"unix:{tmp_path / 'dragoman.sock'}"
     async with running_server(tiny_model, grpc__host=address), grpc.aio.insecure_channel(address) as connection:
         assert len((await translate(connection)).translations) == 1
 
 
-async def test_a_client_that_never_agrees_to_the_settings_is_disconnected(tiny_model: Path) -> None:
+async def test_client_without_settings_acknowledgement_is_disconnected(tiny_model: Path) -> None:
     """Until it does, gRPC takes far more metadata from it than is allowed."""
     async with running_server(tiny_model, grpc__handshake_timeout_s=0.5) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)

@@ -67,7 +67,7 @@ async def behind_others(server: RunningServer, *, num_waiting: int) -> list["asy
     return calls
 
 
-async def test_a_short_deadline_behind_a_backlog_is_refused_at_once_and_a_generous_one_is_kept(
+async def test_short_deadline_behind_a_backlog_is_rejected_at_admission(
     experienced: RunningServer,
 ) -> None:
     one_s = await seconds_of_one(experienced)
@@ -87,7 +87,7 @@ async def test_a_short_deadline_behind_a_backlog_is_refused_at_once_and_a_genero
     assert all([(await call).translations for call in calls])
 
 
-async def test_who_comes_back_when_told_is_accepted(experienced: RunningServer) -> None:
+async def test_retry_after_the_retry_delay_is_admitted(experienced: RunningServer) -> None:
     one_s = await seconds_of_one(experienced)
     calls = await behind_others(experienced, num_waiting=10)
     error = await refusal(translate(experienced, TEXT, timeout_s=4 * one_s))
@@ -101,7 +101,7 @@ async def test_who_comes_back_when_told_is_accepted(experienced: RunningServer) 
     await asyncio.gather(*calls)
 
 
-async def test_a_deadline_that_even_an_idle_server_cannot_keep_is_refused_at_admission(
+async def test_unreachable_deadline_is_rejected_at_admission(
     experienced: RunningServer,
 ) -> None:
     one_s = await seconds_of_one(experienced)
@@ -119,7 +119,7 @@ async def test_a_deadline_that_even_an_idle_server_cannot_keep_is_refused_at_adm
     assert experienced.sample("dragoman_deadline_misses_total", stage="admission") == 10
 
 
-async def test_a_deadline_that_passes_while_decoding_frees_the_batch(experienced: RunningServer) -> None:
+async def test_deadline_during_decoding_frees_the_batch(experienced: RunningServer) -> None:
     one_s = await seconds_of_one(experienced)
     experienced.model.halt()
     call = asyncio.ensure_future(refusal(translate(experienced, TEXT, timeout_s=5 * one_s + TRANSIT_S)))
@@ -133,7 +133,7 @@ async def test_a_deadline_that_passes_while_decoding_frees_the_batch(experienced
     assert experienced.sample("dragoman_deadline_misses_total", stage="decode") == 1
 
 
-async def test_a_new_server_refuses_nobody_for_a_short_deadline(tiny_model: Path) -> None:
+async def test_new_server_admits_short_deadlines(tiny_model: Path) -> None:
     async with running_server(tiny_model, scheduling__max_batch_segments=1) as server:
         await behind_others(server, num_waiting=10)
 
@@ -144,7 +144,7 @@ async def test_a_new_server_refuses_nobody_for_a_short_deadline(tiny_model: Path
         assert (await hurried).translations
 
 
-async def test_a_connection_that_breaks_frees_queue_and_batch(tiny_model: Path) -> None:
+async def test_broken_connection_frees_queue_and_batch(tiny_model: Path) -> None:
     async with running_server(tiny_model, scheduling__max_batch_segments=1) as server, Cable(server.port) as cable:
         stub = pb_grpc.TranslationServiceStub(cable.channel)
         server.model.halt()

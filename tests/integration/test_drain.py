@@ -80,7 +80,7 @@ def reason(error: grpc.RpcError) -> tuple[str, str]:
     return error.code().name, "DRAINING" if b"DRAINING" in info else str(info)
 
 
-def test_a_call_under_way_is_answered_before_the_process_ends(tiny_model: Path) -> None:
+def test_drain_answers_calls_in_progress(tiny_model: Path) -> None:
     with ready_server(tiny_model) as (server, ports), connect(ports) as channel:
         call = begin(channel, num_sentences=20)
         wait_until_in_flight(ports)
@@ -91,7 +91,7 @@ def test_a_call_under_way_is_answered_before_the_process_ends(tiny_model: Path) 
         assert server.wait(timeout_s=STOP_S) == 0
 
 
-def test_while_it_answers_what_it_has_the_server_sends_everybody_else_away(tiny_model: Path) -> None:
+def test_draining_server_rejects_new_calls(tiny_model: Path) -> None:
     patient = {**ONE_BY_ONE, "DRAGOMAN_GRPC__DRAIN_TIMEOUT_S": "240"}
     with ready_server(tiny_model, **patient) as (server, ports), connect(ports) as channel:
         watcher = watch_health(channel)
@@ -112,7 +112,7 @@ def test_while_it_answers_what_it_has_the_server_sends_everybody_else_away(tiny_
         assert server.wait(timeout_s=STOP_S) == 0
 
 
-def test_idle_connections_and_watchers_do_not_hold_up_the_end(tiny_model: Path) -> None:
+def test_idle_connections_do_not_delay_the_exit(tiny_model: Path) -> None:
     with ready_server(tiny_model) as (server, ports), ExitStack() as stack:
         channels = [stack.enter_context(connect(ports)) for _ in range(8)]
         for channel in channels:
@@ -126,7 +126,7 @@ def test_idle_connections_and_watchers_do_not_hold_up_the_end(tiny_model: Path) 
         assert "timed out" not in server.log
 
 
-def test_when_the_time_to_drain_is_over_the_rest_is_told_so_and_the_exit_code_is_1(tiny_model: Path) -> None:
+def test_drain_timeout_fails_remaining_calls(tiny_model: Path) -> None:
     impatient = {**ONE_BY_ONE, "DRAGOMAN_GRPC__DRAIN_TIMEOUT_S": "0.05"}
     with ready_server(tiny_model, **impatient) as (server, ports), connect(ports) as channel:
         call = begin(channel, num_sentences=400)
@@ -140,7 +140,7 @@ def test_when_the_time_to_drain_is_over_the_rest_is_told_so_and_the_exit_code_is
 
 
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
-def test_a_second_signal_stops_at_once_and_the_exit_code_is_1(tiny_model: Path, second: signal.Signals) -> None:
+def test_second_signal_stops_at_once(tiny_model: Path, second: signal.Signals) -> None:
     with ready_server(tiny_model, **ONE_BY_ONE) as (server, ports), connect(ports) as channel:
         call = begin(channel, num_sentences=400)
         wait_until_in_flight(ports)
@@ -153,7 +153,7 @@ def test_a_second_signal_stops_at_once_and_the_exit_code_is_1(tiny_model: Path, 
         assert "timed out" not in server.log
 
 
-def test_a_document_under_way_arrives_whole(tiny_model: Path) -> None:
+def test_drain_completes_documents(tiny_model: Path) -> None:
     with ready_server(tiny_model, **ONE_BY_ONE) as (server, ports), connect(ports) as channel:
         request = pb.TranslateDocumentRequest(
             text=long_text(20), source_language="en", target_language="de", options=LONG_OPTIONS
@@ -168,7 +168,7 @@ def test_a_document_under_way_arrives_whole(tiny_model: Path) -> None:
         assert server.wait(timeout_s=STOP_S) == 0
 
 
-def test_a_stream_whose_caller_would_go_on_is_answered_so_far_and_then_ended(tiny_model: Path) -> None:
+def test_drain_ends_an_active_stream(tiny_model: Path) -> None:
     with ready_server(tiny_model, **ONE_BY_ONE) as (server, ports), connect(ports) as channel, held() as requests:
         for number in range(3):
             requests.put(named_request(f"r-{number}", num_sentences=4))
@@ -185,7 +185,7 @@ def test_a_stream_whose_caller_would_go_on_is_answered_so_far_and_then_ended(tin
         assert server.wait(timeout_s=STOP_S) == 0
 
 
-def test_a_stream_on_which_nothing_happens_does_not_hold_up_the_end(tiny_model: Path) -> None:
+def test_idle_stream_does_not_delay_the_exit(tiny_model: Path) -> None:
     with ready_server(tiny_model) as (server, ports), connect(ports) as channel, held() as requests:
         stream = pb_grpc.TranslationServiceStub(channel).TranslateStream(iter(requests.get, None), timeout=CALL_S)
         wait_for_sample(ports, "dragoman_open_streams 1.0")
@@ -214,7 +214,7 @@ if "serve" in sys.orig_argv:
 """A thread of the server that never ends, whatever is cancelled; Python imports this before it runs a program."""
 
 
-def test_a_thread_that_never_ends_does_not_keep_the_process(tiny_model: Path, tmp_path: Path) -> None:
+def test_hanging_thread_does_not_keep_the_process(tiny_model: Path, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(BLOCKED_PLANNER, encoding="utf-8")
     path = os.pathsep.join((str(tmp_path), str(CHECKOUT / "proto"), str(CHECKOUT)))
     impatient = {"PYTHONPATH": path, "DRAGOMAN_GRPC__DRAIN_TIMEOUT_S": "0.5"}

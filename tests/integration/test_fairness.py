@@ -68,7 +68,7 @@ async def test_one_caller_cannot_fill_the_queue(tiny_model: Path) -> None:
         server.model.resume()
 
         assert (error.code, error.reason) == ("RESOURCE_EXHAUSTED", "OVERLOADED")
-        assert "2 of 2 segments of this caller" in error.message
+        assert "limit of 2 segments of this caller" in error.message
         assert error.retry_delay_ms > 0
         assert all([(await call).translations for call in calls])
 

@@ -55,7 +55,7 @@ def events(body: str) -> list[tuple[str, dict[str, Any]]]:
     return [(kind.removeprefix("event: "), json.loads(data.removeprefix("data: "))) for kind, data in lines]
 
 
-async def test_a_translation_is_the_one_of_grpc(server: RunningServer, http: httpx.AsyncClient) -> None:
+async def test_http_and_grpc_return_equal_translations(server: RunningServer, http: httpx.AsyncClient) -> None:
     response = await http.post("/v1/translate", json={**BODY, "options": {"numHypotheses": 2}, "requestId": "r1"})
 
     expected = await server.translate(*BODY["texts"], options=pb.DecodingOptions(num_hypotheses=2), request_id="r1")
@@ -65,7 +65,7 @@ async def test_a_translation_is_the_one_of_grpc(server: RunningServer, http: htt
     assert response.headers["x-request-id"] == "r1"
 
 
-async def test_fields_with_their_default_value_are_there(http: httpx.AsyncClient) -> None:
+async def test_response_has_fields_with_default_values(http: httpx.AsyncClient) -> None:
     response = await http.post("/v1/translate", json={**BODY, "texts": [""]})
 
     (translation,) = response.json()["translations"]
@@ -103,7 +103,7 @@ async def test_fields_with_their_default_value_are_there(http: httpx.AsyncClient
         ({"priority": "URGENT"}, "priority"),
     ],
 )
-async def test_a_field_that_cannot_be_is_named(http: httpx.AsyncClient, change: dict[str, Any], field: str) -> None:
+async def test_invalid_field_is_named(http: httpx.AsyncClient, change: dict[str, Any], field: str) -> None:
     members = problem(await http.post("/v1/translate", content=json.dumps({**BODY, **change}), headers=JSON))
 
     assert (members["status"], members["code"], members["reason"]) == (400, "INVALID_ARGUMENT", "INVALID_FIELD")
@@ -135,9 +135,7 @@ JSON = {"content-type": "application/json"}
         b"\x00" * 1000,
     ],
 )
-async def test_no_body_can_be_malformed_enough_for_a_fault_of_the_server(
-    http: httpx.AsyncClient, content: bytes
-) -> None:
+async def test_malformed_bodies_are_client_errors(http: httpx.AsyncClient, content: bytes) -> None:
     with capture_logs() as records:
         members = problem(await http.post("/v1/translate", content=content, headers=JSON))
 
@@ -145,7 +143,7 @@ async def test_no_body_can_be_malformed_enough_for_a_fault_of_the_server(
     assert [record["event"] for record in records if record.get("log_level") in {"error", "critical"}] == []
 
 
-async def test_a_body_that_is_too_large_is_refused_before_it_is_read(tiny_model: Path) -> None:
+async def test_large_body_is_rejected_before_it_is_read(tiny_model: Path) -> None:
     async with running_server(tiny_model, grpc__max_message_bytes=2048) as server, client_of(server) as http:
         declared = await http.post("/v1/translate", json={**BODY, "texts": ["x" * 3000]})
         endless = await http.post("/v1/translate", content=chunks(b" " * 1024, 64), headers=JSON)
@@ -171,7 +169,7 @@ HEAD = (
 )
 
 
-async def test_a_body_that_does_not_come_is_given_up(tiny_model: Path) -> None:
+async def test_missing_body_times_out(tiny_model: Path) -> None:
     async with (
         running_server(tiny_model, grpc__message_timeout_s=0.1) as server,
         raw_connection(server) as (
@@ -187,7 +185,7 @@ async def test_a_body_that_does_not_come_is_given_up(tiny_model: Path) -> None:
     assert server.sample("dragoman_limit_refusals_total", limit="message_timeout_s") == 1
 
 
-async def test_a_client_that_leaves_in_the_middle_of_its_body_costs_nothing(server: RunningServer) -> None:
+async def test_disconnect_during_the_body_releases_resources(server: RunningServer) -> None:
     with capture_logs() as records:
         async with raw_connection(server) as (_, writer):
             writer.write(HEAD)
@@ -215,7 +213,7 @@ async def chunks(chunk: bytes, number: int) -> AsyncIterator[bytes]:
         ({"x-request-timeout": "-1"}, 400, "x-request-timeout"),
     ],
 )
-async def test_a_header_that_cannot_be_is_named(
+async def test_invalid_header_is_named(
     http: httpx.AsyncClient, headers: dict[str, str], status: int, field: str
 ) -> None:
     members = problem(await http.post("/v1/translate", content=json.dumps(BODY), headers={**JSON, **headers}))
@@ -224,19 +222,19 @@ async def test_a_header_that_cannot_be_is_named(
 
 
 @pytest.mark.parametrize("path", ["/v1", "/v1/translate/", "/v9/translate"])
-async def test_an_unknown_path_is_a_problem_of_its_own(http: httpx.AsyncClient, path: str) -> None:
+async def test_unknown_path_is_a_problem(http: httpx.AsyncClient, path: str) -> None:
     response = await http.get(path)
 
     assert (response.status_code, response.headers["content-type"]) == (404, "application/problem+json")
 
 
-async def test_another_method_is_told_which_one_there_is(http: httpx.AsyncClient) -> None:
+async def test_other_method_gets_the_allowed_method(http: httpx.AsyncClient) -> None:
     response = await http.get("/v1/translate")
 
     assert (response.status_code, response.headers["allow"]) == (405, "POST")
 
 
-async def test_models_and_languages_are_listed(server: RunningServer, http: httpx.AsyncClient) -> None:
+async def test_models_and_languages_are_listed_over_http(server: RunningServer, http: httpx.AsyncClient) -> None:
     listed, model, version, missing, languages = [
         await http.get(path)
         for path in ("/v1/models", "/v1/models/tiny", "/v1/models/tiny/1", "/v1/models/huge", "/v1/languages")
@@ -249,7 +247,7 @@ async def test_models_and_languages_are_listed(server: RunningServer, http: http
     assert languages.json() == {"languages": [{"sourceLanguage": "en", "targetLanguages": ["de"]}]}
 
 
-async def test_a_document_is_a_stream_of_its_sentences(server: RunningServer, http: httpx.AsyncClient) -> None:
+async def test_document_is_a_stream_of_sentences(server: RunningServer, http: httpx.AsyncClient) -> None:
     response = await http.post("/v1/translate/document", json=DOCUMENT, headers={"x-request-id": "d1"})
 
     sent = events(response.text)
@@ -261,7 +259,7 @@ async def test_a_document_is_a_stream_of_its_sentences(server: RunningServer, ht
     assert [(sentence["index"], sentence["requestId"]) for sentence in sentences] == [(0, "d1"), (1, "d1")]
 
 
-async def test_a_document_that_fails_ends_with_the_error(server: RunningServer, http: httpx.AsyncClient) -> None:
+async def test_failing_document_ends_with_an_error_event(server: RunningServer, http: httpx.AsyncClient) -> None:
     async with http.stream("POST", "/v1/translate/document", json={**DOCUMENT, "text": "A man. " * 200}) as response:
         body = response.aiter_text()
         begun = await anext(body)
@@ -276,15 +274,13 @@ async def test_a_document_that_fails_ends_with_the_error(server: RunningServer, 
     assert (sent[-1][0], sent[-1][1]["code"]) == ("error", "UNAVAILABLE")
 
 
-async def test_a_document_that_cannot_begin_is_a_problem(http: httpx.AsyncClient) -> None:
+async def test_rejected_document_is_a_problem(http: httpx.AsyncClient) -> None:
     members = problem(await http.post("/v1/translate/document", json={**DOCUMENT, "text": ""}))
 
     assert (members["status"], members["violations"][0]["field"]) == (400, "text")
 
 
-async def test_a_request_is_counted_logged_and_traced_as_one_of_grpc(
-    server: RunningServer, http: httpx.AsyncClient
-) -> None:
+async def test_http_request_is_counted_logged_and_traced(server: RunningServer, http: httpx.AsyncClient) -> None:
     traceparent = f"00-{TRACE_ID}-b7ad6b7169203331-01"
     with capture_logs() as records:
         await http.post("/v1/translate", json=BODY, headers={"x-request-id": "r7", "traceparent": traceparent})
@@ -299,7 +295,7 @@ async def test_a_request_is_counted_logged_and_traced_as_one_of_grpc(
     assert (failed["status"], failed["reason"], failed["field"]) == ("NOT_FOUND", "MODEL_NOT_FOUND", "model")
 
 
-async def test_the_deadline_of_the_header_is_kept(server: RunningServer, http: httpx.AsyncClient) -> None:
+async def test_deadline_of_the_header_is_enforced(server: RunningServer, http: httpx.AsyncClient) -> None:
     server.model.halt()
 
     members = problem(await http.post("/v1/translate", json=BODY, headers={"x-request-timeout": "0.1"}))
@@ -308,7 +304,7 @@ async def test_the_deadline_of_the_header_is_kept(server: RunningServer, http: h
     assert members["metadata"]["stage"] in {"queue", "decode", "stream"}
 
 
-async def test_the_work_of_a_client_that_leaves_is_dropped(server: RunningServer) -> None:
+async def test_disconnect_cancels_the_translation(server: RunningServer) -> None:
     server.model.halt()
     async with client_of(server) as http:
         asking = asyncio.create_task(http.post("/v1/translate", json=BODY))
@@ -321,7 +317,7 @@ async def test_the_work_of_a_client_that_leaves_is_dropped(server: RunningServer
     await server.until_sample(1, "dragoman_segments_total", outcome="cancelled")
 
 
-async def test_a_server_that_loads_or_drains_says_so(tiny_model: Path) -> None:
+async def test_loading_and_draining_servers_report_their_state(tiny_model: Path) -> None:
     async with listening_server(tiny_model) as server, client_of(server) as http:
         loading = problem(await http.post("/v1/translate", json=BODY))
         await server.app.load()
@@ -334,7 +330,7 @@ async def test_a_server_that_loads_or_drains_says_so(tiny_model: Path) -> None:
     assert (draining["status"], draining["reason"]) == (503, "DRAINING")
 
 
-async def test_a_drain_waits_for_requests_over_http(server: RunningServer, http: httpx.AsyncClient) -> None:
+async def test_drain_waits_for_http_requests(server: RunningServer, http: httpx.AsyncClient) -> None:
     server.model.halt()
     asking = asyncio.create_task(http.post("/v1/translate", json=BODY))
     await server.model.halted_step()
@@ -359,7 +355,7 @@ def bearer(key: str) -> dict[str, str]:
     return {"authorization": f"Bearer {key}"}
 
 
-async def test_a_key_is_asked_for_and_its_limits_hold(tiny_model: Path, tmp_path: Path) -> None:
+async def test_key_and_quota_apply_over_http(tiny_model: Path, tmp_path: Path) -> None:
     async with (
         running_server(tiny_model, access__callers_file=callers_file(tmp_path)) as server,
         client_of(server) as http,
@@ -378,7 +374,7 @@ async def test_a_key_is_asked_for_and_its_limits_hold(tiny_model: Path, tmp_path
     assert limited.headers["retry-after"] == "1"
 
 
-async def test_metrics_and_probes_can_have_a_port_of_their_own(tiny_model: Path) -> None:
+async def test_monitoring_can_have_its_own_port(tiny_model: Path) -> None:
     async with running_server(tiny_model, http__metrics_port=0) as server, client_of(server) as http:
         assert (await server.get("/readyz"))[0] == (await server.get("/metrics"))[0] == 200
         assert (await server.get("/v1/models"))[0] == 404
@@ -386,13 +382,13 @@ async def test_metrics_and_probes_can_have_a_port_of_their_own(tiny_model: Path)
         assert (await http.post("/v1/translate", json=BODY)).status_code == 200
 
 
-async def test_the_api_can_be_off(tiny_model: Path) -> None:
+async def test_api_can_be_off(tiny_model: Path) -> None:
     async with running_server(tiny_model, http__api=False) as server, client_of(server) as http:
         assert (await http.post("/v1/translate", json=BODY)).status_code == 404
         assert (await http.get("/readyz")).status_code == 200
 
 
-async def test_beyond_loopback_it_is_off_until_the_settings_say_otherwise(tiny_model: Path) -> None:
+async def test_remote_api_is_off_by_default(tiny_model: Path) -> None:
     async with running_server(tiny_model, http__host=EVERYWHERE) as server, client_of(server) as http:
         assert (await http.post("/v1/translate", json=BODY)).status_code == 404
         assert (await http.get("/readyz")).status_code == 200
@@ -409,7 +405,7 @@ async def test_beyond_loopback_it_is_off_until_the_settings_say_otherwise(tiny_m
         ),
     ],
 )
-def test_it_is_exposed_under_the_conditions_of_grpc(settings: dict[str, Any], setting: str) -> None:
+def test_remote_api_has_the_conditions_of_grpc(settings: dict[str, Any], setting: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load_settings(flags={"http.host": EVERYWHERE, "http.api": True, **settings})
     assert caught.value.setting == setting
@@ -417,9 +413,7 @@ def test_it_is_exposed_under_the_conditions_of_grpc(settings: dict[str, Any], se
     load_settings(flags={"http.host": EVERYWHERE, "http.api": True, "access.allow_unauthenticated": True})
 
 
-async def test_it_is_encrypted_as_grpc_is_and_shows_a_new_certificate_without_a_restart(
-    tiny_model: Path, tmp_path: Path
-) -> None:
+async def test_https_uses_the_current_certificate(tiny_model: Path, tmp_path: Path) -> None:
     authority, other = Authority(), Authority()
     files = ServerFiles(tmp_path, authority.sign(NAME))
     trusting = ssl.create_default_context(cadata=authority.certificate.decode())
@@ -447,7 +441,7 @@ async def is_trusted(server: RunningServer, context: ssl.SSLContext) -> bool:
         return False
 
 
-async def test_a_certificate_names_its_caller(tiny_model: Path, tmp_path: Path) -> None:
+async def test_client_certificate_identifies_the_caller_over_http(tiny_model: Path, tmp_path: Path) -> None:
     authority = Authority()
     files, client = ServerFiles(tmp_path, authority.sign(NAME)), authority.sign("shop.example.com")
     shown = ssl.create_default_context(cadata=authority.certificate.decode())
@@ -481,9 +475,7 @@ async def test_a_certificate_names_its_caller(tiny_model: Path, tmp_path: Path) 
         ({"http__host": EVERYWHERE, "http__allowed_hosts": ["translate.example"]}, "any.example", 421),
     ],
 )
-async def test_a_page_cannot_reach_the_server_by_a_name_of_its_own(
-    tiny_model: Path, settings: dict[str, Any], host: str, status: int
-) -> None:
+async def test_dns_rebinding_is_rejected(tiny_model: Path, settings: dict[str, Any], host: str, status: int) -> None:
     async with listening_server(tiny_model, **settings) as server:
         address = f"http://127.0.0.1:{server.ports.http_port}"
         async with httpx.AsyncClient(base_url=address, timeout=PATIENCE_S, trust_env=False) as http:
@@ -492,7 +484,7 @@ async def test_a_page_cannot_reach_the_server_by_a_name_of_its_own(
     assert response.status_code == status
 
 
-async def test_a_form_on_a_page_of_another_site_is_refused_unless_its_origin_is_listed(tiny_model: Path) -> None:
+async def test_form_of_another_site_is_rejected_unless_allowed(tiny_model: Path) -> None:
     form = {"q": "A man.", "source": "en", "target": "de"}
     async with (
         running_server(tiny_model, http__allowed_origins="https://shop.example") as server,

@@ -36,21 +36,21 @@ async def health_of_all(server: RunningServer) -> set[int]:
     return {(await health(server).Check(request)).status for request in requests}
 
 
-async def test_until_it_is_warm_the_server_is_alive_and_not_ready(starting: RunningServer) -> None:
+async def test_loading_server_is_alive_but_not_ready(starting: RunningServer) -> None:
     assert await health_of_all(starting) == {NOT_SERVING}
     assert (await starting.get("/healthz"))[0] == 200
     assert (await starting.get("/readyz"))[0] == 503
     assert starting.sample("dragoman_ready") == 0
 
 
-async def test_until_it_is_warm_translation_is_refused_and_models_can_be_listed(starting: RunningServer) -> None:
+async def test_loading_server_rejects_translation_and_lists_models(starting: RunningServer) -> None:
     error = await refusal(starting.translate("A man."))
 
     assert (error.code, error.reason) == ("UNAVAILABLE", "STARTING")
     assert not (await starting.model_service.ListModels(pb.ListModelsRequest())).models
 
 
-async def test_once_warm_the_server_is_ready(starting: RunningServer) -> None:
+async def test_warm_server_is_ready(starting: RunningServer) -> None:
     await starting.app.load()
 
     assert await health_of_all(starting) == {SERVING}
@@ -58,13 +58,13 @@ async def test_once_warm_the_server_is_ready(starting: RunningServer) -> None:
     assert starting.sample("dragoman_ready") == 1
 
 
-async def test_every_model_translates_before_the_server_is_ready(tiny_models: Path) -> None:
+async def test_all_models_are_warm_before_readiness(tiny_models: Path) -> None:
     async with running_server(tiny_models) as server:
         assert [model.num_batches for model in server.models] == [1, 1]
         assert server.sample("dragoman_decoder_steps_total") > 0
 
 
-async def test_a_watcher_is_told_of_every_change(starting: RunningServer) -> None:
+async def test_watcher_receives_every_change(starting: RunningServer) -> None:
     statuses = aiter(health(starting).Watch(health_pb2.HealthCheckRequest(service="")))
 
     seen = [(await anext(statuses)).status]
@@ -76,7 +76,7 @@ async def test_a_watcher_is_told_of_every_change(starting: RunningServer) -> Non
     assert seen == [NOT_SERVING, SERVING, NOT_SERVING]
 
 
-async def test_a_service_that_does_not_exist_has_no_health(server: RunningServer) -> None:
+async def test_health_of_unknown_service_is_not_found(server: RunningServer) -> None:
     error = await refusal(health(server).Check(health_pb2.HealthCheckRequest(service="x")))
 
     assert error.code == "NOT_FOUND"
@@ -92,7 +92,7 @@ def reflect(server: RunningServer, package: str, requests: list[reflection_pb2.S
 
 
 @pytest.mark.parametrize("package", REFLECTION_PACKAGES)
-async def test_reflection_lists_and_describes_every_service(server: RunningServer, package: str) -> None:
+async def test_reflection_describes_all_services(server: RunningServer, package: str) -> None:
     (listed,) = [
         one async for one in reflect(server, package, [reflection_pb2.ServerReflectionRequest(list_services="")])
     ]
@@ -115,7 +115,7 @@ async def test_metrics_are_exposed(server: RunningServer) -> None:
     assert 'dragoman_model_info{device="cpu",model="tiny",precision="fp32",version="1"} 1.0' in body
 
 
-async def test_a_drain_under_load_answers_everything_admitted_and_refuses_the_rest(server: RunningServer) -> None:
+async def test_drain_under_load_answers_all_admitted_calls(server: RunningServer) -> None:
     server.model.halt()
     admitted = [asyncio.ensure_future(server.translate(f"Number {number}.")) for number in range(20)]
     await server.until_sample(20, "dragoman_requests_in_flight", method="Translate")
@@ -133,7 +133,7 @@ async def test_a_drain_under_load_answers_everything_admitted_and_refuses_the_re
     assert [len(response.translations) for response in await asyncio.gather(*admitted)] == [1] * 20
 
 
-async def test_what_a_drain_leaves_behind_is_answered_with_an_error(tiny_model: Path) -> None:
+async def test_unfinished_calls_get_an_error_after_the_drain(tiny_model: Path) -> None:
     async with running_server(tiny_model, grpc__drain_timeout_s=0) as server:
         server.model.halt()
         left = asyncio.ensure_future(refusal(server.translate("A man.")))
@@ -148,13 +148,13 @@ async def test_what_a_drain_leaves_behind_is_answered_with_an_error(tiny_model: 
         await stop
 
 
-async def test_a_server_without_models_does_not_start(tmp_path: Path) -> None:
+async def test_missing_models_prevent_startup(tmp_path: Path) -> None:
     async with listening_server(tmp_path) as server:
         with pytest.raises(ConfigError, match=r"models\.directory"):
             await server.app.load()
 
 
-async def test_a_grpc_port_that_is_taken_is_named(server: RunningServer, tiny_model: Path) -> None:
+async def test_unavailable_grpc_port_is_named(server: RunningServer, tiny_model: Path) -> None:
     port = server.port
 
     with pytest.raises(ConfigError, match=rf"'grpc.port' is '127.0.0.1:{port}'"):
@@ -162,7 +162,7 @@ async def test_a_grpc_port_that_is_taken_is_named(server: RunningServer, tiny_mo
             pass
 
 
-async def test_a_server_can_be_stopped_twice(server: RunningServer) -> None:
+async def test_server_can_be_stopped_twice(server: RunningServer) -> None:
     await server.app.stop()
     await server.app.stop()
 

@@ -116,7 +116,7 @@ async def call_in_every_way(server: ObservedServer) -> str:
 
 
 @pytest.mark.parametrize("level", ["debug", "info", "warning", "error"])
-async def test_no_text_is_logged_at_any_level_and_whatever_fails(tiny_model: Path, log: Log, level: str) -> None:
+async def test_texts_are_never_logged_by_default(tiny_model: Path, log: Log, level: str) -> None:
     log.configure(level=level)
 
     async with observed_server(tiny_model, alter=quoting) as server:
@@ -126,7 +126,7 @@ async def test_no_text_is_logged_at_any_level_and_whatever_fails(tiny_model: Pat
     assert [text in log.text for text in (PRIVATE, translation, KEY)] == [False, False, False]
 
 
-async def test_texts_are_logged_when_the_operator_says_so(tiny_model: Path, log: Log) -> None:
+async def test_texts_are_logged_if_enabled(tiny_model: Path, log: Log) -> None:
     log.configure(include_texts=True)
 
     async with observed_server(tiny_model, alter=quoting, logs__include_texts=True) as server:
@@ -141,7 +141,7 @@ async def test_texts_are_logged_when_the_operator_says_so(tiny_model: Path, log:
     assert KEY not in log.text
 
 
-async def test_each_request_is_one_line_that_says_who_what_and_how_long(tiny_model: Path, log: Log) -> None:
+async def test_each_request_has_one_log_line(tiny_model: Path, log: Log) -> None:
     log.configure()
 
     async with observed_server(tiny_model) as server:
@@ -163,7 +163,7 @@ async def test_each_request_is_one_line_that_says_who_what_and_how_long(tiny_mod
     assert line["timestamp"].startswith(time.strftime("%Y-", time.gmtime()))
 
 
-async def test_the_line_of_a_refused_request_says_why_and_which_field(tiny_model: Path, log: Log) -> None:
+async def test_log_line_of_a_rejected_request_has_reason_and_field(tiny_model: Path, log: Log) -> None:
     log.configure()
 
     async with observed_server(tiny_model) as server:
@@ -175,7 +175,7 @@ async def test_the_line_of_a_refused_request_says_why_and_which_field(tiny_model
     assert "trace_id" not in line
 
 
-async def test_rejected_calls_are_logged_up_to_a_limit_and_the_others_counted(tiny_model: Path, log: Log) -> None:
+async def test_log_lines_of_rejected_calls_are_limited(tiny_model: Path, log: Log) -> None:
     log.configure()
 
     async with observed_server(tiny_model, logs__max_failures_per_s=3) as server:
@@ -189,7 +189,7 @@ async def test_rejected_calls_are_logged_up_to_a_limit_and_the_others_counted(ti
     assert len(log.requests) - len(log.rejected) == len(answers)
 
 
-async def test_nothing_but_warnings_is_written_at_that_level(tiny_model: Path, log: Log) -> None:
+async def test_log_level_warning_hides_info(tiny_model: Path, log: Log) -> None:
     log.configure(level="warning")
 
     async with observed_server(tiny_model) as server:

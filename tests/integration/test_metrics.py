@@ -73,7 +73,7 @@ def label_values(exposition: str) -> dict[str, set[str]]:
     return values
 
 
-async def test_no_label_comes_from_what_callers_send(tiny_model: Path) -> None:
+async def test_labels_contain_no_values_of_callers(tiny_model: Path) -> None:
     async with observed_server(tiny_model) as server:
         await call_with_hostile_data(server, "mallory")
         exposition = await server.scrape()
@@ -87,7 +87,7 @@ async def test_no_label_comes_from_what_callers_send(tiny_model: Path) -> None:
     assert all(re.fullmatch(r"[a-z][a-z_0-9]*", value) for name in INTERNAL & set(values) for value in values[name])
 
 
-async def test_what_is_counted_agrees_with_what_was_answered(tiny_model: Path) -> None:
+async def test_counters_agree_with_responses(tiny_model: Path) -> None:
     async with observed_server(tiny_model) as server:
         names = ("dragoman_source_tokens_total", "dragoman_target_tokens_total", "dragoman_length_ratio_count")
         before = [server.sample(name) for name in names]  # warming up counts, too
@@ -99,7 +99,7 @@ async def test_what_is_counted_agrees_with_what_was_answered(tiny_model: Path) -
     assert server.sample("dragoman_requests_in_flight", method="Translate") == 0
 
 
-async def test_both_formats_parse_and_tell_the_same_metrics(tiny_model: Path) -> None:
+async def test_both_formats_have_the_same_metrics(tiny_model: Path) -> None:
     async with observed_server(tiny_model) as server:
         await server.translate("A man.")
         text, openmetrics = await server.scrape(TEXT), await server.scrape(OPENMETRICS)
@@ -109,7 +109,7 @@ async def test_both_formats_parse_and_tell_the_same_metrics(tiny_model: Path) ->
     assert told == {family.name.removesuffix("_total") for family in parse_text(text)}
 
 
-async def test_promtool_finds_nothing_to_complain_about(tiny_model: Path, collector: Collector) -> None:
+async def test_promtool_accepts_the_metrics(tiny_model: Path, collector: Collector) -> None:
     promtool = shutil.which("promtool")
     if promtool is None:
         assert not os.environ.get("CI"), "CI must have promtool: see .ci/run"

@@ -133,7 +133,7 @@ async def test_fields_of_a_newer_contract_are_ignored(server: RunningServer) -> 
     assert await server.channel.unary_unary(TRANSLATE)(newer)
 
 
-async def test_a_message_beyond_the_limit_is_rejected_unread(tiny_model: Path) -> None:
+async def test_large_message_is_rejected_unread(tiny_model: Path) -> None:
     async with running_server(tiny_model, grpc__max_message_bytes=1024) as server:
         error = await refused(server, request("a" * 2000))
 

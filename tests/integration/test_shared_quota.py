@@ -97,7 +97,7 @@ async def test_two_servers_share_a_quota(tiny_model: Path, url_file: Path, redis
         assert all(name.startswith(b"dragoman:{") for name in names)
 
 
-async def test_calls_go_on_with_the_limits_of_each_server_while_the_store_is_away(
+async def test_local_quotas_apply_while_the_store_is_unavailable(
     tiny_model: Path, url_file: Path, redis: RedisServer
 ) -> None:
     url_file.write_text(redis.url, encoding="utf-8")
@@ -117,9 +117,7 @@ async def test_calls_go_on_with_the_limits_of_each_server_while_the_store_is_awa
         assert (num_checks(one, "store"), num_checks(other, "store")) == (2, 1)
 
 
-async def test_a_server_starts_without_the_store_and_finds_it_later(
-    tiny_model: Path, url_file: Path, redis: RedisServer
-) -> None:
+async def test_server_starts_without_the_store(tiny_model: Path, url_file: Path, redis: RedisServer) -> None:
     url_file.write_text(redis.url, encoding="utf-8")
     redis.stop()
     async with replica(tiny_model, url_file) as server:
@@ -136,7 +134,7 @@ async def test_a_server_starts_without_the_store_and_finds_it_later(
         assert num_checks(server, "store") == 1
 
 
-async def test_a_store_that_hangs_holds_no_call_up(tiny_model: Path, url_file: Path, redis: RedisServer) -> None:
+async def test_hanging_store_does_not_delay_calls(tiny_model: Path, url_file: Path, redis: RedisServer) -> None:
     url_file.write_text(redis.url, encoding="utf-8")
     async with replica(tiny_model, url_file, timeout_s=0.05) as server:
         with redis.halted():
@@ -147,7 +145,7 @@ async def test_a_store_that_hangs_holds_no_call_up(tiny_model: Path, url_file: P
         assert num_checks(server, "local") == 2
 
 
-async def test_the_store_may_move_while_servers_run(tiny_model: Path, url_file: Path, redis: RedisServer) -> None:
+async def test_url_of_the_store_is_reloaded(tiny_model: Path, url_file: Path, redis: RedisServer) -> None:
     url_file.write_text(redis.url, encoding="utf-8")
     with redis_server() as moved:
         async with replica(tiny_model, url_file) as server:
@@ -178,7 +176,7 @@ def charge(number: int, amount: float = 1) -> Charge:
     return Charge(caller=f"caller-{number}", unit="requests/s", limit=1e-6 * (number + 1), amount=amount)
 
 
-async def test_calls_at_the_same_moment_get_no_more_together_than_there_is(url_file: Path, redis: RedisServer) -> None:
+async def test_concurrent_calls_do_not_exceed_the_quota(url_file: Path, redis: RedisServer) -> None:
     url_file.write_text(redis.url, encoding="utf-8")
     replicas = [buckets_of(url_file) for _ in range(2)]
     one = Charge(caller="shop", unit="source tokens/min", limit=20.0, amount=1)
@@ -192,7 +190,7 @@ async def test_calls_at_the_same_moment_get_no_more_together_than_there_is(url_f
         await replica.close()
 
 
-async def test_a_call_that_is_cancelled_leaves_no_answer_for_another(url_file: Path, redis: RedisServer) -> None:
+async def test_cancelled_call_does_not_disturb_the_connection(url_file: Path, redis: RedisServer) -> None:
     url_file.write_text(redis.url, encoding="utf-8")
     buckets = RedisBuckets(url_file, timeout_s=0.5, fail=lambda: None)
     for number in range(20):
@@ -213,9 +211,7 @@ async def test_a_call_that_is_cancelled_leaves_no_answer_for_another(url_file: P
         assert answer.retry_after_s == pytest.approx(1e6 / (number + 1), rel=1e-3)
 
 
-async def test_a_user_of_the_store_needs_few_rights_and_its_password_is_never_told(
-    url_file: Path, redis: RedisServer
-) -> None:
+async def test_store_user_needs_few_rights_and_password_is_not_logged(url_file: Path, redis: RedisServer) -> None:
     with redis.client() as client:
         client.execute_command("ACL", "SETUSER", "dragoman", "on", f">{PASSWORD}", *ACL.split())
     url_file.write_text(f"{redis.url}?username=dragoman&password={quote(PASSWORD, safe='')}", encoding="utf-8")
@@ -226,7 +222,7 @@ async def test_a_user_of_the_store_needs_few_rights_and_its_password_is_never_to
     await buckets.close()
 
 
-async def test_a_wrong_password_is_reported_and_not_told(tiny_model: Path, url_file: Path, redis: RedisServer) -> None:
+async def test_wrong_password_is_reported_and_not_logged(tiny_model: Path, url_file: Path, redis: RedisServer) -> None:
     with redis.client() as client:
         client.execute_command("ACL", "SETUSER", "dragoman", "on", f">{PASSWORD}", *ACL.split())
     url_file.write_text(f"{redis.url}?username=dragoman&password=wr0ng-s3cret", encoding="utf-8")
@@ -238,7 +234,7 @@ async def test_a_wrong_password_is_reported_and_not_told(tiny_model: Path, url_f
         assert "s3cret" not in str(records)
 
 
-async def test_the_connection_is_encrypted_and_the_store_must_show_its_certificate(tmp_path: Path) -> None:
+async def test_tls_connection_verifies_the_store(tmp_path: Path) -> None:
     authority = Authority()
     files, ca = ServerFiles(tmp_path, authority.sign(NAME)), authority.write(tmp_path / "ca.crt")
     port = free_port()
@@ -272,7 +268,7 @@ async def test_the_connection_is_encrypted_and_the_store_must_show_its_certifica
         "redis://\ns3cret",
     ],
 )
-def test_a_file_without_a_good_url_is_rejected_and_not_shown(url_file: Path, url: str) -> None:
+def test_invalid_store_url_is_rejected_and_not_shown(url_file: Path, url: str) -> None:
     url_file.write_text(url, encoding="utf-8")
 
     with pytest.raises(ConfigError, match="one URL redis://, rediss:// or unix://") as caught:
@@ -281,6 +277,6 @@ def test_a_file_without_a_good_url_is_rejected_and_not_shown(url_file: Path, url
     assert "s3cret" not in str(caught.value)
 
 
-def test_a_store_without_limits_to_keep_is_a_mistake(url_file: Path) -> None:
+def test_store_without_callers_file_is_rejected(url_file: Path) -> None:
     with pytest.raises(ConfigError, match="quota_store_url_file only with callers_file"):
         load_settings(flags={"access.quota_store_url_file": url_file})

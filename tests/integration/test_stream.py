@@ -46,7 +46,7 @@ def reason_and_fields(response: pb.TranslateResponse) -> tuple[str, list[str]]:
     return info.reason, [violation.field for violation in bad_request.field_violations]
 
 
-async def test_every_request_is_answered_as_a_call_of_its_own_would_be(server: RunningServer) -> None:
+async def test_stream_responses_equal_unary_responses(server: RunningServer) -> None:
     stream = begin(server)
     await write(stream, *map(numbered, range(40)))
     await stream.done_writing()
@@ -59,7 +59,7 @@ async def test_every_request_is_answered_as_a_call_of_its_own_would_be(server: R
     assert answers["r7"].translations == alone.translations
 
 
-async def test_an_answer_does_not_wait_for_the_end_of_the_stream(server: RunningServer) -> None:
+async def test_response_precedes_the_end_of_the_stream(server: RunningServer) -> None:
     stream = begin(server)
 
     for number in range(3):
@@ -70,7 +70,7 @@ async def test_an_answer_does_not_wait_for_the_end_of_the_stream(server: Running
     assert await stream.read() is grpc.aio.EOF
 
 
-async def test_a_bad_request_fails_alone_with_the_details_of_a_call(server: RunningServer) -> None:
+async def test_invalid_request_of_a_stream_fails_alone(server: RunningServer) -> None:
     bad = numbered(1, target_prefixes=["a", "b"])
     stream = begin(server)
     await write(stream, numbered(0), bad, numbered(2))
@@ -88,7 +88,7 @@ async def test_a_bad_request_fails_alone_with_the_details_of_a_call(server: Runn
 
 
 @pytest.mark.parametrize("request_id", ["", "x" * 129, "ß"])
-async def test_a_request_needs_an_id_that_can_be_sent(server: RunningServer, request_id: str) -> None:
+async def test_stream_request_needs_a_valid_id(server: RunningServer, request_id: str) -> None:
     stream = begin(server)
     await write(stream, request("A man.", request_id=request_id))
 
@@ -100,7 +100,7 @@ async def test_a_request_needs_an_id_that_can_be_sent(server: RunningServer, req
     assert await stream.code() is grpc.StatusCode.OK
 
 
-async def test_an_id_may_come_again_only_once_it_is_answered(server: RunningServer) -> None:
+async def test_id_can_be_reused_after_its_response(server: RunningServer) -> None:
     server.model.halt()
     stream = begin(server)
     await write(stream, numbered(0))
@@ -122,7 +122,7 @@ async def test_an_id_may_come_again_only_once_it_is_answered(server: RunningServ
     [(b"\x3a\x02r1\x0a\x02\xff\xfe", "r1"), (b"\x0a\x02\xff\xfe", ""), (b"\x3a\x02r1\x0a\x7fshort", ""), (b"\xff", "")],
     ids=["invalid UTF-8 in a text", "invalid UTF-8 without an id", "cut off", "no protobuf"],
 )
-async def test_bytes_that_are_no_message_fail_alone_under_their_id_if_it_can_be_read(
+async def test_unparsable_request_of_a_stream_fails_alone(
     server: RunningServer, message: bytes, request_id: str
 ) -> None:
     stream = server.channel.stream_stream(f"/dragoman.v1.TranslationService/{METHOD}")()
@@ -139,7 +139,7 @@ async def test_bytes_that_are_no_message_fail_alone_under_their_id_if_it_can_be_
     assert answers["r2"].translations
 
 
-async def test_no_more_requests_are_read_than_may_be_unanswered(tiny_model: Path) -> None:
+async def test_unanswered_requests_of_a_stream_are_limited(tiny_model: Path) -> None:
     async with running_server(tiny_model, grpc__max_stream_requests=3) as server:
         server.model.halt()
         stream = begin(server)
@@ -154,7 +154,7 @@ async def test_no_more_requests_are_read_than_may_be_unanswered(tiny_model: Path
         assert len([response async for response in stream]) == 10
 
 
-async def test_each_request_is_counted_timed_and_logged_under_its_id(server: RunningServer) -> None:
+async def test_stream_requests_are_counted_and_logged(server: RunningServer) -> None:
     with capture_logs() as records:
         stream = begin(server)
         await write(stream, numbered(0), numbered(1, source_language="xx"))
@@ -170,7 +170,7 @@ async def test_each_request_is_counted_timed_and_logged_under_its_id(server: Run
     assert (record["method"], record["status"]) == (METHOD, "OK")
 
 
-async def test_a_full_server_rejects_one_request_alone(tiny_model: Path) -> None:
+async def test_full_server_rejects_single_stream_requests(tiny_model: Path) -> None:
     async with running_server(tiny_model, grpc__max_concurrent_requests=2) as server:
         server.model.halt()
         stream = begin(server)
@@ -187,7 +187,7 @@ async def test_a_full_server_rejects_one_request_alone(tiny_model: Path) -> None
         await stream.done_writing()
 
 
-async def test_cancelling_the_call_cancels_all_its_requests(server: RunningServer) -> None:
+async def test_cancelled_stream_cancels_its_requests(server: RunningServer) -> None:
     server.model.halt()
     stream = begin(server)
     await write(stream, *map(numbered, range(5)))
@@ -202,7 +202,7 @@ async def test_cancelling_the_call_cancels_all_its_requests(server: RunningServe
     await server.until_sample(5, "dragoman_segments_total", outcome="cancelled")
 
 
-async def test_the_deadline_is_that_of_the_whole_call(server: RunningServer) -> None:
+async def test_deadline_applies_to_the_whole_stream(server: RunningServer) -> None:
     server.model.halt()
     stream = begin(server, timeout_s=0.3)
     await write(stream, numbered(0))
@@ -213,7 +213,7 @@ async def test_the_deadline_is_that_of_the_whole_call(server: RunningServer) -> 
     await server.until_sample(0, "dragoman_open_streams")
 
 
-async def test_an_idle_stream_without_deadline_ends_after_the_default(tiny_model: Path) -> None:
+async def test_idle_stream_ends_after_the_default_time(tiny_model: Path) -> None:
     async with running_server(tiny_model, grpc__default_stream_timeout_s=0.01) as server:
         stream = begin(server)
 
@@ -222,7 +222,7 @@ async def test_an_idle_stream_without_deadline_ends_after_the_default(tiny_model
         assert (error.code, error.reason) == ("DEADLINE_EXCEEDED", "DEADLINE_EXCEEDED")
 
 
-async def test_a_drain_answers_what_is_under_way_rejects_what_is_new_and_ends_the_stream(
+async def test_drain_answers_admitted_stream_requests(
     server: RunningServer,
 ) -> None:
     server.model.halt()
@@ -245,7 +245,7 @@ async def test_a_drain_answers_what_is_under_way_rejects_what_is_new_and_ends_th
     assert await drain
 
 
-async def test_a_drain_ends_an_idle_stream_at_once(server: RunningServer) -> None:
+async def test_drain_ends_an_idle_stream(server: RunningServer) -> None:
     stream = begin(server)
     await write(stream, numbered(0))
     await stream.read()
@@ -256,7 +256,7 @@ async def test_a_drain_ends_an_idle_stream_at_once(server: RunningServer) -> Non
     assert (error.code, error.reason) == ("UNAVAILABLE", "DRAINING")
 
 
-async def test_a_server_that_drains_takes_no_new_stream(server: RunningServer) -> None:
+async def test_draining_server_rejects_streams(server: RunningServer) -> None:
     await server.app.drain()
 
     error = await refusal(the_end_of(begin(server)))
@@ -264,7 +264,7 @@ async def test_a_server_that_drains_takes_no_new_stream(server: RunningServer) -
     assert (error.code, error.reason) == ("UNAVAILABLE", "DRAINING")
 
 
-async def test_the_client_of_the_package_pairs_answers_by_id(server: RunningServer) -> None:
+async def test_client_pairs_responses_by_id(server: RunningServer) -> None:
     async def requests() -> AsyncIterator[TranslationRequest]:
         for number in range(3):
             yield {

@@ -70,25 +70,25 @@ async def until_shown(server: RunningServer, certificate: trustme.LeafCert) -> N
         await until(lambda: shown_certificate(server) == leaf(certificate))
 
 
-async def test_with_a_certificate_calls_are_encrypted(encrypted: RunningServer, authority: Authority) -> None:
+async def test_calls_are_encrypted_with_a_certificate(encrypted: RunningServer, authority: Authority) -> None:
     response = await translate(authority.channel(encrypted.port))
 
     assert len(response.translations) == 1
 
 
-async def test_plain_text_is_rejected_where_there_is_tls(encrypted: RunningServer) -> None:
+async def test_plain_text_is_rejected_with_tls(encrypted: RunningServer) -> None:
     channel = grpc.aio.insecure_channel(f"127.0.0.1:{encrypted.port}", options=OWN_CONNECTION)
 
     assert (await refusal(translate(channel))).code == "UNAVAILABLE"
 
 
-async def test_a_client_that_trusts_another_authority_does_not_talk(encrypted: RunningServer) -> None:
+async def test_client_with_another_authority_fails(encrypted: RunningServer) -> None:
     error = await refusal(translate(Authority().channel(encrypted.port)))
 
     assert error.code == "UNAVAILABLE"
 
 
-async def test_a_certificate_that_is_replaced_is_shown_to_new_connections_and_old_ones_go_on(
+async def test_new_connections_use_the_new_certificate(
     encrypted: RunningServer, authority: Authority, files: ServerFiles
 ) -> None:
     async with authority.channel(encrypted.port) as old:
@@ -105,7 +105,7 @@ async def test_a_certificate_that_is_replaced_is_shown_to_new_connections_and_ol
 
 
 @pytest.mark.parametrize("broken", [b"", b"no certificate", b"-----BEGIN CERTIFICATE-----\nAAAA\n"])
-async def test_a_broken_new_certificate_keeps_the_old_one_and_is_counted_and_logged_once(
+async def test_invalid_new_certificate_keeps_the_old_one(
     encrypted: RunningServer, authority: Authority, files: ServerFiles, broken: bytes
 ) -> None:
     before = shown_certificate(encrypted)
@@ -119,7 +119,7 @@ async def test_a_broken_new_certificate_keeps_the_old_one_and_is_counted_and_log
     await translate(authority.channel(encrypted.port))
 
 
-async def test_a_key_of_another_certificate_is_not_used_until_both_fit(
+async def test_new_key_is_used_with_its_certificate(
     encrypted: RunningServer, authority: Authority, files: ServerFiles
 ) -> None:
     before, renewed = shown_certificate(encrypted), authority.sign(NAME)
@@ -132,9 +132,7 @@ async def test_a_key_of_another_certificate_is_not_used_until_both_fit(
     await until_shown(encrypted, renewed)
 
 
-async def test_files_that_vanish_and_come_back_are_read_again(
-    encrypted: RunningServer, authority: Authority, files: ServerFiles
-) -> None:
+async def test_restored_files_are_reloaded(encrypted: RunningServer, authority: Authority, files: ServerFiles) -> None:
     files.key.unlink()
     await encrypted.until_sample(1, FAILURES)
 
@@ -144,18 +142,18 @@ async def test_files_that_vanish_and_come_back_are_read_again(
     await until_shown(encrypted, renewed)
 
 
-async def test_the_time_a_certificate_expires_is_a_metric(encrypted: RunningServer) -> None:
+async def test_certificate_expiry_is_a_metric(encrypted: RunningServer) -> None:
     expiry_s = shown_certificate(encrypted).not_valid_after_utc.timestamp()
 
     assert encrypted.sample(EXPIRY, certificate="server") == expiry_s
     assert encrypted.sample(FAILURES) == 0
 
 
-async def test_without_tls_there_is_no_time_to_watch(server: RunningServer) -> None:
+async def test_expiry_metric_is_absent_without_tls(server: RunningServer) -> None:
     assert server.metrics.registry.get_sample_value(EXPIRY, {"certificate": "server"}) is None
 
 
-async def test_a_client_certificate_names_the_caller(mutual: RunningServer, authority: Authority) -> None:
+async def test_client_certificate_identifies_the_caller(mutual: RunningServer, authority: Authority) -> None:
     with capture_logs() as records:
         await translate(authority.channel(mutual.port, authority.sign("shop.example.com", common_name="shop")))
 
@@ -163,9 +161,7 @@ async def test_a_client_certificate_names_the_caller(mutual: RunningServer, auth
     assert record["caller"] == "shop"
 
 
-async def test_a_client_certificate_without_a_common_name_goes_by_its_alternative_name(
-    mutual: RunningServer, authority: Authority
-) -> None:
+async def test_alternative_name_replaces_a_missing_common_name(mutual: RunningServer, authority: Authority) -> None:
     with capture_logs() as records:
         await translate(authority.channel(mutual.port, authority.sign("shop.example.com")))
 
@@ -173,11 +169,11 @@ async def test_a_client_certificate_without_a_common_name_goes_by_its_alternativ
     assert record["caller"] == "shop.example.com"
 
 
-async def test_a_client_without_a_certificate_is_rejected(mutual: RunningServer, authority: Authority) -> None:
+async def test_client_without_certificate_is_rejected(mutual: RunningServer, authority: Authority) -> None:
     assert (await refusal(translate(authority.channel(mutual.port)))).code == "UNAVAILABLE"
 
 
-async def test_a_client_with_a_foreign_certificate_is_rejected(mutual: RunningServer, authority: Authority) -> None:
+async def test_client_with_foreign_certificate_is_rejected(mutual: RunningServer, authority: Authority) -> None:
     foreign = Authority().sign("shop.example.com", common_name="shop")
 
     error = await refusal(translate(authority.channel(mutual.port, foreign)))
@@ -185,7 +181,7 @@ async def test_a_client_with_a_foreign_certificate_is_rejected(mutual: RunningSe
     assert error.code == "UNAVAILABLE"
 
 
-async def test_a_client_authority_that_is_replaced_decides_who_comes_in(
+async def test_replaced_client_authority_is_enforced(
     mutual: RunningServer, authority: Authority, tmp_path: Path
 ) -> None:
     other = Authority()
@@ -206,7 +202,7 @@ async def until_accepted(authority: Authority, client: trustme.LeafCert, server:
     raise AssertionError("never accepted")
 
 
-async def test_a_client_certificate_alone_does_not_manage_models(mutual: RunningServer, authority: Authority) -> None:
+async def test_client_certificate_does_not_grant_admin(mutual: RunningServer, authority: Authority) -> None:
     async with authority.channel(mutual.port, authority.sign("shop", common_name="shop")) as channel:
         error = await refusal(pb_grpc.ModelAdminServiceStub(channel).UnloadModel(pb.UnloadModelRequest(model="tiny/1")))
 
@@ -214,9 +210,7 @@ async def test_a_client_certificate_alone_does_not_manage_models(mutual: Running
     assert error.message == "caller 'shop' has no permission 'admin'"
 
 
-async def test_a_server_does_not_start_with_a_key_of_another_certificate(
-    tiny_model: Path, files: ServerFiles, authority: Authority
-) -> None:
+async def test_mismatched_key_prevents_startup(tiny_model: Path, files: ServerFiles, authority: Authority) -> None:
     files.certificate.write_bytes(chain_pem(authority.sign(NAME)))
 
     with pytest.raises(ConfigError, match=r"tls.private_key_file.*expected the key of .*server\.crt"):

@@ -55,7 +55,7 @@ async def translate(server: RunningServer, metadata: tuple[Any, ...]) -> Any:
     return await server.translation.Translate(request("A man."), metadata=metadata)
 
 
-async def test_scopes_decide_what_the_bearer_of_a_token_may_do(tiny_model: Path, keys: Path) -> None:
+async def test_scopes_grant_permissions_to_tokens(tiny_model: Path, keys: Path) -> None:
     async with running_server(tiny_model, access__jwks=str(keys), **TOKENS) as server:
         assert (await translate(server, bearer("translate"))).translations
         denied = await refusal(translate(server, bearer("admin")))
@@ -70,7 +70,7 @@ async def test_scopes_decide_what_the_bearer_of_a_token_may_do(tiny_model: Path,
     assert "no token" in nobody.message
 
 
-async def test_a_listed_subject_has_the_limits_of_its_entry(tiny_model: Path, keys: Path, tmp_path: Path) -> None:
+async def test_listed_subject_has_its_quota(tiny_model: Path, keys: Path, tmp_path: Path) -> None:
     callers = tmp_path / "callers.toml"
     callers.write_text(LISTED, encoding="utf-8")
     async with running_server(tiny_model, access__jwks=str(keys), access__callers_file=callers, **TOKENS) as server:
@@ -84,7 +84,7 @@ async def test_a_listed_subject_has_the_limits_of_its_entry(tiny_model: Path, ke
     assert denied.code == "PERMISSION_DENIED"  # a scope adds nothing to the entry
 
 
-async def test_the_provider_may_change_its_key_without_a_restart(tiny_model: Path, keys: Path) -> None:
+async def test_changed_provider_keys_apply_without_restart(tiny_model: Path, keys: Path) -> None:
     new = bearer("translate", key=NEW_KEY, key_id="new")
     async with running_server(tiny_model, access__jwks=str(keys), **TOKENS) as server:
         assert "an unknown key" in (await refusal(translate(server, new))).message
@@ -124,7 +124,7 @@ def provider(answers: list[tuple[int, bytes]]) -> Iterator[str]:
         server.shutdown()
 
 
-async def test_keys_come_from_a_url_and_stay_while_it_fails(tiny_model: Path) -> None:
+async def test_provider_keys_are_kept_while_the_url_fails(tiny_model: Path) -> None:
     answers = [(200, key_set(old=OLD_KEY).encode()), (500, b""), (302, b""), (200, b"[]")]
     with provider(answers) as url:
         async with running_server(tiny_model, access__jwks=url, **TOKENS) as server:
@@ -142,9 +142,7 @@ async def test_keys_come_from_a_url_and_stay_while_it_fails(tiny_model: Path) ->
         ({"access__jwks": "/x", "access__jwt_audience": None, "access__jwt_issuer": ""}, "jwt_issuer and jwt_audience"),
     ],
 )
-async def test_a_server_does_not_start_without_the_keys_it_was_told_to_use(
-    tiny_model: Path, settings: dict[str, Any], reason: str
-) -> None:
+async def test_missing_provider_keys_prevent_startup(tiny_model: Path, settings: dict[str, Any], reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         async with running_server(tiny_model, **{**TOKENS, **settings}):
             pass

@@ -15,10 +15,8 @@ from tests.unit.loadtests.tiny_files import write_tiny_model
 
 _TOLERANCE = 1e-4  # fp32 sums in another order, of logits around 10
 _SEARCH = SearchOptions(max_target_tokens=30)
-_TOKENS = random.Random(1).choices(range(4, len(tiny_vocabulary())), k=200)  # noqa: S311 - not for secrets
-_SOURCES = tuple(
-    (*_TOKENS[12 * index : 12 * index + 23 - index], 2) for index in range(12)
-)  # of different lengths, for padding
+_TOKENS = random.Random(1).choices(range(4, len(tiny_vocabulary())), k=12 * 23)  # noqa: S311 - not for secrets
+_SOURCES = tuple((*_TOKENS[23 * index : 23 * (index + 1)], 2)[index:] for index in range(12))  # of 12 to 24 tokens
 
 
 @pytest.fixture(scope="module", params=["pre", "post"])

@@ -24,7 +24,7 @@ def test_the_reference_is_as_generated(generated: dict[Path, str], name: str) ->
 @pytest.mark.parametrize(
     ("name", "row"),
     [
-        ("settings.md", "| `grpc.port` | `50051` | TCP port; 0 takes a free one. |"),
+        ("settings.md", "| `grpc.port` | `50051` | TCP port; 0 selects a free port. |"),
         (
             "metrics.md",
             "| `dragoman_requests_total` | counter | method, status | Finished RPCs by method and gRPC status. |",

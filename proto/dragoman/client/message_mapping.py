@@ -49,9 +49,9 @@ def to_fields(value: Any, path: str) -> dict[str, Any]:
 def check_items(path: str, values: object, expected: type) -> None:
     """Raise a TypeError unless `values` is an iterable of `expected`; a single string is not a list of strings."""
     if isinstance(values, str | bytes) or not isinstance(values, Iterable):
-        found = "one string" if isinstance(values, str) else f"of type {type(values).__name__}"
+        actual = "one string" if isinstance(values, str) else f"of type {type(values).__name__}"
         items = "strings" if expected is str else expected.__name__
-        raise TypeError(f"{path} is {found}, must be a sequence of {items}")
+        raise TypeError(f"{path} is {actual}, must be a sequence of {items}")
     if isinstance(values, Collection):  # an iterator can be read only once: protobuf checks its items
         for index, value in enumerate(values):
             check_type(f"{path}[{index}]", value, expected)

@@ -63,14 +63,14 @@ def read_file(path: Path, options: ReadOptions) -> FileContent:
         ModuleNotFoundError: if the format requires the extra `files`, which is not installed.
         OSError: if it cannot be read.
     """
-    found = FORMATS.get(path.suffix.lower())
-    if found is None:
+    file_format = FORMATS.get(path.suffix.lower())
+    if file_format is None:
         raise FileFormatError(f"{path}: unknown file extension, must be one of {', '.join(FORMATS)}")
     with path.open("rb") as file:
         content = file.read(MAX_FILE_BYTES + 1)
     if len(content) > MAX_FILE_BYTES:
         raise FileFormatError(f"{path}: larger than {MAX_FILE_BYTES} bytes")
     try:
-        return found.read(content, options)
+        return file_format.read(content, options)
     except FileFormatError as error:
         raise FileFormatError(f"{path}: {error}") from None

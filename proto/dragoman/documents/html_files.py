@@ -107,7 +107,7 @@ def _text_spans(text: str) -> Iterator[tuple[int, int]]:
     events = _Tokens(text).events
     ends = [*(event.start for event in events[1:]), len(text)]
     ends_of_elements = _ends_of_elements(events)
-    begun: int | None = None
+    span_start: int | None = None
     has_text = False
     depth = 0
     index = 0
@@ -117,21 +117,21 @@ def _text_spans(text: str) -> Iterator[tuple[int, int]]:
         is_preformatted = event.kind == "start" and event.name in _PREFORMATTED and not is_opaque
         last = ends_of_elements.get(index, index) if is_opaque or is_preformatted else index
         if event.kind in ("start", "end") and event.name not in _INLINE:
-            if has_text and begun is not None:
-                yield begun, event.start
-            begun, has_text, depth = None, False, 0
+            if has_text and span_start is not None:
+                yield span_start, event.start
+            span_start, has_text, depth = None, False, 0
             if any(each.has_text for each in events[index : (last if is_preformatted else index) + 1]):
                 yield event.start, ends[last if is_preformatted else index]
         else:
-            begun = event.start if begun is None else begun
+            span_start = event.start if span_start is None else span_start
             has_text |= event.has_text
             depth += _depth(event) if last == index else 0
-            if event.kind == "text" and depth == 0 and ends[index] - begun > MAX_TEXT_CHARACTERS:
-                yield from _cut(text, begun, ends[index])
-                begun, has_text = None, False
+            if event.kind == "text" and depth == 0 and ends[index] - span_start > MAX_TEXT_CHARACTERS:
+                yield from _cut(text, span_start, ends[index])
+                span_start, has_text = None, False
         index = last + 1
-    if has_text and begun is not None:
-        yield begun, len(text)
+    if has_text and span_start is not None:
+        yield span_start, len(text)
 
 
 def _depth(event: _Event) -> int:
@@ -142,24 +142,24 @@ def _depth(event: _Event) -> int:
 
 def _ends_of_elements(events: list[_Event]) -> dict[int, int]:
     """Return the index of the end event by that of the start event, for elements that have both."""
-    found: dict[int, int] = {}
-    begun: dict[str, list[int]] = {}
+    end_by_start: dict[int, int] = {}
+    open_starts: dict[str, list[int]] = {}
     for index, event in enumerate(events):
         if event.kind == "start" and event.name not in _VOID:
-            begun.setdefault(event.name, []).append(index)
-        elif event.kind == "end" and begun.get(event.name):
-            found[begun[event.name].pop()] = index
-    return found
+            open_starts.setdefault(event.name, []).append(index)
+        elif event.kind == "end" and open_starts.get(event.name):
+            end_by_start[open_starts[event.name].pop()] = index
+    return end_by_start
 
 
 def _cut(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
     """Yield the sentences of a long span, joined up to the limit."""
-    begun = start
+    span_start = start
     previous = start
     for cut in (*(match.start() for match in _SENTENCE_END.finditer(text, start, end)), end):
-        if cut - begun > MAX_TEXT_CHARACTERS and previous > begun:
-            yield begun, previous
-            begun = previous
+        if cut - span_start > MAX_TEXT_CHARACTERS and previous > span_start:
+            yield span_start, previous
+            span_start = previous
         previous = cut
-    if text[begun:end].strip():
-        yield begun, end
+    if text[span_start:end].strip():
+        yield span_start, end

@@ -6,15 +6,18 @@
 # source: dragoman/v1/options.proto
 # Protobuf Python Version: 6.31.1
 """Generated protocol buffer code."""
-
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import descriptor_pool as _descriptor_pool
 from google.protobuf import runtime_version as _runtime_version
 from google.protobuf import symbol_database as _symbol_database
 from google.protobuf.internal import builder as _builder
-
 _runtime_version.ValidateProtobufRuntimeVersion(
-    _runtime_version.Domain.PUBLIC, 6, 31, 1, "", "dragoman/v1/options.proto"
+    _runtime_version.Domain.PUBLIC,
+    6,
+    31,
+    1,
+    '',
+    'dragoman/v1/options.proto'
 )
 # @@protoc_insertion_point(imports)
 
@@ -24,15 +27,13 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import descriptor_pb2 as google_dot_protobuf_dot_descriptor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(
-    b'\n\x19\x64ragoman/v1/options.proto\x12\x0b\x64ragoman.v1\x1a google/protobuf/descriptor.proto"\x83\x03\n\nFieldRules\x12\x14\n\x07minimum\x18\x01 \x01(\x01H\x01\x88\x01\x01\x12\x14\n\x07maximum\x18\x02 \x01(\x01H\x02\x88\x01\x01\x12\x19\n\x11\x65xclusive_minimum\x18\x03 \x01(\x08\x12\x19\n\x11\x65xclusive_maximum\x18\x04 \x01(\x08\x12\x11\n\tmin_items\x18\x05 \x01(\x05\x12\x16\n\tmax_items\x18\x06 \x01(\x05H\x03\x88\x01\x01\x12\x16\n\x0emin_characters\x18\x07 \x01(\x05\x12\x1b\n\x0emax_characters\x18\x08 \x01(\x05H\x04\x88\x01\x01\x12\x18\n\x0e\x64\x65\x66\x61ult_number\x18\t \x01(\x01H\x00\x12\x16\n\x0c\x64\x65\x66\x61ult_flag\x18\n \x01(\x08H\x00\x12\x16\n\x0c\x64\x65\x66\x61ult_enum\x18\x0b \x01(\tH\x00\x12\x11\n\tif_absent\x18\x0c \x01(\t\x12\x0c\n\x04unit\x18\r \x01(\tB\x0f\n\rdefault_valueB\n\n\x08_minimumB\n\n\x08_maximumB\x0c\n\n_max_itemsB\x11\n\x0f_max_characters:J\n\x05rules\x12\x1d.google.protobuf.FieldOptions\x18\xb5\x87\x03 \x01(\x0b\x32\x17.dragoman.v1.FieldRules\x88\x01\x01\x62\x06proto3'
-)
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x64ragoman/v1/options.proto\x12\x0b\x64ragoman.v1\x1a google/protobuf/descriptor.proto\"\x83\x03\n\nFieldRules\x12\x14\n\x07minimum\x18\x01 \x01(\x01H\x01\x88\x01\x01\x12\x14\n\x07maximum\x18\x02 \x01(\x01H\x02\x88\x01\x01\x12\x19\n\x11\x65xclusive_minimum\x18\x03 \x01(\x08\x12\x19\n\x11\x65xclusive_maximum\x18\x04 \x01(\x08\x12\x11\n\tmin_items\x18\x05 \x01(\x05\x12\x16\n\tmax_items\x18\x06 \x01(\x05H\x03\x88\x01\x01\x12\x16\n\x0emin_characters\x18\x07 \x01(\x05\x12\x1b\n\x0emax_characters\x18\x08 \x01(\x05H\x04\x88\x01\x01\x12\x18\n\x0e\x64\x65\x66\x61ult_number\x18\t \x01(\x01H\x00\x12\x16\n\x0c\x64\x65\x66\x61ult_flag\x18\n \x01(\x08H\x00\x12\x16\n\x0c\x64\x65\x66\x61ult_enum\x18\x0b \x01(\tH\x00\x12\x11\n\tif_absent\x18\x0c \x01(\t\x12\x0c\n\x04unit\x18\r \x01(\tB\x0f\n\rdefault_valueB\n\n\x08_minimumB\n\n\x08_maximumB\x0c\n\n_max_itemsB\x11\n\x0f_max_characters:J\n\x05rules\x12\x1d.google.protobuf.FieldOptions\x18\xb5\x87\x03 \x01(\x0b\x32\x17.dragoman.v1.FieldRules\x88\x01\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
-_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, "dragoman.v1.options_pb2", _globals)
+_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'dragoman.v1.options_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-    DESCRIPTOR._loaded_options = None
-    _globals["_FIELDRULES"]._serialized_start = 77
-    _globals["_FIELDRULES"]._serialized_end = 464
+  DESCRIPTOR._loaded_options = None
+  _globals['_FIELDRULES']._serialized_start=77
+  _globals['_FIELDRULES']._serialized_end=464
 # @@protoc_insertion_point(module_scope)

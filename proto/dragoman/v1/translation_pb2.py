@@ -6,15 +6,18 @@
 # source: dragoman/v1/translation.proto
 # Protobuf Python Version: 6.31.1
 """Generated protocol buffer code."""
-
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import descriptor_pool as _descriptor_pool
 from google.protobuf import runtime_version as _runtime_version
 from google.protobuf import symbol_database as _symbol_database
 from google.protobuf.internal import builder as _builder
-
 _runtime_version.ValidateProtobufRuntimeVersion(
-    _runtime_version.Domain.PUBLIC, 6, 31, 1, "", "dragoman/v1/translation.proto"
+    _runtime_version.Domain.PUBLIC,
+    6,
+    31,
+    1,
+    '',
+    'dragoman/v1/translation.proto'
 )
 # @@protoc_insertion_point(imports)
 
@@ -26,285 +29,215 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from google.rpc import status_pb2 as google_dot_rpc_dot_status__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(
-    b'\n\x1d\x64ragoman/v1/translation.proto\x12\x0b\x64ragoman.v1\x1a\x19\x64ragoman/v1/options.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x17google/rpc/status.proto"\xe6\x03\n\x10TranslateRequest\x12\x18\n\x05texts\x18\x01 \x03(\tB\t\xaa\xbb\x18\x05(\x01\x30\x80\x01\x12\x37\n\x0fsource_language\x18\x02 \x01(\tB\x1e\xaa\xbb\x18\x1a@#b\x16\x64\x65tected by the server\x12!\n\x0ftarget_language\x18\x03 \x01(\tB\x08\xaa\xbb\x18\x04\x38\x01@#\x12>\n\x05model\x18\x04 \x01(\tB/\xaa\xbb\x18+@\x80\x01\x62&the default model of the language pair\x12-\n\x07options\x18\x05 \x01(\x0b\x32\x1c.dragoman.v1.DecodingOptions\x12\x43\n\x08priority\x18\x06 \x01(\x0e\x32\x15.dragoman.v1.PriorityB\x1a\xaa\xbb\x18\x16Z\x14PRIORITY_INTERACTIVE\x12\x45\n\nrequest_id\x18\x07 \x01(\tB1\xaa\xbb\x18-@\x80\x01\x62(the metadata `x-request-id`, or a new id\x12<\n\x0ftarget_prefixes\x18\x08 \x03(\tB#\xaa\xbb\x18\x1f\x30\x80\x01@\xe8\x07\x62\x17`options.target_prefix`\x12#\n\x0fpivot_languages\x18\t \x03(\tB\n\xaa\xbb\x18\x06\x30\x08\x38\x01@#"\xdd\x0c\n\x0f\x44\x65\x63odingOptions\x12j\n\tbeam_size\x18\x01 \x01(\x05\x42R\xaa\xbb\x18N\t\x00\x00\x00\x00\x00\x00\xf0?\x11\x00\x00\x00\x00\x00\x00\x30@I\x00\x00\x00\x00\x00\x00\x10@b%or `num_hypotheses` if that is largerj\nhypothesesH\x00\x88\x01\x01\x12H\n\x0enum_hypotheses\x18\x02 \x01(\x05\x42+\xaa\xbb\x18\'\t\x00\x00\x00\x00\x00\x00\xf0?\x11\x00\x00\x00\x00\x00\x00\x30@I\x00\x00\x00\x00\x00\x00\xf0?j\nhypothesesH\x01\x88\x01\x01\x12<\n\x0elength_penalty\x18\x03 \x01(\x01\x42\x1f\xaa\xbb\x18\x1b\t\x00\x00\x00\x00\x00\x00\x00\x00\x11\x00\x00\x00\x00\x00\x00\x14@I333333\xe3?H\x02\x88\x01\x01\x12G\n\x11min_target_tokens\x18\x04 \x01(\x05\x42\'\xaa\xbb\x18#\t\x00\x00\x00\x00\x00\x00\x00\x00\x11\x00\x00\x00\x00\x00\xf0\x7f@I\x00\x00\x00\x00\x00\x00\x00\x00j\x06tokensH\x03\x88\x01\x01\x12\x81\x01\n\x11max_target_tokens\x18\x05 \x01(\x05\x42\x61\xaa\xbb\x18]\t\x00\x00\x00\x00\x00\x00\xf0?\x11\x00\x00\x00\x00\x00\x00\x80@bAtokens of the sentence or of its prefix, whichever has more, + 50j\x06tokensH\x04\x88\x01\x01\x12J\n\x14no_repeat_ngram_size\x18\x06 \x01(\x05\x42\'\xaa\xbb\x18#\t\x00\x00\x00\x00\x00\x00\x00\x00\x11\x00\x00\x00\x00\x00\x00\x30@I\x00\x00\x00\x00\x00\x00\x00\x00j\x06tokensH\x05\x88\x01\x01\x12@\n\x12repetition_penalty\x18\x07 \x01(\x01\x42\x1f\xaa\xbb\x18\x1b\t\x00\x00\x00\x00\x00\x00\xf0?\x11\x00\x00\x00\x00\x00\x00$@I\x00\x00\x00\x00\x00\x00\xf0?H\x06\x88\x01\x01\x12>\n\x10\x63overage_penalty\x18\x08 \x01(\x01\x42\x1f\xaa\xbb\x18\x1b\t\x00\x00\x00\x00\x00\x00\x00\x00\x11\x00\x00\x00\x00\x00\x00\x14@I\x00\x00\x00\x00\x00\x00\x00\x00H\x07\x88\x01\x01\x12%\n\x10repetition_guard\x18\t \x01(\x08\x42\x06\xaa\xbb\x18\x02P\x01H\x08\x88\x01\x01\x12\x41\n\x08sampling\x18\n \x01(\x0b\x32\x1c.dragoman.v1.SamplingOptionsB\x11\xaa\xbb\x18\rb\x0b\x62\x65\x61m search\x12)\n\rtarget_prefix\x18\x0b \x01(\tB\x12\xaa\xbb\x18\x0e@\xe8\x07\x62\tno prefix\x12$\n\x0fsplit_sentences\x18\x0c \x01(\x08\x42\x06\xaa\xbb\x18\x02P\x01H\t\x88\x01\x01\x12Y\n\x0elong_sentences\x18\r \x01(\x0e\x32\x1f.dragoman.v1.LongSentencePolicyB \xaa\xbb\x18\x1cZ\x1aLONG_SENTENCE_POLICY_SPLIT\x12@\n\x06\x66ormat\x18\x0e \x01(\x0e\x32\x17.dragoman.v1.TextFormatB\x17\xaa\xbb\x18\x13Z\x11TEXT_FORMAT_PLAIN\x12\x1d\n\rreturn_scores\x18\x0f \x01(\x08\x42\x06\xaa\xbb\x18\x02P\x00\x12\x1d\n\rreturn_tokens\x18\x10 \x01(\x08\x42\x06\xaa\xbb\x18\x02P\x00\x12 \n\x10return_alignment\x18\x11 \x01(\x08\x42\x06\xaa\xbb\x18\x02P\x00\x12!\n\x11suppressed_tokens\x18\x12 \x03(\tB\x06\xaa\xbb\x18\x02\x30@\x12S\n\x10return_attention\x18\x13 \x01(\x0e\x32\x1c.dragoman.v1.AttentionDetailB\x1b\xaa\xbb\x18\x17Z\x15\x41TTENTION_DETAIL_NONE\x12#\n\x0e\x65\x61rly_stopping\x18\x14 \x01(\x08\x42\x06\xaa\xbb\x18\x02P\x00H\n\x88\x01\x01\x12\x32\n\nprotection\x18\x15 \x01(\x0b\x32\x1e.dragoman.v1.ProtectionOptions\x12)\n\x05terms\x18\x16 \x03(\x0b\x32\x11.dragoman.v1.TermB\x07\xaa\xbb\x18\x03\x30\x80\x01\x12&\n\x08glossary\x18\x17 \x01(\tB\x14\xaa\xbb\x18\x10@\x80\x01\x62\x0bno glossaryB\x0c\n\n_beam_sizeB\x11\n\x0f_num_hypothesesB\x11\n\x0f_length_penaltyB\x14\n\x12_min_target_tokensB\x14\n\x12_max_target_tokensB\x17\n\x15_no_repeat_ngram_sizeB\x15\n\x13_repetition_penaltyB\x13\n\x11_coverage_penaltyB\x13\n\x11_repetition_guardB\x12\n\x10_split_sentencesB\x11\n\x0f_early_stopping"\xd2\x01\n\x11ProtectionOptions\x12\x1c\n\x07\x65nabled\x18\x01 \x01(\x08\x42\x06\xaa\xbb\x18\x02P\x01H\x00\x88\x01\x01\x12\x39\n\renabled_kinds\x18\x02 \x03(\x0e\x32\x1a.dragoman.v1.ProtectedKindB\x06\xaa\xbb\x18\x02\x30\x10\x12:\n\x0e\x64isabled_kinds\x18\x03 \x03(\x0e\x32\x1a.dragoman.v1.ProtectedKindB\x06\xaa\xbb\x18\x02\x30\x10\x12\x1c\n\x08patterns\x18\x04 \x03(\tB\n\xaa\xbb\x18\x06\x30\x10\x38\x02@@B\n\n\x08_enabled"\x8f\x01\n\x04Term\x12\x19\n\x06source\x18\x01 \x01(\tB\t\xaa\xbb\x18\x05\x38\x01@\xc8\x01\x12(\n\x06target\x18\x02 \x01(\tB\x18\xaa\xbb\x18\x14@\xc8\x01\x62\x0fthe source text\x12!\n\x11is_case_sensitive\x18\x03 \x01(\x08\x42\x06\xaa\xbb\x18\x02P\x00\x12\x1f\n\x0fis_part_of_word\x18\x04 \x01(\x08\x42\x06\xaa\xbb\x18\x02P\x00"\xaf\x02\n\x0fSamplingOptions\x12\x39\n\x0btemperature\x18\x01 \x01(\x01\x42\x1f\xaa\xbb\x18\x1b\t{\x14\xaeG\xe1z\x84?\x11\x00\x00\x00\x00\x00\x00$@I\x00\x00\x00\x00\x00\x00\xf0?H\x00\x88\x01\x01\x12>\n\x05top_k\x18\x02 \x01(\x05\x42*\xaa\xbb\x18&\t\x00\x00\x00\x00\x00\x00\xf0?\x11\x00\x00\x00\x00\x00@\x8f@b\nall tokensj\x06tokensH\x01\x88\x01\x01\x12\x35\n\x05top_p\x18\x03 \x01(\x01\x42!\xaa\xbb\x18\x1d\t\x00\x00\x00\x00\x00\x00\x00\x00\x11\x00\x00\x00\x00\x00\x00\xf0?\x18\x01I\x00\x00\x00\x00\x00\x00\xf0?H\x02\x88\x01\x01\x12=\n\x04seed\x18\x04 \x01(\x03\x42*\xaa\xbb\x18&\t\x00\x00\x00\x00\x00\x00\x00\x00\x62\x1b\x61 new seed for each requestH\x03\x88\x01\x01\x42\x0e\n\x0c_temperatureB\x08\n\x06_top_kB\x08\n\x06_top_pB\x07\n\x05_seed"\xe4\x02\n\x11TranslateResponse\x12.\n\x0ctranslations\x18\x01 \x03(\x0b\x32\x18.dragoman.v1.Translation\x12\x12\n\nmodel_name\x18\x02 \x01(\t\x12\x15\n\rmodel_version\x18\x03 \x01(\t\x12*\n\x07timings\x18\x04 \x01(\x0b\x32\x19.dragoman.v1.StageTimings\x12\x19\n\x11num_source_tokens\x18\x05 \x01(\x05\x12\x19\n\x11num_target_tokens\x18\x06 \x01(\x05\x12\x12\n\nrequest_id\x18\x07 \x01(\t\x12!\n\x05\x65rror\x18\x08 \x01(\x0b\x32\x12.google.rpc.Status\x12\x38\n\x11\x64\x65tected_language\x18\t \x01(\x0b\x32\x1d.dragoman.v1.DetectedLanguage\x12!\n\x05pivot\x18\n \x01(\x0b\x32\x12.dragoman.v1.Pivot"D\n\x05Pivot\x12\x10\n\x08language\x18\x01 \x01(\t\x12\x12\n\nmodel_name\x18\x02 \x01(\t\x12\x15\n\rmodel_version\x18\x03 \x01(\t"\x97\x01\n\x0bTranslation\x12+\n\nhypotheses\x18\x01 \x03(\x0b\x32\x17.dragoman.v1.Hypothesis\x12(\n\tsentences\x18\x02 \x03(\x0b\x32\x15.dragoman.v1.Sentence\x12\x31\n\x08warnings\x18\x03 \x03(\x0b\x32\x1f.dragoman.v1.TranslationWarning"\xb1\x01\n\nHypothesis\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\r\n\x05score\x18\x02 \x01(\x01\x12\x0e\n\x06tokens\x18\x03 \x03(\t\x12\x17\n\x0ftoken_log_probs\x18\x04 \x03(\x02\x12-\n\talignment\x18\x05 \x03(\x0b\x32\x1a.dragoman.v1.AlignmentLink\x12.\n\tattention\x18\x06 \x03(\x0b\x32\x1b.dragoman.v1.CrossAttention"q\n\x0e\x43rossAttention\x12\x15\n\rsource_pieces\x18\x01 \x03(\t\x12\x15\n\rtarget_pieces\x18\x02 \x03(\t\x12\x11\n\tnum_heads\x18\x03 \x01(\x05\x12\r\n\x05layer\x18\x04 \x01(\x05\x12\x0f\n\x07weights\x18\x05 \x03(\x02"e\n\rAlignmentLink\x12!\n\x06source\x18\x01 \x01(\x0b\x32\x11.dragoman.v1.Span\x12!\n\x06target\x18\x02 \x01(\x0b\x32\x11.dragoman.v1.Span\x12\x0e\n\x06weight\x18\x03 \x01(\x02""\n\x04Span\x12\r\n\x05start\x18\x01 \x01(\x05\x12\x0b\n\x03\x65nd\x18\x02 \x01(\x05"\xcc\x01\n\x08Sentence\x12!\n\x06source\x18\x01 \x01(\x0b\x32\x11.dragoman.v1.Span\x12!\n\x06target\x18\x02 \x01(\x0b\x32\x11.dragoman.v1.Span\x12\x19\n\x11num_source_tokens\x18\x03 \x01(\x05\x12\x19\n\x11num_target_tokens\x18\x04 \x01(\x05\x12\x14\n\x0cis_truncated\x18\x05 \x01(\x08\x12\x10\n\x08is_split\x18\x06 \x01(\x08\x12\x12\n\x05score\x18\x07 \x01(\x01H\x00\x88\x01\x01\x42\x08\n\x06_score"}\n\x12TranslationWarning\x12&\n\x04kind\x18\x01 \x01(\x0e\x32\x18.dragoman.v1.WarningKind\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x1b\n\x0esentence_index\x18\x03 \x01(\x05H\x00\x88\x01\x01\x42\x11\n\x0f_sentence_index"\xb7\x01\n\x0cStageTimings\x12(\n\x05queue\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12)\n\x06\x65ncode\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12)\n\x06\x64\x65\x63ode\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\'\n\x04text\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration"\x87\x03\n\x18TranslateDocumentRequest\x12\x14\n\x04text\x18\x01 \x01(\tB\x06\xaa\xbb\x18\x02\x38\x01\x12\x37\n\x0fsource_language\x18\x02 \x01(\tB\x1e\xaa\xbb\x18\x1a@#b\x16\x64\x65tected by the server\x12!\n\x0ftarget_language\x18\x03 \x01(\tB\x08\xaa\xbb\x18\x04\x38\x01@#\x12>\n\x05model\x18\x04 \x01(\tB/\xaa\xbb\x18+@\x80\x01\x62&the default model of the language pair\x12-\n\x07options\x18\x05 \x01(\x0b\x32\x1c.dragoman.v1.DecodingOptions\x12\x43\n\x08priority\x18\x06 \x01(\x0e\x32\x15.dragoman.v1.PriorityB\x1a\xaa\xbb\x18\x16Z\x14PRIORITY_INTERACTIVE\x12\x45\n\nrequest_id\x18\x07 \x01(\tB1\xaa\xbb\x18-@\x80\x01\x62(the metadata `x-request-id`, or a new id"\xdf\x02\n\x12TranslatedSentence\x12\r\n\x05index\x18\x01 \x01(\x05\x12\x0c\n\x04text\x18\x02 \x01(\t\x12+\n\nhypotheses\x18\x03 \x03(\x0b\x32\x17.dragoman.v1.Hypothesis\x12\'\n\x08sentence\x18\x04 \x01(\x0b\x32\x15.dragoman.v1.Sentence\x12\x31\n\x08warnings\x18\x05 \x03(\x0b\x32\x1f.dragoman.v1.TranslationWarning\x12\x12\n\nmodel_name\x18\x06 \x01(\t\x12\x15\n\rmodel_version\x18\x07 \x01(\t\x12*\n\x07timings\x18\x08 \x01(\x0b\x32\x19.dragoman.v1.StageTimings\x12\x12\n\nrequest_id\x18\t \x01(\t\x12\x38\n\x11\x64\x65tected_language\x18\n \x01(\x0b\x32\x1d.dragoman.v1.DetectedLanguage"c\n\x15\x44\x65tectLanguageRequest\x12\x1b\n\x05texts\x18\x01 \x03(\tB\x0c\xaa\xbb\x18\x08(\x01\x30\x80\x01@\x90N\x12-\n\x0ftarget_language\x18\x02 \x01(\tB\x14\xaa\xbb\x18\x10@#b\x0c\x61ny language"L\n\x16\x44\x65tectLanguageResponse\x12\x32\n\ndetections\x18\x01 \x03(\x0b\x32\x1e.dragoman.v1.LanguageDetection"E\n\x11LanguageDetection\x12\x30\n\tlanguages\x18\x01 \x03(\x0b\x32\x1d.dragoman.v1.DetectedLanguage"K\n\x10\x44\x65tectedLanguage\x12\x10\n\x08language\x18\x01 \x01(\t\x12\x12\n\nconfidence\x18\x02 \x01(\x01\x12\x11\n\tis_served\x18\x03 \x01(\x08"\x13\n\x11ListModelsRequest"8\n\x12ListModelsResponse\x12"\n\x06models\x18\x01 \x03(\x0b\x32\x12.dragoman.v1.Model" \n\x0fGetModelRequest\x12\r\n\x05model\x18\x01 \x01(\t"5\n\x10GetModelResponse\x12!\n\x05model\x18\x01 \x01(\x0b\x32\x12.dragoman.v1.Model"\x17\n\x15ListGlossariesRequest"C\n\x16ListGlossariesResponse\x12)\n\nglossaries\x18\x01 \x03(\x0b\x32\x15.dragoman.v1.Glossary"B\n\x08Glossary\x12\x0c\n\x04name\x18\x01 \x01(\t\x12(\n\x05pairs\x18\x02 \x03(\x0b\x32\x19.dragoman.v1.GlossaryPair"S\n\x0cGlossaryPair\x12\x17\n\x0fsource_language\x18\x01 \x01(\t\x12\x17\n\x0ftarget_language\x18\x02 \x01(\t\x12\x11\n\tnum_terms\x18\x03 \x01(\x05"B\n\x05Model\x12\x0c\n\x04name\x18\x01 \x01(\t\x12+\n\x08versions\x18\x02 \x03(\x0b\x32\x19.dragoman.v1.ModelVersion"\x94\x03\n\x0cModelVersion\x12\x0f\n\x07version\x18\x01 \x01(\t\x12&\n\x05state\x18\x02 \x01(\x0e\x32\x17.dragoman.v1.ModelState\x12\x15\n\rstate_message\x18\x03 \x01(\t\x12\x12\n\nis_default\x18\x04 \x01(\x08\x12\x31\n\x0elanguage_pairs\x18\x05 \x03(\x0b\x32\x19.dragoman.v1.LanguagePair\x12)\n\tprecision\x18\x06 \x01(\x0e\x32\x16.dragoman.v1.Precision\x12(\n\x06limits\x18\x07 \x01(\x0b\x32\x18.dragoman.v1.ModelLimits\x12\x37\n\x11\x65valuation_scores\x18\x08 \x03(\x0b\x32\x1c.dragoman.v1.EvaluationScore\x12\x1a\n\x12unsupported_fields\x18\t \x03(\t\x12\x0e\n\x06labels\x18\n \x03(\t\x12\x33\n\x0flanguage_groups\x18\x0b \x03(\x0b\x32\x1a.dragoman.v1.LanguageGroup"T\n\x0cLanguagePair\x12\x17\n\x0fsource_language\x18\x01 \x01(\t\x12\x17\n\x0ftarget_language\x18\x02 \x01(\t\x12\x12\n\nis_default\x18\x03 \x01(\x08"W\n\rLanguageGroup\x12\x18\n\x10source_languages\x18\x01 \x03(\t\x12\x18\n\x10target_languages\x18\x02 \x03(\t\x12\x12\n\nis_default\x18\x03 \x01(\x08"\x94\x01\n\x0bModelLimits\x12\x19\n\x11max_source_tokens\x18\x01 \x01(\x05\x12\x19\n\x11max_target_tokens\x18\x02 \x01(\x05\x12\x11\n\tmax_texts\x18\x03 \x01(\x05\x12\x1b\n\x13max_text_characters\x18\x04 \x01(\x05\x12\x1f\n\x17max_document_characters\x18\x05 \x01(\x05"\x87\x01\n\x0f\x45valuationScore\x12\x0e\n\x06metric\x18\x01 \x01(\t\x12\x10\n\x08test_set\x18\x02 \x01(\t\x12\x17\n\x0fsource_language\x18\x03 \x01(\t\x12\x17\n\x0ftarget_language\x18\x04 \x01(\t\x12\r\n\x05value\x18\x05 \x01(\x01\x12\x11\n\tsignature\x18\x06 \x01(\t"!\n\x10LoadModelRequest\x12\r\n\x05model\x18\x01 \x01(\t"6\n\x11LoadModelResponse\x12!\n\x05model\x18\x01 \x01(\x0b\x32\x12.dragoman.v1.Model"#\n\x12UnloadModelRequest\x12\r\n\x05model\x18\x01 \x01(\t"\x15\n\x13UnloadModelResponse"4\n\x14SetModelLabelRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\r\n\x05label\x18\x02 \x01(\t":\n\x15SetModelLabelResponse\x12!\n\x05model\x18\x01 \x01(\x0b\x32\x12.dragoman.v1.Model*Q\n\x08Priority\x12\x18\n\x14PRIORITY_UNSPECIFIED\x10\x00\x12\x18\n\x14PRIORITY_INTERACTIVE\x10\x01\x12\x11\n\rPRIORITY_BULK\x10\x02*\xcb\x02\n\rProtectedKind\x12\x1e\n\x1aPROTECTED_KIND_UNSPECIFIED\x10\x00\x12\x19\n\x15PROTECTED_KIND_BRACES\x10\x01\x12\x19\n\x15PROTECTED_KIND_PRINTF\x10\x02\x12\x1b\n\x17PROTECTED_KIND_TEMPLATE\x10\x03\x12\x16\n\x12PROTECTED_KIND_URL\x10\x04\x12\x18\n\x14PROTECTED_KIND_EMAIL\x10\x05\x12\x17\n\x13PROTECTED_KIND_PATH\x10\x06\x12\x17\n\x13PROTECTED_KIND_CODE\x10\x07\x12\x16\n\x12PROTECTED_KIND_TAG\x10\x08\x12\x18\n\x14PROTECTED_KIND_COLON\x10\t\x12\x16\n\x12PROTECTED_KIND_ICU\x10\n\x12\x19\n\x15PROTECTED_KIND_NUMBER\x10\x0b*\x8d\x01\n\x0f\x41ttentionDetail\x12 \n\x1c\x41TTENTION_DETAIL_UNSPECIFIED\x10\x00\x12\x19\n\x15\x41TTENTION_DETAIL_NONE\x10\x01\x12\x1d\n\x19\x41TTENTION_DETAIL_AVERAGED\x10\x02\x12\x1e\n\x1a\x41TTENTION_DETAIL_ALL_HEADS\x10\x03*{\n\x12LongSentencePolicy\x12$\n LONG_SENTENCE_POLICY_UNSPECIFIED\x10\x00\x12\x1e\n\x1aLONG_SENTENCE_POLICY_SPLIT\x10\x01\x12\x1f\n\x1bLONG_SENTENCE_POLICY_REFUSE\x10\x02*k\n\nTextFormat\x12\x1b\n\x17TEXT_FORMAT_UNSPECIFIED\x10\x00\x12\x15\n\x11TEXT_FORMAT_PLAIN\x10\x01\x12\x14\n\x10TEXT_FORMAT_HTML\x10\x02\x12\x13\n\x0fTEXT_FORMAT_XML\x10\x03*\xe5\x01\n\x0bWarningKind\x12\x1c\n\x18WARNING_KIND_UNSPECIFIED\x10\x00\x12\x1a\n\x16WARNING_KIND_TRUNCATED\x10\x01\x12\x1d\n\x19WARNING_KIND_SOURCE_SPLIT\x10\x02\x12\x1b\n\x17WARNING_KIND_REPETITION\x10\x03\x12\x1e\n\x1aWARNING_KIND_COPIED_SOURCE\x10\x04\x12\x1d\n\x19WARNING_KIND_LENGTH_RATIO\x10\x05\x12!\n\x1dWARNING_KIND_PLACEHOLDER_LOST\x10\x06*\x8b\x01\n\nModelState\x12\x1b\n\x17MODEL_STATE_UNSPECIFIED\x10\x00\x12\x17\n\x13MODEL_STATE_LOADING\x10\x01\x12\x15\n\x11MODEL_STATE_READY\x10\x02\x12\x18\n\x14MODEL_STATE_DRAINING\x10\x03\x12\x16\n\x12MODEL_STATE_FAILED\x10\x04*h\n\tPrecision\x12\x19\n\x15PRECISION_UNSPECIFIED\x10\x00\x12\x15\n\x11PRECISION_FLOAT32\x10\x01\x12\x15\n\x11PRECISION_FLOAT16\x10\x02\x12\x12\n\x0ePRECISION_INT8\x10\x03\x32\xf0\x02\n\x12TranslationService\x12J\n\tTranslate\x12\x1d.dragoman.v1.TranslateRequest\x1a\x1e.dragoman.v1.TranslateResponse\x12]\n\x11TranslateDocument\x12%.dragoman.v1.TranslateDocumentRequest\x1a\x1f.dragoman.v1.TranslatedSentence0\x01\x12T\n\x0fTranslateStream\x12\x1d.dragoman.v1.TranslateRequest\x1a\x1e.dragoman.v1.TranslateResponse(\x01\x30\x01\x12Y\n\x0e\x44\x65tectLanguage\x12".dragoman.v1.DetectLanguageRequest\x1a#.dragoman.v1.DetectLanguageResponse2\x81\x02\n\x0cModelService\x12M\n\nListModels\x12\x1e.dragoman.v1.ListModelsRequest\x1a\x1f.dragoman.v1.ListModelsResponse\x12G\n\x08GetModel\x12\x1c.dragoman.v1.GetModelRequest\x1a\x1d.dragoman.v1.GetModelResponse\x12Y\n\x0eListGlossaries\x12".dragoman.v1.ListGlossariesRequest\x1a#.dragoman.v1.ListGlossariesResponse2\x89\x02\n\x11ModelAdminService\x12J\n\tLoadModel\x12\x1d.dragoman.v1.LoadModelRequest\x1a\x1e.dragoman.v1.LoadModelResponse\x12P\n\x0bUnloadModel\x12\x1f.dragoman.v1.UnloadModelRequest\x1a .dragoman.v1.UnloadModelResponse\x12V\n\rSetModelLabel\x12!.dragoman.v1.SetModelLabelRequest\x1a".dragoman.v1.SetModelLabelResponseb\x06proto3'
-)
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x64ragoman/v1/translation.proto\x12\x0b\x64ragoman.v1\x1a\x19\x64ragoman/v1/options.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x17google/rpc/status.proto\"\xe6\x03\n\x10TranslateRequest\x12\x18\n\x05texts\x18\x01 \x03(\tB\t\xaa\xbb\x18\x05(\x01\x30\x80\x01\x12\x37\n\x0fsource_language\x18\x02 \x01(\tB\x1e\xaa\xbb\x18\x1a@#b\x16\x64\x65tected by the server\x12!\n\x0ftarget_language\x18\x03 \x01(\tB\x08\xaa\xbb\x18\x04\x38\x01@#\x12>\n\x05model\x18\x04 \x01(\tB/\xaa\xbb\x18+@\x80\x01\x62&the default model of the language pair\x12-\n\x07options\x18\x05 \x01(\x0b\x32\x1c.dragoman.v1.DecodingOptions\x12\x43\n\x08priority\x18\x06 \x01(\x0e\x32\x15.dragoman.v1.PriorityB\x1a\xaa\xbb\x18\x16Z\x14PRIORITY_INTERACTIVE\x12\x45\n\nrequest_id\x18\x07 \x01(\tB1\xaa\xbb\x18-@\x80\x01\x62(the metadata `x-request-id`, or a new id\x12<\n\x0ftarget_prefixes\x18\x08 \x03(\tB#\xaa\xbb\x18\x1f\x30\x80\x01@\xe8\x07\x62\x17`options.target_prefix`\x12#\n\x0fpivot_languages\x18\t \x03(\tB\n\xaa\xbb\x18\x06\x30\x08\x38\x01@#\"\xdd\x0c\n\x0f\x44\x65\x63odingOptions\x12j\n\tbeam_size\x18\x01 \x01(\x05\x42R\xaa\xbb\x18N\t\x00\x00\x00\x00\x00\x00\xf0?\x11\x00\x00\x00\x00\x00\x00\x30@I\x00\x00\x00\x00\x00\x00\x10@b%or `num_hypotheses` if that is largerj\nhypothesesH\x00\x88\x01\x01\x12H\n\x0enum_hypotheses\x18\x02 \x01(\x05\x42+\xaa\xbb\x18\'\t\x00\x00\x00\x00\x00\x00\xf0?\x11\x00\x00\x00\x00\x00\x00\x30@I\x00\x00\x00\x00\x00\x00\xf0?j\nhypothesesH\x01\x88\x01\x01\x12<\n\x0elength_penalty\x18\x03 \x01(\x01\x42\x1f\xaa\xbb\x18\x1b\t\x00\x00\x00\x00\x00\x00\x00\x00\x11\x00\x00\x00\x00\x00\x00\x14@I333333\xe3?H\x02\x88\x01\x01\x12G\n\x11min_target_tokens\x18\x04 \x01(\x05\x42\'\xaa\xbb\x18#\t\x00\x00\x00\x00\x00\x00\x00\x00\x11\x00\x00\x00\x00\x00\xf0\x7f@I\x00\x00\x00\x00\x00\x00\x00\x00j\x06tokensH\x03\x88\x01\x01\x12\x81\x01\n\x11max_target_tokens\x18\x05 \x01(\x05\x42\x61\xaa\xbb\x18]\t\x00\x00\x00\x00\x00\x00\xf0?\x11\x00\x00\x00\x00\x00\x00\x80@bAtokens of the sentence or of its prefix, whichever has more, + 50j\x06tokensH\x04\x88\x01\x01\x12J\n\x14no_repeat_ngram_size\x18\x06 \x01(\x05\x42\'\xaa\xbb\x18#\t\x00\x00\x00\x00\x00\x00\x00\x00\x11\x00\x00\x00\x00\x00\x00\x30@I\x00\x00\x00\x00\x00\x00\x00\x00j\x06tokensH\x05\x88\x01\x01\x12@\n\x12repetition_penalty\x18\x07 \x01(\x01\x42\x1f\xaa\xbb\x18\x1b\t\x00\x00\x00\x00\x00\x00\xf0?\x11\x00\x00\x00\x00\x00\x00$@I\x00\x00\x00\x00\x00\x00\xf0?H\x06\x88\x01\x01\x12>\n\x10\x63overage_penalty\x18\x08 \x01(\x01\x42\x1f\xaa\xbb\x18\x1b\t\x00\x00\x00\x00\x00\x00\x00\x00\x11\x00\x00\x00\x00\x00\x00\x14@I\x00\x00\x00\x00\x00\x00\x00\x00H\x07\x88\x01\x01\x12%\n\x10repetition_guard\x18\t \x01(\x08\x42\x06\xaa\xbb\x18\x02P\x01H\x08\x88\x01\x01\x12\x41\n\x08sampling\x18\n \x01(\x0b\x32\x1c.dragoman.v1.SamplingOptionsB\x11\xaa\xbb\x18\rb\x0b\x62\x65\x61m search\x12)\n\rtarget_prefix\x18\x0b \x01(\tB\x12\xaa\xbb\x18\x0e@\xe8\x07\x62\tno prefix\x12$\n\x0fsplit_sentences\x18\x0c \x01(\x08\x42\x06\xaa\xbb\x18\x02P\x01H\t\x88\x01\x01\x12Y\n\x0elong_sentences\x18\r \x01(\x0e\x32\x1f.dragoman.v1.LongSentencePolicyB \xaa\xbb\x18\x1cZ\x1aLONG_SENTENCE_POLICY_SPLIT\x12@\n\x06\x66ormat\x18\x0e \x01(\x0e\x32\x17.dragoman.v1.TextFormatB\x17\xaa\xbb\x18\x13Z\x11TEXT_FORMAT_PLAIN\x12\x1d\n\rreturn_scores\x18\x0f \x01(\x08\x42\x06\xaa\xbb\x18\x02P\x00\x12\x1d\n\rreturn_tokens\x18\x10 \x01(\x08\x42\x06\xaa\xbb\x18\x02P\x00\x12 \n\x10return_alignment\x18\x11 \x01(\x08\x42\x06\xaa\xbb\x18\x02P\x00\x12!\n\x11suppressed_tokens\x18\x12 \x03(\tB\x06\xaa\xbb\x18\x02\x30@\x12S\n\x10return_attention\x18\x13 \x01(\x0e\x32\x1c.dragoman.v1.AttentionDetailB\x1b\xaa\xbb\x18\x17Z\x15\x41TTENTION_DETAIL_NONE\x12#\n\x0e\x65\x61rly_stopping\x18\x14 \x01(\x08\x42\x06\xaa\xbb\x18\x02P\x00H\n\x88\x01\x01\x12\x32\n\nprotection\x18\x15 \x01(\x0b\x32\x1e.dragoman.v1.ProtectionOptions\x12)\n\x05terms\x18\x16 \x03(\x0b\x32\x11.dragoman.v1.TermB\x07\xaa\xbb\x18\x03\x30\x80\x01\x12&\n\x08glossary\x18\x17 \x01(\tB\x14\xaa\xbb\x18\x10@\x80\x01\x62\x0bno glossaryB\x0c\n\n_beam_sizeB\x11\n\x0f_num_hypothesesB\x11\n\x0f_length_penaltyB\x14\n\x12_min_target_tokensB\x14\n\x12_max_target_tokensB\x17\n\x15_no_repeat_ngram_sizeB\x15\n\x13_repetition_penaltyB\x13\n\x11_coverage_penaltyB\x13\n\x11_repetition_guardB\x12\n\x10_split_sentencesB\x11\n\x0f_early_stopping\"\xd2\x01\n\x11ProtectionOptions\x12\x1c\n\x07\x65nabled\x18\x01 \x01(\x08\x42\x06\xaa\xbb\x18\x02P\x01H\x00\x88\x01\x01\x12\x39\n\renabled_kinds\x18\x02 \x03(\x0e\x32\x1a.dragoman.v1.ProtectedKindB\x06\xaa\xbb\x18\x02\x30\x10\x12:\n\x0e\x64isabled_kinds\x18\x03 \x03(\x0e\x32\x1a.dragoman.v1.ProtectedKindB\x06\xaa\xbb\x18\x02\x30\x10\x12\x1c\n\x08patterns\x18\x04 \x03(\tB\n\xaa\xbb\x18\x06\x30\x10\x38\x02@@B\n\n\x08_enabled\"\x8f\x01\n\x04Term\x12\x19\n\x06source\x18\x01 \x01(\tB\t\xaa\xbb\x18\x05\x38\x01@\xc8\x01\x12(\n\x06target\x18\x02 \x01(\tB\x18\xaa\xbb\x18\x14@\xc8\x01\x62\x0fthe source text\x12!\n\x11is_case_sensitive\x18\x03 \x01(\x08\x42\x06\xaa\xbb\x18\x02P\x00\x12\x1f\n\x0fis_part_of_word\x18\x04 \x01(\x08\x42\x06\xaa\xbb\x18\x02P\x00\"\xaf\x02\n\x0fSamplingOptions\x12\x39\n\x0btemperature\x18\x01 \x01(\x01\x42\x1f\xaa\xbb\x18\x1b\t{\x14\xaeG\xe1z\x84?\x11\x00\x00\x00\x00\x00\x00$@I\x00\x00\x00\x00\x00\x00\xf0?H\x00\x88\x01\x01\x12>\n\x05top_k\x18\x02 \x01(\x05\x42*\xaa\xbb\x18&\t\x00\x00\x00\x00\x00\x00\xf0?\x11\x00\x00\x00\x00\x00@\x8f@b\nall tokensj\x06tokensH\x01\x88\x01\x01\x12\x35\n\x05top_p\x18\x03 \x01(\x01\x42!\xaa\xbb\x18\x1d\t\x00\x00\x00\x00\x00\x00\x00\x00\x11\x00\x00\x00\x00\x00\x00\xf0?\x18\x01I\x00\x00\x00\x00\x00\x00\xf0?H\x02\x88\x01\x01\x12=\n\x04seed\x18\x04 \x01(\x03\x42*\xaa\xbb\x18&\t\x00\x00\x00\x00\x00\x00\x00\x00\x62\x1b\x61 new seed for each requestH\x03\x88\x01\x01\x42\x0e\n\x0c_temperatureB\x08\n\x06_top_kB\x08\n\x06_top_pB\x07\n\x05_seed\"\xe4\x02\n\x11TranslateResponse\x12.\n\x0ctranslations\x18\x01 \x03(\x0b\x32\x18.dragoman.v1.Translation\x12\x12\n\nmodel_name\x18\x02 \x01(\t\x12\x15\n\rmodel_version\x18\x03 \x01(\t\x12*\n\x07timings\x18\x04 \x01(\x0b\x32\x19.dragoman.v1.StageTimings\x12\x19\n\x11num_source_tokens\x18\x05 \x01(\x05\x12\x19\n\x11num_target_tokens\x18\x06 \x01(\x05\x12\x12\n\nrequest_id\x18\x07 \x01(\t\x12!\n\x05\x65rror\x18\x08 \x01(\x0b\x32\x12.google.rpc.Status\x12\x38\n\x11\x64\x65tected_language\x18\t \x01(\x0b\x32\x1d.dragoman.v1.DetectedLanguage\x12!\n\x05pivot\x18\n \x01(\x0b\x32\x12.dragoman.v1.Pivot\"D\n\x05Pivot\x12\x10\n\x08language\x18\x01 \x01(\t\x12\x12\n\nmodel_name\x18\x02 \x01(\t\x12\x15\n\rmodel_version\x18\x03 \x01(\t\"\x97\x01\n\x0bTranslation\x12+\n\nhypotheses\x18\x01 \x03(\x0b\x32\x17.dragoman.v1.Hypothesis\x12(\n\tsentences\x18\x02 \x03(\x0b\x32\x15.dragoman.v1.Sentence\x12\x31\n\x08warnings\x18\x03 \x03(\x0b\x32\x1f.dragoman.v1.TranslationWarning\"\xb1\x01\n\nHypothesis\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\r\n\x05score\x18\x02 \x01(\x01\x12\x0e\n\x06tokens\x18\x03 \x03(\t\x12\x17\n\x0ftoken_log_probs\x18\x04 \x03(\x02\x12-\n\talignment\x18\x05 \x03(\x0b\x32\x1a.dragoman.v1.AlignmentLink\x12.\n\tattention\x18\x06 \x03(\x0b\x32\x1b.dragoman.v1.CrossAttention\"q\n\x0e\x43rossAttention\x12\x15\n\rsource_pieces\x18\x01 \x03(\t\x12\x15\n\rtarget_pieces\x18\x02 \x03(\t\x12\x11\n\tnum_heads\x18\x03 \x01(\x05\x12\r\n\x05layer\x18\x04 \x01(\x05\x12\x0f\n\x07weights\x18\x05 \x03(\x02\"e\n\rAlignmentLink\x12!\n\x06source\x18\x01 \x01(\x0b\x32\x11.dragoman.v1.Span\x12!\n\x06target\x18\x02 \x01(\x0b\x32\x11.dragoman.v1.Span\x12\x0e\n\x06weight\x18\x03 \x01(\x02\"\"\n\x04Span\x12\r\n\x05start\x18\x01 \x01(\x05\x12\x0b\n\x03\x65nd\x18\x02 \x01(\x05\"\xcc\x01\n\x08Sentence\x12!\n\x06source\x18\x01 \x01(\x0b\x32\x11.dragoman.v1.Span\x12!\n\x06target\x18\x02 \x01(\x0b\x32\x11.dragoman.v1.Span\x12\x19\n\x11num_source_tokens\x18\x03 \x01(\x05\x12\x19\n\x11num_target_tokens\x18\x04 \x01(\x05\x12\x14\n\x0cis_truncated\x18\x05 \x01(\x08\x12\x10\n\x08is_split\x18\x06 \x01(\x08\x12\x12\n\x05score\x18\x07 \x01(\x01H\x00\x88\x01\x01\x42\x08\n\x06_score\"}\n\x12TranslationWarning\x12&\n\x04kind\x18\x01 \x01(\x0e\x32\x18.dragoman.v1.WarningKind\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x1b\n\x0esentence_index\x18\x03 \x01(\x05H\x00\x88\x01\x01\x42\x11\n\x0f_sentence_index\"\xb7\x01\n\x0cStageTimings\x12(\n\x05queue\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12)\n\x06\x65ncode\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12)\n\x06\x64\x65\x63ode\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\'\n\x04text\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x87\x03\n\x18TranslateDocumentRequest\x12\x14\n\x04text\x18\x01 \x01(\tB\x06\xaa\xbb\x18\x02\x38\x01\x12\x37\n\x0fsource_language\x18\x02 \x01(\tB\x1e\xaa\xbb\x18\x1a@#b\x16\x64\x65tected by the server\x12!\n\x0ftarget_language\x18\x03 \x01(\tB\x08\xaa\xbb\x18\x04\x38\x01@#\x12>\n\x05model\x18\x04 \x01(\tB/\xaa\xbb\x18+@\x80\x01\x62&the default model of the language pair\x12-\n\x07options\x18\x05 \x01(\x0b\x32\x1c.dragoman.v1.DecodingOptions\x12\x43\n\x08priority\x18\x06 \x01(\x0e\x32\x15.dragoman.v1.PriorityB\x1a\xaa\xbb\x18\x16Z\x14PRIORITY_INTERACTIVE\x12\x45\n\nrequest_id\x18\x07 \x01(\tB1\xaa\xbb\x18-@\x80\x01\x62(the metadata `x-request-id`, or a new id\"\xdf\x02\n\x12TranslatedSentence\x12\r\n\x05index\x18\x01 \x01(\x05\x12\x0c\n\x04text\x18\x02 \x01(\t\x12+\n\nhypotheses\x18\x03 \x03(\x0b\x32\x17.dragoman.v1.Hypothesis\x12\'\n\x08sentence\x18\x04 \x01(\x0b\x32\x15.dragoman.v1.Sentence\x12\x31\n\x08warnings\x18\x05 \x03(\x0b\x32\x1f.dragoman.v1.TranslationWarning\x12\x12\n\nmodel_name\x18\x06 \x01(\t\x12\x15\n\rmodel_version\x18\x07 \x01(\t\x12*\n\x07timings\x18\x08 \x01(\x0b\x32\x19.dragoman.v1.StageTimings\x12\x12\n\nrequest_id\x18\t \x01(\t\x12\x38\n\x11\x64\x65tected_language\x18\n \x01(\x0b\x32\x1d.dragoman.v1.DetectedLanguage\"c\n\x15\x44\x65tectLanguageRequest\x12\x1b\n\x05texts\x18\x01 \x03(\tB\x0c\xaa\xbb\x18\x08(\x01\x30\x80\x01@\x90N\x12-\n\x0ftarget_language\x18\x02 \x01(\tB\x14\xaa\xbb\x18\x10@#b\x0c\x61ny language\"L\n\x16\x44\x65tectLanguageResponse\x12\x32\n\ndetections\x18\x01 \x03(\x0b\x32\x1e.dragoman.v1.LanguageDetection\"E\n\x11LanguageDetection\x12\x30\n\tlanguages\x18\x01 \x03(\x0b\x32\x1d.dragoman.v1.DetectedLanguage\"K\n\x10\x44\x65tectedLanguage\x12\x10\n\x08language\x18\x01 \x01(\t\x12\x12\n\nconfidence\x18\x02 \x01(\x01\x12\x11\n\tis_served\x18\x03 \x01(\x08\"\x13\n\x11ListModelsRequest\"8\n\x12ListModelsResponse\x12\"\n\x06models\x18\x01 \x03(\x0b\x32\x12.dragoman.v1.Model\" \n\x0fGetModelRequest\x12\r\n\x05model\x18\x01 \x01(\t\"5\n\x10GetModelResponse\x12!\n\x05model\x18\x01 \x01(\x0b\x32\x12.dragoman.v1.Model\"\x17\n\x15ListGlossariesRequest\"C\n\x16ListGlossariesResponse\x12)\n\nglossaries\x18\x01 \x03(\x0b\x32\x15.dragoman.v1.Glossary\"B\n\x08Glossary\x12\x0c\n\x04name\x18\x01 \x01(\t\x12(\n\x05pairs\x18\x02 \x03(\x0b\x32\x19.dragoman.v1.GlossaryPair\"S\n\x0cGlossaryPair\x12\x17\n\x0fsource_language\x18\x01 \x01(\t\x12\x17\n\x0ftarget_language\x18\x02 \x01(\t\x12\x11\n\tnum_terms\x18\x03 \x01(\x05\"B\n\x05Model\x12\x0c\n\x04name\x18\x01 \x01(\t\x12+\n\x08versions\x18\x02 \x03(\x0b\x32\x19.dragoman.v1.ModelVersion\"\x94\x03\n\x0cModelVersion\x12\x0f\n\x07version\x18\x01 \x01(\t\x12&\n\x05state\x18\x02 \x01(\x0e\x32\x17.dragoman.v1.ModelState\x12\x15\n\rstate_message\x18\x03 \x01(\t\x12\x12\n\nis_default\x18\x04 \x01(\x08\x12\x31\n\x0elanguage_pairs\x18\x05 \x03(\x0b\x32\x19.dragoman.v1.LanguagePair\x12)\n\tprecision\x18\x06 \x01(\x0e\x32\x16.dragoman.v1.Precision\x12(\n\x06limits\x18\x07 \x01(\x0b\x32\x18.dragoman.v1.ModelLimits\x12\x37\n\x11\x65valuation_scores\x18\x08 \x03(\x0b\x32\x1c.dragoman.v1.EvaluationScore\x12\x1a\n\x12unsupported_fields\x18\t \x03(\t\x12\x0e\n\x06labels\x18\n \x03(\t\x12\x33\n\x0flanguage_groups\x18\x0b \x03(\x0b\x32\x1a.dragoman.v1.LanguageGroup\"T\n\x0cLanguagePair\x12\x17\n\x0fsource_language\x18\x01 \x01(\t\x12\x17\n\x0ftarget_language\x18\x02 \x01(\t\x12\x12\n\nis_default\x18\x03 \x01(\x08\"W\n\rLanguageGroup\x12\x18\n\x10source_languages\x18\x01 \x03(\t\x12\x18\n\x10target_languages\x18\x02 \x03(\t\x12\x12\n\nis_default\x18\x03 \x01(\x08\"\x94\x01\n\x0bModelLimits\x12\x19\n\x11max_source_tokens\x18\x01 \x01(\x05\x12\x19\n\x11max_target_tokens\x18\x02 \x01(\x05\x12\x11\n\tmax_texts\x18\x03 \x01(\x05\x12\x1b\n\x13max_text_characters\x18\x04 \x01(\x05\x12\x1f\n\x17max_document_characters\x18\x05 \x01(\x05\"\x87\x01\n\x0f\x45valuationScore\x12\x0e\n\x06metric\x18\x01 \x01(\t\x12\x10\n\x08test_set\x18\x02 \x01(\t\x12\x17\n\x0fsource_language\x18\x03 \x01(\t\x12\x17\n\x0ftarget_language\x18\x04 \x01(\t\x12\r\n\x05value\x18\x05 \x01(\x01\x12\x11\n\tsignature\x18\x06 \x01(\t\"!\n\x10LoadModelRequest\x12\r\n\x05model\x18\x01 \x01(\t\"6\n\x11LoadModelResponse\x12!\n\x05model\x18\x01 \x01(\x0b\x32\x12.dragoman.v1.Model\"#\n\x12UnloadModelRequest\x12\r\n\x05model\x18\x01 \x01(\t\"\x15\n\x13UnloadModelResponse\"4\n\x14SetModelLabelRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\r\n\x05label\x18\x02 \x01(\t\":\n\x15SetModelLabelResponse\x12!\n\x05model\x18\x01 \x01(\x0b\x32\x12.dragoman.v1.Model*Q\n\x08Priority\x12\x18\n\x14PRIORITY_UNSPECIFIED\x10\x00\x12\x18\n\x14PRIORITY_INTERACTIVE\x10\x01\x12\x11\n\rPRIORITY_BULK\x10\x02*\xcb\x02\n\rProtectedKind\x12\x1e\n\x1aPROTECTED_KIND_UNSPECIFIED\x10\x00\x12\x19\n\x15PROTECTED_KIND_BRACES\x10\x01\x12\x19\n\x15PROTECTED_KIND_PRINTF\x10\x02\x12\x1b\n\x17PROTECTED_KIND_TEMPLATE\x10\x03\x12\x16\n\x12PROTECTED_KIND_URL\x10\x04\x12\x18\n\x14PROTECTED_KIND_EMAIL\x10\x05\x12\x17\n\x13PROTECTED_KIND_PATH\x10\x06\x12\x17\n\x13PROTECTED_KIND_CODE\x10\x07\x12\x16\n\x12PROTECTED_KIND_TAG\x10\x08\x12\x18\n\x14PROTECTED_KIND_COLON\x10\t\x12\x16\n\x12PROTECTED_KIND_ICU\x10\n\x12\x19\n\x15PROTECTED_KIND_NUMBER\x10\x0b*\x8d\x01\n\x0f\x41ttentionDetail\x12 \n\x1c\x41TTENTION_DETAIL_UNSPECIFIED\x10\x00\x12\x19\n\x15\x41TTENTION_DETAIL_NONE\x10\x01\x12\x1d\n\x19\x41TTENTION_DETAIL_AVERAGED\x10\x02\x12\x1e\n\x1a\x41TTENTION_DETAIL_ALL_HEADS\x10\x03*{\n\x12LongSentencePolicy\x12$\n LONG_SENTENCE_POLICY_UNSPECIFIED\x10\x00\x12\x1e\n\x1aLONG_SENTENCE_POLICY_SPLIT\x10\x01\x12\x1f\n\x1bLONG_SENTENCE_POLICY_REFUSE\x10\x02*k\n\nTextFormat\x12\x1b\n\x17TEXT_FORMAT_UNSPECIFIED\x10\x00\x12\x15\n\x11TEXT_FORMAT_PLAIN\x10\x01\x12\x14\n\x10TEXT_FORMAT_HTML\x10\x02\x12\x13\n\x0fTEXT_FORMAT_XML\x10\x03*\xe5\x01\n\x0bWarningKind\x12\x1c\n\x18WARNING_KIND_UNSPECIFIED\x10\x00\x12\x1a\n\x16WARNING_KIND_TRUNCATED\x10\x01\x12\x1d\n\x19WARNING_KIND_SOURCE_SPLIT\x10\x02\x12\x1b\n\x17WARNING_KIND_REPETITION\x10\x03\x12\x1e\n\x1aWARNING_KIND_COPIED_SOURCE\x10\x04\x12\x1d\n\x19WARNING_KIND_LENGTH_RATIO\x10\x05\x12!\n\x1dWARNING_KIND_PLACEHOLDER_LOST\x10\x06*\x8b\x01\n\nModelState\x12\x1b\n\x17MODEL_STATE_UNSPECIFIED\x10\x00\x12\x17\n\x13MODEL_STATE_LOADING\x10\x01\x12\x15\n\x11MODEL_STATE_READY\x10\x02\x12\x18\n\x14MODEL_STATE_DRAINING\x10\x03\x12\x16\n\x12MODEL_STATE_FAILED\x10\x04*h\n\tPrecision\x12\x19\n\x15PRECISION_UNSPECIFIED\x10\x00\x12\x15\n\x11PRECISION_FLOAT32\x10\x01\x12\x15\n\x11PRECISION_FLOAT16\x10\x02\x12\x12\n\x0ePRECISION_INT8\x10\x03\x32\xf0\x02\n\x12TranslationService\x12J\n\tTranslate\x12\x1d.dragoman.v1.TranslateRequest\x1a\x1e.dragoman.v1.TranslateResponse\x12]\n\x11TranslateDocument\x12%.dragoman.v1.TranslateDocumentRequest\x1a\x1f.dragoman.v1.TranslatedSentence0\x01\x12T\n\x0fTranslateStream\x12\x1d.dragoman.v1.TranslateRequest\x1a\x1e.dragoman.v1.TranslateResponse(\x01\x30\x01\x12Y\n\x0e\x44\x65tectLanguage\x12\".dragoman.v1.DetectLanguageRequest\x1a#.dragoman.v1.DetectLanguageResponse2\x81\x02\n\x0cModelService\x12M\n\nListModels\x12\x1e.dragoman.v1.ListModelsRequest\x1a\x1f.dragoman.v1.ListModelsResponse\x12G\n\x08GetModel\x12\x1c.dragoman.v1.GetModelRequest\x1a\x1d.dragoman.v1.GetModelResponse\x12Y\n\x0eListGlossaries\x12\".dragoman.v1.ListGlossariesRequest\x1a#.dragoman.v1.ListGlossariesResponse2\x89\x02\n\x11ModelAdminService\x12J\n\tLoadModel\x12\x1d.dragoman.v1.LoadModelRequest\x1a\x1e.dragoman.v1.LoadModelResponse\x12P\n\x0bUnloadModel\x12\x1f.dragoman.v1.UnloadModelRequest\x1a .dragoman.v1.UnloadModelResponse\x12V\n\rSetModelLabel\x12!.dragoman.v1.SetModelLabelRequest\x1a\".dragoman.v1.SetModelLabelResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
-_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, "dragoman.v1.translation_pb2", _globals)
+_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'dragoman.v1.translation_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-    DESCRIPTOR._loaded_options = None
-    _globals["_TRANSLATEREQUEST"].fields_by_name["texts"]._loaded_options = None
-    _globals["_TRANSLATEREQUEST"].fields_by_name["texts"]._serialized_options = b"\252\273\030\005(\0010\200\001"
-    _globals["_TRANSLATEREQUEST"].fields_by_name["source_language"]._loaded_options = None
-    _globals["_TRANSLATEREQUEST"].fields_by_name[
-        "source_language"
-    ]._serialized_options = b"\252\273\030\032@#b\026detected by the server"
-    _globals["_TRANSLATEREQUEST"].fields_by_name["target_language"]._loaded_options = None
-    _globals["_TRANSLATEREQUEST"].fields_by_name["target_language"]._serialized_options = b"\252\273\030\0048\001@#"
-    _globals["_TRANSLATEREQUEST"].fields_by_name["model"]._loaded_options = None
-    _globals["_TRANSLATEREQUEST"].fields_by_name[
-        "model"
-    ]._serialized_options = b"\252\273\030+@\200\001b&the default model of the language pair"
-    _globals["_TRANSLATEREQUEST"].fields_by_name["priority"]._loaded_options = None
-    _globals["_TRANSLATEREQUEST"].fields_by_name[
-        "priority"
-    ]._serialized_options = b"\252\273\030\026Z\024PRIORITY_INTERACTIVE"
-    _globals["_TRANSLATEREQUEST"].fields_by_name["request_id"]._loaded_options = None
-    _globals["_TRANSLATEREQUEST"].fields_by_name[
-        "request_id"
-    ]._serialized_options = b"\252\273\030-@\200\001b(the metadata `x-request-id`, or a new id"
-    _globals["_TRANSLATEREQUEST"].fields_by_name["target_prefixes"]._loaded_options = None
-    _globals["_TRANSLATEREQUEST"].fields_by_name[
-        "target_prefixes"
-    ]._serialized_options = b"\252\273\030\0370\200\001@\350\007b\027`options.target_prefix`"
-    _globals["_TRANSLATEREQUEST"].fields_by_name["pivot_languages"]._loaded_options = None
-    _globals["_TRANSLATEREQUEST"].fields_by_name[
-        "pivot_languages"
-    ]._serialized_options = b"\252\273\030\0060\0108\001@#"
-    _globals["_DECODINGOPTIONS"].fields_by_name["beam_size"]._loaded_options = None
-    _globals["_DECODINGOPTIONS"].fields_by_name[
-        "beam_size"
-    ]._serialized_options = b"\252\273\030N\t\000\000\000\000\000\000\360?\021\000\000\000\000\000\0000@I\000\000\000\000\000\000\020@b%or `num_hypotheses` if that is largerj\nhypotheses"
-    _globals["_DECODINGOPTIONS"].fields_by_name["num_hypotheses"]._loaded_options = None
-    _globals["_DECODINGOPTIONS"].fields_by_name[
-        "num_hypotheses"
-    ]._serialized_options = b"\252\273\030'\t\000\000\000\000\000\000\360?\021\000\000\000\000\000\0000@I\000\000\000\000\000\000\360?j\nhypotheses"
-    _globals["_DECODINGOPTIONS"].fields_by_name["length_penalty"]._loaded_options = None
-    _globals["_DECODINGOPTIONS"].fields_by_name[
-        "length_penalty"
-    ]._serialized_options = (
-        b"\252\273\030\033\t\000\000\000\000\000\000\000\000\021\000\000\000\000\000\000\024@I333333\343?"
-    )
-    _globals["_DECODINGOPTIONS"].fields_by_name["min_target_tokens"]._loaded_options = None
-    _globals["_DECODINGOPTIONS"].fields_by_name[
-        "min_target_tokens"
-    ]._serialized_options = b"\252\273\030#\t\000\000\000\000\000\000\000\000\021\000\000\000\000\000\360\177@I\000\000\000\000\000\000\000\000j\006tokens"
-    _globals["_DECODINGOPTIONS"].fields_by_name["max_target_tokens"]._loaded_options = None
-    _globals["_DECODINGOPTIONS"].fields_by_name[
-        "max_target_tokens"
-    ]._serialized_options = b"\252\273\030]\t\000\000\000\000\000\000\360?\021\000\000\000\000\000\000\200@bAtokens of the sentence or of its prefix, whichever has more, + 50j\006tokens"
-    _globals["_DECODINGOPTIONS"].fields_by_name["no_repeat_ngram_size"]._loaded_options = None
-    _globals["_DECODINGOPTIONS"].fields_by_name[
-        "no_repeat_ngram_size"
-    ]._serialized_options = b"\252\273\030#\t\000\000\000\000\000\000\000\000\021\000\000\000\000\000\0000@I\000\000\000\000\000\000\000\000j\006tokens"
-    _globals["_DECODINGOPTIONS"].fields_by_name["repetition_penalty"]._loaded_options = None
-    _globals["_DECODINGOPTIONS"].fields_by_name[
-        "repetition_penalty"
-    ]._serialized_options = (
-        b"\252\273\030\033\t\000\000\000\000\000\000\360?\021\000\000\000\000\000\000$@I\000\000\000\000\000\000\360?"
-    )
-    _globals["_DECODINGOPTIONS"].fields_by_name["coverage_penalty"]._loaded_options = None
-    _globals["_DECODINGOPTIONS"].fields_by_name[
-        "coverage_penalty"
-    ]._serialized_options = b"\252\273\030\033\t\000\000\000\000\000\000\000\000\021\000\000\000\000\000\000\024@I\000\000\000\000\000\000\000\000"
-    _globals["_DECODINGOPTIONS"].fields_by_name["repetition_guard"]._loaded_options = None
-    _globals["_DECODINGOPTIONS"].fields_by_name["repetition_guard"]._serialized_options = b"\252\273\030\002P\001"
-    _globals["_DECODINGOPTIONS"].fields_by_name["sampling"]._loaded_options = None
-    _globals["_DECODINGOPTIONS"].fields_by_name["sampling"]._serialized_options = b"\252\273\030\rb\013beam search"
-    _globals["_DECODINGOPTIONS"].fields_by_name["target_prefix"]._loaded_options = None
-    _globals["_DECODINGOPTIONS"].fields_by_name[
-        "target_prefix"
-    ]._serialized_options = b"\252\273\030\016@\350\007b\tno prefix"
-    _globals["_DECODINGOPTIONS"].fields_by_name["split_sentences"]._loaded_options = None
-    _globals["_DECODINGOPTIONS"].fields_by_name["split_sentences"]._serialized_options = b"\252\273\030\002P\001"
-    _globals["_DECODINGOPTIONS"].fields_by_name["long_sentences"]._loaded_options = None
-    _globals["_DECODINGOPTIONS"].fields_by_name[
-        "long_sentences"
-    ]._serialized_options = b"\252\273\030\034Z\032LONG_SENTENCE_POLICY_SPLIT"
-    _globals["_DECODINGOPTIONS"].fields_by_name["format"]._loaded_options = None
-    _globals["_DECODINGOPTIONS"].fields_by_name[
-        "format"
-    ]._serialized_options = b"\252\273\030\023Z\021TEXT_FORMAT_PLAIN"
-    _globals["_DECODINGOPTIONS"].fields_by_name["return_scores"]._loaded_options = None
-    _globals["_DECODINGOPTIONS"].fields_by_name["return_scores"]._serialized_options = b"\252\273\030\002P\000"
-    _globals["_DECODINGOPTIONS"].fields_by_name["return_tokens"]._loaded_options = None
-    _globals["_DECODINGOPTIONS"].fields_by_name["return_tokens"]._serialized_options = b"\252\273\030\002P\000"
-    _globals["_DECODINGOPTIONS"].fields_by_name["return_alignment"]._loaded_options = None
-    _globals["_DECODINGOPTIONS"].fields_by_name["return_alignment"]._serialized_options = b"\252\273\030\002P\000"
-    _globals["_DECODINGOPTIONS"].fields_by_name["suppressed_tokens"]._loaded_options = None
-    _globals["_DECODINGOPTIONS"].fields_by_name["suppressed_tokens"]._serialized_options = b"\252\273\030\0020@"
-    _globals["_DECODINGOPTIONS"].fields_by_name["return_attention"]._loaded_options = None
-    _globals["_DECODINGOPTIONS"].fields_by_name[
-        "return_attention"
-    ]._serialized_options = b"\252\273\030\027Z\025ATTENTION_DETAIL_NONE"
-    _globals["_DECODINGOPTIONS"].fields_by_name["early_stopping"]._loaded_options = None
-    _globals["_DECODINGOPTIONS"].fields_by_name["early_stopping"]._serialized_options = b"\252\273\030\002P\000"
-    _globals["_DECODINGOPTIONS"].fields_by_name["terms"]._loaded_options = None
-    _globals["_DECODINGOPTIONS"].fields_by_name["terms"]._serialized_options = b"\252\273\030\0030\200\001"
-    _globals["_DECODINGOPTIONS"].fields_by_name["glossary"]._loaded_options = None
-    _globals["_DECODINGOPTIONS"].fields_by_name[
-        "glossary"
-    ]._serialized_options = b"\252\273\030\020@\200\001b\013no glossary"
-    _globals["_PROTECTIONOPTIONS"].fields_by_name["enabled"]._loaded_options = None
-    _globals["_PROTECTIONOPTIONS"].fields_by_name["enabled"]._serialized_options = b"\252\273\030\002P\001"
-    _globals["_PROTECTIONOPTIONS"].fields_by_name["enabled_kinds"]._loaded_options = None
-    _globals["_PROTECTIONOPTIONS"].fields_by_name["enabled_kinds"]._serialized_options = b"\252\273\030\0020\020"
-    _globals["_PROTECTIONOPTIONS"].fields_by_name["disabled_kinds"]._loaded_options = None
-    _globals["_PROTECTIONOPTIONS"].fields_by_name["disabled_kinds"]._serialized_options = b"\252\273\030\0020\020"
-    _globals["_PROTECTIONOPTIONS"].fields_by_name["patterns"]._loaded_options = None
-    _globals["_PROTECTIONOPTIONS"].fields_by_name["patterns"]._serialized_options = b"\252\273\030\0060\0208\002@@"
-    _globals["_TERM"].fields_by_name["source"]._loaded_options = None
-    _globals["_TERM"].fields_by_name["source"]._serialized_options = b"\252\273\030\0058\001@\310\001"
-    _globals["_TERM"].fields_by_name["target"]._loaded_options = None
-    _globals["_TERM"].fields_by_name["target"]._serialized_options = b"\252\273\030\024@\310\001b\017the source text"
-    _globals["_TERM"].fields_by_name["is_case_sensitive"]._loaded_options = None
-    _globals["_TERM"].fields_by_name["is_case_sensitive"]._serialized_options = b"\252\273\030\002P\000"
-    _globals["_TERM"].fields_by_name["is_part_of_word"]._loaded_options = None
-    _globals["_TERM"].fields_by_name["is_part_of_word"]._serialized_options = b"\252\273\030\002P\000"
-    _globals["_SAMPLINGOPTIONS"].fields_by_name["temperature"]._loaded_options = None
-    _globals["_SAMPLINGOPTIONS"].fields_by_name[
-        "temperature"
-    ]._serialized_options = (
-        b"\252\273\030\033\t{\024\256G\341z\204?\021\000\000\000\000\000\000$@I\000\000\000\000\000\000\360?"
-    )
-    _globals["_SAMPLINGOPTIONS"].fields_by_name["top_k"]._loaded_options = None
-    _globals["_SAMPLINGOPTIONS"].fields_by_name[
-        "top_k"
-    ]._serialized_options = (
-        b"\252\273\030&\t\000\000\000\000\000\000\360?\021\000\000\000\000\000@\217@b\nall tokensj\006tokens"
-    )
-    _globals["_SAMPLINGOPTIONS"].fields_by_name["top_p"]._loaded_options = None
-    _globals["_SAMPLINGOPTIONS"].fields_by_name[
-        "top_p"
-    ]._serialized_options = b"\252\273\030\035\t\000\000\000\000\000\000\000\000\021\000\000\000\000\000\000\360?\030\001I\000\000\000\000\000\000\360?"
-    _globals["_SAMPLINGOPTIONS"].fields_by_name["seed"]._loaded_options = None
-    _globals["_SAMPLINGOPTIONS"].fields_by_name[
-        "seed"
-    ]._serialized_options = b"\252\273\030&\t\000\000\000\000\000\000\000\000b\033a new seed for each request"
-    _globals["_TRANSLATEDOCUMENTREQUEST"].fields_by_name["text"]._loaded_options = None
-    _globals["_TRANSLATEDOCUMENTREQUEST"].fields_by_name["text"]._serialized_options = b"\252\273\030\0028\001"
-    _globals["_TRANSLATEDOCUMENTREQUEST"].fields_by_name["source_language"]._loaded_options = None
-    _globals["_TRANSLATEDOCUMENTREQUEST"].fields_by_name[
-        "source_language"
-    ]._serialized_options = b"\252\273\030\032@#b\026detected by the server"
-    _globals["_TRANSLATEDOCUMENTREQUEST"].fields_by_name["target_language"]._loaded_options = None
-    _globals["_TRANSLATEDOCUMENTREQUEST"].fields_by_name[
-        "target_language"
-    ]._serialized_options = b"\252\273\030\0048\001@#"
-    _globals["_TRANSLATEDOCUMENTREQUEST"].fields_by_name["model"]._loaded_options = None
-    _globals["_TRANSLATEDOCUMENTREQUEST"].fields_by_name[
-        "model"
-    ]._serialized_options = b"\252\273\030+@\200\001b&the default model of the language pair"
-    _globals["_TRANSLATEDOCUMENTREQUEST"].fields_by_name["priority"]._loaded_options = None
-    _globals["_TRANSLATEDOCUMENTREQUEST"].fields_by_name[
-        "priority"
-    ]._serialized_options = b"\252\273\030\026Z\024PRIORITY_INTERACTIVE"
-    _globals["_TRANSLATEDOCUMENTREQUEST"].fields_by_name["request_id"]._loaded_options = None
-    _globals["_TRANSLATEDOCUMENTREQUEST"].fields_by_name[
-        "request_id"
-    ]._serialized_options = b"\252\273\030-@\200\001b(the metadata `x-request-id`, or a new id"
-    _globals["_DETECTLANGUAGEREQUEST"].fields_by_name["texts"]._loaded_options = None
-    _globals["_DETECTLANGUAGEREQUEST"].fields_by_name[
-        "texts"
-    ]._serialized_options = b"\252\273\030\010(\0010\200\001@\220N"
-    _globals["_DETECTLANGUAGEREQUEST"].fields_by_name["target_language"]._loaded_options = None
-    _globals["_DETECTLANGUAGEREQUEST"].fields_by_name[
-        "target_language"
-    ]._serialized_options = b"\252\273\030\020@#b\014any language"
-    _globals["_PRIORITY"]._serialized_start = 7147
-    _globals["_PRIORITY"]._serialized_end = 7228
-    _globals["_PROTECTEDKIND"]._serialized_start = 7231
-    _globals["_PROTECTEDKIND"]._serialized_end = 7562
-    _globals["_ATTENTIONDETAIL"]._serialized_start = 7565
-    _globals["_ATTENTIONDETAIL"]._serialized_end = 7706
-    _globals["_LONGSENTENCEPOLICY"]._serialized_start = 7708
-    _globals["_LONGSENTENCEPOLICY"]._serialized_end = 7831
-    _globals["_TEXTFORMAT"]._serialized_start = 7833
-    _globals["_TEXTFORMAT"]._serialized_end = 7940
-    _globals["_WARNINGKIND"]._serialized_start = 7943
-    _globals["_WARNINGKIND"]._serialized_end = 8172
-    _globals["_MODELSTATE"]._serialized_start = 8175
-    _globals["_MODELSTATE"]._serialized_end = 8314
-    _globals["_PRECISION"]._serialized_start = 8316
-    _globals["_PRECISION"]._serialized_end = 8420
-    _globals["_TRANSLATEREQUEST"]._serialized_start = 131
-    _globals["_TRANSLATEREQUEST"]._serialized_end = 617
-    _globals["_DECODINGOPTIONS"]._serialized_start = 620
-    _globals["_DECODINGOPTIONS"]._serialized_end = 2249
-    _globals["_PROTECTIONOPTIONS"]._serialized_start = 2252
-    _globals["_PROTECTIONOPTIONS"]._serialized_end = 2462
-    _globals["_TERM"]._serialized_start = 2465
-    _globals["_TERM"]._serialized_end = 2608
-    _globals["_SAMPLINGOPTIONS"]._serialized_start = 2611
-    _globals["_SAMPLINGOPTIONS"]._serialized_end = 2914
-    _globals["_TRANSLATERESPONSE"]._serialized_start = 2917
-    _globals["_TRANSLATERESPONSE"]._serialized_end = 3273
-    _globals["_PIVOT"]._serialized_start = 3275
-    _globals["_PIVOT"]._serialized_end = 3343
-    _globals["_TRANSLATION"]._serialized_start = 3346
-    _globals["_TRANSLATION"]._serialized_end = 3497
-    _globals["_HYPOTHESIS"]._serialized_start = 3500
-    _globals["_HYPOTHESIS"]._serialized_end = 3677
-    _globals["_CROSSATTENTION"]._serialized_start = 3679
-    _globals["_CROSSATTENTION"]._serialized_end = 3792
-    _globals["_ALIGNMENTLINK"]._serialized_start = 3794
-    _globals["_ALIGNMENTLINK"]._serialized_end = 3895
-    _globals["_SPAN"]._serialized_start = 3897
-    _globals["_SPAN"]._serialized_end = 3931
-    _globals["_SENTENCE"]._serialized_start = 3934
-    _globals["_SENTENCE"]._serialized_end = 4138
-    _globals["_TRANSLATIONWARNING"]._serialized_start = 4140
-    _globals["_TRANSLATIONWARNING"]._serialized_end = 4265
-    _globals["_STAGETIMINGS"]._serialized_start = 4268
-    _globals["_STAGETIMINGS"]._serialized_end = 4451
-    _globals["_TRANSLATEDOCUMENTREQUEST"]._serialized_start = 4454
-    _globals["_TRANSLATEDOCUMENTREQUEST"]._serialized_end = 4845
-    _globals["_TRANSLATEDSENTENCE"]._serialized_start = 4848
-    _globals["_TRANSLATEDSENTENCE"]._serialized_end = 5199
-    _globals["_DETECTLANGUAGEREQUEST"]._serialized_start = 5201
-    _globals["_DETECTLANGUAGEREQUEST"]._serialized_end = 5300
-    _globals["_DETECTLANGUAGERESPONSE"]._serialized_start = 5302
-    _globals["_DETECTLANGUAGERESPONSE"]._serialized_end = 5378
-    _globals["_LANGUAGEDETECTION"]._serialized_start = 5380
-    _globals["_LANGUAGEDETECTION"]._serialized_end = 5449
-    _globals["_DETECTEDLANGUAGE"]._serialized_start = 5451
-    _globals["_DETECTEDLANGUAGE"]._serialized_end = 5526
-    _globals["_LISTMODELSREQUEST"]._serialized_start = 5528
-    _globals["_LISTMODELSREQUEST"]._serialized_end = 5547
-    _globals["_LISTMODELSRESPONSE"]._serialized_start = 5549
-    _globals["_LISTMODELSRESPONSE"]._serialized_end = 5605
-    _globals["_GETMODELREQUEST"]._serialized_start = 5607
-    _globals["_GETMODELREQUEST"]._serialized_end = 5639
-    _globals["_GETMODELRESPONSE"]._serialized_start = 5641
-    _globals["_GETMODELRESPONSE"]._serialized_end = 5694
-    _globals["_LISTGLOSSARIESREQUEST"]._serialized_start = 5696
-    _globals["_LISTGLOSSARIESREQUEST"]._serialized_end = 5719
-    _globals["_LISTGLOSSARIESRESPONSE"]._serialized_start = 5721
-    _globals["_LISTGLOSSARIESRESPONSE"]._serialized_end = 5788
-    _globals["_GLOSSARY"]._serialized_start = 5790
-    _globals["_GLOSSARY"]._serialized_end = 5856
-    _globals["_GLOSSARYPAIR"]._serialized_start = 5858
-    _globals["_GLOSSARYPAIR"]._serialized_end = 5941
-    _globals["_MODEL"]._serialized_start = 5943
-    _globals["_MODEL"]._serialized_end = 6009
-    _globals["_MODELVERSION"]._serialized_start = 6012
-    _globals["_MODELVERSION"]._serialized_end = 6416
-    _globals["_LANGUAGEPAIR"]._serialized_start = 6418
-    _globals["_LANGUAGEPAIR"]._serialized_end = 6502
-    _globals["_LANGUAGEGROUP"]._serialized_start = 6504
-    _globals["_LANGUAGEGROUP"]._serialized_end = 6591
-    _globals["_MODELLIMITS"]._serialized_start = 6594
-    _globals["_MODELLIMITS"]._serialized_end = 6742
-    _globals["_EVALUATIONSCORE"]._serialized_start = 6745
-    _globals["_EVALUATIONSCORE"]._serialized_end = 6880
-    _globals["_LOADMODELREQUEST"]._serialized_start = 6882
-    _globals["_LOADMODELREQUEST"]._serialized_end = 6915
-    _globals["_LOADMODELRESPONSE"]._serialized_start = 6917
-    _globals["_LOADMODELRESPONSE"]._serialized_end = 6971
-    _globals["_UNLOADMODELREQUEST"]._serialized_start = 6973
-    _globals["_UNLOADMODELREQUEST"]._serialized_end = 7008
-    _globals["_UNLOADMODELRESPONSE"]._serialized_start = 7010
-    _globals["_UNLOADMODELRESPONSE"]._serialized_end = 7031
-    _globals["_SETMODELLABELREQUEST"]._serialized_start = 7033
-    _globals["_SETMODELLABELREQUEST"]._serialized_end = 7085
-    _globals["_SETMODELLABELRESPONSE"]._serialized_start = 7087
-    _globals["_SETMODELLABELRESPONSE"]._serialized_end = 7145
-    _globals["_TRANSLATIONSERVICE"]._serialized_start = 8423
-    _globals["_TRANSLATIONSERVICE"]._serialized_end = 8791
-    _globals["_MODELSERVICE"]._serialized_start = 8794
-    _globals["_MODELSERVICE"]._serialized_end = 9051
-    _globals["_MODELADMINSERVICE"]._serialized_start = 9054
-    _globals["_MODELADMINSERVICE"]._serialized_end = 9319
+  DESCRIPTOR._loaded_options = None
+  _globals['_TRANSLATEREQUEST'].fields_by_name['texts']._loaded_options = None
+  _globals['_TRANSLATEREQUEST'].fields_by_name['texts']._serialized_options = b'\252\273\030\005(\0010\200\001'
+  _globals['_TRANSLATEREQUEST'].fields_by_name['source_language']._loaded_options = None
+  _globals['_TRANSLATEREQUEST'].fields_by_name['source_language']._serialized_options = b'\252\273\030\032@#b\026detected by the server'
+  _globals['_TRANSLATEREQUEST'].fields_by_name['target_language']._loaded_options = None
+  _globals['_TRANSLATEREQUEST'].fields_by_name['target_language']._serialized_options = b'\252\273\030\0048\001@#'
+  _globals['_TRANSLATEREQUEST'].fields_by_name['model']._loaded_options = None
+  _globals['_TRANSLATEREQUEST'].fields_by_name['model']._serialized_options = b'\252\273\030+@\200\001b&the default model of the language pair'
+  _globals['_TRANSLATEREQUEST'].fields_by_name['priority']._loaded_options = None
+  _globals['_TRANSLATEREQUEST'].fields_by_name['priority']._serialized_options = b'\252\273\030\026Z\024PRIORITY_INTERACTIVE'
+  _globals['_TRANSLATEREQUEST'].fields_by_name['request_id']._loaded_options = None
+  _globals['_TRANSLATEREQUEST'].fields_by_name['request_id']._serialized_options = b'\252\273\030-@\200\001b(the metadata `x-request-id`, or a new id'
+  _globals['_TRANSLATEREQUEST'].fields_by_name['target_prefixes']._loaded_options = None
+  _globals['_TRANSLATEREQUEST'].fields_by_name['target_prefixes']._serialized_options = b'\252\273\030\0370\200\001@\350\007b\027`options.target_prefix`'
+  _globals['_TRANSLATEREQUEST'].fields_by_name['pivot_languages']._loaded_options = None
+  _globals['_TRANSLATEREQUEST'].fields_by_name['pivot_languages']._serialized_options = b'\252\273\030\0060\0108\001@#'
+  _globals['_DECODINGOPTIONS'].fields_by_name['beam_size']._loaded_options = None
+  _globals['_DECODINGOPTIONS'].fields_by_name['beam_size']._serialized_options = b'\252\273\030N\t\000\000\000\000\000\000\360?\021\000\000\000\000\000\0000@I\000\000\000\000\000\000\020@b%or `num_hypotheses` if that is largerj\nhypotheses'
+  _globals['_DECODINGOPTIONS'].fields_by_name['num_hypotheses']._loaded_options = None
+  _globals['_DECODINGOPTIONS'].fields_by_name['num_hypotheses']._serialized_options = b'\252\273\030\'\t\000\000\000\000\000\000\360?\021\000\000\000\000\000\0000@I\000\000\000\000\000\000\360?j\nhypotheses'
+  _globals['_DECODINGOPTIONS'].fields_by_name['length_penalty']._loaded_options = None
+  _globals['_DECODINGOPTIONS'].fields_by_name['length_penalty']._serialized_options = b'\252\273\030\033\t\000\000\000\000\000\000\000\000\021\000\000\000\000\000\000\024@I333333\343?'
+  _globals['_DECODINGOPTIONS'].fields_by_name['min_target_tokens']._loaded_options = None
+  _globals['_DECODINGOPTIONS'].fields_by_name['min_target_tokens']._serialized_options = b'\252\273\030#\t\000\000\000\000\000\000\000\000\021\000\000\000\000\000\360\177@I\000\000\000\000\000\000\000\000j\006tokens'
+  _globals['_DECODINGOPTIONS'].fields_by_name['max_target_tokens']._loaded_options = None
+  _globals['_DECODINGOPTIONS'].fields_by_name['max_target_tokens']._serialized_options = b'\252\273\030]\t\000\000\000\000\000\000\360?\021\000\000\000\000\000\000\200@bAtokens of the sentence or of its prefix, whichever has more, + 50j\006tokens'
+  _globals['_DECODINGOPTIONS'].fields_by_name['no_repeat_ngram_size']._loaded_options = None
+  _globals['_DECODINGOPTIONS'].fields_by_name['no_repeat_ngram_size']._serialized_options = b'\252\273\030#\t\000\000\000\000\000\000\000\000\021\000\000\000\000\000\0000@I\000\000\000\000\000\000\000\000j\006tokens'
+  _globals['_DECODINGOPTIONS'].fields_by_name['repetition_penalty']._loaded_options = None
+  _globals['_DECODINGOPTIONS'].fields_by_name['repetition_penalty']._serialized_options = b'\252\273\030\033\t\000\000\000\000\000\000\360?\021\000\000\000\000\000\000$@I\000\000\000\000\000\000\360?'
+  _globals['_DECODINGOPTIONS'].fields_by_name['coverage_penalty']._loaded_options = None
+  _globals['_DECODINGOPTIONS'].fields_by_name['coverage_penalty']._serialized_options = b'\252\273\030\033\t\000\000\000\000\000\000\000\000\021\000\000\000\000\000\000\024@I\000\000\000\000\000\000\000\000'
+  _globals['_DECODINGOPTIONS'].fields_by_name['repetition_guard']._loaded_options = None
+  _globals['_DECODINGOPTIONS'].fields_by_name['repetition_guard']._serialized_options = b'\252\273\030\002P\001'
+  _globals['_DECODINGOPTIONS'].fields_by_name['sampling']._loaded_options = None
+  _globals['_DECODINGOPTIONS'].fields_by_name['sampling']._serialized_options = b'\252\273\030\rb\013beam search'
+  _globals['_DECODINGOPTIONS'].fields_by_name['target_prefix']._loaded_options = None
+  _globals['_DECODINGOPTIONS'].fields_by_name['target_prefix']._serialized_options = b'\252\273\030\016@\350\007b\tno prefix'
+  _globals['_DECODINGOPTIONS'].fields_by_name['split_sentences']._loaded_options = None
+  _globals['_DECODINGOPTIONS'].fields_by_name['split_sentences']._serialized_options = b'\252\273\030\002P\001'
+  _globals['_DECODINGOPTIONS'].fields_by_name['long_sentences']._loaded_options = None
+  _globals['_DECODINGOPTIONS'].fields_by_name['long_sentences']._serialized_options = b'\252\273\030\034Z\032LONG_SENTENCE_POLICY_SPLIT'
+  _globals['_DECODINGOPTIONS'].fields_by_name['format']._loaded_options = None
+  _globals['_DECODINGOPTIONS'].fields_by_name['format']._serialized_options = b'\252\273\030\023Z\021TEXT_FORMAT_PLAIN'
+  _globals['_DECODINGOPTIONS'].fields_by_name['return_scores']._loaded_options = None
+  _globals['_DECODINGOPTIONS'].fields_by_name['return_scores']._serialized_options = b'\252\273\030\002P\000'
+  _globals['_DECODINGOPTIONS'].fields_by_name['return_tokens']._loaded_options = None
+  _globals['_DECODINGOPTIONS'].fields_by_name['return_tokens']._serialized_options = b'\252\273\030\002P\000'
+  _globals['_DECODINGOPTIONS'].fields_by_name['return_alignment']._loaded_options = None
+  _globals['_DECODINGOPTIONS'].fields_by_name['return_alignment']._serialized_options = b'\252\273\030\002P\000'
+  _globals['_DECODINGOPTIONS'].fields_by_name['suppressed_tokens']._loaded_options = None
+  _globals['_DECODINGOPTIONS'].fields_by_name['suppressed_tokens']._serialized_options = b'\252\273\030\0020@'
+  _globals['_DECODINGOPTIONS'].fields_by_name['return_attention']._loaded_options = None
+  _globals['_DECODINGOPTIONS'].fields_by_name['return_attention']._serialized_options = b'\252\273\030\027Z\025ATTENTION_DETAIL_NONE'
+  _globals['_DECODINGOPTIONS'].fields_by_name['early_stopping']._loaded_options = None
+  _globals['_DECODINGOPTIONS'].fields_by_name['early_stopping']._serialized_options = b'\252\273\030\002P\000'
+  _globals['_DECODINGOPTIONS'].fields_by_name['terms']._loaded_options = None
+  _globals['_DECODINGOPTIONS'].fields_by_name['terms']._serialized_options = b'\252\273\030\0030\200\001'
+  _globals['_DECODINGOPTIONS'].fields_by_name['glossary']._loaded_options = None
+  _globals['_DECODINGOPTIONS'].fields_by_name['glossary']._serialized_options = b'\252\273\030\020@\200\001b\013no glossary'
+  _globals['_PROTECTIONOPTIONS'].fields_by_name['enabled']._loaded_options = None
+  _globals['_PROTECTIONOPTIONS'].fields_by_name['enabled']._serialized_options = b'\252\273\030\002P\001'
+  _globals['_PROTECTIONOPTIONS'].fields_by_name['enabled_kinds']._loaded_options = None
+  _globals['_PROTECTIONOPTIONS'].fields_by_name['enabled_kinds']._serialized_options = b'\252\273\030\0020\020'
+  _globals['_PROTECTIONOPTIONS'].fields_by_name['disabled_kinds']._loaded_options = None
+  _globals['_PROTECTIONOPTIONS'].fields_by_name['disabled_kinds']._serialized_options = b'\252\273\030\0020\020'
+  _globals['_PROTECTIONOPTIONS'].fields_by_name['patterns']._loaded_options = None
+  _globals['_PROTECTIONOPTIONS'].fields_by_name['patterns']._serialized_options = b'\252\273\030\0060\0208\002@@'
+  _globals['_TERM'].fields_by_name['source']._loaded_options = None
+  _globals['_TERM'].fields_by_name['source']._serialized_options = b'\252\273\030\0058\001@\310\001'
+  _globals['_TERM'].fields_by_name['target']._loaded_options = None
+  _globals['_TERM'].fields_by_name['target']._serialized_options = b'\252\273\030\024@\310\001b\017the source text'
+  _globals['_TERM'].fields_by_name['is_case_sensitive']._loaded_options = None
+  _globals['_TERM'].fields_by_name['is_case_sensitive']._serialized_options = b'\252\273\030\002P\000'
+  _globals['_TERM'].fields_by_name['is_part_of_word']._loaded_options = None
+  _globals['_TERM'].fields_by_name['is_part_of_word']._serialized_options = b'\252\273\030\002P\000'
+  _globals['_SAMPLINGOPTIONS'].fields_by_name['temperature']._loaded_options = None
+  _globals['_SAMPLINGOPTIONS'].fields_by_name['temperature']._serialized_options = b'\252\273\030\033\t{\024\256G\341z\204?\021\000\000\000\000\000\000$@I\000\000\000\000\000\000\360?'
+  _globals['_SAMPLINGOPTIONS'].fields_by_name['top_k']._loaded_options = None
+  _globals['_SAMPLINGOPTIONS'].fields_by_name['top_k']._serialized_options = b'\252\273\030&\t\000\000\000\000\000\000\360?\021\000\000\000\000\000@\217@b\nall tokensj\006tokens'
+  _globals['_SAMPLINGOPTIONS'].fields_by_name['top_p']._loaded_options = None
+  _globals['_SAMPLINGOPTIONS'].fields_by_name['top_p']._serialized_options = b'\252\273\030\035\t\000\000\000\000\000\000\000\000\021\000\000\000\000\000\000\360?\030\001I\000\000\000\000\000\000\360?'
+  _globals['_SAMPLINGOPTIONS'].fields_by_name['seed']._loaded_options = None
+  _globals['_SAMPLINGOPTIONS'].fields_by_name['seed']._serialized_options = b'\252\273\030&\t\000\000\000\000\000\000\000\000b\033a new seed for each request'
+  _globals['_TRANSLATEDOCUMENTREQUEST'].fields_by_name['text']._loaded_options = None
+  _globals['_TRANSLATEDOCUMENTREQUEST'].fields_by_name['text']._serialized_options = b'\252\273\030\0028\001'
+  _globals['_TRANSLATEDOCUMENTREQUEST'].fields_by_name['source_language']._loaded_options = None
+  _globals['_TRANSLATEDOCUMENTREQUEST'].fields_by_name['source_language']._serialized_options = b'\252\273\030\032@#b\026detected by the server'
+  _globals['_TRANSLATEDOCUMENTREQUEST'].fields_by_name['target_language']._loaded_options = None
+  _globals['_TRANSLATEDOCUMENTREQUEST'].fields_by_name['target_language']._serialized_options = b'\252\273\030\0048\001@#'
+  _globals['_TRANSLATEDOCUMENTREQUEST'].fields_by_name['model']._loaded_options = None
+  _globals['_TRANSLATEDOCUMENTREQUEST'].fields_by_name['model']._serialized_options = b'\252\273\030+@\200\001b&the default model of the language pair'
+  _globals['_TRANSLATEDOCUMENTREQUEST'].fields_by_name['priority']._loaded_options = None
+  _globals['_TRANSLATEDOCUMENTREQUEST'].fields_by_name['priority']._serialized_options = b'\252\273\030\026Z\024PRIORITY_INTERACTIVE'
+  _globals['_TRANSLATEDOCUMENTREQUEST'].fields_by_name['request_id']._loaded_options = None
+  _globals['_TRANSLATEDOCUMENTREQUEST'].fields_by_name['request_id']._serialized_options = b'\252\273\030-@\200\001b(the metadata `x-request-id`, or a new id'
+  _globals['_DETECTLANGUAGEREQUEST'].fields_by_name['texts']._loaded_options = None
+  _globals['_DETECTLANGUAGEREQUEST'].fields_by_name['texts']._serialized_options = b'\252\273\030\010(\0010\200\001@\220N'
+  _globals['_DETECTLANGUAGEREQUEST'].fields_by_name['target_language']._loaded_options = None
+  _globals['_DETECTLANGUAGEREQUEST'].fields_by_name['target_language']._serialized_options = b'\252\273\030\020@#b\014any language'
+  _globals['_PRIORITY']._serialized_start=7147
+  _globals['_PRIORITY']._serialized_end=7228
+  _globals['_PROTECTEDKIND']._serialized_start=7231
+  _globals['_PROTECTEDKIND']._serialized_end=7562
+  _globals['_ATTENTIONDETAIL']._serialized_start=7565
+  _globals['_ATTENTIONDETAIL']._serialized_end=7706
+  _globals['_LONGSENTENCEPOLICY']._serialized_start=7708
+  _globals['_LONGSENTENCEPOLICY']._serialized_end=7831
+  _globals['_TEXTFORMAT']._serialized_start=7833
+  _globals['_TEXTFORMAT']._serialized_end=7940
+  _globals['_WARNINGKIND']._serialized_start=7943
+  _globals['_WARNINGKIND']._serialized_end=8172
+  _globals['_MODELSTATE']._serialized_start=8175
+  _globals['_MODELSTATE']._serialized_end=8314
+  _globals['_PRECISION']._serialized_start=8316
+  _globals['_PRECISION']._serialized_end=8420
+  _globals['_TRANSLATEREQUEST']._serialized_start=131
+  _globals['_TRANSLATEREQUEST']._serialized_end=617
+  _globals['_DECODINGOPTIONS']._serialized_start=620
+  _globals['_DECODINGOPTIONS']._serialized_end=2249
+  _globals['_PROTECTIONOPTIONS']._serialized_start=2252
+  _globals['_PROTECTIONOPTIONS']._serialized_end=2462
+  _globals['_TERM']._serialized_start=2465
+  _globals['_TERM']._serialized_end=2608
+  _globals['_SAMPLINGOPTIONS']._serialized_start=2611
+  _globals['_SAMPLINGOPTIONS']._serialized_end=2914
+  _globals['_TRANSLATERESPONSE']._serialized_start=2917
+  _globals['_TRANSLATERESPONSE']._serialized_end=3273
+  _globals['_PIVOT']._serialized_start=3275
+  _globals['_PIVOT']._serialized_end=3343
+  _globals['_TRANSLATION']._serialized_start=3346
+  _globals['_TRANSLATION']._serialized_end=3497
+  _globals['_HYPOTHESIS']._serialized_start=3500
+  _globals['_HYPOTHESIS']._serialized_end=3677
+  _globals['_CROSSATTENTION']._serialized_start=3679
+  _globals['_CROSSATTENTION']._serialized_end=3792
+  _globals['_ALIGNMENTLINK']._serialized_start=3794
+  _globals['_ALIGNMENTLINK']._serialized_end=3895
+  _globals['_SPAN']._serialized_start=3897
+  _globals['_SPAN']._serialized_end=3931
+  _globals['_SENTENCE']._serialized_start=3934
+  _globals['_SENTENCE']._serialized_end=4138
+  _globals['_TRANSLATIONWARNING']._serialized_start=4140
+  _globals['_TRANSLATIONWARNING']._serialized_end=4265
+  _globals['_STAGETIMINGS']._serialized_start=4268
+  _globals['_STAGETIMINGS']._serialized_end=4451
+  _globals['_TRANSLATEDOCUMENTREQUEST']._serialized_start=4454
+  _globals['_TRANSLATEDOCUMENTREQUEST']._serialized_end=4845
+  _globals['_TRANSLATEDSENTENCE']._serialized_start=4848
+  _globals['_TRANSLATEDSENTENCE']._serialized_end=5199
+  _globals['_DETECTLANGUAGEREQUEST']._serialized_start=5201
+  _globals['_DETECTLANGUAGEREQUEST']._serialized_end=5300
+  _globals['_DETECTLANGUAGERESPONSE']._serialized_start=5302
+  _globals['_DETECTLANGUAGERESPONSE']._serialized_end=5378
+  _globals['_LANGUAGEDETECTION']._serialized_start=5380
+  _globals['_LANGUAGEDETECTION']._serialized_end=5449
+  _globals['_DETECTEDLANGUAGE']._serialized_start=5451
+  _globals['_DETECTEDLANGUAGE']._serialized_end=5526
+  _globals['_LISTMODELSREQUEST']._serialized_start=5528
+  _globals['_LISTMODELSREQUEST']._serialized_end=5547
+  _globals['_LISTMODELSRESPONSE']._serialized_start=5549
+  _globals['_LISTMODELSRESPONSE']._serialized_end=5605
+  _globals['_GETMODELREQUEST']._serialized_start=5607
+  _globals['_GETMODELREQUEST']._serialized_end=5639
+  _globals['_GETMODELRESPONSE']._serialized_start=5641
+  _globals['_GETMODELRESPONSE']._serialized_end=5694
+  _globals['_LISTGLOSSARIESREQUEST']._serialized_start=5696
+  _globals['_LISTGLOSSARIESREQUEST']._serialized_end=5719
+  _globals['_LISTGLOSSARIESRESPONSE']._serialized_start=5721
+  _globals['_LISTGLOSSARIESRESPONSE']._serialized_end=5788
+  _globals['_GLOSSARY']._serialized_start=5790
+  _globals['_GLOSSARY']._serialized_end=5856
+  _globals['_GLOSSARYPAIR']._serialized_start=5858
+  _globals['_GLOSSARYPAIR']._serialized_end=5941
+  _globals['_MODEL']._serialized_start=5943
+  _globals['_MODEL']._serialized_end=6009
+  _globals['_MODELVERSION']._serialized_start=6012
+  _globals['_MODELVERSION']._serialized_end=6416
+  _globals['_LANGUAGEPAIR']._serialized_start=6418
+  _globals['_LANGUAGEPAIR']._serialized_end=6502
+  _globals['_LANGUAGEGROUP']._serialized_start=6504
+  _globals['_LANGUAGEGROUP']._serialized_end=6591
+  _globals['_MODELLIMITS']._serialized_start=6594
+  _globals['_MODELLIMITS']._serialized_end=6742
+  _globals['_EVALUATIONSCORE']._serialized_start=6745
+  _globals['_EVALUATIONSCORE']._serialized_end=6880
+  _globals['_LOADMODELREQUEST']._serialized_start=6882
+  _globals['_LOADMODELREQUEST']._serialized_end=6915
+  _globals['_LOADMODELRESPONSE']._serialized_start=6917
+  _globals['_LOADMODELRESPONSE']._serialized_end=6971
+  _globals['_UNLOADMODELREQUEST']._serialized_start=6973
+  _globals['_UNLOADMODELREQUEST']._serialized_end=7008
+  _globals['_UNLOADMODELRESPONSE']._serialized_start=7010
+  _globals['_UNLOADMODELRESPONSE']._serialized_end=7031
+  _globals['_SETMODELLABELREQUEST']._serialized_start=7033
+  _globals['_SETMODELLABELREQUEST']._serialized_end=7085
+  _globals['_SETMODELLABELRESPONSE']._serialized_start=7087
+  _globals['_SETMODELLABELRESPONSE']._serialized_end=7145
+  _globals['_TRANSLATIONSERVICE']._serialized_start=8423
+  _globals['_TRANSLATIONSERVICE']._serialized_end=8791
+  _globals['_MODELSERVICE']._serialized_start=8794
+  _globals['_MODELSERVICE']._serialized_end=9051
+  _globals['_MODELADMINSERVICE']._serialized_start=9054
+  _globals['_MODELADMINSERVICE']._serialized_end=9319
 # @@protoc_insertion_point(module_scope)

@@ -16,7 +16,7 @@ class DocumentStatus(enum.StrEnum):
 
     @property
     def is_final(self) -> bool:
-        """Whether work on the document has ended."""
+        """Return whether work on the document has ended."""
         return self in (DocumentStatus.DONE, DocumentStatus.ERROR)
 
 
@@ -37,11 +37,6 @@ class DocumentState:
     num_characters: int = 0
     num_done_characters: int = 0
     started_s: float = 0.0  # start of the translation; 0 before
-
-    @property
-    def is_working(self) -> bool:
-        """Whether the document needs its process to be alive."""
-        return not self.status.is_final
 
     def seconds_remaining(self, now_s: float) -> int | None:
         """Return the expected time until the end of the translation; None if unknown."""

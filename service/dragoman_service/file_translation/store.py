@@ -217,7 +217,7 @@ class DocumentStore:
         return False
 
     def _is_abandoned(self, state: DocumentState) -> bool:
-        return state.is_working and not self._is_alive(state.process)
+        return not (state.status.is_final or self._is_alive(state.process))
 
     @staticmethod
     def _interrupted(state: DocumentState) -> DocumentState:

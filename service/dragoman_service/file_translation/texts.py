@@ -1,7 +1,6 @@
 """Translation of the texts of a document, as requests of its caller, several at a time."""
 
 import asyncio
-import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -15,7 +14,7 @@ from dragoman_service.datatypes import Priority
 from dragoman_service.errors import (
     DeadlineExceededError,
     EngineError,
-    InvalidFieldError,
+    RequestError,
     RetryableError,
     StartingError,
 )
@@ -25,8 +24,6 @@ from dragoman_service.middleware.flow_control import time_limit
 from dragoman_service.request import RequestRecord, TextFormat, TranslationRequest
 from dragoman_service.translation.language_detection import MIN_CONFIDENCE
 from dragoman_service.translation.translator import Translator
-
-log = logging.getLogger(__name__)
 
 _NUM_CONCURRENT_REQUESTS: Final = 4  # of one document
 _REQUEST_S: Final = 120.0  # requested deadline of each
@@ -112,16 +109,14 @@ class TextTranslator:
         request = replace(template, texts=tuple(segment.text for segment in batch), options=options)
         try:
             result = await self._retried(lambda record: self.translator.translate(request, record))
-        except (InvalidFieldError, EngineError, DeadlineExceededError) as error:
-            if isinstance(error, InvalidFieldError) and not error.field.startswith("texts"):
+        except (RequestError, EngineError, DeadlineExceededError) as error:
+            if isinstance(error, RequestError) and not error.field.startswith("texts"):
                 raise
             if len(batch) > 1:
                 for segment in batch:
                     await self._translate([segment], template, translated)
                 return
-            reason = (
-                error.description if isinstance(error, InvalidFieldError) else error_mapping.to_rpc_error(error).message
-            )
+            reason = error.description if isinstance(error, RequestError) else error_mapping.to_rpc_error(error).message
             self.failures[batch[0].format, batch[0].text] = reason
             return
         for segment, translation in zip(batch, result.translations, strict=True):

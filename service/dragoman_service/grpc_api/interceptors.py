@@ -6,14 +6,12 @@ answered like any other invalid request.
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, Protocol
 
 import grpc
 
 from dragoman.v1 import translation_pb2 as pb
-from dragoman_service.grpc_api.health import ControlServices
 from dragoman_service.grpc_api.streaming import RequestStream, Respond
-from dragoman_service.grpc_api.workarounds import Handler, RawResponse, without_traceback
 from dragoman_service.middleware import error_mapping
 from dragoman_service.middleware.conversion import parse_message
 from dragoman_service.middleware.flow_control import ResponseStream
@@ -26,6 +24,19 @@ from dragoman_service.middleware.pipeline import (
 )
 from dragoman_service.request import RequestRecord
 
+RawResponse = bytes | None
+"""Serialized response; None if a stream has sent all its messages."""
+
+Handler = Callable[[Any, grpc.aio.ServicerContext], Awaitable[RawResponse]]
+"""Answers a call of `grpc.aio` that is neither deserialized nor serialized."""
+
+
+class MethodWrapper(Protocol):
+    """Wraps methods of other services."""
+
+    def wrap(self, service: str, handler: Any) -> Any:
+        """Return the handler of a method, wrapped or unchanged."""
+
 
 class RequestInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
     """Wraps the methods of the given services, and those of health and reflection."""
@@ -35,7 +46,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # g
         service_names: tuple[str, ...],
         pipeline: RequestPipeline,
         *,
-        control: ControlServices | None = None,
+        control: MethodWrapper | None = None,
         aliases: Mapping[str, str] | None = None,
     ) -> None:
         """`aliases` maps paths of other methods to the methods of these services that they count as."""
@@ -47,7 +58,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # g
 
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: grpc.HandlerCallDetails
-    ) -> Any:  # a grpc.RpcMethodHandler, or None if there is no such method
+    ) -> Any:  # a grpc.RpcMethodHandler, or None for an unknown method
         """Return the wrapped handler of a method."""
         self.num_calls += 1
         handler = await continuation(handler_call_details)
@@ -136,3 +147,21 @@ async def _sent(
         return outcome
     await context.abort(outcome.code, outcome.message, (*outcome.trailing_metadata, request_id))
     raise AssertionError("abort returned")
+
+
+def without_traceback(handler: Handler) -> Handler:
+    """Return a handler whose aborted calls are freed by reference counting.
+
+    The error that `abort` raises is kept with the call, and its traceback keeps every frame, one of which keeps the
+    call. At thousands of rejections per second, the garbage collector would pause the server for tens of milliseconds.
+    """
+
+    async def answer(requests: Any, context: grpc.aio.ServicerContext) -> RawResponse:
+        answering = handler(requests, context)
+        del requests, context  # this frame stays with the error
+        try:
+            return await answering
+        except grpc.aio.AbortError as error:
+            raise error.with_traceback(None) from None
+
+    return answer

@@ -5,13 +5,12 @@
   registered and have their registered name, so this server accepts all other calls and answers them UNIMPLEMENTED.
 - `DroppedCallCounter`: only channelz counts calls that end before an interceptor runs.
 - `is_worth_logging`: grpcio logs an error if a caller disconnects while its response is being sent.
-- `without_traceback`: grpcio keeps the error of `abort` with the call, and so a reference cycle for each rejection.
 """
 
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import grpc
@@ -24,12 +23,6 @@ GRPC_LOGGER = "grpc._cython.cygrpc"
 
 _ANY_METHOD = "/"
 _COUNT_INTERVAL_S = 0.5
-
-RawResponse = bytes | None
-"""Serialized response; None if a stream has sent all its messages."""
-
-Handler = Callable[[Any, grpc.aio.ServicerContext], Awaitable[RawResponse]]
-"""Answers a call of `grpc.aio` that is neither deserialized nor serialized."""
 
 
 class Server(_server.Server):  # type: ignore[misc]  # grpc has no types
@@ -90,21 +83,3 @@ def is_worth_logging(record: logging.LogRecord) -> bool:
     """Filter errors of callers that disconnect while their response is being sent."""
     error = record.exc_info[1] if record.exc_info else None
     return type(error).__name__ != "ExecuteBatchError"
-
-
-def without_traceback(handler: Handler) -> Handler:
-    """Return a handler whose aborted calls are freed by reference counting.
-
-    The error that `abort` raises is kept with the call, and its traceback keeps every frame, one of which keeps the
-    call. At thousands of rejections per second, the garbage collector would pause the server for tens of milliseconds.
-    """
-
-    async def answer(requests: Any, context: grpc.aio.ServicerContext) -> RawResponse:
-        answering = handler(requests, context)
-        del requests, context  # this frame stays with the error
-        try:
-            return await answering
-        except grpc.aio.AbortError as error:
-            raise error.with_traceback(None) from None
-
-    return answer

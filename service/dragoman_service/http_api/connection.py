@@ -90,7 +90,7 @@ class Connection(HttpToolsProtocol, asyncio.BufferedProtocol):
 
     @property
     def is_answering(self) -> bool:
-        """Whether the application is answering a request of this connection."""
+        """True while the application answers a request of this connection."""
         cycle = self._running
         return cycle is not None and not cycle.response_complete and not cycle.disconnected
 

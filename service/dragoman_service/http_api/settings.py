@@ -99,7 +99,7 @@ class HttpSettings(BaseModel):
         return self
 
     def serves_api(self, tls: TlsSettings) -> bool:
-        """Whether the API is served, and so `port` is encrypted if `tls` is on."""
+        """Return True if the API is served, and so `port` is encrypted if `tls` is on."""
         return is_loopback(self.host) and not tls.is_on if self.api is None else self.api
 
     def of_monitoring(self) -> "HttpSettings":

@@ -56,7 +56,7 @@ class CallContext(MessageSource, ConnectionInfo, Protocol):
     """The transport side of a call; `grpc.aio.ServicerContext` satisfies it."""
 
     def time_remaining(self) -> float | None:
-        """Return the seconds until the caller's deadline; None if there is no deadline."""
+        """Return the seconds until the caller's deadline; None: unlimited."""
 
     async def send_initial_metadata(self, metadata: tuple[()], /) -> None:
         """Begin the response of a stream."""
@@ -86,8 +86,8 @@ class _Reader:
 class RequestReader:
     """Receives the first message of calls.
 
-    While calls wait for a slot, no call keeps a slot for longer than a second, and the newest call goes first. If there
-    is no space for a call, the oldest call of the same caller ends, if it is older than a second. So a message that has
+    While calls wait for a slot, no call keeps a slot for longer than a second, and the newest call goes first. At the
+    limit of calls, the oldest call of the same caller ends, if it is older than a second. So a message that has
     arrived is read at once, even if many callers send nothing or one byte at a time.
     """
 

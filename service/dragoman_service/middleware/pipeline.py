@@ -43,7 +43,7 @@ _DEADLINE_SLACK_S = 0.05  # the caller's clock may cancel this much before the d
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backend:
-    """What all transports call to answer requests."""
+    """Components that all transports call to answer requests."""
 
     translator: Translator
     models: ModelRepository

@@ -13,7 +13,7 @@ from dragoman_service.bundle.manifest import Confidence, Manifest
 from dragoman_service.datatypes import SearchConfig, Segment, SegmentResult
 from dragoman_service.errors import InvalidFieldError
 from dragoman_service.observability.metrics import Metrics
-from dragoman_service.request import RequestContext
+from dragoman_service.request import RequestRecord
 from dragoman_service.text.planning import Tokenizer
 
 MAX_LABEL_CHARACTERS = 64
@@ -126,13 +126,13 @@ Futures = Sequence["Future[SegmentResult]"]
 class SegmentQueue(Protocol):
     """Where segments wait to be decoded."""
 
-    def reject_early(self, num_characters: int, search: SearchConfig, context: RequestContext) -> None:
+    def reject_early(self, num_characters: int, search: SearchConfig, context: RequestRecord) -> None:
         """Reject a request of so many characters if there is no point in looking at its texts; else do nothing."""
 
     def expected_decode_cost(self, segments: Sequence[Segment]) -> int:
         """Return the expected decode cost of segments."""
 
-    def submit(self, segments: Sequence[Segment], context: RequestContext, *, num_characters: int = 0) -> Futures:
+    def submit(self, segments: Sequence[Segment], context: RequestRecord, *, num_characters: int = 0) -> Futures:
         """Admit all segments or none; return one future each, in order. A cancelled future frees its place.
 
         Callers, told apart by name, share the queue fairly. From `num_characters`, of the texts that the segments are

@@ -11,7 +11,7 @@ from itertools import chain, count, islice
 
 from dragoman_service.datatypes import Priority, Segment, SegmentResult
 from dragoman_service.errors import DragomanError
-from dragoman_service.request import RequestContext
+from dragoman_service.request import RequestRecord
 from dragoman_service.scheduling.admission import QueueState
 from dragoman_service.scheduling.latency_model import Backlog, Prediction, RequestCost
 
@@ -29,7 +29,7 @@ class QueuedSegment(Future[SegmentResult]):
 
     segment_id: int = field(default_factory=_next_id)
     segment: Segment
-    context: RequestContext = field(default_factory=RequestContext)
+    context: RequestRecord = field(default_factory=RequestRecord)
     decode_cost: int = 1  # expected; at least 1
     admitted_at_s: float = 0.0
     prediction: Prediction | None = None  # of the request; only its last segment has it
@@ -75,7 +75,7 @@ class AdmissionQueue:
         return chain(*self._queues.values())
 
     def state(
-        self, cost: RequestCost, context: RequestContext, *, num_running: int, is_draining: bool = False
+        self, cost: RequestCost, context: RequestRecord, *, num_running: int, is_draining: bool = False
     ) -> QueueState:
         """Return the state of the queue for the admission of a request; takes time per caller, not per segment."""
         interactive, bulk = self._queues[Priority.INTERACTIVE], self._queues[Priority.BULK]

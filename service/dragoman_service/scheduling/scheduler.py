@@ -11,7 +11,7 @@ from dragoman_service.decoding.running_batch import check_segment
 from dragoman_service.decoding.step_model import ModelLimits
 from dragoman_service.errors import DrainingError, OverloadedError
 from dragoman_service.observability.metrics import Metrics, SchedulerStats
-from dragoman_service.request import RequestContext
+from dragoman_service.request import RequestRecord
 from dragoman_service.scheduling.admission import AdmissionPolicy, AdmissionRequest, Rejection
 from dragoman_service.scheduling.admission_queue import AdmissionQueue, QueuedSegment
 from dragoman_service.scheduling.batch_connection import WorkerHandle
@@ -94,7 +94,7 @@ class Scheduler:
         """Start to decode; segments that were submitted before wait for this."""
         self._dispatcher.start()
 
-    def reject_early(self, num_characters: int, search: SearchConfig, context: RequestContext) -> None:
+    def reject_early(self, num_characters: int, search: SearchConfig, context: RequestRecord) -> None:
         """Reject a request before its texts are segmented and tokenized, if `submit` would most likely reject it.
 
         Text processing is most of the cost of a rejection. The segments are estimated from the length of the texts, but
@@ -112,7 +112,7 @@ class Scheduler:
             return self._latency_model.request_cost(segments).decode_cost
 
     def submit(
-        self, segments: Sequence[Segment], context: RequestContext | None = None, *, num_characters: int = 0
+        self, segments: Sequence[Segment], context: RequestRecord | None = None, *, num_characters: int = 0
     ) -> Sequence[Future[SegmentResult]]:
         """Admit all segments of a request or none, and return one future for each, in order; never waits.
 
@@ -134,7 +134,7 @@ class Scheduler:
             check_segment(segment, self._limits)
         if not segments:
             return []
-        context = context or RequestContext()
+        context = context or RequestRecord()
         with self._lock:
             now_s = self._clock()
             self._lengths.record(num_characters, segments)
@@ -190,7 +190,7 @@ class Scheduler:
         self._server_metrics.remove_scheduler(self.stats)
 
     def _check_admission(
-        self, cost: RequestCost, context: RequestContext, now_s: float, *, is_estimate: bool = False
+        self, cost: RequestCost, context: RequestRecord, now_s: float, *, is_estimate: bool = False
     ) -> Prediction:
         request = AdmissionRequest(
             cost=cost, caller=context.caller, deadline_s=context.deadline_s, is_estimate=is_estimate

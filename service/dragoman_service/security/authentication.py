@@ -127,7 +127,7 @@ class Access:
 
     @property
     def needs_key(self) -> bool:
-        """Whether callers must send a key, a token or a client certificate."""
+        """True if callers must send a key, a token or a client certificate."""
         return self._callers is not None or self._keys is not None or self._asks_certificates
 
     def check_known(self, context: ConnectionInfo) -> None:

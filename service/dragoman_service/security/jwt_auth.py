@@ -24,7 +24,7 @@ _FAULTS = (jwt.PyJWTError, ValueError, AttributeError, TypeError, RecursionError
 
 
 def is_token(key: str) -> bool:
-    """Whether a bearer credential has the form of a signed token; API keys contain no dots."""
+    """Return True if a bearer credential has the form of a signed token; API keys contain no dots."""
     return key.count(".") == 2
 
 

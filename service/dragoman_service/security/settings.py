@@ -12,7 +12,7 @@ UNIX_SCHEME = "unix:"
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can connect to a host: 127.0.0.0/8, ::1, `localhost`, a Unix socket.
+    """Return True if only this machine can connect to a host: 127.0.0.0/8, ::1, `localhost`, a Unix socket.
 
     Any other name counts as reachable from outside, whatever address it resolves to.
     """
@@ -45,7 +45,7 @@ class TlsSettings(BaseModel):
 
     @property
     def is_on(self) -> bool:
-        """Whether connections are encrypted."""
+        """True if connections are encrypted."""
         return self.certificate_file is not None
 
     @model_validator(mode="after")
@@ -107,7 +107,7 @@ class AccessSettings(BaseModel):
 
     @property
     def takes_secrets(self) -> bool:
-        """Whether callers send API keys or tokens."""
+        """True if callers send API keys or tokens."""
         return self.callers_file is not None or self.jwks is not None
 
     @model_validator(mode="after")

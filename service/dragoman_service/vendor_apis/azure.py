@@ -13,7 +13,7 @@ from functools import partial
 from http import HTTPStatus
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, FailFast, Field
 from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import Scope
@@ -93,13 +93,13 @@ class InputParameters(Parameters):
     text: Text
     language: str = ""
     text_type: _TextType = Field(default="plain", alias="textType")
-    targets: list[TargetParameters] = Field(min_length=1, max_length=MAX_TEXTS)
+    targets: Annotated[list[TargetParameters], FailFast()] = Field(min_length=1, max_length=MAX_TEXTS)
 
 
 class BatchParameters(Parameters):
     """Body of `/translate` in later versions."""
 
-    inputs: list[InputParameters] = Field(min_length=1, max_length=MAX_TEXTS)
+    inputs: Annotated[list[InputParameters], FailFast()] = Field(min_length=1, max_length=MAX_TEXTS)
 
 
 class LanguagesParameters(Parameters):

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from dragoman_service.datatypes import DetectedLanguage, TextHypothesis, Translation, TranslationResult
-from dragoman_service.errors import InvalidFieldError
+from dragoman_service.errors import RequestError
 from dragoman_service.http_api.context import JSON_MEDIA_TYPE, Endpoint, HttpContext
 from dragoman_service.http_api.json_mapping import to_json
 from dragoman_service.http_api.problem_details import Problem, problem
@@ -25,7 +25,7 @@ from dragoman_service.request import RequestRecord, TranslationRequest
 from dragoman_service.translation.language_detection import UNKNOWN_LANGUAGE
 from dragoman_service.translation.translator import Translator
 
-METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
+HTTP_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 NO_LANGUAGE = DetectedLanguage(language=UNKNOWN_LANGUAGE, confidence=0.0, is_served=False)
 """Result for a text whose language cannot be detected."""
@@ -117,7 +117,7 @@ class VendorApi(HttpApi):
             if self.key_scheme:
                 context.accept_scheme(self.key_scheme)
             key = context.header(self.key_header) if self.key_header else ""
-            with contextlib.suppress(InvalidFieldError):  # an invalid query is reported once the caller is known
+            with contextlib.suppress(RequestError):  # an invalid query is reported once the caller is known
                 if key := key or (context.query.get(self.key_parameter, "") if self.key_parameter else ""):
                     context.authorize(key)
             await answer(context)
@@ -197,9 +197,9 @@ class VendorApi(HttpApi):
         for path, method in paths.items():
             message = f"method not allowed; {path} accepts {method}"
             reject = self.rejection(HTTPStatus.METHOD_NOT_ALLOWED, message, allowed_methods=method)
-            routes.append(make_route(path, reject, methods=[each for each in METHODS if each != method]))
+            routes.append(make_route(path, reject, methods=[each for each in HTTP_METHODS if each != method]))
             below = self.rejection(HTTPStatus.NOT_FOUND, f"path not found below {path}")
-            routes.append(make_route(f"{path}/{{rest:path}}", below, methods=METHODS))
+            routes.append(make_route(f"{path}/{{rest:path}}", below, methods=HTTP_METHODS))
         return routes
 
     @property

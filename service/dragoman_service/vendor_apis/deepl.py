@@ -20,7 +20,7 @@ from dragoman_service.http_api.json_mapping import to_json
 from dragoman_service.http_api.problem_details import Problem
 from dragoman_service.models.glossaries import Glossary, Pair
 from dragoman_service.request import RequestRecord, TextFormat, TranslationOptions, TranslationRequest
-from dragoman_service.vendor_apis.base import METHODS, TranslatedText, VendorApi, json_error
+from dragoman_service.vendor_apis.base import HTTP_METHODS, TranslatedText, VendorApi, json_error
 from dragoman_service.vendor_apis.language_names import dialect_name
 from dragoman_service.vendor_apis.parameters import Parameters, StringList, Texts, Unsupported, as_list, body_fields
 
@@ -70,7 +70,7 @@ class TranslationParameters(Parameters):
 
     target_lang: _Language
     source_lang: _Language | None = None
-    formality: Literal["default", "prefer_less", "prefer_more"] = "default"  # those that are no error at DeepL
+    formality: Literal["default", "prefer_less", "prefer_more"] = "default"  # DeepL accepts these for all languages
     tag_handling: Literal["html", "xml"] | None = None
     tag_handling_version: Literal["v1", "v2"] = "v2"
     split_sentences: Annotated[Literal["0", "1", "nonewlines"], BeforeValidator(_digit)] = "1"
@@ -195,9 +195,12 @@ class DeepLApi(VendorApi):
                 Route(path, list_glossaries, methods=["GET"]),
                 Route(f"{path}/{{glossary}}", get_glossary, methods=["GET"]),
                 Route(f"{path}/{{glossary}}/entries", get_entries, methods=["GET"]),
-                *(Route(f"{path}{rest}", changing, methods=METHODS[1:]) for rest in ("", "/{rest:path}")),
+                *(Route(f"{path}{rest}", changing, methods=HTTP_METHODS[1:]) for rest in ("", "/{rest:path}")),
             ]
-        return [*routes, *(Route(f"/{version}/{{rest:path}}", others, methods=METHODS) for version in ("v2", "v3"))]
+        return [
+            *routes,
+            *(Route(f"/{version}/{{rest:path}}", others, methods=HTTP_METHODS) for version in ("v2", "v3")),
+        ]
 
     def error_response(self, error: Problem, message: str) -> Response:
         """Return `{"message": MESSAGE}`."""

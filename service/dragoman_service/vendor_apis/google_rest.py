@@ -26,8 +26,7 @@ from dragoman_service.http_api.routes import TRANSLATION_SERVICE
 from dragoman_service.middleware.pipeline import Backend, RequestPipeline
 from dragoman_service.middleware.settings import GrpcSettings
 from dragoman_service.request import RequestRecord, TextFormat, TranslationOptions, TranslationRequest
-from dragoman_service.vendor_apis import base
-from dragoman_service.vendor_apis.base import NO_LANGUAGE, TranslatedText, VendorApi, json_error
+from dragoman_service.vendor_apis.base import HTTP_METHODS, NO_LANGUAGE, TranslatedText, VendorApi, json_error
 from dragoman_service.vendor_apis.google_grpc import METHODS, SERVICE, GoogleTranslation, language_names, model_name
 from dragoman_service.vendor_apis.parameters import (
     JsonFormat,
@@ -171,7 +170,7 @@ class _GoogleApi(VendorApi):
             message = f"{request.method} {request.url.path[:100]}: not implemented by this server"
             return self.error_response(Problem(status=code, members={}, headers={}), message)
 
-        return Route(path, reject, methods=base.METHODS)
+        return Route(path, reject, methods=HTTP_METHODS)
 
 
 class GoogleV3Api(_GoogleApi):

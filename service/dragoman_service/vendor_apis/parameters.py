@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainValidator, ValidationError, ValidationInfo
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError, ValidationInfo
 from pydantic import model_validator as validates_model
 
 from dragoman_service.errors import InvalidFieldError, RequestError
@@ -12,6 +12,7 @@ from dragoman_service.http_api.bodies import FORM_MEDIA_TYPE, check_unicode, for
 from dragoman_service.request import MAX_TEXTS
 
 _MAX_SHOWN_CHARACTERS = 64
+_MAX_FIELDS = 64  # pydantic builds an error for each unknown one
 _TEXT_FIELDS = {"q", "text"}  # an empty text is a text; other empty parameters are absent
 _PYDANTIC_PREFIX = "Input should be "
 
@@ -26,6 +27,8 @@ class Parameters(BaseModel):
     def _without_empty(cls, fields: Any) -> Any:
         if not isinstance(fields, Mapping):
             return fields
+        if len(fields) > _MAX_FIELDS:
+            raise RequestError("request", f"an object has {len(fields)} fields, at most {_MAX_FIELDS} are allowed")
         return {
             name: value for name, value in fields.items() if value is not None and (value != "" or name in _TEXT_FIELDS)
         }
@@ -94,7 +97,7 @@ Text = Annotated[str, PlainValidator(_checked_text)]
 Texts = Annotated[list[str], PlainValidator(_checked_texts)]
 """One or more texts; only their number, types and lengths are checked."""
 
-StringList = Annotated[list[str], BeforeValidator(as_list)]
+StringList = Annotated[list[str], Field(max_length=MAX_TEXTS), BeforeValidator(as_list)]
 AnyCase = BeforeValidator(_lower)
 Unsupported = Annotated[None, PlainValidator(_rejected)]
 JsonFormat = Annotated[Literal["json"], BeforeValidator(lambda value: str(value).partition(";")[0])]

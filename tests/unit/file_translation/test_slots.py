@@ -6,7 +6,7 @@ from dragoman_service.file_translation.slots import FairSlots
 
 
 class Document:
-    """Takes a slot until it is told to end."""
+    """Holds a slot until `end` is called."""
 
     def __init__(self, slots: FairSlots, caller: str) -> None:
         self.is_running = False

@@ -30,11 +30,11 @@ Method = Callable[[pb.TranslateRequest, Any], Awaitable[pb.TranslateResponse]]
 
 
 class AbortedError(Exception):
-    """What `abort` raises, so that nothing after it runs."""
+    """Raised by `abort` to end the handler."""
 
 
 class FakeContext:
-    """Of one call; keeps what is sent in the end."""
+    """Context of one call; records its status."""
 
     def __init__(self, *metadata: tuple[str, str], remaining_s: float | None = None) -> None:
         self.code: grpc.StatusCode | None = None

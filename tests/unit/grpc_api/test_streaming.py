@@ -1,4 +1,4 @@
-"""What happens to the first message of a stream that is refused."""
+"""First messages of rejected streams, and request ids of unparsable messages."""
 
 import asyncio
 from collections.abc import AsyncIterator

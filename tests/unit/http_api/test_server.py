@@ -297,7 +297,7 @@ def test_client_that_does_not_read_is_closed() -> None:
         connection = connected(stack, server)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.setblocking(False)
-        with suppress(OSError):  # nobody takes more
+        with suppress(OSError):  # the connection was closed
             while True:
                 connection.send(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n" * 100)
         ended = select.poll()

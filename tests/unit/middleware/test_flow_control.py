@@ -1,4 +1,4 @@
-"""How many messages are received at a time, and whose."""
+"""Concurrent reception of messages."""
 
 import asyncio
 from typing import Any
@@ -22,7 +22,7 @@ from dragoman_service.security.rate_limits import FairSemaphore
 
 
 class Sender:
-    """Sends a message when told to."""
+    """Sends a message when `may_send` is set."""
 
     def __init__(self, message: Any = b"message") -> None:
         self.is_read = False

@@ -19,7 +19,7 @@ from dragoman_service.models.model import LoadedModel, ModelRuntime, ModelSchedu
 from dragoman_service.models.repository import ModelRepository
 from dragoman_service.models.serving import SERVING_NAME, ModelSettings, ServingSettings
 from dragoman_service.observability.metrics import Metrics
-from dragoman_service.request import RequestContext
+from dragoman_service.request import RequestRecord
 from tests.fakes import ManualClock
 from tests.unit.text.text_fakes import TOKENIZER
 
@@ -38,7 +38,7 @@ class FakeScheduler:
     def __post_init__(self) -> None:
         self.may_drain.set()
 
-    def reject_early(self, num_characters: int, search: SearchConfig, context: RequestContext) -> None:
+    def reject_early(self, num_characters: int, search: SearchConfig, context: RequestRecord) -> None:
         raise NotImplementedError
 
     def expected_decode_cost(self, segments: Sequence[Segment]) -> int:
@@ -47,7 +47,7 @@ class FakeScheduler:
     def submit(
         self,
         segments: Sequence[Segment],
-        context: RequestContext,
+        context: RequestRecord,
         *,
         num_characters: int = 0,
     ) -> "list[Future[SegmentResult]]":

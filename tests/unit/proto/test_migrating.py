@@ -27,9 +27,9 @@ def test_errors_on_the_page_exist(name: str) -> None:
 @pytest.mark.parametrize("example", EXAMPLES, ids=["google", "deepl"])
 def test_examples_run(target: str, service: ScriptedService, capsys: pytest.CaptureFixture[str], example: str) -> None:
     service.script.append(answers(RESPONSE))
-    here = example.replace("dragoman.example:50051", target).replace(", tls=TlsOptions()", "")
+    program = example.replace("dragoman.example:50051", target).replace(", tls=TlsOptions()", "")
 
-    exec(here, {"KEY": "key"})  # noqa: S102 - a page of this repository
+    exec(program, {"KEY": "key"})  # noqa: S102 - a page of this repository
 
     assert capsys.readouterr().out == "Hallo.\n"
     assert service.calls[0].metadata["authorization"] == "Bearer key"

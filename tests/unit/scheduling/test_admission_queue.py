@@ -1,5 +1,5 @@
 from dragoman_service.datatypes import Priority
-from dragoman_service.request import RequestContext
+from dragoman_service.request import RequestRecord
 from dragoman_service.scheduling.admission_queue import AdmissionQueue, FairQueue, QueuedSegment
 from dragoman_service.scheduling.latency_model import Backlog, RequestCost
 from tests.fakes import make_segment
@@ -23,7 +23,7 @@ def make_queued(
 ) -> QueuedSegment:
     return QueuedSegment(
         segment=make_segment(7),
-        context=RequestContext(priority=priority, caller=caller, deadline_s=deadline_s),
+        context=RequestRecord(priority=priority, caller=caller, deadline_s=deadline_s),
         decode_cost=cost,
         admitted_at_s=admitted_at_s,
     )
@@ -94,7 +94,7 @@ def test_state_counts_all_callers_and_the_caller_of_the_request() -> None:
         make_queued(30, caller="other"), make_queued(10, caller="me"), make_queued(5, caller="me", priority=BULK)
     )
 
-    state = queue.state(make_cost(4), RequestContext(caller="me"), num_running=3, is_draining=True)
+    state = queue.state(make_cost(4), RequestRecord(caller="me"), num_running=3, is_draining=True)
 
     assert (state.num_segments, state.num_caller_segments) == (3, 2)
     assert (state.decode_cost, state.caller_decode_cost) == (45, 15)
@@ -104,7 +104,7 @@ def test_state_counts_all_callers_and_the_caller_of_the_request() -> None:
 def test_backlog_of_a_request_is_its_fair_turn() -> None:
     queue = make_queue(make_queued(30, caller="other"), make_queued(10, caller="me"))
 
-    state = queue.state(make_cost(4), RequestContext(caller="me"), num_running=3)
+    state = queue.state(make_cost(4), RequestRecord(caller="me"), num_running=3)
 
     assert state.backlog == Backlog(num_queued=1, decode_cost=10 + (10 + 4), num_running=3)
 
@@ -112,7 +112,7 @@ def test_backlog_of_a_request_is_its_fair_turn() -> None:
 def test_backlog_of_a_bulk_request_includes_all_interactive_segments() -> None:
     queue = make_queue(make_queued(40, caller="other"), make_queued(2, caller="other", priority=BULK))
 
-    state = queue.state(make_cost(10), RequestContext(caller="me", priority=BULK), num_running=0)
+    state = queue.state(make_cost(10), RequestRecord(caller="me", priority=BULK), num_running=0)
 
     assert state.backlog == Backlog(num_queued=2, decode_cost=40 + 2, num_running=0)
 

@@ -2,7 +2,7 @@ import pytest
 
 from dragoman_service.datatypes import Priority
 from dragoman_service.decoding.running_batch import BatchLoad
-from dragoman_service.request import RequestContext
+from dragoman_service.request import RequestRecord
 from dragoman_service.scheduling.admission_queue import QueuedSegment
 from dragoman_service.scheduling.batch_policy import BatchBudget, fair_share, select_ahead, select_segments
 from tests.fakes import make_segment
@@ -13,7 +13,7 @@ EMPTY = BatchLoad()
 
 def make_queued(num_tokens: int, *, priority: Priority = Priority.INTERACTIVE, beam_size: int = 4) -> QueuedSegment:
     segment = make_segment(*[7] * (num_tokens - 1), beam_size=beam_size)
-    return QueuedSegment(segment=segment, context=RequestContext(priority=priority))
+    return QueuedSegment(segment=segment, context=RequestRecord(priority=priority))
 
 
 def make_load(num_segments: int, longest_source: int) -> BatchLoad:

@@ -77,7 +77,7 @@ def unsigned() -> str:
 
 
 def signed_with_public_key() -> str:
-    """Take the public key, which everybody knows, for a shared secret."""
+    """Return a token signed with the public key as a shared secret."""
     shared = RSA_KEY.public_key().public_bytes(
         serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
     )

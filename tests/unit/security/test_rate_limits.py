@@ -208,7 +208,7 @@ async def test_unused_limiter_is_idle() -> None:
 
 
 def retry_after_s(limiter: ConcurrencyLimiter) -> float:
-    """Fill a limiter that has one place, and return when the next one shall come back."""
+    """Fill a limiter with one slot, and return the retry delay of the next call."""
     with limiter.admitted(), pytest.raises(OverloadedError) as refusal:
         enter(limiter)
     return refusal.value.retry_after_s

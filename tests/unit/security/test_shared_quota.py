@@ -19,7 +19,7 @@ TIMEOUT_S = 0.01
 
 
 class Replica:
-    """What one server makes of the quota of a caller."""
+    """The quota of a caller on one replica."""
 
     def __init__(self, store: SharedBuckets, clock: ManualClock) -> None:
         self.metrics = Metrics(CollectorRegistry())

@@ -59,6 +59,8 @@ def test_empty_text_is_a_text() -> None:
             {"q": "A.", "items": [{"name": "a", "itemSize": 10}]},
             "items[0].itemSize: is 10, must be less than or equal to 9",
         ),
+        ({"q": "A.", "names": [7] * 200}, "names: is a list of 200, must be at most 128"),
+        ({f"x{index}": 1 for index in range(65)}, "request: an object has 65 fields, at most 64 are allowed"),
         ({"q": "A.", "items": [{"name": "a", "x": 1}]}, "items[0].x: unknown field"),
         ({"q": "A.", "x": 1}, "x: unknown field; expected one of q, title, names, items, is_on, context"),
         ({"q": "A.", "a text": 1}, "request: unknown field; expected one of q, title, names, items, is_on, context"),

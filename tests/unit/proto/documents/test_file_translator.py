@@ -74,8 +74,8 @@ def test_killed_run_resumes_from_its_journal(source: Path, tmp_path: Path) -> No
         with echo_server() as (other_target, other):
             assert translate(other_target, "--input", source, "--output", output) == 0
 
-    kept = [json.loads(line)[1] for line in journal[:-1]]
-    assert sorted(other.texts) == sorted(set(_LINES) - set(kept))
+    recorded = [json.loads(line)[1] for line in journal[:-1]]
+    assert sorted(other.texts) == sorted(set(_LINES) - set(recorded))
     assert output.read_bytes() == source.read_bytes()
     assert [path.name for path in output.parent.iterdir()] == ["target.txt"]
 
