@@ -96,10 +96,10 @@ def test_slots_of_a_segment_do_not_depend_on_other_segments() -> None:
     for step in range(30):
         parents = np.array([[0, step % 2]])
         # Another segment has four rows; the two padding rows of this segment continue row 0.
-        beside = np.array([[0, step % 2, 0, 0], [0, 1, 2, 3]]) if step else np.zeros((2, 4), dtype=np.int64)
+        joint_parents = np.array([[0, step % 2, 0, 0], [0, 1, 2, 3]]) if step else np.zeros((2, 4), dtype=np.int64)
         own = alone.append(parents if step else np.zeros((1, 2), dtype=np.int64))
 
-        assert together.append(beside)[0, :2].tolist() == own[0].tolist()
+        assert together.append(joint_parents)[0, :2].tolist() == own[0].tolist()
 
 
 def grown_table() -> SlotTable:
