@@ -153,6 +153,6 @@ def open_shortlist(bundle: Bundle) -> Shortlist:
     shape = bundle.manifest.architecture
     found = shortlist.vocabulary_size
     for what, size in (("", shape.vocabulary_size), (" of sources", shape.num_source_tokens)):
-        if found != size:  # source and target tokens share one vocabulary
+        if found != size:  # it has a list for each source token, and the same number of target tokens
             raise BundleError(str(path), found=found, expected=size, what=f"vocabulary size{what}")
     return shortlist
