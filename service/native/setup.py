@@ -1,4 +1,4 @@
-"""Builds the shared library, which any Python loads with ctypes: one wheel for all versions of Python."""
+"""Build of the shared library. It is loaded with ctypes, so that one wheel serves all versions of Python."""
 
 import platform
 from pathlib import Path
@@ -11,36 +11,36 @@ FLAGS = [
     "-std=c++17",
     "-O3",
     "-g0",
-    "-ffp-contract=off",  # the same bits whatever the instruction set
+    "-ffp-contract=off",  # same results with each instruction set
     "-fno-math-errno",
     "-fvisibility=hidden",
     "-Wall",
     "-Wextra",
     "-Wno-ignored-attributes",
     "-Wno-psabi",
-    "-Wno-maybe-uninitialized",  # of GCC 12, in the headers of its own intrinsics
+    "-Wno-maybe-uninitialized",  # false positives of GCC 12 in its intrinsics headers
     "-Wno-uninitialized",
 ]
 
 
 class BuildLibrary(build_ext):
-    """Names the result as a library, not as a module of one version of Python."""
+    """Builds a shared library instead of an extension module of one version of Python."""
 
     def get_ext_filename(self, fullname: str) -> str:
-        """Return its path below the build folder."""
+        """Return the path below the build folder."""
         return str(Path(*fullname.split(".")).with_suffix(".so"))
 
     def build_extensions(self) -> None:
-        """Refuse other machines with a word on what is missed."""
+        """Build the library; exit with an error on machines other than x86-64."""
         if platform.machine().lower() not in ("x86_64", "amd64"):
             raise SystemExit(
-                f"dragoman-native is for x86-64, not {platform.machine()}: ONNX Runtime decodes without it"
+                f"dragoman-native requires x86-64, not {platform.machine()}; without it, the service uses ONNX Runtime"
             )
         super().build_extensions()
 
 
 class PlatformWheel(bdist_wheel):
-    """Marks the wheel as one for any Python 3 on this platform."""
+    """Tags the wheel for any Python 3 on this platform."""
 
     def get_tag(self) -> tuple[str, str, str]:
         """Return the tags of Python, ABI and platform."""

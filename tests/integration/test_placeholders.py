@@ -7,7 +7,7 @@ import pytest
 from dragoman_export.__main__ import main
 from dragoman_export.evaluation.translation import TextModel, translate_texts
 from dragoman_service.bundle.files import open_bundle
-from dragoman_service.runtimes.native.step_model import open_step_model
+from dragoman_service.runtimes.factory import open_step_model
 from dragoman_service.runtimes.settings import RuntimeSettings
 from dragoman_service.text.tokenizer import open_tokenizer
 

@@ -16,9 +16,9 @@ from dragoman_service.errors import BundleError
 from dragoman_service.runtimes.onnx.kv_pool import LENGTH_BUCKET
 from dragoman_service.runtimes.onnx.session import open_capturing
 from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
-from dragoman_service.runtimes.onnx_cuda.cuda_graphs import DeviceUse
+from dragoman_service.runtimes.onnx_cuda.cuda_graphs import CAPTURE_FAILED, DeviceUse
 from dragoman_service.runtimes.settings import RuntimeSettings
-from tests.device_stand_in import CapturingSession, StandInModel
+from tests.fake_device import CapturingSession, FakeDeviceModel
 from tests.parity.test_device_batch import decode, random_segments, take_step
 from tests.tiny_bundle import build_tiny_bundle
 
@@ -61,7 +61,7 @@ def _log_probs(bindings: Any) -> tuple[int, int]:
 
 def test_every_hypothesis_is_that_of_the_cpu(bundle: Bundle, caplog: pytest.LogCaptureFixture) -> None:
     segments = random_segments(24, seed=4)
-    model = StandInModel(bundle, capturing=CapturingSession)
+    model = FakeDeviceModel(bundle, capturing=CapturingSession)
     on_cpu = OnnxStepModel(bundle, RuntimeSettings(device="cpu", precision="fp32"))
 
     assert decode(model, segments, batch_size=7) == decode(on_cpu, segments, batch_size=7)
@@ -69,14 +69,14 @@ def test_every_hypothesis_is_that_of_the_cpu(bundle: Bundle, caplog: pytest.LogC
     assert not caplog.records
 
 
-def _decoder(model: StandInModel) -> CapturingSession:
+def _decoder(model: FakeDeviceModel) -> CapturingSession:
     decoder = model._sessions.decoder  # what the test put there
     assert isinstance(decoder, CapturingSession)
     return decoder
 
 
 def test_each_size_has_a_graph_of_its_own_and_finds_it_again_at_the_same_addresses(bundle: Bundle) -> None:
-    model = StandInModel(bundle, capturing=CapturingSession)
+    model = FakeDeviceModel(bundle, capturing=CapturingSession)
     batch = model.new_batch()
     batch.start(model.encode([[5, 2]] * 2))
     for _ in range(LENGTH_BUCKET + 5):  # into the next bucket of slots
@@ -100,7 +100,7 @@ def test_each_size_has_a_graph_of_its_own_and_finds_it_again_at_the_same_address
 
 
 def test_another_thread_takes_a_captured_step_as_usual(bundle: Bundle) -> None:
-    model = StandInModel(bundle, capturing=CapturingSession)
+    model = FakeDeviceModel(bundle, capturing=CapturingSession)
     batch = model.new_batch()
     batch.start(model.encode([[5, 2]] * 2))
     for _ in range(5):
@@ -114,7 +114,7 @@ def test_another_thread_takes_a_captured_step_as_usual(bundle: Bundle) -> None:
 
 
 def test_a_batch_that_gets_more_room_frees_the_graphs_of_the_memory_that_it_leaves(bundle: Bundle) -> None:
-    model = StandInModel(bundle, capturing=CapturingSession)
+    model = FakeDeviceModel(bundle, capturing=CapturingSession)
     batch = model.new_batch()
     for _ in range(2):
         batch.start(model.encode([[5, 2]] * 2))
@@ -127,13 +127,16 @@ def test_a_batch_that_gets_more_room_frees_the_graphs_of_the_memory_that_it_leav
 
 @pytest.mark.parametrize(
     ("session", "reason"),
-    [(FailingSession, "cannot capture the step: CUDA failure 900"), (ForgetfulSession, "other log-probabilities")],
+    [
+        (FailingSession, "cannot capture the step: CUDA failure 900"),
+        (ForgetfulSession, "log-probabilities of a captured step differ"),
+    ],
 )
 def test_a_capture_that_fails_or_is_wrong_is_told_and_changes_no_result(
     bundle: Bundle, session: type[CapturingSession], reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     segments = random_segments(12, seed=5)
-    model = StandInModel(bundle, capturing=session)
+    model = FakeDeviceModel(bundle, capturing=session)
     on_cpu = OnnxStepModel(bundle, RuntimeSettings(device="cpu", precision="fp32"))
 
     assert decode(model, segments, batch_size=5) == decode(on_cpu, segments, batch_size=5)
@@ -148,7 +151,7 @@ def test_a_model_that_cannot_be_captured_is_opened_without(
     is_possible: bool, caplog: pytest.LogCaptureFixture, bundle: Bundle
 ) -> None:
     opened: list[bool] = []
-    decoder = StandInModel(bundle)._sessions.opened("decoder")
+    decoder = FakeDeviceModel(bundle)._sessions.opened("decoder")
 
     def open_graph(*, captures: bool = False) -> onnxruntime.InferenceSession:
         opened.append(captures)
@@ -161,9 +164,7 @@ def test_a_model_that_cannot_be_captured_is_opened_without(
     assert session is decoder
     assert (found is not None) is is_possible
     assert opened == ([True] if is_possible else [True, False])
-    assert [record.getMessage() for record in caplog.records] == (
-        [] if is_possible else ["CUDA graphs are off: steps are run as usual"]
-    )
+    assert [record.getMessage() for record in caplog.records] == ([] if is_possible else [CAPTURE_FAILED])
 
 
 def _in_thread(act: Callable[[], None]) -> threading.Thread:

@@ -24,7 +24,7 @@ from dragoman_service.runtimes.onnx_cuda.device_batch import bucket_of_segments
 from dragoman_service.runtimes.settings import Device, RuntimeSettings
 from dragoman_service.worker.messages import BatchCommand, NewSegment
 from dragoman_service.worker.worker import BatchExecutor
-from tests.device_stand_in import DEVICES, CapturingSession, StandInMemory, StandInModel
+from tests.fake_device import DEVICES, CapturingSession, FakeDeviceMemory, FakeDeviceModel
 from tests.tiny_bundle import build_tiny_bundle
 
 _TIMEOUT_S = 30.0
@@ -46,8 +46,8 @@ def grouped_bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 
 @pytest.fixture(params=DEVICES)
-def model(request: pytest.FixtureRequest, bundle: Bundle) -> StandInModel:
-    return StandInModel(bundle, device=request.param)
+def model(request: pytest.FixtureRequest, bundle: Bundle) -> FakeDeviceModel:
+    return FakeDeviceModel(bundle, device=request.param)
 
 
 def random_segments(count: int, seed: int) -> list[Segment]:
@@ -86,7 +86,7 @@ def test_every_hypothesis_is_that_of_the_cpu(bundle: Bundle, precision: str) -> 
     segments = random_segments(24, seed=4)
     on_cpu = OnnxStepModel(bundle, RuntimeSettings(device="cpu", precision=precision))
 
-    found = decode(StandInModel(bundle, precision=precision), segments, batch_size=7)
+    found = decode(FakeDeviceModel(bundle, precision=precision), segments, batch_size=7)
 
     assert found == decode(on_cpu, segments, batch_size=7)
     assert len({hypotheses for hypotheses in found if hypotheses}) > 15
@@ -95,7 +95,7 @@ def test_every_hypothesis_is_that_of_the_cpu(bundle: Bundle, precision: str) -> 
 @pytest.mark.parametrize("cuda_graphs", [False, True])
 def test_placeholders_that_a_source_lacks_are_masked_on_a_device_too(bundle: Bundle, cuda_graphs: bool) -> None:
     segments, tokens = random_segments(24, seed=4), range(20, 220)
-    on_device = StandInModel(bundle, cuda_graphs=cuda_graphs)
+    on_device = FakeDeviceModel(bundle, cuda_graphs=cuda_graphs)
     on_cpu = OnnxStepModel(bundle, RuntimeSettings(device="cpu", precision="fp32"))
     for model in (on_device, on_cpu):
         taught = replace(model.limits.vocabulary, placeholders=tuple(Placeholder(token, token) for token in tokens))
@@ -121,7 +121,7 @@ def test_best_hypotheses_on_a_gpu_are_those_of_the_cpu(
     found, expected = (
         decode(model, segments, batch_size=30)
         for model in (
-            StandInModel(bundle, precision=precision, device=device, cuda_graphs=cuda_graphs),
+            FakeDeviceModel(bundle, precision=precision, device=device, cuda_graphs=cuda_graphs),
             on_cpu,
         )
     )
@@ -144,10 +144,10 @@ def test_query_heads_may_share_keys_and_values(grouped_bundle: Bundle) -> None:
     segments = random_segments(12, seed=6)
     on_cpu = OnnxStepModel(grouped_bundle, RuntimeSettings(device="cpu"))
 
-    assert decode(StandInModel(grouped_bundle), segments, batch_size=5) == decode(on_cpu, segments, batch_size=5)
+    assert decode(FakeDeviceModel(grouped_bundle), segments, batch_size=5) == decode(on_cpu, segments, batch_size=5)
 
 
-def test_no_key_and_no_value_is_copied_between_host_and_device(bundle: Bundle, model: StandInModel) -> None:
+def test_no_key_and_no_value_is_copied_between_host_and_device(bundle: Bundle, model: FakeDeviceModel) -> None:
     decode(model, random_segments(24, seed=5), batch_size=7)
 
     copied = {(copy.operation, copy.is_up, copy.dtype.name) for copy in model.memory.log}
@@ -170,13 +170,13 @@ def take_step(batch: StepBatch, *, num_rows: int = 2) -> None:
     batch.step(np.full(shape, 5), np.zeros(shape, dtype=np.int64), num_candidates=4)
 
 
-def _pools(memory: StandInMemory) -> Iterator[tuple[int, int, int]]:
+def _pools(memory: FakeDeviceMemory) -> Iterator[tuple[int, int, int]]:
     """Yield segments, slots and address of each binding of a decoder."""
     for (num_segments, num_slots, _), address in memory.bound_pools:
         yield num_segments, num_slots, address
 
 
-def test_within_a_bucket_nothing_is_bound_anew_and_no_address_changes(model: StandInModel) -> None:
+def test_within_a_bucket_nothing_is_bound_anew_and_no_address_changes(model: FakeDeviceModel) -> None:
     batch = model.new_batch()
     batch.start(model.encode([[5, 2], [6, 7, 2], [8, 2], [9, 2], [10, 2]]))
     for _ in range(3):
@@ -189,7 +189,7 @@ def test_within_a_bucket_nothing_is_bound_anew_and_no_address_changes(model: Sta
     assert len({address for _, _, address in _pools(model.memory)}) == 1
 
 
-def test_growth_binds_a_longer_pool_and_coming_back_to_fewer_segments_the_same_memory(model: StandInModel) -> None:
+def test_growth_binds_a_longer_pool_and_coming_back_to_fewer_segments_the_same_memory(model: FakeDeviceModel) -> None:
     batch = model.new_batch()
     batch.start(model.encode([[5, 2], [6, 2]]))
     for _ in range(LENGTH_BUCKET + 1):
@@ -206,7 +206,7 @@ def test_growth_binds_a_longer_pool_and_coming_back_to_fewer_segments_the_same_m
     assert pools[2][2] == pools[3][2]
 
 
-def test_the_bytes_of_a_step_are_a_small_array_up_and_candidates_down(model: StandInModel) -> None:
+def test_the_bytes_of_a_step_are_a_small_array_up_and_candidates_down(model: FakeDeviceModel) -> None:
     batch = model.new_batch()
     batch.start(model.encode([[5, 2]] * 8))
     take_step(batch, num_rows=4)
@@ -233,7 +233,7 @@ class MeetingSession(CapturingSession):
 
 
 def test_two_batches_are_in_a_step_at_the_same_time(bundle: Bundle) -> None:
-    model = StandInModel(bundle, capturing=MeetingSession)
+    model = FakeDeviceModel(bundle, capturing=MeetingSession)
 
     def decode_two_tokens(source_id: int) -> list[float]:
         batch = model.new_batch()
@@ -247,8 +247,8 @@ def test_two_batches_are_in_a_step_at_the_same_time(bundle: Bundle) -> None:
     assert first != second
 
 
-def test_what_a_segment_left_behind_reaches_no_other(bundle: Bundle, model: StandInModel) -> None:
-    others = StandInModel(bundle)
+def test_what_a_segment_left_behind_reaches_no_other(bundle: Bundle, model: FakeDeviceModel) -> None:
+    others = FakeDeviceModel(bundle)
     batch, alone = model.new_batch(), others.new_batch()
     batch.start(model.encode([[5, 2], [6, 2]]))
     take_step(batch)
@@ -267,14 +267,14 @@ def test_what_a_segment_left_behind_reaches_no_other(bundle: Bundle, model: Stan
         np.testing.assert_allclose(own.log_probs, expected.log_probs, atol=_TOLERANCE)
 
 
-def _infinities(memory: StandInMemory, shape: tuple[int, ...]) -> DeviceArray:
+def _infinities(memory: FakeDeviceMemory, shape: tuple[int, ...]) -> DeviceArray:
     return memory.upload(np.full(shape, np.inf, dtype=memory.float_type), "move")
 
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_attention_is_that_of_the_cpu_before_and_after_the_first_step(grouped_bundle: Bundle, device: Device) -> None:
     sources = [[5, 6, 7, 2], [8, 2], [9] * 40 + [2]]
-    model = StandInModel(grouped_bundle, device=device)
+    model = FakeDeviceModel(grouped_bundle, device=device)
     on_cpu = OnnxStepModel(grouped_bundle, RuntimeSettings(device="cpu"))
     batches = [one.new_batch() for one in (model, on_cpu)]
     for batch, one in zip(batches, (model, on_cpu), strict=True):
@@ -303,7 +303,7 @@ def _new(segments: list[Segment]) -> tuple[NewSegment, ...]:
 
 
 @pytest.mark.parametrize("num_arrays", range(4))
-def test_a_device_without_memory_left_ends_the_batch_and_not_the_engine(model: StandInModel, num_arrays: int) -> None:
+def test_exhausted_device_memory_fails_the_batch_but_not_the_worker(model: FakeDeviceModel, num_arrays: int) -> None:
     segments = [Segment(source_ids=(5, 6, 2), search=SearchConfig(beam_size=2, max_target_tokens=50))] * 5
     core = BatchExecutor(model, clock=lambda: 0.0)
     core.run_step(BatchCommand(new_segments=_new(segments)[:2]))

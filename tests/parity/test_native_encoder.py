@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 from dragoman_service.bundle.architecture import Architecture
 from dragoman_service.bundle.files import Bundle, open_bundle
 from dragoman_service.errors import EngineError
+from dragoman_service.runtimes.factory import open_step_model
 from dragoman_service.runtimes.native.library import Library, NativeNetwork
-from dragoman_service.runtimes.native.step_model import NativeStepModel, open_step_model
+from dragoman_service.runtimes.native.step_model import NativeStepModel
 from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
 from dragoman_service.runtimes.settings import RuntimeSettings
 from tests.reference_step import native_library
@@ -100,13 +101,13 @@ def test_all_instruction_sets_give_the_same_bits(
         assert own.cross.tobytes() == other.cross.tobytes()
 
 
-def test_what_is_out_of_range_is_refused(bundle: Bundle, network: NativeNetwork) -> None:
+def test_sources_out_of_range_are_rejected(bundle: Bundle, network: NativeNetwork) -> None:
     limit, size = bundle.manifest.limits.max_source_tokens, bundle.manifest.architecture.vocabulary_size
-    for source, said in (
-        ([4] * (limit + 1), "longer than the positions"),
-        ([], "longer than the positions"),
+    for source, message in (
+        ([4] * (limit + 1), "source.* positions"),
+        ([], "source.* positions"),
         ([size], "outside the vocabulary"),
         ([-1], "outside the vocabulary"),
     ):
-        with pytest.raises(EngineError, match=said):
+        with pytest.raises(EngineError, match=message):
             network.encode([source], num_threads=1)

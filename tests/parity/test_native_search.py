@@ -15,7 +15,8 @@ from dragoman_service.decoding.constraints import CandidateRules
 from dragoman_service.decoding.running_batch import RunningBatch
 from dragoman_service.decoding.step_model import ModelLimits, Placeholder
 from dragoman_service.errors import ConfigError
-from dragoman_service.runtimes.native.step_model import NativeStepModel, open_step_model
+from dragoman_service.runtimes.factory import open_step_model
+from dragoman_service.runtimes.native.step_model import NativeStepModel
 from dragoman_service.runtimes.settings import RuntimeSettings
 from tests.parity.test_shortlist import shortlist
 from tests.tiny_bundle import build_tiny_bundle

@@ -15,11 +15,11 @@ from dragoman_service.bundle.files import Bundle
 from dragoman_service.datatypes import Hypothesis, SearchConfig, Segment
 from dragoman_service.decoding.running_batch import RunningBatch
 from dragoman_service.decoding.step_model import EncodedSource, IntArray, StepModel
-from dragoman_service.runtimes.native.step_model import open_step_model
+from dragoman_service.runtimes.factory import open_step_model
 from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
 from dragoman_service.runtimes.onnx_cuda.device import DeviceSource
 from dragoman_service.runtimes.settings import RuntimeSettings
-from tests.device_stand_in import StandInModel, read
+from tests.fake_device import FakeDeviceModel, read
 from tests.reference_step import native_library
 from tests.tiny_bundle import build_tiny_bundle
 
@@ -67,7 +67,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 @pytest.fixture(scope="module", params=["fp32", "fp16", "int8", "native", "device"])
 def model(request: pytest.FixtureRequest, bundle: Bundle) -> StepModel:
     if request.param == "device":
-        return StandInModel(bundle)
+        return FakeDeviceModel(bundle)
     return _native(bundle) if request.param == "native" else _graph(bundle, request.param)
 
 

@@ -11,7 +11,8 @@ from dragoman_service.datatypes import Hypothesis, SamplingConfig, Segment
 from dragoman_service.decoding.running_batch import RunningBatch
 from dragoman_service.decoding.step_model import StepModel
 from dragoman_service.errors import ConfigError
-from dragoman_service.runtimes.native.step_model import NativeStepModel, open_step_model
+from dragoman_service.runtimes.factory import open_step_model
+from dragoman_service.runtimes.native.step_model import NativeStepModel
 from dragoman_service.runtimes.settings import RuntimeSettings
 from dragoman_service.runtimes.shortlist import Shortlist
 from tests.fakes import FIRST_WORD, ToyModel, make_segment

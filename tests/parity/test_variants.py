@@ -19,8 +19,9 @@ from dragoman_service.bundle.files import Bundle
 from dragoman_service.decoding.running_batch import RunningBatch
 from dragoman_service.decoding.step_model import EncodedSource, FloatArray, IntArray, ModelLimits, StepModel, StepOutput
 from dragoman_service.errors import ConfigError
+from dragoman_service.runtimes.factory import open_step_model
 from dragoman_service.runtimes.native.library import BackendUnsupportedError, check_architecture
-from dragoman_service.runtimes.native.step_model import NativeStepModel, open_step_model
+from dragoman_service.runtimes.native.step_model import NativeStepModel
 from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
 from dragoman_service.runtimes.settings import RuntimeSettings
 from tests.fakes import make_segment

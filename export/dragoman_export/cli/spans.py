@@ -14,7 +14,7 @@ from dragoman_export.evaluation.translation import TextModel, decode_segments, t
 from dragoman_service.bundle.files import open_bundle
 from dragoman_service.datatypes import SegmentResult, WarningKind
 from dragoman_service.request import ProtectedKind, ProtectionOptions
-from dragoman_service.runtimes.native.step_model import open_step_model
+from dragoman_service.runtimes.factory import open_step_model
 from dragoman_service.runtimes.settings import RuntimeSettings
 from dragoman_service.text.documents import TextPlan
 from dragoman_service.text.pipeline import TextPipeline

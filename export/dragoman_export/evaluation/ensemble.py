@@ -22,7 +22,7 @@ from dragoman_service.decoding.step_model import (
     StepModel,
     StepOutput,
 )
-from dragoman_service.runtimes.native.step_model import open_step_model
+from dragoman_service.runtimes.factory import open_step_model
 from dragoman_service.runtimes.settings import RuntimeSettings
 from dragoman_service.text.tokenizer import SentencePieceTokenizer, open_tokenizer
 

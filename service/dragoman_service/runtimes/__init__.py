@@ -1,5 +1,5 @@
-"""The ONNX Runtime edge: sessions, the step model over the graphs of a bundle, cache buffers."""
+"""Execution of the networks of a bundle: ONNX Runtime on CPU and CUDA, and the native C++ engine."""
 
 import os
 
-os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # otherwise ONNX Runtime sends telemetry as soon as it is imported
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # must be set before ONNX Runtime is imported

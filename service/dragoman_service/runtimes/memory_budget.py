@@ -1,4 +1,4 @@
-"""How many segments the memory of a GPU holds: what is free, less what is there already, over what a segment takes."""
+"""Estimate of the GPU memory that KV caches and decoder steps can use."""
 
 from typing import Final
 
@@ -8,15 +8,9 @@ from dragoman_service.runtimes.onnx.kv_pool import LENGTH_BUCKET, round_up
 from dragoman_service.runtimes.onnx_cuda.device_batch import KEPT_LENGTHS
 from dragoman_service.runtimes.settings import RuntimeSettings
 
-_WORKSPACE_BYTES: Final = 1 << 30
-"""Estimated, not measured: CUDA and its libraries, and the largest runs of the encoder."""
-
-_WEIGHT_COPIES: Final = 2
-"""Encoder and decoder each load what they use of one file; the table of embeddings is used by both."""
-
-_LOGIT_COPIES: Final = 3
-"""Logits, their logarithms, and these padded to whole chunks, in 32 bits."""
-
+_WORKSPACE_BYTES: Final = 1 << 30  # CUDA, its libraries and the largest encoder runs; estimated, not measured
+_WEIGHT_COPIES: Final = 2  # upper bound: encoder and decoder load their weights from the same file
+_LOGIT_COPIES: Final = 3  # float32 logits, log-probabilities, and log-probabilities padded to whole chunks
 _ITEM_BYTES: Final = {"float32": 4, "float16": 2}
 
 
@@ -29,18 +23,21 @@ def cache_memory(
     weights_bytes: int,
     free_bytes: int | None,
 ) -> CacheMemory | None:
-    """Return the memory for caches and steps, and what a segment takes of it at most; None if nothing is known of it.
+    """Return the memory for KV caches and steps, and the maximum that a segment uses.
 
-    A segment takes most with a source and hypotheses of the greatest length that share no token. While caches move to
-    memory of another length, both are there.
+    The maximum assumes a source and hypotheses of the maximum length, and hypotheses without common tokens. It includes
+    the old and the new buffers, which exist at the same time while a cache changes its length.
 
     Args:
-        network: that runs.
-        limits: of sources and targets.
-        float_type: of keys and values.
-        settings: may have a budget.
-        weights_bytes: size of the files of graphs and weights.
-        free_bytes: memory of the device that is free now that weights are loaded; None if the device does not tell.
+        network: dimensions of the network.
+        limits: maximum lengths of source and target.
+        float_type: element type of keys and values.
+        settings: settings that may contain a memory budget.
+        weights_bytes: size of the graph and weight files.
+        free_bytes: free device memory after the weights are loaded; None if unknown.
+
+    Returns:
+        None if neither a budget nor the free memory is known.
     """
     budget = settings.gpu_memory_budget_bytes
     left = [] if budget is None else [budget - _WEIGHT_COPIES * weights_bytes]
@@ -53,6 +50,6 @@ def cache_memory(
     target_bytes = token_bytes * round_up(limits.max_target_tokens, LENGTH_BUCKET)
     return CacheMemory(
         available_bytes=min(left) - _WORKSPACE_BYTES,
-        source_bytes=(num_layouts + 1) * source_bytes,  # and as the encoder has left it
+        source_bytes=(num_layouts + 1) * source_bytes,  # + 1 for the encoder output
         row_bytes=num_layouts * target_bytes + _LOGIT_COPIES * 4 * network.vocabulary_size,
     )

@@ -1,20 +1,20 @@
-"""The shortlist of a bundle: the target tokens that the translation of a source is likely to hold.
+"""Vocabulary shortlist of a bundle: the target tokens that are likely in the translation of a source.
 
-The projection to the vocabulary is the largest product of a decoder step. With a shortlist the step projects onto the
-likely tokens of each segment only; all others have a log-probability of minus infinity and no part in the softmax.
-L'Hostis et al. 2016 (arXiv:1610.00072) compare ways to choose them. Every segment has a list of its own, made of its
-source alone, so that its translation does not depend on its company.
+The projection to the vocabulary is the largest matrix product of a decoder step. With a shortlist, the step projects
+only onto the likely tokens of each segment; all other tokens have a log-probability of minus infinity and are excluded
+from the softmax. L'Hostis et al. 2016 (arXiv:1610.00072) compare ways to choose the tokens. Each segment has its own
+list, computed from its source only, so that its translation does not depend on the other segments of the batch.
 
-A token's score is how often it is expected in the target: the sum, over the tokens of the source, of the probabilities
-to be translated by it (IBM Model 1), and its share of all target text. The list holds the tokens whose scores reach a
-threshold, so it is longer for long and for ambiguous sources.
+The score of a token is its expected number of occurrences in the target: the sum of its translation probabilities (IBM
+Model 1) over the source tokens, plus its relative frequency in target text. The list contains the tokens whose scores
+reach a threshold, so it is longer for long and for ambiguous sources.
 
 Layout of the file, little-endian, without padding:
 
     magic "DRGMSL01", V (uint32), N entries (uint32), largest size (uint32), threshold (float32)
-    int32 [V + 1]    where the entries of each source token begin, and the end
+    int32 [V + 1]    index of the first entry of each source token, then N
     int32 [N]        target token of each entry
-    float32 [V]      share of each token in target text; 1 for those that are always listed
+    float32 [V]      relative frequency of each token in target text; 1 for tokens that are always listed
     float16 [N]      probability of each entry
 """
 
@@ -30,7 +30,7 @@ from dragoman_service.bundle.files import Bundle, read_file
 from dragoman_service.errors import BundleError
 
 SIZE_STEP: Final = 64
-"""The size of a list is a multiple of this: products of whole blocks of columns take no longer."""
+"""List sizes are multiples of this size, because the matrix products process whole blocks of columns."""
 
 _MAX_BYTES: Final = 1 << 30
 _MAGIC: Final = b"DRGMSL01"
@@ -42,28 +42,28 @@ class Shortlist:
     """Scores of target tokens for every source token; safe to share between threads."""
 
     threshold: float
-    """Smallest score of a token that is listed; above 0."""
+    """Minimum score of a listed token; above 0."""
     max_size: int
-    """Most tokens of a list; a multiple of `SIZE_STEP`, or V if that is smaller."""
+    """Maximum number of tokens of a list; a multiple of `SIZE_STEP`, or V if that is smaller."""
     begins: NDArray[np.int32]
-    """[V + 1] where the entries of each source token begin, and the end."""
+    """[V + 1] index of the first entry of each source token, then N."""
     token_ids: NDArray[np.int32]
-    """[N] target token of each entry, those of a source token different and with falling probability."""
+    """[N] target token of each entry; unique per source token and sorted by descending probability."""
     shares: NDArray[np.float32]
-    """[V] of each token in target text, from 0 to 1; 1 for those that are always listed."""
+    """[V] relative frequency of each token in target text, from 0 to 1; 1 for tokens that are always listed."""
     probabilities: NDArray[np.float16]
-    """[N] of each entry, above 0, at most 1."""
+    """[N] translation probability of each entry, above 0, at most 1."""
 
     @property
     def vocabulary_size(self) -> int:
-        """V."""
+        """Vocabulary size, V."""
         return len(self.shares)
 
     def of(self, source_ids: Sequence[int]) -> NDArray[np.int32]:
-        """Return the tokens that the translation of a source may hold, ascending.
+        """Return the ids of the tokens allowed in the translation of a source, in ascending order.
 
-        As many as reach the threshold, rounded up with the next best to a multiple of `SIZE_STEP`, at most `max_size`
-        or V; of tokens with the same score the smaller id is better.
+        The list contains the tokens that reach the threshold and is filled up with the next best tokens to a multiple
+        of `SIZE_STEP`, at most `max_size`. Ties go to the smaller id.
         """
         scores = self.scores(source_ids)
         num_likely = int(np.count_nonzero(scores >= self.threshold))
@@ -75,7 +75,7 @@ class Shortlist:
         return np.flatnonzero(is_listed).astype(np.int32)
 
     def scores(self, source_ids: Sequence[int]) -> NDArray[np.float64]:
-        """Return how often each token is expected in the target [V]."""
+        """Return the expected number of occurrences of each token in the target [V]."""
         sources = np.asarray(source_ids, dtype=np.int64)
         begins = self.begins[sources]
         counts = self.begins[sources + 1] - begins
@@ -86,16 +86,16 @@ class Shortlist:
         return expected.astype(np.float64, copy=False) + self.shares
 
     def to_bytes(self) -> bytes:
-        """Return the content of the file."""
+        """Serialize to the file format."""
         header = _HEADER.pack(_MAGIC, self.vocabulary_size, len(self.token_ids), self.max_size, self.threshold)
         arrays = (self.begins, self.token_ids, self.shares, self.probabilities)
         return b"".join([header, *(array.astype(array.dtype.newbyteorder("<")).tobytes() for array in arrays)])
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Self:
-        """Read the content of a file; ValueError says what is wrong with it."""
+        """Parse the content of a file; raises ValueError if it is invalid."""
         if len(content) < _HEADER.size or not content.startswith(_MAGIC):
-            raise ValueError("no shortlist of this version")
+            raise ValueError("not a shortlist of a supported version")
         _, size, num_entries, max_size, threshold = _HEADER.unpack_from(content)
         counts = {"<i4": (size + 1, num_entries), "<f4": (size,), "<f2": (num_entries,)}
         arrays: list[NDArray[Any]] = []
@@ -122,9 +122,9 @@ class Shortlist:
         return shortlist
 
     def check(self) -> None:
-        """Raise ValueError unless all fields are what they say."""
+        """Raise ValueError, with the names of the fields, if fields are inconsistent or out of range."""
         size, num_entries = self.vocabulary_size, len(self.token_ids)
-        facts = {
+        is_valid = {
             "threshold": 0 < self.threshold <= 1,
             "max_size": 1 <= self.max_size <= size and (self.max_size % SIZE_STEP == 0 or self.max_size == size),
             "begins": len(self.begins) == size + 1
@@ -136,14 +136,14 @@ class Shortlist:
             "probabilities": len(self.probabilities) == num_entries
             and bool(((self.probabilities > 0) & (self.probabilities <= 1)).all()),
         }
-        if wrong := [name for name, holds in facts.items() if not holds]:
-            raise ValueError(f"not as documented: {', '.join(wrong)}")
+        if invalid := [name for name, holds in is_valid.items() if not holds]:
+            raise ValueError(f"invalid fields: {', '.join(invalid)}")
 
 
 def open_shortlist(bundle: Bundle) -> Shortlist:
-    """Return the shortlist of a bundle; BundleError if there is none, or it is damaged or of another vocabulary."""
+    """Read the shortlist of a bundle; raises BundleError if it is missing, invalid or for another vocabulary."""
     path = bundle.shortlist_path
-    expected = "a shortlist this service can read"
+    expected = "a shortlist that this service can read"
     try:
         shortlist = Shortlist.from_bytes(read_file(path, max_bytes=_MAX_BYTES))
     except OSError as error:
@@ -153,6 +153,6 @@ def open_shortlist(bundle: Bundle) -> Shortlist:
     shape = bundle.manifest.architecture
     found = shortlist.vocabulary_size
     for what, size in (("", shape.vocabulary_size), (" of sources", shape.num_source_tokens)):
-        if found != size:  # its lists are those of source tokens, and of as many target tokens
+        if found != size:  # it has a list for each source token, and the same number of target tokens
             raise BundleError(str(path), found=found, expected=size, what=f"vocabulary size{what}")
     return shortlist

@@ -21,8 +21,9 @@ from typing import Any
 from dragoman_service.bundle.files import open_bundle
 from dragoman_service.errors import DragomanError, EngineError
 from dragoman_service.observability.gpu_metrics import free_memory_bytes
+from dragoman_service.runtimes.factory import open_step_model
 from dragoman_service.runtimes.memory_budget import cache_memory
-from dragoman_service.runtimes.native.step_model import NativeStepModel, open_step_model
+from dragoman_service.runtimes.native.step_model import NativeStepModel
 from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
 from dragoman_service.runtimes.settings import RuntimeSettings
 from dragoman_service.threads import lower_priority

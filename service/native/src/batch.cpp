@@ -8,8 +8,8 @@
 namespace dragoman {
 namespace {
 
-constexpr int kSlotBucket = 32;   // slots are added so many at a time
-constexpr int kMaxRows = 1024;    // of a segment
+constexpr int kSlotBucket = 32;   // growth granularity of slots
+constexpr int kMaxRows = 1024;    // per segment
 constexpr int kMaxLanes = 64;      // parts of the projection
 
 }  // namespace
@@ -18,7 +18,7 @@ void Batch::add(int source_length, const float* cross, bool is_from_graph, const
                 int shortlist_size) {
   const Model& model = *model_;
   require(source_length >= 1 && source_length <= 1 << 20, "the source length is not between 1 and 2^20");
-  require(shortlist_size >= 0 && shortlist_size <= model.shape.vocabulary_size, "a shortlist larger than the vocabulary");
+  require(shortlist_size >= 0 && shortlist_size <= model.shape.vocabulary_size, "the shortlist is larger than the vocabulary");
   auto segment = std::make_unique<Segment>();
   segment->source_length = source_length;
   const int64_t d = model.d, size = model.head_size, room = rounded_up(source_length, kBlock);
@@ -44,7 +44,7 @@ void Batch::add(int source_length, const float* cross, bool is_from_graph, const
   if (shortlist_size > 0) {
     for (int i = 0; i < shortlist_size; ++i)
       require(shortlist[i] >= 0 && shortlist[i] < model.shape.vocabulary_size && (i == 0 || shortlist[i - 1] < shortlist[i]),
-              "a shortlist is not ascending token ids");
+              "the shortlist is not ascending token ids of the vocabulary");
     segment->shortlist_ids.assign(shortlist, shortlist + shortlist_size);
     segment->shortlist.pick(model.projection.view(), shortlist, shortlist_size);
   }
@@ -60,8 +60,8 @@ int64_t Batch::bytes_of(const Segment& segment) const {
 void Batch::keep(const int64_t* indices, int count) {
   std::vector<bool> is_kept(segments_.size(), false);
   for (int i = 0; i < count; ++i) {
-    require(indices[i] >= 0 && indices[i] < num_segments(), "a segment to keep is not in the batch");
-    require(!is_kept[size_t(indices[i])], "a segment is to be kept twice");
+    require(indices[i] >= 0 && indices[i] < num_segments(), "a segment index to keep is not in the batch");
+    require(!is_kept[size_t(indices[i])], "a segment index is kept twice");
     is_kept[size_t(indices[i])] = true;
   }
   std::vector<std::unique_ptr<Segment>> kept;
@@ -73,7 +73,7 @@ void Batch::keep(const int64_t* indices, int count) {
 }
 
 void Batch::copy_cross(int index, float* cross) const {
-  require(index >= 0 && index < num_segments(), "there is no such segment");
+  require(index >= 0 && index < num_segments(), "the segment index is not in the batch");
   const Model& model = *model_;
   const Segment& segment = *segments_[size_t(index)];
   const int64_t d = model.d, size = model.head_size, length = segment.source_length;
@@ -95,16 +95,18 @@ void Batch::check(int num_rows, const int64_t* token_ids, const int64_t* parents
                   int num_candidates) const {
   const Shape& shape = model_->shape;
   require(num_rows >= 1 && num_rows <= kMaxRows, "the number of rows is not between 1 and 1,024");
-  require(num_candidates >= 1 && num_candidates <= shape.vocabulary_size, "more candidates than the vocabulary has");
+  require(num_candidates >= 1 && num_candidates <= shape.vocabulary_size,
+          "the number of candidates is not between 1 and the vocabulary size");
   for (size_t b = 0; b < segments_.size(); ++b) {
     const Segment& segment = *segments_[b];
-    require(segment.position < shape.max_positions, "a step beyond the last position");
+    require(segment.position < shape.max_positions, "the step is beyond the last position");
     for (int k = 0; k < num_rows; ++k) {
       const size_t at = b * size_t(num_rows) + size_t(k);
-      require(token_ids[at] >= 0 && token_ids[at] < shape.vocabulary_size, "a token id outside the vocabulary");
+      require(token_ids[at] >= 0 && token_ids[at] < shape.vocabulary_size, "a token id is outside the vocabulary");
       require(segment.position == 0 || (parents[at] >= 0 && parents[at] < segment.num_rows),
-              "a parent outside the rows of the last step");
-      require(!wanted || (wanted[at] >= 0 && wanted[at] <= num_candidates), "a row wants more candidates than the step");
+              "a parent is outside the rows of the previous step");
+      require(!wanted || (wanted[at] >= 0 && wanted[at] <= num_candidates),
+              "the number of candidates of a row exceeds that of the step");
     }
   }
 }
@@ -113,10 +115,10 @@ void Batch::grow(Segment& segment, int needed) {
   const int room = int(rounded_up(std::max(needed, segment.num_slots + segment.num_slots / 2), kSlotBucket));
   const int64_t d = model_->d, before = segment.num_slots * d, after = room * d;
   Memory<float> pool = allocated<float>(size_t(model_->shape.num_layers * 2 * after));
-  for (int layer = 0; layer < model_->shape.num_layers * 2; ++layer) {  // keys and values in turn
+  for (int layer = 0; layer < model_->shape.num_layers * 2; ++layer) {  // alternates keys and values
     float* target = pool.get() + layer * after;
     if (before) std::memcpy(target, segment.pool.get() + layer * before, size_t(before) * sizeof(float));
-    // Unseen keys are multiplied too; unseen values are not.
+    // Hidden keys are multiplied as well; hidden values are not.
     if (layer % 2 == 0) std::memset(target + before, 0, size_t(after - before) * sizeof(float));
   }
   const size_t words = size_t(segment.num_slots + 63) / 64, more = size_t(room + 63) / 64;
@@ -130,7 +132,7 @@ void Batch::grow(Segment& segment, int needed) {
   num_bytes_ += bytes_of(segment);
 }
 
-// A slot that no row sees is free; new tokens take the lowest free ones in the order of rows.
+// A slot that is not visible to any row is free. New tokens use the lowest free slots in row order.
 void Batch::assign_slots(int num_rows, const int64_t* parents, const int32_t* wanted) {
   rows_.clear(), spans_.clear();
   for (size_t b = 0; b < segments_.size(); ++b) {
@@ -152,7 +154,7 @@ void Batch::assign_slots(int num_rows, const int64_t* parents, const int32_t* wa
       int num_used = 0;
       for (uint64_t word : used_) num_used += __builtin_popcountll(word);
       if (num_used + int(count) <= segment.num_slots) break;
-      require(is_first_try, "slots do not suffice after growing");
+      require(is_first_try, "not enough slots after growing");
       grow(segment, num_used + int(count));
     }
     const size_t words = size_t(segment.num_slots + 63) / 64;
@@ -214,7 +216,7 @@ void Batch::step(int num_rows, const int64_t* token_ids, const int64_t* parents,
   Crew crew(model, num_threads);
 
   int64_t widest = kBlock;
-  double self_positions = 0, cross_positions = 0;  // seen, over all rows
+  double self_positions = 0, cross_positions = 0;  // visible positions, summed over all rows
   for (size_t b = 0; b < spans_.size(); ++b) {
     const int64_t source_length = segments_[b]->source_length;
     widest = std::max({widest, rounded_up(spans_[b].num_positions, kBlock), rounded_up(source_length, kBlock)});
@@ -285,8 +287,8 @@ void Batch::step(int num_rows, const int64_t* token_ids, const int64_t* parents,
     });
   }
 
-  // Logits are never stored: of every row the best candidates and the sums of exponentials are kept. Each lane takes
-  // chunks of the vocabulary in ascending order, so that ties go to the lower token whatever the number of lanes.
+  // Logits are not stored, only the best candidates and the sums of exponentials of each row. Each lane processes
+  // chunks of the vocabulary in ascending order: ties go to the lower token, independent of the number of lanes.
   const int num_lanes = crew.is_worth(product_ns(n, projection)) ? std::min({crew.num_threads(), num_chunks, kMaxLanes}) : 1;
   const size_t capacity = size_t(num_candidates);
   best_.resize(size_t(num_lanes * n));
@@ -313,14 +315,14 @@ void Batch::step(int num_rows, const int64_t* token_ids, const int64_t* parents,
     kernels.project({{rows.bytes + first * rows.stride, rows.stride, rows.scales + first}, count, &w, chunk,
                      best_.data() + lane * n + first, sums + chunk * sums_stride + first * 32});
   };
-  for (int b = 0; b < num_segments; ++b) {  // a shortlist is a small matrix of the segment's own
+  for (int b = 0; b < num_segments; ++b) {  // each shortlist is a small matrix of one segment
     const Span& span = spans_[size_t(b)];
     const PackedWeights& shortlist = segments_[size_t(b)]->shortlist;
     if (!shortlist.is_set()) continue;
     for (int chunk = 0; chunk * kChunk < shortlist.view().panels(); ++chunk)
       project(span.first, span.count, shortlist.view(), chunk, 0);
   }
-  for (int b = 0; b < num_segments; ++b) {  // runs of segments without one
+  for (int b = 0; b < num_segments; ++b) {  // runs of segments without a shortlist
     if (segments_[size_t(b)]->shortlist.is_set()) continue;
     const int first = spans_[size_t(b)].first;
     int end = b;
@@ -358,7 +360,7 @@ void Batch::step(int num_rows, const int64_t* token_ids, const int64_t* parents,
         if (taken[lane] == lists[lane]->count) continue;
         if (winner < 0 || is_better(lists[lane]->found[taken[lane]], lists[winner]->found[taken[winner]])) winner = lane;
       }
-      if (winner < 0) {  // the shortlist has no more
+      if (winner < 0) {  // end of the shortlist
         values[c] = is_finite ? none : unknown, tokens[c] = 0;
         continue;
       }
@@ -377,7 +379,7 @@ void Batch::search(SearchStep& step) {
   const size_t num_rows = size_t(step.num_rows), num_segments = segments_.size();
   wanted_.resize(num_segments * num_rows);
   for (size_t b = 0; b < num_segments; ++b) {
-    require(step.beam_sizes[b] >= 1 && step.beam_sizes[b] <= step.width, "a beam wider than the widest");
+    require(step.beam_sizes[b] >= 1 && step.beam_sizes[b] <= step.width, "a beam size is not between 1 and the width");
     for (size_t k = 0; k < num_rows; ++k) {
       const double log_prob = step.log_probs[b * num_rows + k];
       const bool can_win = step.early_stopping[b] || !(log_prob / step.bound_penalties[b] <= step.scores_to_beat[b]);
@@ -403,7 +405,7 @@ void Batch::rank(SearchStep& step, int b) const {
     return std::find(step.forbidden, step.forbidden + step.num_forbidden, token) !=
                step.forbidden + step.num_forbidden || (forbids_eos && token == step.eos_id);
   };
-  // The next candidate of each row that is allowed; a row's candidates descend.
+  // The next allowed candidate of each row; candidates of a row are sorted in descending order.
   struct Head {
     double total;
     int index;
@@ -420,7 +422,7 @@ void Batch::rank(SearchStep& step, int b) const {
     }
     heads[k] = {kNone, num_candidates};
   };
-  int num_heads = 0;  // rows behind the last one that is live have none
+  int num_heads = 0;  // rows after the last live one do not have a head
   for (int k = 0; k < num_rows; ++k) {
     heads[k] = {kNone, num_candidates};
     if (wanted[k]) advance(k, 0), num_heads = k + 1;
@@ -451,7 +453,7 @@ void Batch::rank(SearchStep& step, int b) const {
   }
   const double top = count > 0 ? step.next_log_probs[at] : kNone;
   if (top / step.bound_penalties[b] <= step.scores_to_beat[b]) step.may_end = 1;
-  for (int i = count; i < step.width; ++i) {  // copies of the best row, which keep nothing alive
+  for (int i = count; i < step.width; ++i) {  // copies of the best row with log-probability -inf
     step.next_log_probs[at + size_t(i)] = kNone, step.next_steps[at + size_t(i)] = 0;
     step.next_token_ids[at + size_t(i)] = count > 0 ? step.next_token_ids[at] : 0;
     step.next_parents[at + size_t(i)] = count > 0 ? step.next_parents[at] : 0;

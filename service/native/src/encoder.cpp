@@ -8,17 +8,18 @@ void encode(Model& model, int num_sources, const int32_t* lengths, const int64_t
             int num_threads) {
   const Kernels& kernels = model.kernels;
   const int d = model.d, num_heads = model.shape.num_heads, num_layers = int(model.encoder_layers.size());
-  require(num_layers > 0, "the model has no encoder");
+  require(num_layers > 0, "the model does not have an encoder");
   struct Source {
-    int first, length;  // rows
-    int64_t keys;       // offset of those that attention reads
+    int first, length;  // rows of the source
+    int64_t keys;       // offset of the keys for attention
   };
   std::vector<Source> sources;
   std::vector<int> positions;  // of each row
   int64_t num_keys = 0, widest = kBlock;
   double seen = 0;
   for (int b = 0; b < num_sources; ++b) {
-    require(lengths[b] >= 1 && lengths[b] <= model.shape.max_source_positions, "a source longer than the positions");
+    require(lengths[b] >= 1 && lengths[b] <= model.shape.max_source_positions,
+            "a source length is not between 1 and the number of positions");
     const int64_t room = rounded_up(lengths[b], kBlock);
     sources.push_back({int(positions.size()), lengths[b], num_keys});
     for (int s = 0; s < lengths[b]; ++s) positions.push_back(s);
@@ -27,7 +28,7 @@ void encode(Model& model, int num_sources, const int32_t* lengths, const int64_t
   }
   const int n = int(positions.size());
   for (int r = 0; r < n; ++r)
-    require(token_ids[r] >= 0 && token_ids[r] < model.num_tokens(kEncoder), "a token id outside the vocabulary");
+    require(token_ids[r] >= 0 && token_ids[r] < model.num_tokens(kEncoder), "a token id is outside the vocabulary");
 
   Crew crew(model, num_threads);
   thread_local Scratch memory;
@@ -35,7 +36,7 @@ void encode(Model& model, int num_sources, const int32_t* lengths, const int64_t
   const int64_t scratch_size = 4 * widest;
   Pass pass(model, crew, memory, n, num_columns, num_keys + crew.num_tasks(num_sources, num_heads) * scratch_size);
   float *all_keys = pass.more, *scratch = all_keys + num_keys;
-  std::fill_n(all_keys, num_keys, 0.0f);  // behind the end of a source: multiplied, but not seen
+  std::fill_n(all_keys, num_keys, 0.0f);  // positions after the end of a source are multiplied, but hidden
 
   pass.for_rows([&](int r) {
     pass.embed(r, kEncoder, token_ids[r], model.source_positions.get() + int64_t(positions[size_t(r)]) * d);
@@ -83,7 +84,7 @@ void encode(Model& model, int num_sources, const int32_t* lengths, const int64_t
           const float* key = pass.joined + row * pass.joined_stride + 2 * layer * d;
           put_key(keys, s, key, d, 0, d);
           std::copy_n(key + d, d, keys + keys_size + s * d);
-          // Rounding made a number of whatever was none: no score of such a source shall be one.
+          // Rounding replaces NaN and infinity by numbers. All scores of such a source must be NaN.
           if (layer == 0 && !pass.is_finite(row)) keys[0] = std::numeric_limits<float>::quiet_NaN();
         }
       }

@@ -1,35 +1,35 @@
-// What the step asks of an instruction set: a table of functions, and the values they work on.
+// Kernels of an instruction set: a table of functions and their arguments.
 //
-// Matrices of activations are [rows][stride] with the stride a multiple of 64 elements: kernels read and write whole
-// panels, and what lies behind a row's own elements is never used.
+// Activation matrices are [rows][stride], with a stride of a multiple of 64 elements. Kernels read and write whole
+// panels; padding at the end of a row is never used.
 #pragma once
 #include <cstddef>
 #include <cstdint>
 
 namespace dragoman {
 
-constexpr int kPanel = 64;   // columns of a weight matrix that lie together: [panel][inputs / 4][64][4]
-constexpr int kBlock = 16;   // positions whose keys lie together: [block][d][16]
-constexpr int kChunk = 16;   // panels whose sums of exponentials are added up before those of other chunks
+constexpr int kPanel = 64;   // columns of a weight matrix per panel: [panel][inputs / 4][64][4]
+constexpr int kBlock = 16;   // positions of keys per block: [block][d][16]
+constexpr int kChunk = 16;   // panels whose sums of exponentials are added before the sums of chunks
 
 inline constexpr int64_t rounded_up(int64_t count, int64_t multiple) { return (count + multiple - 1) / multiple * multiple; }
 
-// A weight matrix as the products read it.
+// Packed weight matrix.
 struct Weights {
   int inputs, outputs;
-  const int8_t* packed;       // [panels][inputs rounded up to 4, / 4][64][4]; what does not exist is 0
-  const float* factors;       // [panels * 64], times the scale of the activations if that is fixed
-  const float* bias;          // [panels * 64]; 0 where there is none
+  const int8_t* packed;       // [panels][inputs rounded up to 4, / 4][64][4]; padding is 0
+  const float* factors;       // [panels * 64], including the scale of the activations if it is fixed
+  const float* bias;          // [panels * 64]; 0 without a bias
   const int32_t* beginnings;  // [panels * 64] (center - zero_point) times the sum of the column
-  float scale;                // of the activations; 0: each row has its own
+  float scale;                // of the activations; 0: one scale per row
   int zero_point;             // of the activations
-  int center;                 // what the product subtracts from activations: 0, or 128
+  int center;                 // subtracted from the activations by the product: 0 or 128
 
   int panels() const { return (outputs + kPanel - 1) / kPanel; }
   bool has_row_scales() const { return scale == 0; }
 };
 
-// Of feed-forward blocks; SwiGLU is swish of a gate, which lies behind the other half of the columns, times that half.
+// Activations of feed-forward blocks. SwiGLU is swish(second half of the columns, the gate) times the first half.
 enum Activation { kRelu, kGelu, kSwish, kSwiglu, kNumActivations };
 
 // Activations rounded to bytes.
@@ -44,29 +44,30 @@ struct Candidate {
   int32_t column;
 };
 
-// Whether `a` goes before `b`; ties go to the lower column.
+// Returns whether `a` ranks before `b`; ties go to the lower column.
 inline bool is_better(const Candidate& a, const Candidate& b) {
   return a.value > b.value || (a.value == b.value && a.column < b.column);
 }
 
-// Tokens that are not taken in the rows of a segment.
+// Tokens that are excluded in the rows of a segment.
 struct Mask {
   const int64_t* token_ids;      // [count] ascending
   const uint8_t* is_masked;      // [count]
   int count;
   const int32_t* shortlist_ids;  // the token of each column, ascending; null: columns are tokens
-  int32_t first_column, last_column;  // all that may be masked are within
+  int32_t first_column, last_column;  // range of all columns that can be masked
 };
 
-// The best C columns of a row that are not masked. A few are kept best first; many (sampling may want the whole vocabulary), for which an
-// insertion would move half of the others each time, are a heap with the worst on top as soon as there are C of them.
+// The best C columns of a row that are not masked. Up to `kFew` are sorted, best first. More (sampling can request the
+// whole vocabulary) become a heap with the worst on top once C are found, because an insertion into a sorted array
+// would move half of the others.
 struct Best {
   static constexpr int kFew = 64;
 
   Candidate* found;  // [capacity]
   int count, capacity;
-  float threshold;   // what a value must exceed to be taken
-  const Mask* mask;  // null: nothing is masked
+  float threshold;   // minimum value, exclusive
+  const Mask* mask;  // null: without masked tokens
 
   bool is_ordered() const { return capacity <= kFew; }
 };
@@ -85,14 +86,14 @@ struct Product {
   const Weights* next_weights;
 };
 
-// Logits of some panels of the vocabulary, of which only these are kept.
+// Results from the logits of some panels of the vocabulary; the logits are not stored.
 struct Projection {
   Rounded a;
   int rows;
   const Weights* weights;
-  int chunk;     // of kChunk panels
-  Best* best;    // [rows], which chunks of higher columns may be added to later
-  float* sums;   // [rows][32]: 16 greatest logits, and 16 sums of exponentials relative to these, of the chunk
+  int chunk;     // index of the chunk of kChunk panels
+  Best* best;    // [rows]; later chunks with higher columns can be added
+  float* sums;   // [rows][32]: 16 maximum logits of the chunk, and 16 sums of exponentials relative to them
 };
 
 struct Attention {
@@ -103,8 +104,8 @@ struct Attention {
   const float* values;     // [positions][value_stride]
   int64_t value_stride;
   int num_positions;
-  const float* bias;       // [rows][blocks * 16], 0 or kLowest, row by row; null: nothing but the end is hidden
-  const uint8_t* is_seen;  // [positions] by any row; null: all are
+  const float* bias;       // [rows][blocks * 16], 0 or kLowest, for each row; null: only padding is hidden
+  const uint8_t* is_seen;  // [positions] whether any row sees the position; null: all are visible
   float* scratch;          // [4][blocks * 16]
   float* out;              // [rows][out_stride]
   int64_t out_stride;
@@ -112,24 +113,24 @@ struct Attention {
 
 struct Kernels {
   const char* name;
-  int center;  // see Weights, whose center is 0 nevertheless if one of them is -128
+  int center;  // default of Weights::center, which is always 0 if a weight is -128
   void (*multiply)(const Product&);
   void (*project)(const Projection&);
   void (*attend)(const Attention&);
   // states [rows][stride] = table[token] * factors[token] * factor + positions
   void (*embed)(const int8_t* table_row, float factor, const float* position, int d, float* out);
-  // normed = LayerNorm(x), or RMSNorm(x) and a bias; it may be x itself
+  // normed = LayerNorm(x), or RMSNorm(x) plus a bias; normed and x can be the same array
   void (*norm)(const float* x, const float* scale, const float* bias, bool is_rms, float epsilon, int d, float* normed);
-  // x = activation(x), n columns of it; not of ReLU, which rounding applies
+  // x = activation(x), n columns; ReLU is part of the rounding instead
   void (*activate)(float* x, int n, Activation activation);
   // rounds a row for a product; a row scale is written to *scale
   void (*round)(const float* x, int n, const Weights& weights, bool rectifies, uint8_t* out, float* scale);
   bool (*is_finite)(const float* x, int n);
-  // logarithm of the sum of exponentials of a row, whose `sums` of a chunk lie every `stride` floats
+  // logarithm of the sum of exponentials of a row; `sums` of consecutive chunks are `stride` floats apart
   float (*log_sum)(const float* sums, int64_t stride, int num_chunks);
 };
 
-// Each null where the compiler cannot make it.
+// Null if the compiler does not support the instruction set.
 const Kernels* avx512_kernels();
 const Kernels* avxvnni_kernels();
 const Kernels* avx2_kernels();

@@ -1,4 +1,4 @@
-// The functions that Python calls, in plain C. Each returns 0, or -1 after an error that dragoman_error() tells.
+// C interface for Python. Functions return 0, or -1 after an error; dragoman_error() returns its message.
 #include <exception>
 #include <string>
 
@@ -45,7 +45,7 @@ const Kernels* usable(const std::string& name) {
 
 }  // namespace
 
-// Of the functions' meaning: raised with every change that callers must know.
+// ABI version. Increase it with each incompatible change of the functions.
 EXPORTED int dragoman_abi() { return 7; }
 
 EXPORTED const char* dragoman_error() { return last_error.c_str(); }
@@ -61,7 +61,7 @@ EXPORTED const char* dragoman_instruction_sets() {
   return names.c_str();
 }
 
-// A handle is a shared pointer: batches keep their model.
+// Handles are shared pointers, so that batches keep their model alive.
 using Handle = std::shared_ptr<Model>;
 
 EXPORTED Handle* dragoman_model_new(const Shape* shape, const char* instruction_set) {
@@ -90,7 +90,7 @@ EXPORTED int dragoman_model_set_norm(Handle* model, int stack, int layer, int ki
   return guarded([&] { (*model)->set_norm(stack, layer, kind, scale, bias); });
 }
 
-// Writes what `dragoman_batch_add` takes of each source, whose token ids follow each other.
+// Writes the `cross` argument of `dragoman_batch_add` for each source; token ids of the sources are concatenated.
 EXPORTED int dragoman_encode(Handle* model, int num_sources, const int32_t* lengths, const int64_t* token_ids,
                              float* const* cross, int num_threads) {
   return guarded([&] {

@@ -3,29 +3,31 @@
 namespace dragoman {
 
 Model::Model(const Shape& given, const Kernels& chosen) : shape(given), kernels(chosen) {
-  constexpr int kMost = 1 << 24;  // keeps sizes far from overflow
+  constexpr int kMost = 1 << 24;  // prevents overflow of sizes
   for (int size : {shape.d_model, shape.num_heads, shape.ffn_size, shape.vocabulary_size, shape.max_positions})
     require(size >= 1 && size <= kMost, "a size of the model is not between 1 and 2^24");
   require(shape.num_layers >= 1 && shape.num_layers <= 1024, "the number of layers is not between 1 and 1024");
   require(shape.d_model <= kMaxInputs && shape.ffn_size <= kMaxInputs, "d_model or ffn_size exceeds 2^16");
-  require(shape.d_model % shape.num_heads == 0, "d_model is no multiple of the number of heads");
+  require(shape.d_model % shape.num_heads == 0, "d_model is not a multiple of the number of heads");
   d = shape.d_model, head_size = d / shape.num_heads;
-  require(head_size % 8 == 0, "the head size is no multiple of 8");
+  require(head_size % 8 == 0, "the head size is not a multiple of 8");
   require(std::isfinite(shape.embedding_factor) && std::isfinite(shape.epsilon) && shape.epsilon > 0,
           "the factor of embeddings or the epsilon of norms is out of range");
-  require(shape.num_encoder_layers >= 0 && shape.num_encoder_layers <= 1024, "the encoder has more than 1024 layers");
+  require(shape.num_encoder_layers >= 0 && shape.num_encoder_layers <= 1024,
+          "the number of layers of the encoder is not between 0 and 1024");
   require(shape.num_encoder_layers == 0 || (shape.max_source_positions >= 1 && shape.max_source_positions <= kMost),
           "the longest source is not between 1 and 2^24");
-  require(shape.source_vocabulary_size >= 0 && shape.source_vocabulary_size <= kMost, "more than 2^24 source tokens");
-  require(shape.activation >= 0 && shape.activation < kNumActivations, "there is no such activation");
+  require(shape.source_vocabulary_size >= 0 && shape.source_vocabulary_size <= kMost,
+          "the source vocabulary exceeds 2^24 tokens");
+  require(shape.activation >= 0 && shape.activation < kNumActivations, "the activation is unknown");
   require(int64_t(2) * shape.num_layers * d <= kMost, "keys and values of all layers exceed 2^24");
   layers.resize(size_t(shape.num_layers)), encoder_layers.resize(size_t(shape.num_encoder_layers));
 }
 
 std::vector<Layer>& Model::layers_of(int stack, int layer) {
-  require(stack == kDecoder || stack == kEncoder, "there is no such stack");
+  require(stack == kDecoder || stack == kEncoder, "the stack is unknown");
   std::vector<Layer>& found = stack == kEncoder ? encoder_layers : layers;
-  require(layer >= -1 && layer < int(found.size()) && !found.empty(), "there is no such layer");
+  require(layer >= -1 && layer < int(found.size()) && !found.empty(), "the layer does not exist");
   return found;
 }
 
@@ -37,11 +39,11 @@ void Model::set_product(int stack, int layer, int kind, const int8_t* w, const f
     return memory.pack(w, outputs, 1, factors, bias, d, outputs, scale, zero_point, kernels.center);
   }
   if (layer == -1) {
-    require(w || embeddings[kDecoder], "the embedding comes before the projection, which uses its table");
+    require(w || embeddings[kDecoder], "a tied projection requires that the embedding is set first");
     return projection.pack(w ? w : embeddings[kDecoder].get(), 1, d, w ? factors : embedding_factors[kDecoder].get(), bias,
                            d, shape.vocabulary_size, scale, zero_point, kernels.center);
   }
-  require(kind >= 0 && kind < kNumProducts, "there is no such product");
+  require(kind >= 0 && kind < kNumProducts, "the kind of product is unknown");
   const int inputs = kind == kOuter ? shape.ffn_size : d;
   const int inner = shape.activation == kSwiglu ? 2 * shape.ffn_size : shape.ffn_size;
   const int outputs = kind == kSelfIn ? 3 * d : kind == kInner ? inner : d;
@@ -61,14 +63,14 @@ void Model::put_norm(Norm& norm, const float* scale, const float* bias) {
 
 void Model::set_norm(int stack, int layer, int kind, const float* scale, const float* bias) {
   std::vector<Layer>& own = layers_of(stack, layer);
-  require(kind >= 0 && kind < (layer == -1 ? int(kNumStackNorms) : int(kNumNorms)), "there is no such norm");
+  require(kind >= 0 && kind < (layer == -1 ? int(kNumStackNorms) : int(kNumNorms)), "the kind of norm is unknown");
   if (layer == -1) return put_norm(stack_norms[stack][kind], scale, bias);
   put_norm(own[size_t(layer)].norms[kind], scale, bias);
 }
 
 void Model::set_embedding(int stack, const int8_t* table, const float* factors) {
   layers_of(stack, -1);
-  require(table_of(stack) == stack, "the source has no table of its own");
+  require(table_of(stack) == stack, "the source shares the embedding table of the target");
   const size_t num_rows = size_t(num_tokens(stack));
   require_finite(factors, int64_t(num_rows), "a factor of the embedding is not finite");
   embeddings[stack] = allocated<int8_t>(num_rows * size_t(d));

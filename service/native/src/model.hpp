@@ -1,4 +1,4 @@
-// The weights of a decoder, packed for an instruction set.
+// Weights of a network, packed for an instruction set.
 #pragma once
 #include <cmath>
 #include <cstdlib>
@@ -21,7 +21,7 @@ struct Free {
 template <class T>
 using Memory = std::unique_ptr<T[], Free>;
 
-// `count` elements, aligned to cache lines, and a line behind them that may be read.
+// Allocates `count` elements, aligned to cache lines, and one readable cache line after them.
 template <class T>
 Memory<T> allocated(size_t count) {
   void* memory = std::aligned_alloc(64, rounded_up(int64_t(count * sizeof(T)) + 64, 64));
@@ -37,8 +37,8 @@ inline void require_finite(const float* values, int64_t count, const char* what)
   for (int64_t i = 0; i < count; ++i) require(std::isfinite(values[i]), what);
 }
 
-constexpr int kMaxInputs = 1 << 16;    // sums of so many products of two bytes fit 32 bits
-constexpr float kMaxFactor = 1e28f;    // such a sum times it is finite
+constexpr int kMaxInputs = 1 << 16;    // sums of this number of int8 products fit into 32 bits
+constexpr float kMaxFactor = 1e28f;    // a sum of products times this factor is finite
 
 // A weight matrix that owns its memory.
 class PackedWeights {
@@ -46,13 +46,15 @@ class PackedWeights {
   bool is_set() const { return view_.packed != nullptr; }
   const Weights& view() const { return view_; }
 
-  // Element (input k, output n) lies at w[k * input_stride + n * output_stride]; bias may be null.
+  // Element (input k, output n) is w[k * input_stride + n * output_stride]; bias can be null.
   void pack(const int8_t* w, int64_t input_stride, int64_t output_stride, const float* factors, const float* bias,
             int inputs, int outputs, float scale, int zero_point, int center) {
-    require(inputs >= 1 && outputs >= 1, "a product without inputs or outputs");
-    require(inputs <= kMaxInputs, "a product of more than 2^16 inputs");
-    require(scale == 0 || (std::isnormal(scale) && scale > 0), "the scale of activations is not a number from 0 on");
-    require(zero_point >= 0 && zero_point <= (scale > 0 ? 255 : 128), "a zero point outside 0..255, or 0..128 by row");
+    require(inputs >= 1 && outputs >= 1, "a product does not have inputs or outputs");
+    require(inputs <= kMaxInputs, "a product has more than 2^16 inputs");
+    require(scale == 0 || (std::isnormal(scale) && scale > 0),
+            "the scale of activations is not 0 or a positive normal number");
+    require(zero_point >= 0 && zero_point <= (scale > 0 ? 255 : 128),
+            "the zero point is not between 0 and 255, or 128 with scales by row");
     for (int n = 0; n < outputs; ++n)
       require(std::abs(factors[n]) * (scale > 0 ? scale : 1.0f) <= kMaxFactor, "a factor of a weight exceeds 1e28");
     if (bias) require_finite(bias, outputs, "a bias is not finite");
@@ -80,7 +82,7 @@ class PackedWeights {
              zero_point, center};
   }
 
-  // Some columns of another matrix.
+  // Copies columns of another matrix.
   void pick(const Weights& from, const int32_t* columns, int count) {
     const int64_t room = rounded_up(count, kPanel), groups = (from.inputs + 3) / 4;
     packed_ = allocated<int8_t>(size_t(room * groups * 4));
@@ -116,7 +118,7 @@ struct Norm {
 
 enum Stack { kDecoder, kEncoder };
 enum ProductKind { kSelfIn, kSelfOut, kCrossQuery, kCrossOut, kInner, kOuter, kNumProducts };
-// Of an encoder's layers those without cross-attention.
+// Encoder layers do not have the kinds for cross-attention.
 enum NormKind { kSelfNorm, kCrossNorm, kFeedForwardNorm, kNumNorms };
 enum StackNormKind { kFinalNorm, kEmbeddingNorm, kNumStackNorms };
 
@@ -127,9 +129,9 @@ struct Layer {
 
 struct Shape {
   int32_t d_model, num_heads, ffn_size, num_layers, vocabulary_size, max_positions, is_pre_norm;
-  int32_t num_encoder_layers;  // 0: there is no encoder
+  int32_t num_encoder_layers;  // 0: without an encoder
   int32_t max_source_positions;
-  int32_t source_vocabulary_size;  // of a table of the source's own; 0: it is the target's
+  int32_t source_vocabulary_size;  // of a separate source table; 0: source and target share one table
   int32_t activation, is_rms_norm, has_embedding_norm;
   float embedding_factor, epsilon;
 };
@@ -137,16 +139,16 @@ struct Shape {
 struct Model {
   Model(const Shape& given, const Kernels& chosen);
 
-  // Layer -1 is the projection to the vocabulary, or of the encoder that of its output to keys and values of all layers.
-  // The projection to the vocabulary is stored as rows [V][d]; null: it is the embedding.
+  // Layer -1 is the projection to the vocabulary; for the encoder, to the keys and values of all decoder layers.
+  // The projection to the vocabulary is stored as rows [V][d]; null: tied to the embedding.
   void set_product(int stack, int layer, int kind, const int8_t* w, const float* factors, const float* bias, float scale,
                    int zero_point);
-  // Layer -1 has the kinds of `StackNormKind`; the bias may be null.
+  // For layer -1, `kind` is a `StackNormKind`; the bias can be null.
   void set_norm(int stack, int layer, int kind, const float* scale, const float* bias);
   void set_embedding(int stack, const int8_t* table, const float* factors);
   void set_positions(int stack, const float* table);  // [max_positions or max_source_positions][d]
   void check_complete() const;
-  // The stack whose table embeds the tokens of a stack, and its rows.
+  // The stack that owns the embedding table of a stack, and the number of rows of the table.
   int table_of(int stack) const { return stack == kEncoder && shape.source_vocabulary_size ? kEncoder : kDecoder; }
   int num_tokens(int stack) const { return table_of(stack) == kEncoder ? shape.source_vocabulary_size : shape.vocabulary_size; }
 
@@ -162,7 +164,7 @@ struct Model {
   Memory<float> source_positions;  // [max_source_positions, d]
 
   std::mutex team_mutex;           // held while a step runs on the team
-  std::unique_ptr<Team> team;      // made when first asked for
+  std::unique_ptr<Team> team;      // created at the first use
   int team_threads = 1;
 
  private:

@@ -1,4 +1,4 @@
-// Rows on their way through the layers of a stack, and the threads that share the work.
+// Forward pass of rows through the layers of a stack, and the threads that share the work.
 #pragma once
 #include <algorithm>
 #include <limits>
@@ -7,13 +7,13 @@
 
 namespace dragoman {
 
-constexpr double kMinParallelNs = 3000;  // phases that take less are not worth handing out
+constexpr double kMinParallelNs = 3000;  // shorter phases are not worth distributing
 
-// Threads of a pass, and the phases they share.
+// Threads of a pass.
 class Crew {
  public:
   Crew(Model& model, int num_threads) : lock_(model.team_mutex, std::defer_lock) {
-    if (num_threads <= 1 || !lock_.try_lock()) return;  // another batch has the team: the same result, later
+    if (num_threads <= 1 || !lock_.try_lock()) return;  // another batch uses the team: one thread gives the same result
     if (model.team_threads < num_threads) {
       model.team.reset();
       model.team = std::make_unique<Team>(num_threads - 1);
@@ -22,13 +22,13 @@ class Crew {
     team_ = model.team.get(), num_threads_ = num_threads;
   }
   int num_threads() const { return num_threads_; }
-  // Tasks of `count` sequences with so many heads: a task is a sequence, or a group of its heads if they are few.
+  // Number of tasks of `count` sequences. A task is one sequence, or a group of its heads if there are few sequences.
   int num_tasks(int count, int heads) const {
     return num_threads_ > 1 && count < 2 * num_threads_ ? count * std::min(heads, num_threads_) : count;
   }
   bool is_worth(double nanoseconds) const { return team_ && nanoseconds >= kMinParallelNs; }
 
-  // Calls task(0) to task(count - 1); at once if `nanoseconds`, the estimate for all of them, is little.
+  // Calls task(0) to task(count - 1); in this thread if the estimated total time `nanoseconds` is short.
   template <class Task>
   void run(int count, double nanoseconds, const Task& task) {
     if (count > 1 && is_worth(nanoseconds)) return team_->run(count, task);
@@ -48,22 +48,22 @@ class Crew {
   int num_threads_ = 1;
 };
 
-inline double product_ns(int rows, const Weights& w) {  // from memory bandwidth, or from operations
+inline double product_ns(int rows, const Weights& w) {  // the larger of memory and compute time
   const double bytes = double(w.inputs) * w.outputs;
   return std::max(bytes / 40, rows * bytes / 300);
 }
 
-// Memory that passes use one after the other.
+// Memory that consecutive passes reuse.
 struct Scratch {
   Memory<float> floats;
   Memory<uint8_t> bytes;
   size_t floats_room = 0, bytes_room = 0;
 };
 
-// The states of n rows, and what the layers do to them.
+// States of n rows and the operations of the layers.
 class Pass {
  public:
-  // `joined_columns` is the widest product that is stored; `more_floats` are left to the caller, at `more`.
+  // `joined_columns` is the width of the widest stored product; the caller can use `more_floats` floats at `more`.
   Pass(Model& model, Crew& crew, Scratch& scratch, int n, int joined_columns, int64_t more_floats)
       : crew(crew), model_(model), kernels_(model.kernels), n_(n), d_(model.d), is_pre_(model.shape.is_pre_norm) {
     stride = rounded_up(d_, kPanel), joined_stride = rounded_up(joined_columns, kPanel);
@@ -96,21 +96,21 @@ class Pass {
                    model_.embedding_factors[table][token] * model_.shape.embedding_factor, position, d_, state);
     if (model_.shape.has_embedding_norm) normalize(r, model_.stack_norms[stack][kEmbeddingNorm], state);
   }
-  // Pre-norm: x += f(norm(x)); rounds what f takes.
+  // Pre-norm: x += f(norm(x)); rounds the argument of f.
   void enter(int r, const Norm& norm, const Weights& w) {
     if (is_pre_) normalize(r, norm, normed_ + r * stride);
     round(result(r), r, w, rounded);
   }
-  // Post-norm: x = norm(x + f(x)); `add_product` made the sum.
+  // Post-norm: x = norm(x + f(x)); `add_product` computes the sum.
   void leave(int r, const Norm& norm) {
     if (!is_pre_) normalize(r, norm, states + r * stride);
   }
-  // What the last `enter` rounded.
+  // Result of the last `enter`.
   const float* result(int r) const { return (is_pre_ ? normed_ : states) + r * stride; }
   bool is_finite(int r) const { return kernels_.is_finite(result(r), d_); }
 
-  // Rounds the sums of values of all rows for the product behind attention, which is added to the states. Rounding makes
-  // numbers of whatever is none: states carry it on.
+  // Rounds the attention outputs of all rows for the output product, which is added to the states. Rounding replaces
+  // NaN and infinity by numbers, so the states must propagate them.
   void add_mixed(const Weights& w) {
     for_rows([&](int r) {
       if (!kernels_.is_finite(mixed + r * stride, d_))
@@ -122,7 +122,7 @@ class Pass {
   void store_product(const Weights& w) {
     multiply({rounded, n_, &w, 0, 0, Output::kStore, joined, joined_stride, {}, nullptr});
   }
-  // max(0, x W1 + b1) W2 + b2, or another activation in place of the maximum, added to the states.
+  // max(0, x W1 + b1) W2 + b2, or another activation instead of the maximum, added to the states.
   void add_feed_forward(const Weights& into, const Weights& outer) {
     if (activation_ != kRelu || outer.has_row_scales()) {
       multiply({rounded, n_, &into, 0, 0, Output::kStore, inner_, rounded_inner_.stride, {}, nullptr});
@@ -148,7 +148,7 @@ class Pass {
 
   Crew& crew;
   int64_t stride, joined_stride;
-  float *states, *mixed, *joined, *more;  // [n][stride], but for `joined`
+  float *states, *mixed, *joined, *more;  // [n][stride], except `joined`
   Rounded rounded;
 
  private:
@@ -179,18 +179,18 @@ class Pass {
   Rounded rounded_inner_;
 };
 
-// Where keys and values of a layer lie in caches that hold keys [blocks][d][16] and values [positions][d] of each layer.
+// Offsets of keys and values of a layer in caches with keys [blocks][d][16] and values [positions][d] of each layer.
 inline float* keys_of(float* caches, int layer, int64_t keys_size, int64_t values_size) {
   return caches + layer * (keys_size + values_size);
 }
 
-// Elements `begin` to `end` of the key at a position.
+// Writes elements `begin` to `end` of the key at a position.
 inline void put_key(float* keys, int64_t position, const float* key, int d, int begin, int end) {
   float* at = keys + position / kBlock * d * kBlock + position % kBlock;
   for (int i = begin; i < end; ++i) at[int64_t(i) * kBlock] = key[i];
 }
 
-// Encodes sources, one after the other in `token_ids`: writes what the decoder attends to of each, laid out as above.
+// Encodes sources, concatenated in `token_ids`; writes keys and values for cross-attention in the layout above.
 void encode(Model& model, int num_sources, const int32_t* lengths, const int64_t* token_ids, float* const* cross,
             int num_threads);
 

@@ -1,4 +1,4 @@
-// Threads that share the tasks of one decoder step, phase by phase.
+// Thread pool for the tasks of one decoder step, phase by phase.
 #pragma once
 #include <immintrin.h>
 #include <sched.h>
@@ -13,12 +13,11 @@
 
 namespace dragoman {
 
-// One caller at a time runs phases; a phase is over when all of its tasks are. Tasks are taken one by one, so that a
-// thread that the system does not run holds up nothing but the task it has. Between phases workers spin for some tens
-// of microseconds and then sleep.
+// Only one caller can run phases. A phase ends with its last task. Threads take tasks one by one, so that a thread that
+// is not scheduled delays only its own task. Between phases, workers spin for some tens of microseconds and then sleep.
 class Team {
  public:
-  // With fewer workers where the system gives no more threads.
+  // Starts fewer workers if the system cannot create more threads.
   explicit Team(int num_workers) {
     workers_.reserve(size_t(num_workers));
     try {
@@ -36,7 +35,7 @@ class Team {
   }
   Team(const Team&) = delete;
 
-  // Calls task(0) to task(count - 1), on all threads; `task` may not throw.
+  // Calls task(0) to task(count - 1), on all threads; `task` must not throw.
   template <class Task>
   void run(int count, const Task& task) {
     call_ = [](const void* context, int index) { (*static_cast<const Task*>(context))(index); };
@@ -52,7 +51,7 @@ class Team {
     }
     for (int spins = 0; pending_.load(std::memory_order_acquire) > 0; ++spins)
       if (spins < kSpins) _mm_pause();
-      else sched_yield();  // the system runs somebody else where a worker has a task
+      else sched_yield();  // lets a worker with a task run on this core
   }
 
  private:

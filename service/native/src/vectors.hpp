@@ -1,11 +1,11 @@
 // 16 floats as one value: a zmm register, or two ymm registers.
 //
-// Included by the files of one instruction set each, inside their own namespace. Nothing but fma() fuses (the build says
-// -ffp-contract=off) and sums are made in one fixed order, so all instruction sets give the same bits.
+// Each file of an instruction set includes this one inside its own namespace. Only fma() fuses operations (the build
+// uses -ffp-contract=off), and sums have a fixed order, so all instruction sets give the same bits.
 
 #define INLINE static inline __attribute__((always_inline))
 
-constexpr float kLowest = -3e38f;  // exp of it is exactly 0
+constexpr float kLowest = -3e38f;  // its exponential is exactly 0
 
 #ifdef KERNELS_AVX512
 
@@ -30,7 +30,7 @@ INLINE f16 power_of_two(f16 n) {
   const __m512i exponents = _mm512_add_epi32(_mm512_cvtps_epi32((__m512)n), _mm512_set1_epi32(127));
   return (f16)_mm512_castsi512_ps(_mm512_slli_epi32(exponents, 23));
 }
-INLINE void store_bytes(uint8_t* p, f16 v, int zero_point) {  // rounds to even; v plus the zero point lies in 0..255
+INLINE void store_bytes(uint8_t* p, f16 v, int zero_point) {  // rounds to even; v plus the zero point is in 0..255
   const __m512i rounded = _mm512_add_epi32(_mm512_cvtps_epi32((__m512)v), _mm512_set1_epi32(zero_point));
   _mm_storeu_si128((__m128i*)p, _mm512_cvtepi32_epi8(rounded));
 }
@@ -98,7 +98,7 @@ INLINE f16 widen(const int8_t* p) { return {widen8(p), widen8(p + 8)}; }
 
 #endif
 
-// Of the next 16 elements of a row that ends after `num_left`: those that exist, and zeros.
+// The next 16 elements of a row that ends after `num_left`, padded with zeros.
 INLINE f16 existing(f16 v, int num_left) { return num_left >= 16 ? v : first(v, num_left); }
 
 INLINE float sum8(__m256 v) {
@@ -137,12 +137,12 @@ INLINE f16 exponential(f16 x) {
 
 // x / (1 + e^-x).
 INLINE f16 swish(f16 x) {
-  const f16 e = exponential(splat(0) - absolute(x));  // the sigmoid is 1 / (1 + e) from 0 on, and e / (1 + e) below
+  const f16 e = exponential(splat(0) - absolute(x));  // sigmoid: 1 / (1 + e) for x >= 0, e / (1 + e) for x < 0
   return x * (zero_below(x, 0.0f, splat(1) - e) + e) / (e + splat(1));
 }
 
-// x times the normal distribution function: 1 - tail from 0 on, tail below, where the tail is half of erfc(|x| / sqrt(2))
-// by Abramowitz and Stegun 7.1.26, which is off by at most 1.5e-7.
+// x times the normal distribution function: 1 - tail for x >= 0, tail for x < 0. The tail is half of
+// erfc(|x| / sqrt(2)), by Abramowitz and Stegun 7.1.26, with an error of at most 1.5e-7.
 INLINE f16 gelu(f16 x) {
   const f16 z = absolute(x) * splat(0.70710678118654752f);
   const f16 t = splat(1) / fma(z, splat(0.3275911f), splat(1));

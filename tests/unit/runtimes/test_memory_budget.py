@@ -1,4 +1,4 @@
-"""What is reckoned for a segment is what its caches take, and what is left for segments is what the device has."""
+"""The estimated memory of a segment equals the size of its caches, and the available memory is that of the device."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from dragoman_service.runtimes.memory_budget import cache_memory
 from dragoman_service.runtimes.onnx_cuda.device_batch import KEPT_LENGTHS
 from dragoman_service.runtimes.settings import RuntimeSettings
 from dragoman_service.worker.messages import Loaded
-from tests.device_stand_in import StandInModel
+from tests.fake_device import FakeDeviceModel
 from tests.tiny_bundle import build_tiny_bundle
 
 _GIB = 1 << 30
@@ -41,24 +41,27 @@ def _memory(
 
 
 @pytest.mark.parametrize("num_rows", [1, 3])
-def test_the_caches_of_a_segment_of_the_greatest_length_take_what_is_reckoned(bundle: Bundle, num_rows: int) -> None:
+def test_estimate_equals_the_caches_of_the_longest_segment(bundle: Bundle, num_rows: int) -> None:
     limits = bundle.manifest.limits
-    model = StandInModel(bundle)
+    model = FakeDeviceModel(bundle)
     batch = model.new_batch()
     batch.start(model.encode([[5] * (limits.max_source_tokens - 1) + [2]]))
     parents = np.arange(num_rows)[None]
-    for _ in range(limits.max_target_tokens):  # of hypotheses that have only their beginning in common
+    for _ in range(limits.max_target_tokens):  # hypotheses that share only BOS
         batch.step(np.full((1, num_rows), 5), parents, num_candidates=4)
     memory = _memory(bundle)
     logits = 3 * 4 * bundle.manifest.architecture.vocabulary_size
-    source_bytes, row_bytes = memory.source_bytes / 3, (memory.row_bytes - logits) / 2  # two of each, and one encoded
+    source_bytes, row_bytes = (
+        memory.source_bytes / 3,
+        (memory.row_bytes - logits) / 2,
+    )  # two layouts, and the encoder output
 
-    room = 2  # for the segment, and the part that is zero
-    assert batch.cache_bytes == pytest.approx(room * (source_bytes + num_rows * row_bytes), rel=0.01)
-    assert batch.cache_bytes <= room * (source_bytes + num_rows * row_bytes)
+    num_parts = 2  # the segment and the zero part
+    assert batch.cache_bytes == pytest.approx(num_parts * (source_bytes + num_rows * row_bytes), rel=0.01)
+    assert batch.cache_bytes <= num_parts * (source_bytes + num_rows * row_bytes)
 
 
-def test_free_memory_and_a_budget_both_bound_what_is_there(bundle: Bundle) -> None:
+def test_available_bytes_is_bounded_by_free_memory_and_budget(bundle: Bundle) -> None:
     def available(**known: Any) -> int:
         return _memory(bundle, weights_bytes=1000, **known).available_bytes
 
@@ -69,14 +72,14 @@ def test_free_memory_and_a_budget_both_bound_what_is_there(bundle: Bundle) -> No
     assert available(free_bytes=None, gpu_memory_budget_bytes=1) < 0
 
 
-def test_captured_steps_take_memory_for_every_length_that_is_kept(bundle: Bundle) -> None:
+def test_cuda_graphs_need_memory_for_each_kept_length(bundle: Bundle) -> None:
     usual, captured = _memory(bundle), _memory(bundle, cuda_graphs=True)
 
     assert captured.source_bytes * 3 == usual.source_bytes * (KEPT_LENGTHS + 2)
     assert captured.row_bytes > usual.row_bytes
 
 
-def test_of_a_device_that_tells_nothing_nothing_is_known(bundle: Bundle) -> None:
+def test_unknown_free_memory_without_budget_returns_none(bundle: Bundle) -> None:
     manifest = bundle.manifest
 
     found = cache_memory(
@@ -87,16 +90,16 @@ def test_of_a_device_that_tells_nothing_nothing_is_known(bundle: Bundle) -> None
 
 
 @pytest.mark.parametrize(
-    ("memory", "segments", "told"),
+    ("memory", "segments", "num_records"),
     [(None, 32, 0), (CacheMemory(available_bytes=10**6, source_bytes=100, row_bytes=100), 128, 1)],
 )
-def test_a_model_on_a_gpu_gets_batches_that_fit_and_the_log_says_how(
-    memory: CacheMemory | None, segments: int, told: int, caplog: pytest.LogCaptureFixture
+def test_batch_size_is_computed_from_cache_memory_and_logged(
+    memory: CacheMemory | None, segments: int, num_records: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
     loaded = Loaded(device="cuda", precision="fp16", weights_bytes=1, cache_memory=memory)
 
     assert scheduling_on(loaded, Settings(), num_replicas=1).max_batch_segments == segments
-    assert len(caplog.records) == told
+    assert len(caplog.records) == num_records
     for record in caplog.records:
         assert record.__dict__ | {"segment_bytes": 500, "batches": 2, "batch_segments": 128} == record.__dict__

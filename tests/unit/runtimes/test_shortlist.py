@@ -22,7 +22,7 @@ def make_shortlist(
     max_size: int = 128,
     size: int = V,
 ) -> Shortlist:
-    """Make one of the probabilities of targets by source, best first."""
+    """Build a shortlist from the probabilities of targets by source, best first."""
     all_shares = np.zeros(size, np.float32)
     all_shares[list(shares or {})] = list((shares or {}).values())
     flat = [(target, probability) for source in range(size) for target, probability in entries.get(source, {}).items()]
@@ -44,7 +44,7 @@ def listed(shortlist: Shortlist, *source_ids: int) -> set[int]:
     return set(tokens.tolist())
 
 
-def test_the_likely_targets_of_every_source_token_are_listed() -> None:
+def test_likely_targets_of_each_source_token_are_listed() -> None:
     shortlist = make_shortlist({1: {150: 0.5, 151: 0.2}, 2: {160: 0.3}, 3: {170: 0.9}})
 
     tokens = listed(shortlist, 1, 2)
@@ -53,7 +53,7 @@ def test_the_likely_targets_of_every_source_token_are_listed() -> None:
     assert 170 not in tokens
 
 
-def test_a_target_that_several_source_tokens_make_likely_is_listed() -> None:
+def test_scores_add_up_over_source_tokens() -> None:
     most = dict.fromkeys(range(64), 0.5)
     shortlist = make_shortlist({1: {**most, 150: 0.06}, 2: {150: 0.06}})
 
@@ -61,25 +61,25 @@ def test_a_target_that_several_source_tokens_make_likely_is_listed() -> None:
     assert 150 in listed(shortlist, 1, 2)
 
 
-def test_sizes_are_rounded_up_with_the_next_best_and_of_equals_with_the_smaller_ids() -> None:
+def test_list_is_filled_with_next_best_tokens_and_ties_go_to_smaller_ids() -> None:
     shortlist = make_shortlist({1: {150: 0.5, 199: 0.01}}, shares={120: 0.02})
 
     assert listed(shortlist, 1) == {150, 199, 120, *range(SIZE_STEP - 3)}
 
 
-def test_a_list_that_would_be_too_long_keeps_the_likeliest() -> None:
+def test_list_above_max_size_has_the_best_tokens() -> None:
     shortlist = make_shortlist({1: {target: 1 - target / 256 for target in range(199)}}, max_size=64)
 
     assert listed(shortlist, 1) == set(range(64))
 
 
-def test_lists_of_a_small_vocabulary_hold_all_of_it() -> None:
+def test_list_of_small_vocabulary_contains_all_tokens() -> None:
     shortlist = make_shortlist({}, max_size=8, size=8)
 
     assert listed(shortlist, 1) == set(range(8))
 
 
-def test_a_file_holds_all_of_a_shortlist() -> None:
+def test_serialization_round_trip_preserves_the_shortlist() -> None:
     shortlist = make_shortlist({1: {150: 0.5, 151: 0.25}, 199: {0: 1.0}}, shares={120: 0.02})
 
     read = Shortlist.from_bytes(shortlist.to_bytes())
@@ -97,20 +97,20 @@ NOT_A_NUMBER = np.array([np.nan], "<f4").tobytes()
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "no shortlist of this version"),
-        (b"DRGMSL02" + CONTENT[8:], "no shortlist of this version"),
+        (b"", "not a shortlist"),
+        (b"DRGMSL02" + CONTENT[8:], "not a shortlist"),
         (CONTENT[:-1], "too few for 200 tokens and 1 entries"),
         (CONTENT + b"\0", r"expected \d+"),
         (CONTENT[:8] + b"\xff" * 8 + CONTENT[16:], "too few for"),
-        (CONTENT[:16] + b"\x41" + CONTENT[17:], "not as documented: max_size"),
-        (CONTENT[:20] + NOT_A_NUMBER + CONTENT[24:], "not as documented: threshold"),
-        (CONTENT[:24] + b"\x01" + CONTENT[25:], "not as documented: begins"),
-        (CONTENT[: 24 + 4 * 201] + b"\xc8" + CONTENT[25 + 4 * 201 :], "not as documented: token_ids"),
-        (CONTENT[: 24 + 4 * 202] + NOT_A_NUMBER + CONTENT[28 + 4 * 202 :], "not as documented: shares"),
-        (CONTENT[:-2] + b"\0\0", "not as documented: probabilities"),
+        (CONTENT[:16] + b"\x41" + CONTENT[17:], ": max_size$"),
+        (CONTENT[:20] + NOT_A_NUMBER + CONTENT[24:], ": threshold$"),
+        (CONTENT[:24] + b"\x01" + CONTENT[25:], ": begins$"),
+        (CONTENT[: 24 + 4 * 201] + b"\xc8" + CONTENT[25 + 4 * 201 :], ": token_ids$"),
+        (CONTENT[: 24 + 4 * 202] + NOT_A_NUMBER + CONTENT[28 + 4 * 202 :], ": shares$"),
+        (CONTENT[:-2] + b"\0\0", ": probabilities$"),
     ],
 )
-def test_a_damaged_file_is_refused(content: bytes, message: str) -> None:
+def test_damaged_file_is_rejected(content: bytes, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Shortlist.from_bytes(content)
 
@@ -124,13 +124,13 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def test_a_bundle_may_have_a_shortlist(directory: Path) -> None:
+def test_shortlist_of_bundle_is_read(directory: Path) -> None:
     shortlist = open_shortlist(open_bundle(directory / "listed"))
 
     assert shortlist.scores([1])[2] == 0.5
 
 
-def test_a_shortlist_for_sources_with_a_larger_vocabulary_is_refused(tmp_path: Path) -> None:
+def test_larger_source_vocabulary_is_rejected(tmp_path: Path) -> None:
     variant: dict[str, Any] = {"tied_embeddings": "decoder", "source_vocabulary_size": 333}
     build_tiny_bundle(tmp_path / "plain", precisions=("fp32",), **variant)
 
@@ -138,7 +138,7 @@ def test_a_shortlist_for_sources_with_a_larger_vocabulary_is_refused(tmp_path: P
         add_shortlist(tmp_path / "plain", tmp_path / "listed", make_shortlist({}, size=320))
 
 
-def test_a_bundle_without_one_says_how_to_get_one(directory: Path) -> None:
+def test_error_of_missing_shortlist_contains_the_command(directory: Path) -> None:
     with pytest.raises(BundleError, match="shortlist is None, expected a file"):
         open_shortlist(open_bundle(directory / "plain"))
 
@@ -147,10 +147,10 @@ def test_a_bundle_without_one_says_how_to_get_one(directory: Path) -> None:
     ("content", "message"),
     [
         (make_shortlist({}).to_bytes(), "shortlist.bin: vocabulary size is 200, expected 320"),
-        (b"something else", "shortlist.bin: content is no shortlist of this version"),
+        (b"something else", "shortlist.bin: content is not a shortlist"),
     ],
 )
-def test_a_shortlist_that_does_not_fit_its_bundle_is_refused(directory: Path, content: bytes, message: str) -> None:
+def test_shortlist_of_another_vocabulary_or_format_is_rejected(directory: Path, content: bytes, message: str) -> None:
     path = directory / "listed" / "shortlist.bin"
     whole = path.read_bytes()
     bundle = open_bundle(directory / "listed")
@@ -162,7 +162,7 @@ def test_a_shortlist_that_does_not_fit_its_bundle_is_refused(directory: Path, co
     path.write_bytes(whole)
 
 
-def test_a_shortlist_has_a_checksum(directory: Path) -> None:
+def test_shortlist_has_a_checksum(directory: Path) -> None:
     manifest = json.loads((directory / "listed" / MANIFEST_NAME).read_text(encoding="utf-8"))
 
     entry = file_entry(directory / "listed" / "shortlist.bin")

@@ -1,4 +1,4 @@
-"""The C++ library of `dragoman-native`, and networks whose weights it has packed."""
+"""ctypes binding of the C++ library of `dragoman-native`, and networks with weights packed for it."""
 
 import ctypes
 import os
@@ -17,10 +17,14 @@ from dragoman_service.decoding.step_model import EncodedSource
 from dragoman_service.errors import EngineError
 
 _LIBRARY_VARIABLE = "DRAGOMAN_NATIVE_LIBRARY"
-"""Environment variable that names another library than the installed one, such as a build with sanitizers."""
+"""Environment variable with the path of a library to use instead of the installed one, such as a sanitizer build."""
 
-_ABI = 7
-"""Of the library's functions, as they are declared here."""
+_ABI = 7  # version of the function declarations below
+
+_NOT_INSTALLED = (
+    "dragoman-native is not installed; build it with pip install ./service/native, "
+    "as it is not on the package index yet"
+)
 
 _PRODUCTS = (
     "self_attention.query.fused",
@@ -32,26 +36,24 @@ _PRODUCTS = (
 )
 """Weight matrices of a layer, in the library's order."""
 
+# SwiGLU fuses the inner product with its gate. The input of the outer product is non-negative with ReLU.
 _INNER, _OUTER = "feed_forward.inner", "feed_forward.outer"
-"""The product that SwiGLU has in one with its gate, and the one whose input is never negative behind a ReLU."""
 
 _NORMS = ("self_attention_norm", "cross_attention_norm", "feed_forward_norm")
 """Norms of a layer, in the library's order."""
 
 _MEMORY = "decoder.layers.0.cross_attention.key.fused"
-"""The product that makes keys and values for all decoder layers of the encoder's output."""
+"""The product that computes keys and values of all decoder layers from the encoder output."""
 
-_STACKS = ("decoder", "encoder")
-"""In the library's order."""
+_STACKS = ("decoder", "encoder")  # in the library's order
 
 _ENCODED_TOKENS = 256
-"""Most tokens that are encoded together; only a single source may have more. Their states fit into a core's cache."""
+"""Maximum number of tokens of a group of sources, whose states then fit into the cache of a core; a single source can
+exceed it."""
 
-_POSITION_BLOCK = 16
-"""Positions whose keys lie together in the library's layout."""
+_POSITION_BLOCK = 16  # positions per block of keys in the library's layout
 
-_ACTIVATIONS: Sequence[Activation] = ("relu", "gelu", "swish", "swiglu")
-"""In the library's order."""
+_ACTIVATIONS: Sequence[Activation] = ("relu", "gelu", "swish", "swiglu")  # in the library's order
 
 _HANDLE, _ARRAY = c_void_p, c_void_p
 
@@ -67,7 +69,7 @@ class _Shape(ctypes.Structure):
 
 
 class SearchStep(ctypes.Structure):
-    """What a search hands to the library, and what it answers; see `SearchStep` in batch.hpp."""
+    """Arguments and results of a search step; see `SearchStep` in batch.hpp."""
 
     _fields_ = (
         *((name, _ARRAY) for name in ("log_probs", "token_ids", "parents", "beam_sizes", "lengths", "min_tokens")),
@@ -100,19 +102,19 @@ _FUNCTIONS: Mapping[str, tuple[Any, Sequence[Any]]] = {
     "dragoman_batch_search": (c_int, (_HANDLE, ctypes.POINTER(SearchStep))),
     "dragoman_batch_step": (c_int, (_HANDLE, c_int, _ARRAY, _ARRAY, _ARRAY, c_int, c_int, _ARRAY, _ARRAY)),
 }
-"""Result and arguments of each function."""
+"""Result type and argument types of each function."""
 
 
 class Library:
-    """The functions of the shared library; EngineError if one fails."""
+    """Functions of the shared library; a failure raises EngineError."""
 
     def __init__(self, path: str) -> None:
-        """Load the library at a path; OSError if it cannot be, EngineError if it is of another version."""
+        """Load the library; raises OSError if it cannot be loaded, EngineError if its version is not supported."""
         self._functions = ctypes.CDLL(path)  # calls release the interpreter lock
         if (abi := self._functions.dragoman_abi()) != _ABI:
             raise EngineError(
-                f"dragoman-native has interface {abi}, this service needs {_ABI}: "
-                "reinstall it from the same checkout (pip install ./service/native)"
+                f"dragoman-native has ABI version {abi}, expected {_ABI}; "
+                "reinstall it from the checkout of this service: pip install ./service/native"
             )
         for name, (result, arguments) in _FUNCTIONS.items():
             function = getattr(self._functions, name)
@@ -120,25 +122,25 @@ class Library:
 
     @property
     def instruction_sets(self) -> tuple[str, ...]:
-        """Those that this CPU has and the library can use, best first."""
+        """Instruction sets that this CPU and the library support, best first."""
         return tuple(self._functions.dragoman_instruction_sets().decode().split())
 
     def function(self, name: str) -> Callable[..., Any]:
-        """Return a function by its name without prefix."""
-        found: Callable[..., Any] = getattr(self._functions, f"dragoman_{name}")
-        return found
+        """Return a function by its name without the prefix `dragoman_`."""
+        function: Callable[..., Any] = getattr(self._functions, f"dragoman_{name}")
+        return function
 
     def call(self, name: str, *arguments: Any) -> None:
-        """Call a function that says whether it succeeded."""
+        """Call a function that returns a status; raises EngineError if the status is not 0."""
         if self.function(name)(*arguments) != 0:
             raise self.error()
 
     def error(self) -> EngineError:
-        """Return the error of the last call of this thread."""
+        """Return the error of the last failed call of this thread."""
         return EngineError(f"native engine: {self._functions.dragoman_error().decode()}")
 
     def new(self, name: str, *arguments: Any) -> int:
-        """Return what `<name>_new` made."""
+        """Create an object with `<name>_new` and return its handle."""
         handle = self.function(f"{name}_new")(*arguments)
         if handle is None:
             raise self.error()
@@ -146,36 +148,34 @@ class Library:
 
 
 class BackendUnsupportedError(Exception):
-    """Says why the native engine cannot be used."""
+    """The native engine cannot be used; the message is the reason."""
 
 
 def check_architecture(architecture: Architecture) -> None:
-    """Raise BackendUnsupportedError, which names the first field, unless the library computes such a network."""
-    heads, kv_heads = architecture.num_heads, architecture.num_key_heads
-    if architecture.head_size % 8:
-        raise BackendUnsupportedError(f"heads of size {architecture.head_size}, which is no multiple of 8")
-    if heads * architecture.head_size != architecture.d_model:
-        raise BackendUnsupportedError(
-            f"{heads} heads of size {architecture.head_size} beside a d_model of {architecture.d_model}"
-        )
+    """Raise BackendUnsupportedError, with the first unsupported field, unless the library supports an architecture."""
+    heads, kv_heads, head_size = architecture.num_heads, architecture.num_key_heads, architecture.head_size
+    if head_size % 8:
+        raise BackendUnsupportedError(f"head size {head_size} is not a multiple of 8")
+    if heads * head_size != architecture.d_model:
+        raise BackendUnsupportedError(f"d_model {architecture.d_model} is not {heads} heads of size {head_size}")
     if kv_heads != heads:
-        raise BackendUnsupportedError(f"{kv_heads} heads of keys and values for {heads} of queries")
+        raise BackendUnsupportedError(f"{kv_heads} key and value heads differ from {heads} query heads")
     if architecture.positions not in ("sinusoidal", "learned"):
-        raise BackendUnsupportedError(f"the library has no positions {architecture.positions!r}")
+        raise BackendUnsupportedError(f"positions {architecture.positions!r} are not supported")
     if architecture.has_final_norm != (architecture.norm == "pre"):
         raise BackendUnsupportedError(
-            f"the library has no norm {architecture.norm!r} with final_norm {architecture.final_norm}"
+            f"norm {architecture.norm!r} with final_norm {architecture.final_norm} is not supported"
         )
 
 
 def load_library() -> Library:
-    """Load the library; BackendUnsupportedError if it is not installed or cannot be loaded here."""
+    """Load the library; raises BackendUnsupportedError if it is not installed or cannot be loaded."""
     path = os.environ.get(_LIBRARY_VARIABLE)
     if path is None:
         try:
             import dragoman_native  # noqa: PLC0415 - optional
         except ImportError as error:
-            raise BackendUnsupportedError("dragoman-native is not installed") from error
+            raise BackendUnsupportedError(_NOT_INSTALLED) from error
         path = str(dragoman_native.LIBRARY)
     try:
         return Library(path)
@@ -184,11 +184,11 @@ def load_library() -> Library:
 
 
 NetworkArrays = tuple[Mapping[str, NDArray[Any]], Mapping[str, ActivationScale | None]]
-"""Tensors and activations of an encoder or decoder, by their names in `NetworkWeights`."""
+"""Tensors and activation scales of an encoder or decoder, by their names in `NetworkWeights`."""
 
 
 class NativeNetwork:
-    """The weights of a network, packed for an instruction set; may be used from several threads at once."""
+    """Weights of a network, packed for an instruction set; safe to use from several threads."""
 
     def __init__(
         self,
@@ -200,15 +200,15 @@ class NativeNetwork:
         encoder: NetworkArrays | None = None,
         instruction_set: str | None = None,
     ) -> None:
-        """Pack weights, which are copied.
+        """Copy and pack the weights.
 
         Args:
-            library: does the work.
-            architecture: of the network.
-            tensors: of the decoder, by their names in `NetworkWeights`.
-            activations: of the decoder; see `NetworkWeights`.
-            encoder: tensors and activations of the encoder; None: another encodes.
-            instruction_set: one of the library's; None: the best.
+            library: the loaded library.
+            architecture: architecture of the network.
+            tensors: tensors of the decoder, by their names in `NetworkWeights`.
+            activations: activation scales of the decoder; see `NetworkWeights`.
+            encoder: tensors and activation scales of the encoder; None if ONNX Runtime encodes.
+            instruction_set: one of the library's instruction sets; None for the best.
         """
         positions, encoder_layers = tensors["position_encodings"], architecture.num_encoder_layers if encoder else 0
         shape = _Shape(
@@ -243,10 +243,10 @@ class NativeNetwork:
             self._set_product(1, -1, 0, encoder, _MEMORY)
 
     def encode(self, source_ids: Sequence[Sequence[int]], *, num_threads: int) -> list[EncodedSource]:
-        """Return the encoded sources, in order; none depends on the others; `has_encoder`.
+        """Return the encoded sources, in order, independent of each other; requires `has_encoder`.
 
-        `cross` of each is one array of float32 in the library's layout: for each decoder layer the keys in blocks of 16
-        positions, then the values.
+        `cross` is a float32 array in the library's layout: for each decoder layer, the keys in blocks of 16 positions,
+        then the values.
         """
         encoded: list[EncodedSource] = []
         for group in _groups(source_ids):
@@ -300,14 +300,14 @@ class NativeNetwork:
         self, tensors: Mapping[str, NDArray[Any]], activations: Mapping[str, ActivationScale | None]
     ) -> None:
         path, has_bias = projection_path(self.architecture), self.architecture.projection_bias
-        is_tied = self.architecture.tied_embeddings != "none"  # then the library has the table already
+        is_tied = self.architecture.tied_embeddings != "none"  # the library already has the table
         table = [None if is_tied else pointer(tensors[f"{path}.weight.{part}"]) for part in ("int8", "factors")]
         bias = pointer(tensors[PROJECTION_BIAS]) if has_bias else None
         rounding = self._rounding(activations, path)
         self.library.call("model_set_product", self.handle, 0, -1, 0, *table, bias, *rounding)
 
     def _rounding(self, activations: Mapping[str, ActivationScale | None], path: str) -> tuple[float, int]:
-        """Return scale and zero point as the library takes them: 0 stands for a scale of each row."""
+        # Returns scale and zero point; scale 0 means that each row has its own scale.
         if (scale := activations[path]) is not None:
             return scale.scale, scale.zero_point
         return 0.0, 0 if path.endswith(_OUTER) and self.architecture.activation == "relu" else 128
@@ -319,7 +319,7 @@ class NativeNetwork:
 
 
 def _groups(source_ids: Sequence[Sequence[int]]) -> Iterator[Sequence[Sequence[int]]]:
-    """Yield sources that are encoded together: nothing is padded, so in the order given."""
+    # Yields consecutive sources to encode together. They are not sorted by length, because the library does not pad.
     begin = num_tokens = 0
     for end, ids in enumerate(source_ids):
         if end > begin and num_tokens + len(ids) > _ENCODED_TOKENS:
@@ -330,7 +330,7 @@ def _groups(source_ids: Sequence[Sequence[int]]) -> Iterator[Sequence[Sequence[i
 
 
 def pointer(array: NDArray[Any]) -> int:
-    """Return the address of a contiguous array; ValueError for another."""
+    """Return the address of an array; raises ValueError if it is not contiguous."""
     if not array.flags.c_contiguous:
-        raise ValueError("an array for the library is not contiguous")
+        raise ValueError("array is not contiguous")
     return array.ctypes.data

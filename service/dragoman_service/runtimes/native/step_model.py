@@ -1,55 +1,38 @@
-"""`StepModel` on the C++ library of `dragoman-native`, which encodes and takes the decoder steps.
+"""`StepModel` on the C++ library of `dragoman-native`, which runs encoder and decoder steps.
 
-Where a bundle has encoder products in floats, ONNX Runtime encodes; it computes the attention that is asked for.
+ONNX Runtime runs the encoder if the bundle stores encoder weights as floats, and the attention graph.
 
-Nothing is padded in a step and every segment has caches of its own, so segments join, leave and grow without a copy of
-the caches of the others.
+Steps are not padded and each segment has its own caches, so that segments are added, removed and extended without
+copies of the caches of other segments.
 """
 
-import logging
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dragoman_service.bundle.architecture import layer_names
-from dragoman_service.bundle.files import Bundle, read_file
-from dragoman_service.bundle.int8_weights import NetworkWeights
-from dragoman_service.bundle.manifest import MAX_FILE_BYTES
+from dragoman_service.bundle.files import Bundle
 from dragoman_service.decoding.beam_search import RankedStep
 from dragoman_service.decoding.beam_state import BeamExpansion, BeamState
 from dragoman_service.decoding.constraints import CandidateRules
 from dragoman_service.decoding.step_model import EncodedSource, FloatArray, IntArray, StepOutput
-from dragoman_service.errors import ConfigError
 from dragoman_service.runtimes.native.library import (
-    BackendUnsupportedError,
     NativeNetwork,
-    NetworkArrays,
     SearchStep,
-    check_architecture,
-    load_library,
     pointer,
 )
 from dragoman_service.runtimes.onnx.encoder import EncodingModel
-from dragoman_service.runtimes.onnx.session import GraphName, Sessions, num_low_latency_threads, open_sessions, place
-from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
+from dragoman_service.runtimes.onnx.session import GraphName, Sessions, num_low_latency_threads, open_sessions
 from dragoman_service.runtimes.settings import RuntimeSettings
-from dragoman_service.runtimes.shortlist import Shortlist, open_shortlist
+from dragoman_service.runtimes.shortlist import Shortlist
 from dragoman_service.threads import num_cores
 
-log = logging.getLogger(__name__)
-
-FAST_SETS = ("avx512", "avxvnni")
-"""Instruction sets with which a step is faster than the graph."""
-
-_STEPS_OF_ROWS = 8
-"""Steps whose rows are allocated together."""
+_STEPS_OF_ROWS = 8  # steps whose rows are allocated together
 
 
 class _Rows:
-    """Room for the rows of several steps of a search, which the history keeps."""
+    # Arrays for the rows of several steps of a search. The history of the search keeps them.
 
     def __init__(self, num_segments: int, width: int) -> None:
         shape = (_STEPS_OF_ROWS, num_segments, width)
@@ -69,13 +52,13 @@ class _Rows:
         return self._num_taken == _STEPS_OF_ROWS
 
     def take(self) -> tuple[BeamExpansion, list[int]]:
-        """Return the rows of another step, and the addresses of their arrays."""
+        # Returns the rows of the next step and the addresses of their arrays.
         index, self._num_taken = self._num_taken, self._num_taken + 1
         return self._steps[index], [pointer + index * size for pointer, size in self._pointers]
 
 
 class _Search:
-    """The structure that a search hands to the library, filled as far as it stays the same from step to step."""
+    # Arguments of a search step; all fields that do not change between steps are set once.
 
     def __init__(self, state: BeamState, rules: CandidateRules) -> None:
         self.state, self.composition = state, state.composition
@@ -83,7 +66,7 @@ class _Search:
         self._finished = np.empty((num_segments * width, 2), np.int64)
         self._finished_log_probs = np.empty(num_segments * width, np.float64)
         self._finished_eos_log_probs = np.empty(num_segments * width, np.float32)
-        # They live as long as this, and are changed in place.
+        # Kept alive because `step` points to them; modified in place.
         self._arrays = {
             "beam_sizes": state.beam_sizes,
             "lengths": state.lengths,
@@ -111,11 +94,11 @@ class _Search:
         self._latest_pointers: list[int] = []
 
     def fits(self, state: BeamState) -> bool:
-        """Return whether the batch has the same segments, with the same options, as when this was made."""
+        # The segments of the batch and their options must not have changed.
         return state is self.state and state.composition is self.composition
 
     def prepare(self, state: BeamState) -> BeamExpansion:
-        """Point to the state's rows and to room for the next ones, which are returned."""
+        # Sets the pointers to the rows of the state and to the rows of the next step, and returns the latter.
         step, latest = self.step, self._latest
         if latest is not None and state.log_probs is latest.log_probs and state.tokens is latest.tokens:
             step.log_probs, step.token_ids, step.parents = self._latest_pointers[:3]
@@ -130,7 +113,7 @@ class _Search:
         return self._latest
 
     def finished_hypotheses(self) -> list[tuple[int, int, float, float]]:
-        """Return what finished in the step, as in `RankedStep`."""
+        # Returns `RankedStep.finished`.
         count = self.step.num_finished
         log_probs, eos_log_probs = (
             self._finished_log_probs[:count].tolist(),
@@ -141,9 +124,9 @@ class _Search:
 
 
 class NativeStepBatch:
-    """The segments of one running batch; one thread at a time may use it.
+    """Segments of one running batch; not safe for concurrent use.
 
-    Results of a segment do not depend, bit for bit, on the other segments, nor on the number of threads.
+    Results of a segment do not depend on the other segments or the number of threads, bit for bit.
     """
 
     def __init__(
@@ -154,7 +137,7 @@ class NativeStepBatch:
         num_threads: Callable[[], int],
         shortlist: Shortlist | None = None,
     ) -> None:
-        """Start without segments; `num_threads` says before a step how many may take it."""
+        """Create an empty batch; `num_threads` is called before each step and returns the number of threads."""
         self._library, self._sessions = network.library, sessions
         self._shortlist = shortlist
         self._num_threads = num_threads
@@ -168,15 +151,15 @@ class NativeStepBatch:
         self._source_lengths: list[int] = []
         self._output: StepOutput | None = None
         self.cache_bytes = 0
-        """Bytes of its caches; any thread may read it."""
+        """Bytes of the caches; any thread can read it."""
 
     @property
     def num_segments(self) -> int:
-        """B, segments in the batch."""
+        """Number of segments in the batch, B."""
         return len(self._source_lengths)
 
     def start(self, sources: Sequence[EncodedSource]) -> None:
-        """Append new segments, in order, behind those of the batch."""
+        """Append new segments, in order."""
         for source in sources:
             length = len(source.source_ids)
             listed = None if self._shortlist is None else self._shortlist.of(source.source_ids)
@@ -187,9 +170,11 @@ class NativeStepBatch:
         self._output = None
 
     def step(self, token_ids: IntArray, parents: IntArray, *, num_candidates: int | IntArray) -> StepOutput:
-        """Append one token to every row and score what may follow it."""
+        """Append one token to each row and return the next candidates with their log-probabilities."""
         num_segments, num_rows = token_ids.shape
-        wanted = None if isinstance(num_candidates, int) else np.ascontiguousarray(num_candidates, dtype=np.int32)
+        row_candidates = (
+            None if isinstance(num_candidates, int) else np.ascontiguousarray(num_candidates, dtype=np.int32)
+        )
         shape = num_segments, num_rows, int(np.max(num_candidates))
         if self._output is None or self._output.token_ids.shape != shape:
             self._output = StepOutput(log_probs=np.empty(shape, np.float32), token_ids=np.empty(shape, np.int64))
@@ -199,7 +184,7 @@ class NativeStepBatch:
             num_rows,
             token_ids.ctypes.data,
             parents.ctypes.data,
-            None if wanted is None else wanted.ctypes.data,
+            None if row_candidates is None else row_candidates.ctypes.data,
             shape[2],
             self._num_threads(),
             self._output.log_probs.ctypes.data,
@@ -211,7 +196,7 @@ class NativeStepBatch:
         return self._output
 
     def search_step(self, state: BeamState, *, rules: CandidateRules) -> RankedStep:
-        """Take a step and rank; see `SearchingBatch`."""
+        """Run a step and rank the candidates; see `SearchingBatch`."""
         search = self._search
         if search is None or not search.fits(state):
             search = self._search = _Search(state, rules)
@@ -224,7 +209,7 @@ class NativeStepBatch:
         return RankedStep(rows=rows, finished=finished, may_end=bool(step.may_end))
 
     def cross_attention(self, segment: int, target_ids: Sequence[int]) -> FloatArray:
-        """Return what `StepBatch.cross_attention` says; BundleError if the bundle has no attention graph."""
+        """Implement `StepBatch.cross_attention`; raises BundleError if the bundle has no attention graph."""
         attention = self._sessions.attention
         if attention is None:
             raise self._sessions.bundle.missing_attention(self._sessions.placement.precision)
@@ -235,7 +220,7 @@ class NativeStepBatch:
         return attention.weights(target_ids, dict(zip(names, cross, strict=True)))
 
     def drop(self, keep: Sequence[int]) -> None:
-        """Forget every segment but those at the given indices, which become 0, 1, ... in the order given."""
+        """Keep only the segments at the given indices, which become 0, 1, ... in the given order."""
         indices = np.array(keep, dtype=np.int64)
         self._library.call("batch_keep", self._handle, pointer(indices), len(indices))
         self._source_lengths = [self._source_lengths[index] for index in keep]
@@ -243,15 +228,15 @@ class NativeStepBatch:
 
 
 class NativeStepModel(EncodingModel):
-    """A network that the library runs; safe to share between threads, each with its own batches."""
+    """Step model on the native engine; safe to share between threads, each with its own batches."""
 
     def __init__(
         self, bundle: Bundle, settings: RuntimeSettings, network: NativeNetwork, *, shortlist: Shortlist | None = None
     ) -> None:
-        """Open the other graphs of a bundle; raises as `open_sessions`.
+        """Open the graphs of a bundle that the library does not replace; raises the errors of `open_sessions`.
 
-        With a shortlist a segment's candidates are the tokens of its list; where more are asked for, padding with a
-        log-probability of minus infinity follows.
+        With a shortlist, the candidates of a segment are the tokens of its list. If a step requests more candidates,
+        padding with a log-probability of minus infinity follows.
         """
         graphs: tuple[GraphName, ...] = () if network.has_encoder else ("encoder",)
         super().__init__(open_sessions(bundle, settings, graphs=graphs))
@@ -262,7 +247,7 @@ class NativeStepModel(EncodingModel):
         )
 
     def encode(self, source_ids: Sequence[Sequence[int]]) -> list[EncodedSource]:
-        """Encode sources; none depends on the others."""
+        """Encode sources, independent of each other."""
         if not self.network.has_encoder:
             return super().encode(source_ids)
         return self.network.encode(source_ids, num_threads=self._threads_of_step())
@@ -276,68 +261,3 @@ class NativeStepModel(EncodingModel):
 
     def _threads_of_step(self) -> int:
         return self._num_lone_threads if self._num_running() <= 1 else self._num_threads
-
-
-def open_step_model(bundle: Bundle, settings: RuntimeSettings) -> OnnxStepModel | NativeStepModel:
-    """Open a bundle with the engine that the settings ask for or that suits best, and log which and why.
-
-    Raises:
-        BundleError, ConfigError: as `open_sessions`; ConfigError, too, if the native engine or a shortlist, which needs
-            it, is asked for and cannot be used.
-    """
-    network: NativeNetwork | None = None
-    reason = "asked for"
-    if settings.engine != "onnxruntime":
-        try:
-            network = _open_network(bundle, settings)
-            reason = f"int8 on a CPU with {network.instruction_set}"
-        except BackendUnsupportedError as error:
-            reason = str(error)
-            if settings.engine == "native":
-                raise ConfigError(
-                    "runtime.engine", "native", f"a machine and a bundle that allow it: {error}"
-                ) from error
-    manifest = bundle.manifest
-    model = f"{manifest.name}/{manifest.version}"
-    engine = "native" if network else "onnxruntime"
-    chosen = {"engine": engine, "reason": reason, "shortlist": settings.shortlist}
-    if settings.shortlist and not network:
-        raise ConfigError("runtime.shortlist", True, f"false, or the native engine; the graph is used: {reason}")
-    log.info("decoder engine chosen", extra={"model": model, **chosen})
-    if not network:
-        return OnnxStepModel(bundle, settings)
-    return NativeStepModel(bundle, settings, network, shortlist=open_shortlist(bundle) if settings.shortlist else None)
-
-
-def _open_network(bundle: Bundle, settings: RuntimeSettings) -> NativeNetwork:
-    """Return the network of a bundle; BackendUnsupportedError if machine, settings or bundle do not allow it."""
-    placement = place(bundle, settings)
-    if placement.device != "cpu":
-        raise BackendUnsupportedError("the model runs on a GPU")
-    precision = placement.precision
-    bundle.graph_paths(precision)  # BundleError if there is no such precision
-    if (weights := bundle.int8_weights(precision)) is None:
-        raise BackendUnsupportedError(f"the bundle does not describe int8 weights of its decoder at {precision}")
-    library = load_library()
-    usable = [name for name in library.instruction_sets if settings.engine == "native" or name in FAST_SETS]
-    if not usable:
-        raise BackendUnsupportedError("the CPU has neither AVX-512 VNNI nor AVX-VNNI")
-    architecture = bundle.manifest.architecture
-    check_architecture(architecture)
-    content = read_file(bundle.directory / str(bundle.manifest.precisions[precision].weights), max_bytes=MAX_FILE_BYTES)
-    return NativeNetwork(
-        library,
-        architecture,
-        *_arrays(weights.decoder, content),
-        encoder=_arrays(weights.encoder, content) if weights.encoder else None,
-        instruction_set=usable[0],
-    )
-
-
-def _arrays(weights: NetworkWeights, content: bytes) -> NetworkArrays:
-    """Return tensors, which refer to the content of the file of weights, and activations."""
-    tensors: dict[str, NDArray[Any]] = {}
-    for name, stored in weights.tensors.items():
-        count = stored.num_bytes // np.dtype(stored.dtype).itemsize
-        tensors[name] = np.frombuffer(content, stored.dtype, count, stored.offset).reshape(stored.shape)
-    return tensors, weights.activations

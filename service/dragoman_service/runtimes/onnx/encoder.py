@@ -1,4 +1,4 @@
-"""What the step models of a bundle share: the encoder graph, limits, and the count of running batches."""
+"""Common parts of the step models: the encoder graph, limits, and the number of running batches."""
 
 import threading
 import weakref
@@ -22,31 +22,30 @@ from dragoman_service.text.tokenizer import open_tokenizer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grouping:
-    """What decides which sources are encoded in one run."""
+    """Cost model and limits of encoder batches."""
 
     run_tokens: int
-    """What a run costs beside its tokens, in tokens."""
+    """Fixed cost of an encoder run, in tokens."""
     most_apart: int
-    """Sources whose lengths differ by so many tokens or more are never encoded in one run."""
+    """Sources whose lengths differ by at least this number of tokens are encoded in different runs."""
     most_tokens: int
-    """Most tokens of one run, padding counted; only a single segment may have more."""
+    """Maximum number of tokens of a run, including padding; a single source can exceed it."""
 
 
 ON_CPU = Grouping(run_tokens=10, most_apart=16, most_tokens=192)
-"""Measured: a run costs 7 tokens on the model that ships. The first run after a decoder step, which leaves little of
-the encoder's weights in the cache, costs some 40 more, however sources are grouped. The states of 192 tokens fit into
-the cache of a core: twice as many take up to 1.5 times as long a token."""
+"""Measured with the bundled `en-de` model: the fixed cost of a run is 7 tokens. The first run after a decoder step
+costs about 40 tokens more, independent of the grouping, because the step evicts encoder weights from the CPU cache. The
+states of 192 tokens fit into the cache of a core; with 384 tokens, the time per token is up to 1.5 times as long."""
 
 ON_GPU = Grouping(run_tokens=1000, most_apart=4096, most_tokens=4096)
-"""Estimated, not measured: the launches of a run take half a millisecond or more, a token well below a microsecond, and
-so many tokens fill the processor."""
+"""Estimated, not measured: the launches of a run take at least half a millisecond, a token takes well below a
+microsecond, and 4096 tokens occupy all multiprocessors."""
 
 
 class Encoder:
-    """Encodes sources, those of similar length in one run; may be used from several threads at once."""
+    """Encodes sources; sources of similar length share a run. Safe to use from several threads."""
 
     def __init__(self, sessions: Sessions) -> None:
-        """Use the encoder of loaded graphs."""
         manifest = sessions.bundle.manifest
         self._session = sessions.opened("encoder")
         self._pad_id = manifest.special_ids.pad
@@ -58,9 +57,8 @@ class Encoder:
     def encode(self, source_ids: Sequence[Sequence[int]]) -> list[EncodedSource]:
         """Return the encoded sources, in order.
 
-        `cross` of each is one contiguous array [2 * L, H, S, D] of its own S tokens: key and value of each of the L
-        decoder layers in turn; on a device it is a `DeviceSource`. On the CPU it does not depend, bit for bit, on the
-        other sources.
+        `cross` is a contiguous array [2 * L, H, S, D] without padding: keys and values of layer 0, then of layer 1, and
+        so on. On a GPU it is a `DeviceSource`. On the CPU it does not depend on the other sources, bit for bit.
         """
         lengths = np.array([len(ids) for ids in source_ids], dtype=np.int32)
         encoded: dict[int, EncodedSource] = {}
@@ -74,7 +72,6 @@ class Encoder:
         return [encoded[index] for index in range(len(source_ids))]
 
     def _run(self, source_ids: IntArray, lengths: NDArray[np.int32]) -> Iterator[NDArray[Any]]:
-        """Yield keys and values of each of a group of padded sources [B, S]."""
         outputs = self._session.run(self._outputs, {"source_ids": source_ids, "source_lengths": lengths})
         num_heads, _, head_size = outputs[0].shape[1:]
         for place, length in enumerate(lengths):
@@ -86,7 +83,6 @@ class Encoder:
     def _run_on_device(
         self, memory: DeviceMemory, source_ids: IntArray, lengths: NDArray[np.int32]
     ) -> Iterator[DeviceSource]:
-        """Yield the same on a device, where they stay."""
         num_sources, num_positions = source_ids.shape
         num_heads, head_size = self._head_shape
         group = memory.zeros((len(self._outputs), num_sources, num_heads, num_positions, head_size))
@@ -101,10 +97,10 @@ class Encoder:
 
 
 def group_by_length(lengths: NDArray[np.int32], grouping: Grouping = ON_CPU) -> Iterator[IntArray]:
-    """Yield the indices of sources that are encoded together: those runs that cost least, padding counted."""
+    """Yield the indices of the sources of each run; the grouping minimizes the total cost, including padding."""
     order = np.argsort(lengths, kind="stable")
     ordered = lengths[order].tolist()
-    costs, begins = [0], [0]  # of the first sources, as many as the index says: the least cost, and their last group
+    costs, begins = [0], [0]  # for the first i sources: minimum cost, and start of the last group
     for end, longest in enumerate(ordered, 1):
         costs.append(costs[end - 1] + grouping.run_tokens + longest)
         begins.append(end - 1)
@@ -133,27 +129,25 @@ _Batch = TypeVar("_Batch", bound=_CachingBatch)
 
 
 class EncodingModel:
-    """A step model of a bundle without its batches; safe to share between threads."""
+    """Base of the step models: encodes sources and tracks running batches; safe to share between threads."""
 
     def __init__(self, sessions: Sessions) -> None:
-        """Encode with loaded graphs."""
         self.limits = model_limits(sessions.bundle.manifest, _placeholders(sessions.bundle))
-        """What its batches take."""
         self.placement, self.weights_bytes = sessions.placement, sessions.weights_bytes
-        """Device and precision that were chosen, and the size of the files that hold graphs and weights."""
+        """Chosen device and precision, and the size of the graph and weight files."""
         self._sessions = sessions
         self._encoder = Encoder(sessions) if sessions.encoder else None
         self._batches: tuple[weakref.ref[_CachingBatch], ...] = ()
-        self._lock = threading.Lock()  # held while these change
+        self._lock = threading.Lock()  # guards changes of `_batches`
 
     @property
     def cache_bytes(self) -> int:
-        """Bytes that the KV caches of all batches take now, room for more segments included."""
+        """Bytes of the KV caches of all batches, including spare capacity."""
         return sum(batch.cache_bytes for batch in self._living())
 
     @property
     def copied_bytes(self) -> tuple[int, int]:
-        """Bytes copied to the memory of a device, and from it; 0 if it works in that of the host."""
+        """Bytes copied from host to device and from device to host; 0 on the CPU."""
         memory = self._sessions.device_memory
         return (memory.copies.total("host_to_device"), memory.copies.total("device_to_host")) if memory else (0, 0)
 
@@ -164,7 +158,7 @@ class EncodingModel:
         return self._encoder.encode(source_ids)
 
     def _counted(self, batch: _Batch) -> _Batch:
-        """Return a batch, counted for as long as it lives."""
+        # Registers a batch for as long as it lives.
         with self._lock:
             self._batches = (*map(weakref.ref, self._living()), weakref.ref(batch))
         return batch
@@ -173,7 +167,6 @@ class EncodingModel:
         return [batch for reference in self._batches if (batch := reference()) is not None]
 
     def _num_running(self) -> int:
-        """Return how many batches have segments."""
         return sum([batch.num_segments > 0 for batch in self._living()])
 
     def _has_one_running(self) -> bool:
@@ -181,14 +174,13 @@ class EncodingModel:
 
 
 def _placeholders(bundle: Bundle) -> tuple[Placeholder, ...]:
-    """Return the placeholders of a bundle; BundleError if it has some and its tokenizer cannot be opened."""
     if not bundle.manifest.tokenization.placeholders:
         return ()
     return tuple(starmap(Placeholder, open_tokenizer(bundle).placeholder_ids))
 
 
 def model_limits(manifest: Manifest, placeholders: tuple[Placeholder, ...] = ()) -> ModelLimits:
-    """Return the limits of the networks of a bundle; a search masks `placeholders`, a check of limits needs none."""
+    """Return vocabulary and maximum lengths of a model; `placeholders` are required only for search."""
     ids, limits = manifest.special_ids, manifest.limits
     return ModelLimits(
         vocabulary=VocabularySpec(

@@ -1,4 +1,4 @@
-"""ONNX Runtime sessions: opens the graphs of a bundle, and checks that they are what its manifest says."""
+"""ONNX Runtime sessions: opens the graphs of a bundle and checks them against its manifest."""
 
 import ctypes
 import logging
@@ -18,7 +18,7 @@ from dragoman_service.bundle.files import Bundle, read_file
 from dragoman_service.bundle.manifest import MAX_FILE_BYTES
 from dragoman_service.decoding.step_model import FloatArray
 from dragoman_service.errors import BundleError, ConfigError
-from dragoman_service.runtimes.onnx_cuda.cuda_graphs import GraphCaptures
+from dragoman_service.runtimes.onnx_cuda.cuda_graphs import CAPTURE_FAILED, GraphCaptures
 from dragoman_service.runtimes.onnx_cuda.device import DeviceArray, DeviceMemory, pinned_memory
 from dragoman_service.runtimes.settings import Device, Placement, RuntimeSettings, choose_placement
 from dragoman_service.threads import num_cores
@@ -32,10 +32,10 @@ _FIELDS: Mapping[str, Mapping[int, str]] = {
     "sparse tensor": {1: "tensor", 2: "tensor"},
     "tensor": {13: "external data"},
 }
-"""Kind of message to its fields that may lead to a file name, and the kind of message they hold."""
+"""Fields of each message type that can contain a file name, and the message types of these fields."""
 
 _GRAPH, _OPSETS = 7, 8
-"""Fields of a model; the exporter writes the operator sets last."""
+"""Fields of a model. The exporter writes the operator sets last."""
 
 _INPUTS, _OUTPUTS = 11, 12
 """Fields of a graph."""
@@ -54,12 +54,12 @@ _MAX_GRAPH_BYTES = 2 << 30
 
 
 def external_files(path: Path) -> frozenset[str]:
-    """Return the names of the files that a graph refers to; ValueError if it is no protocol buffer."""
+    """Return the names of the files that a graph refers to; raises ValueError if the file is not a protocol buffer."""
     return frozenset(_locations(memoryview(read_file(path, max_bytes=_MAX_GRAPH_BYTES)), "model"))
 
 
 def tensor_names(path: Path) -> tuple[set[str], set[str]]:
-    """Return the names of the inputs and of the outputs of a graph; ValueError if the file is not a whole model."""
+    """Return the names of inputs and outputs of a graph; raises ValueError if the model is incomplete."""
     model = list(_fields(memoryview(read_file(path, max_bytes=_MAX_GRAPH_BYTES))))
     if not {_GRAPH, _OPSETS} <= {number for number, _ in model}:
         raise ValueError("a model without a graph or without operator sets")
@@ -83,11 +83,11 @@ def _locations(message: memoryview, kind: str) -> Iterator[str]:
 
 
 def _fields(message: memoryview) -> Iterator[tuple[int, memoryview]]:
-    """Yield number and content of every string and message of a message, in order."""
+    # Yields number and content of each length-delimited field (string, bytes or message), in order.
     position = 0
     while position < len(message):
         key, position = _varint(message, position)
-        if key > _MAX_KEY:  # ONNX Runtime would leave out the upper bits, and so see another field
+        if key > _MAX_KEY:  # ONNX Runtime would drop the upper bits and read another field
             raise ValueError(f"a field has key {key}")
         match key & 7:  # the wire type
             case 0:
@@ -97,7 +97,7 @@ def _fields(message: memoryview) -> Iterator[tuple[int, memoryview]]:
             case 2:
                 length, position = _varint(message, position)
                 if position + length > len(message):
-                    raise ValueError("a field is longer than the message it is in")
+                    raise ValueError("a field is longer than its message")
                 yield key >> 3, message[position : position + length]
                 position += length
             case 5:
@@ -107,7 +107,7 @@ def _fields(message: memoryview) -> Iterator[tuple[int, memoryview]]:
 
 
 def _varint(message: memoryview, position: int) -> tuple[int, int]:
-    """Return the number at a position, 7 bits a byte, lowest first, and the position after it."""
+    # Returns a little-endian base-128 number and the position after it.
     number = shift = 0
     while position < len(message) and shift < _MAX_NUMBER_BITS:
         byte = message[position]
@@ -116,23 +116,22 @@ def _varint(message: memoryview, position: int) -> tuple[int, int]:
         if byte < 0x80:
             return number, position
         shift += 7
-    raise ValueError("a number goes on behind the end of its message, or has too many bytes")
+    raise ValueError("a varint exceeds its message or 64 bits")
 
 
 class CrossAttention:
     """Computes the cross-attention weights of given targets."""
 
     def __init__(self, session: onnxruntime.InferenceSession, *, num_layers: int, bos_id: int) -> None:
-        """Use an attention graph of so many decoder layers."""
         self._session = session
         self._outputs = layer_names(("cross_attention",), num_layers)
         self._inputs = layer_names(("cross_key", "cross_value"), num_layers)[:-1]
         self._bos_id = bos_id
 
     def weights(self, target_ids: Sequence[int], cross: Mapping[str, FloatArray]) -> FloatArray:
-        """Return the cross-attention weights [L, H, T, S] of the T tokens of one target, BOS not stored.
+        """Return the cross-attention weights [L, H, T, S] of the T tokens of one target, excluding BOS.
 
-        `cross` has `cross_key.i` and `cross_value.i` [1, H, S, D] of every decoder layer, without padding.
+        `cross` contains `cross_key.i` and `cross_value.i` [1, H, S, D] of each decoder layer, without padding.
         """
         cross_inputs = {name: cross[name] for name in self._inputs}
         inputs = {
@@ -151,7 +150,7 @@ class CrossAttention:
         num_heads: int,
         source_length: int,
     ) -> FloatArray:
-        """Return the same from keys and values on a device, which may have padding behind the source."""
+        """Return the same as `weights` from keys and values on a device, which may have trailing padding."""
         num_positions = cross["cross_key.0"].shape[2]
         small: dict[str, NDArray[Any]] = {
             "token_ids": np.array([[self._bos_id, *target_ids[:-1]]], dtype=np.int64),
@@ -174,18 +173,17 @@ _ELEMENT_TYPES = {
     "tensor(float)": "float32",
     "tensor(float16)": "float16",
 }
-"""Element types as ONNX Runtime spells them, and as numpy and the manifest do."""
+"""Names of element types in ONNX Runtime and in numpy and the manifest."""
 
 _PROVIDERS: dict[Device, str] = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
-"""ONNX Runtime's names."""
 
 _DRIVER = "libcuda.so.1"
 
-_LOG_ERRORS = 3
-"""ONNX Runtime writes messages of this severity and above to standard error."""
+_LOG_ERRORS = 3  # minimum severity that ONNX Runtime writes to standard error
 
 _SMALL_WEIGHTS_BYTES = 16 << 20
-"""Measured: two threads step a network of 60 MB in three quarters of the time of one, and gain nothing at 9 MB."""
+"""Maximum size of a network for which additional threads do not reduce latency. Measured: with two threads, a step
+takes 75 % of the time of one thread with 60 MB of weights, and 100 % with 9 MB."""
 
 _read_cpu_info = partial(Path("/proc/cpuinfo").read_text, encoding="ascii", errors="replace")
 
@@ -193,19 +191,19 @@ _read_cpu_info = partial(Path("/proc/cpuinfo").read_text, encoding="ascii", erro
 def cuda_fault(
     device_index: int, library: Any = onnxruntime, load_driver: Callable[[str], object] = ctypes.CDLL
 ) -> str | None:
-    """Try the GPU of an index; return why it cannot be used and what to do, None if it can."""
+    """Try to use the GPU of an index; return the cause and the remedy if it is not available, otherwise None."""
     if not _has_cuda(library):
-        return "this ONNX Runtime has no CUDA provider; dragoman[gpu] in place of dragoman[serve] installs one that has"
+        return "ONNX Runtime has no CUDA provider; install dragoman[gpu] instead of dragoman[serve]"
     try:
         load_driver(_DRIVER)
     except OSError as error:
-        return f"there is no driver of NVIDIA ({error}); a container needs the host's, as by docker run --gpus all"
-    library.preload_dlls()  # of the CUDA packages installed beside it
+        return f"NVIDIA driver not found ({error}); in a container, start it with docker run --gpus all"
+    library.preload_dlls()  # from the installed CUDA packages
     try:
         library.OrtValue.ortvalue_from_numpy(np.zeros(1, dtype=np.float32), "cuda", device_index)
     except Exception as error:  # noqa: BLE001 (its exception classes have no common base)
-        told = " ".join(str(error).split())
-        return f"GPU {device_index} does not work: {told}; nvidia-smi must show it, in a container that was given GPUs"
+        reason = " ".join(str(error).split())
+        return f"GPU {device_index} is not usable: {reason}; check that nvidia-smi lists it (in the container, if any)"
     return None
 
 
@@ -214,7 +212,7 @@ def _has_cuda(library: Any) -> bool:
 
 
 def providers(device: Device, settings: RuntimeSettings, *, captures: bool = False) -> list[tuple[str, dict[str, Any]]]:
-    """Return ONNX Runtime's providers and their options, the one for the device first; `captures` CUDA graphs."""
+    """Return the execution providers and their options, in order of preference; `captures` enables CUDA graphs."""
     cpu: tuple[str, dict[str, Any]] = (_PROVIDERS["cpu"], {})
     if device == "cpu":
         return [cpu]
@@ -227,9 +225,9 @@ def providers(device: Device, settings: RuntimeSettings, *, captures: bool = Fal
 
 
 def check_device(device: Device, found: Sequence[str]) -> None:
-    """Raise ConfigError if the providers found in a session show that ONNX Runtime opened it on another device."""
+    """Raise ConfigError if the providers of a session show that ONNX Runtime fell back to another device."""
     if not found or found[0] != _PROVIDERS[device]:
-        raise ConfigError("runtime.device", device, f"a working device; ONNX Runtime fell back to {', '.join(found)}")
+        raise ConfigError("runtime.device", device, f"a usable device; ONNX Runtime fell back to {', '.join(found)}")
 
 
 GraphName = Literal["encoder", "decoder"]
@@ -237,35 +235,35 @@ GraphName = Literal["encoder", "decoder"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sessions:
-    """The loaded graphs of a model; may be run from several threads at once."""
+    """Loaded graphs of a model; safe to run from several threads."""
 
     bundle: Bundle
     encoder: onnxruntime.InferenceSession | None
     decoder: onnxruntime.InferenceSession | None
-    """None if it was not to be opened; nor was the encoder if that is None."""
+    """`encoder` and `decoder` are None if `open_sessions` did not open them."""
 
     low_latency_decoder: onnxruntime.InferenceSession | None
-    """The decoder with more threads, for a batch that runs alone; None if it would not gain from them."""
+    """Decoder with more threads, for a batch that runs alone; None if more threads would not reduce latency."""
 
     attention: CrossAttention | None
     """None if the bundle has no attention graph."""
 
     graph_captures: GraphCaptures | None
-    """Of the decoder, if its steps are captured as CUDA graphs."""
+    """CUDA graph captures of decoder steps; None if steps are not captured."""
 
     device_memory: DeviceMemory | None
-    """Where keys and values are kept; None: in arrays of the host, on the CPU."""
+    """GPU memory for keys and values; None on the CPU."""
 
     placement: Placement
 
     float_type: FloatType
-    """Element type of keys and values, and of the ancestor mask."""
+    """Element type of keys, values and the ancestor mask."""
 
     weights_bytes: int
-    """Size of the files that hold graphs and weights of the precision."""
+    """Size of the graph and weight files of the precision."""
 
     def opened(self, graph: GraphName) -> onnxruntime.InferenceSession:
-        """Return the session of a graph that was to be opened."""
+        """Return the session of a graph; raises RuntimeError if `open_sessions` did not open it."""
         session = self.encoder if graph == "encoder" else self.decoder
         if session is None:
             raise RuntimeError(f"the {graph} graph was not opened")
@@ -275,7 +273,7 @@ class Sessions:
 def place(
     bundle: Bundle, settings: RuntimeSettings, *, find_cuda_fault: Callable[[int], str | None] = cuda_fault
 ) -> Placement:
-    """Return device and precision of a bundle; raises as `choose_placement`."""
+    """Return the device and precision for a bundle; raises the errors of `choose_placement`."""
     manifest = bundle.manifest
     return choose_placement(
         settings,
@@ -292,20 +290,20 @@ def open_sessions(
     graphs: Collection[GraphName] = ("encoder", "decoder"),
     find_cuda_fault: Callable[[int], str | None] = cuda_fault,
 ) -> Sessions:
-    """Open graphs of a bundle at the precision and on the device that the settings and the machine allow.
+    """Open graphs of a bundle, with the precision and on the device that `place` chooses.
 
-    The attention graph is opened in any case, if there is one.
+    The attention graph is opened if the bundle has one.
 
     Raises:
-        BundleError: if the bundle lacks the precision, or a graph is damaged or has other tensors than its manifest.
-        ConfigError: if the device is not available, or cannot run the precision.
+        BundleError: if the bundle lacks the precision, or a graph is damaged or does not match the manifest.
+        ConfigError: if the device is not available or cannot run the precision.
     """
     manifest = bundle.manifest
     placement = place(bundle, settings, find_cuda_fault=find_cuda_fault)
     chosen = {"device": placement.device, "precision": placement.precision, "reason": placement.reason}
-    is_surprise = settings.device == "auto" and placement.device == "cpu" and _has_cuda(onnxruntime)
+    is_fallback = settings.device == "auto" and placement.device == "cpu" and _has_cuda(onnxruntime)
     log.log(
-        logging.WARNING if is_surprise else logging.INFO,
+        logging.WARNING if is_fallback else logging.INFO,
         "device chosen",
         extra={"model": f"{manifest.name}/{manifest.version}", **chosen},
     )
@@ -357,17 +355,21 @@ def open_sessions(
 def open_capturing(
     open_graph: Callable[..., onnxruntime.InferenceSession],
 ) -> tuple[onnxruntime.InferenceSession, GraphCaptures | None]:
-    """Return a session that can capture its runs as CUDA graphs; or one that cannot, and the log says why."""
+    """Open a session that captures its runs as CUDA graphs; if that fails, log the reason and open one that does not.
+
+    Raises:
+        BundleError: if the graph cannot be opened without captures.
+    """
     try:
         session = open_graph(captures=True)
-    except BundleError as error:  # told for all that ONNX Runtime does not open; what is damaged is told once more
-        log.warning("CUDA graphs are off: steps are run as usual", extra={"reason": str(error)})
+    except BundleError as error:  # also raised if ONNX Runtime does not support captures of a valid graph
+        log.warning(CAPTURE_FAILED, extra={"reason": str(error)})
         return open_graph(), None
     return session, GraphCaptures(session)
 
 
 def open_small_graph(content: bytes, *, settings: RuntimeSettings, device: Device) -> onnxruntime.InferenceSession:
-    """Return a session of a graph that is not in a bundle; ConfigError if the device does not work."""
+    """Open a session of a graph that is not part of a bundle; raises ConfigError if the device is not available."""
     session = onnxruntime.InferenceSession(content, session_options(settings), providers(device, settings))
     _keep_on(device, session)
     return session
@@ -376,7 +378,10 @@ def open_small_graph(content: bytes, *, settings: RuntimeSettings, device: Devic
 def num_low_latency_threads(
     settings: RuntimeSettings, placement: Placement, *, weights_bytes: int, num_cores: int
 ) -> int:
-    """Return the threads of a decoder run of a batch that runs alone; as many as of others if it gains nothing."""
+    """Return the number of threads of a decoder run while no other batch runs.
+
+    The number equals `num_intra_op_threads` if more threads would not reduce latency.
+    """
     if placement.device != "cpu":
         return settings.num_intra_op_threads
     wanted = settings.num_low_latency_threads or (num_cores if weights_bytes > _SMALL_WEIGHTS_BYTES else 1)
@@ -389,13 +394,13 @@ def session_options(
     num_low_latency_threads: int | None = None,
     multiplies_exactly: Callable[[], bool] | None = None,
 ) -> onnxruntime.SessionOptions:
-    """Return the options of a session; the threads of the low-latency decoder spin during a run."""
+    """Return the options of a session; threads of the low-latency decoder spin during a run."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = num_low_latency_threads or settings.num_intra_op_threads
     options.inter_op_num_threads = 1
     options.log_severity_level = _LOG_ERRORS
-    options.add_session_config_entry("session.load_model_format", "ONNX")  # of its own format nothing is checked
-    # Shapes change from step to step: memory plans, one for each combination of shapes, would grow without limit.
+    options.add_session_config_entry("session.load_model_format", "ONNX")  # the ORT format would bypass our checks
+    # Shapes change from step to step. ONNX Runtime would store a memory plan for each shape, without a limit.
     options.enable_mem_pattern = False
     # Spinning threads of one session would take the cores of the other decoding threads.
     options.add_session_config_entry("session.intra_op.allow_spinning", "1" if num_low_latency_threads else "0")
@@ -406,9 +411,9 @@ def session_options(
 
 
 def multiplies_u8s8_exactly(architecture: str | None = None, read_cpu_info: Callable[[], str] = _read_cpu_info) -> bool:
-    """Say whether products of unsigned and signed bytes cannot overflow on a CPU, by default that of this machine.
+    """Return whether int8 products of unsigned and signed bytes are exact on a CPU, by default the CPU of this machine.
 
-    x86 without VNNI adds pairs of them in 16 bits, which saturates: translations would be silently wrong.
+    x86 CPUs without VNNI add pairs of products in 16 bits with saturation, which would silently change translations.
     """
     if (architecture or platform.machine()).lower() not in ("x86_64", "amd64"):
         return True
@@ -428,7 +433,6 @@ def _open(
     num_low_latency_threads: int | None = None,
     captures: bool = False,
 ) -> onnxruntime.InferenceSession:
-    """Return a session after checking its device, and that the graph is what the manifest says."""
     _check_external_files(path, weights)
     options = session_options(settings, num_low_latency_threads=num_low_latency_threads)
     session = _load(path, options, providers(device, settings, captures=captures), weights=weights)
@@ -439,10 +443,7 @@ def _open(
 
 
 def _check_unopened(path: Path, tensors: GraphTensors, *, weights: str | None) -> None:
-    """Raise BundleError if a graph that is not opened is damaged, or has tensors of other names than its manifest.
-
-    A session of ONNX Runtime would check more, but takes several times as long and copies the weights.
-    """
+    # An ONNX Runtime session would check more, but takes several times as long and copies the weights.
     _check_external_files(path, weights)
     try:
         inputs, outputs = tensor_names(path)
@@ -454,19 +455,15 @@ def _check_unopened(path: Path, tensors: GraphTensors, *, weights: str | None) -
 
 
 def _keep_on(device: Device, session: onnxruntime.InferenceSession) -> None:
-    """Raise ConfigError if a session is on another device; a run that fails must fail, not continue on another."""
-    session.disable_fallback()
+    session.disable_fallback()  # a run that fails on the device must not continue on another one
     check_device(device, session.get_providers())
 
 
 def _load(
     path: Path, options: onnxruntime.SessionOptions, providers: Sequence[Any], *, weights: str | None
 ) -> onnxruntime.InferenceSession:
-    """Return a session that does not need its files any more.
-
-    By default ONNX Runtime maps the file of weights into memory; when that is truncated or overwritten in place, a run
-    reads other weights or ends the process (SIGBUS). From the content in memory it copies what it needs.
-    """
+    # By default, ONNX Runtime maps the weight file into memory. If the file is truncated or overwritten in place, a run
+    # reads other weights or the process ends with SIGBUS. ONNX Runtime copies weights that are passed in memory.
     try:
         # must live until the session is open
         content = read_file(path.parent / weights, max_bytes=MAX_FILE_BYTES) if weights else b""
@@ -478,17 +475,17 @@ def _load(
 
 
 def _check_external_files(path: Path, weights: str | None) -> None:
-    """Raise BundleError if a graph refers to a file other than the weights that its manifest lists."""
+    # A graph may only refer to the weight file that the manifest lists.
     try:
         names = external_files(path)
     except (OSError, ValueError, RecursionError) as error:
         raise _damaged(path, error) from error
     if unlisted := sorted(names - {weights}):
-        raise BundleError(str(path), found=unlisted, expected=weights or "none", what="file of weights")
+        raise BundleError(str(path), found=unlisted, expected=weights or "none", what="weight file")
 
 
 def _damaged(path: Path, error: Exception) -> BundleError:
-    return BundleError(str(path), found=str(error), expected="a graph this service can load", what="graph")
+    return BundleError(str(path), found=str(error), expected="a graph that this service can load", what="graph")
 
 
 def _check_tensors(path: Path, what: str, found: Sequence[onnxruntime.NodeArg], expected: dict[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""The inputs and outputs of decoder steps, bound once for as long as their shapes last."""
+"""Bound inputs and outputs of decoder steps, reused while the shapes stay the same."""
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
@@ -12,66 +12,52 @@ from dragoman_service.bundle.architecture import FloatType
 from dragoman_service.decoding.step_model import BoolArray, IntArray, StepOutput
 from dragoman_service.runtimes.onnx_cuda.cache_graphs import HIDDEN
 
-_MASK = (HIDDEN, 0.0)
-"""Added to the attention score of a slot that a row does not see, and of one that it sees."""
+_MASK = (HIDDEN, 0.0)  # added to the attention scores of hidden and of visible slots
 
 MIN_QUERIES = 2
-"""A single row attends together with a copy of itself; `dragoman_export.onnx_export.decoder` says why."""
+"""A single row is duplicated for attention; for the reason see `dragoman_export.onnx_export.decoder`."""
 
 MAX_SHAPES = 64
-"""Shapes of steps whose inputs and outputs stay bound for the next step of the same shape."""
+"""Maximum number of step shapes whose bindings are cached."""
 
 RESULTS: Final[Mapping[str, Any]] = {"log_probs": np.float32, "candidate_ids": np.int64}
-"""Outputs that the search reads, and their element types."""
+"""Names and element types of the outputs that the search reads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepShape:
-    """The sizes on which the shapes of a step depend."""
+    """Sizes that determine the shapes of all inputs and outputs of a step."""
 
-    num_segments: int
-    """B"""
-
-    num_rows: int
-    """K"""
-
-    num_slots: int
-    """L"""
-
-    num_candidates: int
-    """C"""
+    num_segments: int  # B
+    num_rows: int  # K
+    num_slots: int  # L
+    num_candidates: int  # C
 
     @property
     def outputs(self) -> tuple[int, int, int]:
-        """B, K, C."""
+        """Shape of the outputs, [B, K, C]."""
         return self.num_segments, self.num_rows, self.num_candidates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _BoundTensor:
-    """An array and the value that ONNX Runtime uses for it."""
-
     array: NDArray[Any]
     value: onnxruntime.OrtValue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Bound:
-    """A binding for steps of one shape."""
-
     binding: onnxruntime.IOBinding
-    tensors: Mapping[str, _BoundTensor]
-    """Inputs and results by name."""
+    tensors: Mapping[str, _BoundTensor]  # inputs and results
 
 
 class StepBinding:
-    """Runs the decoder steps of one batch on the CPU; shapes stay bound as long as the buffers are not moved.
+    """Runs the decoder steps of one batch on the CPU; bindings are reused until the buffers move.
 
-    ONNX Runtime reads and writes the numpy arrays themselves.
+    ONNX Runtime reads and writes the numpy arrays directly, without copies.
     """
 
     def __init__(self, decoder: onnxruntime.InferenceSession, float_type: FloatType) -> None:
-        """Bind nothing yet; `float_type` is that of the decoder to run."""
         self._decoder = decoder
         self._mask = np.array(_MASK, dtype=float_type)
         self._layout: Hashable = None
@@ -80,7 +66,7 @@ class StepBinding:
         self._bound: _Bound | None = None
 
     def fits(self, shape: StepShape) -> bool:
-        """Say whether the current binding is for this shape."""
+        """Return whether the current binding has this shape."""
         return self._bound is not None and shape == self._shape
 
     def fit(
@@ -92,11 +78,11 @@ class StepBinding:
         cross: Mapping[str, NDArray[Any]],
         source_lengths: NDArray[np.int32],
     ) -> None:
-        """Bind everything for steps of a shape; `pools` and `cross` are used until `release`.
+        """Bind all tensors for steps of a shape; `pools` and `cross` must not move until `release`.
 
         Args:
-            shape: of the steps.
-            layout: changes whenever pools or cross-attention have moved or have other shapes.
+            shape: shape of the steps.
+            layout: identifies addresses and shapes of `pools` and `cross`; bindings are reused while it is equal.
             pools: `self_key_pool.i` and `self_value_pool.i`, each [B, L, H * D]; steps write to them.
             cross: `cross_key.i` and `cross_value.i`, each [B, H, S, D].
             source_lengths: [B]
@@ -109,17 +95,17 @@ class StepBinding:
         self._bound.tensors["source_lengths"].array[:] = source_lengths
 
     def run(self, token_ids: IntArray, positions: IntArray, slots: IntArray, visible: BoolArray) -> StepOutput:
-        """Take one step, after `fit`; the next one may overwrite what is returned.
+        """Run one step after `fit`; the next step can overwrite the returned arrays.
 
         Args:
             token_ids: [B, K]
-            positions: [B] tokens each segment has had.
-            slots: [B, K] where each row's keys and values go.
-            visible: [B, K, L] slots each row sees, its own included.
+            positions: [B] number of previous tokens of each segment.
+            slots: [B, K] slot for keys and values of each row.
+            visible: [B, K, L] slots that each row sees, including its own.
         """
         bound = self._bound
         if bound is None:
-            raise RuntimeError("a step before its buffers are bound")
+            raise RuntimeError("run() called before fit()")
         tensors = bound.tensors
         tensors["token_ids"].array[:] = token_ids
         tensors["positions"].array[:, 0] = positions
@@ -131,7 +117,7 @@ class StepBinding:
         return StepOutput(log_probs=tensors["log_probs"].array, token_ids=tensors["candidate_ids"].array)
 
     def release(self) -> None:
-        """Let go of the buffers, which may be changed until the next `fit`."""
+        """Allow changes of the buffers until the next `fit`."""
         self._bound = None
 
     def _bind(
@@ -155,7 +141,6 @@ class StepBinding:
 
 
 def _own_inputs(shape: StepShape, mask_type: np.dtype[Any]) -> dict[str, NDArray[Any]]:
-    """Return arrays for the inputs that differ from step to step, and the inputs that depend on the shape alone."""
     num_queries = max(shape.num_rows, MIN_QUERIES)
     slots = np.zeros((shape.num_segments, shape.num_rows, 2), dtype=np.int64)
     slots[:, :, 0] = np.arange(shape.num_segments)[:, None]

@@ -1,4 +1,4 @@
-"""`StepModel` over the three graphs of a bundle: encoder, decoder on buffers that stay bound, and attention."""
+"""`StepModel` on ONNX Runtime, with the encoder, decoder and attention graphs of a bundle."""
 
 from collections.abc import Callable, Sequence
 
@@ -14,15 +14,14 @@ from dragoman_service.runtimes.onnx.step_binding import StepBinding, StepShape
 from dragoman_service.runtimes.onnx_cuda.device_batch import DeviceStepBatch
 from dragoman_service.runtimes.settings import RuntimeSettings
 
-_SOURCE_BUCKET = 8
-"""Source positions are added to the cross-attention buffers so many at a time, so that these are seldom moved."""
+_SOURCE_BUCKET = 8  # growth granularity of source positions in the cross-attention buffers
 
 
 class OnnxStepModel(EncodingModel):
-    """A network whose decoder steps ONNX Runtime takes; safe to share between threads, each with its own batches."""
+    """Step model on ONNX Runtime; safe to share between threads, each with its own batches."""
 
     def __init__(self, bundle: Bundle, settings: RuntimeSettings) -> None:
-        """Open the graphs of a bundle; raises as `open_sessions`."""
+        """Open the graphs of a bundle; raises the errors of `open_sessions`."""
         super().__init__(open_sessions(bundle, settings))
 
     def new_batch(self) -> "OnnxStepBatch | DeviceStepBatch":
@@ -33,14 +32,14 @@ class OnnxStepModel(EncodingModel):
 
 
 class OnnxStepBatch:
-    """The caches and bindings of one running batch on the CPU; one thread at a time may use it.
+    """Caches and bindings of one running batch on the CPU; not safe for concurrent use.
 
-    Results of a segment do not depend, bit for bit, on the other segments, provided that dead rows copy token and
+    Results of a segment do not depend on the other segments, bit for bit, provided that dead rows copy the token and
     parent of a live row of their segment.
     """
 
     def __init__(self, sessions: Sessions, *, is_alone: Callable[[], bool]) -> None:
-        """Start without segments; `is_alone` says before a step whether no other batch of the model has any."""
+        """Create an empty batch; `is_alone` returns whether the other batches of the model are empty."""
         manifest = sessions.bundle.manifest
         shape = manifest.architecture
         num_layers = shape.num_decoder_layers
@@ -66,16 +65,16 @@ class OnnxStepBatch:
 
     @property
     def num_segments(self) -> int:
-        """B, segments in the batch."""
+        """Number of segments in the batch, B."""
         return len(self._positions)
 
     @property
     def cache_bytes(self) -> int:
-        """Bytes of its cache buffers; any thread may read it."""
+        """Bytes of the cache buffers; any thread can read it."""
         return self._pools.num_bytes + self._cross.num_bytes
 
     def start(self, sources: Sequence[EncodedSource]) -> None:
-        """Append new segments, in order, behind those of the batch."""
+        """Append new segments, in order."""
         first, count = self.num_segments, len(sources)
         self._has_new_segments = True
         lengths = np.array([len(source.source_ids) for source in sources], dtype=np.int32)
@@ -88,8 +87,8 @@ class OnnxStepBatch:
             self._cross.fill(index, source.cross)
 
     def step(self, token_ids: IntArray, parents: IntArray, *, num_candidates: int | IntArray) -> StepOutput:
-        """Append one token to every row and score what may follow it."""
-        if self._has_new_segments:  # which have nothing to continue: all their rows are empty
+        """Append one token to each row and return the next candidates with their log-probabilities."""
+        if self._has_new_segments:  # their rows are empty, so all of them continue row 0
             parents = np.where(self._positions[:, None] == 0, 0, parents)
             self._has_new_segments = False
         slots = self._slots.append(parents)
@@ -99,7 +98,7 @@ class OnnxStepBatch:
         return output
 
     def cross_attention(self, segment: int, target_ids: Sequence[int]) -> FloatArray:
-        """Return what `StepBatch.cross_attention` says; BundleError if the bundle has no attention graph."""
+        """Implement `StepBatch.cross_attention`; raises BundleError if the bundle has no attention graph."""
         own = (slice(segment, segment + 1), slice(None), slice(int(self._source_lengths[segment])))
         attention = self._sessions.attention
         if attention is None:
@@ -107,7 +106,7 @@ class OnnxStepBatch:
         return attention.weights(target_ids, {name: array[own] for name, array in self._cross.live().items()})
 
     def drop(self, keep: Sequence[int]) -> None:
-        """Forget every segment but those at the given indices, which become 0, 1, ... in the order given."""
+        """Keep only the segments at the given indices, which become 0, 1, ... in the given order."""
         self._release()
         self._slots.keep_segments(keep)
         self._pools.keep_segments(keep)
@@ -117,7 +116,6 @@ class OnnxStepBatch:
         self._source_lengths = self._source_lengths[indices]
 
     def _fitted_binding(self, *, num_rows: int, num_candidates: int) -> StepBinding:
-        """Return the binding for a step of these sizes; the current one if they are those of the last step."""
         shape = StepShape(
             num_segments=self.num_segments,
             num_rows=num_rows,
@@ -138,7 +136,6 @@ class OnnxStepBatch:
         return binding
 
     def _release(self) -> None:
-        """Release the buffers, which are about to change."""
         self._binding.release()
         if self._low_latency_binding:
             self._low_latency_binding.release()

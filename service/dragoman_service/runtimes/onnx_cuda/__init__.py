@@ -1,1 +1,1 @@
-"""Step models on ONNX Runtime for CUDA, with tensors that stay on the device."""
+"""Step batches on ONNX Runtime for CUDA; all tensors stay on the device."""

@@ -1,8 +1,8 @@
-"""The small graphs that change caches on a device, as ONNX models in bytes.
+"""Small ONNX graphs that modify KV caches on a device.
 
-They depend on nothing but an element type, so they are made here when a model is loaded, for bundles of any version; a
-bundle need not hold them, and the service needs no ONNX library to write them. All operators are those of opset 13, for
-which ONNX Runtime has had CUDA kernels for long: what it has no kernel for it would copy to the host.
+The graphs depend only on the element type. They are generated when a model is loaded, independent of the bundle version
+and without the ONNX package. All operators are from opset 13 and have CUDA kernels; ONNX Runtime would copy the data of
+an operator without a CUDA kernel to the host.
 """
 
 import struct
@@ -12,8 +12,8 @@ from typing import Final
 from dragoman_service.bundle.architecture import FloatType
 
 HIDDEN: Final = -3e4
-"""Added to the attention score of a slot that a row does not see: its weight becomes exactly 0, where -inf could give
-NaN. Half precision reaches to -65,504. What a row sees has 0."""
+"""Added to the attention score of a hidden slot, so that its weight is exactly 0; visible slots have 0. The value -inf
+could give NaN, and the minimum in half precision is -65,504."""
 
 _IR_VERSION: Final = 8
 _OPSET_VERSION: Final = 13
@@ -22,25 +22,25 @@ _ELEMENT_TYPES: Final[Mapping[str, int]] = {"float32": 1, "int32": 6, "int64": 7
 """Numbers of `onnx.TensorProto.DataType`."""
 
 _FORMATS: Final[Mapping[str, str]] = {"float32": "f", "int64": "q", "float16": "e"}
-"""As `struct` spells them."""
+"""Format characters of `struct`."""
 
-_Attribute = int | bytes
-"""An integer, or a tensor as `_tensor` writes it."""
+_Attribute = int | bytes  # an integer, or a tensor from `_tensor`
 
 
 def zeros_graph(float_type: FloatType) -> bytes:
-    """Return a graph that makes zeros [...] of a `shape` [rank]."""
+    """Return a graph that creates `zeros` [...] of a `shape` [rank]."""
     value = _tensor("value", float_type, [1], [0.0])
     nodes = [_node("ConstantOfShape", ["shape"], ["zeros"], value=value)]
     return _model("zeros", nodes, {"shape": "int64"}, {"zeros": float_type})
 
 
 def write_graph(float_type: FloatType) -> bytes:
-    """Return a graph that writes parts of one array into another, in place if that is bound as `written`, too.
+    """Return a graph that copies segments of one array into another; in place if `written` is bound to `target`.
 
-    Both hold N names of any number of segments, [N, B, ...]. Of `source` the segments `taken` [n] are cut off at
-    `ends` [1] of the axes `axes` [1], padded with zeros by `pads` [2 * rank], and written to `target` at `places`
-    [N, n, 2]: name and segment. All is read before anything is written, so both may be the same array.
+    Both arrays contain N names and any number of segments, [N, B, ...]. The graph gathers the segments `taken` [n] of
+    `source`, cuts them at `ends` [1] of the axes `axes` [1], pads them with zeros by `pads` [2 * rank], and writes them
+    to `target` at `places` [N, n, 2], pairs of name and segment. It reads all values before it writes the first one, so
+    `source` and `target` can be the same array.
     """
     nodes = [
         _node("Gather", ["source", "taken"], ["picked"], axis=1),
@@ -54,13 +54,13 @@ def write_graph(float_type: FloatType) -> bytes:
 
 
 def advance_graph(float_type: FloatType) -> bytes:
-    """Return a graph that makes the small inputs of a decoder step of what goes up, and of the mask before.
+    """Return a graph that computes the small inputs of a decoder step from an uploaded array and the previous mask.
 
-    `update` int32 [B, W] has for each segment, side by side, as `widths` [6] divides it: source length, position, the
-    K token ids, for each of Q rows the row of the mask before that it continues (-1: none), for each of Q rows the slot
-    of its new token, and for each of K rows segment and slot. `previous` [R, L'] is the mask before, in rows of all
-    segments; it is cut at `ends` [1] and padded by `pads` [4], which adds an empty row at the end. `slots` [L] counts
-    from 0.
+    `update` int32 [B, W] contains for each segment these columns, with their `widths` [6]: the source length; the
+    position; K token ids; for each of Q queries the row of the previous mask that it continues, or -1 for a new
+    segment; for each query the slot of its new token; for each of K rows its segment and slot. `previous` [R, L'] is
+    the previous mask of the rows of all segments. The graph cuts it at `ends` [1] and pads it by `pads` [4], which adds
+    an empty row at the end. `slots` [L] is 0, 1, 2, ...
     """
     nodes = [
         _node("Cast", ["update"], ["wide"], to=_ELEMENT_TYPES["int64"]),
@@ -90,7 +90,7 @@ def advance_graph(float_type: FloatType) -> bytes:
     return _model("advance", nodes, inputs, outputs, *constants)
 
 
-# Messages of onnx.proto, by the numbers of their fields.
+# Writers of the messages of onnx.proto; numbers are field numbers.
 
 
 def _model(
@@ -116,13 +116,13 @@ def _node(op_type: str, inputs: Sequence[str], outputs: Sequence[str], **attribu
 
 
 def _attribute(name: str, value: _Attribute) -> bytes:
-    """Field 20 says the type: 2 is an integer, 4 a tensor."""
+    # Field 20 is the type: 2 for an integer, 4 for a tensor.
     number, kind = (3, 2) if isinstance(value, int) else (5, 4)
     return _field(1, name.encode()) + _field(number, value) + _field(20, kind)
 
 
 def _value_info(name: str, element_type: str) -> bytes:
-    """Give no shape: it may be any."""
+    # Without a shape, every shape is valid.
     tensor_type = _field(1, _ELEMENT_TYPES[element_type])
     return _field(1, name.encode()) + _field(2, _field(1, tensor_type))
 
@@ -134,14 +134,14 @@ def _tensor(name: str, element_type: str, shape: Sequence[int], values: Sequence
 
 
 def _field(number: int, value: int | bytes) -> bytes:
-    """Write a field: an integer that is not negative, or a string or message, its length before it."""
+    # Encodes a non-negative integer, or a length-delimited string or message.
     if isinstance(value, int):
         return _varint(number << 3) + _varint(value)
     return _varint(number << 3 | 2) + _varint(len(value)) + value
 
 
 def _varint(value: int) -> bytes:
-    """Write 7 bits a byte, lowest first; the highest bit says that more follow."""
+    # Encodes in little-endian base 128; the high bit of a byte marks that another byte follows.
     groups = bytearray()
     while value > 0x7F:
         groups.append(value & 0x7F | 0x80)

@@ -1,18 +1,19 @@
-"""CUDA graphs: decoder steps of one shape that a device repeats with a single launch, as ONNX Runtime captures them.
+"""CUDA graphs: ONNX Runtime captures decoder steps of one shape and replays each with a single launch.
 
-What ONNX Runtime (1.31) wants of them, from the documentation and the source of its CUDA provider:
+Requirements of ONNX Runtime 1.31, from the documentation and the source of its CUDA provider:
 
-- All nodes run on the device, but for those that compute shapes, and there is no control flow; else it opens no
-  session.
-- What has one `gpu_graph_id` has always the same shapes and addresses; -1 is run as usual.
-- The first run with an id is repeated within the same call, twice as usual and once to be captured. So it must not
-  matter how often a step is taken, and it does not: it never reads what it has written before it writes it again.
-- A capture belongs to the thread that made it. It fails if any thread of the process allocates memory of a device or
-  waits for one meanwhile.
+- All nodes, except nodes that compute shapes, run on the device, and the graph does not use control flow. Otherwise the
+  session cannot be opened.
+- All runs with one `gpu_graph_id` have the same shapes and addresses; runs with id -1 are eager.
+- The first run with an id executes several times within one call: twice eagerly and once for the capture. A step must
+  therefore give the same result if it is repeated. This holds because a step overwrites its outputs before it reads
+  them.
+- A capture belongs to the thread that made it. It fails if any thread of the process allocates device memory or waits
+  for a device during the capture.
 
-A captured step must not give other results than the same step run as usual. So each is compared with it when it is
-captured, and once more when it is repeated for the first time, with other inputs; what fails, or differs, turns the
-captures of the model off, with a word in the log.
+A captured step must give the same results as the same step run eagerly. Each captured step is compared with an eager
+run twice: when it is captured, and at its first replay, with other inputs. An error or a difference disables captures
+for the model and is logged.
 """
 
 import itertools
@@ -30,38 +31,34 @@ from dragoman_service.decoding.step_model import FloatArray
 
 log = logging.getLogger(__name__)
 
-_RUNS_BEFORE: Final = 2
-"""Steps of a shape that are taken before it is captured: one that is only passed through is not worth it."""
+CAPTURE_FAILED: Final = "CUDA graph capture failed; running eagerly"
+"""Log event."""
 
+_RUNS_BEFORE: Final = 2  # eager steps of a shape before a capture, which is not worthwhile for a short-lived shape
 _CHECKED_RUNS: Final = 2
-
-_TOLERANCE: Final = 1e-2
-"""Log-probabilities of the same kernels on the same inputs; those of half precision may be summed in another order."""
+_TOLERANCE: Final = 1e-2  # of log-probabilities; half-precision sums can differ in their order of summation
 
 _GRAPH_ID: Final = "gpu_graph_id"
 
 
 class DeviceUse:
-    """What threads do with devices, side by side, but for captures: entered by each use, `alone` by a capture.
+    """Readers-writer lock for devices: each use enters it as a reader, a capture as the writer with `alone`.
 
-    A thread that has entered must not enter again, unless it is alone.
+    Not reentrant, except for the thread that holds `alone`.
     """
 
     def __init__(self) -> None:
-        """Begin unused."""
         self._changed = threading.Condition()
         self._num_users = self._num_waiting = 0
         self._owner: int | None = None
 
     def __enter__(self) -> None:
-        """Wait until no other thread is alone, or waits to be."""
         if self._owner != threading.get_ident():
             with self._changed:
                 self._changed.wait_for(lambda: self._owner is None and not self._num_waiting)
                 self._num_users += 1
 
     def __exit__(self, *_: object) -> None:
-        """Let a capture begin if this was the last use."""
         if self._owner != threading.get_ident():
             with self._changed:
                 self._num_users -= 1
@@ -69,7 +66,7 @@ class DeviceUse:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Keep all other threads out."""
+        """Exclude all other threads."""
         with self._changed:
             self._num_waiting += 1
             self._changed.wait_for(lambda: self._owner is None and not self._num_users)
@@ -84,55 +81,53 @@ class DeviceUse:
 
 
 DEVICE_USE: Final = DeviceUse()
-"""Of all devices and models of the process, as any of them can spoil a capture."""
+"""Lock for all devices and models of the process, because any use of a device can break a capture."""
 
 
 class Runnable(Protocol):
-    """A graph whose inputs and outputs are bound."""
+    """A graph with bound inputs and outputs."""
 
     def run(self, options: onnxruntime.RunOptions | None = None) -> None:
         """Run the graph."""
 
 
 class GraphCaptures:
-    """Captures steps of a session that was opened for it; any thread may use it."""
+    """Captures steps of a session with CUDA graphs enabled; thread-safe."""
 
     def __init__(self, session: onnxruntime.InferenceSession) -> None:
-        """Capture nothing yet."""
         self._session, self._ids = session, itertools.count(1)
-        self.is_on = True
-        """False for good once a capture has failed."""
+        self.is_on = True  # permanently False after a failed capture
 
     def new_graph(self, bound: Runnable, read: Callable[[], FloatArray]) -> "StepGraph":
-        """Return a step that is captured in time; `read` downloads its log-probabilities, to compare."""
+        """Return a step that is captured after a few runs; `read` downloads its log-probabilities for comparison."""
         return StepGraph(self, bound, read, graph_id=next(self._ids))
 
     def turn_off(self, reason: str) -> None:
-        """Capture no more."""
+        """Disable captures permanently and log the reason."""
         if self.is_on:
             self.is_on = False
-            log.warning("CUDA graphs are off: steps are run as usual", extra={"reason": reason})
+            log.warning(CAPTURE_FAILED, extra={"reason": reason})
 
     def release(self, graph_id: int) -> None:
-        """Free a captured graph, as far as ONNX Runtime can."""
-        with suppress(Exception):  # it does not promise that another thread can
+        """Free a captured graph if ONNX Runtime supports it."""
+        with suppress(Exception):  # not guaranteed to work in a thread other than the capturing one
             self._session.release_captured_graph(graph_id)
 
 
 class StepGraph:
-    """A step with fixed shapes and addresses; one thread may use it."""
+    """Step with fixed shapes and addresses; not safe for concurrent use."""
 
     def __init__(
         self, captures: GraphCaptures, bound: Runnable, read: Callable[[], FloatArray], *, graph_id: int
     ) -> None:
-        """Capture nothing yet; the id is that of this step alone, for as long as the session lives."""
+        """Initialize without a capture; `graph_id` must be unique during the life of the session."""
         self._captures, self._bound, self._read = captures, bound, read
         self._usual, self._captured = _options(-1), _options(graph_id)
         self._num_runs = self._num_checked = 0
         self._id, self._thread = graph_id, 0
 
     def run(self) -> None:
-        """Take the step: the first times as usual, then captured, but in no other thread than before."""
+        """Run the step: first eagerly, then captured. A thread other than the capturing one runs it eagerly."""
         self._num_runs += 1
         is_elsewhere = self._num_checked and self._thread != threading.get_ident()
         if not self._captures.is_on or self._num_runs <= _RUNS_BEFORE or is_elsewhere:
@@ -144,7 +139,7 @@ class StepGraph:
                 self._run_checked()
 
     def _run_checked(self) -> None:
-        """Take the step captured and then as usual, which leaves behind what the usual one writes, and compare."""
+        # The eager run is the second one, so that the outputs are always those of the eager run.
         if not self._num_checked:
             self._thread = threading.get_ident()
             weakref.finalize(self, self._captures.release, self._id)
@@ -157,7 +152,7 @@ class StepGraph:
         self._bound.run(self._usual)
         self._num_checked += 1
         if found is not None and not np.allclose(found, self._read(), rtol=0, atol=_TOLERANCE, equal_nan=True):
-            self._captures.turn_off("a captured step gives other log-probabilities than the same step run as usual")
+            self._captures.turn_off("log-probabilities of a captured step differ from those of the eager step")
 
 
 def _options(graph_id: int) -> onnxruntime.RunOptions:

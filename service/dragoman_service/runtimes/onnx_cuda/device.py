@@ -1,4 +1,4 @@
-"""Arrays in the memory of a device, changed by graphs that run there; every copy between it and the host is counted."""
+"""Arrays in device memory and the graphs that modify them; all copies between host and device are counted."""
 
 import ctypes
 import logging
@@ -21,10 +21,10 @@ from dragoman_service.runtimes.settings import Device
 
 log = logging.getLogger(__name__)
 
-_NOT_PINNED: Final = "what goes to the device and back is not page-locked"
+_NOT_PINNED: Final = "pinned memory unavailable; using pageable memory"
 
 Operation = Literal["encode", "join", "move", "resize", "step", "attention"]
-"""What bytes are copied for."""
+"""Purpose of a copy."""
 
 Direction = Literal["host_to_device", "device_to_host"]
 
@@ -33,10 +33,9 @@ OpenGraph = Callable[[bytes], onnxruntime.InferenceSession]
 
 
 class CopyCounter:
-    """Bytes copied between host and device; any thread may use it."""
+    """Counts the bytes copied between host and device; thread-safe."""
 
     def __init__(self) -> None:
-        """Start at zero."""
         self._lock = threading.Lock()
         self._bytes: Counter[tuple[Operation, Direction]] = Counter()
 
@@ -46,22 +45,21 @@ class CopyCounter:
             self._bytes[operation, direction] += num_bytes
 
     def by_operation(self) -> dict[tuple[Operation, Direction], int]:
-        """Return the bytes copied so far for each operation and in each direction."""
+        """Return the number of bytes copied by operation and direction."""
         with self._lock:
             return dict(self._bytes)
 
     def total(self, direction: Direction) -> int:
-        """Return the bytes copied so far in a direction."""
+        """Return the number of bytes copied in a direction."""
         return sum(count for (_, other), count in self.by_operation().items() if other == direction)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DeviceArray:
-    """A contiguous array in the memory of a device, or a part of one; its memory lives as long as any part."""
+    """A contiguous array in device memory, or a part of one; the memory is freed with the last part."""
 
     owner: onnxruntime.OrtValue
-    address: int
-    """Of the first element."""
+    address: int  # of the first element
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
 
@@ -71,37 +69,37 @@ class DeviceArray:
         return math.prod(self.shape) * self.dtype.itemsize
 
     def part(self, shape: Sequence[int], *, index: Sequence[int] = ()) -> "DeviceArray":
-        """Return as many elements as `shape` has, from those at an index of the first axes on."""
+        """Return a contiguous part of shape `shape` that starts at `index`, an index into the first axes."""
         offset = sum(place * math.prod(self.shape[axis + 1 :]) for axis, place in enumerate(index))
         if offset + math.prod(shape) > math.prod(self.shape):
-            raise ValueError(f"{tuple(shape)} from {tuple(index)} on is not within {self.shape}")
+            raise ValueError(f"part of shape {tuple(shape)} at {tuple(index)} exceeds the array of shape {self.shape}")
         address = self.address + offset * self.dtype.itemsize
         return DeviceArray(owner=self.owner, address=address, shape=tuple(shape), dtype=self.dtype)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class HostArray:
-    """An array of the host, for what goes up or comes down at every step."""
+    """An array on the host for uploads or downloads in every step."""
 
     array: NDArray[Any]
     pinned: onnxruntime.OrtValue | None
-    """The same, if it lies in page-locked memory, which a device reads and writes without another copy."""
+    """The same array in page-locked memory, which a device accesses without another copy; None in pageable memory."""
 
 
 class PinnedMemory:
-    """Page-locked memory of the host, as CUDA allocates it; any thread may use it.
+    """Allocator of page-locked host memory; thread-safe.
 
-    What is let go is kept for the next array of its size: to free it would wait for the device.
+    Memory of deleted arrays is reused for arrays of the same size, because freeing it would wait for the device.
     """
 
     def __init__(self, cudart: Any, index: int) -> None:
-        """Use the CUDA runtime library for the GPU of an index."""
+        """Allocate with the CUDA runtime library `cudart` for the GPU of an index."""
         self._cudart, self._index = cudart, index
         self._lock = threading.Lock()
         self._unused = dict[int, list[int]]()  # addresses by size
 
     def array(self, shape: Sequence[int], dtype: DTypeLike) -> NDArray[Any]:
-        """Return a new array of zeros; RuntimeError if there is no memory."""
+        """Return a new array of zeros; raises RuntimeError if the allocation fails."""
         num_bytes = math.prod(shape) * np.dtype(dtype).itemsize
         with self._lock:
             unused = self._unused.setdefault(num_bytes, [])
@@ -119,12 +117,12 @@ class PinnedMemory:
                 ctypes.byref(address), ctypes.c_size_t(num_bytes)
             )
         if fault or address.value is None:
-            raise RuntimeError(f"CUDA error {fault}")
+            raise RuntimeError(f"allocation of {num_bytes} bytes of page-locked memory: CUDA error {fault}")
         return address.value
 
 
 def pinned_memory(index: int, cuda_version: str, load: Callable[[str], Any] = ctypes.CDLL) -> PinnedMemory | None:
-    """Return the page-locked memory for the GPU of an index; None, and the log says so, without CUDA's runtime."""
+    """Return the allocator for the GPU of an index; log a warning and return None without the CUDA runtime library."""
     try:
         return PinnedMemory(load(f"libcudart.so.{cuda_version.partition('.')[0]}"), index)
     except OSError as error:
@@ -134,19 +132,18 @@ def pinned_memory(index: int, cuda_version: str, load: Callable[[str], Any] = ct
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DeviceSource:
-    """The keys and values of one source in those of all that were encoded with it."""
+    """Keys and values of one source, as part of the array of all sources that were encoded in one run."""
 
     group: DeviceArray
-    """[2 * L, B, H, S, D], the sources padded to one length."""
+    """[2 * L, B, H, S, D], padded to a common length."""
     index: int
-    """Of the source."""
+    """Index of the source in B."""
 
 
 class DeviceMemory:
-    """The memory of one device, as the graphs of one model use it; safe to share between threads.
+    """Device memory of one model; safe to share between threads.
 
-    Whatever is copied between host and device goes through `upload` and `download`, which count it. Between these,
-    arrays are changed by graphs that run on the device.
+    `upload` and `download` make and count all copies between host and device. Graphs on the device modify arrays.
     """
 
     def __init__(
@@ -158,9 +155,16 @@ class DeviceMemory:
         open_graph: OpenGraph,
         pinned: PinnedMemory | None = None,
     ) -> None:
-        """Open the small graphs on a device; raises as `open_graph`. Without `pinned`, ordinary memory is used."""
+        """Open the small graphs on a device; raises the errors of `open_graph`.
+
+        Args:
+            device: type of the device.
+            index: index of the device.
+            float_type: element type of keys and values.
+            open_graph: opens an ONNX model on the device.
+            pinned: allocator of `host_array`; None for pageable memory.
+        """
         self.copies = CopyCounter()
-        """Bytes that went up and down."""
         self.float_type = np.dtype(float_type)
         self._device, self._index = device, index
         self._zeros, self._write, self._advance = (
@@ -171,7 +175,7 @@ class DeviceMemory:
             self._check_pinned()
 
     def zeros(self, shape: Sequence[int]) -> DeviceArray:
-        """Return a new array of the model's float type; the memory is that of a graph, whose limit holds for it."""
+        """Return a new array of zeros of the model's float type; it counts towards the memory limit of a graph."""
         binding = self._zeros.io_binding()
         binding.bind_cpu_input("shape", np.array(shape, dtype=np.int64))
         binding.bind_output("zeros", self._device, self._index)
@@ -181,20 +185,20 @@ class DeviceMemory:
         return _whole(value, shape, self.float_type)
 
     def empty(self, shape: Sequence[int], dtype: DTypeLike) -> DeviceArray:
-        """Return a new array of arbitrary values, for the small inputs and outputs of graphs."""
+        """Return a new uninitialized array, for small inputs and outputs of graphs."""
         with DEVICE_USE:
             value = onnxruntime.OrtValue.ortvalue_from_shape_and_type(tuple(shape), dtype, self._device, self._index)
         return _whole(value, shape, np.dtype(dtype))
 
     def host_array(self, shape: Sequence[int], dtype: DTypeLike) -> HostArray:
-        """Return a new array of zeros on the host, in page-locked memory if there is any."""
+        """Return a new array of zeros on the host, in page-locked memory if available."""
         if self._pinned is None:
             return HostArray(array=np.zeros(shape, dtype), pinned=None)
         array = self._pinned.array(shape, dtype)
         return HostArray(array=array, pinned=onnxruntime.OrtValue.ortvalue_from_numpy(array))
 
     def _check_pinned(self) -> None:
-        """Use ordinary memory if ONNX Runtime cannot copy to page-locked one."""
+        # Falls back to pageable memory if ONNX Runtime cannot copy to page-locked memory.
         try:
             self.download(self.upload(np.zeros(1), "step"), "step", to=self.host_array((1,), np.float64))
         except Exception as error:  # noqa: BLE001 (its exception classes have no common base)
@@ -203,7 +207,10 @@ class DeviceMemory:
         self.copies = CopyCounter()
 
     def upload(self, values: NDArray[Any], operation: Operation, *, to: DeviceArray | None = None) -> DeviceArray:
-        """Copy values to a new array, or to one of their shape and type that is there, no part of another."""
+        """Copy values to the device, to `to` if given.
+
+        `to` has the shape and type of the values and is a whole array, not a part.
+        """
         if to is None:
             to = self.empty(values.shape, values.dtype)
         with DEVICE_USE:
@@ -212,7 +219,7 @@ class DeviceMemory:
         return to
 
     def download(self, array: DeviceArray, operation: Operation, *, to: HostArray | None = None) -> NDArray[Any]:
-        """Copy an array that is no part of another to the host, by a `host_array` of its shape and type if given."""
+        """Copy a whole array to the host, to the `host_array` of the same shape and type if given."""
         self.copies.add(operation, "device_to_host", array.num_bytes)
         with DEVICE_USE:
             if to is None or to.pinned is None:
@@ -227,7 +234,7 @@ class DeviceMemory:
         inputs: Mapping[str, DeviceArray],
         outputs: Mapping[str, DeviceArray],
     ) -> "BoundGraph":
-        """Return a graph with arrays for its inputs and outputs."""
+        """Bind arrays to the inputs and outputs of a graph."""
         bound = BoundGraph(session, self._device, self._index)
         for name, array in inputs.items():
             bound.set_input(name, array)
@@ -244,14 +251,14 @@ class DeviceMemory:
         axis: int,
         operation: Operation,
     ) -> None:
-        """Write parts of segments of one array [N, B, ...], cut off or padded with zeros, into another or the same.
+        """Copy segments of one array [N, B, ...] to another or the same, cut or padded with zeros to its length.
 
         Args:
-            target: is changed.
-            source: has the sizes of `target` but for the number of segments and the length.
-            segments: each of `target` that is written, and that of `source` that it becomes a copy of.
-            axis: that of the length.
-            operation: what for.
+            target: array to modify.
+            source: array with the shape of `target`, except for the number of segments and the length.
+            segments: maps each modified segment of `target` to the segment of `source` to copy.
+            axis: axis of the length.
+            operation: purpose, for the counter.
         """
         names, count, rank = target.shape[0], len(segments), len(target.shape)
         places = np.empty((names, count, 2), dtype=np.int64)
@@ -274,39 +281,41 @@ class DeviceMemory:
     def bind_advance(
         self, inputs: Mapping[str, DeviceArray], outputs: Mapping[str, DeviceArray], *, widths: Sequence[int]
     ) -> "BoundGraph":
-        """Return the graph that prepares a step, see `advance_graph`; `set_previous` sets what is missing."""
+        """Bind the graph that prepares a step, see `advance_graph`; `set_previous` sets the remaining inputs."""
         bound = self.bind(self._advance, inputs, outputs)
         bound.set_sizes("widths", widths)
         return bound
 
 
 class BoundGraph:
-    """A graph with arrays for its inputs and outputs, whose memory it keeps; one thread at a time may use it."""
+    """A graph with bound inputs and outputs, which it keeps alive; not safe for concurrent use."""
 
     def __init__(self, session: onnxruntime.InferenceSession, device: Device, index: int) -> None:
-        """Bind nothing yet."""
         self._session, self._device, self._index = session, device, index
         self._binding = session.io_binding()
         self._arrays: dict[str, DeviceArray] = {}
 
     def set_input(self, name: str, array: DeviceArray) -> None:
-        """Use an array for an input, in place of the one before."""
+        """Bind an array to an input and release the previous one."""
         where = self._device, self._index, array.dtype.type, array.shape, array.address
         self._binding.bind_input(name, *where)
         self._arrays[name] = array
 
     def set_output(self, name: str, array: DeviceArray) -> None:
-        """Use an array for an output, in place of the one before."""
+        """Bind an array to an output and release the previous one."""
         where = self._device, self._index, array.dtype.type, array.shape, array.address
         self._binding.bind_output(name, *where)
         self._arrays[name] = array
 
     def set_sizes(self, name: str, sizes: Sequence[int]) -> None:
-        """Use integers for an input that kernels read on the host: sizes, axes and the like."""
+        """Bind integers to an input that kernels read on the host, such as sizes and axes."""
         self._binding.bind_cpu_input(name, np.array(sizes, dtype=np.int64))
 
     def set_previous(self, mask: DeviceArray, num_slots: int) -> None:
-        """Let the step of `bind_advance` follow one with a mask [R, L'], whose rows get always the same `num_slots`."""
+        """Set the mask [R, L'] of the previous step for a graph of `bind_advance`.
+
+        `num_slots` must be the same in all calls.
+        """
         if self._arrays.get("previous") is mask:
             return
         kept = min(mask.shape[1], num_slots)

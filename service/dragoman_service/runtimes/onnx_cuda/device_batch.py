@@ -1,7 +1,7 @@
-"""A running batch whose keys, values and masks stay in the memory of a device from encoding to the last step.
+"""Running batch on a device: keys, values and masks stay in device memory from encoding to the last step.
 
-Shapes come in buckets: of segments, slots and source positions. Within a bucket nothing is bound anew and all addresses
-stay; segments that are not there are stepped like others, and what comes of them is not looked at.
+Numbers of segments, slots and source positions are rounded up to buckets. Within a bucket, bindings and addresses do
+not change. Padding segments are computed like others, and their results are ignored.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,25 +21,24 @@ from dragoman_service.runtimes.onnx.step_binding import MAX_SHAPES, MIN_QUERIES,
 from dragoman_service.runtimes.onnx_cuda.cuda_graphs import GraphCaptures, StepGraph
 from dragoman_service.runtimes.onnx_cuda.device import BoundGraph, DeviceArray, DeviceMemory, DeviceSource, HostArray
 
-_NEW = -1
-"""In the place of a segment's former index: it had none."""
+_NEW = -1  # former index of a segment that was not in the previous step
 
 KEPT_LENGTHS: Final = 8
-"""With CUDA graphs, which need the same addresses: lengths whose memory stays when a batch goes on with another."""
+"""Maximum number of lengths whose buffers stay allocated with CUDA graphs, which require constant addresses."""
 
 _KINDS = (("self_key_pool", "self_value_pool"), ("cross_key", "cross_value"))
 
 
 def bucket_of_segments(count: int) -> int:
-    """Return the number of segments that a step of `count` has: a power of 2 up to 8, then a multiple of 8."""
+    """Round a number of segments up to a bucket: a power of 2 up to 8, then a multiple of 8."""
     return 1 << (count - 1).bit_length() if count <= SEGMENT_BUCKET else round_up(count, SEGMENT_BUCKET)
 
 
 class DeviceBuffers:
-    """Named arrays of equal parts for each segment, in one array [N, capacity + 1, ...] on a device.
+    """Named arrays with one part per segment, in one array [N, capacity + 1, ...] on a device.
 
-    The last part is always zero: segments that join take a copy of it, so that nothing of a former one, such as an
-    infinity, reaches them.
+    The last part is always zero. Parts of new segments are initialized from it, so that values of former segments, such
+    as infinity, do not affect them.
     """
 
     def __init__(
@@ -51,14 +50,15 @@ class DeviceBuffers:
         axis: int,
         num_kept: int = 1,
     ) -> None:
-        """Allocate nothing yet.
+        """Initialize without memory.
 
         Args:
-            memory: of the device.
-            names: one for each N.
-            part_shape: that of a part by length.
-            axis: of a part, which is its length.
-            num_kept: arrays that are kept, each with another length: who comes back to one finds the same addresses.
+            memory: memory of the device.
+            names: names of the N arrays.
+            part_shape: maps a length to the shape of a part.
+            axis: axis of the length in a part.
+            num_kept: maximum number of arrays of different lengths to keep, so that a length that was used before gets
+                the same addresses again.
         """
         self._memory = memory
         self._names = tuple(names)
@@ -72,35 +72,36 @@ class DeviceBuffers:
 
     @property
     def layout(self) -> int:
-        """A number that stands for memory and shapes of the parts: when it comes back, so have they."""
+        """Number that identifies addresses and shapes of the parts; an equal number means equal addresses."""
         return self._kept[-1][0] if self._kept else 0
 
     @property
     def layouts(self) -> frozenset[int]:
-        """Those that may come back."""
+        """Layouts that can be used again."""
         return frozenset(layout for layout, _ in self._kept)
 
     @property
     def num_bytes(self) -> int:
-        """Memory allocated, room for more segments included; any thread may read it."""
+        """Allocated memory, including spare capacity; any thread can read it."""
         return sum(array.num_bytes for _, array in self._kept)
 
     @property
     def array(self) -> DeviceArray:
-        """All parts."""
+        """The current array; raises RuntimeError before the first `arrange`."""
         if not self._kept:
-            raise RuntimeError("buffers before there are segments")
+            raise RuntimeError("array used before arrange()")
         return self._kept[-1][1]
 
     def parts(self, count: int) -> dict[str, DeviceArray]:
-        """Return those of the first `count` segments for each name [count, ...]; valid until `layout` changes."""
+        """Return the parts of the first `count` segments by name, [count, ...]; valid until `layout` changes."""
         shape = (count, *self._part_shape(self.length))
         return {name: self.array.part(shape, index=(index,)) for index, name in enumerate(self._names)}
 
     def arrange(self, former: Mapping[int, int], *, num_segments: int, length: int) -> None:
-        """Give each segment the part that its former index had, or zeros if it had none, and parts their length.
+        """Move the parts to their new segments, set the parts of new segments to zero, and resize to `length`.
 
-        There is room for `num_segments`; the parts of those that are not named have arbitrary values.
+        `former` maps each segment to its former index, or -1 for a new segment. The capacity is at least
+        `num_segments`; parts of segments that are not in `former` have arbitrary values.
         """
         if num_segments > self._capacity or length != self.length:
             self._lay_out(former, capacity=max(num_segments, self._capacity), length=length)
@@ -110,7 +111,7 @@ class DeviceBuffers:
             self._memory.write(self.array, self.array, moved, axis=self._axis, operation="move")
 
     def place(self, group: DeviceArray, segments: Mapping[int, int]) -> None:
-        """Copy parts of other arrays [N, B, ...], shorter or longer ones, to segments: each to the part it gets."""
+        """Copy parts of an array [N, B, ...] of any length; `segments` maps each target segment to its part in B."""
         self._memory.write(self.array, group, segments, axis=self._axis, operation="join")
 
     def _lay_out(self, former: Mapping[int, int], *, capacity: int, length: int) -> None:
@@ -120,7 +121,7 @@ class DeviceBuffers:
         if array is None:
             array = self._memory.zeros((len(self._names), capacity + 1, *self._part_shape(length)))
             self._num_layouts = layout = self._num_layouts + 1
-        else:  # what it held when it was left must not reach those that are new
+        else:  # new segments must not get old values of the array
             taken = {index: self._capacity if before == _NEW else before for index, before in former.items()}
         if taken:
             self._memory.write(array, self.array, taken, axis=self._axis, operation="resize")
@@ -130,10 +131,9 @@ class DeviceBuffers:
 
 
 class DeviceStepBatch:
-    """The caches and bindings of one running batch on a device; one thread at a time may use it."""
+    """Caches and bindings of one running batch on a device; not safe for concurrent use."""
 
     def __init__(self, sessions: Sessions, memory: DeviceMemory) -> None:
-        """Start without segments."""
         shape = sessions.bundle.manifest.architecture
         pool_names, cross_names = (layer_names(kinds, shape.num_decoder_layers) for kinds in _KINDS)
         self._sessions, self._memory = sessions, memory
@@ -144,22 +144,22 @@ class DeviceStepBatch:
         self._cross = buffers(cross_names, lambda length: (shape.num_key_heads, length, shape.head_size), axis=1)
         self._source_lengths = np.zeros(0, dtype=np.int32)
         self._positions = np.zeros(0, dtype=np.int64)
-        self._former: list[int] = []  # what index each segment had in the last step
-        self._joining: list[DeviceSource | None] = []  # of each segment that has not been in a step
+        self._former: list[int] = []  # index of each segment in the previous step
+        self._joining: list[DeviceSource | None] = []  # encoder output of each segment that was not in a step yet
         self._steps = _DeviceSteps(memory, sessions.opened("decoder"), captures)
 
     @property
     def num_segments(self) -> int:
-        """B, segments in the batch."""
+        """Number of segments in the batch, B."""
         return len(self._positions)
 
     @property
     def cache_bytes(self) -> int:
-        """Bytes of its cache buffers; any thread may read it."""
+        """Bytes of the cache buffers; any thread can read it."""
         return self._pools.num_bytes + self._cross.num_bytes
 
     def start(self, sources: Sequence[EncodedSource]) -> None:
-        """Append new segments, in order, behind those of the batch."""
+        """Append new segments, in order."""
         lengths = np.array([len(source.source_ids) for source in sources], dtype=np.int32)
         self._slots.add_segments(len(sources))
         self._positions = np.concatenate([self._positions, np.zeros(len(sources), dtype=np.int64)])
@@ -168,7 +168,7 @@ class DeviceStepBatch:
         self._joining += [source.cross for source in sources]
 
     def drop(self, keep: Sequence[int]) -> None:
-        """Forget every segment but those at the given indices, which become 0, 1, ... in the order given."""
+        """Keep only the segments at the given indices, which become 0, 1, ... in the given order."""
         self._slots.keep_segments(keep)
         indices = np.asarray(keep, dtype=np.int64)
         self._positions, self._source_lengths = self._positions[indices], self._source_lengths[indices]
@@ -176,8 +176,8 @@ class DeviceStepBatch:
         self._joining = [self._joining[index] for index in keep]
 
     def step(self, token_ids: IntArray, parents: IntArray, *, num_candidates: int | IntArray) -> StepOutput:
-        """Append one token to every row and score what may follow it."""
-        parents = np.where(self._positions[:, None] == 0, 0, parents)  # new segments have nothing to continue
+        """Append one token to each row and return the next candidates with their log-probabilities."""
+        parents = np.where(self._positions[:, None] == 0, 0, parents)  # rows of new segments are empty
         slots = self._slots.append(parents)
         shape = StepShape(
             num_segments=bucket_of_segments(self.num_segments),
@@ -200,7 +200,7 @@ class DeviceStepBatch:
         return output
 
     def cross_attention(self, segment: int, target_ids: Sequence[int]) -> FloatArray:
-        """Return what `StepBatch.cross_attention` says; BundleError if the bundle has no attention graph."""
+        """Implement `StepBatch.cross_attention`; raises BundleError if the bundle has no attention graph."""
         attention = self._sessions.attention
         if attention is None:
             raise self._sessions.bundle.missing_attention(self._sessions.placement.precision)
@@ -217,7 +217,7 @@ class DeviceStepBatch:
         )
 
     def _arrange(self, num_segments: int) -> None:
-        """Put the caches of the segments where their new order wants them, and in those that join what was encoded."""
+        # Reorders the caches of present segments and copies the encoder output of new segments to the caches.
         former = dict(enumerate(self._former))
         self._pools.arrange(former, num_segments=num_segments, length=self._slots.num_slots)
         present = {index: before for index, before in former.items() if before != _NEW}
@@ -235,40 +235,33 @@ class DeviceStepBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _BoundStep:
-    """The arrays and bindings of steps of one shape."""
-
     shape: StepShape
     update: "_Update"
-    arrays: dict[str, DeviceArray]
-    """What goes up, and the results, by name."""
-    on_host: dict[str, HostArray]
-    """Where the results come down to."""
-    mask: DeviceArray
-    """Of all rows, [B * Q, L]."""
+    arrays: dict[str, DeviceArray]  # the uploaded array and the results
+    on_host: dict[str, HostArray]  # the downloaded results
+    mask: DeviceArray  # [B * Q, L]
     advance: BoundGraph
     decode: BoundGraph | StepGraph
 
 
 class _DeviceSteps:
-    """Takes decoder steps on a device: one small array goes up, candidates and their scores come down."""
+    # Runs decoder steps on a device. Each step uploads one small array and downloads candidates and log-probabilities.
 
     def __init__(
         self, memory: DeviceMemory, decoder: onnxruntime.InferenceSession, captures: GraphCaptures | None
     ) -> None:
-        """Bind nothing yet; steps are captured if the session was opened for it."""
         self._memory, self._decoder, self._captures = memory, decoder, captures
         self._known: dict[tuple[int, int, StepShape], _BoundStep] = {}
         self._bound: _BoundStep | None = None
-        self._mask: DeviceArray | None = None  # of the last step, which had so many queries for each segment
+        self._mask: DeviceArray | None = None  # of the previous step, with `_num_queries` rows per segment
         self._num_queries = 0
 
     def fit(self, shape: StepShape, *, pools: DeviceBuffers, cross: DeviceBuffers) -> None:
-        """Bind everything for steps of a shape, unless it is bound already."""
         key = pools.layout, cross.layout, shape
         if key not in self._known:
-            lost = [one for one in self._known if not (one[0] in pools.layouts and one[1] in cross.layouts)]
-            for one in list(self._known) if len(self._known) >= MAX_SHAPES else lost:
-                del self._known[one]
+            stale = [old for old in self._known if not (old[0] in pools.layouts and old[1] in cross.layouts)]
+            for old in list(self._known) if len(self._known) >= MAX_SHAPES else stale:
+                del self._known[old]
             self._known[key] = self._bind(shape, pools, cross)
         self._bound = self._known[key]
 
@@ -282,19 +275,19 @@ class _DeviceSteps:
         parents: IntArray,
         slots: IntArray,
     ) -> StepOutput:
-        """Take one step of B segments, no more than those of the shape, after `fit`.
+        """Run one step after `fit`; B must not exceed the number of segments of the shape.
 
         Args:
             token_ids: [B, K]
-            positions: [B] tokens each segment has had.
+            positions: [B] number of previous tokens of each segment.
             source_lengths: [B]
-            former: [B] the index that each segment had in the step before; -1: none.
-            parents: [B, K] the row of its segment in the step before that each row continues.
-            slots: [B, K] where each row's keys and values go.
+            former: [B] index of each segment in the previous step; -1 for a new segment.
+            parents: [B, K] row in the previous step, within its segment, that each row continues.
+            slots: [B, K] slot for keys and values of each row.
         """
         bound = self._bound
         if bound is None:
-            raise RuntimeError("a step before its buffers are bound")
+            raise RuntimeError("run() called before fit()")
         count = len(token_ids)
         rows = former[:, None] * self._num_queries + parents
         bound.update.fill(source_lengths, positions, token_ids, np.where(former[:, None] == _NEW, _NEW, rows), slots)
@@ -352,21 +345,15 @@ class _DeviceSteps:
 
 
 class _Update:
-    """What goes up for a step, see `advance_graph`.
-
-    A place without a segment has a source of one token, and nothing that it continues.
-    """
+    # The array that is uploaded for a step, see `advance_graph`. A padding segment has a source of one token and does
+    # not continue a row.
 
     def __init__(self, memory: DeviceMemory, num_segments: int, num_rows: int) -> None:
-        """Leave all places without a segment."""
-        self.queries = np.arange(max(num_rows, MIN_QUERIES)) % num_rows
-        """[Q] the row of each query."""
+        self.queries = np.arange(max(num_rows, MIN_QUERIES)) % num_rows  # [Q] row of each query
         num_queries = len(self.queries)
         self.widths = (1, 1, num_rows, num_queries, num_queries, 2 * num_rows)
-        """Of each of its parts."""
         self._on_host = memory.host_array((num_segments, sum(self.widths)), np.int32)
-        self.array = self._on_host.array
-        """[B, W]"""
+        self.array = self._on_host.array  # [B, W]
         *self._parts, pairs = np.split(self.array, np.cumsum(self.widths)[:-1], axis=1)  # views
         self._pairs = pairs.reshape(num_segments, num_rows, 2)
         self._pairs[:, :, 0] = np.arange(num_segments)[:, None]
@@ -380,7 +367,7 @@ class _Update:
         rows: IntArray,
         slots: IntArray,
     ) -> None:
-        """Take those of some segments; `rows` [B, K] of the mask before are continued, the others are as in `run`."""
+        # `rows` [B, K] are the continued rows of the previous mask; for the others see `_DeviceSteps.run`.
         count = len(token_ids)
         lengths, _, _, continued, _ = self._parts
         lengths[count:], continued[count:] = 1, _NEW

@@ -1,4 +1,4 @@
-"""The C++ decoder step against plain numpy, for every instruction set of the CPU, and what it promises of its bits."""
+"""Decoder steps of the native engine compared with a numpy reference, for each instruction set of the CPU."""
 
 import ctypes
 import threading
@@ -65,7 +65,6 @@ def decoder() -> Decoder:
 
 
 def _steps(generator: np.random.Generator, decoder: Decoder, num_segments: int, num_rows: int, num_steps: int) -> Any:
-    """Draw tokens and parents of some steps."""
     size = decoder.architecture.vocabulary_size
     shape = (num_steps, num_segments, num_rows)
     return zip(generator.integers(size, size=shape), generator.integers(num_rows, size=shape), strict=True)
@@ -74,7 +73,7 @@ def _steps(generator: np.random.Generator, decoder: Decoder, num_segments: int, 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("is_pre_norm", [True, False], ids=["pre", "post"])
 @pytest.mark.parametrize("has_fixed_scales", [True, False], ids=["fixed", "by-row"])
-def test_steps_are_those_of_the_reference(
+def test_steps_match_the_reference(
     library: Library,
     instruction_set: str,
     shape: dict[str, Any],
@@ -103,7 +102,7 @@ def test_sums_of_the_largest_products_do_not_saturate(library: Library, instruct
     for name, tensor in decoder.tensors.items():
         if name.endswith("int8") and not name.startswith("embedding"):
             tensor[:, ::2] = largest
-    scales = {  # next to all that is rounded becomes 0 or 255
+    scales = {  # almost all rounded values are 0 or 255
         path: ActivationScale(scale=1e-3, zero_point=3 if path.endswith("outer") else 128)
         for path in decoder.activations
     }
@@ -116,8 +115,8 @@ def test_sums_of_the_largest_products_do_not_saturate(library: Library, instruct
         check_candidates(batch.step([[7, 3, 1]], [[0, 0, 0]], 70), *expected.step([[7, 3, 1]], [[0, 0, 0]]))
 
 
-def test_most_values_of_the_reference_are_rounded_beyond_doubt() -> None:
-    """Else the comparison would be a loose one."""
+def test_reference_values_are_rarely_near_a_rounding_boundary() -> None:
+    """Precondition of the exact comparison with the reference."""
     decoder = Decoder.drawn(generator := np.random.default_rng(5))
     batch = ReferenceBatch(decoder)
     for _ in range(20):
@@ -129,7 +128,7 @@ def test_most_values_of_the_reference_are_rounded_beyond_doubt() -> None:
 
 
 @pytest.mark.parametrize("num_rows", [5, 33])
-def test_caches_grow_without_a_change(library: Library, instruction_set: str, num_rows: int) -> None:
+def test_growing_caches_do_not_change_results(library: Library, instruction_set: str, num_rows: int) -> None:
     decoder = Decoder.drawn(generator := np.random.default_rng(7), num_layers=1, ffn_size=8)
     expected = ReferenceBatch(decoder)
     with LibraryBatch(decoder.packed(library, instruction_set)) as batch:
@@ -148,9 +147,7 @@ def test_caches_grow_without_a_change(library: Library, instruction_set: str, nu
 
 
 @pytest.mark.parametrize("has_fixed_scales", [True, False], ids=["fixed", "by-row"])
-def test_a_segment_has_the_same_bits_alone_and_in_company_by_any_thread_and_instruction_set(
-    library: Library, has_fixed_scales: bool
-) -> None:
+def test_results_do_not_depend_on_batch_threads_or_instruction_set(library: Library, has_fixed_scales: bool) -> None:
     decoder = Decoder.drawn(
         generator := np.random.default_rng(11),
         head_size=24,
@@ -175,7 +172,7 @@ def test_a_segment_has_the_same_bits_alone_and_in_company_by_any_thread_and_inst
 
 
 def _in_company(packed: NativeNetwork, crosses: list[Any], steps: list[Any], num_threads: int) -> list[list[bytes]]:
-    """Return the bits of three segments of which the second and third join later, in changing order."""
+    """Return the results of three segments, of which the second and third join later, in changing order."""
     found: list[list[bytes]] = [[], [], []]
     with LibraryBatch(packed, num_threads=num_threads) as batch:
         running: list[int] = []
@@ -200,7 +197,7 @@ def _bits(output: tuple[Any, Any], segment: int | slice) -> bytes:
     return b"".join(array[segment].tobytes() for array in output)
 
 
-def test_batches_of_several_threads_share_a_decoder(library: Library, decoder: Decoder) -> None:
+def test_batches_in_several_threads_share_a_network(library: Library, decoder: Decoder) -> None:
     packed = decoder.packed(library)
     generator = np.random.default_rng(13)
     crosses, steps = [decoder.cross(generator, 9) for _ in range(6)], list(_steps(generator, decoder, 6, 4, 40))
@@ -220,7 +217,7 @@ def test_batches_of_several_threads_share_a_decoder(library: Library, decoder: D
 
 
 @pytest.mark.parametrize("num_threads", [1, 3])
-def test_candidates_are_the_first_of_all_tokens_and_ties_go_to_the_lower(
+def test_candidates_are_sorted_and_ties_go_to_the_lower_id(
     library: Library, instruction_set: str, num_threads: int
 ) -> None:
     decoder = Decoder.drawn(np.random.default_rng(17), vocabulary_size=5003)
@@ -236,14 +233,16 @@ def test_candidates_are_the_first_of_all_tokens_and_ties_go_to_the_lower(
     assert (np.sort(token_ids) == np.arange(5003)).all()
     assert np.allclose(np.exp(log_probs.astype(np.float64)).sum(axis=-1), 1, atol=1e-5)
     places = np.argsort(token_ids)
-    assert (places[..., 0::5][..., : len(range(1, 5003, 5))] + 1 == places[..., 1::5]).all()  # its twin comes next
+    assert (
+        places[..., 0::5][..., : len(range(1, 5003, 5))] + 1 == places[..., 1::5]
+    ).all()  # followed by its duplicate
     for fewer_log_probs, fewer_ids in found[:-1]:
         count = fewer_ids.shape[-1]
         assert (fewer_ids == token_ids[..., :count]).all()
         assert (fewer_log_probs == log_probs[..., :count]).all()
 
 
-def test_tokens_that_are_all_alike_come_in_order(library: Library, instruction_set: str) -> None:
+def test_equal_tokens_are_sorted_by_id(library: Library, instruction_set: str) -> None:
     decoder = Decoder.drawn(np.random.default_rng(1), vocabulary_size=2500)
     decoder.tensors["embedding.weight.factors"][:] = 0
     with LibraryBatch(decoder.packed(library, instruction_set), num_threads=2) as batch:
@@ -255,9 +254,7 @@ def test_tokens_that_are_all_alike_come_in_order(library: Library, instruction_s
     assert np.allclose(log_probs, -np.log(2500), atol=1e-5)
 
 
-def test_a_shortlist_gives_the_candidates_of_a_smaller_vocabulary(
-    library: Library, instruction_set: str, decoder: Decoder
-) -> None:
+def test_shortlist_equals_a_smaller_vocabulary(library: Library, instruction_set: str, decoder: Decoder) -> None:
     generator = np.random.default_rng(19)
     cross = [decoder.cross(generator, 6) for _ in range(3)]
     listed = np.sort(generator.choice(1100, 67, replace=False))
@@ -280,7 +277,7 @@ def test_a_shortlist_gives_the_candidates_of_a_smaller_vocabulary(
             assert (ids[1, :, 67:] == 0).all()
 
 
-def test_rows_left_out_change_nothing_and_have_no_candidates(library: Library, decoder: Decoder) -> None:
+def test_skipped_rows_have_no_candidates_and_do_not_change_others(library: Library, decoder: Decoder) -> None:
     generator = np.random.default_rng(23)
     crosses = [decoder.cross(generator, 6) for _ in range(3)]
     packed = decoder.packed(library)
@@ -300,7 +297,7 @@ def test_rows_left_out_change_nothing_and_have_no_candidates(library: Library, d
             assert (ids[wanted == 0] == 0).all()
 
 
-def test_a_row_has_as_many_candidates_as_it_wants(library: Library, decoder: Decoder) -> None:
+def test_number_of_candidates_can_differ_between_rows(library: Library, decoder: Decoder) -> None:
     wanted = np.array([[5, 0, 200], [1, 64, 65]])
     found = []
     for of_rows in (None, wanted):
@@ -318,7 +315,7 @@ def test_a_row_has_as_many_candidates_as_it_wants(library: Library, decoder: Dec
 @pytest.mark.parametrize("has_fixed_scales", [True, False], ids=["fixed", "by-row"])
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("place", [(0, 0, 0, 0), (3, 1, 6, 7)], ids=["key", "value"])
-def test_a_source_that_is_no_number_gives_no_number_and_harms_nobody(
+def test_nan_source_gives_nan_scores_only_for_its_segment(
     library: Library, instruction_set: str, has_fixed_scales: bool, bad: float, place: tuple[int, ...]
 ) -> None:
     decoder = Decoder.drawn(generator := np.random.default_rng(29), has_fixed_scales=has_fixed_scales)
@@ -342,7 +339,7 @@ def test_a_source_that_is_no_number_gives_no_number_and_harms_nobody(
 
 
 @pytest.mark.parametrize("is_pre_norm", [True, False], ids=["pre", "post"])
-def test_states_beyond_all_numbers_give_no_number(library: Library, instruction_set: str, is_pre_norm: bool) -> None:
+def test_infinite_states_give_nan_scores(library: Library, instruction_set: str, is_pre_norm: bool) -> None:
     decoder = Decoder.drawn(generator := np.random.default_rng(31), is_pre_norm=is_pre_norm)
     decoder.tensors["decoder.layers.0.self_attention.output.bias"][:] = 3e38
     decoder.tensors["position_encodings"][1:] = 3e38
@@ -353,12 +350,12 @@ def test_states_beyond_all_numbers_give_no_number(library: Library, instruction_
         assert np.isnan(batch.step(np.array([[3]]), np.array([[0]]), 5)[0]).all()
 
 
-def test_rows_of_zeros_have_a_scale(library: Library, instruction_set: str) -> None:
+def test_zero_rows_have_a_valid_scale(library: Library, instruction_set: str) -> None:
     decoder = Decoder.drawn(np.random.default_rng(37), has_fixed_scales=False)
     decoder.tensors["decoder.layers.0.self_attention_norm.weight"][:] = 0
     decoder.tensors["decoder.layers.0.self_attention_norm.bias"][:] = 0
     decoder.tensors["decoder.layers.1.feed_forward_norm.weight"][:] = 0
-    decoder.tensors["decoder.layers.1.feed_forward_norm.bias"][:] = 1e-42  # a scale of which there is no inverse
+    decoder.tensors["decoder.layers.1.feed_forward_norm.bias"][:] = 1e-42  # a scale whose inverse overflows
     expected = ReferenceBatch(decoder)
     expected.add(cross := decoder.cross(np.random.default_rng(1), 5))
     with LibraryBatch(decoder.packed(library, instruction_set)) as batch:
@@ -368,7 +365,7 @@ def test_rows_of_zeros_have_a_scale(library: Library, instruction_set: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "message"),
     [
         ({"decoder.layers.0.cross_attention.query.bias": np.nan}, "a bias is not finite"),
         ({"decoder.layers.0.feed_forward.inner.weight.factors": 1e30}, "a factor of a weight exceeds 1e28"),
@@ -378,22 +375,22 @@ def test_rows_of_zeros_have_a_scale(library: Library, instruction_set: str) -> N
         ({"position_encodings": np.nan}, "a position encoding is not finite"),
     ],
 )
-def test_weights_that_are_no_numbers_are_refused(
-    library: Library, decoder: Decoder, changed: dict[str, float], said: str
+def test_non_finite_weights_are_rejected(
+    library: Library, decoder: Decoder, changed: dict[str, float], message: str
 ) -> None:
     for name, value in changed.items():
         decoder.tensors[name].flat[-1] = value
 
-    with pytest.raises(EngineError, match=said):
+    with pytest.raises(EngineError, match=message):
         decoder.packed(library)
 
 
 @pytest.mark.parametrize(
-    ("shape", "said"),
+    ("shape", "message"),
     [
         ({"d_model": 0}, "a size of the model"),
-        ({"d_model": 12, "num_heads": 1}, "the head size is no multiple of 8"),
-        ({"d_model": 20, "num_heads": 3}, "no multiple of the number of heads"),
+        ({"d_model": 12, "num_heads": 1}, "the head size"),
+        ({"d_model": 20, "num_heads": 3}, "multiple of the number of heads"),
         ({"ffn_size": 65_537}, "d_model or ffn_size exceeds"),
         ({"num_layers": 0}, "number of layers"),
         ({"num_encoder_layers": 1025}, "the encoder"),
@@ -402,21 +399,21 @@ def test_weights_that_are_no_numbers_are_refused(
         ({"embedding_factor": float("nan")}, "factor of embeddings"),
     ],
 )
-def test_shapes_that_the_library_cannot_take_are_refused(library: Library, shape: dict[str, Any], said: str) -> None:
+def test_unsupported_shapes_are_rejected(library: Library, shape: dict[str, Any], message: str) -> None:
     given = _Shape(**(_SMALLEST | shape))
 
-    with pytest.raises(EngineError, match=said):
+    with pytest.raises(EngineError, match=message):
         library.new("model", ctypes.byref(given), b"avx2")
     with pytest.raises(EngineError, match="does not have the instruction set"):
         library.new("model", ctypes.byref(given), b"mmx")
 
 
-def test_scales_that_round_nothing_are_refused(library: Library, decoder: Decoder) -> None:
+def test_invalid_activation_scales_are_rejected(library: Library, decoder: Decoder) -> None:
     path = "decoder.layers.0.feed_forward.inner"
-    for scale, zero_point, said in ((1e-40, 3, "the scale"), (np.nan, 3, "the scale"), (1.0, 256, "zero point")):
+    for scale, zero_point, message in ((1e-40, 3, "the scale"), (np.nan, 3, "the scale"), (1.0, 256, "zero point")):
         bad = ActivationScale.model_construct(scale=scale, zero_point=zero_point)
         activations = {**decoder.activations, path: bad}
-        with pytest.raises(EngineError, match=said):
+        with pytest.raises(EngineError, match=message):
             NativeNetwork(library, decoder.architecture, decoder.tensors, activations)
 
 
@@ -428,19 +425,19 @@ def batch(library: Library, decoder: Decoder) -> Iterator[LibraryBatch]:
 
 
 @pytest.mark.parametrize(
-    ("token_ids", "parents", "num_candidates", "said"),
+    ("token_ids", "parents", "num_candidates", "message"),
     [
-        ([[1100]], [[0]], 1, "a token id outside the vocabulary"),
-        ([[-1]], [[0]], 1, "a token id outside the vocabulary"),
-        ([[1]], [[2]], 1, "a parent outside the rows"),
-        ([[1]], [[-1]], 1, "a parent outside the rows"),
-        ([[1]], [[0]], 1101, "more candidates than the vocabulary"),
+        ([[1100]], [[0]], 1, "a token id.* outside the vocabulary"),
+        ([[-1]], [[0]], 1, "a token id.* outside the vocabulary"),
+        ([[1]], [[2]], 1, "a parent.* outside the rows"),
+        ([[1]], [[-1]], 1, "a parent.* outside the rows"),
+        ([[1]], [[0]], 1101, "candidates.* vocabulary"),
         ([[1]], [[0]], 0, "candidates"),
         (np.zeros((1, 1025)), np.zeros((1, 1025)), 1, "the number of rows"),
     ],
 )
-def test_a_step_that_is_refused_changes_nothing(
-    batch: LibraryBatch, decoder: Decoder, token_ids: Any, parents: Any, num_candidates: int, said: str
+def test_rejected_step_does_not_change_the_batch(
+    batch: LibraryBatch, decoder: Decoder, token_ids: Any, parents: Any, num_candidates: int, message: str
 ) -> None:
     generator = np.random.default_rng(0)
     expected = ReferenceBatch(decoder)
@@ -448,17 +445,17 @@ def test_a_step_that_is_refused_changes_nothing(
     good = (np.array([[5, 6]]), np.array([[0, 0]]))
     check_candidates(batch.step(*good, 3), *expected.step(*good))
 
-    with pytest.raises(EngineError, match=said):
+    with pytest.raises(EngineError, match=message):
         batch.step(np.array(token_ids), np.array(parents), num_candidates)
 
     check_candidates(batch.step(*good, 3), *expected.step(*good))
 
 
-def test_what_else_is_out_of_range_is_refused(batch: LibraryBatch, decoder: Decoder) -> None:
+def test_arguments_out_of_range_are_rejected(batch: LibraryBatch, decoder: Decoder) -> None:
     cross = decoder.cross(np.random.default_rng(0), 1)
 
-    for indices, said in (([1], "not in the batch"), ([-1], "not in the batch"), ([0, 0], "kept twice")):
-        with pytest.raises(EngineError, match=said):
+    for indices, message in (([1], "not in the batch"), ([-1], "not in the batch"), ([0, 0], "kept twice")):
+        with pytest.raises(EngineError, match=message):
             batch.keep(indices)
     for shortlist in ([3, 3], [4, 3], [-1], [1100]):
         with pytest.raises(EngineError, match="not ascending token ids"):
@@ -467,7 +464,7 @@ def test_what_else_is_out_of_range_is_refused(batch: LibraryBatch, decoder: Deco
         batch.add(cross, range(1101))
     with pytest.raises(EngineError, match="source length"):
         batch.add(cross[:, :, :0])
-    with pytest.raises(EngineError, match="no such segment"):
+    with pytest.raises(EngineError, match="segment"):
         batch.cross(1, cross)
     for _ in range(MAX_POSITIONS):
         batch.step([[1]], [[0]], 1)
@@ -475,16 +472,16 @@ def test_what_else_is_out_of_range_is_refused(batch: LibraryBatch, decoder: Deco
         batch.step([[1]], [[0]], 1)
 
 
-def test_a_decoder_without_all_weights_makes_no_batch(library: Library, decoder: Decoder) -> None:
+def test_incomplete_network_is_rejected(library: Library, decoder: Decoder) -> None:
     handle = library.new("model", ctypes.byref(_Shape(**_SMALLEST)), b"avx2")
     try:
         with pytest.raises(EngineError, match="missing"):
             library.new("batch", handle)
-        with pytest.raises(EngineError, match="no such norm"):
+        with pytest.raises(EngineError, match="norm"):
             library.call("model_set_norm", handle, 0, 0, 3, None, None)
-        with pytest.raises(EngineError, match="no such product"):
+        with pytest.raises(EngineError, match="product"):
             library.call("model_set_product", handle, 0, 0, 6, None, None, None, 0.0, 0)
-        with pytest.raises(EngineError, match="no such layer"):
+        with pytest.raises(EngineError, match="layer"):
             library.call("model_set_product", handle, 1, 0, 0, None, None, None, 0.0, 0)
     finally:
         library.function("model_free")(handle)

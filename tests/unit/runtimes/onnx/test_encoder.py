@@ -28,12 +28,12 @@ def cost(groups: Sequence[Sequence[int]]) -> int:
 
 
 @given(st.lists(st.integers(1, 500), min_size=1, max_size=70))
-def test_each_source_is_in_one_group_of_similar_length_and_bounded_size(lengths: list[int]) -> None:
+def test_groups_have_similar_lengths_and_bounded_size(lengths: list[int]) -> None:
     assert all(map(is_allowed, groups_of(lengths)))
 
 
 @given(st.lists(st.integers(1, 70), min_size=1, max_size=8))
-def test_no_other_way_to_cut_the_sources_in_order_of_length_costs_less(lengths: list[int]) -> None:
+def test_grouping_has_minimum_cost(lengths: list[int]) -> None:
     ordered = sorted(lengths)
     inner = range(1, len(ordered))
     cuts = [(0, *chosen, len(ordered)) for count in range(len(ordered)) for chosen in combinations(inner, count)]
@@ -42,7 +42,7 @@ def test_no_other_way_to_cut_the_sources_in_order_of_length_costs_less(lengths: 
     assert cost(groups_of(lengths)) == min(cost(groups) for groups in ways if all(map(is_allowed, groups)))
 
 
-def test_on_a_gpu_a_run_costs_more_than_padding_so_there_are_few() -> None:
+def test_gpu_grouping_prefers_padding_to_runs() -> None:
     lengths = np.array([5, 60, 8, 31, 12, 9] * 3, dtype=np.int32)
     long = np.full(40, 500, dtype=np.int32)
 

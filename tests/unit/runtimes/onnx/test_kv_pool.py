@@ -8,7 +8,7 @@ from dragoman_service.runtimes.onnx.kv_pool import LENGTH_BUCKET, SegmentBuffers
 
 
 class Histories:
-    """What a slot table must amount to: a list of tokens for every row, and a pool written through its slots."""
+    """Reference of a slot table: a list of tokens for each row, and a pool that is written through the slots."""
 
     def __init__(self) -> None:
         self.table = SlotTable()
@@ -45,7 +45,7 @@ class Histories:
 
 
 @given(st.data())
-def test_every_row_sees_exactly_the_tokens_of_its_hypothesis(data: st.DataObject) -> None:
+def test_each_row_sees_exactly_the_tokens_of_its_hypothesis(data: st.DataObject) -> None:
     model = Histories()
     num_rows = 0
     for _ in range(data.draw(st.integers(1, 25))):
@@ -53,7 +53,7 @@ def test_every_row_sees_exactly_the_tokens_of_its_hypothesis(data: st.DataObject
         event = data.draw(st.sampled_from(["add", "keep", "append", "append", "append"])) if count else "add"
         if event == "add":
             model.add(data.draw(st.integers(1, 3)))
-            # Rows of a new segment are all empty, as many as those of the others.
+            # Each segment has the same number of rows; rows of new segments are empty.
             model.rows = [rows if len(rows) == max(num_rows, 1) else [()] * max(num_rows, 1) for rows in model.rows]
         elif event == "keep":
             model.keep(data.draw(st.permutations(range(count)))[: data.draw(st.integers(0, count))])
@@ -66,19 +66,19 @@ def test_every_row_sees_exactly_the_tokens_of_its_hypothesis(data: st.DataObject
         model.check()
 
 
-def test_slots_of_dead_branches_are_used_again() -> None:
+def test_slots_of_dead_branches_are_reused() -> None:
     table = SlotTable()
     table.add_segments(1)
 
     for _ in range(50):
-        slots = table.append(np.zeros((1, 4), dtype=np.int64))  # all rows go on from the first
+        slots = table.append(np.zeros((1, 4), dtype=np.int64))  # all rows continue row 0
 
-    # 49 shared ancestors, four newest tokens, and nothing for the 3 * 49 that died.
+    # 49 shared ancestors and four newest tokens; slots of the 3 * 49 dead tokens are reused.
     assert slots.max() < 49 + 2 * 4
     assert table.num_slots == 64
 
 
-def test_new_tokens_take_the_lowest_free_slots_in_the_order_of_rows() -> None:
+def test_new_tokens_use_the_lowest_free_slots_in_row_order() -> None:
     table = SlotTable()
     table.add_segments(1)
     table.append(np.zeros((1, 3), dtype=np.int64))
@@ -88,22 +88,22 @@ def test_new_tokens_take_the_lowest_free_slots_in_the_order_of_rows() -> None:
     assert slots.tolist() == [[0, 2]]
 
 
-def test_slots_of_a_segment_do_not_depend_on_its_neighbours() -> None:
+def test_slots_of_a_segment_do_not_depend_on_other_segments() -> None:
     alone, together = SlotTable(), SlotTable()
     alone.add_segments(1)
     together.add_segments(2)
 
     for step in range(30):
         parents = np.array([[0, step % 2]])
-        # Another segment has four rows; the two that are not this segment's own continue its first.
-        beside = np.array([[0, step % 2, 0, 0], [0, 1, 2, 3]]) if step else np.zeros((2, 4), dtype=np.int64)
+        # Another segment has four rows; the two padding rows of this segment continue row 0.
+        joint_parents = np.array([[0, step % 2, 0, 0], [0, 1, 2, 3]]) if step else np.zeros((2, 4), dtype=np.int64)
         own = alone.append(parents if step else np.zeros((1, 2), dtype=np.int64))
 
-        assert together.append(beside)[0, :2].tolist() == own[0].tolist()
+        assert together.append(joint_parents)[0, :2].tolist() == own[0].tolist()
 
 
 def grown_table() -> SlotTable:
-    """Return a table of twice the fewest slots, because of the first of two segments."""
+    """Return a table with two segments, of which the first one needs twice the minimum number of slots."""
     table = SlotTable()
     table.add_segments(1)
     for _ in range(LENGTH_BUCKET + 1):
@@ -112,7 +112,7 @@ def grown_table() -> SlotTable:
     return table
 
 
-def test_slots_at_the_end_go_some_steps_after_the_segment_that_needed_them() -> None:
+def test_trailing_slots_are_dropped_some_steps_after_their_segment() -> None:
     table = grown_table()
 
     sizes = [table.num_slots]
@@ -126,7 +126,7 @@ def test_slots_at_the_end_go_some_steps_after_the_segment_that_needed_them() -> 
     assert sizes == [2 * LENGTH_BUCKET, 2 * LENGTH_BUCKET, LENGTH_BUCKET]
 
 
-def test_slots_at_the_end_go_at_once_with_the_last_segment() -> None:
+def test_trailing_slots_are_dropped_immediately_with_the_last_segment() -> None:
     table = grown_table()
 
     table.keep_segments([])
@@ -134,7 +134,7 @@ def test_slots_at_the_end_go_at_once_with_the_last_segment() -> None:
     assert table.num_slots == LENGTH_BUCKET
 
 
-def test_halves_take_half_of_the_bytes_and_room_for_more_segments_counts() -> None:
+def test_num_bytes_includes_spare_capacity_and_depends_on_float_type() -> None:
     sizes = {}
     float_types: tuple[FloatType, ...] = ("float32", "float16")
     for float_type in float_types:
@@ -146,7 +146,7 @@ def test_halves_take_half_of_the_bytes_and_room_for_more_segments_counts() -> No
 
 
 @given(st.data())
-def test_buffers_keep_the_parts_of_their_segments_through_every_change(data: st.DataObject) -> None:
+def test_buffers_preserve_the_parts_of_their_segments(data: st.DataObject) -> None:
     buffers = SegmentBuffers(["a", "b"], lambda length: (2, length, 3), "float32")
     expected: list[float] = []
     for value in range(1, data.draw(st.integers(1, 12))):
@@ -168,5 +168,5 @@ def test_buffers_keep_the_parts_of_their_segments_through_every_change(data: st.
             assert np.isin(array, [0.0, *expected]).all()
 
 
-def test_rounding_up_gives_at_least_one_bucket() -> None:
+def test_round_up_returns_at_least_one_bucket() -> None:
     assert [round_up(count, 8) for count in (0, 1, 8, 9)] == [8, 8, 8, 16]

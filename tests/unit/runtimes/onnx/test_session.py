@@ -32,7 +32,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     return build_tiny_bundle(tmp_path_factory.mktemp("bundle") / "tiny", precisions=("fp32",))
 
 
-def test_threads_are_those_of_the_settings_and_do_not_spin() -> None:
+def test_session_uses_configured_threads_without_spinning() -> None:
     options = session_options(RuntimeSettings(num_intra_op_threads=3))
 
     assert options.intra_op_num_threads == 3
@@ -48,7 +48,7 @@ def _x64quantprecision(options: onnxruntime.SessionOptions) -> str | None:
 
 
 @pytest.mark.parametrize(("is_exact", "expected"), [(True, None), (False, "1")])
-def test_products_that_could_overflow_are_computed_another_way(is_exact: bool, expected: str | None) -> None:
+def test_inexact_products_enable_another_quantization_mode(is_exact: bool, expected: str | None) -> None:
     options = session_options(RuntimeSettings(), multiplies_exactly=lambda: is_exact)
 
     assert _x64quantprecision(options) == expected
@@ -63,13 +63,11 @@ def test_products_that_could_overflow_are_computed_another_way(is_exact: bool, e
         ("aarch64", "Features : asimd", True),
     ],
 )
-def test_products_of_bytes_are_exact_where_the_cpu_has_instructions_for_them(
-    architecture: str, flags: str, is_exact: bool
-) -> None:
+def test_int8_products_are_exact_with_vnni_or_without_x86(architecture: str, flags: str, is_exact: bool) -> None:
     assert multiplies_u8s8_exactly(architecture, lambda: flags) is is_exact
 
 
-def test_a_cpu_that_cannot_be_looked_up_is_not_trusted() -> None:
+def test_unknown_cpu_counts_as_inexact() -> None:
     def unreadable() -> str:
         raise FileNotFoundError
 
@@ -79,26 +77,26 @@ def test_a_cpu_that_cannot_be_looked_up_is_not_trusted() -> None:
 @pytest.mark.parametrize(
     "fields", [{"num_intra_op_threads": 0}, {"device": "tpu"}, {"gpu_memory_limit_bytes": 0}, {"threads": 4}]
 )
-def test_a_setting_that_cannot_be_is_refused(fields: dict[str, object]) -> None:
+def test_invalid_setting_is_rejected(fields: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         RuntimeSettings.model_validate(fields)
 
 
-def test_a_precision_that_the_bundle_lacks_is_refused(bundle: Bundle) -> None:
+def test_missing_precision_is_rejected(bundle: Bundle) -> None:
     with pytest.raises(BundleError, match="precision is 'int8', expected one of fp32"):
         open_sessions(bundle, RuntimeSettings(precision="int8"))
 
 
-def test_a_graph_that_cannot_be_loaded_is_named(bundle: Bundle, tmp_path: Path) -> None:
+def test_error_of_damaged_graph_contains_its_file(bundle: Bundle, tmp_path: Path) -> None:
     for name in ("encoder.fp32.onnx", "decoder.fp32.onnx"):
         (tmp_path / name).write_bytes(b"no graph")
 
-    with pytest.raises(BundleError, match=r"encoder\.fp32\.onnx: graph is .*, expected a graph this service can load"):
+    with pytest.raises(BundleError, match=r"encoder\.fp32\.onnx: graph is .*, expected a graph that"):
         open_sessions(Bundle(directory=tmp_path, manifest=bundle.manifest), RuntimeSettings())
 
 
 @pytest.mark.parametrize("graph", ["encoder", "decoder"])
-def test_a_truncated_graph_that_is_not_opened_is_refused(bundle: Bundle, tmp_path: Path, graph: str) -> None:
+def test_truncated_unopened_graph_is_rejected(bundle: Bundle, tmp_path: Path, graph: str) -> None:
     name = f"{graph}.fp32.onnx"
     for other in ("encoder.fp32.onnx", "decoder.fp32.onnx", "attention.fp32.onnx", "weights.fp32.bin"):
         shutil.copy(bundle.directory / other, tmp_path / other)
@@ -117,7 +115,7 @@ def test_a_truncated_graph_that_is_not_opened_is_refused(bundle: Bundle, tmp_pat
             open_sessions(Bundle(directory=tmp_path, manifest=bundle.manifest), RuntimeSettings(), graphs=())
 
 
-def test_a_graph_that_is_not_opened_has_the_tensors_of_its_manifest(bundle: Bundle) -> None:
+def test_tensors_of_unopened_graph_are_checked(bundle: Bundle) -> None:
     tensors = bundle.manifest.tensors["fp32"]
     outputs = {**tensors.decoder.outputs, "more": "float32"}
     changed = tensors.model_copy(update={"decoder": GraphTensors(inputs=tensors.decoder.inputs, outputs=outputs)})
@@ -127,7 +125,7 @@ def test_a_graph_that_is_not_opened_has_the_tensors_of_its_manifest(bundle: Bund
         open_sessions(Bundle(directory=bundle.directory, manifest=manifest), RuntimeSettings(), graphs=())
 
 
-def test_tensors_other_than_those_of_the_manifest_are_named_with_both(bundle: Bundle) -> None:
+def test_error_of_tensor_mismatch_contains_both_types(bundle: Bundle) -> None:
     tensors = bundle.manifest.tensors["fp32"]
     inputs = {**tensors.encoder.inputs, "source_lengths": "int64", "source_mask": "bool"}
     changed = tensors.model_copy(update={"encoder": GraphTensors(inputs=inputs, outputs=tensors.encoder.outputs)})
@@ -139,19 +137,19 @@ def test_tensors_other_than_those_of_the_manifest_are_named_with_both(bundle: Bu
         open_sessions(Bundle(directory=bundle.directory, manifest=manifest), RuntimeSettings())
 
 
-def test_what_was_chosen_is_told_and_logged(bundle: Bundle, caplog: pytest.LogCaptureFixture) -> None:
+def test_chosen_placement_is_returned_and_logged(bundle: Bundle, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", logger="dragoman_service.runtimes.onnx.session"):
         sessions = open_sessions(bundle, RuntimeSettings(), find_cuda_fault=lambda index: f"GPU {index} is on fire")
 
     assert sessions.placement == Placement(device="cpu", precision="fp32", reason="GPU 0 is on fire")
     assert sessions.device_memory is None
     (record,) = [record for record in caplog.records if record.message == "device chosen"]
-    told = (vars(record)[name] for name in ("model", "device", "precision", "reason"))
-    assert tuple(told) == ("tiny/1", "cpu", "fp32", "GPU 0 is on fire")
+    fields = (vars(record)[name] for name in ("model", "device", "precision", "reason"))
+    assert tuple(fields) == ("tiny/1", "cpu", "fp32", "GPU 0 is on fire")
 
 
 @pytest.mark.parametrize(("device", "level"), [("auto", "WARNING"), ("cpu", "INFO")])
-def test_a_gpu_that_is_left_out_by_an_onnx_runtime_made_for_one_is_a_warning(
+def test_fallback_to_cpu_with_cuda_provider_is_a_warning(
     device: Literal["auto", "cpu"],
     level: str,
     bundle: Bundle,
@@ -167,26 +165,26 @@ def test_a_gpu_that_is_left_out_by_an_onnx_runtime_made_for_one_is_a_warning(
     assert [record.levelname for record in caplog.records if record.message == "device chosen"] == [level]
 
 
-def test_the_weights_of_a_model_are_those_of_its_files(bundle: Bundle) -> None:
+def test_weights_bytes_is_the_size_of_the_files(bundle: Bundle) -> None:
     files = bundle.manifest.files
     names = ("encoder.fp32.onnx", "decoder.fp32.onnx", "weights.fp32.bin")
 
     assert open_sessions(bundle, RuntimeSettings()).weights_bytes == sum(files[name].bytes for name in names)
 
 
-def test_a_graph_that_refers_to_a_file_the_manifest_does_not_give_it_is_refused(bundle: Bundle) -> None:
+def test_graph_with_unlisted_external_file_is_rejected(bundle: Bundle) -> None:
     graphs = bundle.manifest.precisions["fp32"].model_copy(update={"weights": "other.bin"})
     manifest = bundle.manifest.model_copy(update={"precisions": {"fp32": graphs}})
     (bundle.directory / "other.bin").touch()
 
-    expected = r"encoder\.fp32\.onnx: file of weights is \['weights\.fp32\.bin'\], expected other\.bin"
+    expected = r"encoder\.fp32\.onnx: weight file is \['weights\.fp32\.bin'\], expected other\.bin"
     with pytest.raises(BundleError, match=expected):
         open_sessions(Bundle(directory=bundle.directory, manifest=manifest), RuntimeSettings())
 
 
-def test_a_bundle_with_its_weights_inside_the_graphs_is_loaded(bundle: Bundle, tmp_path: Path) -> None:
+def test_bundle_with_embedded_weights_is_loaded(bundle: Bundle, tmp_path: Path) -> None:
     for name in ("encoder.fp32.onnx", "decoder.fp32.onnx"):
-        onnx.save(onnx.load(bundle.directory / name), tmp_path / name)  # reads the arrays and keeps them
+        onnx.save(onnx.load(bundle.directory / name), tmp_path / name)  # embeds the arrays
     graphs = GraphFiles(encoder="encoder.fp32.onnx", decoder="decoder.fp32.onnx")
     tensors = bundle.manifest.tensors["fp32"].model_copy(update={"attention": None})
     manifest = bundle.manifest.model_copy(update={"precisions": {"fp32": graphs}, "tensors": {"fp32": tensors}})
@@ -206,7 +204,7 @@ def test_a_bundle_with_its_weights_inside_the_graphs_is_loaded(bundle: Bundle, t
         ("cuda", None, 60 << 20, 2),
     ],
 )
-def test_the_low_latency_decoder_has_more_threads_where_they_gain_something(
+def test_low_latency_threads_depend_on_device_and_size(
     device: Device, asked: int | None, weights_bytes: int, expected: int
 ) -> None:
     settings = RuntimeSettings(num_intra_op_threads=2, num_low_latency_threads=asked)
@@ -215,7 +213,7 @@ def test_the_low_latency_decoder_has_more_threads_where_they_gain_something(
     assert num_low_latency_threads(settings, placement, weights_bytes=weights_bytes, num_cores=8) == expected
 
 
-def test_the_threads_of_the_low_latency_decoder_spin_until_its_run_ends() -> None:
+def test_low_latency_threads_spin_until_the_run_ends() -> None:
     options = session_options(RuntimeSettings(), num_low_latency_threads=4)
 
     assert options.intra_op_num_threads == 4
@@ -223,7 +221,7 @@ def test_the_threads_of_the_low_latency_decoder_spin_until_its_run_ends() -> Non
     assert options.get_session_config_entry("session.force_spinning_stop") == "1"
 
 
-def test_no_file_of_a_loaded_model_is_mapped_so_none_that_is_cut_off_ends_the_process(bundle: Bundle) -> None:
+def test_files_of_loaded_model_are_not_mapped(bundle: Bundle) -> None:
     sessions = open_sessions(bundle, RuntimeSettings())
 
     assert sessions.weights_bytes > 0
@@ -238,7 +236,7 @@ _CROSS = {
 
 
 class FakeSession:
-    """Remembers what it was fed and answers with the number of the layer."""
+    """Records its inputs and returns the index of the layer."""
 
     def __init__(self) -> None:
         self.fed: Mapping[str, Any] = {}
@@ -249,7 +247,7 @@ class FakeSession:
         return [np.full(shape, float(name.rpartition(".")[2]), dtype=np.float32) for name in outputs]
 
 
-def test_a_target_is_fed_from_bos_to_the_token_before_its_last() -> None:
+def test_attention_input_starts_with_bos_and_omits_the_last_token() -> None:
     session = FakeSession()
     attention = CrossAttention(session, num_layers=2, bos_id=1)
 
@@ -260,7 +258,7 @@ def test_a_target_is_fed_from_bos_to_the_token_before_its_last() -> None:
     assert set(session.fed) == {"token_ids", "source_lengths", "cross_key.0", "cross_value.0", "cross_key.1"}
 
 
-def test_layers_come_in_order() -> None:
+def test_layers_are_in_order() -> None:
     weights = CrossAttention(FakeSession(), num_layers=2, bos_id=1).weights([2], _CROSS)
 
     assert weights.shape == (2, 2, 1, 5)
@@ -283,19 +281,19 @@ def _save(path: Path, model: onnx.ModelProto) -> Path:
     return path
 
 
-def test_a_graph_with_all_of_its_arrays_inside_refers_to_no_file(tmp_path: Path) -> None:
+def test_graph_with_embedded_arrays_has_no_external_files(tmp_path: Path) -> None:
     inside = onnx.numpy_helper.from_array(np.arange(1000, dtype=np.float32), "inside")
 
     assert external_files(_save(tmp_path / "a.onnx", helper.make_model(_graph([], inside)))) == frozenset()
 
 
-def test_files_are_told_as_the_graph_names_them(tmp_path: Path) -> None:
+def test_external_files_are_returned_by_name(tmp_path: Path) -> None:
     graph = _graph([], _external("a", "weights.bin"), _external("b", "weights.bin"), _external("c", "../other.bin"))
 
     assert external_files(_save(tmp_path / "a.onnx", helper.make_model(graph))) == {"weights.bin", "../other.bin"}
 
 
-def test_arrays_of_attributes_inner_graphs_and_functions_are_found(tmp_path: Path) -> None:
+def test_external_files_of_nested_messages_are_found(tmp_path: Path) -> None:
     constant = helper.make_node("Constant", [], ["value"], value=_external("constant", "constant.bin"))
     branch = helper.make_node("If", ["so"], ["out"], then_branch=_graph([], _external("branch", "branch.bin")))
     inner = helper.make_node("Constant", [], ["value"], value=_external("inner", "function.bin"))
@@ -305,7 +303,7 @@ def test_arrays_of_attributes_inner_graphs_and_functions_are_found(tmp_path: Pat
     assert external_files(_save(tmp_path / "a.onnx", model)) == {"constant.bin", "branch.bin", "function.bin"}
 
 
-def test_sparse_arrays_are_found(tmp_path: Path) -> None:
+def test_external_files_of_sparse_tensors_are_found(tmp_path: Path) -> None:
     sparse = onnx.SparseTensorProto(
         values=_external("values", "values.bin"), indices=_external("indices", "indices.bin")
     )
@@ -316,13 +314,13 @@ def test_sparse_arrays_are_found(tmp_path: Path) -> None:
 
 
 def _hidden(field: int, content: bytes) -> bytes:
-    """Return a field with a bit in its key that ONNX Runtime ignores."""
+    """Return a field whose key has a bit that ONNX Runtime ignores."""
     key, length = field << 3 | 2 | 1 << 33, len(content)
     groups = [key >> shift & 0x7F for shift in range(0, 35, 7)] + [length & 0x7F, length >> 7 & 0x7F]
     return bytes(group | 0x80 * (index not in {4, 6}) for index, group in enumerate(groups)) + content
 
 
-def test_a_graph_behind_a_key_of_more_than_32_bits_is_refused_as_onnx_runtime_reads_it(tmp_path: Path) -> None:
+def test_field_key_above_32_bits_is_rejected(tmp_path: Path) -> None:
     graph = _graph([helper.make_node("Identity", ["a"], ["b"])], _external("a", "other.bin"))
     graph.output.append(helper.make_tensor_value_info("b", TensorProto.FLOAT, [2]))
     model = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 21)])
@@ -339,8 +337,8 @@ def test_a_graph_behind_a_key_of_more_than_32_bits_is_refused_as_onnx_runtime_re
 @pytest.mark.parametrize(
     "content", [b"no graph", b"\x3a\x05ab", b"\x3a", b"\x3a\xff", b"\x08\xff\xff", b"\xff" * 400_000 + b"\1"]
 )
-def test_a_file_that_is_no_protocol_buffer_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_invalid_protocol_buffer_is_rejected(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a.onnx").write_bytes(content)
 
-    with pytest.raises(ValueError, match=r"a (field|number)"):
+    with pytest.raises(ValueError, match=r"a (field|varint)"):
         external_files(tmp_path / "a.onnx")

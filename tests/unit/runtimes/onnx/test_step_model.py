@@ -20,16 +20,16 @@ def _model(bundle: Bundle, precision: str) -> OnnxStepModel:
     return OnnxStepModel(bundle, RuntimeSettings(device="cpu", precision=precision))
 
 
-def test_a_model_says_what_was_chosen_and_what_it_weighs(bundle: Bundle) -> None:
+def test_model_has_placement_and_weights_bytes(bundle: Bundle) -> None:
     model = _model(bundle, "fp16")
 
-    assert model.placement == Placement(device="cpu", precision="fp16", reason="asked for")
+    assert model.placement == Placement(device="cpu", precision="fp16", reason="configured")
     assert model.weights_bytes == bundle.weights_bytes("fp16")
     assert model.weights_bytes < bundle.weights_bytes("fp32")
 
 
 @pytest.mark.parametrize(("precision", "float_type"), [("fp32", "float32"), ("fp16", "float16")])
-def test_the_caches_of_all_batches_are_counted_with_their_room(
+def test_cache_bytes_includes_all_batches_and_spare_capacity(
     bundle: Bundle, precision: str, float_type: FloatType
 ) -> None:
     model = _model(bundle, precision)
@@ -41,12 +41,12 @@ def test_the_caches_of_all_batches_are_counted_with_their_room(
 
     architecture = bundle.manifest.architecture
     one_position = 2 * architecture.num_decoder_layers * architecture.d_model * np.dtype(float_type).itemsize
-    one_segment = one_position * (LENGTH_BUCKET + 8)  # slots, and source positions as rounded up
+    one_segment = one_position * (LENGTH_BUCKET + 8)  # slots and rounded source positions
     assert model.cache_bytes == 2 * SEGMENT_BUCKET * one_segment
     assert model.copied_bytes == (0, 0)
 
 
-def test_a_batch_that_is_gone_is_not_counted(bundle: Bundle) -> None:
+def test_deleted_batch_is_not_counted(bundle: Bundle) -> None:
     model = _model(bundle, "fp32")
     model.new_batch().start(model.encode([[5, 2]]))
     gc.collect()

@@ -42,7 +42,7 @@ def _place(
         ("fp16 fp32", {"device": "cuda", "precision": "fp32"}, "cuda", "fp32"),
     ],
 )
-def test_a_gpu_takes_what_it_can_run_best(
+def test_gpu_uses_the_best_supported_precision(
     precisions: str, asked: dict[str, object], device: str, precision: str
 ) -> None:
     placement = _place(precisions, RuntimeSettings.model_validate(asked))
@@ -50,17 +50,17 @@ def test_a_gpu_takes_what_it_can_run_best(
     assert (placement.device, placement.precision) == (device, precision)
 
 
-def test_auto_takes_the_cpu_and_the_default_of_the_bundle_where_no_gpu_works() -> None:
+def test_auto_without_usable_gpu_uses_the_cpu_and_default_precision() -> None:
     placement = _place("fp16 fp32 int8", RuntimeSettings(), _fails)
 
     assert placement == Placement(device="cpu", precision="int8", reason="GPU 0 does not work: out of order")
 
 
-def test_auto_says_which_precision_kept_it_from_the_gpu() -> None:
+def test_auto_reason_contains_the_unsupported_precision() -> None:
     assert _place("int8").reason == "a GPU cannot run int8"
 
 
-def test_auto_does_not_try_a_gpu_that_could_not_run_the_bundle() -> None:
+def test_auto_does_not_try_a_gpu_without_supported_precision() -> None:
     tried: list[int] = []
 
     _place("int8", fault=tried.append)
@@ -68,23 +68,19 @@ def test_auto_does_not_try_a_gpu_that_could_not_run_the_bundle() -> None:
     assert tried == []
 
 
-def test_cuda_never_falls_back() -> None:
-    expected = "'runtime.device' is 'cuda': expected a device that works here; available: cpu (GPU 0 does not work"
-
-    with pytest.raises(ConfigError) as caught:
+def test_explicit_cuda_never_falls_back() -> None:
+    with pytest.raises(ConfigError, match=r"'runtime\.device' is 'cuda': .*available: cpu \(GPU 0 does not work"):
         _place("fp32", RuntimeSettings(device="cuda"), _fails)
 
-    assert expected in str(caught.value)
 
-
-def test_a_gpu_is_named_by_its_index() -> None:
+def test_device_index_selects_the_gpu() -> None:
     tried: list[int] = []
 
     placement = _place("fp32", RuntimeSettings(device="cuda:3"), tried.append)
 
-    assert placement == Placement(device="cuda", precision="fp32", reason="asked for")
+    assert placement == Placement(device="cuda", precision="fp32", reason="configured")
     assert tried == [3]
-    with pytest.raises(ConfigError, match=r"'runtime.device' is 'cuda:3': expected a device that works here.*GPU 3"):
+    with pytest.raises(ConfigError, match=r"'runtime.device' is 'cuda:3': .*GPU 3"):
         _place("fp32", RuntimeSettings(device="cuda:3"), _fails)
 
 
@@ -92,7 +88,7 @@ def test_a_gpu_is_named_by_its_index() -> None:
     ("asked", "chosen", "others"),
     [("auto", "cuda", ["cuda:1", "cuda:2"]), ("cuda:2", "cuda", ["cuda:3", "cuda:4"]), ("auto", "cpu", ["cpu", "cpu"])],
 )
-def test_other_engines_have_the_gpus_that_follow(asked: str, chosen: str, others: list[str]) -> None:
+def test_other_replicas_use_the_following_gpus(asked: str, chosen: str, others: list[str]) -> None:
     settings = RuntimeSettings(device=asked, num_replicas=3).of_other_replicas(chosen, "fp16")
 
     assert [one.device for one in settings] == others
@@ -102,32 +98,32 @@ def test_other_engines_have_the_gpus_that_follow(asked: str, chosen: str, others
 @pytest.mark.parametrize(
     "device", ["cuda:", "cuda:-1", "cuda:1.0", "cuda:x", "cpu:0", "auto:1", "gpu", "CUDA", "cuda:1\n"]
 )
-def test_what_is_no_device_is_refused(device: str) -> None:
+def test_invalid_device_is_rejected(device: str) -> None:
     with pytest.raises(ValidationError, match="'auto', 'cpu' or 'cuda', or 'cuda:N'"):
         RuntimeSettings(device=device)
 
 
-def test_a_precision_that_no_gpu_runs_is_refused_by_its_name() -> None:
+def test_precision_without_cuda_kernels_is_rejected() -> None:
     with pytest.raises(
         ConfigError, match=r"'runtime\.precision' is 'int8': expected fp16 or fp32 with runtime.device cuda"
     ):
         _place("fp32 int8", RuntimeSettings(device="cuda", precision="int8"))
 
 
-def test_a_bundle_that_no_gpu_runs_is_refused() -> None:
+def test_bundle_without_precision_for_gpus_is_rejected() -> None:
     with pytest.raises(ConfigError, match=r"'runtime\.device' is 'cuda': expected cpu, as the bundle has only int8"):
         _place("int8", RuntimeSettings(device="cuda"))
 
 
-def test_this_onnx_runtime_says_why_it_has_no_gpu() -> None:
+def test_fault_of_installed_onnx_runtime_has_a_cause() -> None:
     if (fault := cuda_fault(1_000)) is not None:
-        assert "no CUDA provider" in fault or "GPU 1000 does not work" in fault
+        assert "no CUDA provider" in fault or "GPU 1000" in fault
     else:
-        pytest.fail("no machine has that many")
+        pytest.fail("GPU 1000 is reported as usable")
 
 
 class FakeLibrary:
-    """ONNX Runtime with CUDA, and a GPU 0 that works."""
+    """ONNX Runtime with CUDA and a usable GPU 0."""
 
     def __init__(self) -> None:
         self.OrtValue = self
@@ -146,32 +142,33 @@ class FakeLibrary:
             raise RuntimeError("CUDA failure 100: no CUDA-capable device is detected")
 
 
-def test_a_gpu_that_does_not_work_is_told_with_what_to_look_at() -> None:
+def test_fault_of_unusable_gpu_contains_cause_and_remedy() -> None:
     assert cuda_fault(0, FakeLibrary(), str) is None
-    assert cuda_fault(1, FakeLibrary(), str) == (
-        "GPU 1 does not work: CUDA failure 100: no CUDA-capable device is detected; "
-        "nvidia-smi must show it, in a container that was given GPUs"
-    )
+    fault = cuda_fault(1, FakeLibrary(), str)
+    assert fault is not None
+    assert "GPU 1 " in fault
+    assert "CUDA failure 100: no CUDA-capable device is detected" in fault
+    assert "nvidia-smi" in fault
 
 
-def test_a_gpu_image_on_a_host_without_gpus_names_the_driver_and_tries_nothing_else() -> None:
+def test_missing_driver_is_reported_before_cuda_libraries_are_loaded() -> None:
     library = FakeLibrary()
 
     def load_nothing(name: str) -> object:
         raise OSError(f"{name}: cannot open shared object file")
 
-    assert cuda_fault(0, library, load_nothing) == (
-        "there is no driver of NVIDIA (libcuda.so.1: cannot open shared object file); "
-        "a container needs the host's, as by docker run --gpus all"
-    )
+    fault = cuda_fault(0, library, load_nothing)
+    assert fault is not None
+    assert "libcuda.so.1: cannot open shared object file" in fault
+    assert "--gpus all" in fault
     assert not library.has_found_libraries
 
 
-def test_the_cpu_needs_no_options() -> None:
+def test_cpu_provider_has_no_options() -> None:
     assert providers("cpu", RuntimeSettings(use_tf32=True)) == [(_CPU, {})]
 
 
-def test_a_gpu_gets_its_options_and_leaves_what_it_lacks_to_the_cpu() -> None:
+def test_cuda_provider_has_options_and_is_followed_by_the_cpu() -> None:
     settings = RuntimeSettings(device="cuda:2", gpu_memory_limit_bytes=1 << 30)
 
     assert providers("cuda", settings) == [
@@ -180,27 +177,25 @@ def test_a_gpu_gets_its_options_and_leaves_what_it_lacks_to_the_cpu() -> None:
     ]
 
 
-def test_only_a_session_that_captures_its_runs_is_told_so() -> None:
+def test_only_capturing_sessions_enable_cuda_graphs() -> None:
     (_, options), _ = providers("cuda", RuntimeSettings(), captures=True)
 
     assert options == {"device_id": 0, "use_tf32": 0, "enable_cuda_graph": 1}
     assert providers("cpu", RuntimeSettings(), captures=True) == [(_CPU, {})]
 
 
-def test_a_gpu_may_take_all_memory_and_round_only_if_told() -> None:
+def test_memory_limit_and_tf32_are_off_by_default() -> None:
     (_, options), _ = providers("cuda", RuntimeSettings(use_tf32=True))
 
     assert options == {"device_id": 0, "use_tf32": 1}
 
 
 @pytest.mark.parametrize("found", [[_CPU], []])
-def test_a_session_that_fell_back_is_refused(found: list[str]) -> None:
-    with pytest.raises(
-        ConfigError, match=r"'runtime\.device' is 'cuda': expected a working device; ONNX Runtime fell back"
-    ):
+def test_session_that_fell_back_is_rejected(found: list[str]) -> None:
+    with pytest.raises(ConfigError, match=r"'runtime\.device' is 'cuda': .*ONNX Runtime fell back"):
         check_device("cuda", found)
 
 
-def test_a_session_where_it_should_be_is_taken() -> None:
+def test_session_on_the_requested_device_is_accepted() -> None:
     check_device("cuda", [_CUDA, _CPU])
     check_device("cpu", [_CPU])

@@ -1,4 +1,4 @@
-"""Arrays on a device and the graphs that change them, on the stand-in."""
+"""Device arrays and the graphs that modify them, on the fake device."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,18 +20,18 @@ from dragoman_service.runtimes.onnx_cuda.device import (
     PinnedMemory,
     pinned_memory,
 )
-from tests.device_stand_in import FakeCudart, StandInMemory, read
+from tests.fake_device import FakeCudart, FakeDeviceMemory, read
 
 FLOAT_TYPES: tuple[FloatType, ...] = ("float32", "float16")
 NAMES = {"float32": "FLOAT", "float16": "FLOAT16"}
 
 
 @pytest.fixture(scope="module", params=FLOAT_TYPES)
-def memory(request: pytest.FixtureRequest) -> StandInMemory:
-    return StandInMemory(request.param)
+def memory(request: pytest.FixtureRequest) -> FakeDeviceMemory:
+    return FakeDeviceMemory(request.param)
 
 
-def filled(memory: StandInMemory, *shape: int) -> DeviceArray:
+def filled(memory: FakeDeviceMemory, *shape: int) -> DeviceArray:
     """Return an array of different small integers."""
     values = 1 + np.arange(np.prod(shape)).reshape(shape) % 1000
     return memory.upload(values.astype(memory.float_type), "encode")
@@ -39,13 +39,13 @@ def filled(memory: StandInMemory, *shape: int) -> DeviceArray:
 
 @pytest.mark.parametrize("float_type", FLOAT_TYPES)
 @pytest.mark.parametrize("make", [zeros_graph, write_graph, advance_graph])
-def test_the_graphs_are_valid_onnx(make: Callable[[FloatType], bytes], float_type: FloatType) -> None:
+def test_cache_graphs_are_valid_onnx(make: Callable[[FloatType], bytes], float_type: FloatType) -> None:
     model = onnx.load_from_string(make(float_type))
     context = onnx.checker.C.CheckerContext()
     context.ir_version = model.ir_version
     context.opset_imports = {opset.domain: opset.version for opset in model.opset_import}
 
-    for node in model.graph.node:  # not the whole: inputs have no shape, as they may have any number of axes
+    for node in model.graph.node:  # not the whole model, because its inputs do not have shapes
         onnx.checker.check_node(node, context)
 
     floats = onnx.TensorProto.DataType.Value(NAMES[float_type])
@@ -69,7 +69,7 @@ def test_copies_are_counted_by_operation_and_direction() -> None:
     assert counter.total("device_to_host") == 5
 
 
-def test_what_goes_up_comes_down_and_both_count(memory: StandInMemory) -> None:
+def test_upload_and_download_preserve_values_and_are_counted(memory: FakeDeviceMemory) -> None:
     before = memory.copies.by_operation()
     values = np.arange(6, dtype=np.int32).reshape(2, 3)
 
@@ -83,24 +83,24 @@ def test_what_goes_up_comes_down_and_both_count(memory: StandInMemory) -> None:
     }
 
 
-def test_a_part_is_where_it_was_cut_from(memory: StandInMemory) -> None:
+def test_part_has_the_values_at_its_index(memory: FakeDeviceMemory) -> None:
     whole = filled(memory, 3, 4, 5)
 
     assert read(whole.part((2, 5), index=(1, 2))).tolist() == read(whole)[1, 2:4].tolist()
     assert read(whole.part((12, 5))).tolist() == read(whole).reshape(12, 5).tolist()
 
 
-def test_a_part_that_is_not_within_its_array_is_refused(memory: StandInMemory) -> None:
-    with pytest.raises(ValueError, match=r"\(3, 5\) from \(2, 2\) on is not within \(3, 4, 5\)"):
+def test_part_outside_its_array_is_rejected(memory: FakeDeviceMemory) -> None:
+    with pytest.raises(ValueError, match=r"\(3, 5\) at \(2, 2\) .*\(3, 4, 5\)"):
         filled(memory, 3, 4, 5).part((3, 5), index=(2, 2))
 
 
-def test_new_arrays_are_zero(memory: StandInMemory) -> None:
+def test_new_arrays_are_zero(memory: FakeDeviceMemory) -> None:
     assert not read(memory.zeros((2, 3, 4))).any()
 
 
 @given(st.data())
-def test_segments_are_written_cut_off_or_padded(memory: StandInMemory, data: st.DataObject) -> None:
+def test_written_segments_are_cut_or_padded(memory: FakeDeviceMemory, data: st.DataObject) -> None:
     axis = data.draw(st.sampled_from([2, 3]))
     sizes = [2, data.draw(st.integers(1, 4)), 3, 3, 2]
     old_length, new_length, capacity = (data.draw(st.integers(1, 4)) for _ in range(3))
@@ -121,7 +121,7 @@ def test_segments_are_written_cut_off_or_padded(memory: StandInMemory, data: st.
     assert (read(target) == expected).all()
 
 
-def test_segments_may_change_places(memory: StandInMemory) -> None:
+def test_segments_can_be_swapped_in_place(memory: FakeDeviceMemory) -> None:
     array = filled(memory, 2, 3, 4, 5)
     expected = read(array)[:, [2, 0, 1]]
 
@@ -131,9 +131,9 @@ def test_segments_may_change_places(memory: StandInMemory) -> None:
 
 
 def _advanced(
-    memory: StandInMemory, previous: NDArray[Any], rows: list[list[int]], own: list[list[int]], num_slots: int
+    memory: FakeDeviceMemory, previous: NDArray[Any], rows: list[list[int]], own: list[list[int]], num_slots: int
 ) -> NDArray[Any]:
-    """Return the mask after a step whose rows continue others and have new slots."""
+    """Return the mask after a step."""
     count, num_queries = np.shape(rows)
     widths = (1, 1, 1, num_queries, num_queries, 2)
     update = np.zeros((count, sum(widths)), dtype=np.int32)
@@ -153,7 +153,7 @@ def _advanced(
 
 
 @pytest.mark.parametrize("num_slots", [3, 4, 6])
-def test_a_row_sees_what_the_one_that_it_continues_saw_and_its_own_slot(memory: StandInMemory, num_slots: int) -> None:
+def test_row_sees_the_slots_of_its_parent_and_its_own_slot(memory: FakeDeviceMemory, num_slots: int) -> None:
     no, so = HIDDEN, 0.0
     previous = np.array([[so, no, no, no], [no, so, no, no]])
 
@@ -164,7 +164,7 @@ def test_a_row_sees_what_the_one_that_it_continues_saw_and_its_own_slot(memory: 
     assert set(np.unique(mask).tolist()) == {no, so}
 
 
-def test_page_locked_memory_is_filled_and_read_in_place(memory: StandInMemory) -> None:
+def test_page_locked_memory_is_read_and_written_in_place(memory: FakeDeviceMemory) -> None:
     up, down = (memory.host_array((2, 3), np.int64) for _ in range(2))
     zeros = down.array.copy()
     up.array[:] = np.arange(6).reshape(2, 3)
@@ -179,14 +179,14 @@ def test_page_locked_memory_is_filled_and_read_in_place(memory: StandInMemory) -
     assert down.pinned.data_ptr() == found.ctypes.data
 
 
-class UncopyableMemory(StandInMemory):
+class UncopyableMemory(FakeDeviceMemory):
     def download(self, array: DeviceArray, operation: Operation, *, to: HostArray | None = None) -> NDArray[Any]:
         if to is not None and to.pinned is not None:
             raise RuntimeError("no data transfer registered")
         return super().download(array, operation, to=to)
 
 
-def test_without_copies_to_page_locked_memory_ordinary_memory_is_used(caplog: pytest.LogCaptureFixture) -> None:
+def test_failed_copy_to_page_locked_memory_falls_back_to_pageable(caplog: pytest.LogCaptureFixture) -> None:
     memory = UncopyableMemory("float32")
 
     to = memory.host_array((2,), np.float32)
@@ -196,7 +196,7 @@ def test_without_copies_to_page_locked_memory_ordinary_memory_is_used(caplog: py
     assert memory.copies.by_operation() == {}
 
 
-def test_page_locked_memory_that_is_let_go_is_used_again_and_zero() -> None:
+def test_released_page_locked_memory_is_reused_and_zeroed() -> None:
     pinned = PinnedMemory(FakeCudart(num_left=2), 0)
     first, other = pinned.array((2, 3), np.int64), pinned.array((6,), np.int32)
     address, part = first.ctypes.data, first[1:]
@@ -204,7 +204,7 @@ def test_page_locked_memory_that_is_let_go_is_used_again_and_zero() -> None:
 
     del first
     with pytest.raises(RuntimeError, match="CUDA error 2"):
-        pinned.array((6,), np.int64)  # a part of it is in use
+        pinned.array((6,), np.int64)  # `part` keeps the memory in use
     del part
     again = pinned.array((6,), np.int64)
 
@@ -213,12 +213,12 @@ def test_page_locked_memory_that_is_let_go_is_used_again_and_zero() -> None:
     assert not other.any()
 
 
-def test_a_gpu_that_is_not_there_has_no_page_locked_memory() -> None:
+def test_allocation_for_missing_gpu_fails() -> None:
     with pytest.raises(RuntimeError, match="CUDA error 101"):
         PinnedMemory(FakeCudart(), 1).array((1,), np.int8)
 
 
-def test_page_locked_memory_is_allocated_by_the_runtime_of_that_version(caplog: pytest.LogCaptureFixture) -> None:
+def test_cuda_runtime_library_matches_the_cuda_version(caplog: pytest.LogCaptureFixture) -> None:
     loaded: list[str] = []
 
     def load(name: str) -> object:

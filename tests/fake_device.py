@@ -1,6 +1,6 @@
-"""A device in the place of a GPU: ONNX Runtime on the CPU, whose arrays the host reaches only as it would a GPU's.
+"""Fake GPU: ONNX Runtime on the CPU, with arrays that the host can access only by counted copies, as on a GPU.
 
-Where there is a GPU, tests with the mark `gpu` put it in the place of the stand-in.
+Tests with the mark `gpu` use a GPU instead if one is available.
 """
 
 import ctypes
@@ -37,12 +37,12 @@ DEVICES = (
     "cpu",
     pytest.param("cuda", marks=[pytest.mark.gpu, pytest.mark.skipif(_FAULT is not None, reason=str(_FAULT))]),
 )
-"""Parameters of a test: the stand-in, and a GPU if there is one."""
+"""Parameters of a test: the fake device, and a GPU if one is available."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Sealed:
-    """Keeps memory alive, and shows nothing of it to whoever passes by the stand-in."""
+    """Keeps memory alive without access to its content."""
 
     value: onnxruntime.OrtValue
 
@@ -58,7 +58,7 @@ class Copy:
 
 
 class FakeCudart:
-    """Allocates ordinary memory, as often as it may, in the place of page-locked."""
+    """Allocates pageable instead of page-locked memory; fails after `num_left` allocations."""
 
     def __init__(self, num_left: int = 1 << 20) -> None:
         self.num_left = num_left
@@ -76,8 +76,8 @@ class FakeCudart:
         return 0
 
 
-class StandInMemory(DeviceMemory):
-    """Remembers every copy and every binding of a decoder's pools, and fails as a device does whose memory is full."""
+class FakeDeviceMemory(DeviceMemory):
+    """Records copies and bindings of pools; can fail like a device whose memory is exhausted."""
 
     def __init__(self, float_type: FloatType, device: Device = "cpu") -> None:
         self.log: list[Copy] = []
@@ -88,7 +88,7 @@ class StandInMemory(DeviceMemory):
         self.bound_pools: list[tuple[tuple[int, ...], int]] = []
         """Shape and address of the pool of each binding of a decoder."""
         self.num_arrays_left: int | None = None
-        """Arrays of keys and values that there is still memory for; None: any number."""
+        """Number of arrays of keys and values that can still be allocated; None for no limit."""
 
     def zeros(self, shape: Any) -> DeviceArray:
         if self.num_arrays_left is not None:
@@ -126,13 +126,13 @@ class StandInMemory(DeviceMemory):
 
 
 def read(array: DeviceArray) -> NDArray[Any]:
-    """Return what an array of the stand-in holds, as only a test may."""
+    """Return the content of an array of the fake device."""
     content = ctypes.string_at(array.address, array.num_bytes)
     return np.frombuffer(content, array.dtype).reshape(array.shape)
 
 
-class StandInModel(OnnxStepModel):
-    """A network on the stand-in, or on a GPU whose copies are remembered, too."""
+class FakeDeviceModel(OnnxStepModel):
+    """Step model on the fake device, or on a GPU; copies are recorded."""
 
     def __init__(
         self,
@@ -144,7 +144,7 @@ class StandInModel(OnnxStepModel):
         capturing: Callable[[onnxruntime.InferenceSession], Any] | None = None,
     ) -> None:
         sessions = open_sessions(bundle, RuntimeSettings(device=device, precision=precision, cuda_graphs=cuda_graphs))
-        self.memory = StandInMemory(sessions.float_type, device)
+        self.memory = FakeDeviceMemory(sessions.float_type, device)
         sessions = replace(sessions, device_memory=self.memory)
         if capturing:
             decoder = capturing(sessions.decoder)
@@ -153,7 +153,7 @@ class StandInModel(OnnxStepModel):
 
 
 class _Bindings:
-    """A binding of ONNX Runtime that knows what is bound: for each name the shape and the address, or the sizes."""
+    """A binding of ONNX Runtime that records the shape and address, or the sizes, of each name."""
 
     def __init__(self, binding: Any) -> None:
         self.binding = binding
@@ -173,12 +173,12 @@ class _Bindings:
 
 
 class CapturingSession:
-    """A decoder that captures its runs as ONNX Runtime does on CUDA: by id, with what is bound then and no other."""
+    """A decoder that captures runs by id, as ONNX Runtime does on CUDA; replays require unchanged bindings."""
 
     def __init__(self, session: onnxruntime.InferenceSession) -> None:
         self.session = session
         self.graphs: dict[int, dict[str, tuple[Any, ...]]] = {}
-        """What was bound when each was captured."""
+        """Bindings of each capture, by id."""
         self.released: list[int] = []
         self.num_replays = 0
 
@@ -215,7 +215,7 @@ def _sealed(array: DeviceArray) -> DeviceArray:
 
 
 def _unsealed(array: DeviceArray) -> DeviceArray:
-    """Return an array with its memory; AttributeError if it is a part, which nobody may copy."""
+    # Fails for a part of an array, because parts must not be copied.
     assert isinstance(array.owner, _Sealed)
     value = array.owner.value
     assert (value.data_ptr(), tuple(value.shape())) == (array.address, array.shape)
