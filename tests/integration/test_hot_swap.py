@@ -91,7 +91,7 @@ def resident_bytes() -> int:
 
 
 @pytest.mark.slow
-async def test_twenty_swaps_under_load_fail_no_request_and_keep_no_memory(
+async def test_swaps_under_load_neither_fail_requests_nor_leak_memory(
     server: RunningServer, bundles: Path, models: Path
 ) -> None:
     answers: list[str] = []
@@ -141,7 +141,7 @@ async def test_sessions_and_tokenizer_of_an_unloaded_version_are_freed(
     await until(lambda: all(reference() is None for reference in left))
 
 
-async def test_requests_on_their_way_are_answered_by_the_version_they_came_to(
+async def test_requests_in_progress_finish_on_the_old_version(
     server: RunningServer, bundles: Path, models: Path
 ) -> None:
     old = server.model
@@ -160,9 +160,7 @@ async def test_requests_on_their_way_are_answered_by_the_version_they_came_to(
     await until(lambda: server.sample("dragoman_model_state", model="tiny", version="1", state="draining") == 0)
 
 
-async def test_a_version_whose_directory_is_gone_answers_with_everything_it_has(
-    server: RunningServer, models: Path
-) -> None:
+async def test_version_with_a_deleted_directory_still_returns_alignments(server: RunningServer, models: Path) -> None:
     shutil.rmtree(models / "tiny" / "1")  # as the operator does whose new version serves while this one finishes
 
     answer = await server.translate("A man.", options=pb.DecodingOptions(return_alignment=True))
@@ -170,7 +168,7 @@ async def test_a_version_whose_directory_is_gone_answers_with_everything_it_has(
     assert answer.translations[0].hypotheses[0].alignment
 
 
-async def test_a_broken_bundle_leaves_the_old_version_serving(
+async def test_old_version_serves_if_the_new_bundle_is_broken(
     server: RunningServer, bundles: Path, models: Path
 ) -> None:
     bring(bundles, models, "2")
@@ -188,7 +186,7 @@ async def test_a_broken_bundle_leaves_the_old_version_serving(
     assert (error.code, error.reason) == ("FAILED_PRECONDITION", "MODEL_STATE")
 
 
-async def test_the_directory_is_watched(bundles: Path, models: Path) -> None:
+async def test_new_version_in_the_directory_is_loaded(bundles: Path, models: Path) -> None:
     async with running_server(models, models__poll_interval_s=0.01) as server:
         bring(bundles, models, "2")
 
@@ -197,7 +195,7 @@ async def test_the_directory_is_watched(bundles: Path, models: Path) -> None:
         assert await answered_version(server) == "2"
 
 
-async def test_every_decoding_thread_is_warm_before_requests_are_taken(models: Path) -> None:
+async def test_all_decoding_threads_are_warm_before_requests_are_accepted(models: Path) -> None:
     settings = {"scheduling__num_workers": 3, "models__poll_interval_s": 0}
     async with running_server(models, **settings) as server:
         assert server.model.num_batches == 3

@@ -72,7 +72,7 @@ def pipe_that_nobody_reads() -> Iterator[int]:
 
 @pytest.mark.parametrize("log", [full_disk, pipe_that_nobody_reads], ids=lambda log: log.__name__)
 @pytest.mark.slow
-def test_a_log_that_cannot_be_written_stops_no_call_and_no_drain(
+def test_calls_and_drain_complete_if_the_log_cannot_be_written(
     tiny_model: Path, log: Callable[[], AbstractContextManager[int]]
 ) -> None:
     with log() as stderr, server(tiny_model, stderr) as (process, stub):

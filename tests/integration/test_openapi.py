@@ -62,7 +62,7 @@ def check(server: RunningServer, mode: schemathesis.GenerationMode) -> set[tuple
 
 
 @pytest.mark.slow
-async def test_valid_requests_get_described_answers(tiny_model: Path) -> None:
+async def test_responses_to_valid_requests_match_the_schema(tiny_model: Path) -> None:
     async with running_server(tiny_model) as server:
         statuses = await asyncio.to_thread(check, server, schemathesis.GenerationMode.POSITIVE)
 
@@ -70,7 +70,7 @@ async def test_valid_requests_get_described_answers(tiny_model: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_broken_requests_are_refused_as_described(tiny_model: Path) -> None:
+async def test_rejections_of_invalid_requests_match_the_schema(tiny_model: Path) -> None:
     async with running_server(tiny_model) as server:
         statuses = await asyncio.to_thread(check, server, schemathesis.GenerationMode.NEGATIVE)
 
@@ -78,7 +78,7 @@ async def test_broken_requests_are_refused_as_described(tiny_model: Path) -> Non
     assert max(code for _, code in statuses) < 500
 
 
-async def test_an_answer_with_everything_is_as_described(server: RunningServer) -> None:
+async def test_response_with_all_fields_matches_the_schema(server: RunningServer) -> None:
     options = {
         "numHypotheses": 2,
         "returnTokens": True,

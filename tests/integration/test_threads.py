@@ -20,7 +20,7 @@ def num_threads(pid: int) -> int:
     return sum(name == named[str(pid)] for name in named.values())
 
 
-def test_neither_much_text_nor_changes_of_models_at_once_start_a_thread(tiny_model: Path) -> None:
+def test_concurrent_requests_and_model_changes_start_no_thread(tiny_model: Path) -> None:
     much_text = pb.TranslateRequest(texts=["No! " * 2400], source_language="en", target_language="de")
     with process("--models", str(tiny_model)) as running:
         ports = running.wait_until_ready(timeout_s=START_S)
