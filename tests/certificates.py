@@ -73,5 +73,5 @@ class ServerFiles:
 
     @property
     def settings(self) -> dict[str, Path]:
-        """What makes a server of the tests use them."""
+        """Settings of `running_server` that select these files."""
         return {"tls__certificate_file": self.certificate, "tls__private_key_file": self.key}

@@ -24,7 +24,7 @@ class Phrase:
 
     @property
     def is_latin(self) -> bool:
-        """Whether it is written in Latin letters."""
+        """True if the language is written in Latin letters."""
         return self.language not in _NON_LATIN
 
 

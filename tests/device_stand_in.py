@@ -1,6 +1,6 @@
-"""A device in the place of a GPU: ONNX Runtime on the CPU, whose arrays the host reaches only as it would a GPU's.
+"""A fake GPU: ONNX Runtime on the CPU, with arrays that the host can access only by copies, as on a GPU.
 
-Where there is a GPU, tests with the mark `gpu` put it in the place of the stand-in.
+Tests with the mark `gpu` use a real GPU instead if one is available.
 """
 
 import ctypes
@@ -37,12 +37,12 @@ DEVICES = (
     "cpu",
     pytest.param("cuda", marks=[pytest.mark.gpu, pytest.mark.skipif(_FAULT is not None, reason=str(_FAULT))]),
 )
-"""Parameters of a test: the stand-in, and a GPU if there is one."""
+"""Parameters of a test: the fake device, and a GPU if one is available."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Sealed:
-    """Keeps memory alive, and shows nothing of it to whoever passes by the stand-in."""
+    """Owner of memory that only the fake device can access."""
 
     value: onnxruntime.OrtValue
 
@@ -58,7 +58,7 @@ class Copy:
 
 
 class FakeCudart:
-    """Allocates ordinary memory, as often as it may, in the place of page-locked."""
+    """A CUDA runtime that allocates ordinary instead of page-locked memory, at most `num_left` times."""
 
     def __init__(self, num_left: int = 1 << 20) -> None:
         self.num_left = num_left
@@ -77,7 +77,7 @@ class FakeCudart:
 
 
 class StandInMemory(DeviceMemory):
-    """Remembers every copy and every binding of a decoder's pools, and fails as a device does whose memory is full."""
+    """Memory that records each copy and each binding of a decoder's pools and can simulate exhaustion."""
 
     def __init__(self, float_type: FloatType, device: Device = "cpu") -> None:
         self.log: list[Copy] = []
@@ -88,7 +88,7 @@ class StandInMemory(DeviceMemory):
         self.bound_pools: list[tuple[tuple[int, ...], int]] = []
         """Shape and address of the pool of each binding of a decoder."""
         self.num_arrays_left: int | None = None
-        """Arrays of keys and values that there is still memory for; None: any number."""
+        """Arrays of keys and values until the memory is exhausted; None for no limit."""
 
     def zeros(self, shape: Any) -> DeviceArray:
         if self.num_arrays_left is not None:
@@ -126,13 +126,13 @@ class StandInMemory(DeviceMemory):
 
 
 def read(array: DeviceArray) -> NDArray[Any]:
-    """Return what an array of the stand-in holds, as only a test may."""
+    """Return the content of an array on the fake device, which only tests may access directly."""
     content = ctypes.string_at(array.address, array.num_bytes)
     return np.frombuffer(content, array.dtype).reshape(array.shape)
 
 
 class StandInModel(OnnxStepModel):
-    """A network on the stand-in, or on a GPU whose copies are remembered, too."""
+    """A model on the fake device, or on a GPU; records copies in both cases."""
 
     def __init__(
         self,
@@ -153,7 +153,7 @@ class StandInModel(OnnxStepModel):
 
 
 class _Bindings:
-    """A binding of ONNX Runtime that knows what is bound: for each name the shape and the address, or the sizes."""
+    """A binding of ONNX Runtime that records for each name the shape and the address, or the sizes."""
 
     def __init__(self, binding: Any) -> None:
         self.binding = binding
@@ -173,12 +173,12 @@ class _Bindings:
 
 
 class CapturingSession:
-    """A decoder that captures its runs as ONNX Runtime does on CUDA: by id, with what is bound then and no other."""
+    """A decoder that simulates CUDA graph captures: a replay by ID requires the bindings of the capture."""
 
     def __init__(self, session: onnxruntime.InferenceSession) -> None:
         self.session = session
         self.graphs: dict[int, dict[str, tuple[Any, ...]]] = {}
-        """What was bound when each was captured."""
+        """Bindings of each capture, by graph ID."""
         self.released: list[int] = []
         self.num_replays = 0
 
@@ -215,7 +215,7 @@ def _sealed(array: DeviceArray) -> DeviceArray:
 
 
 def _unsealed(array: DeviceArray) -> DeviceArray:
-    """Return an array with its memory; AttributeError if it is a part, which nobody may copy."""
+    """Return an array with access to its memory; fails for a slice, which must not be copied."""
     assert isinstance(array.owner, _Sealed)
     value = array.owner.value
     assert (value.data_ptr(), tuple(value.shape())) == (array.address, array.shape)

@@ -1,13 +1,13 @@
-"""Stand-ins that tests share: step models in numpy, a clock moved by hand, short-hands for segments.
+"""Fakes shared by tests: step models in NumPy, a manual clock, a quota store, and constructors of segments.
 
-    ToyModel      a deterministic language model: what may follow depends on source and prefix only, by hashing
-    FaultyToyModel  one that loops, copies or falls silent after certain sources
-    FlakyModel    wraps another model; raises whenever a function of the test says so
-    GatedModel    wraps another model; each step waits until the test lets it pass
-    ManualClock   time stands still until the test moves it
-    SharedBuckets  a store of quotas that is away when the test says so
+    ToyModel        a deterministic language model: logits are a hash of source and prefix
+    FaultyToyModel  a ToyModel that loops, copies or returns nothing for certain sources
+    FlakyModel      wraps a model and raises errors selected by the test
+    GatedModel      wraps a model; each step waits until the test releases it
+    ManualClock     a clock that the test advances
+    SharedBuckets   a quota store that the test can make unavailable
 
-All models obey the `StepModel` protocol, check how it is used, and may be shared between threads.
+All models implement the `StepModel` protocol, assert its correct use, and may be shared between threads.
 """
 
 import threading
@@ -272,7 +272,7 @@ class WrappedModel:
         self.limits = inner.limits
 
     def before(self, operation: str, num_segments: int) -> None:
-        """For subclasses to block, raise or take notes; `num_segments` are those in the batch or new."""
+        """Hook called ahead of each operation; `num_segments` counts the segments of the batch, or the new ones."""
 
     def encode(self, source_ids: Sequence[Sequence[int]]) -> list[EncodedSource]:
         """See `StepModel.encode`."""
@@ -319,7 +319,7 @@ class WrappedBatch:
 
 
 class FlakyModel(WrappedModel):
-    """Raises an error from an operation whenever `should_fail(operation)` says so."""
+    """A model whose operations raise an error if `should_fail(operation)` returns True."""
 
     def __init__(
         self, inner: StepModel, should_fail: Callable[[str], bool], *, error: type[Exception] = RuntimeError
@@ -329,7 +329,7 @@ class FlakyModel(WrappedModel):
         self._error = error
 
     def before(self, operation: str, num_segments: int) -> None:
-        """Fail if the test wants it."""
+        """Raise the error if `should_fail` returns True."""
         if self._should_fail(operation):
             raise self._error(f"{operation} broken on purpose")
 
@@ -366,7 +366,7 @@ class GatedModel(WrappedModel):
         return self.step_sizes[-1]
 
     def pass_until(self, num_segments: int, *, max_steps: int = 5000) -> None:
-        """Let one step after the other pass until one of so many segments waits: a message may take some steps."""
+        """Release steps until a step with `num_segments` segments waits, as messages arrive some steps late."""
         for _ in range(max_steps):
             if self.wait_for_step() == num_segments:
                 return

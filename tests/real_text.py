@@ -13,7 +13,7 @@ _FOLDERS = ("service", "export", "proto/dragoman", "loadtests")
 _MARKUP = re.compile(r"[`|*#\[\]<>]|https?:")
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 _WORDS = range(4, 61)
-"""How many words a sentence may have."""
+"""Allowed number of words of a sentence."""
 
 
 @functools.cache

@@ -21,7 +21,7 @@ class Candidate:
 
     @property
     def is_finished(self) -> bool:
-        """Whether it ends with EOS."""
+        """True if the last token is EOS."""
         return self.token_ids[-1:] == (EOS,)
 
 
@@ -75,7 +75,7 @@ def extensions(model: ToyModel, segment: Segment, candidate: Candidate) -> list[
 
 
 def full_beam_search(model: ToyModel, segment: Segment) -> list[Candidate]:
-    """Return what the textbook search finds, run to the longest target whatever has been found if not told to stop."""
+    """Return the hypotheses of textbook beam search, run to the maximum length unless early stopping is on."""
     search, live, finished = segment.search, [Candidate((), 0.0)], list[Candidate]()
     for _ in range(search.max_target_tokens):
         found = [extended for candidate in live for extended in extensions(model, segment, candidate)]

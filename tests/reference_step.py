@@ -19,14 +19,13 @@ from dragoman_service.runtimes.native.library import BackendUnsupportedError, Li
 
 MAX_POSITIONS: Final = 80
 CLOSE: Final = 2e-5
-"""Of log-probabilities: the library adds up in 32 bits, the reference in 64."""
+"""Tolerance of log-probabilities: the library sums in 32 bits, the reference in 64 bits."""
 
 ROUNDED_APART: Final = 0.3
-"""Of log-probabilities once a value lay so near the middle of two integers that either may be taken, which changes all
-that follows."""
+"""Tolerance of log-probabilities after a value that may be rounded up or down, which changes all later values."""
 
 _UNSURE_STEPS: Final = 2e-5
-"""Distance from the middle, and the share of the value itself, within which sums in 32 bits may round otherwise."""
+"""Distance from the middle of two integers, absolute and relative, within which 32-bit sums may round differently."""
 
 _erf = np.vectorize(math.erf)
 
@@ -35,7 +34,7 @@ Array = NDArray[Any]
 
 @cache
 def native_library() -> Library | str:
-    """Return the library, or why it cannot be had; CI must have it wherever it has a compiler."""
+    """Return the library, or the cause if it is not available; required in CI if a compiler is installed."""
     try:
         return load_library()
     except BackendUnsupportedError as error:
@@ -131,9 +130,7 @@ def _activation(generator: Generator, path: str, architecture: Architecture) -> 
 class _Segment:
     cross: Array
     position: int = 0
-    rows: list[list[Array]] = field(default_factory=list)
-    """For each row and layer keys and values, [2, H, T, D]."""
-
+    rows: list[list[Array]] = field(default_factory=list)  # keys and values of each row and layer, [2, H, T, D]
     is_sure: bool = True
 
 

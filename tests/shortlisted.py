@@ -1,4 +1,4 @@
-"""What a step with a shortlist has to compute, in numpy over a model that projects onto the whole vocabulary."""
+"""Reference of a step with a shortlist, in NumPy on top of a model with the whole vocabulary."""
 
 from collections.abc import Sequence
 

@@ -40,9 +40,9 @@ _LOGIT_SCALE = 1.5
 _EOS_LOGIT = 3.0
 """Head start of the end-of-sentence token."""
 _EOS_SLOPE = 2.0
-"""How much of the token's embedding lies in the direction in which positions slowly rise."""
+"""Component of the EOS embedding along `_SLOW_DIMENSION`, which makes EOS likelier at later positions."""
 _SLOW_DIMENSION = 13
-"""Of the position encodings, the cosine that falls from 1 to -1 within 150 positions at width 32."""
+"""Dimension of the position encodings: the cosine that falls from 1 to -1 within 150 positions at width 32."""
 
 
 def build_tiny_bundle(
@@ -62,9 +62,9 @@ def build_tiny_bundle(
 ) -> Bundle:
     """Write a bundle into a directory, which must not exist, and return it opened.
 
-    Translations are nonsense, differ from text to text, and end by themselves. A calibrated one has measured scales of
-    int8 activations, on some sentences and on `calibration`; others have scales by row. Products of the kinds kept are
-    in floats in int8, too. A variant is what differs from the usual `ModelConfig`.
+    Translations are nonsense, differ from text to text, and end by themselves. A calibrated bundle has
+    measured scales of int8 activations, from some sentences and from `calibration`; other bundles have scales by row.
+    Products of the kinds in `kept` also stay in floats in int8. `variant` overrides fields of `ModelConfig`.
     """
     vocabulary = tiny_vocabulary()
     description = BundleDescription(

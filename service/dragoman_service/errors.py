@@ -2,8 +2,7 @@
 
 from typing import Any, Final
 
-_MAX_LISTED: Final = 50
-"""Of what a message says that there is."""
+_MAX_LISTED: Final = 50  # available names in one message
 
 
 class DragomanError(Exception):
@@ -72,7 +71,7 @@ class ModelNotFoundError(RequestError):
     def __init__(
         self, field: str, wanted: str, available: tuple[str, ...], *, fault: str = "is not served here"
     ) -> None:
-        """Name what was requested, what exists, at most `_MAX_LISTED` of it, and why it is not available."""
+        """Build a message with the requested name, the cause and at most `_MAX_LISTED` available names."""
         listed = ", ".join(available[:_MAX_LISTED]) or "none"
         more = f", ... ({len(available)} in all)" if len(available) > _MAX_LISTED else ""
         super().__init__(field, f"{wanted} {fault}; available: {listed}{more}")

@@ -25,7 +25,7 @@ class Collector(pb_grpc.TraceServiceServicer):
 
     @property
     def endpoint(self) -> str:
-        """What the setting `tracing.endpoint` takes."""
+        """Value of the setting `tracing.endpoint`."""
         return f"http://127.0.0.1:{self.port}"
 
     @property

@@ -44,7 +44,7 @@ class HaltableModel(WrappedModel):
     def __init__(self, inner: StepModel, clock: ManualClock) -> None:
         super().__init__(inner)
         self.step_s = 0.0
-        """What a step takes on the server's clock."""
+        """Duration of a step on the clock of the server."""
         self._clock = clock
         self._may_step = threading.Event()
         self._may_step.set()
@@ -242,18 +242,18 @@ class Refusal:
 
     @property
     def reason(self) -> str:
-        """Of the ErrorInfo; empty if gRPC made the status."""
+        """Reason of the ErrorInfo; empty if gRPC created the status."""
         reason: str = self._unpacked(error_details_pb2.ErrorInfo()).reason
         return reason
 
     @property
     def fields(self) -> list[str]:
-        """What the caller must change."""
+        """Invalid fields of the BadRequest."""
         return [violation.field for violation in self._unpacked(error_details_pb2.BadRequest()).field_violations]
 
     @property
     def retry_delay_ms(self) -> int:
-        """Of the RetryInfo."""
+        """Delay of the RetryInfo."""
         delay: int = self._unpacked(error_details_pb2.RetryInfo()).retry_delay.ToMilliseconds()
         return delay
 

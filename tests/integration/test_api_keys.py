@@ -32,7 +32,7 @@ from tests.integration.running_server import (
 SHOP, OPS, SLOW, SMALL, STRANGER = (new_key() for _ in range(5))
 REFUSED = ("UNAUTHENTICATED", "UNAUTHENTICATED")
 EVERYWHERE = "0.0.0.0"  # noqa: S104 - reached on loopback here
-CONFIDENTIAL = "The admiral meets nobody."
+CONFIDENTIAL = "The admiral meets the ambassador."
 
 
 def entry(name: str, key: str, *permissions: str, **limits: float) -> str:

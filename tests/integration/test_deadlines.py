@@ -23,9 +23,9 @@ TEXT = "A man."
 OPTIONS = pb.DecodingOptions(max_target_tokens=4)
 PATIENT_S = 3000.0
 TRANSIT_S = 2.0
-"""Of a deadline, what may pass on a real clock before the server sees the call, whose own clock stands still."""
+"""Allowance for the time until a call arrives, which passes on the real clock and not on the server's."""
 NUM_LESSONS = 40
-"""Sentences after which the server knows how long it takes."""
+"""Number of sentences after which the server can estimate durations."""
 
 
 @contextlib.asynccontextmanager
@@ -109,11 +109,11 @@ async def test_unreachable_deadline_is_rejected_at_admission(
     error = await refusal(translate(experienced, *[TEXT] * 10, timeout_s=4 * one_s))
 
     assert (error.code, error.reason) == ("DEADLINE_EXCEEDED", "DEADLINE_EXCEEDED")
-    told = re.fullmatch(
+    message = re.fullmatch(
         r"deadline exceeded in stage admission: the answer would take ([\d.]+) s, ([\d.]+) s are allowed", error.message
     )
-    assert told is not None
-    needed_s, allowed_s = map(float, told.groups())
+    assert message is not None
+    needed_s, allowed_s = map(float, message.groups())
     assert needed_s > allowed_s
     assert allowed_s == pytest.approx(4 * one_s, rel=WIRE_PRECISION)
     assert experienced.sample("dragoman_deadline_misses_total", stage="admission") == 10

@@ -60,7 +60,7 @@ def watch_health(channel: grpc.Channel) -> Any:
 
 @contextmanager
 def held() -> Iterator["queue.SimpleQueue[pb.TranslateRequest | None]"]:
-    """What a stream sends; it is not half-closed before the test is over."""
+    """Yield the queue of requests of a stream, and half-close the stream at the end of the test."""
     requests: queue.SimpleQueue[pb.TranslateRequest | None] = queue.SimpleQueue()
     try:
         yield requests

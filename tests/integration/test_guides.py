@@ -1,4 +1,4 @@
-"""What README and guides show works as it stands: each Python example, and the recipe for a certificate and a key."""
+"""The examples of README and guides run unchanged: Python, curl, and the certificate and key recipe."""
 
 import os
 import re
@@ -36,7 +36,7 @@ CURL = [(name, code) for name, code in examples("sh") if code.startswith("curl "
 
 
 def free_ports() -> list[int]:
-    """Two ports; another program may take one before the server does, but none here asks for a port by number."""
+    """Return two free ports; no other test requests a port by number."""
     with socket.socket() as first, socket.socket() as second:
         for each in (first, second):
             each.bind(("127.0.0.1", 0))

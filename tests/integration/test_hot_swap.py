@@ -44,7 +44,7 @@ def models(bundles: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 async def server(models: Path) -> AsyncIterator[RunningServer]:
-    """A server that looks at the directory only when it is told to, or by calls."""
+    """A server that reads the model directory only on `refresh` or on calls."""
     async with running_server(models, models__poll_interval_s=0, models__settle_s=0) as server:
         yield server
 

@@ -1,4 +1,4 @@
-"""What the vendor APIs take from callers whose API key they do not know yet."""
+"""Limits on requests to the vendor APIs before authentication."""
 
 import asyncio
 import contextlib

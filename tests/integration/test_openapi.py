@@ -1,4 +1,4 @@
-"""The OpenAPI document is true: requests made of it, and broken ones, get the answers that it describes."""
+"""Responses to valid and invalid requests generated from the OpenAPI document match the document."""
 
 import asyncio
 from pathlib import Path
@@ -17,7 +17,7 @@ TIMEOUT_S = 20.0
 
 ACCEPTANCE = "positive_data_acceptance"
 DEPENDENT_FIELDS = {"options", "targetPrefixes", "pivotLanguages"}
-"""What fits the schema is accepted, unless it has these fields, whose values depend on other fields or on the model."""
+"""Fields whose values depend on other fields or on the model, so that a request may match the schema and be invalid."""
 
 
 def address(server: RunningServer) -> str:

@@ -1,4 +1,4 @@
-"""The playground over HTTP, and in a real browser where there is one."""
+"""The playground over HTTP and in a real browser."""
 
 import json
 import os

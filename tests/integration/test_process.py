@@ -1,4 +1,4 @@
-"""The real process, as an operator runs it, and the commands on the caller's side."""
+"""The server as a real process, and the client commands."""
 
 import io
 import signal
@@ -16,7 +16,7 @@ from tests.integration.real_process import START_S, STOP_S, process
 
 @pytest.fixture(scope="module")
 def ports(tiny_model: Path) -> Iterator[Ports]:
-    """Of a server that is ready."""
+    """Ports of a ready server."""
     with process("--models", str(tiny_model)) as server:
         yield server.wait_until_ready(timeout_s=START_S)
 

@@ -40,7 +40,7 @@ tokens_per_min = 0.06
 REFILL_S = 1000.0  # of the limits above
 PASSWORD = "p@ss/word#1"  # noqa: S105 - of the test's own server
 ACL = "~dragoman:* +evalsha +script|load +time +hmget +hset +pexpire +del"
-"""What the guide says that the server needs."""
+"""Permissions of the server in the guide."""
 
 
 @pytest.fixture

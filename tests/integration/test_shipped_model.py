@@ -201,6 +201,6 @@ def test_sentences_of_a_document_add_up_to_the_translation(client: TranslationCl
 def test_everyday_sentences_score_above_nonsense(client: TranslationClient) -> None:
     everyday, nonsense = translate(client, "Good morning!", "Fnord glimp the zurbling quandotized wibblewarts.")
 
-    told = [[sentence.score for sentence in translation.sentences] for translation in (everyday, nonsense)]
-    assert (told[0][0] or 0.0) > 0.8
-    assert (told[1][0] or 1.0) < 0.5
+    scores = [[sentence.score for sentence in translation.sentences] for translation in (everyday, nonsense)]
+    assert (scores[0][0] or 0.0) > 0.8
+    assert (scores[1][0] or 1.0) < 0.5

@@ -56,7 +56,7 @@ async def translate(channel: grpc.aio.Channel) -> Any:
 
 
 def shown_certificate(server: RunningServer) -> x509.Certificate:
-    """What a new connection gets to see."""
+    """Return the certificate that a new connection receives."""
     pem = ssl.get_server_certificate(("127.0.0.1", server.port), timeout=PATIENCE_S)
     return x509.load_pem_x509_certificate(pem.encode())
 

@@ -99,8 +99,8 @@ async def test_span_of_a_failed_request_has_status_and_field(tiny_model: Path, c
         await until(lambda: server.sample("dragoman_requests_total", **labels) == 1)
 
     refused, late = [span for span in collector.spans if span.name == "Translate"]
-    told = attributes(refused)
-    assert (told["rpc.grpc.status"], told["mt.field"]) == ("INVALID_ARGUMENT", "source_language")
+    of_refused = attributes(refused)
+    assert (of_refused["rpc.grpc.status"], of_refused["mt.field"]) == ("INVALID_ARGUMENT", "source_language")
     assert refused.status.code == trace_pb2.Status.STATUS_CODE_UNSET  # the caller is at fault, not the server
     assert attributes(late)["rpc.grpc.status"] == "DEADLINE_EXCEEDED"
     assert late.status.code == trace_pb2.Status.STATUS_CODE_ERROR
@@ -181,8 +181,8 @@ async def test_each_request_of_a_stream_has_its_own_span(tiny_model: Path, colle
         call = server.stub.TranslateStream(iter(requests), metadata=(("traceparent", SAMPLED),))
         assert len([response async for response in call]) == 2
 
-    told = [attributes(span) for span in collector.spans if span.name == "TranslateStream"]
-    assert {one["mt.request_id"]: one["mt.texts"] for one in told if "mt.texts" in one} == {"r1": 1, "r2": 1}
+    spans = [attributes(span) for span in collector.spans if span.name == "TranslateStream"]
+    assert {span["mt.request_id"]: span["mt.texts"] for span in spans if "mt.texts" in span} == {"r1": 1, "r2": 1}
 
 
 async def test_missing_collector_is_logged_once_and_fails_no_request(tiny_model: Path) -> None:

@@ -1,4 +1,4 @@
-"""The attention graph against PyTorch: the same weights, whatever is beside a segment or behind its target."""
+"""The attention graph against PyTorch: equal weights, independent of other segments and of padding."""
 
 import shutil
 from concurrent.futures import ThreadPoolExecutor

@@ -183,7 +183,7 @@ def test_a_capture_waits_for_all_other_uses_and_they_for_it() -> None:
             order.append("used")
 
     def capture() -> None:
-        with use.alone(), use:  # who is alone may use it, too
+        with use.alone(), use:  # exclusive use is reentrant
             later.append(_in_thread(use_later))
             order.append("captured")
 

@@ -247,7 +247,7 @@ def test_caches_are_smaller_by_the_heads_of_keys_that_are_shared(tmp_path: Path,
 
 
 class _TorchModel:
-    """A step model that computes every row anew at every step."""
+    """A step model that computes every row again at every step."""
 
     def __init__(self, model: Transformer, limits: ModelLimits) -> None:
         self.model, self.limits = model, limits

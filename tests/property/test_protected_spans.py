@@ -1,4 +1,4 @@
-"""Spans found in windows are those that one search of the whole text finds."""
+"""A search in windows and a search of the whole text find the same spans."""
 
 import re
 from collections.abc import Iterator
