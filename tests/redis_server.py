@@ -1,4 +1,4 @@
-"""A store of quotas for tests: Debian's redis-server on a Unix socket, started, stopped and halted by the test."""
+"""A quota store for tests: redis-server on a Unix socket, which the test can stop and suspend."""
 
 import contextlib
 import os
@@ -19,7 +19,7 @@ _LOOK_EACH_S = 0.01
 
 
 class RedisServer:
-    """A store that keeps nothing beyond its end."""
+    """A store without persistence."""
 
     def __init__(self, directory: Path, *options: str) -> None:
         self.socket = directory / "redis.sock"
@@ -29,7 +29,7 @@ class RedisServer:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> Self:
-        """Return once it answers."""
+        """Start the server and wait until it answers."""
         kept_nowhere = ("--save", "", "--appendonly", "no", "--dir", str(self._directory), "--daemonize", "no")
         command = ["redis-server", "--unixsocket", str(self.socket), *kept_nowhere, *self._options]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL)

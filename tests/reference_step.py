@@ -91,7 +91,7 @@ class Decoder:
         return cls(architecture=architecture, tensors=tensors, activations=activations)
 
     def cross(self, generator: Generator, source_length: int) -> Array:
-        """Draw what an encoder might make of a source: [2 L, H, S, D]."""
+        """Draw a random encoder output for a source: [2 L, H, S, D]."""
         shape = self.architecture
         size = (2 * shape.num_decoder_layers, shape.num_heads, source_length, shape.d_model // shape.num_heads)
         return generator.normal(size=size).astype(np.float32)
@@ -153,10 +153,10 @@ class ReferenceBatch:
 
     def step(self, token_ids: ArrayLike, parents: ArrayLike) -> tuple[Array, Array]:
         """Return log-probabilities [B, K, V], and for each segment whether all was rounded beyond doubt so far."""
-        found = np.array(
+        log_probs = np.array(
             [self._step(*each) for each in zip(self._segments, np.array(token_ids), np.array(parents), strict=True)]
         )
-        return found, np.array([segment.is_sure for segment in self._segments])
+        return log_probs, np.array([segment.is_sure for segment in self._segments])
 
     def _step(self, segment: _Segment, token_ids: Array, parents: Array) -> Array:
         before = segment.rows
@@ -293,19 +293,19 @@ class LibraryBatch:
 
     @property
     def num_bytes(self) -> int:
-        """Of the caches."""
+        """Size of the caches in bytes."""
         return int(self._decoder.library.function("batch_bytes")(self._handle))
 
     def cross(self, segment: int, like: Array) -> Array:
-        """Return what a segment was added with."""
-        found = np.full_like(like, 7)
-        self._call("batch_cross", self._handle, segment, found.ctypes.data)
-        return found
+        """Return the cross-attention keys or values of a segment."""
+        values = np.full_like(like, 7)
+        self._call("batch_cross", self._handle, segment, values.ctypes.data)
+        return values
 
 
-def check_candidates(found: tuple[Array, Array], expected: Array, is_sure: Array) -> None:
+def check_candidates(actual: tuple[Array, Array], expected: Array, is_sure: Array) -> None:
     """Compare candidates [B, K, C] with log-probabilities [B, K, V] of the reference."""
-    log_probs, token_ids = found
+    log_probs, token_ids = actual
     assert (np.diff(log_probs) <= 0).all()
     assert (np.diff(np.sort(token_ids)) > 0).all(), "a token twice"
     tolerance = np.where(is_sure, CLOSE, ROUNDED_APART)[:, None, None]

@@ -1,4 +1,4 @@
-"""A real bundle with a tiny network of random weights, for tests that need graphs and a tokenizer but no sense."""
+"""A bundle with a tiny network of random weights, for tests that need graphs and a tokenizer."""
 
 import functools
 import json
@@ -86,7 +86,7 @@ def build_tiny_bundle(
 
 
 def _tokenizer(vocabulary: Vocabulary, config: ModelConfig) -> Vocabulary | TokenizerFiles:
-    """Return the vocabulary, spelled out if decoding begins otherwise or sources have more tokens than targets."""
+    """Return the vocabulary, explicit for another start of decoding or more source than target tokens."""
     if config.start_id == config.bos_id and config.source_vocabulary_size is None:
         return vocabulary
     processor = SentencePieceProcessor(model_proto=vocabulary.model)
@@ -116,7 +116,7 @@ def tiny_vocabulary() -> Vocabulary:
 def tiny_model(
     vocabulary_size: int, *, norm: Literal["pre", "post"] = "pre", seed: int = 1, **variant: Any
 ) -> Transformer:
-    """Return a network with weights drawn from a seed, in evaluation mode; a variant differs from the usual fields."""
+    """Return a network with random weights in evaluation mode; `variant` overrides fields of `ModelConfig`."""
     usual = {"d_model": 32, "num_heads": 2, "ffn_size": 64, "num_encoder_layers": 2, "num_decoder_layers": 2}
     config = ModelConfig(**{"vocabulary_size": vocabulary_size, "norm": norm, **usual, **variant})
     with torch.random.fork_rng(devices=[]), torch.no_grad():
@@ -130,7 +130,7 @@ def tiny_model(
 
 
 def _end_by_itself(model: Transformer) -> None:
-    """Change the last normalisation so that random weights say different things and come to an end."""
+    """Change the last normalization so that translations differ from text to text and end with EOS."""
     config = model.config
     path = (
         "decoder.norm" if config.has_final_norm else f"decoder.layers.{config.num_decoder_layers - 1}.feed_forward_norm"

@@ -9,7 +9,7 @@ class DragomanError(Exception):
     """Root of the tree; all classes can be pickled, whatever the arguments of their constructors."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return what makes an equal error without its constructor."""
+        """Return a recipe for pickle that bypasses the constructor."""
         return _restored, (type(self), self.args, vars(self))
 
 
@@ -81,7 +81,7 @@ class GlossaryNotFoundError(RequestError):
     """No such glossary."""
 
     def __init__(self, field: str, wanted: str, available: tuple[str, ...]) -> None:
-        """Name what was requested, and all that exist."""
+        """Build a message with the requested name and the available glossaries."""
         super().__init__(field, f"{wanted!r} is not served here; available: {', '.join(available) or 'none'}")
 
 
@@ -93,10 +93,10 @@ class ModelStateError(DragomanError):
 
 
 class UnauthenticatedError(DragomanError):
-    """The caller has no credentials, or unknown ones."""
+    """The credentials are missing or unknown."""
 
     def __init__(self, description: str) -> None:
-        """Name what is missing or wrong, but never the key."""
+        """State the problem without the key."""
         super().__init__(f"authentication failed: {description}")
 
 

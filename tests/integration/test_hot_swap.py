@@ -1,4 +1,4 @@
-"""Versions that come and go under load: callers notice only by the version in the answer."""
+"""Versions are swapped under load without failed requests."""
 
 import asyncio
 import gc
@@ -26,7 +26,7 @@ MAX_GROWTH_BYTES = 24 << 20  # measured: a tiny model that stays costs 2.5 MB, s
 
 @pytest.fixture(scope="module")
 def bundles(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Bundles that can be copied to a server: two networks that differ."""
+    """Two bundles with different networks."""
     directory = tmp_path_factory.mktemp("bundles")
     for seed in (1, 2):
         build_tiny_bundle(directory / str(seed), version=str(seed), precisions=("fp32",), seed=seed)
@@ -35,7 +35,7 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def models(bundles: Path, tmp_path: Path) -> Path:
-    """A directory of models that keeps the newest only, with tiny/1."""
+    """A model directory with tiny/1 that serves only the latest version."""
     (tmp_path / "models" / "tiny").mkdir(parents=True)
     (tmp_path / "models" / "tiny" / SERVING_NAME).write_text('versions = "latest:1"\n', encoding="utf-8")
     bring(bundles, tmp_path / "models", "1")
@@ -50,7 +50,7 @@ async def server(models: Path) -> AsyncIterator[RunningServer]:
 
 
 def bring(bundles: Path, models: Path, version: str) -> None:
-    """Let a version appear as a whole, by a rename."""
+    """Add a version to the model directory atomically, by a rename."""
     hidden = models / "tiny" / f".{version}"
     shutil.copytree(bundles / str(1 + int(version) % 2), hidden)
     manifest = json.loads((hidden / MANIFEST_NAME).read_text(encoding="utf-8"))
@@ -69,13 +69,13 @@ async def answered_version(server: RunningServer, text: str = "A man.") -> str:
 
 
 async def keep_translating(server: RunningServer, answers: list[str], is_over: asyncio.Event) -> None:
-    """Translate one text after the other until it is over; any failure ends the test."""
+    """Translate texts until `is_over` is set; any error fails the test."""
     while not is_over.is_set():
         answers.append(await answered_version(server, f"Number {len(answers)}."))
 
 
 async def swap(server: RunningServer, bundles: Path, models: Path, version: int) -> None:
-    """Bring a version and wait until it is the only one."""
+    """Add a version and wait until the previous version is unloaded."""
     bring(bundles, models, str(version))
     await asyncio.to_thread(server.app._models.refresh)
     assert await answered_version(server) == str(version)

@@ -1,4 +1,4 @@
-"""The language of texts is detected, and texts are translated through another one, by all ways to ask for it."""
+"""Language detection and pivot translation over gRPC, HTTP and the client."""
 
 import asyncio
 from pathlib import Path

@@ -26,7 +26,7 @@ TRACEPARENT = f"00-{TRACE_ID}-b7ad6b7169203331-01"
 
 
 class QuotingTokenizer:
-    """Fails on some texts, as libraries do: with a message that quotes them."""
+    """A model that fails on some texts with an error message that quotes the text."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner

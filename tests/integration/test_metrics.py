@@ -22,7 +22,7 @@ SERVICE = "/dragoman.v1.TranslationService"
 SERVICES = pb.DESCRIPTOR.services_by_name.values()
 DRAGOMAN = version("dragoman")
 INTERNAL = {"reason", "outcome", "kind", "stage", "priority", "lane", "state"}
-"""Labels whose values are words of the service's own."""
+"""Labels whose values are defined by the service."""
 
 SAMPLED = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -34,7 +34,7 @@ def collector() -> Iterator[Collector]:
 
 
 async def call_with_hostile_data(server: ObservedServer, word: str) -> None:
-    """Put a word wherever a caller can put one, in calls that are answered and in calls that are not."""
+    """Send a word in every field of a request, in successful and failing calls."""
     hostile_metadata = (
         ("x-request-id", word),
         ("user-agent", word),

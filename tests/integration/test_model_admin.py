@@ -1,4 +1,4 @@
-"""ModelService and ModelAdminService over the wire: load, label, unload, and what is refused."""
+"""ModelService and ModelAdminService over the wire: load, label, unload, and rejections."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -33,7 +33,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 async def server(models: Path) -> AsyncIterator[RunningServer]:
-    """A server that follows no directory."""
+    """A server that does not watch its model directory."""
     async with running_server(models, models__poll_interval_s=0) as server:
         yield server
 

@@ -34,7 +34,7 @@ async def client_of(server: RunningServer) -> AsyncIterator[httpx.AsyncClient]:
 
 
 async def answered_to_head(server: RunningServer, path: str, *headers: str, num_bytes: int) -> int:
-    """Return the status that the server sends before it has any byte of the body."""
+    """Return the status that the server sends before it receives the body."""
     lines = [f"POST {path} HTTP/1.1", "Host: localhost", f"Content-Length: {num_bytes}", *headers, "", ""]
     reader, writer = await asyncio.open_connection("127.0.0.1", server.ports.http_port)
     try:

@@ -25,7 +25,7 @@ def address(server: RunningServer) -> str:
 
 
 def described(server: RunningServer) -> Any:
-    """Return the schema, with the languages that the server has: requests for others go no further."""
+    """Return the schema restricted to the served languages, as other requests are rejected early."""
     document = httpx.get(f"{address(server)}/openapi.json", trust_env=False).json()
     for request in ("TranslateRequest", "TranslateDocumentRequest"):
         schema = document["components"]["schemas"][request]

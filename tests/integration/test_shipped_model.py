@@ -1,4 +1,4 @@
-"""The model in deploy/models, through the server as it comes."""
+"""The bundled model in deploy/models, through a server with default settings."""
 
 import re
 import signal

@@ -156,10 +156,10 @@ def test_a_model_that_cannot_be_captured_is_opened_without(
             raise BundleError(str(Path("decoder.onnx")), found="nodes on the CPU", expected="", what="graph")
         return decoder
 
-    session, found = open_capturing(open_graph)
+    session, captures = open_capturing(open_graph)
 
     assert session is decoder
-    assert (found is not None) is is_possible
+    assert (captures is not None) is is_possible
     assert opened == ([True] if is_possible else [True, False])
     assert [record.getMessage() for record in caplog.records] == (
         [] if is_possible else ["CUDA graphs are off: steps are run as usual"]

@@ -66,19 +66,19 @@ def decode(model: StepModel, segments: list[Segment], *, batch_size: int) -> lis
     """Return all hypotheses of each segment; a new one takes the place of each that ends, and some are dropped."""
     batch, waiting = RunningBatch(model), list(range(len(segments)))[::-1]
     running: dict[int, int] = {}
-    found: dict[int, tuple[Hypothesis, ...]] = {}
+    results: dict[int, tuple[Hypothesis, ...]] = {}
     while waiting or running:
         while waiting and len(running) < batch_size:
             index = waiting.pop()
             (segment_id,) = batch.start([segments[index]])
             if index % 5 == 4:
                 batch.drop([segment_id])  # before its first step
-                found[index] = ()
+                results[index] = ()
             else:
                 running[segment_id] = index
         for ended in batch.step().ended:
-            found[running.pop(ended.segment_id)] = tuple(ended.hypotheses)
-    return [found[index] for index in range(len(segments))]
+            results[running.pop(ended.segment_id)] = tuple(ended.hypotheses)
+    return [results[index] for index in range(len(segments))]
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
@@ -86,10 +86,10 @@ def test_every_hypothesis_is_that_of_the_cpu(bundle: Bundle, precision: str) -> 
     segments = random_segments(24, seed=4)
     on_cpu = OnnxStepModel(bundle, RuntimeSettings(device="cpu", precision=precision))
 
-    found = decode(StandInModel(bundle, precision=precision), segments, batch_size=7)
+    actual = decode(StandInModel(bundle, precision=precision), segments, batch_size=7)
 
-    assert found == decode(on_cpu, segments, batch_size=7)
-    assert len({hypotheses for hypotheses in found if hypotheses}) > 15
+    assert actual == decode(on_cpu, segments, batch_size=7)
+    assert len({hypotheses for hypotheses in actual if hypotheses}) > 15
 
 
 @pytest.mark.parametrize("cuda_graphs", [False, True])
@@ -101,10 +101,10 @@ def test_placeholders_that_a_source_lacks_are_masked_on_a_device_too(bundle: Bun
         taught = replace(model.limits.vocabulary, placeholders=tuple(Placeholder(token, token) for token in tokens))
         model.limits = replace(model.limits, vocabulary=taught)
 
-    found = decode(on_device, segments, batch_size=7)
+    actual = decode(on_device, segments, batch_size=7)
 
-    assert found == decode(on_cpu, segments, batch_size=7)
-    copied = [{token for one in hypotheses for token in one.token_ids} & set(tokens) for hypotheses in found]
+    assert actual == decode(on_cpu, segments, batch_size=7)
+    copied = [{token for one in hypotheses for token in one.token_ids} & set(tokens) for hypotheses in actual]
     assert any(copied)
     assert all(each <= set(segment.source_ids) for each, segment in zip(copied, segments, strict=True))
 
@@ -118,7 +118,7 @@ def test_best_hypotheses_on_a_gpu_are_those_of_the_cpu(
     segments = random_segments(100, seed=8)
     on_cpu = OnnxStepModel(bundle, RuntimeSettings(device="cpu", precision="fp32"))
 
-    found, expected = (
+    actual, expected = (
         decode(model, segments, batch_size=30)
         for model in (
             StandInModel(bundle, precision=precision, device=device, cuda_graphs=cuda_graphs),
@@ -126,7 +126,7 @@ def test_best_hypotheses_on_a_gpu_are_those_of_the_cpu(
         )
     )
 
-    best = [[one[0].token_ids if one else () for one in hypotheses] for hypotheses in (found, expected)]
+    best = [[one[0].token_ids if one else () for one in hypotheses] for hypotheses in (actual, expected)]
     assert np.mean([one == other for one, other in zip(*best, strict=True)]) >= least_equal
 
 
@@ -282,9 +282,9 @@ def test_attention_is_that_of_the_cpu_before_and_after_the_first_step(grouped_bu
 
     for _ in range(2):
         for segment, source in enumerate(sources):
-            found, expected = (batch.cross_attention(segment, [10, 11, 2]) for batch in batches)
-            assert found.shape == (2, 2, 3, len(source))
-            np.testing.assert_allclose(found, expected, atol=_TOLERANCE)
+            actual, expected = (batch.cross_attention(segment, [10, 11, 2]) for batch in batches)
+            assert actual.shape == (2, 2, 3, len(source))
+            np.testing.assert_allclose(actual, expected, atol=_TOLERANCE)
         for batch in batches:
             take_step(batch)
 

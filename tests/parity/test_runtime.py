@@ -183,9 +183,9 @@ def test_threads_share_a_model(model: StepModel) -> None:
     shares = [_segments(8, seed) for seed in range(4)]
 
     with ThreadPoolExecutor(4) as threads:
-        found = list(threads.map(lambda share: _decode(model, share, batch_size=4), shares))
+        actual = list(threads.map(lambda share: _decode(model, share, batch_size=4), shares))
 
-    assert found == [_decode(model, share, batch_size=4) for share in shares]
+    assert actual == [_decode(model, share, batch_size=4) for share in shares]
 
 
 def test_threads_inside_a_run_change_nothing(bundle: Bundle) -> None:
