@@ -23,6 +23,6 @@ settings.load_profile("dragoman")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let `pytest -m gpu` say why it has run nothing."""
+    """Report why `pytest -m gpu` has run no test."""
     if config.option.markexpr == "gpu":
         config.option.reportchars += "s"

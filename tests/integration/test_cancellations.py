@@ -1,4 +1,4 @@
-"""Cancelled calls: at whatever moment, their work is dropped, and nothing of it stays in queue, batch or counts."""
+"""Cancelled calls are removed from queue, batch and counts at any moment."""
 
 import asyncio
 from pathlib import Path

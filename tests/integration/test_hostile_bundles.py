@@ -1,4 +1,4 @@
-"""Graphs that loop for ever or ask for all memory: their load fails, other models are loaded, and the server ends."""
+"""Graphs that loop forever or allocate all memory fail to load without affecting other models or the exit."""
 
 import json
 import shutil
@@ -22,7 +22,7 @@ WATCHFUL = {"DRAGOMAN_MODELS__POLL_INTERVAL_S": "0.05", "DRAGOMAN_MODELS__SETTLE
 
 
 def endless() -> Sequence[onnx.NodeProto]:
-    """Nodes that add 1 to `burden` for ever."""
+    """Return nodes that add 1 to `burden` forever."""
     body = helper.make_graph(
         [helper.make_node("Identity", ["go"], ["goes"]), helper.make_node("Add", ["sum", "burden.one"], ["next"])],
         "body",
@@ -45,7 +45,7 @@ def endless() -> Sequence[onnx.NodeProto]:
 
 
 def huge() -> Sequence[onnx.NodeProto]:
-    """Nodes that need 4.5 GiB for `burden`."""
+    """Return nodes that need 4.5 GiB for `burden`."""
     return [
         helper.make_node("Constant", [], ["burden.size"], value_ints=[HUGE]),
         helper.make_node("ConstantOfShape", ["burden.size"], ["burden.zeros"]),
