@@ -1,4 +1,4 @@
-"""What the service logs during a test."""
+"""Capture of the log records of the service during a test."""
 
 import logging
 from collections.abc import Iterator

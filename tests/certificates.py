@@ -1,4 +1,4 @@
-"""Certificate files for tests, made on the spot."""
+"""Certificate files for tests, created at run time."""
 
 import datetime as dt
 from pathlib import Path
@@ -10,18 +10,18 @@ NAME = "localhost"
 
 
 class Authority:
-    """Signs certificates; each of them has a key of its own."""
+    """A certificate authority; each certificate has its own key."""
 
     def __init__(self) -> None:
         self._ca = trustme.CA()
 
     @property
     def certificate(self) -> bytes:
-        """The authority's own, as PEM."""
+        """Certificate of the authority, as PEM."""
         return self._ca.cert_pem.bytes()
 
     def write(self, path: Path) -> Path:
-        """Write the authority's own certificate; return its path."""
+        """Write the certificate of the authority; return its path."""
         path.write_bytes(self.certificate)
         return path
 
@@ -45,21 +45,21 @@ class Authority:
 
 
 OWN_CONNECTION = [("grpc.use_local_subchannel_pool", 1)]
-"""Channels to one address share a connection otherwise."""
+"""Options that give each channel its own connection."""
 
 
 def key_pem(certificate: trustme.LeafCert) -> bytes:
-    """Return its private key."""
+    """Return the private key."""
     return certificate.private_key_pem.bytes()
 
 
 def chain_pem(certificate: trustme.LeafCert) -> bytes:
-    """Return the certificate and those that sign it."""
+    """Return the certificate chain."""
     return b"".join(blob.bytes() for blob in certificate.cert_chain_pems)
 
 
 class ServerFiles:
-    """The files of a server's certificate and key."""
+    """Certificate and key files of a server."""
 
     def __init__(self, directory: Path, certificate: trustme.LeafCert) -> None:
         self.certificate = directory / "server.crt"
@@ -67,11 +67,11 @@ class ServerFiles:
         self.replace(certificate)
 
     def replace(self, certificate: trustme.LeafCert) -> None:
-        """Write another pair."""
+        """Replace certificate and key."""
         self.key.write_bytes(key_pem(certificate))
         self.certificate.write_bytes(chain_pem(certificate))
 
     @property
     def settings(self) -> dict[str, Path]:
-        """What makes a server of the tests use them."""
+        """Settings of `running_server` that select these files."""
         return {"tls__certificate_file": self.certificate, "tls__private_key_file": self.key}

@@ -1,5 +1,5 @@
-"""What holds for all tests: Hypothesis measures no time, PyTorch computes in one thread for each worker, and programs
-that tests start find the checkout.
+"""Configuration of all tests: no Hypothesis deadline, one PyTorch thread per worker, the checkout on the path of child
+processes.
 """
 
 import os
@@ -23,6 +23,6 @@ settings.load_profile("dragoman")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let `pytest -m gpu` say why it has run nothing."""
+    """Report why `pytest -m gpu` has run no test."""
     if config.option.markexpr == "gpu":
         config.option.reportchars += "s"

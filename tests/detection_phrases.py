@@ -1,4 +1,4 @@
-"""Phrases in many languages, and what a detector makes of them."""
+"""Phrases in many languages, and their detected languages."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class Phrase:
 
     @property
     def is_latin(self) -> bool:
-        """Whether it is written in Latin letters."""
+        """True if the language is written in Latin letters."""
         return self.language not in _NON_LATIN
 
 
@@ -36,7 +36,7 @@ def phrases() -> tuple[Phrase, ...]:
 
 
 def accepted_language(candidates: Candidates, served: Collection[str]) -> str | None:
-    """Return the language that a text alone is translated from; None if it is refused."""
+    """Return the detected source language of a text; None if the text is rejected."""
     try:
         (language,) = source_languages([candidates], served)
     except InvalidFieldError:

@@ -1,13 +1,13 @@
-"""Stand-ins that tests share: step models in numpy, a clock moved by hand, short-hands for segments.
+"""Fakes shared by tests: step models in NumPy, a manual clock, a quota store, and constructors of segments.
 
-    ToyModel      a deterministic language model: what may follow depends on source and prefix only, by hashing
-    FaultyToyModel  one that loops, copies or falls silent after certain sources
-    FlakyModel    wraps another model; raises whenever a function of the test says so
-    GatedModel    wraps another model; each step waits until the test lets it pass
-    ManualClock   time stands still until the test moves it
-    SharedBuckets  a store of quotas that is away when the test says so
+    ToyModel        a deterministic language model: logits are a hash of source and prefix
+    FaultyToyModel  a ToyModel that loops, copies or returns nothing for certain sources
+    FlakyModel      wraps a model and raises errors selected by the test
+    GatedModel      wraps a model; each step waits until the test releases it
+    ManualClock     a clock that the test advances
+    SharedBuckets   a quota store that the test can make unavailable
 
-All models obey the `StepModel` protocol, check how it is used, and may be shared between threads.
+All models implement the `StepModel` protocol, assert its correct use, and may be shared between threads.
 """
 
 import threading
@@ -45,7 +45,7 @@ def make_segment(*words: int, **search: Any) -> Segment:
 
 
 class ManualClock:
-    """A clock in seconds that only the test moves."""
+    """A clock in seconds that only the test advances."""
 
     def __init__(self, now_s: float = 0.0) -> None:
         self.now_s = now_s
@@ -55,12 +55,12 @@ class ManualClock:
         return self.now_s
 
     def advance(self, seconds: float) -> None:
-        """Let time pass."""
+        """Advance the clock."""
         self.now_s += seconds
 
 
 class SharedBuckets:
-    """The `BucketStore` of several replicas, kept as one replica would keep its own."""
+    """A `BucketStore` in memory, shared by several replicas."""
 
     def __init__(self, clock: ManualClock) -> None:
         self.is_away = False
@@ -69,7 +69,7 @@ class SharedBuckets:
         self._clock = clock
 
     async def take(self, charges: Sequence[Charge]) -> Shortfall | None:
-        """Take all, or none and return the first that there is not enough for."""
+        """Take all amounts; or take none, and return the first bucket with too little content."""
         self._ask()
         for position, charge in enumerate(charges):
             wait_s = self._bucket(charge).take(charge.amount)
@@ -80,16 +80,16 @@ class SharedBuckets:
         return None
 
     async def refund(self, charges: Sequence[Charge]) -> None:
-        """Put back."""
+        """Return amounts to the buckets."""
         self._ask()
         for charge in charges:
             self._bucket(charge).refund(charge.amount)
 
     async def watch(self, interval_s: float) -> None:
-        """There is nothing that could change."""
+        """Do nothing."""
 
     async def close(self) -> None:
-        """There is nothing to close."""
+        """Do nothing."""
 
     def _ask(self) -> None:
         self.num_asked += 1
@@ -149,14 +149,14 @@ class ToyModel:
         return self._cache[key]
 
     def logits(self, source_ids: tuple[int, ...], prefix: tuple[int, ...]) -> NDArray[np.float64]:
-        """Return the logits [V] after a prefix; for subclasses to add to."""
+        """Return the logits [V] after a prefix; subclasses may change them."""
         rng = np.random.default_rng(zlib.crc32(repr((self._seed, source_ids, prefix)).encode()))
         logits = rng.normal(scale=2.0, size=self.limits.vocabulary.size)
         logits[EOS] += self._eos_bias
         return logits
 
     def cross_attention(self, source_ids: Sequence[int], target_ids: Sequence[int]) -> FloatArray:
-        """Return random weights [2, 3, T, S] that add up to 1; those of a token depend on what stands before it."""
+        """Return random weights [2, 3, T, S] that add up to 1; the weights of a token depend on its prefix."""
         weights = np.zeros((2, 3, len(target_ids), len(source_ids)))
         for step in range(len(target_ids)):
             key = self._seed, tuple(source_ids), tuple(target_ids[:step])
@@ -179,7 +179,7 @@ class ToyModel:
 
 
 class FaultyToyModel(ToyModel):
-    """Goes wrong after sources that begin with a certain word; nothing else is different.
+    """A `ToyModel` with defects for sources that begin with certain words.
 
     Its targets repeat their last word (LOOPER), are the source (COPIER), or are empty (SILENCER).
     """
@@ -199,7 +199,7 @@ class FaultyToyModel(ToyModel):
 
 
 class ToyBatch:
-    """A running batch of a `ToyModel`; keeps the tokens of every row and asserts that the protocol is kept."""
+    """A running batch of a `ToyModel`; stores the tokens of every row and asserts correct use of the protocol."""
 
     def __init__(self, model: ToyModel) -> None:
         self._model = model
@@ -208,7 +208,7 @@ class ToyBatch:
 
     @property
     def num_segments(self) -> int:
-        """B."""
+        """Number of segments, B."""
         return len(self._sources)
 
     def start(self, sources: Sequence[EncodedSource]) -> None:
@@ -272,7 +272,7 @@ class WrappedModel:
         self.limits = inner.limits
 
     def before(self, operation: str, num_segments: int) -> None:
-        """For subclasses to block, raise or take notes; `num_segments` are those in the batch or new."""
+        """Hook called ahead of each operation; `num_segments` counts the segments of the batch, or the new ones."""
 
     def encode(self, source_ids: Sequence[Sequence[int]]) -> list[EncodedSource]:
         """See `StepModel.encode`."""
@@ -294,7 +294,7 @@ class WrappedBatch:
 
     @property
     def num_segments(self) -> int:
-        """B."""
+        """Number of segments, B."""
         return self._inner.num_segments
 
     def start(self, sources: Sequence[EncodedSource]) -> None:
@@ -319,7 +319,7 @@ class WrappedBatch:
 
 
 class FlakyModel(WrappedModel):
-    """Raises an error from an operation whenever `should_fail(operation)` says so."""
+    """A model whose operations raise an error if `should_fail(operation)` returns True."""
 
     def __init__(
         self, inner: StepModel, should_fail: Callable[[str], bool], *, error: type[Exception] = RuntimeError
@@ -329,13 +329,13 @@ class FlakyModel(WrappedModel):
         self._error = error
 
     def before(self, operation: str, num_segments: int) -> None:
-        """Fail if the test wants it."""
+        """Raise the error if `should_fail` returns True."""
         if self._should_fail(operation):
             raise self._error(f"{operation} broken on purpose")
 
 
 class GatedModel(WrappedModel):
-    """Steps wait at a gate. The test awaits the arrival of a thread and lets it pass, so nothing needs a sleep.
+    """A model whose steps wait at a gate until the test releases them, so that tests need no sleep.
 
     model.wait_for_step()   returns once one more thread stands at the gate, with the size of its batch
     model.let_pass(3)       three steps may run
@@ -366,7 +366,7 @@ class GatedModel(WrappedModel):
         return self.step_sizes[-1]
 
     def pass_until(self, num_segments: int, *, max_steps: int = 5000) -> None:
-        """Let one step after the other pass until one of so many segments waits: a message may take some steps."""
+        """Release steps until a step with `num_segments` segments waits, as messages arrive some steps late."""
         for _ in range(max_steps):
             if self.wait_for_step() == num_segments:
                 return
@@ -374,10 +374,10 @@ class GatedModel(WrappedModel):
         raise AssertionError(f"no step of {num_segments} segments came")
 
     def let_pass(self, num_steps: int = 1) -> None:
-        """Let steps pass, those that wait or those that come next."""
+        """Release waiting or future steps."""
         self._allowed.release(num_steps)
 
     def open(self) -> None:
-        """Let everything pass from now on."""
+        """Release all steps from now on."""
         self._is_open.set()
         self._allowed.release(1000)

@@ -1,4 +1,4 @@
-"""An HTTP port in an event loop of its own thread, for tests that talk to it with blocking sockets."""
+"""An HTTP server in a thread with its own event loop, for tests with blocking sockets."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""A connection of the HTTP server without a socket, fed as an event loop feeds it."""
+"""A connection of the HTTP server without a socket."""
 
 import asyncio
 import re
@@ -84,7 +84,7 @@ class FakeTransport(asyncio.Transport):
 
 
 class Wire:
-    """Feeds a connection as an event loop does: a slice at a time, and nothing while reading is paused."""
+    """Feeds a connection slice by slice like an event loop, and stops while reading is paused."""
 
     def __init__(self, app: ASGIApp) -> None:
         config = Config(app, http=Connection, ws="none", lifespan="off", log_config=None, interface="asgi3")
@@ -103,14 +103,14 @@ class Wire:
         self.connection.connection_made(self.transport)
 
     async def send(self, *parts: bytes) -> bytes:
-        """Send each part in reads of its own; return all that the server has sent once it is idle."""
+        """Send each part in separate reads; return the output of the server once it is idle."""
         for part in parts:
             self.unread.extend(part[start : start + READ_BYTES] for start in range(0, len(part), READ_BYTES))
             await self.settle()
         return self.transport.sent
 
     async def settle(self) -> None:
-        """Run until nothing happens any more."""
+        """Run until the connection is idle."""
         for _ in range(10):
             while self.unread and not self.transport.is_paused and not self.transport.is_closed:
                 data = self.unread.popleft()
@@ -121,5 +121,5 @@ class Wire:
 
 
 def statuses(sent: bytes) -> list[int]:
-    """Return the statuses of all answers."""
+    """Return the status codes of all responses."""
     return [int(status) for status in re.findall(rb"HTTP/1\.1 (\d{3}) ", sent)]

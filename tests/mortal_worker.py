@@ -21,7 +21,7 @@ _Result = TypeVar("_Result")
 
 
 class MortalWorker(Worker):
-    """A worker that can die with all of its batches; the next connection finds a new one."""
+    """A worker that can die with all of its batches; the next connection starts a new worker."""
 
     def __init__(self, model: StepModel, clock: Clock = time.monotonic) -> None:
         super().__init__(model, clock=clock, cache_bytes=lambda: CACHE_BYTES)

@@ -13,16 +13,16 @@ _FOLDERS = ("service", "export", "proto/dragoman", "loadtests")
 _MARKUP = re.compile(r"[`|*#\[\]<>]|https?:")
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 _WORDS = range(4, 61)
-"""How many words a sentence may have."""
+"""Allowed number of words of a sentence."""
 
 
 @functools.cache
 def real_sentences(count: int) -> tuple[str, ...]:
     """Return distinct sentences from documentation and docstrings; always the same ones from the same tree."""
-    found = dict.fromkeys(sentence for text in _texts() for sentence in _sentences(text))
-    if len(found) < count:
-        raise ValueError(f"the project's own text has {len(found)} sentences, {count} wanted")
-    return tuple(found)[:count]
+    sentences = dict.fromkeys(sentence for text in _texts() for sentence in _sentences(text))
+    if len(sentences) < count:
+        raise ValueError(f"the project's own text has {len(sentences)} sentences, fewer than {count}")
+    return tuple(sentences)[:count]
 
 
 def _sentences(text: str) -> Iterator[str]:

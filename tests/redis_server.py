@@ -1,4 +1,4 @@
-"""A store of quotas for tests: Debian's redis-server on a Unix socket, started, stopped and halted by the test."""
+"""A quota store for tests: redis-server on a Unix socket, which the test can stop and suspend."""
 
 import contextlib
 import os
@@ -19,7 +19,7 @@ _LOOK_EACH_S = 0.01
 
 
 class RedisServer:
-    """A store that keeps nothing beyond its end."""
+    """A store without persistence."""
 
     def __init__(self, directory: Path, *options: str) -> None:
         self.socket = directory / "redis.sock"
@@ -29,7 +29,7 @@ class RedisServer:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> Self:
-        """Return once it answers."""
+        """Start the server and wait until it answers."""
         kept_nowhere = ("--save", "", "--appendonly", "no", "--dir", str(self._directory), "--daemonize", "no")
         command = ["redis-server", "--unixsocket", str(self.socket), *kept_nowhere, *self._options]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
@@ -41,7 +41,7 @@ class RedisServer:
         return self
 
     def stop(self) -> None:
-        """End it at once; what it has kept is lost."""
+        """Kill the server; its data is lost."""
         if self._process:
             self._process.kill()
             self._process.wait()
@@ -50,7 +50,7 @@ class RedisServer:
 
     @contextlib.contextmanager
     def halted(self) -> Iterator[None]:
-        """Let it answer nothing for a while, its connections open."""
+        """Suspend the server; its connections stay open."""
         assert self._process
         os.kill(self._process.pid, signal.SIGSTOP)
         try:
@@ -60,7 +60,7 @@ class RedisServer:
 
     @contextlib.contextmanager
     def client(self) -> Iterator[Any]:
-        """Yield a connection that may do everything."""
+        """Yield a connection with all permissions."""
         with contextlib.closing(redis.Redis(unix_socket_path=str(self.socket))) as client:
             yield client
 
@@ -76,7 +76,7 @@ class RedisServer:
 
 @contextlib.contextmanager
 def redis_server(*options: str) -> Iterator[RedisServer]:
-    """Run one; the test is skipped where there is no such program."""
+    """Run a Redis server; skip the test if redis-server is not installed."""
     if shutil.which("redis-server") is None:
         assert not os.environ.get("CI"), "CI must have redis-server: see .ci/run"
         pytest.skip("redis-server is not installed (Debian: the package redis-server)")

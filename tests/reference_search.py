@@ -1,4 +1,4 @@
-"""Slow searches written plainly over the whole vocabulary of a `ToyModel`: what the engine is compared with."""
+"""Reference searches over the whole vocabulary of a `ToyModel`, for comparison with the engine."""
 
 import itertools
 import math
@@ -14,19 +14,19 @@ from tests.fakes import EOS, FIRST_WORD, ToyModel
 
 @dataclass(frozen=True)
 class Candidate:
-    """A target, without EOS while it grows."""
+    """A target; unfinished without EOS."""
 
     token_ids: tuple[int, ...]
     log_prob: float
 
     @property
     def is_finished(self) -> bool:
-        """Whether it ends with EOS."""
+        """True if the last token is EOS."""
         return self.token_ids[-1:] == (EOS,)
 
 
 def final_score(model: ToyModel, segment: Segment, candidate: Candidate) -> float:
-    """Return the score under length and coverage penalty, formulas written out once more."""
+    """Return the score with length and coverage penalty, implemented independently of the service."""
     search = segment.search
     score = candidate.log_prob / length_penalty(len(candidate.token_ids), alpha=search.length_penalty)
     if not candidate.is_finished or not search.coverage_penalty:
@@ -42,7 +42,7 @@ def final_score(model: ToyModel, segment: Segment, candidate: Candidate) -> floa
 
 
 def allowed_tokens(model: ToyModel, segment: Segment, target: Sequence[int]) -> dict[int, float]:
-    """Return the log-probability of each token that may follow a target, its prefix passed."""
+    """Return the log-probability of each allowed next token of a target after its prefix."""
     search, log_probs = segment.search, model.next_log_probs(segment.source_ids, target)
     placeholders = {placeholder.target_id for placeholder in model.limits.vocabulary.placeholders}
     masked = placeholders.difference(segment.source_ids, search.target_prefix)
@@ -57,14 +57,14 @@ def allowed_tokens(model: ToyModel, segment: Segment, target: Sequence[int]) -> 
 
 
 def repeats_itself(target: tuple[int, ...], search: SearchConfig) -> bool:
-    """Return whether the last tokens of a target stand in it once more."""
+    """Return whether the last n-gram of a target occurs in it earlier."""
     size = search.no_repeat_ngram_size
     runs = [target[start : start + size] for start in range(len(target) - size + 1)] if size else []
     return bool(runs) and runs[-1] in runs[:-1]
 
 
 def extensions(model: ToyModel, segment: Segment, candidate: Candidate) -> list[Candidate]:
-    """Return what a live candidate may become in one step."""
+    """Return the extensions of a live candidate by one token."""
     prefix, length = segment.search.target_prefix, len(candidate.token_ids)
     if length < len(prefix):
         return [Candidate((*candidate.token_ids, prefix[length]), 0.0)]
@@ -75,13 +75,13 @@ def extensions(model: ToyModel, segment: Segment, candidate: Candidate) -> list[
 
 
 def full_beam_search(model: ToyModel, segment: Segment) -> list[Candidate]:
-    """Return what the textbook search finds, run to the longest target whatever has been found if not told to stop."""
+    """Return the hypotheses of textbook beam search, run to the maximum length unless early stopping is on."""
     search, live, finished = segment.search, [Candidate((), 0.0)], list[Candidate]()
     for _ in range(search.max_target_tokens):
-        found = [extended for candidate in live for extended in extensions(model, segment, candidate)]
-        found.sort(key=lambda candidate: -candidate.log_prob)
-        finished += [candidate for candidate in found[: search.beam_size] if candidate.is_finished]
-        live = [candidate for candidate in found if not candidate.is_finished][: search.beam_size]
+        candidates = [extended for candidate in live for extended in extensions(model, segment, candidate)]
+        candidates.sort(key=lambda candidate: -candidate.log_prob)
+        finished += [candidate for candidate in candidates[: search.beam_size] if candidate.is_finished]
+        live = [candidate for candidate in candidates if not candidate.is_finished][: search.beam_size]
         if (search.beam_size == 1 or search.early_stopping) and len(finished) >= search.beam_size:
             break
     finished.sort(key=lambda candidate: -final_score(model, segment, candidate))
@@ -94,11 +94,11 @@ def exhaustive_search(model: ToyModel, segment: Segment) -> list[Candidate]:
     lengths = range(search.min_target_tokens, search.max_target_tokens)
     targets = [(*target, EOS) for length in lengths for target in itertools.product(words, repeat=length)]
     log_probs = [target_log_prob(model, segment, target) for target in targets]
-    found = [
+    candidates = [
         Candidate(target, log_prob) for target, log_prob in zip(targets, log_probs, strict=True) if log_prob is not None
     ]
-    found.sort(key=lambda candidate: -final_score(model, segment, candidate))
-    return found[: search.num_hypotheses]
+    candidates.sort(key=lambda candidate: -final_score(model, segment, candidate))
+    return candidates[: search.num_hypotheses]
 
 
 def target_log_prob(model: ToyModel, segment: Segment, target: tuple[int, ...]) -> float | None:

@@ -19,14 +19,13 @@ from dragoman_service.runtimes.native.library import BackendUnsupportedError, Li
 
 MAX_POSITIONS: Final = 80
 CLOSE: Final = 2e-5
-"""Of log-probabilities: the library adds up in 32 bits, the reference in 64."""
+"""Tolerance of log-probabilities: the library sums in 32 bits, the reference in 64 bits."""
 
 ROUNDED_APART: Final = 0.3
-"""Of log-probabilities once a value lay so near the middle of two integers that either may be taken, which changes all
-that follows."""
+"""Tolerance of log-probabilities after a value that may be rounded up or down, which changes all later values."""
 
 _UNSURE_STEPS: Final = 2e-5
-"""Distance from the middle, and the share of the value itself, within which sums in 32 bits may round otherwise."""
+"""Distance from the middle of two integers, absolute and relative, within which 32-bit sums may round differently."""
 
 _erf = np.vectorize(math.erf)
 
@@ -35,7 +34,7 @@ Array = NDArray[Any]
 
 @cache
 def native_library() -> Library | str:
-    """Return the library, or why it cannot be had; CI must have it wherever it has a compiler."""
+    """Return the library, or the cause if it is not available; required in CI if a compiler is installed."""
     try:
         return load_library()
     except BackendUnsupportedError as error:
@@ -92,7 +91,7 @@ class Decoder:
         return cls(architecture=architecture, tensors=tensors, activations=activations)
 
     def cross(self, generator: Generator, source_length: int) -> Array:
-        """Draw what an encoder might make of a source: [2 L, H, S, D]."""
+        """Draw a random encoder output for a source: [2 L, H, S, D]."""
         shape = self.architecture
         size = (2 * shape.num_decoder_layers, shape.num_heads, source_length, shape.d_model // shape.num_heads)
         return generator.normal(size=size).astype(np.float32)
@@ -131,9 +130,7 @@ def _activation(generator: Generator, path: str, architecture: Architecture) -> 
 class _Segment:
     cross: Array
     position: int = 0
-    rows: list[list[Array]] = field(default_factory=list)
-    """For each row and layer keys and values, [2, H, T, D]."""
-
+    rows: list[list[Array]] = field(default_factory=list)  # keys and values of each row and layer, [2, H, T, D]
     is_sure: bool = True
 
 
@@ -156,10 +153,10 @@ class ReferenceBatch:
 
     def step(self, token_ids: ArrayLike, parents: ArrayLike) -> tuple[Array, Array]:
         """Return log-probabilities [B, K, V], and for each segment whether all was rounded beyond doubt so far."""
-        found = np.array(
+        log_probs = np.array(
             [self._step(*each) for each in zip(self._segments, np.array(token_ids), np.array(parents), strict=True)]
         )
-        return found, np.array([segment.is_sure for segment in self._segments])
+        return log_probs, np.array([segment.is_sure for segment in self._segments])
 
     def _step(self, segment: _Segment, token_ids: Array, parents: Array) -> Array:
         before = segment.rows
@@ -296,19 +293,19 @@ class LibraryBatch:
 
     @property
     def num_bytes(self) -> int:
-        """Of the caches."""
+        """Size of the caches in bytes."""
         return int(self._decoder.library.function("batch_bytes")(self._handle))
 
     def cross(self, segment: int, like: Array) -> Array:
-        """Return what a segment was added with."""
-        found = np.full_like(like, 7)
-        self._call("batch_cross", self._handle, segment, found.ctypes.data)
-        return found
+        """Return the cross-attention keys or values of a segment."""
+        values = np.full_like(like, 7)
+        self._call("batch_cross", self._handle, segment, values.ctypes.data)
+        return values
 
 
-def check_candidates(found: tuple[Array, Array], expected: Array, is_sure: Array) -> None:
+def check_candidates(actual: tuple[Array, Array], expected: Array, is_sure: Array) -> None:
     """Compare candidates [B, K, C] with log-probabilities [B, K, V] of the reference."""
-    log_probs, token_ids = found
+    log_probs, token_ids = actual
     assert (np.diff(log_probs) <= 0).all()
     assert (np.diff(np.sort(token_ids)) > 0).all(), "a token twice"
     tolerance = np.where(is_sure, CLOSE, ROUNDED_APART)[:, None, None]

@@ -1,4 +1,4 @@
-"""What a step with a shortlist has to compute, in numpy over a model that projects onto the whole vocabulary."""
+"""Reference of a step with a shortlist, in NumPy on top of a model with the whole vocabulary."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from tests.fakes import WrappedBatch, WrappedModel
 
 
 class ShortlistedModel(WrappedModel):
-    """A model whose targets hold only tokens that a shortlist has for their source."""
+    """A model whose targets contain only tokens in the shortlist of their source."""
 
     def __init__(self, inner: StepModel, shortlist: Shortlist) -> None:
         super().__init__(inner)
@@ -45,7 +45,7 @@ class _ShortlistedBatch(WrappedBatch):
 
 
 def restricted(whole: StepOutput, is_listed: NDArray[np.bool_], *, num_candidates: int) -> StepOutput:
-    """Leave out of the softmax the tokens that are not listed for their segment.
+    """Exclude tokens outside the shortlist of the segment from the softmax.
 
     Args:
         whole: all V tokens of every row [B, K, V], best first.

@@ -1,4 +1,4 @@
-"""A real bundle with a tiny network of random weights, for tests that need graphs and a tokenizer but no sense."""
+"""A bundle with a tiny network of random weights, for tests that need graphs and a tokenizer."""
 
 import functools
 import json
@@ -40,9 +40,9 @@ _LOGIT_SCALE = 1.5
 _EOS_LOGIT = 3.0
 """Head start of the end-of-sentence token."""
 _EOS_SLOPE = 2.0
-"""How much of the token's embedding lies in the direction in which positions slowly rise."""
+"""Component of the EOS embedding along `_SLOW_DIMENSION`, which makes EOS likelier at later positions."""
 _SLOW_DIMENSION = 13
-"""Of the position encodings, the cosine that falls from 1 to -1 within 150 positions at width 32."""
+"""Dimension of the position encodings: the cosine that falls from 1 to -1 within 150 positions at width 32."""
 
 
 def build_tiny_bundle(
@@ -62,9 +62,9 @@ def build_tiny_bundle(
 ) -> Bundle:
     """Write a bundle into a directory, which must not exist, and return it opened.
 
-    Translations are nonsense, differ from text to text, and end by themselves. A calibrated one has measured scales of
-    int8 activations, on some sentences and on `calibration`; others have scales by row. Products of the kinds kept are
-    in floats in int8, too. A variant is what differs from the usual `ModelConfig`.
+    Translations are nonsense, differ from text to text, and end by themselves. A calibrated bundle has
+    measured scales of int8 activations, from some sentences and from `calibration`; other bundles have scales by row.
+    Products of the kinds in `kept` also stay in floats in int8. `variant` overrides fields of `ModelConfig`.
     """
     vocabulary = tiny_vocabulary()
     description = BundleDescription(
@@ -86,7 +86,7 @@ def build_tiny_bundle(
 
 
 def _tokenizer(vocabulary: Vocabulary, config: ModelConfig) -> Vocabulary | TokenizerFiles:
-    """Return the vocabulary, spelled out if decoding begins otherwise or sources have more tokens than targets."""
+    """Return the vocabulary, explicit for another start of decoding or more source than target tokens."""
     if config.start_id == config.bos_id and config.source_vocabulary_size is None:
         return vocabulary
     processor = SentencePieceProcessor(model_proto=vocabulary.model)
@@ -116,7 +116,7 @@ def tiny_vocabulary() -> Vocabulary:
 def tiny_model(
     vocabulary_size: int, *, norm: Literal["pre", "post"] = "pre", seed: int = 1, **variant: Any
 ) -> Transformer:
-    """Return a network with weights drawn from a seed, in evaluation mode; a variant differs from the usual fields."""
+    """Return a network with random weights in evaluation mode; `variant` overrides fields of `ModelConfig`."""
     usual = {"d_model": 32, "num_heads": 2, "ffn_size": 64, "num_encoder_layers": 2, "num_decoder_layers": 2}
     config = ModelConfig(**{"vocabulary_size": vocabulary_size, "norm": norm, **usual, **variant})
     with torch.random.fork_rng(devices=[]), torch.no_grad():
@@ -130,7 +130,7 @@ def tiny_model(
 
 
 def _end_by_itself(model: Transformer) -> None:
-    """Change the last normalisation so that random weights say different things and come to an end."""
+    """Change the last normalization so that translations differ from text to text and end with EOS."""
     config = model.config
     path = (
         "decoder.norm" if config.has_final_norm else f"decoder.layers.{config.num_decoder_layers - 1}.feed_forward_norm"

@@ -1,4 +1,4 @@
-"""What is freed without the garbage collector."""
+"""Checks that objects are freed without the garbage collector."""
 
 import contextlib
 import gc
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def without_gc() -> Iterator[None]:
-    """Collect once, then leave everything to reference counts."""
+    """Collect once, then disable the garbage collector."""
     gc.collect()
     gc.disable()
     try:
@@ -17,5 +17,5 @@ def without_gc() -> Iterator[None]:
 
 
 def num_alive(kind: type) -> int:
-    """Return how many objects of exactly this type there are."""
+    """Return the number of objects of exactly this type."""
     return sum(type(thing) is kind for thing in gc.get_objects())

@@ -1,4 +1,4 @@
-"""Composition root: builds every part once, starts, warms up, drains, stops."""
+"""Composition root: builds the components, starts, drains and stops the server."""
 
 import asyncio
 import gc
@@ -63,20 +63,20 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_HTTP_GRACE_S = 1.0  # for HTTP answers that are being sent
-_MAX_FLUSH_S = 2.0  # for traces that are not sent yet, after everything is answered
-_MAX_STOP_S = 4.5  # after the drain, for everything; the process ends within 5 s
+_HTTP_GRACE_S = 1.0  # for HTTP responses in progress
+_MAX_FLUSH_S = 2.0  # for unsent traces, after the last response
+_MAX_STOP_S = 4.5  # from the end of the drain to the exit; the process ends within 5 s
 _MORE_THREADS_THAN_CORES = 4  # in the event loop's pool: most of its work computes, some waits for files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:
-    """Where the server listens."""
+    """Ports of the server."""
 
     grpc_port: int
     http_port: int
     metrics_port: int
-    """Of metrics and probes; that of HTTP unless the settings have another."""
+    """Port of metrics and probes; equal to `http_port` unless `http.metrics_port` is set."""
 
 
 def onnx_loader(
@@ -86,9 +86,9 @@ def onnx_loader(
     clock: Callable[[], float] = time.monotonic,
     stopping: threading.Event | None = None,
 ) -> ModelLoader:
-    """Return the loader of models: it opens the tokenizer and starts the workers and the scheduler of a bundle.
+    """Return a loader that opens the tokenizer of a bundle and starts its workers and scheduler.
 
-    Once `stopping` is set, it raises DrainingError; so does warming up a model that it made.
+    Once `stopping` is set, the loader and the warm-up of its models raise DrainingError.
     """
     limits = LoadLimits(timeout_s=settings.models.load_timeout_s, stopping=stopping or threading.Event())
 
@@ -119,7 +119,7 @@ def onnx_loader(
 
 
 def scheduling_on(loaded: Loaded, settings: Settings, *, num_replicas: int) -> SchedulingSettings:
-    """Return the scheduling settings of each replica on its device; ConfigError if the device has too little memory."""
+    """Return the scheduling settings of each replica; ConfigError if the device has too little memory."""
     scheduling = settings.scheduling.on(loaded.device, num_replicas=num_replicas)
     memory = loaded.cache_memory
     if memory is None:
@@ -139,7 +139,7 @@ def scheduling_on(loaded: Loaded, settings: Settings, *, num_replicas: int) -> S
 def _open_workers(
     bundle: Bundle, settings: Settings, metrics: Metrics, clock: Callable[[], float], limits: LoadLimits
 ) -> tuple[list[WorkerSupervisor | Worker], Loaded]:
-    """Open a worker for each replica of a bundle; the others run on the devices that follow the first."""
+    """Open a worker for each replica of a bundle, on consecutive devices."""
     open_worker = partial(_open_worker, bundle, metrics=metrics, clock=clock, limits=limits)
     first, loaded = open_worker(settings)
     others = [
@@ -152,7 +152,7 @@ def _open_workers(
 def _open_worker(
     bundle: Bundle, settings: Settings, metrics: Metrics, clock: Callable[[], float], limits: LoadLimits
 ) -> tuple[WorkerSupervisor | Worker, Loaded]:
-    """Load the model of a bundle, in a process of its own or in this one."""
+    """Load the model of a bundle, in a separate process or in this one (`runtime.isolation`)."""
     command = LoadCommand(
         directory=bundle.directory,
         checked_files=bundle.checked_files,
@@ -180,16 +180,16 @@ def _open_worker(
 def start_tracing(
     settings: TracingSettings, *, clock: Callable[[], float], count: Callable[[str, int], None]
 ) -> Tracing:
-    """Return the tracing asked for; `count` is called with `exported` or `failed` and a number of spans."""
+    """Return the configured tracing; `count` receives `exported` or `failed` and a number of spans."""
     if not settings.endpoint:
         return Tracing()
-    from dragoman_service.observability.otlp import OtlpTracing  # noqa: PLC0415 - OpenTelemetry is imported only where it is used
+    from dragoman_service.observability.otlp import OtlpTracing  # noqa: PLC0415 - import OpenTelemetry only if tracing is on
 
     return OtlpTracing(settings, clock=clock, count=count)
 
 
 def google_translation(settings: GrpcSettings, backend: Backend) -> "GoogleTranslation | None":
-    """Return what answers clients of Google Cloud Translation, None if it is off; ConfigError without its package."""
+    """Return the service for clients of Google Cloud Translation, None if off; ConfigError without its package."""
     if not settings.google_translation:
         return None
     try:
@@ -203,7 +203,7 @@ def google_translation(settings: GrpcSettings, backend: Backend) -> "GoogleTrans
 def google_routes(
     google: "GoogleTranslation | None", pipeline: RequestPipeline, backend: Backend, settings: GrpcSettings
 ) -> list[Route]:
-    """Return the HTTP routes for clients of Google Cloud Translation; none if it is off."""
+    """Return the HTTP routes for clients of Google Cloud Translation; an empty list if off."""
     if google is None:
         return []
     from dragoman_service.vendor_apis.google_rest import GoogleV2Api, GoogleV3Api  # noqa: PLC0415 - an extra
@@ -216,7 +216,7 @@ def google_routes(
 def document_jobs(
     settings: Settings, translator: Translator, limiter: ConcurrencyLimiter, metrics: Metrics
 ) -> DocumentJobs | None:
-    """Return what translates uploaded documents, if that is wanted; ConfigError if the directory cannot be used."""
+    """Return the translation of uploaded documents, None if off; ConfigError if the directory is unusable."""
     if settings.documents.directory is None:
         return None
     if not settings.http.serves_api(settings.tls):
@@ -231,7 +231,7 @@ def document_jobs(
 def http_servers(
     settings: Settings, tls: TlsIdentityFiles | None, api: list[Route], monitoring: list[Route]
 ) -> list[HttpServer]:
-    """Bind the HTTP port, and that of metrics and probes if they have their own; ConfigError if one is not free."""
+    """Bind the HTTP port and the metrics port if it is separate; ConfigError if a port is in use."""
     http = settings.http
     routes = api if http.serves_api(settings.tls) else []
     if http.playground:
@@ -247,12 +247,12 @@ def http_servers(
 
 
 class App:
-    """One server: `start`, `load`, `drain`, `stop`, in this order; `stop` may follow any of them."""
+    """The server. Call `start`, `load`, `drain` and `stop` in this order; `stop` may follow any of them."""
 
     def __init__(
         self, settings: Settings, *, metrics: Metrics, load: ModelLoader, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Build all parts within a running event loop; nothing listens yet. `load` gives models the same clock."""
+        """Build all components within a running event loop without listening; `load` must use the same clock."""
         self._settings = settings
         self._clock = clock
         self._metrics = metrics
@@ -306,7 +306,7 @@ class App:
             for api in (TranslationApi, AzureApi, LibreTranslateApi, DeepLApi)
         ]
         self._api = [
-            *google_api,  # first: the API of DeepL refuses all other paths below /v3
+            *google_api,  # first: the API of DeepL rejects all other paths below /v3
             *document_routes(self._documents, apis),
             *(route for api in apis for route in api.routes()),
         ]
@@ -314,7 +314,7 @@ class App:
         self._is_ready = False
 
     async def start(self) -> Ports:
-        """Listen (ConfigError if that fails): probes are answered, translation is rejected until `load` is done."""
+        """Listen and answer probes; translation is rejected until `load` returns. ConfigError if a port is in use."""
         self._http = http_servers(self._settings, self._tls, self._api, self._monitoring())
         for server in self._http:
             server.start()
@@ -331,9 +331,9 @@ class App:
         return ports
 
     async def load(self) -> None:
-        """Load and warm up all models, take calls from then on, and follow what happens to the models.
+        """Load and warm up all models, accept calls, and watch the model directory.
 
-        Raises as `ModelRepository.load_all`.
+        Raises the errors of `ModelRepository.load_all`.
         """
         await asyncio.to_thread(self._glossaries.refresh)
         await call_in_daemon(self._models.load_all, name=f"{LOADING}all")  # a signal must not wait for it
@@ -344,7 +344,7 @@ class App:
         log.info("ready", extra={"models": models})
 
     async def drain(self) -> bool:
-        """Reject new calls, answer the admitted ones; return False if the time for it ran out."""
+        """Reject new calls and answer the admitted ones; return False if the drain timeout expires first."""
         log.info("draining", extra={"timeout_s": self._settings.grpc.drain_timeout_s})
         self._watcher.end()
         self._set_ready(False)
@@ -357,12 +357,12 @@ class App:
         return is_drained
 
     async def stop(self) -> None:
-        """End everything; what is still unanswered is answered with an error."""
+        """Stop all components; unanswered calls get an error."""
         self._set_ready(False)
         self._watcher.end()
         if self._documents:
             await self._documents.stop()
-        # Before the port, or gRPC would cancel the callers without a reason. Not in the pool: its threads may be busy.
+        # Before gRPC stops, which would cancel the calls without a reason. Not in the pool, whose threads may be busy.
         await call_in_daemon(self._models.stop, name="stop")
         await self._grpc.stop()
         await asyncio.gather(*(server.stop(_HTTP_GRACE_S) for server in self._http))
@@ -371,7 +371,6 @@ class App:
         log.info("stopped")
 
     def _refresh(self) -> None:
-        """Follow what has changed on the disk."""
         self._glossaries.refresh()
         self._models.refresh(waits=False)
 
@@ -384,9 +383,9 @@ class App:
 
 
 async def serve(settings: Settings, log_stream: LogStream) -> bool:
-    """Serve until SIGTERM or SIGINT, then drain; a second signal stops at once.
+    """Serve until SIGTERM or SIGINT, then drain; a second signal stops the server at once.
 
-    If this or the exit of Python takes longer than it may after a signal, the process ends with exit code 1.
+    If the drain and the exit exceed their timeout, the process ends with exit code 1.
 
     Returns:
         True if every admitted call was answered.
@@ -397,7 +396,7 @@ async def serve(settings: Settings, log_stream: LogStream) -> bool:
         EngineError: if a model cannot translate.
     """
     drain, stop = _events_of_signals(drain_timeout_s=settings.grpc.drain_timeout_s)
-    if shorten_slices():  # of this thread and all that are started from here on, but for those that decode
+    if shorten_slices():  # of this thread and of all later threads except decoding threads
         settings = settings.model_copy(update={"scheduling": settings.scheduling.with_short_slices()})
     pool = started_pool(num_cores() + _MORE_THREADS_THAN_CORES, name="text", is_awaited=False)
     asyncio.get_running_loop().set_default_executor(pool)
@@ -409,10 +408,10 @@ async def serve(settings: Settings, log_stream: LogStream) -> bool:
     app = App(settings, metrics=metrics, load=onnx_loader(settings, metrics, stopping=stopping))
     try:
         await app.start()
-        gc.freeze()  # what was imported stays: looking through it again and again would stop all requests for that time
+        gc.freeze()  # imported modules stay in memory: scanning them in each collection would pause all requests
         return await _unless(stop, _serve_until(drain, app))
     finally:
-        stopping.set()  # ends loads, and the processes that load
+        stopping.set()  # ends loads and their worker processes
         await app.stop()
 
 
@@ -429,7 +428,7 @@ async def _is_loaded(app: App) -> bool:
 
 
 def _events_of_signals(*, drain_timeout_s: float) -> tuple[asyncio.Event, asyncio.Event]:
-    """Return the events that the first SIGTERM or SIGINT and any further one set; each limits the time to the exit."""
+    """Return the events set by the first and by later SIGTERM or SIGINT; each signal limits the time to the exit."""
     first, second = asyncio.Event(), asyncio.Event()
 
     def received(number: signal.Signals) -> None:
@@ -443,7 +442,7 @@ def _events_of_signals(*, drain_timeout_s: float) -> tuple[asyncio.Event, asynci
 
 
 async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, bool]) -> bool:
-    """Return what `work` returns, or False as soon as `stop` is set, which cancels it."""
+    """Return the result of `work`; cancel it and return False once `stop` is set."""
     working, stopping = asyncio.create_task(work), asyncio.create_task(stop.wait())
     await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
     if working.done():

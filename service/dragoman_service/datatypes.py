@@ -319,7 +319,7 @@ class DetectedLanguage:
     """0 to 1; see `dragoman_service.translation.language_detection`."""
 
     is_served: bool = True
-    """Whether a model translates from this language."""
+    """True if a model translates from this language."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

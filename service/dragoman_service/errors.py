@@ -2,15 +2,14 @@
 
 from typing import Any, Final
 
-_MAX_LISTED: Final = 50
-"""Of what a message says that there is."""
+_MAX_LISTED: Final = 50  # available names in one message
 
 
 class DragomanError(Exception):
     """Root of the tree; all classes can be pickled, whatever the arguments of their constructors."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return what makes an equal error without its constructor."""
+        """Return a recipe for pickle that bypasses the constructor."""
         return _restored, (type(self), self.args, vars(self))
 
 
@@ -72,7 +71,7 @@ class ModelNotFoundError(RequestError):
     def __init__(
         self, field: str, wanted: str, available: tuple[str, ...], *, fault: str = "is not served here"
     ) -> None:
-        """Name what was requested, what exists, at most `_MAX_LISTED` of it, and why it is not available."""
+        """Build a message with the requested name, the cause and at most `_MAX_LISTED` available names."""
         listed = ", ".join(available[:_MAX_LISTED]) or "none"
         more = f", ... ({len(available)} in all)" if len(available) > _MAX_LISTED else ""
         super().__init__(field, f"{wanted} {fault}; available: {listed}{more}")
@@ -82,7 +81,7 @@ class GlossaryNotFoundError(RequestError):
     """No such glossary."""
 
     def __init__(self, field: str, wanted: str, available: tuple[str, ...]) -> None:
-        """Name what was requested, and all that exist."""
+        """Build a message with the requested name and the available glossaries."""
         super().__init__(field, f"{wanted!r} is not served here; available: {', '.join(available) or 'none'}")
 
 
@@ -94,10 +93,10 @@ class ModelStateError(DragomanError):
 
 
 class UnauthenticatedError(DragomanError):
-    """The caller has no credentials, or unknown ones."""
+    """The credentials are missing or unknown."""
 
     def __init__(self, description: str) -> None:
-        """Name what is missing or wrong, but never the key."""
+        """State the problem without the key."""
         super().__init__(f"authentication failed: {description}")
 
 

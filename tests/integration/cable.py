@@ -1,4 +1,4 @@
-"""A connection to a server through a socket of the test's own."""
+"""A connection to a server through a socket of the test."""
 
 import asyncio
 import contextlib
@@ -8,7 +8,7 @@ import grpc
 
 
 class Cable:
-    """A channel to a server that comes from an address of its own; the test can break it without a word."""
+    """A channel from a chosen source address; the test can break it without notice."""
 
     def __init__(self, port: int, *, from_address: str = "127.0.0.1") -> None:
         """Connect on entry.
@@ -36,7 +36,7 @@ class Cable:
         await asyncio.gather(*self._pumps, return_exceptions=True)
 
     def cut(self) -> None:
-        """Break every connection with a reset, and take no new one."""
+        """Reset every connection and accept no new one."""
         self._server.close()
         for writer in self._writers:
             writer.transport.abort()

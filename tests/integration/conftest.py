@@ -21,7 +21,7 @@ def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 async def server(tiny_model: Path) -> AsyncIterator[RunningServer]:
-    """A server with one model that takes calls."""
+    """A ready server with one model."""
     async with running_server(tiny_model) as server:
         yield server
 

@@ -1,4 +1,4 @@
-"""A server that only seems to translate: what it does with a call is the test's business."""
+"""A fake translation server whose methods are functions of the test."""
 
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +19,7 @@ class _Handler(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no typ
         self._answers = answers
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
-        """Find what answers a method, by its name without the service."""
+        """Find the handler of a method by its name without the service."""
         name = handler_call_details.method.rpartition("/")[2]
         answer = self._answers.get(name)
         if answer is None:

@@ -1,4 +1,4 @@
-"""The assembled service as a collector, a Prometheus and a reader of its log see it: by the real clock."""
+"""The assembled service on the real clock, for tests of metrics, traces and logs."""
 
 import asyncio
 import contextlib
@@ -46,14 +46,14 @@ class ObservedServer:
         await self.app.load()
 
     async def stop(self) -> None:
-        """End it; may be called twice."""
+        """Stop the server; may be called twice."""
         if self._channel is not None:
             await self._channel.close()
         await self.app.stop()
 
     @property
     def stub(self) -> Any:
-        """Of TranslationService."""
+        """Stub of TranslationService."""
         return pb_grpc.TranslationServiceStub(self._channel)
 
     @property
@@ -72,7 +72,7 @@ class ObservedServer:
         return response
 
     def sample(self, name: str, **labels: str) -> float:
-        """Return the value of a metric; 0 if it has none yet."""
+        """Return the value of a metric; 0 if it does not exist."""
         return self.metrics.registry.get_sample_value(name, labels) or 0.0
 
     async def scrape(self, accept: str = TEXT) -> str:
@@ -89,7 +89,7 @@ class ObservedServer:
 
 @contextlib.asynccontextmanager
 async def observed_server(models: Path, **settings: Any) -> AsyncIterator[ObservedServer]:
-    """Run a server that takes calls."""
+    """Run a ready server."""
     server = ObservedServer(models, **settings)
     try:
         await server.start()

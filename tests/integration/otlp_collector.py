@@ -1,4 +1,4 @@
-"""An OpenTelemetry collector in this process: takes spans over OTLP/gRPC on a free port and keeps them."""
+"""An OpenTelemetry collector in this process, which receives spans over OTLP/gRPC and stores them."""
 
 import contextlib
 import threading
@@ -14,7 +14,7 @@ from tests.fakes import GATE_TIMEOUT_S
 
 
 class Collector(pb_grpc.TraceServiceServicer):
-    """Keeps what it is sent; while halted, it takes requests and does not answer."""
+    """Stores received spans; while halted, it accepts requests and does not answer."""
 
     def __init__(self) -> None:
         self.requests: list[pb.ExportTraceServiceRequest] = []
@@ -25,7 +25,7 @@ class Collector(pb_grpc.TraceServiceServicer):
 
     @property
     def endpoint(self) -> str:
-        """What the setting `tracing.endpoint` takes."""
+        """Value of the setting `tracing.endpoint`."""
         return f"http://127.0.0.1:{self.port}"
 
     @property
@@ -41,21 +41,21 @@ class Collector(pb_grpc.TraceServiceServicer):
 
     @property
     def resource(self) -> dict[str, Any]:
-        """Attributes of the service that sends."""
+        """Attributes of the sending service."""
         return attributes(self.requests[0].resource_spans[0].resource)
 
     def halt(self) -> None:
-        """Answer no call from now on."""
+        """Stop answering calls."""
         self._may_answer.clear()
 
     def resume(self) -> None:
-        """Answer again."""
+        """Answer calls again."""
         self._may_answer.set()
 
     def Export(  # noqa: N802
         self, request: pb.ExportTraceServiceRequest, context: Any
     ) -> pb.ExportTraceServiceResponse:
-        """Take spans."""
+        """Receive spans."""
         self._may_answer.wait(GATE_TIMEOUT_S)
         self.metadata = dict(context.invocation_metadata())
         self.requests.append(request)

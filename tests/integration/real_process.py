@@ -1,4 +1,4 @@
-"""The server as a process of its own, and calls that keep it busy."""
+"""The server as a separate process, and calls that keep it busy."""
 
 import time
 import urllib.error
@@ -27,7 +27,7 @@ def process(*flags: str, **environment: str) -> ServerProcess:
 
 
 def connect(ports: Ports) -> grpc.Channel:
-    """A connection of its own."""
+    """Return a channel with its own connection."""
     return grpc.insecure_channel(f"127.0.0.1:{ports.grpc_port}", options=[("grpc.use_local_subchannel_pool", 1)])
 
 
@@ -51,7 +51,7 @@ def begin(channel: grpc.Channel, *, num_sentences: int) -> Any:
 
 
 def get(ports: Ports, path: str) -> tuple[int, str]:
-    """Ask the HTTP port; return status and body."""
+    """Send a request to the HTTP port; return status and body."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{ports.http_port}{path}") as response:
             return response.status, response.read().decode()
@@ -61,12 +61,12 @@ def get(ports: Ports, path: str) -> tuple[int, str]:
 
 
 def wait_until_in_flight(ports: Ports) -> None:
-    """Return once the server works on one call of Translate."""
+    """Wait until the server processes one call of Translate."""
     wait_for_sample(ports, 'dragoman_requests_in_flight{method="Translate"} 1.0')
 
 
 def wait_for_sample(ports: Ports, line: str) -> None:
-    """Return once the server exposes a sample as this line."""
+    """Wait until the server exposes a sample as this line."""
     until_s = time.monotonic() + START_S
     while line not in get(ports, "/metrics")[1].splitlines():
         assert time.monotonic() < until_s, f"never exposed: {line}"

@@ -1,4 +1,4 @@
-"""The assembled service in this process: real server, queue and graphs, a model that tests can halt, one connection."""
+"""The assembled service in this process: real server, queue and graphs, and a model that tests can halt."""
 
 import asyncio
 import contextlib
@@ -39,33 +39,33 @@ _LOOK_EACH_S = 0.001
 
 
 class HaltableModel(WrappedModel):
-    """Decodes as another model does, but not while it is halted."""
+    """A model that the test can halt between steps."""
 
     def __init__(self, inner: StepModel, clock: ManualClock) -> None:
         super().__init__(inner)
         self.step_s = 0.0
-        """What a step takes on the server's clock."""
+        """Duration of a step on the clock of the server."""
         self._clock = clock
         self._may_step = threading.Event()
         self._may_step.set()
         self._arrived = threading.Semaphore(0)
         self.num_batches = 0
-        """Batches that were made, one for each decoding thread that has decoded."""
+        """Number of created batches, one for each decoding thread."""
 
     def halt(self) -> None:
-        """Let no step begin from now on."""
+        """Hold all steps from now on."""
         self._may_step.clear()
 
     def resume(self) -> None:
-        """Let steps run again."""
+        """Release all steps."""
         self._may_step.set()
 
     async def halted_step(self) -> None:
-        """Wait until a step stands still."""
+        """Wait until a step is held."""
         assert await asyncio.to_thread(self._arrived.acquire, timeout=GATE_TIMEOUT_S), "no step arrived"
 
     def before(self, operation: str, num_segments: int) -> None:
-        """Stand still if halted."""
+        """Wait while halted."""
         self.num_batches += operation == "new_batch"
         if operation == "step" and not self._may_step.is_set():
             self._arrived.release()
@@ -75,7 +75,7 @@ class HaltableModel(WrappedModel):
 
 
 class RunningServer:
-    """A server that listens on free ports, and stubs on a connection to it."""
+    """A server on free ports, with stubs on a connection."""
 
     def __init__(self, settings: Settings) -> None:
         self.clock = ManualClock()
@@ -86,12 +86,12 @@ class RunningServer:
         self._channel: Any = None
 
     async def start(self) -> None:
-        """Listen and connect; nothing is loaded yet."""
+        """Listen and connect without loading models."""
         self._ports = await self.app.start()
         self._channel = grpc.aio.insecure_channel(f"127.0.0.1:{self._ports.grpc_port}")
 
     async def stop(self) -> None:
-        """Let every step run and end the server."""
+        """Release all steps and stop the server."""
         for model in self.models:
             model.resume()
         if self._channel:
@@ -106,13 +106,13 @@ class RunningServer:
 
     @property
     def port(self) -> int:
-        """Of gRPC."""
+        """gRPC port."""
         assert self._ports
         return self._ports.grpc_port
 
     @property
     def ports(self) -> Ports:
-        """All of them."""
+        """All ports."""
         assert self._ports
         return self._ports
 
@@ -132,15 +132,15 @@ class RunningServer:
         return pb_grpc.ModelServiceStub(self._channel)
 
     def translate(self, *texts: str, timeout_s: float | None = None, **fields: Any) -> Any:
-        """Begin a call and return it; to be awaited, or not."""
+        """Start a call and return it."""
         return self.translation.Translate(request(*texts, **fields), timeout=timeout_s)
 
     async def get(self, path: str) -> tuple[int, str]:
-        """Ask the HTTP port; return status and body."""
+        """Send a request to the HTTP port; return status and body."""
         return await asyncio.to_thread(self._get, path)
 
     def sample(self, name: str, **labels: str) -> float:
-        """Return the value of a metric; 0 if it has none yet."""
+        """Return the value of a metric; 0 if it does not exist."""
         return self.metrics.registry.get_sample_value(name, labels) or 0.0
 
     async def until_sample(self, value: float, name: str, **labels: str) -> None:
@@ -182,7 +182,7 @@ class RunningServer:
 
 @contextlib.asynccontextmanager
 async def listening_server(models: Path, **settings: Any) -> AsyncIterator[RunningServer]:
-    """Run a server that has loaded nothing yet; settings by name, with `__` for the dot."""
+    """Run a server without loading models; settings by name, with `__` for the dot."""
     flags = {name.replace("__", "."): value for name, value in settings.items()}
     ports = {"grpc.port": 0, "http.port": 0, "scheduling.num_workers": 1}
     server = RunningServer(load_settings(flags={"models.directory": models, **ports, **flags}))
@@ -195,14 +195,14 @@ async def listening_server(models: Path, **settings: Any) -> AsyncIterator[Runni
 
 @contextlib.asynccontextmanager
 async def running_server(models: Path, **settings: Any) -> AsyncIterator[RunningServer]:
-    """Run a server that takes calls."""
+    """Run a ready server."""
     async with listening_server(models, **settings) as server:
         await server.app.load()
         yield server
 
 
 def described_service(answer: reflection_pb2.ServerReflectionResponse, name: str) -> ServiceDescriptor:
-    """Return a service from the files that reflection describes it with, and nothing else."""
+    """Return the descriptor of a service, built only from reflection."""
     files = [FileDescriptorProto.FromString(raw) for raw in answer.file_descriptor_response.file_descriptor_proto]
     assert files, answer.error_response
     pool = DescriptorPool()
@@ -221,10 +221,10 @@ def request(*texts: str, **fields: Any) -> pb.TranslateRequest:
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    """Wait until something holds, looking again and again.
+    """Poll until a condition holds.
 
-    Between two looks the interpreter is left to the threads of the server for real: an event loop that only ever polls
-    takes its lock back before any of them wakes up.
+    The sleep between polls releases the interpreter lock to the threads of the server; an event loop that yields
+    without sleeping takes the lock back before they wake up.
     """
     async with asyncio.timeout(PATIENCE_S):
         while not holds():
@@ -242,18 +242,18 @@ class Refusal:
 
     @property
     def reason(self) -> str:
-        """Of the ErrorInfo; empty if gRPC made the status."""
+        """Reason of the ErrorInfo; empty if gRPC created the status."""
         reason: str = self._unpacked(error_details_pb2.ErrorInfo()).reason
         return reason
 
     @property
     def fields(self) -> list[str]:
-        """What the caller must change."""
+        """Invalid fields of the BadRequest."""
         return [violation.field for violation in self._unpacked(error_details_pb2.BadRequest()).field_violations]
 
     @property
     def retry_delay_ms(self) -> int:
-        """Of the RetryInfo."""
+        """Delay of the RetryInfo."""
         delay: int = self._unpacked(error_details_pb2.RetryInfo()).retry_delay.ToMilliseconds()
         return delay
 
@@ -264,7 +264,7 @@ class Refusal:
 
 
 async def refusal(call: Any) -> Refusal:
-    """Await a call that must fail; return how."""
+    """Await a call that must fail; return its error."""
     try:
         response = await call
     except grpc.aio.AioRpcError as error:

@@ -1,4 +1,4 @@
-"""API keys over a real socket: who comes in, what they may do, how much, and what never shows."""
+"""API keys over a real socket: authentication, permissions, quotas and confidentiality."""
 
 import asyncio
 import contextlib
@@ -32,7 +32,7 @@ from tests.integration.running_server import (
 SHOP, OPS, SLOW, SMALL, STRANGER = (new_key() for _ in range(5))
 REFUSED = ("UNAUTHENTICATED", "UNAUTHENTICATED")
 EVERYWHERE = "0.0.0.0"  # noqa: S104 - reached on loopback here
-CONFIDENTIAL = "The admiral meets nobody."
+CONFIDENTIAL = "The admiral meets the ambassador."
 
 
 def entry(name: str, key: str, *permissions: str, **limits: float) -> str:
@@ -59,7 +59,7 @@ def callers_file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 async def guarded(tiny_model: Path, callers_file: Path) -> AsyncIterator[RunningServer]:
-    """A server that asks for keys."""
+    """A server that requires API keys."""
     async with running_server(tiny_model, access__callers_file=callers_file, access__reload_interval_s=0.01) as server:
         yield server
 
@@ -304,7 +304,7 @@ async def test_changed_keys_apply_without_restart(guarded: RunningServer, caller
 
 
 async def until_translated(server: RunningServer, key: str) -> None:
-    """Try until the server has read its file again."""
+    """Retry until the server has reloaded its callers file."""
     for _ in range(1000):
         with contextlib.suppress(grpc.aio.AioRpcError):
             await translate(server, key)

@@ -151,7 +151,7 @@ async def test_other_methods_and_paths_are_rejected_in_the_form_of_azure(
     assert response.json()["error"].keys() == {"code", "message"}
 
 
-async def test_requests_without_a_version_are_those_of_libretranslate(server: RunningServer) -> None:
+async def test_request_without_api_version_is_handled_as_libretranslate(server: RunningServer) -> None:
     async with http_client(server) as http:
         translation = await http.post("/translate", json={"q": "A man.", "source": "en", "target": "de"})
         languages = await http.get("/languages")

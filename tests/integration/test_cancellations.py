@@ -1,4 +1,4 @@
-"""Cancelled calls: at whatever moment, their work is dropped, and nothing of it stays in queue, batch or counts."""
+"""Cancelled calls are removed from queue, batch and counts at any moment."""
 
 import asyncio
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from tests.integration.running_server import RunningServer, running_server
 
 
-async def test_a_call_cancelled_while_waiting_frees_its_place_at_once(tiny_model: Path) -> None:
+async def test_cancelled_waiting_call_frees_its_queue_place_at_once(tiny_model: Path) -> None:
     async with running_server(tiny_model, scheduling__max_batch_segments=1) as server:
         server.model.halt()
         decoding = asyncio.ensure_future(server.translate("A man."))
@@ -22,7 +22,7 @@ async def test_a_call_cancelled_while_waiting_frees_its_place_at_once(tiny_model
         assert (await decoding).translations
 
 
-async def test_a_call_cancelled_while_decoding_leaves_the_batch_after_the_step(server: RunningServer) -> None:
+async def test_cancelled_decoding_call_leaves_the_batch_after_the_step(server: RunningServer) -> None:
     server.model.halt()
     call = server.translate("A man. " * 5)
     await server.model.halted_step()

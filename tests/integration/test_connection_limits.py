@@ -16,7 +16,7 @@ from tests.integration.running_server import PATIENCE_S, RunningServer, refusal,
 
 
 def channel(server: RunningServer, *options: tuple[str, Any]) -> grpc.aio.Channel:
-    """A connection of its own."""
+    """Return a channel with its own connection."""
     return grpc.aio.insecure_channel(f"127.0.0.1:{server.port}", options=(*OWN_CONNECTION, *options))
 
 
@@ -140,7 +140,7 @@ async def test_allowed_pings_keep_the_connection(tiny_model: Path) -> None:
 
 
 class Wire:
-    """Carries bytes between a client and a server, until it is cut without a word."""
+    """A proxy between a client and a server that can drop all traffic without closing."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -149,12 +149,12 @@ class Wire:
         self._carriers: list[asyncio.Task[None]] = []
 
     def cut(self) -> None:
-        """Carry nothing from now on, and tell neither end."""
+        """Drop all traffic without closing the connections."""
         self._is_whole.clear()
 
     @contextlib.asynccontextmanager
     async def laid(self) -> AsyncIterator[int]:
-        """Lay it; return the port at which it begins."""
+        """Start the proxy; return its port."""
         server = await asyncio.start_server(self._connect, "127.0.0.1", 0)
         async with server:
             yield server.sockets[0].getsockname()[1]
@@ -213,7 +213,7 @@ async def test_server_listens_on_a_unix_socket(tiny_model: Path, tmp_path: Path)
 
 
 async def test_client_without_settings_acknowledgement_is_disconnected(tiny_model: Path) -> None:
-    """Until it does, gRPC takes far more metadata from it than is allowed."""
+    """Without the acknowledgement, gRPC accepts more metadata from the client than the limit."""
     async with running_server(tiny_model, grpc__handshake_timeout_s=0.5) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))  # and empty settings

@@ -1,4 +1,4 @@
-"""A caller's deadline over the whole way: admission, queue, steps; and what happens when the caller is gone."""
+"""Deadlines at admission, in the queue and between steps, and disconnected callers."""
 
 import asyncio
 import contextlib
@@ -23,14 +23,14 @@ TEXT = "A man."
 OPTIONS = pb.DecodingOptions(max_target_tokens=4)
 PATIENT_S = 3000.0
 TRANSIT_S = 2.0
-"""Of a deadline, what may pass on a real clock before the server sees the call, whose own clock stands still."""
+"""Allowance for the time until a call arrives, which passes on the real clock and not on the server's."""
 NUM_LESSONS = 40
-"""Sentences after which the server knows how long it takes."""
+"""Number of sentences after which the server can estimate durations."""
 
 
 @contextlib.asynccontextmanager
 async def experienced_server(models: Path) -> AsyncIterator[RunningServer]:
-    """Run a server whose steps take a second of its clock, and that has answered many requests, one at a time."""
+    """Run a server whose steps take a second of its clock, after many sequential requests."""
     async with running_server(
         models, scheduling__max_batch_segments=1, grpc__default_timeout_s=PATIENT_S, grpc__max_timeout_s=PATIENT_S
     ) as server:
@@ -46,19 +46,19 @@ async def experienced(tiny_model: Path) -> AsyncIterator[RunningServer]:
 
 
 def translate(server: RunningServer, *texts: str, timeout_s: float | None = None) -> Any:
-    """Begin a call of four steps a text."""
+    """Start a call with four steps per text."""
     return server.translate(*texts, timeout_s=timeout_s, options=OPTIONS)
 
 
 async def seconds_of_one(server: RunningServer) -> float:
-    """Return what one sentence takes on the server's clock."""
+    """Return the duration of one sentence on the clock of the server."""
     began_s = server.clock()
     await translate(server, TEXT)
     return server.clock() - began_s
 
 
 async def behind_others(server: RunningServer, *, num_waiting: int) -> list["asyncio.Future[Any]"]:
-    """Let calls pile up behind one that stands still; return them all."""
+    """Queue calls behind a halted one; return all of them."""
     server.model.halt()
     calls = [asyncio.ensure_future(translate(server, TEXT))]
     await server.model.halted_step()
@@ -109,11 +109,11 @@ async def test_unreachable_deadline_is_rejected_at_admission(
     error = await refusal(translate(experienced, *[TEXT] * 10, timeout_s=4 * one_s))
 
     assert (error.code, error.reason) == ("DEADLINE_EXCEEDED", "DEADLINE_EXCEEDED")
-    told = re.fullmatch(
+    message = re.fullmatch(
         r"deadline exceeded in stage admission: the answer would take ([\d.]+) s, ([\d.]+) s are allowed", error.message
     )
-    assert told is not None
-    needed_s, allowed_s = map(float, told.groups())
+    assert message is not None
+    needed_s, allowed_s = map(float, message.groups())
     assert needed_s > allowed_s
     assert allowed_s == pytest.approx(4 * one_s, rel=WIRE_PRECISION)
     assert experienced.sample("dragoman_deadline_misses_total", stage="admission") == 10

@@ -77,7 +77,7 @@ class Server:
         return self.stub.Translate.future(request, timeout=timeout_s)
 
     def held_call(self, *, timeout_s: float = CALL_S, **fields: Any) -> Any:
-        """Begin a call and return it while its segment is in a batch that stands still."""
+        """Start a call and return it while its segment is in a halted batch."""
         self._stopped = self.workers()
         for worker in self._stopped:
             os.kill(worker, signal.SIGSTOP)
@@ -86,7 +86,7 @@ class Server:
         return call
 
     def resume(self) -> None:
-        """Let batches that stand still continue."""
+        """Continue halted batches."""
         for worker in self._stopped:
             if not is_gone(worker):
                 os.kill(worker, signal.SIGCONT)
@@ -324,7 +324,7 @@ def test_signal_to_all_processes_drains(server: Server, number: signal.Signals) 
 
 
 class ProcessGroup:
-    """A server that leads a process group of its own, like one that a shell has started."""
+    """A server that leads its own process group, as if started by a shell."""
 
     def __init__(self, models: Path) -> None:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("DRAGOMAN_")}

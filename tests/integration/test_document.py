@@ -26,7 +26,7 @@ def document(text: str, **fields: Any) -> pb.TranslateDocumentRequest:
 
 
 def translate(server: RunningServer, text: str, *, timeout_s: float | None = None, **fields: Any) -> Any:
-    """Begin a call and return it; to be iterated over."""
+    """Start a call and return its stream."""
     return server.translation.TranslateDocument(document(text, **fields), timeout=timeout_s)
 
 
@@ -38,7 +38,7 @@ async def first_of(call: Any) -> pb.TranslatedSentence:
 
 
 async def rest_of(call: Any) -> list[pb.TranslatedSentence]:
-    """Return all sentences that are still to come."""
+    """Return the remaining sentences."""
     sentences = []
     while (sentence := await call.read()) is not grpc.aio.EOF:
         sentences.append(sentence)
@@ -47,14 +47,14 @@ async def rest_of(call: Any) -> list[pb.TranslatedSentence]:
 
 @contextlib.asynccontextmanager
 async def slow_reader(server: RunningServer) -> AsyncIterator[Any]:
-    """Connect as one whose connection holds 64 KiB, however fast it is; yield the method."""
+    """Connect with a flow-control window of 64 KiB; yield the method."""
     options = [("grpc.http2.bdp_probe", 0)]
     async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}", options=options) as channel:
         yield pb_grpc.TranslationServiceStub(channel).TranslateDocument
 
 
 async def num_decoded_once_it_stands_still(server: RunningServer) -> float:
-    """Return how many segments are decoded once no more are, while others are answered at once."""
+    """Return the number of decoded segments once it is stable, while other calls are answered."""
     quiet_rounds = 0
     while quiet_rounds < 5:
         decoded = server.sample("dragoman_segments_total", outcome="ok")

@@ -70,7 +70,7 @@ async def asked(http: httpx.AsyncClient, handle: dict[str, str], result: str = "
 
 
 async def ended(http: httpx.AsyncClient, handle: dict[str, str]) -> dict[str, Any]:
-    """Wait until a document is done or has an error; return the answer that says so."""
+    """Wait until a document is done or failed; return the last status response."""
     async with asyncio.timeout(PATIENCE_S):
         while (status := (await asked(http, handle)).json())["status"] not in ("done", "error"):
             await asyncio.sleep(0.01)
@@ -349,7 +349,7 @@ async def test_work_ends_when_the_libretranslate_client_disconnects(
 
 @contextlib.asynccontextmanager
 async def unfinished_upload(server: RunningServer) -> AsyncIterator[asyncio.StreamReader]:
-    """Send the beginning of a form; yield where the answer comes."""
+    """Send the beginning of a form; yield the reader of the response."""
     reader, writer = await asyncio.open_connection("127.0.0.1", server.ports.http_port)
     try:
         writer.write(

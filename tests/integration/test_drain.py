@@ -1,4 +1,4 @@
-"""SIGTERM, as an operator sends it: the real process with calls under way, idle connections and impatient operators."""
+"""SIGTERM to the real process with calls in progress, idle connections and a second signal."""
 
 import os
 import queue
@@ -49,7 +49,7 @@ def ready_server(models: Path, **environment: str) -> Iterator[tuple[ServerProce
 
 
 def drain(server: ServerProcess) -> None:
-    """Send SIGTERM and wait until the server has heard it."""
+    """Send SIGTERM and wait until the server logs it."""
     server.send(signal.SIGTERM)
     server.wait_for("draining", timeout_s=STOP_S)
 
@@ -60,7 +60,7 @@ def watch_health(channel: grpc.Channel) -> Any:
 
 @contextmanager
 def held() -> Iterator["queue.SimpleQueue[pb.TranslateRequest | None]"]:
-    """What a stream sends; it is not half-closed before the test is over."""
+    """Yield the queue of requests of a stream, and half-close the stream at the end of the test."""
     requests: queue.SimpleQueue[pb.TranslateRequest | None] = queue.SimpleQueue()
     try:
         yield requests
@@ -75,7 +75,7 @@ def named_request(name: str, *, num_sentences: int) -> pb.TranslateRequest:
 
 
 def reason(error: grpc.RpcError) -> tuple[str, str]:
-    """Status and reason of a failed call."""
+    """Return the status and the reason of a failed call."""
     (info,) = [detail.value for detail in rpc_status.from_call(error).details]
     return error.code().name, "DRAINING" if b"DRAINING" in info else str(info)
 
@@ -211,7 +211,7 @@ if "serve" in sys.orig_argv:
 
     TextPlanner.plan = blocked
 """
-"""A thread of the server that never ends, whatever is cancelled; Python imports this before it runs a program."""
+"""Module that Python imports at startup; text planning then blocks a thread forever."""
 
 
 def test_hanging_thread_does_not_keep_the_process(tiny_model: Path, tmp_path: Path) -> None:

@@ -41,9 +41,9 @@ def train(output: Path, text: Path, *flags: str) -> list[float]:
 @pytest.mark.parametrize("kind", MODELS)
 def test_imported_model_is_fine_tuned(kind: str, tmp_path: Path) -> None:
     save, options, tags = MODELS[kind]
-    theirs = save(tmp_path / "theirs", **options)
+    original = save(tmp_path / "original", **options)
     ours, text = tmp_path / "ours", tmp_path / "own.tsv"
-    assert main(["import", str(tmp_path / "theirs"), "--from", "huggingface", "--output", str(ours), *tags]) == 0
+    assert main(["import", str(tmp_path / "original"), "--from", "huggingface", "--output", str(ours), *tags]) == 0
     (tmp_path / "sources.tsv").write_text("".join(f"{source}\tnone\n" for source in SENTENCES[:4]), encoding="utf-8")
     data = ["--data", str(tmp_path / "sources.tsv"), "--output", str(text)]
     assert main(["distill", "--teacher", str(ours), *data, "--beam", "2"]) == 0
@@ -52,19 +52,19 @@ def test_imported_model_is_fine_tuned(kind: str, tmp_path: Path) -> None:
     before = train(tmp_path / "same", text, *start, "--max-steps", "1", "--lr-factor", "1e-30")
     losses = train(tmp_path / "tuned", text, *start, "--max-steps", "40", "--warmup-steps", "10", "--lr-factor", "0.3")
 
-    assert before == pytest.approx([_mean_loss(theirs, ours, text)], abs=ROUNDING)
+    assert before == pytest.approx([_mean_loss(original, ours, text)], abs=ROUNDING)
     assert losses[-1] < before[0] - 0.2
     with open_text_model([tmp_path / "tuned"], RuntimeSettings()) as (model, _):
         assert model.tokenizer.encode_pair("A man", "Ein") == open_model(ours)[1].encode_pair("A man", "Ein")
 
 
-def _mean_loss(theirs: Any, ours: Path, text: Path) -> float:
+def _mean_loss(original: Any, ours: Path, text: Path) -> float:
     tokenizer, losses = open_model(ours)[1], list[torch.Tensor]()
     for line in text.read_text(encoding="utf-8").splitlines():
         source_ids, target_ids = tokenizer.encode_pair(*line.split("\t"))
         decoder_ids = torch.tensor([[tokenizer.bos_id, *target_ids[:-1]]])
         with torch.inference_mode():
-            logits = theirs(input_ids=torch.tensor([source_ids]), decoder_input_ids=decoder_ids).logits[0]
+            logits = original(input_ids=torch.tensor([source_ids]), decoder_input_ids=decoder_ids).logits[0]
         losses.append(torch.nn.functional.cross_entropy(logits, torch.tensor(target_ids), reduction="none"))
     return float(torch.cat(losses).mean())
 
@@ -100,9 +100,9 @@ def test_bundle_is_fine_tuned(tmp_path: Path) -> None:
 def test_options_unsupported_by_imported_tokenizers_are_rejected(
     flags: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    save_marian(tmp_path / "theirs")
+    save_marian(tmp_path / "original")
     ours = tmp_path / "ours"
-    assert main(["import", str(tmp_path / "theirs"), "--from", "huggingface", "--output", str(ours)]) == 0
+    assert main(["import", str(tmp_path / "original"), "--from", "huggingface", "--output", str(ours)]) == 0
     (tmp_path / "text.tsv").write_text("A man.\tEin Mann.\n", encoding="utf-8")
     files = ["--train", str(tmp_path / "text.tsv"), "--dev", str(tmp_path / "text.tsv")]
 

@@ -1,4 +1,4 @@
-"""Named glossaries of the server: listed, named by requests, with the promise of terms."""
+"""Named glossaries of the server are listed, reloaded and used by requests."""
 
 import asyncio
 from pathlib import Path

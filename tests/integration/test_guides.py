@@ -1,4 +1,4 @@
-"""What README and guides show works as it stands: each Python example, and the recipe for a certificate and a key."""
+"""The examples of README and guides run unchanged: Python, curl, and the certificate and key recipe."""
 
 import os
 import re
@@ -36,7 +36,7 @@ CURL = [(name, code) for name, code in examples("sh") if code.startswith("curl "
 
 
 def free_ports() -> list[int]:
-    """Two ports; another program may take one before the server does, but none here asks for a port by number."""
+    """Return two free ports; no other test requests a port by number."""
     with socket.socket() as first, socket.socket() as second:
         for each in (first, second):
             each.bind(("127.0.0.1", 0))
@@ -55,7 +55,7 @@ def target(ports: Ports) -> str:
 
 
 @pytest.mark.parametrize("code", [code for _, code in PLAIN], ids=[name for name, _ in PLAIN])
-def test_an_example_in_python_prints_a_translation(target: str, code: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_python_example_prints_a_translation(target: str, code: str, capsys: pytest.CaptureFixture[str]) -> None:
     exec(compile(code.replace(TARGET, f'"{target}"'), "example", "exec"), {"__name__": "__main__"})  # noqa: S102
 
     printed = capsys.readouterr().out
@@ -65,7 +65,7 @@ def test_an_example_in_python_prints_a_translation(target: str, code: str, capsy
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 @pytest.mark.parametrize("code", [code for _, code in CURL], ids=[name for name, _ in CURL])
-def test_an_example_with_curl_is_answered(ports: Ports, code: str) -> None:
+def test_curl_example_is_answered(ports: Ports, code: str) -> None:
     script = code.replace("localhost:9464", f"127.0.0.1:{ports.http_port}").replace(
         "curl ", "curl --silent --show-error "
     )
@@ -75,13 +75,13 @@ def test_an_example_with_curl_is_answered(ports: Ports, code: str) -> None:
     assert any(word in done.stdout for word in ("modelVersion", "options.beam_size: is 99", "translatedText"))
 
 
-def test_the_pages_show_each_way_to_call() -> None:
+def test_pages_show_each_client_method() -> None:
     shown = "".join(code for _, code in PLAIN)
 
     assert all(name in shown for name in ("AsyncTranslationClient", "translate_document", "translate_stream"))
 
 
-def test_the_recipe_for_a_certificate_and_a_key_ends_with_a_translation(tmp_path: Path) -> None:
+def test_certificate_and_key_recipe_translates(tmp_path: Path) -> None:
     in_readme, recipe = [code for _, code in examples("sh") if RECIPE in code]
     if shutil.which("openssl") is None:
         pytest.skip("openssl is not installed")

@@ -1,4 +1,4 @@
-"""Graphs that loop for ever or ask for all memory: their load fails, other models are loaded, and the server ends."""
+"""Graphs that loop forever or allocate all memory fail to load without affecting other models or the exit."""
 
 import json
 import shutil
@@ -22,7 +22,7 @@ WATCHFUL = {"DRAGOMAN_MODELS__POLL_INTERVAL_S": "0.05", "DRAGOMAN_MODELS__SETTLE
 
 
 def endless() -> Sequence[onnx.NodeProto]:
-    """Nodes that add 1 to `burden` for ever."""
+    """Return nodes that add 1 to `burden` forever."""
     body = helper.make_graph(
         [helper.make_node("Identity", ["go"], ["goes"]), helper.make_node("Add", ["sum", "burden.one"], ["next"])],
         "body",
@@ -45,7 +45,7 @@ def endless() -> Sequence[onnx.NodeProto]:
 
 
 def huge() -> Sequence[onnx.NodeProto]:
-    """Nodes that need 4.5 GiB for `burden`."""
+    """Return nodes that need 4.5 GiB for `burden`."""
     return [
         helper.make_node("Constant", [], ["burden.size"], value_ints=[HUGE]),
         helper.make_node("ConstantOfShape", ["burden.size"], ["burden.zeros"]),
@@ -82,7 +82,7 @@ def state_line(name: str, state: str) -> str:
 
 
 @pytest.mark.parametrize("nodes", [endless, huge])
-def test_a_graph_that_cannot_be_warmed_up_fails_its_version_and_others_are_loaded_meanwhile(
+def test_failed_warm_up_fails_one_version_and_loads_the_others(
     tmp_path: Path, bundle: Path, nodes: Callable[[], Sequence[onnx.NodeProto]]
 ) -> None:
     models = tmp_path / "models"
@@ -108,9 +108,7 @@ def test_a_graph_that_cannot_be_warmed_up_fails_its_version_and_others_are_loade
 
 
 @pytest.mark.parametrize("isolation", ["process", "none"])
-def test_a_server_whose_model_loops_while_it_starts_ends_at_a_signal(
-    tmp_path: Path, bundle: Path, isolation: str
-) -> None:
+def test_signal_ends_a_server_whose_model_loops_at_startup(tmp_path: Path, bundle: Path, isolation: str) -> None:
     put_bundle(tmp_path, bundle, "bad", endless())
     with process("--models", str(tmp_path), DRAGOMAN_RUNTIME__ISOLATION=isolation) as server:
         server.wait_for("device chosen", timeout_s=START_S)
@@ -121,7 +119,7 @@ def test_a_server_whose_model_loops_while_it_starts_ends_at_a_signal(
     assert "Traceback" not in server.log
 
 
-def test_a_server_that_reads_a_large_file_while_it_starts_ends_at_a_signal(tmp_path: Path, bundle: Path) -> None:
+def test_signal_ends_a_server_that_reads_a_large_file_at_startup(tmp_path: Path, bundle: Path) -> None:
     put_bundle(tmp_path, bundle, "big")
     path = tmp_path / "big" / "1" / MANIFEST_NAME
     manifest = json.loads(path.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""Versions that come and go under load: callers notice only by the version in the answer."""
+"""Versions are swapped under load without failed requests."""
 
 import asyncio
 import gc
@@ -26,7 +26,7 @@ MAX_GROWTH_BYTES = 24 << 20  # measured: a tiny model that stays costs 2.5 MB, s
 
 @pytest.fixture(scope="module")
 def bundles(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Bundles that can be copied to a server: two networks that differ."""
+    """Two bundles with different networks."""
     directory = tmp_path_factory.mktemp("bundles")
     for seed in (1, 2):
         build_tiny_bundle(directory / str(seed), version=str(seed), precisions=("fp32",), seed=seed)
@@ -35,7 +35,7 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def models(bundles: Path, tmp_path: Path) -> Path:
-    """A directory of models that keeps the newest only, with tiny/1."""
+    """A model directory with tiny/1 that serves only the latest version."""
     (tmp_path / "models" / "tiny").mkdir(parents=True)
     (tmp_path / "models" / "tiny" / SERVING_NAME).write_text('versions = "latest:1"\n', encoding="utf-8")
     bring(bundles, tmp_path / "models", "1")
@@ -44,13 +44,13 @@ def models(bundles: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 async def server(models: Path) -> AsyncIterator[RunningServer]:
-    """A server that looks at the directory only when it is told to, or by calls."""
+    """A server that reads the model directory only on `refresh` or on calls."""
     async with running_server(models, models__poll_interval_s=0, models__settle_s=0) as server:
         yield server
 
 
 def bring(bundles: Path, models: Path, version: str) -> None:
-    """Let a version appear as a whole, by a rename."""
+    """Add a version to the model directory atomically, by a rename."""
     hidden = models / "tiny" / f".{version}"
     shutil.copytree(bundles / str(1 + int(version) % 2), hidden)
     manifest = json.loads((hidden / MANIFEST_NAME).read_text(encoding="utf-8"))
@@ -69,13 +69,13 @@ async def answered_version(server: RunningServer, text: str = "A man.") -> str:
 
 
 async def keep_translating(server: RunningServer, answers: list[str], is_over: asyncio.Event) -> None:
-    """Translate one text after the other until it is over; any failure ends the test."""
+    """Translate texts until `is_over` is set; any error fails the test."""
     while not is_over.is_set():
         answers.append(await answered_version(server, f"Number {len(answers)}."))
 
 
 async def swap(server: RunningServer, bundles: Path, models: Path, version: int) -> None:
-    """Bring a version and wait until it is the only one."""
+    """Add a version and wait until the previous version is unloaded."""
     bring(bundles, models, str(version))
     await asyncio.to_thread(server.app._models.refresh)
     assert await answered_version(server) == str(version)
@@ -91,7 +91,7 @@ def resident_bytes() -> int:
 
 
 @pytest.mark.slow
-async def test_twenty_swaps_under_load_fail_no_request_and_keep_no_memory(
+async def test_swaps_under_load_neither_fail_requests_nor_leak_memory(
     server: RunningServer, bundles: Path, models: Path
 ) -> None:
     answers: list[str] = []
@@ -141,7 +141,7 @@ async def test_sessions_and_tokenizer_of_an_unloaded_version_are_freed(
     await until(lambda: all(reference() is None for reference in left))
 
 
-async def test_requests_on_their_way_are_answered_by_the_version_they_came_to(
+async def test_requests_in_progress_finish_on_the_old_version(
     server: RunningServer, bundles: Path, models: Path
 ) -> None:
     old = server.model
@@ -160,9 +160,7 @@ async def test_requests_on_their_way_are_answered_by_the_version_they_came_to(
     await until(lambda: server.sample("dragoman_model_state", model="tiny", version="1", state="draining") == 0)
 
 
-async def test_a_version_whose_directory_is_gone_answers_with_everything_it_has(
-    server: RunningServer, models: Path
-) -> None:
+async def test_version_with_a_deleted_directory_still_returns_alignments(server: RunningServer, models: Path) -> None:
     shutil.rmtree(models / "tiny" / "1")  # as the operator does whose new version serves while this one finishes
 
     answer = await server.translate("A man.", options=pb.DecodingOptions(return_alignment=True))
@@ -170,7 +168,7 @@ async def test_a_version_whose_directory_is_gone_answers_with_everything_it_has(
     assert answer.translations[0].hypotheses[0].alignment
 
 
-async def test_a_broken_bundle_leaves_the_old_version_serving(
+async def test_old_version_serves_if_the_new_bundle_is_broken(
     server: RunningServer, bundles: Path, models: Path
 ) -> None:
     bring(bundles, models, "2")
@@ -188,7 +186,7 @@ async def test_a_broken_bundle_leaves_the_old_version_serving(
     assert (error.code, error.reason) == ("FAILED_PRECONDITION", "MODEL_STATE")
 
 
-async def test_the_directory_is_watched(bundles: Path, models: Path) -> None:
+async def test_new_version_in_the_directory_is_loaded(bundles: Path, models: Path) -> None:
     async with running_server(models, models__poll_interval_s=0.01) as server:
         bring(bundles, models, "2")
 
@@ -197,7 +195,7 @@ async def test_the_directory_is_watched(bundles: Path, models: Path) -> None:
         assert await answered_version(server) == "2"
 
 
-async def test_every_decoding_thread_is_warm_before_requests_are_taken(models: Path) -> None:
+async def test_all_decoding_threads_are_warm_before_requests_are_accepted(models: Path) -> None:
     settings = {"scheduling__num_workers": 3, "models__poll_interval_s": 0}
     async with running_server(models, **settings) as server:
         assert server.model.num_batches == 3

@@ -1,4 +1,4 @@
-"""The contract over HTTP: real server, real connections, the tiny model."""
+"""The HTTP API of a real server with the tiny model."""
 
 import asyncio
 import contextlib

@@ -42,15 +42,17 @@ _SAVE: Mapping[str, Callable[..., Any]] = {"marian": save_marian, "m2m100": save
 
 @pytest.fixture(scope="module", params=["marian", "m2m100", "bart"])
 def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The original in `theirs`, the import in `ours`, a bundle in `models/tiny/1`, text in `text.tsv`."""
+    """The original in `original`, the import in `ours`, a bundle in `models/tiny/1`, text in `text.tsv`."""
     path = tmp_path_factory.mktemp(request.param)
     tags = ("en", "de") if request.param == "m2m100" else ()
     save = _SAVE[request.param]
-    save(path / "theirs")
+    save(path / "original")
     lines = [f"{source}\t{target}\n" for source, target in zip(SENTENCES[:4], SENTENCES[4:], strict=True)]
     (path / "text.tsv").write_text("".join(lines), encoding="utf-8")
     flags = [word for side, tag in zip(("source", "target"), tags, strict=False) for word in (f"--{side}-tag", tag)]
-    assert main(["import", str(path / "theirs"), "--from", "huggingface", "--output", str(path / "ours"), *flags]) == 0
+    assert (
+        main(["import", str(path / "original"), "--from", "huggingface", "--output", str(path / "ours"), *flags]) == 0
+    )
     named = ["--name", "tiny", "--version", "1", "--source-language", "en", "--target-language", "de"]
     places = ["--checkpoint", str(path / "ours"), "--output", str(path / "models" / "tiny" / "1")]
     text = ["--precisions", "int8,fp32", "--calibration", str(path / "text.tsv")]
@@ -59,8 +61,8 @@ def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 
 
 def _verify(directory: Path) -> int:
-    bundle, ours, theirs = directory / "models" / "tiny" / "1", directory / "ours", directory / "theirs"
-    compared = ["--checkpoint", str(ours), "--original", str(theirs), "--data", str(directory / "text.tsv")]
+    bundle, ours, original = directory / "models" / "tiny" / "1", directory / "ours", directory / "original"
+    compared = ["--checkpoint", str(ours), "--original", str(original), "--data", str(directory / "text.tsv")]
     return main(["verify", "--bundle", str(bundle), *compared])
 
 
@@ -75,7 +77,7 @@ def test_verify_passes_for_the_original(directory: Path, capsys: pytest.CaptureF
 
 def test_verify_fails_for_another_model(directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save = next(save for name, save in _SAVE.items() if directory.name.startswith(name))
-    save(tmp_path / "theirs", seed=4)
+    save(tmp_path / "original", seed=4)
     for name in ("ours", "models", "text.tsv"):
         (tmp_path / name).symlink_to(directory / name)
 
@@ -87,25 +89,25 @@ def test_verify_fails_for_another_model(directory: Path, tmp_path: Path, capsys:
 
 async def test_served_translations_equal_the_original(directory: Path) -> None:
     tokenizer = open_tokenizer(open_bundle(directory / "models" / "tiny" / "1"))
-    original = HuggingFaceOriginal(directory / "theirs", tokenizer)
+    original = HuggingFaceOriginal(directory / "original", tokenizer)
     expected = [original.search(original.encode(text), _SEARCH) for text in SOURCES]
 
     async with running_server(directory / "models") as server:
         response = await server.translate(*SOURCES, options=_OPTIONS)
 
-    found = [translation.hypotheses[0] for translation in response.translations]
-    assert [list(each.tokens) for each in found] == [tokenizer.pieces(ids) for ids in expected]
+    hypotheses = [translation.hypotheses[0] for translation in response.translations]
+    assert [list(each.tokens) for each in hypotheses] == [tokenizer.pieces(ids) for ids in expected]
     texts = [original.decode(ids[len(tokenizer.target_prefix) :]) for ids in expected]
-    assert [each.text for each in found] == [text.lstrip(" ") for text in texts]  # BART's may begin with a space
+    assert [each.text for each in hypotheses] == [text.lstrip(" ") for text in texts]  # BART's may begin with a space
 
 
 async def test_ctranslate2_model_is_imported_verified_and_served(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    save_spec(tmp_path / "theirs", tied="all", quantization="int8")
+    save_spec(tmp_path / "original", tied="all", quantization="int8")
     lines = [f"{source}\t{target}\n" for source, target in zip(SENTENCES[:4], SENTENCES[4:], strict=True)]
     (tmp_path / "text.tsv").write_text("".join(lines), encoding="utf-8")
-    read = ["import", str(tmp_path / "theirs"), "--from", "ctranslate2", "--output", str(tmp_path / "ours")]
+    read = ["import", str(tmp_path / "original"), "--from", "ctranslate2", "--output", str(tmp_path / "ours")]
     places = ["--checkpoint", str(tmp_path / "ours"), "--output", str(tmp_path / "models" / "tiny" / "1")]
     named = ["--name", "tiny", "--version", "1", "--source-language", "en", "--target-language", "de"]
     text = ["--precisions", "int8,fp32", "--calibration", str(tmp_path / "text.tsv")]
@@ -119,7 +121,7 @@ async def test_ctranslate2_model_is_imported_verified_and_served(
         assert re.search(claim, message)
     bundle = open_bundle(tmp_path / "models" / "tiny" / "1")
     tokenizer = open_tokenizer(bundle)
-    original = open_original(tmp_path / "theirs", bundle, tokenizer)
+    original = open_original(tmp_path / "original", bundle, tokenizer)
     search = SearchConfig(beam_size=4, max_target_tokens=_LONGEST)
     expected = [original.search(original.encode(text), search) for text in SOURCES]
     options = pb.DecodingOptions()
@@ -129,10 +131,10 @@ async def test_ctranslate2_model_is_imported_verified_and_served(
     async with running_server(tmp_path / "models") as server:
         response = await server.translate(*SOURCES, options=options)
 
-    found = [translation.hypotheses[0] for translation in response.translations]
-    assert [list(each.tokens) for each in found] == [tokenizer.pieces(ids) for ids in expected]
-    assert [each.text for each in found] == [tokenizer.decode(ids) for ids in expected]
-    assert len({each.text for each in found}) > 1
+    hypotheses = [translation.hypotheses[0] for translation in response.translations]
+    assert [list(each.tokens) for each in hypotheses] == [tokenizer.pieces(ids) for ids in expected]
+    assert [each.text for each in hypotheses] == [tokenizer.decode(ids) for ids in expected]
+    assert len({each.text for each in hypotheses}) > 1
 
 
 @pytest.mark.parametrize(
@@ -151,15 +153,15 @@ async def test_language_pairs_share_a_batch_and_equal_the_original(
     served: str,
     pairs: list[tuple[str, str]],
 ) -> None:
-    save(tmp_path / "theirs")
+    save(tmp_path / "original")
     bundle = tmp_path / "models" / "tiny" / "1"
-    places = ["import", str(tmp_path / "theirs"), "--from", "huggingface", "--output", str(tmp_path / "ours")]
+    places = ["import", str(tmp_path / "original"), "--from", "huggingface", "--output", str(tmp_path / "ours")]
     assert main([*places, *flags]) == 0
     named = ["--name", "tiny", "--version", "1", "--source-language", "en", "--target-language", "de"]
     made = ["--checkpoint", str(tmp_path / "ours"), "--output", str(bundle), "--precisions", "fp32"]
     assert main(["bundle", *made, *named]) == 0
     tokenizers = {pair: open_tokenizer(open_bundle(bundle)).for_pair(*pair) for pair in pairs}
-    originals = {pair: HuggingFaceOriginal(tmp_path / "theirs", tokenizers[pair]) for pair in pairs}
+    originals = {pair: HuggingFaceOriginal(tmp_path / "original", tokenizers[pair]) for pair in pairs}
 
     async with running_server(tmp_path / "models") as server:
         requests = [
@@ -176,6 +178,6 @@ async def test_language_pairs_share_a_batch_and_equal_the_original(
     assert served in capsys.readouterr().out
     for pair, response, again in zip(pairs, together, alone, strict=True):
         assert response.translations == again.translations
-        found = [translation.hypotheses[0] for translation in response.translations]
+        hypotheses = [translation.hypotheses[0] for translation in response.translations]
         expected = [originals[pair].search(originals[pair].encode(text), _SEARCH) for text in SOURCES]
-        assert [list(each.tokens) for each in found] == [tokenizers[pair].pieces(ids) for ids in expected]
+        assert [list(each.tokens) for each in hypotheses] == [tokenizers[pair].pieces(ids) for ids in expected]

@@ -1,4 +1,4 @@
-"""The language of texts is detected, and texts are translated through another one, by all ways to ask for it."""
+"""Language detection and pivot translation over gRPC, HTTP and the client."""
 
 import asyncio
 from pathlib import Path
@@ -62,15 +62,15 @@ async def test_languages_are_detected_over_grpc_and_http(models: Path) -> None:
         ]
         async with httpx.AsyncClient(trust_env=False) as client:
             url = f"http://127.0.0.1:{server.ports.http_port}/v1/detect"
-            told = (await client.post(url, json={"texts": [GERMAN]})).json()
+            over_http = (await client.post(url, json={"texts": [GERMAN]})).json()
 
-    found = [[(each.language, each.is_served) for each in one.languages][:1] for one in detected.detections]
-    assert found[:2] == [[("en", True)], [("de", True)]]
+    best = [[(each.language, each.is_served) for each in one.languages][:1] for one in detected.detections]
+    assert best[:2] == [[("en", True)], [("de", True)]]
     assert [each.language for each in into_french.detections[1].languages] == ["de"]
     assert into_french.detections[0].languages[0].language == "en"
     assert not into_french.detections[0].languages[0].is_served
     assert [one.fields for one in refused] == [["texts"], ["texts[0]"], ["target_language"]]
-    assert told["detections"][0]["languages"][0]["language"] == "de"
+    assert over_http["detections"][0]["languages"][0]["language"] == "de"
 
 
 async def test_texts_without_letters_are_unchanged_and_foreign_texts_are_rejected(models: Path) -> None:
@@ -128,7 +128,7 @@ async def test_texts_are_translated_through_an_allowed_pivot_language(models: Pa
         async with httpx.AsyncClient(trust_env=False) as client:
             url = f"http://127.0.0.1:{server.ports.http_port}/v1/translate"
             body = {"texts": [ENGLISH], "sourceLanguage": "en", "targetLanguage": "fr", "pivotLanguages": ["de"]}
-            told = (await client.post(url, json=body)).json()
+            over_http = (await client.post(url, json=body)).json()
             document = {"text": ENGLISH, **{name: value for name, value in body.items() if name != "texts"}}
             refused = await client.post(f"{url}/document", json=document)
 
@@ -143,5 +143,5 @@ async def test_texts_are_translated_through_an_allowed_pivot_language(models: Pa
     assert (forbidden.code, forbidden.reason) == (grpc.StatusCode.NOT_FOUND.name, "MODEL_NOT_FOUND")
     assert (aligned.code, aligned.fields) == (grpc.StatusCode.INVALID_ARGUMENT.name, ["options.return_alignment"])
     assert late.code == grpc.StatusCode.DEADLINE_EXCEEDED.name
-    assert told["pivot"] == {"language": "de", "modelName": "en-de", "modelVersion": "1"}
+    assert over_http["pivot"] == {"language": "de", "modelName": "en-de", "modelVersion": "1"}
     assert (refused.status_code, refused.json()["violations"][0]["field"]) == (400, "pivotLanguages")

@@ -1,4 +1,4 @@
-"""Starting, draining and stopping, as callers, load balancers and probes see it."""
+"""Start, drain and stop as observed by callers, load balancers and probes."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -22,7 +22,7 @@ REFLECTION_PACKAGES = ("grpc.reflection.v1", "grpc.reflection.v1alpha")
 
 @pytest.fixture
 async def starting(tiny_model: Path) -> AsyncIterator[RunningServer]:
-    """A server that listens and has loaded nothing yet."""
+    """A server that listens without loaded models."""
     async with listening_server(tiny_model) as server:
         yield server
 

@@ -1,4 +1,4 @@
-"""The load client against a fake server: records of calls, whatever the server does."""
+"""Call records of the load client against a fake server."""
 
 import queue
 import threading

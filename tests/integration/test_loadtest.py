@@ -149,8 +149,8 @@ def test_compared_servers_answer_the_same_calls_and_are_paused_in_between(tmp_pa
     lines.write_text("".join(f"{text}\n" for text in SENTENCES[:4]), encoding="utf-8")
     serve = partial(serving, write_tiny_model(tmp_path / "tiny"), Workload(profile=Profile.LINES, lines=lines))
 
-    theirs = BatchingSettings.parse("1x1,b8,w1")
-    with serve(log=tmp_path / "ours.log") as ours, serve(log=tmp_path / "theirs.log", other=theirs) as other:
+    batching = BatchingSettings.parse("1x1,b8,w1")
+    with serve(log=tmp_path / "ours.log") as ours, serve(log=tmp_path / "other.log", other=batching) as other:
         answers = [server.answers(count=6) for server in (ours, other)]
         summaries = [server.offer(rate_per_s=40.0, duration_s=0.5, seed=1) for server in (ours, other)]
         states = {psutil.Process(pid).status() for server in (ours, other) for pid in server.pids}

@@ -1,4 +1,4 @@
-"""The real process with a log that cannot be written: calls are answered all the same, and it ends well."""
+"""A server process with an unwritable log answers calls and exits normally."""
 
 import fcntl
 import os
@@ -24,7 +24,7 @@ PIPE_BYTES = 4096
 
 @contextmanager
 def server(models: Path, stderr: int) -> Iterator[tuple[subprocess.Popen[bytes], pb_grpc.TranslationServiceStub]]:
-    """On a socket whose name is known beforehand, as its log does not tell a port."""
+    """Start a server on a Unix socket, as the port cannot be read from the log."""
     with tempfile.TemporaryDirectory(prefix="log-") as directory:
         address = f"unix:{directory}/s"
         process = subprocess.Popen(
@@ -72,7 +72,7 @@ def pipe_that_nobody_reads() -> Iterator[int]:
 
 @pytest.mark.parametrize("log", [full_disk, pipe_that_nobody_reads], ids=lambda log: log.__name__)
 @pytest.mark.slow
-def test_a_log_that_cannot_be_written_stops_no_call_and_no_drain(
+def test_calls_and_drain_complete_if_the_log_cannot_be_written(
     tiny_model: Path, log: Callable[[], AbstractContextManager[int]]
 ) -> None:
     with log() as stderr, server(tiny_model, stderr) as (process, stub):

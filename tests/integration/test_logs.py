@@ -26,7 +26,7 @@ TRACEPARENT = f"00-{TRACE_ID}-b7ad6b7169203331-01"
 
 
 class QuotingTokenizer:
-    """Fails on some texts, as libraries do: with a message that quotes them."""
+    """A model that fails on some texts with an error message that quotes the text."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
@@ -47,7 +47,7 @@ def quoting(parts: ModelRuntime) -> ModelRuntime:
 
 
 class Log:
-    """What the service wrote."""
+    """Log of the service."""
 
     def __init__(self, stream: io.StringIO) -> None:
         self._stream = stream
@@ -122,7 +122,7 @@ async def test_texts_are_never_logged_by_default(tiny_model: Path, log: Log, lev
     async with observed_server(tiny_model, alter=quoting) as server:
         translation = await call_in_every_way(server)
 
-    assert "ValueError" in log.text  # the failure itself is told
+    assert "ValueError" in log.text  # the failure itself is logged
     assert [text in log.text for text in (PRIVATE, translation, KEY)] == [False, False, False]
 
 

@@ -22,7 +22,7 @@ SERVICE = "/dragoman.v1.TranslationService"
 SERVICES = pb.DESCRIPTOR.services_by_name.values()
 DRAGOMAN = version("dragoman")
 INTERNAL = {"reason", "outcome", "kind", "stage", "priority", "lane", "state"}
-"""Labels whose values are words of the service's own."""
+"""Labels whose values are defined by the service."""
 
 SAMPLED = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -34,7 +34,7 @@ def collector() -> Iterator[Collector]:
 
 
 async def call_with_hostile_data(server: ObservedServer, word: str) -> None:
-    """Put a word wherever a caller can put one, in calls that are answered and in calls that are not."""
+    """Send a word in every field of a request, in successful and failing calls."""
     hostile_metadata = (
         ("x-request-id", word),
         ("user-agent", word),
@@ -90,7 +90,7 @@ async def test_labels_contain_no_values_of_callers(tiny_model: Path) -> None:
 async def test_counters_agree_with_responses(tiny_model: Path) -> None:
     async with observed_server(tiny_model) as server:
         names = ("dragoman_source_tokens_total", "dragoman_target_tokens_total", "dragoman_length_ratio_count")
-        before = [server.sample(name) for name in names]  # warming up counts, too
+        before = [server.sample(name) for name in names]  # warm-up is counted
         response = await server.translate("A man. Two children.")
         counted = [server.sample(name) - warm for name, warm in zip(names, before, strict=True)]
 
@@ -105,8 +105,8 @@ async def test_both_formats_have_the_same_metrics(tiny_model: Path) -> None:
         text, openmetrics = await server.scrape(TEXT), await server.scrape(OPENMETRICS)
 
     strict = text_string_to_metric_families(openmetrics)  # type: ignore[no-untyped-call]
-    told = {family.name for family in strict}
-    assert told == {family.name.removesuffix("_total") for family in parse_text(text)}
+    names = {family.name for family in strict}
+    assert names == {family.name.removesuffix("_total") for family in parse_text(text)}
 
 
 async def test_promtool_accepts_the_metrics(tiny_model: Path, collector: Collector) -> None:

@@ -1,4 +1,4 @@
-"""ModelService and ModelAdminService over the wire: load, label, unload, and what is refused."""
+"""ModelService and ModelAdminService over the wire: load, label, unload, and rejections."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -33,7 +33,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 async def server(models: Path) -> AsyncIterator[RunningServer]:
-    """A server that follows no directory."""
+    """A server that does not watch its model directory."""
     async with running_server(models, models__poll_interval_s=0) as server:
         yield server
 
@@ -47,7 +47,7 @@ async def answered(server: RunningServer, model: str) -> str:
     return f"{response.model_name}/{response.model_version}"
 
 
-async def test_models_are_listed_with_languages_state_precision_and_labels(server: RunningServer) -> None:
+async def test_list_of_models_has_languages_state_precision_and_labels(server: RunningServer) -> None:
     listed = (await server.model_service.ListModels(pb.ListModelsRequest())).models
 
     assert [model.name for model in listed] == ["back", "tiny"]
@@ -59,7 +59,7 @@ async def test_models_are_listed_with_languages_state_precision_and_labels(serve
     assert (version.limits.max_source_tokens, version.limits.max_texts) == (64, 128)
 
 
-async def test_a_version_is_loaded_labelled_and_unloaded_while_the_server_serves(server: RunningServer) -> None:
+async def test_version_is_loaded_labelled_and_unloaded_while_serving(server: RunningServer) -> None:
     loaded = await admin(server).LoadModel(pb.LoadModelRequest(model="tiny/2"))
     assert [version.version for version in loaded.model.versions] == ["2"]
     assert loaded.model.versions[0].state == pb.MODEL_STATE_READY
@@ -75,7 +75,7 @@ async def test_a_version_is_loaded_labelled_and_unloaded_while_the_server_serves
     assert (error.code, error.reason) == ("NOT_FOUND", "MODEL_NOT_FOUND")
 
 
-async def test_a_model_is_got_by_its_label(server: RunningServer) -> None:
+async def test_model_is_described_by_label(server: RunningServer) -> None:
     response = await server.model_service.GetModel(pb.GetModelRequest(model="tiny@stable"))
 
     assert [version.version for version in response.model.versions] == ["1"]
@@ -91,7 +91,7 @@ async def test_a_model_is_got_by_its_label(server: RunningServer) -> None:
         ({"source_language": "fr"}, "fr to de is not served here; available: de to en, en to de"),
     ],
 )
-async def test_what_is_not_served_is_not_found_and_what_is_is_listed(
+async def test_unknown_model_is_not_found_and_served_models_are_listed(
     server: RunningServer, fields: dict[str, Any], message: str
 ) -> None:
     error = await refusal(server.translate("A man.", **fields))
@@ -117,7 +117,7 @@ async def test_what_is_not_served_is_not_found_and_what_is_is_listed(
         ("SetModelLabel", {"model": "tiny", "label": "canary"}, "NOT_FOUND", "model"),
     ],
 )
-async def test_a_bad_request_is_refused_with_its_field(
+async def test_invalid_request_is_rejected_with_its_field(
     server: RunningServer, method: str, fields: dict[str, str], code: str, field: str
 ) -> None:
     message = getattr(pb, f"{method}Request")(**fields)
@@ -127,14 +127,14 @@ async def test_a_bad_request_is_refused_with_its_field(
     assert (error.code, error.fields) == (code, [field])
 
 
-async def test_loading_what_is_not_there_says_where_it_was_looked_for(models: Path, server: RunningServer) -> None:
+async def test_load_of_a_missing_version_names_the_searched_directory(models: Path, server: RunningServer) -> None:
     error = await refusal(admin(server).LoadModel(pb.LoadModelRequest(model="tiny/3")))
 
     assert f"tiny/3 cannot be loaded: no bundle at {models / 'tiny' / '3'}; available: " in error.message
     assert "tiny/1, tiny/2" in error.message
 
 
-async def test_a_broken_version_fails_to_load_and_says_why(models: Path, server: RunningServer) -> None:
+async def test_failed_load_of_a_broken_version_reports_the_cause(models: Path, server: RunningServer) -> None:
     (models / "tiny" / "9").mkdir()
     try:
         error = await refusal(admin(server).LoadModel(pb.LoadModelRequest(model="tiny/9")))
@@ -146,7 +146,7 @@ async def test_a_broken_version_fails_to_load_and_says_why(models: Path, server:
     assert await answered(server, "tiny") == "tiny/1"
 
 
-async def test_a_bad_setting_of_a_model_fails_its_load(models: Path, server: RunningServer) -> None:
+async def test_invalid_model_setting_fails_the_load(models: Path, server: RunningServer) -> None:
     serving = models / "tiny" / SERVING_NAME
     before = serving.read_text(encoding="utf-8")
     serving.write_text("[scheduling]\nmax_batch_segments = 0\n", encoding="utf-8")
@@ -159,14 +159,14 @@ async def test_a_bad_setting_of_a_model_fails_its_load(models: Path, server: Run
     assert "serving.toml: scheduling.max_batch_segments" in error.message
 
 
-async def test_models_can_be_changed_before_the_server_takes_requests(models: Path) -> None:
+async def test_models_can_be_changed_before_the_server_is_ready(models: Path) -> None:
     async with listening_server(models, models__poll_interval_s=0) as server:
         error = await refusal(admin(server).UnloadModel(pb.UnloadModelRequest(model="tiny/1")))
 
         assert error.code == "NOT_FOUND"
 
 
-async def test_the_command_line_loads_labels_and_unloads(
+async def test_models_command_loads_labels_and_unloads(
     server: RunningServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def run(*arguments: str) -> str:

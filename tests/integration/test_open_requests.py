@@ -1,4 +1,4 @@
-"""What the vendor APIs take from callers whose API key they do not know yet."""
+"""Limits on requests to the vendor APIs before authentication."""
 
 import asyncio
 import contextlib
@@ -34,7 +34,7 @@ async def client_of(server: RunningServer) -> AsyncIterator[httpx.AsyncClient]:
 
 
 async def answered_to_head(server: RunningServer, path: str, *headers: str, num_bytes: int) -> int:
-    """Return the status that the server sends before it has any byte of the body."""
+    """Return the status that the server sends before it receives the body."""
     lines = [f"POST {path} HTTP/1.1", "Host: localhost", f"Content-Length: {num_bytes}", *headers, "", ""]
     reader, writer = await asyncio.open_connection("127.0.0.1", server.ports.http_port)
     try:
@@ -59,7 +59,7 @@ async def test_key_in_a_header_or_in_the_query_is_checked_before_the_body(guarde
     assert await status("/translate", num_bytes=MAX_OPEN_BODY_BYTES + 1) == 400
 
 
-async def test_longer_body_is_read_once_the_key_is_known(guarded: RunningServer) -> None:
+async def test_longer_body_is_read_after_authentication(guarded: RunningServer) -> None:
     text = "ä" * 600_000
     async with client_of(guarded) as http:
         asked = {"q": text, "source": "en", "target": "de"}
@@ -88,7 +88,7 @@ async def test_bodies_without_a_key_share_a_budget(guarded: RunningServer) -> No
 
 
 @pytest.mark.parametrize("key", [7, ["a"], {"a": 1}, True, "x" * 20_000, "a.b.c", "\ud800", "a b", "\n"])
-async def test_key_of_another_form_is_refused(guarded: RunningServer, key: object) -> None:
+async def test_malformed_key_is_rejected(guarded: RunningServer, key: object) -> None:
     asked = {"q": "A man.", "source": "en", "target": "de", "api_key": key}
     async with client_of(guarded) as http:
         response = await http.post("/translate", content=json.dumps(asked), headers=JSON_HEADERS)

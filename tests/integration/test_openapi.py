@@ -1,4 +1,4 @@
-"""The OpenAPI document is true: requests made of it, and broken ones, get the answers that it describes."""
+"""Responses to valid and invalid requests generated from the OpenAPI document match the document."""
 
 import asyncio
 from pathlib import Path
@@ -17,7 +17,7 @@ TIMEOUT_S = 20.0
 
 ACCEPTANCE = "positive_data_acceptance"
 DEPENDENT_FIELDS = {"options", "targetPrefixes", "pivotLanguages"}
-"""What fits the schema is accepted, unless it has these fields, whose values depend on other fields or on the model."""
+"""Fields whose values depend on other fields or on the model, so that a request may match the schema and be invalid."""
 
 
 def address(server: RunningServer) -> str:
@@ -25,7 +25,7 @@ def address(server: RunningServer) -> str:
 
 
 def described(server: RunningServer) -> Any:
-    """Return the schema, with the languages that the server has: requests for others go no further."""
+    """Return the schema restricted to the served languages, as other requests are rejected early."""
     document = httpx.get(f"{address(server)}/openapi.json", trust_env=False).json()
     for request in ("TranslateRequest", "TranslateDocumentRequest"):
         schema = document["components"]["schemas"][request]
@@ -62,7 +62,7 @@ def check(server: RunningServer, mode: schemathesis.GenerationMode) -> set[tuple
 
 
 @pytest.mark.slow
-async def test_valid_requests_get_described_answers(tiny_model: Path) -> None:
+async def test_responses_to_valid_requests_match_the_schema(tiny_model: Path) -> None:
     async with running_server(tiny_model) as server:
         statuses = await asyncio.to_thread(check, server, schemathesis.GenerationMode.POSITIVE)
 
@@ -70,7 +70,7 @@ async def test_valid_requests_get_described_answers(tiny_model: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_broken_requests_are_refused_as_described(tiny_model: Path) -> None:
+async def test_rejections_of_invalid_requests_match_the_schema(tiny_model: Path) -> None:
     async with running_server(tiny_model) as server:
         statuses = await asyncio.to_thread(check, server, schemathesis.GenerationMode.NEGATIVE)
 
@@ -78,7 +78,7 @@ async def test_broken_requests_are_refused_as_described(tiny_model: Path) -> Non
     assert max(code for _, code in statuses) < 500
 
 
-async def test_an_answer_with_everything_is_as_described(server: RunningServer) -> None:
+async def test_response_with_all_fields_matches_the_schema(server: RunningServer) -> None:
     options = {
         "numHypotheses": 2,
         "returnTokens": True,

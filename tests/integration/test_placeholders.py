@@ -1,4 +1,4 @@
-"""A model that is taught to copy placeholders returns what they stand for, from `train` to the answer."""
+"""A model trained to copy placeholders restores protected text, from `train` to the response."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The playground over HTTP, and in a real browser where there is one."""
+"""The playground over HTTP and in a real browser."""
 
 import json
 import os
@@ -26,7 +26,7 @@ def address_of(server: RunningServer) -> str:
     return f"http://127.0.0.1:{server.ports.http_port}"
 
 
-async def test_the_page_is_served_with_all_its_files_and_trusts_none_but_them(tiny_model: Path) -> None:
+async def test_page_and_its_files_are_served_with_a_strict_content_policy(tiny_model: Path) -> None:
     async with (
         running_server(tiny_model, http__playground=True) as server,
         httpx.AsyncClient(base_url=address_of(server), trust_env=False) as client,
@@ -47,12 +47,12 @@ async def test_the_page_is_served_with_all_its_files_and_trusts_none_but_them(ti
     assert not re.search(r"<style|\sstyle=|\son\w+=|<script(?![^>]* src=)", page)
 
 
-async def test_there_is_no_page_unless_it_is_asked_for(server: RunningServer) -> None:
+async def test_playground_is_off_by_default(server: RunningServer) -> None:
     async with httpx.AsyncClient(base_url=address_of(server), trust_env=False) as client:
         assert [(await client.get(f"/playground{path}")).status_code for path in _FILES] == [404] * len(_FILES)
 
 
-async def test_a_page_without_the_api_that_it_asks_is_refused(tiny_model: Path) -> None:
+async def test_playground_without_the_api_is_a_config_error(tiny_model: Path) -> None:
     with pytest.raises(ConfigError, match=r"http\.playground"):
         async with running_server(tiny_model, http__playground=True, http__api=False):
             pass
@@ -80,7 +80,7 @@ async def browser_page(url: str, **options: object) -> AsyncIterator[Page]:
 
 
 @pytest.mark.slow
-async def test_a_person_with_a_keyboard_gets_translations_and_where_they_come_from(tiny_model: Path) -> None:
+async def test_keyboard_user_gets_translations_alignment_and_attention(tiny_model: Path) -> None:
     async with (
         running_server(tiny_model, http__playground=True) as server,
         browser_page(address_of(server)) as page,
@@ -113,7 +113,7 @@ async def test_a_person_with_a_keyboard_gets_translations_and_where_they_come_fr
 
 
 @pytest.mark.slow
-async def test_on_a_phone_nothing_is_cut_off_and_a_key_is_asked_for(tiny_model: Path, tmp_path: Path) -> None:
+async def test_phone_layout_fits_the_screen_and_requests_a_key(tiny_model: Path, tmp_path: Path) -> None:
     key = new_key()
     (tmp_path / "callers.toml").write_text(
         f'[[caller]]\nname = "shop"\nkeys = ["{store(key)}"]\npermissions = ["translate"]\n'

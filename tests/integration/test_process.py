@@ -1,4 +1,4 @@
-"""The real process, as an operator runs it, and the commands on the caller's side."""
+"""The server as a real process, and the client commands."""
 
 import io
 import signal
@@ -16,7 +16,7 @@ from tests.integration.real_process import START_S, STOP_S, process
 
 @pytest.fixture(scope="module")
 def ports(tiny_model: Path) -> Iterator[Ports]:
-    """Of a server that is ready."""
+    """Ports of a ready server."""
     with process("--models", str(tiny_model)) as server:
         yield server.wait_until_ready(timeout_s=START_S)
 
@@ -27,7 +27,7 @@ def target(ports: Ports) -> str:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
-def test_a_signal_drains_and_the_exit_code_is_0(tiny_model: Path, number: signal.Signals) -> None:
+def test_signal_drains_with_exit_code_0(tiny_model: Path, number: signal.Signals) -> None:
     with process("--models", str(tiny_model)) as server:
         server.wait_until_ready(timeout_s=START_S)
 
@@ -37,7 +37,7 @@ def test_a_signal_drains_and_the_exit_code_is_0(tiny_model: Path, number: signal
         assert [event in server.log for event in ("draining", "stopped", "Traceback")] == [True, True, False]
 
 
-def test_a_signal_before_the_server_is_ready_ends_it_too(tiny_model: Path) -> None:
+def test_signal_before_readiness_ends_the_server(tiny_model: Path) -> None:
     with process("--models", str(tiny_model)) as server:
         server.wait_for("listening", timeout_s=START_S)
 
@@ -56,7 +56,7 @@ def test_a_signal_before_the_server_is_ready_ends_it_too(tiny_model: Path) -> No
         ([], {"DRAGOMAN_RUNTIME__DEVICE": "cuda"}, "dragoman: setting 'runtime.device' is 'cuda': expected "),
     ],
 )
-def test_a_wrong_setting_is_one_line_and_exit_code_2(
+def test_invalid_setting_ends_with_one_line_and_exit_code_2(
     flags: list[str], environment: dict[str, str], message: str
 ) -> None:
     with process(*flags, **environment) as server:
@@ -66,7 +66,7 @@ def test_a_wrong_setting_is_one_line_and_exit_code_2(
     assert "Traceback" not in server.log
 
 
-def test_a_port_that_is_taken_is_a_wrong_setting(tiny_model: Path) -> None:
+def test_port_in_use_is_reported_as_an_invalid_setting(tiny_model: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with process("--models", str(tiny_model), "--http-port", str(port)) as server:
@@ -75,7 +75,7 @@ def test_a_port_that_is_taken_is_a_wrong_setting(tiny_model: Path) -> None:
     assert f"'http.port' is '127.0.0.1:{port}'" in server.log
 
 
-def test_a_damaged_model_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
+def test_damaged_model_ends_with_one_line_and_exit_code_1(tmp_path: Path) -> None:
     bundle = tmp_path / "m" / "1"
     bundle.mkdir(parents=True)
     (bundle / "manifest.json").write_text("{}", encoding="utf-8")
@@ -87,7 +87,7 @@ def test_a_damaged_model_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
     assert "Traceback" not in server.log
 
 
-def test_waiting_for_a_server_that_ends_says_what_it_said() -> None:
+def test_error_of_an_ended_server_has_its_log() -> None:
     with process("--grpc-port", "many") as server, pytest.raises(ServerProcessError, match=r"grpc\.port"):
         server.wait_until_ready(timeout_s=START_S)
 
@@ -118,9 +118,7 @@ def test_hypotheses_are_printed_with_their_scores(target: str, capsys: pytest.Ca
     assert scores == sorted(scores, reverse=True)
 
 
-def test_pieces_that_belong_together_are_printed_below_their_translation(
-    target: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_alignment_is_printed_below_the_translation(target: str, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--alignment", "--target-prefix", "Ein Mann", "--no-repeat-ngram-size", "3"]
 
     assert main(["translate", "--target", target, *flags, "A man."]) == 0
@@ -130,7 +128,7 @@ def test_pieces_that_belong_together_are_printed_below_their_translation(
     assert "".join(link.split("\t")[0].strip() for link in links) == translation.replace(" ", "")
 
 
-def test_the_same_seed_prints_the_same(target: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_same_seed_prints_the_same_hypotheses(target: str, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--temperature", "2", "--top-k", "50", "--top-p", "0.9", "--seed", "7", "--num-hypotheses", "4"]
 
     outputs = []
@@ -141,7 +139,7 @@ def test_the_same_seed_prints_the_same(target: str, capsys: pytest.CaptureFixtur
     assert outputs[0] == outputs[1]
 
 
-def test_a_document_is_translated_whole(target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_document_keeps_its_paragraphs(target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "letter.txt").write_text("A man. Two children.\n\nA dog.\n")
 
     assert main(["translate", "--target", target, "--document", str(tmp_path / "letter.txt")]) == 0
@@ -151,20 +149,20 @@ def test_a_document_is_translated_whole(target: str, tmp_path: Path, capsys: pyt
     assert printed.endswith("\n")
 
 
-def test_a_refusal_is_one_line_and_exit_code_1(target: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rejection_ends_with_one_line_and_exit_code_1(target: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["translate", "--target", target, "--target-language", "xx", "A man."]) == 1
 
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("dragoman: NOT_FOUND: target_language")
 
 
-def test_the_models_are_listed(target: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_models_command_lists_the_models(target: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["models", "--target", target]) == 0
 
     assert capsys.readouterr().out.startswith("tiny/1  en-de  float32  ready  default of en-de\n")
 
 
-def test_the_demo_shows_four_texts_and_ends_well(tiny_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_demo_translates_four_texts_and_exits_with_0(tiny_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo", "--models", str(tiny_model)]) == 0
 
     output = capsys.readouterr().out
@@ -173,7 +171,7 @@ def test_the_demo_shows_four_texts_and_ends_well(tiny_model: Path, capsys: pytes
     assert output.endswith("ended with exit code 0\n")
 
 
-def test_a_demo_that_fails_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+def test_failed_demo_reports_the_cause(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo", "--models", "missing"]) == 1
 
     assert "models.directory" in capsys.readouterr().err

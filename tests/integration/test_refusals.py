@@ -21,9 +21,7 @@ async def refused_bytes(server: RunningServer, message: bytes, method: str = TRA
 
 
 @pytest.mark.parametrize("is_stream", [False, True])
-async def test_a_rejected_call_is_freed_without_the_garbage_collector(
-    server: RunningServer, *, is_stream: bool
-) -> None:
+async def test_rejected_call_is_freed_without_the_garbage_collector(server: RunningServer, *, is_stream: bool) -> None:
     document = pb.TranslateDocumentRequest()  # without languages
     with without_gc():
         before = num_alive(grpc.aio.AbortError)
@@ -80,7 +78,7 @@ async def test_invalid_field_is_named(server: RunningServer, message: pb.Transla
         ("model", "x", "model"),
     ],
 )
-async def test_what_is_not_served_is_answered_with_what_is(
+async def test_unknown_language_or_model_is_rejected_with_the_served_ones(
     server: RunningServer, field: str, value: str, named: str
 ) -> None:
     error = await refused(server, request("a", **{field: value}))
@@ -90,26 +88,26 @@ async def test_what_is_not_served_is_answered_with_what_is(
     assert "tiny/1" in error.message or "en" in error.message
 
 
-async def test_a_model_that_is_not_there_cannot_be_described(server: RunningServer) -> None:
+async def test_description_of_an_unknown_model_is_not_found(server: RunningServer) -> None:
     error = await refusal(server.model_service.GetModel(pb.GetModelRequest(model="x")))
 
     assert (error.code, error.fields) == ("NOT_FOUND", ["model"])
 
 
-async def test_xml_that_is_none_is_the_callers_mistake(server: RunningServer) -> None:
+async def test_malformed_xml_is_an_invalid_argument(server: RunningServer) -> None:
     error = await refused(server, request("a", "<a", options=pb.DecodingOptions(format=pb.TEXT_FORMAT_XML)))
 
     assert (error.code, error.reason, error.fields) == ("INVALID_ARGUMENT", "INVALID_FIELD", ["texts[1]"])
     assert "line 1" in error.message
 
 
-async def test_a_method_that_does_not_exist_is_unimplemented(server: RunningServer) -> None:
+async def test_unknown_method_is_unimplemented(server: RunningServer) -> None:
     error = await refused_bytes(server, b"", "/dragoman.v1.TranslationService/Transmogrify")
 
     assert error.code == "UNIMPLEMENTED"
 
 
-async def test_an_unknown_enum_number_is_the_callers_mistake(server: RunningServer) -> None:
+async def test_unknown_enum_number_is_an_invalid_argument(server: RunningServer) -> None:
     error = await refused(server, request("a", priority=99))
 
     assert (error.code, error.fields) == ("INVALID_ARGUMENT", ["priority"])
@@ -120,7 +118,7 @@ async def test_an_unknown_enum_number_is_the_callers_mistake(server: RunningServ
     [b"\x0a\x02\xff\xfe", b"\x0a\x7fshort", b"\xff\xff\xff", b"\x12\x03\xed\xa0\x80"],
     ids=["invalid UTF-8 in a text", "cut off", "no protobuf", "surrogate in a language"],
 )
-async def test_bytes_that_are_no_request_are_the_callers_mistake(server: RunningServer, message: bytes) -> None:
+async def test_unparsable_request_is_an_invalid_argument(server: RunningServer, message: bytes) -> None:
     error = await refused_bytes(server, message)
 
     assert (error.code, error.reason, error.fields) == ("INVALID_ARGUMENT", "INVALID_FIELD", ["request"])
@@ -141,26 +139,26 @@ async def test_large_message_is_rejected_unread(tiny_model: Path) -> None:
         assert (await server.translate("A man.")).translations
 
 
-async def test_a_name_of_megabytes_gets_a_status_that_a_client_can_read(server: RunningServer) -> None:
+async def test_status_of_an_oversized_model_name_is_readable(server: RunningServer) -> None:
     error = await refused(server, request("a", model="😀" * 500_000, source_language="e" * 100_000))
 
     assert error.code == "INVALID_ARGUMENT"
 
 
-async def test_a_refusal_carries_the_id_of_the_request(server: RunningServer) -> None:
+async def test_rejection_has_the_request_id(server: RunningServer) -> None:
     error = await refused(server, request("a", request_id="r-1", source_language="xx"))
 
     assert error.trailing["x-request-id"] == "r-1"
 
 
-async def test_refusals_are_counted_by_reason(server: RunningServer) -> None:
+async def test_rejections_are_counted_by_reason(server: RunningServer) -> None:
     await refused(server, request())
 
     assert server.sample("dragoman_rejected_requests_total", reason="invalid_field") == 1
     assert server.sample("dragoman_requests_total", method="Translate", status="INVALID_ARGUMENT") == 1
 
 
-async def test_a_compressed_request_is_read(server: RunningServer) -> None:
+async def test_compressed_request_is_accepted(server: RunningServer) -> None:
     call = server.translation.Translate(request("A man. " * 20), compression=grpc.Compression.Gzip)
 
     assert (await call).translations

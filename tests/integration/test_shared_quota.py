@@ -1,4 +1,4 @@
-"""Servers that share the quotas of their callers through a store, over real sockets; and what they do without it."""
+"""Servers that share quotas through a store, and their fallback without the store."""
 
 import asyncio
 import contextlib
@@ -40,7 +40,7 @@ tokens_per_min = 0.06
 REFILL_S = 1000.0  # of the limits above
 PASSWORD = "p@ss/word#1"  # noqa: S105 - of the test's own server
 ACL = "~dragoman:* +evalsha +script|load +time +hmget +hset +pexpire +del"
-"""What the guide says that the server needs."""
+"""Permissions of the server in the guide."""
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def url_file(tmp_path: Path) -> Path:
 
 @contextlib.asynccontextmanager
 async def replica(tiny_model: Path, url_file: Path, *, timeout_s: float = PATIENCE_S / 3) -> AsyncIterator[Any]:
-    """A server that waits so long for the store."""
+    """A server with a timeout for the store."""
     callers_file = url_file.with_name("callers.toml")
     callers_file.write_text(CALLERS, encoding="utf-8")
     async with running_server(

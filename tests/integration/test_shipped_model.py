@@ -1,4 +1,4 @@
-"""The model in deploy/models, through the server as it comes."""
+"""The bundled model in deploy/models, through a server with default settings."""
 
 import re
 import signal
@@ -35,7 +35,7 @@ def translate(client: TranslationClient, *texts: str, options: DecodingOptions =
     return list(client.translate(texts, source_language="en", target_language="de", options=options))
 
 
-def test_it_is_small_and_says_who_made_its_data() -> None:
+def test_bundle_is_small_and_names_the_sources_of_its_data() -> None:
     manifest = open_bundle(BUNDLE).manifest
 
     assert sum(entry.bytes for entry in manifest.files.values()) <= MAX_BYTES
@@ -52,7 +52,7 @@ def test_it_is_small_and_says_who_made_its_data() -> None:
         ("Tom has bought a new car.", "Auto"),
     ],
 )
-def test_it_knows_everyday_german(client: TranslationClient, text: str, word: str) -> None:
+def test_everyday_sentences_are_translated(client: TranslationClient, text: str, word: str) -> None:
     (translation,) = translate(client, text)
 
     assert word in translation.text
@@ -68,7 +68,7 @@ def test_paragraphs_keep_their_lines_and_every_sentence(client: TranslationClien
     assert len(translation.sentences) == 3
 
 
-def test_a_translation_does_not_depend_on_its_neighbours(client: TranslationClient) -> None:
+def test_translation_does_not_depend_on_other_texts(client: TranslationClient) -> None:
     texts = ("She opened the window.", "Why?", "It is raining, so we are staying at home and reading a book.")
 
     together = translate(client, *texts)
@@ -84,9 +84,7 @@ def test_a_translation_does_not_depend_on_its_neighbours(client: TranslationClie
         ("Good morning! Where is the station?", "station", "Bahnhof"),
     ],
 )
-def test_an_alignment_links_words_that_mean_the_same(
-    client: TranslationClient, text: str, source: str, target: str
-) -> None:
+def test_alignment_links_words_of_equal_meaning(client: TranslationClient, text: str, source: str, target: str) -> None:
     (translation,) = translate(client, text, options=DecodingOptions(return_alignment=True))
 
     begin = translation.text.index(target)
@@ -99,13 +97,13 @@ def test_an_alignment_links_words_that_mean_the_same(
     assert all(piece in source for piece in linked)
 
 
-def test_a_translation_goes_on_from_its_prefix(client: TranslationClient) -> None:
+def test_translation_continues_its_prefix(client: TranslationClient) -> None:
     (translation,) = translate(client, "I have two dogs.", options=DecodingOptions(target_prefix="Wir haben"))
 
     assert translation.text.startswith("Wir haben zwei")
 
 
-def test_a_word_that_must_not_occur_is_replaced(client: TranslationClient) -> None:
+def test_suppressed_word_is_replaced(client: TranslationClient) -> None:
     (free,) = translate(client, "Tom has bought a new car.", options=DecodingOptions(return_tokens=True))
     (without,) = translate(client, "Tom has bought a new car.", options=DecodingOptions(suppressed_tokens=("▁Auto",)))
 
@@ -114,7 +112,7 @@ def test_a_word_that_must_not_occur_is_replaced(client: TranslationClient) -> No
 
 
 @pytest.mark.parametrize("is_document", [False, True])
-def test_tags_placeholders_and_addresses_come_back(client: TranslationClient, is_document: bool) -> None:
+def test_tags_placeholders_and_addresses_are_preserved(client: TranslationClient, is_document: bool) -> None:
     text = "<b>Hello</b> {name}, you have 3 new messages at https://example.com/x?y=1!"
 
     if is_document:
@@ -147,7 +145,7 @@ def test_html_keeps_its_tags_around_their_words(client: TranslationClient, is_do
 
 @pytest.mark.parametrize("text_format", [TextFormat.HTML, TextFormat.XML], ids=lambda one: one.name)
 @pytest.mark.parametrize("name", ["x", "keep"])
-def test_an_untranslated_element_has_its_place_in_the_sentence(
+def test_untranslated_element_keeps_its_place_in_the_sentence(
     client: TranslationClient, name: str, text_format: TextFormat
 ) -> None:
     windows, tom = (f'<{name} translate="no">{word}</{name}>' for word in ("Windows", "Tom"))
@@ -160,13 +158,13 @@ def test_an_untranslated_element_has_its_place_in_the_sentence(
     assert len(bought.sentences) == len(asked.sentences) == 1
 
 
-def test_terms_have_the_translation_that_the_caller_wants(client: TranslationClient) -> None:
+def test_terms_have_the_requested_translation(client: TranslationClient) -> None:
     options = DecodingOptions(terms=(Term(source="tea", target="Früchtetee"), Term(source="Tom Smith")))
 
     assert translate(client, "Tom Smith likes tea.", options=options)[0].text == "Tom Smith mag Früchtetee."
 
 
-def test_a_wider_beam_gives_more_hypotheses_best_first(client: TranslationClient) -> None:
+def test_wider_beam_returns_more_hypotheses_best_first(client: TranslationClient) -> None:
     (translation,) = translate(client, "I like tea.", options=DecodingOptions(beam_size=8, num_hypotheses=5))
 
     scores = [hypothesis.score for hypothesis in translation.hypotheses]
@@ -184,16 +182,14 @@ def test_a_wider_beam_gives_more_hypotheses_best_first(client: TranslationClient
     ],
     ids=["native ranking", "rules", "samples"],
 )
-def test_no_hypothesis_has_a_placeholder_that_its_source_lacks(
-    client: TranslationClient, options: DecodingOptions
-) -> None:
+def test_hypotheses_have_only_placeholders_of_the_source(client: TranslationClient, options: DecodingOptions) -> None:
     hello, named = translate(client, "Hello", "Hello {name}", options=options)
 
     assert not [hypothesis.text for hypothesis in (*hello.hypotheses, *named.hypotheses) if "⟦" in hypothesis.text]
     assert all("{name}" in hypothesis.text for hypothesis in named.hypotheses)
 
 
-def test_the_sentences_of_a_document_add_up_to_the_translation_of_its_text(client: TranslationClient) -> None:
+def test_sentences_of_a_document_add_up_to_the_translation(client: TranslationClient) -> None:
     text = "Dr. Smith has two dogs.  He likes them.\n\n- Where is Tom?\r\n- At home...\n"
 
     sentences = list(client.translate_document(text, source_language="en", target_language="de"))
@@ -202,9 +198,9 @@ def test_the_sentences_of_a_document_add_up_to_the_translation_of_its_text(clien
     assert len(sentences) == 4
 
 
-def test_it_is_surer_of_everyday_sentences_than_of_nonsense(client: TranslationClient) -> None:
+def test_everyday_sentences_score_above_nonsense(client: TranslationClient) -> None:
     everyday, nonsense = translate(client, "Good morning!", "Fnord glimp the zurbling quandotized wibblewarts.")
 
-    told = [[sentence.score for sentence in translation.sentences] for translation in (everyday, nonsense)]
-    assert (told[0][0] or 0.0) > 0.8
-    assert (told[1][0] or 1.0) < 0.5
+    scores = [[sentence.score for sentence in translation.sentences] for translation in (everyday, nonsense)]
+    assert (scores[0][0] or 0.0) > 0.8
+    assert (scores[1][0] or 1.0) < 0.5

@@ -34,7 +34,7 @@ async def write(stream: Any, *requests: pb.TranslateRequest) -> None:
 
 
 async def the_end_of(stream: Any) -> Any:
-    """Read what must fail; for `refusal`."""
+    """Read a response that must fail; for `refusal`."""
     return await stream.read()
 
 

@@ -1,4 +1,4 @@
-"""A server that is ready has all threads of Python that it will ever have: one more later is one that leaks."""
+"""A ready server starts no further Python threads; an additional thread would be a leak."""
 
 from pathlib import Path
 
@@ -11,16 +11,16 @@ from tests.integration.real_process import CALL_S, START_S, connect, process
 
 AT_ONCE = 40
 LOAD_AGAIN = pb.LoadModelRequest(model="tiny/1")
-pytestmark = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="only Linux tells the threads of others")
+pytestmark = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="requires /proc of Linux")
 
 
 def num_threads(pid: int) -> int:
-    """Those that Python has started; gRPC names its own, and has more or fewer of them as it likes."""
+    """Count the threads started by Python; gRPC names its threads, whose number varies."""
     named = {task.name: (task / "comm").read_text(encoding="utf-8") for task in Path(f"/proc/{pid}/task").iterdir()}
     return sum(name == named[str(pid)] for name in named.values())
 
 
-def test_neither_much_text_nor_changes_of_models_at_once_start_a_thread(tiny_model: Path) -> None:
+def test_concurrent_requests_and_model_changes_start_no_thread(tiny_model: Path) -> None:
     much_text = pb.TranslateRequest(texts=["No! " * 2400], source_language="en", target_language="de")
     with process("--models", str(tiny_model)) as running:
         ports = running.wait_until_ready(timeout_s=START_S)

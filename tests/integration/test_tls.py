@@ -1,4 +1,4 @@
-"""Encryption and client certificates, over real sockets, with certificates made here."""
+"""Encryption and client certificates over real sockets, with generated certificates."""
 
 import contextlib
 import ssl
@@ -44,7 +44,7 @@ async def encrypted(tiny_model: Path, files: ServerFiles) -> AsyncIterator[Runni
 async def mutual(
     tiny_model: Path, files: ServerFiles, authority: Authority, tmp_path: Path
 ) -> AsyncIterator[RunningServer]:
-    """A server with TLS that asks for certificates."""
+    """A server with TLS that requires client certificates."""
     ca = authority.write(tmp_path / "clients.crt")
     async with running_server(tiny_model, **files.settings, **FAST, tls__client_ca_file=ca) as server:
         yield server
@@ -56,7 +56,7 @@ async def translate(channel: grpc.aio.Channel) -> Any:
 
 
 def shown_certificate(server: RunningServer) -> x509.Certificate:
-    """What a new connection gets to see."""
+    """Return the certificate that a new connection receives."""
     pem = ssl.get_server_certificate(("127.0.0.1", server.port), timeout=PATIENCE_S)
     return x509.load_pem_x509_certificate(pem.encode())
 
@@ -195,7 +195,7 @@ async def test_replaced_client_authority_is_enforced(
 
 
 async def until_accepted(authority: Authority, client: trustme.LeafCert, server: RunningServer) -> Any:
-    """Try until the server has read its files again."""
+    """Retry until the server has reloaded its files."""
     for _ in range(1000):
         with contextlib.suppress(grpc.aio.AioRpcError):
             return await translate(authority.channel(server.port, client))

@@ -1,4 +1,4 @@
-"""Tokens of an identity provider in place of API keys, over the real server."""
+"""Tokens of an identity provider instead of API keys."""
 
 import json
 import time
@@ -105,7 +105,7 @@ async def test_changed_provider_keys_apply_without_restart(tiny_model: Path, key
 
 @contextmanager
 def provider(answers: list[tuple[int, bytes]]) -> Iterator[str]:
-    """Serve these answers in turn, the last one for ever."""
+    """Serve these responses in turn, then repeat the last one."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

@@ -36,7 +36,7 @@ def free_port() -> int:
     return port
 
 
-async def test_a_request_is_one_trace_below_its_callers_span(tiny_model: Path, collector: Collector) -> None:
+async def test_request_is_one_trace_below_the_span_of_the_caller(tiny_model: Path, collector: Collector) -> None:
     async with observed_server(tiny_model, tracing__endpoint=collector.endpoint) as server:
         await server.translate("A man. Two children.", traceparent=SAMPLED, request_id="r1")
 
@@ -49,9 +49,7 @@ async def test_a_request_is_one_trace_below_its_callers_span(tiny_model: Path, c
     assert collector.resource["service.name"] == "dragoman"
 
 
-async def test_spans_tell_counts_and_follow_each_other_within_the_request(
-    tiny_model: Path, collector: Collector
-) -> None:
+async def test_spans_have_counts_and_are_ordered_within_the_request(tiny_model: Path, collector: Collector) -> None:
     async with observed_server(tiny_model, tracing__endpoint=collector.endpoint) as server:
         began_ns = time.time_ns()
         response = await server.translate("A man.", traceparent=SAMPLED, request_id="r1")
@@ -71,7 +69,7 @@ async def test_spans_tell_counts_and_follow_each_other_within_the_request(
     assert began_ns <= times[0] < times[-1] <= ended_ns
 
 
-async def test_no_span_holds_a_text_or_a_key(
+async def test_spans_contain_neither_texts_nor_keys(
     tiny_model: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-collector-key=k1")
@@ -91,7 +89,7 @@ async def test_no_span_holds_a_text_or_a_key(
     ]
 
 
-async def test_a_request_that_fails_says_how_in_its_span(tiny_model: Path, collector: Collector) -> None:
+async def test_span_of_a_failed_request_has_status_and_field(tiny_model: Path, collector: Collector) -> None:
     async with observed_server(tiny_model, tracing__endpoint=collector.endpoint) as server:
         for fields in ({"source_language": "no tag"}, {"timeout_s": 0.2}):
             with pytest.raises(grpc.aio.AioRpcError):
@@ -101,8 +99,8 @@ async def test_a_request_that_fails_says_how_in_its_span(tiny_model: Path, colle
         await until(lambda: server.sample("dragoman_requests_total", **labels) == 1)
 
     refused, late = [span for span in collector.spans if span.name == "Translate"]
-    told = attributes(refused)
-    assert (told["rpc.grpc.status"], told["mt.field"]) == ("INVALID_ARGUMENT", "source_language")
+    of_refused = attributes(refused)
+    assert (of_refused["rpc.grpc.status"], of_refused["mt.field"]) == ("INVALID_ARGUMENT", "source_language")
     assert refused.status.code == trace_pb2.Status.STATUS_CODE_UNSET  # the caller is at fault, not the server
     assert attributes(late)["rpc.grpc.status"] == "DEADLINE_EXCEEDED"
     assert late.status.code == trace_pb2.Status.STATUS_CODE_ERROR
@@ -118,7 +116,7 @@ async def test_a_request_that_fails_says_how_in_its_span(tiny_model: Path, colle
         (0.0, "00-nonsense-01", False),
     ],
 )
-async def test_the_caller_decides_what_is_sampled_and_the_ratio_if_it_does_not(
+async def test_traceparent_decides_sampling_before_the_ratio(
     tiny_model: Path, collector: Collector, ratio: float, traceparent: str, is_sent: bool
 ) -> None:
     settings = {"tracing__endpoint": collector.endpoint, "tracing__sample_ratio": ratio}
@@ -130,7 +128,7 @@ async def test_the_caller_decides_what_is_sampled_and_the_ratio_if_it_does_not(
     assert ('trace_id="' in exposition) is is_sent
 
 
-async def test_latency_histograms_lead_to_the_trace(tiny_model: Path, collector: Collector) -> None:
+async def test_latency_histograms_have_exemplars_of_the_trace(tiny_model: Path, collector: Collector) -> None:
     async with observed_server(tiny_model, tracing__endpoint=collector.endpoint) as server:
         await server.translate("A man.", traceparent=SAMPLED)
         exposition = await server.scrape(OPENMETRICS)
@@ -150,7 +148,7 @@ async def test_latency_histograms_lead_to_the_trace(tiny_model: Path, collector:
     }
 
 
-async def test_a_long_document_does_not_make_a_long_trace(tiny_model: Path, collector: Collector) -> None:
+async def test_number_of_spans_of_a_long_text_is_limited(tiny_model: Path, collector: Collector) -> None:
     async with observed_server(tiny_model, tracing__endpoint=collector.endpoint) as server:
         response = await server.translate("A man. " * 60, traceparent=SAMPLED)
 
@@ -159,9 +157,7 @@ async def test_a_long_document_does_not_make_a_long_trace(tiny_model: Path, coll
     assert len(collector.spans) <= 33
 
 
-async def test_a_streamed_document_is_one_trace_and_its_first_sentence_leads_to_it(
-    tiny_model: Path, collector: Collector
-) -> None:
+async def test_streamed_document_is_one_trace_with_an_exemplar(tiny_model: Path, collector: Collector) -> None:
     document = pb.TranslateDocumentRequest(text="A man. " * 40, source_language="en", target_language="de")
 
     async with observed_server(tiny_model, tracing__endpoint=collector.endpoint) as server:
@@ -178,18 +174,18 @@ async def test_a_streamed_document_is_one_trace_and_its_first_sentence_leads_to_
     assert [f'trace_id="{TRACE_ID}"' in line for line in first_sentence].count(True) == 1
 
 
-async def test_each_request_of_a_stream_is_a_span_of_its_own(tiny_model: Path, collector: Collector) -> None:
+async def test_each_request_of_a_stream_has_its_own_span(tiny_model: Path, collector: Collector) -> None:
     requests = [request("A man.", request_id=request_id) for request_id in ("r1", "r2")]
 
     async with observed_server(tiny_model, tracing__endpoint=collector.endpoint) as server:
         call = server.stub.TranslateStream(iter(requests), metadata=(("traceparent", SAMPLED),))
         assert len([response async for response in call]) == 2
 
-    told = [attributes(span) for span in collector.spans if span.name == "TranslateStream"]
-    assert {one["mt.request_id"]: one["mt.texts"] for one in told if "mt.texts" in one} == {"r1": 1, "r2": 1}
+    spans = [attributes(span) for span in collector.spans if span.name == "TranslateStream"]
+    assert {span["mt.request_id"]: span["mt.texts"] for span in spans if "mt.texts" in span} == {"r1": 1, "r2": 1}
 
 
-async def test_a_collector_that_is_not_there_costs_no_request_and_one_line_of_log(tiny_model: Path) -> None:
+async def test_missing_collector_is_logged_once_and_fails_no_request(tiny_model: Path) -> None:
     endpoint = f"http://127.0.0.1:{free_port()}"
 
     with capture_logs() as records:
@@ -204,7 +200,9 @@ async def test_a_collector_that_is_not_there_costs_no_request_and_one_line_of_lo
     assert server.sample("dragoman_trace_spans_total", outcome="exported") == 0
 
 
-async def test_a_collector_that_never_answers_ends_with_the_drain_time(tiny_model: Path, collector: Collector) -> None:
+async def test_silent_collector_delays_the_stop_by_the_drain_timeout_at_most(
+    tiny_model: Path, collector: Collector
+) -> None:
     collector.halt()
     settings = {"tracing__endpoint": collector.endpoint, "grpc__drain_timeout_s": 0.2}
 

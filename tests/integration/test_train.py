@@ -50,7 +50,7 @@ def train_anew(path: Path, files: Sequence[str], *arguments: str) -> Path:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory, files: list[str]) -> Path:
-    """A run of 40 steps, which tests do not change."""
+    """A run of 40 steps, read-only for tests."""
     return train_anew(tmp_path_factory.mktemp("finished"), files, "--max-steps", "40")
 
 

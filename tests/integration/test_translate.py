@@ -15,7 +15,7 @@ async def test_each_text_is_translated_in_order(server: RunningServer) -> None:
     assert all(translation.hypotheses[0].text for translation in both.translations)
 
 
-async def test_the_answer_says_who_made_it_and_where_the_time_went(server: RunningServer) -> None:
+async def test_response_names_the_model_and_has_timings(server: RunningServer) -> None:
     response = await server.translate("A man rides a bicycle.")
 
     assert (response.model_name, response.model_version) == ("tiny", "1")
@@ -24,7 +24,7 @@ async def test_the_answer_says_who_made_it_and_where_the_time_went(server: Runni
     assert response.timings.text.ToNanoseconds() >= 0
 
 
-async def test_hypotheses_scores_and_tokens_come_if_asked_for(server: RunningServer) -> None:
+async def test_hypotheses_scores_and_tokens_are_returned_on_request(server: RunningServer) -> None:
     options = pb.DecodingOptions(beam_size=3, num_hypotheses=3, return_scores=True, return_tokens=True)
 
     response = await server.translate("A man rides a bicycle.", options=options)
@@ -37,7 +37,7 @@ async def test_hypotheses_scores_and_tokens_come_if_asked_for(server: RunningSer
 
 
 @pytest.mark.parametrize("text", ["", " \n"])
-async def test_a_text_with_nothing_to_translate_is_answered_with_itself(server: RunningServer, text: str) -> None:
+async def test_blank_text_is_returned_unchanged(server: RunningServer, text: str) -> None:
     response = await server.translate(text)
 
     (translation,) = response.translations
@@ -52,14 +52,14 @@ async def test_unusual_texts_are_translated(server: RunningServer, text: str) ->
     assert len(response.translations) == 1
 
 
-async def test_a_bulk_request_is_answered_too(server: RunningServer) -> None:
+async def test_bulk_request_is_answered(server: RunningServer) -> None:
     response = await server.translate("A man.", priority=pb.PRIORITY_BULK)
 
     assert len(response.translations) == 1
 
 
 @pytest.mark.parametrize("languages", [("en-GB", "de"), ("EN", "DE-at")])
-async def test_a_regional_language_gets_the_model_of_its_language(
+async def test_regional_language_uses_the_model_of_its_language(
     server: RunningServer, languages: tuple[str, str]
 ) -> None:
     response = await server.translate("A man.", source_language=languages[0], target_language=languages[1])
@@ -67,21 +67,21 @@ async def test_a_regional_language_gets_the_model_of_its_language(
     assert response.model_name == "tiny"
 
 
-async def test_the_id_of_a_request_comes_back_in_answer_and_metadata(server: RunningServer) -> None:
+async def test_request_id_is_returned_in_response_and_metadata(server: RunningServer) -> None:
     call = server.translate("A man.", request_id="r-1")
 
     assert (await call).request_id == "r-1"
     assert dict(await call.trailing_metadata())["x-request-id"] == "r-1"
 
 
-async def test_the_metadata_names_a_request_that_does_not_name_itself(server: RunningServer) -> None:
+async def test_request_id_of_the_metadata_is_used_without_one_in_the_request(server: RunningServer) -> None:
     call = server.translation.Translate(request("A man."), metadata=(("x-request-id", "m-1"),))
 
     assert (await call).request_id == "m-1"
     assert dict(await call.trailing_metadata())["x-request-id"] == "m-1"
 
 
-async def test_a_request_without_id_gets_one_of_its_own(server: RunningServer) -> None:
+async def test_request_without_id_gets_a_generated_id(server: RunningServer) -> None:
     ids = {(await server.translate("A man.")).request_id for _ in range(2)}
 
     assert len(ids - {""}) == 2

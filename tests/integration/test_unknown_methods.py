@@ -18,7 +18,7 @@ def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
 
 
 def answer_to(port: int, path: bytes, timeout_s: float = PATIENCE_S) -> bytes:
-    """Call a method that a client of gRPC could not name; return all that comes before it is answered."""
+    """Call a method by raw bytes, which gRPC clients cannot send; return the frames up to the response."""
     fields = {":method": b"POST", ":scheme": b"http", ":path": path, ":authority": b"x", "te": b"trailers"}
     fields["content-type"] = b"application/grpc"
     block = Encoder().encode([(name.encode(), value) for name, value in fields.items()])

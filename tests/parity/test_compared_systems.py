@@ -37,11 +37,11 @@ def test_systems_find_equal_hypotheses_and_scores(files: ModelFiles, other: Syst
     fixed = replace(_SEARCH, min_target_tokens=10, max_target_tokens=10)
     ours, theirs = (_translate(files, name, suppressed) for name in ("dragoman", other))
     # compare scores without suppression: CTranslate2 gives that probability to other tokens
-    expected, found = ([one.score for one in _translate(files, name, _SEARCH)] for name in ("pytorch", other))
+    expected, actual = ([one.score for one in _translate(files, name, _SEARCH)] for name in ("pytorch", other))
 
     # ties may be broken differently
     assert share_of_equal([one.token_ids for one in ours], [one.token_ids for one in theirs]) >= 0.9
-    assert found == pytest.approx(expected, abs=10 * _TOLERANCE)  # over the 30 tokens of a target
+    assert actual == pytest.approx(expected, abs=10 * _TOLERANCE)  # over the 30 tokens of a target
     for name in ("dragoman", other):
         assert {len(output.token_ids) for output in _translate(files, name, fixed)} == {10}
 
@@ -57,9 +57,9 @@ def test_transformers_has_equal_logits(files: ModelFiles) -> None:
 
     with torch.inference_mode():
         expected = ours.decode(targets, ours.encode(ids, mask), mask)
-        found = theirs(input_ids=ids, attention_mask=mask.long(), decoder_input_ids=targets).logits
+        actual = theirs(input_ids=ids, attention_mask=mask.long(), decoder_input_ids=targets).logits
 
-    assert torch.allclose(found, expected, atol=_TOLERANCE)
+    assert torch.allclose(actual, expected, atol=_TOLERANCE)
 
 
 def test_streams_and_worker_process_do_not_change_outputs(files: ModelFiles) -> None:

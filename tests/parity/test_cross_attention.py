@@ -1,4 +1,4 @@
-"""The attention graph against PyTorch: the same weights, whatever is beside a segment or behind its target."""
+"""The attention graph against PyTorch: equal weights, independent of other segments and of padding."""
 
 import shutil
 from concurrent.futures import ThreadPoolExecutor
@@ -88,9 +88,9 @@ def _found(model: StepModel) -> list[FloatArray]:
     ("precision", "tolerance"), [("fp32", _FLOAT_TOLERANCE), ("fp16", _HALF_TOLERANCE), ("int8", _INT8_TOLERANCE)]
 )
 def test_weights_are_those_of_pytorch(pair: Pair, precision: str, tolerance: float) -> None:
-    found = _found(pair.model(precision))
+    actual = _found(pair.model(precision))
 
-    for weights, source, target in zip(found, _SOURCES, _TARGETS, strict=True):
+    for weights, source, target in zip(actual, _SOURCES, _TARGETS, strict=True):
         np.testing.assert_allclose(weights, _expected(pair.reference, source, target), atol=tolerance, rtol=0)
 
 
@@ -193,10 +193,10 @@ def test_threads_share_the_graph(pair: Pair) -> None:
     model = pair.model("int8")
 
     with ThreadPoolExecutor(4) as threads:
-        found = list(threads.map(lambda _: _found(model), range(8)))
+        actual = list(threads.map(lambda _: _found(model), range(8)))
 
-    for weights in found[1:]:
-        assert all(np.array_equal(a, b) for a, b in zip(weights, found[0], strict=True))
+    for weights in actual[1:]:
+        assert all(np.array_equal(a, b) for a, b in zip(weights, actual[0], strict=True))
 
 
 def _without_attention(bundle: Bundle) -> Bundle:

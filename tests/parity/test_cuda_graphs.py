@@ -159,10 +159,10 @@ def test_a_model_that_cannot_be_captured_is_opened_without(
             raise BundleError(str(Path("decoder.onnx")), found="nodes on the CPU", expected="", what="graph")
         return decoder
 
-    session, found = open_capturing(open_graph)
+    session, captures = open_capturing(open_graph)
 
     assert session is decoder
-    assert (found is not None) is is_possible
+    assert (captures is not None) is is_possible
     assert opened == ([True] if is_possible else [True, False])
     assert [record.getMessage() for record in caplog.records] == ([] if is_possible else [CAPTURE_FAILED])
 
@@ -184,7 +184,7 @@ def test_a_capture_waits_for_all_other_uses_and_they_for_it() -> None:
             order.append("used")
 
     def capture() -> None:
-        with use.alone(), use:  # who is alone may use it, too
+        with use.alone(), use:  # exclusive use is reentrant
             later.append(_in_thread(use_later))
             order.append("captured")
 

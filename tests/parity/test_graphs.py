@@ -97,26 +97,26 @@ def _walk(pair: Pair, graphs: StepModel, seed: int) -> Iterator[tuple[FloatArray
 
 @pytest.mark.parametrize("seed", range(3))
 def test_float_graphs_score_random_beams_as_pytorch_does(pair: Pair, seed: int) -> None:
-    for found, expected in _walk(pair, pair.graphs("fp32"), seed):
-        np.testing.assert_allclose(found, expected, atol=_FLOAT_TOLERANCE, rtol=0)
+    for actual, expected in _walk(pair, pair.graphs("fp32"), seed):
+        np.testing.assert_allclose(actual, expected, atol=_FLOAT_TOLERANCE, rtol=0)
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_half_precision_graphs_stay_close(pair: Pair, seed: int) -> None:
-    for found, expected in _walk(pair, pair.graphs("fp16"), seed):
-        np.testing.assert_allclose(found, expected, atol=_HALF_TOLERANCE, rtol=0)
+    for actual, expected in _walk(pair, pair.graphs("fp16"), seed):
+        np.testing.assert_allclose(actual, expected, atol=_HALF_TOLERANCE, rtol=0)
 
 
 def test_the_encoder_in_half_precision_gives_the_keys_and_values_of_pytorch(pair: Pair) -> None:
     source = [7, 8, 9, 10, 2]
     session = onnxruntime.InferenceSession(pair.bundle.graph_paths("fp16")[0], providers=["CPUExecutionProvider"])
 
-    found = session.run(
+    actual = session.run(
         list(layer_names(("cross_key", "cross_value"), 2)),
         {"source_ids": np.array([[*source, 0, 0]]), "source_lengths": np.array([len(source)], dtype=np.int32)},
     )
 
-    for values, expected in zip(found, _cross_attention_inputs(pair.reference, source), strict=True):
+    for values, expected in zip(actual, _cross_attention_inputs(pair.reference, source), strict=True):
         assert values.dtype == np.float16
         np.testing.assert_allclose(values[:, :, : len(source)], expected, atol=_HALF_CROSS_TOLERANCE, rtol=0)
 
@@ -132,8 +132,8 @@ def _cross_attention_inputs(reference: Transformer, source: list[int]) -> list[F
 
 @pytest.mark.parametrize("seed", range(3))
 def test_integer_graphs_stay_close(pair: Pair, seed: int) -> None:
-    for found, expected in _walk(pair, pair.graphs("int8"), seed):
-        error = np.abs(found - expected)
+    for actual, expected in _walk(pair, pair.graphs("int8"), seed):
+        error = np.abs(actual - expected)
 
         assert error.max() < _INT8_TOLERANCE
         assert error.mean() < _INT8_MEAN_TOLERANCE
@@ -144,8 +144,8 @@ def test_integer_graphs_that_keep_every_product_in_floats_score_as_pytorch_does(
     bundle = build_tiny_bundle(tmp_path / "tiny", precisions=("int8",), kept=kept)
     pair = Pair(reference=tiny_model(len(tiny_vocabulary())), bundle=bundle)
 
-    for found, expected in _walk(pair, pair.graphs("int8"), seed=0):
-        np.testing.assert_allclose(found, expected, atol=_FLOAT_TOLERANCE, rtol=0)
+    for actual, expected in _walk(pair, pair.graphs("int8"), seed=0):
+        np.testing.assert_allclose(actual, expected, atol=_FLOAT_TOLERANCE, rtol=0)
 
 
 def test_all_ways_to_score_a_given_translation_agree(pair: Pair) -> None:

@@ -75,9 +75,9 @@ def test_library_reproduces_stored_results(name: str, tmp_path: Path) -> None:
     for case, options in SYSTEMS[name].cases.items():
         SYSTEMS[name].save(tmp_path / case, options)
 
-        for found, expected in zip(SYSTEMS[name].run(tmp_path / case), _EXPECTED[name][case], strict=True):
-            np.testing.assert_allclose(found.log_probs, expected["log_probs"], rtol=0, atol=LOG_PROB_TOLERANCE)
-            assert found.beam == expected["beam"]
+        for actual, expected in zip(SYSTEMS[name].run(tmp_path / case), _EXPECTED[name][case], strict=True):
+            np.testing.assert_allclose(actual.log_probs, expected["log_probs"], rtol=0, atol=LOG_PROB_TOLERANCE)
+            assert actual.beam == expected["beam"]
 
 
 def test_log_probs_equal_the_original(imported: _Imported) -> None:
@@ -87,8 +87,8 @@ def test_log_probs_equal_the_original(imported: _Imported) -> None:
     for scored in (score_at_once(network, pairs), score_exported(imported.open_graph(), pairs)):
         steps = list(scored)
         for row, (result, (_, target)) in enumerate(zip(imported.expected, pairs, strict=True)):
-            found = [steps[place][row][token_id] for place, token_id in enumerate(target)]
-            np.testing.assert_allclose(found, result.log_probs, rtol=0, atol=LOG_PROB_TOLERANCE)
+            actual = [steps[place][row][token_id] for place, token_id in enumerate(target)]
+            np.testing.assert_allclose(actual, result.log_probs, rtol=0, atol=LOG_PROB_TOLERANCE)
 
 
 def test_beam_search_equals_the_original(imported: _Imported) -> None:

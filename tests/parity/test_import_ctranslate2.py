@@ -138,14 +138,14 @@ def test_searches_equal_the_original(imported: _Imported) -> None:
             beam_size=beam_size, length_penalty=0.0, max_target_tokens=_LONGEST, target_prefix=tokenizer.target_prefix
         )
         for source in map(original.encode, SOURCES):
-            found, expected = search_exported(imported.model.graph, source, search), original.search(source, search)
+            actual, expected = search_exported(imported.model.graph, source, search), original.search(source, search)
 
             # This search prefers finished to truncated targets; CTranslate2 with several beams ends directly after a
             # tag only if no other token is likelier.
-            is_cut_off = found[-1] == tokenizer.eos_id != expected[-1]
-            is_nothing = beam_size > 1 and found == [*tokenizer.target_prefix, tokenizer.eos_id] != found[-1:]
-            assert found == expected or is_cut_off or is_nothing
-            ended |= {tuple(found)} if found == expected and found[-1] == tokenizer.eos_id else set()
+            is_cut_off = actual[-1] == tokenizer.eos_id != expected[-1]
+            is_nothing = beam_size > 1 and actual == [*tokenizer.target_prefix, tokenizer.eos_id] != actual[-1:]
+            assert actual == expected or is_cut_off or is_nothing
+            ended |= {tuple(actual)} if actual == expected and actual[-1] == tokenizer.eos_id else set()
     assert len(ended) > 1
 
 
@@ -190,9 +190,9 @@ def test_opus_mt_shape_equals_the_original_in_float32_and_int8(tmp_path: Path) -
 
     for beam_size in (1, 4):
         search = SearchConfig(beam_size=beam_size, length_penalty=0.0, max_target_tokens=12)
-        found = [search_exported(graphs["fp32"], source, search) for source, _ in pairs]
-        assert found == [originals["float32"].search(source, search) for source, _ in pairs]
-        assert len({tuple(ids) for ids in found}) > 1
+        actual = [search_exported(graphs["fp32"], source, search) for source, _ in pairs]
+        assert actual == [originals["float32"].search(source, search) for source, _ in pairs]
+        assert len({tuple(ids) for ids in actual}) > 1
     exact = _log_probs(graphs["fp32"], pairs)
     np.testing.assert_allclose(exact, _scores(originals["float32"], pairs), rtol=0, atol=LOG_PROB_TOLERANCE)
     own_error = np.abs(_log_probs(graphs["int8"], pairs) - exact).mean()

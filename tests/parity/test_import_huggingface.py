@@ -112,8 +112,8 @@ def test_log_probs_equal_the_original(imported: _Imported) -> None:
 
     for row, (source, target) in enumerate(pairs):
         theirs = imported.original.score(source, target)
-        for found in (ours, exported):
-            steps = np.stack([step[row] for step in found[: len(target)]])
+        for actual in (ours, exported):
+            steps = np.stack([step[row] for step in actual[: len(target)]])
             np.testing.assert_allclose(steps, theirs, rtol=0, atol=LOG_PROB_TOLERANCE)
 
 
@@ -127,11 +127,11 @@ def test_searches_equal_the_original(imported: _Imported, beam_size: int) -> Non
         target_prefix=imported.tokenizer.target_prefix,
     )
 
-    found = [_decode(imported.graph, imported.source_ids(text), search) for text in SOURCES]
+    actual = [_decode(imported.graph, imported.source_ids(text), search) for text in SOURCES]
 
-    assert found == [imported.original.search(imported.source_ids(text), search) for text in SOURCES]
-    assert len({tuple(ids) for ids in found}) > 1
-    assert any(ids[-1] == imported.tokenizer.eos_id for ids in found)
+    assert actual == [imported.original.search(imported.source_ids(text), search) for text in SOURCES]
+    assert len({tuple(ids) for ids in actual}) > 1
+    assert any(ids[-1] == imported.tokenizer.eos_id for ids in actual)
 
 
 def _decode(graph: OnnxStepModel, source_ids: Sequence[int], search: SearchConfig) -> list[int]:

@@ -129,9 +129,9 @@ def test_the_library_masks_placeholders_as_numpy_does(seed: int, is_plain: bool,
     reference = _decode(RunningBatch(_NumpySearch(taught_model)), segments, seed=seed)
 
     assert ranked == reference
-    found = [set(_PLACEHOLDERS).intersection(_tokens(ranked[index])) for index in range(_NUM_SEGMENTS)]
-    assert any(found)
-    assert all(tokens <= set(segment.source_ids) for tokens, segment in zip(found, segments, strict=True))
+    actual = [set(_PLACEHOLDERS).intersection(_tokens(ranked[index])) for index in range(_NUM_SEGMENTS)]
+    assert any(actual)
+    assert all(tokens <= set(segment.source_ids) for tokens, segment in zip(actual, segments, strict=True))
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -1,4 +1,4 @@
-"""The buckets in the store against those of a single server: the same calls get the same answers."""
+"""The buckets in the store against the buckets of a single server: equal decisions on equal calls."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -17,8 +17,8 @@ MANUAL_CLOCK = "cjson.decode(redis.call('GET', 'now'))"
 EPOCH_S = 1_800_000_000
 """The store counts time since 1970, in which a double resolves less than a microsecond."""
 TOLERANCE = 1e-3
-"""Of what is in a bucket: the resolution of the time at the highest rate here. An amount that lacks less than this, or
-is there with less to spare, may be given or not."""
+"""Resolution of the content of a bucket at the highest rate of these tests. A request within this distance of the
+content may be admitted or rejected."""
 
 calls = st.lists(
     st.tuples(st.floats(0, 120), st.integers(0, 1), st.integers(1, 80), st.booleans()), min_size=1, max_size=40

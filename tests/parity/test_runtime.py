@@ -1,4 +1,4 @@
-"""A segment's numbers are the same, bit for bit, alone, beside others, and whenever it joined."""
+"""The results of a segment are bit-identical alone and in a batch, whenever the segment joined."""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -25,9 +25,9 @@ from tests.tiny_bundle import build_tiny_bundle
 
 _NUM_CANDIDATES = 7
 _TYPICAL_DIFFERENCE = 1e-5
-"""Of log-probabilities, where few values were rounded apart."""
+"""Difference of log-probabilities if few values were rounded differently."""
 _ROUNDED_APART = 0.1
-"""Sums of floats differ in the last bit, so that now and then a value is rounded to the next integer."""
+"""Difference of log-probabilities if a value was rounded to the next integer, as float sums differ in the last bit."""
 _WORDS = st.integers(4, 319)
 
 
@@ -183,9 +183,9 @@ def test_threads_share_a_model(model: StepModel) -> None:
     shares = [_segments(8, seed) for seed in range(4)]
 
     with ThreadPoolExecutor(4) as threads:
-        found = list(threads.map(lambda share: _decode(model, share, batch_size=4), shares))
+        actual = list(threads.map(lambda share: _decode(model, share, batch_size=4), shares))
 
-    assert found == [_decode(model, share, batch_size=4) for share in shares]
+    assert actual == [_decode(model, share, batch_size=4) for share in shares]
 
 
 def test_threads_inside_a_run_change_nothing(bundle: Bundle) -> None:

@@ -183,7 +183,7 @@ def test_exact_bound_saves_most_steps() -> None:
     batch = RunningBatch(ToyModel(eos_bias=4.0))
     batch.start([make_segment(7, length_penalty=0.0, max_target_tokens=200)])
 
-    ended = [found for _ in range(10) if batch.num_segments for found in batch.step().ended]
+    ended = [segment for _ in range(10) if batch.num_segments for segment in batch.step().ended]
 
     assert ended[0].hypotheses[0].is_finished
 

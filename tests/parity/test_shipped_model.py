@@ -1,4 +1,4 @@
-"""The model that ships, on 500 real sentences: what is decoded beside a sentence changes nothing, to the last bit."""
+"""The bundled model on 500 real sentences: translations are bit-identical alone and in a batch."""
 
 import random
 from dataclasses import replace

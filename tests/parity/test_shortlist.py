@@ -80,9 +80,9 @@ def test_the_native_step_scores_listed_tokens_as_if_there_were_no_others(
 ) -> None:
     plain, listed, lists = natives
 
-    expected, found = decode(ShortlistedModel(plain, lists), *SEGMENTS), decode(listed, *SEGMENTS)
+    expected, actual = decode(ShortlistedModel(plain, lists), *SEGMENTS), decode(listed, *SEGMENTS)
 
-    for one, other in zip(expected, found, strict=True):
+    for one, other in zip(expected, actual, strict=True):
         assert [hypothesis.token_ids for hypothesis in one] == [hypothesis.token_ids for hypothesis in other]
         for first, second in zip(one, other, strict=True):
             assert first.token_log_probs == pytest.approx(second.token_log_probs, abs=_LOG_PROB_TOLERANCE)

@@ -125,8 +125,8 @@ def _pairwise() -> Iterator[dict[str, Any]]:
             {frozenset(pair) for pair in itertools.combinations({**row, **dict(first)}.items(), 2)} & missing
             for row in drawn
         ]
-        row, found = max(zip(drawn, covered, strict=True), key=lambda each: len(each[1]))
-        missing -= found
+        row, features = max(zip(drawn, covered, strict=True), key=lambda each: len(each[1]))
+        missing -= features
         chosen = {**row, **dict(first)}
         yield {field: value for name, i in chosen.items() for field, value in _AXES[name][i].items()}
 
@@ -167,17 +167,17 @@ def test_all_ways_to_compute_a_variant_agree(reference: Transformer, bundle: Bun
 
     np.testing.assert_allclose(cached, at_once, atol=_FLOAT_TOLERANCE, rtol=0)
     np.testing.assert_allclose(fp32, at_once, atol=_FLOAT_TOLERANCE, rtol=0)
-    for found, tolerance in ((fp16, _HALF_TOLERANCE), (int8, _INT8_TOLERANCE)):
-        assert np.abs(np.array(found) - at_once).mean() < tolerance * np.std(at_once)
+    for actual, tolerance in ((fp16, _HALF_TOLERANCE), (int8, _INT8_TOLERANCE)):
+        assert np.abs(np.array(actual) - at_once).mean() < tolerance * np.std(at_once)
 
 
 def test_beams_of_the_graph_are_those_of_pytorch(reference: Transformer, bundle: Bundle) -> None:
     graphs = _graphs(bundle, "fp32")
 
-    found, expected = _decoded(graphs), _decoded(_TorchModel(reference, graphs.limits))
+    actual, expected = _decoded(graphs), _decoded(_TorchModel(reference, graphs.limits))
 
-    assert [ids for ids, _ in found] == [ids for ids, _ in expected]
-    np.testing.assert_allclose([s for _, s in found], [s for _, s in expected], atol=_SAME_SCORE)
+    assert [ids for ids, _ in actual] == [ids for ids, _ in expected]
+    np.testing.assert_allclose([s for _, s in actual], [s for _, s in expected], atol=_SAME_SCORE)
 
 
 def test_the_native_engine_computes_a_variant_or_says_what_it_lacks(
@@ -194,11 +194,11 @@ def test_the_native_engine_computes_a_variant_or_says_what_it_lacks(
     expected = np.array(list(score_exported(_graphs(bundle, "int8"), _PAIRS)))
 
     model = open_step_model(bundle, settings)
-    found = np.array(list(score_exported(model, _PAIRS)))
+    actual = np.array(list(score_exported(model, _PAIRS)))
 
     assert isinstance(model, NativeStepModel)
     assert model.network.has_encoder
-    assert np.abs(found - expected).mean() < _NATIVE_TOLERANCE * np.std(expected)
+    assert np.abs(actual - expected).mean() < _NATIVE_TOLERANCE * np.std(expected)
 
 
 def _lack(architecture: Architecture) -> str:
@@ -226,8 +226,8 @@ def test_a_network_read_from_its_bundle_is_the_same(reference: Transformer, bund
     again = Transformer(network.config).eval()
     again.load_state_dict({name: torch.tensor(array) for name, array in network.weights.items()})
 
-    found, expected = (list(score_at_once(model, _PAIRS)) for model in (again, reference))
-    np.testing.assert_array_equal(found, expected)
+    actual, expected = (list(score_at_once(model, _PAIRS)) for model in (again, reference))
+    np.testing.assert_array_equal(actual, expected)
 
 
 @pytest.mark.parametrize(("num_kv_heads", "share"), [(4, 1), (2, 2), (1, 4)])
@@ -248,7 +248,7 @@ def test_caches_are_smaller_by_the_heads_of_keys_that_are_shared(tmp_path: Path,
 
 
 class _TorchModel:
-    """A step model that computes every row anew at every step."""
+    """A step model that computes every row again at every step."""
 
     def __init__(self, model: Transformer, limits: ModelLimits) -> None:
         self.model, self.limits = model, limits
@@ -308,10 +308,10 @@ def _decoded(model: StepModel) -> list[tuple[tuple[int, ...], float]]:
     engine = RunningBatch(model)
     sources = [source for source, _ in _PAIRS]
     segments = [make_segment(*ids[:-1], beam_size=4, num_hypotheses=4, max_target_tokens=20) for ids in sources]
-    order, found = engine.start(segments), {}
+    order, hypotheses = engine.start(segments), {}
     while engine.num_segments:
-        found.update({ended.segment_id: ended.hypotheses for ended in engine.step().ended})
-    return [(each.token_ids, each.score) for segment in order for each in found[segment]]
+        hypotheses.update({ended.segment_id: ended.hypotheses for ended in engine.step().ended})
+    return [(each.token_ids, each.score) for segment in order for each in hypotheses[segment]]
 
 
 @torch.inference_mode()

@@ -24,7 +24,7 @@ CONFIGS = st.builds(
 
 
 def make_corpus(lengths: list[tuple[int, int]]) -> EncodedCorpus:
-    """Every token of pair i is FIRST + i, so that it can be told where a token came from."""
+    """Return a corpus in which every token of pair i is FIRST + i, which identifies the origin of a token."""
     sources, targets = (
         TokenLists([[FIRST + index] * (pair[side] - 1) + [EOS] for index, pair in enumerate(lengths)])
         for side in (0, 1)

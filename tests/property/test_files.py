@@ -1,4 +1,4 @@
-"""Files of strings and subtitles, whatever they hold: what is no text stays, what is text comes back as it was."""
+"""Any file of strings or subtitles: everything except text is preserved, and text is preserved by an identity."""
 
 import json
 from pathlib import Path

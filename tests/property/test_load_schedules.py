@@ -1,4 +1,4 @@
-"""What holds for every schedule of calls, and for every objective."""
+"""Invariants of all call schedules and objectives."""
 
 import math
 import operator

@@ -1,4 +1,4 @@
-"""Spans found in windows are those that one search of the whole text finds."""
+"""A search in windows and a search of the whole text find the same spans."""
 
 import re
 from collections.abc import Iterator
@@ -45,11 +45,11 @@ def test_spans_do_not_depend_on_the_window(
     options = ProtectionOptions(enabled_kinds=kinds, patterns=patterns)
     text += _FILLER  # else a call with the reach of the grammar would see all of the text
 
-    found = _in_windows(compile_protection(options, ()), window).find(text)
+    matches = _in_windows(compile_protection(options, ()), window).find(text)
 
     spans = [
         (one.span.start, one.span.end, one.kind, tuple((inner.start, inner.end) for inner in one.messages))
-        for one in found
+        for one in matches
     ]
     assert spans == list(_found_at_once(text, kinds, patterns))
 
@@ -73,9 +73,9 @@ def test_spans_do_not_depend_on_the_window(
 def test_longest_span_of_each_kind_is_found_in_any_window(span: str) -> None:
     options = ProtectionOptions(enabled_kinds=frozenset(ProtectedKind), patterns=("[*]*]",))
 
-    (found,) = _in_windows(compile_protection(options, ()), 1).find(f"{span} {_FILLER}")
+    (match,) = _in_windows(compile_protection(options, ()), 1).find(f"{span} {_FILLER}")
 
-    assert (found.span.start, found.span.end) == (0, len(span))
+    assert (match.span.start, match.span.end) == (0, len(span))
 
 
 def _in_windows(whole: Protection, window: int) -> Protection:

@@ -45,8 +45,8 @@ def translate(model: FakeModel, text: str, **options: Any) -> Translation:
 
 
 def literals(text: str, **options: Any) -> list[str]:
-    found = compile_protection(ProtectionOptions(**options), ()).find(text)
-    return sorted(text[one.span.start : one.span.end] for one in found)
+    matches = compile_protection(ProtectionOptions(**options), ()).find(text)
+    return sorted(text[one.span.start : one.span.end] for one in matches)
 
 
 def garbled(segment: Segment) -> Any:

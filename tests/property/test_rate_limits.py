@@ -51,7 +51,7 @@ def test_whoever_waits_as_long_as_told_is_served(calls: list[float]) -> None:
 
 
 class Replica:
-    """What one of several servers gives a caller, its own limits first and then the store's."""
+    """One of several servers, which applies its own limits first and then the limits of the store."""
 
     def __init__(self, store: SharedBuckets, clock: ManualClock, limit: float) -> None:
         self._limiter = RateLimiter(clock)

@@ -17,7 +17,7 @@ GUIDES = sorted((CHECKOUT / "docs" / "guides").glob("*.md"))
 PAGES = [*READ_FIRST, *sorted((CHECKOUT / "docs").rglob("*.md"))]
 SETTINGS = set(setting_fields())
 NO_SETTINGS = {"grpc.aio", "grpc.health", "grpc.http2", "limits.cpu", "section.name", "tls.crt"}
-"""What looks like a setting and is none."""
+"""Names that have the form of a setting."""
 
 METRICS = {row.exposed_name for row in Metrics.TABLE.values()}
 MAX_BYTES = 15 * 1024

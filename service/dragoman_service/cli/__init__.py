@@ -1,1 +1,1 @@
-"""The commands of `dragoman` that belong to the server: it, and the caller's side of the wire."""
+"""Commands of `dragoman` that start a server or operate a running one."""

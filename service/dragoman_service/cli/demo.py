@@ -1,4 +1,4 @@
-"""`demo`: the whole way once, from an empty machine's point of view: start, translate, measure, stop."""
+"""`demo`: start a server, translate four texts, print metrics, stop the server."""
 
 import argparse
 import json
@@ -43,14 +43,14 @@ _STOP_TIMEOUT_S = 60.0
 
 
 class ServerProcessError(Exception):
-    """The server ended or stayed silent when it should not have."""
+    """The server process ended unexpectedly or did not respond in time."""
 
 
 class ServerProcess:
-    """`python -m dragoman_service serve` on free ports of this machine; killed on exit if it still runs."""
+    """A child process that runs `dragoman_service serve` on free ports; killed on exit from the context."""
 
     def __init__(self, *flags: str, environment: Mapping[str, str] | None = None) -> None:
-        """Start it with further flags; `environment` replaces this process's own, settings apart."""
+        """Start the server with additional flags and variables; `DRAGOMAN_` variables are not inherited."""
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("DRAGOMAN_")}
         self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
             [sys.executable, "-m", "dragoman_service", "serve", "--grpc-port", "0", "--http-port", "0", *flags],
@@ -66,14 +66,14 @@ class ServerProcess:
 
     @property
     def log(self) -> str:
-        """Everything the server has written so far."""
+        """The log of the server up to now."""
         return "".join(self._log)
 
     def wait_for(self, event: str, *, timeout_s: float) -> dict[str, Any]:
-        """Return the next record of its log with this event.
+        """Return the next log record with this event.
 
         Raises:
-            ServerProcessError: if it ends before, or the time runs out; the message has the end of its log.
+            ServerProcessError: if the server ends or the timeout expires first; the message contains the log.
         """
         for record in self._records(time.monotonic() + timeout_s):
             if record.get("event") == event:
@@ -81,22 +81,22 @@ class ServerProcess:
         raise ServerProcessError(f"the server did not log {event!r} within {timeout_s:g} s; it said:\n{self.log}")
 
     def wait_until_ready(self, *, timeout_s: float) -> Ports:
-        """Return its ports once it takes calls; raises as `wait_for`."""
+        """Wait until the server accepts calls and return its ports; raises the errors of `wait_for`."""
         record = self.wait_for("listening", timeout_s=timeout_s)
         self.wait_for("ready", timeout_s=timeout_s)
         return Ports(**{port.name: record[port.name] for port in fields(Ports)})
 
     @property
     def pid(self) -> int:
-        """Process id."""
+        """Process ID."""
         return self._process.pid
 
     def send(self, number: signal.Signals) -> None:
-        """Send it a signal."""
+        """Send a signal to the server."""
         self._process.send_signal(number)
 
     def wait(self, *, timeout_s: float) -> int:
-        """Return its exit code; ServerProcessError if it does not end in time."""
+        """Wait for the exit code; ServerProcessError if the server does not end in time."""
         try:
             exit_code = self._process.wait(timeout_s)
         except subprocess.TimeoutExpired as error:
@@ -118,7 +118,7 @@ class ServerProcess:
             self._process.stderr.close()
 
     def _read(self) -> None:
-        """Take its log as it comes, or a full pipe would stop the server."""
+        # continuously: a full pipe would block the server
         for line in self._process.stderr or ():
             self._log.append(line)
             self._lines.put(line)
@@ -140,16 +140,18 @@ def add_parser(commands: Any) -> None:
     """Declare the command."""
     parser = commands.add_parser(
         "demo",
-        help="start the server on the shipped model, translate four texts, stop it",
-        description="Starts `serve` as a child process on free ports with the model that ships, translates four texts "
-        "through the gRPC client, shows some of its metrics, and stops it by SIGTERM. Exit code 0 if all went well.",
+        help="start a server with the bundled model, translate four texts, stop it",
+        description="Starts `serve` as a child process on free ports with the bundled model, translates four texts "
+        "with the gRPC client, prints metrics, and stops the server with SIGTERM. The exit code is 0 on success.",
     )
-    parser.add_argument("--models", type=Path, metavar="DIR", help="other models, one of them from English to German")
+    parser.add_argument(
+        "--models", type=Path, metavar="DIR", help="model directory; must contain a model from English to German"
+    )
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Show everything; return the exit code."""
+    """Run the demo; return the exit code."""
     try:
         flags = ["--models", str(arguments.models.absolute())] if arguments.models else []
         with ServerProcess(*flags) as server:

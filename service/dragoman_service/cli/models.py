@@ -1,4 +1,4 @@
-"""`models`: what a running server translates with, and changes of it."""
+"""`models`: list, load, unload and label the models of a running server."""
 
 import argparse
 from typing import Any
@@ -17,17 +17,19 @@ def add_parser(commands: Any) -> None:
         "models",
         help="list the models of a running server, load, unload or label them",
         description="Lists every model of a running server with its versions, languages, limits and scores. A version "
-        "marked default answers requests that name its model alone; one marked with a language pair, also those that "
-        "name no model.",
+        "marked `default` serves requests with a model name and without a version. A version marked `default of` a "
+        "language pair also serves requests without a model name.",
     )
     add_target_flags(parser)
     parser.set_defaults(run=run)
     changes = parser.add_subparsers(metavar="CHANGE")
-    _add_change(changes, "load", run_load, "load a version from the server's directory of models")
-    _add_change(changes, "unload", run_unload, "unload a version once what it has is answered")
-    label = _add_change(changes, "label", run_label, "let NAME@LABEL mean a version")
+    _add_change(changes, "load", run_load, "load a version from the model directory of the server")
+    _add_change(changes, "unload", run_unload, "unload a version after its requests are answered")
+    label = _add_change(changes, "label", run_label, "point NAME@LABEL to a version")
     label.add_argument("label", metavar="LABEL", help="such as stable or canary")
-    label.add_argument("--remove", action="store_true", help="remove the label; MODEL is a name without a version")
+    label.add_argument(
+        "--remove", action="store_true", help="remove the label; MODEL is a model name without a version"
+    )
 
 
 def _add_change(changes: Any, name: str, run_change: Any, description: str) -> argparse.ArgumentParser:
@@ -46,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def run_load(arguments: argparse.Namespace) -> int:
-    """Load a version and describe it; return the exit code."""
+    """Load a version and print it; return the exit code."""
     return call(arguments, ModelAdminClient, lambda admin: _print(admin.load_model(arguments.model)))
 
 
@@ -61,7 +63,7 @@ def run_unload(arguments: argparse.Namespace) -> int:
 
 
 def run_label(arguments: argparse.Namespace) -> int:
-    """Set or remove a label and describe the model; return the exit code."""
+    """Set or remove a label and print the model; return the exit code."""
 
     def label(admin: ModelAdminClient) -> None:
         change = admin.remove_model_label if arguments.remove else admin.set_model_label
@@ -87,7 +89,7 @@ def _described(model: Model, version: ModelVersion) -> str:
         pairs = [(_summary(group), group.is_default) for group in version.language_groups]
     is_all = len(pairs) > 1 and all(is_default for _, is_default in pairs)
     default_of = "all" if is_all else ", ".join(name for name, is_default in pairs if is_default)
-    facts = [
+    columns = [
         f"{model.name}/{version.version}",
         *(f"@{label}" for label in version.labels),
         ", ".join(name for name, _ in pairs),
@@ -95,7 +97,7 @@ def _described(model: Model, version: ModelVersion) -> str:
         version.state.name.lower(),
         f"default of {default_of}" if default_of else "default" if version.is_default else "",
     ]
-    lines = ["  ".join(filter(None, facts))]
+    lines = ["  ".join(filter(None, columns))]
     if version.state_message:
         lines.append(version.state_message)
     if version.state is not ModelState.FAILED:

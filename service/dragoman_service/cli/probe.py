@@ -1,4 +1,4 @@
-"""`probe`: is a server fit to take calls? For the health check of a container, so it starts fast and imports little."""
+"""`probe`: health check of a server for containers. Imports few modules, so that it starts fast."""
 
 import argparse
 import http.client
@@ -17,42 +17,40 @@ from dragoman.client.credentials import TlsOptions
 from dragoman_service.toml import parse_toml
 
 _CHANNEL_OPTIONS = (
-    ("grpc.enable_http_proxy", 0),  # what this machine reaches the world by must not stand between it and itself
+    ("grpc.enable_http_proxy", 0),  # a proxy cannot reach the loopback address
     ("grpc.enable_retries", 0),
 )
 
 _DESCRIPTION = """\
-Asks grpc.health.v1 whether a server accepts calls, for health checks: exit code 0 if it serves, 1 if it does not,
-cannot be reached or does not answer in time; standard error says which.
+Checks with grpc.health.v1 whether a server accepts calls. The exit code is 0 if the server is serving, and 1 if the
+server is not serving, is unreachable or does not answer in time; the cause is printed to standard error.
 
-Without --target it asks the server of this machine, which it finds by the settings in the environment and in the file
-that DRAGOMAN_CONFIG names. If that has TLS and no flag names the authorities to trust, it asks /readyz of its HTTP
-port instead."""
+Without --target, the local server is checked. Its address is read from the environment and from the settings file in
+DRAGOMAN_CONFIG. If the local server uses TLS and you set no TLS flag, /readyz on its HTTP port is checked instead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnServer:
-    """Where the server of this machine listens."""
+    """Addresses of the server on this machine."""
 
     grpc_address: str
     http_address: str
-    """Of metrics and probes."""
+    """Address of metrics and probes, which do not use TLS."""
 
-    has_tls: bool
-    """Of its gRPC port; metrics and probes have none."""
+    has_tls: bool  # on the gRPC port
 
 
 def add_parser(commands: Any) -> None:
     """Declare the command and its flags."""
     parser = commands.add_parser(
         "probe",
-        help="ask whether a server accepts calls, for health checks",
+        help="check whether a server accepts calls",
         description=_DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--target", metavar="HOST:PORT", help="the server; default: that of this machine")
+    parser.add_argument("--target", metavar="HOST:PORT", help="the server; default: the local server")
     parser.add_argument("--service", default="", metavar="NAME", help="one gRPC service; default: the whole server")
-    parser.add_argument("--timeout", type=float, default=2.0, metavar="S", help="for the answer, in s (%(default)s)")
+    parser.add_argument("--timeout", type=float, default=2.0, metavar="S", help="timeout in s (%(default)s)")
     tls = parser.add_argument_group("for a server with TLS; the files are PEM")
     add_tls_flags(tls.add_argument)
     tls.add_argument("--server-name", metavar="NAME", help="name in the certificate; default: the host of --target")
@@ -60,7 +58,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Ask once; return the exit code."""
+    """Check the server once; return the exit code."""
     try:
         tls = tls_options(arguments, server_name=arguments.server_name)
         own = None if arguments.target else own_server(os.environ)
@@ -78,14 +76,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def own_server(environment: Mapping[str, str]) -> OwnServer:
-    """Read where the server of this machine listens, by its settings; flags of `serve` are not seen.
+    """Read the addresses of the local server from its settings; flags of `serve` are not considered.
 
-    The settings are taken as they are: the server checks them, and to import what it checks them with takes longer
-    than all the rest.
+    The settings are not validated: the server validates them, and importing the validation would take most of the time.
 
     Raises:
         OSError: if the settings file cannot be read.
-        ValueError: if it is not TOML.
+        ValueError: if the settings file is not TOML.
     """
     path = environment.get("DRAGOMAN_CONFIG")
     tables = parse_toml(Path(path).read_bytes()) if path else {}
@@ -110,13 +107,12 @@ def own_server(environment: Mapping[str, str]) -> OwnServer:
 
 
 def _reachable(host: str) -> str:
-    """Return the address by which this machine reaches its own server."""
+    # wildcard addresses are reached on the loopback address; IPv6 addresses need brackets
     own = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, host)  # noqa: S104 - listens there already
     return f"[{own}]" if ":" in own and not own.startswith("[") else own
 
 
 def _fault_over_grpc(target: str, tls: TlsOptions | None, *, service: str, timeout_s: float) -> str | None:
-    """Return why calls are not taken, None if they are."""
     try:
         with _channel(target, tls) as channel:
             request = health_pb2.HealthCheckRequest(service=service)
@@ -139,7 +135,6 @@ def _channel(target: str, tls: TlsOptions | None) -> grpc.Channel:
 
 
 def _fault_over_http(address: str, *, timeout_s: float) -> str | None:
-    """Return why calls are not taken, None if they are."""
     connection = http.client.HTTPConnection(address, timeout=timeout_s)
     try:
         connection.request("GET", "/readyz")

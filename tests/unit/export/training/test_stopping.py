@@ -68,15 +68,17 @@ def test_cooldown_follows_patience(settings: dict[str, Any], patience_step: int 
 
 
 @pytest.mark.parametrize(
-    ("reason", "message"),
+    ("reason", "limit", "detail"),
     [
-        ("max-steps", "--max-steps 70"),
-        ("patience", "--patience 3: 3 evaluations without a dev loss below 2.5000"),
-        ("SIGTERM", "SIGTERM"),
+        ("max-steps", "--max-steps 70", ""),
+        ("patience", "--patience 3", ": 3 evaluations without a dev loss below 2.5000"),
+        ("SIGTERM", "SIGTERM", ""),
     ],
 )
-def test_stop_is_explained(reason: str, message: str) -> None:
-    assert explanation(reason, TrainingConfig(max_steps=70, patience=3), replace(PROGRESS, best_loss=2.5)) == message
+def test_stop_is_explained(reason: str, limit: str, detail: str) -> None:
+    config, progress = TrainingConfig(max_steps=70, patience=3), replace(PROGRESS, best_loss=2.5)
+
+    assert explanation(reason, config, progress) == limit + detail
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
