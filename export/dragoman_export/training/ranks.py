@@ -79,7 +79,7 @@ class Ranks:
             distributed.barrier()
 
     def close(self) -> None:
-        """Leave the group, together with all other ranks: Gloo may abort a process that leaves while others exchange."""
+        """Leave the group when all ranks leave it; Gloo may abort a process that leaves while others exchange."""
         if self.count > 1:
             self.wait()
             distributed.destroy_process_group()
