@@ -80,7 +80,7 @@ def test_shell_examples_activate_the_environment_before_they_use_it(page: Path) 
         uses = [
             line
             for line in block.splitlines()
-            if re.match(r"(\(umask 077; )?(dragoman|python -m (service|export)) ", line)
+            if re.match(r"(\(umask 077; )?(dragoman|python -m dragoman_(service|export)) ", line)
         ]
 
         assert not uses or "bin/activate" in block.split(uses[0])[0]
