@@ -34,4 +34,4 @@ def test_concurrent_requests_and_model_changes_start_no_thread(tiny_model: Path)
             assert {load.code() for load in loads} == {grpc.StatusCode.OK}
             assert {call.code() for call in calls} == {grpc.StatusCode.INVALID_ARGUMENT}
 
-        assert num_threads(pid) == before
+        assert num_threads(pid) <= before  # a thread that is used during start-up may have ended
