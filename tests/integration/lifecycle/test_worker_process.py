@@ -3,15 +3,15 @@
 A worker that is stopped (SIGSTOP) keeps the segments of its batch, so that no test depends on its speed.
 """
 
+import contextlib
 import os
 import shutil
 import signal
 import subprocess
-import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,6 @@ from dragoman_service.models.serving import SERVING_NAME
 from dragoman_service.threads import shorten_slices, slice_ns
 from tests.integration.real_process import (
     CALL_S,
-    CHECKOUT,
     START_S,
     STOP_S,
     begin,
@@ -59,7 +58,7 @@ class Server:
         self.running = running
         self.ports = ports
         self.channel = channel
-        self.pid = running._process.pid
+        self.pid = running.pid
         self.stub = pb_grpc.TranslationServiceStub(channel)
         self.admin = pb_grpc.ModelAdminServiceStub(channel)
         self._stopped: list[int] = []
@@ -323,111 +322,57 @@ def test_signal_to_all_processes_drains(server: Server, number: signal.Signals) 
     assert logged(server.running.log, "stopped", "Traceback", "worker process exited") == [True, False, False]
 
 
-class ProcessGroup:
-    """A server that leads its own process group, as if started by a shell."""
-
-    def __init__(self, models: Path) -> None:
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith("DRAGOMAN_")}
-        arguments = ("serve", "--grpc-port", "0", "--http-port", "0", "--models", str(models))
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "dragoman_service", *arguments],
-            cwd=CHECKOUT,
-            env=inherited,
-            stderr=subprocess.PIPE,
-            text=True,
-            encoding="utf-8",
-            process_group=0,
-        )
-        self._watchdog = threading.Timer(START_S, self.send, [signal.SIGKILL])
-        self._watchdog.daemon = True
-        self._watchdog.start()
-        self.log = ""
-
-    def send(self, number: signal.Signals) -> None:
-        """Send a signal to all processes of the group."""
-        if self.process.poll() is None:
-            os.killpg(self.process.pid, number)
-
-    def read_until(self, event: str) -> None:
-        """Read the log up to the record of an event."""
-        assert self.process.stderr
-        for line in self.process.stderr:
-            self.log += line
-            if f'"event": "{event}"' in line:
-                return
-        raise AssertionError(f"never logged: {event}\n{self.log}")
-
-    def loading_worker(self) -> int:
-        """Wait for the worker process that loads a model."""
-        self.read_until("listening")
-        until(lambda: bool(worker_processes(self.process.pid)), "a worker process starts")
-        (worker,) = worker_processes(self.process.pid)
-        return worker
-
-    def exit_code(self) -> int:
-        assert self.process.stderr
-        self.log += self.process.stderr.read()
-        return self.process.wait(STOP_S)
-
-    def close(self) -> None:
-        self._watchdog.cancel()
-        self.send(signal.SIGKILL)
-        self.process.wait(STOP_S)
-        assert self.process.stderr
-        self.process.stderr.close()
-
-
 @pytest.fixture
-def group(tiny_model: Path) -> Iterator[ProcessGroup]:
-    group = ProcessGroup(tiny_model)
-    yield group
-    group.close()
+def group(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServerProcess]:
+    """A server that leads its own process group, as if started by a shell."""
+    monkeypatch.setattr(subprocess, "Popen", partial(subprocess.Popen, process_group=0))
+    with process("--models", str(tiny_model)) as server:
+        yield server
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(server.pid, signal.SIGKILL)
+
+
+def loading_worker(server: ServerProcess) -> int:
+    """Wait for the worker process that loads a model."""
+    server.wait_for("listening", timeout_s=START_S)
+    until(lambda: bool(worker_processes(server.pid)), "a worker process starts")
+    (worker,) = worker_processes(server.pid)
+    return worker
 
 
 @pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
-def test_signal_to_the_group_drains_with_exit_code_0(group: ProcessGroup, number: signal.Signals) -> None:
-    group.read_until("ready")
+def test_signal_to_the_group_drains_with_exit_code_0(group: ServerProcess, number: signal.Signals) -> None:
+    group.wait_until_ready(timeout_s=START_S)
 
-    group.send(number)
+    os.killpg(group.pid, number)
 
-    assert group.exit_code() == 0
-    assert logged(group.log, "stopped", "Traceback", '"error"') == [True, False, False]
+    assert group.wait(timeout_s=STOP_S) == 0
+    assert logged(group.log, "draining", "stopped", "Traceback", '"error"') == [True, True, False, False]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
 def test_signal_to_the_group_while_a_model_loads_ends_all_processes(
-    group: ProcessGroup, number: signal.Signals
+    group: ServerProcess, number: signal.Signals
 ) -> None:
-    worker = group.loading_worker()
+    worker = loading_worker(group)
 
-    group.send(number)
+    os.killpg(group.pid, number)
 
-    assert group.exit_code() == 0
+    assert group.wait(timeout_s=STOP_S) == 0
     until(lambda: is_gone(worker), "the worker process exits")
     assert "Traceback" not in group.log
 
 
-def test_stopped_worker_that_loads_does_not_keep_the_server_from_stopping(group: ProcessGroup) -> None:
-    worker = group.loading_worker()
+def test_stopped_worker_that_loads_does_not_keep_the_server_from_stopping(group: ServerProcess) -> None:
+    worker = loading_worker(group)
     os.kill(worker, signal.SIGSTOP)
 
     group.send(signal.SIGTERM)
 
-    assert group.exit_code() == 0
+    assert group.wait(timeout_s=STOP_S) == 0
     until(lambda: is_gone(worker), "the worker process exits")
     assert logged(group.log, "stopped", "Traceback", '"error"') == [True, False, False]
-
-
-def test_worker_of_an_unloaded_version_exits(tiny_models: Path) -> None:
-    with ready_server(tiny_models, **NOT_WATCHING) as server:
-        before = server.workers()
-
-        server.admin.UnloadModel(pb.UnloadModelRequest(model="tiny/1"), timeout=CALL_S)
-
-        assert server.worker() in before
-        assert server.translates()
-        assert "Traceback" not in server.running.log
 
 
 def test_worker_of_a_replaced_version_exits(tiny_models: Path, tmp_path: Path) -> None:
@@ -465,37 +410,3 @@ def test_server_can_be_stopped_while_a_version_is_unloaded(tiny_models: Path) ->
         assert unloading.exception(timeout=CALL_S) is None or code_name(unloading) == "UNAVAILABLE"
         assert logged(server.running.log, "stopped", "Traceback") == [True, False]
         assert all(map(is_gone, workers))
-
-
-def damage(pattern: str) -> Callable[[Path], None]:
-    def overwrite(bundle: Path) -> None:
-        for path in sorted(bundle.rglob(pattern)):
-            path.write_bytes(b"damaged" + path.read_bytes()[7:])
-
-    return overwrite
-
-
-@pytest.mark.parametrize(
-    ("settings", "change"),
-    [
-        ({"DRAGOMAN_RUNTIME__PRECISION": "int8"}, lambda _: None),  # the bundle has no int8 graphs
-        ({}, damage("*.onnx")),
-        ({}, damage("*weights*")),
-        ({}, damage("manifest.json")),
-    ],
-    ids=["precision", "graph", "weights", "manifest"],
-)
-def test_load_errors_are_the_same_without_isolation(
-    tiny_model: Path, tmp_path: Path, settings: dict[str, str], change: Callable[[Path], None]
-) -> None:
-    shutil.copytree(tiny_model / "tiny", tmp_path / "tiny")
-    change(tmp_path / "tiny" / "1")
-    outcomes = []
-    for environment in ({}, LOCAL):
-        with process("--models", str(tmp_path), **settings, **environment) as running:
-            code = running.wait(timeout_s=STOP_S)
-            assert "Traceback" not in running.log
-            outcomes.append((code, running.log.splitlines()[-1]))
-
-    assert outcomes[0] == outcomes[1]
-    assert outcomes[0][0] != 0
