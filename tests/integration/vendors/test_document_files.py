@@ -326,18 +326,16 @@ async def test_libretranslate_accepts_a_key_before_or_shortly_after_the_file(
     small: dict[str, Any] = {"file": ("a.txt", b"A man.")}
     after = small | {name: (None, value) for name, value in {**LIBRE_FORM, "api_key": key}.items()}
     after_large = after | {"file": ("a.txt", b"A man.\n" * 100_000)}
+    requests: list[dict[str, Any]] = [
+        {"params": {"api_key": key}, "data": LIBRE_FORM, "files": small},
+        {"headers": dict(bearer(key)), "data": LIBRE_FORM, "files": small},
+        {"files": after},
+        {"data": LIBRE_FORM, "files": small},
+        {"data": {**LIBRE_FORM, "api_key": "wrong"}, "files": small},
+        {"files": after_large},
+    ]
     async with running_server(tiny_model, **settings) as server, http_client(server) as http:
-        responses = [
-            await http.post("/translate_file", **fields)
-            for fields in (
-                {"params": {"api_key": key}, "data": LIBRE_FORM, "files": small},
-                {"headers": dict(bearer(key)), "data": LIBRE_FORM, "files": small},
-                {"files": after},
-                {"data": LIBRE_FORM, "files": small},
-                {"data": {**LIBRE_FORM, "api_key": "wrong"}, "files": small},
-                {"files": after_large},
-            )
-        ]
+        responses = [await http.post("/translate_file", **fields) for fields in requests]
 
     assert [response.status_code for response in responses] == [200, 200, 200, 403, 403, 403]
 
