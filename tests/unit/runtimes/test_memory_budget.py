@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dragoman_service.app import scheduling_on
+from dragoman_service.model_loader import scheduling_on
 from dragoman_service.bundle.files import Bundle
 from dragoman_service.config import Settings
 from dragoman_service.decoding.step_model import CacheMemory
