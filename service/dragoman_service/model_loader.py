@@ -44,11 +44,11 @@ def onnx_loader(
         tokenizer = open_tokenizer(bundle)
         open_worker = partial(_open_worker, bundle, metrics=metrics, clock=clock, limits=limits)
         first, loaded = open_worker(own)
-        others = [
-            own.model_copy(update={"runtime": runtime})
-            for runtime in own.runtime.of_other_replicas(loaded.device, loaded.precision)
-        ]
-        workers = open_replicas(first, [lambda other=other: open_worker(other)[0] for other in others])
+        others = own.runtime.of_other_replicas(loaded.device, loaded.precision)
+        settings_of_others = [own.model_copy(update={"runtime": runtime}) for runtime in others]
+        workers = open_replicas(
+            first, [partial(lambda other: open_worker(other)[0], other) for other in settings_of_others]
+        )
         try:
             scheduling = scheduling_on(loaded, own, num_replicas=len(workers))
         except ConfigError:

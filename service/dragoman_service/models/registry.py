@@ -148,12 +148,14 @@ class ModelRegistry:
     policies: Mapping[str, VersionPolicy] = field(default_factory=dict)
     """Name to policy; other names have the default policy."""
 
-    resolved: dict[tuple[str, str, str], LoadedModel] = field(default_factory=dict, init=False, repr=False, compare=False)
+    resolved: dict[tuple[str, str, str], LoadedModel] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
     """Cached results of `resolve`, by its arguments."""
 
     _language_groups: dict[str, tuple[LanguageGroup, ...]] = field(
         default_factory=dict, init=False, repr=False, compare=False
-    )  # cached, by `name/version`
+    )  # by `name/version`
 
     def with_entries(self, *entries: ModelVersionEntry) -> Self:
         """Return a registry with entries added or replaced."""
@@ -351,8 +353,8 @@ def language_groups(
                 merged.setdefault((is_group_default, frozenset(others | own)), []).append(source)
     groups = []
     for (is_group_default, group_targets), sources in merged.items():
-        others = group_targets.difference(sources) if len(sources) == 1 else group_targets
-        in_order = tuple(target for target in languages.targets if target in others)
+        listed = group_targets.difference(sources) if len(sources) == 1 else group_targets
+        in_order = tuple(target for target in languages.targets if target in listed)
         groups.append(LanguageGroup(sources=tuple(sources), targets=in_order, is_default=is_group_default))
     return (*groups, *into_itself)
 

@@ -13,6 +13,7 @@ from dragoman_service.observability.tracing import (
     RequestTrace,
     Tracing,
     TracingSettings,
+    start_tracing,
     trace_segments,
 )
 
