@@ -14,6 +14,7 @@ from dragoman_service.models.model import ModelRuntime, full_name
 from dragoman_service.models.serving import SERVING_NAME, ServingSettings
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.runtimes.onnx.encoder import model_limits
+from dragoman_service.runtimes.settings import RuntimeSettings
 from dragoman_service.scheduling.replicas import ReplicaScheduler, open_replicas
 from dragoman_service.scheduling.scheduler import Scheduler
 from dragoman_service.scheduling.settings import SchedulingSettings
@@ -44,11 +45,12 @@ def onnx_loader(
         tokenizer = open_tokenizer(bundle)
         open_worker = partial(_open_worker, bundle, metrics=metrics, clock=clock, limits=limits)
         first, loaded = open_worker(own)
+
+        def open_other(runtime: RuntimeSettings) -> WorkerSupervisor | Worker:
+            return open_worker(own.model_copy(update={"runtime": runtime}))[0]
+
         others = own.runtime.of_other_replicas(loaded.device, loaded.precision)
-        settings_of_others = [own.model_copy(update={"runtime": runtime}) for runtime in others]
-        workers = open_replicas(
-            first, [partial(lambda other: open_worker(other)[0], other) for other in settings_of_others]
-        )
+        workers = open_replicas(first, [partial(open_other, runtime) for runtime in others])
         try:
             scheduling = scheduling_on(loaded, own, num_replicas=len(workers))
         except ConfigError:
