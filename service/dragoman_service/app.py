@@ -25,7 +25,7 @@ from dragoman_service.http_api.monitoring import monitoring_routes
 from dragoman_service.http_api.playground import playground_routes
 from dragoman_service.http_api.routes import TranslationApi
 from dragoman_service.http_api.server import HttpServer
-from dragoman_service.middleware.pipeline import Backend, RequestPipeline
+from dragoman_service.middleware.pipeline import Backend, ConcurrencyLimiter, RequestPipeline
 from dragoman_service.middleware.settings import GrpcSettings
 from dragoman_service.models.glossaries import GlossaryRepository, glossaries_directory
 from dragoman_service.models.lifecycle import ModelLoader
@@ -42,7 +42,6 @@ from dragoman_service.scheduling.replicas import ReplicaScheduler, open_replicas
 from dragoman_service.scheduling.scheduler import Scheduler
 from dragoman_service.scheduling.settings import SchedulingSettings
 from dragoman_service.security.authentication import Access
-from dragoman_service.security.rate_limits import ConcurrencyLimiter
 from dragoman_service.security.settings import is_loopback
 from dragoman_service.security.tls import TlsIdentityFiles
 from dragoman_service.text.tokenizer import open_tokenizer

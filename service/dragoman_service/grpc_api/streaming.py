@@ -20,8 +20,8 @@ from dragoman.v1 import translation_pb2 as pb
 from dragoman_service.errors import DragomanError, IdleError, RequestError
 from dragoman_service.middleware.conversion import parse_message
 from dragoman_service.middleware.flow_control import CallContext, ResponseStream
+from dragoman_service.middleware.pipeline import ConcurrencyLimiter
 from dragoman_service.request import RequestRecord
-from dragoman_service.security.rate_limits import ConcurrencyLimiter
 from dragoman_service.threads import retrieve_exception
 
 Answer = Callable[[Any, RequestRecord], Awaitable[Message]]

@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from dragoman_service.errors import InvalidFieldError, RequestError
 from dragoman_service.middleware.settings import GrpcSettings
-from dragoman_service.request import MAX_TEXTS
+from dragoman_service.translation.options import MAX_TEXTS
 
 TIMEOUT_HEADER = "x-request-timeout"
 """Seconds until the deadline of the caller, as a decimal number."""

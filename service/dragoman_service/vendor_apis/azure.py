@@ -24,7 +24,8 @@ from dragoman_service.http_api.bodies import check_unicode, converted, json_cont
 from dragoman_service.http_api.context import JSON_MEDIA_TYPE, HttpContext
 from dragoman_service.http_api.json_mapping import to_json
 from dragoman_service.http_api.problem_details import Problem
-from dragoman_service.request import MAX_TEXTS, RequestRecord, TextFormat, TranslationOptions, TranslationRequest
+from dragoman_service.request import RequestRecord, TextFormat, TranslationOptions, TranslationRequest
+from dragoman_service.translation.options import MAX_TEXTS
 from dragoman_service.vendor_apis.base import NO_LANGUAGE, TranslatedText, VendorApi, json_error
 from dragoman_service.vendor_apis.language_names import is_right_to_left, language_name, native_language_name
 from dragoman_service.vendor_apis.parameters import AnyCase, Parameters, Text, body_fields, check_texts

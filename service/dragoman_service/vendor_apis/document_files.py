@@ -28,7 +28,7 @@ from dragoman_service.http_api.context import HttpContext
 from dragoman_service.http_api.json_mapping import to_json
 from dragoman_service.http_api.problem_details import Problem
 from dragoman_service.http_api.routes import TRANSLATION_SERVICE, HttpApi
-from dragoman_service.middleware.flow_control import time_limit
+from dragoman_service.middleware.flow_control import call_timeout_s, stream_timeout_s, time_limit
 from dragoman_service.request import RequestRecord, TranslationRequest
 from dragoman_service.security.authentication import peer_name
 from dragoman_service.vendor_apis import deepl, libretranslate
@@ -116,7 +116,7 @@ class _DocumentApi(VendorApi):
 
     async def _check(self, context: HttpContext, record: RequestRecord, template: TranslationRequest) -> None:
         """Raise the error of any translation with these languages and options."""
-        async with time_limit(self._settings.allowed_s(context.time_remaining())):
+        async with time_limit(call_timeout_s(self._settings, context.time_remaining())):
             await self._backend.translator.translate(replace(template, texts=("",)), record)
 
 
@@ -222,7 +222,7 @@ class LibreTranslateFiles(_DocumentApi):
             state, key, request = await self.store(context, record, upload, partial(self._request, record))
             work = self._jobs.submit(state, request)
             try:
-                async with time_limit(self._settings.allowed_stream_s(context.time_remaining())):
+                async with time_limit(stream_timeout_s(self._settings, context.time_remaining())):
                     await asyncio.wait((work,))
                 state = _translated(await asyncio.to_thread(self._jobs.store.get, state.document_id, key))
             except BaseException:

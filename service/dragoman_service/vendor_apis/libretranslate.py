@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from dragoman.option_ranges import option_range
 from dragoman_service.datatypes import DetectedLanguage
 from dragoman_service.errors import DragomanError, InvalidFieldError, RequestError, UnauthenticatedError
 from dragoman_service.file_translation.multipart import MULTIPART_MEDIA_TYPE
@@ -25,7 +26,6 @@ from dragoman_service.http_api.problem_details import Problem
 from dragoman_service.http_api.routes import TRANSLATION_SERVICE
 from dragoman_service.middleware.flow_control import MAX_OPEN_BODY_BYTES
 from dragoman_service.request import (
-    MAX_BEAM_SIZE,
     RequestRecord,
     TextFormat,
     TranslationOptions,
@@ -53,7 +53,7 @@ class TranslationParameters(Parameters):
     source: str
     target: str
     format: Literal["text", "html"] = "text"
-    alternatives: int = Field(default=0, ge=0, lt=MAX_BEAM_SIZE)
+    alternatives: int = Field(default=0, ge=0, lt=option_range("options.beam_size").maximum)
     api_key: str = ""
 
     def translation_request(self, texts: Sequence[str]) -> TranslationRequest:
