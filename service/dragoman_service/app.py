@@ -199,17 +199,13 @@ def google_translation(settings: GrpcSettings, backend: Backend) -> "GoogleTrans
     return GoogleTranslation(backend)
 
 
-def google_routes(
-    google: "GoogleTranslation | None", pipeline: RequestPipeline, backend: Backend, settings: GrpcSettings
-) -> list[Route]:
+def google_routes(google: "GoogleTranslation | None", pipeline: RequestPipeline, backend: Backend) -> list[Route]:
     """Return the HTTP routes for clients of Google Cloud Translation; an empty list if off."""
     if google is None:
         return []
     from dragoman_service.vendor_apis.google_rest import GoogleV2Api, GoogleV3Api  # noqa: PLC0415 - an extra
 
-    v3 = GoogleV3Api(pipeline, backend, settings, google=google)
-    v2 = GoogleV2Api(pipeline, backend, settings)
-    return [*v3.routes(), *v2.routes()]
+    return [*GoogleV3Api(pipeline, backend, google=google).routes(), *GoogleV2Api(pipeline, backend).routes()]
 
 
 def document_jobs(
@@ -298,12 +294,9 @@ class App:
             clock=clock,
             extension=google,
         )
-        google_api = google_routes(google, self._grpc.pipeline, backend, settings.grpc)
+        google_api = google_routes(google, self._grpc.pipeline, backend)
         self._documents = document_jobs(settings, translator, self._grpc.pipeline.limiter, metrics)
-        apis = [
-            api(self._grpc.pipeline, backend, settings.grpc)
-            for api in (TranslationApi, AzureApi, LibreTranslateApi, DeepLApi)
-        ]
+        apis = [api(self._grpc.pipeline, backend) for api in (TranslationApi, AzureApi, LibreTranslateApi, DeepLApi)]
         self._api = [
             *google_api,  # first: the API of DeepL rejects all other paths below /v3
             *document_routes(self._documents, apis),

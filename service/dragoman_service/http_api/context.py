@@ -137,8 +137,12 @@ class HttpContext:
                 "headers", f"{num_bytes} bytes", f"at most {self._settings.max_metadata_bytes} bytes"
             )
         timeouts = [value for name, value in self._headers if name == TIMEOUT_HEADER]
-        if timeouts:
-            self._deadline_s = asyncio.get_running_loop().time() + _seconds(timeouts)
+        if not timeouts:
+            return
+        timeout = timeouts[0]
+        if len(timeouts) > 1 or not re.fullmatch(SECONDS_PATTERN, timeout) or not float(timeout):
+            raise InvalidFieldError(TIMEOUT_HEADER, repr(timeout[:64]), "a number of seconds above 0, such as 2.5")
+        self._deadline_s = asyncio.get_running_loop().time() + float(timeout)
 
     async def read(self) -> bytes:
         """Return the body.
@@ -277,9 +281,3 @@ class Endpoint:
                 raise
         finally:
             watching.cancel()
-
-
-def _seconds(values: list[str]) -> float:
-    if len(values) > 1 or not re.fullmatch(SECONDS_PATTERN, values[0]) or not float(values[0]):
-        raise InvalidFieldError(TIMEOUT_HEADER, repr(values[0][:64]), "a number of seconds above 0, such as 2.5")
-    return float(values[0])

@@ -247,7 +247,10 @@ class RequestPipeline:
                 response = await self._respond_in_time(record, context, respond, raw_request)
             record.status = _OK
         except asyncio.CancelledError:
-            record.status = _cancellation_status(context).name
+            # By gRPC: the caller disconnected, or its deadline passed.
+            remaining_s = context.time_remaining()
+            is_late = remaining_s is not None and remaining_s <= _DEADLINE_SLACK_S
+            record.status = (grpc.StatusCode.DEADLINE_EXCEEDED if is_late else grpc.StatusCode.CANCELLED).name
             raise
         except Exception as error:  # noqa: BLE001 - every error becomes a status
             response = on_failure(self._failed(record, error))
@@ -351,11 +354,3 @@ def _is_usable(request_id: str | bytes) -> bool:
     except InvalidFieldError:
         return False
     return bool(request_id)
-
-
-def _cancellation_status(context: CallContext) -> grpc.StatusCode:
-    """Return why gRPC cancelled a call: the caller disconnected, or its deadline passed."""
-    remaining_s = context.time_remaining()
-    if remaining_s is not None and remaining_s <= _DEADLINE_SLACK_S:
-        return grpc.StatusCode.DEADLINE_EXCEEDED
-    return grpc.StatusCode.CANCELLED

@@ -175,7 +175,10 @@ class Access:
         if self._keys is not None and not (self._asks_certificates and credentials.certificate_names):
             raise UnauthenticatedError(f"no token in {credentials.key_place}")
         if self._asks_certificates:
-            return _certified(credentials)
+            name = next(filter(None, credentials.certificate_names), "")
+            if not name:
+                raise UnauthenticatedError("the client certificate has neither a common nor an alternative name")
+            return _unlisted(name[:_MAX_NAME_CHARACTERS], _TRANSLATE_ONLY)
         return _unlisted(credentials.peer, _TRANSLATE_ONLY if self._is_reachable_remotely else frozenset(Permission))
 
     def _of_token(self, token: str, keys: KeySet) -> Caller:
@@ -258,14 +261,6 @@ def _api_key(credentials: Credentials) -> str:
     if others or scheme.lower() != "bearer" or not key.strip():
         raise UnauthenticatedError(f"send exactly one key, in {credentials.key_place}")
     return key.strip()
-
-
-def _certified(credentials: Credentials) -> Caller:
-    """Return the caller with the name of its verified certificate."""
-    name = next((name for name in credentials.certificate_names if name), "")
-    if not name:
-        raise UnauthenticatedError("the client certificate has neither a common nor an alternative name")
-    return _unlisted(name[:_MAX_NAME_CHARACTERS], _TRANSLATE_ONLY)
 
 
 def _no_refund() -> None:

@@ -181,7 +181,7 @@ class AzureApi(VendorApi):
 
     async def _detect(self, _context: HttpContext, record: RequestRecord, body: bytes) -> bytes:
         texts = await converted(lambda: _v3_texts(body, max_characters=self.max_text_characters), len(body))
-        detected = map(_detected, await self._backend.translator.detect_languages(texts, record))
+        detected = map(_detected, await self.backend.translator.detect_languages(texts, record))
         return to_json([{**best, "alternatives": others} for best, *others in detected])
 
     async def _list_languages(self, context: HttpContext, _record: RequestRecord, _body: bytes) -> bytes:
