@@ -140,7 +140,7 @@ class Access:
         self, caller: str, num_tokens: int, *, work: Callable[[], int] | None = None
     ) -> Callable[[], None]:
         """Charge a caller as `RateLimiter.take_tokens`; return the function that refunds the charges."""
-        if self._callers is None:  # there are no quotas
+        if self._callers is None:  # without quotas
             return _no_refund
         limits = self._callers.value.named(caller)
         return await self._confirmed(self._limiter.take_tokens(caller, limits, num_tokens, work=work))
