@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import Protocol, Self
+from typing import Protocol
 
 from prometheus_client import Gauge
 
@@ -14,7 +14,7 @@ from dragoman_service.datatypes import SearchConfig, Segment, SegmentResult
 from dragoman_service.errors import InvalidFieldError
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.request import RequestRecord
-from dragoman_service.text.planning import Tokenizer
+from dragoman_service.text.tokenizer import SentencePieceTokenizer
 
 MAX_LABEL_CHARACTERS = 64
 
@@ -154,18 +154,11 @@ class ModelScheduler(SegmentQueue, Protocol):
         """Fail the remaining segments with an error and end the threads."""
 
 
-class ModelTokenizer(Tokenizer, Protocol):
-    """Tokenizer of a model with the prefixes of one language pair."""
-
-    def for_pair(self, source_language: str, target_language: str) -> Self:
-        """Return this tokenizer with the prefixes of another pair."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRuntime:
     """Tokenizer and scheduler of a bundle, as a model loader returns them."""
 
-    tokenizer: ModelTokenizer
+    tokenizer: SentencePieceTokenizer
     scheduler: ModelScheduler
     """Not started; the repository warms it up, starts it and stops it."""
 
@@ -192,7 +185,7 @@ class LoadedModel:
     name: str
     version: str
     manifest: Manifest
-    tokenizer: ModelTokenizer
+    tokenizer: SentencePieceTokenizer
     scheduler: ModelScheduler
     precision: str
     source_language: str

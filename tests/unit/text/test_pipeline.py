@@ -29,8 +29,8 @@ from dragoman_service.request import (
     TranslationOptions,
     TranslationRequest,
 )
-from dragoman_service.text.nbest import best_combinations
-from dragoman_service.text.pipeline import WARNING_KINDS, TextPipeline, sentence_warnings
+from dragoman_service.text.hypotheses import best_combinations, sentence_warnings
+from dragoman_service.text.pipeline import TextPipeline
 from dragoman_service.text.planning import segment_seed
 from tests.unit.text.text_fakes import (
     EOS,
@@ -317,8 +317,7 @@ def test_warnings_name_limits_and_parts() -> None:
 
 
 def test_every_degeneration_has_a_warning_of_its_kind() -> None:
-    assert set(WARNING_KINDS) == set(DegenerationKind)
-    assert [kind.value for kind in WARNING_KINDS] == [kind.value for kind in WARNING_KINDS.values()]
+    assert [WarningKind[kind.name].value for kind in DegenerationKind] == [kind.value for kind in DegenerationKind]
 
 
 def test_degeneration_is_a_warning_about_its_sentence() -> None:
