@@ -22,6 +22,7 @@ from dragoman_service.datatypes import (
     TranslationWarning,
 )
 from dragoman_service.errors import GlossaryNotFoundError, InvalidFieldError, RetryableError, UnsupportedFieldError
+from dragoman_service.models.glossaries import GlossaryRepository
 from dragoman_service.models.model import Futures
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.observability.tracing import trace_segments
@@ -31,7 +32,7 @@ from dragoman_service.text.pipeline import TextPipeline
 from dragoman_service.text.placeholders.patterns import TermMatcher
 from dragoman_service.text.planning import TextPlan
 from dragoman_service.translation.document_window import DocumentWindow
-from dragoman_service.translation.interfaces import GlossarySource, ModelSource, Quota, ServingModel
+from dragoman_service.translation.interfaces import ModelSource, Quota, ServingModel
 from dragoman_service.translation.language_detection import (
     Candidates,
     LanguageDetector,
@@ -92,7 +93,7 @@ class Translator:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         draw_seed: Callable[[], int] = new_seed,
         quota: Quota | None = None,
-        glossaries: GlossarySource | None = None,
+        glossaries: GlossaryRepository | None = None,
         detector: LanguageDetector | None = None,
     ) -> None:
         self._detector = detector or LanguageDetector()

@@ -6,11 +6,12 @@ import pytest
 
 from dragoman_service.errors import ConfigError, RateLimitedError
 from dragoman_service.file_translation.settings import DocumentSettings
-from dragoman_service.file_translation.state import DocumentState, DocumentStatus
 from dragoman_service.file_translation.store import (
     INTERRUPTED,
     LEASE_S,
     DocumentNotFoundError,
+    DocumentState,
+    DocumentStatus,
     DocumentStore,
     StorageFullError,
 )
