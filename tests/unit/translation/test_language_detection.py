@@ -236,7 +236,9 @@ async def test_request_is_translated_from_the_detected_language() -> None:
     result = await translator.translate(undetected("Hi."), RequestRecord())
     sentences = [each async for each in translator.translate_document(undetected("Hi."), RequestRecord())]
 
-    assert result.detected_language == DetectedLanguage(language="fr", confidence=pytest.approx(0.9))
+    assert result.detected_language
+    assert result.detected_language.language == "fr"
+    assert result.detected_language.confidence == pytest.approx(0.9)
     assert [each.detected_language for each in sentences] == [result.detected_language]
     assert model.resolved == ("", "fr", "de")
 
