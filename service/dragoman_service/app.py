@@ -24,7 +24,7 @@ from dragoman_service.http_api.monitoring import monitoring_routes
 from dragoman_service.http_api.playground import playground_routes
 from dragoman_service.http_api.routes import TranslationApi
 from dragoman_service.http_api.server import HttpServer
-from dragoman_service.middleware.pipeline import Backend, RequestPipeline
+from dragoman_service.middleware.pipeline import Backend, ConcurrencyLimiter, RequestPipeline
 from dragoman_service.middleware.settings import GrpcSettings
 from dragoman_service.model_loader import onnx_loader
 from dragoman_service.models.glossaries import GlossaryRepository, glossaries_directory
@@ -36,7 +36,6 @@ from dragoman_service.observability.logs import LogStream
 from dragoman_service.observability.metrics import Metrics, observe_process
 from dragoman_service.observability.tracing import start_tracing
 from dragoman_service.security.authentication import Access
-from dragoman_service.security.rate_limits import ConcurrencyLimiter
 from dragoman_service.security.settings import is_loopback
 from dragoman_service.security.tls import TlsIdentityFiles
 from dragoman_service.threads import call_in_daemon, exit_after, num_cores, shorten_slices, started_pool
@@ -80,17 +79,13 @@ def google_translation(settings: GrpcSettings, backend: Backend) -> "GoogleTrans
     return GoogleTranslation(backend)
 
 
-def google_routes(
-    google: "GoogleTranslation | None", pipeline: RequestPipeline, backend: Backend, settings: GrpcSettings
-) -> list[Route]:
+def google_routes(google: "GoogleTranslation | None", pipeline: RequestPipeline, backend: Backend) -> list[Route]:
     """Return the HTTP routes for clients of Google Cloud Translation; an empty list if off."""
     if google is None:
         return []
     from dragoman_service.vendor_apis.google_rest import GoogleV2Api, GoogleV3Api  # noqa: PLC0415 - an extra
 
-    v3 = GoogleV3Api(pipeline, backend, settings, google=google)
-    v2 = GoogleV2Api(pipeline, backend, settings)
-    return [*v3.routes(), *v2.routes()]
+    return [*GoogleV3Api(pipeline, backend, google=google).routes(), *GoogleV2Api(pipeline, backend).routes()]
 
 
 def document_jobs(
@@ -179,12 +174,9 @@ class App:
             clock=clock,
             extension=google,
         )
-        google_api = google_routes(google, self._grpc.pipeline, backend, settings.grpc)
+        google_api = google_routes(google, self._grpc.pipeline, backend)
         self._documents = document_jobs(settings, translator, self._grpc.pipeline.limiter, metrics)
-        apis = [
-            api(self._grpc.pipeline, backend, settings.grpc)
-            for api in (TranslationApi, AzureApi, LibreTranslateApi, DeepLApi)
-        ]
+        apis = [api(self._grpc.pipeline, backend) for api in (TranslationApi, AzureApi, LibreTranslateApi, DeepLApi)]
         self._api = [
             *google_api,  # first: the API of DeepL rejects all other paths below /v3
             *document_routes(self._documents, apis),
