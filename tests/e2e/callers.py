@@ -4,7 +4,7 @@ import itertools
 import random
 import threading
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from typing import Any, Final, Self
@@ -17,13 +17,12 @@ from dragoman.client import (
     RetrySettings,
     TlsOptions,
     TranslationClient,
-    TranslationRequest,
 )
 from loadtests.generator.texts import sample
+from tests.unit.proto.scripted_server import EN_DE, text_request
 
 Action = Callable[[random.Random], object]
 
-EN_DE: Final[Any] = {"source_language": "en", "target_language": "de"}
 _JOIN_TIMEOUT_S: Final = 60.0
 _DOCUMENT_SENTENCES: Final = 12
 _NO_RETRIES: Final = ChannelSettings(retry=RetrySettings(max_attempts=1))
@@ -129,7 +128,7 @@ class MixedCallers(Callers):
         limited = self.connect(target, api_key=limited_key, channel=_NO_RETRIES)
         tls = self.connect(tls_target, api_key=api_key, tls=TlsOptions(ca=authority))
         unknown = self.connect(target, api_key="dgm_000000000000_nobody")
-        invalid = itertools.cycle(
+        invalid: Iterator[Callable[[], object]] = itertools.cycle(
             (
                 lambda: self._client.translate(["Hello."], source_language="en", target_language="xx"),
                 lambda: self._client.translate(["Hello."], options=DecodingOptions(beam_size=99), **EN_DE),
@@ -174,7 +173,7 @@ class MixedCallers(Callers):
         sentences.close()
 
     def _stream(self, generator: random.Random) -> None:
-        requests = [TranslationRequest(texts=[text], **EN_DE) for text in sample(generator, 3)]
+        requests = [text_request("", text) for text in sample(generator, 3)]
         list(self._client.translate_stream(requests))
 
     def _set_short_deadline(self, generator: random.Random) -> None:

@@ -14,15 +14,16 @@ import pytest
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
-from dragoman.client import ModelAdminClient, TranslationClient, TranslationRequest, errors
+from dragoman.client import ModelAdminClient, TranslationClient, errors
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
 from loadtests.generator.texts import SENTENCES
 from loadtests.hostile.http2 import flood_with_resets
-from tests.e2e.callers import EN_DE, SteadyCallers
+from tests.e2e.callers import SteadyCallers
 from tests.e2e.processes import ENVOY_CONFIG, Envoy, envoy_binary, validate_envoy
 from tests.e2e.replicas import Replica, make_key
 from tests.e2e.tools import free_ports, wait_until
+from tests.unit.proto.scripted_server import EN_DE, text_request
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -100,9 +101,7 @@ def test_calls_are_balanced_over_replicas(deployment: Deployment) -> None:
 
 
 def test_documents_and_streams_pass_through(deployment: Deployment) -> None:
-    requests = [
-        TranslationRequest(texts=[text], request_id=f"r-{number}", **EN_DE) for number, text in enumerate(SENTENCES[:8])
-    ]
+    requests = [text_request(f"r-{number}", text) for number, text in enumerate(SENTENCES[:8])]
 
     with deployment.client() as client:
         sentences = list(client.translate_document(" ".join(SENTENCES), **EN_DE))

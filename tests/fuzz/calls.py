@@ -62,7 +62,7 @@ def check_text(content: bytes) -> None:
 
 def _check_parts(text: str, span: Span) -> None:
     def fits(part: str) -> bool:
-        return len(_model().tokenizer.encode(part)) < _model().max_source_tokens
+        return bool(len(_model().tokenizer.encode(part)) < _model().max_source_tokens)
 
     try:
         parts = split_overlong(text, span, fits=fits)

@@ -9,7 +9,7 @@ from concurrent import futures
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Self
+from typing import Any, Self, TypedDict
 
 import grpc
 from google.rpc import error_details_pb2, status_pb2
@@ -28,7 +28,12 @@ Behaviour = Callable[[Any, Any], Any]  # handler of one call
 Connect = Callable[..., Any]
 
 
-EN_DE: Any = {"source_language": "en", "target_language": "de"}
+class LanguagePair(TypedDict):
+    source_language: str
+    target_language: str
+
+
+EN_DE: LanguagePair = {"source_language": "en", "target_language": "de"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,8 +94,8 @@ def status_of(code: grpc.StatusCode, reason: str = "", *details: Any, **info: An
     return status
 
 
-def text_request(request_id: str) -> TranslationRequest:
-    return TranslationRequest(texts=["One."], request_id=request_id, **EN_DE)
+def text_request(request_id: str, text: str = "One.") -> TranslationRequest:
+    return TranslationRequest(texts=[text], request_id=request_id, source_language="en", target_language="de")
 
 
 def document_until(is_cancelled: threading.Event) -> Behaviour:

@@ -134,7 +134,7 @@ def test_exception_of_the_requests_is_raised_after_the_answers(client: Any, serv
 
 def test_request_that_cannot_be_sent_raises_its_error(client: Any, service: ScriptedService) -> None:
     service.script.append(stream_that_refuses("none"))
-    requests = [text_request("one"), TranslationRequest(texts="not a list", **EN_DE)]
+    requests = [text_request("one"), TranslationRequest(texts="not a list", target_language="de")]
 
     with pytest.raises(TypeError, match="texts"):
         list(client.translate_stream(requests))

@@ -145,11 +145,11 @@ def test_client_certificate_is_sent(
 ) -> None:
     service.script.append(answers(pb.ListModelsResponse()))
     certificate = authority.issue_cert("caller.example")
-    pair = {"certificate": str(tmp_path / "certificate.pem"), "private_key": tmp_path / "key.pem"}
+    pair: dict[str, Any] = {"certificate": str(tmp_path / "certificate.pem"), "private_key": tmp_path / "key.pem"}
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
     certificate.private_key_pem.write_to_path(pair["private_key"])
     certificate.cert_chain_pems[0].write_to_path(pair["certificate"])
-    tls = TlsOptions(ca=tmp_path / "ca.pem", **(pair if has_certificate else {}))  # type: ignore[arg-type]
+    tls = TlsOptions(ca=tmp_path / "ca.pem", **(pair if has_certificate else {}))
 
     with running(service, _server_credentials(authority, is_mutual=True)) as target:
         assert _is_answered(connect, target, tls) is has_certificate

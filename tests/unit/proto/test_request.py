@@ -14,9 +14,9 @@ from dragoman.client.request import (
     translation_message,
 )
 from dragoman.v1 import translation_pb2 as pb
-from tests.unit.proto.scripted_server import EN_DE
+from tests.unit.proto.scripted_server import EN_DE, text_request
 
-ONE_TEXT = TranslationRequest(texts=["One."], **EN_DE)
+ONE_TEXT = text_request("")
 WRONG: Any = ["a", 3]
 
 
@@ -62,9 +62,9 @@ def test_message_has_every_setting() -> None:
 
 
 def test_document_message_has_text_and_settings() -> None:
-    message = document_message("Long text.", {**EN_DE, "request_id": "r-1"})
+    message = document_message("Long text.", RequestSettings(target_language="de", request_id="r-1"))
 
-    assert message == pb.TranslateDocumentRequest(text="Long text.", request_id="r-1", **EN_DE)
+    assert message == pb.TranslateDocumentRequest(text="Long text.", request_id="r-1", target_language="de")
 
 
 def test_requests_without_an_id_get_different_ids() -> None:
@@ -107,4 +107,4 @@ def test_option_of_the_wrong_type_is_rejected_by_path(options: Any, path: str) -
 )
 def test_invalid_document_is_rejected(text: Any, request_id: str, error: type[Exception], name: str) -> None:
     with pytest.raises(error, match=name):
-        document_message(text, {**EN_DE, "request_id": request_id})
+        document_message(text, RequestSettings(target_language="de", request_id=request_id))
