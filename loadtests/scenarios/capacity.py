@@ -251,7 +251,7 @@ def report_of(
         },
         broken=broken,
         table=markdown(("load", "calls/s", "answered/s", *(f"{name} ms" for name in _LATENCIES), "rejected"), rows),
-        picture=_picture(capacity, [run.summary for run in curve.values()], settings),
+        picture=partial(_picture, capacity, [run.summary for run in curve.values()], settings),
     )
 
 

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -178,7 +179,7 @@ def report_of(results: Sequence[Result], exit_codes: Sequence[int | None], *, mo
             "exit_codes": list(exit_codes),
             "faults": [result.as_json() for result in results],
         },
-        picture=_picture(results),
+        picture=partial(_picture, results),
     )
 
 

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import PurePath
 from typing import Final
 
@@ -35,10 +35,11 @@ from dragoman_service.file_translation.store import (
 )
 from dragoman_service.file_translation.texts import TextTranslator
 from dragoman_service.middleware import error_mapping
+from dragoman_service.middleware.flow_control import call_timeout_s
+from dragoman_service.middleware.pipeline import ConcurrencyLimiter
 from dragoman_service.middleware.settings import GrpcSettings
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.request import TranslationRequest
-from dragoman_service.security.rate_limits import ConcurrencyLimiter
 from dragoman_service.threads import call_in_daemon
 from dragoman_service.translation.translator import Translator
 
@@ -197,7 +198,7 @@ class DocumentJobs:
         translator = TextTranslator(
             translator=self._translator,
             admitted=self._limiter.admitted,
-            allowed_s=self._grpc.allowed_s,
+            allowed_s=partial(call_timeout_s, self._grpc),
             caller=state.owner,
             peer=request.peer,
             request_id=request.request_id,

@@ -37,7 +37,7 @@ def test_loaded_model_is_started_and_has_its_limits(tmp_path: Path) -> None:
 
     assert isinstance(model.scheduler, FakeScheduler)
     assert model.scheduler.calls == ["start"]
-    assert (model.name, model.version, model.precision) == ("tiny", "1", "int8")
+    assert model.full_name == "tiny/1"
     assert (model.max_source_tokens, model.max_target_tokens) == (64, 100)
     assert isinstance(model.tokenizer, CharacterTokenizer)
     assert model.tokenizer is TOKENIZER

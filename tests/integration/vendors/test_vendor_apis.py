@@ -11,7 +11,7 @@ import pytest
 
 from dragoman_service.security.api_keys import new_key
 from tests.integration.running_server import RunningServer, running_server
-from tests.integration.vendor_clients import (
+from tests.integration.vendors.vendor_clients import (
     CLIENTS,
     PARENT,
     TEXTS,

@@ -14,7 +14,7 @@ import structlog
 from dragoman.v1 import translation_pb2 as pb
 from dragoman_service.models.model import ModelRuntime
 from dragoman_service.observability.logs import LogSettings, configure_logs
-from tests.integration.observed_server import ObservedServer, observed_server
+from tests.integration.observability.observed_server import ObservedServer, observed_server
 from tests.integration.running_server import request, until
 
 PRIVATE = "Zanzibarkeule"

@@ -10,7 +10,13 @@ import pytest
 from dragoman.v1 import translation_pb2 as pb
 from dragoman_service.security.api_keys import new_key
 from tests.integration.running_server import RunningServer, running_server
-from tests.integration.vendor_clients import http_client, translated, with_deepl, write_callers, write_glossaries
+from tests.integration.vendors.vendor_clients import (
+    http_client,
+    translated,
+    with_deepl,
+    write_callers,
+    write_glossaries,
+)
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from dragoman_service.file_translation.state import DocumentStatus
 from dragoman_service.file_translation.store import INTERRUPTED
 from dragoman_service.security.api_keys import new_key
 from tests.integration.running_server import PATIENCE_S, RunningServer, running_server, until
-from tests.integration.vendor_clients import http_client, translated, with_deepl, write_callers
+from tests.integration.vendors.vendor_clients import http_client, translated, with_deepl, write_callers
 
 SENTENCES = ("A man rides a bicycle.", "Two children play.")
 FORM = {"source_lang": "EN", "target_lang": "DE"}

@@ -24,7 +24,7 @@ from loadtests.generator.runner import Generator
 from loadtests.generator.server import Target
 from loadtests.generator.workload import Mix, Workload
 from tests.certificates import NAME, Authority, chain_pem, key_pem
-from tests.integration.fake_translator import ANSWER, Answering, fake_translator
+from tests.integration.loadtests.fake_translator import ANSWER, Answering, fake_translator
 
 TIMEOUT_S = 30.0  # only reached by a test that would otherwise fail
 TRANSLATE, DOCUMENT, STREAM = Method.TRANSLATE, Method.TRANSLATE_DOCUMENT, Method.TRANSLATE_STREAM

@@ -10,7 +10,7 @@ from azure.core.exceptions import HttpResponseError
 
 from dragoman.v1 import translation_pb2 as pb
 from tests.integration.running_server import RunningServer
-from tests.integration.vendor_clients import TEXTS, http_client, translated, with_azure
+from tests.integration.vendors.vendor_clients import TEXTS, http_client, translated, with_azure
 
 V3 = {"api-version": "3.0", "from": "en", "to": "de"}
 DE = TranslationTarget(language="de")

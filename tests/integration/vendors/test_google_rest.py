@@ -16,7 +16,7 @@ from google.cloud import translate_v3 as google
 
 from dragoman_service.security.api_keys import new_key
 from tests.integration.running_server import PATIENCE_S, RunningServer, running_server
-from tests.integration.vendor_clients import (
+from tests.integration.vendors.vendor_clients import (
     PARENT,
     TEXTS,
     google_rest_client,

@@ -25,7 +25,7 @@ from loadtests.generator.runner import Load, offer
 from loadtests.generator.server import ServerProcess, Target
 from loadtests.generator.texts import Profile
 from loadtests.generator.workload import Mix, Workload
-from tests.integration.fake_translator import ANSWER, fake_translator
+from tests.integration.loadtests.fake_translator import ANSWER, fake_translator
 from tests.integration.real_process import CHECKOUT, START_S
 from tests.tiny_bundle import SENTENCES
 from tests.unit.loadtests.tiny_files import write_tiny_model

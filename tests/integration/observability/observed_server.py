@@ -12,8 +12,9 @@ from prometheus_client import CollectorRegistry
 
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
-from dragoman_service.app import App, onnx_loader
+from dragoman_service.app import App
 from dragoman_service.config import load_settings
+from dragoman_service.model_loader import onnx_loader
 from dragoman_service.models.model import ModelRuntime
 from dragoman_service.observability.metrics import Metrics, observe_process
 from tests.integration.running_server import PATIENCE_S, request

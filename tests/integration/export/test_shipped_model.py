@@ -14,7 +14,7 @@ from dragoman.client.results import Translation
 from dragoman_service.bundle.files import open_bundle
 from dragoman_service.cli.demo import ServerProcess
 
-BUNDLE = Path(__file__).parents[2] / "deploy" / "models" / "dragoman_models" / "en-de" / "1"
+BUNDLE = Path(__file__).parents[3] / "deploy" / "models" / "dragoman_models" / "en-de" / "1"
 MAX_BYTES = 25_000_000
 START_TIMEOUT_S = 120.0
 NO_OPTIONS = DecodingOptions()

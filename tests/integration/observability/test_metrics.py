@@ -14,8 +14,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from dragoman.v1 import translation_pb2 as pb
-from tests.integration.observed_server import OPENMETRICS, TEXT, ObservedServer, observed_server
-from tests.integration.otlp_collector import Collector, running_collector
+from tests.integration.observability.observed_server import OPENMETRICS, TEXT, ObservedServer, observed_server
+from tests.integration.observability.otlp_collector import Collector, running_collector
 from tests.integration.running_server import request, until
 
 SERVICE = "/dragoman.v1.TranslationService"

@@ -14,7 +14,7 @@ from dragoman_export.training.report import read_log
 from tests.unit.export.data.tiny_text import make_pairs
 from tests.unit.export.training.tiny_run import make_model, make_text, make_trainer
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 # batches of one to three rows, and more steps than an epoch of 20 pairs
 EXACT: dict[str, Any] = {"batch_tokens": 24, "max_steps": 15, "log_interval": 1, "accumulation": 2, "bf16": False}
 
@@ -41,7 +41,7 @@ def train_as_one_of_the_ranks(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_two_ranks_train_equal_weights(tmp_path: Path) -> None:
-    command = (*TORCHRUN, "--module", "tests.integration.test_train_ranks", str(tmp_path))
+    command = (*TORCHRUN, "--module", "tests.integration.export.test_train_ranks", str(tmp_path))
 
     completed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=150, check=False)
 

@@ -12,8 +12,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from dragoman.v1 import translation_pb2 as pb
 from tests.captured_logs import capture_logs
-from tests.integration.observed_server import OPENMETRICS, observed_server
-from tests.integration.otlp_collector import Collector, attributes, running_collector
+from tests.integration.observability.observed_server import OPENMETRICS, observed_server
+from tests.integration.observability.otlp_collector import Collector, attributes, running_collector
 from tests.integration.running_server import PATIENCE_S, request, until
 
 TRACE_ID = "0af7651916cd43dd8448eb211c80319c"

@@ -12,7 +12,7 @@ from libretranslatepy import LibreTranslateAPI  # type: ignore[import-untyped]
 from dragoman.v1 import translation_pb2 as pb
 from dragoman_service.security.api_keys import new_key
 from tests.integration.running_server import RunningServer, running_server
-from tests.integration.vendor_clients import TEXTS, http_address, http_client, translated, write_callers
+from tests.integration.vendors.vendor_clients import TEXTS, http_address, http_client, translated, write_callers
 
 FIELDS = {"q": TEXTS[0], "source": "en", "target": "de"}
 KEY = new_key()

@@ -14,7 +14,7 @@ import pytest
 from dragoman_service.app import Ports
 from dragoman_service.cli.demo import ServerProcess
 
-CHECKOUT = Path(__file__).parents[2]
+CHECKOUT = Path(__file__).parents[3]
 PAGES = [CHECKOUT / "README.md", *sorted((CHECKOUT / "docs" / "guides").glob("*.md"))]
 TARGET = '"localhost:50051"'
 RECIPE = "openssl req"

@@ -17,7 +17,7 @@ from dragoman_export.training.checkpoint import list_checkpoints, load_model
 from dragoman_export.training.report import Record, read_log
 from tests.unit.export.data.tiny_text import make_pairs, write_tsv
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 SHAPE = (
     *("--preset", "tiny", "--vocabulary-size", "320", "--d-model", "32", "--ffn-size", "64"),

@@ -14,7 +14,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from dragoman.v1 import translation_pb2 as pb
 from dragoman_service.errors import ConfigError
 from tests.integration.running_server import RunningServer, described_service, running_server
-from tests.integration.vendor_clients import PARENT, TEXTS, google_grpc_client, translated, write_glossaries
+from tests.integration.vendors.vendor_clients import PARENT, TEXTS, google_grpc_client, translated, write_glossaries
 
 Result = TypeVar("Result")
 
