@@ -9,15 +9,14 @@ from prometheus_client import CollectorRegistry
 
 from dragoman.v1 import translation_pb2 as pb
 from dragoman_service.errors import DrainingError, InvalidFieldError
-from dragoman_service.grpc_api.interceptors import RequestInterceptor
+from dragoman_service.grpc_api.servicer import RequestInterceptor
 from dragoman_service.middleware.error_mapping import NEUTRAL_MESSAGE
 from dragoman_service.middleware.flow_control import ResourceLimits
-from dragoman_service.middleware.pipeline import RequestPipeline
+from dragoman_service.middleware.pipeline import ConcurrencyLimiter, RequestPipeline
 from dragoman_service.middleware.settings import GrpcSettings
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.observability.tracing import Tracing
 from dragoman_service.security.authentication import Access
-from dragoman_service.security.rate_limits import ConcurrencyLimiter
 from dragoman_service.security.settings import AccessSettings
 from tests.captured_logs import capture_logs
 from tests.fakes import ManualClock
