@@ -41,7 +41,6 @@ from tests.integration.real_process import (
 )
 from tests.tiny_bundle import SENTENCES
 
-DEADLINE_S = 1.0
 LOCAL = {"DRAGOMAN_RUNTIME__ISOLATION": "none"}
 ONE_THREAD = {"DRAGOMAN_SCHEDULING__NUM_WORKERS": "1"}
 WATCHING = {"DRAGOMAN_MODELS__POLL_INTERVAL_S": "0.05", "DRAGOMAN_MODELS__SETTLE_S": "0"}
@@ -231,69 +230,6 @@ def test_killed_replica_fails_its_own_calls_only(tiny_model: Path) -> None:
         assert sorted(map(code_name, calls)) == ["INTERNAL", "OK"]
         assert all(server.translates() for _ in range(4))
         assert [is_gone(worker) for worker in workers] == [True, False]
-
-
-@pytest.mark.slow
-def test_stuck_worker_is_killed_and_restarted(tiny_model: Path) -> None:
-    with ready_server(tiny_model, DRAGOMAN_SCHEDULING__MAX_STEP_S="3") as server:
-        assert server.translates()
-        call, stopped = server.held_call(), server.worker()
-
-        assert code_name(call) == "INTERNAL"
-        assert server.translates()
-
-        assert is_gone(stopped)
-        assert server.sample('dragoman_worker_failures_total{cause="no_step"}') == server.num_restarts == 1
-        assert server.sample('dragoman_worker_failures_total{cause="ended"}') == 0
-        assert server.sample(NUM_LIVE) == 0
-
-
-@pytest.mark.slow
-def test_worker_is_restarted_once_its_bundle_is_available_again(tiny_model: Path, tmp_path: Path) -> None:
-    models = tmp_path / "models"
-    shutil.copytree(tiny_model, models)
-    bundle, hidden = models / "tiny" / "1", tmp_path / "hidden"
-    with ready_server(models, **NOT_WATCHING) as server:
-        bundle.rename(hidden)
-        os.kill(server.worker(), signal.SIGKILL)
-        server.running.wait_for("worker process exited", timeout_s=STOP_S)
-
-        assert [code_name(server.call("A man.")) for _ in range(2)] == ["INTERNAL"] * 2
-        assert server.sample(RESIDENT_BYTES) == 0
-        assert server.workers() == []
-
-        hidden.rename(bundle)
-
-        assert server.translates()
-        assert server.sample(RESIDENT_BYTES) > 1 << 20
-        assert server.num_restarts == 1
-
-
-@pytest.mark.parametrize(
-    ("ends", "status", "samples"),
-    [
-        # The server or the worker may detect the deadline first.
-        ("deadline", "DEADLINE_EXCEEDED", ("deadline_misses", "cancelled_segments")),
-        ("cancellation", "CANCELLED", ("cancelled_segments",)),
-    ],
-)
-def test_call_that_ends_during_decoding_frees_its_batch(
-    server: Server, ends: str, status: str, samples: tuple[str, ...]
-) -> None:
-    assert server.translates()
-
-    call = server.held_call(timeout_s=DEADLINE_S if ends == "deadline" else CALL_S)
-    if ends == "cancellation":
-        call.cancel()
-        wait_for_sample(server.ports, 'dragoman_segments_total{outcome="cancelled"} 1.0')
-    else:
-        assert code_name(call) == status
-    server.resume()
-
-    wait_for_sample(server.ports, f"{NUM_LIVE} 0.0")
-    assert sum(server.sample(f'dragoman_{sample}_total{{stage="decode"}}') for sample in samples) == 1
-    assert server.translates()
-    assert server.num_restarts == 0
 
 
 def test_worker_exits_with_a_killed_server(server: Server) -> None:
