@@ -28,8 +28,7 @@ from loadtests.benchmarks.systems import (
     add_gpu,
 )
 from loadtests.generator.records import percentile
-from loadtests.report.machine import num_cores
-from loadtests.report.report import environment
+from loadtests.report.report import environment, num_cores
 
 System = tuple[SystemName, Precision]
 Pairing = tuple[System, System]  # ours and another one

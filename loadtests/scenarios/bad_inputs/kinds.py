@@ -15,9 +15,23 @@ from hypothesis import strategies as st
 
 from dragoman.v1 import translation_pb2 as pb
 from loadtests.generator.calls import Method
-from loadtests.hostile.inputs import CHEAP, LEFT, OK, BadInput, Draw, Expected, call, invalid, repeated
+from loadtests.hostile.inputs import (
+    CHEAP,
+    LEFT,
+    NAMES,
+    NUM_ROWS,
+    OK,
+    SHAPES,
+    BadInput,
+    Draw,
+    Expected,
+    call,
+    invalid,
+    repeated,
+    row,
+    shaped,
+)
 from loadtests.hostile.messages import CHANGES, encoded
-from loadtests.hostile.texts import NAMES, NUM_ROWS, SHAPES, row, shaped
 
 _MAX_REQUEST_CHARACTERS: Final = 100_000
 _MAX_MESSAGE_BYTES: Final = 4 * 1024 * 1024

@@ -20,8 +20,7 @@ from loadtests.generator.calls import Method, Reply, translate_requests
 from loadtests.generator.client import Client
 from loadtests.generator.metrics import footprint
 from loadtests.generator.server import ServerError, ServerProcess
-from loadtests.hostile.inputs import CHEAP, OK, BadInput, Draw, repeated
-from loadtests.hostile.texts import shaped
+from loadtests.hostile.inputs import CHEAP, OK, BadInput, Draw, repeated, shaped
 from loadtests.scenarios.bad_inputs.kinds import Plan, make
 from loadtests.scenarios.bad_inputs.responses import Result, faults, send
 from loadtests.scenarios.control_traffic import Question, TranslatingTraffic, connect, learn_answers

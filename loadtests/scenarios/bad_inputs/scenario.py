@@ -11,8 +11,7 @@ from matplotlib.figure import Figure
 
 from loadtests.generator.flags import several, within
 from loadtests.generator.records import percentile
-from loadtests.hostile.inputs import LEFT
-from loadtests.hostile.texts import SHAPES
+from loadtests.hostile.inputs import LEFT, SHAPES
 from loadtests.report.report import Check, Report, at_most, new_figure, rounded
 from loadtests.scenarios.bad_inputs.attacks.attack import ATTACKS
 from loadtests.scenarios.bad_inputs.attacks.results import report_of as attack_report
