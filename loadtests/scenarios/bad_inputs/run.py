@@ -1,8 +1,6 @@
 """Sends bad inputs in parallel, in batches, with control traffic; checks the server after each batch."""
 
 import argparse
-import itertools
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from queue import SimpleQueue
-from typing import Final, NamedTuple
+from typing import Final
 
 import grpc
 from tqdm import tqdm
@@ -20,14 +18,13 @@ from loadtests.generator.calls import Method, Reply, translate_requests
 from loadtests.generator.client import Client
 from loadtests.generator.metrics import footprint
 from loadtests.generator.server import ServerError, ServerProcess
-from loadtests.hostile.inputs import CHEAP, OK, BadInput, Draw, repeated, shaped
+from loadtests.hostile.inputs import BadInput
 from loadtests.scenarios.bad_inputs.kinds import Plan, make
 from loadtests.scenarios.bad_inputs.responses import Result, faults, send
 from loadtests.scenarios.control_traffic import Question, TranslatingTraffic, connect, learn_answers
 from loadtests.scenarios.stress_server import log_errors, wait_until_idle
 
 _BATCH: Final = 1000
-_CLEAR_RATIO: Final = 2.5  # steeper growth is measured again, because it may be noise
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,20 +46,6 @@ class Record:
         return f"--only {self.kind} --index {self.index}"
 
 
-class Growth(NamedTuple):
-    """Time for a shape of text at a size and at half of it, the minimum of some tries.
-
-    For requests, the time of text processing; for documents, the time to the first sentence.
-    """
-
-    shape: str
-    method: str
-    num_characters: int
-    half_s: float
-    whole_s: float
-    ratio: float  # 2 for linear work, 4 for quadratic work
-
-
 @dataclass(slots=True, kw_only=True)
 class Observations:
     """Everything seen during the run."""
@@ -74,14 +57,11 @@ class Observations:
     undisturbed: Sequence[Reply] = ()  # control traffic before the first input
     translations: list[Reply] = field(default_factory=list)  # control traffic among the inputs
     probes: list[Reply] = field(default_factory=list)
-    growths: list[Growth] = field(default_factory=list)
     elapsed_s: float = 0.0
 
 
-def send_all(
-    server: ServerProcess, planned: Plan, options: argparse.Namespace, *, warm_up: Plan, grown_shapes: Sequence[str]
-) -> Observations:
-    """Send the inputs after a warm-up, then measure growth; ends early if the server does."""
+def send_all(server: ServerProcess, planned: Plan, options: argparse.Namespace, *, warm_up: Plan) -> Observations:
+    """Send the inputs after a warm-up; ends early if the server does."""
     questions = learn_answers(server.target, translate_requests(options.seed, count=16, texts=2))
     control = partial(
         TranslatingTraffic,
@@ -115,10 +95,6 @@ def send_all(
                 seen.probes += traffic.probes
                 seen.server_faults += _faults(server, questions)
                 seen.memory_mb.append(footprint(server.pid).rss_mb)
-            measured = growths(senders[0], ready, shapes=grown_shapes, seed=options.seed)
-            seen.growths += tqdm(measured, total=2 * len(grown_shapes), unit="shapes", disable=None)
-            seen.server_faults += _faults(server, questions)
-            seen.memory_mb.append(footprint(server.pid).rss_mb)
         except (ServerError, grpc.RpcError, OSError) as error:
             seen.server_faults.append(f"the server ended after {len(seen.records)} inputs: {error}")
     seen.server_faults += [f"server log: {line[:400]}" for line in log_errors(options.output)]
@@ -156,30 +132,3 @@ def _faults(server: ServerProcess, questions: Sequence[Question]) -> Iterator[st
     yield from (f"an ordinary call: {reply.status} {reply.message}" for reply in replies if reply.status != "OK")
     if not all(pb.TranslateResponse.FromString(question.answer).translations for question in questions):
         yield "an ordinary request has no translation"
-
-
-def growths(
-    send: Callable[[BadInput], Result], model: pb.ModelVersion, *, shapes: Sequence[str], seed: int
-) -> Iterator[Growth]:
-    """Measure how work grows with the size of requests and documents of each shape."""
-    options = {**CHEAP, "max_target_tokens": 1}
-    sizes = {
-        Method.TRANSLATE: model.limits.max_text_characters,
-        Method.TRANSLATE_DOCUMENT: model.limits.max_document_characters,
-    }
-
-    def seconds(draw: Draw, method: Method, text: str) -> float:
-        if method is Method.TRANSLATE_DOCUMENT:
-            return send(draw.document(text, expected=OK, leaves=True)).seconds
-        result = send(draw.request(text, expected=OK, method=method, options=options))
-        return sum((response.timings.text.ToNanoseconds() / 1e9 for response in result.responses), 0.0)
-
-    for shape, (method, size) in itertools.product(shapes, sizes.items()):
-        draw = Draw(f"{seed}/{shape}", model=model)
-        text, half_s, whole_s = repeated(shaped(draw, 61, shape), size), math.inf, math.inf
-        for _ in range(4):
-            half_s = min(half_s, seconds(draw, method, text[: size // 2]))
-            whole_s = min(whole_s, seconds(draw, method, text))
-            if whole_s <= _CLEAR_RATIO * half_s:
-                break
-        yield Growth(shape, method.value, size, half_s, whole_s, whole_s / half_s if half_s else 1.0)

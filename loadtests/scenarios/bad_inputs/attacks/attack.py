@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from loadtests.hostile.inputs import SHAPES
+
 CLOSED: Final = "closed"  # status if the server closed the connection without a response
 TIMEOUT: Final = "timeout"  # status if the client gave up waiting
 LEFT: Final = "left"  # status if the client left as planned
@@ -31,6 +33,8 @@ _FORMATS: Final = {"p": "plain", "h": "html", "x": "xml"}
 _SHORT_DOCUMENTS: Final = (
     *("tags-unmatched-plain", "tags-unmatched-html", "icu-quoted-heads-plain", "numbers-before-blocks-html"),
 )
+_SHORT_SHAPES: Final = ("combining", "untranslatable")
+_DOCUMENT: Final[Mapping[str, Any]] = {"size": 200_000, "grown_size": 80_000, "way": "leave", "leave_after_s": 1.5}
 _STOPPED_DOCUMENTS: Final = ("tags-unmatched-html", "icu-quoted-heads-plain")
 
 
@@ -88,6 +92,7 @@ class Attack:
     close: str = ""
     tail: str = ""
     text: str = ""  # name of a generated fill
+    shape: str = ""  # shape of hostile text, instead of a fill
     token_header: str = '{"alg":"RS256","kid":"{kid}"}'  # noqa: S105 - a template
     token_claims: str = '{"sub":"a","exp":9999999999}'  # noqa: S105 - a template
     token_signature: str = "\0" * 256
@@ -134,6 +139,10 @@ def _attacks(tables: Mapping[str, Any]) -> Iterator[Attack]:
     upload |= {"num_connections": 2, "way": "leave", "leave_after_s": 1.5}  # leaving removes the file
     for name, given in tables["files"].items():
         yield _attack(f"file-{name}", "uploaded files", **{**upload, **given})
+    for shape in SHAPES:
+        usual = {"shape": shape, "is_short": shape in _SHORT_SHAPES, "num_connections": 2}
+        yield _attack(f"{shape}-texts", "hostile texts", kind="texts", size=10_000, **usual)
+        yield _attack(f"{shape}-document", "hostile texts", kind="document", **_DOCUMENT, **usual)
     for (shape, fill), (letter, text_format) in itertools.product(tables["documents"].items(), _FORMATS.items()):
         if letter in fill["formats"]:
             name = f"{shape}-{text_format}"
@@ -142,10 +151,7 @@ def _attacks(tables: Mapping[str, Any]) -> Iterator[Attack]:
                 f"documents, {text_format}",
                 kind="document",
                 format=text_format,
-                size=200_000,
-                grown_size=80_000,
-                way="leave",
-                leave_after_s=1.5,
+                **_DOCUMENT,
                 num_connections=8 if name in _SHORT_DOCUMENTS else 2,
                 is_short=name in _SHORT_DOCUMENTS,
                 is_stopped=name in _STOPPED_DOCUMENTS,

@@ -10,12 +10,13 @@ from typing import Any, Final
 
 from dragoman.v1 import translation_pb2 as pb
 from loadtests.generator.calls import Method
-from loadtests.hostile.inputs import CHEAP
+from loadtests.hostile.inputs import CHEAP, Draw, repeated, shaped
 from loadtests.scenarios.bad_inputs.attacks.attack import Attack
 
 _BOUNDARY: Final = "9f86d081884c7d65"
 _REPEAT: Final = re.compile(r"\{([^{}]+?)\*(\d+)\}")  # {x*9}
 _WORD: Final = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
+_SHAPED_CHARACTERS: Final = 61  # of a hostile text that is repeated
 _TEXT_CHARACTERS: Final = 10_000  # of each text of a request
 _LANGUAGES: Final[Mapping[str, Any]] = {"source_language": "en", "target_language": "de"}
 _FORMATS: Final = {"plain": pb.TEXT_FORMAT_PLAIN, "html": pb.TEXT_FORMAT_HTML, "xml": pb.TEXT_FORMAT_XML}
@@ -81,6 +82,8 @@ def fill(attack: Attack, size: int) -> str:
     """Return a text of about a size."""
     if attack.text:
         return _TEXTS[attack.text](size)
+    if attack.shape:
+        return repeated(shaped(Draw(attack.shape, model=pb.ModelVersion()), _SHAPED_CHARACTERS, attack.shape), size)
     opened, closed = _repeated(_expand(attack.unit), _expand(attack.close), size)
     return f"{attack.head}{opened}{attack.middle}{closed}{attack.tail}"
 
