@@ -28,7 +28,7 @@ _TARGETS: Final = {  # of JSON bodies: path and authorization
     "deepl": ("/v2/translate", "bearer"),
     "azure": ("/translate?api-version=3.0&to=de&from=en", "bearer"),
 }
-_GRPC_KINDS: Final = ("document", "texts", "stream", "many-texts", "detection", "google")
+GRPC_KINDS: Final = ("document", "texts", "stream", "many-texts", "detection", "google")
 _FORMATS: Final = {"p": "plain", "h": "html", "x": "xml"}
 _SHORT_DOCUMENTS: Final = (
     *("tags-unmatched-plain", "tags-unmatched-html", "icu-quoted-heads-plain", "numbers-before-blocks-html"),
@@ -75,7 +75,7 @@ class Attack:
     is_short: bool = False  # part of the short mode
     is_stopped: bool = False  # send SIGTERM to the server during the attack
 
-    kind: str = "http"  # or http-patterns, file, one of `_GRPC_KINDS`
+    kind: str = "http"  # or http-patterns, file, one of `GRPC_KINDS`
     request: str = ""
     headers: Sequence[str] = ()
     auth: str = ""  # bearer or deepl
@@ -103,15 +103,10 @@ class Attack:
     file: str = ""
     file_first: bool = False
 
-    @property
-    def is_grpc(self) -> bool:
-        """Whether the payload is a gRPC call."""
-        return self.kind in _GRPC_KINDS
-
 
 def _attack(name: str, surface: str, **given: Any) -> Attack:
     """Return an attack from the fields of its table."""
-    usual = {"port": "grpc", "expected": ["grpc"]} if given.get("kind", "http") in _GRPC_KINDS else {}
+    usual = {"port": "grpc", "expected": ["grpc"]} if given.get("kind", "http") in GRPC_KINDS else {}
     own: dict[str, Any] = {"way": "repeat", "port": "http", "expected": ["any"], **usual, **given}
     own["way"], own["port"] = Way(own["way"]), Port(own["port"])
     own["expected"] = frozenset().union(*(_STATUSES.get(one, frozenset({one})) for one in own["expected"]))

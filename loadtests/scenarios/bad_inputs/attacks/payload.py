@@ -11,7 +11,7 @@ from typing import Any, Final
 from dragoman.v1 import translation_pb2 as pb
 from loadtests.generator.calls import Method
 from loadtests.hostile.inputs import CHEAP, Draw, repeated, shaped
-from loadtests.scenarios.bad_inputs.attacks.attack import Attack
+from loadtests.scenarios.bad_inputs.attacks.attack import GRPC_KINDS, Attack
 
 _BOUNDARY: Final = "9f86d081884c7d65"
 _REPEAT: Final = re.compile(r"\{([^{}]+?)\*(\d+)\}")  # {x*9}
@@ -51,7 +51,7 @@ class Payload:
 
 def make_payload(attack: Attack, size: int, credentials: Credentials) -> Payload:
     """Return the payload of a size, in the unit of the attack."""
-    if attack.is_grpc:
+    if attack.kind in GRPC_KINDS:
         return _call(attack, size, credentials)
     if attack.kind == "file":
         return _upload(attack, size, credentials)
