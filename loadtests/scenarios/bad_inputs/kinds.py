@@ -115,7 +115,6 @@ def html_format(draw: Draw) -> BadInput:
 
 
 def _message(change: str, draw: Draw) -> BadInput:
-    """Return a damaged request."""
     good = draw.request_or_document("A man reads.", " He sleeps.", expected=OK)
     message_type = pb.TranslateDocumentRequest if good.method is Method.TRANSLATE_DOCUMENT else pb.TranslateRequest
     message = CHANGES[change](draw, message_type.FromString(good.message))

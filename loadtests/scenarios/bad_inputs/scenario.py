@@ -1,24 +1,39 @@
-"""Scenario `bad-inputs`: malformed and extreme inputs, then attacks on the responsiveness of the server."""
+"""Scenario `bad-inputs`: malformed and extreme inputs, then attacks on the responsiveness of the server.
+
+The inputs are sent in parallel, in batches, with control traffic; the server is checked after each batch.
+"""
 
 import argparse
+import itertools
+import time
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
+import grpc
 from matplotlib.figure import Figure
+from tqdm import tqdm
 
+from dragoman.v1 import translation_pb2 as pb
+from loadtests.generator.calls import Method, Reply, translate_requests
+from loadtests.generator.client import Client
 from loadtests.generator.flags import several, within
+from loadtests.generator.metrics import footprint
 from loadtests.generator.records import percentile
-from loadtests.hostile.inputs import LEFT
+from loadtests.generator.server import ServerError, ServerProcess
+from loadtests.hostile.inputs import LEFT, BadInput
 from loadtests.report.report import Check, Report, at_most, new_figure, rounded
 from loadtests.scenarios.bad_inputs.attacks.attack import ATTACKS
 from loadtests.scenarios.bad_inputs.attacks.results import report_of as attack_report
 from loadtests.scenarios.bad_inputs.attacks.run import run_attacks
-from loadtests.scenarios.bad_inputs.kinds import KINDS, make, plan
-from loadtests.scenarios.bad_inputs.run import Observations, Record, send_all
-from loadtests.scenarios.stress_server import started
+from loadtests.scenarios.bad_inputs.kinds import KINDS, Plan, make, plan
+from loadtests.scenarios.bad_inputs.responses import faults, send
+from loadtests.scenarios.control_traffic import Question, TranslatingTraffic, connect, learn_answers
+from loadtests.scenarios.stress_server import log_errors, started, wait_until_idle
 
 SUMMARY: Final = "malformed and extreme inputs, and attacks; checks statuses and stalls of other callers"
 
@@ -52,6 +67,7 @@ for the worst probe 10 times that of the quiet server or 800 ms, whichever is gr
 DIR contains attacks.json and the directory attacks with the server's log. `--part attacks` runs only this
 part, `--only NAME` one attack."""
 
+_BATCH: Final = 1000  # inputs between checks of the server
 _PARTS: Final = ("all", "inputs", "attacks")
 _ATTACK_S: Final = {"short": 1.2, "full": 2.0}  # duration of an attack
 _MAX_ATTACKS_S: Final = {"short": 165.0, "full": 7200.0}  # later attacks are skipped
@@ -67,6 +83,39 @@ _STATUSES: Final[Mapping[str, Sequence[str]]] = {  # figures that count inputs b
 
 _MAX_TRANSLATION_P99_S: Final = 10.0  # of control traffic
 _MAX_PROBE_P99_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """The result of one input."""
+
+    kind: str
+    index: int
+    method: str
+    num_characters: int
+    status: str
+    seconds: float
+    num_retries: int = 0
+    faults: Sequence[str] = ()
+
+    @property
+    def name(self) -> str:
+        """The flags that repeat it."""
+        return f"--only {self.kind} --index {self.index}"
+
+
+@dataclass(slots=True, kw_only=True)
+class Observations:
+    """Everything seen during the run."""
+
+    model: pb.ModelVersion
+    records: list[Record] = field(default_factory=list)
+    memory_mb: list[float] = field(default_factory=list)  # after the warm-up and after each batch
+    server_faults: list[str] = field(default_factory=list)
+    undisturbed: Sequence[Reply] = ()  # control traffic before the first input
+    translations: list[Reply] = field(default_factory=list)  # control traffic among the inputs
+    probes: list[Reply] = field(default_factory=list)
+    elapsed_s: float = 0.0
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -203,3 +252,77 @@ def _slowest(seen: Observations) -> list[Record]:
 
 def _p99(values: Sequence[float]) -> float | None:
     return percentile(values, 0.99) if values else None
+
+
+def send_all(server: ServerProcess, planned: Plan, options: argparse.Namespace, *, warm_up: Plan) -> Observations:
+    """Send the inputs after a warm-up; ends early if the server does."""
+    questions = learn_answers(server.target, translate_requests(options.seed, count=16, texts=2))
+    control = partial(
+        TranslatingTraffic,
+        server.target,
+        questions,
+        num_translating=1,
+        each_s=0.25,
+        probe=Client.list_models,
+        probe_each_s=0.05,
+    )
+    with connect(server.target) as client:
+        models = pb.ListModelsResponse.FromString(client.call(Method.LIST_MODELS, b"").messages[0]).models
+    ready = next(one for model in models for one in model.versions if one.state == pb.MODEL_STATE_READY)
+    seen = Observations(model=ready, server_faults=list(_faults(server, questions)))
+    with ExitStack() as stack:
+        channels = [stack.enter_context(connect(server.target)).channels[0] for _ in range(options.callers)]
+        send_planned = partial(_send_planned, channels, model=ready, timeout_s=options.timeout)
+        list(send_planned(warm_up, seed=-1))
+        with control() as undisturbed:
+            time.sleep(1)
+        seen.undisturbed = undisturbed.translations
+        seen.memory_mb.append(footprint(server.pid).rss_mb)
+        began_s = time.monotonic()
+        try:
+            for first in tqdm(range(0, len(planned), _BATCH), unit="batches", disable=None):
+                with control() as traffic:
+                    seen.records += send_planned(planned[first : first + _BATCH], seed=options.seed)
+                seen.elapsed_s = time.monotonic() - began_s
+                seen.translations += traffic.translations
+                seen.probes += traffic.probes
+                seen.server_faults += _faults(server, questions)
+                seen.memory_mb.append(footprint(server.pid).rss_mb)
+        except (ServerError, grpc.RpcError, OSError) as error:
+            seen.server_faults.append(f"the server ended after {len(seen.records)} inputs: {error}")
+    seen.server_faults += [f"server log: {line[:400]}" for line in log_errors(options.output)]
+    return seen
+
+
+def _send_planned(
+    channels: Sequence[grpc.Channel], planned: Plan, *, model: pb.ModelVersion, timeout_s: float, seed: int
+) -> Iterator[Record]:
+    """Send inputs in parallel, alternating the connections; yield the records in order."""
+
+    def send_next(channel: grpc.Channel, one: tuple[str, int], bad: BadInput) -> Record:
+        result = send(channel, bad, model=model, timeout_s=timeout_s)
+        return Record(
+            kind=one[0],
+            index=one[1],
+            method=bad.method.value,
+            num_characters=bad.num_characters,
+            status=result.status,
+            seconds=result.seconds,
+            num_retries=result.num_retries,
+            faults=list(faults(bad, result)),
+        )
+
+    bad_inputs = (make(*one, seed=seed, model=model) for one in planned)
+    with ThreadPoolExecutor(len(channels)) as pool:
+        yield from pool.map(send_next, itertools.cycle(channels), planned, bad_inputs)
+
+
+def _faults(server: ServerProcess, questions: Sequence[Question]) -> Iterator[str]:
+    """Check that a server without other callers is healthy and idle, and translates as before."""
+    if left := wait_until_idle(server, timeout_s=30):
+        yield f"work remains on the server: {left}"
+    with connect(server.target) as client:
+        replies = [client.check(), *(question.ask(client) for question in questions[:4])]
+    yield from (f"an ordinary call: {reply.status} {reply.message}" for reply in replies if reply.status != "OK")
+    if not all(pb.TranslateResponse.FromString(question.answer).translations for question in questions):
+        yield "an ordinary request has no translation"

@@ -12,7 +12,7 @@ from loadtests.generator.calls import Reply
 from loadtests.generator.metrics import Footprint
 from loadtests.report.report import Report
 from loadtests.scenarios.bad_inputs import scenario as bad
-from loadtests.scenarios.bad_inputs.run import Observations, Record
+from loadtests.scenarios.bad_inputs.scenario import Observations, Record
 from loadtests.scenarios.chaos.fault import Fault, Result
 from loadtests.scenarios.chaos.scenario import FAULTS, report_of
 from loadtests.scenarios.soak import scenario as soaking

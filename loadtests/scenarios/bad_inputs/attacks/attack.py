@@ -105,7 +105,6 @@ class Attack:
 
 
 def _attack(name: str, surface: str, **given: Any) -> Attack:
-    """Return an attack from the fields of its table."""
     usual = {"port": "grpc", "expected": ["grpc"]} if given.get("kind", "http") in GRPC_KINDS else {}
     own: dict[str, Any] = {"way": "repeat", "port": "http", "expected": ["any"], **usual, **given}
     own["way"], own["port"] = Way(own["way"]), Port(own["port"])

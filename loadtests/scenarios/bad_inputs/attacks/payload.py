@@ -134,7 +134,6 @@ def _token(attack: Attack, known: Mapping[str, str]) -> str:
 
 
 def _upload(attack: Attack, size: int, credentials: Credentials) -> Payload:
-    """Return the upload of a file by a form."""
     line = f"--{_BOUNDARY}\r\nContent-Disposition: form-data; name="
     fields = "".join(f'{line}"{name}"\r\n\r\n{value}\r\n' for name, value in _FORM_FIELDS[attack.request].items())
     content = fill(attack, size).encode()
@@ -149,7 +148,6 @@ def _upload(attack: Attack, size: int, credentials: Credentials) -> Payload:
 
 
 def _docx(document: bytes) -> bytes:
-    """Return a Word file with the XML of its text."""
     types = "http://schemas.openxmlformats.org/package/2006/content-types"
     main = "application/vnd.openxmlformats-officedocument.wordprocessingml.document.main+xml"
     content_types = f'<Types xmlns="{types}"><Override PartName="/word/document.xml" ContentType="{main}"/></Types>'
@@ -161,7 +159,6 @@ def _docx(document: bytes) -> bytes:
 
 
 def _call(attack: Attack, size: int, credentials: Credentials) -> Payload:
-    """Return a gRPC call."""
     given = {key: _expand(value) if isinstance(value, str) else value for key, value in attack.options.items()}
     options: dict[str, Any] = {**CHEAP, "format": _FORMATS[attack.format], **given}
     if attack.patterns:

@@ -30,7 +30,7 @@ from loadtests.scenarios.bad_inputs.attacks.results import (
     limits_of,
 )
 from loadtests.scenarios.bad_inputs.attacks.send import NOTHING_SENT, Addresses, Attacker
-from loadtests.scenarios.bad_inputs.attacks.watch import Watch, Watched
+from loadtests.scenarios.bad_inputs.attacks.watch import Watch
 from loadtests.scenarios.stress_server import log_errors, started
 
 _KEY_ID: Final = "stress"
@@ -43,8 +43,12 @@ class AttackedServer:
 
     process: ServerProcess
     attacker: Attacker
-    watched: Watched
+    client_key: str  # of well-behaved clients
     faults: list[str]  # exit codes, errors in the log
+
+    def watch(self) -> Watch:
+        """Return well-behaved clients."""
+        return Watch(self.process, self.client_key)
 
     def end(self) -> float | None:
         """End the server with SIGTERM; return the time that it took, None if it was killed after a timeout."""
@@ -71,12 +75,10 @@ class Setup:
         """Start a server and an attacker; at the end, add the errors in the log to the faults."""
         try:
             with started(output, models=models, settings=self.settings) as process:
-                health, http = ("127.0.0.1", process.metrics_port), ("127.0.0.1", process.http_port)
                 grpc_port = int(process.target.rpartition(":")[2])
-                ports = {Port.HTTP: http[1], Port.METRICS: health[1], Port.GRPC: grpc_port}
-                watched = Watched(health=health, http=http, grpc=process.target, key=self.client_key)
+                ports = {Port.HTTP: process.http_port, Port.METRICS: process.metrics_port, Port.GRPC: grpc_port}
                 with Attacker(Addresses(ports=ports, credentials=self.credentials)) as attacker:
-                    yield AttackedServer(process=process, attacker=attacker, watched=watched, faults=faults)
+                    yield AttackedServer(process=process, attacker=attacker, client_key=self.client_key, faults=faults)
         finally:
             faults += [f"server log: {_shown(line)}" for line in log_errors(output)]
 
@@ -174,7 +176,7 @@ def run_attacks(
         while left and time.monotonic() <= until_s:
             with setup.start(output, models, campaign.server_faults) as server:
                 if not campaign.results:
-                    with Watch(server.watched) as watch:
+                    with server.watch() as watch:
                         time.sleep(_BASELINE_S)
                     campaign.quiet, campaign.limits = watch.seen, limits_of(watch.seen, is_short=is_short)
                 while left and server.process.exit_code is None and time.monotonic() <= until_s:
@@ -206,7 +208,7 @@ def _run(server: AttackedServer, attack: Attack, limits: Limits, *, seconds: flo
 def _watched(server: AttackedServer, attack: Attack, works: Sequence[Work], *, seconds: float) -> Result:
     """Attack a server that well-behaved clients call meanwhile."""
     sent, faults = NOTHING_SENT, list[str]()
-    with Watch(server.watched) as watch:
+    with server.watch() as watch:
         try:
             sent = server.attacker.begin(attack, seconds=seconds)()
             time.sleep(_SETTLE_S)
@@ -234,7 +236,7 @@ def _finish(server: AttackedServer, result: Result) -> Result:
 
 
 def _is_healthy(server: AttackedServer) -> bool:
-    with Watch(server.watched) as watch:
+    with server.watch() as watch:
         pass
     latencies_s = [call.latency_s for calls in watch.seen.calls.values() for call in calls]
     return not any(watch.seen.lost.values()) and max(latencies_s) < _RECOVERY_S

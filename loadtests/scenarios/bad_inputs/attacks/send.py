@@ -51,13 +51,8 @@ class Addresses:
 class Sent:
     """The result of an attack."""
 
-    statuses: Mapping[str, int]
+    statuses: Mapping[str, int]  # number of exchanges
     seconds: float
-
-    @property
-    def num_exchanges(self) -> int:
-        """Number of finished exchanges."""
-        return sum(self.statuses.values())
 
 
 NOTHING_SENT: Final = Sent(statuses={}, seconds=0.0)
@@ -135,7 +130,6 @@ def _repeat(attack: Attack, payload: Payload, address: Address, until_s: float, 
 
 
 def _connect(address: Address, source: str) -> str:
-    """Open and close a connection."""
     time.sleep(_CONNECT_INTERVAL_S)
     with contextlib.suppress(OSError):
         _open(address, source).close()
