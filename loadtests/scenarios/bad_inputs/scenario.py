@@ -15,7 +15,6 @@ from functools import partial
 from typing import Any, Final
 
 import grpc
-from matplotlib.figure import Figure
 from tqdm import tqdm
 
 from dragoman.v1 import translation_pb2 as pb
@@ -26,7 +25,7 @@ from loadtests.generator.metrics import footprint
 from loadtests.generator.records import percentile
 from loadtests.generator.server import ServerError, ServerProcess
 from loadtests.hostile.inputs import LEFT, BadInput
-from loadtests.report.report import Check, Report, at_most, new_figure, rounded
+from loadtests.report.report import Check, Report, at_most, rounded
 from loadtests.scenarios.bad_inputs.attacks.attack import ATTACKS
 from loadtests.scenarios.bad_inputs.attacks.results import report_of as attack_report
 from loadtests.scenarios.bad_inputs.attacks.run import run_attacks
@@ -49,7 +48,7 @@ range, text between sentences copied exactly); no internal error, no hang, no lo
 log; after each thousand inputs the server is healthy, idle, and translates as before; bounded memory; control traffic
 is answered.
 
-DIR contains bad_inputs.json, bad_inputs.png (time by size) and server.log. `--only KIND --index I` repeats one input
+DIR contains bad_inputs.json and server.log. `--only KIND --index I` repeats one input
 with the printed seed, and shows request and response.
 
 The second part starts another server, with API keys, and attacks it with inputs that are cheap to send and may be
@@ -176,7 +175,7 @@ def _run_inputs(options: argparse.Namespace, only: Sequence[str]) -> int:
         text = f"{one.method} of {one.num_characters} characters, {one.status}, {one.name}"
         print(f"  {1000 * one.seconds:.0f} ms: {text}")
     settings = {name: str(value) for name, value in vars(options).items()}
-    complete = replace(report, values={"settings": settings, **details(seen)}, picture=partial(picture, seen.records))
+    complete = replace(report, values={"settings": settings, **details(seen)})
     return int(has_failed or complete.conclude(options.output))
 
 
@@ -229,21 +228,6 @@ def details(seen: Observations) -> dict[str, Any]:
         "bystander_alone_p99_ms": undisturbed_s and 1000 * undisturbed_s,
         "memory_mb": [round(size_mb, 1) for size_mb in seen.memory_mb],
     }
-
-
-def picture(records: Sequence[Record]) -> Figure:
-    """Plot time by size of each input; linear work has a slope of 1."""
-    drawn, (axes,) = new_figure(size=(9, 6))
-    for method in sorted({record.method for record in records}):
-        chosen = [(max(1, one.num_characters), 1000 * one.seconds) for one in records if one.method == method]
-        axes.plot(*zip(*chosen, strict=True), ".", markersize=2, label=method)
-    ends = (10, max([100, *(record.num_characters for record in records)]))
-    for us in (1, 100):
-        axes.plot(ends, [us * end / 1000 for end in ends], color="grey", linestyle=":", linewidth=1)
-        axes.annotate(f"{us} µs per character", (ends[1], us * ends[1] / 1000), ha="right", fontsize=8)
-    axes.set(xscale="log", yscale="log", xlabel="characters or bytes sent", ylabel="time to the end, ms")
-    axes.legend(loc="upper left")
-    return drawn
 
 
 def _slowest(seen: Observations) -> list[Record]:

@@ -78,7 +78,12 @@ class Attacker(ProcessPoolExecutor):
         try:
             return task.result(_TASK_TIMEOUT_S)
         except (RuntimeError, TimeoutError) as error:
-            raise ServerError(f"the attacker failed: {error or 'timeout'}") from error
+            raise ServerError(f"the attacker failed: {str(error) or 'timeout'}") from error
+
+    def __exit__(self, *exception: Any) -> bool | None:
+        for process in multiprocessing.active_children():  # the attacker, which may still send
+            process.kill()
+        return super().__exit__(*exception)
 
 
 @lru_cache(maxsize=1)
