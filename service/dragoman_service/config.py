@@ -205,7 +205,6 @@ def _check_host(setting: str, host: str, tls: TlsSettings, access: AccessSetting
 
 
 def _config_error(found: ErrorDetails, entries: Iterable[_Entry]) -> ConfigError:
-    """Return a validation error of pydantic as a ConfigError."""
     setting = ".".join(str(part) for part in found["loc"][:2])
     expected = found["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
     for name, value, origin in reversed([*entries]):  # later entries take precedence
