@@ -16,7 +16,6 @@ from dragoman_service.datatypes import (
     SearchConfig,
     Segment,
 )
-from dragoman_service.decoding.constraints import SearchPlan
 
 _MIN_REPEATS = (5, 4, 3, 3, 3, 3, 3, 3)
 """Minimum number of consecutive repeats of 1, 2, ... tokens in a loop. `very, very, very` and `ha ha ha ha` are
@@ -34,6 +33,22 @@ _NO_REPEAT_SIZE = 3  # without repeated 3-grams, no target reaches `_MIN_REPEATS
 _MIN_MEAN_LOG_PROB = -1.5
 """A copy is replaced only by a target with a higher mean log-probability per token. The copy of a long address is
 correct, and the mean of any other target is far lower."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchPlan:
+    """Options of a search, and n-grams of a text that its target must not contain."""
+
+    search: SearchConfig
+    avoided_ids: tuple[int, ...] = ()  # the text
+    avoided_size: int = 0  # length of its n-grams; 0: none are avoided
+
+    @property
+    def has_rules(self) -> bool:
+        """True if the search needs `TargetRules`."""
+        search = self.search
+        has_own = search.suppressed_tokens or search.no_repeat_ngram_size or search.repetition_penalty != 1
+        return bool(has_own or self.avoided_size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

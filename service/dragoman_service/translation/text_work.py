@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 from dragoman_service.datatypes import Segment
 from dragoman_service.errors import DeadlineExceededError, InvalidFieldError
 from dragoman_service.request import AttentionDetail, TranslationOptions
-from dragoman_service.scheduling.latency_model import max_decode_cost
+from dragoman_service.scheduling.admission import max_decode_cost
 from dragoman_service.translation.options import TranslationLimits
 
 # Source tokens times hypotheses of a request with an alignment: the attention of all layers and heads is in memory

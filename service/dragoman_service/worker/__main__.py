@@ -100,13 +100,7 @@ def _serve(control: "Connection[Any, Any]") -> None:
         control.send(LoadFailed(error=error))
         return
     control.send(loaded)
-    worker = Worker(
-        model,
-        niceness=command.niceness,
-        cache_bytes=lambda: model.cache_bytes,
-        cpu_clock=time.process_time,
-        copied_bytes=lambda: model.copied_bytes,
-    )
+    worker = Worker(model, niceness=command.niceness, cpu_clock=time.process_time)
     gc.freeze()
     while True:
         control.recv()

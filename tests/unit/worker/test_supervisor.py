@@ -13,13 +13,13 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from dragoman_service.bundle.files import Bundle
-from dragoman_service.decoding.step_model import StepModel
 from dragoman_service.errors import ConfigError, DragomanError, DrainingError, EngineError
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
 from dragoman_service.runtimes.settings import RuntimeSettings
 from dragoman_service.worker.messages import LoadCommand, Loaded
 from dragoman_service.worker.supervisor import LoadLimits, WorkerProcess, WorkerSupervisor
+from dragoman_service.worker.worker import ServedModel
 from tests.fakes import GatedModel, ToyModel
 from tests.mortal_worker import TIMEOUT_S, MortalWorker, begin, decode, decode_here, joining
 from tests.tiny_bundle import build_tiny_bundle
@@ -33,7 +33,7 @@ NUM_KILLS = 8
 class FakeProcess:
     """Decodes in threads, and exits when the test says so."""
 
-    def __init__(self, model: StepModel, pid: int) -> None:
+    def __init__(self, model: ServedModel, pid: int) -> None:
         self.pid = pid
         self.age_s = YOUNG_S
         self.loaded = Loaded(device="cpu", precision="fp32", weights_bytes=10 * pid)
@@ -67,7 +67,7 @@ def load_command(bundle: Bundle, settings: RuntimeSettings | None = None) -> Loa
 class FakeSupervisor(WorkerSupervisor):
     """Starts fakes; `faults` are raised by the next starts."""
 
-    def __init__(self, bundle: Bundle, model: StepModel = ENDLESS) -> None:
+    def __init__(self, bundle: Bundle, model: ServedModel = ENDLESS) -> None:
         self.model = model
         self.started: list[FakeProcess] = []
         self.faults: list[DragomanError] = []
