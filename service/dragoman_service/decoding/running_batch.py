@@ -18,7 +18,7 @@ from dragoman_service.decoding.beam_search import (
 )
 from dragoman_service.decoding.beam_state import BeamState, indices_without
 from dragoman_service.decoding.constraints import TargetRules
-from dragoman_service.decoding.degeneration import EndedSegment, Redecoder, SearchOutcome, SearchPlan
+from dragoman_service.decoding.degeneration import EndedSegment, Redecoder, SearchPlan
 from dragoman_service.decoding.step_model import EncodedSource, ModelLimits, StepModel, VocabularySpec
 
 _MAX_ALPHA = 10.0  # keeps penalties finite at any length
@@ -245,12 +245,13 @@ class RunningBatch:
             return ended, again
         for index in sorted({*is_over, *looping}):
             segment_id = self._ids[index]
-            outcome = SearchOutcome(
+            ended_search = EndedSegment(
+                segment_id=segment_id,
                 hypotheses=conclude(state, index, eos_id=self._vocabulary.eos_id),
                 num_steps=int(state.lengths[index]),
-                looping_ids=() if index in is_over else tuple(looping[index]),
             )
-            result = self._redecoder.handle(segment_id, self._segments[segment_id], outcome)
+            looping_ids = () if index in is_over else tuple(looping[index])
+            result = self._redecoder.handle(self._segments[segment_id], ended_search, looping_ids=looping_ids)
             if isinstance(result, SearchPlan):
                 again[segment_id] = result
             else:

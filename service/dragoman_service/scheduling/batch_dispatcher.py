@@ -16,7 +16,7 @@ from dragoman_service.scheduling.admission_queue import AdmissionQueue, QueuedSe
 from dragoman_service.scheduling.batch_connection import BatchConnection, ConnectionPoller, ReportHandler, WorkerHandle
 from dragoman_service.scheduling.result_cache import ResultCache
 from dragoman_service.scheduling.settings import SchedulingSettings
-from dragoman_service.worker.messages import BatchCommand, Clock, NewSegment, QueuedSource
+from dragoman_service.worker.messages import BatchCommand, Clock, NewSegment
 
 _LOOKAHEAD_BATCHES = 4  # batches' worth of queued segments from which segments of similar length are selected
 _AHEAD_SHARE = 0.5  # of a batch: queued segments that are encoded together with one that joins
@@ -308,27 +308,25 @@ class BatchDispatcher:
                 if not segment.done() or not batch.remove(segment.segment_id)
             )
             must_encode = new_segments and not all(segment.is_encoded for segment in selected)
-            ahead = self._select_ahead(batch) if must_encode else ()
+            ahead = self._select_ahead(batch) if must_encode else {}
             dropped_ids, batch.dropped_ids = tuple(batch.dropped_ids), []
             if new_segments:
                 self._metrics.batch_padded_tokens.observe(batch.load.padded_tokens)
         if new_segments or dropped_ids:
             batch.send(BatchCommand(new_segments=new_segments, dropped_ids=dropped_ids, encode_ahead=ahead))
 
-    def _select_ahead(self, batch: BatchConnection) -> tuple[QueuedSource, ...]:
-        """Return what a batch encodes of the queued segments, if there are more than all batches admit."""
+    def _select_ahead(self, batch: BatchConnection) -> dict[int, tuple[int, ...]]:
+        """Return the sources that a batch encodes ahead, if more segments are queued than all batches admit."""
         max_segments, num_batches = self._settings.max_batch_segments, len(self._batches)
         if self._max_segments() < max_segments:
-            return ()
+            return {}
         queued = self._queue.peek(self._clock(), limit=_LOOKAHEAD_BATCHES * max_segments)
         limit = round(max_segments * _AHEAD_SHARE)
         selected = select_ahead(queued, batch.sent_ahead.values(), window=num_batches * limit, limit=limit)
         for segment in selected:
             segment.is_sent_ahead = True
             batch.sent_ahead[segment.segment_id] = segment
-        return tuple(
-            QueuedSource(segment_id=segment.segment_id, source_ids=segment.segment.source_ids) for segment in selected
-        )
+        return {segment.segment_id: segment.segment.source_ids for segment in selected}
 
     def _max_segments(self) -> int:
         """Return how many segments a batch may have at present."""

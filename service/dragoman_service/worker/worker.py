@@ -98,7 +98,7 @@ class BatchExecutor:
         popped = {segment_id: self._encoded.pop(segment_id, None) for segment_id in new_ids}
         encoded = {segment_id: source for segment_id, source in popped.items() if source is not None}
         sources = {new.segment_id: new.segment.source_ids for new in command.new_segments}
-        sources |= {source.segment_id: source.source_ids for source in command.encode_ahead}
+        sources |= command.encode_ahead
         encoded |= self._encode({key: source for key, source in sources.items() if key not in encoded}, output)
         self._ahead_ids |= sources.keys()
         self._ahead_ids.difference_update(new_ids)

@@ -60,6 +60,10 @@ class FakeSupervisor(WorkerSupervisor):
     def num_restarts(self) -> float | None:
         return self.registry.get_sample_value("dragoman_worker_restarts_total")
 
+    def connect(self) -> Any:
+        """Return the id of the process."""
+        return super().connect()
+
     def exit(self, process: FakeProcess, age_s: float = STABLE_S) -> None:
         """Let a process exit, as the thread that follows it does."""
         process.has_exited, process.age_s = True, age_s

@@ -21,7 +21,7 @@ from dragoman_service.datatypes import (
 from dragoman_service.decoding.degeneration import EndedSegment
 from dragoman_service.decoding.running_batch import BatchLoad
 from dragoman_service.decoding.step_model import EncodedSource, StepModel
-from dragoman_service.worker.messages import BatchCommand, BatchReport, BatchStepOutput, Clock, NewSegment, QueuedSource
+from dragoman_service.worker.messages import BatchCommand, BatchReport, BatchStepOutput, Clock, NewSegment
 from dragoman_service.worker.worker import BatchExecutor, ServedModel, Worker
 from tests.fakes import FlakyModel, GatedModel, ManualClock, TimedModel, ToyModel, WrappedModel, make_segment
 from tests.mortal_worker import TIMEOUT_S, decode_here, ended_in, joining, next_report
@@ -37,8 +37,8 @@ def new_segments(*ids: int, num_steps: int = 12, deadline_s: float = 100.0) -> t
 
 
 def command(*ids: int, ahead: tuple[int, ...] = (), dropped: tuple[int, ...] = (), **options: Any) -> BatchCommand:
-    sources = (QueuedSource(segment_id=key, source_ids=new_segments(key)[0].segment.source_ids) for key in ahead)
-    return BatchCommand(new_segments=new_segments(*ids, **options), dropped_ids=dropped, encode_ahead=tuple(sources))
+    sources = {key: new_segments(key)[0].segment.source_ids for key in ahead}
+    return BatchCommand(new_segments=new_segments(*ids, **options), dropped_ids=dropped, encode_ahead=sources)
 
 
 def make_batch(model: StepModel = ENDLESS, clock: Clock | None = None) -> BatchExecutor:
@@ -99,10 +99,10 @@ def test_segments_that_were_encoded_ahead_join_without_an_encoder_run() -> None:
 def test_encoding_ahead_does_not_change_results() -> None:
     together = joining(*range(10, 16), beam_size=3, num_hypotheses=3)
     first, *others = together.new_segments
-    ahead = (QueuedSource(segment_id=o.segment_id, source_ids=o.segment.source_ids) for o in reversed(others))
+    ahead = {other.segment_id: other.segment.source_ids for other in reversed(others)}
     batch = make_batch(ToyModel())
 
-    outputs = [batch.run_step(BatchCommand(new_segments=(first,), encode_ahead=tuple(ahead)))]
+    outputs = [batch.run_step(BatchCommand(new_segments=(first,), encode_ahead=ahead))]
     outputs += [batch.run_step(BatchCommand(new_segments=(other,))) for other in others]
     while batch.num_segments:
         outputs.append(batch.run_step(BatchCommand()))
@@ -393,9 +393,13 @@ def test_closing_the_connection_during_reports_raises_in_no_thread() -> None:
 def test_commands_are_merged_in_order_without_segments_dropped_before_they_start() -> None:
     first, second = joining(1, 2), joining(3)
 
-    merged = BatchCommand.merged([first, BatchCommand(dropped_ids=(8, 1)), second, BatchCommand(dropped_ids=(9,))])
+    ahead = [BatchCommand(dropped_ids=(8, 1), encode_ahead={9: (2,)}), BatchCommand(encode_ahead={4: (2,)})]
 
-    assert merged == BatchCommand(new_segments=(first.new_segments[1], *second.new_segments), dropped_ids=(8, 1, 9))
+    merged = BatchCommand.merged([first, *ahead, second, BatchCommand(dropped_ids=(9,))])
+
+    assert merged == BatchCommand(
+        new_segments=(first.new_segments[1], *second.new_segments), dropped_ids=(8, 1, 9), encode_ahead={4: (2,)}
+    )
 
 
 def test_exception_of_a_batch_thread_ends_its_connection(caplog: pytest.LogCaptureFixture) -> None:
@@ -428,7 +432,7 @@ def test_messages_are_equal_after_pickling() -> None:
     for message in (
         BatchCommand(
             new_segments=(NewSegment(segment_id=1, segment=segment, deadline_s=math.inf),),
-            encode_ahead=(QueuedSource(segment_id=2, source_ids=(2,)),),
+            encode_ahead={2: (2,)},
         ),
         BatchReport(outputs=(output,), cache_bytes=3, cpu_s=0.5),
     ):
