@@ -20,8 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dragoman_service.datatypes import SearchConfig, Segment
-from dragoman_service.decoding.degeneration import EndedSegment
-from dragoman_service.decoding.running_batch import RunningBatch
 from dragoman_service.decoding.step_model import (
     EncodedSource,
     FloatArray,
@@ -46,16 +44,6 @@ def make_segment(*words: int, **search: Any) -> Segment:
     """Return a segment with the given words and EOS as its source, and `SearchConfig` options by name."""
     options = {"max_target_tokens": 12, **search}
     return Segment(source_ids=(*words, EOS), search=SearchConfig(**options))
-
-
-def decode_together(model: StepModel, *segments: Segment) -> list[EndedSegment]:
-    """Decode segments in one batch, and return them in order."""
-    batch = RunningBatch(model)
-    batch.start(segments)
-    ended: list[EndedSegment] = []
-    while batch.num_segments:
-        ended += batch.step().ended
-    return sorted(ended, key=lambda segment: segment.segment_id)
 
 
 class ManualClock:

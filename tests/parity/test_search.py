@@ -6,7 +6,8 @@ import pytest
 
 from dragoman_service.datatypes import Hypothesis, Segment
 from dragoman_service.decoding.running_batch import RunningBatch
-from tests.fakes import EOS, FIRST_WORD, ToyModel, decode_together, make_segment
+from tests.batch_decoding import decode_all
+from tests.fakes import EOS, FIRST_WORD, ToyModel, make_segment
 from tests.reference_search import Candidate, allowed_tokens, exhaustive_search, final_score, full_beam_search
 
 SCORE_TOLERANCE = 1e-9  # both sides add float32 log-probabilities in float64, in the same order
@@ -35,7 +36,7 @@ OPTIONS: list[dict[str, Any]] = [
 
 
 def decode(model: ToyModel, segment: Segment) -> tuple[Hypothesis, ...]:
-    return decode_together(model, segment)[0].hypotheses
+    return decode_all(model, [segment])[0].hypotheses
 
 
 def assert_same(model: ToyModel, segment: Segment, expected: list[Candidate]) -> None:

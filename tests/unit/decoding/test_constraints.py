@@ -7,7 +7,8 @@ import pytest
 
 from dragoman_service.datatypes import Hypothesis, SamplingConfig, SearchConfig
 from dragoman_service.decoding.constraints import Sampler, TargetRules, remaining_weights
-from tests.fakes import EOS, ToyModel, decode_together, make_segment
+from tests.batch_decoding import decode_all
+from tests.fakes import EOS, ToyModel, make_segment
 
 PROBABILITIES = np.array([[0.4, 0.3, 0.2, 0.1]])
 SQUARES = PROBABILITIES**2
@@ -28,7 +29,7 @@ def test_ngram_of_the_avoided_text_is_not_completed() -> None:
 
 def sample(model: ToyModel, num_hypotheses: int, sampling: SamplingConfig, **search: object) -> tuple[Hypothesis, ...]:
     options = {"beam_size": num_hypotheses, "num_hypotheses": num_hypotheses, "sampling": sampling, **search}
-    return decode_together(model, make_segment(7, **options))[0].hypotheses
+    return decode_all(model, [make_segment(7, **options)])[0].hypotheses
 
 
 def chi_squared(counts: Counter[int], expected: dict[int, float]) -> float:
@@ -114,7 +115,7 @@ def test_samples_continue_their_own_tokens() -> None:
 
 
 def test_top_k_of_one_equals_greedy_search() -> None:
-    (greedy,) = decode_together(ToyModel(), make_segment(7, beam_size=1, max_target_tokens=30))[0].hypotheses
+    (greedy,) = decode_all(ToyModel(), [make_segment(7, beam_size=1, max_target_tokens=30)])[0].hypotheses
 
     sampled = sample(ToyModel(), 3, SamplingConfig(top_k=1, seed=4), max_target_tokens=30)
 

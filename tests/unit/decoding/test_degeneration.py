@@ -13,7 +13,8 @@ from dragoman_service.decoding.degeneration import (
     plan_redecode,
 )
 from dragoman_service.decoding.running_batch import RunningBatch
-from tests.fakes import EOS, FIRST_WORD, FaultyToyModel, decode_together, make_segment
+from tests.batch_decoding import decode_all
+from tests.fakes import EOS, FIRST_WORD, FaultyToyModel, make_segment
 
 SOURCE = (812, 40, 977, 13, 5021, 388, 61, 2210, 95, 7, 1404, 18)
 TARGET = (3310, 41, 1290, 17, 88, 6402, 290, 13, 771, 4008, 52, 9, 18)
@@ -187,7 +188,7 @@ def test_better_result_of_two_searches(
 
 
 def decode(segment: Segment, model: FaultyToyModel = MODEL) -> EndedSegment:
-    return decode_together(model, segment)[0]
+    return decode_all(model, [segment])[0]
 
 
 def without_guard(segment: Segment, **search: object) -> Segment:
@@ -268,7 +269,7 @@ def test_first_result_is_kept_if_redecoding_has_no_hypothesis() -> None:
 def test_redecoding_does_not_affect_other_segments() -> None:
     segments = [HEALTHY, LOOPING, SILENT, COPYING, without_guard(LOOPING)]
 
-    for index, ended in enumerate(decode_together(MODEL, *segments)):
+    for index, ended in enumerate(decode_all(MODEL, segments)):
         assert ended == replace(decode(segments[index]), segment_id=index)
 
 

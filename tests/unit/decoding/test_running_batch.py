@@ -9,7 +9,8 @@ import pytest
 from dragoman_service.datatypes import SamplingConfig, Segment
 from dragoman_service.decoding.running_batch import RunningBatch, check_segment
 from dragoman_service.decoding.step_model import FloatArray, IntArray, StepBatch, StepOutput
-from tests.fakes import EOS, FlakyModel, ToyModel, WrappedBatch, WrappedModel, decode_together, make_segment
+from tests.batch_decoding import decode_all
+from tests.fakes import EOS, FlakyModel, ToyModel, WrappedBatch, WrappedModel, make_segment
 
 ENDLESS = ToyModel(eos_bias=-100.0)
 LIMITS = ToyModel().limits
@@ -43,7 +44,7 @@ class CandidateCounter(WrappedModel):
 
 def test_log_probs_and_attention_of_hypotheses_are_those_of_the_model() -> None:
     model, segment = ToyModel(), replace(make_segment(7, 8, num_hypotheses=3), wants_attention=True)
-    (ended,) = decode_together(model, segment)
+    (ended,) = decode_all(model, [segment])
 
     for hypothesis in ended.hypotheses:
         expected = [
@@ -59,7 +60,7 @@ def test_log_probs_and_attention_of_hypotheses_are_those_of_the_model() -> None:
 def test_attention_is_computed_on_request_only() -> None:
     model = FlakyModel(ToyModel(), lambda operation: operation == "cross_attention")
 
-    (ended,) = decode_together(model, make_segment(7, 8, repetition_penalty=2.0))
+    (ended,) = decode_all(model, [make_segment(7, 8, repetition_penalty=2.0)])
 
     assert ended.hypotheses[0].attention is None
 
@@ -120,14 +121,14 @@ def test_emptied_batch_accepts_new_segments() -> None:
     batch.start([segment])
 
     ended = [found for _ in range(12) if batch.num_segments for found in batch.step().ended]
-    assert ended[0].hypotheses == decode_together(ToyModel(), segment)[0].hypotheses
+    assert ended[0].hypotheses == decode_all(ToyModel(), [segment])[0].hypotheses
 
 
 def test_row_with_nan_does_not_affect_other_segments() -> None:
-    broken, whole = decode_together(BrokenToyModel(), make_segment(9), make_segment(7, 8))
+    broken, whole = decode_all(BrokenToyModel(), [make_segment(9), make_segment(7, 8)])
 
     assert (broken.hypotheses, broken.num_steps) == ((), 1)
-    assert whole.hypotheses == decode_together(ToyModel(), make_segment(7, 8))[0].hypotheses
+    assert whole.hypotheses == decode_all(ToyModel(), [make_segment(7, 8)])[0].hypotheses
 
 
 def invalid_segments() -> list[Segment]:
