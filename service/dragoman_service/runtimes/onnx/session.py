@@ -152,22 +152,13 @@ class Sessions:
     low_latency_decoder: onnxruntime.InferenceSession | None
     """Decoder with more threads, for a batch that runs alone; None if more threads would not reduce latency."""
 
-    attention: CrossAttention | None
-    """None if the bundle has no attention graph."""
-
-    graph_captures: GraphCaptures | None
-    """CUDA graph captures of decoder steps; None if steps are not captured."""
-
-    device_memory: DeviceMemory | None
-    """GPU memory for keys and values; None on the CPU."""
-
+    attention: CrossAttention | None  # None if the bundle has no attention graph
+    graph_captures: GraphCaptures | None  # CUDA graph captures of decoder steps; None if steps are not captured
+    device_memory: DeviceMemory | None  # GPU memory for keys and values; None on the CPU
     placement: Placement
 
-    float_type: FloatType
-    """Element type of keys, values and the ancestor mask."""
-
-    weights_bytes: int
-    """Size of the graph and weight files of the precision."""
+    float_type: FloatType  # element type of keys, values and the ancestor mask
+    weights_bytes: int  # size of the graph and weight files of the precision
 
     def opened(self, graph: GraphName) -> onnxruntime.InferenceSession:
         """Return the session of a graph; raises RuntimeError if `open_sessions` did not open it."""
