@@ -266,7 +266,7 @@ class ModelRegistry:
 
         @functools.cache
         def wins(*rivals: str) -> bool:
-            return entry.is_ready and self._pair_default([entry, *(self.entries[rival] for rival in rivals)]) is entry
+            return self._pair_default([entry, *(self.entries[rival] for rival in rivals)]) is entry
 
         def is_default(target: str) -> bool:
             pair = source.lower(), target.lower()
