@@ -2,8 +2,6 @@
 
 import contextlib
 import json
-import os
-import shlex
 import subprocess
 import time
 import uuid
@@ -18,11 +16,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from dragoman.client import TlsOptions, TranslationClient
 from loadtests.generator.metrics import scrape
-from tests.e2e.tools import DEPLOY, run, run_or_skip, wait_until
+from tests.e2e.tools import run, wait_until
 
 TEXT: Final = "The weather is nice today."
 TRANSLATED_WORD: Final = "Wetter"
-_SCRIPT: Final = DEPLOY / "ci" / "engine.sh"
 _LONG_TEXTS: Final = ["A man rides a bicycle through the old town while two dogs run behind him. " * 12] * 64
 _TIMEOUT_S: Final = 60.0
 
@@ -93,25 +90,6 @@ class Engine:
         finally:
             self.call("rm", "--force", name, is_checked=False)
             self.call("network", "rm", name, is_checked=False)
-
-
-@contextlib.contextmanager
-def running_engine() -> Iterator[Engine]:
-    """Start an engine unless one runs, and build the image; skip the test if no engine is available."""
-    is_ours = run(_SCRIPT, "env", is_checked=False).returncode != 0
-    lines = run_or_skip(_SCRIPT, "image").splitlines()
-    exports = dict(word.split("=", 1) for line in lines for word in shlex.split(line)[1:])
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("DRAGOMAN_")}
-    try:
-        yield Engine(
-            client=exports["DRAGOMAN_DOCKER"],
-            image=exports["DRAGOMAN_IMAGE"],
-            base_image=exports["DRAGOMAN_BASE_IMAGE"],
-            environment={**inherited, "DOCKER_HOST": exports["DOCKER_HOST"], "DOCKER_BUILDKIT": "1"},
-        )
-    finally:
-        if is_ours:
-            run(_SCRIPT, "stop")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
