@@ -14,7 +14,7 @@ from dragoman_service.datatypes import SearchConfig, Segment, SegmentResult
 from dragoman_service.errors import InvalidFieldError
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.request import RequestRecord
-from dragoman_service.text.planning import Tokenizer
+from dragoman_service.text.tokenizer import SentencePieceTokenizer
 
 MAX_LABEL_CHARACTERS = 64
 
@@ -147,18 +147,11 @@ class ModelScheduler(SegmentQueue, Protocol):
         """Fail the remaining segments with an error and end the threads."""
 
 
-class ModelTokenizer(Tokenizer, Protocol):
-    """Tokenizer of a model with the prefixes of one language pair."""
-
-    def for_pair(self, source_language: str, target_language: str) -> Self:
-        """Return this tokenizer with the prefixes of another pair."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRuntime:
     """Tokenizer and scheduler of a bundle, as a model loader returns them."""
 
-    tokenizer: ModelTokenizer
+    tokenizer: SentencePieceTokenizer
     scheduler: ModelScheduler
     """Not started; the repository warms it up, starts it and stops it."""
 
@@ -180,7 +173,7 @@ class LoadedModel:
 
     name: str
     version: str
-    tokenizer: ModelTokenizer
+    tokenizer: SentencePieceTokenizer
     scheduler: ModelScheduler
     source_language: str  # spelled as in the manifest
     target_language: str

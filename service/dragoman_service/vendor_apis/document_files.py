@@ -21,8 +21,7 @@ from starlette.types import Receive, Scope, Send
 from dragoman_service.errors import DragomanError, DrainingError, InvalidFieldError, RequestError, UnauthenticatedError
 from dragoman_service.file_translation.jobs import DocumentJobs, DocumentRequest, suffix_of, supported_formats
 from dragoman_service.file_translation.multipart import MULTIPART_MEDIA_TYPE
-from dragoman_service.file_translation.state import DocumentState, DocumentStatus
-from dragoman_service.file_translation.store import INTERRUPTED, DocumentNotFoundError
+from dragoman_service.file_translation.store import INTERRUPTED, DocumentNotFoundError, DocumentState, DocumentStatus
 from dragoman_service.file_translation.upload import MAX_UNAUTHENTICATED_BYTES, DocumentUpload
 from dragoman_service.http_api.context import HttpContext
 from dragoman_service.http_api.json_mapping import to_json

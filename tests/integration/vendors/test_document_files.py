@@ -14,8 +14,7 @@ import httpx
 import pytest
 
 from dragoman_service.errors import ConfigError
-from dragoman_service.file_translation.state import DocumentStatus
-from dragoman_service.file_translation.store import INTERRUPTED
+from dragoman_service.file_translation.store import INTERRUPTED, DocumentStatus
 from dragoman_service.security.api_keys import new_key
 from tests.integration.running_server import PATIENCE_S, RunningServer, running_server, until
 from tests.integration.vendors.vendor_clients import http_client, translated, with_deepl, write_callers

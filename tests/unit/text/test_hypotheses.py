@@ -6,7 +6,7 @@ import pytest
 from dragoman_service.bundle.manifest import Confidence, ConfidenceWeights
 from dragoman_service.datatypes import Degeneration, DegenerationKind, DegenerationReport, SearchConfig
 from dragoman_service.request import TranslationOptions, TranslationRequest
-from dragoman_service.text.confidence import FEATURES, features, probability
+from dragoman_service.text.hypotheses import FEATURES, features, probability
 from dragoman_service.text.pipeline import TextPipeline
 from tests.unit.text.text_fakes import FakeModel, make_hypothesis, make_result
 
@@ -35,16 +35,16 @@ def scores(*targets: Any, model: FakeModel, **options: Any) -> list[float | None
 
 
 def test_unlikely_and_degenerate_translations_have_lower_confidence() -> None:
-    likely, unlikely, long = (make_hypothesis("Wort.", score=-0.1), make_hypothesis("Wort.", score=-2.0), "Wort" * 9)
-    odd = make_hypothesis(long, score=-0.1)
+    likely, unlikely = make_hypothesis("Wort.", score=-0.1), make_hypothesis("Wort.", score=-2.0)
+    long = make_hypothesis("Wort" * 9, score=-0.1)
     report = DegenerationReport(found=(LOOP,), remaining=(), is_replaced=True)
-    defect = replace(make_result(likely), degeneration=report)
+    degenerate = replace(make_result(likely), degeneration=report)
 
-    found = scores(*map(make_result, (likely, unlikely, odd)), defect, model=FakeModel(confidence=CONFIDENCE))
+    found = scores(*map(make_result, (likely, unlikely, long)), degenerate, model=FakeModel(confidence=CONFIDENCE))
 
-    sure, unsure, odd_one, repaired = (score or 0.0 for score in found)
-    assert 1 > sure > max(unsure, odd_one, repaired)
-    assert min(unsure, odd_one, repaired) > 0
+    best, *others = (score or 0.0 for score in found)
+    assert 1 > best > max(others)
+    assert min(others) > 0
 
 
 def test_fragmentation_of_the_source_is_a_feature() -> None:
@@ -54,15 +54,12 @@ def test_fragmentation_of_the_source_is_a_feature() -> None:
     assert [features("Word.", "Wort.", num_source_tokens=count, **given)[at] for count in (2, 6)] == [2 / 6, 1]
 
 
-def test_uncalibrated_model_has_no_confidence() -> None:
-    assert scores(make_result(make_hypothesis("Wort.")), model=FakeModel()) == [None]
-
-
-def test_confidence_does_not_depend_on_other_options() -> None:
+def test_confidence_depends_on_the_model_and_not_on_other_options() -> None:
     result = make_result(make_hypothesis("Wort.", score=-0.3), make_hypothesis("Worte.", score=-0.5))
     model = FakeModel(confidence=CONFIDENCE)
 
-    assert scores(result, model=model) == scores(result, model=model, return_scores=True, return_tokens=True)
+    assert scores(result, model=FakeModel()) == [None]
+    assert scores(result, model=model) == scores(result, model=model, return_scores=True, return_tokens=True) != [None]
 
 
 @pytest.mark.parametrize("log_prob", [-1e9, -1.0, 0.0])
