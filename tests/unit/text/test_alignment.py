@@ -20,6 +20,7 @@ def _align(weights: Weights, source: list[str], target: list[str]) -> list[tuple
         target=target_text,
         target_offsets=_offsets(*target),
     )
+    assert all(0 <= link.weight <= 1 for link in links)
     return [
         (
             source_text[link.source.start : link.source.end],
