@@ -23,7 +23,7 @@ from loadtests.report.report import Report, new_figure, require
 from loadtests.scenarios.chaos import connections, processes
 from loadtests.scenarios.chaos.fault import Fault, Result, Stage, requests
 from loadtests.scenarios.chaos.server import chaos_server
-from loadtests.scenarios.control_traffic import ControlTraffic, Question, connect, learn_answers
+from loadtests.scenarios.control_traffic import Question, TranslatingTraffic, connect, learn_answers
 from loadtests.scenarios.stress_server import poll
 
 SUMMARY: Final = "one fault after the other; checks other callers and recovery"
@@ -100,7 +100,7 @@ def _warm_up(address: str, seed: int) -> list[Question]:
     questions = learn_answers(address, translate_requests(seed, count=8, texts=1))
     with ThreadPoolExecutor() as pool:
         list(pool.map(lambda large: learn_answers(address, [large]), translate_requests(seed, count=4, texts=48)))
-    with ControlTraffic(address, questions) as control:
+    with TranslatingTraffic(address, questions) as control:
         for _ in questions:
             control.wait_for_answers()
     return questions

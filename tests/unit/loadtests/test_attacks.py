@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from loadtests.generator.calls import Outcome
+from loadtests.generator.calls import Reply
 from loadtests.scenarios.bad_inputs.attacks.attack import ATTACKS, TIMEOUT, Attack, Port, Way
 from loadtests.scenarios.bad_inputs.attacks.payload import Credentials, make_payload
 from loadtests.scenarios.bad_inputs.attacks.results import (
@@ -20,15 +20,14 @@ from loadtests.scenarios.bad_inputs.attacks.results import (
 from loadtests.scenarios.bad_inputs.attacks.send import Sent
 from loadtests.scenarios.bad_inputs.attacks.watch import GRPC, HEALTH, Seen
 from loadtests.scenarios.bad_inputs.kinds import KINDS
-from tests.unit.loadtests.samples import record
 
 CREDENTIALS = Credentials(key="dgm_0123456789ab_secret", key_id="stress")
 CONSTANT_HEADS = {"terms-in-words-text", "terms-long"}  # half of the bytes do not depend on the size
 
 
 def seen(*latencies_ms: float, lost: str = "OK") -> Seen:
-    probes = [record(Outcome.ANSWERED, lag_s=0.001, latency_s=one / 1000, status="OK") for one in latencies_ms]
-    return Seen(calls={HEALTH: probes, GRPC: [record(Outcome.ERROR, status=lost)]})
+    probes = [Reply(status="OK", ended_s=latency_ms / 1000) for latency_ms in latencies_ms]
+    return Seen(calls={HEALTH: probes, GRPC: [Reply(status=lost)]})
 
 
 ATTACK = Attack(name="a", surface="b", size=8)

@@ -3,30 +3,27 @@
 Calls are scheduled at fixed times, and their latency counts from then, so a stall delays every call that is due.
 """
 
-import gc
 import json
-import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import dataclass
+from functools import partial
 from http.client import HTTPConnection, HTTPException
-from typing import Final, Self
+from typing import Any, Final
 
 from dragoman.v1 import translation_pb2 as pb
-from loadtests.generator.calls import Method, Outcome
+from loadtests.generator.calls import Method, Reply
 from loadtests.generator.client import Client
-from loadtests.generator.records import CallRecord, percentile
+from loadtests.generator.records import percentile
 from loadtests.generator.server import Target
 from loadtests.hostile.inputs import CHEAP
+from loadtests.scenarios.control_traffic import Caller, ControlTraffic
 
 HEALTH, HTTP, GRPC = "healthz", "http", "grpc"  # names of the clients
 
 _TIMEOUT_S: Final = 10.0
 _INTERVALS_S: Final[Mapping[str, float]] = {HEALTH: 0.02, HTTP: 0.2, GRPC: 0.2}
-_MAX_CONCURRENT: Final = 16  # calls of each client
 _TEXT: Final = "Hello, world!"
 
 
@@ -34,7 +31,7 @@ _TEXT: Final = "Hello, world!"
 class Seen:
     """All calls of a period; the status of a call is OK or an error."""
 
-    calls: Mapping[str, Sequence[CallRecord]]  # by client
+    calls: Mapping[str, Sequence[Reply]]  # by client
 
     @property
     def probes_ms(self) -> Sequence[float]:
@@ -82,89 +79,44 @@ class Watched:
     key: str
 
 
-class Watch:
-    """The clients, each in threads of its own while the context is open; `seen` is set at the end."""
-
-    seen: Seen
+class Watch(ControlTraffic):
+    """The clients while the context is open; `seen` is their calls."""
 
     def __init__(self, watched: Watched) -> None:
         options = {"beamSize": 1, "maxTargetTokens": 3}
         body = json.dumps({"texts": [_TEXT], "sourceLanguage": "en", "targetLanguage": "de", "options": options})
         headers = {"Content-Type": "application/json", "Authorization": f"Bearer {watched.key}"}
         request = pb.TranslateRequest(texts=[_TEXT], source_language="en", target_language="de", options=CHEAP)
-        message = request.SerializeToString()
-        self._client = Client(Target(address=watched.grpc, key=watched.key))
-        self._health, self._http = PersistentConnections(watched.health), PersistentConnections(watched.http)
-        callers: dict[str, Callable[[], str]] = {
-            HEALTH: lambda: self._health.exchange("GET", "/healthz"),
-            HTTP: lambda: self._http.exchange("POST", "/v1/translate", body, headers),
-            GRPC: lambda: self._client.call(Method.TRANSLATE, message, timeout_s=_TIMEOUT_S).status,
+        message, target = request.SerializeToString(), Target(address=watched.grpc, key=watched.key)
+        calls: dict[str, tuple[Callable[[], AbstractContextManager[Any]], Callable[[Any], Reply]]] = {
+            HEALTH: (partial(_http, watched.health), lambda http: _exchange(http, "GET", "/healthz")),
+            HTTP: (partial(_http, watched.http), lambda http: _exchange(http, "POST", "/v1/translate", body, headers)),
+            GRPC: (partial(Client, target), lambda one: one.call(Method.TRANSLATE, message, timeout_s=_TIMEOUT_S)),
         }
-        self._callers = callers
-        self._calls: dict[str, list[CallRecord]] = {name: [] for name in callers}
-        self._threads = [threading.Thread(target=self._repeat, args=one, daemon=True) for one in callers.items()]
-        self._is_over = threading.Event()
-
-    def __enter__(self) -> Self:
-        gc.collect()
-        gc.freeze()
-        for call in self._callers.values():  # connect before the first measured call
-            call()
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._is_over.set()
-        for thread in self._threads:
-            thread.join()
-        self.seen = Seen(calls=self._calls)
-        self._client.__exit__()
-        self._health.close()
-        self._http.close()
-
-    def _repeat(self, name: str, call: Callable[[], str]) -> None:
-        """Begin each call when it is due, at least one, until the watch is over; wait for those in flight."""
-
-        def make(due_s: float, sent_s: float) -> None:
-            status = call()
-            outcome = Outcome.ANSWERED if status == "OK" else Outcome.ERROR
-            ended_s = time.monotonic()
-            call_record = CallRecord(planned_s=due_s, sent_s=sent_s, ended_s=ended_s, outcome=outcome, status=status)
-            self._calls[name].append(call_record)
-
-        with ThreadPoolExecutor(_MAX_CONCURRENT) as pool:
-            due_s = time.monotonic()
-            is_over = False
-            while not is_over:
-                pool.submit(make, due_s, time.monotonic())
-                due_s += _INTERVALS_S[name]
-                is_over = self._is_over.wait(max(0.0, due_s - time.monotonic()))
+        callers = {
+            name: Caller(connect=connect, calls=[call], each_s=_INTERVALS_S[name], is_scheduled=True)
+            for name, (connect, call) in calls.items()
+        }
+        super().__init__(list(callers.values()))
+        self.seen = Seen(calls={name: caller.replies for name, caller in callers.items()})
 
 
-class PersistentConnections:
-    """Connections to one address, each for one request at a time."""
+def _http(address: tuple[str, int]) -> AbstractContextManager[HTTPConnection]:
+    connection = HTTPConnection(*address, timeout=_TIMEOUT_S)
+    with suppress(OSError):  # the first exchange connects again
+        connection.connect()
+    return closing(connection)
 
-    def __init__(self, address: tuple[str, int]) -> None:
-        self._address = address
-        self._free: deque[HTTPConnection] = deque()
 
-    def exchange(self, method: str, path: str, body: str | None = None, headers: Mapping[str, str] = {}) -> str:
-        """Send a request and wait for its response; return OK or an error."""
-        connection = HTTPConnection(*self._address, timeout=_TIMEOUT_S)
-        with suppress(IndexError):
-            connection = self._free.pop()
-        try:
-            connection.request(method, path, body, headers)
-            response = connection.getresponse()
-            response.read()
-        except (OSError, HTTPException) as error:
-            connection.close()
-            return str(error) or type(error).__name__
-        self._free.append(connection)
-        return "OK" if response.status == 200 else f"status {response.status}"
-
-    def close(self) -> None:
-        """Close all connections."""
-        while self._free:
-            self._free.pop().close()
+def _exchange(connection: HTTPConnection, *request: Any) -> Reply:
+    """Send a request on a persistent connection, which is opened again after an error; return OK or an error."""
+    began_s = time.monotonic()
+    try:
+        connection.request(*request)
+        response = connection.getresponse()
+        response.read()
+        status = "OK" if response.status == 200 else f"status {response.status}"
+    except (OSError, HTTPException) as error:
+        connection.close()
+        status = str(error) or type(error).__name__
+    return Reply(status=status, began_s=began_s, ended_s=time.monotonic())

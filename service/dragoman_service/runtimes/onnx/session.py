@@ -63,12 +63,12 @@ class CrossAttention:
             "token_ids": np.array([[self._bos_id, *target_ids[:-1]]], dtype=np.int64),
             "source_lengths": np.array([source_length], dtype=np.int32),
         }
-        inputs = {name: memory.upload(values, "attention") for name, values in small.items()}
+        inputs = {name: memory.upload(values) for name, values in small.items()}
         inputs |= {name: cross[name] for name in self._inputs}
         shape = (1, num_heads, len(target_ids), num_positions)
         outputs = {name: memory.empty(shape, np.float32) for name in self._outputs}
         memory.bind(self._session, inputs, outputs).run()
-        weights = [memory.download(array, "attention") for array in outputs.values()]
+        weights = [memory.download(array) for array in outputs.values()]
         return np.concatenate(weights)[..., :source_length]
 
 

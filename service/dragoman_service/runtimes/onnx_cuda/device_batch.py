@@ -110,11 +110,11 @@ class DeviceBuffers:
             return
         zero = self._capacity
         if moved := {i: zero if before == _NEW else before for i, before in former.items() if i != before}:
-            self._memory.write(self.array, self.array, moved, axis=self._axis, operation="move")
+            self._memory.write(self.array, self.array, moved, axis=self._axis)
 
     def place(self, group: DeviceArray, segments: Mapping[int, int]) -> None:
         """Copy parts of an array [N, B, ...] of any length; `segments` maps each target segment to its part in B."""
-        self._memory.write(self.array, group, segments, axis=self._axis, operation="join")
+        self._memory.write(self.array, group, segments, axis=self._axis)
 
     def _lay_out(self, former: Mapping[int, int], *, capacity: int, length: int) -> None:
         kept = self._kept if capacity == self._capacity else ()
@@ -126,7 +126,7 @@ class DeviceBuffers:
         else:  # new segments must not get old values of the array
             taken = {index: self._capacity if before == _NEW else before for index, before in former.items()}
         if taken:
-            self._memory.write(array, self.array, taken, axis=self._axis, operation="resize")
+            self._memory.write(array, self.array, taken, axis=self._axis)
         others = (one for one in kept if one[0] != layout)
         self._kept = (*others, (layout, array))[-self._num_kept :]
         self._capacity, self.length = capacity, length
@@ -265,13 +265,13 @@ class _DeviceSteps:
         count = len(token_ids)
         rows = former[:, None] * self._num_queries + parents
         bound.update.fill(source_lengths, positions, token_ids, np.where(former[:, None] == _NEW, _NEW, rows), slots)
-        self._memory.upload(bound.update.array, "step", to=bound.arrays["update"])
+        self._memory.upload(bound.update.array, to=bound.arrays["update"])
         bound.advance.set_previous(self._mask or bound.mask, bound.shape.num_slots)
         bound.advance.run()
         bound.decode.run()
         self._mask, self._num_queries = bound.mask, len(bound.update.queries)
         log_probs, candidate_ids = (
-            self._memory.download(bound.arrays[name], "step", to=bound.on_host[name])[:count] for name in RESULTS
+            self._memory.download(bound.arrays[name], to=bound.on_host[name])[:count] for name in RESULTS
         )
         return StepOutput(log_probs=log_probs, token_ids=candidate_ids)
 
@@ -289,8 +289,8 @@ class _DeviceSteps:
         advanced = {name: memory.empty(*array) for name, array in made.items()}
         results = {name: memory.empty(shape.outputs, dtype) for name, dtype in RESULTS.items()}
         read = {"update": memory.empty(update.array.shape, update.array.dtype)}
-        read["slots"] = memory.upload(np.arange(shape.num_slots), "step")
-        fixed = {"query_rows": memory.upload(update.queries, "step")}
+        read["slots"] = memory.upload(np.arange(shape.num_slots))
+        fixed = {"query_rows": memory.upload(update.queries)}
         pool_parts = pools.parts(num_segments)
         small = {
             "token_ids": advanced["token_ids"],
@@ -305,7 +305,7 @@ class _DeviceSteps:
         decode.set_sizes("num_candidates", [shape.num_candidates])
 
         def read_log_probs() -> FloatArray:
-            return memory.download(results["log_probs"], "step")
+            return memory.download(results["log_probs"])
 
         return _BoundStep(
             shape=shape,
