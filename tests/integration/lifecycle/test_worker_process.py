@@ -3,15 +3,12 @@
 A worker that is stopped (SIGSTOP) keeps the segments of its batch, so that no test depends on its speed.
 """
 
-import contextlib
 import os
 import shutil
 import signal
-import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +38,7 @@ from tests.integration.real_process import (
 )
 from tests.tiny_bundle import SENTENCES
 
+DEADLINE_S = 1.0
 LOCAL = {"DRAGOMAN_RUNTIME__ISOLATION": "none"}
 ONE_THREAD = {"DRAGOMAN_SCHEDULING__NUM_WORKERS": "1"}
 WATCHING = {"DRAGOMAN_MODELS__POLL_INTERVAL_S": "0.05", "DRAGOMAN_MODELS__SETTLE_S": "0"}
@@ -187,17 +185,22 @@ def threads_of(pid: int) -> list[int]:
     return [int(entry.name) for entry in Path(f"/proc/{pid}/task").iterdir()]
 
 
-def test_killed_worker_fails_the_calls_in_its_batch_only(server: Server) -> None:
-    call, killed = server.held_call(), server.worker()
+@pytest.mark.parametrize("cause", ["ended", pytest.param("no_step", marks=pytest.mark.slow)])
+def test_worker_killed_while_decoding_fails_the_calls_in_its_batch_only(tiny_model: Path, cause: str) -> None:
+    with ready_server(tiny_model, DRAGOMAN_SCHEDULING__MAX_STEP_S="3" if cause == "no_step" else "60") as server:
+        call, killed = server.held_call(), server.worker()
 
-    os.kill(killed, signal.SIGKILL)
+        if cause == "ended":
+            os.kill(killed, signal.SIGKILL)
 
-    assert code_name(call) == "INTERNAL"
-    assert server.translates()
-    assert server.num_restarts == 1
-    assert is_gone(killed)
-    assert server.worker() != killed
-    assert server.sample(NUM_LIVE) == 0
+        assert code_name(call) == "INTERNAL"
+        assert server.translates()
+        assert is_gone(killed)
+        assert server.worker() != killed
+        for each in ("ended", "no_step"):
+            assert server.sample(f'dragoman_worker_failures_total{{cause="{each}"}}') == (each == cause)
+        assert server.num_restarts == 1
+        assert server.sample(NUM_LIVE) == 0
 
 
 def test_worker_killed_while_idle_fails_no_call_and_calls_wait_for_its_restart(tiny_model: Path) -> None:
@@ -210,7 +213,6 @@ def test_worker_killed_while_idle_fails_no_call_and_calls_wait_for_its_restart(t
 
             assert [code_name(call) for call in calls] == ["OK"] * 8
             assert server.num_restarts == number
-        assert server.sample('dragoman_requests_total{method="Translate",status="OK"}') == 16
         assert "Traceback" not in server.running.log
 
 
@@ -230,6 +232,33 @@ def test_killed_replica_fails_its_own_calls_only(tiny_model: Path) -> None:
         assert sorted(map(code_name, calls)) == ["INTERNAL", "OK"]
         assert all(server.translates() for _ in range(4))
         assert [is_gone(worker) for worker in workers] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("ends", "status", "samples"),
+    [
+        # The server or the worker may detect the deadline first.
+        ("deadline", "DEADLINE_EXCEEDED", ("deadline_misses", "cancelled_segments")),
+        ("cancellation", "CANCELLED", ("cancelled_segments",)),
+    ],
+)
+def test_call_that_ends_during_decoding_frees_its_batch(
+    server: Server, ends: str, status: str, samples: tuple[str, ...]
+) -> None:
+    assert server.translates()
+
+    call = server.held_call(timeout_s=DEADLINE_S if ends == "deadline" else CALL_S)
+    if ends == "cancellation":
+        call.cancel()
+        wait_for_sample(server.ports, 'dragoman_segments_total{outcome="cancelled"} 1.0')
+    else:
+        assert code_name(call) == status
+    server.resume()
+
+    wait_for_sample(server.ports, f"{NUM_LIVE} 0.0")
+    assert sum(server.sample(f'dragoman_{sample}_total{{stage="decode"}}') for sample in samples) == 1
+    assert server.translates()
+    assert server.num_restarts == 0
 
 
 def test_worker_exits_with_a_killed_server(server: Server) -> None:
@@ -259,56 +288,45 @@ def test_signal_to_all_processes_drains(server: Server, number: signal.Signals) 
 
 
 @pytest.fixture
-def group(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServerProcess]:
-    """A server that leads its own process group, as if started by a shell."""
-    monkeypatch.setattr(subprocess, "Popen", partial(subprocess.Popen, process_group=0))
-    with process("--models", str(tiny_model)) as server:
-        yield server
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(server.pid, signal.SIGKILL)
+def leader(tiny_model: Path) -> Iterator[ServerProcess]:
+    """Return a server that leads its own process group, as if started by a shell."""
+    with ServerProcess("--models", str(tiny_model), process_group=0) as running:
+        yield running
 
 
-def loading_worker(server: ServerProcess) -> int:
+def loading_worker(running: ServerProcess) -> int:
     """Wait for the worker process that loads a model."""
-    server.wait_for("listening", timeout_s=START_S)
-    until(lambda: bool(worker_processes(server.pid)), "a worker process starts")
-    (worker,) = worker_processes(server.pid)
+    running.wait_for("listening", timeout_s=START_S)
+    until(lambda: bool(worker_processes(running.pid)), "a worker process starts")
+    (worker,) = worker_processes(running.pid)
     return worker
 
 
 @pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
-def test_signal_to_the_group_drains_with_exit_code_0(group: ServerProcess, number: signal.Signals) -> None:
-    group.wait_until_ready(timeout_s=START_S)
-
-    os.killpg(group.pid, number)
-
-    assert group.wait(timeout_s=STOP_S) == 0
-    assert logged(group.log, "draining", "stopped", "Traceback", '"error"') == [True, True, False, False]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
-def test_signal_to_the_group_while_a_model_loads_ends_all_processes(
-    group: ServerProcess, number: signal.Signals
+@pytest.mark.parametrize("is_loading", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["ready", "loading"])
+def test_signal_to_the_process_group_ends_all_processes_with_exit_code_0(
+    leader: ServerProcess, number: signal.Signals, is_loading: bool
 ) -> None:
-    worker = loading_worker(group)
+    worker = loading_worker(leader)
+    if not is_loading:
+        leader.wait_for("ready", timeout_s=START_S)
 
-    os.killpg(group.pid, number)
+    os.killpg(leader.pid, number)
 
-    assert group.wait(timeout_s=STOP_S) == 0
+    assert leader.wait(timeout_s=STOP_S) == 0
     until(lambda: is_gone(worker), "the worker process exits")
-    assert "Traceback" not in group.log
+    assert logged(leader.log, "stopped", "Traceback", '"error"') == [True, False, False]
 
 
-def test_stopped_worker_that_loads_does_not_keep_the_server_from_stopping(group: ServerProcess) -> None:
-    worker = loading_worker(group)
+def test_stopped_worker_that_loads_does_not_keep_the_server_from_stopping(leader: ServerProcess) -> None:
+    worker = loading_worker(leader)
     os.kill(worker, signal.SIGSTOP)
 
-    group.send(signal.SIGTERM)
+    leader.send(signal.SIGTERM)
 
-    assert group.wait(timeout_s=STOP_S) == 0
+    assert leader.wait(timeout_s=STOP_S) == 0
     until(lambda: is_gone(worker), "the worker process exits")
-    assert logged(group.log, "stopped", "Traceback", '"error"') == [True, False, False]
+    assert logged(leader.log, "stopped", "Traceback", '"error"') == [True, False, False]
 
 
 def test_worker_of_a_replaced_version_exits(tiny_models: Path, tmp_path: Path) -> None:
@@ -346,3 +364,19 @@ def test_server_can_be_stopped_while_a_version_is_unloaded(tiny_models: Path) ->
         assert unloading.exception(timeout=CALL_S) is None or code_name(unloading) == "UNAVAILABLE"
         assert logged(server.running.log, "stopped", "Traceback") == [True, False]
         assert all(map(is_gone, workers))
+
+
+@pytest.mark.parametrize("damaged", ["*.onnx", "*weights*"])
+def test_load_errors_are_the_same_without_isolation(tiny_model: Path, tmp_path: Path, damaged: str) -> None:
+    shutil.copytree(tiny_model / "tiny", tmp_path / "tiny")
+    for path in (tmp_path / "tiny" / "1").rglob(damaged):
+        path.write_bytes(b"damaged" + path.read_bytes()[7:])
+    outcomes = []
+    for environment in ({}, LOCAL):
+        with process("--models", str(tmp_path), **environment) as running:
+            code = running.wait(timeout_s=STOP_S)
+            assert "Traceback" not in running.log
+            outcomes.append((code, running.log.splitlines()[-1]))
+
+    assert outcomes[0] == outcomes[1]
+    assert outcomes[0][0] != 0
