@@ -15,7 +15,7 @@ from loadtests.__main__ import main
 from loadtests.benchmarks.gpu import REPORT_NAME, RESULTS_NAME
 from loadtests.generator.server import ServerProcess
 from tests.integration.real_process import CHECKOUT, START_S
-from tests.unit.export.data.tiny_text import write_tsv
+from tests.unit.export.tiny_training import write_tsv
 
 _TINY = (
     *("--vocabulary-size=320", "--d-model=32", "--ffn-size=64", "--encoder-layers=1", "--decoder-layers=1"),

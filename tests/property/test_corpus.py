@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from dragoman_export.data.batches import Batch, BatchingConfig, EncodedCorpus, Epoch, TokenLists
 from dragoman_export.data.vocabulary import UNK_ID
-from tests.unit.export.data.tiny_text import tiny_vocabulary
+from tests.unit.export.tiny_training import tiny_vocabulary
 
 EOS = 2
 FIRST = 10

@@ -9,7 +9,7 @@ from dragoman_export.cli.ablate import variants
 from dragoman_export.data.reader import ParallelFiles
 from dragoman_export.model.config import PRESETS
 from dragoman_export.training.config import TRAINING_PRESETS, DataConfig, RunConfig
-from tests.unit.export.data.tiny_text import write_tsv
+from tests.unit.export.tiny_training import write_tsv
 
 _TEXT = (ParallelFiles(source=Path("absent.tsv")),)
 _BASE = RunConfig(model=PRESETS["base"], training=TRAINING_PRESETS["base"], data=DataConfig(train=_TEXT, dev=_TEXT))

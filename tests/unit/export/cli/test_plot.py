@@ -19,8 +19,7 @@ from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
 from dragoman_service.runtimes.settings import RuntimeSettings
 from tests.tiny_bundle import SENTENCES, build_tiny_bundle
 from tests.unit.export.cli.test_train import store_settings
-from tests.unit.export.data.tiny_text import tiny_vocabulary
-from tests.unit.export.model.tiny_models import tiny_config, tiny_model
+from tests.unit.export.tiny_training import tiny_config, tiny_model, tiny_vocabulary
 
 ROUNDING = 1e-5  # Float32 in two libraries; weights are at most 1.
 

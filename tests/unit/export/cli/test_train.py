@@ -11,7 +11,7 @@ from dragoman_export.data.reader import ParallelFiles
 from dragoman_export.model.config import PRESETS
 from dragoman_export.training.config import TRAINING_PRESETS, DataConfig, RunConfig
 from dragoman_export.training.run_folder import RunFolder
-from tests.unit.export.data.tiny_text import tiny_vocabulary, write_tsv
+from tests.unit.export.tiny_training import tiny_vocabulary, write_tsv
 
 
 def store_settings(path: Path) -> RunFolder:

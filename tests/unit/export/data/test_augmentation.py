@@ -4,7 +4,7 @@ from random import Random
 import pytest
 
 from dragoman_export.data.augmentation import PLACEHOLDERS, TAGS, VariationConfig, translations_of, vary, vary_all
-from tests.unit.export.data.tiny_text import make_pairs
+from tests.unit.export.tiny_training import make_pairs
 
 _ALL = VariationConfig(placeholders=0.5, tags=0.2, capitals=0.2, full_stops=0.2)
 _PAIRS = [

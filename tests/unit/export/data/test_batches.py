@@ -3,7 +3,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dragoman_export.data.batches import BatchingConfig, EncodedCorpus, Epoch, TokenLists, make_batch
-from tests.unit.export.data.tiny_text import tiny_vocabulary
+from tests.unit.export.tiny_training import tiny_vocabulary
 
 
 def make_corpus(pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> EncodedCorpus:

@@ -13,7 +13,7 @@ from dragoman_export.data.vocabulary import (
     train_vocabulary,
 )
 from dragoman_export.errors import CorpusError
-from tests.unit.export.data.tiny_text import make_pairs, tiny_vocabulary
+from tests.unit.export.tiny_training import make_pairs, tiny_vocabulary
 
 
 def test_special_ids_are_0_to_3() -> None:
