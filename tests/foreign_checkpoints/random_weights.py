@@ -1,12 +1,9 @@
 """Sizes and random weights of tiny checkpoints."""
 
-import json
 import math
 from collections.abc import Sequence
-from pathlib import Path
 
 import torch
-import yaml
 from torch import Tensor
 
 # odd sizes of vocabularies, filled with unused words
@@ -38,17 +35,6 @@ class Draw:
         """Favour EOS, with random signs: shared tables would repeat each token."""
         state[f"{norm}.weight"] *= torch.sign(self.matrix(D))
         state[f"{norm}.bias"] = _EOS_LOGIT * eos / eos.square().sum()
-
-
-def configure(file: Path, option: str, value: object) -> None:
-    """Set an option, named by its dotted path, in a configuration in YAML or JSON."""
-    config = yaml.safe_load(file.read_text(encoding="utf-8"))
-    *parents, name = option.split(".")
-    part = config
-    for parent in parents:
-        part = part.setdefault(parent, {})
-    part[name] = value
-    file.write_text(json.dumps(config), encoding="utf-8")
 
 
 def sinusoids(*, is_in_turn: bool) -> Tensor:
