@@ -97,7 +97,7 @@ overload: $(VENV)/.load ## Send ten times the capacity for a minute and check th
 soak stress: $(VENV)/.bench
 soak: SCENARIO = soak
 soak: ## Run all kinds of requests for half an hour and check for leaks and lost requests [MODE=short]
-stress: ## Stress a server: make stress SCENARIO=soak|chaos|bad-inputs|cancellations [MODE=short] [PART=inputs|attacks]
+stress: ## Stress a server: make stress SCENARIO=soak|chaos|bad-inputs [MODE=short] [PART=inputs|attacks]
 soak stress:
 	@$(BIN)/python -m loadtests stress $(SCENARIO) --mode $(MODE) $(if $(PART),--part "$(PART)")
 

@@ -17,7 +17,7 @@ _VERBS: Final = {
     "capacity": "find the highest rate at which an objective holds, and latency by load",
     "overload": "offer ten times the capacity; check fast rejection with retry delays",
     "transports": "compare HTTP with gRPC on persistent connections",
-    "stress": "soak, chaos, cancellations, bad inputs: check for leaks, losses and stalls",
+    "stress": "soak, chaos, bad inputs: check for leaks, losses and stalls",
     "benchmarks": "compare with other translation systems",
 }
 # Programs have `main(arguments)`. The other verbs are modules of `scenarios` with `NAME`, `DESCRIPTION`, optionally

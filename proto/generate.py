@@ -1,4 +1,4 @@
-"""Generate the Python modules of `dragoman.v1` next to their proto files.
+"""Generate Python modules next to their proto files: `dragoman.v1`, and the ONNX model of the service.
 
     python proto/generate.py            write the modules if they are out of date
     python proto/generate.py --check    write nothing; exit with 1 if the modules are out of date
@@ -22,9 +22,13 @@ from google.protobuf import descriptor_pb2
 from grpc_tools import protoc  # type: ignore[import-untyped]
 
 PROTO_ROOT = Path(__file__).resolve().parent
-FILES = ("options", "translation")
-SERVICES = "translation"  # the file that declares the services
-PACKAGE = Path("dragoman/v1")
+SERVICE_ROOT = PROTO_ROOT.parent / "service"
+SERVICES = "dragoman/v1/translation"  # the file that declares the services
+FILES = {
+    "dragoman/v1/options": PROTO_ROOT,
+    SERVICES: PROTO_ROOT,
+    "dragoman_service/runtimes/onnx/model": SERVICE_ROOT,
+}  # path without suffix, and its root
 
 GENERATOR = "grpcio-tools==1.74.0"  # protobuf 6.31.1; the lower bounds of grpcio and protobuf in pyproject.toml
 HEADER = "# Generated from {name}.proto by proto/generate.py; do not edit.\n# mypy: ignore-errors\n"
@@ -37,7 +41,7 @@ _SERIALIZED = re.compile(r"AddSerializedFile\((b'.*')\)")
 
 def main() -> int:
     """Write or check the generated modules; return the exit status."""
-    parser = argparse.ArgumentParser(description="Generate the Python modules of dragoman.v1.")
+    parser = argparse.ArgumentParser(description="Generate the Python modules of the proto files.")
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a module is out of date")
     is_check = parser.parse_args().check
     compiled, comments = compiled_files()
@@ -67,7 +71,7 @@ def compiled_files() -> tuple[dict[str, descriptor_pb2.FileDescriptorProto], lis
         if status != 0:
             raise SystemExit(status)
         files = descriptor_pb2.FileDescriptorSet.FromString(descriptors.read_bytes()).file
-        comments = _docstrings(Path(directory) / PACKAGE / f"{SERVICES}_pb2_grpc.py")
+        comments = _docstrings(Path(directory) / f"{SERVICES}_pb2_grpc.py")
     for file in files:
         for field in (*file.extension, *(field for message in file.message_type for field in message.field)):
             field.ClearField("json_name")  # generated modules omit it
@@ -82,7 +86,7 @@ def stale_modules(
     stale = [path for name, path in modules.items() if _generated_file(path) != compiled[name]]
     if _docstrings(_module(SERVICES, "_pb2_grpc.py")) != comments:
         stale.append(_module(SERVICES, "_pb2_grpc.py"))
-    if _text(_module(SERVICES, "_pb2_grpc.pyi")) != HEADER.format(name=SERVICES) + types:
+    if _text(_module(SERVICES, "_pb2_grpc.pyi")) != HEADER.format(name=Path(SERVICES).name) + types:
         stale.append(_module(SERVICES, "_pb2_grpc.pyi"))
     return stale
 
@@ -96,15 +100,16 @@ def write_modules(types: str) -> None:
         for name in FILES:
             suffixes = ("_pb2.py", "_pb2.pyi", *(["_pb2_grpc.py"] if name == SERVICES else []))
             for suffix in suffixes:
-                text = (Path(directory) / PACKAGE / (name + suffix)).read_text("utf-8")
+                text = (Path(directory) / (name + suffix)).read_text("utf-8")
                 text = _EXPERIMENTAL.sub("\n", text)  # calls without a channel, which nothing uses
-                _module(name, suffix).write_text(HEADER.format(name=name) + text, "utf-8")
-    _module(SERVICES, "_pb2_grpc.pyi").write_text(HEADER.format(name=SERVICES) + types, "utf-8")
+                _module(name, suffix).write_text(HEADER.format(name=Path(name).name) + text, "utf-8")
+    _module(SERVICES, "_pb2_grpc.pyi").write_text(HEADER.format(name=Path(SERVICES).name) + types, "utf-8")
 
 
 def service_types(file: descriptor_pb2.FileDescriptorProto) -> list[str]:
     """Return the lines that type the services of a file. The result of a stub depends on the channel and is Any."""
-    lines = ["from typing import Any", "", f"from {'.'.join(PACKAGE.parts)} import {SERVICES}_pb2 as pb"]
+    package, _, module = SERVICES.replace("/", ".").rpartition(".")
+    lines = ["from typing import Any", "", f"from {package} import {module}_pb2 as pb"]
     for service in file.service:
         lines += ["", f"class {service.name}Stub:", "    def __init__(self, channel: Any) -> None: ..."]
         lines += [f"    {method.name}: Any" for method in service.method]
@@ -119,12 +124,12 @@ def service_types(file: descriptor_pb2.FileDescriptorProto) -> list[str]:
 
 
 def _sources() -> list[str]:
-    roots = [f"--proto_path={PROTO_ROOT}", f"--proto_path={PROTO_ROOT / 'third_party'}"]
-    return [*roots, *(str(PACKAGE / f"{name}.proto") for name in FILES)]
+    roots = [f"--proto_path={root}" for root in (PROTO_ROOT, PROTO_ROOT / "third_party", SERVICE_ROOT)]
+    return [*roots, *(f"{name}.proto" for name in FILES)]
 
 
 def _module(name: str, suffix: str) -> Path:
-    return PROTO_ROOT / PACKAGE / (name + suffix)
+    return FILES[name] / (name + suffix)
 
 
 def _text(path: Path) -> str:

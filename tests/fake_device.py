@@ -25,7 +25,6 @@ from dragoman_service.runtimes.onnx_cuda.device import (
     DeviceArray,
     DeviceMemory,
     HostArray,
-    Operation,
     PinnedMemory,
     pinned_memory,
 )
@@ -51,7 +50,6 @@ class _Sealed:
 class Copy:
     """A copy between host and device."""
 
-    operation: Operation
     is_up: bool
     dtype: np.dtype[Any]
     num_bytes: int
@@ -100,18 +98,18 @@ class FakeDeviceMemory(DeviceMemory):
     def empty(self, shape: Any, dtype: DTypeLike) -> DeviceArray:
         return _sealed(super().empty(shape, dtype))
 
-    def upload(self, values: NDArray[Any], operation: Operation, *, to: DeviceArray | None = None) -> DeviceArray:
+    def upload(self, values: NDArray[Any], *, to: DeviceArray | None = None) -> DeviceArray:
         to = to or self.empty(values.shape, values.dtype)
         assert (to.shape, to.dtype) == (values.shape, values.dtype)
-        super().upload(values, operation, to=_unsealed(to))
-        self.log.append(Copy(operation=operation, is_up=True, dtype=values.dtype, num_bytes=values.nbytes))
+        super().upload(values, to=_unsealed(to))
+        self.log.append(Copy(is_up=True, dtype=values.dtype, num_bytes=values.nbytes))
         return to
 
-    def download(self, array: DeviceArray, operation: Operation, *, to: HostArray | None = None) -> NDArray[Any]:
-        values = super().download(_unsealed(array), operation, to=to)
+    def download(self, array: DeviceArray, *, to: HostArray | None = None) -> NDArray[Any]:
+        values = super().download(_unsealed(array), to=to)
         assert to is None or values is to.array
         assert (array.shape, array.dtype) == (values.shape, values.dtype)
-        self.log.append(Copy(operation=operation, is_up=False, dtype=values.dtype, num_bytes=values.nbytes))
+        self.log.append(Copy(is_up=False, dtype=values.dtype, num_bytes=values.nbytes))
         return values.copy() if to is None else values
 
     def bind(

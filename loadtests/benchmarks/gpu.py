@@ -5,12 +5,10 @@ import json
 import os
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -25,7 +23,8 @@ from loadtests.report.report import environment, markdown, rounded, write_json
 RESULTS_NAME: Final = "results.json"
 REPORT_NAME: Final = "report.md"
 _NAMES: Final = ("prepare", "tests", "bench", "load", "soak")
-_END_TIMEOUT_S: Final = 15.0
+_END_TIMEOUT_S: Final = 15
+_OUT_OF_TIME: Final = (124, -9)  # exit codes of `timeout`
 _NO_TESTS: Final = 5  # exit code of pytest
 _DESCRIPTION: Final = f"""\
 Runs one stage after the other, each as commands that also work alone, and writes their output to {REPORT_NAME}, with
@@ -145,13 +144,12 @@ def run_stages(
     budget_s: float,
     variables: Mapping[str, str],
     again: Sequence[str] | None = None,
-    clock: Callable[[], float] = time.monotonic,
 ) -> dict[str, Done | None]:
     """Run the stages that were not finished with the same commands, or only the named ones; return all results.
 
     `save` is called after each stage. None stands for a stage without a result.
     """
-    until_s = clock() + budget_s
+    until_s = time.monotonic() + budget_s
     known = dict[str, Done | None]()
     for stage in stages:
         done = before.get(stage.name)
@@ -160,51 +158,42 @@ def run_stages(
         done = known[stage.name]
         if (stage.name not in again) if again else (done is not None and done.exit_code == 0):
             continue
-        left_s = until_s - clock()
+        left_s = until_s - time.monotonic()
         if left_s < stage.min_s:
             print(f"{stage.name}: left for the next call, needs {stage.min_s:.0f} s", flush=True)
             continue
         print(f"{stage.name} ...", flush=True)
-        done = known[stage.name] = _perform(stage, min(left_s, stage.max_s), variables, clock)
+        done = known[stage.name] = _perform(stage, min(left_s, stage.max_s), variables)
         print(f"{stage.name}: {done.state} after {done.elapsed_s:.0f} s", flush=True)
         save(known)
     return known
 
 
-def _perform(stage: Stage, limit_s: float, variables: Mapping[str, str], clock: Callable[[], float]) -> Done:
-    """Run the commands of a stage, each in a process group of its own."""
-    began_s, output, exit_code = clock(), "", 0
+def _perform(stage: Stage, limit_s: float, variables: Mapping[str, str]) -> Done:
+    """Run the commands of a stage; `timeout` ends each with all processes that it has started."""
+    began_s, output, exit_code = time.monotonic(), "", 0
     for command in stage.commands:
-        process = subprocess.Popen(  # noqa: S603 - our own interpreter and modules
-            [sys.executable, *shlex.split(command)],
+        left_s = max(0.1, limit_s - (time.monotonic() - began_s))
+        done = subprocess.run(  # noqa: S603 - our own interpreter and modules
+            ["timeout", f"--kill-after={_END_TIMEOUT_S}", str(left_s), sys.executable, *shlex.split(command)],  # noqa: S607
             cwd=CHECKOUT,
             env=variables,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            start_new_session=True,
+            check=False,
         )
-        try:
-            text, _ = process.communicate(timeout=max(0.0, limit_s - (clock() - began_s)))
-        except subprocess.TimeoutExpired:
-            output += _end(process)
-            return Done(commands=stage.commands, exit_code=None, elapsed_s=clock() - began_s, output=output)
-        output += text
-        exit_code = 0 if process.returncode == _NO_TESTS else process.returncode
+        output += done.stdout
+        exit_code = 0 if done.returncode == _NO_TESTS else done.returncode
         if exit_code:
             break
-    return Done(commands=stage.commands, exit_code=exit_code, elapsed_s=clock() - began_s, output=output)
-
-
-def _end(process: subprocess.Popen[str]) -> str:
-    """End a process group; return its output."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
-        with suppress(subprocess.TimeoutExpired):
-            return process.communicate(timeout=_END_TIMEOUT_S)[0]
-    return ""
+    return Done(
+        commands=stage.commands,
+        exit_code=None if exit_code in _OUT_OF_TIME else exit_code,
+        elapsed_s=time.monotonic() - began_s,
+        output=output,
+    )
 
 
 def describe_device(device: Device) -> str:

@@ -135,7 +135,7 @@ def load_lines(found: Record) -> Iterator[str]:
     yield _line(
         "benchmarks", agreement="yes" if agreement["holds"] else "NO", **names, **shares, texts=agreement["num_texts"]
     )
-    runs = [probe["run"] for capacity in capacities for probe in capacity["probes"]]
+    runs = [probe for capacity in capacities for probe in capacity["probes"]]
     runs += [run for point in found["points"] for side in SIDES for run in point[side]]
     speeds = {f"{side}_per_s": capacity["per_s"] for side, capacity in zip(SIDES, capacities, strict=True)}
     counts = {"runs": len(runs), "lagged_runs": sum(run["summary"]["generator_lagged"] for run in runs)}
@@ -178,7 +178,7 @@ def _draw(axes: Axes, found: Record, name: str) -> None:
         ("theirs", found["system"], "tab:orange", found["their_capacity"]),
     ):
         axes.plot(loads, [point[f"{side}_{name}"] for point in points], marker="o", color=colour, label=label)
-        held = [probe["run"] for probe in capacity["probes"] if not probe["broken"]]
+        held = [probe for probe in capacity["probes"] if not probe["broken"]]
         measured = [run for point in points for run in point[side]]
         for shown, alpha, marker in ((measured, 1.0, "o"), (held, 0.4, "x")):
             taken = [run for run in shown if run["summary"]["latency"]]

@@ -91,6 +91,7 @@ class Reply:
     began_s: float = 0.0
     first_s: float | None = None  # first message
     ended_s: float = 0.0
+    lag_s: float = 0.0  # delay of the client itself, if `began_s` is the scheduled time
 
     @property
     def latency_s(self) -> float:

@@ -54,10 +54,19 @@ class Client:
             self.__exit__()
             raise ConnectionError(f"{target.address}: no connection within {connect_timeout_s:g} s") from error
 
-    def call(self, method: Method, request: bytes, *, timeout_s: float = TIMEOUT_S, **options: Any) -> Reply:
+    def call(
+        self,
+        method: Method,
+        request: bytes,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        metadata: Sequence[tuple[str, str]] = (),
+        **options: Any,
+    ) -> Reply:
         """Make a unary call and wait for its end."""
         began_s = time.monotonic()
-        call = self.channels[0].unary_stream(method.path)(request, timeout=timeout_s, **options)
+        options |= {"timeout": timeout_s, "metadata": (*self._metadata, *metadata)}
+        call = self.channels[0].unary_stream(method.path)(request, **options)
         return read_reply(call, began_s=began_s)
 
     def check(self, *, timeout_s: float = TIMEOUT_S) -> Reply:

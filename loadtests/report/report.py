@@ -67,7 +67,7 @@ class Report:
     checks: Sequence[Check] = ()  # with checks, the line has a verdict
     notes: Sequence[str] = ()  # warnings that do not affect the verdict
     table: str = ""
-    picture: Figure | None = None
+    picture: Callable[[], Figure] | None = None  # draws the plot
     page: Callable[[], str] = str  # renders the page; empty: no page
 
     @property
@@ -107,7 +107,7 @@ class Report:
         """Write `NAME.json`, `NAME.png` and `NAME.html` as available, print the rest, return the exit code."""
         write_json(output / f"{self.name}.json", self.as_json())
         if self.picture is not None:
-            write_picture(output / f"{self.name}.png", self.picture)
+            write_picture(output / f"{self.name}.png", self.picture())
         if page := self.page():
             (output / f"{self.name}.html").write_text(page, encoding="utf-8")
         print(self.table, end="")

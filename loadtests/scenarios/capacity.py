@@ -3,7 +3,7 @@
 import argparse
 import math
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
@@ -62,6 +62,7 @@ class Run:
     rate_per_s: float
     seed: int
     summary: Summary
+    broken: tuple[str, ...] = ()  # how it violated the objective of a search
 
     @property
     def p50_ms(self) -> float:
@@ -75,20 +76,12 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Probe:
-    """A step of the search, and how it violated the objective."""
-
-    run: Run
-    broken: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
     """The highest rate at which the objective holds; 0 if it held at no rate."""
 
     per_s: float
     closed_loop_per_s: float
-    probes: tuple[Probe, ...]
+    probes: tuple[Run, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,13 +111,13 @@ def find_capacities(
         for name, per_s in throughputs.items()
     }
     rates = {name: next(search) for name, search in searches.items()}
-    probes: dict[Name, list[Probe]] = {name: [] for name in systems}
+    probes: dict[Name, list[Run]] = {name: [] for name in systems}
     found: dict[Name, float] = {}
     while rates:
         for name, rate_per_s in list(rates.items()):
             probed = run(systems[name], rate_per_s, plan.probe_s, plan.seed + len(probes[name]))
             broken = tuple(slo.violations(probed.summary))
-            probes[name].append(Probe(run=probed, broken=broken))
+            probes[name].append(replace(probed, broken=broken))
             on_probe()
             try:
                 rates[name] = searches[name].send(not broken)
@@ -242,7 +235,7 @@ def report_of(
             "lagged": sum(run.summary.generator_lagged for run in curve.values()),
         },
         values={
-            "format": 1,
+            "format": 2,
             **settings,
             "capacity_per_s": capacity.per_s,
             "closed_loop_per_s": capacity.closed_loop_per_s,
@@ -251,7 +244,7 @@ def report_of(
         },
         broken=broken,
         table=markdown(("load", "calls/s", "answered/s", *(f"{name} ms" for name in _LATENCIES), "rejected"), rows),
-        picture=_picture(capacity, [run.summary for run in curve.values()], settings),
+        picture=partial(_picture, capacity, [run.summary for run in curve.values()], settings),
     )
 
 

@@ -4,7 +4,9 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final, Self
 
 from dragoman.v1 import translation_pb2 as pb
@@ -47,37 +49,26 @@ def learn_answers(address: str, requests: Sequence[bytes]) -> list[Question]:
     return questions
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """Makes one call after the other on its own connection."""
+
+    connect: Callable[[], AbstractContextManager[Any]]
+    calls: Sequence[Callable[[Any], Reply]]  # repeated in this order
+    each_s: float
+    is_scheduled: bool = False  # calls are due every `each_s`, and latency counts from then; else `each_s` is a pause
+    replies: list[Reply] = field(default_factory=list)
+
+
 class ControlTraffic:
-    """Threads that call one after the other, each on its own connection, while the context is open.
+    """Callers, each in a thread, while the context is open."""
 
-    Args:
-        address: of the server.
-        questions: what the translating threads ask.
-        num_translating: threads that translate; one more thread probes.
-        each_s: pause of a translating thread.
-        probe: call that needs neither queue nor model.
-        probe_each_s: pause of the probing thread.
-    """
-
-    def __init__(
-        self,
-        address: str,
-        questions: Sequence[Question],
-        *,
-        num_translating: int = 3,
-        each_s: float = 0.02,
-        probe: Callable[[Client], Reply] = Client.check,
-        probe_each_s: float = 0.02,
-    ) -> None:
-        self.translations: list[Reply] = []
-        self.probes: list[Reply] = []
-        self._address = address
+    def __init__(self, callers: Sequence[Caller]) -> None:
         self._is_over, self._progress = threading.Event(), threading.Condition()
-        asks: list[Callable[[Client], Reply]] = [question.ask for question in questions]
-        turns = [(self.translations, [*asks[first:], *asks[:first]], each_s) for first in range(num_translating)]
-        turns.append((self.probes, [probe], probe_each_s))
-        self._threads = [threading.Thread(target=self._call, args=turn, name="control", daemon=True) for turn in turns]
-        self._latest_s = dict.fromkeys(self._threads, 0.0)  # when its last finished call began
+        self._latest_s = dict.fromkeys(range(len(callers)), 0.0)  # when the last finished call of each began
+        self._threads = [
+            threading.Thread(target=self._call, args=one, name="control", daemon=True) for one in enumerate(callers)
+        ]
 
     def wait_for_answers(self) -> None:
         """Wait until each thread has finished a call that began after this one; raises ServerError after a timeout."""
@@ -96,16 +87,45 @@ class ControlTraffic:
         for thread in self._threads:
             thread.join()
 
-    def _call(self, replies: list[Reply], calls: Sequence[Callable[[Client], Reply]], each_s: float) -> None:
-        with connect(self._address) as client:
-            for call in itertools.cycle(calls):
+    def _call(self, number: int, caller: Caller) -> None:
+        with caller.connect() as client:
+            due_s = free_s = time.monotonic()
+            for call in itertools.cycle(caller.calls):
                 reply = call(client)
-                replies.append(reply)
+                if caller.is_scheduled:
+                    reply = replace(reply, began_s=due_s, lag_s=reply.began_s - max(due_s, free_s))
+                caller.replies.append(reply)
                 with self._progress:
-                    self._latest_s[threading.current_thread()] = reply.began_s
+                    self._latest_s[number] = reply.began_s
                     self._progress.notify_all()
-                if self._is_over.wait(each_s):
+                free_s = time.monotonic()
+                due_s = (due_s if caller.is_scheduled else free_s) + caller.each_s
+                if self._is_over.wait(max(0.0, due_s - free_s)):
                     return
+
+
+class TranslatingTraffic(ControlTraffic):
+    """Callers that ask questions, and one that makes a call that needs neither queue nor model."""
+
+    def __init__(
+        self,
+        address: str,
+        questions: Sequence[Question],
+        *,
+        num_translating: int = 3,
+        each_s: float = 0.02,
+        probe: Callable[[Client], Reply] = Client.check,
+        probe_each_s: float = 0.02,
+    ) -> None:
+        asks = [question.ask for question in questions]
+        open_client = partial(connect, address)
+        prober = Caller(connect=open_client, calls=[probe], each_s=probe_each_s)
+        self.translations, self.probes = list[Reply](), prober.replies
+        translators = [
+            Caller(connect=open_client, calls=[*asks[first:], *asks[:first]], each_s=each_s, replies=self.translations)
+            for first in range(num_translating)
+        ]
+        super().__init__([*translators, prober])
 
 
 def _shown(answer: bytes) -> list[tuple[str, float]]:

@@ -60,12 +60,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `load`."""
     add = parser.add_argument_group("arrivals").add_argument
     add("--arrivals", default="poisson", metavar="KIND", help="see above, or closed (poisson)")
-    add("--rate", type=float, default=10.0, metavar="N", help="calls per second, of all processes (10)")
+    add("--rate", type=float, default=10.0, metavar="N", help="calls per second, at most about 500 (10)")
     add("--users", type=within(1, 10_000, int), default=8, metavar="N", help="users of the closed loop (8)")
     add("--duration", type=within(0.001, 86_400), metavar="S", help="measured seconds (60; short: 10)")
     add("--warm-up", type=within(0, 86_400), metavar="S", help="seconds before them (10; short: 3)")
-    processes = "sending processes; each sends up to about 500 calls/s (1)"
-    add("--processes", type=within(1, 64, int), default=1, metavar="N", help=processes)
 
     add = parser.add_argument_group("objectives").add_argument
     add("--slo", type=parsed_by(parse_slo), metavar="BOUNDS", help=GRAMMAR.replace("%", "%%"))
@@ -80,8 +78,6 @@ def prepare(options: argparse.Namespace, workload: Workload) -> Callable[[Target
     """Return the measurement; raises ValueError or OSError for invalid flags."""
     duration_s, warm_up_s = _DURATIONS[options.mode]
     is_closed = options.arrivals == _CLOSED
-    if is_closed and options.users < options.processes:
-        raise ValueError(f"--users {options.users}: expected at least one per process")
     load = Load(
         workload=workload,
         arrivals=None if is_closed else parse_arrivals(options.arrivals, rate_per_s=options.rate),
@@ -89,7 +85,6 @@ def prepare(options: argparse.Namespace, workload: Workload) -> Callable[[Target
         duration_s=duration_s if options.duration is None else options.duration,
         warm_up_s=warm_up_s if options.warm_up is None else options.warm_up,
         seed=options.seed,
-        num_processes=options.processes,
     )
     baseline = read_baseline(options.baseline, settings_of(load)) if options.baseline else None
     return partial(_measure, options, load, baseline)
@@ -129,7 +124,6 @@ def report_of(
         "server": server_info(run.samples[-1].values if run.samples else {}),
         "settings": settings_of(load),
         **{name: getattr(load, name) for name in ("duration_s", "warm_up_s", "seed")},
-        "processes": load.num_processes,
         "slo": str(slo or ""),
         "broken": violations,
         "figures": figures,

@@ -156,7 +156,7 @@ def report_of(run: Run, options: argparse.Namespace, *, capacity_per_s: float, b
             ],
         },
         broken=violations,
-        picture=_picture(run, capacity_per_s, memory_mb),
+        picture=partial(_picture, run, capacity_per_s, memory_mb),
     )
 
 

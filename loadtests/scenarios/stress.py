@@ -9,14 +9,13 @@ from typing import Final
 import grpc
 
 from loadtests.generator.server import BUNDLED_MODELS, ServerError
-from loadtests.scenarios import cancellations
 from loadtests.scenarios.bad_inputs import scenario as bad_inputs
 from loadtests.scenarios.chaos import scenario as chaos
 from loadtests.scenarios.soak import scenario as soak
 from loadtests.scenarios.stress_server import log_path
 
 # Modules with `SUMMARY`, `DESCRIPTION`, `add_flags(parser)` and `run(options)`, which returns the exit code.
-_SCENARIOS: Final = {"soak": soak, "cancellations": cancellations, "chaos": chaos, "bad-inputs": bad_inputs}
+_SCENARIOS: Final = {"soak": soak, "chaos": chaos, "bad-inputs": bad_inputs}
 _EXIT_CODES: Final = "exit codes: 0 all checks passed, 1 a check or the server failed, 2 invalid usage"
 
 

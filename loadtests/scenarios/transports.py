@@ -2,14 +2,15 @@
 
 import argparse
 import itertools
+import math
 import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -19,7 +20,7 @@ from google.protobuf import json_format
 from dragoman.v1 import translation_pb2 as pb
 from loadtests.generator.calls import Method, Outcome
 from loadtests.generator.flags import within
-from loadtests.generator.records import CallRecord, Percentiles, write_records
+from loadtests.generator.records import CallRecord, Summary, summarize, write_records
 from loadtests.generator.server import Target
 from loadtests.generator.workload import Workload
 from loadtests.report.report import Report, environment, markdown, rounded
@@ -49,6 +50,8 @@ _LENGTH: Final = re.compile(rb"\r\ncontent-length: *(\d+)\r\n", re.IGNORECASE)
 _HEALTH: Final = "GET /healthz"
 _HTTP: Final = "POST /v1/translate"
 _GRPC: Final = "gRPC Translate"
+
+_PERCENTILES: Final = ("p50", "p90", "p99", "max")
 
 Caller = Callable[[int], str]  # makes the call of a number, returns its status
 
@@ -94,64 +97,41 @@ def _measure(options: argparse.Namespace, messages: Sequence[bytes], target: Tar
             records.setdefault((name, count), []).extend(made)
     write_records(options.output / "calls.jsonl", [one for made in records.values() for one in made])
     seconds = _ROUND_S[options.mode] * len(rounds)
-    return report_of([_row(*cell, made, seconds) for cell, made in records.items()], options, target.stop())
+    summaries = {cell: summarize(made, duration_s=seconds) for cell, made in records.items()}
+    return report_of(summaries, options, target.stop())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """Figures of one transport on a number of connections."""
-
-    name: str
-    num_connections: int
-    requests_per_s: float
-    latency: Percentiles
-    statuses: Sequence[str]  # of failures
-
-
-def _row(name: str, num_connections: int, records: Sequence[CallRecord], seconds: float) -> Row:
-    return Row(
-        name=name,
-        num_connections=num_connections,
-        requests_per_s=len(records) / seconds,
-        latency=Percentiles.of([record.latency_s for record in records]),
-        statuses=sorted({record.status for record in records if record.outcome is not Outcome.ANSWERED}),
-    )
-
-
-def report_of(rows: Sequence[Row], options: argparse.Namespace, broken: Sequence[str] = ()) -> Report:
+def report_of(
+    summaries: Mapping[tuple[str, int], Summary], options: argparse.Namespace, broken: Sequence[str] = ()
+) -> Report:
     """Check that every request was answered, and the limits of the flags."""
-    by_cell = {(row.name, row.num_connections): row for row in rows}
-    health, http, grpc = (by_cell[name, 1] for name in (_HEALTH, _HTTP, _GRPC))
-    overheads = {
-        count: by_cell[_HTTP, count].latency.p50_ms - by_cell[_GRPC, count].latency.p50_ms for count in _NUM_CONNECTIONS
-    }
-    failed = [f"{row.name} on {row.num_connections}: {', '.join(row.statuses)}" for row in rows if row.statuses]
-    violations = [*broken, *failed]
-    if options.max_overhead_ms is not None and overheads[1] > options.max_overhead_ms:
-        violations.append(f"overhead of HTTP is {overheads[1]:.2f} ms, limit {options.max_overhead_ms:g}")
-    if options.min_health_per_s is not None and health.requests_per_s < options.min_health_per_s:
-        violations.append(f"/healthz: {health.requests_per_s:.0f} requests/s, minimum {options.min_health_per_s:g}")
-    header = ("request", "connections", "requests/s", "p50 ms", "p90 ms", "p99 ms", "max ms")
-    cells = [
-        [
-            *(row.name, str(row.num_connections), f"{row.requests_per_s:.0f}"),
-            *(rounded(getattr(row.latency, f"{name}_ms"), 2) for name in ("p50", "p90", "p99", "max")),
-        ]
-        for row in rows
-    ]
+    rows, violations = [], list(broken)
+    for (name, count), summary in summaries.items():
+        if summary.answered < summary.offered:
+            violations.append(f"{name} on {count}: {dict(summary.statuses)}")
+        times = [rounded(getattr(summary.latency, f"{figure}_ms", None), 2) for figure in _PERCENTILES]
+        rows.append([name, str(count), f"{summary.offered_per_s:.0f}", *times])
+    p50_ms = {cell: summary.latency.p50_ms if summary.latency else math.nan for cell, summary in summaries.items()}
+    per_s = {name: summaries[name, 1].offered_per_s for name in (_HEALTH, _HTTP, _GRPC)}
+    overheads_ms = {count: p50_ms[_HTTP, count] - p50_ms[_GRPC, count] for count in _NUM_CONNECTIONS}
+    if options.max_overhead_ms is not None and not overheads_ms[1] <= options.max_overhead_ms:
+        violations.append(f"overhead of HTTP is {overheads_ms[1]:.2f} ms, limit {options.max_overhead_ms:g}")
+    if options.min_health_per_s is not None and per_s[_HEALTH] < options.min_health_per_s:
+        violations.append(f"/healthz: {per_s[_HEALTH]:.0f} requests/s, minimum {options.min_health_per_s:g}")
+    cells = [{"name": name, "num_connections": count, **asdict(one)} for (name, count), one in summaries.items()]
     return Report(
         name=NAME,
         figures={
-            "health_per_s": rounded(health.requests_per_s, 0),
-            "http_per_s": rounded(http.requests_per_s, 0),
-            "grpc_per_s": rounded(grpc.requests_per_s, 0),
-            "http_p50_ms": rounded(http.latency.p50_ms, 2),
-            "grpc_p50_ms": rounded(grpc.latency.p50_ms, 2),
-            **{f"overhead_ms_{count}": rounded(overhead, 2) for count, overhead in overheads.items()},
+            "health_per_s": rounded(per_s[_HEALTH], 0),
+            "http_per_s": rounded(per_s[_HTTP], 0),
+            "grpc_per_s": rounded(per_s[_GRPC], 0),
+            "http_p50_ms": rounded(p50_ms[_HTTP, 1], 2),
+            "grpc_p50_ms": rounded(p50_ms[_GRPC, 1], 2),
+            **{f"overhead_ms_{count}": rounded(overhead_ms, 2) for count, overhead_ms in overheads_ms.items()},
         },
-        values={**environment(NAME), "rows": [asdict(row) for row in rows], "broken": violations},
+        values={**environment(NAME), "rows": cells, "broken": violations},
         broken=violations,
-        table=markdown(header, cells),
+        table=markdown(("request", "connections", "requests/s", *(f"{name} ms" for name in _PERCENTILES)), rows),
     )
 
 

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 from prometheus_client import CollectorRegistry
 from starlette.routing import Route
 
-from dragoman_service.bundle.files import Bundle
-from dragoman_service.config import Settings, settings_of_model
+from dragoman_service.config import Settings
 from dragoman_service.errors import ConfigError
 from dragoman_service.file_translation.jobs import DocumentJobs
 from dragoman_service.file_translation.store import DocumentStore
@@ -25,27 +24,20 @@ from dragoman_service.http_api.monitoring import monitoring_routes
 from dragoman_service.http_api.playground import playground_routes
 from dragoman_service.http_api.routes import TranslationApi
 from dragoman_service.http_api.server import HttpServer
-from dragoman_service.middleware.pipeline import Backend, RequestPipeline
+from dragoman_service.middleware.pipeline import Backend, ConcurrencyLimiter, RequestPipeline
 from dragoman_service.middleware.settings import GrpcSettings
+from dragoman_service.model_loader import onnx_loader
 from dragoman_service.models.glossaries import GlossaryRepository, glossaries_directory
 from dragoman_service.models.lifecycle import ModelLoader
-from dragoman_service.models.model import ModelRuntime, full_name
 from dragoman_service.models.repository import ModelRepository
-from dragoman_service.models.serving import SERVING_NAME, ServingSettings
 from dragoman_service.models.watcher import LOADING, Watcher
 from dragoman_service.observability.gpu_metrics import observe_gpus
 from dragoman_service.observability.logs import LogStream
 from dragoman_service.observability.metrics import Metrics, observe_process
-from dragoman_service.observability.tracing import Tracing, TracingSettings
-from dragoman_service.runtimes.onnx.encoder import model_limits
-from dragoman_service.scheduling.replicas import ReplicaScheduler, open_replicas
-from dragoman_service.scheduling.scheduler import Scheduler
-from dragoman_service.scheduling.settings import SchedulingSettings
+from dragoman_service.observability.tracing import start_tracing
 from dragoman_service.security.authentication import Access
-from dragoman_service.security.rate_limits import ConcurrencyLimiter
 from dragoman_service.security.settings import is_loopback
 from dragoman_service.security.tls import TlsIdentityFiles
-from dragoman_service.text.tokenizer import open_tokenizer
 from dragoman_service.threads import call_in_daemon, exit_after, num_cores, shorten_slices, started_pool
 from dragoman_service.translation.translator import Translator
 from dragoman_service.translation.warm_up import warm_up
@@ -53,10 +45,6 @@ from dragoman_service.vendor_apis.azure import AzureApi
 from dragoman_service.vendor_apis.deepl import DeepLApi
 from dragoman_service.vendor_apis.document_files import document_routes
 from dragoman_service.vendor_apis.libretranslate import LibreTranslateApi
-from dragoman_service.worker.__main__ import load_step_model
-from dragoman_service.worker.messages import LoadCommand, Loaded
-from dragoman_service.worker.supervisor import LoadLimits, WorkerSupervisor
-from dragoman_service.worker.worker import Worker
 
 if TYPE_CHECKING:
     from dragoman_service.vendor_apis.google_grpc import GoogleTranslation
@@ -79,115 +67,6 @@ class Ports:
     """Port of metrics and probes; equal to `http_port` unless `http.metrics_port` is set."""
 
 
-def onnx_loader(
-    settings: Settings,
-    metrics: Metrics,
-    *,
-    clock: Callable[[], float] = time.monotonic,
-    stopping: threading.Event | None = None,
-) -> ModelLoader:
-    """Return a loader that opens the tokenizer of a bundle and starts its workers and scheduler.
-
-    Once `stopping` is set, the loader and the warm-up of its models raise DrainingError.
-    """
-    limits = LoadLimits(timeout_s=settings.models.load_timeout_s, stopping=stopping or threading.Event())
-
-    def load(bundle: Bundle, serving: ServingSettings) -> ModelRuntime:
-        own = settings_of_model(settings, serving, origin=bundle.directory.parent / SERVING_NAME)
-        tokenizer = open_tokenizer(bundle)
-        workers, loaded = _open_workers(bundle, own, metrics, clock, limits)
-        try:
-            scheduling = scheduling_on(loaded, own, num_replicas=len(workers))
-        except ConfigError:
-            for worker in workers:
-                worker.close(0.0)
-            raise
-        schedulers = [
-            Scheduler(worker, model_limits(bundle.manifest), scheduling, metrics, clock) for worker in workers
-        ]
-        return ModelRuntime(
-            tokenizer=tokenizer,
-            scheduler=schedulers[0] if len(schedulers) == 1 else ReplicaScheduler(schedulers, clock),
-            precision=loaded.precision,
-            device=loaded.device,
-            weights_bytes=loaded.weights_bytes,
-            cache_bytes=lambda: sum(scheduler.cache_bytes for scheduler in schedulers),
-            process_bytes=[worker.resident_bytes for worker in workers if isinstance(worker, WorkerSupervisor)],
-        )
-
-    return load
-
-
-def scheduling_on(loaded: Loaded, settings: Settings, *, num_replicas: int) -> SchedulingSettings:
-    """Return the scheduling settings of each replica; ConfigError if the device has too little memory."""
-    scheduling = settings.scheduling.on(loaded.device, num_replicas=num_replicas)
-    memory = loaded.cache_memory
-    if memory is None:
-        return scheduling
-    beam_size = settings.defaults.beam_size
-    within = scheduling.within(memory, beam_size=beam_size)
-    budget = {
-        "available_bytes": memory.available_bytes,
-        "segment_bytes": memory.segment_bytes(beam_size),
-        "batches": within.num_workers,
-        "batch_segments": within.max_batch_segments,
-    }
-    log.info("kv cache budget computed", extra=budget)
-    return within
-
-
-def _open_workers(
-    bundle: Bundle, settings: Settings, metrics: Metrics, clock: Callable[[], float], limits: LoadLimits
-) -> tuple[list[WorkerSupervisor | Worker], Loaded]:
-    """Open a worker for each replica of a bundle, on consecutive devices."""
-    open_worker = partial(_open_worker, bundle, metrics=metrics, clock=clock, limits=limits)
-    first, loaded = open_worker(settings)
-    others = [
-        settings.model_copy(update={"runtime": runtime})
-        for runtime in settings.runtime.of_other_replicas(loaded.device, loaded.precision)
-    ]
-    return open_replicas(first, [partial(lambda own: open_worker(own)[0], own) for own in others]), loaded
-
-
-def _open_worker(
-    bundle: Bundle, settings: Settings, metrics: Metrics, clock: Callable[[], float], limits: LoadLimits
-) -> tuple[WorkerSupervisor | Worker, Loaded]:
-    """Load the model of a bundle, in a separate process or in this one (`runtime.isolation`)."""
-    command = LoadCommand(
-        directory=bundle.directory,
-        checked_files=bundle.checked_files,
-        settings=settings.runtime,
-        niceness=settings.scheduling.niceness,
-        log_level=logging.getLogger().getEffectiveLevel(),
-    )
-    if settings.runtime.isolation == "process":
-        name = full_name(bundle.manifest.name, bundle.manifest.version)
-        supervisor = WorkerSupervisor(
-            command, name=name, module="dragoman_service.worker", metrics=metrics, limits=limits
-        )
-        return supervisor, supervisor.process.loaded
-    model, loaded = load_step_model(command)
-    worker = Worker(
-        model,
-        clock=clock,
-        niceness=command.niceness,
-        cache_bytes=lambda: model.cache_bytes,
-        copied_bytes=lambda: model.copied_bytes,
-    )
-    return worker, loaded
-
-
-def start_tracing(
-    settings: TracingSettings, *, clock: Callable[[], float], count: Callable[[str, int], None]
-) -> Tracing:
-    """Return the configured tracing; `count` receives `exported` or `failed` and a number of spans."""
-    if not settings.endpoint:
-        return Tracing()
-    from dragoman_service.observability.otlp import OtlpTracing  # noqa: PLC0415 - import OpenTelemetry only if tracing is on
-
-    return OtlpTracing(settings, clock=clock, count=count)
-
-
 def google_translation(settings: GrpcSettings, backend: Backend) -> "GoogleTranslation | None":
     """Return the service for clients of Google Cloud Translation, None if off; ConfigError without its package."""
     if not settings.google_translation:
@@ -200,17 +79,13 @@ def google_translation(settings: GrpcSettings, backend: Backend) -> "GoogleTrans
     return GoogleTranslation(backend)
 
 
-def google_routes(
-    google: "GoogleTranslation | None", pipeline: RequestPipeline, backend: Backend, settings: GrpcSettings
-) -> list[Route]:
+def google_routes(google: "GoogleTranslation | None", pipeline: RequestPipeline, backend: Backend) -> list[Route]:
     """Return the HTTP routes for clients of Google Cloud Translation; an empty list if off."""
     if google is None:
         return []
     from dragoman_service.vendor_apis.google_rest import GoogleV2Api, GoogleV3Api  # noqa: PLC0415 - an extra
 
-    v3 = GoogleV3Api(pipeline, backend, settings, google=google)
-    v2 = GoogleV2Api(pipeline, backend, settings)
-    return [*v3.routes(), *v2.routes()]
+    return [*GoogleV3Api(pipeline, backend, google=google).routes(), *GoogleV2Api(pipeline, backend).routes()]
 
 
 def document_jobs(
@@ -299,12 +174,9 @@ class App:
             clock=clock,
             extension=google,
         )
-        google_api = google_routes(google, self._grpc.pipeline, backend, settings.grpc)
+        google_api = google_routes(google, self._grpc.pipeline, backend)
         self._documents = document_jobs(settings, translator, self._grpc.pipeline.limiter, metrics)
-        apis = [
-            api(self._grpc.pipeline, backend, settings.grpc)
-            for api in (TranslationApi, AzureApi, LibreTranslateApi, DeepLApi)
-        ]
+        apis = [api(self._grpc.pipeline, backend) for api in (TranslationApi, AzureApi, LibreTranslateApi, DeepLApi)]
         self._api = [
             *google_api,  # first: the API of DeepL rejects all other paths below /v3
             *document_routes(self._documents, apis),

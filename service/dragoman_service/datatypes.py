@@ -21,117 +21,74 @@ class Priority(enum.Enum):
 class SamplingConfig:
     """Parameters of random sampling; temperature, top_k and top_p are applied in this order."""
 
-    temperature: float = 1.0
-    """Divisor of the log-probabilities before renormalization; above 0."""
-
-    top_k: int | None = None
-    """Number of most probable tokens to sample from, at least 1; None: all tokens."""
-
+    temperature: float = 1.0  # divisor of the log-probabilities before renormalization; above 0
+    top_k: int | None = None  # number of most probable tokens to sample from, at least 1; None: all tokens
+    # Sample from the most probable tokens whose probabilities add up to this sum; above 0, at most 1.
     top_p: float = 1.0
-    """Sample from the most probable tokens whose probabilities add up to this sum; above 0, at most 1."""
-
-    seed: int = 0
-    """Seed of the random generator of the segment; at least 0."""
+    seed: int = 0  # seed of the random generator of the segment; at least 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchConfig:
     """Decoding options of one segment."""
 
-    beam_size: int = 4
-    """Number of live hypotheses after each step, at least 1; 1 is greedy search."""
-
-    num_hypotheses: int = 1
-    """Maximum number of returned hypotheses, best first; 1 to `beam_size`."""
-
+    beam_size: int = 4  # number of live hypotheses after each step, at least 1; 1 is greedy search
+    num_hypotheses: int = 1  # maximum number of returned hypotheses, best first; 1 to `beam_size`
+    # Exponent of the length penalty of Wu et al. 2016 (arXiv:1609.08144), section 7; 0 disables it.
     length_penalty: float = 0.6
-    """Exponent of the length penalty of Wu et al. 2016 (arXiv:1609.08144), section 7; 0 disables it."""
-
+    # The end-of-sentence token is forbidden while the target has fewer tokens than this (EOS not counted).
     min_target_tokens: int = 0
-    """The end-of-sentence token is forbidden while the target has fewer tokens than this (EOS not counted)."""
-
+    # Maximum length of the target including EOS. A hypothesis that reaches it without EOS is unfinished.
     max_target_tokens: int = 256
-    """Maximum length of the target including EOS. A hypothesis that reaches it without EOS is unfinished."""
-
+    # Token ids, without EOS, at the start of every hypothesis; fewer than `max_target_tokens`. They do not contribute
+    # to the log-probability.
     target_prefix: tuple[int, ...] = ()
-    """Token ids, without EOS, at the start of every hypothesis; fewer than `max_target_tokens`. They do not contribute
-    to the log-probability."""
-
+    # Token ids that are never generated, in addition to those that the model excludes; must not contain EOS.
     suppressed_tokens: frozenset[int] = frozenset()
-    """Token ids that are never generated, in addition to those that the model excludes; must not contain EOS."""
-
-    no_repeat_ngram_size: int = 0
-    """No run of this many tokens occurs twice in a target; 0 allows it."""
-
+    no_repeat_ngram_size: int = 0  # no run of this many tokens occurs twice in a target; 0 allows it
+    # Factor of the log-probability of tokens that the hypothesis already contains (Keskar et al. 2019,
+    # arXiv:1909.05858, applied to log-probabilities instead of logits); at least 1. 1 disables it.
     repetition_penalty: float = 1.0
-    """Factor of the log-probability of tokens that the hypothesis already contains (Keskar et al. 2019,
-    arXiv:1909.05858, applied to log-probabilities instead of logits); at least 1. 1 disables it."""
-
-    coverage_penalty: float = 0.0
-    """Weight of the coverage penalty of Wu et al. 2016, section 7; 0 disables it."""
-
+    coverage_penalty: float = 0.0  # weight of the coverage penalty of Wu et al. 2016, section 7; 0 disables it
+    # Sample `num_hypotheses` targets instead of beam search; then `beam_size` equals `num_hypotheses`.
     sampling: SamplingConfig | None = None
-    """Sample `num_hypotheses` targets instead of beam search; then `beam_size` equals `num_hypotheses`."""
-
+    # End the search when `beam_size` hypotheses have finished, even if a live hypothesis could score higher.
     early_stopping: bool = False
-    """End the search when `beam_size` hypotheses have finished, even if a live hypothesis could score higher."""
-
+    # Detect loops, copied sources and implausible lengths, and decode once more without them; not with sampling.
     repetition_guard: bool = False
-    """Detect loops, copied sources and implausible lengths, and decode once more without them; not with sampling."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
     """One sentence-sized unit of a request, scheduled on its own."""
 
-    source_ids: tuple[int, ...]
-    """Token ids of the source, EOS last; padding is not stored."""
-
+    source_ids: tuple[int, ...]  # token ids of the source, EOS last; padding is not stored
     search: SearchConfig
-
-    wants_attention: bool = False
-    """Report the cross-attention of its hypotheses."""
+    wants_attention: bool = False  # report the cross-attention of its hypotheses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hypothesis:
     """One candidate target of a segment."""
 
-    token_ids: tuple[int, ...]
-    """Target token ids; EOS last if `is_finished`, BOS not stored."""
-
-    token_log_probs: tuple[float, ...]
-    """Natural log-probability of each of `token_ids`."""
-
-    log_prob: float
-    """Sum of `token_log_probs`."""
-
-    score: float
-    """`log_prob` divided by the length penalty; higher is better."""
-
-    is_finished: bool
-    """True if the hypothesis ended with EOS, False if it reached `max_target_tokens`."""
-
+    token_ids: tuple[int, ...]  # target token ids; EOS last if `is_finished`, BOS not stored
+    token_log_probs: tuple[float, ...]  # natural log-probability of each of `token_ids`
+    log_prob: float  # sum of `token_log_probs`
+    score: float  # `log_prob` divided by the length penalty; higher is better
+    is_finished: bool  # True if the hypothesis ended with EOS, False if it reached `max_target_tokens`
+    # [L, H, T, S] cross-attention weights of each decoder layer and head, one row over the S source tokens for each of
+    # the T target tokens; each row adds up to 1. None unless requested.
     attention: NDArray[np.float32] | None = field(default=None, compare=False)
-    """[L, H, T, S] cross-attention weights of each decoder layer and head, one row over the S source tokens for each of
-    the T target tokens; each row adds up to 1. None unless requested."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageTimings:
     """Time of a request or segment in each stage, in seconds."""
 
-    queue_s: float = 0.0
-    """From admission to joining a batch, without the encoder run."""
-
-    encode_s: float = 0.0
-    """Encoder run of the group that contains the segment."""
-
-    decode_s: float = 0.0
-    """From joining the batch to the end of the search."""
-
-    text_s: float = 0.0
-    """Splitting, tokenizing, detokenizing and joining."""
+    queue_s: float = 0.0  # from admission to joining a batch, without the encoder run
+    encode_s: float = 0.0  # encoder run of the group that contains the segment
+    decode_s: float = 0.0  # from joining the batch to the end of the search
+    text_s: float = 0.0  # splitting, tokenizing, detokenizing and joining
 
     def __add__(self, later: "StageTimings") -> "StageTimings":
         """Return the timings of two consecutive pieces of work."""
@@ -146,14 +103,9 @@ class StageTimings:
 class DegenerationKind(enum.Enum):
     """Kind of a defect of a target."""
 
-    REPETITION = "repetition"
-    """The target loops: it repeats the same tokens."""
-
-    COPIED_SOURCE = "copied_source"
-    """The target is the source, or contains a long run of it."""
-
-    LENGTH_RATIO = "length_ratio"
-    """The target is implausibly short or long."""
+    REPETITION = "repetition"  # the target loops: it repeats the same tokens
+    COPIED_SOURCE = "copied_source"  # the target is the source, or contains a long run of it
+    LENGTH_RATIO = "length_ratio"  # the target is implausibly short or long
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,35 +129,22 @@ class DegenerationReport:
 class SegmentResult:
     """The answer to one segment."""
 
-    hypotheses: tuple[Hypothesis, ...]
-    """Best first; between 1 and `num_hypotheses`."""
-
-    num_steps: int
-    """Number of decoder steps of the segment."""
-
-    timings: StageTimings
-    """`text_s` is 0."""
-
-    degeneration: DegenerationReport | None = None
-    """None: no defect was found, or `repetition_guard` was off."""
+    hypotheses: tuple[Hypothesis, ...]  # best first; between 1 and `num_hypotheses`
+    num_steps: int  # number of decoder steps of the segment
+    timings: StageTimings  # `text_s` is 0
+    degeneration: DegenerationReport | None = None  # None: no defect was found, or `repetition_guard` was off
 
 
 class WarningKind(enum.Enum):
     """Kind of a possible problem of a translation."""
 
-    TRUNCATED = "truncated"
-    """The target limit was reached before the model ended the sentence."""
-
-    SOURCE_SPLIT = "source_split"
-    """A sentence longer than the limit of the model was decoded in several parts."""
-
+    TRUNCATED = "truncated"  # the target limit was reached before the model ended the sentence
+    SOURCE_SPLIT = "source_split"  # a sentence longer than the limit of the model was decoded in several parts
+    # Kinds of `DegenerationKind`, which are reported even if decoding again removed the defect:
     REPETITION = "repetition"
     COPIED_SOURCE = "copied_source"
     LENGTH_RATIO = "length_ratio"
-    """See `DegenerationKind`. These three are reported even if decoding again removed the defect."""
-
-    PLACEHOLDER_LOST = "placeholder_lost"
-    """The model did not reproduce a protected span."""
+    PLACEHOLDER_LOST = "placeholder_lost"  # the model did not reproduce a protected span
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,11 +152,8 @@ class TranslationWarning:
     """A possible problem of one sentence, or of a whole text."""
 
     kind: WarningKind
-    message: str
-    """Description with figures, for example the limit that was reached."""
-
-    sentence_index: int | None
-    """Index into `Translation.sentences`; None: the whole text."""
+    message: str  # description with figures, for example the limit that was reached
+    sentence_index: int | None  # index into `Translation.sentences`; None: the whole text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,9 +178,7 @@ class SentenceAlignment:
     num_target_tokens: int  # including EOS
     is_truncated: bool  # see `WarningKind.TRUNCATED`
     is_split: bool  # see `WarningKind.SOURCE_SPLIT`
-
-    score: float | None = None
-    """Confidence, 0 to 1; None if the bundle has no confidence model."""
+    score: float | None = None  # confidence, 0 to 1; None if the bundle has no confidence model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,25 +187,18 @@ class AlignmentLink:
 
     source: Span
     target: Span
-    weight: float
-    """Share of the attention of the target span on the source span, 0 to 1."""
+    weight: float  # share of the attention of the target span on the source span, 0 to 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrossAttention:
     """Cross-attention of one segment."""
 
-    source_pieces: tuple[str, ...]
-    """Subword pieces, EOS last."""
-
-    target_pieces: tuple[str, ...]
-    """Subword pieces; EOS last if the hypothesis is finished."""
-
-    layer: int
-    """Index of the decoder layer, from 0."""
-
+    source_pieces: tuple[str, ...]  # subword pieces, EOS last
+    target_pieces: tuple[str, ...]  # subword pieces; EOS last if the hypothesis is finished
+    layer: int  # index of the decoder layer, from 0
+    # [H, T, S] attention weights; H is 1 for the mean of all heads. Each row adds up to 1.
     weights: NDArray[np.float32] = field(compare=False)
-    """[H, T, S] attention weights; H is 1 for the mean of all heads. Each row adds up to 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,32 +206,21 @@ class TextHypothesis:
     """One candidate translation of a whole text."""
 
     text: str
-    score: float
-    """Sum of the scores of the sentences; higher is better."""
-
-    tokens: tuple[str, ...] = ()
-    """Subword pieces of all sentences, if requested."""
-
+    score: float  # sum of the scores of the sentences; higher is better
+    tokens: tuple[str, ...] = ()  # subword pieces of all sentences, if requested
+    # One per token, including the EOS of each sentence, if requested; same length as `tokens`.
     token_log_probs: tuple[float, ...] = ()
-    """One per token, including the EOS of each sentence, if requested; same length as `tokens`."""
-
-    alignment: tuple[AlignmentLink, ...] = ()
-    """Ordered by target, if requested."""
-
-    attention: tuple[CrossAttention, ...] = ()
-    """One per segment of the text, in order, if requested."""
+    alignment: tuple[AlignmentLink, ...] = ()  # ordered by target, if requested
+    attention: tuple[CrossAttention, ...] = ()  # one per segment of the text, in order, if requested
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Translation:
     """The answer to one text."""
 
+    # Best first. A text without words to translate has one hypothesis, equal to the text.
     hypotheses: tuple[TextHypothesis, ...]
-    """Best first. A text without words to translate has one hypothesis, equal to the text."""
-
-    sentences: tuple[SentenceAlignment, ...]
-    """In order; refers to the best hypothesis."""
-
+    sentences: tuple[SentenceAlignment, ...]  # in order; refers to the best hypothesis
     warnings: tuple[TranslationWarning, ...] = ()
 
 
@@ -312,26 +228,17 @@ class Translation:
 class DetectedLanguage:
     """A candidate language of a text."""
 
-    language: str
-    """BCP-47 tag."""
-
-    confidence: float
-    """0 to 1; see `dragoman_service.translation.language_detection`."""
-
-    is_served: bool = True
-    """True if a model translates from this language."""
+    language: str  # BCP-47 tag
+    confidence: float  # 0 to 1; see `dragoman_service.translation.language_detection`
+    is_served: bool = True  # True if a model translates from this language
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pivot:
     """A language between source and target."""
 
-    language: str
-    """BCP-47 tag."""
-
-    model_name: str
-    """Model that translates into the language."""
-
+    language: str  # BCP-47 tag
+    model_name: str  # model that translates into the language
     model_version: str
 
 
@@ -339,44 +246,29 @@ class Pivot:
 class TranslationResult:
     """The answer to one request."""
 
-    translations: tuple[Translation, ...]
-    """One per text, in the order of the request."""
-
+    translations: tuple[Translation, ...]  # one per text, in the order of the request
     model_name: str
     model_version: str
-    timings: StageTimings
-    """Queue, encode and decode: the maximum over all segments. Text: the total."""
-
-    num_source_tokens: int
-    """Sum over all segments, including EOS."""
-
-    num_target_tokens: int
-    """Sum over the best hypothesis of all segments, including EOS."""
-
-    detected_language: DetectedLanguage | None = None
-    """Detected source language; None if the request specifies it."""
-
+    timings: StageTimings  # queue, encode and decode: maximum over all segments; text: total
+    num_source_tokens: int  # sum over all segments, including EOS
+    num_target_tokens: int  # sum over the best hypothesis of all segments, including EOS
+    detected_language: DetectedLanguage | None = None  # detected source language; None if the request specifies it
+    # Intermediate language; None for a direct translation. With a pivot, `num_source_tokens` counts the texts, and
+    # `model_name` is the model that translates from the pivot.
     pivot: Pivot | None = None
-    """Intermediate language; None for a direct translation. With a pivot, `num_source_tokens` counts the texts, and
-    `model_name` is the model that translates from the pivot."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TranslatedSentence:
     """One sentence of a document, or a part of it without words to translate."""
 
-    text: str
-    """Next part of the translated document: the best hypothesis and the copied text around it."""
-
+    text: str  # next part of the translated document: the best hypothesis and the copied text around it
+    # Hypotheses of the sentence, best first; alignments refer to the document. Empty if nothing was translated.
     hypotheses: tuple[TextHypothesis, ...]
-    """Hypotheses of the sentence, best first; alignments refer to the document. Empty if nothing was translated."""
-
+    # Position in the document and in the translated document; None if nothing was translated.
     sentence: SentenceAlignment | None
-    """Position in the document and in the translated document; None if nothing was translated."""
-
     warnings: tuple[TranslationWarning, ...]
     model_name: str
     model_version: str
     timings: StageTimings
-    detected_language: DetectedLanguage | None = None
-    """As in `TranslationResult`."""
+    detected_language: DetectedLanguage | None = None  # as in `TranslationResult`

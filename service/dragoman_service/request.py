@@ -6,15 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from dragoman_service.datatypes import Priority, TranslatedSentence, TranslationResult
-from dragoman_service.errors import InvalidFieldError
 from dragoman_service.observability.tracing import RequestTrace
-
-# Ranges of the proto file for modules that do not import protobuf; a test compares them.
-MAX_NAME_CHARACTERS = 128
-MAX_TEXTS = 128
-MAX_BEAM_SIZE = 16
-MAX_LENGTH_PENALTY = 5.0
-MAX_TERM_CHARACTERS = 200
 
 MAX_PATTERN_STARS = 8  # in all patterns of a request
 
@@ -227,13 +219,6 @@ class RequestRecord:
         self.queue_s = max(self.queue_s, result.timings.queue_s)
         self.encode_s = max(self.encode_s, result.timings.encode_s)
         self.decode_s = max(self.decode_s, result.timings.decode_s)
-
-
-def check_request_id(request_id: str) -> None:
-    """Raise InvalidFieldError if an id cannot be returned in metadata."""
-    if len(request_id) > MAX_NAME_CHARACTERS or not (request_id.isascii() and request_id.isprintable()):
-        limit = f"at most {MAX_NAME_CHARACTERS} printable ASCII characters"
-        raise InvalidFieldError("request_id", repr(request_id[:MAX_NAME_CHARACTERS]), limit)
 
 
 def _keep(kept: list[str], texts: Iterable[str]) -> None:

@@ -36,11 +36,8 @@ def _check_values(tables: dict[str, Any]) -> None:
     for _ in range(_MAX_DEPTH):
         if any(isinstance(value, int) and value not in _INTEGERS for value in values):
             raise ValueError("an integer of more than 64 bits")
-        inner = [value.values() if isinstance(value, dict) else value for value in values if _holds_values(value)]
+        containers = [value for value in values if isinstance(value, dict | list)]
+        inner = [value.values() if isinstance(value, dict) else value for value in containers]
         values = [value for group in inner for value in group]
     if values:
         raise ValueError(f"nested more than {_MAX_DEPTH} deep")
-
-
-def _holds_values(value: object) -> bool:
-    return isinstance(value, dict | list)

@@ -3,11 +3,11 @@
 import itertools
 import random
 import threading
-import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import Any, Final, Self, TypedDict
+from functools import partial
+from typing import Any, Final, Self
 
 from dragoman.client import (
     ChannelSettings,
@@ -17,28 +17,17 @@ from dragoman.client import (
     RetrySettings,
     TlsOptions,
     TranslationClient,
-    TranslationRequest,
 )
 from loadtests.generator.texts import sample
+from tests.unit.proto.scripted_server import EN_DE, text_request
 
 Action = Callable[[random.Random], object]
 
 _JOIN_TIMEOUT_S: Final = 60.0
-_TIMEOUT_S: Final = 30.0
 _DOCUMENT_SENTENCES: Final = 12
 _NO_RETRIES: Final = ChannelSettings(retry=RetrySettings(max_attempts=1))
 _NUM_OVERLOADING: Final = 12
 _REPETITIVE: Final = "xkcd://42/aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"  # the bundled model repeats itself on this text
-
-
-class Languages(TypedDict):
-    """Languages of a request."""
-
-    source_language: str
-    target_language: str
-
-
-EN_DE: Final = Languages(source_language="en", target_language="de")
 
 
 class Callers:
@@ -46,6 +35,7 @@ class Callers:
 
     def __init__(self) -> None:
         self.outcomes: Counter[str] = Counter()  # calls by `KIND OUTCOME`, such as `document ok`
+        self.failures: list[str] = []
         self._lock = threading.Lock()
         self._is_over = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -58,17 +48,23 @@ class Callers:
     def begin(self, name: str, action: Action, *, every_s: float = 0.0, until: threading.Event | None = None) -> None:
         """Start a caller; its kind is the part of its name before the first `-`."""
         generator, is_over = random.Random(name), until or self._is_over  # noqa: S311 - chooses texts
-        kind = name.partition("-")[0]
 
         def repeat() -> None:
             while not (is_over.wait(every_s) or self._is_over.is_set()):
-                self._count(kind, action, generator)
+                self._count(name.partition("-")[0], action, generator)
 
         self._threads.append(threading.Thread(target=repeat, name=f"caller-{name}", daemon=True))
         self._threads[-1].start()
 
-    def record_error(self, error: DragomanError) -> None:
-        """Handle a failed call; any thread."""
+    def _count(self, kind: str, action: Action, generator: random.Random) -> None:
+        outcome = "ok"
+        try:
+            action(generator)
+        except (DragomanError, AssertionError) as error:
+            outcome = type(error).__name__
+            self.failures.append(f"{kind} {outcome}: {error}")
+        with self._lock:
+            self.outcomes[f"{kind} {outcome}"] += 1
 
     def __enter__(self) -> Self:
         return self
@@ -79,16 +75,6 @@ class Callers:
             thread.join(_JOIN_TIMEOUT_S)
         self._clients.close()
 
-    def _count(self, kind: str, action: Action, generator: random.Random) -> None:
-        try:
-            action(generator)
-            outcome = "ok"
-        except DragomanError as error:
-            outcome = type(error).__name__
-            self.record_error(error)
-        with self._lock:
-            self.outcomes[f"{kind} {outcome}"] += 1
-
 
 class SteadyCallers(Callers):
     """Callers that repeat valid requests without a pause, each on its own connection."""
@@ -96,46 +82,30 @@ class SteadyCallers(Callers):
     def __init__(self, target: str, api_key: str, *, num_texts: int) -> None:
         """Start `num_texts` callers of Translate."""
         super().__init__()
-        self.failures: list[str] = []
-        self.versions: Counter[str] = Counter()  # model versions of the responses of Translate
-        self._target, self._api_key, self._num_texts = target, api_key, num_texts
-        for number in range(num_texts):
-            self._begin("text", number, self._translate)
+        self.recent_versions: deque[str] = deque(maxlen=5 * num_texts)  # of the model, in responses of Translate
+        self._connect = partial(self.connect, target, api_key=api_key, timeout_s=30.0)
+        self._begin("text", self._translate, num_texts)
 
     def begin_documents(self, num_callers: int) -> None:
         """Start callers of TranslateDocument."""
-        for number in range(num_callers):
-            self._begin("document", self._num_texts + number, self._translate_document)
+        self._begin("document", self._translate_document, num_callers)
 
-    def reset_versions(self) -> None:
-        """Count versions from zero, after each request that is in flight now was answered."""
-        expected = self.outcomes["text ok"] + 2 * self._num_texts
-        while self.outcomes["text ok"] < expected and not self.failures:
-            time.sleep(0.01)
-        self.versions.clear()
-
-    def record_error(self, error: DragomanError) -> None:
-        """Record a failure: no call may fail."""
-        self.failures.append(f"{type(error).__name__}: {error}")
-
-    def _begin(self, kind: str, number: int, call: Callable[[TranslationClient, random.Random], None]) -> None:
-        # gRPC shares a connection between channels with equal settings, so each caller gets a different one.
-        channel = ChannelSettings(keepalive_time_s=60.0 + number)
-        client = self.connect(self._target, api_key=self._api_key, timeout_s=_TIMEOUT_S, channel=channel)
-        self.begin(f"{kind}-{number}", lambda generator: call(client, generator))
+    def _begin(self, kind: str, call: Callable[[TranslationClient, random.Random], None], num_callers: int) -> None:
+        for number in range(len(self._threads), len(self._threads) + num_callers):
+            # gRPC shares a connection between channels with equal settings, so each caller gets a different one.
+            client = self._connect(channel=ChannelSettings(keepalive_time_s=60.0 + number))
+            self.begin(f"{kind}-{number}", partial(call, client))
 
     def _translate(self, client: TranslationClient, generator: random.Random) -> None:
         texts = sample(generator, generator.randint(1, 3))
         result = client.translate(texts, **EN_DE)
-        self.versions[result.model_version] += 1
-        if len(result) != len(texts):
-            self.failures.append(f"{len(result)} translations of {len(texts)} texts")
+        assert len(result) == len(texts)
+        self.recent_versions.append(result.model_version)
 
     def _translate_document(self, client: TranslationClient, generator: random.Random) -> None:
         text = " ".join(sample(generator, _DOCUMENT_SENTENCES))
         indexes = [sentence.index for sentence in client.translate_document(text, **EN_DE)]
-        if indexes != list(range(_DOCUMENT_SENTENCES)):
-            self.failures.append(f"a document of {_DOCUMENT_SENTENCES} sentences arrived as {indexes}")
+        assert indexes == list(range(_DOCUMENT_SENTENCES))
 
 
 class MixedCallers(Callers):
@@ -154,11 +124,17 @@ class MixedCallers(Callers):
         super().__init__()
         self._is_overload_over = threading.Event()
         self._client = self.connect(target, api_key=api_key)
-        self._unknown = self.connect(target, api_key="dgm_000000000000_nobody")
         self._overloading = self.connect(target, api_key=api_key, channel=_NO_RETRIES)
         limited = self.connect(target, api_key=limited_key, channel=_NO_RETRIES)
         tls = self.connect(tls_target, api_key=api_key, tls=TlsOptions(ca=authority))
-        invalid = self._invalid_calls()
+        unknown = self.connect(target, api_key="dgm_000000000000_nobody")
+        invalid: Iterator[Callable[[], object]] = itertools.cycle(
+            (
+                lambda: self._client.translate(["Hello."], source_language="en", target_language="xx"),
+                lambda: self._client.translate(["Hello."], options=DecodingOptions(beam_size=99), **EN_DE),
+                lambda: unknown.translate(["Hello."], **EN_DE),
+            )
+        )
         for name, action, every_s in (
             ("steady", self._translate, 0.15),
             ("tls", lambda generator: tls.translate(sample(generator, 1), **EN_DE), 0.7),
@@ -181,6 +157,9 @@ class MixedCallers(Callers):
         """Stop the callers of `begin_overload`."""
         self._is_overload_over.set()
 
+    def _overload(self, generator: random.Random) -> None:
+        self._overloading.translate(sample(generator, 40), timeout_s=20.0, **EN_DE)
+
     def _translate(self, generator: random.Random) -> None:
         priority = generator.choice([Priority.INTERACTIVE, Priority.INTERACTIVE, Priority.BULK])
         self._client.translate(sample(generator, generator.randint(1, 3)), priority=priority, **EN_DE)
@@ -194,21 +173,8 @@ class MixedCallers(Callers):
         sentences.close()
 
     def _stream(self, generator: random.Random) -> None:
-        requests = [
-            TranslationRequest(texts=[text], source_language="en", target_language="de")
-            for text in sample(generator, 3)
-        ]
+        requests = [text_request("", text) for text in sample(generator, 3)]
         list(self._client.translate_stream(requests))
-
-    def _invalid_calls(self) -> Iterator[Callable[[], object]]:
-        hello = ["Hello."]
-        return itertools.cycle(
-            (
-                lambda: self._client.translate(hello, source_language="en", target_language="xx"),
-                lambda: self._client.translate(hello, options=DecodingOptions(beam_size=99), **EN_DE),
-                lambda: self._unknown.translate(hello, **EN_DE),
-            )
-        )
 
     def _set_short_deadline(self, generator: random.Random) -> None:
         self._client.translate(sample(generator, 12), timeout_s=generator.choice([0.03, 0.1]), **EN_DE)
@@ -216,6 +182,3 @@ class MixedCallers(Callers):
     def _provoke_warnings(self, generator: random.Random) -> None:
         self._client.translate(sample(generator, 1), options=DecodingOptions(max_target_tokens=3), **EN_DE)
         self._client.translate([_REPETITIVE], **EN_DE)
-
-    def _overload(self, generator: random.Random) -> None:
-        self._overloading.translate(sample(generator, 40), timeout_s=20.0, **EN_DE)

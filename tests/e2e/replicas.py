@@ -5,9 +5,7 @@ import json
 import os
 import shutil
 import signal
-import time
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Self
 
@@ -16,13 +14,12 @@ import trustme
 from dragoman_service.cli.keys import entry
 from dragoman_service.security.api_keys import new_key
 from loadtests.generator.server import ServerProcess
-from tests.e2e.tools import DEPLOY
+from tests.e2e.tools import DEPLOY, wait_until
 
 MODELS: Final = DEPLOY / "models" / "dragoman_models"
 MODEL: Final = "en-de"
 _READY_TIMEOUT_S: Final = 90.0
 _CONDITION_TIMEOUT_S: Final = 60.0
-_POLL_S: Final = 0.05
 
 
 def make_key(name: str, **limits: float) -> tuple[str, str]:
@@ -100,7 +97,7 @@ class Replica:
 
     def kill(self) -> int:
         """Send SIGKILL while requests are in flight; return their number."""
-        num_requests = self._wait_for(self.num_requests_in_flight)
+        num_requests = wait_until(self.num_requests_in_flight, timeout_s=_CONDITION_TIMEOUT_S)
         os.kill(self.server.pid, signal.SIGKILL)
         self.server.__exit__(None, None, None)
         return num_requests
@@ -128,7 +125,8 @@ class Replica:
     def upgrade(self, version: str) -> None:
         """Add another version and wait until it is loaded."""
         self.add_version(version)
-        self._wait_for(partial(self._sum, "dragoman_model_state", f'state="ready",version="{version}"'))
+        is_ready = f'state="ready",version="{version}"'
+        wait_until(lambda: self._sum("dragoman_model_state", is_ready), timeout_s=_CONDITION_TIMEOUT_S)
 
     def break_callers(self) -> None:
         """Make the callers file invalid."""
@@ -152,13 +150,6 @@ class Replica:
 
     def __exit__(self, *_: object) -> None:
         self.server.__exit__(None, None, None)
-
-    def _wait_for(self, number: Callable[[], float]) -> int:
-        until_s = time.monotonic() + _CONDITION_TIMEOUT_S
-        while not (value := int(number())):
-            assert time.monotonic() < until_s, f"replica {self._name} did not reach the condition"
-            time.sleep(_POLL_S)
-        return value
 
     def _sum(self, name: str, labels: str) -> float:
         samples = self.server.samples()

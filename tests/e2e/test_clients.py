@@ -15,13 +15,12 @@ import pytest
 
 from dragoman_service.security.api_keys import new_key
 from tests.e2e.replicas import Replica, make_key
-from tests.e2e.tools import BUILD, CHECKOUT, run
+from tests.e2e.tools import CHECKOUT, node_packages, run
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 SCRIPTS: Final = Path(__file__).with_name("clients")
 CALLS_TIMEOUT_S: Final = 60.0
-INSTALL_TIMEOUT_S: Final = 300.0
 FRENCH: Final = "Où est la gare, s'il vous plaît ? Je cherche le train pour Lyon."
 UNCHANGED: Final = ["Das ist heute ein sehr schöner Tag im Garten.", "12345", "🙂"]
 STATION: Final = re.compile("Bahnhof")
@@ -156,7 +155,9 @@ BUF: Final[Expected] = {
 def test_node_client_is_served(
     name: str, packages: Sequence[str], expected: Expected, server: Mapping[str, Any]
 ) -> None:
-    folder = installed(name, packages)
+    folder = node_packages(f"clients-{name}", *packages)
+    for script in SCRIPTS.glob("*.mjs"):
+        shutil.copy(script, folder)
     (folder / "server.json").write_text(json.dumps(server), encoding="utf-8")
 
     # Without the variable Google's client looks for Google's cloud.
@@ -167,7 +168,7 @@ def test_node_client_is_served(
 
 
 def test_buf_curl_is_served_by_reflection(server: Mapping[str, Any]) -> None:
-    folder = installed("buf", ["@bufbuild/buf@1.75.0"])
+    folder = node_packages("clients-buf", "@bufbuild/buf@1.75.0")
     host = f"http://127.0.0.1:{server['grpc_port']}"
     service = f"{host}/dragoman.v1.TranslationService"
     languages = {"source_language": "en", "target_language": "de"}
@@ -208,23 +209,3 @@ def assert_expected(expected: Expected, results: Mapping[str, object]) -> None:
 
     wrong = {name: results.get(name) for name, value in expected.items() if not matches(value, results.get(name))}
     assert wrong == {}
-
-
-def installed(name: str, packages: Sequence[str]) -> Path:
-    """Return a folder with packages from npm and the scripts; skip the test if they cannot be installed."""
-    folder = BUILD / "clients" / name
-    folder.mkdir(parents=True, exist_ok=True)
-    for script in SCRIPTS.glob("*.mjs"):
-        shutil.copy(script, folder)
-    if shutil.which("npm") is None:
-        pytest.skip("npm is not installed")
-    marker, wanted = folder / "installed.txt", "\n".join(packages)
-    if not marker.exists() or marker.read_text(encoding="utf-8") != wanted:
-        (folder / "package.json").write_text('{"private": true, "type": "module"}', encoding="utf-8")
-        flags = ("--silent", "--ignore-scripts", "--no-audit", "--no-fund", "--no-save")
-        command = ("npm", "install", *flags, *packages)
-        finished = run(*command, directory=folder, is_checked=False, timeout=INSTALL_TIMEOUT_S)
-        if finished.returncode != 0:
-            pytest.skip(f"npm install {wanted}: {finished.stderr}")
-        marker.write_text(wanted, encoding="utf-8")
-    return folder

@@ -21,7 +21,7 @@ from dragoman.client import DragomanError, UnauthenticatedError
 from tests.e2e.containers import TRANSLATED_WORD, Engine, translate
 from tests.e2e.processes import envoy_binary
 from tests.e2e.replicas import make_key
-from tests.e2e.tools import BUILD, DEPLOY, debian_packages, run
+from tests.e2e.tools import BUILD, DEPLOY, debian_packages, run, wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
 
@@ -52,16 +52,11 @@ class Stack:
     def target(self) -> str:
         return self.call("port", "envoy", "50051").strip()
 
-    def wait_for(self, query: str, number: int) -> None:
-        """Wait until Prometheus answers a query with a number."""
+    def query(self, query: str) -> int:
+        """Return the number with which Prometheus answers a query."""
         url = f"http://127.0.0.1:9090/api/v1/query?query={quote(query)}"
-        until_s = time.monotonic() + WAIT_S
-        value = None
-        while value != number:
-            assert time.monotonic() < until_s, f"{query} is {value}, expected {number}"
-            answer = json.loads(self.call("exec", "-T", "prometheus", "wget", "-q", "-O", "-", url))
-            value = next((int(float(series["value"][1])) for series in answer["data"]["result"]), 0)
-            time.sleep(1)
+        answer = json.loads(self.call("exec", "-T", "prometheus", "wget", "-q", "-O", "-", url))
+        return next((int(float(series["value"][1])) for series in answer["data"]["result"]), 0)
 
 
 @pytest.fixture(scope="module")
@@ -152,10 +147,13 @@ def test_calls_succeed_while_a_replica_stops(stack: Stack) -> None:
 def test_load_succeeds_and_everything_is_scraped(stack: Stack) -> None:
     stack.call("run", "--rm", "--no-deps", "load")  # exit code 1 if a call fails
 
-    stack.wait_for('sum(up{job="dragoman"})', 2)
-    stack.wait_for('sum(up{job="envoy"})', 1)
-    stack.wait_for("sum(prometheus_notifications_alertmanagers_discovered)", 1)
-    stack.wait_for('max(envoy_cluster_membership_healthy{envoy_cluster_name="dragoman"})', 2)
+    for query, number in (
+        ('sum(up{job="dragoman"})', 2),
+        ('sum(up{job="envoy"})', 1),
+        ("sum(prometheus_notifications_alertmanagers_discovered)", 1),
+        ('max(envoy_cluster_membership_healthy{envoy_cluster_name="dragoman"})', 2),
+    ):
+        wait_until(lambda: stack.query(query) == number, timeout_s=WAIT_S, state=lambda: query)  # noqa: B023
 
 
 def test_no_call_fails_while_replicas_are_replaced(stack: Stack) -> None:
@@ -183,13 +181,12 @@ def test_keys_are_required_with_the_override(stack: Stack, tmp_path: Path) -> No
 
     stack.call(*UP, "dragoman")
 
-    until_s = time.monotonic() + 15  # Envoy discovers the new replicas
-    while True:
+    def is_translated() -> bool:
         try:
-            assert TRANSLATED_WORD in translate(stack.target, api_key=key)
-            break
+            return TRANSLATED_WORD in translate(stack.target, api_key=key)
         except DragomanError:
-            assert time.monotonic() < until_s
-            time.sleep(1)
+            return False
+
+    wait_until(is_translated, timeout_s=15)  # Envoy discovers the new replicas
     with pytest.raises(UnauthenticatedError):
         translate(stack.target)

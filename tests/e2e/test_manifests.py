@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -14,7 +13,7 @@ import yaml
 
 from dragoman_service.config import CONFIG_VARIABLE, ENVIRONMENT_PREFIX, Settings, load_settings
 from dragoman_service.grpc_api.server import SERVICE_NAMES
-from tests.e2e.tools import BUILD, DEPLOY, kubectl, python_tools, run
+from tests.e2e.tools import BUILD, DEPLOY, kustomize, python_tools, run
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -94,19 +93,14 @@ def whole_cores(quantity: str) -> str:
 @pytest.fixture(scope="module")
 def rendered() -> Mapping[str, Path]:
     """The file with the objects of each variant."""
-    program, files = kubectl(), {}
+    files = {}
     for name, (directory, components) in VARIANTS.items():
-        folder = BUILD / "manifests" / name
-        folder.mkdir(parents=True, exist_ok=True)
-        kustomization: Object = {
-            "resources": [os.path.relpath(KUBERNETES / directory, folder)],
-            "components": [os.path.relpath(KUBERNETES / "components" / component, folder) for component in components],
-        }
-        if directory == "base":
-            kustomization |= {"namespace": "dragoman", "images": [{"name": "dragoman", "newTag": "0"}]}
-        (folder / "kustomization.yaml").write_text(yaml.safe_dump(kustomization), encoding="utf-8")
-        files[name] = folder / "rendered.yaml"
-        files[name].write_text(run(program, "kustomize", folder).stdout, encoding="utf-8")
+        files[name] = BUILD / "manifests" / name / "rendered.yaml"
+        fields = (
+            {"namespace": "dragoman", "images": [{"name": "dragoman", "newTag": "0"}]} if directory == "base" else {}
+        )
+        content = kustomize(files[name].parent, directory, components, **fields)
+        files[name].write_text(content, encoding="utf-8")
     return files
 
 
@@ -131,13 +125,13 @@ def test_every_component_is_rendered() -> None:
 
 def test_checkov_accepts_the_manifests(rendered: Mapping[str, Path]) -> None:
     """Covers the restricted Pod Security Standard, resource limits and image tags; annotations explain exceptions."""
-    checkov = python_tools("checkov", ["checkov>=3.3,<4"]) / "bin" / "checkov"
+    checkov = python_tools("checkov", "checkov>=3.3,<4") / "bin" / "checkov"
     files = [argument for path in rendered.values() for argument in ("--file", path)]
     run(checkov, "--framework", "kubernetes", "--compact", "--quiet", "--skip-download", *files)
 
 
 def test_core_objects_match_the_schemas_of_kubernetes(manifests: Manifests, variant: str, tmp_path: Path) -> None:
-    validate = python_tools("kubernetes-validate", ["kubernetes-validate>=1.37,<2"]) / "bin" / "kubernetes-validate"
+    validate = python_tools("kubernetes-validate", "kubernetes-validate>=1.37,<2") / "bin" / "kubernetes-validate"
     oldest = OLDEST_WITH_IMAGE_VOLUMES if variant == "models-oci" else OLDEST
     objects = manifests.custom(is_custom=False)
     file = tmp_path / "core.yaml"

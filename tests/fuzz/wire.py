@@ -1,10 +1,9 @@
 """Bytes on both ports of a real server, which must continue to serve others."""
 
 import contextlib
-import http.client
-import re
 import socket
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -17,9 +16,10 @@ from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
 from dragoman_service.app import Ports
 from loadtests.generator.calls import Method
+from loadtests.generator.metrics import scrape
 from loadtests.hostile.http2 import PREFACE, raw_frame
 from loadtests.hostile.mutations import MAX_INPUT_BYTES, mutated
-from tests.fuzz.calls import translation_messages
+from tests.fuzz.calls import TRANSLATION_MESSAGES
 from tests.fuzz.target import Check, Target
 from tests.integration.real_process import START_S, process
 
@@ -52,27 +52,18 @@ class _Client:
 
     def __init__(self, channel: grpc.Channel, http_port: int) -> None:
         self._stub = pb_grpc.TranslationServiceStub(channel)
-        self._http_port = http_port
+        self._url = f"http://127.0.0.1:{http_port}"
 
     def check(self) -> None:
         """Call both ports; an error is a finding."""
         request = pb.TranslateRequest(texts=["Hi."], source_language="en", target_language="de")
         assert self._stub.Translate(request, timeout=_TIMEOUT_S).translations
-        assert self._get("/readyz")[0] == 200
+        with urllib.request.urlopen(f"{self._url}/readyz", timeout=_TIMEOUT_S) as response:  # noqa: S310 - http
+            assert response.status == 200
 
-    def server_bytes(self) -> int:
+    def server_bytes(self) -> float:
         """Return the resident memory of the server."""
-        found = re.search(r"^process_resident_memory_bytes (\S+)$", self._get("/metrics")[1], re.MULTILINE)
-        assert found
-        return int(float(found[1]))
-
-    def _get(self, path: str) -> tuple[int, str]:
-        with contextlib.closing(
-            http.client.HTTPConnection("127.0.0.1", self._http_port, timeout=_TIMEOUT_S)
-        ) as http_client:
-            http_client.request("GET", path)
-            response = http_client.getresponse()
-            return response.status, response.read().decode()
+        return scrape(f"{self._url}/metrics")["process_resident_memory_bytes"]
 
 
 def _send(port: int, content: bytes) -> bytes:
@@ -145,7 +136,7 @@ _OTHER_PATHS: Final = (
 @st.composite
 def _bodies(draw: st.DrawFn) -> bytes:
     """Draw gRPC messages, also with wrong lengths and flags."""
-    message = draw(st.one_of(translation_messages().map(lambda sent: sent[1:]), st.binary(max_size=20)))
+    message = draw(st.one_of(TRANSLATION_MESSAGES.map(lambda sent: sent[1:]), st.binary(max_size=20)))
     length = draw(st.one_of(st.just(len(message)), st.just(len(message)), _NUMBERS))
     flag = draw(st.sampled_from([0, 0, 0, 1, 2, 255]))
     return (bytes([flag]) + length.to_bytes(4, "big") + message)[: draw(st.sampled_from([16_384, 16_384, 5, 3]))]

@@ -79,12 +79,12 @@ def arrivals(draw: st.DrawFn) -> Arrival:
 @settings(max_examples=30, deadline=None)
 @given(st.lists(arrivals(), min_size=2, max_size=6))
 def test_result_is_bit_identical_alone_and_with_segments_of_other_options(
-    model: StepModel, company: list[Arrival]
+    model: StepModel, drawn: list[Arrival]
 ) -> None:
-    together = decode(model, company)
+    together = decode(model, drawn)
 
     for index, ended in together.items():
-        alone = decode(model, [Arrival(segment=company[index].segment, joins_at=0, is_cancelled_at=None)])[0]
+        alone = decode(model, [Arrival(segment=drawn[index].segment, joins_at=0, is_cancelled_at=None)])[0]
         assert replace(alone, segment_id=0) == replace(ended, segment_id=0)
         assert [_bits(hypothesis) for hypothesis in alone.hypotheses] == [
             _bits(hypothesis) for hypothesis in ended.hypotheses
@@ -92,21 +92,21 @@ def test_result_is_bit_identical_alone_and_with_segments_of_other_options(
 
 
 def _bits(hypothesis: Hypothesis) -> bytes | None:
-    """Return the attention, which hypotheses are not compared by."""
+    """Return the attention, which the comparison of hypotheses ignores."""
     return None if hypothesis.attention is None else hypothesis.attention.tobytes()
 
 
-def decode(model: StepModel, company: list[Arrival]) -> dict[int, EndedSegment]:
-    """Run one batch that segments join and leave as they say; return what ended, by index."""
+def decode(model: StepModel, drawn: list[Arrival]) -> dict[int, EndedSegment]:
+    """Run a batch that segments join and leave at their steps; return the ended segments by index."""
     indices: dict[int, int] = {}
     ended: dict[int, EndedSegment] = {}
     batch, turn = RunningBatch(model), 0
-    while batch.num_segments or any(arrival.joins_at >= turn for arrival in company):
-        joining = [index for index, arrival in enumerate(company) if arrival.joins_at == turn]
+    while batch.num_segments or any(arrival.joins_at >= turn for arrival in drawn):
+        joining = [index for index, arrival in enumerate(drawn) if arrival.joins_at == turn]
         if joining:
-            indices.update(zip(batch.start([company[index].segment for index in joining]), joining, strict=True))
-        batch.drop([handle for handle, index in indices.items() if company[index].is_cancelled_at == turn])
-        indices = {handle: index for handle, index in indices.items() if company[index].is_cancelled_at != turn}
+            indices.update(zip(batch.start([drawn[index].segment for index in joining]), joining, strict=True))
+        batch.drop([handle for handle, index in indices.items() if drawn[index].is_cancelled_at == turn])
+        indices = {handle: index for handle, index in indices.items() if drawn[index].is_cancelled_at != turn}
         if batch.num_segments:
             for segment in batch.step().ended:
                 ended[indices.pop(segment.segment_id)] = segment

@@ -22,13 +22,13 @@ from dragoman_service.runtimes.settings import RuntimeSettings
 from tests.tiny_bundle import build_tiny_bundle, tiny_model, tiny_vocabulary
 
 _FLOAT_TOLERANCE = 2e-6
-"""Weights are at most 1, where one unit in the last place is 1.2e-7; sums are taken in another order."""
+"""Weights are at most 1, whose unit in the last place is 1.2e-7; the order of summation differs."""
 
 _HALF_TOLERANCE = 0.002
-"""Weights after rounding to 16-bit floats, whose last place is 2**-11 of a number, in all that comes before them."""
+"""Weights after operations on 16-bit floats, which have 11 significant bits."""
 
 _INT8_TOLERANCE = 0.05
-"""Weights after 8-bit rounding in each product before them."""
+"""Weights after products of 8-bit integers."""
 
 _SOURCES = [[5, 6, 7, 2], [8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 2], [2]]
 _TARGETS = [[30, 31, 2], [40, 41, 42, 43, 44, 45, 46, 2], [2]]
@@ -57,7 +57,7 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 @torch.inference_mode()
 def _expected(reference: Transformer, source: list[int], target: list[int]) -> FloatArray:
-    """Return the weights [L, H, T, S] of the PyTorch network, from what enters its cross-attention blocks."""
+    """Return the weights [L, H, T, S] of PyTorch, computed from the inputs of its cross-attention blocks."""
     entered: list[tuple[Tensor, Tensor]] = []
     blocks = [layer.get_submodule("cross_attention") for layer in reference.decoder.layers]
 
@@ -78,7 +78,7 @@ def _expected(reference: Transformer, source: list[int], target: list[int]) -> F
 
 
 def _found(model: StepModel) -> list[FloatArray]:
-    """Return the weights of all targets, their sources in one batch."""
+    """Return the weights of all targets, with their sources in one batch."""
     batch = model.new_batch()
     batch.start(model.encode(_SOURCES))
     return [batch.cross_attention(segment, target) for segment, target in enumerate(_TARGETS)]
@@ -87,17 +87,9 @@ def _found(model: StepModel) -> list[FloatArray]:
 @pytest.mark.parametrize(
     ("precision", "tolerance"), [("fp32", _FLOAT_TOLERANCE), ("fp16", _HALF_TOLERANCE), ("int8", _INT8_TOLERANCE)]
 )
-def test_weights_are_those_of_pytorch(pair: Pair, precision: str, tolerance: float) -> None:
-    actual = _found(pair.model(precision))
-
-    for weights, source, target in zip(actual, _SOURCES, _TARGETS, strict=True):
-        np.testing.assert_allclose(weights, _expected(pair.reference, source, target), atol=tolerance, rtol=0)
-
-
-@pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])
-def test_weights_are_shares_of_the_source(pair: Pair, precision: str) -> None:
+def test_weights_equal_those_of_pytorch(pair: Pair, precision: str, tolerance: float) -> None:
     for weights, source, target in zip(_found(pair.model(precision)), _SOURCES, _TARGETS, strict=True):
-        assert weights.shape == (2, 2, len(target), len(source))
+        np.testing.assert_allclose(weights, _expected(pair.reference, source, target), atol=tolerance, rtol=0)
         assert weights.dtype == np.float32
         assert (weights >= 0).all()
         np.testing.assert_allclose(weights.sum(axis=-1), 1, atol=1e-6)
@@ -113,14 +105,14 @@ def test_weights_do_not_depend_on_the_other_segments(pair: Pair, precision: str)
         assert np.array_equal(batch.cross_attention(0, target), weights)
 
 
-def test_asking_changes_no_step(pair: Pair) -> None:
+def test_attention_does_not_change_steps(pair: Pair) -> None:
     model, outputs = pair.model("int8"), []
-    for is_asked in (False, True):
+    for has_attention in (False, True):
         batch = model.new_batch()
         batch.start(model.encode(_SOURCES[:2]))
         for token_ids in ([[1], [1]], [[30], [40]]):
             outputs.append(batch.step(np.array(token_ids), np.zeros((2, 1), dtype=np.int64), num_candidates=5))
-            if is_asked:
+            if has_attention:
                 batch.cross_attention(1, _TARGETS[1])
                 batch.cross_attention(0, _TARGETS[0])
 
@@ -128,7 +120,7 @@ def test_asking_changes_no_step(pair: Pair) -> None:
         assert np.array_equal(before.log_probs, after.log_probs)
 
 
-def test_a_segment_is_known_by_its_place_after_others_left(pair: Pair) -> None:
+def test_attention_uses_the_new_index_of_a_segment_after_others_are_dropped(pair: Pair) -> None:
     model = pair.model("fp32")
     batch = model.new_batch()
     batch.start(model.encode(_SOURCES))
@@ -140,7 +132,7 @@ def test_a_segment_is_known_by_its_place_after_others_left(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
-def test_the_graph_does_not_look_at_padding(pair: Pair, precision: str) -> None:
+def test_graph_ignores_padding(pair: Pair, precision: str) -> None:
     session = onnxruntime.InferenceSession(pair.bundle.attention_path(precision), providers=["CPUExecutionProvider"])
     rng = np.random.default_rng(0)
     shapes = {"key": (2, 2, 9, 16), "value": (2, 2, 9, 16)}
@@ -160,7 +152,7 @@ def test_the_graph_does_not_look_at_padding(pair: Pair, precision: str) -> None:
         assert (padded[1, :, :, 4:] == 0).all()
 
 
-def test_a_bundle_without_the_graph_serves_and_says_so_when_asked(pair: Pair) -> None:
+def test_attention_of_bundle_without_the_graph_is_rejected(pair: Pair) -> None:
     model = OnnxStepModel(_without_attention(pair.bundle), RuntimeSettings(device="cpu"))
     batch = model.new_batch()
     batch.start(model.encode(_SOURCES))
@@ -170,7 +162,7 @@ def test_a_bundle_without_the_graph_serves_and_says_so_when_asked(pair: Pair) ->
         batch.cross_attention(0, _TARGETS[0])
 
 
-def test_the_graph_is_there_though_its_file_is_gone(pair: Pair, tmp_path: Path) -> None:
+def test_attention_works_after_the_files_are_removed(pair: Pair, tmp_path: Path) -> None:
     directory = tmp_path / "bundle"
     shutil.copytree(pair.bundle.directory, directory)
     model = OnnxStepModel(Bundle(directory=directory, manifest=pair.bundle.manifest), RuntimeSettings(device="cpu"))
@@ -181,7 +173,7 @@ def test_the_graph_is_there_though_its_file_is_gone(pair: Pair, tmp_path: Path) 
     assert batch.cross_attention(0, _TARGETS[0]).shape == (2, 2, 3, 4)
 
 
-def test_a_graph_that_is_missing_is_named_before_anybody_asks(pair: Pair, tmp_path: Path) -> None:
+def test_missing_graph_file_is_rejected_while_loading(pair: Pair, tmp_path: Path) -> None:
     directory = tmp_path / "bundle"
     shutil.copytree(pair.bundle.directory, directory, ignore=shutil.ignore_patterns("attention.*"))
 
@@ -189,7 +181,7 @@ def test_a_graph_that_is_missing_is_named_before_anybody_asks(pair: Pair, tmp_pa
         OnnxStepModel(Bundle(directory=directory, manifest=pair.bundle.manifest), RuntimeSettings(device="cpu"))
 
 
-def test_threads_share_the_graph(pair: Pair) -> None:
+def test_threads_can_share_the_graph(pair: Pair) -> None:
     model = pair.model("int8")
 
     with ThreadPoolExecutor(4) as threads:
@@ -200,21 +192,21 @@ def test_threads_share_the_graph(pair: Pair) -> None:
 
 
 def _without_attention(bundle: Bundle) -> Bundle:
-    """Return the bundle as an older exporter would have written it."""
+    """Return a bundle of an older exporter."""
     files = {name: files.model_copy(update={"attention": None}) for name, files in bundle.manifest.precisions.items()}
     return Bundle(directory=bundle.directory, manifest=bundle.manifest.model_copy(update={"precisions": files}))
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
-def test_the_graph_shares_its_weights_with_the_others(pair: Pair, precision: str) -> None:
+def test_graph_shares_its_weights_with_the_decoder(pair: Pair, precision: str) -> None:
     decoder = pair.bundle.graph_paths(precision)[1]
-    shared, own = (_places(path) for path in (decoder, pair.bundle.attention_path(precision)))
+    shared, own = (_external_arrays(path) for path in (decoder, pair.bundle.attention_path(precision)))
 
     assert own
-    assert own < shared  # the last feed-forward block and what follows it are only in the decoder
+    assert own < shared  # the last feed-forward block and the projection are only in the decoder
 
 
-def _places(graph: Path) -> set[tuple[str, ...]]:
-    """Return file, offset and length of the arrays that are not in a graph itself."""
+def _external_arrays(graph: Path) -> set[tuple[str, ...]]:
+    """Return file, offset and length of the external arrays of a graph."""
     arrays = onnx.load(graph, load_external_data=False).graph.initializer
     return {tuple(entry.value for entry in array.external_data) for array in arrays if array.external_data}

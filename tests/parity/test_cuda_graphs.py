@@ -1,4 +1,4 @@
-"""Steps that are captured as CUDA graphs give what the same steps give when they are run as usual."""
+"""Steps that are captured as CUDA graphs, compared with the same steps run eagerly."""
 
 import ctypes
 import threading
@@ -31,14 +31,14 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 
 class FailingSession(CapturingSession):
-    """Cannot capture."""
+    """Session that cannot capture."""
 
     def capture(self, graph_id: int, bindings: Any) -> None:
         raise RuntimeError("CUDA failure 900: operation not permitted when stream is capturing")
 
 
-class ForgetfulSession(CapturingSession):
-    """Gives again what it gave when it captured, as a graph does that reads an input on the host."""
+class StaleSession(CapturingSession):
+    """Replays the log-probabilities of the capture, like a graph that reads an input on the host."""
 
     def __init__(self, session: onnxruntime.InferenceSession) -> None:
         super().__init__(session)
@@ -54,12 +54,12 @@ class ForgetfulSession(CapturingSession):
 
 
 def _log_probs(bindings: Any) -> tuple[int, int]:
-    """Return address and size."""
+    """Return the address and size of the log-probabilities."""
     shape, address = bindings.bound["log_probs"]
     return address, 4 * int(np.prod(shape))
 
 
-def test_every_hypothesis_is_that_of_the_cpu(bundle: Bundle, caplog: pytest.LogCaptureFixture) -> None:
+def test_hypotheses_equal_those_of_the_cpu(bundle: Bundle, caplog: pytest.LogCaptureFixture) -> None:
     segments = random_segments(24, seed=4)
     model = FakeDeviceModel(bundle, capturing=CapturingSession)
     on_cpu = OnnxStepModel(bundle, RuntimeSettings(device="cpu", precision="fp32"))
@@ -70,12 +70,12 @@ def test_every_hypothesis_is_that_of_the_cpu(bundle: Bundle, caplog: pytest.LogC
 
 
 def _decoder(model: FakeDeviceModel) -> CapturingSession:
-    decoder = model._sessions.decoder  # what the test put there
+    decoder = model._sessions.decoder
     assert isinstance(decoder, CapturingSession)
     return decoder
 
 
-def test_each_size_has_a_graph_of_its_own_and_finds_it_again_at_the_same_addresses(bundle: Bundle) -> None:
+def test_each_shape_has_its_own_graph_which_is_reused(bundle: Bundle) -> None:
     model = FakeDeviceModel(bundle, capturing=CapturingSession)
     batch = model.new_batch()
     batch.start(model.encode([[5, 2]] * 2))
@@ -99,7 +99,7 @@ def test_each_size_has_a_graph_of_its_own_and_finds_it_again_at_the_same_address
     assert sorted(_decoder(model).released) == sorted(known)
 
 
-def test_another_thread_takes_a_captured_step_as_usual(bundle: Bundle) -> None:
+def test_other_thread_runs_a_captured_step_eagerly(bundle: Bundle) -> None:
     model = FakeDeviceModel(bundle, capturing=CapturingSession)
     batch = model.new_batch()
     batch.start(model.encode([[5, 2]] * 2))
@@ -113,7 +113,7 @@ def test_another_thread_takes_a_captured_step_as_usual(bundle: Bundle) -> None:
     assert batch.num_segments == 2
 
 
-def test_a_batch_that_gets_more_room_frees_the_graphs_of_the_memory_that_it_leaves(bundle: Bundle) -> None:
+def test_growing_batch_frees_the_graphs_of_its_former_memory(bundle: Bundle) -> None:
     model = FakeDeviceModel(bundle, capturing=CapturingSession)
     batch = model.new_batch()
     for _ in range(2):
@@ -129,10 +129,10 @@ def test_a_batch_that_gets_more_room_frees_the_graphs_of_the_memory_that_it_leav
     ("session", "reason"),
     [
         (FailingSession, "cannot capture the step: CUDA failure 900"),
-        (ForgetfulSession, "log-probabilities of a captured step differ"),
+        (StaleSession, "log-probabilities of a captured step differ"),
     ],
 )
-def test_a_capture_that_fails_or_is_wrong_is_told_and_changes_no_result(
+def test_failed_or_wrong_capture_is_logged_and_does_not_change_results(
     bundle: Bundle, session: type[CapturingSession], reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     segments = random_segments(12, seed=5)
@@ -143,11 +143,11 @@ def test_a_capture_that_fails_or_is_wrong_is_told_and_changes_no_result(
     (record,) = caplog.records
     assert record.levelname == "WARNING"
     assert reason in record.__dict__["reason"]
-    assert _decoder(model).num_replays == (session is ForgetfulSession)
+    assert _decoder(model).num_replays == (session is StaleSession)
 
 
 @pytest.mark.parametrize("is_possible", [True, False])
-def test_a_model_that_cannot_be_captured_is_opened_without(
+def test_session_that_cannot_capture_is_opened_without_captures(
     is_possible: bool, caplog: pytest.LogCaptureFixture, bundle: Bundle
 ) -> None:
     opened: list[bool] = []
@@ -173,7 +173,7 @@ def _in_thread(act: Callable[[], None]) -> threading.Thread:
     return thread
 
 
-def test_a_capture_waits_for_all_other_uses_and_they_for_it() -> None:
+def test_capture_excludes_all_other_uses() -> None:
     use, used, may_end, order = DeviceUse(), threading.Event(), threading.Event(), list[str]()
     later = list[threading.Thread]()
 
@@ -194,12 +194,12 @@ def test_a_capture_waits_for_all_other_uses_and_they_for_it() -> None:
 
     first = _in_thread(use_long)
     assert used.wait(_TIMEOUT_S)
-    with use:  # side by side
-        order.append("used beside")
+    with use:  # concurrently
+        order.append("used too")
     second = _in_thread(capture)
     may_end.set()
     for thread in (first, second):
         thread.join(_TIMEOUT_S)
     later[0].join(_TIMEOUT_S)
 
-    assert order == ["used beside", "used", "captured", "used later"]
+    assert order == ["used too", "used", "captured", "used later"]

@@ -7,11 +7,11 @@ import pytest
 from dragoman_service.bundle.files import open_bundle
 from dragoman_service.datatypes import DegenerationKind, DegenerationReport, SearchConfig, Segment
 from dragoman_service.decoding.degeneration import EndedSegment, Findings, find_degenerations
-from dragoman_service.decoding.running_batch import RunningBatch
 from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
 from dragoman_service.runtimes.settings import RuntimeSettings
 from dragoman_service.text.planning import EXTRA_TARGET_TOKENS
 from dragoman_service.text.tokenizer import SentencePieceTokenizer
+from tests.batch_decoding import decode_all
 
 _BUNDLE = Path(__file__).parents[2] / "deploy" / "models" / "dragoman_models" / "en-de" / "1"
 
@@ -74,12 +74,9 @@ def test_ordinary_sentence_is_not_decoded_again(model: OnnxStepModel, tokenizer:
 
 def _decode(model: OnnxStepModel, source_ids: list[int], *, repetition_guard: bool) -> EndedSegment:
     longest = min(len(source_ids) + 1 + EXTRA_TARGET_TOKENS, model.limits.max_target_tokens)
-    batch = RunningBatch(model)
     search = SearchConfig(max_target_tokens=longest, repetition_guard=repetition_guard)
-    batch.start([Segment(source_ids=(*source_ids, model.limits.vocabulary.eos_id), search=search)])
-    while True:
-        for ended in batch.step().ended:
-            return ended
+    segment = Segment(source_ids=(*source_ids, model.limits.vocabulary.eos_id), search=search)
+    return decode_all(model, [segment])[0]
 
 
 def _findings(source_ids: list[int], ended: EndedSegment) -> Findings:

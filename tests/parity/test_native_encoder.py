@@ -1,4 +1,4 @@
-"""The encoder in C++ against the encoder graph, and what it promises of its bits."""
+"""The C++ encoder, compared with the encoder graph and between batches, threads and instruction sets."""
 
 from typing import Any, Literal
 
@@ -54,15 +54,15 @@ def _sources(bundle: Bundle, *, seed: int = 0) -> list[tuple[int, ...]]:
 def _as_graph(cross: Array, length: int, shape: Architecture) -> Array:
     """Return keys and values [L, 2, H, S, D] of the library's layout."""
     layers, heads, width = shape.num_decoder_layers, shape.num_heads, shape.d_model
-    size, room = width // heads, -(-length // _BLOCK) * _BLOCK
+    size, padded = width // heads, -(-length // _BLOCK) * _BLOCK
     rows = cross.reshape(layers, -1)
-    blocks = rows[:, : room * width].reshape(layers, room // _BLOCK, heads, size, _BLOCK)
-    keys = blocks.transpose(0, 2, 1, 4, 3).reshape(layers, heads, room, size)[:, :, :length]
-    values = rows[:, room * width :].reshape(layers, length, heads, size).transpose(0, 2, 1, 3)
+    blocks = rows[:, : padded * width].reshape(layers, padded // _BLOCK, heads, size, _BLOCK)
+    keys = blocks.transpose(0, 2, 1, 4, 3).reshape(layers, heads, padded, size)[:, :, :length]
+    values = rows[:, padded * width :].reshape(layers, length, heads, size).transpose(0, 2, 1, 3)
     return np.stack((keys, values), axis=1)
 
 
-def test_it_encodes_as_the_graph_does(bundle: Bundle, network: NativeNetwork) -> None:
+def test_encoder_output_is_close_to_the_graph(bundle: Bundle, network: NativeNetwork) -> None:
     sources, shape = _sources(bundle), bundle.manifest.architecture
     expected = OnnxStepModel(bundle, _SETTINGS).encode(sources)
 
@@ -72,23 +72,23 @@ def test_it_encodes_as_the_graph_does(bundle: Bundle, network: NativeNetwork) ->
         assert own.source_ids == source
         reference = other.cross.reshape(shape.num_decoder_layers, 2, shape.num_heads, len(source), -1)
         difference = np.abs(_as_graph(own.cross, len(source), shape) - reference)
-        # Nearly all to rounding of floats; where an 8-bit rounding falls the other way, its neighbours follow.
+        # Most values differ only by float rounding. An 8-bit value rounded in the other direction changes others.
         assert np.median(difference) < 1e-5
         assert difference.max() < 0.3 * np.abs(reference).max()
 
 
-def test_no_bit_depends_on_company_or_threads(bundle: Bundle, network: NativeNetwork) -> None:
+def test_encoder_output_does_not_depend_on_batch_or_threads(bundle: Bundle, network: NativeNetwork) -> None:
     sources = _sources(bundle)
     together = [encoded.cross.tobytes() for encoded in network.encode(sources, num_threads=1)]
 
     for num_threads in (1, 2, 3):
-        backwards = network.encode(sources[::-1], num_threads=num_threads)
-        assert [encoded.cross.tobytes() for encoded in backwards[::-1]] == together
+        reversed_ = network.encode(sources[::-1], num_threads=num_threads)
+        assert [encoded.cross.tobytes() for encoded in reversed_[::-1]] == together
         for source, expected in zip(sources, together, strict=True):
             assert network.encode([source], num_threads=num_threads)[0].cross.tobytes() == expected
 
 
-def test_all_instruction_sets_give_the_same_bits(
+def test_encoder_output_does_not_depend_on_instruction_set(
     bundle: Bundle, network: NativeNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.undo()

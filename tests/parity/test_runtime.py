@@ -1,4 +1,4 @@
-"""The results of a segment are bit-identical alone and in a batch, whenever the segment joined."""
+"""Results of a segment are bit-identical alone and in a batch, regardless of the step at which it joins."""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -13,27 +13,27 @@ from numpy.typing import NDArray
 
 from dragoman_service.bundle.files import Bundle
 from dragoman_service.datatypes import Hypothesis, SearchConfig, Segment
-from dragoman_service.decoding.running_batch import RunningBatch
 from dragoman_service.decoding.step_model import EncodedSource, IntArray, StepModel
 from dragoman_service.runtimes.factory import open_step_model
 from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
 from dragoman_service.runtimes.onnx_cuda.device import DeviceSource
 from dragoman_service.runtimes.settings import RuntimeSettings
+from tests.batch_decoding import decode_all
 from tests.fake_device import FakeDeviceModel, read
 from tests.reference_step import native_library
 from tests.tiny_bundle import build_tiny_bundle
 
 _NUM_CANDIDATES = 7
 _TYPICAL_DIFFERENCE = 1e-5
-"""Difference of log-probabilities if few values were rounded differently."""
+"""Difference of log-probabilities if few values are rounded differently."""
 _ROUNDED_APART = 0.1
-"""Difference of log-probabilities if a value was rounded to the next integer, as float sums differ in the last bit."""
+"""Difference of log-probabilities after a value is rounded to another integer, because sums differ in the last bit."""
 _WORDS = st.integers(4, 319)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Script:
-    """One segment, and what its rows do at every step it takes part in."""
+    """A segment, and the tokens and parents of its rows in each of its steps."""
 
     source: tuple[int, ...]
     joins_at: int
@@ -82,50 +82,50 @@ def _native(bundle: Bundle) -> StepModel:
 
 
 def _widened(row: IntArray, num_rows: int) -> IntArray:
-    """Add dead rows, which do as the first one does."""
+    """Add dead rows, which copy the first row."""
     return np.concatenate([row, np.repeat(row[:1], num_rows - len(row))])
 
 
-def _play(model: StepModel, cast: list[Script]) -> list[list[bytes]]:
-    """Run scripts through one batch; return the bits of every step of each."""
+def _play(model: StepModel, drawn: list[Script]) -> list[list[bytes]]:
+    """Run scripts in one batch; return the bits of the results of each step of each script."""
     batch = model.new_batch()
     present: list[int] = []
-    bits: list[list[bytes]] = [[] for _ in cast]
-    for now in range(max(script.leaves_at for script in cast)):
-        keep = [place for place, index in enumerate(present) if cast[index].leaves_at > now]
+    bits: list[list[bytes]] = [[] for _ in drawn]
+    for now in range(max(script.leaves_at for script in drawn)):
+        keep = [place for place, index in enumerate(present) if drawn[index].leaves_at > now]
         if len(keep) < len(present):
             keep = keep[::-1]  # any order will do
             batch.drop(keep)
             present = [present[place] for place in keep]
-        new_indices = [index for index, script in enumerate(cast) if script.joins_at == now]
+        new_indices = [index for index, script in enumerate(drawn) if script.joins_at == now]
         if new_indices:
-            batch.start(model.encode([cast[index].source for index in new_indices]))
+            batch.start(model.encode([drawn[index].source for index in new_indices]))
             present += new_indices
         if not present:
             continue
-        num_rows = max(cast[index].tokens.shape[1] for index in present)
-        step = [now - cast[index].joins_at for index in present]
-        tokens = [_widened(cast[index].tokens[at], num_rows) for index, at in zip(present, step, strict=True)]
-        parents = [_widened(cast[index].parents[at], num_rows) for index, at in zip(present, step, strict=True)]
+        num_rows = max(drawn[index].tokens.shape[1] for index in present)
+        step = [now - drawn[index].joins_at for index in present]
+        tokens = [_widened(drawn[index].tokens[at], num_rows) for index, at in zip(present, step, strict=True)]
+        parents = [_widened(drawn[index].parents[at], num_rows) for index, at in zip(present, step, strict=True)]
         output = batch.step(np.stack(tokens), np.stack(parents), num_candidates=_NUM_CANDIDATES)
         for place, index in enumerate(present):
-            own = slice(cast[index].tokens.shape[1])
+            own = slice(drawn[index].tokens.shape[1])
             bits[index].append(output.log_probs[place, own].tobytes() + output.token_ids[place, own].tobytes())
     return bits
 
 
 @settings(max_examples=25, deadline=None)
 @given(st.lists(scripts(), min_size=2, max_size=6))
-def test_a_segment_is_scored_alike_alone_and_in_company(model: StepModel, cast: list[Script]) -> None:
-    together = _play(model, cast)
+def test_scores_of_a_segment_are_equal_alone_and_in_a_batch(model: StepModel, drawn: list[Script]) -> None:
+    together = _play(model, drawn)
 
-    for script, bits in zip(cast, together, strict=True):
+    for script, bits in zip(drawn, together, strict=True):
         assert _play(model, [replace(script, joins_at=0)]) == [bits]
 
 
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.integers(0, 60), min_size=2, max_size=12), st.integers(0, 99))
-def test_a_source_is_encoded_alike_alone_and_in_company(model: StepModel, lengths: list[int], seed: int) -> None:
+def test_encoded_source_is_equal_alone_and_in_a_batch(model: StepModel, lengths: list[int], seed: int) -> None:
     rng = np.random.default_rng(seed)
     sources = [(*rng.integers(4, 320, length).tolist(), 2) for length in lengths]
 
@@ -141,7 +141,7 @@ def test_a_source_is_encoded_alike_alone_and_in_company(model: StepModel, length
 
 
 def _cross(encoded: EncodedSource) -> NDArray[Any]:
-    """Return what a source was encoded to; on a device, without the padding of those that were encoded with it."""
+    """Return the encoder output of a source; on a device, without padding."""
     if not isinstance(encoded.cross, DeviceSource):
         return np.asarray(encoded.cross)
     own = read(encoded.cross.group)[:, encoded.cross.index]
@@ -149,17 +149,7 @@ def _cross(encoded: EncodedSource) -> NDArray[Any]:
 
 
 def _decode(model: StepModel, segments: list[Segment], *, batch_size: int) -> list[Hypothesis]:
-    """Translate segments with the engine, `batch_size` at a time; a new one takes the place of each that ends."""
-    engine, waiting = RunningBatch(model), list(range(len(segments)))[::-1]
-    running: dict[int, int] = {}
-    best: dict[int, Hypothesis] = {}
-    while waiting or running:
-        while waiting and len(running) < batch_size:
-            index = waiting.pop()
-            running[engine.start([segments[index]])[0]] = index
-        for ended in engine.step().ended:
-            best[running.pop(ended.segment_id)] = ended.hypotheses[0]
-    return [best[index] for index in range(len(segments))]
+    return [ended.hypotheses[0] for ended in decode_all(model, segments, batch_size=batch_size)]
 
 
 def _segments(count: int, seed: int) -> list[Segment]:
@@ -169,7 +159,7 @@ def _segments(count: int, seed: int) -> list[Segment]:
     return [Segment(source_ids=(*rng.integers(4, 320, length).tolist(), 2), search=search) for length in lengths]
 
 
-def test_translations_do_not_depend_on_the_size_of_the_batch(model: StepModel) -> None:
+def test_translations_do_not_depend_on_the_batch_size(model: StepModel) -> None:
     segments = _segments(20, seed=1)
 
     alone = _decode(model, segments, batch_size=1)
@@ -179,7 +169,7 @@ def test_translations_do_not_depend_on_the_size_of_the_batch(model: StepModel) -
     assert len({hypothesis.token_ids for hypothesis in alone}) > 10
 
 
-def test_threads_share_a_model(model: StepModel) -> None:
+def test_threads_can_share_a_model(model: StepModel) -> None:
     shares = [_segments(8, seed) for seed in range(4)]
 
     with ThreadPoolExecutor(4) as threads:
@@ -188,7 +178,7 @@ def test_threads_share_a_model(model: StepModel) -> None:
     assert actual == [_decode(model, share, batch_size=4) for share in shares]
 
 
-def test_threads_inside_a_run_change_nothing(bundle: Bundle) -> None:
+def test_intra_op_threads_do_not_change_translations(bundle: Bundle) -> None:
     segments = _segments(6, seed=3)
     one, two = (OnnxStepModel(bundle, RuntimeSettings(num_intra_op_threads=count)) for count in (1, 2))
 
@@ -196,9 +186,7 @@ def test_threads_inside_a_run_change_nothing(bundle: Bundle) -> None:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
-def test_a_batch_is_stepped_alike_by_itself_with_more_threads_and_beside_another(
-    bundle: Bundle, precision: str
-) -> None:
+def test_low_latency_threads_do_not_change_translations(bundle: Bundle, precision: str) -> None:
     plain = OnnxStepModel(bundle, RuntimeSettings(precision=precision, num_low_latency_threads=1))
     model = OnnxStepModel(bundle, RuntimeSettings(precision=precision, num_low_latency_threads=2))
     segments = _segments(6, seed=5)
@@ -207,14 +195,14 @@ def test_a_batch_is_stepped_alike_by_itself_with_more_threads_and_beside_another
     alone = _decode(model, segments, batch_size=3)
     other = model.new_batch()
     other.start(model.encode([(5, 6, 2)]))
-    beside_another = _decode(model, segments, batch_size=3)
+    with_another = _decode(model, segments, batch_size=3)
 
     assert model._sessions.low_latency_decoder is not None
     assert alone == expected
-    assert beside_another == expected
+    assert with_another == expected
 
 
-def test_a_model_says_what_its_manifest_says(bundle: Bundle) -> None:
+def test_model_has_the_limits_of_its_manifest(bundle: Bundle) -> None:
     model = OnnxStepModel(bundle, RuntimeSettings())
 
     assert (model.limits.vocabulary.size, model.limits.vocabulary.eos_id, model.limits.vocabulary.unk_id) == (320, 2, 3)
@@ -223,7 +211,7 @@ def test_a_model_says_what_its_manifest_says(bundle: Bundle) -> None:
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
 @pytest.mark.parametrize("is_calibrated", [True, False], ids=["fixed", "by-row"])
-def test_the_native_step_scores_as_the_int8_graph(
+def test_scores_of_the_native_step_are_close_to_the_int8_graph(
     tmp_path: Path, norm: Literal["pre", "post"], is_calibrated: bool
 ) -> None:
     bundle = build_tiny_bundle(tmp_path / "tiny", norm=norm, is_calibrated=is_calibrated)
@@ -246,7 +234,7 @@ def test_the_native_step_scores_as_the_int8_graph(
     assert np.max(worst) <= _ROUNDED_APART
 
 
-def test_the_longest_source_and_target_fit(model: StepModel) -> None:
+def test_source_and_target_of_maximum_length_can_be_decoded(model: StepModel) -> None:
     batch = model.new_batch()
     batch.start(model.encode([[5] * (model.limits.max_source_tokens - 1) + [2]]))
 

@@ -6,6 +6,7 @@ import pytest
 
 from dragoman_service.datatypes import Hypothesis, Segment
 from dragoman_service.decoding.running_batch import RunningBatch
+from tests.batch_decoding import decode_all
 from tests.fakes import EOS, FIRST_WORD, ToyModel, make_segment
 from tests.reference_search import Candidate, allowed_tokens, exhaustive_search, final_score, full_beam_search
 
@@ -35,11 +36,7 @@ OPTIONS: list[dict[str, Any]] = [
 
 
 def decode(model: ToyModel, segment: Segment) -> tuple[Hypothesis, ...]:
-    batch = RunningBatch(model)
-    batch.start([segment])
-    while True:
-        if ended := batch.step().ended:
-            return ended[0].hypotheses
+    return decode_all(model, [segment])[0].hypotheses
 
 
 def assert_same(model: ToyModel, segment: Segment, expected: list[Candidate]) -> None:

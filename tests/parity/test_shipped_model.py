@@ -16,7 +16,7 @@ from dragoman_service.text.tokenizer import SentencePieceTokenizer
 from tests.real_text import real_sentences
 
 _BUNDLE = Path(__file__).parents[2] / "deploy" / "models" / "dragoman_models" / "en-de" / "1"
-_MOST_TOGETHER = 24
+_MAX_BATCH_SEGMENTS = 24
 _OPTIONS = (
     SearchConfig(),
     SearchConfig(beam_size=1),
@@ -27,12 +27,12 @@ _OPTIONS = (
     SearchConfig(beam_size=3, target_prefix=(40, 50), suppressed_tokens=frozenset({60, 61})),
     SearchConfig(beam_size=2, num_hypotheses=2, sampling=SamplingConfig(top_k=20, temperature=0.8, seed=7)),
 )
-"""Taken in turn: neighbours differ in all of them."""
+"""Consecutive sentences have different options."""
 
 
 @pytest.mark.parametrize("precision", open_bundle(_BUNDLE).manifest.precisions)
 @pytest.mark.slow
-def test_five_hundred_real_sentences_are_translated_alike_alone_and_in_a_changing_batch(precision: str) -> None:
+def test_translation_of_a_real_sentence_is_equal_alone_and_in_a_changing_batch(precision: str) -> None:
     model = OnnxStepModel(open_bundle(_BUNDLE), RuntimeSettings(precision=precision))
     segments = _segments(model, count=500)
 
@@ -60,13 +60,13 @@ def _limited(search: SearchConfig, num_source_tokens: int, model: OnnxStepModel)
 def _decode_together(
     model: OnnxStepModel, segments: list[Segment], chance: random.Random
 ) -> list[tuple[Hypothesis, ...]]:
-    """Decode all, a few joining now and then where others have left."""
+    """Decode all segments; a random number of them joins before some of the steps."""
     engine, waiting, running = RunningBatch(model), list(enumerate(segments)), dict[int, int]()
     ended: dict[int, tuple[Hypothesis, ...]] = {}
     while waiting or running:
         if waiting and (not running or chance.random() < 0.5):
             joining = [
-                waiting.pop() for _ in range(min(len(waiting), chance.randint(0, _MOST_TOGETHER - len(running))))
+                waiting.pop() for _ in range(min(len(waiting), chance.randint(0, _MAX_BATCH_SEGMENTS - len(running))))
             ]
             if joining:
                 handles = engine.start([segment for _, segment in joining])

@@ -1,4 +1,4 @@
-"""A search with a shortlist: the same as without where it holds everything, and never a token that it does not hold."""
+"""Searches with a shortlist, compared with a NumPy reference and with searches over the whole vocabulary."""
 
 from dataclasses import replace
 
@@ -8,13 +8,13 @@ import pytest
 from dragoman_export.bundle_writer import add_shortlist
 from dragoman_service.bundle.files import open_bundle
 from dragoman_service.datatypes import Hypothesis, SamplingConfig, Segment
-from dragoman_service.decoding.running_batch import RunningBatch
 from dragoman_service.decoding.step_model import StepModel
 from dragoman_service.errors import ConfigError
 from dragoman_service.runtimes.factory import open_step_model
 from dragoman_service.runtimes.native.step_model import NativeStepModel
 from dragoman_service.runtimes.settings import RuntimeSettings
 from dragoman_service.runtimes.shortlist import Shortlist
+from tests.batch_decoding import decode_all
 from tests.fakes import FIRST_WORD, ToyModel, make_segment
 from tests.shortlisted import ShortlistedModel
 from tests.tiny_bundle import build_tiny_bundle
@@ -34,7 +34,7 @@ SEGMENTS = [
 
 
 def shortlist(size: int = V, *, max_size: int) -> Shortlist:
-    """Return one of a vocabulary in which every source token may become its 80 successors."""
+    """Return a shortlist in which the translations of each source token are its 80 successors."""
     offsets = np.arange(size)[:, None] + np.arange(80)
     shares = np.zeros(size, np.float32)
     shares[ToyModel().limits.vocabulary.eos_id] = 1
@@ -49,17 +49,12 @@ def shortlist(size: int = V, *, max_size: int) -> Shortlist:
 
 
 def decode(model: StepModel, *segments: Segment) -> list[tuple[Hypothesis, ...]]:
-    batch = RunningBatch(model)
-    order = batch.start(segments)
-    results = {}
-    while batch.num_segments:
-        results.update({ended.segment_id: ended.hypotheses for ended in batch.step().ended})
-    return [results[segment_id] for segment_id in order]
+    return [ended.hypotheses for ended in decode_all(model, segments)]
 
 
 @pytest.fixture(scope="module")
 def natives(tmp_path_factory: pytest.TempPathFactory) -> tuple[NativeStepModel, NativeStepModel, Shortlist]:
-    """Return the native engine without and with lists of a random model, and these."""
+    """Return a random model on the native engine without and with a shortlist, and the shortlist."""
     directory = tmp_path_factory.mktemp("bundles")
     build_tiny_bundle(directory / "plain", precisions=("int8",))
     add_shortlist(directory / "plain", directory / "listed", lists := shortlist(320, max_size=128))
@@ -75,7 +70,7 @@ def natives(tmp_path_factory: pytest.TempPathFactory) -> tuple[NativeStepModel, 
     return plain, listed, lists
 
 
-def test_the_native_step_scores_listed_tokens_as_if_there_were_no_others(
+def test_native_step_excludes_unlisted_tokens_from_the_softmax(
     natives: tuple[NativeStepModel, NativeStepModel, Shortlist],
 ) -> None:
     plain, listed, lists = natives
@@ -88,7 +83,7 @@ def test_the_native_step_scores_listed_tokens_as_if_there_were_no_others(
             assert first.token_log_probs == pytest.approx(second.token_log_probs, abs=_LOG_PROB_TOLERANCE)
 
 
-def test_native_translations_do_not_depend_on_the_lists_beside_them(
+def test_native_translation_does_not_depend_on_shortlists_of_other_segments(
     natives: tuple[NativeStepModel, NativeStepModel, Shortlist],
 ) -> None:
     _, listed, _ = natives
@@ -98,7 +93,7 @@ def test_native_translations_do_not_depend_on_the_lists_beside_them(
     assert together == [decode(listed, segment)[0] for segment in (*SEGMENTS, *SEGMENTS[::-1])]
 
 
-def test_a_list_of_the_whole_vocabulary_changes_nothing() -> None:
+def test_shortlist_of_the_whole_vocabulary_does_not_change_results() -> None:
     model = ToyModel(num_words=NUM_WORDS)
     everything = replace(shortlist(max_size=V), threshold=1.0, shares=np.ones(V, np.float32))
 
@@ -109,7 +104,7 @@ def test_a_list_of_the_whole_vocabulary_changes_nothing() -> None:
         assert [hypothesis.score for hypothesis in one] == pytest.approx([hypothesis.score for hypothesis in other])
 
 
-def test_targets_hold_listed_tokens_only() -> None:
+def test_targets_contain_only_listed_tokens() -> None:
     lists = shortlist(max_size=128)
     model = ShortlistedModel(ToyModel(num_words=NUM_WORDS), lists)
 
@@ -118,7 +113,7 @@ def test_targets_hold_listed_tokens_only() -> None:
         assert all(listed.issuperset(hypothesis.token_ids) for hypothesis in hypotheses)
 
 
-def test_a_translation_does_not_depend_on_the_lists_beside_it() -> None:
+def test_translation_does_not_depend_on_shortlists_of_other_segments() -> None:
     model = ShortlistedModel(ToyModel(num_words=NUM_WORDS), shortlist(max_size=128))
 
     together = decode(model, *SEGMENTS)
@@ -126,7 +121,7 @@ def test_a_translation_does_not_depend_on_the_lists_beside_it() -> None:
     assert together == [decode(model, segment)[0] for segment in SEGMENTS]
 
 
-def test_a_prefix_may_hold_what_is_not_listed() -> None:
+def test_prefix_can_contain_unlisted_tokens() -> None:
     model = ShortlistedModel(ToyModel(num_words=NUM_WORDS), shortlist(max_size=128))
     unlisted = 240
     segment = make_segment(5, beam_size=4, max_target_tokens=12, target_prefix=(unlisted, unlisted))

@@ -11,7 +11,7 @@ from dragoman_service.datatypes import Hypothesis, TranslationResult
 from dragoman_service.decoding.scoring import rank
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.request import AttentionDetail, RequestRecord, TranslationOptions, TranslationRequest
-from dragoman_service.text.nbest import best_combinations
+from dragoman_service.text.hypotheses import best_combinations
 from dragoman_service.translation.translator import Translator
 from tests.unit.text.text_fakes import FakeModel, FakeQueue, echo, make_hypothesis, shout
 

@@ -1,48 +1,115 @@
-"""The reference is what the code says, and the site builds without a broken link."""
+"""Documentation: generated reference, links, names of settings and metrics, and examples."""
 
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from mkdocs.commands.build import build
 from mkdocs.config import load_config
 
-from docs.generate import REFERENCE, pages
+from docs.generate import REFERENCE, pages, stale_pages
+from dragoman.client import errors
+from dragoman.v1 import translation_pb2 as pb
+from dragoman_service.config import setting_fields
+from dragoman_service.observability.metrics import Metrics
+from tests.unit.proto.samples import RESPONSE
+from tests.unit.proto.scripted_server import ScriptedService, answers, running
 
 CHECKOUT = Path(__file__).parents[2]
+ROOT_PAGES = [CHECKOUT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "deploy/README.md")]
+PAGES = {
+    str(page.relative_to(CHECKOUT)): page.read_text(encoding="utf-8")
+    for page in (*ROOT_PAGES, *sorted((CHECKOUT / "docs").rglob("*.md")))
+}
+SETTINGS = set(setting_fields())
+OTHER_NAMES = {"grpc.aio", "grpc.health", "grpc.http2", "limits.cpu", "section.name", "tls.crt"}  # look like settings
+METRICS = {row.exposed_name for row in Metrics.TABLE.values()}
+METRIC = r"dragoman_(?!service|export|models|native|abi)[a-z_]+"
+MIGRATING = "docs/guides/migrating.md"
 
 
-@pytest.fixture(scope="module")
-def generated() -> dict[Path, str]:
-    return pages()
+def code_blocks(page: str) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", PAGES[page], re.DOTALL | re.MULTILINE)
 
 
-@pytest.mark.parametrize("name", ["settings.md", "metrics.md", "errors.md", "commands.md", "contract.md"])
-def test_the_reference_is_as_generated(generated: dict[Path, str], name: str) -> None:
-    assert (REFERENCE / name).read_text(encoding="utf-8") == generated[REFERENCE / name], "run python -m docs.generate"
-
-
-@pytest.mark.parametrize(
-    ("name", "row"),
-    [
-        ("settings.md", "| `grpc.port` | `50051` | TCP port; 0 selects a free port. |"),
-        (
-            "metrics.md",
-            "| `dragoman_requests_total` | counter | method, status | Finished RPCs by method and gRPC status. |",
-        ),
-    ],
-)
-def test_settings_and_metrics_are_tables(name: str, row: str, generated: dict[Path, str]) -> None:
-    assert row in generated[REFERENCE / name].splitlines()
-
-
-def test_the_reference_has_no_other_pages(generated: dict[Path, str]) -> None:
-    assert set(REFERENCE.iterdir()) == set(generated)
+def test_reference_is_generated() -> None:
+    assert stale_pages().keys() == set(), "run python -m docs.generate"
+    assert set(REFERENCE.iterdir()) == pages().keys()
+    assert "| `grpc.port` | `50051` | TCP port; 0 selects a free port. |" in PAGES["docs/reference/settings.md"]
+    assert "| `dragoman_requests_total` | counter | method, status | " in PAGES["docs/reference/metrics.md"]
 
 
 @pytest.mark.filterwarnings("default")
-def test_the_site_builds_without_a_broken_link(tmp_path: Path) -> None:
-    config = load_config(str(CHECKOUT / "mkdocs.yml"), strict=True, site_dir=str(tmp_path / "site"))
-
-    build(config)
+def test_site_builds_without_a_broken_link(tmp_path: Path) -> None:
+    build(load_config(str(CHECKOUT / "mkdocs.yml"), strict=True, site_dir=str(tmp_path / "site")))
 
     assert (tmp_path / "site" / "index.html").exists()
+
+
+@pytest.mark.parametrize("page", ROOT_PAGES, ids=lambda page: page.name)
+def test_links_of_pages_outside_the_site_lead_to_files_and_headings(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        path, _, anchor = link.partition("#")
+        if "://" not in link:
+            target = (page.parent / path).resolve() if path else page
+            assert target.exists(), link
+            assert not anchor or anchor in anchors(target), link
+
+
+def anchors(page: Path) -> Iterator[str]:
+    for heading in re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE):
+        yield re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_settings_and_metrics_on_a_page_exist(page: str) -> None:
+    text = PAGES[page]
+    sections = "|".join({name.partition(".")[0] for name in SETTINGS})
+
+    settings = set(re.findall(rf"`((?:{sections})\.[a-z_0-9]+)", text))
+    settings |= {f"{section}.{name}".lower() for section, name in re.findall(r"DRAGOMAN_([A-Z]+)__([A-Z_]+)", text)}
+    metrics = {re.sub("_(bucket|sum|count)$", "", name) for name in re.findall(rf"`(?:rate\()?({METRIC})", text)}
+
+    assert settings <= SETTINGS | OTHER_NAMES
+    assert metrics <= METRICS
+
+
+def test_monitoring_page_describes_every_metric() -> None:
+    assert set(re.findall(METRIC, PAGES["docs/operations/monitoring.md"])) == METRICS
+
+
+def test_examples_define_the_names_that_they_use(tmp_path: Path) -> None:
+    examples = [block for page in PAGES if page != MIGRATING for block in code_blocks(page)]
+    for index, example in enumerate(examples):
+        (tmp_path / f"example_{index}.py").write_text(example, encoding="utf-8")
+
+    command = [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "F", str(tmp_path)]
+    checked = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert len(examples) >= 8
+    assert checked.returncode == 0, checked.stdout
+
+
+def test_options_and_errors_of_the_migration_guide_exist() -> None:
+    options = set(re.findall(r"`options\.(\w+)`", PAGES[MIGRATING]))
+    names = re.findall(r"`(\w+Error)`", PAGES[MIGRATING])
+
+    assert options
+    assert options <= set(pb.DecodingOptions.DESCRIPTOR.fields_by_name)
+    assert names
+    assert all(issubclass(getattr(errors, name), errors.DragomanError) for name in names)
+
+
+@pytest.mark.parametrize("example", [code for code in code_blocks(MIGRATING) if "dragoman" in code])
+def test_examples_of_the_migration_guide_run(example: str, capsys: pytest.CaptureFixture[str]) -> None:
+    service = ScriptedService()
+    service.script.append(answers(RESPONSE))
+    with running(service) as target:
+        program = example.replace("dragoman.example:50051", target).replace(", tls=TlsOptions()", "")
+        exec(program, {"KEY": "key"})  # noqa: S102 - a page of this repository
+
+    assert capsys.readouterr().out == "Hallo.\n"
+    assert service.calls[0].metadata["authorization"] == "Bearer key"

@@ -1,8 +1,5 @@
 import math
 
-from dragoman.option_ranges import option_range
-from dragoman.v1 import translation_pb2 as pb
-from dragoman_service import request
 from dragoman_service.datatypes import Priority, StageTimings, TextHypothesis, Translation, TranslationResult
 from dragoman_service.request import RequestRecord
 
@@ -71,11 +68,3 @@ def test_default_record_has_no_deadline_and_shares_nothing() -> None:
 
     assert (record.trace.trace_id, other.num_texts, other.failure) == ("", 0, {})
     assert (record.caller, record.deadline_s, record.priority) == ("", math.inf, Priority.INTERACTIVE)
-
-
-def test_constants_equal_ranges_of_the_proto_file() -> None:
-    assert option_range("request_id").max_characters == request.MAX_NAME_CHARACTERS
-    assert option_range("texts").max_items == request.MAX_TEXTS
-    assert option_range("options.beam_size").maximum == request.MAX_BEAM_SIZE
-    assert option_range("options.length_penalty").maximum == request.MAX_LENGTH_PENALTY
-    assert option_range("options.terms.source", pb.TranslateRequest).max_characters == request.MAX_TERM_CHARACTERS

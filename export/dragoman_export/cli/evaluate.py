@@ -25,13 +25,13 @@ from dragoman.client.credentials import TlsOptions
 from dragoman.client.errors import DragomanError
 from dragoman.client.request import DecodingOptions
 from dragoman.client.results import TranslationResult
+from dragoman.option_ranges import option_range
 from dragoman_export.cli.flags import add_shared
 from dragoman_export.data.reader import Pair, ParallelFiles, read_corpus
 from dragoman_export.errors import CorpusError, ExportError, SettingError
 from dragoman_export.evaluation.ensemble import open_text_model
 from dragoman_export.evaluation.translation import DEFAULT_LENGTH_PENALTY, translate_texts
 from dragoman_service.bundle.manifest import Score
-from dragoman_service.request import MAX_LENGTH_PENALTY
 from dragoman_service.runtimes.settings import RuntimeSettings
 
 # of the paired bootstrap (Koehn 2004, "Statistical significance tests for machine translation evaluation")
@@ -79,8 +79,9 @@ class _Translated:
 
 def run(args: argparse.Namespace) -> int:
     """Translate, score and print."""
-    if not 0 <= args.length_penalty <= MAX_LENGTH_PENALTY:
-        raise SettingError("--length-penalty", args.length_penalty, f"from 0 to {MAX_LENGTH_PENALTY:g}")
+    length_penalty = option_range("options.length_penalty")
+    if not length_penalty.contains(args.length_penalty):
+        raise SettingError("--length-penalty", args.length_penalty, f"from {length_penalty.text}")
     pairs = read_pairs(args.data, args.limit)
     references = [pair.target for pair in pairs]
     other = _read_lines(args.against, len(pairs)) if args.against else None

@@ -16,9 +16,9 @@ from dragoman_service.datatypes import SegmentResult, WarningKind
 from dragoman_service.request import ProtectedKind, ProtectionOptions
 from dragoman_service.runtimes.factory import open_step_model
 from dragoman_service.runtimes.settings import RuntimeSettings
-from dragoman_service.text.documents import TextPlan
 from dragoman_service.text.pipeline import TextPipeline
 from dragoman_service.text.placeholders.patterns import compile_protection, is_placeholder_tag
+from dragoman_service.text.planning import TextPlan
 from dragoman_service.text.tokenizer import open_tokenizer
 
 _SPANS = (

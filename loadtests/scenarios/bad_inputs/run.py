@@ -24,7 +24,7 @@ from loadtests.hostile.inputs import CHEAP, OK, BadInput, Draw, repeated
 from loadtests.hostile.texts import shaped
 from loadtests.scenarios.bad_inputs.kinds import Plan, make
 from loadtests.scenarios.bad_inputs.responses import Result, faults, send
-from loadtests.scenarios.control_traffic import ControlTraffic, Question, connect, learn_answers
+from loadtests.scenarios.control_traffic import Question, TranslatingTraffic, connect, learn_answers
 from loadtests.scenarios.stress_server import log_errors, wait_until_idle
 
 _BATCH: Final = 1000
@@ -85,7 +85,7 @@ def send_all(
     """Send the inputs after a warm-up, then measure growth; ends early if the server does."""
     questions = learn_answers(server.target, translate_requests(options.seed, count=16, texts=2))
     control = partial(
-        ControlTraffic,
+        TranslatingTraffic,
         server.target,
         questions,
         num_translating=1,

@@ -4,6 +4,7 @@ import argparse
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any, Final
 
 from matplotlib.figure import Figure
@@ -49,7 +50,7 @@ longer than on the quiet server; twice the input takes at most three times the C
 minutes and also runs on busy machines, the limit for /healthz at p99 is 5 times that of the quiet server or 400 ms, and
 for the worst probe 10 times that of the quiet server or 800 ms, whichever is greater.
 
-DIR contains attacks.json, attacks.png and the directory attacks with the server's log. `--part attacks` runs only this
+DIR contains attacks.json and the directory attacks with the server's log. `--part attacks` runs only this
 part, `--only NAME` one attack."""
 
 _PARTS: Final = ("all", "inputs", "attacks")
@@ -131,7 +132,7 @@ def _run_inputs(options: argparse.Namespace, only: Sequence[str]) -> int:
         text = f"{one.method} of {one.num_characters} characters, {one.status}, {one.name}"
         print(f"  {1000 * one.seconds:.0f} ms: {text}")
     settings = {name: str(value) for name, value in vars(options).items()}
-    complete = replace(report, values={"settings": settings, **details(seen)}, picture=picture(seen.records))
+    complete = replace(report, values={"settings": settings, **details(seen)}, picture=partial(picture, seen.records))
     return int(has_failed or complete.conclude(options.output))
 
 

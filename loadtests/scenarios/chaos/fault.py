@@ -14,7 +14,7 @@ from loadtests.generator.client import TIMEOUT_S
 from loadtests.hostile.http2 import RawConnection
 from loadtests.report.report import Check, Report, at_most, require
 from loadtests.scenarios.chaos.server import ChaosServer
-from loadtests.scenarios.control_traffic import ControlTraffic, Question, connect
+from loadtests.scenarios.control_traffic import Question, TranslatingTraffic, connect
 
 LIMITS: Final[Mapping[str, float]] = {  # for control traffic and for the server afterwards; faults may have others
     "slowest_s": 2.0,  # translation; some 50 ms without a fault, but faults and their clients use the cores
@@ -147,7 +147,7 @@ class Stage(Result):
         super().__init__(fault=fault, seconds=fault.seconds[mode == "full"], began_s=time.monotonic())
         self.amount = fault.amounts[mode == "full"]
         self.server, self.questions, self.address = server, questions, server.process.target
-        self.control = ControlTraffic(self.address, questions)
+        self.control = TranslatingTraffic(self.address, questions)
         self.connections = ExitStack()
         self._log_begin = server.log.stat().st_size
         self._before = server.process.samples()

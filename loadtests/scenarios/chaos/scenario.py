@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +23,7 @@ from loadtests.report.report import Report, new_figure, require
 from loadtests.scenarios.chaos import connections, processes
 from loadtests.scenarios.chaos.fault import Fault, Result, Stage, requests
 from loadtests.scenarios.chaos.server import chaos_server
-from loadtests.scenarios.control_traffic import ControlTraffic, Question, connect, learn_answers
+from loadtests.scenarios.control_traffic import Question, TranslatingTraffic, connect, learn_answers
 from loadtests.scenarios.stress_server import poll
 
 SUMMARY: Final = "one fault after the other; checks other callers and recovery"
@@ -99,7 +100,7 @@ def _warm_up(address: str, seed: int) -> list[Question]:
     questions = learn_answers(address, translate_requests(seed, count=8, texts=1))
     with ThreadPoolExecutor() as pool:
         list(pool.map(lambda large: learn_answers(address, [large]), translate_requests(seed, count=4, texts=48)))
-    with ControlTraffic(address, questions) as control:
+    with TranslatingTraffic(address, questions) as control:
         for _ in questions:
             control.wait_for_answers()
     return questions
@@ -178,7 +179,7 @@ def report_of(results: Sequence[Result], exit_codes: Sequence[int | None], *, mo
             "exit_codes": list(exit_codes),
             "faults": [result.as_json() for result in results],
         },
-        picture=_picture(results),
+        picture=partial(_picture, results),
     )
 
 

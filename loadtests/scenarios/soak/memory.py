@@ -30,6 +30,7 @@ class Settings:
     swap_each_s: float = 6.0
     growth_limit_mb: float | None = None  # in the judged time; None: 24, or 16 for a long run
     seed: int = 1
+    traffic: str = "everything"
 
     @property
     def warm_up_s(self) -> float:

@@ -107,28 +107,38 @@ class Traffic:
     """Composition of the calls; texts and documents are profiles or names that `Plan._text` handles."""
 
     kinds: Mix[Kind]
-    methods: Mix[Method]
     texts: Mix[str]
     documents: Mix[str]
     defaults_share: float  # of calls with default options
+    ends: Sequence[str]  # statuses that must occur
 
 
-EVERYTHING: Final = Traffic(
-    kinds=Mix(
-        {
-            Kind.USUAL: 72,
-            Kind.PROBE: 4,
-            Kind.REFUSED: 6,
-            Kind.CANCELS: 16,
-            Kind.DISCONNECTS: 4,
-            Kind.SHORT_DEADLINE: 8,
-        }
+TRAFFIC: Final = {
+    "everything": Traffic(
+        kinds=Mix(
+            {
+                Kind.USUAL: 72,
+                Kind.PROBE: 4,
+                Kind.REFUSED: 6,
+                Kind.CANCELS: 16,
+                Kind.DISCONNECTS: 4,
+                Kind.SHORT_DEADLINE: 8,
+            }
+        ),
+        texts=Mix({"empty": 5, "word": 10, "chat": 42, "sentence": 21, "paragraph": 22}),
+        documents=Mix({"blank": 5, "paragraph": 77, "document": 15, "long": 1, "endless": 2}),
+        defaults_share=0.5,
+        ends=("OK", "CANCELLED", "DEADLINE_EXCEEDED", "INVALID_ARGUMENT", "NOT_FOUND"),
     ),
-    methods=Mix({Method.TRANSLATE: 11, Method.TRANSLATE_DOCUMENT: 4, Method.TRANSLATE_STREAM: 5}),
-    texts=Mix({"empty": 5, "word": 10, "chat": 42, "sentence": 21, "paragraph": 22}),
-    documents=Mix({"blank": 5, "paragraph": 77, "document": 15, "long": 1, "endless": 2}),
-    defaults_share=0.5,
-)
+    "cancellations": Traffic(
+        kinds=Mix({Kind.USUAL: 1, Kind.CANCELS: 19}),
+        texts=Mix({"empty": 5, "word": 10, "chat": 42, "sentence": 43}),
+        documents=Mix({"blank": 5, "paragraph": 95}),
+        defaults_share=1.0,
+        ends=("OK", "CANCELLED"),
+    ),
+}
+_METHODS: Final = Mix({Method.TRANSLATE: 11, Method.TRANSLATE_DOCUMENT: 4, Method.TRANSLATE_STREAM: 5})
 
 
 @dataclass(kw_only=True)
@@ -139,7 +149,7 @@ class Plan:
     models: Sequence[str]  # names of the model from English to German, "" among them
     prefix: str  # of the ids of all calls; unique on a server
     seed: int
-    traffic: Traffic = EVERYTHING
+    traffic: Traffic
     _generator: random.Random = field(init=False)
 
     def __iter__(self) -> Iterator[ExpectedCall]:
@@ -152,7 +162,7 @@ class Plan:
             return replace(*self._generator.choices(list(REFUSED.values()), _REFUSED_WEIGHTS), request_id=request_id)
         if kind is Kind.PROBE:
             return replace(self._generator.choice(PROBES), request_id=request_id)
-        method = self.traffic.methods.draw(self._generator)
+        method = _METHODS.draw(self._generator)
         raw, answers = self._messages(method, request_id)
         moment, share = Moment.NEVER, 0.0
         if kind is Kind.SHORT_DEADLINE:

@@ -11,9 +11,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from google.protobuf.message import Message
 from matplotlib.figure import Figure
@@ -29,7 +30,7 @@ from loadtests.report.report import Check, Report, draw, figures_line, new_figur
 from loadtests.scenarios.soak.accounting import Accounting, Entry, read_access_log
 from loadtests.scenarios.soak.calls import CallerPool, ExpectedCall, Kind, SoakClient
 from loadtests.scenarios.soak.memory import Sample, Settings, check_memory, window_minima
-from loadtests.scenarios.soak.plan import PROBES, Plan
+from loadtests.scenarios.soak.plan import PROBES, TRAFFIC, Plan
 from loadtests.scenarios.stress_server import (
     add_version,
     only_bundle,
@@ -45,8 +46,9 @@ DESCRIPTION: Final = """\
 Starts the server on free local ports, measures how many calls per second it answers, and then offers 65 % of that for
 30 minutes, or 3 (--mode short): one word to long documents, with every option, over Translate, TranslateDocument and
 TranslateStream. Most clients wait; others cancel at any moment, close their connection, have a deadline that is too
-short, or send invalid requests. Meanwhile the model is swapped for another version with the same weights, through
-ModelAdminService and through the model directory, sometimes after a broken version.
+short, or send invalid requests. With --traffic cancellations, 19 of 20 clients cancel: before admission, in the queue,
+while decoding, while the response is sent. Meanwhile the model is swapped for another version with the same weights,
+through ModelAdminService and through the model directory, sometimes after a broken version.
 
 Checks:
   responses   every request is answered exactly once, completely, in order, and with its own response; probes, which are
@@ -83,7 +85,6 @@ _SAMPLE_EACH_S: Final = 0.5
 _NUM_LINES: Final = 60  # of progress
 _TITLE_WIDTH: Final = 110
 _VERSION: Final = re.compile(r'model="[^"]*".*version="([^"]*)"')
-_ENDS: Final = ("OK", "CANCELLED", "DEADLINE_EXCEEDED", "INVALID_ARGUMENT", "NOT_FOUND")  # that must have occurred
 
 
 class Idle(NamedTuple):
@@ -197,7 +198,7 @@ def soak(server: ServerProcess, models: Path, bundle: Path, texts: Texts, settin
     The server has just started with version 1 of the bundle in `models`. Raises RuntimeError if an idle server does not
     answer a probe, or nothing under load; OSError if the server ends.
     """
-    idle, name = Idle(footprint(server.pid), {}), bundle.parent.name
+    idle, name, traffic = Idle(footprint(server.pid), {}), bundle.parent.name, TRAFFIC[settings.traffic]
     found = Observations(settings=settings, before=idle, after=idle)
     accounting, samples = found.accounting, found.samples
     pool = CallerPool(
@@ -207,7 +208,7 @@ def soak(server: ServerProcess, models: Path, bundle: Path, texts: Texts, settin
         look_each_s=_SAMPLE_EACH_S,
     )
     calibration, plan = (
-        Plan(texts=texts, models=("", name, f"{name}@{_LABEL}"), prefix=prefix, seed=seed)
+        Plan(texts=texts, models=("", name, f"{name}@{_LABEL}"), prefix=prefix, seed=seed, traffic=traffic)
         for prefix, seed in (("c", settings.seed + 1), ("s", settings.seed))
     )
     samples_a_line = max(10, round(settings.duration_s / _NUM_LINES / _SAMPLE_EACH_S))
@@ -268,7 +269,7 @@ def report_of(found: Observations, logged: Sequence[Entry], log_errors: Sequence
     num_answered = round(metrics.get('dragoman_segments_total{outcome="ok"}', 0))
     memory, notes = check_memory(found.samples, found.settings)
     left = _left(found)
-    missed = [status for status in _ENDS if not accounting.num_ended(status)]
+    missed = [status for status in TRAFFIC[found.settings.traffic].ends if not accounting.num_ended(status)]
     figures = {
         "seconds": f"{found.elapsed_s:.0f}",
         "calls": accounting.num_calls,
@@ -293,18 +294,11 @@ def report_of(found: Observations, logged: Sequence[Entry], log_errors: Sequence
         memory,
         require("everything occurred", not missed and found.num_swaps > 0, incomplete),
     ]
-    return Report(name="soak", figures=figures, checks=checks, notes=notes, values=details(found))
-
-
-def details(found: Observations) -> dict[str, Any]:
-    """Return settings, calls and samples, JSON-ready."""
-    settings, capacity_per_s, accounting = found.settings, found.capacity_per_s, found.accounting
     ends = {"before": found.before, "after": found.after}
-    return {
-        "settings": asdict(settings),
-        "max_slope_mb_per_h": round(settings.max_slope, 2),
-        "capacity_calls_per_s": round(capacity_per_s, 2),
-        "offered_calls_per_s": round(settings.load_share * capacity_per_s, 2),
+    values = {
+        "settings": asdict(found.settings),
+        "max_slope_mb_per_h": round(found.settings.max_slope, 2),
+        "capacity_calls_per_s": round(found.capacity_per_s, 2),
         "num_sentences": accounting.num_sentences,
         "calls": [
             {"kind": kind, "status": end, "count": count} for (kind, end), count in sorted(accounting.ends.items())
@@ -312,6 +306,8 @@ def details(found: Observations) -> dict[str, Any]:
         **{when: {**idle._asdict(), "footprint": asdict(idle.footprint)} for when, idle in ends.items()},
         "samples": found.samples,
     }
+    picture = partial(_picture, found, title=figures_line("soak", figures))
+    return Report(name="soak", figures=figures, checks=checks, notes=notes, values=values, picture=picture)
 
 
 def _left(found: Observations) -> dict[str, int]:
@@ -342,6 +338,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of this scenario."""
     add = parser.add_argument
     add("--duration", type=within(10, 86_400), metavar="S", help="seconds of load (default: by mode)")
+    add("--traffic", choices=tuple(TRAFFIC), default="everything", help="composition of the calls (everything)")
     add("--load", type=within(0.01, 1), default=0.65, metavar="X", help="share of the capacity that is offered (0.65)")
     add("--callers", type=within(1, 256, int), default=16, metavar="N", help="maximum number of concurrent calls (16)")
     add("--max-growth-mb", type=within(0.1, 10_000), metavar="MB", help="memory limit, see above")
@@ -355,6 +352,7 @@ def run(options: argparse.Namespace) -> int:
         load_share=options.load,
         growth_limit_mb=options.max_growth_mb,
         seed=options.seed,
+        traffic=options.traffic,
     )
     with tempfile.TemporaryDirectory(prefix="dragoman-soak-") as directory:
         models, bundle = Path(directory), only_bundle(options.model_dir)
@@ -362,5 +360,4 @@ def run(options: argparse.Namespace) -> int:
         with started(options.output, models=models, settings=SERVER_SETTINGS) as tested:
             found = soak(tested, models, bundle, read_texts(), settings)
             exit_code = tested.stop()
-    report = report_of(found, *read_access_log(options.output), exit_code=exit_code)
-    return replace(report, picture=_picture(found, title=report.line)).conclude(options.output)
+    return report_of(found, *read_access_log(options.output), exit_code=exit_code).conclude(options.output)

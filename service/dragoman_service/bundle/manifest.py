@@ -250,7 +250,7 @@ _Weight = Annotated[float, Field(ge=-1e6, le=1e6, allow_inf_nan=False)]
 
 
 class ConfidenceWeights(Section):
-    """Weights of the features of a translated sentence, see `dragoman_service.text.confidence`."""
+    """Weights of the features of a translated sentence, see `dragoman_service.text.hypotheses`."""
 
     mean_log_prob: _Weight
     """Mean log-probability of the target tokens."""

@@ -18,7 +18,7 @@ from typing import Any, Self
 
 from dragoman.client import TranslationClient
 from dragoman.client.errors import DragomanError
-from dragoman.client.results import StageTimings, TranslationResult
+from dragoman.client.results import TranslationResult
 from dragoman_service.app import Ports
 
 _TEXTS = {
@@ -190,12 +190,8 @@ def _print_result(text: str, result: TranslationResult) -> None:
     print(f"   en     {text}")
     print(f"   de     {translation.text}")
     print(f"   score  {translation.score:.3f}   {result.num_source_tokens} -> {result.num_target_tokens} tokens")
-    print(f"   time   {_described(result.timings)}\n")
-
-
-def _described(timings: StageTimings) -> str:
-    stages = {"queue": timings.queue_s, "encode": timings.encode_s, "decode": timings.decode_s, "text": timings.text_s}
-    return ", ".join(f"{stage} {seconds * 1000:.1f} ms" for stage, seconds in stages.items())
+    stages = [(each.name.removesuffix("_s"), getattr(result.timings, each.name)) for each in fields(result.timings)]
+    print(f"   time   {', '.join(f'{stage} {seconds * 1000:.1f} ms' for stage, seconds in stages)}\n")
 
 
 def _print_metrics(ports: Ports) -> None:

@@ -34,9 +34,7 @@ class OwnServer:
     """Addresses of the server on this machine."""
 
     grpc_address: str
-    http_address: str
-    """Address of metrics and probes, which do not use TLS."""
-
+    http_address: str  # of metrics and probes, which do not use TLS
     has_tls: bool  # on the gRPC port
 
 

@@ -5,9 +5,10 @@ import contextlib
 import itertools
 import logging
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import PurePath
 from typing import Final
 
@@ -24,21 +25,22 @@ from dragoman_service.errors import (
 )
 from dragoman_service.file_translation.parser import DocumentError, FileParser
 from dragoman_service.file_translation.settings import DocumentSettings
-from dragoman_service.file_translation.slots import FairSlots
-from dragoman_service.file_translation.state import DocumentState, DocumentStatus
 from dragoman_service.file_translation.store import (
     HEARTBEAT_S,
     INTERRUPTED,
     DocumentNotFoundError,
+    DocumentState,
+    DocumentStatus,
     DocumentStore,
     StorageFullError,
 )
 from dragoman_service.file_translation.texts import TextTranslator
 from dragoman_service.middleware import error_mapping
+from dragoman_service.middleware.flow_control import call_timeout_s
+from dragoman_service.middleware.pipeline import ConcurrencyLimiter
 from dragoman_service.middleware.settings import GrpcSettings
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.request import TranslationRequest
-from dragoman_service.security.rate_limits import ConcurrencyLimiter
 from dragoman_service.threads import call_in_daemon
 from dragoman_service.translation.translator import Translator
 
@@ -197,7 +199,7 @@ class DocumentJobs:
         translator = TextTranslator(
             translator=self._translator,
             admitted=self._limiter.admitted,
-            allowed_s=self._grpc.allowed_s,
+            allowed_s=partial(call_timeout_s, self._grpc),
             caller=state.owner,
             peer=request.peer,
             request_id=request.request_id,
@@ -243,6 +245,47 @@ class DocumentJobs:
             await asyncio.sleep(HEARTBEAT_S)
 
 
+class FairSlots:
+    """Semaphore that admits callers with the fewest running documents first, then the oldest documents."""
+
+    def __init__(self, *, total: int, per_caller: int) -> None:
+        self._total = total
+        self._per_caller = per_caller
+        self._running: Counter[str] = Counter()
+        self._waiting: list[tuple[str, asyncio.Future[None]]] = []
+
+    @contextlib.asynccontextmanager
+    async def taken(self, caller: str) -> AsyncIterator[None]:
+        """Wait for a slot and hold it."""
+        may_run = asyncio.get_running_loop().create_future()
+        waiting = (caller, may_run)
+        self._waiting.append(waiting)
+        self._admit()
+        try:
+            await may_run
+            yield
+        finally:
+            if waiting in self._waiting:
+                self._waiting.remove(waiting)
+            else:
+                self._running[caller] -= 1
+            self._admit()
+
+    def _admit(self) -> None:
+        while self._running.total() < self._total:
+            free = [
+                waiting
+                for waiting in self._waiting
+                if self._running[waiting[0]] < self._per_caller and not waiting[1].cancelled()
+            ]
+            if not free:
+                return
+            admitted = min(free, key=lambda waiting: self._running[waiting[0]])  # the first of equals is the oldest
+            self._waiting.remove(admitted)
+            self._running += Counter([admitted[0]])
+            admitted[1].set_result(None)
+
+
 class _Progress:
     """Stores the progress of a document, at most once in `_PROGRESS_S`."""
 
@@ -278,7 +321,7 @@ def suffix_of(file_name: str) -> str:
 def _failures(
     translator: TextTranslator, segments: Sequence[FileSegment], translations: Sequence[str | None]
 ) -> list[tuple[str, str]]:
-    """Return place and reason of each segment that was not translated."""
+    # Place and reason of each segment that was not translated.
     return [
         (segment.place, translator.failures[segment.format, segment.text])
         for segment, translation in zip(segments, translations, strict=True)
@@ -287,7 +330,7 @@ def _failures(
 
 
 def _incomplete(failures: list[tuple[str, str]], num_segments: int) -> str:
-    """Return a message about segments that keep their source; empty if there are none."""
+    # A message about segments that keep their source; empty if there are none.
     if not failures:
         return ""
     place, reason = failures[0]

@@ -16,8 +16,8 @@ from dragoman_service.file_translation.parser_process import Command
 from dragoman_service.file_translation.settings import DocumentSettings
 
 _MODULE: Final = "dragoman_service.file_translation.parser_process"
+# Environment variables of the child process; others may contain secrets.
 _INHERITED: Final = ("PATH", "LD_LIBRARY_PATH", "PYTHONPYCACHEPREFIX", "PYTHONDONTWRITEBYTECODE", "LANG")
-"""Environment variables of the child process; others may contain secrets."""
 
 _CHUNK_BYTES: Final = 256 * 1024
 _CHARACTER_BYTES: Final = 12  # maximum of a character in JSON
@@ -71,7 +71,7 @@ class FileParser:
         )
 
     async def _run(self, command: Command, translations: Sequence[str | None] = ()) -> list[Any]:
-        """Return the parsed output lines of a process, without the last, which is its result."""
+        # Returns the parsed output lines of a process, without the last, which is its result.
         sent = await asyncio.to_thread(_lines, [asdict(command), *translations])
         process = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -97,14 +97,17 @@ class FileParser:
                 with contextlib.suppress(ProcessLookupError):
                     process.kill()
                 await process.wait()
-        lines = await asyncio.to_thread(_parsed, output)
-        outcome = lines.pop() if lines and isinstance(lines[-1], dict) else {"error": self._ended(process.returncode)}
+        lines = await asyncio.to_thread(lambda: [json.loads(line) for line in output.split(b"\n")[:-1]])
+        if not (lines and isinstance(lines[-1], dict)):
+            limits = f"{self._settings.parser_timeout_s:g} s and {self._settings.parser_memory_bytes // _MIB} MiB"
+            lines.append({"error": f"the parser exited with code {process.returncode} (limits: {limits})"})
+        outcome = lines.pop()
         if "error" in outcome:
             raise DocumentError(f"the file cannot be translated: {outcome['error']}")
         return lines
 
     async def _output(self, process: asyncio.subprocess.Process, stdout: asyncio.StreamReader) -> bytes:
-        """Return the output of a process; kill the process if the output exceeds the limits."""
+        # Returns the output of a process; kills the process if the output exceeds the limits.
         limit = self._settings.max_characters * _CHARACTER_BYTES + self._settings.max_segments * _LINE_BYTES
         chunks: list[bytes] = []
         while limit > 0 and (chunk := await stdout.read(_CHUNK_BYTES)):
@@ -113,11 +116,6 @@ class FileParser:
         if limit <= 0:
             process.kill()
         return b"".join(chunks)
-
-    def _ended(self, code: int | None) -> str:
-        memory = self._settings.parser_memory_bytes // _MIB
-        limits = f"{self._settings.parser_timeout_s:g} s and {memory} MiB"
-        return f"the parser exited with code {code} (limits: {limits})"
 
 
 async def _feed(stdin: asyncio.StreamWriter, sent: bytes) -> None:
@@ -135,11 +133,6 @@ def _lines(values: Sequence[object]) -> bytes:
 
 def _segments(lines: Sequence[Any]) -> list[FileSegment]:
     return [FileSegment(text=text, format=TextFormat(text_format), place=place) for text, text_format, place in lines]
-
-
-def _parsed(output: bytes) -> list[Any]:
-    """Parse the complete lines."""
-    return [json.loads(line) for line in output.split(b"\n")[:-1]]
 
 
 def _environment() -> dict[str, str]:

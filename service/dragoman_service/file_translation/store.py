@@ -8,22 +8,23 @@ The methods read and write files and wait for the lock: call them in a thread, n
 """
 
 import contextlib
+import enum
 import fcntl
 import hashlib
 import hmac
+import json
 import os
 import re
 import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from dragoman_service.errors import ConfigError, DragomanError, RateLimitedError, RetryableError
 from dragoman_service.file_translation.settings import DocumentSettings
-from dragoman_service.file_translation.state import DocumentState, DocumentStatus
 
 HEARTBEAT_S: Final = 5.0  # interval
 LEASE_S: Final = 30.0
@@ -37,6 +38,57 @@ _STATE, _SOURCE, _RESULT = "state.json", "source", "result"
 _LOCK, _PROCESS, _REMOVED = ".lock", ".process-", ".removed-"
 _LOCK_TRIES, _LOCK_WAIT_S = 500, 0.01
 _RETRY_S: Final = 10.0  # a guess: space becomes free when documents are downloaded
+
+
+class DocumentStatus(enum.StrEnum):
+    """Progress of a document."""
+
+    UPLOADING = "uploading"
+    QUEUED = "queued"
+    TRANSLATING = "translating"
+    DONE = "done"
+    ERROR = "error"
+
+    @property
+    def is_final(self) -> bool:
+        """Return whether work on the document has ended."""
+        return self in (DocumentStatus.DONE, DocumentStatus.ERROR)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DocumentState:
+    """State of a document; times are seconds since 1970."""
+
+    document_id: str
+    owner: str  # name of the caller that uploaded it
+    process: str  # receives and translates it
+    created_s: float
+    expires_s: float
+    reserved_bytes: int  # disk space, used or not yet
+    key_digest: str = ""  # SHA-256 of the document key, in hexadecimal
+    file_name: str = ""
+    status: DocumentStatus = DocumentStatus.UPLOADING
+    message: str = ""  # of an error, or a warning about a finished translation
+    num_characters: int = 0
+    num_done_characters: int = 0
+    started_s: float = 0.0  # start of the translation; 0 before
+
+    def seconds_remaining(self, now_s: float) -> int | None:
+        """Return the expected time until the end of the translation; None if unknown."""
+        if self.status is not DocumentStatus.TRANSLATING or not self.num_done_characters:
+            return None
+        remaining = max(0, self.num_characters - self.num_done_characters)
+        return 1 + round(max(0.0, now_s - self.started_s) * remaining / self.num_done_characters)
+
+    def to_json(self) -> bytes:
+        """Serialize the state."""
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def from_json(cls, stored: bytes) -> "DocumentState":
+        """Parse a stored state; ValueError, TypeError or KeyError if it is damaged."""
+        fields = json.loads(stored)
+        return cls(**{**fields, "status": DocumentStatus(fields["status"])})
 
 
 class DocumentNotFoundError(DragomanError):
@@ -192,7 +244,7 @@ class DocumentStore:
         return self._path(document_id) / _RESULT
 
     def _sweep_document(self, document_id: str, now_s: float) -> bool:
-        """Remove a document if it has expired, or its content if it was interrupted; return whether it expired."""
+        # Removes a document if it has expired, or its content if it was interrupted; returns whether it expired.
         try:
             state = self._read(document_id)
         except DocumentNotFoundError:
@@ -231,7 +283,6 @@ class DocumentStore:
         return self._clock() - heartbeat_s <= LEASE_S
 
     def _check_limits(self, wanted: DocumentState, *, is_new: bool) -> None:
-        """Raise an error if a document, with its reserved space, exceeds a limit of its owner or of the directory."""
         limits = self._settings
         others = [state for state in self._states() if state.document_id != wanted.document_id]
         own = [state for state in others if state.owner == wanted.owner]
@@ -267,14 +318,13 @@ class DocumentStore:
             raise DocumentNotFoundError from None
 
     def _read_own(self, document_id: str) -> DocumentState:
-        """Return the state of a document that this process works on."""
+        # The document must be one that this process works on.
         state = self._read(document_id)
         if state.status.is_final or state.process != self._process:
             raise DocumentNotFoundError
         return state
 
     def _write(self, state: DocumentState) -> None:
-        """Replace the state atomically."""
         directory = self._path(state.document_id)
         temporary = directory / f".state-{self._process}"
         try:
@@ -285,7 +335,7 @@ class DocumentStore:
             raise DocumentNotFoundError from None
 
     def _hide(self, document_id: str) -> Path:
-        """Make a document unreachable for all processes atomically; return the path of its files."""
+        # Makes a document unreachable for all processes atomically; returns the path of its files.
         hidden = self._directory / f"{_REMOVED}{secrets.token_hex(16)}"
         try:
             self._path(document_id).rename(hidden)
@@ -312,7 +362,6 @@ class DocumentStore:
 
 
 def _private(path: str, flags: int) -> int:
-    """Opener of files that only this user can read."""
     return os.open(path, flags, 0o600)
 
 

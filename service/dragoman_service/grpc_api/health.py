@@ -10,7 +10,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from dragoman_service.errors import DragomanError
-from dragoman_service.grpc_api.interceptors import Handler, RawResponse, without_traceback
+from dragoman_service.grpc_api.servicer import Handler, RawResponse, without_traceback
 from dragoman_service.middleware import error_mapping
 from dragoman_service.middleware.conversion import parse_message
 from dragoman_service.middleware.flow_control import ResourceLimits, run_to_completion

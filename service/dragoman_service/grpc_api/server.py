@@ -3,27 +3,29 @@
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Mapping
-from typing import Protocol
+from collections.abc import Callable
 
-import grpc
 from grpc_health.v1 import health_pb2_grpc
 
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
 from dragoman_service.errors import ConfigError, DrainingError
 from dragoman_service.grpc_api.health import HEALTH_NAME, ControlServices, Health, add_reflection
-from dragoman_service.grpc_api.interceptors import RequestInterceptor
-from dragoman_service.grpc_api.servicer import ModelAdminServicer, ModelServicer, TranslationServicer
+from dragoman_service.grpc_api.servicer import (
+    GrpcExtension,
+    ModelAdminServicer,
+    ModelServicer,
+    RequestInterceptor,
+    TranslationServicer,
+)
 from dragoman_service.grpc_api.workarounds import GRPC_LOGGER, DroppedCallCounter, Server, is_worth_logging
 from dragoman_service.middleware.flow_control import ResourceLimits
-from dragoman_service.middleware.pipeline import Backend, RequestPipeline
+from dragoman_service.middleware.pipeline import Backend, ConcurrencyLimiter, RequestPipeline
 from dragoman_service.middleware.settings import GrpcSettings
 from dragoman_service.observability.logs import LogSettings
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.observability.tracing import Tracing
 from dragoman_service.security.authentication import Access
-from dragoman_service.security.rate_limits import ConcurrencyLimiter
 from dragoman_service.security.settings import UNIX_SCHEME
 from dragoman_service.security.tls import TlsIdentityFiles
 
@@ -34,16 +36,6 @@ SERVICE_NAMES: tuple[str, ...] = tuple(service.full_name for service in pb.DESCR
 
 _STOP_GRACE_S = 1.0  # for responses that are being sent; health watchers always use it up
 _NEVER_MS = 2**31 - 1  # infinity for gRPC
-
-
-class GrpcExtension(Protocol):
-    """A service of another API, whose methods count as methods of this API."""
-
-    name: str  # full name of the service
-    methods: Mapping[str, str]  # path -> path of the method that it counts as
-
-    def add_to(self, server: grpc.aio.Server) -> None:
-        """Register the methods with a server, and the service with reflection."""
 
 
 class GrpcServer:
@@ -87,8 +79,8 @@ class GrpcServer:
         interceptor = RequestInterceptor(
             SERVICE_NAMES,
             self.pipeline,
-            control=ControlServices(access, bounds),
-            aliases=extension.methods if extension else None,
+            control=ControlServices(access, bounds).wrap,
+            extension=extension,
         )
         self._server = Server((interceptor,), _options(settings))
         self._dropped_calls = DroppedCallCounter(lambda: interceptor.num_calls, metrics)

@@ -20,8 +20,8 @@ from dragoman.v1 import translation_pb2 as pb
 from dragoman_service.errors import DragomanError, IdleError, RequestError
 from dragoman_service.middleware.conversion import parse_message
 from dragoman_service.middleware.flow_control import CallContext, ResponseStream
+from dragoman_service.middleware.pipeline import ConcurrencyLimiter
 from dragoman_service.request import RequestRecord
-from dragoman_service.security.rate_limits import ConcurrencyLimiter
 from dragoman_service.threads import retrieve_exception
 
 Answer = Callable[[Any, RequestRecord], Awaitable[Message]]
@@ -129,8 +129,12 @@ class RequestStream(ResponseStream):
             self._is_half_closed = True
             return
         self.record.request_bytes += len(raw_request)
-        request, error = self._parse(raw_request)
-        error = error or self._id_error(request.request_id)
+        request: Any
+        try:
+            request = parse_message(raw_request, self._deserialize)
+            error = self._id_error(request.request_id)
+        except RequestError as parse_error:
+            request, error = pb.TranslateRequest(request_id=readable_id(raw_request)), parse_error
 
         async def respond(record: RequestRecord) -> Message:
             if error:
@@ -139,13 +143,6 @@ class RequestStream(ResponseStream):
 
         task = asyncio.ensure_future(self._answer_raw(raw_request, request, respond))
         self._unanswered[task] = request.request_id
-
-    def _parse(self, raw_request: bytes) -> tuple[Any, RequestError | None]:
-        """Return a request, or only its id and the error."""
-        try:
-            return parse_message(raw_request, self._deserialize), None
-        except RequestError as error:
-            return pb.TranslateRequest(request_id=readable_id(raw_request)), error
 
     def _id_error(self, request_id: str) -> RequestError | None:
         if not request_id:

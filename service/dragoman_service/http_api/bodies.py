@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from dragoman_service.errors import InvalidFieldError, RequestError
-from dragoman_service.request import MAX_TEXTS
+from dragoman_service.translation.options import MAX_TEXTS
 
 FORM_MEDIA_TYPE = "application/x-www-form-urlencoded"
 
@@ -47,8 +47,8 @@ def json_content(body: bytes) -> Any:
             body.decode(),
             object_pairs_hook=_unique_members,
             parse_constant=_no_constant,
-            parse_int=_integer,
-            parse_float=_float,
+            parse_int=lambda digits: int(_checked_number(digits)),
+            parse_float=lambda digits: float(_checked_number(digits)),
         )
     except RecursionError:
         raise RequestError("request", "JSON is nested too deeply") from None
@@ -58,7 +58,9 @@ def json_content(body: bytes) -> Any:
 
 def form_fields(body: bytes) -> Iterator[tuple[str, str]]:
     """Yield name and value of each field of an urlencoded form; RequestError if it is not valid UTF-8."""
-    _check_num_fields(body.count(b"&") + 1)
+    num_fields = body.count(b"&") + 1
+    if num_fields > MAX_FORM_FIELDS:
+        raise InvalidFieldError("request", f"{num_fields} fields", f"at most {MAX_FORM_FIELDS} fields")
     for pair in body.split(b"&"):
         name, _, value = pair.partition(b"=")
         if pair:
@@ -122,23 +124,10 @@ def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
 
 
-def _integer(digits: str) -> int:
-    return int(_checked_number(digits))
-
-
-def _float(digits: str) -> float:
-    return float(_checked_number(digits))
-
-
 def _checked_number(digits: str) -> str:
     if len(digits) > MAX_NUMBER_CHARACTERS:
         raise ValueError(f"number of {len(digits)} characters; at most {MAX_NUMBER_CHARACTERS} are allowed")
     return digits
-
-
-def _check_num_fields(num_fields: int) -> None:
-    if num_fields > MAX_FORM_FIELDS:
-        raise InvalidFieldError("request", f"{num_fields} fields", f"at most {MAX_FORM_FIELDS} fields")
 
 
 def _unquoted(quoted: bytes) -> str:
@@ -148,17 +137,11 @@ def _unquoted(quoted: bytes) -> str:
         end = start + _SLICE_BYTES
         if end < len(quoted) and (cut := quoted.rfind(b"%", end - 2, end)) >= 0:
             end = cut  # do not split an escape
-        slices.append(_ESCAPES.sub(_unescaped, quoted[start:end]))
+        slices.append(
+            _ESCAPES.sub(lambda escapes: bytes.fromhex(escapes[0].replace(b"%", b"").decode()), quoted[start:end])
+        )
         start = end
-    return _text(b"".join(slices))
-
-
-def _unescaped(escapes: re.Match[bytes]) -> bytes:
-    return bytes.fromhex(escapes[0].replace(b"%", b"").decode())
-
-
-def _text(raw: bytes) -> str:
     try:
-        return raw.decode()
+        return b"".join(slices).decode()
     except UnicodeDecodeError:
         raise RequestError("request", "body is not valid UTF-8 form data") from None

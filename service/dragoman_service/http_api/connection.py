@@ -136,7 +136,9 @@ class Connection(HttpToolsProtocol, asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """Parse the bytes that were read."""
         if self._is_lingering or self._rejection:
-            self._discard(nbytes)
+            self._num_discarded_bytes += nbytes
+            if self._num_discarded_bytes >= _MAX_DISCARDED_BYTES:
+                self.flow.pause_reading()
             return
         self.server_state.default_headers = _date_header(int(time.time()))
         self._unset_keepalive_if_required()
@@ -221,16 +223,13 @@ class Connection(HttpToolsProtocol, asyncio.BufferedProtocol):
                 self.parser.feed_data(data)
             except HttpParserUpgrade as upgrade:  # the parser stops after the head
                 data = data[upgrade.args[0] :]
-                self._restart_body()
             else:
                 return
-
-    def _restart_body(self) -> None:
-        # RFC 9110, section 7.8, allows a server to ignore `Upgrade`: the parser restarts at the body.
-        framing = b"".join(b"%s: %s\r\n" % header for header in self.headers if header[0] in _FRAMING_HEADERS)
-        self._is_restarting_body = True
-        self.parser.feed_data(b"POST / HTTP/1.1\r\n%s\r\n" % framing)
-        self._is_restarting_body = False
+            # RFC 9110, section 7.8, allows a server to ignore `Upgrade`: the parser restarts at the body.
+            framing = b"".join(b"%s: %s\r\n" % header for header in self.headers if header[0] in _FRAMING_HEADERS)
+            self._is_restarting_body = True
+            self.parser.feed_data(b"POST / HTTP/1.1\r\n%s\r\n" % framing)
+            self._is_restarting_body = False
 
     def _check_head(self) -> None:
         version = self.parser.get_http_version()
@@ -334,11 +333,6 @@ class Connection(HttpToolsProtocol, asyncio.BufferedProtocol):
             self.end()
         else:
             self._end_in(_LINGER_S)
-
-    def _discard(self, num_bytes: int) -> None:
-        self._num_discarded_bytes += num_bytes
-        if self._num_discarded_bytes >= _MAX_DISCARDED_BYTES:
-            self.flow.pause_reading()
 
     # Time limits
 

@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from dragoman_service.errors import InvalidFieldError, RequestError
 from dragoman_service.middleware.settings import GrpcSettings
-from dragoman_service.request import MAX_TEXTS
+from dragoman_service.translation.options import MAX_TEXTS
 
 TIMEOUT_HEADER = "x-request-timeout"
 """Seconds until the deadline of the caller, as a decimal number."""
@@ -137,8 +137,12 @@ class HttpContext:
                 "headers", f"{num_bytes} bytes", f"at most {self._settings.max_metadata_bytes} bytes"
             )
         timeouts = [value for name, value in self._headers if name == TIMEOUT_HEADER]
-        if timeouts:
-            self._deadline_s = asyncio.get_running_loop().time() + _seconds(timeouts)
+        if not timeouts:
+            return
+        timeout = timeouts[0]
+        if len(timeouts) > 1 or not re.fullmatch(SECONDS_PATTERN, timeout) or not float(timeout):
+            raise InvalidFieldError(TIMEOUT_HEADER, repr(timeout[:64]), "a number of seconds above 0, such as 2.5")
+        self._deadline_s = asyncio.get_running_loop().time() + float(timeout)
 
     async def read(self) -> bytes:
         """Return the body.
@@ -277,9 +281,3 @@ class Endpoint:
                 raise
         finally:
             watching.cancel()
-
-
-def _seconds(values: list[str]) -> float:
-    if len(values) > 1 or not re.fullmatch(SECONDS_PATTERN, values[0]) or not float(values[0]):
-        raise InvalidFieldError(TIMEOUT_HEADER, repr(values[0][:64]), "a number of seconds above 0, such as 2.5")
-    return float(values[0])

@@ -23,7 +23,7 @@ from dragoman_service.bundle.manifest import Manifest
 from dragoman_service.errors import InvalidFieldError, RequestError
 from dragoman_service.models.glossaries import Glossary
 from dragoman_service.models.model import ModelStatus
-from dragoman_service.request import TranslationRequest, check_request_id
+from dragoman_service.request import TranslationRequest
 from dragoman_service.translation.options import ATTENTION_FIELDS, TranslationLimits
 
 MAX_LISTED_PAIRS = 256  # of a model version; more language pairs are only listed as groups
@@ -36,6 +36,7 @@ _PRECISIONS: Mapping[str, pb.Precision] = {
 }
 
 _MAX_TARGET_TOKENS = int(option_range("options.max_target_tokens").maximum)
+_MAX_ID_CHARACTERS: Any = option_range("request_id").max_characters
 
 _Message = TypeVar("_Message")
 
@@ -46,6 +47,13 @@ def parse_message(raw_message: bytes, deserialize: Callable[[bytes], _Message]) 
         return deserialize(raw_message)
     except DecodeError as error:
         raise RequestError("request", "not a valid protobuf message with UTF-8 texts") from error
+
+
+def check_request_id(request_id: str) -> None:
+    """Raise InvalidFieldError if an id cannot be returned in metadata."""
+    if len(request_id) > _MAX_ID_CHARACTERS or not (request_id.isascii() and request_id.isprintable()):
+        limit = f"at most {_MAX_ID_CHARACTERS} printable ASCII characters"
+        raise InvalidFieldError("request_id", repr(request_id[:_MAX_ID_CHARACTERS]), limit)
 
 
 def from_translate_request(message: pb.TranslateRequest) -> TranslationRequest:

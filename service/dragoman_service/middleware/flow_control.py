@@ -7,7 +7,7 @@ progress. So a call that is being read holds a slot, which stands for the larges
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -26,7 +26,6 @@ from dragoman_service.middleware.settings import GrpcSettings
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.request import RequestRecord
 from dragoman_service.security.authentication import ConnectionInfo
-from dragoman_service.security.rate_limits import FairSemaphore
 from dragoman_service.threads import retrieve_exception
 
 _Result = TypeVar("_Result")
@@ -35,6 +34,7 @@ MAX_OPEN_BODY_BYTES = 1024 * 1024
 """Largest body that is read to find the API key; 100,000 Chinese characters have 900 kB as a form."""
 
 _MAX_OPEN_BYTES = 16 * 1024 * 1024  # of all such bodies at the same time
+_SLOT_RETRY_S = 1.0  # the end of a stream cannot be predicted
 _FIRST_MESSAGE_TIMEOUT_S = 0.2
 _NUM_OPEN_READS = 8
 _MAX_OPEN_UNREAD = 256
@@ -81,6 +81,59 @@ class _Reader:
         if not self.timeout.expired() and until_s is not None and until_s > time_s:
             self.is_shortened = True
             self.timeout.reschedule(time_s)
+
+
+class FairSemaphore:
+    """A counting semaphore with a limit per caller, for calls, streams or bytes; not thread-safe."""
+
+    def __init__(self, unit: str, *, total: int, per_caller: int, on_rejection: Callable[[], None]) -> None:
+        self._unit = unit
+        self._total = total
+        self._per_caller = per_caller
+        self._on_rejection = on_rejection
+        self._held: Counter[str] = Counter()
+        self._num_held = 0
+
+    @property
+    def num_held(self) -> int:
+        """Amount held by all callers."""
+        return self._num_held
+
+    def acquire(self, caller: str, amount: int = 1) -> None:
+        """Hold an amount until `release`.
+
+        Raises:
+            RateLimitedError: if the caller exceeds its share.
+            OverloadedError: if all callers exceed the total.
+        """
+        if self._held[caller] + amount > self._per_caller:
+            self._on_rejection()
+            raise RateLimitedError(
+                caller=caller, limit=self._per_caller, unit=f"concurrent {self._unit}", retry_after_s=_SLOT_RETRY_S
+            )
+        if self._num_held + amount > self._total:
+            self._on_rejection()
+            raise OverloadedError(
+                queued=self._num_held, limit=self._total, unit=self._unit, retry_after_s=_SLOT_RETRY_S
+            )
+        self._held[caller] += amount
+        self._num_held += amount
+
+    def release(self, caller: str, amount: int = 1) -> None:
+        """Release an amount."""
+        self._num_held -= amount
+        self._held[caller] -= amount
+        if not self._held[caller]:
+            del self._held[caller]
+
+    @contextlib.contextmanager
+    def held(self, caller: str, amount: int = 1) -> Iterator[None]:
+        """Hold an amount within a `with` block; raises as `acquire`."""
+        self.acquire(caller, amount)
+        try:
+            yield
+        finally:
+            self.release(caller, amount)
 
 
 class RequestReader:
@@ -286,6 +339,16 @@ class ResponseStream:
         except grpc.aio.BaseError as error:  # gRPC is about to cancel the handler
             raise asyncio.CancelledError from error
         self.record.response_bytes += len(raw_response)
+
+
+def call_timeout_s(settings: GrpcSettings, remaining_s: float | None) -> float:
+    """Return the time limit of a call with this time until its deadline; None: no deadline."""
+    return min(settings.default_timeout_s if remaining_s is None else remaining_s, settings.max_timeout_s)
+
+
+def stream_timeout_s(settings: GrpcSettings, remaining_s: float | None) -> float:
+    """Return the time limit of a document or request stream; see `call_timeout_s`."""
+    return min(settings.default_stream_timeout_s if remaining_s is None else remaining_s, settings.max_stream_timeout_s)
 
 
 @contextlib.asynccontextmanager

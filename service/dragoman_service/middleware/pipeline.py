@@ -5,25 +5,40 @@ import logging
 import math
 import time
 import uuid
-from collections.abc import Awaitable, Callable
-from contextlib import ExitStack
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import grpc
 import structlog
 
-from dragoman_service.errors import IdleError, InvalidFieldError, PermissionDeniedError, RateLimitedError, RequestError
+from dragoman_service.errors import (
+    DragomanError,
+    IdleError,
+    InvalidFieldError,
+    OverloadedError,
+    PermissionDeniedError,
+    RateLimitedError,
+    RequestError,
+    StartingError,
+)
 from dragoman_service.middleware import error_mapping
-from dragoman_service.middleware.flow_control import CallContext, ResourceLimits, time_limit
+from dragoman_service.middleware.conversion import check_request_id
+from dragoman_service.middleware.flow_control import (
+    CallContext,
+    ResourceLimits,
+    call_timeout_s,
+    stream_timeout_s,
+    time_limit,
+)
 from dragoman_service.models.glossaries import GlossaryRepository
 from dragoman_service.models.repository import ModelRepository
 from dragoman_service.observability.logs import LogSettings, RepeatLimit
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.observability.tracing import Tracing
-from dragoman_service.request import RequestRecord, check_request_id
+from dragoman_service.request import RequestRecord
 from dragoman_service.security.authentication import Access, peer_name
-from dragoman_service.security.rate_limits import ConcurrencyLimiter
 from dragoman_service.translation.options import TranslationLimits
 from dragoman_service.translation.translator import Translator
 
@@ -36,8 +51,15 @@ REQUEST_ID_KEY = "x-request-id"
 """Metadata key of the request id, in requests and responses."""
 
 _OK = grpc.StatusCode.OK.name
-_UNARY_METHODS = {"Translate", "DetectLanguage"}
-_STREAMING_METHODS = {"TranslateDocument", "TranslateStream"}
+_TIMEOUTS = {
+    "Translate": call_timeout_s,
+    "DetectLanguage": call_timeout_s,
+    "TranslateDocument": stream_timeout_s,
+    "TranslateStream": stream_timeout_s,
+}
+_DEFAULT_DURATION_S = 1.0  # of a call, before the first call has ended
+_NUM_AVERAGED = 32  # calls in the moving average of durations
+_MIN_RETRY_S, _MAX_RETRY_S = 0.1, 10.0
 _DEADLINE_SLACK_S = 0.05  # the caller's clock may cancel this much before the deadline on the server's clock
 
 
@@ -49,6 +71,77 @@ class Backend:
     models: ModelRepository
     glossaries: GlossaryRepository
     limits: TranslationLimits
+
+
+class ConcurrencyLimiter:
+    """Counts calls in progress and rejects calls while closed or full.
+
+    `maximum_concurrent_rpcs` of `grpc.aio` would queue calls instead of rejecting them.
+    """
+
+    def __init__(self, *, max_concurrent: int, clock: Callable[[], float] = time.monotonic) -> None:
+        """Start closed, until the models are loaded."""
+        self._max_concurrent = max_concurrent
+        self._clock = clock
+        self._mean_duration_s: float | None = None
+        self._rejection: DragomanError | None = StartingError()
+        self._num_calls = 0
+        self._is_closed = asyncio.Event()
+        self._is_closed.set()
+        self._is_idle = asyncio.Event()
+        self._is_idle.set()
+
+    def open(self) -> None:
+        """Admit calls."""
+        self._rejection = None
+        self._is_closed.clear()
+
+    def close(self, rejection: DragomanError) -> None:
+        """Reject new calls with this error; calls in progress continue."""
+        self._rejection = rejection
+        self._is_closed.set()
+
+    @contextmanager
+    def admitted(self) -> Iterator[None]:
+        """Count a call in progress.
+
+        Raises:
+            OverloadedError: if the limit is reached; the retry delay is the mean duration of recent calls.
+            DragomanError: the rejection, if closed.
+        """
+        if self._rejection is not None:
+            raise self._rejection.with_traceback(None)  # the error must not keep the frames of earlier calls
+        if self._num_calls >= self._max_concurrent:
+            duration_s = _DEFAULT_DURATION_S if self._mean_duration_s is None else self._mean_duration_s
+            retry_after_s = min(max(duration_s, _MIN_RETRY_S), _MAX_RETRY_S)
+            raise OverloadedError(
+                queued=self._num_calls,
+                limit=self._max_concurrent,
+                unit="concurrent requests",
+                retry_after_s=retry_after_s,
+            )
+        began_s = self._clock()
+        self._num_calls += 1
+        self._is_idle.clear()
+        try:
+            yield
+        finally:
+            self._num_calls -= 1
+            duration_s = self._clock() - began_s
+            mean_s = duration_s if self._mean_duration_s is None else self._mean_duration_s
+            self._mean_duration_s = mean_s + (duration_s - mean_s) / _NUM_AVERAGED
+            if self._num_calls == 0:
+                self._is_idle.set()
+
+    async def wait_until_idle(self) -> None:
+        """Return when no call is in progress."""
+        await self._is_idle.wait()
+
+    async def wait_until_closed(self) -> DragomanError:
+        """Wait until new calls are rejected, and return the rejection."""
+        while self._rejection is None:
+            await self._is_closed.wait()
+        return self._rejection
 
 
 class RequestPipeline:
@@ -114,6 +207,7 @@ class RequestPipeline:
         raw_request: bytes | None = None,
         streams: ExitStack | None = None,
         is_open: bool = False,
+        key_header: str | None = None,
     ) -> _Response | _Failed:
         """Admit, answer, count and log a call or a request of a stream.
 
@@ -128,6 +222,7 @@ class RequestPipeline:
             raw_request: the serialized request; None: it is read from the context.
             streams: keeps the slot of a stream until it is closed; None for unary calls.
             is_open: skip authentication; the host counts as the caller.
+            key_header: header with the API key, in the absence of `authorization`.
         """
         response: _Response | _Failed | None = None
         in_flight = (
@@ -135,7 +230,7 @@ class RequestPipeline:
         )
         try:
             if not is_open:
-                record.caller = await self.access.admit(record.path, context)
+                record.caller = await self.access.admit(record.path, context, key_header)
             if streams is not None:
                 streams.enter_context(self.bounds.streams.held(record.caller))
             if raw_request is None:
@@ -152,7 +247,10 @@ class RequestPipeline:
                 response = await self._respond_in_time(record, context, respond, raw_request)
             record.status = _OK
         except asyncio.CancelledError:
-            record.status = _cancellation_status(context).name
+            # By gRPC: the caller disconnected, or its deadline passed.
+            remaining_s = context.time_remaining()
+            is_late = remaining_s is not None and remaining_s <= _DEADLINE_SLACK_S
+            record.status = (grpc.StatusCode.DEADLINE_EXCEEDED if is_late else grpc.StatusCode.CANCELLED).name
             raise
         except Exception as error:  # noqa: BLE001 - every error becomes a status
             response = on_failure(self._failed(record, error))
@@ -169,15 +267,10 @@ class RequestPipeline:
         respond: Callable[[bytes], Awaitable[_Response]],
         raw_request: bytes,
     ) -> _Response:
-        settings = self.bounds.settings
-        if record.deadline_s < math.inf:
+        timeout_s = _TIMEOUTS.get(record.method)
+        if timeout_s is None or record.deadline_s < math.inf:
             return await respond(raw_request)
-        if record.method in _UNARY_METHODS:
-            allowed_s = settings.allowed_s(context.time_remaining())
-        elif record.method in _STREAMING_METHODS:
-            allowed_s = settings.allowed_stream_s(context.time_remaining())
-        else:
-            return await respond(raw_request)
+        allowed_s = timeout_s(self.bounds.settings, context.time_remaining())
         record.deadline_s = self._clock() + allowed_s
         async with time_limit(allowed_s):
             return await respond(raw_request)
@@ -261,11 +354,3 @@ def _is_usable(request_id: str | bytes) -> bool:
     except InvalidFieldError:
         return False
     return bool(request_id)
-
-
-def _cancellation_status(context: CallContext) -> grpc.StatusCode:
-    """Return why gRPC cancelled a call: the caller disconnected, or its deadline passed."""
-    remaining_s = context.time_remaining()
-    if remaining_s is not None and remaining_s <= _DEADLINE_SLACK_S:
-        return grpc.StatusCode.DEADLINE_EXCEEDED
-    return grpc.StatusCode.CANCELLED

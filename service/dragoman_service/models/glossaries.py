@@ -10,17 +10,21 @@ import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from xml.parsers import expat
 
+from dragoman.option_ranges import option_range
 from dragoman_service.bundle.files import read_file
 from dragoman_service.errors import ConfigError, GlossaryNotFoundError, InvalidFieldError
 from dragoman_service.models.model import is_plain_name, language_lookup
 from dragoman_service.models.serving import fingerprint
 from dragoman_service.observability.metrics import Metrics
-from dragoman_service.request import MAX_TERM_CHARACTERS, Term
+from dragoman_service.request import Term
 from dragoman_service.text.placeholders.patterns import TermMatcher
 
 log = logging.getLogger(__name__)
+
+_MAX_TERM_CHARACTERS: Any = option_range("options.terms.source").max_characters
 
 MAX_GLOSSARIES = 256
 """Maximum number of files in the directory."""
@@ -252,13 +256,13 @@ def _tag(path: Path, place: str, language: str) -> str:
     try:
         return language_lookup("language", language.strip())[0]
     except InvalidFieldError as error:
-        raise _fault(path, place, language[:MAX_TERM_CHARACTERS], "a BCP-47 tag, such as `en`") from error
+        raise _fault(path, place, language[:_MAX_TERM_CHARACTERS], "a BCP-47 tag, such as `en`") from error
 
 
 def _check_term(path: Path, place: str, term: Term) -> None:
     for text, at_least in ((term.source, 1), (term.target, 0)):
-        if not at_least <= len(text) <= MAX_TERM_CHARACTERS:
-            expected = f"terms of 1 to {MAX_TERM_CHARACTERS} characters"
+        if not at_least <= len(text) <= _MAX_TERM_CHARACTERS:
+            expected = f"terms of 1 to {_MAX_TERM_CHARACTERS} characters"
             raise _fault(path, place, f"a term of {len(text)} characters", expected)
 
 

@@ -142,16 +142,7 @@ class Lifecycle:
             if self._state(entry.full_name) is ModelState.LOADING:
                 self._put(entry)
         runtime = self._load(bundle or open_bundle(entry.directory), serving)
-        model = LoadedModel(
-            name=entry.name,
-            version=entry.version,
-            manifest=manifest,
-            tokenizer=runtime.tokenizer,
-            scheduler=runtime.scheduler,
-            precision=runtime.precision,
-            source_language=manifest.source_language,
-            target_language=manifest.target_language,
-        )
+        model = LoadedModel.of(manifest, runtime)
         try:
             self._warm_up(model)
             load_s = time.monotonic() - began_s

@@ -14,7 +14,7 @@ from dragoman_service.datatypes import SearchConfig, Segment, SegmentResult
 from dragoman_service.errors import InvalidFieldError
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.request import RequestRecord
-from dragoman_service.text.planning import Tokenizer
+from dragoman_service.text.tokenizer import SentencePieceTokenizer
 
 MAX_LABEL_CHARACTERS = 64
 
@@ -104,17 +104,10 @@ def _invalid(field: str, value: str, expected: str) -> InvalidFieldError:
 class ModelState(enum.Enum):
     """State of a model version."""
 
-    LOADING = "loading"
-    """The bundle is being read and the model warmed up."""
-
-    READY = "ready"
-    """Takes requests."""
-
-    DRAINING = "draining"
-    """Finishes current requests, rejects new ones."""
-
-    FAILED = "failed"
-    """Loading failed."""
+    LOADING = "loading"  # reads the bundle and warms up
+    READY = "ready"  # takes requests
+    DRAINING = "draining"  # finishes current requests, rejects new ones
+    FAILED = "failed"  # could not be loaded
 
 
 Futures = Sequence["Future[SegmentResult]"]
@@ -154,27 +147,16 @@ class ModelScheduler(SegmentQueue, Protocol):
         """Fail the remaining segments with an error and end the threads."""
 
 
-class ModelTokenizer(Tokenizer, Protocol):
-    """Tokenizer of a model with the prefixes of one language pair."""
-
-    def for_pair(self, source_language: str, target_language: str) -> Self:
-        """Return this tokenizer with the prefixes of another pair."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRuntime:
     """Tokenizer and scheduler of a bundle, as a model loader returns them."""
 
-    tokenizer: ModelTokenizer
+    tokenizer: SentencePieceTokenizer
     scheduler: ModelScheduler
     """Not started; the repository warms it up, starts it and stops it."""
 
-    precision: str
-    """Precision of the graphs in use, such as `int8`."""
-
-    device: str
-    """`cpu` or `cuda`."""
-
+    precision: str  # of the graphs in use, such as `int8`
+    device: str  # `cpu` or `cuda`
     weights_bytes: int
     """Size of the files with graphs and weights of the precision."""
 
@@ -191,16 +173,32 @@ class LoadedModel:
 
     name: str
     version: str
-    manifest: Manifest
-    tokenizer: ModelTokenizer
+    tokenizer: SentencePieceTokenizer
     scheduler: ModelScheduler
-    precision: str
-    source_language: str
-    """Spelled as in the manifest."""
-
+    source_language: str  # spelled as in the manifest
     target_language: str
+    max_source_tokens: int  # including EOS
+    max_target_tokens: int  # including EOS
+    has_attention: bool  # True if the bundle has an attention graph of the precision
+    confidence: Confidence | None  # None: not measured
     whole: "LoadedModel | None" = None
     """The object for the main pair of the manifest, which this object keeps alive; None: this is that object."""
+
+    @classmethod
+    def of(cls, manifest: Manifest, runtime: ModelRuntime) -> Self:
+        """Return the model of a bundle, for the main pair of its manifest."""
+        return cls(
+            name=manifest.name,
+            version=manifest.version,
+            tokenizer=runtime.tokenizer,
+            scheduler=runtime.scheduler,
+            source_language=manifest.source_language,
+            target_language=manifest.target_language,
+            max_source_tokens=manifest.limits.max_source_tokens,
+            max_target_tokens=manifest.limits.max_target_tokens,
+            has_attention=manifest.has_attention(runtime.precision),
+            confidence=manifest.confidence,
+        )
 
     def for_pair(self, source_language: str, target_language: str) -> "LoadedModel":
         """Return the model for another of its pairs; tags are spelled as in the manifest."""
@@ -218,26 +216,6 @@ class LoadedModel:
     def full_name(self) -> str:
         """`name/version`."""
         return full_name(self.name, self.version)
-
-    @property
-    def has_attention(self) -> bool:
-        """True if the bundle has an attention graph of the precision."""
-        return self.manifest.has_attention(self.precision)
-
-    @property
-    def max_source_tokens(self) -> int:
-        """Maximum length of a source, including EOS."""
-        return self.manifest.limits.max_source_tokens
-
-    @property
-    def max_target_tokens(self) -> int:
-        """Maximum length of a target, including EOS."""
-        return self.manifest.limits.max_target_tokens
-
-    @property
-    def confidence(self) -> Confidence | None:
-        """Confidence estimator of the model; None: not measured."""
-        return self.manifest.confidence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

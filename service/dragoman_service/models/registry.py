@@ -1,6 +1,7 @@
 """Immutable registry: known versions, version policies, selection of the version for a request."""
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice, product
@@ -147,15 +148,14 @@ class ModelRegistry:
     policies: Mapping[str, VersionPolicy] = field(default_factory=dict)
     """Name to policy; other names have the default policy."""
 
-    _resolved: dict[tuple[str, str, str], LoadedModel] = field(
+    resolved: dict[tuple[str, str, str], LoadedModel] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
-    # cached results of `resolve`
+    """Cached results of `resolve`, by its arguments."""
 
     _language_groups: dict[str, tuple[LanguageGroup, ...]] = field(
         default_factory=dict, init=False, repr=False, compare=False
-    )
-    # cached groups, by `name/version`
+    )  # by `name/version`
 
     def with_entries(self, *entries: ModelVersionEntry) -> Self:
         """Return a registry with entries added or replaced."""
@@ -187,13 +187,10 @@ class ModelRegistry:
         return self.policy(name).default(self.ready_versions(name))
 
     def resolve(self, model: str, source_language: str, target_language: str) -> LoadedModel:
-        """Return the model for a request; see `ModelRepository.resolve`."""
-        request = model, source_language, target_language
-        resolved = self._resolved.get(request)
-        if resolved is None:
-            resolved = self._find(*request)
-            if len(self._resolved) < _MAX_RESOLVED:
-                self._resolved[request] = resolved
+        """Return the model for a request, and cache it; see `ModelRepository.resolve`."""
+        resolved = self._find(model, source_language, target_language)
+        if len(self.resolved) < _MAX_RESOLVED:
+            self.resolved[model, source_language, target_language] = resolved
         return resolved
 
     def _find(self, model: str, source_language: str, target_language: str) -> LoadedModel:
@@ -261,33 +258,25 @@ class ModelRegistry:
             )
 
     def _groups(self, entry: ModelVersionEntry) -> tuple[LanguageGroup, ...]:
-        groups = self._language_groups.get(entry.full_name)
-        if groups is None:
-            is_default, alike = self._defaults(entry)
-            groups = self._language_groups[entry.full_name] = language_groups(entry.languages, is_default, alike=alike)
-        return groups
+        if entry.full_name not in self._language_groups:
+            groups = language_groups(entry.languages, partial(self._defaults, entry))
+            self._language_groups[entry.full_name] = groups
+        return self._language_groups[entry.full_name]
 
-    def _defaults(self, entry: ModelVersionEntry) -> tuple[Callable[[str, str], bool], Callable[[str], Hashable]]:
-        # Returns the arguments `is_default` and `alike` of `language_groups`.
+    def _defaults(self, entry: ModelVersionEntry, source: str) -> Callable[[str], bool]:
+        # Returns a function that returns whether the version is the default model from `source` to a target.
         others = [(other, other.languages) for other in self._requestable() if other is not entry]
-        others = [(other, languages) for other, languages in others if _overlap(languages, entry.languages)]
-        answers: dict[tuple[str, ...], bool] = {}  # key: names of the other models with the pair
+        others = [(other, languages) for other, languages in others if languages.has_source(source.lower())]
 
-        def is_default(source: str, target: str) -> bool:
+        @functools.cache
+        def wins(*rivals: str) -> bool:
+            return entry.is_ready and self._pair_default([entry, *(self.entries[rival] for rival in rivals)]) is entry
+
+        def is_default(target: str) -> bool:
             pair = source.lower(), target.lower()
-            rivals = [other for other, languages in others if languages.find(*pair)]
-            names = tuple(rival.full_name for rival in rivals)
-            if names not in answers:
-                answers[names] = entry.is_ready and self._pair_default([entry, *rivals]) is entry
-            return answers[names]
+            return wins(*(other.full_name for other, languages in others if languages.find(*pair)))
 
-        def alike(source: str) -> Hashable:
-            rivals = [(other, languages) for other, languages in others if languages.has_source(source.lower())]
-            if any(languages.pairs is not None for _, languages in rivals):
-                return source
-            return tuple(other.full_name for other, _ in rivals)
-
-        return is_default, alike
+        return is_default
 
     def check_label_known(self, name: str, label: str) -> None:
         """Raise ModelNotFoundError, which lists the labels of the model, unless the model has the label."""
@@ -340,64 +329,34 @@ class ModelRegistry:
 
 
 def language_groups(
-    languages: Languages, is_default: Callable[[str, str], bool], *, alike: Callable[[str], Hashable] = str
+    languages: Languages, defaults: Callable[[str], Callable[[str], bool]]
 ) -> tuple[LanguageGroup, ...]:
     """Return all language pairs of a version in few groups: sources with the same targets form one group.
 
     Args:
         languages: languages of the version.
-        is_default: returns whether the version is the default model of a source and target.
-        alike: returns a key of a source. For sources with equal keys, `is_default` is equal for every target other than
-            the source itself, and is called only once: a model of 200 languages has 40,000 pairs.
+        defaults: returns, for a source, a function of a target: whether the version is the default model of the pair.
     """
     into_itself: list[LanguageGroup] = []
     merged: dict[tuple[bool, frozenset[str]], list[str]] = {}
-    spelled = {target.lower(): target for target in languages.targets}
-    rows: dict[Hashable, _Defaults] = {}
     for source in languages.sources:
-        if languages.pairs is None:
-            row = rows.setdefault(alike(source), _Defaults(set(languages.targets)))
-        else:
-            row = _Defaults(set(languages.targets_of(source)))
-        own = spelled.get(source.lower(), "")
-        targets = row.split_targets(own, partial(is_default, source))
-        if source == own and languages.serves(source, own):
-            into_itself.append(LanguageGroup(sources=(own,), targets=(own,), is_default=is_default(own, own)))
-        elif own and languages.serves(source, own):
-            targets[is_default(source, own)].add(own)
-        for is_row_default, row_targets in targets.items():
-            if row_targets:
-                key = is_row_default, frozenset(row_targets | ({source} & {own}))
-                merged.setdefault(key, []).append(source)
+        is_default = defaults(source)
+        own = {source} & languages.targets.keys()
+        targets: dict[bool, set[str]] = {True: set(), False: set()}
+        for target in languages.targets_of(source):
+            if target == source:
+                into_itself.append(LanguageGroup(sources=(source,), targets=(source,), is_default=is_default(source)))
+            else:
+                targets[is_default(target)].add(target)
+        for is_group_default, others in targets.items():
+            if others:  # with the source itself, so that sources with all other languages as targets are equal
+                merged.setdefault((is_group_default, frozenset(others | own)), []).append(source)
     groups = []
     for (is_group_default, group_targets), sources in merged.items():
-        others = group_targets.difference(sources) if len(sources) == 1 else group_targets
-        in_order = tuple(target for target in languages.targets if target in others)
+        listed = group_targets.difference(sources) if len(sources) == 1 else group_targets
+        in_order = tuple(target for target in languages.targets if target in listed)
         groups.append(LanguageGroup(sources=tuple(sources), targets=in_order, is_default=is_group_default))
     return (*groups, *into_itself)
-
-
-class _Defaults:
-    # Results of `is_default` for the targets of all sources with the same `alike` key.
-
-    def __init__(self, targets: set[str]) -> None:
-        self._unknown = targets
-        self._known: dict[bool, set[str]] = {True: set(), False: set()}
-
-    def split_targets(self, own: str, is_default: Callable[[str], bool]) -> dict[bool, set[str]]:
-        # Returns the targets, without the source's own language, by the result of `is_default`.
-        for target in self._unknown - {own}:
-            self._known[is_default(target)].add(target)
-        self._unknown &= {own}
-        return {result: targets - {own} for result, targets in self._known.items()}
-
-
-def _overlap(languages: Languages, others: Languages) -> bool:
-    # True if the versions may have a language pair in common.
-    return any(
-        not {tag.lower() for tag in some}.isdisjoint(tag.lower() for tag in more)
-        for some, more in ((languages.sources, others.sources), (languages.targets, others.targets))
-    )
 
 
 def _model(entry: ModelVersionEntry, pair: tuple[str, str]) -> LoadedModel:

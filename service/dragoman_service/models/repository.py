@@ -107,7 +107,9 @@ class ModelRepository:
             StartingError: if the version is still being loaded.
             DrainingError: if the version is being unloaded.
         """
-        return self._lifecycle.registry.resolve(model, source_language, target_language)
+        registry = self._lifecycle.registry
+        cached = registry.resolved.get((model, source_language, target_language))
+        return cached or registry.resolve(model, source_language, target_language)
 
     def source_languages(self, model: str, target_language: str) -> tuple[str, ...]:
         """Return the source languages of a target language, sorted; an empty target language means any.

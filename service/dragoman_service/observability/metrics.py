@@ -5,19 +5,18 @@ Times are in seconds, sizes in tokens, segments or bytes. Label values come from
 
 import contextlib
 import functools
-from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, ClassVar, Generic, TypeVar
 
-import prometheus_client
 from prometheus_client import (
     CollectorRegistry,
     Counter,
     Gauge,
     GCCollector,
+    Histogram,
     PlatformCollector,
     ProcessCollector,
     disable_created_metrics,
@@ -37,15 +36,6 @@ _RATIO_BUCKETS = (0.1, 0.25, 0.5, 0.67, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 4.0,
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 _Metric = TypeVar("_Metric", bound=MetricWrapperBase)
-
-
-class Histogram(prometheus_client.Histogram):
-    """Histogram with one operation for several equal observations."""
-
-    def observe_times(self, amount: float, times: int) -> None:
-        """Observe an amount, not NaN, `times` times, without an exemplar."""
-        self._sum.inc(amount * times)
-        self._buckets[bisect_left(self._upper_bounds, amount)].inc(times)
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,13 +51,15 @@ class SchedulerMetrics:
 
     def record_step(self, output: BatchStepOutput) -> None:
         """Record decoder steps of a batch."""
-        load, num_steps = output.load, 1 + len(output.earlier_steps_s)
-        self._metrics.steps.inc(num_steps)
+        load = output.load
+        row_padding = 1 - min(load.live_rows, output.step_rows) / output.step_rows
+        source_padding = 1 - load.source_tokens / load.padded_tokens
         for step_s in (*output.earlier_steps_s, output.step_s):
+            self._metrics.steps.inc()
             self._metrics.step_seconds.observe(step_s)
-        self._metrics.batch_segments.observe_times(load.num_segments, num_steps)
-        self._row_padding.observe_times(1 - min(load.live_rows, output.step_rows) / output.step_rows, num_steps)
-        self._source_padding.observe_times(1 - load.source_tokens / load.padded_tokens, num_steps)
+            self._metrics.batch_segments.observe(load.num_segments)
+            self._row_padding.observe(row_padding)
+            self._source_padding.observe(source_padding)
 
     def record_result(self, segment: QueuedSegment, result: SegmentResult) -> None:
         """Record a decoded segment."""

@@ -176,13 +176,10 @@ def parse_callers(content: bytes) -> Callers:
     try:
         return Callers(_CallersFile.model_validate(tables).caller)
     except ValidationError as error:
-        raise ValueError(_description(error)) from None  # the message of pydantic contains the values
-
-
-def _description(error: ValidationError) -> str:
-    details = error.errors(include_input=False, include_url=False)[0]
-    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in details["loc"]).removeprefix(".")
-    return f"{path}: {details['msg'].removeprefix('Value error, ')}"
+        fault = error.errors(include_input=False, include_url=False)[0]
+        path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in fault["loc"]).removeprefix(".")
+        # Without the message of pydantic, which contains the values.
+        raise ValueError(f"{path}: {fault['msg'].removeprefix('Value error, ')}") from None
 
 
 def _check_distinct(name: str, values: Iterable[str]) -> None:

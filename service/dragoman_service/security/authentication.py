@@ -27,7 +27,6 @@ _MAX_KEY_CHARACTERS = 16 * 1024  # longer keys are rejected before they are hash
 _METADATA = "the metadata `authorization: Bearer KEY`"
 _NUM_CACHED = 1024  # callers that are not in the callers file
 _IPV6_PREFIX_LENGTH = 64  # network of one host or one customer of a provider
-_GOOGLE_KEY_METADATA = "x-goog-api-key"  # sent by clients of Google
 _TRANSLATE_ONLY = frozenset({Permission.TRANSLATE})
 
 _REQUIRED_PERMISSIONS: Mapping[str, Permission | None] = {
@@ -110,19 +109,22 @@ class Access:
             settings.jwt_admin_scope: Permission.ADMIN,
         }
 
-    async def admit(self, method: str, context: ConnectionInfo) -> str:
+    async def admit(self, method: str, context: ConnectionInfo, key_header: str | None = None) -> str:
         """Count a call of `/package.Service/Method` against the quota of its caller, and return the caller.
+
+        In the absence of `authorization`, the API key is in `key_header`.
 
         Raises:
             UnauthenticatedError: if the caller is unknown.
             PermissionDeniedError: if the caller does not have the permission for this method.
             RateLimitedError: if the caller exceeds its quota of requests.
         """
-        caller = self._identify(credentials_of(context))
+        caller = self._identify(credentials_of(context, key_header))
         permission = _REQUIRED_PERMISSIONS.get(method.strip("/").partition("/")[0], Permission.ADMIN)
         if permission is not None and permission not in caller.permissions:
             raise PermissionDeniedError(caller=caller.name, permission=permission.value)
-        await self._confirmed(self._limiter.take_request(caller))
+        if caller.requests_per_s is not None:
+            await self._confirmed(self._limiter.take_request(caller.name, caller.requests_per_s))
         return caller.name
 
     @property
@@ -138,7 +140,9 @@ class Access:
         self, caller: str, num_tokens: int, *, work: Callable[[], int] | None = None
     ) -> Callable[[], None]:
         """Charge a caller as `RateLimiter.take_tokens`; return the function that refunds the charges."""
-        limits = self._callers.value.named(caller) if self._callers else None
+        if self._callers is None:  # without quotas
+            return _no_refund
+        limits = self._callers.value.named(caller)
         return await self._confirmed(self._limiter.take_tokens(caller, limits, num_tokens, work=work))
 
     async def watch(self) -> None:
@@ -171,7 +175,10 @@ class Access:
         if self._keys is not None and not (self._asks_certificates and credentials.certificate_names):
             raise UnauthenticatedError(f"no token in {credentials.key_place}")
         if self._asks_certificates:
-            return _certified(credentials)
+            name = next(filter(None, credentials.certificate_names), "")
+            if not name:
+                raise UnauthenticatedError("the client certificate has neither a common nor an alternative name")
+            return _unlisted(name[:_MAX_NAME_CHARACTERS], _TRANSLATE_ONLY)
         return _unlisted(credentials.peer, _TRANSLATE_ONLY if self._is_reachable_remotely else frozenset(Permission))
 
     def _of_token(self, token: str, keys: KeySet) -> Caller:
@@ -184,15 +191,15 @@ class Access:
         return _unlisted(f"jwt:{name}", allowed)
 
 
-def credentials_of(context: ConnectionInfo) -> Credentials:
-    """Return the credentials of a call; `x-goog-api-key` counts in the absence of `authorization`."""
+def credentials_of(context: ConnectionInfo, key_header: str | None = None) -> Credentials:
+    """Return the credentials of a call; in the absence of `authorization`, the API key is in `key_header`."""
     properties: Mapping[str, Iterable[bytes]] = context.auth_context()
     names = (*properties.get("x509_common_name", ()), *properties.get("x509_subject_alternative_name", ()))
     metadata = tuple(context.invocation_metadata() or ())
     api_keys = tuple(str(value) for key, value in metadata if key == "authorization")
     return Credentials(
         peer=peer_name(context.peer()),
-        api_keys=api_keys or tuple(f"Bearer {value!s}" for key, value in metadata if key == _GOOGLE_KEY_METADATA),
+        api_keys=api_keys or tuple(f"Bearer {value!s}" for key, value in metadata if key == key_header),
         certificate_names=tuple(name.decode("utf-8", "replace") for name in names),
         key_place=getattr(context, "key_place", _METADATA),
     )
@@ -256,12 +263,8 @@ def _api_key(credentials: Credentials) -> str:
     return key.strip()
 
 
-def _certified(credentials: Credentials) -> Caller:
-    """Return the caller with the name of its verified certificate."""
-    name = next((name for name in credentials.certificate_names if name), "")
-    if not name:
-        raise UnauthenticatedError("the client certificate has neither a common nor an alternative name")
-    return _unlisted(name[:_MAX_NAME_CHARACTERS], _TRANSLATE_ONLY)
+def _no_refund() -> None:
+    pass
 
 
 @lru_cache(maxsize=_NUM_CACHED)

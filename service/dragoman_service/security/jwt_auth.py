@@ -35,7 +35,11 @@ class KeySet:
         """Parse a JWK Set; ValueError if it is invalid, or without a usable key, or with a key that is too short."""
         try:
             keys = jwt.PyJWKSet.from_json(content.decode("utf-8")).keys
-            self._keys = {key.key_id: key for key in keys if _verifies(key)}
+            self._keys = {
+                key.key_id: key
+                for key in keys
+                if key.public_key_use in {None, "sig"} and key.algorithm_name in _ALGORITHMS
+            }
         except _FAULTS as error:
             raise ValueError(f"not a JWK Set: {error}") from error
         if not self._keys:
@@ -66,10 +70,6 @@ class KeySet:
             raise UnauthenticatedError("the token is signed with an unknown key") from None
         except _FAULTS as error:
             raise UnauthenticatedError(f"the token is not valid: {_reason(error)}") from None
-
-
-def _verifies(key: jwt.PyJWK) -> bool:
-    return key.public_key_use in {None, "sig"} and key.algorithm_name in _ALGORITHMS
 
 
 def subject(claims: Mapping[str, Any]) -> str:

@@ -1,62 +1,16 @@
-"""Texts as segments to decode, and documents as a sequence of sentences."""
+"""Documents as a sequence of sentences, each with the text that is copied around it."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
 
-from dragoman_service.datatypes import Segment, Span, StageTimings, TextHypothesis, TranslatedSentence, Translation
+from dragoman_service.datatypes import Segment, StageTimings, TextHypothesis, TranslatedSentence, Translation
 from dragoman_service.text.alignment import shifted
-from dragoman_service.text.placeholders.text_units import TextUnit
+from dragoman_service.text.planning import FixedTranslation, TextPart, TextPlan
 from dragoman_service.text.segmentation import join
 
 # Copied text on either side of a sentence of a document. Longer text becomes messages of its own.
 MAX_COPIED_CHARACTERS = 65_536
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextPart:
-    """Part of a text that is decoded as one segment: a sentence, or a part of a long one."""
-
-    span: Span
-    segment: Segment
-    sentence_index: int  # shared by the parts of one sentence, which are adjacent
-    unit: TextUnit | None = None  # the text as the model sees it, if that differs
-
-    def shifted(self, by: int) -> "TextPart":
-        """Return the same part of a text that has `by` more characters in front."""
-        return replace(self, span=self.span.shifted(by), unit=self.unit.shifted(by) if self.unit else None)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FixedTranslation:
-    """A term outside all sentences, and its translation."""
-
-    span: Span
-    target: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextPlan:
-    """The segments of one text."""
-
-    text: str
-    parts: tuple[TextPart, ...]  # ordered; a part with a unit may enclose others, such as the text of an attribute
-    fixed: tuple[FixedTranslation, ...] = ()
-
-    @property
-    def is_plain(self) -> bool:
-        """True if the model sees the text unchanged."""
-        return not self.fixed and all(part.unit is None for part in self.parts)
-
-    @property
-    def spans(self) -> list[Span]:
-        """Positions of the parts in the text."""
-        return [part.span for part in self.parts]
-
-    def sentences(self) -> list[list[TextPart]]:
-        """Return the parts of each sentence."""
-        return [list(parts) for _, parts in groupby(self.parts, key=lambda part: part.sentence_index)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

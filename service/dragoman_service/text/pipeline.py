@@ -1,17 +1,16 @@
 """The text side of a request: plans segments before decoding, and assembles translations from their results."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from itertools import chain, groupby, islice, repeat
+from itertools import chain, groupby, islice
 
 import numpy as np
 
 from dragoman_service.datatypes import (
     AlignmentLink,
     CrossAttention,
-    DegenerationKind,
-    DegenerationReport,
     Hypothesis,
     Segment,
     SegmentResult,
@@ -25,9 +24,8 @@ from dragoman_service.datatypes import (
 from dragoman_service.errors import EngineError
 from dragoman_service.request import AttentionDetail, TextFormat
 from dragoman_service.text.alignment import Weights, align, alignment_layer, head_average, shifted
-from dragoman_service.text.confidence import features, probability
-from dragoman_service.text.documents import PlannedSentence, TextPart, TextPlan
-from dragoman_service.text.nbest import best_combinations, distinct
+from dragoman_service.text.documents import PlannedSentence, document_sentences
+from dragoman_service.text.hypotheses import best_combinations, distinct, features, probability, sentence_warnings
 from dragoman_service.text.placeholders.patterns import may_have_literals
 from dragoman_service.text.placeholders.restoration import (
     Assembled,
@@ -37,7 +35,7 @@ from dragoman_service.text.placeholders.restoration import (
     forced_prefix,
     restore,
 )
-from dragoman_service.text.planning import TextPlanner
+from dragoman_service.text.planning import TextPart, TextPlan, TextPlanner
 from dragoman_service.text.segmentation import Joined, join
 
 _MAX_SHOWN_CHARACTERS = 80
@@ -47,10 +45,8 @@ _TERMS_OF_DOUBLE_COST = 16  # number of terms that double the cost of a request
 # Length of the n-grams that redecoding may not repeat, so that no placeholder occurs twice.
 _MIN_NGRAM_SIZE, _MAX_NGRAM_SIZE = 3, 5
 
-# A warning for each kind of degeneration, whether or not redecoding fixed it.
-WARNING_KINDS: Mapping[DegenerationKind, WarningKind] = {kind: WarningKind[kind.name] for kind in DegenerationKind}
-
 _Decode = Callable[[tuple[int, ...]], str]
+_Part = tuple[TextPart, Hypothesis, SegmentResult]  # part of a sentence, its chosen hypothesis and its result
 
 
 class TextPipeline(TextPlanner):
@@ -67,14 +63,22 @@ class TextPipeline(TextPlanner):
         cost *= self.search.num_hypotheses if options.wants_attention else 1
         return cost + cost * len(options.terms) // _TERMS_OF_DOUBLE_COST
 
+    def document_sentences(self) -> Iterator[PlannedSentence]:
+        """Yield the only text sentence by sentence, split and tokenized as far as it is read.
+
+        Raises:
+            InvalidFieldError: as `plan`; the field is `text`.
+        """
+        (text,) = self._request.texts
+        self._is_document = True
+        if self._num_alignable_tokens:
+            self._num_alignable_tokens = math.inf  # only a few sentences are in memory at a time
+        return document_sentences(text, self._sentences(text, 0, "text"), separator=self._separator, fixed=self._fixed)
+
     def assemble(self, plans: Sequence[TextPlan], results: Sequence[SegmentResult]) -> tuple[Translation, ...]:
         """Return the translation of each text; `results` has one result for each part of all plans, in order."""
         remaining = iter(results)
         return tuple(self._translation(plan, list(islice(remaining, len(plan.parts)))) for plan in plans)
-
-    def assemble_sentence(self, planned: PlannedSentence, results: Sequence[SegmentResult]) -> Translation | None:
-        """Return the translation of a sentence of a document, with positions in its own text; None if it has none."""
-        return self._translation(planned.plan, results) if planned.plan else None
 
     def redecode_requests(self, plans: Sequence[TextPlan], results: Sequence[SegmentResult]) -> dict[int, Segment]:
         """Return segments to decode again because the best hypotheses lost placeholders, by the index of the result.
@@ -98,30 +102,26 @@ class TextPipeline(TextPlanner):
         return chosen
 
     def features(
-        self,
-        plan: TextPlan,
-        hypotheses: Sequence[Hypothesis],
-        results: Sequence[SegmentResult],
-        *,
-        usual_log_ratio: float,
-        decode: _Decode | None = None,
+        self, plan: TextPlan, hypotheses: Sequence[Hypothesis], results: Sequence[SegmentResult], usual_log_ratio: float
     ) -> Iterator[tuple[float, ...]]:
-        """Yield the confidence features of each sentence of a text; see `dragoman_service.text.confidence`.
+        """Yield the confidence features of each sentence of a text; see `dragoman_service.text.hypotheses`."""
+        for sentence in _by_sentence(plan, hypotheses, results):
+            yield self._features(plan, sentence, usual_log_ratio, self._decode)
 
-        Both sides are the texts that the model sees, with placeholders.
-        """
-        decode = decode or self._decode
-        for _, members in groupby(zip(plan.parts, hypotheses, results, strict=True), key=lambda m: m[0].sentence_index):
-            parts, chosen, sentence_results = zip(*members, strict=True)
-            yield features(
-                " ".join(part.unit.text if part.unit else plan.text[part.span.start : part.span.end] for part in parts),
-                " ".join(decode(hypothesis.token_ids) for hypothesis in chosen),
-                num_source_tokens=sum(len(part.segment.source_ids) for part in parts),
-                token_log_probs=[log_prob for hypothesis in chosen for log_prob in hypothesis.token_log_probs],
-                has_defect=any(result.degeneration is not None for result in sentence_results)
-                or not all(hypothesis.is_finished for hypothesis in chosen),
-                usual_log_ratio=usual_log_ratio,
-            )
+    def _features(
+        self, plan: TextPlan, sentence: Sequence[_Part], usual_log_ratio: float, decode: _Decode
+    ) -> tuple[float, ...]:
+        # Both sides are the texts that the model sees, with placeholders.
+        parts, hypotheses, results = zip(*sentence, strict=True)
+        return features(
+            " ".join(part.unit.text if part.unit else plan.text[part.span.start : part.span.end] for part in parts),
+            " ".join(decode(hypothesis.token_ids) for hypothesis in hypotheses),
+            num_source_tokens=sum(len(part.segment.source_ids) for part in parts),
+            token_log_probs=[log_prob for hypothesis in hypotheses for log_prob in hypothesis.token_log_probs],
+            has_defect=any(result.degeneration is not None for result in results)
+            or not all(hypothesis.is_finished for hypothesis in hypotheses),
+            usual_log_ratio=usual_log_ratio,
+        )
 
     def _redecode_request(self, part: TextPart, result: SegmentResult) -> Segment | None:
         self._check()
@@ -161,23 +161,41 @@ class TextPipeline(TextPlanner):
         if self.search.sampling is None:  # different hypotheses may give the same text
             pairs = distinct(list(zip(chosen, joined, strict=True)), [text.text for text in joined])
             chosen, joined = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-        sentences = tuple(_alignments(plan, chosen[0], joined[0].spans, self._scores(plan, chosen[0], results, decode)))
-        warnings = [*self._warnings(plan, sentences, results), *self._lost_placeholders(plan, chosen[0])]
+        sentences: list[SentenceAlignment] = []
+        warnings: list[TranslationWarning] = []
+        targets = iter(joined[0].spans)
+        for index, sentence in enumerate(_by_sentence(plan, chosen[0], results)):
+            sentences.append(self._alignment(plan, sentence, list(islice(targets, len(sentence))), decode))
+            warnings += sentence_warnings(
+                sentences[-1],
+                [result for _, _, result in sentence],
+                sentence_index=index,
+                max_source_tokens=self._model.max_source_tokens,
+                max_target_tokens=max(part.segment.search.max_target_tokens for part, _, _ in sentence),
+            )
+        warnings += self._lost_placeholders(plan, chosen[0])
         return Translation(
             hypotheses=tuple(self._text_hypothesis(plan, *pair) for pair in zip(joined, chosen, strict=True)),
-            sentences=sentences,
+            sentences=tuple(sentences),
             warnings=tuple(sorted(warnings, key=lambda warning: warning.sentence_index or 0)),
         )
 
-    def _scores(
-        self, plan: TextPlan, hypotheses: Sequence[Hypothesis], results: Sequence[SegmentResult], decode: _Decode
-    ) -> Iterator[float | None]:
+    def _alignment(
+        self, plan: TextPlan, sentence: Sequence[_Part], targets: Sequence[Span], decode: _Decode
+    ) -> SentenceAlignment:
         confidence = self._model.confidence
-        if confidence is None:
-            return repeat(None)
-        ratio = confidence.usual_log_ratio
-        sentences = self.features(plan, hypotheses, results, usual_log_ratio=ratio, decode=decode)
-        return (probability(confidence, values) for values in sentences)
+        score = None
+        if confidence is not None:
+            score = probability(confidence, self._features(plan, sentence, confidence.usual_log_ratio, decode))
+        return SentenceAlignment(
+            source=Span(start=sentence[0][0].span.start, end=sentence[-1][0].span.end),
+            target=Span(start=targets[0].start, end=targets[-1].end),
+            num_source_tokens=sum(len(part.segment.source_ids) for part, _, _ in sentence),
+            num_target_tokens=sum(len(hypothesis.token_ids) for _, hypothesis, _ in sentence),
+            is_truncated=not all(hypothesis.is_finished for _, hypothesis, _ in sentence),
+            is_split=len(sentence) > 1,
+            score=score,
+        )
 
     def _joined(self, plan: TextPlan, chosen: Sequence[Sequence[Hypothesis]], decode: _Decode) -> Sequence[Joined]:
         # The text of each combination of hypotheses.
@@ -256,19 +274,6 @@ class TextPipeline(TextPlanner):
             weights=attention[layer] if has_heads else head_average(attention)[np.newaxis],
         )
 
-    def _warnings(
-        self, plan: TextPlan, sentences: Sequence[SentenceAlignment], results: Sequence[SegmentResult]
-    ) -> Iterator[TranslationWarning]:
-        remaining = iter(results)
-        for index, (sentence, parts) in enumerate(zip(sentences, plan.sentences(), strict=True)):
-            yield from sentence_warnings(
-                sentence,
-                list(islice(remaining, len(parts))),
-                sentence_index=index,
-                max_source_tokens=self._model.max_source_tokens,
-                max_target_tokens=max(part.segment.search.max_target_tokens for part in parts),
-            )
-
     def _lost_placeholders(self, plan: TextPlan, hypotheses: Sequence[Hypothesis]) -> Iterator[TranslationWarning]:
         for part, hypothesis in zip(plan.parts, hypotheses, strict=True):
             if part.unit is None or not part.unit.has_placeholders:
@@ -283,63 +288,15 @@ class TextPipeline(TextPlanner):
                 )
 
 
-def sentence_warnings(
-    sentence: SentenceAlignment,
-    results: Sequence[SegmentResult],
-    *,
-    sentence_index: int,
-    max_source_tokens: int,
-    max_target_tokens: int,
-) -> Iterator[TranslationWarning]:
-    """Yield the warnings about one sentence from the results of its parts.
-
-    `max_source_tokens` is the limit of the model, `max_target_tokens` that of the search.
-    """
-    messages: list[tuple[WarningKind, str]] = []
-    if sentence.is_split:
-        message = f"decoded in {len(results)} parts: {sentence.num_source_tokens} source tokens exceed the model limit"
-        messages.append((WarningKind.SOURCE_SPLIT, f"{message} of {max_source_tokens}"))
-    if sentence.is_truncated:
-        messages.append((WarningKind.TRUNCATED, f"truncated at the limit of {max_target_tokens} target tokens"))
-    for number, result in enumerate(results, start=1):
-        part = f"part {number} of {len(results)}: " if sentence.is_split else ""
-        messages += [(kind, part + message) for kind, message in _degenerations(result.degeneration)]
-    for kind, message in messages:
-        yield TranslationWarning(kind=kind, message=message, sentence_index=sentence_index)
-
-
-def _degenerations(report: DegenerationReport | None) -> Iterator[tuple[WarningKind, str]]:
-    if report is None:
-        return
-    found = {defect.kind: defect.detail for defect in report.found}
-    remaining = {defect.kind: defect.detail for defect in report.remaining}
-    for kind, detail in found.items():
-        effect = f"still gave {remaining[kind]}" if kind in remaining else "fixed it"
-        yield WARNING_KINDS[kind], f"{detail}; redecoding {effect if report.is_replaced else 'did not help'}"
-    for kind, detail in remaining.items():
-        if kind not in found:
-            yield WARNING_KINDS[kind], f"{detail}, after redecoding"
-
-
 def _attention_of(hypothesis: Hypothesis) -> Weights:
     if hypothesis.attention is None:
         raise EngineError("result without the requested attention")
     return hypothesis.attention
 
 
-def _alignments(
-    plan: TextPlan, hypotheses: Sequence[Hypothesis], targets: Sequence[Span], scores: Iterator[float | None]
-) -> Iterator[SentenceAlignment]:
-    triples = zip(plan.parts, hypotheses, targets, strict=True)
-    for _, sentence in groupby(triples, key=lambda triple: triple[0].sentence_index):
-        members = list(sentence)
-        (first, _, first_target), (last, _, last_target) = members[0], members[-1]
-        yield SentenceAlignment(
-            source=Span(start=first.span.start, end=last.span.end),
-            target=Span(start=first_target.start, end=last_target.end),
-            num_source_tokens=sum(len(part.segment.source_ids) for part, _, _ in members),
-            num_target_tokens=sum(len(hypothesis.token_ids) for _, hypothesis, _ in members),
-            is_truncated=not all(hypothesis.is_finished for _, hypothesis, _ in members),
-            is_split=len(members) > 1,
-            score=next(scores),
-        )
+def _by_sentence(
+    plan: TextPlan, hypotheses: Sequence[Hypothesis], results: Sequence[SegmentResult]
+) -> Iterator[list[_Part]]:
+    # The parts of each sentence.
+    parts = zip(plan.parts, hypotheses, results, strict=True)
+    return (list(sentence) for _, sentence in groupby(parts, key=lambda part: part[0].sentence_index))

@@ -3,7 +3,7 @@
 import math
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Protocol
 
@@ -13,13 +13,18 @@ from dragoman_service.bundle.manifest import Confidence
 from dragoman_service.datatypes import SearchConfig, Segment, Span
 from dragoman_service.errors import InvalidFieldError
 from dragoman_service.request import LongSentencePolicy, ProtectedKind, TextFormat, TranslationRequest
-from dragoman_service.text.alignment import Offset
-from dragoman_service.text.documents import FixedTranslation, PlannedSentence, TextPart, TextPlan, document_sentences
 from dragoman_service.text.placeholders.markup import MarkupError, markup_units, nested_groups
 from dragoman_service.text.placeholders.patterns import TermMatcher, compile_protection
 from dragoman_service.text.placeholders.text_units import Placeholders, TextUnit, plain_unit, protected_units
-from dragoman_service.text.segmentation import iterate_sentences, separator_between, split_overlong, trim
-from dragoman_service.text.windowed_search import Check, never_ends
+from dragoman_service.text.segmentation import (
+    Check,
+    iterate_sentences,
+    never_ends,
+    separator_between,
+    split_overlong,
+    trim,
+)
+from dragoman_service.text.tokenizer import SentencePieceTokenizer
 
 # Target tokens beyond the length of the source if the caller sets no limit (Vaswani et al. 2017, section 6.1).
 EXTRA_TARGET_TOKENS = 50
@@ -35,45 +40,52 @@ _CUT_TOKENS = 16
 _EncodedPart = tuple[Span, list[int], TextUnit | None]
 
 
-class Tokenizer(Protocol):
-    """Text to token ids and back; see `text.tokenizer.SentencePieceTokenizer`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextPart:
+    """Part of a text that is decoded as one segment: a sentence, or a part of a long one."""
 
-    unk_id: int
-    source_prefix: tuple[int, ...]
-    source_suffix: tuple[int, ...]
-    target_prefix: tuple[int, ...]
-    placeholders: tuple[str, ...]
+    span: Span
+    segment: Segment
+    sentence_index: int  # shared by the parts of one sentence, which are adjacent
+    unit: TextUnit | None = None  # the text as the model sees it, if that differs
 
-    def encode(self, text: str) -> list[int]:
-        """Return the token ids of a source, without prefix and suffix."""
+    def shifted(self, by: int) -> "TextPart":
+        """Return the same part of a text that has `by` more characters in front."""
+        return replace(self, span=self.span.shifted(by), unit=self.unit.shifted(by) if self.unit else None)
 
-    def encode_target(self, text: str) -> list[int]:
-        """Return the token ids of a target, without prefix and EOS."""
 
-    def decode(self, token_ids: Sequence[int]) -> str:
-        """Return the text of a target, without special tokens and prefix."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FixedTranslation:
+    """A term outside all sentences, and its translation."""
 
-    def offsets(self, text: str) -> list[Offset]:
-        """Return the position of each token of `encode` in the text."""
+    span: Span
+    target: str
 
-    def decode_with_offsets(self, token_ids: Sequence[int]) -> tuple[str, list[Offset]]:
-        """Return the text and the position of each token in it; no token is special."""
 
-    def pieces(self, token_ids: Sequence[int]) -> list[str]:
-        """Return the piece of each target token."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextPlan:
+    """The segments of one text."""
 
-    def source_pieces(self, token_ids: Sequence[int]) -> list[str]:
-        """Return the piece of each source token."""
+    text: str
+    parts: tuple[TextPart, ...]  # ordered; a part with a unit may enclose others, such as the text of an attribute
+    fixed: tuple[FixedTranslation, ...] = ()
 
-    def token_id(self, piece: str) -> int | None:
-        """Return the target token of a piece; None if it does not exist or is special."""
+    @property
+    def is_plain(self) -> bool:
+        """True if the model sees the text unchanged."""
+        return not self.fixed and all(part.unit is None for part in self.parts)
+
+    @property
+    def spans(self) -> list[Span]:
+        """Positions of the parts in the text."""
+        return [part.span for part in self.parts]
 
 
 class TextModel(Protocol):
     """The properties of a model that text processing needs. Limits include EOS."""
 
     @property
-    def tokenizer(self) -> Tokenizer:
+    def tokenizer(self) -> SentencePieceTokenizer:
         """Tokenizer of the language pair."""
 
     @property
@@ -154,18 +166,6 @@ class TextPlanner:
         fixed = tuple(sorted(self._fixed, key=_start))
         self._fixed.clear()
         return TextPlan(text=text, parts=parts, fixed=fixed)
-
-    def document_sentences(self) -> Iterator[PlannedSentence]:
-        """Yield the only text sentence by sentence, split and tokenized as far as it is read.
-
-        Raises:
-            InvalidFieldError: as `plan`; the field is `text`.
-        """
-        (text,) = self._request.texts
-        self._is_document = True
-        if self._num_alignable_tokens:
-            self._num_alignable_tokens = math.inf  # only a few sentences are in memory at a time
-        return document_sentences(text, self._sentences(text, 0, "text"), separator=self._separator, fixed=self._fixed)
 
     def _sentences(self, text: str, text_index: int, field: str) -> Iterator[list[TextPart]]:
         # The parts of each sentence that has tokens, together with those of sentences inside it (attributes).

@@ -14,9 +14,11 @@ from itertools import islice
 import sentencex
 
 from dragoman_service.datatypes import Span
-from dragoman_service.text.windowed_search import Check, never_ends
 
 log = logging.getLogger(__name__)
+
+# Called every few milliseconds of text work; raises to end it.
+Check = Callable[[], None]
 
 # Takes a language code and a text, and returns its sentences, whose concatenation should be the text.
 SentenceSplitter = Callable[[str, str], list[str]]
@@ -79,6 +81,10 @@ class Joined:
 
     text: str
     spans: tuple[Span, ...]  # position of each sentence in `text`, in order
+
+
+def never_ends() -> None:
+    """Check of work without deadline and cancellation."""
 
 
 def iterate_sentences(

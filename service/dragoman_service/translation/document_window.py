@@ -2,7 +2,6 @@
 
 import asyncio
 import concurrent.futures
-import itertools
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -10,51 +9,15 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from dragoman_service.datatypes import Segment, SegmentResult
-from dragoman_service.errors import DeadlineExceededError, EngineError, RetryableError
+from dragoman_service.errors import DeadlineExceededError, RetryableError
 from dragoman_service.models.model import Futures
 from dragoman_service.text.documents import PlannedSentence
-from dragoman_service.translation.text_work import segment_cost
-
-
-async def wait_all(futures: Futures) -> None:
-    """Return once all futures are done, or one has failed. Wakes the event loop only once."""
-    if not futures:
-        return
-    loop = asyncio.get_running_loop()
-    all_done, num_futures, num_done = loop.create_future(), len(futures), itertools.count(1)
-
-    def finish() -> None:
-        if not all_done.done():
-            all_done.set_result(None)
-
-    def count_done(future: "concurrent.futures.Future[SegmentResult]") -> None:
-        if next(num_done) == num_futures or (not future.cancelled() and future.exception()):
-            loop.call_soon_threadsafe(finish)
-
-    for future in futures:
-        future.add_done_callback(count_done)
-    await all_done
-
-
-def results_of(futures: "Futures | Sequence[asyncio.Future[SegmentResult]]") -> list[SegmentResult]:
-    """Return the results, or raise the first error. All futures must be done, unless one has failed."""
-    for error in map(_error_of, futures):
-        if error is not None:
-            raise error
-    if any(future.cancelled() for future in futures):  # the caller would have cancelled this task as well
-        raise EngineError("segment cancelled without a result")
-    return [future.result() for future in futures]
-
-
-def _error_of(
-    future: "asyncio.Future[SegmentResult] | concurrent.futures.Future[SegmentResult]",
-) -> BaseException | None:
-    return future.exception() if future.done() and not future.cancelled() else None
+from dragoman_service.translation.text_work import error_of, segment_cost
 
 
 def _awaitable(future: "concurrent.futures.Future[SegmentResult]") -> "asyncio.Future[SegmentResult]":
     wrapped = asyncio.wrap_future(future)
-    wrapped.add_done_callback(_error_of)  # marks the exception as retrieved
+    wrapped.add_done_callback(error_of)  # marks the exception as retrieved
     return wrapped
 
 

@@ -4,7 +4,6 @@ from collections.abc import Callable, Collection
 from typing import Protocol
 
 from dragoman_service.models.model import SegmentQueue
-from dragoman_service.text.placeholders.patterns import TermMatcher
 from dragoman_service.text.planning import TextModel
 
 
@@ -20,19 +19,6 @@ class Quota(Protocol):
 
         Returns:
             A function that refunds the charge, to be called at most once.
-        """
-
-
-class LanguageSource(Protocol):
-    """The served language pairs."""
-
-    def resolve(self, model: str, source_language: str, target_language: str) -> object:
-        """Return the model of a request; RequestError if none fits."""
-
-    def source_languages(self, model: str, target_language: str) -> Collection[str]:
-        """Return the languages that a model translates into a language; RequestError if there are none.
-
-        An empty name means any model, or any language.
         """
 
 
@@ -56,15 +42,14 @@ class ServingModel(TextModel, Protocol):
         """Queue of the model."""
 
 
-class ModelSource(LanguageSource, Protocol):
-    """Selects the model of a request."""
+class ModelSource(Protocol):
+    """The served models and language pairs."""
 
     def resolve(self, model: str, source_language: str, target_language: str) -> ServingModel:
         """Return the model of a request; RequestError if none fits."""
 
+    def source_languages(self, model: str, target_language: str) -> Collection[str]:
+        """Return the languages that a model translates into a language; RequestError if there are none.
 
-class GlossarySource(Protocol):
-    """The named glossaries."""
-
-    def matcher(self, name: str, source_language: str, target_language: str) -> TermMatcher:
-        """Return the terms of a language pair; RequestError if the glossary or the pair does not exist."""
+        An empty name means any model, or any language.
+        """

@@ -32,7 +32,7 @@ MAX_DOCUMENT_CHARACTERS = 2**28
 # Options that need a model with an attention graph.
 ATTENTION_FIELDS = ("options.coverage_penalty", "options.return_alignment", "options.return_attention")
 
-_MAX_TEXTS: Any = option_range("texts").max_items
+MAX_TEXTS: Any = option_range("texts").max_items
 _SEED_BITS = 63
 
 
@@ -41,7 +41,7 @@ class TranslationLimits(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    max_texts: int = Field(default=_MAX_TEXTS, ge=1, le=_MAX_TEXTS)
+    max_texts: int = Field(default=MAX_TEXTS, ge=1, le=MAX_TEXTS)
     """Maximum number of texts of a request."""
 
     max_text_characters: int = Field(default=10_000, ge=1)

@@ -1,15 +1,17 @@
-"""Limits of the text work of a request: size, deadline, cancellation and threads."""
+"""Work on the texts and segments of a request: limits, deadline, cancellation, threads and results."""
 
 import asyncio
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
-from dragoman_service.datatypes import Segment
-from dragoman_service.errors import DeadlineExceededError, InvalidFieldError
+from dragoman_service.datatypes import Segment, SegmentResult
+from dragoman_service.errors import DeadlineExceededError, EngineError, InvalidFieldError
+from dragoman_service.models.model import Futures
 from dragoman_service.request import AttentionDetail, TranslationOptions
 from dragoman_service.scheduling.latency_model import max_decode_cost
 from dragoman_service.translation.options import TranslationLimits
@@ -141,3 +143,38 @@ class TextThreads:
         except asyncio.CancelledError:
             cancel()
             raise
+
+
+async def wait_all(futures: Futures) -> None:
+    """Return once all futures are done, or one has failed. Wakes the event loop only once."""
+    if not futures:
+        return
+    loop = asyncio.get_running_loop()
+    all_done, num_futures, num_done = loop.create_future(), len(futures), itertools.count(1)
+
+    def finish() -> None:
+        if not all_done.done():
+            all_done.set_result(None)
+
+    def count_done(future: "Future[SegmentResult]") -> None:
+        if next(num_done) == num_futures or (not future.cancelled() and future.exception()):
+            loop.call_soon_threadsafe(finish)
+
+    for future in futures:
+        future.add_done_callback(count_done)
+    await all_done
+
+
+def results_of(futures: "Futures | Sequence[asyncio.Future[SegmentResult]]") -> list[SegmentResult]:
+    """Return the results, or raise the first error. All futures must be done, unless one has failed."""
+    for error in map(error_of, futures):
+        if error is not None:
+            raise error
+    if any(future.cancelled() for future in futures):  # the caller would have cancelled this task as well
+        raise EngineError("segment cancelled without a result")
+    return [future.result() for future in futures]
+
+
+def error_of(future: "asyncio.Future[SegmentResult] | Future[SegmentResult]") -> BaseException | None:
+    """Return the error of a future; None if it has none, is cancelled or not done."""
+    return future.exception() if future.done() and not future.cancelled() else None

@@ -22,15 +22,17 @@ from dragoman_service.datatypes import (
     TranslationWarning,
 )
 from dragoman_service.errors import GlossaryNotFoundError, InvalidFieldError, RetryableError, UnsupportedFieldError
+from dragoman_service.models.glossaries import GlossaryRepository
 from dragoman_service.models.model import Futures
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.observability.tracing import trace_segments
 from dragoman_service.request import RequestRecord, TextFormat, TranslationRequest
-from dragoman_service.text.documents import TextPlan, TranslatedDocument
+from dragoman_service.text.documents import TranslatedDocument
 from dragoman_service.text.pipeline import TextPipeline
 from dragoman_service.text.placeholders.patterns import TermMatcher
-from dragoman_service.translation.document_window import DocumentWindow, results_of, wait_all
-from dragoman_service.translation.interfaces import GlossarySource, ModelSource, Quota, ServingModel
+from dragoman_service.text.planning import TextPlan
+from dragoman_service.translation.document_window import DocumentWindow
+from dragoman_service.translation.interfaces import ModelSource, Quota, ServingModel
 from dragoman_service.translation.language_detection import (
     Candidates,
     LanguageDetector,
@@ -51,7 +53,9 @@ from dragoman_service.translation.text_work import (
     TextThreads,
     max_attention_tokens,
     num_source_tokens,
+    results_of,
     segment_cost,
+    wait_all,
 )
 
 # Text work up to these costs runs in the event loop and takes a few milliseconds: characters of a request, and source
@@ -89,7 +93,7 @@ class Translator:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         draw_seed: Callable[[], int] = new_seed,
         quota: Quota | None = None,
-        glossaries: GlossarySource | None = None,
+        glossaries: GlossaryRepository | None = None,
         detector: LanguageDetector | None = None,
     ) -> None:
         self._detector = detector or LanguageDetector()
@@ -205,14 +209,14 @@ class Translator:
         try:
             while pending := await window.next_finished():
                 planned, results = pending.planned, results_of(pending.results)
+                plans = [planned.plan] if planned.plan else []
                 cost = sum(map(segment_cost, pending.segments)) + _CODE_TOKENS * planned.num_codes
                 in_thread = run if cost > _INLINE_TOKENS else None
-                if planned.plan is not None:
-                    results = await self._redecode(model, pipeline, [planned.plan], results, record, run=in_thread)
-                assemble = partial(pipeline.assemble_sentence, planned, results)
-                translation, _, assembly_s = await self._timed(assemble, in_thread)
+                results = await self._redecode(model, pipeline, plans, results, record, run=in_thread)
+                assemble = partial(pipeline.assemble, plans, results)
+                translations, _, assembly_s = await self._timed(assemble, in_thread)
                 timings = _longest_timings(results, text_s=pending.text_s + assembly_s)
-                sentence = document.next_sentence(planned, translation, timings)
+                sentence = document.next_sentence(planned, translations[0] if translations else None, timings)
                 if document.num_sentences == 1:
                     self._metrics.first_sentence_seconds.observe(self._clock() - began_s, record.trace.exemplar)
                 self._count(sentence.warnings)

@@ -17,8 +17,8 @@ def warm_up(model: LoadedModel, *, defaults: TranslationDefaults) -> None:
     options = TranslationOptions(max_target_tokens=min(_MAX_TARGET_TOKENS, model.max_target_tokens))
     request = TranslationRequest(
         texts=_TEXTS,
-        source_language=model.manifest.source_language,
-        target_language=model.manifest.target_language,
+        source_language=model.source_language,
+        target_language=model.target_language,
         options=options,
     )
     pipeline = TextPipeline(request, model=model, search=search_config(options, defaults))

@@ -24,7 +24,8 @@ from dragoman_service.http_api.bodies import check_unicode, converted, json_cont
 from dragoman_service.http_api.context import JSON_MEDIA_TYPE, HttpContext
 from dragoman_service.http_api.json_mapping import to_json
 from dragoman_service.http_api.problem_details import Problem
-from dragoman_service.request import MAX_TEXTS, RequestRecord, TextFormat, TranslationOptions, TranslationRequest
+from dragoman_service.request import RequestRecord, TextFormat, TranslationOptions, TranslationRequest
+from dragoman_service.translation.options import MAX_TEXTS
 from dragoman_service.vendor_apis.base import NO_LANGUAGE, TranslatedText, VendorApi, json_error
 from dragoman_service.vendor_apis.language_names import is_right_to_left, language_name, native_language_name
 from dragoman_service.vendor_apis.parameters import AnyCase, Parameters, Text, body_fields, check_texts
@@ -180,7 +181,7 @@ class AzureApi(VendorApi):
 
     async def _detect(self, _context: HttpContext, record: RequestRecord, body: bytes) -> bytes:
         texts = await converted(lambda: _v3_texts(body, max_characters=self.max_text_characters), len(body))
-        detected = map(_detected, await self._backend.translator.detect_languages(texts, record))
+        detected = map(_detected, await self.backend.translator.detect_languages(texts, record))
         return to_json([{**best, "alternatives": others} for best, *others in detected])
 
     async def _list_languages(self, context: HttpContext, _record: RequestRecord, _body: bytes) -> bytes:

@@ -1,11 +1,9 @@
 """Shared parts of the vendor APIs: routes, keys, errors in the vendor's form, and the language of each text."""
 
 import contextlib
-from abc import abstractmethod
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from http import HTTPStatus
 from typing import Any, ClassVar
 
@@ -17,10 +15,8 @@ from dragoman_service.datatypes import DetectedLanguage, TextHypothesis, Transla
 from dragoman_service.errors import RequestError
 from dragoman_service.http_api.context import JSON_MEDIA_TYPE, Endpoint, HttpContext
 from dragoman_service.http_api.json_mapping import to_json
-from dragoman_service.http_api.problem_details import Problem, problem
-from dragoman_service.http_api.routes import MODEL_SERVICE, TRANSLATION_SERVICE, HttpApi, language_pairs
-from dragoman_service.middleware import error_mapping
-from dragoman_service.middleware.pipeline import REQUEST_ID_KEY, as_status
+from dragoman_service.http_api.problem_details import Problem
+from dragoman_service.http_api.routes import HttpApi, language_pairs
 from dragoman_service.request import RequestRecord, TranslationRequest
 from dragoman_service.translation.language_detection import UNKNOWN_LANGUAGE
 from dragoman_service.translation.translator import Translator
@@ -29,12 +25,6 @@ HTTP_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 NO_LANGUAGE = DetectedLanguage(language=UNKNOWN_LANGUAGE, confidence=0.0, is_served=False)
 """Result for a text whose language cannot be detected."""
-
-ResponseBody = bytes | Response
-"""Body of a JSON response, or a whole response."""
-
-Handler = Callable[[HttpContext, RequestRecord, bytes], Awaitable[ResponseBody]]
-"""Returns the response to a request with a body."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +61,14 @@ async def translate_each(
         texts = tuple(request.texts[index] for index in indices)
         first = languages[indices[0]]
         if first and not first.is_served:
-            parts = [TranslatedText(_unchanged(text), "", None) for text in texts]
+            unchanged = ((TextHypothesis(text=text, score=0.0),) for text in texts)
+            parts = [TranslatedText(Translation(hypotheses=each, sentences=()), "", None) for each in unchanged]
         else:
             part = replace(request, source_language=source, texts=texts)
             parts = _texts_of(await translator.translate(part, record))
         for index, text in zip(indices, parts, strict=True):
             translated[index] = replace(text, detected=languages[index] or most_common or text.detected)
     return [translated[index] for index in range(len(languages))]
-
-
-def _unchanged(text: str) -> Translation:
-    return Translation(hypotheses=(TextHypothesis(text=text, score=0.0),), sentences=())
 
 
 def _texts_of(result: TranslationResult) -> list[TranslatedText]:
@@ -92,25 +79,21 @@ def _texts_of(result: TranslationResult) -> list[TranslatedText]:
 class VendorApi(HttpApi):
     """Routes of a vendor's API."""
 
-    media_types: ClassVar[tuple[str, ...]] = (JSON_MEDIA_TYPE,)  # of request bodies
     field_names: ClassVar[Mapping[str, str]] = {}  # vendor's name of a field of the service, for errors
     key_place: ClassVar[str]  # where clients send their key, for errors
     key_scheme: ClassVar[str | None] = None  # of the header `authorization`, in addition to `Bearer`
     key_header: ClassVar[str | None] = None
     key_parameter: ClassVar[str | None] = None  # of the query
 
-    @abstractmethod
-    def error_response(self, error: Problem, message: str) -> Response:
-        """Return an error in the vendor's form."""
-
-    def vendor_error(self, error: Problem, _context: HttpContext) -> Problem:
-        """Return an error with the status and the reason that the vendor has for it."""
-        return error
+    def adapted_error(self, error: Problem, _context: HttpContext) -> tuple[Problem, str]:
+        """Return an error and its message with the vendor's name of the field at the beginning."""
+        field, colon, rest = str(error.members["detail"]).partition(": ")
+        return error, f"{self.renamed(field)}{colon}{rest}"
 
     def endpoint(
         self, answer: Callable[[HttpContext], Awaitable[None]], media_types: tuple[str, ...] | None = None
     ) -> Endpoint:
-        """Return the application of a route; `media_types` replaces the media types of the API."""
+        """Return the application of a route whose requests have their key where the vendor's clients send it."""
 
         async def answer_with_key(context: HttpContext) -> None:
             context.key_place = self.key_place
@@ -122,61 +105,7 @@ class VendorApi(HttpApi):
                     context.authorize(key)
             await answer(context)
 
-        return Endpoint(answer_with_key, self._settings, media_types or self.media_types)
-
-    def translation(self, respond: Handler, method: str = "Translate") -> Endpoint:
-        """Return the application of a route with the limits and the permission of a method of TranslationService."""
-
-        async def answer(context: HttpContext) -> None:
-            await self.answer(context, f"/{TRANSLATION_SERVICE}/{method}", partial(respond, context))
-
-        return self.endpoint(answer)
-
-    def reading(self, respond: Handler, method: str = "ListModels", *, is_open: bool = False) -> Endpoint:
-        """Return the application of a route that counts as a method of ModelService.
-
-        Requests need no key if the route `is_open`; their bodies are not read.
-        """
-
-        async def answer(context: HttpContext) -> None:
-            async def checked(record: RequestRecord, body: bytes) -> ResponseBody:
-                context.check_headers()
-                return await respond(context, record, body)
-
-            body = b"" if is_open else None
-            await self.answer(context, f"/{MODEL_SERVICE}/{method}", checked, raw_request=body, is_open=is_open)
-
-        return self.endpoint(answer)
-
-    async def answer(
-        self,
-        context: HttpContext,
-        path: str,
-        respond: Callable[[RequestRecord, bytes], Awaitable[ResponseBody]],
-        *,
-        raw_request: bytes | None = None,
-        is_open: bool = False,
-    ) -> None:
-        """Answer a request as the method of the service with this path; `raw_request` is a body that was read."""
-        record = self._pipeline.start(path, context)
-
-        async def responded(body: bytes) -> ResponseBody:
-            return await respond(record, body)
-
-        if context.is_read:
-            raw_request = raw_request or b""
-        outcome = await self._pipeline.answer(
-            record, context, responded, as_status, raw_request=raw_request, is_open=is_open
-        )
-        if isinstance(outcome, error_mapping.RpcError):
-            error = problem(outcome, request_id=record.request_id, http_status=context.http_status)
-            error = self.vendor_error(error, context)
-            response = self.error_response(error, self.renamed(outcome.message))
-            response.headers.update(error.headers)
-        else:
-            response = outcome if isinstance(outcome, Response) else Response(outcome, media_type=JSON_MEDIA_TYPE)
-        response.headers[REQUEST_ID_KEY] = record.request_id
-        await context.respond(response)
+        return super().endpoint(answer_with_key, media_types)
 
     def rejection(
         self, code: HTTPStatus, message: str, *, allowed_methods: str = ""
@@ -205,21 +134,20 @@ class VendorApi(HttpApi):
     @property
     def max_text_characters(self) -> int:
         """Maximum length of a text in characters."""
-        return self._backend.limits.max_text_characters
+        return self.backend.limits.max_text_characters
 
     async def translate(self, request: TranslationRequest, record: RequestRecord) -> list[TranslatedText]:
         """Translate the texts of a request; see `translate_each`."""
-        return await translate_each(self._backend.translator, request, record)
+        return await translate_each(self.backend.translator, request, record)
 
     def language_pairs(self) -> dict[str, set[str]]:
         """Return the target languages of each source language of the models that are ready."""
-        return language_pairs(self._backend.models.list_models())
+        return language_pairs(self.backend.models.list_models())
 
-    def renamed(self, message: str) -> str:
-        """Return a message that begins with the vendor's name of a field."""
-        field, colon, rest = message.partition(": ")
+    def renamed(self, field: str) -> str:
+        """Return the vendor's name of a field, such as `texts[3]`."""
         name, bracket, index = field.partition("[")
-        return f"{self.field_names.get(name, name)}{bracket}{index}{colon}{rest}"
+        return f"{self.field_names.get(name, name)}{bracket}{index}"
 
 
 def json_error(code: int, content: Mapping[str, Any]) -> Response:

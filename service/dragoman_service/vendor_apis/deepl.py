@@ -251,7 +251,7 @@ class DeepLApi(VendorApi):
 
     async def _list_glossaries(self, context: HttpContext, _record: RequestRecord, _body: bytes) -> bytes:
         is_v2 = _is_v2(context)
-        glossaries = [each for each in self._backend.glossaries.all() if not is_v2 or len(each.terms) == 1]
+        glossaries = [each for each in self.backend.glossaries.all() if not is_v2 or len(each.terms) == 1]
         return to_json({"glossaries": [_described(glossary, is_v2=is_v2) for glossary in glossaries]})
 
     async def _get_glossary(self, context: HttpContext, _record: RequestRecord, _body: bytes) -> bytes:
@@ -268,7 +268,7 @@ class DeepLApi(VendorApi):
         return to_json({"dictionaries": [{"source_lang": pair[0], "target_lang": pair[1], **entries}]})
 
     def _glossary(self, context: HttpContext) -> Glossary:
-        glossary = self._backend.glossaries.get(context.path_parameters["glossary"], field="glossary_id")
+        glossary = self.backend.glossaries.get(context.path_parameters["glossary"], field="glossary_id")
         if _is_v2(context) and len(glossary.terms) != 1:
             raise RequestError("glossary_id", "the glossary has several directions: use version 3 of the API")
         return glossary

@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from http import HTTPStatus
 from pathlib import PurePath
 from typing import Any, BinaryIO, Final
@@ -21,18 +21,17 @@ from starlette.types import Receive, Scope, Send
 from dragoman_service.errors import DragomanError, DrainingError, InvalidFieldError, RequestError, UnauthenticatedError
 from dragoman_service.file_translation.jobs import DocumentJobs, DocumentRequest, suffix_of, supported_formats
 from dragoman_service.file_translation.multipart import MULTIPART_MEDIA_TYPE
-from dragoman_service.file_translation.state import DocumentState, DocumentStatus
-from dragoman_service.file_translation.store import INTERRUPTED, DocumentNotFoundError
+from dragoman_service.file_translation.store import INTERRUPTED, DocumentNotFoundError, DocumentState, DocumentStatus
 from dragoman_service.file_translation.upload import MAX_UNAUTHENTICATED_BYTES, DocumentUpload
 from dragoman_service.http_api.context import HttpContext
 from dragoman_service.http_api.json_mapping import to_json
 from dragoman_service.http_api.problem_details import Problem
-from dragoman_service.http_api.routes import TRANSLATION_SERVICE, HttpApi
-from dragoman_service.middleware.flow_control import time_limit
-from dragoman_service.request import RequestRecord, TranslationRequest
+from dragoman_service.http_api.routes import TRANSLATION_SERVICE, HttpApi, ResponseBody
+from dragoman_service.middleware.flow_control import call_timeout_s, stream_timeout_s, time_limit
+from dragoman_service.request import RequestRecord
 from dragoman_service.security.authentication import peer_name
 from dragoman_service.vendor_apis import deepl, libretranslate
-from dragoman_service.vendor_apis.base import ResponseBody, VendorApi
+from dragoman_service.vendor_apis.base import VendorApi
 from dragoman_service.vendor_apis.parameters import body_fields, grouped
 
 _SAME_FORMATS: Final = ({".htm", ".html"}, {".md", ".markdown"}, {".xlf", ".xliff"}, {".po", ".pot"})
@@ -55,18 +54,12 @@ class UploadParameters(deepl.TranslationParameters):
     output_format: str = ""
 
 
-class _DocumentApi(VendorApi):
-    """Shared parts of both APIs."""
+class _DocumentRoutes:
+    """Shared parts of the routes for documents of both APIs."""
 
     def __init__(self, api: VendorApi, jobs: DocumentJobs) -> None:
-        """Add routes for documents to a vendor's API."""
-        super().__init__(api._pipeline, api._backend, api._settings)
         self._api = api
         self._jobs = jobs
-
-    def error_response(self, error: Problem, message: str) -> Response:
-        """Return an error in the vendor's form."""
-        return self._api.error_response(error, message)
 
     async def answer_document(
         self,
@@ -85,7 +78,7 @@ class _DocumentApi(VendorApi):
                 raise RequestError("document_id", str(error)) from None
 
         path = f"/{TRANSLATION_SERVICE}/{method}"
-        await self.answer(context, path, respond_if_found, raw_request=raw_request)
+        await self._api.answer(context, path, respond_if_found, raw_request=raw_request)
 
     async def store(
         self,
@@ -103,8 +96,9 @@ class _DocumentApi(VendorApi):
         record.request_bytes = upload.num_bytes
         try:
             request, file_name = make_request(upload)
-            if request.template.source_language:
-                await self._check(context, record, request.template)
+            if request.template.source_language:  # raise the error of any translation with these options
+                async with time_limit(call_timeout_s(self._api.settings, context.time_remaining())):
+                    await self._api.backend.translator.translate(replace(request.template, texts=("",)), record)
             file_name = _UNSAFE.sub("_", PurePath(file_name).name)[-_MAX_NAME_CHARACTERS:]
             state, key = await asyncio.to_thread(
                 partial(store.complete, document_id, file_name=file_name, num_bytes=num_bytes)
@@ -114,31 +108,19 @@ class _DocumentApi(VendorApi):
             raise
         return state, key, request
 
-    async def _check(self, context: HttpContext, record: RequestRecord, template: TranslationRequest) -> None:
-        """Raise the error of any translation with these languages and options."""
-        async with time_limit(self._settings.allowed_s(context.time_remaining())):
-            await self._backend.translator.translate(replace(template, texts=("",)), record)
 
-
-class DeepLDocuments(_DocumentApi):
+class DeepLDocuments(_DocumentRoutes):
     """`/v2/document` of DeepL: upload, status and download."""
 
-    field_names = deepl.DeepLApi.field_names
-    key_place = deepl.DeepLApi.key_place
-    key_scheme = deepl.DeepLApi.key_scheme
-    media_types = deepl.DeepLApi.media_types
-
-    def __init__(self, api: deepl.DeepLApi, jobs: DocumentJobs) -> None:
-        super().__init__(api, jobs)
-        self._usage = api.usage
+    _api: deepl.DeepLApi
 
     def routes(self) -> list[Route]:
         """Return the routes, which go before those of DeepL."""
         upload, status, result = _DEEPL_PATHS
         return [
-            Route(upload, self.endpoint(self._upload, (MULTIPART_MEDIA_TYPE,)), methods=["POST"]),
-            Route(status, self.endpoint(self._get_status), methods=["POST"]),
-            Route(result, self.endpoint(self._download), methods=["POST"]),
+            Route(upload, self._api.endpoint(self._upload, (MULTIPART_MEDIA_TYPE,)), methods=["POST"]),
+            Route(status, self._api.endpoint(self._get_status), methods=["POST"]),
+            Route(result, self._api.endpoint(self._download), methods=["POST"]),
         ]
 
     async def _upload(self, context: HttpContext) -> None:
@@ -161,7 +143,7 @@ class DeepLDocuments(_DocumentApi):
             template=parameters.translation_request(()),
             peer=record.peer,
             request_id=record.request_id,
-            count=partial(self._usage.add, record.caller),
+            count=partial(self._api.usage.add, record.caller),
         ), file_name
 
     async def _get_status(self, context: HttpContext) -> None:
@@ -190,27 +172,21 @@ class DeepLDocuments(_DocumentApi):
         return await asyncio.to_thread(partial(self._jobs.store.get, document_id, key, owner=record.caller))
 
 
-class LibreTranslateFiles(_DocumentApi):
+class LibreTranslateFiles(_DocumentRoutes):
     """`/translate_file` and `/download_file` of LibreTranslate."""
 
-    field_names = libretranslate.LibreTranslateApi.field_names
-    key_place = libretranslate.LibreTranslateApi.key_place
-    key_parameter = libretranslate.LibreTranslateApi.key_parameter
+    _api: libretranslate.LibreTranslateApi
 
     def __init__(self, api: libretranslate.LibreTranslateApi, jobs: DocumentJobs) -> None:
         super().__init__(api, jobs)
-        self._is_known = api.is_known
+        self._downloads = asyncio.Semaphore(_NUM_OPEN_DOWNLOADS)
         api.file_formats = supported_formats()
-
-    @cached_property
-    def _downloads(self) -> asyncio.Semaphore:
-        return asyncio.Semaphore(_NUM_OPEN_DOWNLOADS)
 
     def routes(self) -> list[Route]:
         """Return the routes, which go before those of LibreTranslate."""
         return [
-            Route(_UPLOAD_PATH, self.endpoint(self._translate, (MULTIPART_MEDIA_TYPE,)), methods=["POST"]),
-            Route(_DOWNLOAD_PATH, self.endpoint(self._download), methods=["GET"]),
+            Route(_UPLOAD_PATH, self._api.endpoint(self._translate, (MULTIPART_MEDIA_TYPE,)), methods=["POST"]),
+            Route(_DOWNLOAD_PATH, self._api.endpoint(self._download), methods=["GET"]),
         ]
 
     async def _translate(self, context: HttpContext) -> None:
@@ -222,7 +198,7 @@ class LibreTranslateFiles(_DocumentApi):
             state, key, request = await self.store(context, record, upload, partial(self._request, record))
             work = self._jobs.submit(state, request)
             try:
-                async with time_limit(self._settings.allowed_stream_s(context.time_remaining())):
+                async with time_limit(stream_timeout_s(self._api.settings, context.time_remaining())):
                     await asyncio.wait((work,))
                 state = _translated(await asyncio.to_thread(self._jobs.store.get, state.document_id, key))
             except BaseException:
@@ -238,7 +214,7 @@ class LibreTranslateFiles(_DocumentApi):
         """Return the upload of a caller that sent its key, or an error, which is logged with the request."""
         try:
             upload = DocumentUpload(context, self._jobs)
-            if not self._is_known(context):
+            if not self._api.is_known(context):
                 await self._read_key(upload, context)
         except DragomanError as error:
             return error
@@ -257,7 +233,7 @@ class LibreTranslateFiles(_DocumentApi):
                 context.authorize(key or "")
                 return b""
 
-        await self._pipeline.bounds.open_receiver.receive(Prefix, peer_name(context.peer()))
+        await self._api.pipeline.bounds.open_receiver.receive(Prefix, peer_name(context.peer()))
 
     def _request(self, record: RequestRecord, upload: DocumentUpload) -> tuple[DocumentRequest, str]:
         parameters = libretranslate.TranslationParameters.parse(grouped(upload.form.fields))
@@ -272,7 +248,7 @@ class LibreTranslateFiles(_DocumentApi):
     async def _download(self, context: HttpContext) -> None:
         """Answer the URL that an upload returned: it contains the key of the document and needs no API key."""
         not_found = Problem(status=HTTPStatus.NOT_FOUND, members={}, headers={})
-        response: Response = self.error_response(not_found, "file not found")
+        response: Response = self._api.error_response(not_found, "file not found")
         if name := _DOWNLOAD_NAME.fullmatch(context.path_parameters["name"]):
             with contextlib.suppress(DocumentNotFoundError):
                 async with self._downloads:

@@ -19,7 +19,8 @@ from dragoman_service.errors import InvalidFieldError, RequestError, Unsupported
 from dragoman_service.http_api.routes import MODEL_SERVICE, TRANSLATION_SERVICE, language_pairs
 from dragoman_service.middleware.pipeline import Backend
 from dragoman_service.models.glossaries import Glossary
-from dragoman_service.request import MAX_TEXTS, RequestRecord, TextFormat, TranslationOptions, TranslationRequest
+from dragoman_service.request import RequestRecord, TextFormat, TranslationOptions, TranslationRequest
+from dragoman_service.translation.options import MAX_TEXTS
 from dragoman_service.vendor_apis.base import NO_LANGUAGE, TranslatedText, translate_each
 from dragoman_service.vendor_apis.language_names import language_name
 from dragoman_service.vendor_apis.parameters import check_texts
@@ -71,6 +72,7 @@ class GoogleTranslation:
 
     name = SERVICE
     methods = METHODS
+    key_header = "x-goog-api-key"
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend

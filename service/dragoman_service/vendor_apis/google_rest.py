@@ -5,7 +5,7 @@ in the header `x-goog-api-key`, in `Authorization: Bearer KEY` or in the query p
 `{"error": {"code": 400, "message": "...", "status": "INVALID_ARGUMENT", ...}}`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from http import HTTPStatus
 from typing import Any, ClassVar, Literal, TypeVar
@@ -16,7 +16,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from dragoman_service.datatypes import DetectedLanguage
 from dragoman_service.errors import InvalidFieldError, RequestError
 from dragoman_service.http_api.bodies import FORM_MEDIA_TYPE, converted
 from dragoman_service.http_api.context import JSON_MEDIA_TYPE, Endpoint, HttpContext
@@ -24,7 +23,6 @@ from dragoman_service.http_api.json_mapping import parsed_json, to_json
 from dragoman_service.http_api.problem_details import Problem
 from dragoman_service.http_api.routes import TRANSLATION_SERVICE
 from dragoman_service.middleware.pipeline import Backend, RequestPipeline
-from dragoman_service.middleware.settings import GrpcSettings
 from dragoman_service.request import RequestRecord, TextFormat, TranslationOptions, TranslationRequest
 from dragoman_service.vendor_apis.base import HTTP_METHODS, NO_LANGUAGE, TranslatedText, VendorApi, json_error
 from dragoman_service.vendor_apis.google_grpc import METHODS, SERVICE, GoogleTranslation, language_names, model_name
@@ -176,11 +174,9 @@ class _GoogleApi(VendorApi):
 class GoogleV3Api(_GoogleApi):
     """REST routes of version 3."""
 
-    def __init__(
-        self, pipeline: RequestPipeline, backend: Backend, settings: GrpcSettings, *, google: GoogleTranslation
-    ) -> None:
+    def __init__(self, pipeline: RequestPipeline, backend: Backend, *, google: GoogleTranslation) -> None:
         """Answer with the methods of `google`."""
-        super().__init__(pipeline, backend, settings)
+        super().__init__(pipeline, backend)
         self._google = google
 
     def routes(self) -> list[Route]:
@@ -232,12 +228,12 @@ class GoogleV2Api(_GoogleApi):
             self._reject_all(f"{_V2}/{{rest:path}}", HTTPStatus.NOT_FOUND),
         ]
 
-    def vendor_error(self, error: Problem, context: HttpContext) -> Problem:
+    def adapted_error(self, error: Problem, context: HttpContext) -> tuple[Problem, str]:
         """Return an unknown key as 400 with `API_KEY_INVALID`, as Google does."""
-        if error.members["reason"] != "UNAUTHENTICATED" or not context.header("authorization"):
-            return error
-        members = {**error.members, "code": "INVALID_ARGUMENT", "reason": _KEY_INVALID}
-        return replace(error, status=HTTPStatus.BAD_REQUEST, members=members, headers={})
+        if error.members["reason"] == "UNAUTHENTICATED" and context.header("authorization"):
+            members = {**error.members, "code": "INVALID_ARGUMENT", "reason": _KEY_INVALID}
+            error = replace(error, status=HTTPStatus.BAD_REQUEST, members=members, headers={})
+        return super().adapted_error(error, context)
 
     async def _translate(self, context: HttpContext, record: RequestRecord, body: bytes) -> bytes:
         parameters = await self._parameters(context, body, TextParameters)
@@ -247,8 +243,12 @@ class GoogleV2Api(_GoogleApi):
 
     async def _detect(self, context: HttpContext, record: RequestRecord, body: bytes) -> bytes:
         parameters = await self._parameters(context, body, DetectionParameters)
-        detected = await self._backend.translator.detect_languages(parameters.q, record)
-        return to_json({"data": {"detections": [[_detected(languages)] for languages in detected]}})
+        detected = await self.backend.translator.detect_languages(parameters.q, record)
+        detections = [
+            [{"language": best.language, "confidence": best.confidence, "isReliable": False}]
+            for best, *_ in (languages or [NO_LANGUAGE] for languages in detected)
+        ]
+        return to_json({"data": {"detections": detections}})
 
     async def _list_languages(self, context: HttpContext, _record: RequestRecord, body: bytes) -> bytes:
         parameters = await self._parameters(context, body, LanguagesParameters)
@@ -284,12 +284,6 @@ def _translation(text: TranslatedText, *, names_model: bool) -> dict[str, Any]:
     if names_model:
         item["model"] = text.model
     return item
-
-
-def _detected(languages: Sequence[DetectedLanguage]) -> dict[str, Any]:
-    """Return the most likely language: Google reports one for each text."""
-    best = languages[0] if languages else NO_LANGUAGE
-    return {"language": best.language, "confidence": best.confidence, "isReliable": False}
 
 
 def _as_json(message: type[Any], fields: Mapping[str, Any]) -> bytes:

@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from dragoman.option_ranges import option_range
 from dragoman_service.datatypes import DetectedLanguage
 from dragoman_service.errors import DragomanError, InvalidFieldError, RequestError, UnauthenticatedError
 from dragoman_service.file_translation.multipart import MULTIPART_MEDIA_TYPE
@@ -25,7 +26,6 @@ from dragoman_service.http_api.problem_details import Problem
 from dragoman_service.http_api.routes import TRANSLATION_SERVICE
 from dragoman_service.middleware.flow_control import MAX_OPEN_BODY_BYTES
 from dragoman_service.request import (
-    MAX_BEAM_SIZE,
     RequestRecord,
     TextFormat,
     TranslationOptions,
@@ -53,7 +53,7 @@ class TranslationParameters(Parameters):
     source: str
     target: str
     format: Literal["text", "html"] = "text"
-    alternatives: int = Field(default=0, ge=0, lt=MAX_BEAM_SIZE)
+    alternatives: int = Field(default=0, ge=0, lt=option_range("options.beam_size").maximum)
     api_key: str = ""
 
     def translation_request(self, texts: Sequence[str]) -> TranslationRequest:
@@ -126,7 +126,7 @@ class LibreTranslateApi(VendorApi):
 
     async def _detect(self, record: RequestRecord, fields: Mapping[str, Any]) -> bytes:
         parameters = DetectionParameters.parse(fields, max_text_characters=self.max_text_characters)
-        (languages,) = await self._backend.translator.detect_languages([parameters.q], record)
+        (languages,) = await self.backend.translator.detect_languages([parameters.q], record)
         return to_json([_detected(language) for language in languages])
 
     def _with_fields(
@@ -145,8 +145,11 @@ class LibreTranslateApi(VendorApi):
                 query = grouped(context.parameters)
                 if not self.is_known(context):
                     body, fields = await self._read_open(context, query)
-                    if key := fields.get("api_key"):
-                        context.authorize(_checked_key(key))
+                    key = fields.get("api_key") or ""
+                    if not isinstance(key, str):
+                        raise RequestError("api_key", "must be one string")
+                    if key:
+                        context.authorize(key)
                 elif not _has_body(context):
                     body, fields = b"", query
             except DragomanError as error:
@@ -169,7 +172,7 @@ class LibreTranslateApi(VendorApi):
     def is_known(self, context: HttpContext) -> bool:
         """Return whether the caller is known without a key from the body."""
         try:
-            self._pipeline.access.check_known(context)
+            self.pipeline.access.check_known(context)
         except UnauthenticatedError:
             return bool(context.header("authorization"))  # the key is wrong, whatever the body has
         return True
@@ -178,7 +181,7 @@ class LibreTranslateApi(VendorApi):
         """Return the body of an unknown caller, and the fields of its request."""
         if not _has_body(context):
             return b"", dict(query)
-        limits, host = self._pipeline.bounds, peer_name(context.peer())
+        limits, host = self.pipeline.bounds, peer_name(context.peer())
         declared = int(context.header("content-length") or MAX_OPEN_BODY_BYTES)
         if declared > MAX_OPEN_BODY_BYTES:
             limit = f"at most {MAX_OPEN_BODY_BYTES} bytes without a key in the query or the header Authorization"
@@ -201,7 +204,7 @@ class LibreTranslateApi(VendorApi):
     async def _get_settings(self, _context: HttpContext, _record: RequestRecord, _body: bytes) -> bytes:
         pairs = self.language_pairs()
         target = next((code for source in sorted(pairs) for code in sorted(pairs[source])), "")
-        needs_key = self._pipeline.access.needs_key
+        needs_key = self.pipeline.access.needs_key
         settings = {
             "charLimit": self.max_text_characters,
             "frontendTimeout": 500,
@@ -224,12 +227,6 @@ def _has_body(context: HttpContext) -> bool:
 
 async def _health(_request: Request) -> Response:
     return Response(to_json({"status": "ok"}), media_type=JSON_MEDIA_TYPE)
-
-
-def _checked_key(key: object) -> str:
-    if not isinstance(key, str):
-        raise RequestError("api_key", "must be one string")
-    return key
 
 
 def _all_fields(context: HttpContext, body: bytes, query: Mapping[str, Any]) -> dict[str, Any]:

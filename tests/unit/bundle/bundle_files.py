@@ -33,7 +33,7 @@ def manifest_fields(directory: Path) -> dict[str, Any]:
             "norm": "pre",
         },
         "special_ids": {"pad": 0, "bos": 1, "eos": 2, "unk": 3},
-        "limits": {"max_source_tokens": 16, "max_target_tokens": 16},
+        "limits": {"max_source_tokens": 16, "max_target_tokens": 20},
         "precisions": {"fp32": {**GRAPHS}},
         "default_precision": "fp32",
         "tokenizer": "tokenizer.model",

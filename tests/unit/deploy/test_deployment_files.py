@@ -17,9 +17,15 @@ CHECKOUT = Path(__file__).resolve().parents[3]
 DEPLOY = CHECKOUT / "deploy"
 PROJECT: Mapping[str, Any] = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))
 COMPOSE_FILE = CHECKOUT / "docker-compose.yml"
-SERVICES: Mapping[str, Mapping[str, Any]] = yaml.safe_load(COMPOSE_FILE.read_text(encoding="utf-8"))["services"]
 SERVERS = ("dragoman", "dragoman-gpu")
 FLUSH_S = 5.0  # the server sends its last traces for at most this time after a drain
+
+
+def load_yaml(path: str) -> Any:
+    return yaml.safe_load((DEPLOY / path).read_text(encoding="utf-8"))
+
+
+SERVICES: Mapping[str, Mapping[str, Any]] = load_yaml("../docker-compose.yml")["services"]
 
 
 def pins(lock: str) -> dict[str, str]:
@@ -72,20 +78,21 @@ def test_versions_of_the_distributions_and_overlays_agree() -> None:
         assert other["project"]["version"] == version
         assert other["build-system"] == PROJECT["build-system"]  # the image builds with tools.lock
     for overlay, tag in (("cpu", version), ("gpu", f"{version}-gpu")):
-        kustomization = yaml.safe_load((DEPLOY / "kubernetes/overlays" / overlay / "kustomization.yaml").read_text())
+        kustomization = load_yaml(f"kubernetes/overlays/{overlay}/kustomization.yaml")
         assert kustomization["images"][0]["newTag"] == tag
 
 
 def test_pods_run_as_the_user_of_the_image() -> None:
-    deployment = yaml.safe_load((DEPLOY / "kubernetes" / "base" / "deployment.yaml").read_text())
+    deployment = load_yaml("kubernetes/base/deployment.yaml")
     context = deployment["spec"]["template"]["spec"]["securityContext"]
 
     assert f"USER {context['runAsUser']}:{context['runAsGroup']}" in (CHECKOUT / "Dockerfile").read_text()
 
 
-@pytest.mark.parametrize("path", sorted((DEPLOY / "kubernetes/components").glob("models-*/deployment.yaml")))
-def test_models_of_components_are_mounted_where_the_server_reads_them(path: Path) -> None:
-    (server,) = yaml.safe_load(path.read_text())["spec"]["template"]["spec"]["containers"]
+@pytest.mark.parametrize("component", ["models-init", "models-oci", "models-pvc"])
+def test_models_of_component_are_mounted_where_the_server_reads_them(component: str) -> None:
+    deployment = load_yaml(f"kubernetes/components/{component}/deployment.yaml")
+    (server,) = deployment["spec"]["template"]["spec"]["containers"]
     (directory,) = [item["value"] for item in server["env"] if item["name"] == "DRAGOMAN_MODELS__DIRECTORY"]
 
     assert server["volumeMounts"][0]["mountPath"] == directory
@@ -105,23 +112,15 @@ def test_compose_service_is_hardened_and_limited(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SERVERS)
-def test_compose_replica_starts_with_its_settings_and_has_time_to_drain(name: str) -> None:
+def test_compose_replica_starts_has_time_to_drain_and_can_require_keys(name: str) -> None:
+    override = load_yaml("compose/keys.yml")["services"][name]
     settings = load_settings(environment=environment(name))
-    grace_s = float(SERVICES[name]["stop_grace_period"].removesuffix("s"))
+    with_keys = load_settings(environment={**environment(name), **override["environment"]}).access
 
     assert settings.access.allow_unauthenticated
     assert settings.grpc.host == "0.0.0.0"  # noqa: S104 - in a container
-    assert grace_s >= settings.grpc.drain_timeout_s + FLUSH_S
-
-
-@pytest.mark.parametrize("name", SERVERS)
-def test_compose_override_requires_keys(name: str) -> None:
-    override = yaml.safe_load((DEPLOY / "compose" / "keys.yml").read_text(encoding="utf-8"))["services"][name]
-
-    settings = load_settings(environment={**environment(name), **override["environment"]})
-
-    assert settings.access.callers_file == Path("/run/secrets/callers")
-    assert not settings.access.allow_unauthenticated
+    assert seconds(SERVICES[name]["stop_grace_period"]) >= settings.grpc.drain_timeout_s + FLUSH_S
+    assert (with_keys.callers_file, with_keys.allow_unauthenticated) == (Path("/run/secrets/callers"), False)
     assert override["secrets"] == ["callers"]
 
 
@@ -133,7 +132,7 @@ def test_example_environment_lists_every_variable_with_its_default() -> None:
 
 
 def test_envoy_agrees_with_the_limits_of_the_server() -> None:
-    config = yaml.safe_load((DEPLOY / "envoy" / "envoy.yaml").read_text(encoding="utf-8"))["static_resources"]
+    config = load_yaml("envoy/envoy.yaml")["static_resources"]
     manager = config["listeners"][0]["filter_chains"][0]["filters"][0]["typed_config"]
     admin_route, route, _ = manager["route_config"]["virtual_hosts"][0]["routes"]
     upstream = next(iter(config["clusters"][0]["typed_extension_protocol_options"].values()))

@@ -1,7 +1,5 @@
 """Dashboards, rules and autoscalers query metrics and labels that exist; every alert is documented and tested."""
 
-import itertools
-import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -21,7 +19,6 @@ RULES = DEPLOY / "prometheus" / "rules"
 COMPONENTS = DEPLOY / "kubernetes" / "components"
 DASHBOARDS = sorted((DEPLOY / "grafana" / "dashboards").glob("*.json"))
 RUNBOOK = "docs/operations/runbook.md"
-NUM_COLUMNS = 24
 
 TARGET_LABELS = frozenset({"job", "instance", "namespace", "pod"})
 ENVOY_CLUSTER = TARGET_LABELS | {"envoy_cluster_name"}
@@ -41,11 +38,6 @@ def load_yaml(path: Path) -> Any:
     return yaml.safe_load(path.read_text(encoding="utf-8"))
 
 
-def load_board(path: Path) -> dict[str, Any]:
-    board: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return board
-
-
 GROUPS = [group for path in sorted(RULES.glob("*.yaml")) for group in load_yaml(path)["groups"]]
 ALL_RULES = [rule for group in GROUPS for rule in group["rules"]]
 ALERTS = {rule["alert"]: rule for rule in ALL_RULES if "alert" in rule}
@@ -58,7 +50,7 @@ def expressions() -> Iterator[tuple[str, str]]:
     for rule in ALL_RULES:
         yield rule.get("alert") or rule["record"], rule["expr"]
     for path in DASHBOARDS:
-        board = load_board(path)
+        board = load_yaml(path)
         for panel in board["panels"]:
             for target in panel.get("targets", ()):
                 yield f"{path.name}: {panel['title']}", target["expr"]
@@ -135,36 +127,24 @@ def test_wrong_metrics_and_labels_are_detected(expr: str) -> None:
 
 
 @pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.stem)
-def test_panels_are_described_and_do_not_overlap(path: Path) -> None:
-    board = load_board(path)
-    taken: set[tuple[int, int]] = set()
-    for panel in board["panels"]:
-        grid = panel["gridPos"]
-        columns, rows = range(grid["x"], grid["x"] + grid["w"]), range(grid["y"], grid["y"] + grid["h"])
-        cells = set(itertools.product(columns, rows))
-        assert not cells & taken, panel["title"]
-        assert max(columns) < NUM_COLUMNS, panel["title"]
-        taken |= cells
-        assert panel["type"] == "row" or (panel["description"] and panel["targets"]), panel["title"]
-        assert panel.get("datasource", {}).get("uid", "${datasource}") == "${datasource}"
+def test_dashboard_can_be_linked_and_its_panels_query_the_chosen_datasource(path: Path) -> None:
+    board = load_yaml(path)
 
     assert board["uid"] == f"dragoman-{path.stem}"
     assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
+    for panel in board["panels"]:
+        assert panel["type"] == "row" or panel["targets"], panel["title"]
+        assert panel.get("datasource", {}).get("uid", "${datasource}") == "${datasource}"
 
 
-@pytest.mark.parametrize("name", ALERTS)
-def test_alert_has_severity_and_runbook(name: str) -> None:
-    rule = ALERTS[name]
-
-    assert rule["labels"]["severity"] in {"critical", "warning", "info"}
-    assert rule["annotations"].keys() == {"summary", "description", "runbook_url"}
-    assert rule["annotations"]["runbook_url"] == f"{RUNBOOK}#{name.lower()}"
-
-
-def test_runbook_describes_every_alert() -> None:
+def test_alerts_have_severity_and_a_section_of_the_runbook() -> None:
     page = (CHECKOUT / RUNBOOK).read_text(encoding="utf-8")
 
     assert re.findall(r"^## (Dragoman\w+)$", page, re.MULTILINE) == list(ALERTS)
+    for name, rule in ALERTS.items():
+        assert rule["labels"]["severity"] in {"critical", "warning", "info"}
+        assert rule["annotations"].keys() == {"summary", "description", "runbook_url"}
+        assert rule["annotations"]["runbook_url"] == f"{RUNBOOK}#{name.lower()}"
 
 
 def test_every_alert_is_tested_firing_and_silent() -> None:

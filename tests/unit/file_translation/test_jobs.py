@@ -9,12 +9,11 @@ from dragoman_service.datatypes import TextHypothesis, Translation
 from dragoman_service.errors import RateLimitedError, RetryableError
 from dragoman_service.file_translation.jobs import DocumentJobs, DocumentRequest
 from dragoman_service.file_translation.settings import DocumentSettings
-from dragoman_service.file_translation.state import DocumentState, DocumentStatus
-from dragoman_service.file_translation.store import DocumentStore, StorageFullError
+from dragoman_service.file_translation.store import DocumentState, DocumentStatus, DocumentStore, StorageFullError
+from dragoman_service.middleware.pipeline import ConcurrencyLimiter
 from dragoman_service.middleware.settings import GrpcSettings
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.request import RequestRecord, TranslationRequest
-from dragoman_service.security.rate_limits import ConcurrencyLimiter
 from tests.fakes import ManualClock
 
 

@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from dragoman_service.file_translation.slots import FairSlots
+from dragoman_service.file_translation.jobs import FairSlots
 
 
 class Document:

@@ -6,11 +6,12 @@ import pytest
 
 from dragoman_service.errors import ConfigError, RateLimitedError
 from dragoman_service.file_translation.settings import DocumentSettings
-from dragoman_service.file_translation.state import DocumentState, DocumentStatus
 from dragoman_service.file_translation.store import (
     INTERRUPTED,
     LEASE_S,
     DocumentNotFoundError,
+    DocumentState,
+    DocumentStatus,
     DocumentStore,
     StorageFullError,
 )
@@ -72,36 +73,34 @@ def test_result_is_claimed_by_one_of_two_processes(stores: Stores) -> None:
     assert stores.documents == []
 
 
-def test_source_is_removed_when_the_document_is_done(stores: Stores) -> None:
+def test_content_is_removed_when_it_is_not_needed(stores: Stores) -> None:
     store = stores.open()
-    document_id, _ = done(store)
+    done_id, _ = done(store)
+    failed_id, key = queued(store)
 
-    assert stores.files(document_id) == ["result", "state.json"]
+    store.fail(failed_id, "it is empty")
+
+    assert stores.files(done_id) == ["result", "state.json"]
+    assert stores.files(failed_id) == ["state.json"]
+    assert store.get(failed_id, key).message == "it is empty"
 
 
-@pytest.mark.parametrize("case", ["key", "owner", "id", "path", "absolute path", "uploading", "expired"])
-def test_wrong_key_owner_or_id_is_not_found(stores: Stores, case: str) -> None:
+def test_wrong_key_owner_or_id_is_not_found(stores: Stores) -> None:
     store = stores.open()
     document_id, key = queued(store)
-    asked = {"document_id": document_id, "key": key, "owner": "shop"}
-    match case:
-        case "key":
-            asked["key"] = "0" * 64
-        case "owner":
-            asked["owner"] = "other"
-        case "id":
-            asked["document_id"] = "0" * 32
-        case "path":
-            asked["document_id"] = f"../{stores.directory.name}/{document_id}"
-        case "absolute path":
-            asked["document_id"] = str(stores.directory / document_id)
-        case "uploading":
-            asked["document_id"] = store.begin("shop", 1).document_id
-        case "expired":
-            stores.clock.advance(3600)
+    wrong: list[dict[str, str]] = [
+        {"key": "0" * 64},
+        {"owner": "other"},
+        {"document_id": "0" * 32},
+        {"document_id": f"../{stores.directory.name}/{document_id}"},
+        {"document_id": str(stores.directory / document_id)},
+        {"document_id": store.begin("shop", 1).document_id},
+    ]
 
-    with pytest.raises(DocumentNotFoundError):
-        store.get(**asked)
+    for changed in wrong:
+        with pytest.raises(DocumentNotFoundError):
+            store.get(**{"document_id": document_id, "key": key, "owner": "shop", **changed})
+    assert store.get(document_id, key, owner="shop").status is DocumentStatus.QUEUED
 
 
 def test_key_is_not_stored(stores: Stores) -> None:
@@ -132,34 +131,30 @@ def test_document_of_a_dead_process_is_interrupted(stores: Stores) -> None:
         dead.update(document_id, num_done_characters=1)
 
 
-def test_done_document_survives_its_process(stores: Stores) -> None:
+def test_of_a_dead_process_only_done_documents_are_kept(stores: Stores) -> None:
     dead, alive = stores.open(), stores.open()
+    dead.begin("shop", 1)
     document_id, key = done(dead)
     dead.close()
     alive.sweep()
 
+    assert stores.documents == [document_id]
     assert alive.get(document_id, key).status is DocumentStatus.DONE
-
-
-def test_upload_of_a_dead_process_is_removed(stores: Stores) -> None:
-    dead, alive = stores.open(), stores.open()
-    dead.begin("shop", 1)
-    dead.close()
-    alive.sweep()
-
-    assert stores.documents == []
 
 
 @pytest.mark.parametrize("make", [queued, done])
 def test_expired_documents_are_removed(stores: Stores, make: Any) -> None:
     store = stores.open(expiry_s=100)
-    make(store)
+    document_id, key = make(store)
     stores.clock.advance(99)
     store.heartbeat()
     assert store.sweep() == 0
+    assert store.get(document_id, key)
 
     stores.clock.advance(1)
 
+    with pytest.raises(DocumentNotFoundError):
+        store.get(document_id, key)
     assert store.sweep() == 1
     assert stores.documents == []
 
@@ -219,15 +214,6 @@ def test_space_is_reserved_before_the_result_is_written(stores: Stores) -> None:
     store.result_path(document_id).write_bytes(b"result")
     assert store.finish(document_id).reserved_bytes == len(b"result")
     store.begin("shop", 57 * MIB)
-
-
-def test_content_of_failed_document_is_removed(stores: Stores) -> None:
-    store = stores.open()
-    document_id, key = queued(store)
-    store.fail(document_id, "it is empty")
-
-    assert store.get(document_id, key).message == "it is empty"
-    assert stores.files(document_id) == ["state.json"]
 
 
 @pytest.mark.parametrize("directory", ["absent", "file"])

@@ -1,8 +1,9 @@
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -68,25 +69,18 @@ class Bench:
         self.num_done = 0
         self.translator = TextTranslator(
             translator=translator,  # type: ignore[arg-type]
-            admitted=self._admitted,
+            admitted=contextlib.nullcontext,
             allowed_s=lambda _: 60.0,
             caller="shop",
             peer="ipv4:127.0.0.1:1",
             request_id="r",
             on_progress=self._progress,
-            sleep=self._sleep,
+            sleep=AsyncMock(side_effect=self.waits.append),
             clock=lambda: 1000.0,
         )
 
-    @contextlib.contextmanager
-    def _admitted(self) -> Iterator[None]:
-        yield
-
     async def _progress(self, num_characters: int) -> None:
         self.num_done += num_characters
-
-    async def _sleep(self, seconds: float) -> None:
-        self.waits.append(seconds)
 
 
 def segments(*texts: str) -> list[FileSegment]:
@@ -112,13 +106,12 @@ async def test_concurrent_requests_are_limited() -> None:
     assert (translator.max_concurrent, len(translator.requests)) == (4, 32)
 
 
-@pytest.mark.parametrize("error", [OVERLOADED, DeadlineExceededError("admission")])
-async def test_overload_is_retried(error: Exception) -> None:
+@pytest.mark.parametrize(("error", "wait_s"), [(OVERLOADED, 3.0), (DeadlineExceededError("admission"), 5.0)])
+async def test_overload_is_retried(error: Exception, wait_s: float) -> None:
     bench = Bench(FakeTranslator(error, error))
-    translated = await bench.translator.translations(segments("a"), TEMPLATE)
 
-    assert translated == ["A"]
-    assert bench.waits == [3.0, 3.0] if error is OVERLOADED else [5.0, 5.0]
+    assert await bench.translator.translations(segments("a"), TEMPLATE) == ["A"]
+    assert bench.waits == [wait_s, wait_s]
 
 
 @pytest.mark.parametrize("error", [InvalidFieldError("texts[1]", "long", "short"), EngineError("x")])
@@ -139,24 +132,25 @@ async def test_error_of_the_whole_document_is_raised(error: Exception) -> None:
         await bench.translator.translations(segments(*map(str, range(500))), TEMPLATE)
 
 
+def language(tag: str, confidence: float = 0.9, *, is_served: bool = True) -> DetectedLanguage:
+    return DetectedLanguage(language=tag, confidence=confidence, is_served=is_served)
+
+
 @pytest.mark.parametrize(
     ("languages", "expected"),
     [
-        ([("en", 0.9, True)], "en"),
-        ([("en", 0.2, True)], None),
-        ([("fr", 0.9, False)], None),
-        ([("de", 0.9, True)], None),
-        ([], None),
+        ((language("en"),), "en"),
+        ((language("en", 0.2),), None),
+        ((language("fr", is_served=False),), None),
+        ((language("de"),), None),
+        ((), None),
     ],
 )
 async def test_language_of_a_document_must_be_certain(
-    languages: list[tuple[str, float, bool]], expected: str | None
+    languages: tuple[DetectedLanguage, ...], expected: str | None
 ) -> None:
     translator = FakeTranslator()
-    translator.languages = tuple(
-        DetectedLanguage(language=language, confidence=confidence, is_served=is_served)
-        for language, confidence, is_served in languages
-    )
+    translator.languages = languages
     detecting = Bench(translator).translator.detected_language(segments("a"), "de-AT")
 
     if expected:

@@ -12,10 +12,10 @@ from dragoman.v1 import translation_pb2 as pb
 from dragoman_service.grpc_api.streaming import RequestStream, readable_id
 from dragoman_service.middleware import flow_control
 from dragoman_service.middleware.flow_control import RequestReader, ResourceLimits, wait_for_first_message
+from dragoman_service.middleware.pipeline import ConcurrencyLimiter
 from dragoman_service.middleware.settings import GrpcSettings
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.request import RequestRecord
-from dragoman_service.security.rate_limits import ConcurrencyLimiter
 
 IDLE_S = 60.0  # no test waits for it
 

@@ -1,13 +1,13 @@
 """Attacks: their payloads, the end of responses, and the checks."""
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+from loadtests.generator.calls import Reply
 from loadtests.scenarios.bad_inputs.attacks.attack import ATTACKS, TIMEOUT, Attack, Port, Way
-from loadtests.scenarios.bad_inputs.attacks.payload import Credentials, Payload
+from loadtests.scenarios.bad_inputs.attacks.payload import Credentials, make_payload
 from loadtests.scenarios.bad_inputs.attacks.results import (
     Campaign,
     Limits,
@@ -18,19 +18,19 @@ from loadtests.scenarios.bad_inputs.attacks.results import (
     report_of,
 )
 from loadtests.scenarios.bad_inputs.attacks.send import Sent
-from loadtests.scenarios.bad_inputs.attacks.watch import GRPC, HEALTH, HTTP, Seen, Visit
+from loadtests.scenarios.bad_inputs.attacks.watch import GRPC, HEALTH, Seen
 from loadtests.scenarios.bad_inputs.kinds import KINDS
 
 CREDENTIALS = Credentials(key="dgm_0123456789ab_secret", key_id="stress")
 CONSTANT_HEADS = {"terms-in-words-text", "terms-long"}  # half of the bytes do not depend on the size
 
 
-def seen(*latencies_ms: float, lost: str = "") -> Seen:
-    probes = [Visit(0.0, 0.001, latency_ms / 1000) for latency_ms in latencies_ms]
-    return Seen(visits={HEALTH: probes, HTTP: [], GRPC: [Visit(0.0, 0.0, 0.1, lost)]})
+def seen(*latencies_ms: float, lost: str = "OK") -> Seen:
+    probes = [Reply(status="OK", ended_s=latency_ms / 1000) for latency_ms in latencies_ms]
+    return Seen(calls={HEALTH: probes, GRPC: [Reply(status=lost)]})
 
 
-ATTACK = Attack(name="a", surface="b", make=lambda _size, _keys: Payload(parts=[]), size=8)
+ATTACK = Attack(name="a", surface="b", size=8)
 LIMITS = Limits(stall_ms=500.0, p99_ms=250.0)
 HELD = {"attack": ATTACK, "seen": seen(2.0, 20.0), "sent": Sent(statuses={"200": 3}, seconds=1.0)}
 
@@ -44,39 +44,34 @@ def campaign(*results: Result, **changed: Any) -> Campaign:
 
 
 def test_attacks_cover_all_surfaces_and_expect_no_server_error() -> None:
-    surfaces, short = (
-        Counter(attack.surface for attack in ATTACKS.values()),
-        [one for one in ATTACKS.values() if one.is_short],
-    )
+    short = [one for one in ATTACKS.values() if one.is_short]
 
-    assert (len(ATTACKS), len(surfaces)) == (328, 27)
     assert not ATTACKS.keys() & KINDS.keys()
-    assert 30 <= len(short) <= 60
     assert {one.surface for one in short if one.is_stopped} >= {"chunks", "slow clients", "documents, html"}
     assert not {"500", "INTERNAL"} & set().union(*(one.expected for one in ATTACKS.values()))
     assert {one.way for one in ATTACKS.values() if TIMEOUT in one.expected} == {Way.DRIP, Way.UNREAD}
 
 
 def test_twice_the_size_is_twice_the_bytes() -> None:
-    def size_of(attack: Attack, size: int) -> int:
-        return sum(map(len, attack.make(size, CREDENTIALS).parts))
+    def num_bytes(attack: Attack, size: int) -> int:
+        return sum(map(len, make_payload(attack, size, CREDENTIALS).parts))
 
     ratios = {}
     for attack in ATTACKS.values():
         if attack.grows and attack.name not in CONSTANT_HEADS:
-            largest, head = min(attack.grown_size or attack.size, 500_000), size_of(attack, 1)
-            ratios[attack.name] = (size_of(attack, largest) - head) / (size_of(attack, largest // 2) - head)
+            largest, head = min(attack.grown_size or attack.size, 500_000), num_bytes(attack, 1)
+            ratios[attack.name] = (num_bytes(attack, largest) - head) / (num_bytes(attack, largest // 2) - head)
 
     assert {name: ratio for name, ratio in ratios.items() if not 1.8 < ratio < 2.2} == {}
 
 
 def test_payloads_are_requests_without_open_templates() -> None:
-    payloads = {one: one.make(max(1, min(one.size, 1000)), CREDENTIALS) for one in ATTACKS.values()}
+    payloads = [(one, make_payload(one, max(1, min(one.size, 1000)), CREDENTIALS)) for one in ATTACKS.values()]
 
-    assert all(bool(payload.path) == (attack.port is Port.GRPC) for attack, payload in payloads.items())
-    assert all(len(payload.parts) == 1 for payload in payloads.values() if payload.path)
+    assert all(bool(payload.path) == (attack.port is Port.GRPC) for attack, payload in payloads)
+    assert all(len(payload.parts) == 1 for _, payload in payloads if payload.path)
     marks = (b"{fill}", b"{key", b"{kid}", b"{token}")
-    assert not [one.name for one, payload in payloads.items() if any(mark in payload.parts[0] for mark in marks)]
+    assert not [one.name for one, payload in payloads if any(mark in payload.parts[0] for mark in marks)]
 
 
 @pytest.mark.parametrize(

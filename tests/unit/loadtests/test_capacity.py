@@ -65,9 +65,9 @@ def test_capacity_is_where_the_objective_fails() -> None:
     # 0.95 * 10 s * (rate / capacity - 1) + service time reaches 500 ms at 1.0505 and 1.0474 times the capacity
     assert [one.per_s for one in found.values()] == pytest.approx([157.6, 104.7], rel=0.06)
     probes = [probe for one in found.values() for probe in one.probes]
-    assert all(bool(probe.broken) == (probe.run.p95_ms >= 500) for probe in probes)
+    assert all(bool(probe.broken) == (probe.p95_ms >= 500) for probe in probes)
     assert found["ours"].closed_loop_per_s == 150.0
-    assert probes[0].run.rate_per_s == pytest.approx(120.0)
+    assert probes[0].rate_per_s == pytest.approx(120.0)
     assert probed == [*range(3, 3 + len(probes))]
     # probes alternate, with equal seeds
     assert [(name, seed) for name, _, seed in log][2:6] == [("ours", 1), ("theirs", 1), ("ours", 2), ("theirs", 2)]

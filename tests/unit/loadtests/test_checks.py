@@ -11,7 +11,6 @@ from dragoman.v1 import translation_pb2 as pb
 from loadtests.generator.calls import Reply
 from loadtests.generator.metrics import Footprint
 from loadtests.report.report import Report
-from loadtests.scenarios import cancellations as cancelling
 from loadtests.scenarios.bad_inputs import scenario as bad
 from loadtests.scenarios.bad_inputs.run import Growth, Observations, Record
 from loadtests.scenarios.chaos.fault import Fault, Result
@@ -29,6 +28,7 @@ METRICS = {
     'dragoman_model_swaps_total{model="m"}': 30.0,
     'dragoman_ready{model="m",version="7"}': 1.0,
 }
+SETTINGS = Settings(duration_s=180.0, growth_limit_mb=16.0)
 BROKEN_VERSION = '{"event": "model could not be loaded", "level": "error"}'
 
 
@@ -60,18 +60,11 @@ def soak(
     **changed: Any,
 ) -> Report:
     seen: dict[str, Any] = {
-        "settings": Settings(duration_s=180.0, growth_limit_mb=16.0), "accounting": accounting(),
+        "settings": SETTINGS, "accounting": accounting(),
         "samples": samples(), "before": idle(), "after": idle(), "capacity_per_s": 20.0, "elapsed_s": 181.0,
         "num_swaps": 30, "num_broken_versions": 1,
     }  # fmt: skip
     return soaking.report_of(soaking.Observations(**{**seen, **changed}), logged, log_errors, exit_code=exit_code)
-
-
-def cancellations(*, cancelled: int = 95, answered: int = 5, log_errors: Sequence[str] = (), **changed: Any) -> Report:
-    ends = Counter({("cancels Translate", "CANCELLED"): cancelled, ("usual Translate", "OK"): answered})
-    seen = {"memory_mb": [100.0] * 10, "left": {}, "metrics": COUNTED, "elapsed_s": 10.0, **changed}
-    found = cancelling.Observations(accounting=Accounting(ends=ends, entries=ENTRIES), **seen)
-    return cancelling.report_of(found, ENTRIES, log_errors, exit_code=0, max_rss_growth_mb=32.0)
 
 
 FAULT = Fault(name="sigstop", summary="", inject=lambda _: None, expected={"DEADLINE_EXCEEDED"}, metric="missed")
@@ -111,9 +104,6 @@ SOAK_LINE = (
     "soak seconds=181 calls=5 unanswered=0 twice=0 ledger_difference=0 rss_slope_mb_per_h=0.0 rss_noise=0.0 "
     "threads_left=0 fds_left=0 tasks_left=0 slots_left=0 swaps=30 wrong=0 errors=0"
 )
-CANCELLED_LINE = (
-    "cancellations calls=100 rss_growth_mb=0.0 unanswered=0 cancelled=95 answered=5 left=0 rss_mb=100 calls_per_s=10"
-)
 CHAOS_LINE = (
     "chaos fault=sigstop hit=DEADLINE_EXCEEDED:4 bystanders=3 bystander_errors=0 slowest_s=0.12 health_s=0.12 "
     "recovered_s=0.1 rss_growth_mb=1.0 threads=0 files=0 seen=missed+3"
@@ -129,8 +119,7 @@ INPUTS_LINE = (
     [
         (soak(), SOAK_LINE),
         (soak(after=idle(threads=12, fds=10)), SOAK_LINE),
-        (cancellations(), CANCELLED_LINE),
-        (cancellations(memory_mb=[*([100.0] * 60 + [150.0]) * 2, 100.0]), CANCELLED_LINE),
+        (soak(settings=replace(SETTINGS, traffic="cancellations"), accounting=accounting(last="OK")), SOAK_LINE),
         (chaos(), CHAOS_LINE),
         (chaos(**UNCOUNTED), "files=0 seen=-"),
         (chaos(**IN_BATCH, translations=(reply(), reply("INTERNAL"))), "seen=missed+3"),
@@ -167,11 +156,6 @@ def test_line_has_the_figures_and_the_verdict_held(report: Report, line: str) ->
         (soak(accounting=accounting(last="OK")), "everything occurred"),
         (soak(log_errors=(BROKEN_VERSION, "Traceback")), "no unexpected error"),
         (soak(exit_code=-9), "the server drains"),
-        (cancellations(log_errors=["Traceback"]), "no unexpected error"),
-        (cancellations(left={"dragoman_queue_segments": 1.0}), "the server is idle afterwards"),
-        (cancellations(memory_mb=[100.0, *range(100, 200, 10), 190.0]), "memory growth of the server"),
-        (cancellations(answered=0), "both ends occurred"),
-        (cancellations(cancelled=0), "both ends occurred"),
         (chaos(broken=["anything"]), "sigstop"),
         (chaos(hits=Counter()), "affected callers get the expected status"),
         (chaos(hits=Counter(UNKNOWN=1)), "affected callers get the expected status"),

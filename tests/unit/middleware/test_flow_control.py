@@ -1,6 +1,7 @@
 """Concurrent reception of messages."""
 
 import asyncio
+import math
 from typing import Any
 
 import grpc
@@ -15,10 +16,15 @@ from dragoman_service.errors import (
     RequestError,
 )
 from dragoman_service.middleware import flow_control
-from dragoman_service.middleware.flow_control import RequestReader, ResourceLimits
+from dragoman_service.middleware.flow_control import (
+    FairSemaphore,
+    RequestReader,
+    ResourceLimits,
+    call_timeout_s,
+    stream_timeout_s,
+)
 from dragoman_service.middleware.settings import GrpcSettings
 from dragoman_service.observability.metrics import Metrics
-from dragoman_service.security.rate_limits import FairSemaphore
 
 
 class Sender:
@@ -200,3 +206,16 @@ def test_rejection_counters_exist_before_the_first_rejection() -> None:
     limits = {sample.labels["limit"] for family in metrics.limit_refusals.collect() for sample in family.samples}
     assert limits < GrpcSettings.model_fields.keys()
     assert {"max_streams", "max_watchers", "max_received_bytes", "stream_idle_timeout_s"} < limits
+
+
+TIMEOUTS = GrpcSettings(default_timeout_s=10, max_timeout_s=100, default_stream_timeout_s=20, max_stream_timeout_s=200)
+
+
+@pytest.mark.parametrize(
+    ("remaining_s", "call_s", "stream_s"),
+    [(None, 10, 20), (0.0, 0, 0), (50.0, 50, 50), (150.0, 100, 150), (math.inf, 100, 200)],
+)
+def test_time_limit_is_the_deadline_within_the_maximum(
+    remaining_s: float | None, call_s: float, stream_s: float
+) -> None:
+    assert (call_timeout_s(TIMEOUTS, remaining_s), stream_timeout_s(TIMEOUTS, remaining_s)) == (call_s, stream_s)

@@ -2,34 +2,29 @@
 
 import threading
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from prometheus_client import CollectorRegistry
 
-from dragoman_service.bundle.architecture import graph_tensors
-from dragoman_service.bundle.files import MANIFEST_NAME, Bundle, file_entry
-from dragoman_service.bundle.manifest import Manifest
-from dragoman_service.datatypes import SearchConfig, Segment, SegmentResult
+from dragoman_service.bundle.files import Bundle
 from dragoman_service.models.lifecycle import ModelLoader
 from dragoman_service.models.model import LoadedModel, ModelRuntime, ModelScheduler
 from dragoman_service.models.repository import ModelRepository
 from dragoman_service.models.serving import SERVING_NAME, ModelSettings, ServingSettings
 from dragoman_service.observability.metrics import Metrics
-from dragoman_service.request import RequestRecord
 from tests.fakes import ManualClock
+from tests.unit.bundle.bundle_files import FILES, MORE_FILES, manifest_fields, write_manifest
 from tests.unit.text.text_fakes import TOKENIZER
 
 SETTLE_S = 10.0
-_FILES = ("encoder.onnx", "decoder.onnx", "tokenizer.model")
 
 
 @dataclass(eq=False)
 class FakeScheduler:
-    """Scheduler that records its calls."""
+    """Scheduler without requests that records its calls."""
 
     drains_in_time: bool = True
     calls: list[str] = field(default_factory=list)
@@ -37,24 +32,6 @@ class FakeScheduler:
 
     def __post_init__(self) -> None:
         self.may_drain.set()
-
-    def reject_early(self, num_characters: int, search: SearchConfig, context: RequestRecord) -> None:
-        raise NotImplementedError
-
-    def expected_decode_cost(self, segments: Sequence[Segment]) -> int:
-        raise NotImplementedError
-
-    def submit(
-        self,
-        segments: Sequence[Segment],
-        context: RequestRecord,
-        *,
-        num_characters: int = 0,
-    ) -> "list[Future[SegmentResult]]":
-        raise NotImplementedError
-
-    def warm_up(self, segments: Sequence[Segment]) -> list[SegmentResult]:
-        raise NotImplementedError
 
     def start(self) -> None:
         self.calls.append("start")
@@ -68,10 +45,10 @@ class FakeScheduler:
         self.calls.append("stop")
 
 
-def make_runtime(scheduler: ModelScheduler | None = None) -> ModelRuntime:
+def make_runtime(scheduler: object = None) -> ModelRuntime:
     return ModelRuntime(
         tokenizer=TOKENIZER,
-        scheduler=scheduler or FakeScheduler(),
+        scheduler=cast("ModelScheduler", scheduler or FakeScheduler()),
         precision="int8",
         device="cpu",
         weights_bytes=1000,
@@ -93,37 +70,10 @@ def write_bundle(root: Path, model: str, *, pair: str = "en de", **fields: Any) 
     source_language, target_language = pair.split()
     directory = root / name / version
     directory.mkdir(parents=True)
-    for file in _FILES:
-        (directory / file).write_text(f"{file} of {model}", encoding="utf-8")
-    manifest = {
-        "schema_version": 1,
-        "name": name,
-        "version": version,
-        "source_language": source_language,
-        "target_language": target_language,
-        "architecture": {
-            "vocabulary_size": 8,
-            "d_model": 4,
-            "num_heads": 2,
-            "ffn_size": 8,
-            "num_encoder_layers": 1,
-            "num_decoder_layers": 1,
-            "norm": "pre",
-        },
-        "special_ids": {"pad": 0, "bos": 1, "eos": 2, "unk": 3},
-        "limits": {"max_source_tokens": 64, "max_target_tokens": 100},
-        "precisions": {"float32": {"encoder": "encoder.onnx", "decoder": "decoder.onnx"}},
-        "default_precision": "float32",
-        "tokenizer": "tokenizer.model",
-        "tensors": graph_tensors(1, "float32").model_dump(),
-        "files": {file: file_entry(directory / file).model_dump() for file in _FILES},
-        "provenance": {"exporter_version": "1", "checkpoint": "c.pt", "checkpoint_sha256": "0" * 64},
-        "licence": "CC0-1.0",
-        "attribution": "nobody",
-        **fields,
-    }
-    text = Manifest.model_construct(**manifest).model_dump_json(warnings=False)
-    (directory / MANIFEST_NAME).write_text(text, encoding="utf-8")
+    for file, content in {**FILES, **MORE_FILES}.items():
+        (directory / file).write_bytes(content)
+    languages = {"source_language": source_language, "target_language": target_language}
+    write_manifest(directory, {**manifest_fields(directory), "name": name, "version": version, **languages, **fields})
     return directory
 
 
@@ -151,11 +101,12 @@ def make_repository(
     )
 
 
-def loaded_repository(root: Path, *models: str, **pairs: str) -> ModelRepository:
-    """Return a repository with loaded `name/version` bundles; `pairs` sets the languages of a model."""
+def loaded_repository(root: Path, *models: str, **options: Any) -> ModelRepository:
+    """Return a repository with loaded bundles, given as `name/version` or `name/version source target`."""
     for model in models:
-        write_bundle(root, model, pair=pairs.get(model.split("/", maxsplit=1)[0], "en de"))
-    repository = make_repository(root)
+        name, _, pair = model.partition(" ")
+        write_bundle(root, name, pair=pair or "en de")
+    repository = make_repository(root, **options)
     repository.load_all()
     return repository
 

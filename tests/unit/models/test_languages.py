@@ -70,12 +70,6 @@ def test_pairs_are_grouped_by_default_model(repository: ModelRepository) -> None
     }
 
 
-def test_reference_to_one_pair_keeps_the_whole_model(repository: ModelRepository) -> None:
-    entry = repository.resolve("many", "de", "en").whole
-
-    assert entry is repository.resolve("many", "en", "de")
-
-
 @pytest.mark.parametrize(
     ("source", "target", "message"),
     [
@@ -113,7 +107,7 @@ def test_groups_contain_each_pair_once_with_its_default(
         sources=dict.fromkeys(sorted(sources), ()), targets=dict.fromkeys(sorted(targets), TargetTokens()), pairs=pairs
     )
 
-    groups = language_groups(languages, lambda source, target: (source, target) in defaults)
+    groups = language_groups(languages, lambda source: lambda target: (source, target) in defaults)
 
     actual = [(pair, group.is_default) for group in groups for pair in group.pairs()]
     assert sorted(actual) == sorted((pair, pair in defaults) for pair in languages.pairs_served())
@@ -125,24 +119,9 @@ def test_all_pairs_of_a_complete_model_form_one_group() -> None:
     tags = ["".join(letters) for letters in islice(product("abcdefghij", repeat=3), 200)]
     languages = Languages(sources=dict.fromkeys(tags, ()), targets=dict.fromkeys(tags, TargetTokens()))
 
-    (group,) = language_groups(languages, lambda source, target: True)
+    (group,) = language_groups(languages, lambda source: lambda target: True)
 
     assert group.num_pairs == 200 * 199
-
-
-def test_defaults_of_alike_sources_are_computed_once() -> None:
-    tags = ["".join(letters) for letters in islice(product("abcdefghij", repeat=3), 200)]
-    languages = Languages(sources=dict.fromkeys(tags, ()), targets=dict.fromkeys(tags, TargetTokens()))
-    asked = []
-
-    def is_default(source: str, target: str) -> bool:
-        asked.append((source, target))
-        return target < "c"
-
-    groups = language_groups(languages, is_default, alike=lambda source: "all the same")
-
-    assert len(asked) == 200
-    assert set(groups) == set(language_groups(languages, is_default))
 
 
 _SPELLED = ("aa", "bb", "cc-XX", "cc-xx", "dd-YY", "dd-yy")

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from dragoman_service.bundle.files import MANIFEST_NAME, Bundle
+from dragoman_service.bundle.files import Bundle
 from dragoman_service.errors import (
     BundleError,
     ConfigError,
@@ -11,7 +11,6 @@ from dragoman_service.errors import (
     EngineError,
     InvalidFieldError,
     ModelNotFoundError,
-    StartingError,
 )
 from dragoman_service.models.model import LoadedModel, ModelRuntime, ModelState
 from dragoman_service.models.serving import ServingSettings
@@ -22,101 +21,81 @@ from dragoman_service.worker.worker import Worker
 from tests.fakes import ToyModel, make_segment
 from tests.unit.models.model_fakes import (
     FakeScheduler,
-    load_runtime,
     loaded_repository,
     make_repository,
     make_runtime,
     resolved,
     write_bundle,
 )
-from tests.unit.text.text_fakes import TOKENIZER, CharacterTokenizer
+from tests.unit.text.text_fakes import TOKENIZER
 
 
 def test_loaded_model_is_started_and_has_its_limits(tmp_path: Path) -> None:
-    model = loaded_repository(tmp_path, "tiny/1").resolve("tiny/1", "en", "de")
+    registry = CollectorRegistry()
+    repository = loaded_repository(tmp_path, "tiny/1", metrics=Metrics(registry))
+
+    model = repository.resolve("tiny/1", "en", "de")
 
     assert isinstance(model.scheduler, FakeScheduler)
     assert model.scheduler.calls == ["start"]
-    assert (model.name, model.version, model.precision) == ("tiny", "1", "int8")
-    assert (model.max_source_tokens, model.max_target_tokens) == (64, 100)
-    assert isinstance(model.tokenizer, CharacterTokenizer)
+    assert (model.full_name, model.max_source_tokens, model.max_target_tokens) == ("tiny/1", 16, 20)
     assert model.tokenizer is TOKENIZER
-
-
-def test_loaded_models_are_in_the_metrics(tmp_path: Path) -> None:
-    write_bundle(tmp_path, "tiny/1")
-    registry = CollectorRegistry()
-
-    make_repository(tmp_path, metrics=Metrics(registry)).load_all()
-
     labels = {"model": "tiny", "version": "1"}
     assert registry.get_sample_value("dragoman_model_info", {**labels, "precision": "int8", "device": "cpu"}) == 1
-    assert registry.get_sample_value("dragoman_model_weights_bytes", labels) == 1000
-    assert registry.get_sample_value("dragoman_kv_cache_bytes", labels) == 64
-
-
-def test_a_stopped_model_has_no_memory_in_the_metrics(tmp_path: Path) -> None:
-    write_bundle(tmp_path, "tiny/1")
-    registry = CollectorRegistry()
-    repository = make_repository(tmp_path, metrics=Metrics(registry))
-    repository.load_all()
+    memory = ("dragoman_model_weights_bytes", "dragoman_kv_cache_bytes")
+    assert [registry.get_sample_value(name, labels) for name in memory] == [1000, 64]
 
     repository.stop()
 
-    for name in ("dragoman_model_weights_bytes", "dragoman_kv_cache_bytes"):
-        assert registry.get_sample_value(name, {"model": "tiny", "version": "1"}) is None
+    assert [registry.get_sample_value(name, labels) for name in memory] == [None, None]
 
 
-def test_the_latest_version_is_the_default(tmp_path: Path) -> None:
-    repository = loaded_repository(tmp_path, "tiny/9", "tiny/10", "tiny/2")
-
-    assert resolved(repository) == "tiny/10"
-    assert resolved(repository, "tiny") == "tiny/10"
-    assert resolved(repository, "tiny/9") == "tiny/9"
-
-
-def test_the_first_name_in_the_alphabet_is_the_default_of_a_pair(tmp_path: Path) -> None:
-    repository = loaded_repository(tmp_path, "beta/3", "alpha/1", "alpha/2", "aardvark/1", aardvark="fr de")
-
-    assert resolved(repository) == "alpha/2"
-    assert resolved(repository, source="fr") == "aardvark/1"
+_VERSIONS = ("tiny/9", "tiny/10", "tiny/2")
+_NAMES = ("beta/3", "alpha/1", "alpha/2", "aardvark/1 fr de")
+_TAGS = ("american/1", "british/1 en-GB de")
 
 
 @pytest.mark.parametrize(
-    ("source", "target"), [("EN", "de"), ("en-GB", "de-AT-1996"), ("en-Latn-x-foo", "DE"), ("en-u-ca-buddhist", "de")]
+    ("models", "model", "source", "target", "expected"),
+    [
+        (_VERSIONS, "", "en", "de", "tiny/10"),
+        (_VERSIONS, "tiny", "en", "de", "tiny/10"),
+        (_VERSIONS, "tiny/9", "en", "de", "tiny/9"),
+        (_NAMES, "", "en", "de", "alpha/2"),
+        (_NAMES, "", "fr", "de", "aardvark/1"),
+        (_TAGS, "", "EN", "de", "american/1"),
+        (_TAGS, "", "en-gb", "de-AT-1996", "british/1"),
+        (_TAGS, "", "en-AU", "DE", "american/1"),
+        (_TAGS, "", "en-Latn-x-foo", "de", "american/1"),
+        (_TAGS, "", "en-u-ca-buddhist", "de", "american/1"),
+    ],
 )
-def test_language_tags_fall_back_to_shorter_ones(tmp_path: Path, source: str, target: str) -> None:
-    assert resolved(loaded_repository(tmp_path, "tiny/1"), source=source, target=target) == "tiny/1"
-
-
-def test_the_closest_language_tag_wins(tmp_path: Path) -> None:
-    repository = loaded_repository(tmp_path, "american/1", "british/1", british="en-GB de")
-
-    assert resolved(repository, source="en-gb") == "british/1"
-    assert resolved(repository, source="en-AU") == "american/1"
-
-
-def test_model_with_longer_tag_does_not_match_shorter_tag(tmp_path: Path) -> None:
-    repository = loaded_repository(tmp_path, "brazilian/1", brazilian="pt-BR de")
-
-    with pytest.raises(ModelNotFoundError, match="available: pt-br to de"):
-        repository.resolve("", "pt", "de")
+def test_request_gets_the_latest_version_of_the_first_name_with_the_closest_tag(
+    tmp_path: Path, models: tuple[str, ...], model: str, source: str, target: str, expected: str
+) -> None:
+    assert resolved(loaded_repository(tmp_path, *models), model, source, target) == expected
 
 
 @pytest.mark.parametrize(
     ("model", "source", "target", "message"),
     [
-        ("other", "en", "de", "model: other is not served here; available: big/1, tiny/1, tiny/2"),
-        ("tiny/3", "en", "de", "model: tiny/3 is not served here; available: big/1, tiny/1, tiny/2"),
-        ("", "de", "en", "source_language: de to en is not served here; available: en to de, fr to en"),
-        ("", "en", "fr-CA", "target_language: en to fr-ca is not served here; available: en to de, fr to en"),
+        ("other", "en", "de", "model: other is not served here; available: big/1, brazil/1, tiny/1, tiny/2"),
+        ("tiny/3", "en", "de", "model: tiny/3 is not served here; available: big/1, brazil/1, tiny/1, tiny/2"),
+        ("", "de", "en", "source_language: de to en is not served here; available: en to de, fr to en, pt-br to de"),
+        (
+            "",
+            "en",
+            "fr-CA",
+            "target_language: en to fr-ca is not served here; available: en to de, fr to en, pt-br to de",
+        ),
         ("big", "en", "de", "source_language: en to de is not served here; available: fr to en"),
+        ("brazil", "pt", "de", "source_language: pt to de is not served here; available: pt-br to de"),
     ],
 )
 def test_error_of_unknown_model_lists_the_available_ones(
     tmp_path: Path, model: str, source: str, target: str, message: str
 ) -> None:
-    repository = loaded_repository(tmp_path, "tiny/1", "tiny/2", "big/1", big="fr en")
+    repository = loaded_repository(tmp_path, "tiny/1", "tiny/2", "big/1 fr en", "brazil/1 pt-BR de")
 
     with pytest.raises(ModelNotFoundError) as caught:
         repository.resolve(model, source, target)
@@ -149,7 +128,7 @@ def test_malformed_names_and_tags_are_rejected(
 
 
 def test_models_are_listed_by_name_the_latest_version_first(tmp_path: Path) -> None:
-    repository = loaded_repository(tmp_path, "tiny/9", "big/1", "tiny/10", "wide/1", wide="fr de")
+    repository = loaded_repository(tmp_path, "tiny/9", "big/1", "tiny/10", "wide/1 fr de")
 
     listed = [(m.name, m.version, m.is_default, m.is_pair_default) for m in repository.list_models()]
 
@@ -173,30 +152,10 @@ def test_models_are_found_by_name_or_by_name_and_version(tmp_path: Path) -> None
         repository.get_model("")
 
 
-def test_models_are_loading_until_they_are_ready(tmp_path: Path) -> None:
-    seen: list[ModelState] = []
-
-    def load(bundle: Bundle, serving: ServingSettings) -> ModelRuntime:
-        seen.append(repository.list_models()[0].state)
-        with pytest.raises(StartingError):
-            repository.resolve("", "en", "de")
-        return load_runtime(bundle, serving)
-
-    write_bundle(tmp_path, "tiny/1")
-    repository = make_repository(tmp_path, load=load)
-    repository.load_all()
-
-    assert seen == [ModelState.LOADING]
-    assert repository.list_models()[0].state is ModelState.READY
-
-
 def test_stopping_rejects_new_requests_and_stops_every_version(tmp_path: Path) -> None:
     schedulers = [FakeScheduler(), FakeScheduler()]
     remaining = iter(schedulers)
-    write_bundle(tmp_path, "tiny/1")
-    write_bundle(tmp_path, "tiny/2")
-    repository = make_repository(tmp_path, load=lambda *_: make_runtime(next(remaining)))
-    repository.load_all()
+    repository = loaded_repository(tmp_path, "tiny/1", "tiny/2", load=lambda *_: make_runtime(next(remaining)))
 
     repository.stop()
 
@@ -204,10 +163,6 @@ def test_stopping_rejects_new_requests_and_stops_every_version(tmp_path: Path) -
     with pytest.raises(DrainingError):
         repository.resolve("tiny", "en", "de")
     assert not any(model.is_default or model.is_pair_default for model in repository.list_models())
-
-
-def test_stopping_without_loaded_models_has_no_effect(tmp_path: Path) -> None:
-    make_repository(tmp_path).stop()
 
 
 def test_model_that_is_stopped_while_loading_never_starts(tmp_path: Path) -> None:
@@ -260,16 +215,6 @@ def test_failed_load_at_start_is_raised_and_other_models_can_be_stopped(tmp_path
     assert started.calls == ["start", "stop"]
 
 
-def test_error_of_invalid_manifest_has_the_file(tmp_path: Path) -> None:
-    directory = write_bundle(tmp_path, "tiny/1")
-    (directory / MANIFEST_NAME).write_text("{", encoding="utf-8")
-
-    with pytest.raises(BundleError) as caught:
-        make_repository(tmp_path).load_all()
-
-    assert caught.value.file == str(directory / MANIFEST_NAME)
-
-
 def test_bundle_in_wrong_directory_is_rejected_before_loading(tmp_path: Path) -> None:
     write_bundle(tmp_path, "tiny/1").rename(tmp_path / "tiny" / "2")
 
@@ -297,9 +242,7 @@ def test_real_scheduler_is_started_drained_and_stopped(tmp_path: Path) -> None:
     settings = SchedulingSettings(num_workers=1)
     model = ToyModel()
     scheduler = Scheduler(Worker(model), model.limits, settings, Metrics(CollectorRegistry()))
-    write_bundle(tmp_path, "tiny/1")
-    repository = make_repository(tmp_path, load=lambda *_: make_runtime(scheduler))
-    repository.load_all()
+    repository = loaded_repository(tmp_path, "tiny/1", load=lambda *_: make_runtime(scheduler))
 
     repository.unload("tiny/1")
 

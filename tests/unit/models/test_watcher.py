@@ -82,10 +82,8 @@ def test_damaged_version_fails_with_its_error_and_old_one_stays_ready(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     write_serving(tmp_path, "tiny", 'versions = "latest:1"')
-    write_bundle(tmp_path, "tiny/1")
     clock, registry = ManualClock(), CollectorRegistry()
-    repository = make_repository(tmp_path, clock=clock, metrics=Metrics(registry))
-    repository.load_all()
+    repository = loaded_repository(tmp_path, "tiny/1", clock=clock, metrics=Metrics(registry))
     (write_bundle(tmp_path, "tiny/2") / "encoder.onnx").write_text("damaged", encoding="utf-8")
 
     repository.refresh()
@@ -124,9 +122,7 @@ def test_incomplete_bundle_is_neither_loaded_nor_failed(tmp_path: Path) -> None:
 
 def test_repaired_version_is_loaded(tmp_path: Path) -> None:
     clock = ManualClock()
-    write_bundle(tmp_path, "tiny/1")
-    repository = make_repository(tmp_path, clock=clock)
-    repository.load_all()
+    repository = loaded_repository(tmp_path, "tiny/1", clock=clock)
     manifest = write_bundle(tmp_path, "tiny/2") / MANIFEST_NAME
     right = manifest.read_text(encoding="utf-8")
     manifest.write_text("{", encoding="utf-8")
@@ -143,9 +139,7 @@ def test_repaired_version_is_loaded(tmp_path: Path) -> None:
 
 def test_removed_failed_version_is_removed_from_registry_and_metrics(tmp_path: Path) -> None:
     clock, registry = ManualClock(), CollectorRegistry()
-    write_bundle(tmp_path, "tiny/1")
-    repository = make_repository(tmp_path, clock=clock, metrics=Metrics(registry))
-    repository.load_all()
+    repository = loaded_repository(tmp_path, "tiny/1", clock=clock, metrics=Metrics(registry))
     (tmp_path / "tiny" / "2").mkdir()
     repository.refresh()
     clock.advance(SETTLE_S)
@@ -169,9 +163,7 @@ def test_failed_load_is_not_repeated_for_unchanged_bundle(tmp_path: Path) -> Non
             raise MemoryError("no room")
         return load_runtime(bundle, serving)
 
-    write_bundle(tmp_path, "tiny/1")
-    repository = make_repository(tmp_path, load=load)
-    repository.load_all()
+    repository = loaded_repository(tmp_path, "tiny/1", load=load)
     write_bundle(tmp_path, "tiny/2")
 
     repository.refresh()
@@ -202,9 +194,7 @@ def _bend(bundle: Path) -> None:
 )
 def test_hostile_bundle_fails_and_other_models_are_loaded(tmp_path: Path, spoil: Callable[[Path], object]) -> None:
     clock = ManualClock()
-    write_bundle(tmp_path, "tiny/1")
-    repository = make_repository(tmp_path, clock=clock)
-    repository.load_all()
+    repository = loaded_repository(tmp_path, "tiny/1", clock=clock)
     spoil(write_bundle(tmp_path, "bad/1"))
     write_bundle(tmp_path, "good/1", pair="fr de")
 
@@ -234,9 +224,7 @@ def test_endless_load_does_not_block_other_models(tmp_path: Path) -> None:
         assert bundle.manifest.name != "bad" or may_end.wait(TIMEOUT_S)
         return load_runtime(bundle, serving)
 
-    write_bundle(tmp_path, "tiny/1")
-    repository = make_repository(tmp_path, load=load)
-    repository.load_all()
+    repository = loaded_repository(tmp_path, "tiny/1", load=load)
     write_bundle(tmp_path, "bad/1", pair="es de")
     write_bundle(tmp_path, "good/1", pair="fr de")
 

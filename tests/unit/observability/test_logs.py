@@ -35,42 +35,25 @@ def records(stream: io.StringIO) -> list[dict[str, object]]:
     return [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
-def test_without_terminal_each_record_is_one_json_line(stream: io.StringIO) -> None:
+def test_record_is_a_json_line_with_its_fields_and_those_of_its_request(stream: io.StringIO) -> None:
     configure_logs(LogSettings(), stream=stream)
+    structlog.contextvars.bind_contextvars(request_id="r1")
 
     logging.getLogger("a").info("ready", extra={"port": 1})
+    logging.getLogger("b").warning("failed")
 
-    (record,) = records(stream)
-    assert (record["event"], record["level"], record["logger"], record["port"]) == ("ready", "info", "a", 1)
-    assert str(record["timestamp"]).endswith("Z")
-
-
-def test_extra_fields_are_logged(stream: io.StringIO) -> None:
-    configure_logs(LogSettings(), stream=stream)
-
-    logging.getLogger("b").warning("batch failed", extra={"segments": 3})
-
-    (record,) = records(stream)
-    assert (record["event"], record["level"], record["segments"]) == ("batch failed", "warning", 3)
+    first, second = records(stream)
+    assert str(first.pop("timestamp")).endswith("Z")
+    assert first == {"event": "ready", "level": "info", "logger": "a", "port": 1, "request_id": "r1"}
+    assert (second["level"], second["request_id"]) == ("warning", "r1")
 
 
 def test_a_record_below_the_level_is_not_written(stream: io.StringIO) -> None:
     configure_logs(LogSettings(level="warning"), stream=stream)
 
     logging.getLogger("a").info("ready")
-    logging.getLogger("b").info("ready")
 
     assert stream.getvalue() == ""
-
-
-def test_values_bound_to_the_request_are_in_every_record(stream: io.StringIO) -> None:
-    configure_logs(LogSettings(), stream=stream)
-    structlog.contextvars.bind_contextvars(request_id="r1")
-
-    logging.getLogger("a").info("one")
-    logging.getLogger("b").warning("two")
-
-    assert [record["request_id"] for record in records(stream)] == ["r1", "r1"]
 
 
 @pytest.mark.parametrize("log_format", ["json", "console"])
@@ -108,42 +91,37 @@ def fail_with_a_chain(text: str) -> None:
         raise RuntimeError(f"could not do {text}") from error
 
 
-def log_a_failure(logger: logging.Logger) -> None:
+@pytest.mark.parametrize(
+    ("logger", "is_request", "include_texts", "is_withheld"),
+    [
+        ("service.a", True, False, True),
+        ("service.a", True, True, False),
+        ("service.a", False, False, False),
+        ("asyncio", False, False, True),
+        ("grpc", False, False, True),
+        ("grpc._cython.cygrpc", False, False, True),
+    ],
+)
+def test_exception_messages_of_requests_are_withheld(
+    stream: io.StringIO, logger: str, is_request: bool, include_texts: bool, is_withheld: bool
+) -> None:
+    configure_logs(LogSettings(include_texts=True) if include_texts else LogSettings(), stream=stream)
+    if is_request:
+        structlog.contextvars.bind_contextvars(request_id="r1")
+
     try:
         fail_with_a_chain(PRIVATE)
     except RuntimeError:
-        logger.exception("failed")
-
-
-def test_exception_messages_in_a_request_are_withheld(stream: io.StringIO) -> None:
-    configure_logs(LogSettings(), stream=stream)
-    structlog.contextvars.bind_contextvars(request_id="r1")
-
-    log_a_failure(logging.getLogger("service.a"))
+        logging.getLogger(logger).exception("failed")
 
     (record,) = records(stream)
-    told = str(record["exception"])
-    assert told.index("builtins.RuntimeError: (message withheld") < told.index("builtins.ValueError: (message withheld")
-    assert "fail_with_a_chain" in told
-    assert PRIVATE not in stream.getvalue()
-
-
-def test_exception_messages_outside_of_requests_are_logged(stream: io.StringIO) -> None:
-    configure_logs(LogSettings(), stream=stream)
-
-    log_a_failure(logging.getLogger("service.a"))
-
-    assert f"could not do {PRIVATE}" in stream.getvalue()
-
-
-@pytest.mark.parametrize("name", ["asyncio", "grpc._cython.cygrpc", "grpc"])
-def test_exception_messages_of_request_libraries_are_withheld(stream: io.StringIO, name: str) -> None:
-    configure_logs(LogSettings(), stream=stream)
-
-    log_a_failure(logging.getLogger(name))
-
-    assert PRIVATE not in stream.getvalue()
-    assert "fail_with_a_chain" in stream.getvalue()
+    exception = str(record["exception"])
+    assert "fail_with_a_chain" in exception
+    assert (f"could not do {PRIVATE}" in exception) is not is_withheld
+    assert (f"literal for int() with base 10: {PRIVATE!r}" in exception) is not is_withheld
+    if is_withheld:
+        assert exception.index("builtins.RuntimeError: (message withheld") < exception.index("builtins.ValueError: (m")
+        assert PRIVATE not in stream.getvalue()
 
 
 async def test_exception_of_unawaited_task_is_withheld(stream: io.StringIO) -> None:
@@ -162,15 +140,6 @@ async def test_exception_of_unawaited_task_is_withheld(stream: io.StringIO) -> N
     assert PRIVATE not in stream.getvalue()
 
 
-def test_exception_messages_are_logged_with_include_texts(stream: io.StringIO) -> None:
-    configure_logs(LogSettings(include_texts=True), stream=stream)
-    structlog.contextvars.bind_contextvars(request_id="r1")
-
-    log_a_failure(logging.getLogger("service.a"))
-
-    assert f"literal for int() with base 10: {PRIVATE!r}" in stream.getvalue()
-
-
 def test_exceptions_with_circular_causes_are_logged_once(stream: io.StringIO) -> None:
     configure_logs(LogSettings(), stream=stream)
     first, second = ValueError("one"), ValueError("two")
@@ -180,10 +149,6 @@ def test_exceptions_with_circular_causes_are_logged_once(stream: io.StringIO) ->
 
     (record,) = records(stream)
     assert str(record["exception"]).count("ValueError") == 2
-
-
-def test_texts_are_not_logged_by_default() -> None:
-    assert LogSettings().include_texts is False
 
 
 @dataclass

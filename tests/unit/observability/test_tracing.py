@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from dragoman_service.app import start_tracing
 from dragoman_service.config import load_settings
 from dragoman_service.datatypes import Hypothesis, SearchConfig, Segment, SegmentResult, StageTimings
 from dragoman_service.errors import ConfigError
@@ -14,6 +13,7 @@ from dragoman_service.observability.tracing import (
     RequestTrace,
     Tracing,
     TracingSettings,
+    start_tracing,
     trace_segments,
 )
 

@@ -1,9 +1,9 @@
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.unit.proto.scripted_server import BLOCKING_ADMINS, BLOCKING_CLIENTS, ScriptedService, running
+from tests.unit.proto.scripted_server import BLOCKING_ADMINS, BLOCKING_CLIENTS, Connect, ScriptedService, running
 
 
 @pytest.fixture
@@ -20,12 +20,20 @@ def target(service: ScriptedService) -> Iterator[str]:
 
 
 @pytest.fixture(params=["sync", "async"])
-def connect(request: pytest.FixtureRequest) -> Callable[..., Any]:
+def connect(request: pytest.FixtureRequest) -> Connect:
     """Both kinds of translation clients, called in the same way."""
     return BLOCKING_CLIENTS[request.param]
 
 
+@pytest.fixture
+def client(target: str, connect: Connect) -> Iterator[Any]:
+    """A client of the server, of both kinds."""
+    with connect(target) as client:
+        yield client
+
+
 @pytest.fixture(params=["sync", "async"])
-def connect_admin(request: pytest.FixtureRequest) -> Callable[..., Any]:
-    """Both kinds of admin clients, called in the same way."""
-    return BLOCKING_ADMINS[request.param]
+def admin(target: str, request: pytest.FixtureRequest) -> Iterator[Any]:
+    """A client that manages the models of the server, of both kinds."""
+    with BLOCKING_ADMINS[request.param](target) as admin:
+        yield admin

@@ -14,12 +14,18 @@ from typing import Any, Self, TypedDict
 import grpc
 from google.rpc import error_details_pb2, status_pb2
 
-from dragoman.client import AsyncModelAdminClient, AsyncTranslationClient, ModelAdminClient, TranslationClient
+from dragoman.client import (
+    AsyncModelAdminClient,
+    AsyncTranslationClient,
+    ModelAdminClient,
+    TranslationClient,
+    TranslationRequest,
+)
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
 
-Behaviour = Callable[[Any, Any], Any]
-"""Handler of one call."""
+Behaviour = Callable[[Any, Any], Any]  # handler of one call
+Connect = Callable[..., Any]
 
 
 class LanguagePair(TypedDict):
@@ -60,15 +66,13 @@ for _service in pb.DESCRIPTOR.services_by_name.values():
 
 
 def answers(response: Any) -> Behaviour:
-    """Answer with a response, or with the messages of a stream."""
-    return lambda request, context: response
+    """Answer with a response, or with a list of messages of a stream."""
+    return lambda request, context: iter(response) if isinstance(response, list) else response
 
 
-def refuses(code: grpc.StatusCode, *details: Any, pushback_ms: int | None = None) -> Behaviour:
-    """End with `code`, the message "refused" and `details`; `pushback_ms` says when to retry, -1 forbids it."""
-    status = status_pb2.Status(code=code.value[0], message="refused")
-    for detail in details:
-        status.details.add().Pack(detail)
+def refuses(code: grpc.StatusCode, reason: str = "", *details: Any, pushback_ms: int | None = None) -> Behaviour:
+    """End with an error: with a reason, that of a Dragoman server; `pushback_ms` is the retry delay, -1 forbids one."""
+    status = status_of(code, reason, *details)
     trailer: list[tuple[str, str | bytes]] = [("grpc-status-details-bin", status.SerializeToString())]
     if pushback_ms is not None:
         trailer.append(("grpc-retry-pushback-ms", str(pushback_ms)))
@@ -80,11 +84,18 @@ def refuses(code: grpc.StatusCode, *details: Any, pushback_ms: int | None = None
     return refuse
 
 
-def refuses_for(code: grpc.StatusCode, reason: str, *details: Any, pushback_ms: int | None = None) -> Behaviour:
-    """End as `refuses` does, with the ErrorInfo of a Dragoman server."""
-    return refuses(
-        code, error_details_pb2.ErrorInfo(reason=reason, domain="dragoman"), *details, pushback_ms=pushback_ms
-    )
+def status_of(code: grpc.StatusCode, reason: str = "", *details: Any, **info: Any) -> status_pb2.Status:
+    """Return a status with details; with a reason, an ErrorInfo with fields `info` is the first."""
+    status = status_pb2.Status(code=code.value[0], message="refused")
+    if reason:
+        details = (error_details_pb2.ErrorInfo(**{"reason": reason, "domain": "dragoman", **info}), *details)
+    for detail in details:
+        status.details.add().Pack(detail)
+    return status
+
+
+def text_request(request_id: str, text: str = "One.") -> TranslationRequest:
+    return TranslationRequest(texts=[text], request_id=request_id, source_language="en", target_language="de")
 
 
 def document_until(is_cancelled: threading.Event) -> Behaviour:
@@ -100,7 +111,7 @@ def document_until(is_cancelled: threading.Event) -> Behaviour:
 
 def stream_that_refuses(request_id: str) -> Behaviour:
     """Answer each request of a stream, the one with this id with an error."""
-    status = status_pb2.Status(code=grpc.StatusCode.INVALID_ARGUMENT.value[0], message="refused")
+    status = status_of(grpc.StatusCode.INVALID_ARGUMENT)
 
     def translate(requests: Any, context: Any) -> Iterator[pb.TranslateResponse]:
         for request in requests:
@@ -167,11 +178,11 @@ class BlockingClient:
             self._runner.run(generator.aclose())
 
 
-BLOCKING_CLIENTS: dict[str, Callable[..., Any]] = {
+BLOCKING_CLIENTS: dict[str, Connect] = {
     "sync": TranslationClient,
     "async": partial(BlockingClient, AsyncTranslationClient),
 }
-BLOCKING_ADMINS: dict[str, Callable[..., Any]] = {
+BLOCKING_ADMINS: dict[str, Connect] = {
     "sync": ModelAdminClient,
     "async": partial(BlockingClient, AsyncModelAdminClient),
 }

@@ -4,7 +4,7 @@ import asyncio
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +15,22 @@ from dragoman.client import AsyncTranslationClient
 from dragoman.client.errors import CallCancelledError
 from dragoman.client.request import TranslationRequest
 from dragoman.v1 import translation_pb2 as pb
-from tests.unit.proto.scripted_server import EN_DE, ScriptedService, document_until, stream_that_refuses
-
-Connect = Callable[..., Any]
+from tests.unit.proto.scripted_server import (
+    EN_DE,
+    ScriptedService,
+    document_until,
+    stream_that_refuses,
+    text_request,
+)
 
 TIMEOUT_S = 30.0
-MAX_LEAKED_BYTES = (
-    150.0  # per call; `grpc.aio` alone leaks about 900 for a unary call and 280 for a stream. About 100 of
-)
-# a stream that is cancelled before its first response remain, which the client cannot influence.
+# Per call; `grpc.aio` alone leaks about 900 for a unary call and 280 for a stream. About 100 bytes of a stream that is
+# cancelled before its first response leak whatever the client does.
+MAX_LEAKED_BYTES = 150.0
 
 
 @pytest_asyncio.fixture
-async def client(target: str) -> AsyncIterator[AsyncTranslationClient]:
+async def async_client(target: str) -> AsyncIterator[AsyncTranslationClient]:
     async with AsyncTranslationClient(target) as client:
         yield client
 
@@ -43,103 +46,10 @@ def test_memory_of_cancelled_calls(target: str, service: ScriptedService, kind: 
     assert float(printed) < MAX_LEAKED_BYTES
 
 
-async def test_cancelled_task_cancels_its_call(client: AsyncTranslationClient, service: ScriptedService) -> None:
-    task, is_cancelled = await _waiting_call(client, service)
-
-    task.cancel()
-
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert await asyncio.to_thread(is_cancelled.wait, TIMEOUT_S)
-
-
-async def test_closing_the_client_cancels_calls_with_an_error(target: str, service: ScriptedService) -> None:
-    client = AsyncTranslationClient(target)
-    task, is_cancelled = await _waiting_call(client, service)
-
-    await client.close()
-
-    with pytest.raises(CallCancelledError):
-        await task
-    assert await asyncio.to_thread(is_cancelled.wait, TIMEOUT_S)
-
-
-async def test_timeout_within_a_document_cancels_its_call(
-    client: AsyncTranslationClient, service: ScriptedService
+@pytest.mark.parametrize("is_closed", [False, True])
+async def test_cancelled_task_or_closed_client_cancels_the_call(
+    async_client: AsyncTranslationClient, service: ScriptedService, *, is_closed: bool
 ) -> None:
-    is_cancelled = threading.Event()
-    service.script.append(document_until(is_cancelled))
-    sentences = client.translate_document("One. Two.", **EN_DE)
-    await anext(sentences)
-
-    with pytest.raises(TimeoutError):
-        await asyncio.wait_for(anext(sentences), 0.05)
-
-    assert await asyncio.to_thread(is_cancelled.wait, TIMEOUT_S)
-
-
-def test_closing_the_generator_of_a_document_cancels_its_call(
-    target: str, service: ScriptedService, connect: Connect
-) -> None:
-    is_cancelled = threading.Event()
-    service.script.append(document_until(is_cancelled))
-
-    with connect(target) as client:
-        sentences = client.translate_document("One. Two.", **EN_DE)
-        next(sentences)
-        sentences.close()
-
-        assert is_cancelled.wait(TIMEOUT_S)
-
-
-async def test_closing_a_stream_stops_its_requests(client: AsyncTranslationClient, service: ScriptedService) -> None:
-    service.script.append(stream_that_refuses("none"))
-    is_stopped = asyncio.Event()
-
-    async def requests() -> AsyncIterator[TranslationRequest]:
-        yield _request("one")
-        try:
-            await asyncio.Event().wait()
-        finally:
-            is_stopped.set()
-
-    answers = client.translate_stream(requests())
-    await anext(answers)
-    await answers.aclose()
-
-    await asyncio.wait_for(is_stopped.wait(), TIMEOUT_S)
-
-
-def test_exception_of_the_requests_is_raised_after_the_answers(
-    target: str, service: ScriptedService, connect: Connect
-) -> None:
-    service.script.append(stream_that_refuses("none"))
-
-    def requests() -> Iterator[TranslationRequest]:
-        yield _request("one")
-        yield _request("two")
-        raise LookupError("no more texts")
-
-    with connect(target) as client:
-        answers = client.translate_stream(requests())
-
-        assert [next(answers).request_id for _ in range(2)] == ["one", "two"]
-        with pytest.raises(LookupError):
-            next(answers)
-
-
-def test_request_that_cannot_be_sent_raises_its_error(target: str, service: ScriptedService, connect: Connect) -> None:
-    service.script.append(stream_that_refuses("none"))
-    requests = [_request("one"), TranslationRequest(texts="not a list", source_language="en", target_language="de")]
-
-    with connect(target) as client, pytest.raises(TypeError, match="texts"):
-        list(client.translate_stream(requests))
-
-
-async def _waiting_call(
-    client: AsyncTranslationClient, service: ScriptedService
-) -> tuple[asyncio.Future[Any], threading.Event]:
-    """Return a call that the server has received but does not answer, and the event of its cancellation."""
     has_arrived, is_cancelled = threading.Event(), threading.Event()
 
     def wait(request: Any, context: Any) -> pb.TranslateResponse:
@@ -149,9 +59,85 @@ async def _waiting_call(
         return pb.TranslateResponse()
 
     service.script.append(wait)
-    task = asyncio.ensure_future(client.translate(["One."], **EN_DE))
+    task = asyncio.ensure_future(async_client.translate(["One."], **EN_DE))
     assert await asyncio.to_thread(has_arrived.wait, TIMEOUT_S)
-    return task, is_cancelled
+
+    if is_closed:
+        await async_client.close()
+    else:
+        task.cancel()
+
+    with pytest.raises(CallCancelledError if is_closed else asyncio.CancelledError):
+        await task
+    assert await asyncio.to_thread(is_cancelled.wait, TIMEOUT_S)
+
+
+async def test_timeout_within_a_document_cancels_its_call(
+    async_client: AsyncTranslationClient, service: ScriptedService
+) -> None:
+    is_cancelled = threading.Event()
+    service.script.append(document_until(is_cancelled))
+    sentences = async_client.translate_document("One. Two.", **EN_DE)
+    await anext(sentences)
+
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(anext(sentences), 0.05)
+
+    assert await asyncio.to_thread(is_cancelled.wait, TIMEOUT_S)
+
+
+def test_closing_the_generator_of_a_document_cancels_its_call(client: Any, service: ScriptedService) -> None:
+    is_cancelled = threading.Event()
+    service.script.append(document_until(is_cancelled))
+
+    sentences = client.translate_document("One. Two.", **EN_DE)
+    next(sentences)
+    sentences.close()
+
+    assert is_cancelled.wait(TIMEOUT_S)
+
+
+async def test_closing_a_stream_stops_its_asynchronous_requests(
+    async_client: AsyncTranslationClient, service: ScriptedService
+) -> None:
+    service.script.append(stream_that_refuses("none"))
+    is_stopped = asyncio.Event()
+
+    async def requests() -> AsyncIterator[TranslationRequest]:
+        yield text_request("one")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            is_stopped.set()
+
+    answers = async_client.translate_stream(requests())
+    assert (await anext(answers)).request_id == "one"
+    await answers.aclose()
+
+    await asyncio.wait_for(is_stopped.wait(), TIMEOUT_S)
+
+
+def test_exception_of_the_requests_is_raised_after_the_answers(client: Any, service: ScriptedService) -> None:
+    service.script.append(stream_that_refuses("none"))
+
+    def requests() -> Iterator[TranslationRequest]:
+        yield text_request("one")
+        yield text_request("two")
+        raise LookupError("no more texts")
+
+    answers = client.translate_stream(requests())
+
+    assert [next(answers).request_id for _ in range(2)] == ["one", "two"]
+    with pytest.raises(LookupError):
+        next(answers)
+
+
+def test_request_that_cannot_be_sent_raises_its_error(client: Any, service: ScriptedService) -> None:
+    service.script.append(stream_that_refuses("none"))
+    requests = [text_request("one"), TranslationRequest(texts="not a list", target_language="de")]
+
+    with pytest.raises(TypeError, match="texts"):
+        list(client.translate_stream(requests))
 
 
 def _answers_never(request: Any, context: Any) -> pb.TranslateResponse:
@@ -164,7 +150,3 @@ def _answers_never(request: Any, context: Any) -> pb.TranslateResponse:
 def _streams_never(request: Any, context: Any) -> Iterator[pb.TranslatedSentence]:
     _answers_never(request, context)
     yield pb.TranslatedSentence()
-
-
-def _request(request_id: str) -> TranslationRequest:
-    return TranslationRequest(texts=["One."], source_language="en", target_language="de", request_id=request_id)

@@ -1,3 +1,5 @@
+"""Retries, load balancing and limits as gRPC applies them. Waits that must not happen would take ten minutes."""
+
 import itertools
 import json
 import socket
@@ -7,18 +9,32 @@ from typing import Any
 
 import grpc
 import pytest
+from google.protobuf import duration_pb2
+from google.rpc import error_details_pb2
 
 from dragoman.client.channel import ChannelSettings, RetrySettings, channel_options, service_config
 from dragoman.client.credentials import TlsOptions
-from dragoman.client.errors import DeadlineExceededError, UnavailableError
+from dragoman.client.errors import (
+    DeadlineExceededError,
+    DragomanError,
+    ExhaustedError,
+    OverloadedError,
+    RateLimitedError,
+    UnavailableError,
+)
 from dragoman.v1 import translation_pb2 as pb
-from tests.unit.proto.scripted_server import EN_DE, ScriptedService, answers, refuses_for, running
-
-Connect = Callable[..., Any]
+from tests.unit.proto.samples import RESPONSE, RESULT
+from tests.unit.proto.scripted_server import EN_DE, Connect, ScriptedService, answers, refuses, running
 
 ONE_ATTEMPT = ChannelSettings(retry=RetrySettings(max_attempts=1))
-FAST = ChannelSettings(retry=RetrySettings(initial_backoff_s=0.01, max_backoff_s=0.02))
+FAST = ChannelSettings(retry=RetrySettings(max_attempts=4, initial_backoff_s=0.01, max_backoff_s=0.01))
+SLOW = ChannelSettings(retry=RetrySettings(max_attempts=4, initial_backoff_s=600.0, max_backoff_s=600.0))
 MAX_CALLS = 1000  # within this number, a working balancer has used every server
+NUM_FAILURES = 200  # more than a channel without throttling needs
+
+retryable = pytest.mark.parametrize(
+    "code", [grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED]
+)
 
 
 @pytest.fixture
@@ -28,29 +44,21 @@ def closed_port() -> Iterator[str]:
         yield f"127.0.0.1:{bound_but_not_listening.getsockname()[1]}"
 
 
-def test_all_services_except_administration_are_retried() -> None:
-    methods = service_config(ChannelSettings())["methodConfig"]
-
-    assert {method["name"][0]["service"]: "retryPolicy" in method for method in methods} == {
-        "dragoman.v1.TranslationService": True,
-        "dragoman.v1.ModelService": True,
-        "dragoman.v1.ModelAdminService": False,
-    }
-
-
-def test_one_attempt_disables_the_retry_policy() -> None:
-    assert not any("retryPolicy" in method for method in service_config(ONE_ATTEMPT)["methodConfig"])
-
-
 def test_settings_become_channel_options() -> None:
-    settings = ChannelSettings(keepalive_time_s=10.5, max_request_bytes=4096, max_response_bytes=8192)
+    settings = ChannelSettings(
+        keepalive_time_s=10.5, keepalive_timeout_s=1.5, max_request_bytes=4096, max_response_bytes=8192
+    )
 
     options = dict(channel_options(settings))
 
-    assert options["grpc.keepalive_time_ms"] == 10_500
-    assert options["grpc.max_send_message_length"] == 4096
-    assert options["grpc.max_receive_message_length"] == 8192
-    assert json.loads(str(options["grpc.service_config"])) == service_config(settings)
+    assert json.loads(str(options.pop("grpc.service_config"))) == service_config(settings)
+    assert options == {
+        "grpc.keepalive_time_ms": 10_500,
+        "grpc.keepalive_timeout_ms": 1500,
+        "grpc.max_send_message_length": 4096,
+        "grpc.max_receive_message_length": 8192,
+        "grpc.per_rpc_retry_buffer_size": 4096,
+    }
 
 
 @pytest.mark.parametrize(
@@ -73,6 +81,95 @@ def test_setting_out_of_range_is_rejected(settings: Any, name: str, value: float
         settings(**{name: value})
 
 
+@retryable
+def test_pushback_of_the_server_replaces_the_backoff(
+    target: str, service: ScriptedService, connect: Connect, code: grpc.StatusCode
+) -> None:
+    service.script += [*[refuses(code, pushback_ms=1)] * 3, answers(RESPONSE)]
+
+    with connect(target, channel=SLOW) as client:
+        assert client.translate(["One."], **EN_DE) == RESULT
+
+    assert len({call.request.request_id for call in service.calls}) == 1
+    assert len(service.calls) == 4
+
+
+@retryable
+@pytest.mark.parametrize(("settings", "num_attempts"), [(FAST, 4), (ONE_ATTEMPT, 1)])
+def test_call_fails_after_the_last_attempt(
+    target: str,
+    service: ScriptedService,
+    connect: Connect,
+    code: grpc.StatusCode,
+    settings: ChannelSettings,
+    num_attempts: int,
+) -> None:
+    service.script += [refuses(code)] * 10
+
+    with connect(target, channel=settings) as client, pytest.raises(DragomanError) as caught:
+        client.list_models()
+
+    assert (caught.value.code, len(service.calls)) == (code, num_attempts)
+
+
+def test_backoff_ends_with_the_deadline(target: str, service: ScriptedService, connect: Connect) -> None:
+    service.script.append(refuses(grpc.StatusCode.RESOURCE_EXHAUSTED, pushback_ms=600_000))
+
+    with connect(target, channel=FAST) as client, pytest.raises(DeadlineExceededError):
+        client.translate(["One."], timeout_s=0.3, **EN_DE)
+
+    assert len(service.calls) == 1
+
+
+@pytest.mark.parametrize(("reason", "error"), [("OVERLOADED", OverloadedError), ("RATE_LIMITED", RateLimitedError)])
+def test_server_can_forbid_retries_and_still_send_a_delay(
+    target: str, service: ScriptedService, connect: Connect, reason: str, error: type[DragomanError]
+) -> None:
+    delay = error_details_pb2.RetryInfo(retry_delay=duration_pb2.Duration(seconds=600))
+    service.script.append(refuses(grpc.StatusCode.RESOURCE_EXHAUSTED, reason, delay, pushback_ms=-1))
+
+    with connect(target, channel=FAST) as client, pytest.raises(error) as caught:
+        client.translate(["One."], **EN_DE)
+
+    assert (caught.value.retry_after_s, len(service.calls)) == (600.0, 1)
+
+
+def test_retries_stop_after_many_failures(target: str, service: ScriptedService, connect: Connect) -> None:
+    service.script += [refuses(grpc.StatusCode.UNAVAILABLE)] * NUM_FAILURES * 4
+
+    with connect(target, channel=FAST) as client:
+        attempts = []
+        for _ in range(NUM_FAILURES):
+            num_before = len(service.calls)
+            with pytest.raises(DragomanError):
+                client.list_models()
+            attempts.append(len(service.calls) - num_before)
+
+    assert (attempts[0], attempts[-1]) == (4, 1)
+
+
+def test_document_is_retried_before_its_first_sentence(target: str, service: ScriptedService, connect: Connect) -> None:
+    service.script += [refuses(grpc.StatusCode.UNAVAILABLE), answers([])]
+
+    with connect(target, channel=FAST) as client:
+        assert list(client.translate_document("One.", **EN_DE)) == []
+
+    assert len(service.calls) == 2
+
+
+def test_large_request_is_retried_and_not_sent_above_the_limit(
+    target: str, service: ScriptedService, connect: Connect
+) -> None:
+    service.script += [refuses(grpc.StatusCode.UNAVAILABLE), answers(RESPONSE)]
+
+    with connect(target, channel=FAST) as client:
+        assert client.translate(["x" * 10_000] * 100, **EN_DE) == RESULT
+        with pytest.raises(ExhaustedError):
+            client.translate(["x" * 10_000] * 500, **EN_DE)
+
+    assert len(service.calls) == 2
+
+
 def test_call_without_a_server_fails_immediately_by_default(closed_port: str, connect: Connect) -> None:
     with connect(closed_port, channel=ONE_ATTEMPT) as client:
         for call in (
@@ -80,8 +177,9 @@ def test_call_without_a_server_fails_immediately_by_default(closed_port: str, co
             lambda: next(client.translate_stream([])),
             lambda: next(client.translate_document("One.", **EN_DE)),
         ):
-            with pytest.raises(UnavailableError):
+            with pytest.raises(UnavailableError) as caught:
                 call()
+            assert caught.value.message.startswith(f"cannot reach {closed_port}: ")
 
 
 def test_call_without_a_server_can_wait_for_its_deadline(closed_port: str, connect: Connect) -> None:
@@ -96,22 +194,7 @@ def test_tls_does_not_fall_back_to_plain_text(target: str, connect: Connect) -> 
         client.list_models()
 
 
-def test_calls_are_balanced_over_all_servers(connect: Connect) -> None:
-    services = _endless(), _endless()
-
-    with running(services[0]) as one, running(services[1]) as other, connect(f"ipv4:{one},{other}") as client:
-        _call_until(client, lambda: all(service.calls for service in services))
-
-
-def test_draining_server_is_skipped(connect: Connect) -> None:
-    draining, healthy = ScriptedService(), _endless()
-    draining.script.extend(itertools.repeat(refuses_for(grpc.StatusCode.UNAVAILABLE, "DRAINING"), MAX_CALLS))
-
-    with running(draining) as one, running(healthy) as other, connect(f"ipv4:{one},{other}", channel=FAST) as client:
-        _call_until(client, lambda: len(draining.calls) >= 3)
-
-
-def test_calls_continue_after_a_server_has_died(connect: Connect) -> None:
+def test_calls_are_balanced_and_continue_after_a_server_has_died(connect: Connect) -> None:
     services = _endless(), _endless()
 
     with ExitStack() as stack, running(services[1]) as other:
@@ -123,6 +206,14 @@ def test_calls_continue_after_a_server_has_died(connect: Connect) -> None:
                 client.list_models()
 
     assert len(services[1].calls) > 20
+
+
+def test_draining_server_is_skipped(connect: Connect) -> None:
+    draining, healthy = ScriptedService(), _endless()
+    draining.script.extend([refuses(grpc.StatusCode.UNAVAILABLE, "DRAINING")] * MAX_CALLS)
+
+    with running(draining) as one, running(healthy) as other, connect(f"ipv4:{one},{other}", channel=FAST) as client:
+        _call_until(client, lambda: len(draining.calls) >= 3)
 
 
 def _endless() -> ScriptedService:

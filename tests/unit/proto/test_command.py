@@ -1,40 +1,37 @@
+import importlib.metadata
 import os
+import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-import dragoman
 from dragoman import __main__ as command
 from dragoman_service import __main__ as service_program
 
 
-def test_bare_command_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.main([]) == 0
-
-    printed = capsys.readouterr().out
-    assert printed.startswith("usage: dragoman COMMAND")
-    assert all(f"\n  {name} " in printed for name in command.COMMANDS)
-
-
-def test_help_lists_only_commands_whose_modules_are_installed(
+def test_bare_command_and_help_list_the_commands_whose_modules_are_installed(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def listed(arguments: list[str]) -> set[str]:
+        assert command.main(arguments) == 0
+        printed = capsys.readouterr().out
+        assert printed.startswith("usage: dragoman COMMAND")
+        return set(re.findall(r"^  (\w+)", printed, re.MULTILINE)) & set(command.COMMANDS)
+
     absent = {"onnxruntime", "pydantic", "grpc_health", "torch", "loadtests"}
+    assert listed([]) == set(command.COMMANDS)
     monkeypatch.setattr(command, "find_spec", lambda name: None if name in absent else object())
-
-    assert command.main(["--help"]) == 0
-
-    listed = {line.split()[0] for line in capsys.readouterr().out.splitlines() if line[:2] == "  " != line[2:4]}
-    assert listed == {"translate", "models"}
+    assert listed(["--help"]) == {"translate", "models"}
 
 
 def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["--version"]) == 0
 
-    assert capsys.readouterr().out == f"dragoman {dragoman.__version__}\n"
+    assert capsys.readouterr().out == f"dragoman {importlib.metadata.version('dragoman')}\n"
 
 
 def test_unknown_command_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
@@ -50,7 +47,7 @@ def test_every_command_of_the_server_is_offered() -> None:
     assert sorted(offered) == sorted(service_program.COMMANDS)
 
 
-def test_arguments_are_passed_on(capsys: pytest.CaptureFixture[str]) -> None:
+def test_server_gets_the_command_and_its_arguments(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         command.main(["keys", "new", "--help"])
 
@@ -87,25 +84,16 @@ def test_missing_module_of_the_project_is_a_traceback(tmp_path: Path) -> None:
     assert "Traceback" in finished.stderr
 
 
-def _restore_interrupts() -> None:
-    """Shells make commands in the background ignore Ctrl-C, and child processes inherit that."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
 def test_interrupt_exits_with_130_and_one_line(tmp_path: Path) -> None:
     main = "import time\ndef main(argv):\n    print('began', flush=True)\n    time.sleep(60)\n"
     _program(tmp_path, "loadtests", main)
+    # Shells make commands in the background ignore Ctrl-C, and child processes inherit that.
+    restore = "import runpy, signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    program = f"{restore}; runpy.run_module('dragoman', run_name='__main__')"
 
-    process = subprocess.Popen(
-        [sys.executable, "-m", "dragoman", "loadtest"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": _python_path(tmp_path)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=_restore_interrupts,  # noqa: PLW1509 - it changes a signal and takes no lock
-    )
-    with process:
+    with subprocess.Popen(
+        [sys.executable, "-c", program, "loadtest"], **_surroundings(tmp_path), stdout=subprocess.PIPE
+    ) as process:
         assert process.stdout is not None
         process.stdout.readline()
         process.send_signal(signal.SIGINT)
@@ -142,15 +130,12 @@ def _program(directory: Path, name: str, main: str, init: str = "") -> None:
 
 
 def _run(*words: str, path: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "dragoman", *words],
-        cwd=path,
-        env={**os.environ, "PYTHONPATH": _python_path(path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, "-m", "dragoman", *words]
+    return subprocess.run(command, **_surroundings(path), stdout=subprocess.PIPE, check=False)
 
 
-def _python_path(first: Path) -> str:
-    return os.pathsep.join(filter(None, (str(first), os.environ.get("PYTHONPATH", ""))))
+def _surroundings(path: Path) -> Any:
+    """Return options of `subprocess` with a directory that precedes all others in the search for modules."""
+    python_path = os.pathsep.join(filter(None, (str(path), os.environ.get("PYTHONPATH", ""))))
+    environment = {**os.environ, "PYTHONPATH": python_path}
+    return {"cwd": path, "env": environment, "stderr": subprocess.PIPE, "text": True}

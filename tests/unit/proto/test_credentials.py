@@ -1,5 +1,3 @@
-import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -7,14 +5,12 @@ import grpc
 import pytest
 import trustme
 
-from dragoman.client import AsyncTranslationClient, ModelAdminClient, TranslationClient
+from dragoman.client import TranslationClient
 from dragoman.client.channel import ChannelSettings, RetrySettings
 from dragoman.client.credentials import TlsOptions, is_local
 from dragoman.client.errors import UnavailableError
 from dragoman.v1 import translation_pb2 as pb
-from tests.unit.proto.scripted_server import ScriptedService, answers, running
-
-Connect = Callable[..., Any]
+from tests.unit.proto.scripted_server import Connect, ScriptedService, answers, running
 
 KEY = "secret-key"
 ONE_ATTEMPT = ChannelSettings(retry=RetrySettings(max_attempts=1))
@@ -50,16 +46,9 @@ def authority() -> trustme.CA:
     return trustme.CA()
 
 
-@pytest.fixture(scope="module")
-def server_certificate(authority: trustme.CA) -> trustme.LeafCert:
-    return authority.issue_cert("dragoman.example", "127.0.0.1")
-
-
-@pytest.mark.parametrize(
-    ("target", "expected"), [*((target, True) for target in LOCAL), *((target, False) for target in REMOTE)]
-)
-def test_loopback_targets_are_local(target: str, *, expected: bool) -> None:
-    assert is_local(target) is expected
+@pytest.mark.parametrize("target", [*LOCAL, *REMOTE])
+def test_loopback_targets_are_local(target: str) -> None:
+    assert is_local(target) is (target in LOCAL)
 
 
 @pytest.mark.parametrize("credential", [{"api_key": f"{KEY}\n"}, {"metadata": [("authorization", f"Bearer {KEY}")]}])
@@ -75,21 +64,18 @@ def test_credential_is_sent_with_each_call(
     assert [call.metadata["authorization"] for call in service.calls] == [f"Bearer {KEY}"] * 2
 
 
-@pytest.mark.parametrize("client_class", [TranslationClient, AsyncTranslationClient, ModelAdminClient])
 @pytest.mark.parametrize("credential", [{"api_key": KEY}, {"metadata": [("authorization", f"Bearer {KEY}")]}])
-def test_credential_is_not_sent_unencrypted_to_another_machine(client_class: Any, credential: Any) -> None:
+def test_credential_is_not_sent_unencrypted_to_another_machine(credential: Any) -> None:
     with pytest.raises(ValueError, match="not encrypted") as caught:
-        client_class("dragoman.example:50051", **credential)
+        TranslationClient("dragoman.example:50051", **credential)
 
     assert KEY not in str(caught.value)
 
 
-def test_credential_of_a_call_is_not_sent_unencrypted_to_another_machine() -> None:
-    with (
-        TranslationClient("dragoman.example:50051") as client,
-        pytest.raises(ValueError, match="not encrypted"),
-    ):
-        client.list_models(metadata=[("authorization", f"Bearer {KEY}")])
+@pytest.mark.parametrize("name", ["authorization", "proxy-authorization", "cookie"])
+def test_credential_of_a_call_is_not_sent_unencrypted_to_another_machine(name: str) -> None:
+    with TranslationClient("dragoman.example:50051") as client, pytest.raises(ValueError, match="not encrypted"):
+        client.list_models(metadata=[(name, f"Bearer {KEY}")])
 
 
 @pytest.mark.parametrize("options", [{"is_plaintext_trusted": True}, {"tls": TlsOptions()}])
@@ -138,7 +124,6 @@ def test_server_certificate_is_verified(
     service: ScriptedService,
     connect: Connect,
     authority: trustme.CA,
-    server_certificate: trustme.LeafCert,
     server_name: str | None,
     *,
     is_trusted: bool,
@@ -148,62 +133,49 @@ def test_server_certificate_is_verified(
     trusted = authority if is_trusted else trustme.CA()
     tls = TlsOptions(ca=trusted.cert_pem.bytes(), server_name=server_name)
 
-    with (
-        running(service, _server_credentials(server_certificate)) as target,
-        connect(target, api_key=KEY, tls=tls, channel=ONE_ATTEMPT) as client,
-    ):
-        assert _is_answered(client) is is_answered
+    with running(service, _server_credentials(authority)) as target:
+        assert _is_answered(connect, target, tls, api_key=KEY) is is_answered
 
     assert [call.metadata["authorization"] for call in service.calls] == [f"Bearer {KEY}"] * is_answered
 
 
 @pytest.mark.parametrize("has_certificate", [True, False])
 def test_client_certificate_is_sent(
-    service: ScriptedService,
-    connect: Connect,
-    authority: trustme.CA,
-    server_certificate: trustme.LeafCert,
-    tmp_path: Path,
-    *,
-    has_certificate: bool,
+    service: ScriptedService, connect: Connect, authority: trustme.CA, tmp_path: Path, *, has_certificate: bool
 ) -> None:
     service.script.append(answers(pb.ListModelsResponse()))
     certificate = authority.issue_cert("caller.example")
+    pair: dict[str, Any] = {"certificate": str(tmp_path / "certificate.pem"), "private_key": tmp_path / "key.pem"}
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
-    certificate.private_key_pem.write_to_path(tmp_path / "key.pem")
-    certificate.cert_chain_pems[0].write_to_path(tmp_path / "certificate.pem")
-    pair = {"certificate": str(tmp_path / "certificate.pem"), "private_key": tmp_path / "key.pem"}
-    tls = TlsOptions(ca=tmp_path / "ca.pem", **(pair if has_certificate else {}))  # type: ignore[arg-type]
+    certificate.private_key_pem.write_to_path(pair["private_key"])
+    certificate.cert_chain_pems[0].write_to_path(pair["certificate"])
+    tls = TlsOptions(ca=tmp_path / "ca.pem", **(pair if has_certificate else {}))
 
-    with (
-        running(service, _server_credentials(server_certificate, client_authority=authority)) as target,
-        connect(target, tls=tls, channel=ONE_ATTEMPT) as client,
-    ):
-        assert _is_answered(client) is has_certificate
+    with running(service, _server_credentials(authority, is_mutual=True)) as target:
+        assert _is_answered(connect, target, tls) is has_certificate
 
 
-def test_certificate_without_its_key_is_rejected() -> None:
-    with pytest.raises(ValueError, match="private_key"):
-        TlsOptions(certificate=b"-----BEGIN CERTIFICATE-----")
-
-
-def test_invalid_pem_is_rejected_but_not_shown() -> None:
-    with pytest.raises(ValueError, match="private_key") as caught:
-        TranslationClient("localhost:1", tls=TlsOptions(certificate=b"-----BEGIN ", private_key=KEY.encode()))
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"certificate": b"-----BEGIN CERTIFICATE-----"}, ValueError, "private_key"),
+        ({"certificate": b"-----BEGIN ", "private_key": KEY.encode()}, ValueError, "private_key"),
+        ({"ca": "missing.pem"}, FileNotFoundError, r"missing\.pem"),
+    ],
+    ids=["certificate without key", "not PEM", "missing file"],
+)
+def test_invalid_tls_options_are_rejected_but_not_shown(options: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message) as caught:
+        TranslationClient("localhost:1", tls=TlsOptions(**options))
 
     assert KEY not in str(caught.value)
-
-
-def test_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"missing\.pem"):
-        TranslationClient("localhost:1", tls=TlsOptions(ca=tmp_path / "missing.pem"))
 
 
 def test_local_target_bypasses_the_proxy(
     target: str, service: ScriptedService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service.script.append(answers(pb.ListModelsResponse()))
-    monkeypatch.setitem(os.environ, "grpc_proxy", "http://127.0.0.1:1")
+    monkeypatch.setenv("grpc_proxy", "http://127.0.0.1:1")
 
     with TranslationClient(target, channel=ONE_ATTEMPT) as client:
         client.list_models()
@@ -211,17 +183,17 @@ def test_local_target_bypasses_the_proxy(
     assert len(service.calls) == 1
 
 
-def _server_credentials(
-    certificate: trustme.LeafCert, client_authority: trustme.CA | None = None
-) -> grpc.ServerCredentials:
+def _server_credentials(authority: trustme.CA, *, is_mutual: bool = False) -> grpc.ServerCredentials:
+    certificate = authority.issue_cert("dragoman.example", "127.0.0.1")
     pair = (certificate.private_key_pem.bytes(), b"".join(pem.bytes() for pem in certificate.cert_chain_pems))
-    roots = client_authority.cert_pem.bytes() if client_authority else None
-    return grpc.ssl_server_credentials([pair], root_certificates=roots, require_client_auth=roots is not None)
+    roots = authority.cert_pem.bytes() if is_mutual else None
+    return grpc.ssl_server_credentials([pair], root_certificates=roots, require_client_auth=is_mutual)
 
 
-def _is_answered(client: Any) -> bool:
-    try:
-        client.list_models()
-    except UnavailableError:
-        return False
+def _is_answered(connect: Connect, target: str, tls: TlsOptions, **options: Any) -> bool:
+    with connect(target, tls=tls, channel=ONE_ATTEMPT, **options) as client:
+        try:
+            client.list_models()
+        except UnavailableError:
+            return False
     return True

@@ -4,7 +4,6 @@ from typing import Any
 
 import grpc
 import pytest
-from google.rpc import status_pb2
 
 from dragoman.client import enums, models, request, results
 from dragoman.client.calls import read_stream_answer
@@ -12,6 +11,7 @@ from dragoman.client.errors import InvalidRequestError
 from dragoman.client.message_mapping import from_message
 from dragoman.v1 import translation_pb2 as pb
 from tests.unit.proto.samples import MODEL, RESULT
+from tests.unit.proto.scripted_server import status_of
 
 DIFFERENT_NAMES = {
     "TranslationResult": set(pb.TranslateResponse.DESCRIPTOR.fields_by_name) - {"error"},
@@ -55,7 +55,6 @@ def test_message_becomes_typed_values() -> None:
     assert (warning.kind, warning.sentence_index) == (enums.WarningKind.TRUNCATED, 0)
     assert RESULT.timings == results.StageTimings(queue_s=0.001, encode_s=0, decode_s=1, text_s=0)
     assert RESULT.detected_language == results.DetectedLanguage(language="en", confidence=0.75, is_served=True)
-    assert RESULT.pivot is None
     assert (MODEL.versions[0].precision, MODEL.versions[0].limits.max_texts) == (enums.Precision.INT8, 128)
     assert MODEL.versions[0].labels == ("canary", "stable")
 
@@ -65,22 +64,14 @@ def test_result_is_a_sequence_of_translations() -> None:
     assert [(translation.text, translation.score) for translation in RESULT] == [("Hallo.", -0.5)]
 
 
-def test_absent_fields_are_none() -> None:
-    warning = from_message(results.TranslationWarning, pb.TranslationWarning(kind=pb.WARNING_KIND_REPETITION))
+def test_absent_fields_are_none_and_unknown_enum_numbers_unspecified() -> None:
+    warning = from_message(results.TranslationWarning, pb.TranslationWarning.FromString(b"\x08\xe7\x07"))  # kind 999
     sentence = from_message(results.TranslatedSentence, pb.TranslatedSentence(text="\n"))
 
-    assert (warning.sentence_index, sentence.sentence, sentence.detected_language) == (None, None, None)
-
-
-def test_unknown_enum_number_of_a_response_is_unspecified() -> None:
-    message = pb.TranslationWarning.FromString(b"\x08\xe7\x07")  # field 1, varint 999
-
-    assert from_message(results.TranslationWarning, message).kind is enums.WarningKind.UNSPECIFIED
-
-
-def test_unknown_enum_number_is_rejected_in_requests() -> None:
+    assert (warning.kind, warning.sentence_index) == (enums.WarningKind.UNSPECIFIED, None)
+    assert (sentence.sentence, sentence.detected_language, RESULT.pivot) == (None, None, None)
     with pytest.raises(ValueError, match="999"):
-        enums.Priority(999)
+        enums.Priority(999)  # of a request
 
 
 def test_row_of_attention_holds_the_weights_of_a_target_piece() -> None:
@@ -104,7 +95,7 @@ def test_pairs_of_language_group(sources: list[str], targets: list[str], expecte
 
 
 def test_failed_stream_answer_raises_its_error() -> None:
-    status = status_pb2.Status(code=grpc.StatusCode.INVALID_ARGUMENT.value[0], message="texts: is empty")
+    status = status_of(grpc.StatusCode.INVALID_ARGUMENT)
     answer = read_stream_answer(pb.TranslateResponse(request_id="r-1", error=status))
 
     with pytest.raises(InvalidRequestError) as caught:

@@ -25,12 +25,6 @@ def test_range_of_number(path: str, type_: type, minimum: float, maximum: float,
     assert type(option.minimum) is type(option.maximum) is type_
 
 
-def test_defaults_of_flags_and_enums() -> None:
-    assert option_range("options.repetition_guard").default is True
-    assert option_range("options.early_stopping").default is False
-    assert option_range("options.format").default == "TEXT_FORMAT_PLAIN"
-
-
 def test_lengths_of_lists_and_strings() -> None:
     texts, patterns = option_range("texts"), option_range("options.protection.patterns")
 
@@ -57,30 +51,14 @@ def test_every_number_has_bounds_and_a_meaning_of_absence(option: OptionRange) -
         assert option.contains(option.default)
 
 
-@pytest.mark.parametrize(
-    ("path", "text"),
-    [
-        ("options.beam_size", "1 to 16"),
-        ("options.sampling.temperature", "0.01 to 10"),
-        ("options.sampling.top_p", "above 0, at most 1"),
-        ("options.sampling.seed", "0 to 2^63 - 1"),
-    ],
-)
-def test_text_of_range(path: str, text: str) -> None:
-    assert option_range(path).text == text
-
-
-def test_default_enums_are_values_of_their_fields() -> None:
-    for message in (pb.TranslateRequest, pb.DecodingOptions):
+def test_every_enum_has_a_default_and_every_number_can_be_absent() -> None:
+    for message in (pb.TranslateRequest, pb.DecodingOptions, pb.SamplingOptions):
         for field in message.DESCRIPTOR.fields:
+            option = option_ranges(message)[field.name]
             if field.enum_type is not None and not field.is_repeated:
-                assert option_ranges(message)[field.name].default in field.enum_type.values_by_name
-
-
-def test_every_number_can_be_absent() -> None:
-    for message in (pb.DecodingOptions, pb.SamplingOptions):
-        for field in message.DESCRIPTOR.fields:
-            assert field.has_presence or option_ranges(message)[field.name].type not in (int, float)
+                assert option.default in field.enum_type.values_by_name
+            if option.type in (int, float):
+                assert field.has_presence, field.full_name
 
 
 @pytest.mark.parametrize(
@@ -88,7 +66,11 @@ def test_every_number_can_be_absent() -> None:
     [
         ("options.beam_size", "1 to 16; default 4, or `num_hypotheses` if that is larger"),
         ("options.sampling.top_k", "1 to 1000; default: all tokens"),
+        ("options.sampling.top_p", "above 0, at most 1; default 1"),
+        ("options.sampling.temperature", "0.01 to 10; default 1"),
+        ("options.sampling.seed", "0 to 2^63 - 1; default: a new seed for each request"),
         ("options.repetition_guard", "default true"),
+        ("options.format", "default TEXT_FORMAT_PLAIN"),
         ("options.protection.patterns", "at most 16 items; 2 to 64 characters"),
     ],
 )

@@ -1,4 +1,3 @@
-import importlib.metadata
 import subprocess
 import sys
 from pathlib import Path
@@ -19,10 +18,6 @@ def test_public_names_are_importable_from_both_packages() -> None:
 def test_unknown_name_is_an_attribute_error(package: object) -> None:
     with pytest.raises(AttributeError, match="Translator"):
         _ = package.Translator  # type: ignore[attr-defined]
-
-
-def test_version_is_that_of_the_distribution() -> None:
-    assert dragoman.__version__ == importlib.metadata.version("dragoman")
 
 
 def test_import_of_one_module_loads_no_other() -> None:

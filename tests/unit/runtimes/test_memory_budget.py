@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dragoman_service.app import scheduling_on
 from dragoman_service.bundle.files import Bundle
 from dragoman_service.config import Settings
 from dragoman_service.decoding.step_model import CacheMemory
+from dragoman_service.model_loader import scheduling_on
 from dragoman_service.runtimes.memory_budget import cache_memory
 from dragoman_service.runtimes.onnx_cuda.device_batch import KEPT_LENGTHS
 from dragoman_service.runtimes.settings import RuntimeSettings

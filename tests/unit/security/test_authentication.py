@@ -1,3 +1,4 @@
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,10 +19,10 @@ UNLOAD = "/dragoman.v1.ModelAdminService/UnloadModel"
 UNHEARD_OF = "/dragoman.v1.NewService/Explode"
 
 
-def call(*authorization: str, names: dict[str, list[bytes]] | None = None) -> Any:
+def call(*authorization: str, names: dict[str, list[bytes]] | None = None, **metadata: str) -> Any:
     return SimpleNamespace(
         peer=lambda: "ipv4:10.0.0.7:5000",
-        invocation_metadata=lambda: tuple(("authorization", value) for value in authorization),
+        invocation_metadata=lambda: (*(("authorization", value) for value in authorization), *metadata.items()),
         auth_context=lambda: names or {},
     )
 
@@ -55,6 +56,21 @@ async def test_remote_hosts_can_only_translate() -> None:
 async def test_unlisted_service_requires_admin_permission(callers_file: Path) -> None:
     with pytest.raises(PermissionDeniedError):
         await access(callers_file).admit(UNHEARD_OF, call(f"Bearer {KEY}"))
+
+
+@pytest.mark.parametrize(
+    ("context", "is_accepted"),
+    [(call(vendor=KEY), True), (call("Bearer wrong", vendor=KEY), False), (call(vendor="wrong"), False)],
+)
+async def test_vendor_header_has_the_key_in_the_absence_of_authorization(
+    callers_file: Path, context: Any, is_accepted: bool
+) -> None:
+    listed = access(callers_file)
+
+    with pytest.raises(UnauthenticatedError):
+        await listed.admit(TRANSLATE, context)
+    with nullcontext() if is_accepted else pytest.raises(UnauthenticatedError):
+        assert await listed.admit(TRANSLATE, context, "vendor") == "shop"
 
 
 async def test_wrong_key_is_rejected_despite_valid_certificate(tmp_path: Path) -> None:

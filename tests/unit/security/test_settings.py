@@ -1,4 +1,3 @@
-import math
 from pathlib import Path
 from typing import Any
 
@@ -6,7 +5,6 @@ import pytest
 
 from dragoman_service.config import load_settings
 from dragoman_service.errors import ConfigError
-from dragoman_service.middleware.settings import GrpcSettings
 from dragoman_service.security.settings import is_loopback
 
 EVERYWHERE = "0.0.0.0"  # noqa: S104 - what must be refused
@@ -86,14 +84,3 @@ def test_incomplete_tls_files_are_rejected(settings: dict[str, Any], expected: s
 
 def test_http_port_without_api_can_be_remote() -> None:
     load_settings(flags={"http.host": EVERYWHERE})
-
-
-SETTINGS = GrpcSettings(default_timeout_s=10, max_timeout_s=100)
-
-
-@pytest.mark.parametrize(
-    ("remaining_s", "allowed_s"),
-    [(None, 10), (0.0, 0.0), (5.0, 5.0), (50.0, 50.0), (1000.0, 100), (math.inf, 100)],
-)
-def test_time_limit_is_the_deadline_within_the_maximum(remaining_s: float | None, allowed_s: float) -> None:
-    assert SETTINGS.allowed_s(remaining_s) == allowed_s

@@ -5,10 +5,6 @@ from dragoman_service.datatypes import AlignmentLink, Span
 from dragoman_service.text.alignment import Offset, Weights, align, alignment_layer, head_average, shifted
 
 
-def _weights(*rows: list[float]) -> Weights:
-    return np.array(rows, dtype=np.float32)
-
-
 def _offsets(*pieces: str) -> list[Offset]:
     ends = np.cumsum([len(piece) for piece in pieces]).tolist()
     return list(zip([0, *ends], ends, strict=False))
@@ -43,66 +39,68 @@ def test_last_layer_but_one_is_read_in_deep_decoders(num_layers: int, layer: int
     assert head_average(attention) == 0.5
 
 
-def test_target_tokens_are_linked_to_the_source_token_with_the_most_attention() -> None:
-    weights = _weights([0.1, 0.7, 0.2], [0.6, 0.3, 0.1], [0.0, 0.1, 0.9])
-
-    assert _align(weights, ["I", " see"], ["seh", " ich"]) == [("see", "seh", 0.7), ("I", "ich", 0.6)]
-
-
-def test_eos_is_not_linked() -> None:
-    weights = _weights([0.2, 0.8], [0.9, 0.1])
-
-    assert _align(weights, ["I"], ["ich"]) == [("I", "ich", 0.2)]
-
-
-def test_adjacent_tokens_of_a_word_with_the_same_source_are_one_link() -> None:
-    weights = _weights([0.5, 0.0], [0.7, 0.0], [0.9, 0.1])
-
-    assert _align(weights, ["house", "s"], ["Häu", "ser", " Haus"]) == [
-        ("house", "Häuser", 0.6),
-        ("house", "Haus", 0.9),
-    ]
-
-
-def test_full_stop_is_not_part_of_a_word() -> None:
-    weights = _weights([0.9, 0.1], [0.8, 0.2])
-
-    assert _align(weights, ["house"], ["Haus", "."]) == [("house", "Haus", 0.9), ("house", ".", 0.8)]
-
-
-def test_adjacent_tokens_of_a_word_with_different_sources_are_separate_links() -> None:
-    weights = _weights([0.9, 0.1], [0.2, 0.8])
-
-    assert _align(weights, ["front", " door"], ["Haus", "tür"]) == [("front", "Haus", 0.9), ("door", "tür", 0.8)]
-
-
-def test_tokens_of_one_character_are_linked_together() -> None:
-    weights = _weights([0.3, 0.2, 0.2, 0.3], [0.6, 0.1, 0.1, 0.2])
-
-    assert _align(weights, ["a", "", "", "é"], ["", "ß"]) == [("é", "ß", 0.55)]
-
-
-def test_white_space_belongs_to_the_next_token() -> None:
-    weights = _weights([0.1, 0.2, 0.7], [0.5, 0.3, 0.2], [0.3, 0.3, 0.4])
-
-    assert _align(weights, ["a", " ", "b"], ["x", " ", "y"]) == [("b", "x", 0.9), ("b", "y", 0.6)]
-
-
-def test_white_space_at_the_end_belongs_to_the_last_token() -> None:
-    weights = _weights([0.4, 0.3, 0.3], [0.8, 0.1, 0.1], [0.2, 0.1, 0.7])
-
-    assert _align(weights, ["a", "b", " "], ["x", " y", " "]) == [("b", "x", 0.6), ("a", "y", 0.5)]
-
-
-@pytest.mark.parametrize(("source", "target"), [([" "], ["x"]), (["a"], [" "]), ([], []), (["a"], [])])
-def test_texts_without_visible_characters_have_no_links(source: list[str], target: list[str]) -> None:
-    assert _align(_weights([1.0, 0.0], [0.0, 1.0]), source, target) == []
-
-
-def test_weights_are_at_most_one() -> None:
-    ((*_, weight),) = _align(_weights([0.6, 0.4000001]), ["", "a"], ["x"])
-
-    assert weight == 1.0
+@pytest.mark.parametrize(
+    ("weights", "source", "target", "links"),
+    [
+        (
+            [[0.1, 0.7, 0.2], [0.6, 0.3, 0.1], [0.0, 0.1, 0.9]],
+            ["I", " see"],
+            ["seh", " ich"],
+            [("see", "seh", 0.7), ("I", "ich", 0.6)],
+        ),
+        ([[0.2, 0.8], [0.9, 0.1]], ["I"], ["ich"], [("I", "ich", 0.2)]),
+        (
+            [[0.5, 0.0], [0.7, 0.0], [0.9, 0.1]],
+            ["house", "s"],
+            ["Häu", "ser", " Haus"],
+            [("house", "Häuser", 0.6), ("house", "Haus", 0.9)],
+        ),
+        ([[0.9, 0.1], [0.8, 0.2]], ["house"], ["Haus", "."], [("house", "Haus", 0.9), ("house", ".", 0.8)]),
+        (
+            [[0.9, 0.1], [0.2, 0.8]],
+            ["front", " door"],
+            ["Haus", "tür"],
+            [("front", "Haus", 0.9), ("door", "tür", 0.8)],
+        ),
+        ([[0.3, 0.2, 0.2, 0.3], [0.6, 0.1, 0.1, 0.2]], ["a", "", "", "é"], ["", "ß"], [("é", "ß", 0.55)]),
+        (
+            [[0.1, 0.2, 0.7], [0.5, 0.3, 0.2], [0.3, 0.3, 0.4]],
+            ["a", " ", "b"],
+            ["x", " ", "y"],
+            [("b", "x", 0.9), ("b", "y", 0.6)],
+        ),
+        (
+            [[0.4, 0.3, 0.3], [0.8, 0.1, 0.1], [0.2, 0.1, 0.7]],
+            ["a", "b", " "],
+            ["x", " y", " "],
+            [("b", "x", 0.6), ("a", "y", 0.5)],
+        ),
+        ([[0.6, 0.4000001]], ["", "a"], ["x"], [("a", "x", 1.0)]),
+        *(
+            ([[1.0, 0.0], [0.0, 1.0]], source, target, [])
+            for source, target in [([" "], ["x"]), (["a"], [" "]), ([], []), (["a"], [])]
+        ),
+    ],
+    ids=[
+        "most attention",
+        "EOS is ignored",
+        "tokens of a word with the same source",
+        "full stop is no part of a word",
+        "tokens of a word with different sources",
+        "tokens of one character",
+        "white space belongs to the next token",
+        "white space at the end",
+        "weight of at most 1",
+        "source without visible characters",
+        "target without visible characters",
+        "no tokens",
+        "no target",
+    ],
+)
+def test_target_tokens_are_linked_to_the_source_with_the_most_attention(
+    weights: list[list[float]], source: list[str], target: list[str], links: list[tuple[str, str, float]]
+) -> None:
+    assert _align(np.array(weights, dtype=np.float32), source, target) == links
 
 
 def test_shifted_links_index_the_longer_texts() -> None:

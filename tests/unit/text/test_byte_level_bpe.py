@@ -24,25 +24,14 @@ def test_pairs_are_merged_in_words_only(splitter: ByteLevelBpe) -> None:
     assert splitter.split("the theü") == ["t", "he", "Ġthe", "Ã¼"]
 
 
-@pytest.mark.parametrize("text", _TEXTS)
-def test_pieces_and_offsets_restore_the_text(splitter: ByteLevelBpe, text: str) -> None:
-    pieces = splitter.split(text)
-
-    joined, places = splitter.join_with_offsets(pieces)
-
-    assert joined == text
-    assert places == splitter.offsets(text)
-    assert "".join(text[begin:end] for begin, end in places) == text
-
-
-def test_all_character_sequences_are_restored(splitter: ByteLevelBpe) -> None:
-    for characters in itertools.product(" aüäh\u0301漢👨", repeat=3):
-        text = "".join(characters) + "x"
-
-        joined, places = splitter.join_with_offsets(splitter.split(text))
+def test_pieces_and_offsets_restore_every_text(splitter: ByteLevelBpe) -> None:
+    sequences = map("".join, itertools.product(" aüäh\u0301漢👨", repeat=3))
+    for text in (*_TEXTS, *(f"{characters}x" for characters in sequences)):
+        joined, offsets = splitter.join_with_offsets(splitter.split(text))
 
         assert joined == text
-        assert places == splitter.offsets(text)
+        assert offsets == splitter.offsets(text)
+        assert "".join(text[begin:end] for begin, end in offsets) == text
 
 
 def test_invalid_utf8_becomes_replacement_characters(splitter: ByteLevelBpe) -> None:
@@ -57,15 +46,15 @@ def test_invisible_text_has_no_pieces(splitter: ByteLevelBpe, text: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "expected"),
     [
         ("{}", "a JSON array of pairs of strings"),
         ('[["a"]]', "a JSON array of pairs of strings"),
         ('[["ab", "c"]]', "two pieces that earlier merges make"),
     ],
 )
-def test_invalid_file_is_rejected(tmp_path: Path, content: str, told: str) -> None:
-    with pytest.raises(BundleError, match=told):
+def test_invalid_file_is_rejected(tmp_path: Path, content: str, expected: str) -> None:
+    with pytest.raises(BundleError, match=expected):
         ByteLevelBpe(tmp_path / "merges.json", content.encode())
 
 
@@ -83,14 +72,14 @@ def test_tokenizer_uses_the_pieces_of_the_bundle(tmp_path: Path) -> None:
     (tmp_path / "pieces.json").write_text(json.dumps(pieces), encoding="utf-8")
     described = Tokenization(pieces="pieces.json", source_prefix=(0,), target_prefix=(0,))
     ids = SpecialIds(pad=1, bos=2, eos=2, unk=3)
-    theirs = Tokenizer(models.BPE({piece: index for index, piece in enumerate(pieces)}, _MERGES))
-    theirs.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    reference = Tokenizer(models.BPE({piece: index for index, piece in enumerate(pieces)}, _MERGES))
+    reference.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
 
     tokenizer = SentencePieceTokenizer(tmp_path / "merges.json", described, ids)
 
     for text in _TEXTS:
         source_ids, target_ids = tokenizer.encode_pair(text, text)
-        assert source_ids == target_ids == [0, *theirs.encode(text).ids, 2]
+        assert source_ids == target_ids == [0, *reference.encode(text).ids, 2]
         assert tokenizer.decode(target_ids) == text
         assert tokenizer.decode_with_offsets(tokenizer.encode(text)) == (text, tokenizer.offsets(text))
     assert tokenizer.vocabulary_size == len(pieces)

@@ -1,7 +1,8 @@
 from collections.abc import Iterator
 
 from dragoman_service.datatypes import Span
-from dragoman_service.text.documents import MAX_COPIED_CHARACTERS, PlannedSentence, TextPart, document_sentences
+from dragoman_service.text.documents import MAX_COPIED_CHARACTERS, PlannedSentence, document_sentences
+from dragoman_service.text.planning import TextPart
 from tests.fakes import make_segment
 
 

@@ -2,7 +2,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from dragoman_service.datatypes import (
@@ -29,9 +28,8 @@ from dragoman_service.request import (
     TranslationOptions,
     TranslationRequest,
 )
-from dragoman_service.text.nbest import best_combinations
-from dragoman_service.text.pipeline import WARNING_KINDS, TextPipeline, sentence_warnings
-from dragoman_service.text.planning import segment_seed
+from dragoman_service.text.hypotheses import sentence_warnings
+from dragoman_service.text.pipeline import TextPipeline
 from tests.unit.text.text_fakes import (
     EOS,
     FIRST_CHARACTER,
@@ -107,23 +105,25 @@ def test_text_is_one_sentence_without_splitting() -> None:
 
 
 @pytest.mark.parametrize(
-    ("search", "model_limit", "choice", "expected"),
+    ("search", "model_limit", "options", "expected"),
     [
-        (ANY_LENGTH, 200, None, len("Hello.") + 1 + 50),
-        (ANY_LENGTH, 20, None, 20),
-        (SearchConfig(max_target_tokens=512, min_target_tokens=90), 100, None, 91),
-        (SearchConfig(max_target_tokens=7), 100, 7, 7),
+        (ANY_LENGTH, 200, {}, len("Hello.") + 1 + 50),
+        (ANY_LENGTH, 200, {"target_prefix": "x" * 90}, 90 + 50),
+        (ANY_LENGTH, 20, {}, 20),
+        (SearchConfig(max_target_tokens=512, min_target_tokens=90), 100, {}, 91),
+        (SearchConfig(max_target_tokens=7), 100, {"max_target_tokens": 7}, 7),
     ],
-    ids=["source", "model", "minimum", "choice"],
+    ids=["source", "prefix", "model", "minimum", "choice"],
 )
-def test_target_limit_depends_on_source_model_minimum_and_choice(
-    search: SearchConfig, model_limit: int, choice: int | None, expected: int
+def test_target_limit_depends_on_source_prefix_model_minimum_and_choice(
+    search: SearchConfig, model_limit: int, options: dict[str, Any], expected: int
 ) -> None:
     model = FakeModel(max_target_tokens=model_limit)
 
-    pipeline = make_pipeline("Hello.", model=model, search=search, max_target_tokens=choice)
+    (segment_search,) = searches(make_pipeline("Hello.", model=model, search=search, **options))
 
-    assert searches(pipeline) == [replace(search, max_target_tokens=expected)]
+    prefix = tuple(TOKENIZER.encode(options.get("target_prefix", "")))
+    assert segment_search == replace(search, max_target_tokens=expected, target_prefix=prefix)
 
 
 def test_long_sentence_is_decoded_in_parts_that_fit() -> None:
@@ -169,12 +169,6 @@ def test_prefix_begins_the_first_segment_of_a_text(
     assert [TOKENIZER.decode(search.target_prefix) for search in searches(pipeline)] == prefixes
 
 
-def test_target_limit_grows_with_a_long_prefix() -> None:
-    (search,) = searches(make_pipeline("One.", target_prefix="x" * 90))
-
-    assert search.max_target_tokens == 90 + 50
-
-
 @pytest.mark.parametrize(
     ("prefixes", "field"),
     [
@@ -205,61 +199,21 @@ def test_each_segment_samples_with_its_own_seed() -> None:
     assert searches(make_pipeline("One. And. More.", "One. Two.", search=search))[-1] == first[-1]
 
 
-def test_seeds_of_segments_differ() -> None:
-    seeds = [
-        segment_seed(seed, text_index=text_index, segment_index=segment_index)
-        for seed in (0, 1, 2**63 - 1)
-        for text_index in range(3)
-        for segment_index in range(3)
-    ]
-
-    assert len(set(seeds)) == 27
-    assert min(seeds) >= 0
-
-
 def test_text_without_words_is_its_own_translation() -> None:
     translation = assembled(make_pipeline(" \n..."))
 
     assert translation == Translation(hypotheses=(TextHypothesis(text=" \n...", score=0.0),), sentences=())
 
 
-def test_white_space_around_a_translation_is_removed() -> None:
-    assert assembled(make_pipeline(" Hello. "), make_result(make_hypothesis("  Hallo. \n"))).hypotheses[0].text == (
-        " Hallo. "
-    )
-
-
 def test_spans_and_token_counts_are_those_of_the_best_hypothesis() -> None:
-    results = [make_result(make_hypothesis("Jawohl.")), make_result(make_hypothesis("Nein."))]
+    results = [make_result(make_hypothesis("  Jawohl. \n")), make_result(make_hypothesis("Nein."))]
 
-    first, second = assembled(make_pipeline("Yes. No."), *results).sentences
+    translation = assembled(make_pipeline(" Yes. No. "), *results)
 
-    assert (first.source, first.target) == (Span(start=0, end=4), Span(start=0, end=7))
-    assert (second.source, second.target) == (Span(start=5, end=8), Span(start=8, end=13))
-    assert (first.num_source_tokens, first.num_target_tokens) == (5, 8)
-    assert not first.is_truncated
-    assert not first.is_split
-
-
-def test_split_sentence_is_one_sentence_with_a_warning() -> None:
-    translation = echoed(make_pipeline("A. This one, however, is long.", model=FakeModel(max_source_tokens=16)))
-
-    sentence = translation.sentences[1]
-    assert sentence.is_split
-    assert sentence.source == Span(start=3, end=30)
-    (warning,) = translation.warnings
-    assert (warning.kind, warning.sentence_index) == (WarningKind.SOURCE_SPLIT, 1)
-
-
-def test_unfinished_hypothesis_is_a_truncated_sentence() -> None:
-    pipeline = make_pipeline("Yes. No.", search=SearchConfig(max_target_tokens=3), max_target_tokens=3)
-    results = [make_result(make_hypothesis("Ja.")), make_result(make_hypothesis("Nei", is_finished=False))]
-
-    translation = assembled(pipeline, *results)
-
-    assert [sentence.is_truncated for sentence in translation.sentences] == [False, True]
-    (warning,) = translation.warnings
-    assert (warning.kind, warning.sentence_index) == (WarningKind.TRUNCATED, 1)
+    assert translation.hypotheses[0].text == " Jawohl. Nein. "
+    spans = [(Span(start=1, end=5), Span(start=1, end=8)), (Span(start=6, end=9), Span(start=9, end=14))]
+    assert [(sentence.source, sentence.target) for sentence in translation.sentences] == spans
+    assert [(each.num_source_tokens, each.num_target_tokens) for each in translation.sentences] == [(5, 12), (4, 6)]
 
 
 LOOP = Degeneration(kind=DegenerationKind.REPETITION, detail="a run of 3 tokens 12 times in a row")
@@ -316,15 +270,28 @@ def test_warnings_name_limits_and_parts() -> None:
     assert {warning.sentence_index for warning in (split, repetition, truncated)} == {3}
 
 
-def test_every_degeneration_has_a_warning_of_its_kind() -> None:
-    assert set(WARNING_KINDS) == set(DegenerationKind)
-    assert [kind.value for kind in WARNING_KINDS] == [kind.value for kind in WARNING_KINDS.values()]
+@pytest.mark.parametrize("kind", DegenerationKind)
+def test_every_degeneration_has_a_warning_of_its_kind(kind: DegenerationKind) -> None:
+    (warning,) = warnings_about(guarded(Degeneration(kind=kind, detail="a")))
+
+    assert warning.kind.value == kind.value
 
 
-def test_degeneration_is_a_warning_about_its_sentence() -> None:
-    translation = assembled(make_pipeline("Yes. No."), make_result(make_hypothesis("Ja.")), guarded(LOOP))
+def test_warnings_are_about_their_sentence() -> None:
+    model = FakeModel(max_source_tokens=16)
+    pipeline = make_pipeline("A. This one, however, is long. Nope. B.", model=model)
+    unfinished = make_result(make_hypothesis("Nei", is_finished=False))
 
-    assert [(one.kind, one.sentence_index) for one in translation.warnings] == [(WarningKind.REPETITION, 1)]
+    translation = assembled(pipeline, *[make_result(make_hypothesis("x"))] * 4, unfinished, guarded(LOOP))
+
+    assert [(warning.kind, warning.sentence_index) for warning in translation.warnings] == [
+        (WarningKind.SOURCE_SPLIT, 1),
+        (WarningKind.TRUNCATED, 2),
+        (WarningKind.REPETITION, 3),
+    ]
+    assert [sentence.is_split for sentence in translation.sentences] == [False, True, False, False]
+    assert [sentence.is_truncated for sentence in translation.sentences] == [False, False, True, False]
+    assert translation.sentences[1].source == Span(start=3, end=30)
 
 
 def test_hypotheses_of_a_text_are_the_best_combinations_of_its_sentences() -> None:
@@ -338,14 +305,23 @@ def test_hypotheses_of_a_text_are_the_best_combinations_of_its_sentences() -> No
     assert texts_and_scores(translation) == [("Ja. Nein.", -3.0), ("Ja. Nö.", -4.0), ("Jo. Nein.", -6.0)]
 
 
-def test_beam_search_returns_distinct_texts_and_no_empty_one() -> None:
-    candidates = [("", -1.0), ("Ja.", -2.0), (" Ja. ", -3.0), ("Jo.", -4.0)]
-    results = [make_result(*(make_hypothesis(text, score=score) for text, score in candidates))]
+@pytest.mark.parametrize(
+    ("hypotheses", "expected"),
+    [
+        ([("", -1.0), ("Ja.", -2.0), (" Ja. ", -3.0), ("Jo.", -4.0)], [("Ja.", -2.0), ("Jo.", -4.0)]),
+        ([("", -1.0), (" ", -2.0)], [("", -1.0)]),
+    ],
+    ids=["texts", "only empty"],
+)
+def test_beam_search_returns_distinct_texts_and_an_empty_one_only_alone(
+    hypotheses: list[tuple[str, float]], expected: list[tuple[str, float]]
+) -> None:
+    result = make_result(*(make_hypothesis(text, score=score) for text, score in hypotheses))
 
-    translation = assembled(make_pipeline("Yes.", search=SearchConfig(num_hypotheses=4)), *results)
+    translation = assembled(make_pipeline("Yes.", search=SearchConfig(num_hypotheses=4)), result)
 
-    assert texts_and_scores(translation) == [("Ja.", -2.0), ("Jo.", -4.0)]
-    assert translation.sentences[0].num_target_tokens == len("Ja.") + 1
+    assert texts_and_scores(translation) == expected
+    assert translation.sentences[0].num_target_tokens == len(expected[0][0]) + 1
 
 
 def test_combinations_of_sentences_are_distinct_texts() -> None:
@@ -359,14 +335,6 @@ def test_combinations_of_sentences_are_distinct_texts() -> None:
     assert texts_and_scores(translation) == [("Ja. Nein.", -2.0), ("Ja. Ja. Nein.", -3.0), ("Ja. Ja. Ja. Nein.", -6.0)]
 
 
-def test_empty_translation_is_one_hypothesis() -> None:
-    pipeline = make_pipeline("Hm.", search=SearchConfig(num_hypotheses=3))
-
-    translation = assembled(pipeline, make_result(make_hypothesis(""), make_hypothesis(" ")))
-
-    assert [hypothesis.text for hypothesis in translation.hypotheses] == [""]
-
-
 def test_samples_may_repeat_and_be_empty() -> None:
     pipeline = make_pipeline("Yes.", search=SearchConfig(num_hypotheses=3, sampling=SamplingConfig()))
 
@@ -375,24 +343,13 @@ def test_samples_may_repeat_and_be_empty() -> None:
     assert [hypothesis.text for hypothesis in translation.hypotheses] == ["Ja.", "Ja.", ""]
 
 
-def test_unfinished_hypothesis_is_worse_whatever_its_score() -> None:
-    row = [make_hypothesis("a", score=-9.0), make_hypothesis("b", score=-1.0, is_finished=False)]
+def test_tokens_scores_and_attention_are_returned_only_on_request() -> None:
+    full = attended(make_pipeline("One.", return_tokens=True, return_scores=True), "c").hypotheses[0]
+    bare = attended(make_pipeline("One."), "c").hypotheses[0]
 
-    assert best_combinations([row, row], count=4) == [(0, 0), (0, 1), (1, 0), (1, 1)]
-
-
-def test_combinations_are_limited_by_the_hypotheses() -> None:
-    assert best_combinations([[make_hypothesis("a")], [make_hypothesis("b")]], count=5) == [(0, 0)]
-
-
-def test_tokens_and_scores_are_returned_only_on_request() -> None:
-    results = [make_result(make_hypothesis("c", score=-1.0)), make_result(make_hypothesis("d", score=-2.0))]
-
-    (full,) = assembled(make_pipeline("One. Two.", return_tokens=True, return_scores=True), *results).hypotheses
-    (bare,) = assembled(make_pipeline("One. Two."), *results).hypotheses
-
-    assert (full.tokens, full.token_log_probs) == (("c", "</s>", "d", "</s>"), (-1.0, -1.0, -2.0, -2.0))
-    assert (bare.tokens, bare.token_log_probs) == ((), ())
+    assert (full.tokens, full.token_log_probs) == (("c", "</s>"), (-1.0, -1.0))
+    assert bare == TextHypothesis(text="c", score=-1.0)
+    assert not make_pipeline("One.").plan()[0].parts[0].segment.wants_attention
 
 
 def linked_texts(text: str, translation: Translation) -> list[tuple[str, str]]:
@@ -439,14 +396,18 @@ class TaggedTokenizer(CharacterTokenizer):
         return super().decode([token_id for token_id in token_ids if token_id not in self.target_prefix])
 
 
-def test_segments_begin_with_the_tags_of_the_model() -> None:
-    pipeline = make_pipeline("One. Two.", target_prefix="Ei", model=FakeModel(tokenizer=TaggedTokenizer()))
+def test_segments_have_the_tags_and_the_suffix_of_the_model() -> None:
+    class WithoutEos(TaggedTokenizer):
+        source_suffix = ()
+
+    pipeline = make_pipeline("One. Two.", target_prefix="Ei", model=FakeModel(tokenizer=WithoutEos()))
 
     (plan,) = pipeline.plan()
 
     segments = [part.segment for part in plan.parts]
-    expected = [(2004, *TOKENIZER.encode(text), EOS) for text in ("One.", "Two.")]
-    assert [segment.source_ids for segment in segments] == expected
+    assert [segment.source_ids for segment in segments] == [
+        (2004, *TOKENIZER.encode(text)) for text in ("One.", "Two.")
+    ]
     assert [segment.search.target_prefix for segment in segments] == [(2005, *TOKENIZER.encode("Ei")), (2005,)]
 
 
@@ -471,16 +432,6 @@ def test_tags_are_not_linked() -> None:
     assert "".join(target for _, target in linked_texts(text, translation)) == "uno,see!"
 
 
-def test_sources_end_with_the_suffix_of_the_model() -> None:
-    class WithoutEos(CharacterTokenizer):
-        source_suffix = ()
-
-    model = FakeModel(tokenizer=WithoutEos(), max_source_tokens=4)
-
-    (part,) = make_pipeline("One.", model=model).plan()[0].parts
-    assert part.segment.source_ids == tuple(TOKENIZER.encode("One."))
-
-
 def test_attention_is_returned_for_each_segment_with_the_pieces_of_both_sides() -> None:
     pipeline = make_pipeline("Yes. No.", return_attention=AttentionDetail.ALL_HEADS)
 
@@ -489,24 +440,6 @@ def test_attention_is_returned_for_each_segment_with_the_pieces_of_both_sides() 
     assert first.source_pieces == ("Y", "e", "s", ".", "</s>")
     assert second.target_pieces == ("N", "e", ".", "</s>")
     assert (first.layer, first.weights.shape, second.weights.shape) == (1, (3, 4, 5), (3, 4, 4))
-
-
-def test_averaged_attention_has_one_head_whose_rows_sum_to_one() -> None:
-    pipeline = make_pipeline("Yes.", return_attention=AttentionDetail.AVERAGED)
-
-    (attention,) = attended(pipeline, "Ja.").hypotheses[0].attention
-
-    assert attention.weights.shape == (1, 4, 5)
-    assert np.allclose(attention.weights.sum(axis=2), 1)
-
-
-def test_attention_is_computed_and_returned_only_on_request() -> None:
-    pipeline = make_pipeline("Yes.")
-
-    hypothesis = attended(pipeline, "Ja.").hypotheses[0]
-
-    assert not pipeline.plan()[0].parts[0].segment.wants_attention
-    assert (hypothesis.alignment, hypothesis.attention) == ((), ())
 
 
 @pytest.mark.parametrize(

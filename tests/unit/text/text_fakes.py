@@ -15,6 +15,7 @@ from dragoman_service.bundle.manifest import Confidence, GraphFiles, Manifest
 from dragoman_service.datatypes import Hypothesis, SearchConfig, Segment, SegmentResult, StageTimings
 from dragoman_service.request import RequestRecord
 from dragoman_service.scheduling.latency_model import max_decode_cost
+from dragoman_service.text.tokenizer import SentencePieceTokenizer
 
 EOS = 2
 FIRST_CHARACTER = 4
@@ -22,7 +23,7 @@ FIRST_CHARACTER = 4
 Answer = tuple[Hypothesis, ...] | SegmentResult | Exception | None  # result of a segment; None: none yet
 
 
-class CharacterTokenizer:
+class CharacterTokenizer(SentencePieceTokenizer):
     """One token for each character. The snowman is the unknown token."""
 
     eos_id = EOS
@@ -31,6 +32,9 @@ class CharacterTokenizer:
     source_suffix: tuple[int, ...] = (EOS,)
     target_prefix: tuple[int, ...] = ()
     placeholders: tuple[str, ...] = ()
+
+    def __init__(self) -> None:
+        """Load nothing."""
 
     def for_pair(self, source_language: str, target_language: str) -> Self:
         of_pair = copy(self)

@@ -9,8 +9,10 @@ import pytest
 
 from dragoman_service.datatypes import Segment, SegmentResult, Span
 from dragoman_service.errors import DeadlineExceededError, EngineError, OverloadedError
-from dragoman_service.text.documents import PlannedSentence, TextPart, TextPlan
-from dragoman_service.translation.document_window import DocumentWindow, PendingSentence, results_of
+from dragoman_service.text.documents import PlannedSentence
+from dragoman_service.text.planning import TextPart, TextPlan
+from dragoman_service.translation.document_window import DocumentWindow, PendingSentence
+from dragoman_service.translation.text_work import results_of
 from tests.fakes import ManualClock, make_segment
 from tests.unit.text.text_fakes import make_hypothesis, make_result
 

@@ -71,37 +71,27 @@ def test_single_english_word_is_accepted_where_english_is_served(detector: Langu
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "served", "language"),
     [
-        "Привет",
-        "مرحبا",
-        "Buenos días",
-        "Guten Morgen",
-        "Merci beaucoup",
-        "Dobrý den",
-        "გამარჯობა",
-        "ᏣᎳᎩ ᎦᏬᏂᎯᏍᏗ",
-        FRENCH,
+        ("Привет, как дела?", {"en"}, "ru"),
+        ("Buenos días", {"en"}, "es"),
+        ("Guten Morgen", {"en"}, "de"),
+        ("Merci beaucoup", {"en"}, "fr"),
+        ("გამარჯობა", {"en"}, "ka"),
+        (FRENCH, {"en"}, "fr"),
+        ("Ово је дуга реченица о времену.", {"sr-Latn", "en"}, "sr"),
+        ("ᏣᎳᎩ ᎦᏬᏂᎯᏍᏗ", {"en", "zh"}, UNKNOWN_LANGUAGE),
     ],
 )
-def test_text_in_unserved_language_is_rejected(detector: LanguageDetector, text: str) -> None:
-    first = listed_candidates(detector.detect(text, {"en"}))[0]
+def test_text_in_unserved_language_or_script_is_rejected(
+    detector: LanguageDetector, text: str, served: set[str], language: str
+) -> None:
+    first = listed_candidates(detector.detect(text, served))[0]
 
-    assert not first.is_served
-    with pytest.raises(InvalidFieldError, match=rf"source_language: .* text 0 .* {first.language} \(.*not served"):
-        _source(detector, text, {"en"})
-
-
-def test_language_in_another_script_than_the_served_tag_is_not_served(detector: LanguageDetector) -> None:
-    first = detector.detect("Ово је дуга реченица о времену.", {"sr-Latn", "en"})[0]
-
-    assert (first.language, first.is_served) == ("sr", False)
-
-
-def test_text_in_unknown_script_has_no_known_language(detector: LanguageDetector) -> None:
-    (only,) = detector.detect("ᏣᎳᎩ", {"en", "zh"})
-
-    assert only == DetectedLanguage(language=UNKNOWN_LANGUAGE, confidence=0.0, is_served=False)
+    assert (first.language, first.is_served) == (language, False)
+    assert (first.confidence == 0) == (language == UNKNOWN_LANGUAGE)
+    with pytest.raises(InvalidFieldError, match=rf"source_language: .* text 0 .* {language} \(.*not served"):
+        _source(detector, text, served)
 
 
 @pytest.mark.parametrize("text", ["", " ", "\n", "12345", "…", "---", "+++ 7 * 8", "🙂", "ℹ️", "½ ①"])
@@ -201,65 +191,56 @@ def test_detected_language_is_compared_with_a_tag(language: str, tag: str, is_sa
     assert is_same_language(language, tag) is is_same
 
 
-class _NoDetector(LanguageDetector):
-    def __init__(self) -> None:
-        super().__init__(load=lambda: lambda _: [])
-        self.is_available = False
-
-
-async def test_missing_package_is_named() -> None:
-    translator = make_translator(FakeModel(), detector=_NoDetector())
-    request = TranslationRequest(texts=("Hi.",), source_language="", target_language="de")
-
-    with pytest.raises(InvalidFieldError, match=r"source_language: is absent.*pip install 'dragoman\[detect\]'"):
-        await translator.translate(request, RequestRecord())
-    with pytest.raises(UnsupportedFieldError, match=r"pip install 'dragoman\[detect\]'"):
-        await translator.detect_languages(["Hi."], RequestRecord())
-
-
-async def test_request_is_translated_from_the_detected_language() -> None:
-    model = FakeModel()
-    translator = make_translator(model, detector=_detector(fr=0.3, nl=0.1))
-    request = TranslationRequest(texts=("Hi.",), source_language="", target_language="de")
-
-    result = await translator.translate(request, RequestRecord())
-    sentences = [each async for each in translator.translate_document(request, RequestRecord())]
-
-    assert result.detected_language is not None
-    assert result.detected_language.language == "fr"
-    assert result.detected_language.confidence == pytest.approx(0.9)
-    assert [each.detected_language for each in sentences] == [result.detected_language]
-    assert model.resolved == ("", "fr", "de")
-
-
 def undetected(*texts: str, **options: Any) -> TranslationRequest:
     return TranslationRequest(
         texts=texts, source_language="", target_language="de", options=TranslationOptions(**options)
     )
 
 
-@pytest.mark.parametrize("text", ["", "  ", "12345", "🙂", "…"])
-async def test_text_without_letters_is_returned_unchanged_if_the_language_is_detected(text: str) -> None:
+async def test_missing_package_is_named() -> None:
+    detector = _detector()
+    detector.is_available = False
+    translator = make_translator(FakeModel(), detector=detector)
+
+    with pytest.raises(InvalidFieldError, match=r"source_language: is absent.*pip install 'dragoman\[detect\]'"):
+        await translator.translate(undetected("Hi."), RequestRecord())
+    with pytest.raises(UnsupportedFieldError, match=r"pip install 'dragoman\[detect\]'"):
+        await translator.detect_languages(["Hi."], RequestRecord())
+
+
+@pytest.mark.parametrize(
+    ("text", "text_format"),
+    [("", TextFormat.PLAIN), ("12345 🙂\n…", TextFormat.PLAIN), ("<b>7</b>", TextFormat.HTML)],
+)
+async def test_text_without_letters_is_returned_unchanged_if_the_language_is_detected(
+    text: str, text_format: TextFormat
+) -> None:
     translator = make_translator(FakeModel(), detector=_detector(fr=1.0))
 
-    alone = await translator.translate(undetected(text), RequestRecord())
-    second = await translator.translate(undetected("Hi.", text), RequestRecord())
+    alone = await translator.translate(undetected(text, format=text_format), RequestRecord())
+    second = await translator.translate(undetected("Hi.", text, format=text_format), RequestRecord())
+    document = translator.translate_document(undetected(text or ".", format=text_format), RequestRecord())
 
     assert [hypothesis.text for hypothesis in alone.translations[0].hypotheses] == [text]
     assert alone.num_source_tokens == 0
     assert alone.detected_language == DetectedLanguage(language="en", confidence=0.0)
     assert second.translations[1].hypotheses == alone.translations[0].hypotheses
     assert second.detected_language == DetectedLanguage(language="fr", confidence=1.0)
+    assert "".join([sentence.text async for sentence in document]) == (text or ".")
 
 
-async def test_document_and_markup_without_letters_are_returned_unchanged() -> None:
-    translator = make_translator(FakeModel(), detector=_detector(fr=1.0))
+async def test_request_is_translated_from_the_detected_language() -> None:
+    model = FakeModel()
+    translator = make_translator(model, detector=_detector(fr=0.3, nl=0.1))
 
-    result = await translator.translate(undetected("<b>7</b>", format=TextFormat.HTML), RequestRecord())
-    sentences = translator.translate_document(undetected("1.\n\n2.\n"), RequestRecord())
+    result = await translator.translate(undetected("Hi."), RequestRecord())
+    sentences = [each async for each in translator.translate_document(undetected("Hi."), RequestRecord())]
 
-    assert result.translations[0].hypotheses[0].text == "<b>7</b>"
-    assert "".join([sentence.text async for sentence in sentences]) == "1.\n\n2.\n"
+    assert result.detected_language
+    assert result.detected_language.language == "fr"
+    assert result.detected_language.confidence == pytest.approx(0.9)
+    assert [each.detected_language for each in sentences] == [result.detected_language]
+    assert model.resolved == ("", "fr", "de")
 
 
 async def test_texts_in_two_languages_are_rejected() -> None:

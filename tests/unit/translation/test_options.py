@@ -124,38 +124,74 @@ def test_range_is_part_of_the_error() -> None:
         check(make_request(options=TranslationOptions(beam_size=17)))
 
 
-def test_absent_options_get_the_declared_defaults_or_those_of_the_settings() -> None:
-    assert search_config(TranslationOptions(), DEFAULTS) == SearchConfig(max_target_tokens=512, repetition_guard=True)
+CHOSEN: dict[str, Any] = {
+    "beam_size": 3,
+    "num_hypotheses": 2,
+    "length_penalty": 0.0,
+    "min_target_tokens": 5,
+    "max_target_tokens": 9,
+    "no_repeat_ngram_size": 4,
+    "repetition_penalty": 2.0,
+    "coverage_penalty": 0.5,
+    "early_stopping": True,
+    "repetition_guard": False,
+}
 
-    search = search_config(TranslationOptions(), TranslationDefaults(beam_size=2, length_penalty=1.5))
 
-    assert search == SearchConfig(beam_size=2, length_penalty=1.5, max_target_tokens=512, repetition_guard=True)
+@pytest.mark.parametrize(
+    ("options", "defaults", "expected"),
+    [
+        ({}, {}, {"repetition_guard": True}),
+        (
+            {},
+            {"beam_size": 2, "length_penalty": 1.5},
+            {"beam_size": 2, "length_penalty": 1.5, "repetition_guard": True},
+        ),
+        (CHOSEN, {}, CHOSEN),
+        ({"num_hypotheses": 6}, {"beam_size": 4, "repetition_guard": False}, {"beam_size": 6, "num_hypotheses": 6}),
+        ({"num_hypotheses": 6}, {"beam_size": 8, "repetition_guard": False}, {"beam_size": 8, "num_hypotheses": 6}),
+        ({}, {"early_stopping": True, "repetition_guard": False}, {"early_stopping": True}),
+        ({"early_stopping": False, "repetition_guard": False}, {"early_stopping": True}, {}),
+        ({"repetition_guard": True}, {"repetition_guard": False}, {"repetition_guard": True}),
+        (
+            {"sampling": SamplingOptions(temperature=0.5, top_k=3, top_p=0.9, seed=7), "num_hypotheses": 16},
+            {},
+            {
+                "sampling": SamplingConfig(temperature=0.5, top_k=3, top_p=0.9, seed=7),
+                "num_hypotheses": 16,
+                "beam_size": 16,
+            },
+        ),
+        (
+            {"sampling": SamplingOptions(), "repetition_guard": True},
+            {},
+            {"sampling": SamplingConfig(seed=11), "beam_size": 1},
+        ),
+    ],
+    ids=[
+        "declared defaults",
+        "defaults of the settings",
+        "all options",
+        "default beam is widened",
+        "default beam is wide enough",
+        "default is enabled",
+        "default is disabled by the request",
+        "default is enabled by the request",
+        "sampling draws all hypotheses",
+        "sampling with a drawn seed and without guard",
+    ],
+)
+def test_search_has_the_options_of_the_request_then_the_defaults(
+    options: dict[str, Any], defaults: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    search = search_config(TranslationOptions(**options), TranslationDefaults(**defaults), draw_seed=lambda: 11)
+
+    assert search == SearchConfig(**{"max_target_tokens": 512, **expected})
+
+
+def test_settings_have_the_defaults_of_the_contract() -> None:
     for name in TranslationDefaults.model_fields:
         assert getattr(DEFAULTS, name) == option_range(f"options.{name}").default
-
-
-def test_present_options_reach_the_search() -> None:
-    chosen: dict[str, Any] = {
-        "beam_size": 3,
-        "num_hypotheses": 2,
-        "length_penalty": 0.0,
-        "min_target_tokens": 5,
-        "max_target_tokens": 9,
-        "no_repeat_ngram_size": 4,
-        "repetition_penalty": 2.0,
-        "coverage_penalty": 0.5,
-        "early_stopping": True,
-        "repetition_guard": False,
-    }
-
-    assert search_config(TranslationOptions(**chosen), DEFAULTS) == SearchConfig(**chosen)
-
-
-@pytest.mark.parametrize(("default", "expected"), [(4, 6), (8, 8)])
-def test_default_beam_holds_the_requested_hypotheses(default: int, expected: int) -> None:
-    search = search_config(TranslationOptions(num_hypotheses=6), TranslationDefaults(beam_size=default))
-
-    assert (search.beam_size, search.num_hypotheses) == (expected, 6)
 
 
 @pytest.mark.parametrize(
@@ -173,45 +209,11 @@ def test_contradicting_options_are_rejected(options: dict[str, Any], field: str,
     assert caught.value.field == f"options.{field}"
 
 
-def test_sampling_draws_as_many_targets_as_hypotheses_are_requested() -> None:
-    sampling = SamplingOptions(temperature=0.5, top_k=3, top_p=0.9, seed=7)
-
-    search = search_config(TranslationOptions(sampling=sampling, num_hypotheses=16), DEFAULTS)
-
-    assert search.sampling == SamplingConfig(temperature=0.5, top_k=3, top_p=0.9, seed=7)
-    assert (search.beam_size, search.num_hypotheses) == (16, 16)
-
-
-def test_seed_is_drawn_if_the_request_has_none() -> None:
-    options = TranslationOptions(sampling=SamplingOptions())
-
-    assert search_config(options, DEFAULTS, draw_seed=lambda: 11).sampling == SamplingConfig(seed=11)
-
-
 def test_drawn_seeds_are_valid_and_differ() -> None:
     seeds = {new_seed() for _ in range(20)}
 
     assert len(seeds) == 20
     assert all(map(option_range("options.sampling.seed").contains, seeds))
-
-
-@pytest.mark.parametrize(
-    ("choice", "default", "expected"),
-    [(None, True, True), (None, False, False), (False, True, False), (True, False, True)],
-)
-def test_request_overrides_the_defaults_of_the_settings(choice: bool | None, default: bool, expected: bool) -> None:
-    defaults = TranslationDefaults(repetition_guard=default, early_stopping=default)
-
-    search = search_config(TranslationOptions(repetition_guard=choice, early_stopping=choice), defaults)
-
-    assert (search.repetition_guard, search.early_stopping) == (expected, expected)
-
-
-@pytest.mark.parametrize("choice", [None, True])
-def test_sampling_disables_the_repetition_guard(choice: bool | None) -> None:
-    options = TranslationOptions(repetition_guard=choice, sampling=SamplingOptions())
-
-    assert not search_config(options, DEFAULTS).repetition_guard
 
 
 def fitted(options: TranslationOptions, *, max_target_tokens: int = 100) -> SearchConfig:
@@ -235,29 +237,37 @@ def test_options_beyond_a_limit_of_the_model_are_rejected_with_its_name(options:
 
 
 def test_options_within_the_limits_of_the_model_are_accepted() -> None:
-    fitted(TranslationOptions(), max_target_tokens=1)
-    fitted(TranslationOptions(min_target_tokens=99, max_target_tokens=100))
-
-
-def test_suppressed_pieces_become_token_ids() -> None:
-    assert fitted(TranslationOptions(suppressed_tokens=("b", "a", "b"))).suppressed_tokens == {4, 5}
-    assert fitted(TranslationOptions(suppressed_tokens=())).suppressed_tokens == frozenset()
+    assert fitted(TranslationOptions(), max_target_tokens=1) == SearchConfig()
+    assert fitted(TranslationOptions(min_target_tokens=99, max_target_tokens=100)) == SearchConfig()
+    assert fitted(TranslationOptions(suppressed_tokens=("b", "a", "b"))) == SearchConfig(
+        suppressed_tokens=frozenset({4, 5})
+    )
 
 
 @pytest.mark.parametrize(
-    ("texts", "field"),
+    ("texts", "fields", "field"),
     [
-        (("a",) * 4, "texts"),
-        (("a", "b" * 11), "texts[1]"),
-        (("a" * 9,) * 3, "texts"),
-        (("a", "b", "\ud800"), "texts[2]"),
+        (("a",) * 4, {}, "texts"),
+        (("a", "b" * 11), {}, "texts[1]"),
+        (("a" * 9,) * 3, {}, "texts"),
+        (("a", "b", "\ud800"), {}, "texts[2]"),
+        (("a", "b"), {"target_prefixes": ("c",)}, "target_prefixes"),
+        (("a", "b"), {"target_prefixes": ("", "c" * 1001)}, "target_prefixes[1]"),
+        (("a", "b"), {"target_prefixes": ("\udfff", "")}, "target_prefixes[0]"),
+        (("a",), {"source_language": "x" * 36}, "source_language"),
+        (("a",), {"target_language": ""}, "target_language"),
+        (("a",), {"model": "x" * 129}, "model"),
+        (("a",), {"pivot_languages": ("de",) * 9}, "pivot_languages"),
+        (("a",), {"pivot_languages": ("de", "")}, "pivot_languages[1]"),
+        (("a",), {"texts": ()}, "texts"),
     ],
 )
-def test_texts_beyond_a_limit_are_rejected(texts: tuple[str, ...], field: str) -> None:
+def test_texts_and_other_fields_beyond_a_limit_are_rejected(
+    texts: tuple[str, ...], fields: dict[str, Any], field: str
+) -> None:
     limits = TranslationLimits(max_texts=3, max_text_characters=10, max_request_characters=20)
 
-    assert rejected_field(make_request(*texts), limits) == field
-    assert rejected_field(replace(make_request(), texts=()), limits) == "texts"
+    assert rejected_field(replace(make_request(*texts), **fields), limits) == field
 
 
 def test_too_long_text_is_directed_to_documents() -> None:
@@ -267,29 +277,10 @@ def test_too_long_text_is_directed_to_documents() -> None:
         check(make_request("a" * 11), limits)
 
 
-def test_characters_are_code_points() -> None:
-    check(make_request("🎉" * 10), TranslationLimits(max_text_characters=10, max_request_characters=10))
+def test_limits_count_code_points() -> None:
+    limits = TranslationLimits(max_text_characters=10, max_request_characters=11)
 
-
-@pytest.mark.parametrize(
-    ("fields", "field"),
-    [
-        ({"target_prefixes": ("c",)}, "target_prefixes"),
-        ({"target_prefixes": ("", "c" * 1001)}, "target_prefixes[1]"),
-        ({"target_prefixes": ("\udfff", "")}, "target_prefixes[0]"),
-        ({"source_language": "x" * 36}, "source_language"),
-        ({"target_language": ""}, "target_language"),
-        ({"model": "x" * 129}, "model"),
-        ({"pivot_languages": ("de",) * 9}, "pivot_languages"),
-        ({"pivot_languages": ("de", "")}, "pivot_languages[1]"),
-    ],
-)
-def test_other_fields_beyond_a_limit_are_rejected(fields: dict[str, Any], field: str) -> None:
-    assert rejected_field(make_request("a", "b", **fields)) == field
-
-
-def test_prefix_for_each_text_is_accepted() -> None:
-    check(make_request("a", "b", target_prefixes=("é" * 1000, "")))
+    check(make_request("🎉" * 10, "b", target_prefixes=("é" * 1000, "")), limits)
 
 
 def test_settings_cannot_exceed_the_contract() -> None:
@@ -297,13 +288,6 @@ def test_settings_cannot_exceed_the_contract() -> None:
         TranslationLimits(max_texts=129)
     with pytest.raises(ValidationError, match="beam_size"):
         TranslationDefaults(beam_size=17)
-
-
-@pytest.mark.parametrize("pattern", ["*a", "a**", "a b"])
-def test_invalid_patterns_are_rejected(pattern: str) -> None:
-    options = TranslationOptions(protection=ProtectionOptions(patterns=("ok", pattern)))
-
-    assert rejected_field(make_request(options=options)) == "options.protection.patterns[1]"
 
 
 def test_stars_are_limited_over_all_patterns() -> None:
@@ -314,8 +298,16 @@ def test_stars_are_limited_over_all_patterns() -> None:
     assert rejected_field(make_request(options=more)) == "options.protection.patterns"
 
 
-@pytest.mark.parametrize("terms", [(Term(source=" x"),), (Term(source="x"), Term(source="x", target="y"))])
-def test_invalid_sources_of_terms_are_rejected(terms: tuple[Term, ...]) -> None:
-    field = f"options.terms[{len(terms) - 1}].source"
-
-    assert rejected_field(make_request(options=TranslationOptions(terms=terms))) == field
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        *(
+            ({"protection": ProtectionOptions(patterns=("ok", pattern))}, "protection.patterns[1]")
+            for pattern in ("*a", "a**", "a b")
+        ),
+        ({"terms": (Term(source=" x"),)}, "terms[0].source"),
+        ({"terms": (Term(source="x"), Term(source="x", target="y"))}, "terms[1].source"),
+    ],
+)
+def test_invalid_patterns_and_sources_of_terms_are_rejected(options: dict[str, Any], field: str) -> None:
+    assert rejected_field(make_request(options=TranslationOptions(**options))) == f"options.{field}"

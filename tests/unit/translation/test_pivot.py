@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from dragoman_service.datatypes import Pivot
+from dragoman_service.datatypes import Pivot, TextHypothesis, Translation
 from dragoman_service.errors import DrainingError, InvalidFieldError, ModelNotFoundError
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.request import (
@@ -18,7 +18,7 @@ from dragoman_service.request import (
 from dragoman_service.translation.options import TranslationLimits
 from dragoman_service.translation.pivot import find_pivot_route, served_source_languages
 from dragoman_service.translation.translator import Translator
-from tests.unit.text.text_fakes import FakeModel, FakeQueue, make_hypothesis
+from tests.unit.text.text_fakes import FakeModel, FakeQueue, make_hypothesis, source_text
 
 
 class Models:
@@ -67,13 +67,10 @@ async def test_text_is_translated_through_the_first_language_with_both_models() 
 
     result = await _translate(models)
 
-    assert result.translations[0].hypotheses[0].text == "Hallo."
-    assert result.translations[0].sentences == ()
+    assert result.translations == (Translation(hypotheses=(TextHypothesis(text="Hallo.", score=-1.0),), sentences=()),)
     assert (result.model_name, result.pivot) == ("fr-de", Pivot(language="fr", model_name="en-fr", model_version="1"))
-    (segment,) = models.models["fr-de"].scheduler.segments
-    assert segment.source_ids[:-1] == tuple(models.models["fr-de"].tokenizer.encode("Salut."))
-    assert result.num_source_tokens == len("Hi.") + 1
-    assert result.num_target_tokens == len("Hallo.") + 1
+    assert list(map(source_text, models.models["fr-de"].scheduler.segments)) == ["Salut."]
+    assert (result.num_source_tokens, result.num_target_tokens) == (len("Hi.") + 1, len("Hallo.") + 1)
 
 
 async def test_served_pair_is_translated_directly() -> None:

@@ -2,7 +2,6 @@ import asyncio
 import itertools
 import threading
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -41,7 +40,6 @@ from tests.unit.text.text_fakes import (
     source_text,
 )
 
-REFUSE = LongSentencePolicy.REFUSE
 OVERLOADED = OverloadedError(queued=9, limit=10, unit="segments", retry_after_s=1.0)
 
 
@@ -71,21 +69,15 @@ async def pending(model: FakeModel, *texts: str) -> "asyncio.Task[Any]":
     return task
 
 
-async def test_texts_are_translated_in_order() -> None:
-    result = await translated(FakeModel(FakeQueue(shout)), "One. Two.", "", " three\n")
+async def test_texts_are_translated_in_order_with_the_selected_model() -> None:
+    model = FakeModel(FakeQueue(shout), name="small", version="7")
+
+    result = await translated(model, "One. Two.", "", " three\n")
 
     assert [translation.hypotheses[0].text for translation in result.translations] == ["ONE. TWO.", "", " THREE\n"]
-
-
-async def test_result_has_the_model_and_the_number_of_tokens() -> None:
-    model = FakeModel(FakeQueue(lambda _: (make_hypothesis("abc"),)), name="small", version="7")
-
-    result = await translated(model, "One. Two.", "3")
-
-    assert (result.model_name, result.model_version) == ("small", "7")
     assert model.resolved == ("toy", "en", "de")
-    assert result.num_source_tokens == 5 + 5 + 2
-    assert result.num_target_tokens == 3 * 4
+    assert (result.model_name, result.model_version) == ("small", "7")
+    assert result.num_source_tokens == result.num_target_tokens == 5 + 5 + 6
 
 
 async def test_number_of_tokens_is_that_of_the_best_returned_hypothesis() -> None:
@@ -98,34 +90,20 @@ async def test_number_of_tokens_is_that_of_the_best_returned_hypothesis() -> Non
     assert result.num_target_tokens == translation.sentences[0].num_target_tokens == 4
 
 
-async def test_all_segments_are_queued_at_once_with_the_context_of_the_request() -> None:
-    model, context = FakeModel(), RequestRecord(deadline_s=1e12, priority=Priority.BULK)
-
-    await make_translator(model).translate(make_request("One. Two.", "Three."), context)
-
-    assert list(map(source_text, model.scheduler.segments)) == ["One.", "Two.", "Three."]
-    assert model.scheduler.context is context
-
-
-async def test_options_reach_the_search() -> None:
-    model = FakeModel()
-
-    await translated(
-        model,
-        "One.",
-        beam_size=3,
-        num_hypotheses=2,
-        coverage_penalty=0.25,
-        repetition_guard=False,
-        suppressed_tokens=("x",),
-        target_prefix="Ei",
+async def test_all_segments_are_queued_at_once_with_record_and_options() -> None:
+    model, record = FakeModel(), RequestRecord(deadline_s=1e12, priority=Priority.BULK)
+    request = make_request(
+        "One. Two.", "Three.", beam_size=3, num_hypotheses=2, suppressed_tokens=("x",), target_prefix="Ei"
     )
 
+    await make_translator(model).translate(request, record)
+
+    assert list(map(source_text, model.scheduler.segments)) == ["One.", "Two.", "Three."]
+    assert model.scheduler.context is record
     search = model.scheduler.segments[0].search
-    assert (search.beam_size, search.num_hypotheses, search.coverage_penalty) == (3, 2, 0.25)
+    assert (search.beam_size, search.num_hypotheses) == (3, 2)
     assert search.suppressed_tokens == set(TOKENIZER.encode("x"))
     assert search.target_prefix == tuple(TOKENIZER.encode("Ei"))
-    assert not search.repetition_guard
 
 
 @pytest.mark.parametrize("texts", [("",), (" \n", "...")])
@@ -146,12 +124,9 @@ async def test_texts_without_words_are_not_queued(texts: tuple[str, ...]) -> Non
         (make_request("a", max_target_tokens=201), "options.max_target_tokens"),
         (make_request("a b. " * 30), "texts"),
         (make_request("a" * 60, "b" * 60, return_attention=AttentionDetail.ALL_HEADS, num_hypotheses=16), "texts"),
-        (make_request("a", target_prefix="b" * 9, max_target_tokens=9), "options.target_prefix"),
-        (replace(make_request("a"), target_prefixes=("b", "c")), "target_prefixes"),
-        (make_request("a", suppressed_tokens=("b", "no piece")), "options.suppressed_tokens[1]"),
-        (make_request("a" * 63, long_sentences=REFUSE, sampling=SamplingOptions(seed=-1)), "options.sampling.seed"),
-        (make_request("a" * 64, long_sentences=REFUSE), "texts[0]"),
+        (make_request("a" * 64, long_sentences=LongSentencePolicy.REFUSE), "texts[0]"),
     ],
+    ids=["options", "model", "tokens", "attention", "sentence"],
 )
 async def test_request_beyond_a_limit_is_rejected_before_the_queue(request_: TranslationRequest, field: str) -> None:
     model = FakeModel()
@@ -186,12 +161,9 @@ async def drawn_seeds(seed: int | None, *, server_seed: int = 0) -> list[int]:
     return [segment.search.sampling.seed for segment in model.scheduler.segments if segment.search.sampling]
 
 
-async def test_request_with_a_seed_is_repeatable() -> None:
+async def test_seed_of_the_request_is_used_or_a_new_one_is_drawn() -> None:
     assert await drawn_seeds(7) == await drawn_seeds(7, server_seed=1)
     assert await drawn_seeds(7) != await drawn_seeds(8)
-
-
-async def test_request_without_a_seed_gets_a_new_one() -> None:
     assert await drawn_seeds(None, server_seed=1) != await drawn_seeds(None, server_seed=2)
     assert len(await drawn_seeds(None)) == 2
 
@@ -253,15 +225,6 @@ async def test_results_may_come_from_another_thread_in_any_order() -> None:
     await asyncio.to_thread(answer)
 
     assert (await task).translations[0].hypotheses[0].text == "Eins. Zwei."
-
-
-async def test_full_queue_rejects_the_request() -> None:
-    class FullQueue(FakeQueue):
-        def submit(self, *_: Any, **__: Any) -> Any:
-            raise OVERLOADED
-
-    with pytest.raises(OverloadedError):
-        await translated(FakeModel(FullQueue()), "One.")
 
 
 async def test_request_rejected_early_is_not_tokenized() -> None:

@@ -5,12 +5,12 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from dragoman_service.datatypes import Priority, Segment, StageTimings, TranslatedSentence, WarningKind
-from dragoman_service.errors import EngineError, InvalidFieldError, OverloadedError, UnsupportedFieldError
+from dragoman_service.errors import EngineError, InvalidFieldError
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.request import AttentionDetail, LongSentencePolicy, RequestRecord, TranslationRequest
 from dragoman_service.translation.options import TranslationLimits
 from tests.unit.text.text_fakes import Answer, FakeModel, FakeQueue, make_hypothesis, make_result, shout, source_text
-from tests.unit.translation.test_translator import OVERLOADED, make_request, make_translator
+from tests.unit.translation.test_translator import make_request, make_translator
 
 
 async def translated(
@@ -56,7 +56,6 @@ async def test_record_and_options_reach_the_queue() -> None:
     [
         (make_request(""), "text"),
         (make_request("a" * 101), "text"),
-        (make_request("\ud800"), "text"),
         (make_request("a", beam_size=0), "options.beam_size"),
         (make_request("a", target_prefix="b" * 9, max_target_tokens=9), "options.target_prefix"),
         (make_request("a" * 64, long_sentences=LongSentencePolicy.REFUSE), "text"),
@@ -70,11 +69,6 @@ async def test_document_beyond_a_limit_is_rejected_before_the_queue(request_: Tr
 
     assert caught.value.field == field
     assert not model.scheduler.segments
-
-
-async def test_model_without_attention_rejects_an_alignment() -> None:
-    with pytest.raises(UnsupportedFieldError, match="return_alignment"):
-        await translated(FakeModel(has_attention=False), make_request("a", return_alignment=True))
 
 
 async def test_attention_of_a_document_is_limited_for_each_sentence() -> None:
@@ -98,15 +92,6 @@ async def test_sentences_before_an_error_are_valid() -> None:
     assert [(await anext(sentences)).text for _ in range(2)] == ["ONE.", " TWO."]
     with pytest.raises(EngineError):
         await anext(sentences)
-
-
-async def test_full_queue_rejects_the_document() -> None:
-    class FullQueue(FakeQueue):
-        def submit(self, *_: Any, **__: Any) -> Any:
-            raise OVERLOADED
-
-    with pytest.raises(OverloadedError):
-        await translated(FakeModel(FullQueue()), make_request("One."))
 
 
 async def test_closing_a_document_cancels_its_segments() -> None:

@@ -3,13 +3,10 @@
 import enum
 import itertools
 import tomllib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
-
-from loadtests.scenarios.bad_inputs.attacks.payload import Make, Recipe, make_payload
 
 CLOSED: Final = "closed"  # status if the server closed the connection without a response
 TIMEOUT: Final = "timeout"  # status if the client gave up waiting
@@ -29,6 +26,7 @@ _TARGETS: Final = {  # of JSON bodies: path and authorization
     "deepl": ("/v2/translate", "bearer"),
     "azure": ("/translate?api-version=3.0&to=de&from=en", "bearer"),
 }
+_GRPC_KINDS: Final = ("document", "texts", "stream", "many-texts", "detection", "google")
 _FORMATS: Final = {"p": "plain", "h": "html", "x": "xml"}
 _SHORT_DOCUMENTS: Final = (
     *("tags-unmatched-plain", "tags-unmatched-html", "icu-quoted-heads-plain", "numbers-before-blocks-html"),
@@ -56,12 +54,11 @@ class Port(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attack:
-    """One attack; `make` returns the bytes for a size in the unit of the attack, mostly bytes or characters."""
+    """One attack: how it is sent, and what; the head of `attacks.toml` explains templates and fill."""
 
     name: str
     surface: str
-    make: Make = field(repr=False)
-    size: int
+    size: int  # in the unit of the attack, mostly bytes or characters
     way: Way = Way.REPEAT
     port: Port = Port.HTTP
     expected: frozenset[str] = _STATUSES["any"]
@@ -74,28 +71,46 @@ class Attack:
     is_short: bool = False  # part of the short mode
     is_stopped: bool = False  # send SIGTERM to the server during the attack
 
+    kind: str = "http"  # or http-patterns, file, one of `_GRPC_KINDS`
+    request: str = ""
+    headers: Sequence[str] = ()
+    auth: str = ""  # bearer or deepl
+    media: str = "application/json"  # of a body
+    body: str = ""
+    has_length: bool = True
+    is_pipelined: bool = False  # the size is the number of requests
+    splits_body: bool = False  # send it separately
+    raw: str | None = None  # instead of a request
+    rest: str = ""  # for `Way.DRIP`
+    head: str = ""
+    unit: str = ""
+    middle: str = ""
+    close: str = ""
+    tail: str = ""
+    text: str = ""  # name of a generated fill
+    token_header: str = '{"alg":"RS256","kid":"{kid}"}'  # noqa: S105 - a template
+    token_claims: str = '{"sub":"a","exp":9999999999}'  # noqa: S105 - a template
+    token_signature: str = "\0" * 256
+    options: Mapping[str, Any] = field(default_factory=dict)
+    format: str = "plain"
+    patterns: str | Sequence[str] = ()
+    terms: str = ""
+    file: str = ""
+    file_first: bool = False
 
-_OF_ATTACK: Final = {one.name for one in fields(Attack)} - {"make"}
+    @property
+    def is_grpc(self) -> bool:
+        """Whether the payload is a gRPC call."""
+        return self.kind in _GRPC_KINDS
 
 
 def _attack(name: str, surface: str, **given: Any) -> Attack:
-    """Return an attack from the fields of its table, which are those of `Attack` and `Recipe`."""
-    recipe = Recipe(**{key: value for key, value in given.items() if key not in _OF_ATTACK})
-    own = {key: value for key, value in given.items() if key in _OF_ATTACK}
-    if recipe.is_grpc:
-        own = {"port": "grpc", "expected": ["grpc"], **own}
-    expected = own.pop("expected", ["any"])
-    return Attack(
-        **{
-            **own,
-            "name": name,
-            "surface": surface,
-            "make": partial(make_payload, recipe),
-            "way": Way(own.get("way", "repeat")),
-            "port": Port(own.get("port", "http")),
-            "expected": frozenset().union(*(_STATUSES.get(one, frozenset({one})) for one in expected)),
-        }
-    )
+    """Return an attack from the fields of its table."""
+    usual = {"port": "grpc", "expected": ["grpc"]} if given.get("kind", "http") in _GRPC_KINDS else {}
+    own: dict[str, Any] = {"way": "repeat", "port": "http", "expected": ["any"], **usual, **given}
+    own["way"], own["port"] = Way(own["way"]), Port(own["port"])
+    own["expected"] = frozenset().union(*(_STATUSES.get(one, frozenset({one})) for one in own["expected"]))
+    return Attack(name=name, surface=surface, **own)
 
 
 def _attacks(tables: Mapping[str, Any]) -> Iterator[Attack]:

@@ -5,16 +5,16 @@ import io
 import re
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from dragoman.v1 import translation_pb2 as pb
 from loadtests.generator.calls import Method
 from loadtests.hostile.inputs import CHEAP
+from loadtests.scenarios.bad_inputs.attacks.attack import Attack
 
 _BOUNDARY: Final = "9f86d081884c7d65"
 _REPEAT: Final = re.compile(r"\{([^{}]+?)\*(\d+)\}")  # {x*9}
-_JSON: Final = "application/json"
 _WORD: Final = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
 _TEXT_CHARACTERS: Final = 10_000  # of each text of a request
 _LANGUAGES: Final[Mapping[str, Any]] = {"source_language": "en", "target_language": "de"}
@@ -48,87 +48,54 @@ class Payload:
     key: str = ""  # of that call
 
 
-Make = Callable[[int, Credentials], Payload]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
-    """Instructions for a payload; the head of `attacks.toml` explains templates and fill."""
-
-    kind: str = "http"  # or file, document, texts, stream, many-texts, detection, google, http-patterns
-    request: str = ""
-    headers: Sequence[str] = ()
-    auth: str = ""  # bearer or deepl
-    media: str = _JSON  # of a body
-    body: str = ""
-    has_length: bool = True
-    is_pipelined: bool = False  # the size is the number of requests
-    splits_body: bool = False  # send it separately
-    raw: str | None = None  # instead of a request
-    rest: str = ""
-    head: str = ""
-    unit: str = ""
-    middle: str = ""
-    close: str = ""
-    tail: str = ""
-    text: str = ""  # name of a generated fill
-    token_header: str = '{"alg":"RS256","kid":"{kid}"}'  # noqa: S105 - a template
-    token_claims: str = '{"sub":"a","exp":9999999999}'  # noqa: S105 - a template
-    token_signature: str = "\0" * 256
-    options: Mapping[str, Any] = field(default_factory=dict)
-    format: str = "plain"
-    patterns: str | Sequence[str] = ()
-    terms: str = ""
-    file: str = ""
-    file_first: bool = False
-
-    @property
-    def is_grpc(self) -> bool:
-        """Return whether it is a gRPC call."""
-        return self.kind not in ("http", "http-patterns", "file")
-
-    def fill(self, size: int) -> str:
-        """Return a text of about a size."""
-        if self.text:
-            return _TEXTS[self.text](size)
-        unit, close = _expand(self.unit), _expand(self.close)
-        count = max(1, size // len(f"{unit}{close}".replace("{i}", "000000"))) if unit else 0
-        numbers = (str(100_003 + 7 * number) for number in range(count)) if "{i}" in unit + close else ()
-        numbered = list(numbers) or None
-        opened = "".join(unit.replace("{i}", one) for one in numbered) if numbered else unit * count
-        closed = "".join(close.replace("{i}", one) for one in numbered) if numbered else close * count
-        return f"{self.head}{opened}{self.middle}{closed}{self.tail}"
-
-
-def make_payload(recipe: Recipe, size: int, credentials: Credentials) -> Payload:
-    """Return the payload of a size."""
-    if recipe.is_grpc:
-        return _call(recipe, size, credentials)
-    if recipe.kind == "file":
-        return _upload(recipe, size, credentials)
-    fill = "" if recipe.is_pipelined else recipe.fill(size)
-    if recipe.kind == "http-patterns":
-        fill = ",".join(
-            f'"{recipe.fill(min(size, _TEXT_CHARACTERS))}"' for _ in range(max(1, size // _TEXT_CHARACTERS))
-        )
-    known = {"{key}": credentials.key, "{key_id}": credentials.key[:17], "{kid}": credentials.key_id, "{fill}": fill}
-    known["{token}"] = _token(recipe, known) if "{token}" in "".join((*recipe.headers, recipe.body)) else ""
-    rest = _render(recipe.rest, known)
-    if recipe.raw is not None and not recipe.request:
-        return Payload(parts=[_render(recipe.raw, known)], rest=rest)
-    body = _render(_pattern_body(recipe) if recipe.kind == "http-patterns" else recipe.body, known)
-    headers = [_render(header, known).decode("latin-1") for header in recipe.headers]
+def make_payload(attack: Attack, size: int, credentials: Credentials) -> Payload:
+    """Return the payload of a size, in the unit of the attack."""
+    if attack.is_grpc:
+        return _call(attack, size, credentials)
+    if attack.kind == "file":
+        return _upload(attack, size, credentials)
+    filled = "" if attack.is_pipelined else fill(attack, size)
+    if attack.kind == "http-patterns":
+        filled = ",".join(f'"{text}"' for text in _texts(attack, size))
+    known = {"{key}": credentials.key, "{key_id}": credentials.key[:17], "{kid}": credentials.key_id, "{fill}": filled}
+    known["{token}"] = _token(attack, known) if "{token}" in "".join((*attack.headers, attack.body)) else ""
+    rest = _render(attack.rest, known)
+    if attack.raw is not None and not attack.request:
+        return Payload(parts=[_render(attack.raw, known)], rest=rest)
+    body = _render(_pattern_body(attack) if attack.kind == "http-patterns" else attack.body, known)
+    headers = [_render(header, known).decode("latin-1") for header in attack.headers]
     head = http_request(
-        _render(recipe.request, known).decode("latin-1"),
-        *_authorization(recipe.auth, credentials),
-        *([f"Content-Type: {_expand(recipe.media)}"] if body and not _has(headers, "content-type") else []),
+        _render(attack.request, known).decode("latin-1"),
+        *_authorization(attack.auth, credentials),
+        *([f"Content-Type: {_expand(attack.media)}"] if body and not _has(headers, "content-type") else []),
         *headers,
-        length=len(body) if recipe.has_length and (body or recipe.request.startswith("POST")) else None,
+        length=len(body) if attack.has_length and (body or attack.request.startswith("POST")) else None,
     )
-    if recipe.splits_body:
+    if attack.splits_body:
         return Payload(parts=[head, body], rest=rest)
-    count = size if recipe.is_pipelined else 1
+    count = size if attack.is_pipelined else 1
     return Payload(parts=[(head + body) * count], rest=rest, num_answers=count)
+
+
+def fill(attack: Attack, size: int) -> str:
+    """Return a text of about a size."""
+    if attack.text:
+        return _TEXTS[attack.text](size)
+    opened, closed = _repeated(_expand(attack.unit), _expand(attack.close), size)
+    return f"{attack.head}{opened}{attack.middle}{closed}{attack.tail}"
+
+
+def _repeated(unit: str, close: str, size: int) -> tuple[str, str]:
+    """Repeat both equally often; {i} is a number that grows."""
+    count = max(1, size // len(f"{unit}{close}".replace("{i}", "000000"))) if unit else 0
+    if "{i}" not in unit + close:
+        return unit * count, close * count
+    numbers = [str(100_003 + 7 * number) for number in range(count)]
+    return "".join(unit.replace("{i}", one) for one in numbers), "".join(close.replace("{i}", one) for one in numbers)
+
+
+def _texts(attack: Attack, size: int) -> list[str]:
+    return [fill(attack, min(size, _TEXT_CHARACTERS))] * max(1, size // _TEXT_CHARACTERS)
 
 
 def http_request(line: str, *headers: str, length: int | None = None) -> bytes:
@@ -158,23 +125,23 @@ def _authorization(scheme: str, credentials: Credentials) -> list[str]:
     return [f"Authorization: {schemes[scheme]} {credentials.key}"] if scheme else []
 
 
-def _token(recipe: Recipe, known: Mapping[str, str]) -> str:
-    parts = (recipe.token_header, recipe.token_claims, recipe.token_signature)
+def _token(attack: Attack, known: Mapping[str, str]) -> str:
+    parts = (attack.token_header, attack.token_claims, attack.token_signature)
     return ".".join(base64.urlsafe_b64encode(_render(part, known)).rstrip(b"=").decode() for part in parts)
 
 
-def _upload(recipe: Recipe, size: int, credentials: Credentials) -> Payload:
+def _upload(attack: Attack, size: int, credentials: Credentials) -> Payload:
     """Return the upload of a file by a form."""
     line = f"--{_BOUNDARY}\r\nContent-Disposition: form-data; name="
-    fields = "".join(f'{line}"{name}"\r\n\r\n{value}\r\n' for name, value in _FORM_FIELDS[recipe.request].items())
-    content = recipe.fill(size).encode()
-    content = _docx(content) if recipe.file == "a.docx" else content
-    file = f'{line}"file"; filename="{_expand(recipe.file)}"\r\n\r\n'.encode() + content + b"\r\n"
-    parts = [file, fields.encode()] if recipe.file_first else [fields.encode(), file]
+    fields = "".join(f'{line}"{name}"\r\n\r\n{value}\r\n' for name, value in _FORM_FIELDS[attack.request].items())
+    content = fill(attack, size).encode()
+    content = _docx(content) if attack.file == "a.docx" else content
+    file = f'{line}"file"; filename="{_expand(attack.file)}"\r\n\r\n'.encode() + content + b"\r\n"
+    parts = [file, fields.encode()] if attack.file_first else [fields.encode(), file]
     body = b"".join(parts) + f"--{_BOUNDARY}--\r\n".encode()
-    scheme = "deepl" if recipe.auth and recipe.request == "POST /v2/document" else recipe.auth
+    scheme = "deepl" if attack.auth and attack.request == "POST /v2/document" else attack.auth
     media_type = f"Content-Type: multipart/form-data; boundary={_BOUNDARY}"
-    head = http_request(recipe.request, media_type, *_authorization(scheme, credentials), length=len(body))
+    head = http_request(attack.request, media_type, *_authorization(scheme, credentials), length=len(body))
     return Payload(parts=[head + body])
 
 
@@ -190,39 +157,38 @@ def _docx(document: bytes) -> bytes:
     return archive.getvalue()
 
 
-def _call(recipe: Recipe, size: int, credentials: Credentials) -> Payload:
+def _call(attack: Attack, size: int, credentials: Credentials) -> Payload:
     """Return a gRPC call."""
-    given = {key: _expand(value) if isinstance(value, str) else value for key, value in recipe.options.items()}
-    options: dict[str, Any] = {**CHEAP, "format": _FORMATS[recipe.format], **given}
-    if recipe.patterns:
-        options["protection"] = {"patterns": _patterns(recipe.patterns)}
-    if recipe.terms:
-        options["terms"] = _terms(recipe.terms)
-    path = _OTHER_METHODS.get(recipe.kind, Method.TRANSLATE.path)
+    given = {key: _expand(value) if isinstance(value, str) else value for key, value in attack.options.items()}
+    options: dict[str, Any] = {**CHEAP, "format": _FORMATS[attack.format], **given}
+    if attack.patterns:
+        options["protection"] = {"patterns": _patterns(attack.patterns)}
+    if attack.terms:
+        options["terms"] = _terms(attack.terms)
+    path = _OTHER_METHODS.get(attack.kind, Method.TRANSLATE.path)
     message: Any
-    match recipe.kind:
+    match attack.kind:
         case "document":
             path = Method.TRANSLATE_DOCUMENT.path
-            message = pb.TranslateDocumentRequest(text=recipe.fill(size), options=options, **_LANGUAGES)
+            message = pb.TranslateDocumentRequest(text=fill(attack, size), options=options, **_LANGUAGES)
         case "texts":
-            texts = [recipe.fill(min(size, _TEXT_CHARACTERS))] * max(1, size // _TEXT_CHARACTERS)
-            message = pb.TranslateRequest(texts=texts, options=options, **_LANGUAGES)
+            message = pb.TranslateRequest(texts=_texts(attack, size), options=options, **_LANGUAGES)
         case "stream":
             path = Method.TRANSLATE_STREAM.path
-            message = pb.TranslateRequest(texts=[recipe.fill(size)], options=options, request_id="a", **_LANGUAGES)
+            message = pb.TranslateRequest(texts=[fill(attack, size)], options=options, request_id="a", **_LANGUAGES)
         case "many-texts":
-            message = pb.TranslateRequest(texts=[recipe.unit] * size, options=options, **_LANGUAGES)
+            message = pb.TranslateRequest(texts=[attack.unit] * size, options=options, **_LANGUAGES)
         case "detection":
-            message = pb.DetectLanguageRequest(texts=[recipe.fill(size // 10)] * 10)
+            message = pb.DetectLanguageRequest(texts=[fill(attack, size // 10)] * 10)
         case "google":
-            message = pb.TranslateRequest(texts=[recipe.fill(size)], **_LANGUAGES)
+            message = pb.TranslateRequest(texts=[fill(attack, size)], **_LANGUAGES)
         case _:
-            raise ValueError(f"unknown kind {recipe.kind!r}")
+            raise ValueError(f"unknown kind {attack.kind!r}")
     return Payload(parts=[message.SerializeToString()], path=path, key=credentials.key)
 
 
-def _pattern_body(recipe: Recipe) -> str:
-    patterns = ",".join(f'"{one}"' for one in _patterns(recipe.patterns))
+def _pattern_body(attack: Attack) -> str:
+    patterns = ",".join(f'"{one}"' for one in _patterns(attack.patterns))
     options = f'{{"protection":{{"patterns":[{patterns}]}},"maxTargetTokens":3,"beamSize":1}}'
     return f'{{"texts":[{{fill}}],"sourceLanguage":"en","targetLanguage":"de","options":{options}}}'
 
@@ -260,7 +226,7 @@ def _terms(name: str) -> list[dict[str, Any]]:
 def _numbered_blocks(size: int) -> str:
     """Return a text with all possible placeholders of tags, then many tags."""
     taken = [*(f"⟦{number}⟧" for number in range(1, 33)), *map(str, range(1900, 2030))]
-    numbers, blocks = Recipe(unit="{i} ").fill(size // 2), Recipe(unit="<p><x/>a ").fill(size // 2)
+    (numbers, _), (blocks, _) = _repeated("{i} ", "", size // 2), _repeated("<p><x/>a ", "", size // 2)
     return f"{' '.join(taken)} {numbers}{blocks}"
 
 

@@ -1,13 +1,11 @@
-"""Results of attacks: limits, checks, table and plot."""
+"""Results of attacks: limits, checks and table."""
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final, NamedTuple
 
-from matplotlib.figure import Figure
-
-from loadtests.report.report import Check, Report, markdown, new_figure, rounded
+from loadtests.report.report import Check, Report, markdown, rounded
 from loadtests.scenarios.bad_inputs.attacks.attack import Attack
 from loadtests.scenarios.bad_inputs.attacks.send import NOTHING_SENT, Sent
 from loadtests.scenarios.bad_inputs.attacks.watch import NOTHING_SEEN, Seen
@@ -66,10 +64,6 @@ class Result:
         factors = [(large.cpu_s / one.cpu_s) ** (1 / math.log2(large.size / one.size)) for one in smaller]
         return min(factors, default=None)
 
-    def with_faults(self, *faults: str) -> "Result":
-        """Return this result with more faults."""
-        return replace(self, faults=[*self.faults, *faults])
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
@@ -83,8 +77,8 @@ class Limits:
 class Campaign:
     """All attacks of a run."""
 
-    quiet: Seen
-    limits: Limits
+    quiet: Seen = NOTHING_SEEN
+    limits: Limits = Limits(stall_ms=MAX_STALL_MS, p99_ms=MAX_P99_MS)
     results: list[Result] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)  # for lack of time
     server_faults: list[str] = field(default_factory=list)
@@ -151,34 +145,26 @@ def report_of(campaign: Campaign) -> Report:
             "attacks": [_details(result, campaign.limits) for result in campaign.results],
         },
         table=_table(campaign),
-        picture=_picture(campaign),
     )
 
 
 def _table(campaign: Campaign) -> str:
-    def row(name: str, surface: str, seen: Seen, *others: str) -> list[str]:
-        times = (f"{seen.stall_ms:.0f}", f"{seen.p99_ms:.0f}", str(sum(seen.lost.values())))
-        return [name, surface, *times, *others]
-
-    def shown(value: float | None, digits: int = 1) -> str:
-        return "-" if value is None else rounded(value, digits)
-
-    rows = [row("(quiet)", "", campaign.quiet, *["-"] * 4, "")]
-    for result in campaign.results:
+    def row(result: Result | None, seen: Seen) -> list[str]:
+        times = [f"{seen.stall_ms:.0f}", f"{seen.p99_ms:.0f}", str(sum(seen.lost.values()))]
+        if result is None:
+            return ["(quiet)", "", *times, *["-"] * 4, ""]
         cpu_ms = 1000 * result.works[-1].cpu_s if result.works else None
-        figures = (shown(cpu_ms, 0), shown(result.growth), shown(result.end_s))
+        figures = [rounded(cpu_ms, 0), rounded(result.growth), rounded(result.end_s)]
         failed = ", ".join(failures_of(result, campaign.limits))
-        attack, num_exchanges = result.attack, str(result.sent.num_exchanges)
-        rows.append(row(attack.name, attack.surface, result.seen, num_exchanges, *figures, failed))
-    return markdown(_HEADER, rows)
+        return [result.attack.name, result.attack.surface, *times, str(result.sent.num_exchanges), *figures, failed]
+
+    return markdown(_HEADER, [row(None, campaign.quiet), *(row(result, result.seen) for result in campaign.results)])
 
 
 def _details(result: Result, limits: Limits) -> dict[str, Any]:
+    attack = result.attack
     return {
-        "name": result.attack.name,
-        "surface": result.attack.surface,
-        "size": result.attack.size,
-        "connections": result.attack.num_connections,
+        **{name: getattr(attack, name) for name in ("name", "surface", "size", "num_connections")},
         **_figures(result.seen),
         "statuses": dict(result.sent.statuses),
         "attack_s": result.sent.seconds,
@@ -190,22 +176,4 @@ def _details(result: Result, limits: Limits) -> dict[str, Any]:
 
 
 def _figures(seen: Seen) -> dict[str, Any]:
-    figures = {name: getattr(seen, name) for name in ("stall_ms", "p99_ms", "lag_p99_ms")}
-    return {**figures, "lost": dict(seen.lost), "errors": list(seen.errors)}
-
-
-def _picture(campaign: Campaign) -> Figure:
-    """Plot stall and p99 of `/healthz` for each attack, the worst first, with the limits."""
-    ordered = sorted(campaign.results, key=lambda result: -result.seen.stall_ms)
-    drawn, (axes,) = new_figure(size=(11, max(4.0, 1.0 + 0.16 * len(ordered))))
-    for label, colour, values, limit in (
-        ("worst stall", "tab:red", [result.seen.stall_ms for result in ordered], campaign.limits.stall_ms),
-        ("p99 of /healthz", "tab:blue", [result.seen.p99_ms for result in ordered], campaign.limits.p99_ms),
-    ):
-        axes.plot(values, range(len(ordered)), ".", label=label, color=colour)
-        axes.axvline(limit, color=colour, linestyle=":", linewidth=1)
-    axes.set(xscale="log", xlabel="milliseconds from the scheduled time of a probe to its response")
-    axes.set_yticks(range(len(ordered)), [result.attack.name for result in ordered], fontsize=6)
-    axes.invert_yaxis()
-    axes.legend(loc="lower right")
-    return drawn
+    return {name: getattr(seen, name) for name in ("stall_ms", "p99_ms", "lag_p99_ms", "lost", "errors")}

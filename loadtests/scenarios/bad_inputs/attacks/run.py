@@ -1,6 +1,7 @@
 """Runs the attacks: measures the growth of their work, then attacks a server with well-behaved clients."""
 
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,13 +21,14 @@ from loadtests.scenarios.bad_inputs.attacks.results import (
     limits_of,
 )
 from loadtests.scenarios.bad_inputs.attacks.send import NOTHING_SENT, Attacker
-from loadtests.scenarios.bad_inputs.attacks.server import AttackedServer
+from loadtests.scenarios.bad_inputs.attacks.server import AttackedServer, prepare
 from loadtests.scenarios.bad_inputs.attacks.watch import Watch
 
 _BASELINE_S: Final = 4.0
 _SETTLE_S: Final = 0.3  # after an attack, for delayed calls
 _RECOVERY_S: Final = 5.0  # within which ordinary requests must be answered after an attack
 _AFTER_SIGTERM_S: Final = 2.0  # duration of the attack around SIGTERM
+_KILLED: Final = f"the process still runs {MAX_END_S:g} s after SIGTERM, and was killed"
 _MAX_TRIES: Final = 3
 _UNCLEAR: Final = 3.0  # up to this multiple of a limit, latency may be noise: the attack is repeated
 
@@ -51,22 +53,22 @@ def run_attacks(
     max_s: float = float("inf"),
 ) -> Campaign:
     """Run each attack for `seconds`, on one server as long as it survives; skip those after `max_s`."""
-    began_s = time.monotonic()
-    with AttackedServer(output, models) as server:
-        server.start()
-        with Watch(server.watched) as watch:
-            time.sleep(_BASELINE_S)
-        campaign = Campaign(quiet=watch.seen, limits=limits_of(watch.seen, is_short=is_short))
-        for number, attack in enumerate(tqdm(attacks, unit="attacks", disable=None)):
-            if time.monotonic() > began_s + max_s:
-                campaign.skipped += [one.name for one in attacks[number:]]
-                break
-            server.start()
-            campaign.results.append(_run(server, attack, campaign.limits, seconds=seconds))
-        if server.is_running and server.end() is None:
-            server.faults.append(f"the process still runs {MAX_END_S:g} s after SIGTERM, and was killed")
-        campaign.server_faults += server.faults
-    campaign.elapsed_s = time.monotonic() - began_s
+    until_s, left = time.monotonic() + max_s, deque(attacks)
+    setup, campaign = prepare(output / "attacked"), Campaign()
+    with tqdm(total=len(attacks), unit="attacks", disable=None) as bar:
+        while left and time.monotonic() <= until_s:
+            with setup.start(output, models, campaign.server_faults) as server:
+                if not campaign.results:
+                    with Watch(server.watched) as watch:
+                        time.sleep(_BASELINE_S)
+                    campaign.quiet, campaign.limits = watch.seen, limits_of(watch.seen, is_short=is_short)
+                while left and server.process.exit_code is None and time.monotonic() <= until_s:
+                    campaign.results.append(_run(server, left.popleft(), campaign.limits, seconds=seconds))
+                    bar.update()
+                if server.process.exit_code is None and server.end() is None:
+                    server.faults.append(_KILLED)
+    campaign.skipped += [one.name for one in left]
+    campaign.elapsed_s = time.monotonic() - until_s + max_s
     return campaign
 
 
@@ -76,10 +78,9 @@ def _run(server: AttackedServer, attack: Attack, limits: Limits, *, seconds: flo
         works = list(_works(server.process.pid, server.attacker, attack)) if attack.grows else []
     except (ServerError, ProcessLookupError) as error:
         return _finish(server, Result(attack=attack, faults=[str(error)]))
-    result = Result(attack=attack)
+    unclear = Limits(stall_ms=_UNCLEAR * limits.stall_ms, p99_ms=_UNCLEAR * limits.p99_ms)
     for _ in range(_MAX_TRIES):
         result = _watched(server, attack, works, seconds=0.0 if attack.is_once else seconds)
-        unclear = Limits(stall_ms=_UNCLEAR * limits.stall_ms, p99_ms=_UNCLEAR * limits.p99_ms)
         is_slow = failures_of(result, limits).keys() & {"stall", "p99"}
         is_clear = failures_of(result, unclear).keys() & is_slow
         if not is_slow or result.faults or any(result.seen.lost.values()) or is_clear:
@@ -92,8 +93,7 @@ def _watched(server: AttackedServer, attack: Attack, works: Sequence[Work], *, s
     sent, faults = NOTHING_SENT, list[str]()
     with Watch(server.watched) as watch:
         try:
-            server.attacker.begin(attack.name, seconds=seconds)
-            sent = server.attacker.wait()
+            sent = server.attacker.begin(attack, seconds=seconds)()
             time.sleep(_SETTLE_S)
         except ServerError as error:
             faults.append(str(error))
@@ -104,28 +104,25 @@ def _watched(server: AttackedServer, attack: Attack, works: Sequence[Work], *, s
 
 def _finish(server: AttackedServer, result: Result) -> Result:
     """Check the server after an attack; end it with SIGTERM if the attack says so."""
-    process, attack = server.process, result.attack
-    if process.exit_code is not None:
-        server.kill()
-        return result.with_faults(f"the server exited with {process.exit_code}")
-    if attack.is_stopped and result.sent.statuses:
-        server.attacker.begin(attack.name, seconds=_AFTER_SIGTERM_S)
+    attack, fault = result.attack, ""
+    if server.process.exit_code is not None:
+        fault = f"the server exited with {server.process.exit_code}"
+    elif attack.is_stopped and result.sent.statuses:
+        server.attacker.begin(attack, seconds=_AFTER_SIGTERM_S)
         time.sleep(_AFTER_SIGTERM_S / 2)
         end_s = server.end()
-        ended = replace(result, end_s=MAX_END_S if end_s is None else end_s)
-        killed = f"the process still runs {MAX_END_S:g} s after SIGTERM, and was killed"
-        return ended if end_s else ended.with_faults(killed)
-    if not _is_healthy(server):
-        server.kill()
-        return result.with_faults(f"ordinary requests are not answered within {_RECOVERY_S:g} s after the attack")
-    return result
+        result, fault = replace(result, end_s=end_s or MAX_END_S), "" if end_s else _KILLED
+    elif not _is_healthy(server):
+        server.process.kill()
+        fault = f"ordinary requests are not answered within {_RECOVERY_S:g} s after the attack"
+    return replace(result, faults=[*result.faults, fault]) if fault else result
 
 
 def _is_healthy(server: AttackedServer) -> bool:
     with Watch(server.watched) as watch:
         pass
-    latencies_ms = [visit.latency_ms for visits in watch.seen.visits.values() for visit in visits]
-    return not any(watch.seen.lost.values()) and max(latencies_ms) < 1000 * _RECOVERY_S
+    latencies_s = [call.latency_s for calls in watch.seen.calls.values() for call in calls]
+    return not any(watch.seen.lost.values()) and max(latencies_s) < _RECOVERY_S
 
 
 def _works(pid: int, attacker: Attacker, attack: Attack) -> Iterator[Work]:
@@ -134,7 +131,7 @@ def _works(pid: int, attacker: Attacker, attack: Attack) -> Iterator[Work]:
 
     def work(size: int) -> float:
         before_s = cpu_s(pid)
-        attacker.send_once(attack.name, size)
+        attacker.begin(attack, seconds=None, size=size)()
         return _idle_cpu_s(pid) - before_s
 
     doublings = _NUM_DOUBLINGS

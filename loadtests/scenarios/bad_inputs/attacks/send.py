@@ -10,27 +10,27 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
-from multiprocessing.connection import Connection
-from typing import Final, Self
+from functools import lru_cache, partial
+from typing import Any, Final
 
 import grpc
 
 from loadtests.generator.calls import Method, read_reply
 from loadtests.generator.server import ServerError
 from loadtests.scenarios.bad_inputs.attacks.attack import ATTACKS, CLOSED, LEFT, TIMEOUT, Attack, Port, Way
-from loadtests.scenarios.bad_inputs.attacks.payload import Credentials, Payload
+from loadtests.scenarios.bad_inputs.attacks.payload import Credentials, Payload, make_payload
 from loadtests.scenarios.control_traffic import connect
 
 TIMEOUT_S: Final = 10.0  # of one exchange
 
-_BEGIN_TIMEOUT_S: Final = 60.0
+_TASK_TIMEOUT_S: Final = 60.0
 _AFTER_ANSWER_S: Final = 1.0  # how long a client continues to send after the response
 _PART_INTERVAL_S: Final = 0.1  # between the parts of one request
 _DRIP_INTERVAL_S: Final = 0.25
-_PAUSE_S: Final = 0.005  # after an exchange that the server ended at once
+_PAUSES_S: Final = {CLOSED: 0.005, "UNAVAILABLE": 0.05}  # after an exchange that the server ended at once
+_CONNECT_INTERVAL_S: Final = 0.0025
 _RECEIVE_BYTES: Final = 65_536
 _HEAD: Final = re.compile(rb"HTTP/1\.1 (\d{3})[^\r\n]*\r\n((?:[^\r\n]+\r\n)*)\r\n")
 _LENGTH: Final = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
@@ -45,10 +45,6 @@ class Addresses:
 
     ports: Mapping[Port, int]
     credentials: Credentials
-
-    def of(self, port: Port) -> Address:
-        """Return host and port."""
-        return "127.0.0.1", self.ports[port]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,101 +63,83 @@ class Sent:
 NOTHING_SENT: Final = Sent(statuses={}, seconds=0.0)
 
 
-class Attacker:
-    """The process that sends attacks; not thread-safe."""
+class Attacker(ProcessPoolExecutor):
+    """The process that sends attacks."""
 
     def __init__(self, addresses: Addresses) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._pipe, other = context.Pipe()
-        self._process = context.Process(target=_serve, args=(other, addresses), daemon=True)
-        self._process.start()
-        other.close()
+        super().__init__(1, multiprocessing.get_context("spawn"))
+        self._addresses = addresses
 
-    def send_once(self, name: str, size: int) -> Sent:
-        """Send an attack once, and wait for the response."""
-        self._begin(name, size, None)
-        return self.wait()
+    def begin(self, attack: Attack, *, seconds: float | None, size: int | None = None) -> Callable[[], Sent]:
+        """Begin an attack, for a time or only once; return when its payload is ready.
 
-    def begin(self, name: str, *, seconds: float) -> None:
-        """Begin an attack; return when its payload is ready."""
-        self._begin(name, ATTACKS[name].size, seconds)
+        The returned function waits for the end of the attack. Both raise ServerError if the attack fails.
+        """
+        order = (attack.name, size or attack.size, seconds, self._addresses)
+        self._wait(self.submit(_payload, *order[:2], self._addresses.credentials))
+        return partial(self._wait, self.submit(_send, *order))
 
-    def wait(self) -> Sent:
-        """Wait for the end of the attack; raises ServerError after a timeout."""
-        sent = self._receive()
-        if not isinstance(sent, Sent):
-            raise ServerError(f"the attacker failed: {sent}")
-        return sent
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._pipe.close()
-        self._process.join(1.0)
-        if self._process.is_alive():
-            self._process.kill()
-            self._process.join()
-
-    def _begin(self, name: str, size: int, seconds: float | None) -> None:
-        self._pipe.send((name, size, seconds))
-        if (begun := self._receive()) != name:
-            raise ServerError(f"the attacker failed: {begun}")
-
-    def _receive(self) -> object:
-        if not self._pipe.poll(_BEGIN_TIMEOUT_S):
-            raise ServerError(f"no response of the attacker within {_BEGIN_TIMEOUT_S:g} s")
-        return self._pipe.recv()
+    def _wait(self, task: Future[Any]) -> Any:
+        try:
+            return task.result(_TASK_TIMEOUT_S)
+        except (RuntimeError, TimeoutError) as error:
+            raise ServerError(f"the attacker failed: {error or 'timeout'}") from error
 
 
-def _serve(pipe: Connection, addresses: Addresses) -> None:
-    """Send the attacks that are named through a pipe, until it is closed."""
-    with contextlib.suppress(EOFError, OSError):
-        while True:
-            name, size, seconds = pipe.recv()
-            try:
-                attack = ATTACKS[name]
-                if seconds is None:  # measure the whole work, until the first part of the response
-                    attack = replace(attack, leave_after_s=0.0)
-                payload = attack.make(size, addresses.credentials)
-                pipe.send(name)
-                pipe.send(attack_server(attack, payload, addresses, seconds=seconds))
-            except (grpc.RpcError, OSError, ValueError, RuntimeError) as error:
-                pipe.send(f"{name}: {type(error).__name__}: {error}")
+@lru_cache(maxsize=1)
+def _payload(name: str, size: int, credentials: Credentials) -> Payload:
+    return make_payload(ATTACKS[name], size, credentials)
+
+
+def _send(name: str, size: int, seconds: float | None, addresses: Addresses) -> Sent:
+    attack, payload = ATTACKS[name], _payload(name, size, addresses.credentials)
+    if seconds is None:  # measure the whole work, until the first part of the response
+        attack = replace(attack, leave_after_s=0.0)
+    try:
+        return attack_server(attack, payload, addresses, seconds=seconds)
+    except (grpc.RpcError, OSError, ValueError) as error:
+        raise RuntimeError(f"{name}: {type(error).__name__}: {error}") from None
 
 
 def attack_server(attack: Attack, payload: Payload, addresses: Addresses, *, seconds: float | None) -> Sent:
     """Send a payload on all connections of an attack for a time; None: once on one connection."""
     began_s = time.monotonic()
     until_s = began_s if seconds is None else began_s + seconds
-    hosts = [f"127.0.0.{2 + number}" for number in range(attack.num_hosts)]
-    sources = list(itertools.islice(itertools.cycle(hosts), 1 if seconds is None else attack.num_connections))
-    address = addresses.of(attack.port)
-    send: Callable[[str], Counter[str]]
+    hosts = itertools.cycle(f"127.0.0.{2 + number}" for number in range(attack.num_hosts))
+    sources = list(itertools.islice(hosts, 1 if seconds is None else attack.num_connections))
+    address = "127.0.0.1", addresses.ports[attack.port]
     if attack.way in (Way.DRIP, Way.UNREAD) and seconds is not None:
         statuses = _hold(payload, address, sources, until_s)
     else:
-        if attack.port is Port.GRPC:
-            send = partial(_call_until, attack, payload, address, until_s)
-        elif attack.way is Way.CONNECT:
-            send = partial(_connect_until, address, until_s)
-        else:
-            send = partial(_exchange_until, attack, payload, address, until_s)
         with ThreadPoolExecutor(len(sources)) as pool:
-            statuses = sum(pool.map(send, sources), Counter[str]())
+            statuses = sum(pool.map(partial(_repeat, attack, payload, address, until_s), sources), Counter[str]())
     return Sent(statuses=dict(statuses), seconds=time.monotonic() - began_s)
 
 
-def _exchange_until(attack: Attack, payload: Payload, address: Address, until_s: float, source: str) -> Counter[str]:
-    """Repeat an HTTP exchange, at least once."""
+def _repeat(attack: Attack, payload: Payload, address: Address, until_s: float, source: str) -> Counter[str]:
+    """Repeat an exchange, at least once."""
     statuses = Counter[str]()
-    while True:
-        status = _exchange(attack, payload, address, source)
-        statuses[status] += 1
-        if time.monotonic() >= until_s:
-            return statuses
-        if status == CLOSED:
-            time.sleep(_PAUSE_S)
+    with contextlib.ExitStack() as stack:
+        exchange = partial(_exchange, attack, payload, address, source)
+        if attack.port is Port.GRPC:
+            client = stack.enter_context(connect(f"{address[0]}:{address[1]}"))
+            exchange = partial(_call, client.channels[0], attack, payload)
+        elif attack.way is Way.CONNECT:
+            exchange = partial(_connect, address, source)
+        while True:
+            status = exchange()
+            statuses[status] += 1
+            if time.monotonic() >= until_s:
+                return statuses
+            time.sleep(_PAUSES_S.get(status, 0.0))
+
+
+def _connect(address: Address, source: str) -> str:
+    """Open and close a connection."""
+    time.sleep(_CONNECT_INTERVAL_S)
+    with contextlib.suppress(OSError):
+        _open(address, source).close()
+    return LEFT
 
 
 def _exchange(attack: Attack, payload: Payload, address: Address, source: str) -> str:
@@ -238,16 +216,6 @@ def _status(received: bytes | bytearray) -> str:
     return codes[-1] if codes else ""
 
 
-def _connect_until(address: Address, until_s: float, source: str) -> Counter[str]:
-    """Open and close some hundred connections per second."""
-    statuses = Counter[str]()
-    while time.monotonic() < until_s:
-        with contextlib.suppress(OSError), _open(address, source):
-            statuses[LEFT] += 1
-        time.sleep(_PAUSE_S / 2)
-    return statuses
-
-
 def _hold(payload: Payload, address: Address, sources: Sequence[str], until_s: float) -> Counter[str]:
     """Open all connections, send the parts, then the rest byte by byte; count how they end."""
     statuses = Counter[str]()
@@ -284,19 +252,6 @@ def _send_all(connection: socket.socket, content: bytes, until_s: float) -> None
     while view and (left_s := until_s - time.monotonic()) > 0:
         if select.select([], [connection], [], left_s)[1]:
             view = view[connection.send(view) :]
-
-
-def _call_until(attack: Attack, payload: Payload, address: Address, until_s: float, _source: str) -> Counter[str]:
-    """Repeat a gRPC call on one connection, at least once."""
-    statuses = Counter[str]()
-    with connect(f"{address[0]}:{address[1]}") as client:
-        while True:
-            status = _call(client.channels[0], attack, payload)
-            statuses[status] += 1
-            if time.monotonic() >= until_s:
-                return statuses
-            if status == "UNAVAILABLE":
-                time.sleep(10 * _PAUSE_S)
 
 
 def _call(channel: grpc.Channel, attack: Attack, payload: Payload) -> str:

@@ -1,4 +1,4 @@
-"""The attacked server and the process that attacks it."""
+"""The attacked server, the process that attacks it, and their credentials."""
 
 import base64
 import importlib.util
@@ -7,10 +7,11 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
 from loadtests.generator.server import CHECKOUT, SERVICE, ServerError, ServerProcess
 from loadtests.scenarios.bad_inputs.attacks.attack import Port
@@ -24,76 +25,48 @@ _KEY_ID: Final = "stress"
 _GLOSSARY_SOURCES: Final = (*("a" * count for count in range(1, 150)), "(a+)+$", ".*", "[a", "station")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AttackedServer:
-    """A server and an attacker, which run between `start` and `end`."""
+    """A running server and the process that attacks it."""
 
-    def __init__(self, output: Path, models: Path) -> None:
-        self.faults: list[str] = []  # exit codes, errors in the log
-        self._output, self._models = output, models
-        self._settings, self._client_key, self._credentials = prepare(output / "attacked")
-        self._stack = ExitStack()
-        self._running: tuple[ServerProcess, Attacker] | None = None
-
-    def start(self) -> None:
-        """Start both, unless they run."""
-        if self._running:
-            return
-        server = self._stack.enter_context(started(self._output, models=self._models, settings=self._settings))
-        grpc_port = int(server.target.rpartition(":")[2])
-        ports = {Port.HTTP: server.http_port, Port.METRICS: server.metrics_port, Port.GRPC: grpc_port}
-        attacker = self._stack.enter_context(Attacker(Addresses(ports=ports, credentials=self._credentials)))
-        self._running = server, attacker
-
-    @property
-    def is_running(self) -> bool:
-        """Return whether the server was started."""
-        return self._running is not None
-
-    @property
-    def process(self) -> ServerProcess:
-        """The running server; raises ServerError."""
-        return self._pair()[0]
-
-    @property
-    def attacker(self) -> Attacker:
-        """The running attacker; raises ServerError."""
-        return self._pair()[1]
-
-    @property
-    def watched(self) -> Watched:
-        """Addresses for well-behaved clients."""
-        server = self.process
-        health, http = ("127.0.0.1", server.metrics_port), ("127.0.0.1", server.http_port)
-        return Watched(health=health, http=http, grpc=server.target, key=self._client_key)
+    process: ServerProcess
+    attacker: Attacker
+    watched: Watched
+    faults: list[str]  # exit codes, errors in the log
 
     def end(self) -> float | None:
         """End the server with SIGTERM; return the time that it took, None if it was killed after a timeout."""
-        began_s, end_s = time.monotonic(), None
+        began_s = time.monotonic()
         try:
             if (exit_code := self.process.stop(timeout_s=MAX_END_S)) != 0:
                 self.faults.append(f"the server exited with {exit_code}")
-            end_s = time.monotonic() - began_s
-        except ServerError:  # it is killed below
-            pass
-        self.kill()
-        return end_s
+        except ServerError:
+            self.process.kill()
+            return None
+        return time.monotonic() - began_s
 
-    def kill(self) -> None:
-        """End both processes, and read the errors in the log."""
-        self._stack.close()
-        self._running = None
-        self.faults += [f"server log: {_shown(line)}" for line in log_errors(self._output)]
 
-    def __enter__(self) -> Self:
-        return self
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """Settings of an attacked server and credentials for its callers."""
 
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
+    settings: Mapping[str, str]
+    client_key: str
+    credentials: Credentials  # of the attacker
 
-    def _pair(self) -> tuple[ServerProcess, Attacker]:
-        if self._running is None:
-            raise ServerError("the server is not started")
-        return self._running
+    @contextmanager
+    def start(self, output: Path, models: Path, faults: list[str]) -> Iterator[AttackedServer]:
+        """Start a server and an attacker; at the end, add the errors in the log to the faults."""
+        try:
+            with started(output, models=models, settings=self.settings) as process:
+                health, http = ("127.0.0.1", process.metrics_port), ("127.0.0.1", process.http_port)
+                grpc_port = int(process.target.rpartition(":")[2])
+                ports = {Port.HTTP: http[1], Port.METRICS: health[1], Port.GRPC: grpc_port}
+                watched = Watched(health=health, http=http, grpc=process.target, key=self.client_key)
+                with Attacker(Addresses(ports=ports, credentials=self.credentials)) as attacker:
+                    yield AttackedServer(process=process, attacker=attacker, watched=watched, faults=faults)
+        finally:
+            faults += [f"server log: {_shown(line)}" for line in log_errors(output)]
 
 
 def _shown(line: str) -> str:
@@ -105,8 +78,8 @@ def _shown(line: str) -> str:
         return line[:400]
 
 
-def prepare(directory: Path) -> tuple[dict[str, str], str, Credentials]:
-    """Write keys, key set and glossary; return settings, the key of well-behaved clients, and the attacker's."""
+def prepare(directory: Path) -> Setup:
+    """Write keys, key set and glossary."""
     glossaries, documents = directory / "glossaries", directory / "documents"
     for folder in (glossaries, documents):
         folder.mkdir(parents=True, exist_ok=True)
@@ -128,7 +101,7 @@ def prepare(directory: Path) -> tuple[dict[str, str], str, Credentials]:
     if _has_google():
         settings["grpc.google_translation"] = "true"
     variables = {f"DRAGOMAN_{name.replace('.', '__').upper()}": value for name, value in settings.items()}
-    return variables, client_key, Credentials(key=key, key_id=_KEY_ID)
+    return Setup(settings=variables, client_key=client_key, credentials=Credentials(key=key, key_id=_KEY_ID))
 
 
 def _new_key(name: str) -> tuple[str, str]:

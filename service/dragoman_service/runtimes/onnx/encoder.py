@@ -1,4 +1,4 @@
-"""Common parts of the step models: the encoder graph, limits, and the number of running batches."""
+"""Base of the step models: the encoder graph, limits, and the number of running batches."""
 
 import threading
 import weakref
@@ -42,60 +42,6 @@ ON_GPU = Grouping(run_tokens=1000, most_apart=4096, most_tokens=4096)
 microsecond, and 4096 tokens occupy all multiprocessors."""
 
 
-class Encoder:
-    """Encodes sources; sources of similar length share a run. Safe to use from several threads."""
-
-    def __init__(self, sessions: Sessions) -> None:
-        manifest = sessions.bundle.manifest
-        self._session = sessions.opened("encoder")
-        self._pad_id = manifest.special_ids.pad
-        shape = manifest.architecture
-        self._outputs = layer_names(("cross_key", "cross_value"), shape.num_decoder_layers)
-        self._head_shape = shape.num_key_heads, shape.head_size
-        self._memory = sessions.device_memory
-
-    def encode(self, source_ids: Sequence[Sequence[int]]) -> list[EncodedSource]:
-        """Return the encoded sources, in order.
-
-        `cross` is a contiguous array [2 * L, H, S, D] without padding: keys and values of layer 0, then of layer 1, and
-        so on. On a GPU it is a `DeviceSource`. On the CPU it does not depend on the other sources, bit for bit.
-        """
-        lengths = np.array([len(ids) for ids in source_ids], dtype=np.int32)
-        encoded: dict[int, EncodedSource] = {}
-        for group in group_by_length(lengths, ON_GPU if self._memory else ON_CPU):
-            padded = np.full((len(group), int(lengths[group].max())), self._pad_id, dtype=np.int64)
-            for row, index in zip(padded, group, strict=True):
-                row[: lengths[index]] = source_ids[index]
-            run = partial(self._run_on_device, self._memory) if self._memory else self._run
-            for index, cross in zip(group, run(padded, lengths[group]), strict=True):
-                encoded[index] = EncodedSource(source_ids=tuple(source_ids[index]), cross=cross)
-        return [encoded[index] for index in range(len(source_ids))]
-
-    def _run(self, source_ids: IntArray, lengths: NDArray[np.int32]) -> Iterator[NDArray[Any]]:
-        outputs = self._session.run(self._outputs, {"source_ids": source_ids, "source_lengths": lengths})
-        num_heads, _, head_size = outputs[0].shape[1:]
-        for place, length in enumerate(lengths):
-            cross = np.empty((len(outputs), num_heads, length, head_size), dtype=outputs[0].dtype)
-            for layer, values in enumerate(outputs):
-                cross[layer] = values[place, :, :length]
-            yield cross
-
-    def _run_on_device(
-        self, memory: DeviceMemory, source_ids: IntArray, lengths: NDArray[np.int32]
-    ) -> Iterator[DeviceSource]:
-        num_sources, num_positions = source_ids.shape
-        num_heads, head_size = self._head_shape
-        group = memory.zeros((len(self._outputs), num_sources, num_heads, num_positions, head_size))
-        inputs = {
-            "source_ids": memory.upload(source_ids, "encode"),
-            "source_lengths": memory.upload(lengths, "encode"),
-        }
-        outputs = {name: group.part(group.shape[1:], index=(index,)) for index, name in enumerate(self._outputs)}
-        memory.bind(self._session, inputs, outputs).run()
-        for index in range(num_sources):
-            yield DeviceSource(group=group, index=index)
-
-
 def group_by_length(lengths: NDArray[np.int32], grouping: Grouping = ON_CPU) -> Iterator[IntArray]:
     """Yield the indices of the sources of each run; the grouping minimizes the total cost, including padding."""
     order = np.argsort(lengths, kind="stable")
@@ -136,7 +82,8 @@ class EncodingModel:
         self.placement, self.weights_bytes = sessions.placement, sessions.weights_bytes
         """Chosen device and precision, and the size of the graph and weight files."""
         self._sessions = sessions
-        self._encoder = Encoder(sessions) if sessions.encoder else None
+        num_layers = sessions.bundle.manifest.architecture.num_decoder_layers
+        self._cross_names = layer_names(("cross_key", "cross_value"), num_layers)
         self._batches: tuple[weakref.ref[_CachingBatch], ...] = ()
         self._lock = threading.Lock()  # guards changes of `_batches`
 
@@ -149,13 +96,51 @@ class EncodingModel:
     def copied_bytes(self) -> tuple[int, int]:
         """Bytes copied from host to device and from device to host; 0 on the CPU."""
         memory = self._sessions.device_memory
-        return (memory.copies.total("host_to_device"), memory.copies.total("device_to_host")) if memory else (0, 0)
+        return (memory.uploaded_bytes, memory.downloaded_bytes) if memory else (0, 0)
 
     def encode(self, source_ids: Sequence[Sequence[int]]) -> list[EncodedSource]:
-        """Encode sources; see `Encoder`."""
-        if self._encoder is None:
-            raise RuntimeError("the encoder graph was not opened")
-        return self._encoder.encode(source_ids)
+        """Return the encoded sources, in order; sources of similar length share a run.
+
+        `cross` is a contiguous array [2 * L, H, S, D] without padding: keys and values of layer 0, then of layer 1, and
+        so on. On a GPU it is a `DeviceSource`. On the CPU it does not depend on the other sources, bit for bit.
+        """
+        pad_id, memory = self._sessions.bundle.manifest.special_ids.pad, self._sessions.device_memory
+        lengths = np.array([len(ids) for ids in source_ids], dtype=np.int32)
+        encoded: dict[int, EncodedSource] = {}
+        for group in group_by_length(lengths, ON_GPU if memory else ON_CPU):
+            padded = np.full((len(group), int(lengths[group].max())), pad_id, dtype=np.int64)
+            for row, index in zip(padded, group, strict=True):
+                row[: lengths[index]] = source_ids[index]
+            run = partial(self._run_on_device, memory) if memory else self._run
+            for index, cross in zip(group, run(padded, lengths[group]), strict=True):
+                encoded[index] = EncodedSource(source_ids=tuple(source_ids[index]), cross=cross)
+        return [encoded[index] for index in range(len(source_ids))]
+
+    def _run(self, source_ids: IntArray, lengths: NDArray[np.int32]) -> Iterator[NDArray[Any]]:
+        outputs = self._sessions.opened("encoder").run(
+            self._cross_names, {"source_ids": source_ids, "source_lengths": lengths}
+        )
+        num_heads, _, head_size = outputs[0].shape[1:]
+        for place, length in enumerate(lengths):
+            cross = np.empty((len(outputs), num_heads, length, head_size), dtype=outputs[0].dtype)
+            for layer, values in enumerate(outputs):
+                cross[layer] = values[place, :, :length]
+            yield cross
+
+    def _run_on_device(
+        self, memory: DeviceMemory, source_ids: IntArray, lengths: NDArray[np.int32]
+    ) -> Iterator[DeviceSource]:
+        num_sources, num_positions = source_ids.shape
+        shape = self._sessions.bundle.manifest.architecture
+        group = memory.zeros((len(self._cross_names), num_sources, shape.num_key_heads, num_positions, shape.head_size))
+        inputs = {
+            "source_ids": memory.upload(source_ids),
+            "source_lengths": memory.upload(lengths),
+        }
+        outputs = {name: group.part(group.shape[1:], index=(index,)) for index, name in enumerate(self._cross_names)}
+        memory.bind(self._sessions.opened("encoder"), inputs, outputs).run()
+        for index in range(num_sources):
+            yield DeviceSource(group=group, index=index)
 
     def _counted(self, batch: _Batch) -> _Batch:
         # Registers a batch for as long as it lives.

@@ -3,7 +3,7 @@
 import ctypes
 import logging
 import platform
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,105 +18,12 @@ from dragoman_service.bundle.files import Bundle, read_file
 from dragoman_service.bundle.manifest import MAX_FILE_BYTES
 from dragoman_service.decoding.step_model import FloatArray
 from dragoman_service.errors import BundleError, ConfigError
+from dragoman_service.runtimes.onnx.model_file import external_files, read_model
+from dragoman_service.runtimes.onnx.model_pb2 import Model
 from dragoman_service.runtimes.onnx_cuda.cuda_graphs import CAPTURE_FAILED, GraphCaptures
 from dragoman_service.runtimes.onnx_cuda.device import DeviceArray, DeviceMemory, pinned_memory
 from dragoman_service.runtimes.settings import Device, Placement, RuntimeSettings, choose_placement
 from dragoman_service.threads import num_cores
-
-_FIELDS: Mapping[str, Mapping[int, str]] = {
-    "model": {7: "graph", 25: "function"},
-    "graph": {1: "node", 5: "tensor", 15: "sparse tensor"},
-    "function": {7: "node", 11: "attribute"},
-    "node": {5: "attribute"},
-    "attribute": {5: "tensor", 6: "graph", 10: "tensor", 11: "graph", 22: "sparse tensor", 23: "sparse tensor"},
-    "sparse tensor": {1: "tensor", 2: "tensor"},
-    "tensor": {13: "external data"},
-}
-"""Fields of each message type that can contain a file name, and the message types of these fields."""
-
-_GRAPH, _OPSETS = 7, 8
-"""Fields of a model. The exporter writes the operator sets last."""
-
-_INPUTS, _OUTPUTS = 11, 12
-"""Fields of a graph."""
-
-_NAME = 1
-"""Field of an input or output."""
-
-_MAX_KEY = (1 << 32) - 1
-_MAX_NUMBER_BITS = 64
-
-_KEY, _VALUE = 1, 2
-"""Fields of an entry of external data."""
-
-_MAX_GRAPH_BYTES = 2 << 30
-"""A protocol buffer cannot be larger."""
-
-
-def external_files(path: Path) -> frozenset[str]:
-    """Return the names of the files that a graph refers to; raises ValueError if the file is not a protocol buffer."""
-    return frozenset(_locations(memoryview(read_file(path, max_bytes=_MAX_GRAPH_BYTES)), "model"))
-
-
-def tensor_names(path: Path) -> tuple[set[str], set[str]]:
-    """Return the names of inputs and outputs of a graph; raises ValueError if the model is incomplete."""
-    model = list(_fields(memoryview(read_file(path, max_bytes=_MAX_GRAPH_BYTES))))
-    if not {_GRAPH, _OPSETS} <= {number for number, _ in model}:
-        raise ValueError("a model without a graph or without operator sets")
-    names: dict[int, set[str]] = {_INPUTS: set(), _OUTPUTS: set()}
-    for graph in (value for number, value in model if number == _GRAPH):
-        for number, value in _fields(graph):
-            if number in names:
-                names[number] |= {bytes(name).decode() for field, name in _fields(value) if field == _NAME}
-    return names[_INPUTS], names[_OUTPUTS]
-
-
-def _locations(message: memoryview, kind: str) -> Iterator[str]:
-    for number, value in _fields(message):
-        inner = _FIELDS[kind].get(number)
-        if inner == "external data":
-            entry = {field: bytes(part) for field, part in _fields(value)}
-            if entry.get(_KEY) == b"location":
-                yield entry.get(_VALUE, b"").decode()
-        elif inner is not None:
-            yield from _locations(value, inner)
-
-
-def _fields(message: memoryview) -> Iterator[tuple[int, memoryview]]:
-    # Yields number and content of each length-delimited field (string, bytes or message), in order.
-    position = 0
-    while position < len(message):
-        key, position = _varint(message, position)
-        if key > _MAX_KEY:  # ONNX Runtime would drop the upper bits and read another field
-            raise ValueError(f"a field has key {key}")
-        match key & 7:  # the wire type
-            case 0:
-                _, position = _varint(message, position)
-            case 1:
-                position += 8
-            case 2:
-                length, position = _varint(message, position)
-                if position + length > len(message):
-                    raise ValueError("a field is longer than its message")
-                yield key >> 3, message[position : position + length]
-                position += length
-            case 5:
-                position += 4
-            case other:
-                raise ValueError(f"a field has wire type {other}")
-
-
-def _varint(message: memoryview, position: int) -> tuple[int, int]:
-    # Returns a little-endian base-128 number and the position after it.
-    number = shift = 0
-    while position < len(message) and shift < _MAX_NUMBER_BITS:
-        byte = message[position]
-        number |= (byte & 0x7F) << shift
-        position += 1
-        if byte < 0x80:
-            return number, position
-        shift += 7
-    raise ValueError("a varint exceeds its message or 64 bits")
 
 
 class CrossAttention:
@@ -156,12 +63,12 @@ class CrossAttention:
             "token_ids": np.array([[self._bos_id, *target_ids[:-1]]], dtype=np.int64),
             "source_lengths": np.array([source_length], dtype=np.int32),
         }
-        inputs = {name: memory.upload(values, "attention") for name, values in small.items()}
+        inputs = {name: memory.upload(values) for name, values in small.items()}
         inputs |= {name: cross[name] for name in self._inputs}
         shape = (1, num_heads, len(target_ids), num_positions)
         outputs = {name: memory.empty(shape, np.float32) for name in self._outputs}
         memory.bind(self._session, inputs, outputs).run()
-        weights = [memory.download(array, "attention") for array in outputs.values()]
+        weights = [memory.download(array) for array in outputs.values()]
         return np.concatenate(weights)[..., :source_length]
 
 
@@ -433,7 +340,7 @@ def _open(
     num_low_latency_threads: int | None = None,
     captures: bool = False,
 ) -> onnxruntime.InferenceSession:
-    _check_external_files(path, weights)
+    _checked_model(path, weights)
     options = session_options(settings, num_low_latency_threads=num_low_latency_threads)
     session = _load(path, options, providers(device, settings, captures=captures), weights=weights)
     _keep_on(device, session)
@@ -444,11 +351,10 @@ def _open(
 
 def _check_unopened(path: Path, tensors: GraphTensors, *, weights: str | None) -> None:
     # An ONNX Runtime session would check more, but takes several times as long and copies the weights.
-    _check_external_files(path, weights)
-    try:
-        inputs, outputs = tensor_names(path)
-    except (OSError, ValueError) as error:
-        raise _damaged(path, error) from error
+    model = _checked_model(path, weights)
+    if not (model.HasField("graph") and model.opset_import):  # the exporter writes the operator sets last
+        raise _damaged(path, ValueError("a model without a graph or without operator sets"))
+    inputs, outputs = ({value.name for value in values} for values in (model.graph.input, model.graph.output))
     for what, found, expected in (("inputs", inputs, tensors.inputs), ("outputs", outputs, tensors.outputs)):
         if found != expected.keys():
             raise BundleError(str(path), found=sorted(found), expected=sorted(expected), what=what)
@@ -474,14 +380,15 @@ def _load(
         raise _damaged(path, error) from error
 
 
-def _check_external_files(path: Path, weights: str | None) -> None:
+def _checked_model(path: Path, weights: str | None) -> Model:
     # A graph may only refer to the weight file that the manifest lists.
     try:
-        names = external_files(path)
-    except (OSError, ValueError, RecursionError) as error:
+        model = read_model(path)
+    except (OSError, ValueError) as error:
         raise _damaged(path, error) from error
-    if unlisted := sorted(names - {weights}):
+    if unlisted := sorted(external_files(model) - {weights}):
         raise BundleError(str(path), found=unlisted, expected=weights or "none", what="weight file")
+    return model
 
 
 def _damaged(path: Path, error: Exception) -> BundleError:

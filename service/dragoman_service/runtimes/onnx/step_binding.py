@@ -10,33 +10,16 @@ from numpy.typing import NDArray
 
 from dragoman_service.bundle.architecture import FloatType
 from dragoman_service.decoding.step_model import BoolArray, IntArray, StepOutput
+from dragoman_service.runtimes.onnx.step_batch import MIN_QUERIES, StepShape
 from dragoman_service.runtimes.onnx_cuda.cache_graphs import HIDDEN
 
 _MASK = (HIDDEN, 0.0)  # added to the attention scores of hidden and of visible slots
-
-MIN_QUERIES = 2
-"""A single row is duplicated for attention; for the reason see `dragoman_export.onnx_export.decoder`."""
 
 MAX_SHAPES = 64
 """Maximum number of step shapes whose bindings are cached."""
 
 RESULTS: Final[Mapping[str, Any]] = {"log_probs": np.float32, "candidate_ids": np.int64}
 """Names and element types of the outputs that the search reads."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepShape:
-    """Sizes that determine the shapes of all inputs and outputs of a step."""
-
-    num_segments: int  # B
-    num_rows: int  # K
-    num_slots: int  # L
-    num_candidates: int  # C
-
-    @property
-    def outputs(self) -> tuple[int, int, int]:
-        """Shape of the outputs, [B, K, C]."""
-        return self.num_segments, self.num_rows, self.num_candidates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

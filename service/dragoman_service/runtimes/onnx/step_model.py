@@ -2,15 +2,13 @@
 
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
-from dragoman_service.bundle.architecture import layer_names
 from dragoman_service.bundle.files import Bundle
 from dragoman_service.decoding.step_model import EncodedSource, FloatArray, IntArray, StepOutput
 from dragoman_service.runtimes.onnx.encoder import EncodingModel
-from dragoman_service.runtimes.onnx.kv_pool import SegmentBuffers, SlotTable, fitting_length, round_up
+from dragoman_service.runtimes.onnx.kv_pool import SegmentBuffers, fitting_length, round_up
 from dragoman_service.runtimes.onnx.session import Sessions, open_sessions
-from dragoman_service.runtimes.onnx.step_binding import StepBinding, StepShape
+from dragoman_service.runtimes.onnx.step_batch import CachingBatch, StepShape
+from dragoman_service.runtimes.onnx.step_binding import StepBinding
 from dragoman_service.runtimes.onnx_cuda.device_batch import DeviceStepBatch
 from dragoman_service.runtimes.settings import RuntimeSettings
 
@@ -31,7 +29,7 @@ class OnnxStepModel(EncodingModel):
         return self._counted(OnnxStepBatch(self._sessions, is_alone=self._has_one_running))
 
 
-class OnnxStepBatch:
+class OnnxStepBatch(CachingBatch[SegmentBuffers]):
     """Caches and bindings of one running batch on the CPU; not safe for concurrent use.
 
     Results of a segment do not depend on the other segments, bit for bit, provided that dead rows copy the token and
@@ -40,59 +38,30 @@ class OnnxStepBatch:
 
     def __init__(self, sessions: Sessions, *, is_alone: Callable[[], bool]) -> None:
         """Create an empty batch; `is_alone` returns whether the other batches of the model are empty."""
-        manifest = sessions.bundle.manifest
-        shape = manifest.architecture
-        num_layers = shape.num_decoder_layers
-        self._sessions = sessions
-        self._slots = SlotTable()
-        self._pools = SegmentBuffers(
-            layer_names(("self_key_pool", "self_value_pool"), num_layers),
-            lambda length: (length, shape.key_size),
-            sessions.float_type,
-        )
-        self._cross = SegmentBuffers(
-            layer_names(("cross_key", "cross_value"), num_layers),
-            lambda length: (shape.num_key_heads, length, shape.head_size),
-            sessions.float_type,
-        )
-        self._source_lengths = np.zeros(0, dtype=np.int32)
-        self._positions = np.zeros(0, dtype=np.int64)
+        float_type, low_latency = sessions.float_type, sessions.low_latency_decoder
+        super().__init__(sessions, lambda names, part_shape, _: SegmentBuffers(names, part_shape, float_type))
         self._has_new_segments = False
         self._is_alone = is_alone
-        self._binding = StepBinding(sessions.opened("decoder"), sessions.float_type)
-        low_latency = sessions.low_latency_decoder
-        self._low_latency_binding = StepBinding(low_latency, sessions.float_type) if low_latency else None
-
-    @property
-    def num_segments(self) -> int:
-        """Number of segments in the batch, B."""
-        return len(self._positions)
-
-    @property
-    def cache_bytes(self) -> int:
-        """Bytes of the cache buffers; any thread can read it."""
-        return self._pools.num_bytes + self._cross.num_bytes
+        self._binding = StepBinding(sessions.opened("decoder"), float_type)
+        self._low_latency_binding = StepBinding(low_latency, float_type) if low_latency else None
 
     def start(self, sources: Sequence[EncodedSource]) -> None:
         """Append new segments, in order."""
-        first, count = self.num_segments, len(sources)
-        self._has_new_segments = True
-        lengths = np.array([len(source.source_ids) for source in sources], dtype=np.int32)
+        first = self.num_segments
         self._release()
-        self._slots.add_segments(count)
-        self._positions = np.concatenate([self._positions, np.zeros(count, dtype=np.int64)])
-        self._source_lengths = np.concatenate([self._source_lengths, lengths])
+        super().start(sources)
+        self._has_new_segments = True
         self._fit_buffers()
         for index, source in enumerate(sources, first):
             self._cross.fill(index, source.cross)
 
     def step(self, token_ids: IntArray, parents: IntArray, *, num_candidates: int | IntArray) -> StepOutput:
         """Append one token to each row and return the next candidates with their log-probabilities."""
-        if self._has_new_segments:  # their rows are empty, so all of them continue row 0
-            parents = np.where(self._positions[:, None] == 0, 0, parents)
+        if self._has_new_segments:
+            parents = self._continued(parents)
             self._has_new_segments = False
         slots = self._slots.append(parents)
-        binding = self._fitted_binding(num_rows=token_ids.shape[1], num_candidates=int(np.max(num_candidates)))
+        binding = self._fitted_binding(self._shape(self.num_segments, token_ids.shape[1], num_candidates))
         output = binding.run(token_ids, self._positions, slots, self._slots.visible)
         self._positions += 1
         return output
@@ -100,28 +69,16 @@ class OnnxStepBatch:
     def cross_attention(self, segment: int, target_ids: Sequence[int]) -> FloatArray:
         """Implement `StepBatch.cross_attention`; raises BundleError if the bundle has no attention graph."""
         own = (slice(segment, segment + 1), slice(None), slice(int(self._source_lengths[segment])))
-        attention = self._sessions.attention
-        if attention is None:
-            raise self._sessions.bundle.missing_attention(self._sessions.placement.precision)
-        return attention.weights(target_ids, {name: array[own] for name, array in self._cross.live().items()})
+        return self._attention().weights(target_ids, {name: array[own] for name, array in self._cross.live().items()})
 
     def drop(self, keep: Sequence[int]) -> None:
         """Keep only the segments at the given indices, which become 0, 1, ... in the given order."""
         self._release()
-        self._slots.keep_segments(keep)
+        super().drop(keep)
         self._pools.keep_segments(keep)
         self._cross.keep_segments(keep)
-        indices = np.asarray(keep, dtype=np.int64)
-        self._positions = self._positions[indices]
-        self._source_lengths = self._source_lengths[indices]
 
-    def _fitted_binding(self, *, num_rows: int, num_candidates: int) -> StepBinding:
-        shape = StepShape(
-            num_segments=self.num_segments,
-            num_rows=num_rows,
-            num_slots=self._slots.num_slots,
-            num_candidates=num_candidates,
-        )
+    def _fitted_binding(self, shape: StepShape) -> StepBinding:
         binding = self._low_latency_binding if self._low_latency_binding and self._is_alone() else self._binding
         if not binding.fits(shape):
             self._release()

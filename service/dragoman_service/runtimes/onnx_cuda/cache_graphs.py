@@ -5,11 +5,23 @@ and without the ONNX package. All operators are from opset 13 and have CUDA kern
 an operator without a CUDA kernel to the host.
 """
 
-import struct
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+import numpy as np
+
 from dragoman_service.bundle.architecture import FloatType
+from dragoman_service.runtimes.onnx.model_pb2 import (
+    Attribute,
+    Graph,
+    Model,
+    Node,
+    OperatorSet,
+    Tensor,
+    TensorType,
+    Type,
+    ValueInfo,
+)
 
 HIDDEN: Final = -3e4
 """Added to the attention score of a hidden slot, so that its weight is exactly 0; visible slots have 0. The value -inf
@@ -21,10 +33,9 @@ _OPSET_VERSION: Final = 13
 _ELEMENT_TYPES: Final[Mapping[str, int]] = {"float32": 1, "int32": 6, "int64": 7, "float16": 10}
 """Numbers of `onnx.TensorProto.DataType`."""
 
-_FORMATS: Final[Mapping[str, str]] = {"float32": "f", "int64": "q", "float16": "e"}
-"""Format characters of `struct`."""
-
-_Attribute = int | bytes  # an integer, or a tensor from `_tensor`
+_INTEGER: Final = 2
+_TENSOR: Final = 4
+"""Numbers of `onnx.AttributeProto.AttributeType`."""
 
 
 def zeros_graph(float_type: FloatType) -> bytes:
@@ -90,61 +101,39 @@ def advance_graph(float_type: FloatType) -> bytes:
     return _model("advance", nodes, inputs, outputs, *constants)
 
 
-# Writers of the messages of onnx.proto; numbers are field numbers.
-
-
 def _model(
-    name: str, nodes: Sequence[bytes], inputs: Mapping[str, str], outputs: Mapping[str, str], *constants: bytes
+    name: str, nodes: Sequence[Node], inputs: Mapping[str, str], outputs: Mapping[str, str], *constants: Tensor
 ) -> bytes:
-    graph = b"".join(
-        [
-            *(_field(1, node) for node in nodes),
-            _field(2, name.encode()),
-            *(_field(5, constant) for constant in constants),
-            *(_field(11, _value_info(*value)) for value in inputs.items()),
-            *(_field(12, _value_info(*value)) for value in outputs.items()),
-        ]
+    model = Model(
+        ir_version=_IR_VERSION,
+        producer_name="dragoman",
+        opset_import=[OperatorSet(version=_OPSET_VERSION)],
+        graph=Graph(
+            name=name, node=nodes, initializer=constants, input=_value_infos(inputs), output=_value_infos(outputs)
+        ),
     )
-    opset = _field(1, b"") + _field(2, _OPSET_VERSION)
-    return _field(1, _IR_VERSION) + _field(2, b"dragoman") + _field(7, graph) + _field(8, opset)
+    return model.SerializeToString()
 
 
-def _node(op_type: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: _Attribute) -> bytes:
-    names = [_field(1, name.encode()) for name in inputs] + [_field(2, name.encode()) for name in outputs]
-    described = [_field(5, _attribute(*attribute)) for attribute in attributes.items()]
-    return b"".join([*names, _field(3, f"{op_type}.{outputs[0]}".encode()), _field(4, op_type.encode()), *described])
+def _node(op_type: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: int | Tensor) -> Node:
+    described = [
+        Attribute(name=name, i=value, type=_INTEGER)
+        if isinstance(value, int)
+        else Attribute(name=name, t=value, type=_TENSOR)
+        for name, value in attributes.items()
+    ]
+    name = f"{op_type}.{outputs[0]}"
+    return Node(op_type=op_type, name=name, input=inputs, output=outputs, attribute=described)
 
 
-def _attribute(name: str, value: _Attribute) -> bytes:
-    # Field 20 is the type: 2 for an integer, 4 for a tensor.
-    number, kind = (3, 2) if isinstance(value, int) else (5, 4)
-    return _field(1, name.encode()) + _field(number, value) + _field(20, kind)
-
-
-def _value_info(name: str, element_type: str) -> bytes:
+def _value_infos(element_types: Mapping[str, str]) -> list[ValueInfo]:
     # Without a shape, every shape is valid.
-    tensor_type = _field(1, _ELEMENT_TYPES[element_type])
-    return _field(1, name.encode()) + _field(2, _field(1, tensor_type))
+    return [
+        ValueInfo(name=name, type=Type(tensor_type=TensorType(elem_type=_ELEMENT_TYPES[element_type])))
+        for name, element_type in element_types.items()
+    ]
 
 
-def _tensor(name: str, element_type: str, shape: Sequence[int], values: Sequence[float]) -> bytes:
-    content = struct.pack(f"<{len(values)}{_FORMATS[element_type]}", *values)
-    dims = b"".join(_field(1, size) for size in shape)
-    return dims + _field(2, _ELEMENT_TYPES[element_type]) + _field(8, name.encode()) + _field(9, content)
-
-
-def _field(number: int, value: int | bytes) -> bytes:
-    # Encodes a non-negative integer, or a length-delimited string or message.
-    if isinstance(value, int):
-        return _varint(number << 3) + _varint(value)
-    return _varint(number << 3 | 2) + _varint(len(value)) + value
-
-
-def _varint(value: int) -> bytes:
-    # Encodes in little-endian base 128; the high bit of a byte marks that another byte follows.
-    groups = bytearray()
-    while value > 0x7F:
-        groups.append(value & 0x7F | 0x80)
-        value >>= 7
-    groups.append(value)
-    return bytes(groups)
+def _tensor(name: str, element_type: str, shape: Sequence[int], values: Sequence[float]) -> Tensor:
+    content = np.array(values, np.dtype(element_type).newbyteorder("<")).tobytes()
+    return Tensor(name=name, data_type=_ELEMENT_TYPES[element_type], dims=shape, raw_data=content)

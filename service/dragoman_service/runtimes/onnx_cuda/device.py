@@ -5,10 +5,9 @@ import logging
 import math
 import threading
 import weakref
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 import onnxruntime
@@ -23,35 +22,8 @@ log = logging.getLogger(__name__)
 
 _NOT_PINNED: Final = "pinned memory unavailable; using pageable memory"
 
-Operation = Literal["encode", "join", "move", "resize", "step", "attention"]
-"""Purpose of a copy."""
-
-Direction = Literal["host_to_device", "device_to_host"]
-
 OpenGraph = Callable[[bytes], onnxruntime.InferenceSession]
 """Opens an ONNX model on a device."""
-
-
-class CopyCounter:
-    """Counts the bytes copied between host and device; thread-safe."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._bytes: Counter[tuple[Operation, Direction]] = Counter()
-
-    def add(self, operation: Operation, direction: Direction, num_bytes: int) -> None:
-        """Count a copy."""
-        with self._lock:
-            self._bytes[operation, direction] += num_bytes
-
-    def by_operation(self) -> dict[tuple[Operation, Direction], int]:
-        """Return the number of bytes copied by operation and direction."""
-        with self._lock:
-            return dict(self._bytes)
-
-    def total(self, direction: Direction) -> int:
-        """Return the number of bytes copied in a direction."""
-        return sum(count for (_, other), count in self.by_operation().items() if other == direction)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -164,7 +136,8 @@ class DeviceMemory:
             open_graph: opens an ONNX model on the device.
             pinned: allocator of `host_array`; None for pageable memory.
         """
-        self.copies = CopyCounter()
+        self.uploaded_bytes = self.downloaded_bytes = 0
+        self._lock = threading.Lock()  # guards them
         self.float_type = np.dtype(float_type)
         self._device, self._index = device, index
         self._zeros, self._write, self._advance = (
@@ -200,13 +173,13 @@ class DeviceMemory:
     def _check_pinned(self) -> None:
         # Falls back to pageable memory if ONNX Runtime cannot copy to page-locked memory.
         try:
-            self.download(self.upload(np.zeros(1), "step"), "step", to=self.host_array((1,), np.float64))
+            self.download(self.upload(np.zeros(1)), to=self.host_array((1,), np.float64))
         except Exception as error:  # noqa: BLE001 (its exception classes have no common base)
             log.warning(_NOT_PINNED, extra={"reason": str(error)})
             self._pinned = None
-        self.copies = CopyCounter()
+        self.uploaded_bytes = self.downloaded_bytes = 0
 
-    def upload(self, values: NDArray[Any], operation: Operation, *, to: DeviceArray | None = None) -> DeviceArray:
+    def upload(self, values: NDArray[Any], *, to: DeviceArray | None = None) -> DeviceArray:
         """Copy values to the device, to `to` if given.
 
         `to` has the shape and type of the values and is a whole array, not a part.
@@ -215,12 +188,14 @@ class DeviceMemory:
             to = self.empty(values.shape, values.dtype)
         with DEVICE_USE:
             to.owner.update_inplace(np.ascontiguousarray(values))
-        self.copies.add(operation, "host_to_device", values.nbytes)
+        with self._lock:
+            self.uploaded_bytes += values.nbytes
         return to
 
-    def download(self, array: DeviceArray, operation: Operation, *, to: HostArray | None = None) -> NDArray[Any]:
+    def download(self, array: DeviceArray, *, to: HostArray | None = None) -> NDArray[Any]:
         """Copy a whole array to the host, to the `host_array` of the same shape and type if given."""
-        self.copies.add(operation, "device_to_host", array.num_bytes)
+        with self._lock:
+            self.downloaded_bytes += array.num_bytes
         with DEVICE_USE:
             if to is None or to.pinned is None:
                 values: NDArray[Any] = array.owner.numpy()
@@ -242,15 +217,7 @@ class DeviceMemory:
             bound.set_output(name, array)
         return bound
 
-    def write(
-        self,
-        target: DeviceArray,
-        source: DeviceArray,
-        segments: Mapping[int, int],
-        *,
-        axis: int,
-        operation: Operation,
-    ) -> None:
+    def write(self, target: DeviceArray, source: DeviceArray, segments: Mapping[int, int], *, axis: int) -> None:
         """Copy segments of one array [N, B, ...] to another or the same, cut or padded with zeros to its length.
 
         Args:
@@ -258,7 +225,6 @@ class DeviceMemory:
             source: array with the shape of `target`, except for the number of segments and the length.
             segments: maps each modified segment of `target` to the segment of `source` to copy.
             axis: axis of the length.
-            operation: purpose, for the counter.
         """
         names, count, rank = target.shape[0], len(segments), len(target.shape)
         places = np.empty((names, count, 2), dtype=np.int64)
@@ -270,8 +236,8 @@ class DeviceMemory:
         inputs = {
             "source": source,
             "target": target,
-            "taken": self.upload(np.array(list(segments.values()), dtype=np.int64), operation),
-            "places": self.upload(places, operation),
+            "taken": self.upload(np.array(list(segments.values()), dtype=np.int64)),
+            "places": self.upload(places),
         }
         bound = self.bind(self._write, inputs, {"written": target})
         for name, sizes in {"ends": [length], "axes": [axis], "pads": pads}.items():

@@ -6,18 +6,17 @@ not change. Padding segments are computed like others, and their results are ign
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final
 
 import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from dragoman_service.bundle.architecture import layer_names
 from dragoman_service.decoding.step_model import EncodedSource, FloatArray, IntArray, StepOutput
-from dragoman_service.runtimes.onnx.kv_pool import LENGTH_BUCKET, SEGMENT_BUCKET, SlotTable, fitting_length, round_up
+from dragoman_service.runtimes.onnx.kv_pool import LENGTH_BUCKET, SEGMENT_BUCKET, fitting_length, round_up
 from dragoman_service.runtimes.onnx.session import Sessions
-from dragoman_service.runtimes.onnx.step_binding import MAX_SHAPES, MIN_QUERIES, RESULTS, StepShape
+from dragoman_service.runtimes.onnx.step_batch import MIN_QUERIES, CachingBatch, StepShape
+from dragoman_service.runtimes.onnx.step_binding import MAX_SHAPES, RESULTS
 from dragoman_service.runtimes.onnx_cuda.cuda_graphs import GraphCaptures, StepGraph
 from dragoman_service.runtimes.onnx_cuda.device import BoundGraph, DeviceArray, DeviceMemory, DeviceSource, HostArray
 
@@ -25,8 +24,6 @@ _NEW = -1  # former index of a segment that was not in the previous step
 
 KEPT_LENGTHS: Final = 8
 """Maximum number of lengths whose buffers stay allocated with CUDA graphs, which require constant addresses."""
-
-_KINDS = (("self_key_pool", "self_value_pool"), ("cross_key", "cross_value"))
 
 
 def bucket_of_segments(count: int) -> int:
@@ -97,6 +94,11 @@ class DeviceBuffers:
         shape = (count, *self._part_shape(self.length))
         return {name: self.array.part(shape, index=(index,)) for index, name in enumerate(self._names)}
 
+    def parts_of(self, source: DeviceSource) -> dict[str, DeviceArray]:
+        """Return the parts of one source, [1, ...] each, of any length."""
+        shape = (1, *source.group.shape[2:])
+        return {name: source.group.part(shape, index=(place, source.index)) for place, name in enumerate(self._names)}
+
     def arrange(self, former: Mapping[int, int], *, num_segments: int, length: int) -> None:
         """Move the parts to their new segments, set the parts of new segments to zero, and resize to `length`.
 
@@ -108,11 +110,11 @@ class DeviceBuffers:
             return
         zero = self._capacity
         if moved := {i: zero if before == _NEW else before for i, before in former.items() if i != before}:
-            self._memory.write(self.array, self.array, moved, axis=self._axis, operation="move")
+            self._memory.write(self.array, self.array, moved, axis=self._axis)
 
     def place(self, group: DeviceArray, segments: Mapping[int, int]) -> None:
         """Copy parts of an array [N, B, ...] of any length; `segments` maps each target segment to its part in B."""
-        self._memory.write(self.array, group, segments, axis=self._axis, operation="join")
+        self._memory.write(self.array, group, segments, axis=self._axis)
 
     def _lay_out(self, former: Mapping[int, int], *, capacity: int, length: int) -> None:
         kept = self._kept if capacity == self._capacity else ()
@@ -124,67 +126,44 @@ class DeviceBuffers:
         else:  # new segments must not get old values of the array
             taken = {index: self._capacity if before == _NEW else before for index, before in former.items()}
         if taken:
-            self._memory.write(array, self.array, taken, axis=self._axis, operation="resize")
+            self._memory.write(array, self.array, taken, axis=self._axis)
         others = (one for one in kept if one[0] != layout)
         self._kept = (*others, (layout, array))[-self._num_kept :]
         self._capacity, self.length = capacity, length
 
 
-class DeviceStepBatch:
+class DeviceStepBatch(CachingBatch[DeviceBuffers]):
     """Caches and bindings of one running batch on a device; not safe for concurrent use."""
 
     def __init__(self, sessions: Sessions, memory: DeviceMemory) -> None:
-        shape = sessions.bundle.manifest.architecture
-        pool_names, cross_names = (layer_names(kinds, shape.num_decoder_layers) for kinds in _KINDS)
-        self._sessions, self._memory = sessions, memory
-        self._slots = SlotTable()
         captures = sessions.graph_captures
-        buffers = partial(DeviceBuffers, memory, num_kept=KEPT_LENGTHS if captures else 1)
-        self._pools = buffers(pool_names, lambda length: (length, shape.key_size), axis=0)
-        self._cross = buffers(cross_names, lambda length: (shape.num_key_heads, length, shape.head_size), axis=1)
-        self._source_lengths = np.zeros(0, dtype=np.int32)
-        self._positions = np.zeros(0, dtype=np.int64)
+        num_kept = KEPT_LENGTHS if captures else 1
+        super().__init__(
+            sessions,
+            lambda names, part_shape, axis: DeviceBuffers(memory, names, part_shape, axis=axis, num_kept=num_kept),
+        )
+        self._memory = memory
         self._former: list[int] = []  # index of each segment in the previous step
         self._joining: list[DeviceSource | None] = []  # encoder output of each segment that was not in a step yet
         self._steps = _DeviceSteps(memory, sessions.opened("decoder"), captures)
 
-    @property
-    def num_segments(self) -> int:
-        """Number of segments in the batch, B."""
-        return len(self._positions)
-
-    @property
-    def cache_bytes(self) -> int:
-        """Bytes of the cache buffers; any thread can read it."""
-        return self._pools.num_bytes + self._cross.num_bytes
-
     def start(self, sources: Sequence[EncodedSource]) -> None:
         """Append new segments, in order."""
-        lengths = np.array([len(source.source_ids) for source in sources], dtype=np.int32)
-        self._slots.add_segments(len(sources))
-        self._positions = np.concatenate([self._positions, np.zeros(len(sources), dtype=np.int64)])
-        self._source_lengths = np.concatenate([self._source_lengths, lengths])
+        super().start(sources)
         self._former += [_NEW] * len(sources)
         self._joining += [source.cross for source in sources]
 
     def drop(self, keep: Sequence[int]) -> None:
         """Keep only the segments at the given indices, which become 0, 1, ... in the given order."""
-        self._slots.keep_segments(keep)
-        indices = np.asarray(keep, dtype=np.int64)
-        self._positions, self._source_lengths = self._positions[indices], self._source_lengths[indices]
+        super().drop(keep)
         self._former = [self._former[index] for index in keep]
         self._joining = [self._joining[index] for index in keep]
 
     def step(self, token_ids: IntArray, parents: IntArray, *, num_candidates: int | IntArray) -> StepOutput:
         """Append one token to each row and return the next candidates with their log-probabilities."""
-        parents = np.where(self._positions[:, None] == 0, 0, parents)  # rows of new segments are empty
+        parents = self._continued(parents)
         slots = self._slots.append(parents)
-        shape = StepShape(
-            num_segments=bucket_of_segments(self.num_segments),
-            num_rows=token_ids.shape[1],
-            num_slots=self._slots.num_slots,
-            num_candidates=int(np.max(num_candidates)),
-        )
+        shape = self._shape(bucket_of_segments(self.num_segments), token_ids.shape[1], num_candidates)
         former = np.array(self._former)
         self._arrange(shape.num_segments)
         self._steps.fit(shape, pools=self._pools, cross=self._cross)
@@ -201,19 +180,14 @@ class DeviceStepBatch:
 
     def cross_attention(self, segment: int, target_ids: Sequence[int]) -> FloatArray:
         """Implement `StepBatch.cross_attention`; raises BundleError if the bundle has no attention graph."""
-        attention = self._sessions.attention
-        if attention is None:
-            raise self._sessions.bundle.missing_attention(self._sessions.placement.precision)
+        attention = self._attention()
         source = self._joining[segment] or DeviceSource(group=self._cross.array, index=self._former[segment])
-        _, _, *part_shape = source.group.shape
-        shape = self._sessions.bundle.manifest.architecture
-        names = layer_names(_KINDS[1], shape.num_decoder_layers)
-        cross = {
-            name: source.group.part((1, *part_shape), index=(place, source.index)) for place, name in enumerate(names)
-        }
-        length = int(self._source_lengths[segment])
         return attention.weights_on_device(
-            self._memory, target_ids, cross, num_heads=shape.num_heads, source_length=length
+            self._memory,
+            target_ids,
+            self._cross.parts_of(source),
+            num_heads=self._sessions.bundle.manifest.architecture.num_heads,
+            source_length=int(self._source_lengths[segment]),
         )
 
     def _arrange(self, num_segments: int) -> None:
@@ -291,13 +265,13 @@ class _DeviceSteps:
         count = len(token_ids)
         rows = former[:, None] * self._num_queries + parents
         bound.update.fill(source_lengths, positions, token_ids, np.where(former[:, None] == _NEW, _NEW, rows), slots)
-        self._memory.upload(bound.update.array, "step", to=bound.arrays["update"])
+        self._memory.upload(bound.update.array, to=bound.arrays["update"])
         bound.advance.set_previous(self._mask or bound.mask, bound.shape.num_slots)
         bound.advance.run()
         bound.decode.run()
         self._mask, self._num_queries = bound.mask, len(bound.update.queries)
         log_probs, candidate_ids = (
-            self._memory.download(bound.arrays[name], "step", to=bound.on_host[name])[:count] for name in RESULTS
+            self._memory.download(bound.arrays[name], to=bound.on_host[name])[:count] for name in RESULTS
         )
         return StepOutput(log_probs=log_probs, token_ids=candidate_ids)
 
@@ -315,8 +289,8 @@ class _DeviceSteps:
         advanced = {name: memory.empty(*array) for name, array in made.items()}
         results = {name: memory.empty(shape.outputs, dtype) for name, dtype in RESULTS.items()}
         read = {"update": memory.empty(update.array.shape, update.array.dtype)}
-        read["slots"] = memory.upload(np.arange(shape.num_slots), "step")
-        fixed = {"query_rows": memory.upload(update.queries, "step")}
+        read["slots"] = memory.upload(np.arange(shape.num_slots))
+        fixed = {"query_rows": memory.upload(update.queries)}
         pool_parts = pools.parts(num_segments)
         small = {
             "token_ids": advanced["token_ids"],
@@ -331,7 +305,7 @@ class _DeviceSteps:
         decode.set_sizes("num_candidates", [shape.num_candidates])
 
         def read_log_probs() -> FloatArray:
-            return memory.download(results["log_probs"], "step")
+            return memory.download(results["log_probs"])
 
         return _BoundStep(
             shape=shape,

@@ -5,7 +5,7 @@ from array import array
 from dataclasses import dataclass
 
 from dragoman_service.datatypes import Span
-from dragoman_service.text.windowed_search import Check
+from dragoman_service.text.segmentation import Check
 
 # Start of an argument, up to its first selector.
 HEAD = r"\{\s{0,8}+\w{1,64}+\s{0,8}+,\s{0,8}+(?:plural|selectordinal|select)\s{0,8}+,"

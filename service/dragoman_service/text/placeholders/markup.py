@@ -13,7 +13,7 @@ from xml.parsers import expat
 from dragoman_service.datatypes import Span
 from dragoman_service.text.placeholders.markup_tokens import PLACEHOLDER_TAGS, Copied, Tag, Text, Token, tokenize
 from dragoman_service.text.placeholders.text_units import MAX_DEPTH, Placeholders, TextUnit, TextUnitBuilder
-from dragoman_service.text.windowed_search import Check, never_ends
+from dragoman_service.text.segmentation import Check, never_ends
 
 # fmt: off
 # Elements within a sentence. Any other element ends it, unless it is untranslated and not in `_BLOCK`.

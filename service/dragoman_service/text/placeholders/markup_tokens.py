@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dragoman_service.datatypes import Span
-from dragoman_service.text.windowed_search import Check
+from dragoman_service.text.segmentation import Check
 
 # fmt: off
 _RAW_TEXT = frozenset(("script", "style", "iframe", "noembed", "noframes", "xmp"))  # HTML without tags in the content

@@ -7,6 +7,7 @@ Patterns of the caller are literal except for `*` and take precedence over all k
 """
 
 import re
+import time
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from functools import lru_cache
 from dragoman_service.datatypes import Span
 from dragoman_service.request import ProtectedKind, ProtectionOptions, Term
 from dragoman_service.text.placeholders import icu
-from dragoman_service.text.windowed_search import Check, WindowedExpression, never_ends
+from dragoman_service.text.segmentation import Check, never_ends
 
 _URL_CHARACTER = r"[^\s<>\"`\\^|\x00-\x20\u3000-\u303f\uff00-\uffef]"
 _TAG_ATTRIBUTE = r"\s{1,32}+[\w:@.-]{1,64}+\s{0,8}+=\s{0,8}+(?:\"[^\"<>]{0,1000}+\"|'[^'<>]{0,1000}+')"
@@ -66,20 +67,50 @@ DEFAULT_KINDS = frozenset(ProtectedKind) - {ProtectedKind.COLON, ProtectedKind.N
 
 _TAG = re.compile(rf"</?[A-Za-z][\w:.-]{{0,63}}+(?:{_TAG_ATTRIBUTE}){{0,32}}+\s{{0,32}}+/?>")
 
+_LONG_CALL_S = 0.001
 _GRAMMAR_REACH = 9_000  # more than the longest path (32 names of 255 characters) and any other match
 _GRAMMAR_WINDOW = 16_384  # one call takes at most 15 ms (a text of `{`)
 _PATTERN_WINDOW = 1_024  # one call takes at most 10 ms, with `MAX_PATTERN_STARS`
 _MAX_STAR_CHARACTERS = 100  # longest match of a `*`
 _TERM_CHECK_CHARACTERS = 64  # interval of checks in the search for terms
 
-# Every span of the default kinds contains one of these, so a text without them needs no further search.
-_TRIGGER = WindowedExpression(expression=re.compile(r"[{%$@/\\`<#]|www\.|mailto:|tel:|data:"), reach=8, window=1 << 17)
-
 _TRAILING = frozenset(".,;:!?'\"*_~…")
 _CLOSERS = {")": "(", "]": "[", "}": "{"}
 _FILE_NAME = re.compile(r"[\w@+%-][\w.@+%-]*\.[A-Za-z0-9]{1,5}", re.ASCII)
 _PLACEHOLDER_TAGS = frozenset({"ph", "x", "bx", "ex", "it", "bpt", "ept", "ut"})  # of XLIFF and TMX
 _TAG_NAME = re.compile(r"</?([\w:.-]+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowedExpression:
+    """An expression whose matches have a limited length. It searches long texts in windows.
+
+    `re` holds the global interpreter lock (GIL) during each call. A search in windows releases the GIL between two
+    calls, and can be cancelled there.
+    """
+
+    expression: re.Pattern[str]
+    reach: int  # most characters that a match reads from its start, including lookahead
+    window: int  # start positions that one call tries
+
+    def search(self, text: str, position: int, check: Check) -> re.Match[str] | None:
+        """Return the first match from a position on, like `re.Pattern.search`."""
+        while True:
+            check()
+            end = position + self.window
+            started_s = time.perf_counter()
+            match = self.expression.search(text, position, end + self.reach)
+            if end + self.reach >= len(text) or (match is not None and match.start() < end):
+                return match
+            position = end  # a match that starts after `end` may be truncated
+            # The event loop releases the GIL at each system call, several times per response. Without a pause, it would
+            # wait for a whole window each time.
+            if (duration_s := time.perf_counter() - started_s) > _LONG_CALL_S:
+                time.sleep(duration_s)
+
+
+# Every span of the default kinds contains one of these, so a text without them needs no further search.
+_TRIGGER = WindowedExpression(expression=re.compile(r"[{%$@/\\`<#]|www\.|mailto:|tel:|data:"), reach=8, window=1 << 17)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,7 +28,7 @@ from dragoman_service.text.placeholders.patterns import (
     tag_name,
     with_number_signs,
 )
-from dragoman_service.text.windowed_search import Check, never_ends
+from dragoman_service.text.segmentation import Check, never_ends
 
 # Years that differ in several digits. The other years of two centuries and longer numbers follow.
 _YEARS = (2013, 1947, 1985, 1962, 2006, 1978, 1991, 2019, 1954, 1936, 2002, 1969)

@@ -69,7 +69,7 @@ def test_document_is_one_call(
     content = "One.\r\n\r\nTwö."
     (tmp_path / "letter.txt").write_bytes(content.encode())
     _set_standard_input(monkeypatch, content.encode())
-    service.script.append(answers(iter([pb.TranslatedSentence(text="Eins.\n\n"), pb.TranslatedSentence(text="Zwei.")])))
+    service.script.append(answers([pb.TranslatedSentence(text="Eins.\n\n"), pb.TranslatedSentence(text="Zwei.")]))
     name = "-" if from_standard_input else str(tmp_path / "letter.txt")
 
     assert main(["translate", "--target", target, "--document", name, "--model", "en-de@stable"]) == 0

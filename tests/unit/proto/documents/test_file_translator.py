@@ -1,8 +1,5 @@
-# ruff: noqa: N802 - names of methods in the contract
 import itertools
 import json
-import os
-import signal
 import subprocess
 import sys
 import threading
@@ -19,9 +16,8 @@ from dragoman.__main__ import main
 from dragoman.client import TranslationClient
 from dragoman.documents.file_translator import plan_files, translate_file
 from dragoman.documents.formats import ReadOptions
-from dragoman.v1 import translation_pb2 as pb
-from tests.unit.proto.documents.echo_server import EchoService, echo_server, refuse_text
-from tests.unit.proto.scripted_server import refuses, refuses_for, running
+from tests.unit.proto.documents.echo_server import echo_server, refuses_text_with
+from tests.unit.proto.scripted_server import Behaviour, refuses
 
 _TIMEOUT_S = 60.0
 _LINES = [f"This is line number {number}." for number in range(200)]
@@ -37,36 +33,24 @@ def translate(target: str, *flags: object) -> int:
     return main(["translate", "--target", target, *map(str, flags)])
 
 
-class HaltingService(EchoService):
-    """Answers three calls, and others after `may_answer` is set."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.may_answer = threading.Event()
-        self.arrived = threading.Semaphore(0)
-        self._lock = threading.Lock()
-        self._num_calls = 0
-
-    def Translate(self, request: pb.TranslateRequest, context: Any) -> Any:
-        with self._lock:
-            self._num_calls += 1
-            number = self._num_calls
-        self.arrived.release()
-        if number > 3:
-            self.may_answer.wait(_TIMEOUT_S)
-        return super().Translate(request, context)
-
-
 def test_killed_run_resumes_from_its_journal(source: Path, tmp_path: Path) -> None:
-    service, output = HaltingService(), tmp_path / "out" / "target.txt"
-    with running(service) as target:
+    may_answer, arrived, numbers = threading.Event(), threading.Semaphore(0), itertools.count(1)
+
+    def answer_three_calls(request: Any, context: Any) -> None:
+        number = next(numbers)
+        arrived.release()
+        if number > 3:
+            may_answer.wait(_TIMEOUT_S)
+
+    output = tmp_path / "out" / "target.txt"
+    with echo_server(before=answer_three_calls) as (target, _):
         command = [sys.executable, "-m", "dragoman", "translate", "--target", target]
         process = subprocess.Popen([*command, "--input", str(source), "--output", str(output)])
         # Four calls run concurrently; the next starts when the answer to the last is in the journal.
-        assert all(service.arrived.acquire(timeout=_TIMEOUT_S) for _ in range(7))
-        os.kill(process.pid, signal.SIGKILL)
+        assert all(arrived.acquire(timeout=_TIMEOUT_S) for _ in range(7))
+        process.kill()
         process.wait()
-        service.may_answer.set()
+        may_answer.set()
         journal = (tmp_path / "out" / ".target.txt.journal").read_bytes().splitlines()
         assert not output.exists()
         assert len(journal) == 3 * 16
@@ -81,14 +65,8 @@ def test_killed_run_resumes_from_its_journal(source: Path, tmp_path: Path) -> No
 
 
 def test_journal_is_ignored_after_options_have_changed(source: Path, tmp_path: Path) -> None:
-    class RefusingService(EchoService):
-        def Translate(self, request: pb.TranslateRequest, context: Any) -> Any:
-            if _LINES[7] in request.texts:
-                refuse_text(request, context, request.texts.index(_LINES[7]))
-            return super().Translate(request, context)
-
     output = tmp_path / "target.txt"
-    with running(RefusingService()) as target:
+    with echo_server(before=refuses_text_with(_LINES[7])) as (target, _):
         assert translate(target, "--input", source, "--output", output) == 1
     with echo_server(str.upper) as (target, service):
         assert translate(target, "--input", source, "--output", output, "--beam-size", "2") == 0
@@ -97,22 +75,27 @@ def test_journal_is_ignored_after_options_have_changed(source: Path, tmp_path: P
     assert output.read_text() == source.read_text().upper()
 
 
-@pytest.mark.parametrize("fails", ["refused", "markup"])
+_REFUSED = 'One <g id="1">man</g>.'
+
+
+@pytest.mark.parametrize(
+    ("before", "sent_again"),
+    [
+        (refuses_text_with("<g"), [_REFUSED]),
+        (refuses_text_with("<g", grpc.StatusCode.INTERNAL, "ENGINE_FAILED"), [_REFUSED]),
+        (lambda request, context: None, []),
+    ],
+    ids=["text is refused", "text fails", "markup is lost"],
+)
 def test_failed_segment_keeps_its_source_and_is_reported(
-    fails: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    before: Behaviour, sent_again: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lines = ["One <i>man</i>.", "Two men.", "Three men."]
     cues = "\n".join(f"00:00:0{n},000 --> 00:00:0{n},500\n{line}\n" for n, line in enumerate(lines))
     (tmp_path / "film.srt").write_text(cues)
 
-    class FailingService(EchoService):
-        def Translate(self, request: pb.TranslateRequest, context: Any) -> Any:
-            if fails == "refused" and any("<g" in text for text in request.texts):
-                refuse_text(request, context, 0)
-            return super().Translate(request, context)
-
     flags = ("--input", tmp_path / "film.srt", "--output", tmp_path / "out.srt")
-    with running(FailingService(lambda text: text.replace("<g", "<b").upper())) as target:
+    with echo_server(lambda text: text.replace("<g", "<b").upper(), before) as (target, _):
         assert translate(target, *flags) == 1
     printed = capsys.readouterr()
     assert "film.srt, line 2: not translated: " in printed.err
@@ -121,28 +104,19 @@ def test_failed_segment_keeps_its_source_and_is_reported(
 
     with echo_server() as (target, service):
         translate(target, *flags)
-    assert service.texts == ([] if fails == "markup" else ['One <g id="1">man</g>.'])
+    assert service.texts == sent_again
 
 
-def test_repeated_text_is_sent_once(tmp_path: Path) -> None:
-    (tmp_path / "source.txt").write_text("Yes.\nNo.\nYes.\n" * 100)
-
-    with echo_server(str.upper) as (target, service):
-        assert translate(target, "--input", tmp_path / "source.txt", "--output", tmp_path / "target.txt") == 0
-
-    assert service.texts == ["Yes.", "No."]
-    assert (tmp_path / "target.txt").read_text() == "YES.\nNO.\nYES.\n" * 100
-
-
-def test_several_files_are_written_to_a_directory(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("One.\n")
+def test_several_files_are_written_to_a_directory_and_repeated_text_is_sent_once(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("Yes.\nNo.\nYes.\n" * 100)
     (tmp_path / "b.json").write_text('["Two"]')
 
-    with echo_server(str.upper) as (target, _):
+    with echo_server(str.upper) as (target, service):
         flags = ("--input", tmp_path / "a.txt", tmp_path / "b.json", "--output", tmp_path / "out")
         assert translate(target, *flags) == 0
 
-    assert (tmp_path / "out" / "a.txt").read_text() == "ONE.\n"
+    assert service.texts == ["Yes.", "No.", "Two"]
+    assert (tmp_path / "out" / "a.txt").read_text() == "YES.\nNO.\nYES.\n" * 100
     assert (tmp_path / "out" / "b.json").read_text() == '["TWO"]'
 
 
@@ -188,19 +162,17 @@ def test_dry_run_only_counts_segments(source: Path, tmp_path: Path, capsys: pyte
 
 
 def test_batch_waits_for_an_overloaded_server(source: Path, tmp_path: Path) -> None:
+    delay = error_details_pb2.RetryInfo(retry_delay=duration_pb2.Duration(seconds=7))
+    refuse = refuses(grpc.StatusCode.RESOURCE_EXHAUSTED, "OVERLOADED", delay, pushback_ms=-1)
     numbers = itertools.count()
 
-    class OverloadedService(EchoService):
-        def Translate(self, request: pb.TranslateRequest, context: Any) -> Any:
-            if next(numbers) == 0:
-                delay = error_details_pb2.RetryInfo(retry_delay=duration_pb2.Duration(seconds=7))
-                overloaded = grpc.StatusCode.RESOURCE_EXHAUSTED
-                return refuses_for(overloaded, "OVERLOADED", delay, pushback_ms=-1)(request, context)
-            return super().Translate(request, context)
+    def refuse_first(request: Any, context: Any) -> None:
+        if next(numbers) == 0:
+            refuse(request, context)
 
     (plan,) = plan_files([source], tmp_path / "out.txt", ReadOptions(target_language="de"))
     pauses: list[float] = []
-    with running(OverloadedService(str.upper)) as target, TranslationClient(target) as client:
+    with echo_server(str.upper, refuse_first) as (target, _), TranslationClient(target) as client:
         outcome = translate_file(client, plan, {"target_language": "de"}, progress=lambda _: None, pause=pauses.append)
 
     assert (pauses, outcome.failures) == ([7.0], [])
@@ -208,11 +180,7 @@ def test_batch_waits_for_an_overloaded_server(source: Path, tmp_path: Path) -> N
 
 
 def test_unavailable_server_ends_the_run(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    class StoppedService(EchoService):
-        def Translate(self, request: pb.TranslateRequest, context: Any) -> Any:
-            return refuses(grpc.StatusCode.UNAVAILABLE, pushback_ms=-1)(request, context)
-
-    with running(StoppedService()) as target:
+    with echo_server(before=refuses(grpc.StatusCode.UNAVAILABLE, pushback_ms=-1)) as (target, _):
         assert translate(target, "--input", source, "--output", tmp_path / "out.txt") == 1
 
     assert "UNAVAILABLE" in capsys.readouterr().err

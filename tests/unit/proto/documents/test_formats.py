@@ -62,17 +62,15 @@ def _parts_of(package: bytes) -> dict[str, str]:
         }
 
 
-@pytest.mark.parametrize("name", SAMPLES)
+@pytest.mark.parametrize("name", [name for name in SAMPLES if not name.endswith((".po", ".xlf", ".xliff"))])
 def test_written_translations_are_read_again(name: str, tmp_path: Path) -> None:
     content = content_of(name, tmp_path)
-    if name.endswith((".po", ".xlf", ".xliff")):  # their translations are not segments
-        return
+    translations = [text.replace("e", "E") for text in texts(content)]
 
-    there = content_of(name, tmp_path, content.written([text.replace("e", "E") for text in texts(content)]))
-    back = there.written(texts(content))
+    there = content_of(name, tmp_path, content.written(translations))
+    back = content_of(name, tmp_path, there.written(texts(content)))
 
-    assert texts(there) == [text.replace("e", "E") for text in texts(content)]
-    assert texts(content_of(name, tmp_path, back)) == texts(content)
+    assert (texts(there), texts(back)) == (translations, texts(content))
 
 
 @pytest.mark.parametrize(

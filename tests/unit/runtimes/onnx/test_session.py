@@ -8,7 +8,6 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper
 from pydantic import ValidationError
 
 from dragoman_service.bundle.architecture import GraphTensors
@@ -17,7 +16,6 @@ from dragoman_service.bundle.manifest import GraphFiles
 from dragoman_service.errors import BundleError
 from dragoman_service.runtimes.onnx.session import (
     CrossAttention,
-    external_files,
     multiplies_u8s8_exactly,
     num_low_latency_threads,
     open_sessions,
@@ -263,82 +261,3 @@ def test_layers_are_in_order() -> None:
 
     assert weights.shape == (2, 2, 1, 5)
     assert weights[:, 0, 0, 0].tolist() == [0, 1]
-
-
-def _external(name: str, location: str) -> TensorProto:
-    tensor = TensorProto(name=name, data_type=TensorProto.FLOAT, dims=[2], data_location=TensorProto.EXTERNAL)
-    for key, value in {"location": location, "offset": "64", "length": "8"}.items():
-        tensor.external_data.add(key=key, value=value)
-    return tensor
-
-
-def _graph(nodes: list[onnx.NodeProto], *initializers: TensorProto) -> onnx.GraphProto:
-    return helper.make_graph(nodes, "graph", [], [], initializer=initializers)
-
-
-def _save(path: Path, model: onnx.ModelProto) -> Path:
-    path.write_bytes(model.SerializeToString())
-    return path
-
-
-def test_graph_with_embedded_arrays_has_no_external_files(tmp_path: Path) -> None:
-    inside = onnx.numpy_helper.from_array(np.arange(1000, dtype=np.float32), "inside")
-
-    assert external_files(_save(tmp_path / "a.onnx", helper.make_model(_graph([], inside)))) == frozenset()
-
-
-def test_external_files_are_returned_by_name(tmp_path: Path) -> None:
-    graph = _graph([], _external("a", "weights.bin"), _external("b", "weights.bin"), _external("c", "../other.bin"))
-
-    assert external_files(_save(tmp_path / "a.onnx", helper.make_model(graph))) == {"weights.bin", "../other.bin"}
-
-
-def test_external_files_of_nested_messages_are_found(tmp_path: Path) -> None:
-    constant = helper.make_node("Constant", [], ["value"], value=_external("constant", "constant.bin"))
-    branch = helper.make_node("If", ["so"], ["out"], then_branch=_graph([], _external("branch", "branch.bin")))
-    inner = helper.make_node("Constant", [], ["value"], value=_external("inner", "function.bin"))
-    function = helper.make_function("local", "F", [], ["value"], [inner], [helper.make_opsetid("", 24)])
-    model = helper.make_model(_graph([constant, branch]), functions=[function])
-
-    assert external_files(_save(tmp_path / "a.onnx", model)) == {"constant.bin", "branch.bin", "function.bin"}
-
-
-def test_external_files_of_sparse_tensors_are_found(tmp_path: Path) -> None:
-    sparse = onnx.SparseTensorProto(
-        values=_external("values", "values.bin"), indices=_external("indices", "indices.bin")
-    )
-    graph = _graph([])
-    graph.sparse_initializer.append(sparse)
-
-    assert external_files(_save(tmp_path / "a.onnx", helper.make_model(graph))) == {"values.bin", "indices.bin"}
-
-
-def _hidden(field: int, content: bytes) -> bytes:
-    """Return a field whose key has a bit that ONNX Runtime ignores."""
-    key, length = field << 3 | 2 | 1 << 33, len(content)
-    groups = [key >> shift & 0x7F for shift in range(0, 35, 7)] + [length & 0x7F, length >> 7 & 0x7F]
-    return bytes(group | 0x80 * (index not in {4, 6}) for index, group in enumerate(groups)) + content
-
-
-def test_field_key_above_32_bits_is_rejected(tmp_path: Path) -> None:
-    graph = _graph([helper.make_node("Identity", ["a"], ["b"])], _external("a", "other.bin"))
-    graph.output.append(helper.make_tensor_value_info("b", TensorProto.FLOAT, [2]))
-    model = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 21)])
-    content = _hidden(7, model.graph.SerializeToString())
-    model.ClearField("graph")
-    (tmp_path / "a.onnx").write_bytes(model.SerializeToString() + content)
-
-    with pytest.raises(ValueError, match=r"a field has key"):
-        external_files(tmp_path / "a.onnx")
-    with pytest.raises(Exception, match=r"other\.bin"):
-        onnxruntime.InferenceSession(tmp_path / "a.onnx", providers=["CPUExecutionProvider"])
-
-
-@pytest.mark.parametrize(
-    "content", [b"no graph", b"\x3a\x05ab", b"\x3a", b"\x3a\xff", b"\x08\xff\xff", b"\xff" * 400_000 + b"\1"]
-)
-def test_invalid_protocol_buffer_is_rejected(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "a.onnx").write_bytes(content)
-
-    with pytest.raises(ValueError, match=r"a (field|varint)"):
-        external_files(tmp_path / "a.onnx")

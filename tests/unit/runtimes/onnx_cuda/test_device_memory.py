@@ -13,10 +13,8 @@ from numpy.typing import NDArray
 from dragoman_service.bundle.architecture import FloatType
 from dragoman_service.runtimes.onnx_cuda.cache_graphs import HIDDEN, advance_graph, write_graph, zeros_graph
 from dragoman_service.runtimes.onnx_cuda.device import (
-    CopyCounter,
     DeviceArray,
     HostArray,
-    Operation,
     PinnedMemory,
     pinned_memory,
 )
@@ -34,7 +32,7 @@ def memory(request: pytest.FixtureRequest) -> FakeDeviceMemory:
 def filled(memory: FakeDeviceMemory, *shape: int) -> DeviceArray:
     """Return an array of different small integers."""
     values = 1 + np.arange(np.prod(shape)).reshape(shape) % 1000
-    return memory.upload(values.astype(memory.float_type), "encode")
+    return memory.upload(values.astype(memory.float_type))
 
 
 @pytest.mark.parametrize("float_type", FLOAT_TYPES)
@@ -52,35 +50,14 @@ def test_cache_graphs_are_valid_onnx(make: Callable[[FloatType], bytes], float_t
     assert {tensor.data_type for tensor in model.graph.initializer} <= {onnx.TensorProto.INT64, floats}
 
 
-def test_copies_are_counted_by_operation_and_direction() -> None:
-    counter = CopyCounter()
-
-    counter.add("step", "host_to_device", 3)
-    counter.add("step", "host_to_device", 4)
-    counter.add("join", "host_to_device", 10)
-    counter.add("step", "device_to_host", 5)
-
-    assert counter.by_operation() == {
-        ("step", "host_to_device"): 7,
-        ("join", "host_to_device"): 10,
-        ("step", "device_to_host"): 5,
-    }
-    assert counter.total("host_to_device") == 17
-    assert counter.total("device_to_host") == 5
-
-
 def test_upload_and_download_preserve_values_and_are_counted(memory: FakeDeviceMemory) -> None:
-    before = memory.copies.by_operation()
+    before = memory.uploaded_bytes, memory.downloaded_bytes
     values = np.arange(6, dtype=np.int32).reshape(2, 3)
 
-    down = memory.download(memory.upload(values, "attention"), "attention")
+    down = memory.download(memory.upload(values))
 
     assert down.tolist() == values.tolist()
-    assert {key: count - before.get(key, 0) for key, count in memory.copies.by_operation().items()} == {
-        **dict.fromkeys(before, 0),
-        ("attention", "host_to_device"): 24,
-        ("attention", "device_to_host"): 24,
-    }
+    assert (memory.uploaded_bytes, memory.downloaded_bytes) == (before[0] + 24, before[1] + 24)
 
 
 def test_part_has_the_values_at_its_index(memory: FakeDeviceMemory) -> None:
@@ -116,7 +93,7 @@ def test_written_segments_are_cut_or_padded(memory: FakeDeviceMemory, data: st.D
         along = (slice(None),) * (axis - 1)
         expected[:, to][(*along, slice(kept))] = read(source)[:, taken][(*along, slice(kept))]
 
-    memory.write(target, source, segments, axis=axis, operation="move")
+    memory.write(target, source, segments, axis=axis)
 
     assert (read(target) == expected).all()
 
@@ -125,7 +102,7 @@ def test_segments_can_be_swapped_in_place(memory: FakeDeviceMemory) -> None:
     array = filled(memory, 2, 3, 4, 5)
     expected = read(array)[:, [2, 0, 1]]
 
-    memory.write(array, array, {0: 2, 1: 0, 2: 1}, axis=2, operation="move")
+    memory.write(array, array, {0: 2, 1: 0, 2: 1}, axis=2)
 
     assert (read(array) == expected).all()
 
@@ -138,7 +115,7 @@ def _advanced(
     widths = (1, 1, 1, num_queries, num_queries, 2)
     update = np.zeros((count, sum(widths)), dtype=np.int32)
     update[:, 3 : 3 + num_queries], update[:, 3 + num_queries : -2] = rows, own
-    inputs = {"update": memory.upload(update, "step"), "slots": memory.upload(np.arange(num_slots), "step")}
+    inputs = {"update": memory.upload(update), "slots": memory.upload(np.arange(num_slots))}
     outputs = {
         "token_ids": memory.empty((count, 1), np.int64),
         "positions": memory.empty((count, 1), np.int64),
@@ -147,7 +124,7 @@ def _advanced(
         "ancestor_mask": memory.empty((count, num_queries, num_slots), memory.float_type),
     }
     bound = memory.bind_advance(inputs, outputs, widths=widths)
-    bound.set_previous(memory.upload(previous.astype(memory.float_type), "step"), num_slots)
+    bound.set_previous(memory.upload(previous.astype(memory.float_type)), num_slots)
     bound.run()
     return read(outputs["ancestor_mask"])
 
@@ -168,9 +145,9 @@ def test_page_locked_memory_is_read_and_written_in_place(memory: FakeDeviceMemor
     up, down = (memory.host_array((2, 3), np.int64) for _ in range(2))
     zeros = down.array.copy()
     up.array[:] = np.arange(6).reshape(2, 3)
-    on_device = memory.upload(up.array, "step")
+    on_device = memory.upload(up.array)
 
-    found = memory.download(on_device, "step", to=down)
+    found = memory.download(on_device, to=down)
 
     assert not zeros.any()
     assert found is down.array
@@ -180,10 +157,10 @@ def test_page_locked_memory_is_read_and_written_in_place(memory: FakeDeviceMemor
 
 
 class UncopyableMemory(FakeDeviceMemory):
-    def download(self, array: DeviceArray, operation: Operation, *, to: HostArray | None = None) -> NDArray[Any]:
+    def download(self, array: DeviceArray, *, to: HostArray | None = None) -> NDArray[Any]:
         if to is not None and to.pinned is not None:
             raise RuntimeError("no data transfer registered")
-        return super().download(array, operation, to=to)
+        return super().download(array, to=to)
 
 
 def test_failed_copy_to_page_locked_memory_falls_back_to_pageable(caplog: pytest.LogCaptureFixture) -> None:
@@ -193,7 +170,7 @@ def test_failed_copy_to_page_locked_memory_falls_back_to_pageable(caplog: pytest
 
     assert to.pinned is None
     assert "no data transfer" in caplog.records[0].__dict__["reason"]
-    assert memory.copies.by_operation() == {}
+    assert (memory.uploaded_bytes, memory.downloaded_bytes) == (0, 0)
 
 
 def test_released_page_locked_memory_is_reused_and_zeroed() -> None:

@@ -1,8 +1,14 @@
+import re
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 
 from dragoman_service.request import ProtectedKind, ProtectionOptions, Term
+from dragoman_service.text.placeholders import patterns
 from dragoman_service.text.placeholders.icu import MAX_MESSAGES, MAX_NUMBER_SIGNS
-from dragoman_service.text.placeholders.patterns import compile_protection
+from dragoman_service.text.placeholders.patterns import WindowedExpression, compile_protection
+from dragoman_service.text.segmentation import never_ends
 
 
 def found(text: str, *terms: Term, **options: object) -> list[str]:
@@ -99,3 +105,25 @@ def test_terms_match_by_case_and_word() -> None:
 def test_plural_beyond_its_limits_is_not_one_span(few: str, many: str) -> None:
     assert found(few) == [few]
     assert many not in found(many)
+
+
+@pytest.mark.parametrize(("call_s", "pauses"), [(0.01, [0.01, 0.01]), (0.0001, [])])
+def test_long_call_is_followed_by_pause(monkeypatch: pytest.MonkeyPatch, call_s: float, pauses: list[float]) -> None:
+    now_s = 0.0
+    slept: list[float] = []
+
+    def search(text: str, position: int, end: int) -> re.Match[str] | None:
+        nonlocal now_s
+        now_s += call_s
+        return re.compile("x").search(text, position, end)
+
+    monkeypatch.setattr(patterns, "time", SimpleNamespace(perf_counter=lambda: now_s, sleep=slept.append))
+    expression = WindowedExpression(
+        expression=cast("re.Pattern[str]", cast("Any", SimpleNamespace(search=search))), reach=1, window=10
+    )
+
+    match = expression.search("a" * 25 + "x", 0, never_ends)
+
+    assert match is not None
+    assert match.start() == 25
+    assert slept == pytest.approx(pauses)

@@ -1,0 +1,206 @@
+"""The bundled model in deploy/models, through a server with default settings."""
+
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dragoman.client import TranslationClient
+from dragoman.client.enums import TextFormat
+from dragoman.client.request import DecodingOptions, SamplingOptions, Term
+from dragoman.client.results import Translation
+from dragoman_service.bundle.files import open_bundle
+from dragoman_service.cli.demo import ServerProcess
+
+BUNDLE = Path(__file__).parents[3] / "deploy" / "models" / "dragoman_models" / "en-de" / "1"
+MAX_BYTES = 25_000_000
+START_TIMEOUT_S = 120.0
+NO_OPTIONS = DecodingOptions()
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[TranslationClient]:
+    """Connected to `python -m dragoman_service serve` with no configuration but free ports."""
+    with ServerProcess() as server:
+        ports = server.wait_until_ready(timeout_s=START_TIMEOUT_S)
+        with TranslationClient(f"127.0.0.1:{ports.grpc_port}") as client:
+            yield client
+        server.send(signal.SIGTERM)
+        assert server.wait(timeout_s=START_TIMEOUT_S) == 0
+
+
+def translate(client: TranslationClient, *texts: str, options: DecodingOptions = NO_OPTIONS) -> list[Translation]:
+    return list(client.translate(texts, source_language="en", target_language="de", options=options))
+
+
+def test_bundle_is_small_and_names_the_sources_of_its_data() -> None:
+    manifest = open_bundle(BUNDLE).manifest
+
+    assert sum(entry.bytes for entry in manifest.files.values()) <= MAX_BYTES
+    assert "tatoeba.org (CC BY 2.0 FR)" in manifest.attribution
+    assert {score.metric for score in manifest.scores} >= {"BLEU"}
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("Where is the train station?", "Bahnhof"),
+        ("I have two dogs.", "Hunde"),
+        ("Good morning!", "Guten Morgen"),
+        ("Tom has bought a new car.", "Auto"),
+    ],
+)
+def test_everyday_sentences_are_translated(client: TranslationClient, text: str, word: str) -> None:
+    (translation,) = translate(client, text)
+
+    assert word in translation.text
+    assert not translation.warnings
+
+
+def test_paragraphs_keep_their_lines_and_every_sentence(client: TranslationClient) -> None:
+    (translation,) = translate(client, "I have a dog. I have a cat.\n\n- Where is Tom?")
+
+    first, blank, last = translation.text.split("\n")
+    assert ("Hund" in first, "Katze" in first, blank) == (True, True, "")
+    assert last.startswith("- ")
+    assert len(translation.sentences) == 3
+
+
+def test_translation_does_not_depend_on_other_texts(client: TranslationClient) -> None:
+    texts = ("She opened the window.", "Why?", "It is raining, so we are staying at home and reading a book.")
+
+    together = translate(client, *texts)
+
+    assert together == [translate(client, text)[0] for text in texts]
+
+
+@pytest.mark.parametrize(
+    ("text", "source", "target"),
+    [
+        ("I have two dogs.", "dogs", "Hunde"),
+        ("Tom has bought a new car.", "car", "Auto"),
+        ("Good morning! Where is the station?", "station", "Bahnhof"),
+    ],
+)
+def test_alignment_links_words_of_equal_meaning(client: TranslationClient, text: str, source: str, target: str) -> None:
+    (translation,) = translate(client, text, options=DecodingOptions(return_alignment=True))
+
+    begin = translation.text.index(target)
+    linked = [
+        text[link.source.start : link.source.end]
+        for link in translation.hypotheses[0].alignment
+        if begin <= link.target.start < begin + len(target)
+    ]
+    assert source.startswith(linked[0])  # a word of several pieces is linked by each of them
+    assert all(piece in source for piece in linked)
+
+
+def test_translation_continues_its_prefix(client: TranslationClient) -> None:
+    (translation,) = translate(client, "I have two dogs.", options=DecodingOptions(target_prefix="Wir haben"))
+
+    assert translation.text.startswith("Wir haben zwei")
+
+
+def test_suppressed_word_is_replaced(client: TranslationClient) -> None:
+    (free,) = translate(client, "Tom has bought a new car.", options=DecodingOptions(return_tokens=True))
+    (without,) = translate(client, "Tom has bought a new car.", options=DecodingOptions(suppressed_tokens=("▁Auto",)))
+
+    assert "▁Auto" in free.hypotheses[0].tokens
+    assert "Auto" not in without.text
+
+
+@pytest.mark.parametrize("is_document", [False, True])
+def test_tags_placeholders_and_addresses_are_preserved(client: TranslationClient, is_document: bool) -> None:
+    text = "<b>Hello</b> {name}, you have 3 new messages at https://example.com/x?y=1!"
+
+    if is_document:
+        sentences = client.translate_document(text, source_language="en", target_language="de")
+        target = "".join(sentence.text for sentence in sentences)
+    else:
+        target = translate(client, text)[0].text
+
+    assert re.match(r"<b>Hallo</b> \{name\},? ", target)
+    assert target.count("https://example.com/x?y=1") == 1
+    assert "Nachrichten" in target
+
+
+@pytest.mark.parametrize("is_document", [False, True])
+def test_html_keeps_its_tags_around_their_words(client: TranslationClient, is_document: bool) -> None:
+    html = "<h1>Good morning!</h1>\n<p class=x>I have <b>two dogs</b>, <code>a&lt;b</code> &amp;\n  a cat."
+    html += "<br>Where is Tom?"
+    options = DecodingOptions(format=TextFormat.HTML)
+
+    if is_document:
+        sentences = client.translate_document(html, source_language="en", target_language="de", options=options)
+        target = "".join(sentence.text for sentence in sentences)
+    else:
+        target = translate(client, html, options=options)[0].text
+
+    assert target.startswith("<h1>Guten Morgen!</h1>\n<p class=x>Ich habe <b>zwei Hunde</b>")
+    assert target.count("<code>a&lt;b</code>") == 1
+    assert target.endswith("<br>Wo ist Tom?")
+
+
+@pytest.mark.parametrize("text_format", [TextFormat.HTML, TextFormat.XML], ids=lambda one: one.name)
+@pytest.mark.parametrize("name", ["x", "keep"])
+def test_untranslated_element_keeps_its_place_in_the_sentence(
+    client: TranslationClient, name: str, text_format: TextFormat
+) -> None:
+    windows, tom = (f'<{name} translate="no">{word}</{name}>' for word in ("Windows", "Tom"))
+    options = DecodingOptions(format=text_format)
+
+    bought, asked = translate(client, f"I bought {windows} yesterday.", f"Where is {tom} {windows}?", options=options)
+
+    assert re.fullmatch(rf"Ich habe .*{windows} gekauft\.", bought.text)
+    assert re.fullmatch(rf"Wo ist {tom} {windows}\?", asked.text)
+    assert len(bought.sentences) == len(asked.sentences) == 1
+
+
+def test_terms_have_the_requested_translation(client: TranslationClient) -> None:
+    options = DecodingOptions(terms=(Term(source="tea", target="Früchtetee"), Term(source="Tom Smith")))
+
+    assert translate(client, "Tom Smith likes tea.", options=options)[0].text == "Tom Smith mag Früchtetee."
+
+
+def test_wider_beam_returns_more_hypotheses_best_first(client: TranslationClient) -> None:
+    (translation,) = translate(client, "I like tea.", options=DecodingOptions(beam_size=8, num_hypotheses=5))
+
+    scores = [hypothesis.score for hypothesis in translation.hypotheses]
+    texts = [hypothesis.text for hypothesis in translation.hypotheses]
+    assert scores == sorted(scores, reverse=True)
+    assert 1 < len(texts) == len(set(texts)) <= 5
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        DecodingOptions(beam_size=16, num_hypotheses=16),
+        DecodingOptions(beam_size=16, num_hypotheses=16, no_repeat_ngram_size=3),
+        DecodingOptions(num_hypotheses=16, sampling=SamplingOptions(seed=1)),
+    ],
+    ids=["native ranking", "rules", "samples"],
+)
+def test_hypotheses_have_only_placeholders_of_the_source(client: TranslationClient, options: DecodingOptions) -> None:
+    hello, named = translate(client, "Hello", "Hello {name}", options=options)
+
+    assert not [hypothesis.text for hypothesis in (*hello.hypotheses, *named.hypotheses) if "⟦" in hypothesis.text]
+    assert all("{name}" in hypothesis.text for hypothesis in named.hypotheses)
+
+
+def test_sentences_of_a_document_add_up_to_the_translation(client: TranslationClient) -> None:
+    text = "Dr. Smith has two dogs.  He likes them.\n\n- Where is Tom?\r\n- At home...\n"
+
+    sentences = list(client.translate_document(text, source_language="en", target_language="de"))
+
+    assert "".join(sentence.text for sentence in sentences) == translate(client, text)[0].text
+    assert len(sentences) == 4
+
+
+def test_everyday_sentences_score_above_nonsense(client: TranslationClient) -> None:
+    everyday, nonsense = translate(client, "Good morning!", "Fnord glimp the zurbling quandotized wibblewarts.")
+
+    scores = [[sentence.score for sentence in translation.sentences] for translation in (everyday, nonsense)]
+    assert (scores[0][0] or 0.0) > 0.8
+    assert (scores[1][0] or 1.0) < 0.5

@@ -1,0 +1,193 @@
+"""`dragoman export train` on an invented language pair, from text to weights."""
+
+import gzip
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from dragoman_export.__main__ import main
+from dragoman_export.training.checkpoint import list_checkpoints, load_model
+from dragoman_export.training.report import Record, read_log
+from tests.unit.export.tiny_training import make_pairs, write_tsv
+
+ROOT = Path(__file__).parents[3]
+
+SHAPE = (
+    *("--preset", "tiny", "--vocabulary-size", "320", "--d-model", "32", "--ffn-size", "64"),
+    *("--encoder-layers", "1", "--decoder-layers", "1", "--dropout", "0.2"),
+)
+
+SETTINGS = (
+    *("--batch-tokens", "256", "--concatenate", "0.3", "--warmup-steps", "20", "--lr-factor", "0.2", "--threads", "1"),
+    *("--eval-interval", "10", "--checkpoint-interval", "20", "--log-interval", "5", "--bleu-sentences", "5"),
+)
+
+STOPS_WITHIN_S = 120.0  # a busy machine finishes a step and writes a checkpoint
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    folder = tmp_path_factory.mktemp("text")
+    train, dev = write_tsv(folder / "train.tsv", 300), write_tsv(folder / "dev.tsv", 10, seed=1)
+    return ["--train", str(train), "--dev", str(dev)]
+
+
+def train(path: Path, *arguments: str) -> int:
+    return main(["train", "--output", str(path), *arguments])
+
+
+def train_anew(path: Path, files: Sequence[str], *arguments: str) -> Path:
+    assert train(path, *files, *SHAPE, *SETTINGS, *arguments) == 0
+    return path
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory, files: list[str]) -> Path:
+    """A run of 40 steps, read-only for tests."""
+    return train_anew(tmp_path_factory.mktemp("finished"), files, "--max-steps", "40")
+
+
+def newest(path: Path) -> dict[str, Any]:
+    content: dict[str, Any] = torch.load(list_checkpoints(path / "checkpoints")[-1], weights_only=True)
+    return content
+
+
+def have_equal_weights(one: Path, other: Path) -> bool:
+    models = [newest(path)["model"] for path in (one, other)]
+    return all(torch.equal(weight, models[1][name]) for name, weight in models[0].items())
+
+
+def records(path: Path, event: str) -> list[Record]:
+    return [record for record in read_log(path / "log.jsonl") if record["event"] == event]
+
+
+def test_loss_decreases(finished: Path) -> None:
+    training, dev = records(finished, "step"), records(finished, "evaluation")
+
+    assert training[-1]["loss"] < training[0]["loss"] - 0.5
+    assert dev[-1]["loss"] < dev[0]["loss"] - 0.5
+    assert 0 <= dev[-1]["bleu"] <= 100
+
+
+def test_run_folder_is_complete(finished: Path) -> None:
+    names = {str(path.relative_to(finished)) for path in finished.rglob("*") if path.is_file()}
+
+    checkpoints = {f"checkpoints/{name}.pt" for name in ("step-00000020", "step-00000040", "best")}
+    assert names == {"config.json", "curves.png", "log.jsonl", "vocabulary.model", *checkpoints}
+
+
+def test_two_gzip_files_equal_one_tsv(tmp_path: Path, files: list[str]) -> None:
+    sides = zip(*make_pairs(300), strict=True)
+    for name, lines in zip(("source", "target"), sides, strict=True):
+        (tmp_path / name).write_bytes(gzip.compress("".join(f"{line}\n" for line in lines).encode()))
+    two = ["--train-source", str(tmp_path / "source"), "--train-target", str(tmp_path / "target"), *files[2:]]
+
+    train_anew(tmp_path / "two", two, "--max-steps", "3")
+
+    train_anew(tmp_path / "one", files, "--max-steps", "3")
+    assert have_equal_weights(tmp_path / "one", tmp_path / "two")
+
+
+def test_skipped_lines_are_reported_and_counted(
+    tmp_path: Path, files: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = tmp_path / "train.tsv"
+    text.write_bytes(Path(files[1]).read_bytes() + b"no tab\nred \xff\tRED\n" + b"red " * 60 + b"\tRED\n")
+
+    train_anew(
+        tmp_path / "run",
+        [*files, "--train", str(text)],
+        "--max-steps",
+        "1",
+        "--max-malformed",
+        "0.1",
+        "--max-tokens",
+        "50",
+    )
+
+    message = capsys.readouterr().err
+    assert f"malformed: {text}:301: 1 columns, expected 2" in message
+    assert re.search(rf"{text}:303: skipped, \d+ and \d+ tokens, limit 50", message)
+    assert [record["location"] for record in records(tmp_path / "run", "malformed")] == [f"{text}:301", f"{text}:302"]
+    assert [record["malformed"] for record in records(tmp_path / "run", "corpus")] == [2, 0]
+    assert [record["too_long"] for record in records(tmp_path / "run", "encoded")] == [1, 0]
+
+
+def test_resumed_run_reports_the_skipped_epoch(
+    tmp_path: Path, files: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    train_anew(tmp_path, files, "--max-steps", "2")
+
+    train(tmp_path, "--resume", "--max-steps", "3", "--batch-tokens", "128")
+
+    reason = "batches changed (batch_tokens was 256, is 128)"
+    assert reason in capsys.readouterr().err
+    assert [record["changed"] for record in records(tmp_path, "epoch_skipped")] == [{"batch_tokens": [256, 128]}]
+
+
+def test_terminated_run_saves_a_checkpoint_and_resumes(tmp_path: Path, files: list[str]) -> None:
+    command = [sys.executable, "-m", "dragoman_export", "train", "--output", str(tmp_path), *files, *SHAPE, *SETTINGS]
+    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    assert any("dev loss" in line for line in process.stderr)  # blocks until the first evaluation is reported
+
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=STOPS_WITHIN_S)
+
+    assert process.returncode == 0
+    assert [record["reason"] for record in records(tmp_path, "stop")] == ["SIGTERM"]
+    step = newest(tmp_path)["progress"]["step"]
+    assert train(tmp_path, "--resume", "--max-steps", str(step + 2)) == 0
+    assert newest(tmp_path)["progress"]["step"] == step + 2
+
+
+def test_run_starts_from_the_weights_of_another(finished: Path, files: Sequence[str], tmp_path: Path) -> None:
+    trained = list_checkpoints(finished / "checkpoints")[-1]
+    vocabulary = ["--vocabulary", str(finished / "vocabulary.model")]
+
+    path = train_anew(
+        tmp_path / "tuned",
+        files,
+        *vocabulary,
+        "--initialize-from",
+        str(trained),
+        "--max-steps",
+        "20",
+        "--lr-factor",
+        "1e-9",
+    )
+
+    first, second = (
+        load_model(trained).state_dict(),
+        load_model(list_checkpoints(path / "checkpoints")[-1]).state_dict(),
+    )
+    assert all(torch.allclose(first[name], second[name], atol=1e-5) for name in first)
+
+
+def test_weights_of_another_architecture_are_rejected(
+    finished: Path, files: Sequence[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained = list_checkpoints(finished / "checkpoints")[-1]
+    vocabulary = ["--vocabulary", str(finished / "vocabulary.model")]
+
+    status = train(
+        tmp_path / "tuned",
+        *files,
+        *SHAPE,
+        *SETTINGS,
+        *vocabulary,
+        "--ffn-size",
+        "96",
+        "--initialize-from",
+        str(trained),
+    )
+
+    assert status == 1
+    assert "ffn_size is 64, requested 96" in capsys.readouterr().err

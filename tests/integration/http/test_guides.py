@@ -1,0 +1,116 @@
+"""The examples of README and guides run unchanged: Python, curl, and the certificate and key recipe."""
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dragoman_service.app import Ports
+from dragoman_service.cli.demo import ServerProcess
+
+CHECKOUT = Path(__file__).parents[3]
+PAGES = [CHECKOUT / "README.md", *sorted((CHECKOUT / "docs" / "guides").glob("*.md"))]
+TARGET = '"localhost:50051"'
+RECIPE = "openssl req"
+
+
+def examples(language: str) -> list[tuple[str, str]]:
+    return [
+        (f"{page.name}:{index}", block)
+        for page in PAGES
+        for index, block in enumerate(
+            re.findall(rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+        )
+    ]
+
+
+PLAIN = [(name, code) for name, code in examples("python") if TARGET in code and "tls=" not in code]
+
+CURL = [(name, code) for name, code in examples("sh") if code.startswith("curl ") and "localhost:9464/" in code]
+
+
+def free_ports() -> list[int]:
+    """Return two free ports; no other test requests a port by number."""
+    with socket.socket() as first, socket.socket() as second:
+        for each in (first, second):
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in (first, second)]
+
+
+@pytest.fixture(scope="module")
+def ports() -> Iterator[Ports]:
+    with ServerProcess(environment={"DRAGOMAN_GRPC__GOOGLE_TRANSLATION": "true"}) as server:
+        yield server.wait_until_ready(timeout_s=60)
+
+
+@pytest.fixture
+def target(ports: Ports) -> str:
+    return f"localhost:{ports.grpc_port}"
+
+
+@pytest.mark.parametrize("code", [code for _, code in PLAIN], ids=[name for name, _ in PLAIN])
+def test_python_example_prints_a_translation(target: str, code: str, capsys: pytest.CaptureFixture[str]) -> None:
+    exec(compile(code.replace(TARGET, f'"{target}"'), "example", "exec"), {"__name__": "__main__"})  # noqa: S102
+
+    printed = capsys.readouterr().out
+    assert printed
+    assert "failed" not in printed
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+@pytest.mark.parametrize("code", [code for _, code in CURL], ids=[name for name, _ in CURL])
+def test_curl_example_is_answered(ports: Ports, code: str) -> None:
+    script = code.replace("localhost:9464", f"127.0.0.1:{ports.http_port}").replace(
+        "curl ", "curl --silent --show-error "
+    )
+
+    done = subprocess.run(["bash", "-ec", script], capture_output=True, text=True, timeout=60, check=True)
+
+    assert any(word in done.stdout for word in ("modelVersion", "options.beam_size: is 99", "translatedText"))
+
+
+def test_pages_show_each_client_method() -> None:
+    shown = "".join(code for _, code in PLAIN)
+
+    assert all(name in shown for name in ("AsyncTranslationClient", "translate_document", "translate_stream"))
+
+
+def test_certificate_and_key_recipe_translates(tmp_path: Path) -> None:
+    in_readme, recipe = [code for _, code in examples("sh") if RECIPE in code]
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    grpc_port, http_port = free_ports()
+    script = (
+        recipe.replace(". .venv/bin/activate\n", "trap 'kill %1' EXIT\n")
+        .replace("--host 0.0.0.0", "--host 127.0.0.1 2>log")
+        .replace("--ca-file", f"--target localhost:{grpc_port} --ca-file")
+    )
+    command = tmp_path / "bin" / "dragoman"  # of this checkout, whichever is installed
+    command.parent.mkdir()
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m dragoman "$@"\n', encoding="utf-8")
+    command.chmod(0o755)
+
+    done = subprocess.run(
+        ["bash", "-ec", script],
+        cwd=tmp_path,
+        env={
+            **os.environ,
+            "PATH": f"{command.parent}{os.pathsep}{os.environ['PATH']}",
+            "DRAGOMAN_GRPC__PORT": str(grpc_port),
+            "DRAGOMAN_HTTP__PORT": str(http_port),
+        },
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+    assert in_readme == recipe
+    assert recipe.count("\n") <= 11
+    assert (done.returncode, done.stdout) == (0, "Wo ist der Bahnhof?\n"), done.stderr

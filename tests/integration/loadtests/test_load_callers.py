@@ -1,0 +1,194 @@
+"""Call records of the load client against a fake server."""
+
+import queue
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf.duration_pb2 import Duration
+from google.rpc import code_pb2, status_pb2
+
+from dragoman.v1 import translation_pb2 as pb
+from dragoman_service.errors import DeadlineExceededError, DragomanError, DrainingError, OverloadedError
+from dragoman_service.middleware import error_mapping
+from loadtests.__main__ import main
+from loadtests.generator.calls import Method, Outcome, PlannedCall
+from loadtests.generator.client import Client
+from loadtests.generator.records import CallRecord
+from loadtests.generator.runner import Generator
+from loadtests.generator.server import Target
+from loadtests.generator.workload import Mix, Workload
+from tests.certificates import NAME, Authority, chain_pem, key_pem
+from tests.integration.loadtests.fake_translator import ANSWER, Answering, fake_translator
+
+TIMEOUT_S = 30.0  # only reached by a test that would otherwise fail
+TRANSLATE, DOCUMENT, STREAM = Method.TRANSLATE, Method.TRANSLATE_DOCUMENT, Method.TRANSLATE_STREAM
+CANCELLED = grpc.StatusCode.CANCELLED
+
+
+def call(method: Method, *, timeout_s: float = TIMEOUT_S, leave_after_s: float | None = None) -> PlannedCall:
+    messages = (b"",) * (3 if method is STREAM else 1)
+    times: dict[str, Any] = {"timeout_s": timeout_s, "leave_after_s": leave_after_s}
+    return PlannedCall(method=method, messages=messages, **times, profile="chat", num_texts=len(messages))
+
+
+def record_of(planned: PlannedCall, answering: Answering, *, ago_s: float = 0.0) -> CallRecord:
+    """Make a call that was scheduled some time ago."""
+    records: queue.SimpleQueue[CallRecord] = queue.SimpleQueue()
+    with fake_translator({planned.method.value: answering}) as address, Client(Target(address=address)) as client:
+        client.begin(planned, time.monotonic() - ago_s, records.put)
+        return records.get(timeout=TIMEOUT_S)
+
+
+def answer(*_: Any) -> bytes:
+    return ANSWER.SerializeToString()
+
+
+def echo(requests: Iterator[bytes], _: Any) -> Iterator[bytes]:
+    return map(answer, requests)
+
+
+def sentences(*_: Any) -> Iterator[bytes]:
+    for decode_s in (2, 1):
+        sentence = pb.Sentence(num_source_tokens=5, num_target_tokens=6)
+        timings = pb.StageTimings(decode=Duration(seconds=decode_s))
+        yield pb.TranslatedSentence(sentence=sentence, timings=timings).SerializeToString()
+
+
+def break_off(request: Any, context: grpc.ServicerContext) -> Iterator[bytes]:
+    yield next(sentences(request, context))
+    context.abort(grpc.StatusCode.INTERNAL, "no")
+
+
+def failing(error: DragomanError, *, metadata: slice = slice(None)) -> Answering:
+    """Fail as the server does, with a part of its trailing metadata."""
+
+    def fail(_: Any, context: grpc.ServicerContext) -> None:
+        mapped = error_mapping.to_rpc_error(error)
+        context.set_trailing_metadata(tuple(mapped.trailing_metadata)[metadata])
+        context.abort(mapped.code, mapped.message)
+
+    return fail
+
+
+TIMINGS = pb.StageTimings(queue=Duration(nanos=1_000_000), decode=Duration(seconds=2))
+TIMED = pb.TranslateResponse(num_source_tokens=3, num_target_tokens=4, timings=TIMINGS).SerializeToString()
+FAILED = pb.TranslateResponse(error=status_pb2.Status(code=code_pb2.INTERNAL)).SerializeToString()
+FIELDS = {
+    "method": "Translate", "profile": "chat", "num_texts": 1, "num_source_tokens": 3, "num_target_tokens": 4,
+    "queue_s": 0.001, "encode_s": 0.0, "decode_s": 2.0,
+}  # fmt: skip
+OVERLOADED = OverloadedError(queued=3, limit=3, unit="segments", retry_after_s=1.5)
+NO_DELAY = "ERROR RESOURCE_EXHAUSTED without retry delay"
+
+
+@pytest.mark.parametrize(
+    ("planned", "answering", "outcome", "fields"),
+    [
+        (call(TRANSLATE), lambda *_: TIMED, "ANSWERED OK", FIELDS),
+        (call(TRANSLATE, leave_after_s=TIMEOUT_S), answer, "ANSWERED OK", {}),
+        (call(TRANSLATE), lambda _, context: context.abort(CANCELLED, "no"), "ERROR CANCELLED", {}),
+        (call(TRANSLATE), failing(OVERLOADED), "REJECTED RESOURCE_EXHAUSTED", {}),
+        (call(TRANSLATE), failing(OVERLOADED, metadata=slice(0, 1)), NO_DELAY, {}),
+        (call(TRANSLATE), failing(OVERLOADED, metadata=slice(1, 2)), NO_DELAY, {}),
+        (call(TRANSLATE), failing(DeadlineExceededError("admission")), "REJECTED DEADLINE_EXCEEDED admission", {}),
+        (call(TRANSLATE), failing(DeadlineExceededError("decode")), "LATE DEADLINE_EXCEEDED decode", {}),
+        (call(TRANSLATE), failing(DrainingError()), "ERROR UNAVAILABLE", {}),
+        (call(DOCUMENT), sentences, "ANSWERED OK", {"num_source_tokens": 10, "num_target_tokens": 12, "decode_s": 2.0}),
+        (call(DOCUMENT), break_off, "ERROR INTERNAL", {"num_target_tokens": 6}),
+        (call(STREAM), echo, "ANSWERED OK", {"num_target_tokens": 12}),
+        (call(STREAM), lambda *_: iter([TIMED] * 2), "ERROR OK, 2 responses to 3 requests", {}),
+        (call(STREAM), lambda *_: iter([FAILED] * 3), "ERROR OK, INTERNAL within", {}),
+        *(
+            (call(method), lambda *_: b"", "ANSWERED OK", {"num_target_tokens": 0, "queue_s": None})
+            for method in Method
+            if not method.translates
+        ),
+    ],
+)
+def test_record_has_outcome_tokens_and_stages(
+    planned: PlannedCall, answering: Answering, outcome: str, fields: Mapping[str, Any]
+) -> None:
+    record = record_of(planned, answering)
+
+    assert f"{record.outcome.name} {record.status}" == outcome
+    assert {name: getattr(record, name) for name in fields} == fields
+    assert (record.first_s is None) == (planned.method not in {DOCUMENT, STREAM})
+    assert record.planned_s <= record.sent_s <= (record.first_s or record.sent_s) <= record.ended_s
+
+
+def test_latency_and_deadline_count_from_the_scheduled_time() -> None:
+    in_time = record_of(call(TRANSLATE), answer, ago_s=5.0)
+    too_late = record_of(call(TRANSLATE, timeout_s=4.0), answer, ago_s=5.0)
+
+    assert in_time.outcome is Outcome.ANSWERED
+    assert in_time.latency_s >= in_time.lag_s >= 5.0
+    assert (too_late.outcome, too_late.status) == (Outcome.LATE, "DEADLINE_EXCEEDED at the client")
+
+
+@pytest.mark.parametrize("method", [TRANSLATE, DOCUMENT, STREAM])
+def test_client_cancels_as_planned(method: Method) -> None:
+    has_left = threading.Event()
+
+    def wait(_: Any, context: grpc.ServicerContext) -> Any:
+        context.add_callback(has_left.set)
+        assert has_left.wait(TIMEOUT_S)
+        return b"" if method is TRANSLATE else iter([b""])
+
+    record = record_of(call(method, leave_after_s=0.01), wait)
+
+    assert (record.outcome, record.status, record.first_s) == (Outcome.LEFT, "CANCELLED", None)
+
+
+def test_key_is_sent_over_tls(tmp_path: Path) -> None:
+    authority = Authority()
+    leaf = authority.sign(NAME)
+    credentials = grpc.ssl_server_credentials([(key_pem(leaf), chain_pem(leaf))])
+    seen: list[str] = []
+
+    def note(_: Any, context: grpc.ServicerContext) -> bytes:
+        seen.extend(str(value) for key, value in context.invocation_metadata() if key == "authorization")
+        return answer()
+
+    with (
+        fake_translator({"Translate": note}, credentials=credentials) as address,
+        Client(Target(address=address, key="secret", ca_file=authority.write(tmp_path / "ca.pem"))) as client,
+    ):
+        record = client.make(call(TRANSLATE), time.monotonic())
+
+    assert (record.outcome, seen) == (Outcome.ANSWERED, ["Bearer secret"])
+
+
+def test_missing_server_is_an_error() -> None:
+    with pytest.raises(ConnectionError, match="localhost:1"):
+        Client(Target(address="localhost:1"), connect_timeout_s=0.05)
+
+
+def test_every_method_of_a_mix_is_called() -> None:
+    answers = {"Translate": answer, "TranslateDocument": sentences, "TranslateStream": echo, "ListModels": answer}
+    workload = Workload(methods=Mix({Method(name): 1.0 for name in answers}))
+    with fake_translator(answers, num_threads=16) as address:
+        generator = Generator(target=Target(address=address), workload=workload, warm_up_s=0.1)
+        summary = generator.offer(rate_per_s=60.0, duration_s=0.5, seed=1)
+        assert generator.throughput_per_s(duration_s=0.5) > 0
+        failing = replace(generator, workload=Workload(methods=Mix({Method.CHECK: 1.0})))
+        with pytest.raises(RuntimeError, match="UNIMPLEMENTED"):
+            failing.throughput_per_s(duration_s=0.1)
+
+    assert set(summary.statuses) == {f"{name} OK" for name in answers}
+    assert summary.answered == summary.offered
+
+
+def test_server_without_rejections_fails_the_overload(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--capacity", "5", "--duration", "1", "--output", str(tmp_path / "new")]
+    with fake_translator({"Translate": answer}, num_threads=16) as address:
+        assert main(["overload", "--target", address, *flags]) == 1
+
+    output = capsys.readouterr().out
+    assert output.startswith("overload rejected_p99_ms=none accepted_late=0 errors_other=0 rss_growth_mb=none ")
+    assert {path.name for path in (tmp_path / "new").iterdir()} == {"overload.json", "overload.png"}

@@ -1,0 +1,109 @@
+"""Every stress scenario for some seconds, with a random model."""
+
+import json
+import os
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+from loadtests.__main__ import main as run
+from loadtests.scenarios.bad_inputs.kinds import KINDS
+from loadtests.scenarios.chaos.fault import LIMITS, Stage, fault
+from loadtests.scenarios.chaos.scenario import run_faults
+from loadtests.scenarios.stress import main
+
+Capture = pytest.CaptureFixture[str]
+TIMES = [name for name in LIMITS if name.endswith("_s")]
+DEPENDENT_ON_MACHINE_AND_TIME = {  # checks that may fail on a busy machine or in a short run
+    "everything occurred", "memory does not grow", "memory growth of the server", "every fault passes its checks",
+    "translations of control traffic at p99", "probes of the event loop at p99", "work grows linearly with the text",
+    *TIMES,
+}  # fmt: skip
+FAULTS = "step-raises,onnx-runtime,log-disk-full"
+COUNT = 2 * len(KINDS)
+ANSWERED = rf"bad_inputs inputs={COUNT} kinds={len(KINDS)} ok=[1-9]\d* refused=[1-9].* internal=0 hangs=0 lost=0 "
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("flags", "output"),
+    [
+        (["soak", "--duration", "12", "--callers", "8"], r" of 12 s: rss_mb=[^$]*\nsoak .* swaps=[1-9]"),
+        (["soak", "--traffic", "cancellations", "--duration", "12"], r" of 12 s: rss_mb=[^$]*\nsoak .* swaps=[1-9]"),
+        (["bad-inputs", "--part", "inputs", "--mode", "short", "--count", str(COUNT)], ANSWERED),
+        (["chaos", "--mode", "short", "--only", FAULTS], r"fault=log-disk-full [^$]*\nchaos faults=3 "),
+    ],
+)
+def test_scenario_passes_on_a_healthy_server(
+    flags: list[str], output: str, tiny_model: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    exit_code = main([*flags, "--model-dir", str(tiny_model), "--output", str(tmp_path)])
+
+    out, progress = capsys.readouterr()
+    assert re.search(output, f"{progress}\n{out}")
+    report = json.loads((tmp_path / f"{flags[0].replace('-', '_')}.json").read_text(encoding="utf-8"))
+    checks = [*report["checks"], *(check for one in report.get("faults", ()) for check in one.get("checks", ()))]
+    broken = [f"{one['name']}: {sentence}" for one in checks for sentence in one["failures"]]
+    unexplained = [one for one in broken if one.partition(": ")[0] not in DEPENDENT_ON_MACHINE_AND_TIME]
+    assert [one for one in unexplained if "NUL" not in one] == []  # random weights may generate that byte
+    assert exit_code == bool(broken)
+
+
+@pytest.mark.slow
+def test_attacks_are_measured(tiny_model: Path, tmp_path: Path, capsys: Capture) -> None:
+    names = "form-of-own-origin,chunk-extension-megabyte,slow-heads,dots-plain"
+    flags = ["bad-inputs", "--only", names, "--mode", "short"]
+
+    main([*flags, "--model-dir", str(tiny_model), "--output", str(tmp_path)])
+
+    assert "\nattacks attacks=4 " in capsys.readouterr().out
+    attacks = {
+        one["name"]: one for one in json.loads((tmp_path / "attacks.json").read_text(encoding="utf-8"))["attacks"]
+    }
+    assert set(attacks) == set(names.split(","))
+    assert attacks["form-of-own-origin"]["statuses"] == {"200": 1}
+    assert attacks["dots-plain"]["works"][0]["size"] == 1250
+    assert all(one["stall_ms"] >= one["p99_ms"] > 0 for one in attacks.values())
+    assert sum(attacks["slow-heads"]["statuses"].values()) == 200
+
+
+@pytest.mark.slow
+def test_single_bad_input_is_sent_and_shown(tiny_model: Path, tmp_path: Path, capsys: Capture) -> None:
+    flags = ["bad-inputs", "--only", "bad-utf8", "--index", "3"]
+    assert main([*flags, "--model-dir", str(tiny_model), "--output", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert "expected: INVALID_ARGUMENT" in printed
+    assert "answered: INVALID_ARGUMENT after" in printed
+
+
+@pytest.mark.slow
+def test_end_of_the_server_fails_the_fault_and_the_next_gets_another_server(tiny_model: Path, tmp_path: Path) -> None:
+    any_time = dict.fromkeys(TIMES, 60.0)
+
+    @fault(limits=any_time)
+    def kill(stage: Stage) -> None:
+        os.kill(stage.server.process.pid, signal.SIGKILL)
+        stage.control.wait_for_answers()
+
+    @fault(metric="dragoman_requests_total", limits=any_time)
+    def leave_alone(stage: Stage) -> None:
+        stage.require_ok("no fault", [stage.ask()])
+
+    (killed, left_alone), exit_codes = run_faults([kill, leave_alone], "short", tmp_path, tiny_model, seed=1)
+
+    assert "the server exited with -9" in killed.broken
+    assert {error.status for error in killed.errors} == {"UNAVAILABLE"}
+    assert left_alone.report.failures == []
+    assert exit_codes == [-9, 0]
+
+
+@pytest.mark.slow
+def test_transports_are_compared(tiny_model: Path, tmp_path: Path, capsys: Capture) -> None:
+    flags = ["transports", "--mode", "short", "--model-dir", str(tiny_model), "--output", str(tmp_path)]
+
+    assert run(flags) == 0
+
+    assert "\ntransports health_per_s=" in capsys.readouterr().out
+    assert {"transports.json", "calls.jsonl", "server.log"} <= {path.name for path in tmp_path.iterdir()}

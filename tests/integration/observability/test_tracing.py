@@ -1,0 +1,223 @@
+import asyncio
+import socket
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+from opentelemetry.proto.trace.v1 import trace_pb2
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+from dragoman.v1 import translation_pb2 as pb
+from tests.captured_logs import capture_logs
+from tests.integration.observability.observed_server import OPENMETRICS, observed_server
+from tests.integration.observability.otlp_collector import Collector, attributes, running_collector
+from tests.integration.running_server import PATIENCE_S, request, until
+
+TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
+SPAN_ID = "b7ad6b7169203331"
+SAMPLED = f"00-{TRACE_ID}-{SPAN_ID}-01"
+UNSAMPLED = f"00-{TRACE_ID}-{SPAN_ID}-00"
+PRIVATE = "Zanzibarkeule"
+STAGES = {"text.split", "queue", "encode", "decode", "text.join"}
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    with running_collector() as collector:
+        yield collector
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as closed_again:
+        port: int = closed_again.getsockname()[1]
+    return port
+
+
+async def test_request_is_one_trace_below_the_span_of_the_caller(tiny_model: Path, collector: Collector) -> None:
+    async with observed_server(tiny_model, tracing__endpoint=collector.endpoint) as server:
+        await server.translate("A man. Two children.", traceparent=SAMPLED, request_id="r1")
+
+    by_name = Counter(span.name for span in collector.spans)
+    (root,) = [span for span in collector.spans if span.name == "Translate"]
+    assert by_name == {"Translate": 1, "text.split": 1, "queue": 2, "encode": 2, "decode": 2, "text.join": 1}
+    assert {span.trace_id.hex() for span in collector.spans} == {TRACE_ID}
+    assert (root.parent_span_id.hex(), root.kind) == (SPAN_ID, trace_pb2.Span.SPAN_KIND_SERVER)
+    assert {span.parent_span_id for span in collector.spans if span is not root} == {root.span_id}
+    assert collector.resource["service.name"] == "dragoman"
+
+
+async def test_spans_have_counts_and_are_ordered_within_the_request(tiny_model: Path, collector: Collector) -> None:
+    async with observed_server(tiny_model, tracing__endpoint=collector.endpoint) as server:
+        began_ns = time.time_ns()
+        response = await server.translate("A man.", traceparent=SAMPLED, request_id="r1")
+        ended_ns = time.time_ns()
+
+    spans = {span.name: span for span in collector.spans}
+    root, decode = attributes(spans["Translate"]), attributes(spans["decode"])
+    assert (root["mt.request_id"], root["mt.model"], root["mt.texts"]) == ("r1", "tiny/1", 1)
+    assert (root["rpc.grpc.status"], root["rpc.method"]) == ("OK", "Translate")
+    assert decode["mt.target_tokens"] == root["mt.target_tokens"] == response.num_target_tokens > 0
+    assert decode["mt.steps"] > 0
+    assert attributes(spans["encode"])["mt.source_tokens"] == root["mt.source_tokens"]
+    order = [spans[name] for name in ("text.split", "queue", "encode", "decode", "text.join")]
+    times = [time_ns for span in order for time_ns in (span.start_time_unix_nano, span.end_time_unix_nano)]
+    assert times == sorted(times)
+    assert spans["Translate"].start_time_unix_nano <= times[0] < times[-1] <= spans["Translate"].end_time_unix_nano
+    assert began_ns <= times[0] < times[-1] <= ended_ns
+
+
+async def test_spans_contain_neither_texts_nor_keys(
+    tiny_model: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-collector-key=k1")
+    prefix = pb.DecodingOptions(target_prefix=PRIVATE)
+
+    async with observed_server(tiny_model, tracing__endpoint=collector.endpoint) as server:
+        response = await server.translate(PRIVATE, traceparent=SAMPLED, options=prefix)
+        with pytest.raises(grpc.aio.AioRpcError):
+            await server.translate(PRIVATE * 2000, traceparent=SAMPLED)
+
+    sent = b"".join(message.SerializeToString() for message in collector.requests)
+    assert collector.metadata["x-collector-key"] == "k1"
+    assert [text.encode() in sent for text in (PRIVATE, response.translations[0].hypotheses[0].text, "k1")] == [
+        False,
+        False,
+        False,
+    ]
+
+
+async def test_span_of_a_failed_request_has_status_and_field(tiny_model: Path, collector: Collector) -> None:
+    async with observed_server(tiny_model, tracing__endpoint=collector.endpoint) as server:
+        for fields in ({"source_language": "no tag"}, {"timeout_s": 0.2}):
+            with pytest.raises(grpc.aio.AioRpcError):
+                await server.translate("A man rides a bicycle. " * 400, traceparent=SAMPLED, **fields)
+        # the caller's own clock may end the call before the server does, which would end it otherwise once it drains
+        labels = {"method": "Translate", "status": "DEADLINE_EXCEEDED"}
+        await until(lambda: server.sample("dragoman_requests_total", **labels) == 1)
+
+    refused, late = [span for span in collector.spans if span.name == "Translate"]
+    of_refused = attributes(refused)
+    assert (of_refused["rpc.grpc.status"], of_refused["mt.field"]) == ("INVALID_ARGUMENT", "source_language")
+    assert refused.status.code == trace_pb2.Status.STATUS_CODE_UNSET  # the caller is at fault, not the server
+    assert attributes(late)["rpc.grpc.status"] == "DEADLINE_EXCEEDED"
+    assert late.status.code == trace_pb2.Status.STATUS_CODE_ERROR
+
+
+@pytest.mark.parametrize(
+    ("ratio", "traceparent", "is_sent"),
+    [
+        (0.0, SAMPLED, True),
+        (1.0, UNSAMPLED, False),
+        (1.0, "", True),
+        (0.0, "", False),
+        (0.0, "00-nonsense-01", False),
+    ],
+)
+async def test_traceparent_decides_sampling_before_the_ratio(
+    tiny_model: Path, collector: Collector, ratio: float, traceparent: str, is_sent: bool
+) -> None:
+    settings = {"tracing__endpoint": collector.endpoint, "tracing__sample_ratio": ratio}
+    async with observed_server(tiny_model, **settings) as server:
+        await server.translate("A man.", traceparent=traceparent)
+        exposition = await server.scrape(OPENMETRICS)
+
+    assert bool(collector.spans) is is_sent
+    assert ('trace_id="' in exposition) is is_sent
+
+
+async def test_latency_histograms_have_exemplars_of_the_trace(tiny_model: Path, collector: Collector) -> None:
+    async with observed_server(tiny_model, tracing__endpoint=collector.endpoint) as server:
+        await server.translate("A man.", traceparent=SAMPLED)
+        exposition = await server.scrape(OPENMETRICS)
+
+    with_exemplar = {
+        family.name
+        for family in text_string_to_metric_families(exposition)  # type: ignore[no-untyped-call]
+        for sample in family.samples
+        if sample.exemplar and sample.exemplar.labels == {"trace_id": TRACE_ID}
+    }
+    assert with_exemplar >= {
+        "dragoman_request_duration_seconds",
+        "dragoman_queue_wait_seconds",
+        "dragoman_encode_duration_seconds",
+        "dragoman_decode_duration_seconds",
+        "dragoman_text_duration_seconds",
+    }
+
+
+async def test_number_of_spans_of_a_long_text_is_limited(tiny_model: Path, collector: Collector) -> None:
+    async with observed_server(tiny_model, tracing__endpoint=collector.endpoint) as server:
+        response = await server.translate("A man. " * 60, traceparent=SAMPLED)
+
+    assert len(response.translations[0].sentences) == 60
+    assert Counter(span.name for span in collector.spans)["decode"] == 10
+    assert len(collector.spans) <= 33
+
+
+async def test_streamed_document_is_one_trace_with_an_exemplar(tiny_model: Path, collector: Collector) -> None:
+    document = pb.TranslateDocumentRequest(text="A man. " * 40, source_language="en", target_language="de")
+
+    async with observed_server(tiny_model, tracing__endpoint=collector.endpoint) as server:
+        call = server.stub.TranslateDocument(document, metadata=(("traceparent", SAMPLED),))
+        sentences = [sentence async for sentence in call]
+        exposition = await server.scrape(OPENMETRICS)
+
+    names = Counter(span.name for span in collector.spans)
+    assert (len(sentences), names["TranslateDocument"], names["decode"]) == (40, 1, 10)
+    assert {span.trace_id.hex() for span in collector.spans} == {TRACE_ID}
+    first_sentence = [
+        line for line in exposition.splitlines() if line.startswith("dragoman_first_sentence_seconds_bucket")
+    ]
+    assert [f'trace_id="{TRACE_ID}"' in line for line in first_sentence].count(True) == 1
+
+
+async def test_each_request_of_a_stream_has_its_own_span(tiny_model: Path, collector: Collector) -> None:
+    requests = [request("A man.", request_id=request_id) for request_id in ("r1", "r2")]
+
+    async with observed_server(tiny_model, tracing__endpoint=collector.endpoint) as server:
+        call = server.stub.TranslateStream(iter(requests), metadata=(("traceparent", SAMPLED),))
+        assert len([response async for response in call]) == 2
+
+    spans = [attributes(span) for span in collector.spans if span.name == "TranslateStream"]
+    assert {span["mt.request_id"]: span["mt.texts"] for span in spans if "mt.texts" in span} == {"r1": 1, "r2": 1}
+
+
+async def test_missing_collector_is_logged_once_and_fails_no_request(tiny_model: Path) -> None:
+    endpoint = f"http://127.0.0.1:{free_port()}"
+
+    with capture_logs() as records:
+        settings = {"tracing__endpoint": endpoint, "tracing__sample_ratio": 1, "grpc__drain_timeout_s": 0.5}
+        async with observed_server(tiny_model, **settings) as server:
+            for _ in range(3):
+                assert (await server.translate("A man.")).translations
+
+    failures = [record for record in records if "trace export failed" in record["event"]]
+    assert [record["endpoint"] for record in failures] == [endpoint]
+    assert server.sample("dragoman_trace_spans_total", outcome="failed") > 0
+    assert server.sample("dragoman_trace_spans_total", outcome="exported") == 0
+
+
+async def test_silent_collector_delays_the_stop_by_the_drain_timeout_at_most(
+    tiny_model: Path, collector: Collector
+) -> None:
+    collector.halt()
+    settings = {"tracing__endpoint": collector.endpoint, "grpc__drain_timeout_s": 0.2}
+
+    async with observed_server(tiny_model, **settings) as server:
+        await asyncio.wait_for(server.translate("A man.", traceparent=SAMPLED), PATIENCE_S)
+        await asyncio.wait_for(server.app.stop(), PATIENCE_S)
+
+    assert collector.spans == []
+    assert server.sample("dragoman_trace_spans_total", outcome="exported") == 0
+
+
+async def test_spans_are_sent_while_the_server_runs(tiny_model: Path, collector: Collector) -> None:
+    async with observed_server(tiny_model, tracing__endpoint=collector.endpoint) as server:
+        await server.translate("A man.", traceparent=SAMPLED)
+
+        await until(lambda: {span.name for span in collector.spans} > STAGES)
+
+        await until(lambda: server.sample("dragoman_trace_spans_total", outcome="exported") == len(collector.spans))

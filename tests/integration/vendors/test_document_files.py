@@ -1,0 +1,400 @@
+"""Uploaded documents: DeepL's own client for Python, LibreTranslate's requests, and servers that share a directory."""
+
+import asyncio
+import contextlib
+import io
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import docx
+import httpx
+import pytest
+
+from dragoman_service.errors import ConfigError
+from dragoman_service.file_translation.store import INTERRUPTED, DocumentStatus
+from dragoman_service.security.api_keys import new_key
+from tests.integration.running_server import PATIENCE_S, RunningServer, running_server, until
+from tests.integration.vendors.vendor_clients import http_client, translated, with_deepl, write_callers
+
+SENTENCES = ("A man rides a bicycle.", "Two children play.")
+FORM = {"source_lang": "EN", "target_lang": "DE"}
+LIBRE_FORM = {"source": "en", "target": "de"}
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    (tmp_path / "documents").mkdir()
+    return tmp_path / "documents"
+
+
+@pytest.fixture
+async def server(tiny_model: Path, directory: Path) -> AsyncIterator[RunningServer]:
+    async with running_server(tiny_model, documents__directory=directory) as server:
+        yield server
+
+
+def client_of(server: RunningServer, key: str = "any") -> contextlib.AbstractAsyncContextManager[httpx.AsyncClient]:
+    return http_client(server, headers={"authorization": f"DeepL-Auth-Key {key}"})
+
+
+@pytest.fixture
+async def http(server: RunningServer) -> AsyncIterator[httpx.AsyncClient]:
+    async with client_of(server) as client:
+        yield client
+
+
+@pytest.fixture
+def quick_polls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """DeepL's client waits for 5 s between two requests for a status."""
+    clock = SimpleNamespace(time=time.time, sleep=lambda _: time.sleep(0.01))
+    monkeypatch.setattr("deepl.translator.time", clock)
+
+
+async def uploaded(
+    http: httpx.AsyncClient, content: bytes | str = "A man rides a bicycle.", name: str = "a.txt", **fields: str
+) -> dict[str, str]:
+    response = await http.post("/v2/document", data={**FORM, **fields}, files={"file": (name, content)})
+    assert response.status_code == 200, response.text
+    handle: dict[str, str] = response.json()
+    return handle
+
+
+async def asked(http: httpx.AsyncClient, handle: dict[str, str], result: str = "") -> httpx.Response:
+    return await http.post(
+        f"/v2/document/{handle['document_id']}{result}", json={"document_key": handle["document_key"]}
+    )
+
+
+async def ended(http: httpx.AsyncClient, handle: dict[str, str]) -> dict[str, Any]:
+    """Wait until a document is done or failed; return the last status response."""
+    async with asyncio.timeout(PATIENCE_S):
+        while (status := (await asked(http, handle)).json())["status"] not in ("done", "error"):
+            await asyncio.sleep(0.01)
+    answer: dict[str, Any] = status
+    return answer
+
+
+def documents(directory: Path) -> list[str]:
+    return [path.name for path in directory.iterdir() if not path.name.startswith(".")]
+
+
+def word_document() -> bytes:
+    document = docx.Document()
+    for sentence in SENTENCES:
+        document.add_paragraph(sentence)
+    written = io.BytesIO()
+    document.save(written)
+    return written.getvalue()
+
+
+def paragraphs(content: bytes) -> list[str]:
+    return [paragraph.text for paragraph in docx.Document(io.BytesIO(content)).paragraphs]
+
+
+FILES: dict[str, tuple[bytes, Callable[[bytes, list[str]], bool]]] = {
+    "a.docx": (word_document(), lambda content, expected: paragraphs(content) == expected),
+    "a.html": (
+        "<html><body><p>{}</p><p>{}</p></body></html>".format(*SENTENCES).encode(),
+        lambda content, expected: content.decode() == "<html><body><p>{}</p><p>{}</p></body></html>".format(*expected),
+    ),
+    "a.txt": (
+        "{}\n\n{}\n".format(*SENTENCES).encode(),
+        lambda content, expected: content.decode() == "{}\n\n{}\n".format(*expected),
+    ),
+    "a.srt": (
+        "1\n00:00:01,000 --> 00:00:02,000\n{}\n\n2\n00:00:03,000 --> 00:00:04,000\n{}\n".format(*SENTENCES).encode(),
+        lambda content, expected: all(each in content.decode() for each in (*expected, "00:00:03,000")),
+    ),
+}
+
+
+@pytest.mark.usefixtures("quick_polls")
+@pytest.mark.parametrize("name", FILES)
+async def test_deepl_client_gets_the_translated_file(server: RunningServer, tmp_path: Path, name: str) -> None:
+    content, is_expected = FILES[name]
+    source, output = tmp_path / name, tmp_path / f"out-{name}"
+    source.write_bytes(content)
+
+    status = await with_deepl(
+        server,
+        lambda client: client.translate_document_from_filepath(source, output, source_lang="EN", target_lang="DE"),
+    )
+
+    assert (status.done, status.error_message) == (True, None)
+    assert status.billed_characters == sum(map(len, SENTENCES))
+    assert is_expected(output.read_bytes(), await translated(server, *SENTENCES))
+
+
+async def test_download_removes_the_document(server: RunningServer, http: httpx.AsyncClient, directory: Path) -> None:
+    handle = await uploaded(http)
+    await ended(http, handle)
+
+    first = await asked(http, handle, "/result")
+    others = [await asked(http, handle, "/result"), await asked(http, handle)]
+
+    assert (first.status_code, first.text) == (200, (await translated(server, "A man rides a bicycle."))[0])
+    assert first.headers["content-disposition"] == "attachment; filename*=UTF-8''a.txt"
+    assert [other.status_code for other in others] == [404, 404]
+    assert documents(directory) == []
+    usage = (await http.get("/v2/usage")).json()
+    assert usage["character_count"] == len("A man rides a bicycle.")
+
+
+async def test_wrong_key_or_id_is_not_found(http: httpx.AsyncClient) -> None:
+    handle = await uploaded(http)
+    wrong = [{**handle, "document_key": "0" * 64}, {**handle, "document_id": "0" * 32}, {**handle, "document_id": ".."}]
+
+    assert [(await asked(http, each)).status_code for each in wrong] == [404, 404, 404]
+    assert (await http.post(f"/v2/document/{handle['document_id']}", json={})).status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "named"),
+    [
+        ("a.pdf", {}, "file"),
+        ("a", {}, "file"),
+        ("a.txt", {"output_format": "docx"}, "output_format"),
+        ("a.txt", {"target_lang": "XX"}, "target_lang"),
+        ("a.txt", {"formality": "more"}, "formality"),
+        ("a.txt", {"glossary_id": "none"}, "glossary_id"),
+        ("a.txt", {"other": "x"}, "other"),
+    ],
+)
+async def test_invalid_upload_is_rejected(
+    http: httpx.AsyncClient, directory: Path, name: str, fields: dict[str, str], named: str
+) -> None:
+    response = await http.post("/v2/document", data={**FORM, **fields}, files={"file": (name, b"A man.")})
+
+    assert response.status_code in (400, 404)
+    assert response.json()["message"].startswith(f"{named}: ")
+    assert documents(directory) == []
+
+
+async def test_file_with_a_wrong_extension_fails(http: httpx.AsyncClient) -> None:
+    status = await ended(http, await uploaded(http, b"garbage", "a.docx"))
+
+    assert status["status"] == "error"
+    assert "DOCX" in status["error_message"]
+
+
+async def test_language_of_a_document_is_detected(server: RunningServer, http: httpx.AsyncClient) -> None:
+    english = "A man rides a bicycle through the old town. Two children play in the garden of the house.\n"
+    french = "Bonjour, je voudrais savoir où se trouve la gare et à quelle heure part le prochain train.\n"
+    german = "Ein Mann fährt mit dem Fahrrad durch die alte Stadt. Zwei Kinder spielen im Garten des Hauses.\n"
+    handles = [await uploaded(http, text, source_lang="") for text in (english, french, german)]
+
+    statuses = [await ended(http, handle) for handle in handles]
+
+    assert [status["status"] for status in statuses] == ["done", "error", "error"]
+    assert "'fr'" in statuses[1]["error_message"]
+    assert "equal" in statuses[2]["error_message"]
+
+
+async def test_too_large_file_is_rejected_and_removed(tiny_model: Path, directory: Path) -> None:
+    async def content() -> AsyncIterator[bytes]:  # without a Content-Length
+        yield b'--b\r\nContent-Disposition: form-data; name="file"; filename="a.txt"\r\n\r\n'
+        for _ in range(4):
+            yield b"a" * 1024
+
+    async with (
+        running_server(tiny_model, documents__directory=directory, documents__max_file_bytes=2048) as server,
+        client_of(server) as http,
+    ):
+        declared = await http.post("/v2/document", data=FORM, files={"file": ("a.txt", b"a" * 3000)})
+        streamed = await http.post(
+            "/v2/document", content=content(), headers={"content-type": "multipart/form-data; boundary=b"}
+        )
+
+    assert [declared.status_code, streamed.status_code] == [413, 413]
+    assert documents(directory) == []
+
+
+async def test_number_of_documents_of_a_caller_is_limited(tiny_model: Path, directory: Path) -> None:
+    async with (
+        running_server(tiny_model, documents__directory=directory, documents__max_caller_documents=1) as server,
+        client_of(server) as http,
+    ):
+        await uploaded(http)
+        response = await http.post("/v2/document", data=FORM, files={"file": ("a.txt", b"a")})
+
+    assert response.status_code == 429
+
+
+async def test_servers_with_the_same_directory_answer_for_each_other(
+    server: RunningServer, http: httpx.AsyncClient, tiny_model: Path, directory: Path
+) -> None:
+    async with running_server(tiny_model, documents__directory=directory) as other, client_of(other) as other_http:
+        handle = await uploaded(http)
+        status = await ended(other_http, handle)
+        answers = await asyncio.gather(asked(http, handle, "/result"), asked(other_http, handle, "/result"))
+
+    assert status["status"] == "done"
+    assert sorted(answer.status_code for answer in answers) == [200, 404]
+
+
+async def test_document_of_a_stopped_server_fails(tiny_model: Path, directory: Path) -> None:
+    async with running_server(tiny_model, documents__directory=directory) as other, client_of(other) as other_http:
+        async with running_server(tiny_model, documents__directory=directory) as server, client_of(server) as http:
+            server.model.halt()
+            handle = await uploaded(http)
+            await server.model.halted_step()
+            assert (await asked(other_http, handle)).json()["status"] == DocumentStatus.TRANSLATING
+            is_early = await asked(other_http, handle, "/result")
+            server.model.resume()
+        status = (await asked(other_http, handle)).json()
+
+    assert is_early.status_code == 503
+    assert (status["status"], status["error_message"]) == ("error", INTERRUPTED)
+
+
+async def test_work_on_an_expired_document_ends(tiny_model: Path, directory: Path) -> None:
+    async with (
+        running_server(tiny_model, documents__directory=directory, documents__expiry_s=1) as server,
+        client_of(server) as http,
+    ):
+        server.model.halt()
+        await uploaded(http)
+        await server.model.halted_step()
+        await until(lambda: server.sample("dragoman_documents_total", outcome="expired") == 1)
+        await server.until_sample(0, "dragoman_requests_in_flight", method="UploadDocument")
+        server.model.resume()
+
+    assert documents(directory) == []
+
+
+async def test_uploads_are_rejected_without_a_directory(tiny_model: Path) -> None:
+    async with running_server(tiny_model) as server, client_of(server) as http:
+        for_deepl = await http.post("/v2/document", data=FORM, files={"file": ("a.txt", b"a")})
+        for_libretranslate = await http.post("/translate_file", data=LIBRE_FORM, files={"file": ("a.txt", b"a")})
+
+    assert (for_deepl.status_code, [*for_deepl.json()]) == (404, ["message"])
+    assert (for_libretranslate.status_code, [*for_libretranslate.json()]) == (403, ["error"])
+
+
+async def test_libretranslate_returns_a_url_for_one_download(
+    server: RunningServer, http: httpx.AsyncClient, directory: Path
+) -> None:
+    response = await http.post("/translate_file", data=LIBRE_FORM, files={"file": ("a b/ü.txt", SENTENCES[0])})
+    address = response.json()["translatedFileUrl"]
+    async with httpx.AsyncClient(timeout=PATIENCE_S, trust_env=False) as without_key:
+        first, second = await without_key.get(address), await without_key.get(address)
+        other = await without_key.get(f"{address.rpartition('/')[0]}/state.json")
+
+    assert first.text == (await translated(server, SENTENCES[0]))[0]
+    assert first.headers["content-disposition"] == "attachment; filename*=UTF-8''%C3%BC.txt"
+    assert (second.status_code, [*second.json()], other.status_code) == (404, ["error"], 404)
+    assert documents(directory) == []
+
+
+async def test_libretranslate_errors_have_its_form(http: httpx.AsyncClient, directory: Path) -> None:
+    garbage = await http.post("/translate_file", data=LIBRE_FORM, files={"file": ("a.docx", b"garbage")})
+    unknown = await http.post("/translate_file", data={**LIBRE_FORM, "target": "xx"}, files={"file": ("a.txt", b"a")})
+
+    assert (garbage.status_code, [*garbage.json()]) == (400, ["error"])
+    assert (unknown.status_code, [*unknown.json()]) == (400, ["error"])
+    assert documents(directory) == []
+
+
+async def test_document_belongs_to_its_caller(tiny_model: Path, directory: Path, tmp_path: Path) -> None:
+    keys = {name: new_key() for name in ("owner", "other")}
+    settings = {"documents__directory": directory, "access__callers_file": write_callers(tmp_path, keys)}
+    async with running_server(tiny_model, **settings) as server:
+        async with client_of(server, keys["owner"]) as http:
+            handle = await uploaded(http)
+            assert (await ended(http, handle))["status"] == "done"
+        async with client_of(server, keys["other"]) as http:
+            by_other = await asked(http, handle, "/result")
+        async with client_of(server, "wrong") as http:
+            unknown = await http.post("/v2/document", data=FORM, files={"file": ("a.txt", b"a")})
+        libre = await libretranslate_uploads(server, keys["owner"])
+
+    assert (by_other.status_code, unknown.status_code) == (404, 403)
+    assert libre == [200, 200, 200, 403, 403, 403]
+
+
+async def libretranslate_uploads(server: RunningServer, key: str) -> list[int]:
+    """Send a key in the query, in a header, after a small file; then none, a wrong one, and one after a large file."""
+    small: dict[str, Any] = {"file": ("a.txt", b"A man.")}
+    after = small | {name: (None, value) for name, value in {**LIBRE_FORM, "api_key": key}.items()}
+    after_large = after | {"file": ("a.txt", b"A man.\n" * 100_000)}
+    async with http_client(server) as http:
+        requests = [
+            http.post("/translate_file", params={"api_key": key}, data=LIBRE_FORM, files=small),
+            http.post("/translate_file", headers={"authorization": f"Bearer {key}"}, data=LIBRE_FORM, files=small),
+            http.post("/translate_file", files=after),
+            http.post("/translate_file", data=LIBRE_FORM, files=small),
+            http.post("/translate_file", data={**LIBRE_FORM, "api_key": "wrong"}, files=small),
+            http.post("/translate_file", files=after_large),
+        ]
+        return [(await request).status_code for request in requests]
+
+
+async def test_work_ends_when_the_libretranslate_client_disconnects(
+    server: RunningServer, http: httpx.AsyncClient, directory: Path
+) -> None:
+    server.model.halt()
+    request = asyncio.create_task(http.post("/translate_file", data=LIBRE_FORM, files={"file": ("a.txt", b"A man.")}))
+    await server.model.halted_step()
+    request.cancel()
+    await asyncio.wait((request,))
+
+    await until(lambda: not documents(directory))
+    await server.until_sample(1, "dragoman_documents_total", outcome="interrupted")
+    await server.until_sample(0, "dragoman_requests_in_flight", method="UploadDocument")
+
+
+@contextlib.asynccontextmanager
+async def unfinished_upload(server: RunningServer) -> AsyncIterator[asyncio.StreamReader]:
+    """Send the beginning of a form; yield the reader of the response."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.ports.http_port)
+    try:
+        writer.write(
+            b"POST /v2/document HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n"
+            b"Content-Type: multipart/form-data; boundary=b\r\n\r\n"
+            b'--b\r\nContent-Disposition: form-data; name="file"; filename="a.txt"\r\n\r\nA man'
+        )
+        yield reader
+    finally:
+        writer.close()
+
+
+async def test_slow_upload_is_removed(tiny_model: Path, directory: Path) -> None:
+    settings = {"documents__directory": directory, "documents__upload_timeout_s": 0.05}
+    async with running_server(tiny_model, **settings) as server, unfinished_upload(server) as answer:
+        assert (await answer.readline()).split()[1] == b"504"
+
+    assert documents(directory) == []
+
+
+async def test_draining_ends_uploads_and_work(server: RunningServer, http: httpx.AsyncClient, directory: Path) -> None:
+    server.model.halt()
+    await uploaded(http)
+    await server.model.halted_step()
+    async with unfinished_upload(server) as answer:
+        await server.until_sample(1, "dragoman_requests_in_flight", method="UploadDocument")
+        await until(lambda: len(documents(directory)) == 2)
+
+        assert await server.app.drain()
+        assert (await answer.readline()).split()[1] == b"503"
+
+    assert len(documents(directory)) == 1
+    assert server.sample("dragoman_documents_total", outcome="interrupted") == 1
+
+
+async def test_upload_of_a_client_that_disconnects_is_removed(server: RunningServer, directory: Path) -> None:
+    async with unfinished_upload(server):
+        await until(lambda: len(documents(directory)) == 1)
+
+    await until(lambda: not documents(directory))
+
+
+@pytest.mark.parametrize(
+    "settings", [{"documents__directory": Path("/nowhere")}, {"documents__directory": Path(), "http__api": False}]
+)
+async def test_unusable_directory_stops_the_server(tiny_model: Path, settings: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"documents\.directory"):
+        async with running_server(tiny_model, **settings):
+            pass

@@ -1,0 +1,248 @@
+import asyncio
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any
+
+import grpc
+import pytest
+from prometheus_client import CollectorRegistry
+
+from dragoman.v1 import translation_pb2 as pb
+from dragoman_service.errors import DrainingError, InvalidFieldError
+from dragoman_service.grpc_api.servicer import RequestInterceptor
+from dragoman_service.middleware.error_mapping import NEUTRAL_MESSAGE
+from dragoman_service.middleware.flow_control import ResourceLimits
+from dragoman_service.middleware.pipeline import ConcurrencyLimiter, RequestPipeline
+from dragoman_service.middleware.settings import GrpcSettings
+from dragoman_service.observability.metrics import Metrics
+from dragoman_service.observability.tracing import Tracing
+from dragoman_service.security.authentication import Access
+from dragoman_service.security.settings import AccessSettings
+from tests.captured_logs import capture_logs
+from tests.fakes import ManualClock
+
+SERVICE = "dragoman.v1.TranslationService"
+TRANSLATE = f"/{SERVICE}/Translate"
+REQUEST = pb.TranslateRequest(texts=["a secret"], request_id="r1").SerializeToString()
+
+Method = Callable[[pb.TranslateRequest, Any], Awaitable[pb.TranslateResponse]]
+
+
+class AbortedError(Exception):
+    """Raised by `abort` to end the handler."""
+
+
+class FakeContext:
+    """Context of one call; records its status."""
+
+    def __init__(self, *metadata: tuple[str, str], remaining_s: float | None = None) -> None:
+        self.code: grpc.StatusCode | None = None
+        self.message = ""
+        self.trailing: dict[str, str | bytes] = {}
+        self.raw_request: Any = REQUEST
+        self._metadata = metadata
+        self._remaining_s = remaining_s
+
+    async def read(self) -> Any:
+        return self.raw_request
+
+    def peer(self) -> str:
+        return "ipv4:127.0.0.1:40000"
+
+    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
+        return self._metadata
+
+    def auth_context(self) -> dict[str, list[bytes]]:
+        return {}
+
+    def time_remaining(self) -> float | None:
+        return self._remaining_s
+
+    def set_trailing_metadata(self, metadata: tuple[tuple[str, str], ...]) -> None:
+        self.trailing = dict(metadata)
+
+    async def abort(self, code: grpc.StatusCode, message: str, metadata: tuple[tuple[str, str | bytes], ...]) -> None:
+        self.code, self.message, self.trailing = code, message, dict(metadata)
+        raise AbortedError
+
+
+class Around:
+    """An interceptor around one method, and what it counts."""
+
+    def __init__(self, method: Method, *, max_concurrent: int = 8, settings: GrpcSettings | None = None) -> None:
+        self.limiter = ConcurrencyLimiter(max_concurrent=max_concurrent)
+        self.limiter.open()
+        self.clock = ManualClock()
+        self.metrics = Metrics(CollectorRegistry())
+        self._interceptor = RequestInterceptor(
+            (SERVICE,),
+            RequestPipeline(
+                limited_service=SERVICE,
+                limiter=self.limiter,
+                bounds=ResourceLimits(settings or GrpcSettings(), self.metrics),
+                metrics=self.metrics,
+                access=Access(AccessSettings(), self.metrics),
+                tracing=Tracing(),
+                clock=self.clock,
+            ),
+        )
+        self._handler = grpc.unary_unary_rpc_method_handler(
+            method, pb.TranslateRequest.FromString, pb.TranslateResponse.SerializeToString
+        )
+
+    async def handler(self, path: str = TRANSLATE) -> Any:
+        async def continuation(_details: object) -> Any:
+            return self._handler
+
+        return await self._interceptor.intercept_service(continuation, SimpleNamespace(method=path))
+
+    async def call(self, context: FakeContext, raw_request: bytes = REQUEST) -> pb.TranslateResponse:
+        context.raw_request = raw_request
+        raw_response = await (await self.handler()).stream_unary(None, context)
+        return pb.TranslateResponse.FromString(raw_response)
+
+    async def refused(self, context: FakeContext, raw_request: bytes = REQUEST) -> FakeContext:
+        with pytest.raises(AbortedError):
+            await self.call(context, raw_request)
+        return context
+
+    def sample(self, name: str, **labels: str) -> float | None:
+        return self.metrics.registry.get_sample_value(name, labels)
+
+
+async def echo(request: pb.TranslateRequest, _context: object) -> pb.TranslateResponse:
+    return pb.TranslateResponse(request_id=request.request_id)
+
+
+def failing(error: Exception) -> Method:
+    async def fail(_request: object, _context: object) -> pb.TranslateResponse:
+        raise error
+
+    return fail
+
+
+async def test_request_id_of_the_message_overrides_metadata() -> None:
+    context = FakeContext(("x-request-id", "m1"))
+
+    response = await Around(echo).call(context)
+
+    assert (response.request_id, context.trailing["x-request-id"]) == ("r1", "r1")
+
+
+async def test_request_id_of_metadata_is_used_without_one_in_the_message() -> None:
+    response = await Around(echo).call(FakeContext(("x-request-id", "m1")), b"")
+
+    assert response.request_id == "m1"
+
+
+@pytest.mark.parametrize("metadata", [(), (("x-request-id", ""),), (("x-request-id", "x" * 129),)])
+async def test_missing_or_invalid_request_id_is_replaced(metadata: tuple[tuple[str, str], ...]) -> None:
+    response = await Around(echo).call(FakeContext(*metadata), b"")
+
+    assert len(response.request_id) == 32
+
+
+async def test_service_error_becomes_status_with_request_id() -> None:
+    context = await Around(failing(InvalidFieldError("texts", 0, "1 to 3"))).refused(FakeContext())
+
+    assert (context.code, context.message) == (grpc.StatusCode.INVALID_ARGUMENT, "texts: is 0, must be 1 to 3")
+    assert context.trailing["x-request-id"] == "r1"
+
+
+async def test_unexpected_error_is_logged_and_has_neutral_message() -> None:
+    error = ZeroDivisionError("in the third layer")
+
+    with capture_logs() as records:
+        context = await Around(failing(error)).refused(FakeContext())
+
+    assert (context.code, context.message) == (grpc.StatusCode.INTERNAL, NEUTRAL_MESSAGE)
+    assert [record["exc_info"] for record in records if record["event"] == "request failed"] == [error]
+
+
+async def test_invalid_protobuf_is_an_invalid_argument() -> None:
+    context = await Around(echo).refused(FakeContext(), b"\x0a\x02\xff\xfe")
+
+    assert context.code is grpc.StatusCode.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize(
+    ("remaining_s", "status"), [(None, "CANCELLED"), (9.0, "CANCELLED"), (0.0, "DEADLINE_EXCEEDED")]
+)
+async def test_cancellation_after_deadline_is_deadline_exceeded(remaining_s: float | None, status: str) -> None:
+    async def leave(_request: object, _context: object) -> pb.TranslateResponse:
+        raise asyncio.CancelledError
+
+    around = Around(leave)
+
+    with pytest.raises(asyncio.CancelledError):
+        await around.call(FakeContext(remaining_s=remaining_s))
+
+    assert around.sample("dragoman_requests_total", method="Translate", status=status) == 1
+
+
+async def test_call_is_counted_timed_and_logged_without_texts() -> None:
+    async def work(_request: object, _context: object) -> pb.TranslateResponse:
+        assert around.sample("dragoman_requests_in_flight", method="Translate") == 1
+        around.clock.advance(2.0)
+        return pb.TranslateResponse(model_name="m")
+
+    around = Around(work)
+
+    with capture_logs() as records:
+        await around.call(FakeContext())
+        assert not records  # the answer goes first
+        await asyncio.sleep(0)
+
+    assert around.sample("dragoman_requests_in_flight", method="Translate") == 0
+    assert around.sample("dragoman_requests_total", method="Translate", status="OK") == 1
+    assert around.sample("dragoman_request_duration_seconds_sum", method="Translate") == 2.0
+    (record,) = records
+    assert record == {
+        "event": "request",
+        "log_level": "info",
+        "method": "Translate",
+        "status": "OK",
+        "duration_s": 2.0,
+        "caller": "ipv4:127.0.0.1",
+        "peer": "ipv4:127.0.0.1:40000",
+        "request_bytes": len(REQUEST),
+        "response_bytes": 3,
+    }
+
+
+async def test_rejected_call_is_logged_with_reason_and_field_but_not_value() -> None:
+    around = Around(failing(InvalidFieldError("model", "a secret", "a name")))
+
+    with capture_logs() as records:
+        await around.refused(FakeContext())
+        await asyncio.sleep(0)
+
+    (record,) = records
+    assert (record["status"], record["reason"], record["field"]) == ("INVALID_ARGUMENT", "INVALID_FIELD", "model")
+    assert "a secret" not in str(record)
+
+
+async def test_closed_limiter_rejects_with_its_error() -> None:
+    around = Around(echo)
+    around.limiter.close(DrainingError())
+
+    context = await around.refused(FakeContext())
+
+    assert context.code is grpc.StatusCode.UNAVAILABLE
+    assert around.sample("dragoman_rejected_requests_total", reason="draining") == 1
+
+
+async def test_full_limiter_rejects_until_a_call_ends() -> None:
+    around = Around(echo, max_concurrent=1)
+    with around.limiter.admitted():
+        context = await around.refused(FakeContext())
+    assert context.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+    assert (await around.call(FakeContext())).request_id == "r1"
+
+
+async def test_other_services_are_not_wrapped() -> None:
+    around = Around(echo)
+
+    assert await around.handler("/grpc.health.v1.Health/Check") is around._handler
+    assert await around.handler(TRANSLATE) is not around._handler
