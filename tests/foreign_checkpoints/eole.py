@@ -9,16 +9,21 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from tests.foreign_checkpoints.library_results import BEAM_SIZE, LONGEST, SHORTEST, LibraryResult, Pairs, chosen
-from tests.foreign_checkpoints.random_weights import (
+from tests.foreign_checkpoints.building import (
+    BEAM_SIZE,
     FFN,
     HEADS,
     LAYERS,
+    LONGEST,
     NUM_SOURCE_TOKENS,
     NUM_TOKENS,
     POSITIONS,
+    SHORTEST,
     D,
     Draw,
+    LibraryResult,
+    Pairs,
+    chosen,
     filled,
     sinusoids,
 )

@@ -11,16 +11,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tests.foreign_checkpoints.library_results import BEAM_SIZE, LONGEST, SHORTEST, LibraryResult, Pairs, chosen
-from tests.foreign_checkpoints.random_weights import (
+from tests.foreign_checkpoints.building import (
+    BEAM_SIZE,
     FFN,
     HEADS,
     LAYERS,
+    LONGEST,
     NUM_SOURCE_TOKENS,
     NUM_TOKENS,
     POSITIONS,
+    SHORTEST,
     D,
     Draw,
+    LibraryResult,
+    Pairs,
+    chosen,
     filled,
 )
 from tests.foreign_models import pieces, trained
@@ -73,15 +78,13 @@ _LANGUAGES = {"source_lang": "en", "target_lang": "de"}
 _FAIRSEQ_OPTIONS: Mapping[str, Any] = {
     "arch": "transformer",
     "task": "translation",
-    **{f"{stack}_embed_dim": D for stack in ("encoder", "decoder")},
-    **{f"{stack}_ffn_embed_dim": FFN for stack in ("encoder", "decoder")},
-    **{f"{stack}_attention_heads": HEADS for stack in ("encoder", "decoder")},
-    **{f"{stack}_layers": LAYERS for stack in ("encoder", "decoder")},
-    **{f"{stack}_layers_to_keep": None for stack in ("encoder", "decoder")},
-    "max_source_positions": POSITIONS,
-    "max_target_positions": POSITIONS,
+    **dict.fromkeys(("encoder_embed_dim", "decoder_embed_dim", "decoder_output_dim"), D),
+    **dict.fromkeys(("encoder_ffn_embed_dim", "decoder_ffn_embed_dim"), FFN),
+    **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), HEADS),
+    **dict.fromkeys(("encoder_layers", "decoder_layers"), LAYERS),
+    **dict.fromkeys(("encoder_layers_to_keep", "decoder_layers_to_keep"), None),
+    **dict.fromkeys(("max_source_positions", "max_target_positions"), POSITIONS),
     "quant_noise_pq": 0,
-    "decoder_output_dim": D,
     "lr": [0.0005],
 }
 
@@ -94,16 +97,13 @@ def _fairseq_weights(options: Mapping[str, Any], num_source: int, num_target: in
         state[f"{stack}.version"] = torch.tensor([3.0])
         state[f"{stack}.embed_tokens.weight"] = draw.matrix(size, D, std=options.get("tables_std", 0.4))
         if options.get("encoder_learned_pos"):
-            positions = {**_FAIRSEQ_OPTIONS, **options}[
-                "max_source_positions" if stack == "encoder" else "max_target_positions"
-            ]
+            side = "source" if stack == "encoder" else "target"
+            positions = {**_FAIRSEQ_OPTIONS, **options}[f"max_{side}_positions"]
             state[f"{stack}.embed_positions.weight"] = draw.matrix(positions + 2, D)
         elif not options.get("no_token_positional_embeddings"):
             state[f"{stack}.embed_positions._float_tensor"] = torch.zeros(1)
-        norms = [
-            *(["layer_norm"] if is_pre else []),
-            *(["layernorm_embedding"] if "layernorm_embedding" in options else []),
-        ]
+        norms = ["layer_norm"] if is_pre else []
+        norms += ["layernorm_embedding"] if "layernorm_embedding" in options else []
         for layer in range(LAYERS):
             path = f"layers.{layer}"
             norms += [f"{path}.self_attn_layer_norm", f"{path}.final_layer_norm"]
@@ -113,11 +113,10 @@ def _fairseq_weights(options: Mapping[str, Any], num_source: int, num_target: in
                 attentions.append("encoder_attn")
             for attention in attentions:
                 for part in ("q_proj", "k_proj", "v_proj", "out_proj"):
-                    state.update(draw.linear(f"{stack}.{path}.{attention}.{part}", D, D))
-            state.update(draw.linear(f"{stack}.{path}.fc1", FFN, D))
-            state.update(draw.linear(f"{stack}.{path}.fc2", D, FFN))
+                    state |= draw.linear(f"{stack}.{path}.{attention}.{part}", D, D)
+            state |= draw.linear(f"{stack}.{path}.fc1", FFN, D) | draw.linear(f"{stack}.{path}.fc2", D, FFN)
         for norm in norms:
-            state.update(draw.norm(f"{stack}.{norm}"))
+            state |= draw.norm(f"{stack}.{norm}")
     table = state["decoder.embed_tokens.weight"]
     if options.get("share_all_embeddings"):
         state["encoder.embed_tokens.weight"] = table

@@ -8,14 +8,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tests.foreign_checkpoints.library_results import BEAM_SIZE, LONGEST, SHORTEST, LibraryResult, Pairs, chosen
-from tests.foreign_checkpoints.random_weights import (
+from tests.foreign_checkpoints.building import (
+    BEAM_SIZE,
     FFN,
     LAYERS,
+    LONGEST,
     NUM_SOURCE_TOKENS,
     NUM_TOKENS,
+    SHORTEST,
     D,
     Draw,
+    LibraryResult,
+    Pairs,
+    chosen,
     filled,
     sinusoids,
 )

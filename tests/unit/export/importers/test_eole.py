@@ -13,8 +13,8 @@ from dragoman_export.errors import ImportFormatError
 from dragoman_export.importers.eole import read_eole
 from dragoman_service.bundle.manifest import SpecialIds
 from dragoman_service.text.tokenizer import SentencePieceTokenizer
+from tests.foreign_checkpoints.building import NUM_SOURCE_TOKENS, NUM_TOKENS
 from tests.foreign_checkpoints.eole import EOLE, save_eole
-from tests.foreign_checkpoints.random_weights import NUM_SOURCE_TOKENS, NUM_TOKENS
 from tests.foreign_models import SOURCES, trained
 from tests.tiny_bundle import SENTENCES
 from tests.unit.export.importers.rewriting import set_options

@@ -15,7 +15,7 @@ from dragoman_export.importers.eole import read_eole
 from dragoman_export.importers.fairseq import read_fairseq
 from dragoman_export.importers.huggingface import read_huggingface
 from dragoman_export.importers.opennmt import read_opennmt
-from tests.foreign_checkpoints.random_weights import NUM_TOKENS
+from tests.foreign_checkpoints.building import NUM_TOKENS
 from tests.unit.export.importers.rewriting import rewrite, set_options
 
 _READERS: Mapping[str, Callable[[Path], object]] = {

@@ -8,8 +8,8 @@ from ctranslate2.converters import OpenNMTPyConverter
 
 from dragoman_export.importers.ctranslate2.directory import read_ctranslate2
 from dragoman_export.importers.opennmt import read_opennmt
+from tests.foreign_checkpoints.building import D
 from tests.foreign_checkpoints.opennmt import opennmt_checkpoint, save_opennmt
-from tests.foreign_checkpoints.random_weights import D
 
 _LAYER = "decoder.transformer_layers.1"
 _ROTARY = {"position_encoding": False, "max_relative_positions": -1}

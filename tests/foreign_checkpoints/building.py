@@ -1,7 +1,8 @@
-"""Sizes and random weights of tiny checkpoints."""
+"""Sizes and random weights of tiny checkpoints, and results of the libraries."""
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -10,6 +11,23 @@ from torch import Tensor
 NUM_TOKENS, NUM_SOURCE_TOKENS = 101, 97
 D, HEADS, FFN, LAYERS, POSITIONS = 16, 2, 24, 2, 64
 _EOS_LOGIT = 8.0  # logit added to EOS, so that most targets end before the limit
+
+
+BEAM_SIZE, SHORTEST, LONGEST = 4, 5, 24
+Pairs = Sequence[tuple[list[int], list[int]]]  # token ids of sources and targets, EOS last if the system uses it
+
+
+@dataclass(frozen=True)
+class LibraryResult:
+    """Results of a library for one of `System.pairs`."""
+
+    log_probs: list[float]  # of the target tokens
+    beam: list[int]  # best target of a beam search without length penalty, padding and unknown tokens; EOS last
+
+
+def chosen(scores: Tensor, target_ids: Sequence[int]) -> list[float]:
+    """Return the log-probability of each token; scores [T, V]."""
+    return [round(float(row[token_id]), 6) for row, token_id in zip(scores, target_ids, strict=True)]
 
 
 def filled(words: Sequence[str], size: int) -> list[str]:
