@@ -9,10 +9,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from tests.foreign_checkpoints.building import LibraryResult, Pairs
-from tests.foreign_checkpoints.eole import EOLE, run_eole, save_eole
-from tests.foreign_checkpoints.fairseq import FAIRSEQ, run_fairseq, save_fairseq
-from tests.foreign_checkpoints.opennmt import OPENNMT, run_opennmt, save_opennmt
+from tests.foreign_checkpoints.eole import EOLE, save_eole
+from tests.foreign_checkpoints.fairseq import FAIRSEQ, save_fairseq
+from tests.foreign_checkpoints.libraries import LibraryResult, Pairs, run_eole, run_fairseq, run_opennmt
+from tests.foreign_checkpoints.opennmt import OPENNMT, save_opennmt
 
 EXPECTED = Path(__file__).parents[1] / "parity" / "originals.json"
 # token ids of sources and targets without EOS

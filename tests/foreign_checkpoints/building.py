@@ -1,8 +1,7 @@
-"""Sizes and random weights of tiny checkpoints, and results of the libraries."""
+"""Sizes and random weights of tiny checkpoints."""
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -11,23 +10,6 @@ from torch import Tensor
 NUM_TOKENS, NUM_SOURCE_TOKENS = 101, 97
 D, HEADS, FFN, LAYERS, POSITIONS = 16, 2, 24, 2, 64
 _EOS_LOGIT = 8.0  # logit added to EOS, so that most targets end before the limit
-
-
-BEAM_SIZE, SHORTEST, LONGEST = 4, 5, 24
-Pairs = Sequence[tuple[list[int], list[int]]]  # token ids of sources and targets, EOS last if the system uses it
-
-
-@dataclass(frozen=True)
-class LibraryResult:
-    """Results of a library for one of `System.pairs`."""
-
-    log_probs: list[float]  # of the target tokens
-    beam: list[int]  # best target of a beam search without length penalty, padding and unknown tokens; EOS last
-
-
-def chosen(scores: Tensor, target_ids: Sequence[int]) -> list[float]:
-    """Return the log-probability of each token; scores [T, V]."""
-    return [round(float(row[token_id]), 6) for row, token_id in zip(scores, target_ids, strict=True)]
 
 
 def filled(words: Sequence[str], size: int) -> list[str]:
@@ -43,11 +25,13 @@ class Draw:
     def matrix(self, *shape: int, std: float = 0.4) -> Tensor:
         return torch.randn(*shape, generator=self._generator) * std
 
-    def linear(self, name: str, outputs: int, inputs: int) -> dict[str, Tensor]:
-        return {f"{name}.weight": self.matrix(outputs, inputs), f"{name}.bias": self.matrix(outputs, std=0.1)}
+    def linear(self, name: str, outputs: int, inputs: int, *, has_bias: bool = True) -> dict[str, Tensor]:
+        weight, bias = self.matrix(outputs, inputs), self.matrix(outputs, std=0.1)
+        return {f"{name}.weight": weight, **({f"{name}.bias": bias} if has_bias else {})}
 
-    def norm(self, name: str) -> dict[str, Tensor]:
-        return {f"{name}.weight": 1 + self.matrix(D, std=0.2), f"{name}.bias": self.matrix(D, std=0.1)}
+    def norm(self, name: str, *, has_bias: bool = True) -> dict[str, Tensor]:
+        weight, bias = 1 + self.matrix(D, std=0.2), self.matrix(D, std=0.1)
+        return {f"{name}.weight": weight, **({f"{name}.bias": bias} if has_bias else {})}
 
     def end_by_itself(self, state: dict[str, Tensor], norm: str, eos: Tensor) -> None:
         """Favour EOS, with random signs: shared tables would repeat each token."""

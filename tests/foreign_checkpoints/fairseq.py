@@ -1,31 +1,22 @@
 """Checkpoints of fairseq."""
 
 import argparse
-import contextlib
-import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from tests.foreign_checkpoints.building import (
-    BEAM_SIZE,
     FFN,
     HEADS,
     LAYERS,
-    LONGEST,
     NUM_SOURCE_TOKENS,
     NUM_TOKENS,
     POSITIONS,
-    SHORTEST,
     D,
     Draw,
-    LibraryResult,
-    Pairs,
-    chosen,
     filled,
 )
 from tests.foreign_models import pieces, trained
@@ -126,46 +117,3 @@ def _fairseq_weights(options: Mapping[str, Any], num_source: int, num_target: in
     last = "decoder.layer_norm" if is_pre else f"decoder.layers.{LAYERS - 1}.final_layer_norm"
     draw.end_by_itself(state, last, projection[2])
     return state
-
-
-@torch.inference_mode()
-def run_fairseq(directory: Path, pairs: Pairs) -> list[LibraryResult]:
-    """Return the results of fairseq for a checkpoint; ImportError if it is missing."""
-    with _hashable_dataclasses():
-        from fairseq.data import Dictionary  # noqa: PLC0415
-        from fairseq.models.transformer import TransformerModel  # noqa: PLC0415
-        from fairseq.sequence_generator import SequenceGenerator  # noqa: PLC0415
-    stored = torch.load(directory / "checkpoint_best.pt", weights_only=False)
-    source, target = (Dictionary.load(str(directory / f"dict.{language}.txt")) for language in ("en", "de"))
-    task = SimpleNamespace(source_dictionary=source, target_dictionary=target)
-    model = TransformerModel.build_model(stored["cfg"]["model"], task).eval()
-    model.load_state_dict(stored["model"], strict=True)
-    lengths = {"max_len_a": 0, "max_len_b": LONGEST - 1, "min_len": SHORTEST}
-    rules = {"beam_size": BEAM_SIZE, "normalize_scores": False, "unk_penalty": 1e6, **lengths}
-    generator = SequenceGenerator([model], target, **rules)
-    results = []
-    for source_ids, target_ids in pairs:
-        tokens = {"src_tokens": torch.tensor([source_ids]), "src_lengths": torch.tensor([len(source_ids)])}
-        inputs = torch.tensor([[target.eos(), *target_ids[:-1]]])
-        scores = model.get_normalized_probs(model(**tokens, prev_output_tokens=inputs), log_probs=True)[0]
-        best = generator.generate([model], {"net_input": tokens})[0][0]["tokens"].tolist()
-        results.append(LibraryResult(chosen(scores, target_ids), best))
-    return results
-
-
-@contextlib.contextmanager
-def _hashable_dataclasses() -> Iterator[None]:
-    original = dataclasses.dataclass
-
-    def patched(cls: Any = None, /, **options: Any) -> Any:
-        def made(cls: Any) -> Any:
-            own = {} if options.get("frozen") or "__hash__" in cls.__dict__ else {"unsafe_hash": True}
-            return original(cls, **options, **own)
-
-        return made if cls is None else made(cls)
-
-    dataclasses.dataclass = patched
-    try:
-        yield
-    finally:
-        dataclasses.dataclass = original

@@ -19,7 +19,7 @@ from dragoman_service.datatypes import SearchConfig
 from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
 from dragoman_service.runtimes.settings import RuntimeSettings
 from tests.foreign_checkpoints.__main__ import EXPECTED, SYSTEMS, System
-from tests.foreign_checkpoints.building import BEAM_SIZE, LONGEST, SHORTEST, LibraryResult
+from tests.foreign_checkpoints.libraries import BEAM_SIZE, LONGEST, SHORTEST, LibraryResult
 from tests.foreign_models import SOURCES
 
 # largest difference of a log-probability: float32 sums in another order; measured 6e-6

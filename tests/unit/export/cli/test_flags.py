@@ -5,7 +5,6 @@ from typing import Any, Literal
 import pytest
 from pydantic import ConfigDict
 
-from dragoman_export.cli import train
 from dragoman_export.cli.flags import add_flags, field_documents, given
 from dragoman_export.model.config import ModelConfig
 from dragoman_export.training.config import TrainingConfig
@@ -66,13 +65,3 @@ def test_every_setting_is_documented(settings: type) -> None:
 
     assert documents.keys() == settings.__annotations__.keys()
     assert all(text.endswith(".") for text in documents.values())
-
-
-def test_training_flags_have_defaults() -> None:
-    parser = argparse.ArgumentParser()
-    train.add_arguments(parser)
-
-    without_default = {action.dest for action in parser._actions if "Default:" not in str(action.help)}
-
-    files = {"train", "train_source", "train_target", "dev", "dev_source", "dev_target"}
-    assert without_default == {"help", "output", "resume"} | files

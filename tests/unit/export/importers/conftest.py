@@ -2,6 +2,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +21,7 @@ _SAVES: Mapping[str, Callable[[Path], object]] = {
     "ctranslate2": partial(save_spec, tied="all", quantization="int8"),
     "eole": partial(save_eole, options=next(iter(EOLE.values()))),
     "fairseq": partial(save_fairseq, options=next(iter(FAIRSEQ.values()))),
+    "fairseq pre-norm": partial(save_fairseq, options=FAIRSEQ["pre-norm, two dictionaries"]),
     "opennmt": partial(save_opennmt, options={}),
     "opennmt rotary": partial(save_opennmt, options=OPENNMT["rotary positions in halves"]),
 }
@@ -42,26 +44,12 @@ def saved(original: Callable[[str], Path], tmp_path: Path) -> Callable[[str], Pa
     return lambda name: Path(shutil.copytree(original(name), tmp_path / name, symlinks=True))
 
 
-@pytest.fixture
-def marian(saved: Callable[[str], Path]) -> Path:
-    return saved("marian")
+def _copy(name: str) -> Any:
+    @pytest.fixture
+    def copy(saved: Callable[[str], Path]) -> Path:
+        return saved(name)
+
+    return copy
 
 
-@pytest.fixture
-def bart(saved: Callable[[str], Path]) -> Path:
-    return saved("bart")
-
-
-@pytest.fixture
-def ctranslate2(saved: Callable[[str], Path]) -> Path:
-    return saved("ctranslate2")
-
-
-@pytest.fixture
-def eole(saved: Callable[[str], Path]) -> Path:
-    return saved("eole")
-
-
-@pytest.fixture
-def fairseq(saved: Callable[[str], Path]) -> Path:
-    return saved("fairseq")
+marian, bart, ctranslate2, eole, fairseq = map(_copy, ("marian", "bart", "ctranslate2", "eole", "fairseq"))

@@ -1,6 +1,5 @@
 import json
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from dragoman_export.errors import ImportFormatError
 from dragoman_export.importers.eole import read_eole
 from dragoman_service.bundle.manifest import SpecialIds
 from dragoman_service.text.tokenizer import SentencePieceTokenizer
-from tests.foreign_checkpoints.building import NUM_SOURCE_TOKENS, NUM_TOKENS
 from tests.foreign_checkpoints.eole import EOLE, save_eole
 from tests.foreign_models import SOURCES, trained
 from tests.tiny_bundle import SENTENCES
@@ -48,19 +46,6 @@ def test_stack_positions_override_the_model(tmp_path: Path) -> None:
     layers = range(len(differing) // len(rotated))
     assert differing == {f"encoder.layers.{layer}.self_attention.{name}" for layer in layers for name in rotated}
     assert differing
-
-
-def test_separate_vocabularies_and_special_features(tmp_path: Path) -> None:
-    save_eole(tmp_path / "pairs", EOLE[_PAIRS])
-
-    config = read_eole(tmp_path / "pairs").config
-
-    sizes = {"vocabulary_size": NUM_TOKENS, "source_vocabulary_size": NUM_SOURCE_TOKENS}
-    heads = {"num_heads": 4, "num_kv_heads": 2, "head_dim": 8, "positions": "rotary"}
-    norms = {"norm": "pre", "norm_kind": "rms", "norm_epsilon": 1e-2, "activation": "swiglu"}
-    tables = {"tied_embeddings": "decoder", "scale_embeddings": False, "pad_id": 1, "eos_id": 3, "unk_id": 0}
-    assert config == replace(config, **sizes, **heads, **norms, **tables)
-    assert config.start_id == 2
 
 
 def test_learned_positions_start_at_the_shift(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from dragoman_export.errors import ImportFormatError
 from dragoman_export.importers.fairseq import read_fairseq
 from dragoman_service.bundle.manifest import SpecialIds
 from dragoman_service.text.tokenizer import SentencePieceTokenizer
-from tests.foreign_checkpoints.fairseq import FAIRSEQ, save_fairseq
 from tests.foreign_models import SOURCES, pieces, trained
 from tests.tiny_bundle import SENTENCES
 from tests.unit.export.importers.rewriting import rewrite
@@ -36,14 +35,6 @@ def test_all_formats_of_options_are_equal(fairseq: Path) -> None:
         rewrite(fairseq / "checkpoint_best.pt", alter)
 
         assert read_fairseq(fairseq).config == expected
-
-
-def test_pre_norm_without_final_norm_is_rejected(tmp_path: Path) -> None:
-    save_fairseq(tmp_path / "saved", FAIRSEQ["pre-norm, two dictionaries"])
-    rewrite(tmp_path / "saved" / "checkpoint_best.pt", lambda content: content["model"].pop("decoder.version"))
-
-    with pytest.raises(ImportFormatError, match=r"decoder\.version"):
-        read_fairseq(tmp_path / "saved")
 
 
 @pytest.mark.parametrize(
