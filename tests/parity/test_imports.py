@@ -119,7 +119,7 @@ class _Imported:
     portable: PortableModel
     model: TextModel
 
-    def search(self, beam_size: int, **limits: int) -> SearchConfig:
+    def search(self, beam_size: int, **limits: Any) -> SearchConfig:
         prefix = self.model.tokenizer.target_prefix
         return SearchConfig(beam_size=beam_size, length_penalty=0.0, target_prefix=prefix, **limits)
 

@@ -99,8 +99,8 @@ def test_graph_with_float_products_is_not_described(tmp_path: Path, kind: Produc
 
 def _moved(tensor: ir.ExternalTensor, file: str, num_bytes: int) -> ir.ExternalTensor:
     offset, shape = (tensor.offset or 0) + num_bytes, ir.Shape(tensor.shape.numpy())
-    where = {"name": str(tensor.name), "base_dir": tensor.base_dir}
-    return ir.ExternalTensor(file, offset, tensor.length, tensor.dtype, shape=shape, **where)
+    name, folder = str(tensor.name), tensor.base_dir
+    return ir.ExternalTensor(file, offset, tensor.length, tensor.dtype, shape=shape, name=name, base_dir=folder)
 
 
 def _described_anew(models: Mapping[str, ir.Model], bundle: Bundle) -> dict[str, NetworkWeights]:
