@@ -149,8 +149,7 @@ class NativeStepBatch:
         self._cross_shape = (2 * shape.num_decoder_layers, shape.num_heads, shape.d_model // shape.num_heads)
         self._source_lengths: list[int] = []
         self._output: StepOutput | None = None
-        self.cache_bytes = 0
-        """Bytes of the caches; any thread can read it."""
+        self.cache_bytes = 0  # bytes of the caches; any thread can read it
 
     @property
     def num_segments(self) -> int:
