@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman_service.datatypes import Hypothesis
-from dragoman_service.decoding.scoring import rank
+from dragoman_service.decoding.beam_state import rank
 from dragoman_service.request import AttentionDetail
 from dragoman_service.text.hypotheses import best_combinations
 from tests.unit.text.text_fakes import FakeModel, FakeQueue, echo, make_hypothesis, shout, translate

@@ -9,9 +9,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.v1 import translation_pb2 as pb
-from dragoman_service import datatypes, request
+from dragoman_service import request
 from dragoman_service.bundle.architecture import Limits
 from dragoman_service.bundle.manifest import Manifest
+from dragoman_service.datatypes import (
+    AlignmentLink,
+    CrossAttention,
+    Priority,
+    SentenceAlignment,
+    Span,
+    StageTimings,
+    TextHypothesis,
+    TranslatedSentence,
+    Translation,
+    TranslationResult,
+    TranslationWarning,
+    WarningKind,
+)
 from dragoman_service.errors import InvalidFieldError, RequestError
 from dragoman_service.middleware import conversion
 from dragoman_service.models.model import LanguageGroup, ModelState, ModelStatus
@@ -44,10 +58,6 @@ def test_all_fields_of_a_request_are_converted() -> None:
         options=request.TranslationOptions(beam_size=2),
         target_prefixes=("", "Ha"),
     )
-
-
-def test_absent_options_have_defaults() -> None:
-    assert conversion.from_translate_request(make_request()).options == request.TranslationOptions()
 
 
 def test_all_options_are_converted() -> None:
@@ -99,66 +109,46 @@ def test_all_options_are_converted() -> None:
     assert from_options(**fields) == wanted
 
 
-def test_zero_differs_from_absent() -> None:
-    options = from_options(beam_size=0, length_penalty=0.0, min_target_tokens=0, no_repeat_ngram_size=0)
-
-    assert (options.beam_size, options.length_penalty, options.min_target_tokens) == (0, 0.0, 0)
-    assert options.no_repeat_ngram_size == 0
-
-
-@pytest.mark.parametrize("option", ["repetition_guard", "early_stopping"])
-def test_false_differs_from_absent(option: str) -> None:
-    for choice in (False, True):
-        assert getattr(from_options(**{option: choice}), option) is choice
-    assert getattr(from_options(), option) is None
+def members(enum: Any, kind: Any, default: Any) -> list[tuple[int, Any]]:
+    """Return the numbers of a protobuf enum, each with its member of `kind`."""
+    prefix = enum.Name(0).removesuffix("UNSPECIFIED")
+    return [(0, default), *((number, kind[name.removeprefix(prefix)]) for name, number in enum.items() if number)]
 
 
-@pytest.mark.parametrize("priority", [pb.PRIORITY_UNSPECIFIED, pb.PRIORITY_INTERACTIVE])
-def test_default_priority_is_interactive(priority: pb.Priority) -> None:
-    assert conversion.from_priority(priority) is datatypes.Priority.INTERACTIVE
-
-
-@pytest.mark.parametrize("number", pb.TextFormat.values())
-def test_all_formats_are_converted(number: pb.TextFormat) -> None:
-    name = pb.TextFormat.Name(number).removeprefix("TEXT_FORMAT_").replace("UNSPECIFIED", "PLAIN")
-
-    assert from_options(format=number).format is request.TextFormat[name]
+SAMPLING = request.SamplingOptions(temperature=0.5, top_k=3, top_p=0.25, seed=2**63 - 1)
+ZEROS = {"beam_size": 0, "length_penalty": 0.0, "min_target_tokens": 0, "no_repeat_ngram_size": 0}
 
 
 @pytest.mark.parametrize(
-    "fields",
+    ("fields", "expected"),
     [
-        {"target_prefix": ""},
-        {"suppressed_tokens": []},
-        {"long_sentences": pb.LONG_SENTENCE_POLICY_SPLIT},
-        {"format": pb.TEXT_FORMAT_PLAIN},
-        {"return_alignment": False},
-        {"return_attention": pb.ATTENTION_DETAIL_NONE},
+        ({}, {}),
+        (ZEROS, ZEROS),
+        *((choice, choice) for choice in ({"repetition_guard": False}, {"early_stopping": False})),
+        *(({name: empty}, {}) for name, empty in (("target_prefix", ""), ("suppressed_tokens", []))),
+        ({"return_alignment": False, "long_sentences": pb.LONG_SENTENCE_POLICY_SPLIT}, {}),
+        *(
+            ({"format": number}, {"format": member})
+            for number, member in members(pb.TextFormat, request.TextFormat, request.TextFormat.PLAIN)
+        ),
+        *(
+            ({"return_attention": number}, {"return_attention": member})
+            for number, member in members(pb.AttentionDetail, request.AttentionDetail, request.AttentionDetail.NONE)
+        ),
+        ({"sampling": {}}, {"sampling": request.SamplingOptions()}),
+        ({"sampling": {"seed": 0, "temperature": 0}}, {"sampling": request.SamplingOptions(seed=0, temperature=0.0)}),
+        ({"sampling": dataclasses.asdict(SAMPLING)}, {"sampling": SAMPLING}),
     ],
-    ids=str,
 )
-def test_explicit_default_equals_absent(fields: dict[str, Any]) -> None:
-    assert from_options(**fields) == request.TranslationOptions()
+def test_zero_false_and_empty_values_differ_from_absent_options(
+    fields: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    assert from_options(**fields) == request.TranslationOptions(**expected)
 
 
-@pytest.mark.parametrize("detail", pb.AttentionDetail.values())
-def test_all_attention_details_are_converted(detail: pb.AttentionDetail) -> None:
-    name = pb.AttentionDetail.Name(detail).removeprefix("ATTENTION_DETAIL_").replace("UNSPECIFIED", "NONE")
-
-    assert from_options(return_attention=detail).return_attention is request.AttentionDetail[name]
-
-
-def test_all_sampling_options_are_converted() -> None:
-    sampling = request.SamplingOptions(temperature=0.5, top_k=3, top_p=0.25, seed=2**63 - 1)
-
-    assert from_options(sampling=pb.SamplingOptions(**dataclasses.asdict(sampling))).sampling == sampling
-
-
-def test_empty_sampling_options_differ_from_absent() -> None:
-    assert from_options(sampling=pb.SamplingOptions()).sampling == request.SamplingOptions()
-    assert from_options(sampling=pb.SamplingOptions(seed=0, temperature=0)).sampling == request.SamplingOptions(
-        seed=0, temperature=0.0
-    )
+@pytest.mark.parametrize(("number", "priority"), members(pb.Priority, Priority, Priority.INTERACTIVE))
+def test_priorities_are_converted(number: int, priority: Priority) -> None:
+    assert conversion.from_priority(number) is priority
 
 
 @pytest.mark.parametrize(
@@ -185,64 +175,48 @@ def test_unknown_priority_is_rejected() -> None:
     assert caught.value.field == "priority"
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("request_id", "r" * 129),
-        ("request_id", "zwölf"),
-        ("request_id", "a\nb"),
-    ],
-)
-def test_invalid_request_id_is_rejected(field: str, value: str) -> None:
+@pytest.mark.parametrize("request_id", ["r" * 129, "zwölf", "a\nb"])
+def test_invalid_request_id_is_rejected(request_id: str) -> None:
     with pytest.raises(InvalidFieldError) as caught:
-        conversion.from_translate_request(make_request(**{field: value}))
+        conversion.from_translate_request(make_request(request_id=request_id))
 
-    assert caught.value.field == field
+    assert caught.value.field == "request_id"
 
 
-RESULT = datatypes.TranslationResult(
-    translations=(
-        datatypes.Translation(
-            hypotheses=(
-                datatypes.TextHypothesis(text="Hallo.", score=-1.5, tokens=("▁Hallo", "."), token_log_probs=(-0.5, -1)),
-                datatypes.TextHypothesis(
-                    text="Hi.",
-                    score=-2.5,
-                    alignment=(
-                        datatypes.AlignmentLink(
-                            source=datatypes.Span(start=1, end=4), target=datatypes.Span(start=2, end=8), weight=0.75
-                        ),
-                    ),
-                    attention=(
-                        datatypes.CrossAttention(
-                            source_pieces=("▁Hi", "</s>"),
-                            target_pieces=("▁Hi", ".", "</s>"),
-                            layer=1,
-                            weights=np.arange(12, dtype=np.float32).reshape(2, 3, 2),
-                        ),
-                    ),
-                ),
-            ),
-            sentences=(
-                datatypes.SentenceAlignment(
-                    source=datatypes.Span(start=1, end=4),
-                    target=datatypes.Span(start=2, end=8),
-                    num_source_tokens=3,
-                    num_target_tokens=4,
-                    is_truncated=True,
-                    is_split=True,
-                ),
-            ),
-            warnings=(
-                datatypes.TranslationWarning(
-                    kind=datatypes.WarningKind.TRUNCATED, message="after 4 tokens", sentence_index=0
-                ),
-            ),
+SOURCE, TARGET = Span(start=1, end=4), Span(start=2, end=8)
+ATTENTION = CrossAttention(
+    source_pieces=("▁Hi", "</s>"),
+    target_pieces=("▁Hi", ".", "</s>"),
+    layer=1,
+    weights=np.arange(12, dtype=np.float32).reshape(2, 3, 2),
+)
+TRANSLATION = Translation(
+    hypotheses=(
+        TextHypothesis(text="Hallo.", score=-1.5, tokens=("▁Hallo", "."), token_log_probs=(-0.5, -1)),
+        TextHypothesis(
+            text="Hi.",
+            score=-2.5,
+            alignment=(AlignmentLink(source=SOURCE, target=TARGET, weight=0.75),),
+            attention=(ATTENTION,),
         ),
     ),
+    sentences=(
+        SentenceAlignment(
+            source=SOURCE,
+            target=TARGET,
+            num_source_tokens=3,
+            num_target_tokens=4,
+            is_truncated=True,
+            is_split=True,
+        ),
+    ),
+    warnings=(TranslationWarning(kind=WarningKind.TRUNCATED, message="after 4 tokens", sentence_index=0),),
+)
+RESULT = TranslationResult(
+    translations=(TRANSLATION,),
     model_name="m",
     model_version="1",
-    timings=datatypes.StageTimings(queue_s=0.001, encode_s=0.002, decode_s=1.5, text_s=0.25),
+    timings=StageTimings(queue_s=0.001, encode_s=0.002, decode_s=1.5, text_s=0.25),
     num_source_tokens=3,
     num_target_tokens=4,
 )
@@ -251,31 +225,19 @@ RESULT = datatypes.TranslationResult(
 def test_all_fields_of_a_result_are_converted() -> None:
     response = conversion.to_translate_response(RESULT, request_id="r1")
 
-    span = {"start": 2, "end": 8}
+    spans = {"source": {"start": 1, "end": 4}, "target": {"start": 2, "end": 8}}
+    pieces = {"source_pieces": ["▁Hi", "</s>"], "target_pieces": ["▁Hi", ".", "</s>"]}
+    attention = {**pieces, "num_heads": 2, "layer": 1, "weights": range(12)}
     assert response == pb.TranslateResponse(
         translations=[
             {
                 "hypotheses": [
                     {"text": "Hallo.", "score": -1.5, "tokens": ["▁Hallo", "."], "token_log_probs": [-0.5, -1.0]},
-                    {
-                        "text": "Hi.",
-                        "score": -2.5,
-                        "alignment": [{"source": {"start": 1, "end": 4}, "target": span, "weight": 0.75}],
-                        "attention": [
-                            {
-                                "source_pieces": ["▁Hi", "</s>"],
-                                "target_pieces": ["▁Hi", ".", "</s>"],
-                                "num_heads": 2,
-                                "layer": 1,
-                                "weights": list(range(12)),
-                            }
-                        ],
-                    },
+                    {"text": "Hi.", "score": -2.5, "alignment": [{**spans, "weight": 0.75}], "attention": [attention]},
                 ],
                 "sentences": [
                     {
-                        "source": {"start": 1, "end": 4},
-                        "target": span,
+                        **spans,
                         "num_source_tokens": 3,
                         "num_target_tokens": 4,
                         "is_truncated": True,
@@ -299,12 +261,6 @@ def test_all_fields_of_a_result_are_converted() -> None:
         num_target_tokens=4,
         request_id="r1",
     )
-
-
-def test_sentence_index_zero_of_a_warning_is_present() -> None:
-    response = conversion.to_translate_response(RESULT, request_id="r1")
-
-    assert response.translations[0].warnings[0].HasField("sentence_index")
 
 
 @pytest.mark.parametrize("has_attention", [True, False])
@@ -332,25 +288,20 @@ def _status(manifest: Manifest) -> ModelStatus:
     )
 
 
-def test_all_priorities_are_converted() -> None:
-    assert set(map(conversion.from_priority, pb.Priority.values())) == set(datatypes.Priority)
-
-
 @given(st.binary(max_size=200))
 def test_any_bytes_are_converted_or_rejected(raw: bytes) -> None:
     with contextlib.suppress(DecodeError, RequestError):
         message = pb.TranslateRequest.FromString(raw)
         assert isinstance(conversion.from_translate_request(message), request.TranslationRequest)
-        assert isinstance(conversion.from_priority(message.priority), datatypes.Priority)
+        assert isinstance(conversion.from_priority(message.priority), Priority)
 
 
 def test_warning_of_a_document_sentence_has_no_index() -> None:
-    (translation,) = RESULT.translations
-    sentence = datatypes.TranslatedSentence(
+    sentence = TranslatedSentence(
         text="Hallo.",
-        hypotheses=translation.hypotheses,
-        sentence=translation.sentences[0],
-        warnings=translation.warnings,
+        hypotheses=TRANSLATION.hypotheses,
+        sentence=TRANSLATION.sentences[0],
+        warnings=TRANSLATION.warnings,
         model_name="m",
         model_version="1",
         timings=RESULT.timings,
@@ -358,5 +309,4 @@ def test_warning_of_a_document_sentence_has_no_index() -> None:
 
     (warning,) = conversion.to_translated_sentence(sentence, index=3, request_id="r1").warnings
 
-    assert warning.message == "after 4 tokens"
-    assert not warning.HasField("sentence_index")
+    assert (warning.message, warning.HasField("sentence_index")) == ("after 4 tokens", False)

@@ -17,7 +17,7 @@ from dragoman_service.bundle.manifest import Confidence, GraphFiles, Manifest
 from dragoman_service.datatypes import Hypothesis, SearchConfig, Segment, SegmentResult, StageTimings, TranslationResult
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.request import RequestRecord, TranslationOptions, TranslationRequest
-from dragoman_service.scheduling.latency_model import max_decode_cost
+from dragoman_service.scheduling.admission import max_decode_cost
 from dragoman_service.text.tokenizer import SentencePieceTokenizer
 from dragoman_service.translation.translator import Translator
 
