@@ -13,9 +13,8 @@ import numpy as np
 
 from dragoman_service.bundle.architecture import layer_names
 from dragoman_service.bundle.files import Bundle
-from dragoman_service.decoding.beam_search import RankedStep
+from dragoman_service.decoding.beam_search import CandidateRules, RankedStep
 from dragoman_service.decoding.beam_state import BeamExpansion, BeamState
-from dragoman_service.decoding.constraints import CandidateRules
 from dragoman_service.decoding.step_model import EncodedSource, FloatArray, IntArray, StepOutput
 from dragoman_service.runtimes.native.library import (
     NativeNetwork,
