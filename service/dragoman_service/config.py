@@ -5,8 +5,7 @@ same setting. Unknown names, values that cannot be parsed and values out of rang
 """
 
 import difflib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -52,12 +51,7 @@ class Settings(BaseModel):
     runtime: RuntimeSettings = Field(default_factory=RuntimeSettings)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Entry:
-    """A value from one of the layers."""
-
-    value: object
-    origin: str  # for messages
+_Entry = tuple[str, object, str]  # name, value and origin of a setting
 
 
 def load_settings(
@@ -76,11 +70,24 @@ def load_settings(
     environment = environment or {}
     if file is None and CONFIG_VARIABLE in environment:
         file = Path(environment[CONFIG_VARIABLE])
-    entries: dict[str, _Entry] = {}
-    for name, entry in (*_from_file(file), *_from_environment(environment), *_from_flags(flags or {})):
-        _check_known(name, entry)
-        entries[name] = entry
-    settings = _validated(entries)
+    entries = [
+        *(_file_entries(file) if file else ()),
+        *(
+            (_variable_setting(variable), value, f"environment variable {variable}")
+            for variable, value in environment.items()
+            if variable.startswith(ENVIRONMENT_PREFIX) and variable != CONFIG_VARIABLE
+        ),
+        *((name, value, "command line") for name, value in (flags or {}).items() if value is not None),
+    ]
+    tree: dict[str, dict[str, object]] = {}
+    for name, value, origin in entries:
+        _check_known(name, value, origin)
+        section, _, field = name.partition(".")
+        tree.setdefault(section, {})[field] = value
+    try:
+        settings = Settings.model_validate(tree)
+    except ValidationError as error:
+        raise _config_error(error.errors()[0], entries) from error
     _check_agreement(settings)
     check_bind_policy(settings)
     return settings
@@ -118,9 +125,7 @@ def settings_of_model(settings: Settings, serving: ServingSettings, *, origin: P
     return merged
 
 
-def _from_file(path: Path | None) -> Iterator[tuple[str, _Entry]]:
-    if path is None:
-        return
+def _file_entries(path: Path) -> Iterator[_Entry]:
     try:
         tables = parse_toml(path.read_bytes())
     except OSError as error:
@@ -131,61 +136,35 @@ def _from_file(path: Path | None) -> Iterator[tuple[str, _Entry]]:
         if not isinstance(table, dict):
             raise ConfigError(section, table, f"to be in one of the tables {', '.join(Settings.model_fields)}")
         for name, value in table.items():
-            yield f"{section}.{name}", _Entry(value=value, origin=f"file {path}")
+            yield f"{section}.{name}", value, f"file {path}"
 
 
-def _from_environment(environment: Mapping[str, str]) -> Iterator[tuple[str, _Entry]]:
-    for variable, value in environment.items():
-        if variable.startswith(ENVIRONMENT_PREFIX) and variable != CONFIG_VARIABLE:
-            name = variable.removeprefix(ENVIRONMENT_PREFIX).lower().replace("__", ".", 1)
-            yield name, _Entry(value=value, origin=f"environment variable {variable}")
+def _variable_setting(variable: str) -> str:
+    return variable.removeprefix(ENVIRONMENT_PREFIX).lower().replace("__", ".", 1)
 
 
-def _from_flags(flags: Mapping[str, object]) -> Iterator[tuple[str, _Entry]]:
-    for name, value in flags.items():
-        if value is not None:
-            yield name, _Entry(value=value, origin="command line")
-
-
-def _check_known(name: str, entry: _Entry) -> None:
+def _check_known(name: str, value: object, origin: str) -> None:
     known = setting_fields()
     if name not in known:
         similar = difflib.get_close_matches(name, known, n=1) or difflib.get_close_matches(
             name.rpartition(".")[2], [other.partition(".")[2] for other in known], n=1
         )
         hint = f", such as {similar[0]}" if similar else ""
-        raise ConfigError(name, entry.value, f"a known setting{hint} ({entry.origin})")
-
-
-def _validated(entries: Mapping[str, _Entry]) -> Settings:
-    tree: dict[str, dict[str, object]] = {}
-    for name, entry in entries.items():
-        section, _, field = name.partition(".")
-        tree.setdefault(section, {})[field] = entry.value
-    try:
-        return Settings.model_validate(tree)
-    except ValidationError as error:
-        raise _config_error(error.errors()[0], entries) from error
+        raise ConfigError(name, value, f"a known setting{hint} ({origin})")
 
 
 def _check_agreement(settings: Settings) -> None:
     """Check that the largest request fits into an empty queue; otherwise its caller would retry forever."""
-    limits, scheduling = settings.limits, settings.scheduling
-    share = scheduling.max_caller_queue_share
-    for name, limit, queue_name, queue in (
-        ("max_request_sentences", limits.max_request_sentences, "max_queue_segments", scheduling.max_queue_segments),
-        (
-            "max_request_decode_cost",
-            limits.max_request_decode_cost,
-            "max_queue_decode_cost",
-            scheduling.max_queue_decode_cost,
-        ),
-    ):
+    share = settings.scheduling.max_caller_queue_share
+    queue_settings = {
+        "max_request_sentences": "max_queue_segments",
+        "max_request_decode_cost": "max_queue_decode_cost",
+    }
+    for name, queue_name in queue_settings.items():
+        limit, queue = getattr(settings.limits, name), getattr(settings.scheduling, queue_name)
         if limit > queue * share:
-            expected = (
-                f"at most scheduling.{queue_name} * scheduling.max_caller_queue_share, which is {queue} * {share:g}"
-            )
-            raise ConfigError(f"limits.{name}", limit, expected)
+            product = f"scheduling.{queue_name} * scheduling.max_caller_queue_share"
+            raise ConfigError(f"limits.{name}", limit, f"at most {product}, which is {queue} * {share:g}")
 
 
 def check_bind_policy(settings: Settings) -> None:
@@ -225,19 +204,19 @@ def _check_host(setting: str, host: str, tls: TlsSettings, access: AccessSetting
         raise ConfigError(setting, host, expected)
 
 
-def _config_error(found: ErrorDetails, entries: Mapping[str, _Entry]) -> ConfigError:
-    """Return a validation error of pydantic as a ConfigError."""
-    name = ".".join(str(part) for part in found["loc"][:2])
+def _config_error(found: ErrorDetails, entries: Iterable[_Entry]) -> ConfigError:
+    setting = ".".join(str(part) for part in found["loc"][:2])
     expected = found["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
-    origin = f" ({entries[name].origin})" if name in entries else ""
-    value = entries[name].value if name in entries else found["input"]
-    return ConfigError(name, value, expected + origin)
+    for name, value, origin in reversed([*entries]):  # later entries take precedence
+        if name == setting:
+            return ConfigError(setting, value, f"{expected} ({origin})")
+    return ConfigError(setting, found["input"], expected)
 
 
 def _error_of_model(found: ErrorDetails, section: str, origin: Path) -> ConfigError:
-    entries = {f"{section}.{found['loc'][0]}": _Entry(value=found["input"], origin=f"file {origin}")}
+    name = f"{section}.{found['loc'][0]}"
     if found["type"] == "extra_forbidden":
         known = [name for name in setting_fields() if name.startswith(f"{section}.")]
-        return ConfigError(f"{origin}: {section}.{found['loc'][0]}", found["input"], f"one of {', '.join(known)}")
-    error = _config_error({**found, "loc": (section, *found["loc"])}, entries)
+        return ConfigError(f"{origin}: {name}", found["input"], f"one of {', '.join(known)}")
+    error = _config_error({**found, "loc": (section, *found["loc"])}, [(name, found["input"], f"file {origin}")])
     return ConfigError(f"{origin}: {error.setting}", error.value, error.expected)

@@ -1,4 +1,4 @@
-"""An HTTP connection answers the same requests wherever the network splits their bytes."""
+"""The answers of an HTTP connection do not depend on how the network splits the requests."""
 
 import asyncio
 

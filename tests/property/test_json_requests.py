@@ -1,4 +1,4 @@
-"""Bodies of requests over HTTP: whatever comes is a message of the contract or names the field that is wrong."""
+"""JSON bodies: any input is a message of the contract or an error that names the invalid field."""
 
 import asyncio
 import json
@@ -39,12 +39,12 @@ def parsed(body: bytes) -> pb.TranslateRequest | RequestError:
 @example(body=b"[" * 100_000)
 @example(body=b'{"a":' * 100_000)
 @example(body=b"1" * 10_000)
-def test_any_bytes_are_a_request_or_are_refused(body: bytes) -> None:
+def test_any_bytes_are_a_request_or_rejected(body: bytes) -> None:
     parsed(body)
 
 
 @given(body=BODIES)
-def test_any_json_is_a_request_or_is_refused_in_words_that_can_be_sent(body: dict[str, Any]) -> None:
+def test_any_json_is_a_request_or_rejected_with_a_short_message(body: dict[str, Any]) -> None:
     answer = parsed(json.dumps(body).encode())
 
     if isinstance(answer, RequestError):
@@ -78,6 +78,6 @@ def values(field: Any) -> st.SearchStrategy[Any]:
 
 
 @given(request=messages(pb.TranslateRequest))
-def test_what_protobuf_writes_as_json_is_read_back(request: pb.TranslateRequest) -> None:
+def test_json_of_protobuf_round_trips(request: pb.TranslateRequest) -> None:
     assert parsed(asyncio.run(serialized_json(request))) == request
     assert parsed(to_json(as_dict(request))) == request

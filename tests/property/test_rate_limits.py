@@ -23,7 +23,7 @@ METRICS = Metrics(CollectorRegistry())
     rate_per_s=st.floats(min_value=0.1, max_value=10),
     capacity=st.floats(min_value=0.1, max_value=20),
 )
-def test_in_any_time_no_more_is_taken_than_flows_in_and_one_burst_and_one_call(
+def test_taken_amount_is_at_most_inflow_plus_one_burst_and_one_call(
     calls: list[tuple[float, float]], rate_per_s: float, capacity: float
 ) -> None:
     clock = ManualClock()
@@ -39,7 +39,7 @@ def test_in_any_time_no_more_is_taken_than_flows_in_and_one_burst_and_one_call(
 
 
 @given(calls=st.lists(amounts, min_size=1, max_size=20))
-def test_whoever_waits_as_long_as_told_is_served(calls: list[float]) -> None:
+def test_amount_is_available_after_the_returned_wait(calls: list[float]) -> None:
     clock = ManualClock()
     bucket = TokenBucket(rate_per_s=1.5, capacity=4, clock=clock)
 
@@ -51,7 +51,7 @@ def test_whoever_waits_as_long_as_told_is_served(calls: list[float]) -> None:
 
 
 class Replica:
-    """One of several servers, which applies its own limits first and then the limits of the store."""
+    """A server that enforces its own limits before those of the store."""
 
     def __init__(self, store: SharedBuckets, clock: ManualClock, limit: float) -> None:
         self._limiter = RateLimiter(clock)
@@ -74,7 +74,7 @@ shared_calls = st.lists(
 
 
 @given(calls=shared_calls, limit=st.integers(1, 200))
-def test_replicas_that_share_buckets_never_give_more_than_one_bucket(
+def test_replicas_with_shared_buckets_admit_at_most_one_bucket(
     calls: list[tuple[float, int, int, bool]], limit: int
 ) -> None:
     clock = ManualClock()
@@ -90,7 +90,7 @@ def test_replicas_that_share_buckets_never_give_more_than_one_bucket(
 
 
 @given(calls=shared_calls, limit=st.integers(1, 200))
-def test_a_store_that_comes_and_goes_lets_no_replica_give_more_than_its_own_bucket(
+def test_replica_admits_at_most_its_own_bucket_while_the_store_is_unreliable(
     calls: list[tuple[float, int, int, bool]], limit: int
 ) -> None:
     clock = ManualClock()

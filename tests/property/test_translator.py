@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from dragoman_service.datatypes import Hypothesis, TranslationResult
-from dragoman_service.decoding.scoring import rank
+from dragoman_service.decoding.beam_state import rank
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.request import AttentionDetail, RequestRecord, TranslationOptions, TranslationRequest
 from dragoman_service.text.hypotheses import best_combinations

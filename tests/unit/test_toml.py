@@ -3,7 +3,7 @@ import pytest
 from dragoman_service.toml import MAX_BYTES, parse_toml
 
 
-def test_tables_lists_and_numbers_of_the_format_are_read() -> None:
+def test_tables_lists_and_numbers_are_read() -> None:
     content = b"[a.b]\nlist = [[1], 2.5]\nleast = -9223372036854775808\n"
 
     assert parse_toml(content) == {"a": {"b": {"list": [[1], 2.5], "least": -(2**63)}}}
@@ -24,6 +24,6 @@ def test_tables_lists_and_numbers_of_the_format_are_read() -> None:
         (b"a = ", "Invalid value"),
     ],
 )
-def test_what_is_no_toml_or_beyond_a_limit_is_refused_with_the_reason(content: bytes, problem: str) -> None:
+def test_invalid_toml_and_exceeded_limits_are_rejected(content: bytes, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         parse_toml(content)

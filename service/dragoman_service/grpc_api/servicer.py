@@ -248,7 +248,6 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # g
 async def _sent(
     record: RequestRecord, context: grpc.aio.ServicerContext, outcome: RawResponse | error_mapping.RpcError
 ) -> RawResponse:
-    """Return the response of an RPC or abort it, with the request id in the trailing metadata."""
     request_id = (REQUEST_ID_KEY, record.request_id)
     if not isinstance(outcome, error_mapping.RpcError):
         context.set_trailing_metadata((request_id,))

@@ -47,6 +47,8 @@ class HttpContext:
         self._headers = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"])
         self._deadline_s: float | None = None
         self._is_answered = False
+        self.path: str = scope["path"]
+        self.path_parameters: Mapping[str, str] = scope.get("path_params", {})
         has_body = scope["method"] == "POST" or self.header("content-length") or self.header("transfer-encoding")
         self.is_read = not has_body  # whether the whole request has arrived
         self.key_place = "the header `Authorization: Bearer KEY`"  # for error messages
@@ -57,38 +59,18 @@ class HttpContext:
         self.response_headers: list[tuple[bytes, bytes]] = []  # of an event stream; set before it starts
 
     @property
-    def path(self) -> str:
-        """Path of the request."""
-        path: str = self._scope["path"]
-        return path
-
-    @property
     def origin(self) -> str:
         """Scheme and host of the server, as sent by the client."""
         return f"{self._scope['scheme']}://{self.header('host')}"
 
     @property
-    def path_parameters(self) -> Mapping[str, str]:
-        """Parameters of the path."""
-        parameters: Mapping[str, str] = self._scope["path_params"]
-        return parameters
-
-    @property
     def query(self) -> Mapping[str, str]:
-        """Parameters of the query, with the last value of a repeated parameter; raises as `query_values`."""
-        return dict(self._query)
-
-    @property
-    def parameters(self) -> list[tuple[str, str]]:
-        """Names and values of the query in order; raises as `query_values`."""
-        return self._query
-
-    def query_values(self, name: str) -> list[str]:
-        """Return all values of a parameter; RequestError if the query is not UTF-8 or has too many parameters."""
-        return [value for parameter, value in self._query if parameter == name]
+        """Parameters of the query, with the last value of a repeated parameter; raises as `parameters`."""
+        return dict(self.parameters)
 
     @cached_property
-    def _query(self) -> list[tuple[str, str]]:
+    def parameters(self) -> list[tuple[str, str]]:
+        """Names and values of the query in order; RequestError if it is not UTF-8 or has too many parameters."""
         try:
             return parse_qsl(
                 self._scope["query_string"].decode("latin-1"),
@@ -153,22 +135,13 @@ class HttpContext:
         """
         self.check_headers()
         self._check_content_type()
-        limit = self.max_body_bytes
-        declared = self.header("content-length") or "0"
+        self._check_body_size(int(self.header("content-length") or "0"))
         chunks, num_bytes = [], 0
-        while True:
-            if max(num_bytes, int(declared)) > limit:
-                self.http_status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
-                raise InvalidFieldError("request", f"more than {limit} bytes", f"at most {limit} bytes")
-            event = await self._receive()
-            if event["type"] != "http.request":
-                self.is_left = True
-                raise asyncio.CancelledError
-            chunks.append(event.get("body", b""))
-            num_bytes += len(chunks[-1])
-            if not event.get("more_body", False):
-                self.is_read = True
-                return b"".join(chunks)
+        async for chunk in self._received_chunks():
+            num_bytes += len(chunk)
+            self._check_body_size(num_bytes)
+            chunks.append(chunk)
+        return b"".join(chunks)
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """Yield the body as it arrives, without a size limit.
@@ -178,6 +151,16 @@ class HttpContext:
             asyncio.CancelledError: if the client disconnects.
         """
         self.check_headers()
+        async for chunk in self._received_chunks():
+            yield chunk
+
+    def _check_body_size(self, num_bytes: int) -> None:
+        limit = self.max_body_bytes
+        if num_bytes > limit:
+            self.http_status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+            raise InvalidFieldError("request", f"more than {limit} bytes", f"at most {limit} bytes")
+
+    async def _received_chunks(self) -> AsyncIterator[bytes]:
         has_more = True
         while has_more:
             event = await self._receive()

@@ -21,29 +21,17 @@ def monitoring_routes(registry: CollectorRegistry, is_ready: Callable[[], bool])
     `/metrics` has the format of the header `Accept`: Prometheus text, or OpenMetrics with exemplars. It is compressed
     if the client accepts that.
     """
-    metrics = _MetricsPage(registry)
+    write_metrics = make_wsgi_app(registry)
+    # In a thread of its own, the page neither blocks the event loop nor waits for other work.
+    thread = started_pool(1, name="metrics")
 
-    async def answer_liveness(_request: Request) -> Response:
-        return PlainTextResponse("alive\n")
+    def metrics_page(environ: dict[str, Any]) -> Response:
+        started: list[Any] = []
+        body = b"".join(write_metrics(environ, lambda status, headers: started.extend((status, headers))))
+        status, headers = started
+        return Response(body, status_code=int(status.partition(" ")[0]), headers=dict(headers))
 
-    async def answer_readiness(_request: Request) -> Response:
-        return PlainTextResponse("ready\n") if is_ready() else PlainTextResponse("not ready\n", status_code=503)
-
-    return [
-        Route("/metrics", metrics.answer, methods=["GET"]),
-        Route("/healthz", answer_liveness, methods=["GET"]),
-        Route("/readyz", answer_readiness, methods=["GET"]),
-    ]
-
-
-class _MetricsPage:
-    """Writes the page in a thread of its own, so that it neither blocks the event loop nor waits for other work."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._app = make_wsgi_app(registry)
-        self._thread = started_pool(1, name="metrics")
-
-    async def answer(self, request: Request) -> Response:
+    async def answer_metrics(request: Request) -> Response:
         if request.method == "HEAD":
             return PlainTextResponse("alive\n")
         environ = {
@@ -54,13 +42,19 @@ class _MetricsPage:
             "HTTP_ACCEPT_ENCODING": request.headers.get("accept-encoding", ""),
         }
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, self._written, environ)
+            return await asyncio.get_running_loop().run_in_executor(thread, metrics_page, environ)
         except Exception:  # a failing metric must not affect probes
             log.exception("metrics cannot be written")
             return PlainTextResponse("internal error; see the log of the server\n", status_code=500)
 
-    def _written(self, environ: dict[str, Any]) -> Response:
-        started: list[Any] = []
-        body = b"".join(self._app(environ, lambda status, headers: started.extend((status, headers))))
-        status, headers = started
-        return Response(body, status_code=int(status.partition(" ")[0]), headers=dict(headers))
+    async def answer_liveness(_request: Request) -> Response:
+        return PlainTextResponse("alive\n")
+
+    async def answer_readiness(_request: Request) -> Response:
+        return PlainTextResponse("ready\n") if is_ready() else PlainTextResponse("not ready\n", status_code=503)
+
+    return [
+        Route("/metrics", answer_metrics, methods=["GET"]),
+        Route("/healthz", answer_liveness, methods=["GET"]),
+        Route("/readyz", answer_readiness, methods=["GET"]),
+    ]

@@ -1,7 +1,7 @@
 """The OpenAPI 3.1 document of the API, generated from the descriptors of the messages."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
@@ -97,8 +97,7 @@ _EVENT = {
 }
 
 _READ_FAILURES = (*HTTP_STATUSES.values(), HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
-_POST_FAILURES = (
-    *_READ_FAILURES,
+_BODY_FAILURES = (
     HTTPStatus.REQUEST_TIMEOUT,
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
@@ -149,35 +148,28 @@ def openapi_document() -> dict[str, Any]:
             "(`/translate`, `/languages`, `/detect`, `/v2`, `/v3`) are documented by these services.",
         },
         "paths": {
-            "/v1/translate": {
-                "post": _posting("Translate", "Translate texts of one language pair", "TranslateRequest")
-                | _answered(_json("TranslateResponse"), _POST_FAILURES)
-            },
-            "/v1/translate/document": {
-                "post": _posting("TranslateDocument", "Translate one long text", "TranslateDocumentRequest")
-                | _answered({"text/event-stream": {"schema": _EVENT}}, _POST_FAILURES)
-            },
-            "/v1/detect": {
-                "post": _posting("DetectLanguage", "Detect the language of each text", "DetectLanguageRequest")
-                | _answered(_json("DetectLanguageResponse"), _POST_FAILURES)
-            },
-            "/v1/models": {
-                "get": _reading("ListModels", "List all models")
-                | _answered(_json("ListModelsResponse"), _READ_FAILURES)
-            },
-            "/v1/models/{model}": {
-                "parameters": [model],
-                "get": _reading("GetModel", "Describe one model: name, name/version or name@label")
-                | _answered(_json("GetModelResponse"), _READ_FAILURES),
-            },
-            "/v1/languages": {
-                "get": _reading("ListLanguages", "List source languages and their target languages")
-                | _answered(_json("Languages"), _READ_FAILURES)
-            },
-            "/v1/glossaries": {
-                "get": _reading("ListGlossaries", "List the glossaries")
-                | _answered(_json("ListGlossariesResponse"), _READ_FAILURES)
-            },
+            "/v1/translate": _operation(
+                "Translate", "Translate texts of one language pair", _json("TranslateResponse"), "TranslateRequest"
+            ),
+            "/v1/translate/document": _operation(
+                "TranslateDocument",
+                "Translate one long text",
+                {"text/event-stream": {"schema": _EVENT}},
+                "TranslateDocumentRequest",
+            ),
+            "/v1/detect": _operation(
+                "DetectLanguage",
+                "Detect the language of each text",
+                _json("DetectLanguageResponse"),
+                "DetectLanguageRequest",
+            ),
+            "/v1/models": _operation("ListModels", "List all models", _json("ListModelsResponse")),
+            "/v1/models/{model}": {"parameters": [model]}
+            | _operation("GetModel", "Describe one model: name, name/version or name@label", _json("GetModelResponse")),
+            "/v1/languages": _operation(
+                "ListLanguages", "List source languages and their target languages", _json("Languages")
+            ),
+            "/v1/glossaries": _operation("ListGlossaries", "List the glossaries", _json("ListGlossariesResponse")),
         },
         "components": {
             "schemas": schemas,
@@ -187,19 +179,22 @@ def openapi_document() -> dict[str, Any]:
     }
 
 
-def _posting(name: str, summary: str, schema: str) -> dict[str, Any]:
-    body = {"required": True, "content": _json(schema)}
-    return {"operationId": name, "summary": summary, "parameters": _HEADERS, "requestBody": body}
-
-
-def _reading(name: str, summary: str) -> dict[str, Any]:
-    return {"operationId": name, "summary": summary, "parameters": _HEADERS}
-
-
-def _answered(content: dict[str, Any], failures: Iterable[HTTPStatus]) -> dict[str, Any]:
+def _operation(name: str, summary: str, response: dict[str, Any], request: str | None = None) -> dict[str, Any]:
+    """Return the operation of a path; `request` is the schema of its body, without which the method is GET."""
     problem = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
-    failed = {str(int(code)): {"description": code.phrase, "content": problem} for code in sorted(set(failures))}
-    return {"responses": {"200": {"description": "OK", "content": content}, **failed}}
+    failures = sorted({*_READ_FAILURES, *(_BODY_FAILURES if request else ())})
+    operation: dict[str, Any] = {
+        "operationId": name,
+        "summary": summary,
+        "parameters": _HEADERS,
+        "responses": {
+            "200": {"description": "OK", "content": response},
+            **{str(int(code)): {"description": code.phrase, "content": problem} for code in failures},
+        },
+    }
+    if request:
+        operation["requestBody"] = {"required": True, "content": _json(request)}
+    return {"post" if request else "get": operation}
 
 
 def _json(schema: str) -> dict[str, Any]:

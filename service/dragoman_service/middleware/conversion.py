@@ -281,7 +281,6 @@ def _item_type(hint: Any) -> tuple[type, Any]:
 
 @cache
 def _numbers(kind: Any, wire: Any) -> Mapping[Any, int]:
-    """Return the number of each member of an enum."""
     prefix = wire.values_by_number[0].name.removesuffix("UNSPECIFIED")
     return {member: wire.values_by_name[prefix + member.name].number for member in kind}
 

@@ -236,7 +236,6 @@ def _shared_quota(
 
 
 def _listed(callers: Callers, credentials: Credentials) -> Caller:
-    """Find a caller in the callers file, by its key or else by its certificate."""
     if credentials.api_keys:
         caller = callers.with_key(_api_key(credentials))
         if caller is None:

@@ -153,7 +153,8 @@ class AzureApi(VendorApi):
     async def _translate(self, context: HttpContext, record: RequestRecord, body: bytes) -> Response:
         v3 = None
         if context.query.get("api-version") == _V3:
-            v3 = V3Parameters.parse({**context.query, "to": context.query_values("to")})
+            targets = [value for name, value in context.parameters if name == "to"]
+            v3 = V3Parameters.parse({**context.query, "to": targets})
         else:
             VersionParameters.parse(context.query)
         parse = partial(_inputs, body, v3, max_characters=self.max_text_characters)

@@ -307,7 +307,6 @@ def _translated(state: DocumentState) -> DocumentState:
 
 
 def _status(state: DocumentState) -> dict[str, Any]:
-    """Return the status of a document in DeepL's form."""
     content: dict[str, Any] = {"document_id": state.document_id, "status": state.status.value}
     if state.status is DocumentStatus.TRANSLATING:
         remaining = state.seconds_remaining(time.time())

@@ -145,7 +145,6 @@ class _GoogleApi(VendorApi):
         return json_error(status, {"error": content})
 
     def _details(self, members: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Return the details of an error as google.rpc messages in JSON."""
         details = [
             {
                 "@type": "type.googleapis.com/google.rpc.ErrorInfo",
@@ -162,7 +161,6 @@ class _GoogleApi(VendorApi):
         return details
 
     def _reject_all(self, path: str, code: HTTPStatus) -> Route:
-        """Return a route that rejects all requests that no earlier route accepts."""
 
         async def reject(request: Request) -> Response:
             message = f"{request.method} {request.url.path[:100]}: not implemented by this server"
@@ -190,7 +188,6 @@ class GoogleV3Api(_GoogleApi):
         ]
 
     def _method(self, name: str) -> Endpoint:
-        """Return the application of a method of Google's service."""
         method = self._google.by_name[name]
         _, service, own_name = METHODS[f"/{SERVICE}/{name}"].split("/")
         field_names = {each for field in method.request.DESCRIPTOR.fields for each in (field.name, field.json_name)}

@@ -8,7 +8,7 @@ from dragoman_service.security.api_keys import Permission, parse_callers
 WORK = ("--decode-cost-per-min", "70")
 
 
-def test_a_new_key_is_printed_once_and_its_entry_lets_its_caller_in(capsys: pytest.CaptureFixture[str]) -> None:
+def test_new_key_is_printed_once_and_its_entry_authenticates_the_caller(capsys: pytest.CaptureFixture[str]) -> None:
     code = main(["keys", "new", "shop", "--permissions", "translate, admin", "--tokens-per-min", "5", *WORK])
 
     printed = capsys.readouterr()
@@ -22,7 +22,7 @@ def test_a_new_key_is_printed_once_and_its_entry_lets_its_caller_in(capsys: pyte
     assert (caller.tokens_per_min, caller.decode_cost_per_min) == (5.0, 70.0)
 
 
-def test_a_key_may_translate_and_nothing_else_unless_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+def test_key_permits_only_translation_by_default(capsys: pytest.CaptureFixture[str]) -> None:
     main(["keys", "new", "shop"])
 
     assert 'permissions = ["translate"]' in capsys.readouterr().err
@@ -38,9 +38,7 @@ def test_a_key_may_translate_and_nothing_else_unless_asked_for(capsys: pytest.Ca
         (["shop", "--tokens-per-min", "nan"], "caller[0].tokens_per_min"),
     ],
 )
-def test_what_the_server_would_refuse_is_refused_here(
-    arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_invalid_entry_is_rejected(arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
     code = main(["keys", "new", *arguments])
 
     printed = capsys.readouterr()
@@ -49,7 +47,7 @@ def test_what_the_server_would_refuse_is_refused_here(
     assert expected in printed.err
 
 
-def test_a_file_can_be_checked_before_the_server_reads_it(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_check_reports_invalid_files(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     main(["keys", "new", "shop"])
     entry = capsys.readouterr().err
     good, bad = tmp_path / "good.toml", tmp_path / "bad.toml"

@@ -52,65 +52,66 @@ def _running(status: int, credentials: grpc.ServerCredentials | None = None) -> 
         server.stop(grace=None).wait()
 
 
-def test_a_server_that_serves_is_exit_code_0_and_no_word(capsys: pytest.CaptureFixture[str]) -> None:
-    with _running(_STATUS.SERVING) as port:
-        assert main(["probe", "--target", f"127.0.0.1:{port}"]) == 0
+@pytest.mark.parametrize(
+    ("status", "flags", "expected"),
+    [
+        (_STATUS.SERVING, (), (0, "")),
+        (_STATUS.NOT_SERVING, (), (1, "is NOT_SERVING")),
+        (_STATUS.SERVING, ("--service", "unknown.v1.Service"), (1, "NOT_FOUND")),
+    ],
+)
+def test_exit_code_is_0_only_if_the_service_is_serving(
+    status: int, flags: tuple[str, ...], expected: tuple[int, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with _running(status) as port:
+        exit_code = main(["probe", "--target", f"127.0.0.1:{port}", *flags])
 
-    assert capsys.readouterr() == ("", "")
-
-
-def test_a_server_that_warms_up_or_drains_is_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
-    with _running(_STATUS.NOT_SERVING) as port:
-        assert main(["probe", "--target", f"127.0.0.1:{port}"]) == 1
-
-    assert "is NOT_SERVING" in capsys.readouterr().err
-
-
-def test_a_service_that_the_server_does_not_know_is_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
-    with _running(_STATUS.SERVING) as port:
-        assert main(["probe", "--target", f"127.0.0.1:{port}", "--service", "nobody.v1.Knows"]) == 1
-
-    assert "NOT_FOUND" in capsys.readouterr().err
+    printed = capsys.readouterr()
+    assert (exit_code, printed.out, bool(printed.err)) == (expected[0], "", bool(expected[1]))
+    assert expected[1] in printed.err
 
 
-def test_nobody_listening_is_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
-    with _running(_STATUS.SERVING) as port:
-        pass
-
-    assert main(["probe", "--target", f"127.0.0.1:{port}"]) == 1
+def test_unreachable_or_unresponsive_server_is_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        target = f"127.0.0.1:{silent.getsockname()[1]}"
+        assert main(["probe", "--target", target, "--timeout", "0.2"]) == 1
+    assert "DEADLINE_EXCEEDED" in capsys.readouterr().err
+    assert main(["probe", "--target", target]) == 1
     assert "UNAVAILABLE" in capsys.readouterr().err
 
 
-def test_a_server_that_does_not_answer_is_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        port = silent.getsockname()[1]
-        assert main(["probe", "--target", f"127.0.0.1:{port}", "--timeout", "0.2"]) == 1
-
-    assert "DEADLINE_EXCEEDED" in capsys.readouterr().err
+@pytest.fixture
+def authority() -> Authority:
+    return Authority()
 
 
-def test_a_server_with_tls_is_asked_over_tls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    authority = Authority()
-    ca_file = str(authority.write(tmp_path / "ca.crt"))
-    with _running(_STATUS.SERVING, _credentials(authority, NAME)) as port:
-        assert main(["probe", "--target", f"{NAME}:{port}", "--ca-file", ca_file]) == 0
-        assert main(["probe", "--target", f"{NAME}:{port}"]) == 1
-
-    assert "TLS" in capsys.readouterr().err
+@pytest.fixture
+def ca_file(authority: Authority, tmp_path: Path) -> str:
+    return str(authority.write(tmp_path / "ca.crt"))
 
 
-def test_the_certificate_may_hold_another_name_than_the_target(tmp_path: Path) -> None:
-    authority = Authority()
-    ca_file = str(authority.write(tmp_path / "ca.crt"))
-    with _running(_STATUS.SERVING, _credentials(authority, "dragoman.example")) as port:
-        flags = ["probe", "--target", f"{NAME}:{port}", "--ca-file", ca_file]
-        assert main(flags) == 1
-        assert main([*flags, "--server-name", "dragoman.example"]) == 0
+@pytest.mark.parametrize(
+    ("name", "required", "hint"),
+    [(NAME, ("--ca-file",), "TLS"), ("dragoman.example", ("--ca-file", "--server-name"), "")],
+)
+def test_certificate_is_verified(
+    name: str,
+    required: tuple[str, ...],
+    hint: str,
+    authority: Authority,
+    ca_file: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    values = {"--ca-file": ca_file, "--server-name": name}
+    flags = [part for flag in required for part in (flag, values[flag])]
+    with _running(_STATUS.SERVING, _credentials(authority, name)) as port:
+        assert main(["probe", "--target", f"{NAME}:{port}", *flags]) == 0
+        assert main(["probe", "--target", f"{NAME}:{port}", *flags[:-2]]) == 1
+
+    assert hint in capsys.readouterr().err
 
 
-def test_who_asks_for_a_certificate_gets_one(tmp_path: Path) -> None:
-    authority = Authority()
-    ca_file = str(authority.write(tmp_path / "ca.crt"))
+def test_client_certificate_is_sent(authority: Authority, ca_file: str, tmp_path: Path) -> None:
     client = authority.sign("probe.example")
     (tmp_path / "client.crt").write_bytes(chain_pem(client))
     (tmp_path / "client.key").write_bytes(key_pem(client))
@@ -121,12 +122,25 @@ def test_who_asks_for_a_certificate_gets_one(tmp_path: Path) -> None:
         assert main(flags) == 1
 
 
-def test_files_that_do_not_go_together_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["probe", "--certificate-file", str(tmp_path / "client.crt")]) == 1
-    assert "private_key" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("flags", "config", "fault"),
+    [(["--certificate-file", "client.crt"], None, "private_key"), ([], "missing.toml", "missing.toml")],
+)
+def test_invalid_files_are_named(
+    flags: list[str],
+    config: str | None,
+    fault: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    if config:
+        monkeypatch.setenv("DRAGOMAN_CONFIG", config)
+
+    assert main(["probe", *flags]) == 1
+    assert fault in capsys.readouterr().err
 
 
-def test_without_a_target_it_asks_this_machines_server(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_target_is_the_local_server(monkeypatch: pytest.MonkeyPatch) -> None:
     with _running(_STATUS.SERVING) as port:
         monkeypatch.setenv("DRAGOMAN_GRPC__PORT", str(port))
         assert main(["probe"]) == 0
@@ -134,7 +148,7 @@ def test_without_a_target_it_asks_this_machines_server(monkeypatch: pytest.Monke
     assert main(["probe"]) == 1
 
 
-def test_this_machines_server_is_found_by_its_settings(tmp_path: Path) -> None:
+def test_addresses_of_the_local_server_are_read_from_its_settings(tmp_path: Path) -> None:
     settings = tmp_path / "service.toml"
     settings.write_text('grpc = {host = "0.0.0.0", port = 7000}\ntls = {certificate_file = "server.crt"}\n')
 
@@ -145,7 +159,7 @@ def test_this_machines_server_is_found_by_its_settings(tmp_path: Path) -> None:
     assert own_server({"DRAGOMAN_HTTP__HOST": "::", "DRAGOMAN_HTTP__METRICS_PORT": "9465"}).http_address == "[::1]:9465"
 
 
-def test_this_machines_server_with_tls_is_asked_by_its_http_port(
+def test_local_server_with_tls_is_probed_on_its_http_port(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     is_ready = True
@@ -160,16 +174,7 @@ def test_this_machines_server_with_tls_is_asked_by_its_http_port(
     assert "503 Service Unavailable" in capsys.readouterr().err
 
 
-def test_settings_that_cannot_be_read_are_named(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("DRAGOMAN_CONFIG", "missing.toml")
-
-    assert main(["probe"]) == 1
-    assert "missing.toml" in capsys.readouterr().err
-
-
-def test_it_loads_nothing_of_the_server() -> None:
+def test_probe_imports_no_heavy_modules() -> None:
     program = (
         "import sys; from dragoman_service.__main__ import main;"
         "main(['probe', '--target', '127.0.0.1:1']); print(*sys.modules)"

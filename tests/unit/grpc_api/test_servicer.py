@@ -1,4 +1,5 @@
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
@@ -67,7 +68,7 @@ class FakeContext:
 
 
 class Around:
-    """An interceptor around one method, and what it counts."""
+    """An interceptor around one method, with its metrics."""
 
     def __init__(self, method: Method, *, max_concurrent: int = 8, settings: GrpcSettings | None = None) -> None:
         self.limiter = ConcurrencyLimiter(max_concurrent=max_concurrent)
@@ -121,25 +122,23 @@ def failing(error: Exception) -> Method:
     return fail
 
 
-async def test_request_id_of_the_message_overrides_metadata() -> None:
-    context = FakeContext(("x-request-id", "m1"))
+@pytest.mark.parametrize(
+    ("metadata", "raw_request", "expected"),
+    [
+        ("m1", REQUEST, "r1"),
+        ("m1", b"", "m1"),
+        *((invalid, b"", "[0-9a-f]{32}") for invalid in (None, "", "x" * 129)),
+    ],
+)
+async def test_request_id_is_from_the_message_or_metadata_or_random(
+    metadata: str | None, raw_request: bytes, expected: str
+) -> None:
+    context = FakeContext(*([] if metadata is None else [("x-request-id", metadata)]))
 
-    response = await Around(echo).call(context)
+    response = await Around(echo).call(context, raw_request)
 
-    assert (response.request_id, context.trailing["x-request-id"]) == ("r1", "r1")
-
-
-async def test_request_id_of_metadata_is_used_without_one_in_the_message() -> None:
-    response = await Around(echo).call(FakeContext(("x-request-id", "m1")), b"")
-
-    assert response.request_id == "m1"
-
-
-@pytest.mark.parametrize("metadata", [(), (("x-request-id", ""),), (("x-request-id", "x" * 129),)])
-async def test_missing_or_invalid_request_id_is_replaced(metadata: tuple[tuple[str, str], ...]) -> None:
-    response = await Around(echo).call(FakeContext(*metadata), b"")
-
-    assert len(response.request_id) == 32
+    assert re.fullmatch(expected, response.request_id)
+    assert context.trailing["x-request-id"] == response.request_id
 
 
 async def test_service_error_becomes_status_with_request_id() -> None:
@@ -222,23 +221,18 @@ async def test_rejected_call_is_logged_with_reason_and_field_but_not_value() -> 
     assert "a secret" not in str(record)
 
 
-async def test_closed_limiter_rejects_with_its_error() -> None:
-    around = Around(echo)
-    around.limiter.close(DrainingError())
-
-    context = await around.refused(FakeContext())
-
-    assert context.code is grpc.StatusCode.UNAVAILABLE
-    assert around.sample("dragoman_rejected_requests_total", reason="draining") == 1
-
-
-async def test_full_limiter_rejects_until_a_call_ends() -> None:
+async def test_closed_or_full_limiter_rejects_calls() -> None:
     around = Around(echo, max_concurrent=1)
-    with around.limiter.admitted():
-        context = await around.refused(FakeContext())
-    assert context.code is grpc.StatusCode.RESOURCE_EXHAUSTED
 
-    assert (await around.call(FakeContext())).request_id == "r1"
+    with around.limiter.admitted():
+        full = await around.refused(FakeContext())
+    admitted = await around.call(FakeContext())
+    around.limiter.close(DrainingError())
+    closed = await around.refused(FakeContext())
+
+    assert (full.code, admitted.request_id) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "r1")
+    assert closed.code is grpc.StatusCode.UNAVAILABLE
+    assert around.sample("dragoman_rejected_requests_total", reason="draining") == 1
 
 
 async def test_other_services_are_not_wrapped() -> None:

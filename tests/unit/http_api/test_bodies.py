@@ -58,6 +58,7 @@ def test_long_numbers_are_rejected(number: str) -> None:
 @example([("q", "ä" * 40_000), ("q", "%+& =")])
 @example([("q", "x" * 65_535 + "ä" + "x" * 65_533 + "ä")])
 @example([("q", " +" * 40_000)])
+@example([("q", "")])
 def test_encoded_form_round_trips(fields: list[tuple[str, str]]) -> None:
     assert list(form_fields(urlencode(fields).encode())) == fields
 
@@ -73,11 +74,8 @@ def test_form_parser_agrees_with_the_standard_library(form: str) -> None:
         assert list(form_fields(form.encode())) == expected
 
 
-@pytest.mark.parametrize("content", [b"q", b"&" * MAX_FORM_FIELDS, b"a=%ff", b"\xff"])
+@pytest.mark.parametrize("content", [b"&" * MAX_FORM_FIELDS, b"a=%ff", b"\xff"])
 def test_too_many_fields_and_invalid_utf8_are_rejected(content: bytes) -> None:
-    if content == b"q":
-        assert list(form_fields(content)) == [("q", "")]
-        return
     with pytest.raises(RequestError):
         list(form_fields(content))
 

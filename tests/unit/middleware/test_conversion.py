@@ -46,10 +46,6 @@ def test_all_fields_of_a_request_are_converted() -> None:
     )
 
 
-def test_absent_options_have_defaults() -> None:
-    assert conversion.from_translate_request(make_request()).options == request.TranslationOptions()
-
-
 def test_all_options_are_converted() -> None:
     wanted = request.TranslationOptions(
         beam_size=8,
@@ -99,66 +95,48 @@ def test_all_options_are_converted() -> None:
     assert from_options(**fields) == wanted
 
 
-def test_zero_differs_from_absent() -> None:
-    options = from_options(beam_size=0, length_penalty=0.0, min_target_tokens=0, no_repeat_ngram_size=0)
-
-    assert (options.beam_size, options.length_penalty, options.min_target_tokens) == (0, 0.0, 0)
-    assert options.no_repeat_ngram_size == 0
-
-
-@pytest.mark.parametrize("option", ["repetition_guard", "early_stopping"])
-def test_false_differs_from_absent(option: str) -> None:
-    for choice in (False, True):
-        assert getattr(from_options(**{option: choice}), option) is choice
-    assert getattr(from_options(), option) is None
+def members(enum: Any, kind: Any, default: Any) -> list[tuple[int, Any]]:
+    """Return the numbers of a protobuf enum, each with its member of `kind`."""
+    prefix = enum.Name(0).removesuffix("UNSPECIFIED")
+    return [(0, default), *((number, kind[name.removeprefix(prefix)]) for name, number in enum.items() if number)]
 
 
-@pytest.mark.parametrize("priority", [pb.PRIORITY_UNSPECIFIED, pb.PRIORITY_INTERACTIVE])
-def test_default_priority_is_interactive(priority: pb.Priority) -> None:
-    assert conversion.from_priority(priority) is datatypes.Priority.INTERACTIVE
-
-
-@pytest.mark.parametrize("number", pb.TextFormat.values())
-def test_all_formats_are_converted(number: pb.TextFormat) -> None:
-    name = pb.TextFormat.Name(number).removeprefix("TEXT_FORMAT_").replace("UNSPECIFIED", "PLAIN")
-
-    assert from_options(format=number).format is request.TextFormat[name]
+SAMPLING = request.SamplingOptions(temperature=0.5, top_k=3, top_p=0.25, seed=2**63 - 1)
+ZEROS = {"beam_size": 0, "length_penalty": 0.0, "min_target_tokens": 0, "no_repeat_ngram_size": 0}
 
 
 @pytest.mark.parametrize(
-    "fields",
+    ("fields", "expected"),
     [
-        {"target_prefix": ""},
-        {"suppressed_tokens": []},
-        {"long_sentences": pb.LONG_SENTENCE_POLICY_SPLIT},
-        {"format": pb.TEXT_FORMAT_PLAIN},
-        {"return_alignment": False},
-        {"return_attention": pb.ATTENTION_DETAIL_NONE},
+        ({}, {}),
+        (ZEROS, ZEROS),
+        *((choice, choice) for choice in ({"repetition_guard": False}, {"early_stopping": False})),
+        *(({name: empty}, {}) for name, empty in (("target_prefix", ""), ("suppressed_tokens", []))),
+        ({"return_alignment": False, "long_sentences": pb.LONG_SENTENCE_POLICY_SPLIT}, {}),
+        *(
+            ({"format": number}, {"format": member})
+            for number, member in members(pb.TextFormat, request.TextFormat, request.TextFormat.PLAIN)
+        ),
+        *(
+            ({"return_attention": number}, {"return_attention": member})
+            for number, member in members(pb.AttentionDetail, request.AttentionDetail, request.AttentionDetail.NONE)
+        ),
+        ({"sampling": {}}, {"sampling": request.SamplingOptions()}),
+        ({"sampling": {"seed": 0, "temperature": 0}}, {"sampling": request.SamplingOptions(seed=0, temperature=0.0)}),
+        ({"sampling": dataclasses.asdict(SAMPLING)}, {"sampling": SAMPLING}),
     ],
-    ids=str,
 )
-def test_explicit_default_equals_absent(fields: dict[str, Any]) -> None:
-    assert from_options(**fields) == request.TranslationOptions()
+def test_zero_false_and_empty_values_differ_from_absent_options(
+    fields: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    assert from_options(**fields) == request.TranslationOptions(**expected)
 
 
-@pytest.mark.parametrize("detail", pb.AttentionDetail.values())
-def test_all_attention_details_are_converted(detail: pb.AttentionDetail) -> None:
-    name = pb.AttentionDetail.Name(detail).removeprefix("ATTENTION_DETAIL_").replace("UNSPECIFIED", "NONE")
-
-    assert from_options(return_attention=detail).return_attention is request.AttentionDetail[name]
-
-
-def test_all_sampling_options_are_converted() -> None:
-    sampling = request.SamplingOptions(temperature=0.5, top_k=3, top_p=0.25, seed=2**63 - 1)
-
-    assert from_options(sampling=pb.SamplingOptions(**dataclasses.asdict(sampling))).sampling == sampling
-
-
-def test_empty_sampling_options_differ_from_absent() -> None:
-    assert from_options(sampling=pb.SamplingOptions()).sampling == request.SamplingOptions()
-    assert from_options(sampling=pb.SamplingOptions(seed=0, temperature=0)).sampling == request.SamplingOptions(
-        seed=0, temperature=0.0
-    )
+@pytest.mark.parametrize(
+    ("number", "priority"), members(pb.Priority, datatypes.Priority, datatypes.Priority.INTERACTIVE)
+)
+def test_priorities_are_converted(number: int, priority: datatypes.Priority) -> None:
+    assert conversion.from_priority(number) is priority
 
 
 @pytest.mark.parametrize(
@@ -185,19 +163,12 @@ def test_unknown_priority_is_rejected() -> None:
     assert caught.value.field == "priority"
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("request_id", "r" * 129),
-        ("request_id", "zwölf"),
-        ("request_id", "a\nb"),
-    ],
-)
-def test_invalid_request_id_is_rejected(field: str, value: str) -> None:
+@pytest.mark.parametrize("request_id", ["r" * 129, "zwölf", "a\nb"])
+def test_invalid_request_id_is_rejected(request_id: str) -> None:
     with pytest.raises(InvalidFieldError) as caught:
-        conversion.from_translate_request(make_request(**{field: value}))
+        conversion.from_translate_request(make_request(request_id=request_id))
 
-    assert caught.value.field == field
+    assert caught.value.field == "request_id"
 
 
 RESULT = datatypes.TranslationResult(
@@ -301,12 +272,6 @@ def test_all_fields_of_a_result_are_converted() -> None:
     )
 
 
-def test_sentence_index_zero_of_a_warning_is_present() -> None:
-    response = conversion.to_translate_response(RESULT, request_id="r1")
-
-    assert response.translations[0].warnings[0].HasField("sentence_index")
-
-
 @pytest.mark.parametrize("has_attention", [True, False])
 def test_version_lists_unsupported_fields(has_attention: bool) -> None:
     manifest = make_manifest(has_attention=has_attention)
@@ -330,10 +295,6 @@ def _status(manifest: Manifest) -> ModelStatus:
         is_default=True,
         language_groups=(LanguageGroup(sources=("en",), targets=("de",), is_default=True),),
     )
-
-
-def test_all_priorities_are_converted() -> None:
-    assert set(map(conversion.from_priority, pb.Priority.values())) == set(datatypes.Priority)
 
 
 @given(st.binary(max_size=200))

@@ -55,15 +55,10 @@ def test_table_contains_every_error_class() -> None:
 def test_errors_have_code_and_reason(error: Exception, code: str, reason: str) -> None:
     given = to_rpc_error(error)
 
-    info = detail(given, error_details_pb2.ErrorInfo)
+    info, status = detail(given, error_details_pb2.ErrorInfo), status_of(given)
     assert (given.code.name, info.reason, info.domain) == (code, reason, DOMAIN)
-
-
-def test_details_repeat_code_and_message_of_the_status() -> None:
-    given = to_rpc_error(OVERLOADED)
-
-    status = status_of(given)
-    assert (status.code, status.message) == (grpc.StatusCode.RESOURCE_EXHAUSTED.value[0], given.message)
+    assert (status.code, status.message) == (given.code.value[0], given.message)
+    assert (given.message == NEUTRAL_MESSAGE) == (code == "INTERNAL")
 
 
 @pytest.mark.parametrize(
@@ -74,7 +69,6 @@ def test_details_repeat_code_and_message_of_the_status() -> None:
         errors.UnsupportedFieldError("options.sampling"),
         errors.ModelNotFoundError("target_language", "xx", ("de",)),
     ],
-    ids=lambda error: type(error).__name__,
 )
 def test_request_errors_name_the_field(error: errors.RequestError) -> None:
     (violation,) = detail(to_rpc_error(error), error_details_pb2.BadRequest).field_violations
@@ -82,47 +76,38 @@ def test_request_errors_name_the_field(error: errors.RequestError) -> None:
     assert (violation.field, violation.description) == (error.field, error.description)
 
 
-def test_unknown_model_lists_available_models() -> None:
-    given = to_rpc_error(errors.ModelNotFoundError("model", "x", ("en-de/1", "en-de/2")))
+@pytest.mark.parametrize(
+    ("error", "delay_ms"),
+    [
+        (OVERLOADED, 1235),
+        (errors.RateLimitedError(caller="shop", limit=1, unit="requests/s", retry_after_s=0.0), 1),
+    ],
+)
+def test_retryable_error_has_retry_info_and_pushback(error: errors.RetryableError, delay_ms: int) -> None:
+    given = to_rpc_error(error)
 
-    assert given.message == "model: x is not served here; available: en-de/1, en-de/2"
-
-
-def test_overload_has_retry_info_and_pushback() -> None:
-    given = to_rpc_error(OVERLOADED)
-
-    delay = detail(given, error_details_pb2.RetryInfo).retry_delay
-    assert delay.ToMilliseconds() == 1235
-    assert dict(given.trailing_metadata)["grpc-retry-pushback-ms"] == "1235"
-
-
-def test_pushback_is_at_least_one_millisecond() -> None:
-    given = to_rpc_error(errors.RateLimitedError(caller="shop", limit=1, unit="requests/s", retry_after_s=0.0))
-
-    assert dict(given.trailing_metadata)["grpc-retry-pushback-ms"] == "1"
+    assert detail(given, error_details_pb2.RetryInfo).retry_delay.ToMilliseconds() == delay_ms
+    assert dict(given.trailing_metadata)["grpc-retry-pushback-ms"] == str(delay_ms)
 
 
-def test_deadline_error_has_the_stage() -> None:
-    info = detail(to_rpc_error(errors.DeadlineExceededError("queue")), error_details_pb2.ErrorInfo)
+@pytest.mark.parametrize(
+    ("times", "metadata", "message"),
+    [
+        ({}, {}, "deadline exceeded in stage queue"),
+        (
+            {"needed_s": 12.5, "allowed_s": 3},
+            {"needed_s": "12.500", "allowed_s": "3.000"},
+            "deadline exceeded in stage queue: the answer would take 12.500 s, 3.000 s are allowed",
+        ),
+    ],
+)
+def test_deadline_error_has_the_stage_and_known_times(
+    times: dict[str, float], metadata: dict[str, str], message: str
+) -> None:
+    given = to_rpc_error(errors.DeadlineExceededError("queue", **times))
 
-    assert dict(info.metadata) == {"stage": "queue"}
-
-
-def test_unreachable_deadline_has_needed_and_allowed_time() -> None:
-    given = to_rpc_error(errors.DeadlineExceededError("admission", needed_s=12.5, allowed_s=3))
-
-    expected = "deadline exceeded in stage admission: the answer would take 12.500 s, 3.000 s are allowed"
-    assert given.message == expected
-    assert dict(detail(given, error_details_pb2.ErrorInfo).metadata) == {
-        "stage": "admission",
-        "needed_s": "12.500",
-        "allowed_s": "3.000",
-    }
-
-
-@pytest.mark.parametrize("error", [errors.EngineError("weights at /srv/x are broken"), RuntimeError("/srv/x")])
-def test_internal_error_has_neutral_message(error: Exception) -> None:
-    assert to_rpc_error(error).message == NEUTRAL_MESSAGE
+    info = detail(given, error_details_pb2.ErrorInfo)
+    assert (dict(info.metadata), given.message) == ({"stage": "queue", **metadata}, message)
 
 
 def test_subclass_has_the_status_of_its_parent() -> None:

@@ -1,4 +1,4 @@
-"""Tokens of an identity provider: what is taken, and every way to forge one that is not."""
+"""Tokens of an identity provider: valid, invalid and forged."""
 
 import base64
 import hmac

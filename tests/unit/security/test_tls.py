@@ -1,5 +1,5 @@
 import datetime as dt
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -45,24 +45,26 @@ def test_expired_certificate_is_rejected(files: ServerFiles) -> None:
         read(files, now_s=EXPIRES.timestamp())
 
 
-def test_key_of_another_certificate_is_rejected(files: ServerFiles, authority: Authority) -> None:
-    files.key.write_bytes(key_pem(authority.sign(NAME)))
+def key_with_password(authority: Authority) -> bytes:
+    key = serialization.load_pem_private_key(key_pem(authority.sign(NAME)), password=None)
+    encryption = serialization.BestAvailableEncryption(b"secret")
+    return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption)
 
-    with pytest.raises(ConfigError, match=r"'tls.private_key_file'.*the key of .*server\.crt"):
-        read(files)
 
+@pytest.mark.parametrize(
+    ("make_key", "expected"),
+    [
+        (lambda authority: key_pem(authority.sign(NAME)), r"the key of .*server\.crt"),
+        (key_with_password, "without a password"),
+    ],
+    ids=["of another certificate", "with a password"],
+)
+def test_unusable_key_is_rejected(
+    files: ServerFiles, authority: Authority, make_key: Callable[[Authority], bytes], expected: str
+) -> None:
+    files.key.write_bytes(make_key(authority))
 
-def test_key_with_password_is_rejected(files: ServerFiles) -> None:
-    key = serialization.load_pem_private_key(files.key.read_bytes(), password=None)
-    files.key.write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.BestAvailableEncryption(b"secret"),
-        )
-    )
-
-    with pytest.raises(ConfigError, match=r"'tls.private_key_file'.*without a password"):
+    with pytest.raises(ConfigError, match=rf"'tls.private_key_file'.*{expected}"):
         read(files)
 
 
@@ -83,7 +85,7 @@ SETTING = "section.file"
 
 
 class Number:
-    """Made of a file that holds a number."""
+    """The number in a file."""
 
     def __init__(self, path: Path) -> None:
         self.num_failures = 0
@@ -109,17 +111,6 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-def test_only_changed_files_are_reloaded(path: Path) -> None:
-    number = Number(path)
-    number.files.refresh()
-    assert (number.files.value, number.num_made) == (1, 1)
-
-    path.write_bytes(b"2")
-    number.files.refresh()
-
-    assert (number.files.value, number.num_made) == (2, 2)
-
-
 @pytest.mark.parametrize("content", [b"x", b"0", None])
 def test_invalid_change_keeps_the_value_and_is_tried_once(path: Path, content: bytes | None) -> None:
     number = Number(path)
@@ -133,15 +124,16 @@ def test_invalid_change_keeps_the_value_and_is_tried_once(path: Path, content: b
     assert [record["event"] for record in records][-1].startswith("changed files are invalid")
 
 
-def test_valid_change_after_an_invalid_one_is_loaded(path: Path) -> None:
+def test_only_changed_files_are_reloaded_also_after_an_invalid_change(path: Path) -> None:
     number = Number(path)
-    path.write_bytes(b"x")
-    number.files.refresh()
+    seen = []
 
-    path.write_bytes(b"1")
-    number.files.refresh()
+    for content in (b"1", b"2", b"x", b"2", b"2"):
+        path.write_bytes(content)
+        number.files.refresh()
+        seen.append((number.files.value, number.num_made, number.num_failures))
 
-    assert (number.files.value, number.num_made, number.num_failures) == (1, 3, 1)
+    assert seen == [(1, 1, 0), (2, 2, 0), (2, 3, 1), (2, 4, 1), (2, 4, 1)]
 
 
 def test_invalid_file_at_startup_is_an_error(path: Path) -> None:

@@ -85,7 +85,7 @@ def test_last_layer_but_one_is_read_in_deep_decoders(num_layers: int, layer: int
         "most attention",
         "EOS is ignored",
         "tokens of a word with the same source",
-        "full stop is no part of a word",
+        "full stop belongs to no word",
         "tokens of a word with different sources",
         "tokens of one character",
         "white space belongs to the next token",

@@ -14,7 +14,7 @@ from sentencepiece import SentencePieceTrainer
 from dragoman_service.bundle.manifest import Confidence, GraphFiles, Manifest
 from dragoman_service.datatypes import Hypothesis, SearchConfig, Segment, SegmentResult, StageTimings
 from dragoman_service.request import RequestRecord
-from dragoman_service.scheduling.latency_model import max_decode_cost
+from dragoman_service.scheduling.admission import max_decode_cost
 from dragoman_service.text.tokenizer import SentencePieceTokenizer
 
 EOS = 2
