@@ -14,7 +14,7 @@ UNIX_SCHEME = "unix:"
 def is_loopback(host: str) -> bool:
     """Return True if only this machine can connect to a host: 127.0.0.0/8, ::1, `localhost`, a Unix socket.
 
-    Any other name counts as reachable from outside, whatever address it resolves to.
+    Other names count as reachable from outside, even if they resolve to a loopback address.
     """
     if host.startswith(UNIX_SCHEME) or host.lower() == "localhost":
         return True
