@@ -8,21 +8,29 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import grpc
+
 from loadtests.generator.flags import add_workload_flags, workload_of
-from loadtests.generator.server import ServerError, add_server_flags, open_target
+from loadtests.generator.server import BUNDLED_MODELS, ServerError, add_server_flags, open_target
 from loadtests.generator.workload import Workload
 
-_VERBS: Final = {
+_MEASUREMENTS: Final = {  # modules of `scenarios` with `NAME`, `DESCRIPTION`, optionally `WORKLOAD`,
+    # `add_flags(parser)`, and `prepare(options, workload)`, which returns a function from a Target to a Report
     "load": "offer calls at a given rate and check an objective",
     "capacity": "find the highest rate at which an objective holds, and latency by load",
     "overload": "offer ten times the capacity; check fast rejection with retry delays",
     "transports": "compare HTTP with gRPC on persistent connections",
+}
+_STRESS: Final = ("soak", "chaos", "bad-inputs")
+# packages of `scenarios` whose module `scenario` has `SUMMARY`, `DESCRIPTION`, `add_flags(parser)` and `run(options)`,
+# which returns the exit code
+_VERBS: Final = {
+    **_MEASUREMENTS,
     "stress": "soak, chaos, bad inputs: check for leaks, losses and stalls",
     "benchmarks": "compare with other translation systems",
 }
-# Programs have `main(arguments)`. The other verbs are modules of `scenarios` with `NAME`, `DESCRIPTION`, optionally
-# `WORKLOAD`, `add_flags(parser)`, and `prepare(options, workload)`, which returns a function from a Target to a Report.
-_PROGRAMS: Final = {"stress": "loadtests.scenarios.stress", "benchmarks": "loadtests.benchmarks.__main__"}
+_FAILURES: Final = (ServerError, grpc.RpcError, RuntimeError, ValueError, OSError)
+_EXIT_CODES: Final = "exit codes: 0 all checks passed, 1 a check or the server failed, 2 invalid usage"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -33,10 +41,48 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("usage: python -m loadtests VERB ...\n", *lines, sep="\n")
         return 0 if verb in {"-h", "--help"} else 2
     sys.argv = [f"loadtests {verb}", *rest[:-1]]
-    if verb not in _PROGRAMS:
-        return _measure(verb, importlib.import_module(f"loadtests.scenarios.{verb}"), rest[:-1])
-    run: int = importlib.import_module(_PROGRAMS[verb]).main(rest[:-1])
-    return run
+    if verb == "stress":
+        return _stress(rest[:-1])
+    if verb == "benchmarks":
+        return int(importlib.import_module("loadtests.benchmarks.__main__").main(rest[:-1]))
+    return _measure(verb, importlib.import_module(f"loadtests.scenarios.{verb}"), rest[:-1])
+
+
+def _stress(arguments: Sequence[str]) -> int:
+    """Run a stress scenario; return the exit code."""
+    prog = "python -m loadtests stress"
+    parser = argparse.ArgumentParser(prog=prog, description="Stress scenarios: each starts its own server.")
+    scenarios = parser.add_subparsers(dest="scenario", required=True, metavar="SCENARIO")
+    modules = {
+        name: importlib.import_module(f"loadtests.scenarios.{name.replace('-', '_')}.scenario") for name in _STRESS
+    }
+    for name, module in modules.items():
+        scenario = scenarios.add_parser(
+            name,
+            help=module.SUMMARY,
+            description=f"{module.DESCRIPTION}\n\n{_EXIT_CODES}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        _add_usual_flags(scenario, f"build/{name}")
+        scenario.add_argument(
+            "--model-dir", type=Path, default=BUNDLED_MODELS, metavar="DIR", help="one model (the bundled one)"
+        )
+        module.add_flags(scenario)
+    options = parser.parse_args(arguments)
+    try:
+        return int(modules[options.scenario].run(options))
+    except argparse.ArgumentTypeError as error:  # incompatible flags
+        parser.error(str(error))
+    except _FAILURES as error:
+        print(f"{prog} {options.scenario}: {error}; server log: {options.output / 'server.log'}", file=sys.stderr)
+        return 1
+
+
+def _add_usual_flags(parser: argparse.ArgumentParser, output: str) -> None:
+    add = parser.add_argument
+    add("--mode", choices=("full", "short"), default="full", help="short: a quick check (full)")
+    add("--seed", type=int, default=1, metavar="N", help="seed of all random choices (1)")
+    add("--output", type=Path, default=Path(output), metavar="DIR", help=f"report and server log ({output})")
 
 
 def _measure(verb: str, test: Any, arguments: Sequence[str]) -> int:
@@ -46,11 +92,7 @@ def _measure(verb: str, test: Any, arguments: Sequence[str]) -> int:
         description=test.DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    output = f"build/{test.NAME}"
-    add = parser.add_argument
-    add("--mode", choices=("full", "short"), default="full", help="short: a quick check (full)")
-    add("--seed", type=int, default=1, metavar="N", help="seed of arrivals and texts (1)")
-    add("--output", type=Path, default=Path(output), metavar="DIR", help=f"({output})")
+    _add_usual_flags(parser, f"build/{test.NAME}")
     add_workload_flags(parser.add_argument_group("workload"), getattr(test, "WORKLOAD", Workload()))
     add_server_flags(parser.add_argument_group("server"))
     test.add_flags(parser)
@@ -62,7 +104,7 @@ def _measure(verb: str, test: Any, arguments: Sequence[str]) -> int:
     try:
         with open_target(options) as target:
             report = measure(target)
-    except (ServerError, RuntimeError, ValueError, OSError) as error:
+    except _FAILURES as error:
         print(f"loadtests {verb}: {error}", file=sys.stderr)
         return 1
     exit_code: int = report.conclude(options.output)

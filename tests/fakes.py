@@ -2,6 +2,7 @@
 
     ToyModel        a deterministic language model: logits are a hash of source and prefix
     FaultyToyModel  a ToyModel that loops, copies or returns nothing for certain sources
+    TimedModel      wraps a model; encoder runs and steps take time on a manual clock
     FlakyModel      wraps a model and raises errors selected by the test
     GatedModel      wraps a model; each step waits until the test releases it
     ManualClock     a clock that the test advances
@@ -35,6 +36,7 @@ from dragoman_service.security.shared_quota import Shortfall
 
 PAD, BOS, EOS, UNK = 0, 1, 2, 3
 FIRST_WORD = 4
+CACHE_BYTES = 4096  # of each model
 GATE_TIMEOUT_S = 30.0  # only reached by a test that would otherwise hang
 
 
@@ -114,6 +116,9 @@ class ToyModel:
     source and target.
     """
 
+    cache_bytes: int = CACHE_BYTES
+    copied_bytes: tuple[int, int] = (0, 0)
+
     def __init__(
         self,
         *,
@@ -168,13 +173,11 @@ class ToyModel:
         return normalised
 
     def encode(self, source_ids: Sequence[Sequence[int]]) -> list[EncodedSource]:
-        """See `StepModel.encode`."""
         assert source_ids
         assert all(1 <= len(source) <= self.limits.max_source_tokens for source in source_ids)
         return [EncodedSource(source_ids=tuple(source), cross=np.array(source)) for source in source_ids]
 
     def new_batch(self) -> StepBatch:
-        """Return an empty running batch."""
         return ToyBatch(self)
 
 
@@ -208,17 +211,14 @@ class ToyBatch:
 
     @property
     def num_segments(self) -> int:
-        """Number of segments, B."""
         return len(self._sources)
 
     def start(self, sources: Sequence[EncodedSource]) -> None:
-        """See `StepBatch.start`."""
         assert sources
         self._sources += [tuple(source.cross.tolist()) for source in sources]
         self._rows += [None] * len(sources)
 
     def step(self, token_ids: IntArray, parents: IntArray, *, num_candidates: int | IntArray) -> StepOutput:
-        """See `StepBatch.step`."""
         wanted = np.broadcast_to(num_candidates, token_ids.shape)
         assert token_ids.shape == parents.shape
         assert token_ids.shape[0] == self.num_segments > 0
@@ -241,13 +241,11 @@ class ToyBatch:
         return StepOutput(log_probs=log_probs, token_ids=np.where(is_wanted, candidates, 0))
 
     def cross_attention(self, segment: int, target_ids: Sequence[int]) -> FloatArray:
-        """See `StepBatch.cross_attention`."""
         assert 0 <= segment < self.num_segments
         assert target_ids
         return self._model.cross_attention(self._sources[segment], target_ids)
 
     def drop(self, keep: Sequence[int]) -> None:
-        """See `StepBatch.drop`."""
         assert len(set(keep)) == len(keep)
         self._sources = [self._sources[index] for index in keep]
         self._rows = [self._rows[index] for index in keep]
@@ -267,6 +265,9 @@ class WrappedModel:
     The operations are encode, new_batch, start, step, cross_attention and drop.
     """
 
+    cache_bytes: int = CACHE_BYTES
+    copied_bytes: tuple[int, int] = (0, 0)
+
     def __init__(self, inner: StepModel) -> None:
         self.inner = inner
         self.limits = inner.limits
@@ -275,12 +276,10 @@ class WrappedModel:
         """Hook called ahead of each operation; `num_segments` counts the segments of the batch, or the new ones."""
 
     def encode(self, source_ids: Sequence[Sequence[int]]) -> list[EncodedSource]:
-        """See `StepModel.encode`."""
         self.before("encode", len(source_ids))
         return self.inner.encode(source_ids)
 
     def new_batch(self) -> StepBatch:
-        """Return an empty running batch."""
         self.before("new_batch", 0)
         return WrappedBatch(self, self.inner.new_batch())
 
@@ -294,28 +293,43 @@ class WrappedBatch:
 
     @property
     def num_segments(self) -> int:
-        """Number of segments, B."""
         return self._inner.num_segments
 
     def start(self, sources: Sequence[EncodedSource]) -> None:
-        """See `StepBatch.start`."""
         self._model.before("start", len(sources))
         self._inner.start(sources)
 
     def step(self, token_ids: IntArray, parents: IntArray, *, num_candidates: int | IntArray) -> StepOutput:
-        """See `StepBatch.step`."""
         self._model.before("step", self.num_segments)
         return self._inner.step(token_ids, parents, num_candidates=num_candidates)
 
     def cross_attention(self, segment: int, target_ids: Sequence[int]) -> FloatArray:
-        """See `StepBatch.cross_attention`."""
         self._model.before("cross_attention", self.num_segments)
         return self._inner.cross_attention(segment, target_ids)
 
     def drop(self, keep: Sequence[int]) -> None:
-        """See `StepBatch.drop`."""
         self._model.before("drop", self.num_segments)
         self._inner.drop(keep)
+
+
+class TimedModel(WrappedModel):
+    """A model that advances its clock at each encoder run and step, and records its operations."""
+
+    def __init__(self, inner: StepModel, *, encode_s: float = 2.0, step_s: float = 1.0) -> None:
+        super().__init__(inner)
+        self.clock = ManualClock(10.0)
+        self.operations: list[tuple[str, int]] = []  # with the number of segments
+        self._durations_s = {"encode": encode_s, "step": step_s}
+
+    def before(self, operation: str, num_segments: int) -> None:
+        """Let the operation take its time."""
+        self.operations.append((operation, num_segments))
+        self.clock.advance(self._durations_s.get(operation, 0.0))
+
+    @property
+    def encoded(self) -> list[int]:
+        """Number of sources of each encoder run."""
+        return [num_segments for operation, num_segments in self.operations if operation == "encode"]
 
 
 class FlakyModel(WrappedModel):

@@ -11,11 +11,10 @@ from typing import Any, TypeVar
 from dragoman_service.decoding.degeneration import EndedSegment
 from dragoman_service.decoding.step_model import StepModel
 from dragoman_service.worker.messages import BatchCommand, BatchReport, Clock, NewSegment
-from dragoman_service.worker.worker import BatchExecutor, Worker
+from dragoman_service.worker.worker import BatchExecutor, ServedModel, Worker
 from tests.fakes import make_segment
 
 TIMEOUT_S = 30.0  # only reached by a test that would otherwise hang
-CACHE_BYTES = 4096
 
 _Result = TypeVar("_Result")
 
@@ -23,8 +22,8 @@ _Result = TypeVar("_Result")
 class MortalWorker(Worker):
     """A worker that can die with all of its batches; the next connection starts a new worker."""
 
-    def __init__(self, model: StepModel, clock: Clock = time.monotonic) -> None:
-        super().__init__(model, clock=clock, cache_bytes=lambda: CACHE_BYTES)
+    def __init__(self, model: ServedModel, clock: Clock = time.monotonic) -> None:
+        super().__init__(model, clock=clock)
         self.connections: list[Connection[Any, Any]] = []  # the scheduler's end of each connection ever made
         self._alive: list[socket.socket] = []
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dragoman_service.datatypes import SearchConfig, Segment
-from dragoman_service.decoding.scoring import length_penalty
+from dragoman_service.decoding.beam_state import length_penalty
 from tests.fakes import EOS, FIRST_WORD, ToyModel
 
 

@@ -1,4 +1,4 @@
-"""The int8 decoder step in plain numpy, random decoders for it, and the C++ library's step, driven without a bundle."""
+"""The int8 decoder step in NumPy, random decoders, and batches of the C++ library that need no bundle."""
 
 import math
 import os
@@ -66,7 +66,7 @@ class Decoder:
         has_fixed_scales: bool = True,
         **variant: Any,
     ) -> "Decoder":
-        """Draw weights with which states and logits are of the order of 1; every fifth token is the one before."""
+        """Draw weights for states and logits of about 1; every fifth token duplicates the previous one."""
         architecture = Architecture(
             vocabulary_size=vocabulary_size,
             d_model=head_size * num_heads,
@@ -97,7 +97,7 @@ class Decoder:
         return generator.normal(size=size).astype(np.float32)
 
     def packed(self, library: Library, instruction_set: str | None = None) -> NativeNetwork:
-        """Hand the weights to the library."""
+        """Return the weights, packed by the library."""
         return NativeNetwork(
             library, self.architecture, self.tensors, self.activations, instruction_set=instruction_set
         )
@@ -135,7 +135,7 @@ class _Segment:
 
 
 class ReferenceBatch:
-    """A running batch in 64 bits, each row by itself with a cache of its own."""
+    """A running batch in 64 bits; each row is computed separately and has its own cache."""
 
     def __init__(self, decoder: Decoder) -> None:
         shape = decoder.architecture
@@ -148,11 +148,11 @@ class ReferenceBatch:
         self._segments.append(_Segment(cross.astype(np.float64)))
 
     def keep(self, indices: Sequence[int]) -> None:
-        """Keep segments, in this order."""
+        """Keep the segments at these indices, in this order."""
         self._segments = [self._segments[index] for index in indices]
 
     def step(self, token_ids: ArrayLike, parents: ArrayLike) -> tuple[Array, Array]:
-        """Return log-probabilities [B, K, V], and for each segment whether all was rounded beyond doubt so far."""
+        """Return log-probabilities [B, K, V], and for each segment whether the rounding of all values is certain."""
         log_probs = np.array(
             [self._step(*each) for each in zip(self._segments, np.array(token_ids), np.array(parents), strict=True)]
         )
@@ -250,13 +250,15 @@ def _attend(query: Array, keys: Array, values: Array) -> Array:
 
 
 class LibraryBatch:
-    """A running batch of the library, by its C functions."""
+    """A running batch of the library, driven through its C functions."""
 
-    def __init__(self, decoder: NativeNetwork, *, num_threads: int = 1) -> None:
+    def __init__(self, decoder: NativeNetwork, crosses: Sequence[Array] = (), *, num_threads: int = 1) -> None:
         self._decoder, self._call = decoder, decoder.library.call
         self._handle = decoder.library.new("batch", decoder.handle)
         self.num_threads = num_threads
         self.num_segments = 0
+        for cross in crosses:
+            self.add(cross)
 
     def __enter__(self) -> "LibraryBatch":
         return self
@@ -265,21 +267,21 @@ class LibraryBatch:
         self._decoder.library.function("batch_free")(self._handle)
 
     def add(self, cross: Array, shortlist: ArrayLike = ()) -> None:
-        """Append a segment, whose candidates are those of the list if there is one."""
+        """Append a segment; its candidates are the tokens of the shortlist, if given."""
         listed = np.array(shortlist, np.int32)
         tokens = listed.ctypes.data, len(listed)
         self._call("batch_add", self._handle, cross.shape[2], cross.ctypes.data, True, *tokens)
         self.num_segments += 1
 
     def keep(self, indices: Sequence[int]) -> None:
-        """Keep segments, in this order."""
+        """Keep the segments at these indices, in this order."""
         self._call("batch_keep", self._handle, np.array(indices, np.int64).ctypes.data, len(indices))
         self.num_segments = len(indices)
 
     def step(
         self, token_ids: ArrayLike, parents: ArrayLike, num_candidates: int, of_rows: Array | None = None
     ) -> tuple[Array, Array]:
-        """Return log-probabilities and tokens of candidates, [B, K, C], of each row as many as `of_rows` says."""
+        """Return log-probabilities and tokens of candidates [B, K, C]; `of_rows` [B, K] limits their number."""
         ids, of = np.array(token_ids, np.int64), np.array(parents, np.int64)
         shape = (*ids.shape, num_candidates)
         log_probs, candidates = np.full(shape, 7, np.float32), np.full(shape, -7, np.int64)

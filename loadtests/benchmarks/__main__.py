@@ -14,7 +14,7 @@ from dragoman_service.errors import DragomanError
 from loadtests.generator.server import ServerError
 
 _MODULES: Final = {  # with their commands
-    "bench": ("bench", "table"),
+    "bench": ("bench",),
     "load": ("load", "prepare"),
     "serve": ("serve",),
     "gpu": ("gpu",),

@@ -1,8 +1,7 @@
-"""`bench`: each case on every system, at its best settings, in turn. `table`: the last results."""
+"""`bench`: each case on every system, at its best settings, in turn."""
 
 import argparse
 import itertools
-import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -14,7 +13,7 @@ from typing import Any, Final, TypeVar
 from dragoman_service.text.tokenizer import open_tokenizer
 from loadtests.benchmarks import cases
 from loadtests.benchmarks.models import prepare_model
-from loadtests.benchmarks.report import BENCH_NAME, bench_table, pair_lines, write_bench
+from loadtests.benchmarks.report import pair_lines, write_bench
 from loadtests.benchmarks.systems import (
     GPU_PRECISIONS,
     Device,
@@ -28,8 +27,7 @@ from loadtests.benchmarks.systems import (
     add_gpu,
 )
 from loadtests.generator.records import percentile
-from loadtests.report.machine import num_cores
-from loadtests.report.report import environment
+from loadtests.report.report import environment, num_cores
 
 System = tuple[SystemName, Precision]
 Pairing = tuple[System, System]  # ours and another one
@@ -59,7 +57,7 @@ class Plan:
 
 
 def add_commands(add_command: Callable[..., argparse.ArgumentParser]) -> None:
-    """Add both commands and their flags."""
+    """Add the command and its flags."""
     parser = add_command("bench", help="compare with other systems on this machine")
     parser.add_argument("--mode", choices=("short", "full"), default="full", help="short: under 5 minutes (full)")
     parser.add_argument("--cases", default="*", metavar="C,C", help="such as batch1, length* (all)")
@@ -67,14 +65,6 @@ def add_commands(add_command: Callable[..., argparse.ArgumentParser]) -> None:
     cases.add_files(parser, "build/bench", has_models=True)
     add_gpu(parser)
     parser.set_defaults(run=_run)
-    parser = add_command("table", help="print the results of the last comparison as Markdown")
-    cases.add_files(parser, "build/bench", has_data=False)
-    parser.set_defaults(run=_print_table)
-
-
-def _print_table(arguments: argparse.Namespace) -> int:
-    print(bench_table(json.loads((arguments.output / BENCH_NAME).read_text(encoding="utf-8"))), end="")
-    return 0
 
 
 def _run(arguments: argparse.Namespace) -> int:

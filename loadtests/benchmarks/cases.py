@@ -60,14 +60,13 @@ class Case(Work):
     has_meaning: bool = False  # sources are sentences, so translations can be compared
 
 
-def add_files(parser: argparse.ArgumentParser, output: str, *, has_models: bool = False, has_data: bool = True) -> None:
+def add_files(parser: argparse.ArgumentParser, output: str, *, has_models: bool = False) -> None:
     """Add the flags for models, test sets and results."""
     if has_models:
         some, both = some_of(*MODELS), "base, shipped (both)"
         parser.add_argument("--models", type=some, default=MODELS, metavar="M,M", help=both)
-    if has_data:
-        data = f"test sets (default: {DATA_VARIABLE}, or built-in sentences without BLEU)"
-        parser.add_argument("--data", type=Path, metavar="DIR", help=data)
+    data = f"test sets (default: {DATA_VARIABLE}, or built-in sentences without BLEU)"
+    parser.add_argument("--data", type=Path, metavar="DIR", help=data)
     parser.add_argument("--output", type=Path, default=Path(output), metavar="DIR", help=f"({output})")
 
 

@@ -32,8 +32,7 @@ from loadtests.generator.runner import Generator
 from loadtests.generator.server import SERVE, ServerProcess, Target
 from loadtests.generator.slo import GRAMMAR, parse_slo
 from loadtests.generator.workload import Workload
-from loadtests.report.machine import num_cores
-from loadtests.report.report import environment
+from loadtests.report.report import environment, num_cores
 from loadtests.scenarios.capacity import DEFAULT_SLO, PLANS, Run, SearchPlan, System, find_capacities, run
 
 Side = Literal["ours", "theirs"]

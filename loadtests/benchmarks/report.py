@@ -47,8 +47,6 @@ def pair_lines(case: Record) -> Iterator[str]:
         if case["sources_per_call"] == 1:
             for name in ("p50", "p95"):
                 speeds[f"{name}_ms"] = "/".join(f"{1000 * side[f'{name}_s']:.0f}" for side in sides)
-        if case["kind"] == "growth":
-            speeds["ms_per_token"] = "/".join(f"{1000 / side['tokens_per_s']:.2f}" for side in sides)
         quality = {"bleu": ours["bleu"], "bleu_delta": pair["bleu_delta"], "identical": pair["identical"]}
         yield _line("bench", **named, **setups, **speeds, **quality)
 
@@ -57,10 +55,8 @@ def write_bench(directory: Path, record: Record) -> None:
     """Write the results of `bench`."""
     write_json(directory / BENCH_NAME, record)
     (directory / TABLE_NAME).write_text(bench_table(record), encoding="utf-8")
-    for kind, name, draw in (("speed", "ratios.png", ratios_picture), ("growth", "growth.png", growth_picture)):
-        cases = [case for case in record["cases"] if case["kind"] == kind]
-        if cases:
-            write_picture(directory / name, draw(cases))
+    if cases := [case for case in record["cases"] if case["kind"] != "agreement"]:
+        write_picture(directory / "ratios.png", ratios_picture(cases))
 
 
 def bench_table(record: Record) -> str:
@@ -102,20 +98,6 @@ def ratios_picture(cases: Sequence[Record]) -> Figure:
     axes.barh(names, [pair["ratio"] for _, pair in pairs])
     axes.axvline(1.0, color="black", linewidth=1)
     axes.invert_yaxis()
-    return drawn
-
-
-def growth_picture(cases: Sequence[Record]) -> Figure:
-    """Plot the time of a batch by the length of its targets."""
-    drawn, (axes,) = new_figure(size=(7, 4.5))
-    count, lengths = cases[0]["num_sources"], [case["search"]["max_target_tokens"] for case in cases]
-    for side in SIDES:
-        measured = [case["pairs"][0][side] for case in cases]
-        times_s = [count * length / one["tokens_per_s"] for length, one in zip(lengths, measured, strict=True)]
-        axes.plot(lengths, times_s, marker="o", label=measured[0]["name"])
-    axes.set(xlabel="target tokens of each sentence", ylabel=f"seconds for a batch of {count}")
-    axes.set(xlim=(0, None), ylim=(0, None))
-    axes.legend()
     return drawn
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from dragoman_export.model.transformer import DecoderCache, Transformer
 from dragoman_export.onnx_export.network import Network
-from dragoman_service.decoding.scoring import score
+from dragoman_service.decoding.beam_state import score
 from loadtests.benchmarks.models import network_of
 from loadtests.benchmarks.systems import ModelFiles, Output, SearchOptions, SystemSettings, TokenIds
 

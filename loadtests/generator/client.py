@@ -153,10 +153,7 @@ class Client:
         channel = self.channels[self._num_calls % len(self.channels)]
         self._num_calls += 1
         sent_s, method = time.monotonic(), planned.method
-        options: dict[str, Any] = {
-            "timeout": planned_s + planned.timeout_s - sent_s,
-            "metadata": self._metadata,
-        }
+        options: dict[str, Any] = {"timeout": planned_s + planned.timeout_s - sent_s, "metadata": self._metadata}
         if method is Method.TRANSLATE_STREAM:
             call = channel.stream_stream(method.path)(iter(planned.messages), **options)
         elif method.streams_responses:

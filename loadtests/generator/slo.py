@@ -82,6 +82,5 @@ def parse_slo(text: str) -> Slo:
 
 
 def _number(value: float) -> str:
-    """Return the shortest text without an exponent."""
     text = format(Decimal(repr(value)), "f")
     return text.rstrip("0").rstrip(".") if "." in text else text

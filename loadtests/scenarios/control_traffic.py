@@ -56,7 +56,7 @@ class Caller:
     connect: Callable[[], AbstractContextManager[Any]]
     calls: Sequence[Callable[[Any], Reply]]  # repeated in this order
     each_s: float
-    is_scheduled: bool = False  # calls are due every `each_s`, and latency counts from then; else `each_s` is a pause
+    is_scheduled: bool = False  # calls are due every `each_s`, from when latency counts; else `each_s` is a pause
     replies: list[Reply] = field(default_factory=list)
 
 
@@ -89,17 +89,21 @@ class ControlTraffic:
 
     def _call(self, number: int, caller: Caller) -> None:
         with caller.connect() as client:
-            due_s = free_s = time.monotonic()
+            due_s = time.monotonic()
             for call in itertools.cycle(caller.calls):
                 reply = call(client)
                 if caller.is_scheduled:
-                    reply = replace(reply, began_s=due_s, lag_s=reply.began_s - max(due_s, free_s))
+                    reply = replace(reply, began_s=due_s, lag_s=reply.began_s - due_s)
                 caller.replies.append(reply)
                 with self._progress:
                     self._latest_s[number] = reply.began_s
                     self._progress.notify_all()
                 free_s = time.monotonic()
                 due_s = (due_s if caller.is_scheduled else free_s) + caller.each_s
+                while due_s < free_s:  # the call delayed these as well
+                    if reply.status == "OK":
+                        caller.replies.append(replace(reply, began_s=due_s, lag_s=0.0))
+                    due_s += caller.each_s
                 if self._is_over.wait(max(0.0, due_s - free_s)):
                     return
 

@@ -63,8 +63,7 @@ class Ports:
 
     grpc_port: int
     http_port: int
-    metrics_port: int
-    """Port of metrics and probes; equal to `http_port` unless `http.metrics_port` is set."""
+    metrics_port: int  # port of metrics and probes; equal to `http_port` unless `http.metrics_port` is set
 
 
 def google_translation(settings: GrpcSettings, backend: Backend) -> "GoogleTranslation | None":

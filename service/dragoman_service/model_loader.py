@@ -109,11 +109,4 @@ def _open_worker(
         )
         return supervisor, supervisor.process.loaded
     model, loaded = load_step_model(command)
-    worker = Worker(
-        model,
-        clock=clock,
-        niceness=command.niceness,
-        cache_bytes=lambda: model.cache_bytes,
-        copied_bytes=lambda: model.copied_bytes,
-    )
-    return worker, loaded
+    return Worker(model, clock=clock, niceness=command.niceness), loaded

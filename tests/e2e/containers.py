@@ -2,12 +2,11 @@
 
 import contextlib
 import json
-import os
-import shlex
 import subprocess
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -17,11 +16,11 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from dragoman.client import TlsOptions, TranslationClient
 from loadtests.generator.metrics import scrape
-from tests.e2e.tools import DEPLOY, run, run_or_skip, wait_until
+from tests.e2e.tools import run, wait_until
 
 TEXT: Final = "The weather is nice today."
 TRANSLATED_WORD: Final = "Wetter"
-_SCRIPT: Final = DEPLOY / "ci" / "engine.sh"
+_LONG_TEXTS: Final = ["A man rides a bicycle through the old town while two dogs run behind him. " * 12] * 64
 _TIMEOUT_S: Final = 60.0
 
 
@@ -30,6 +29,31 @@ def translate(target: str, *, tls: TlsOptions | None = None, api_key: str | None
     with TranslationClient(target, api_key=api_key, tls=tls, timeout_s=timeout_s) as client:
         (translation,) = client.translate([TEXT], source_language="en", target_language="de")
     return translation.text
+
+
+def is_serving(target: str, service: str = "", *, timeout_s: float = 1) -> bool:
+    """Return whether a service is healthy."""
+    with grpc.insecure_channel(target) as channel:
+        try:
+            request = health_pb2.HealthCheckRequest(service=service)
+            answer = health_pb2_grpc.HealthStub(channel).Check(request, timeout=timeout_s)
+        except grpc.RpcError:
+            return False
+    return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
+
+
+@contextlib.contextmanager
+def long_call(target: str, is_in_flight: Callable[[], bool], *, api_key: str | None = None) -> Iterator[None]:
+    """Run the body while a long call is in flight; then assert that the call is answered."""
+    with (
+        TranslationClient(target, api_key=api_key, timeout_s=_TIMEOUT_S) as client,
+        ThreadPoolExecutor(max_workers=1) as pool,
+    ):
+        call = pool.submit(client.translate, _LONG_TEXTS, source_language="en", target_language="de")
+        wait_until(is_in_flight, timeout_s=_TIMEOUT_S)
+        assert not call.done()
+        yield
+        assert all(translation.text for translation in call.result())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,25 +92,6 @@ class Engine:
             self.call("network", "rm", name, is_checked=False)
 
 
-@contextlib.contextmanager
-def running_engine() -> Iterator[Engine]:
-    """Start an engine unless one runs, and build the image; skip the test if no engine is available."""
-    is_ours = run(_SCRIPT, "env", is_checked=False).returncode != 0
-    lines = run_or_skip(_SCRIPT, "image").splitlines()
-    exports = dict(word.split("=", 1) for line in lines for word in shlex.split(line)[1:])
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("DRAGOMAN_")}
-    try:
-        yield Engine(
-            client=exports["DRAGOMAN_DOCKER"],
-            image=exports["DRAGOMAN_IMAGE"],
-            base_image=exports["DRAGOMAN_BASE_IMAGE"],
-            environment={**inherited, "DOCKER_HOST": exports["DOCKER_HOST"], "DOCKER_BUILDKIT": "1"},
-        )
-    finally:
-        if is_ours:
-            run(_SCRIPT, "stop")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Container:
     """A running container."""
@@ -120,12 +125,7 @@ class Container:
 
     def is_serving(self) -> bool:
         """Return whether the server accepts calls from outside."""
-        with grpc.insecure_channel(self.address(50051)) as channel:
-            try:
-                answer = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=1)
-            except grpc.RpcError:
-                return False
-        return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
+        return is_serving(self.address(50051))
 
     def metric(self, name: str) -> float:
         """Return the sum of a metric over all labels."""

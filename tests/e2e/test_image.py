@@ -5,17 +5,14 @@ import json
 import re
 import subprocess
 import tarfile
-import threading
-import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 import pytest
 from packaging.utils import canonicalize_name
 
-from dragoman.client import TlsOptions, TranslationClient, TranslationResult, UnauthenticatedError
-from tests.e2e.containers import TEXT, TRANSLATED_WORD, Engine, translate
+from dragoman.client import TlsOptions, TranslationClient, UnauthenticatedError
+from tests.e2e.containers import TEXT, TRANSLATED_WORD, Engine, long_call, translate
 from tests.e2e.replicas import write_secrets
 from tests.e2e.tools import DEPLOY, python_tools, run
 
@@ -37,7 +34,6 @@ RESTRICTED: Final = (  # the restricted Pod Security Standard, and limits
 OTHER_USER: Final = ("--user", "1000650000:0")  # as on platforms that assign user numbers per project
 SHELL_MOUNT: Final = "type=bind,source=/dev/null,target=/usr/bin/{},readonly"
 NO_SHELL: Final = ("--mount", SHELL_MOUNT.format("dash"), "--mount", SHELL_MOUNT.format("bash"))
-LONG_TEXTS: Final = ["A man rides a bicycle through the old town while two dogs run behind him. " * 12] * 64
 GRACE_S: Final = 40
 
 
@@ -58,10 +54,8 @@ def test_layers_above_the_base_are_small(engine: Engine) -> None:
 
 def test_image_runs_without_root_and_shell_and_is_labelled(engine: Engine) -> None:
     config = engine.inspect(engine.image)["Config"]
-    labels = {
-        name: config["Labels"][f"org.opencontainers.image.{name}"]
-        for name in ("version", "revision", "source", "licenses")
-    }
+    names = ("version", "revision", "source", "licenses")
+    labels = {name: config["Labels"][f"org.opencontainers.image.{name}"] for name in names}
 
     assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", config["User"])
     assert config["Entrypoint"][0] == PYTHON
@@ -72,11 +66,9 @@ def test_image_runs_without_root_and_shell_and_is_labelled(engine: Engine) -> No
 
 def test_bill_of_materials_lists_the_locked_packages(engine: Engine) -> None:
     name = engine.call("create", engine.image).stdout.strip()
-    try:
-        command = [engine.client, "cp", f"{name}:{SBOM}", "-"]
-        archive = subprocess.run(command, capture_output=True, check=True, env=engine.environment).stdout
-    finally:
-        engine.call("rm", name)
+    command = [engine.client, "cp", f"{name}:{SBOM}", "-"]
+    archive = subprocess.run(command, capture_output=True, check=True, env=engine.environment).stdout
+    engine.call("rm", name)
     with tarfile.open(fileobj=io.BytesIO(archive)) as members:
         document = json.load(members.extractfile(Path(SBOM).name) or io.BytesIO())
     listed = {(canonicalize_name(part["name"]), part["version"]) for part in document["components"]}
@@ -123,24 +115,9 @@ def test_restricted_container_starts_translates_and_drains(engine: Engine) -> No
         listing = ("exec", container.name, PYTHON, "-c", "import os; print(os.listdir('/tmp'))")
         assert engine.call(*listing).stdout.strip() == "[]"
 
-        answers: list[tuple[float, TranslationResult]] = []
-
-        def call() -> None:
-            with TranslationClient(target, timeout_s=60) as client:
-                result = client.translate(LONG_TEXTS, source_language="en", target_language="de")
-                answers.append((time.monotonic(), result))
-
-        caller = threading.Thread(target=call)
-        caller.start()
-        container.wait_until(lambda: container.metric("dragoman_batch_live_segments") > 0)
-        stopped_s = time.monotonic()
-        engine.call("stop", "--time", str(GRACE_S), container.name)
-        caller.join()
-        ((answered_s, result),) = answers
-        state = container.state
-        assert answered_s > stopped_s
-        assert all(translation.text for translation in result)
-        assert (state["ExitCode"], state["OOMKilled"]) == (0, False)
+        with long_call(target, lambda: container.metric("dragoman_batch_live_segments") > 0):
+            engine.call("stop", "--time", str(GRACE_S), container.name)
+        assert (container.state["ExitCode"], container.state["OOMKilled"]) == (0, False)
 
 
 def test_container_serves_again_after_its_process_is_killed(engine: Engine) -> None:
@@ -160,12 +137,12 @@ def test_container_serves_again_after_its_process_is_killed(engine: Engine) -> N
 
 def test_container_with_tls_and_keys_is_healthy_and_rejects_missing_keys(engine: Engine, tmp_path: Path) -> None:
     authority, key = write_secrets(tmp_path)
-    files: Mapping[str, str] = {
-        "TLS__CERTIFICATE": "server.crt",
-        "TLS__PRIVATE_KEY": "server.key",
-        "ACCESS__CALLERS": "callers.toml",
-    }
-    settings = [f"--env=DRAGOMAN_{name}_FILE=/run/secrets/{file}" for name, file in files.items()]
+    files = (
+        ("TLS__CERTIFICATE", "server.crt"),
+        ("TLS__PRIVATE_KEY", "server.key"),
+        ("ACCESS__CALLERS", "callers.toml"),
+    )
+    settings = [f"--env=DRAGOMAN_{name}_FILE=/run/secrets/{file}" for name, file in files]
     mount = ("--mount", f"type=bind,source={tmp_path},target=/run/secrets,readonly")
 
     with engine.container(*RESTRICTED, *mount, *settings) as container:

@@ -12,21 +12,18 @@ import re
 import shutil
 import subprocess
 import tempfile
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
 
-import grpc
 import pytest
 import yaml
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 from packaging.version import Version
 
-from dragoman.client import DragomanError, TlsOptions, TranslationClient, UnauthenticatedError
+from dragoman.client import DragomanError, TlsOptions, UnauthenticatedError
 from loadtests.generator.metrics import scrape
-from tests.e2e.containers import TRANSLATED_WORD, Engine, translate
+from tests.e2e.containers import TRANSLATED_WORD, Engine, is_serving, long_call, translate
 from tests.e2e.replicas import write_secrets
 from tests.e2e.tools import free_ports, get, kustomize, run, wait_until
 
@@ -42,7 +39,6 @@ default_ulimits = ["nofile=8192:8192", "nproc=8192:8192"]
 [engine]
 stop_timeout = {GRACE_S}
 """
-LONG_TEXTS: Final = ["The weather is nice today, and we go to the station to meet our friends. " * 4] * 64
 
 
 class Podman:
@@ -173,14 +169,23 @@ def test_pod_is_ready_confined_and_drains(podman: Podman, image: str, tmp_path: 
     _, key = write_secrets(tmp_path)
     with Play(podman, image, tmp_path) as play:
         target = f"127.0.0.1:{play.grpc_port}"
-        assert_probes_pass(play.pod["containers"][0], target)
+        server = play.pod["containers"][0]
+        for name in ("startupProbe", "readinessProbe", "livenessProbe"):  # as the kubelet does: podman ignores them
+            assert is_serving(target, server[name]["grpc"]["service"], timeout_s=server[name]["timeoutSeconds"]), name
         assert_confined(podman, play.container)
 
         assert TRANSLATED_WORD in translate(target, api_key=key)
         with pytest.raises(UnauthenticatedError):
             translate(target)
 
-        assert_drains(podman, play, key)
+        metrics, in_flight = (
+            f"http://127.0.0.1:{play.http_port}/metrics",
+            'dragoman_requests_in_flight{method="Translate"}',
+        )
+        with long_call(target, lambda: scrape(metrics).get(in_flight) == 1, api_key=key):  # stopped as by the kubelet
+            podman.call("stop", play.container)
+        assert podman.inspect(play.container, "{{.State.ExitCode}}") == "0"
+        assert '"event": "draining"' in play.log()
 
 
 def test_pod_with_tls_rejects_plain_text(podman: Podman, image: str, tmp_path: Path) -> None:
@@ -189,16 +194,6 @@ def test_pod_with_tls_rejects_plain_text(podman: Podman, image: str, tmp_path: P
         assert TRANSLATED_WORD in translate(f"localhost:{play.grpc_port}", api_key=key, tls=TlsOptions(ca=authority))
         with pytest.raises(DragomanError):
             translate(f"127.0.0.1:{play.grpc_port}", api_key=key, timeout_s=5)
-
-
-def assert_probes_pass(server: Mapping[str, Any], target: str) -> None:
-    """Send the requests of the kubelet, as podman sends none."""
-    with grpc.insecure_channel(target) as channel:
-        health = health_pb2_grpc.HealthStub(channel)
-        for name in ("startupProbe", "readinessProbe", "livenessProbe"):
-            request = health_pb2.HealthCheckRequest(service=server[name]["grpc"]["service"])
-            status = health.Check(request, timeout=server[name]["timeoutSeconds"]).status
-            assert status == health_pb2.HealthCheckResponse.SERVING, name
 
 
 def assert_confined(podman: Podman, container: str) -> None:
@@ -218,24 +213,3 @@ def assert_confined(podman: Podman, container: str) -> None:
     assert podman.inspect(container, "{{.HostConfig.Memory}}") == str(1024**3)
     assert "DRAGOMAN_SCHEDULING__NUM_WORKERS=2" in environment
     assert not any(variable.startswith("DRAGOMAN_SERVICE") for variable in environment)  # Services
-
-
-def assert_drains(podman: Podman, play: Play, key: str) -> None:
-    """Stop the container during a call, as the kubelet does: the call is answered and the server exits with 0."""
-    answers: list[str] = []
-
-    def call() -> None:
-        with TranslationClient(f"127.0.0.1:{play.grpc_port}", api_key=key, timeout_s=GRACE_S) as client:
-            result = client.translate(LONG_TEXTS, source_language="en", target_language="de")
-            answers.extend(translation.text for translation in result)
-
-    caller = threading.Thread(target=call)
-    caller.start()
-    metrics, in_flight = f"http://127.0.0.1:{play.http_port}/metrics", 'dragoman_requests_in_flight{method="Translate"}'
-    wait_until(lambda: scrape(metrics).get(in_flight) == 1, timeout_s=READY_TIMEOUT_S)
-    podman.call("stop", play.container)
-    caller.join()
-
-    assert len(list(filter(None, answers))) == len(LONG_TEXTS)
-    assert podman.inspect(play.container, "{{.State.ExitCode}}") == "0"
-    assert '"event": "draining"' in play.log()

@@ -9,7 +9,7 @@ from tests.fuzz.calls import CALLS
 from tests.fuzz.files import FILES
 from tests.fuzz.native_step import NATIVE
 from tests.fuzz.protected import PROTECTED
-from tests.fuzz.target import CORPUS, Target, as_entry, corpus, no_hang
+from tests.fuzz.target import CORPUS, Target, corpus, no_hang
 from tests.fuzz.wire import WIRE
 
 OFFLINE = (*FILES, *CALLS, PROTECTED, *NATIVE)
@@ -45,9 +45,3 @@ def test_corpus_entries_have_a_target_and_a_description() -> None:
         entry = json.loads(path.read_text(encoding="utf-8"))
         assert entry.keys() == {"found", "input"}, path
         assert entry["found"], path
-
-
-def test_finding_can_be_a_corpus_entry() -> None:
-    content = bytes(range(256))
-
-    assert "".join(json.loads(as_entry("everything", content))["input"]).encode("latin-1") == content

@@ -2,9 +2,10 @@
 
 import contextlib
 import socket
+import struct
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -105,72 +106,70 @@ _VALUES = st.one_of(
     st.sampled_from(["Bearer x", "Bearer ", "!!!", "AAAA", "\r\n", "\0", "é", "x" * 9000, "00-" + "0" * 32 + "-1-ff"]),
     st.text(st.characters(max_codepoint=255), max_size=10),
 )
+_PATHS = st.sampled_from(
+    [
+        *(method.path for method in Method),
+        "/grpc.health.v1.Health/Watch",
+        "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+        "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+        *("/dragoman.v1.TranslationService/None", "/a/b/c", "*"),
+    ]
+)
+_EDITS = st.tuples(st.integers(0, 9), st.integers(0, 1), _NAMES, _VALUES, st.sampled_from([0, 1, 1, 2, 100]))
 
 
-@st.composite
-def _header_blocks(draw: st.DrawFn) -> bytes:
-    """Draw the headers of a call, with some removed, repeated or added."""
-    path = draw(st.one_of(st.sampled_from([method.path for method in Method]), st.sampled_from(_OTHER_PATHS), _VALUES))
+def _header_block(path: str, edits: Sequence[tuple[int, int, str, str, int]]) -> bytes:
+    """Return the headers of a call, with some removed, repeated or added."""
     headers = [(":method", "POST"), (":scheme", "http"), (":path", path), (":authority", "x")]
     headers += [("content-type", "application/grpc"), ("te", "trailers")]
-    for _ in range(draw(st.sampled_from([0, 0, 0, 1, 2, 5]))):
-        place = draw(st.integers(0, len(headers)))
-        headers[place : place + draw(st.integers(0, 1))] = [(draw(_NAMES), draw(_VALUES))] * draw(
-            st.sampled_from([0, 1, 1, 2, 100])
-        )
+    for place, num_removed, name, value, times in edits:
+        headers[place : place + num_removed] = [(name, value)] * times
     encoded: bytes = Encoder().encode([(name.encode(), value.encode("latin-1")) for name, value in headers])
     return encoded
 
 
-_OTHER_PATHS: Final = (
-    *("/grpc.health.v1.Health/Watch", "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"),
-    *(
-        "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
-        "/dragoman.v1.TranslationService/None",
-        "/a/b/c",
-        "*",
-    ),
+def _body(message: bytes, length: int | None, flag: int, num_bytes: int) -> bytes:
+    """Return a message of gRPC, possibly with a wrong length or flag, or cut off."""
+    prefix = bytes([flag]) + (len(message) if length is None else length).to_bytes(4, "big")
+    return (prefix + message)[:num_bytes]
+
+
+def _call(stream: int, block: bytes, cut: int | None, body: bytes, flags: int) -> bytes:
+    headers = raw_frame(_HEADERS, 4, stream, block)
+    if cut is not None:
+        headers = raw_frame(_HEADERS, 0, stream, block[:cut]) + raw_frame(_CONTINUATION, 4, stream, block[cut:])
+    return headers + raw_frame(_DATA, flags, stream, body)
+
+
+_BLOCKS = st.builds(_header_block, st.one_of(_PATHS, _PATHS, _VALUES), st.lists(_EDITS, max_size=5))
+_BODIES = st.builds(
+    _body,
+    st.one_of(TRANSLATION_MESSAGES.map(lambda sent: sent[1:]), st.binary(max_size=20)),
+    st.one_of(st.none(), st.none(), _NUMBERS),
+    st.sampled_from([0, 0, 0, 1, 2, 255]),
+    st.sampled_from([16_384, 16_384, 5, 3]),
 )
-
-
-@st.composite
-def _bodies(draw: st.DrawFn) -> bytes:
-    """Draw gRPC messages, also with wrong lengths and flags."""
-    message = draw(st.one_of(TRANSLATION_MESSAGES.map(lambda sent: sent[1:]), st.binary(max_size=20)))
-    length = draw(st.one_of(st.just(len(message)), st.just(len(message)), _NUMBERS))
-    flag = draw(st.sampled_from([0, 0, 0, 1, 2, 255]))
-    return (bytes([flag]) + length.to_bytes(4, "big") + message)[: draw(st.sampled_from([16_384, 16_384, 5, 3]))]
-
-
-@st.composite
-def _frames(draw: st.DrawFn) -> bytes:
-    """Draw one frame, or a whole call."""
-    stream = draw(_STREAMS)
-    match draw(st.integers(0, 5)):
-        case 0 | 1:
-            call = raw_frame(_HEADERS, 4, stream, draw(_header_blocks()))
-            return call + raw_frame(_DATA, draw(st.sampled_from([1, 1, 0])), stream, draw(_bodies()))
-        case 2:
-            block = draw(_header_blocks())
-            cut = draw(st.integers(0, len(block)))
-            return raw_frame(_HEADERS, 0, stream, block[:cut]) + raw_frame(_CONTINUATION, 4, stream, block[cut:])
-        case 3:
-            pairs = draw(st.lists(st.tuples(st.integers(0, 9), _NUMBERS), max_size=4))
-            payload = b"".join(name.to_bytes(2, "big") + value.to_bytes(4, "big") for name, value in pairs)
-            return raw_frame(_SETTINGS, draw(st.integers(0, 1)), draw(st.sampled_from([0, 0, 0, 1])), payload)
-    payload = draw(st.one_of(_NUMBERS.map(lambda number: number.to_bytes(4, "big")), st.binary(max_size=40)))
-    length = draw(st.one_of(st.none(), st.none(), st.integers(0, 2**24 - 1)))
-    return raw_frame(draw(st.integers(0, 12)), draw(st.integers(0, 255)), stream, payload, length=length)
-
-
-@st.composite
-def _connections(draw: st.DrawFn) -> bytes:
-    """Draw the bytes of a client: mostly preface and settings, then frames, some repeated."""
-    content = draw(st.sampled_from([PREFACE, PREFACE, PREFACE, PREFACE, b"", b"PRI * HTTP/2.0\r\n\r\n"]))
-    content += draw(st.sampled_from([raw_frame(_SETTINGS, 0, 0, b""), raw_frame(_SETTINGS, 0, 0, b""), b""]))
-    for piece in draw(st.lists(_frames(), max_size=8)):
-        content += piece * draw(st.sampled_from([1, 1, 1, 1, 2, 50, 400]))
-    return content[:MAX_INPUT_BYTES]
+_CALLS = st.builds(
+    _call, _STREAMS, _BLOCKS, st.one_of(st.none(), st.integers(0, 40)), _BODIES, st.sampled_from([1, 1, 0])
+)
+_SETTINGS_PAIRS = st.lists(st.builds(lambda name, value: struct.pack(">HI", name, value), st.integers(0, 9), _NUMBERS))
+_FRAMES = st.builds(
+    raw_frame,
+    st.one_of(st.sampled_from([_SETTINGS, _HEADERS, _CONTINUATION]), st.integers(0, 12)),
+    st.one_of(st.sampled_from([0, 1, 4]), st.integers(0, 255)),
+    _STREAMS,
+    st.one_of(
+        _SETTINGS_PAIRS.map(b"".join), _NUMBERS.map(lambda number: number.to_bytes(4, "big")), st.binary(max_size=40)
+    ),
+    length=st.one_of(st.none(), st.none(), st.integers(0, 2**24 - 1)),
+)
+_PREFACES = st.sampled_from([*[PREFACE + raw_frame(_SETTINGS, 0, 0, b"")] * 4, PREFACE, b"", b"PRI * HTTP/2.0\r\n\r\n"])
+_PARTS = st.tuples(st.one_of(_CALLS, _FRAMES), st.sampled_from([1, 1, 1, 1, 2, 50, 400]))
+_CONNECTIONS = st.builds(
+    lambda preface, parts: (preface + b"".join(part * times for part, times in parts))[:MAX_INPUT_BYTES],
+    _PREFACES,
+    st.lists(_PARTS, max_size=8),
+)
 
 
 def _post(path: bytes, body: bytes) -> bytes:
@@ -188,29 +187,17 @@ _HTTP_SEEDS: Final = (
     _post(b"/v1/translate", b'{"texts":["A man."],"sourceLanguage":"en","targetLanguage":"de"}'),
     _post(b"/v1/translate/document", b'{"text":"A man.","source_language":"en","targetLanguage":"de","options":{}}'),
 )
-_HTTP_TOKENS: Final = (
-    *(b"\r\n", b"\n", b"\0", b" ", b":", b"/", b"%00", b"%", b"?", b"name[]=x&", b"..", b"HTTP/9.9", b"HTTP/", b"\xff"),
-    *(
-        b"Content-Length: -1\r\n",
-        b"Accept: ;q=\r\n",
-        b"Accept: text/plain;version=0.0.4;escaping=x\r\n",
-        b"\r\n\r\n",
-        b"x: y\r\n",
-        b"Transfer-Encoding: chunked\r\n",
-        b"X-Request-Timeout: nan\r\n",
-        b"Connection: upgrade\r\nUpgrade: h2c\r\n",
-        b"Origin: null\r\n",
-        b'"',
-        b"[[",
-        b"NaN",
-        b"\\ud800",
-    ),
-)
+_HTTP_TOKENS: Final = [
+    *b'\n \0 : / %00 % ? name[]=x& .. HTTP/9.9 HTTP/ \xff " [[ NaN \\ud800'.split(b" "),
+    *(b" ", b"\r\n", b"\r\n\r\n", b"x: y\r\n", b"Content-Length: -1\r\n", b"Transfer-Encoding: chunked\r\n"),
+    *(b"Accept: ;q=\r\n", b"Accept: text/plain;version=0.0.4;escaping=x\r\n", b"X-Request-Timeout: nan\r\n"),
+    *(b"Connection: upgrade\r\nUpgrade: h2c\r\n", b"Origin: null\r\n"),
+]
 
 WIRE: Final = (
     Target(
         name="http2",
-        inputs=st.one_of(_connections(), _connections().flatmap(lambda one: mutated([one], [b"\xff", b"\0", PREFACE]))),
+        inputs=st.one_of(_CONNECTIONS, _CONNECTIONS.flatmap(lambda one: mutated([one], [b"\xff", b"\0", PREFACE]))),
         opened=lambda: _server(_send_http2),
         share=3,
     ),

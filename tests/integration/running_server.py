@@ -1,14 +1,14 @@
-"""The assembled service in this process: real server, queue and graphs, and a model that tests can halt."""
+"""The assembled service in the event loop of the test: real server, queue and graphs; its models can be halted."""
 
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator, Callable
-from http.client import HTTPConnection
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import grpc
+import httpx
 from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from google.protobuf.descriptor_pool import DescriptorPool
@@ -24,12 +24,14 @@ from dragoman_service.app import App, Ports
 from dragoman_service.bundle.files import Bundle
 from dragoman_service.config import Settings, load_settings, settings_of_model
 from dragoman_service.decoding.step_model import StepModel
+from dragoman_service.model_loader import onnx_loader
 from dragoman_service.models.lifecycle import ModelLoader
 from dragoman_service.models.model import ModelRuntime
 from dragoman_service.models.serving import SERVING_NAME, ServingSettings
-from dragoman_service.observability.metrics import Metrics
+from dragoman_service.observability.metrics import Metrics, observe_process
 from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
 from dragoman_service.scheduling.scheduler import Scheduler
+from dragoman_service.security.api_keys import store
 from dragoman_service.text.tokenizer import open_tokenizer
 from dragoman_service.worker.worker import Worker
 from tests.fakes import GATE_TIMEOUT_S, ManualClock, WrappedModel
@@ -43,14 +45,12 @@ class HaltableModel(WrappedModel):
 
     def __init__(self, inner: StepModel, clock: ManualClock) -> None:
         super().__init__(inner)
-        self.step_s = 0.0
-        """Duration of a step on the clock of the server."""
+        self.step_s = 0.0  # duration of a step on the clock of the server
         self._clock = clock
         self._may_step = threading.Event()
         self._may_step.set()
         self._arrived = threading.Semaphore(0)
-        self.num_batches = 0
-        """Number of created batches, one for each decoding thread."""
+        self.num_batches = 0  # one for each decoding thread
 
     def halt(self) -> None:
         """Hold all steps from now on."""
@@ -75,13 +75,23 @@ class HaltableModel(WrappedModel):
 
 
 class RunningServer:
-    """A server on free ports, with stubs on a connection."""
+    """A server on free ports, with stubs on a connection.
 
-    def __init__(self, settings: Settings) -> None:
+    Args:
+        settings: of the server.
+        alter: changes the parts of each model; if given, models run in worker processes on the real clock.
+    """
+
+    def __init__(self, settings: Settings, alter: Callable[[ModelRuntime], ModelRuntime] | None = None) -> None:
         self.clock = ManualClock()
         self.metrics = Metrics(CollectorRegistry())
         self.models: list[HaltableModel] = []
-        self.app = App(settings, metrics=self.metrics, load=self._loader(settings), clock=self.clock)
+        if alter is None:
+            self.app = App(settings, metrics=self.metrics, load=self._loader(settings), clock=self.clock)
+        else:
+            observe_process(self.metrics.registry)
+            load = onnx_loader(settings, self.metrics)
+            self.app = App(settings, metrics=self.metrics, load=lambda *place: alter(load(*place)))
         self._ports: Ports | None = None
         self._channel: Any = None
 
@@ -105,20 +115,25 @@ class RunningServer:
         return model
 
     @property
-    def port(self) -> int:
-        """gRPC port."""
-        assert self._ports
-        return self._ports.grpc_port
-
-    @property
     def ports(self) -> Ports:
-        """All ports."""
         assert self._ports
         return self._ports
 
     @property
+    def port(self) -> int:
+        """gRPC port."""
+        return self.ports.grpc_port
+
+    @property
+    def target(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.ports.http_port}"
+
+    @property
     def channel(self) -> Any:
-        """The connection."""
         return self._channel
 
     @property
@@ -131,13 +146,23 @@ class RunningServer:
         """Stub of ModelService."""
         return pb_grpc.ModelServiceStub(self._channel)
 
-    def translate(self, *texts: str, timeout_s: float | None = None, **fields: Any) -> Any:
-        """Start a call and return it."""
-        return self.translation.Translate(request(*texts, **fields), timeout=timeout_s)
+    @property
+    def admin(self) -> Any:
+        """Stub of ModelAdminService."""
+        return pb_grpc.ModelAdminServiceStub(self._channel)
 
-    async def get(self, path: str) -> tuple[int, str]:
-        """Send a request to the HTTP port; return status and body."""
-        return await asyncio.to_thread(self._get, path)
+    def translate(
+        self, *texts: str, metadata: tuple[tuple[str, str], ...] = (), timeout_s: float | None = None, **fields: Any
+    ) -> Any:
+        """Start a call and return it."""
+        return self.translation.Translate(request(*texts, **fields), metadata=metadata, timeout=timeout_s)
+
+    async def get(self, path: str, accept: str = "*/*") -> tuple[int, str]:
+        """Send a request to the port of metrics and probes; return status and body."""
+        async with httpx.AsyncClient(timeout=PATIENCE_S, trust_env=False) as client:
+            url = f"http://127.0.0.1:{self.ports.metrics_port}{path}"
+            response = await client.get(url, headers={"accept": accept})
+        return response.status_code, response.text
 
     def sample(self, name: str, **labels: str) -> float:
         """Return the value of a metric; 0 if it does not exist."""
@@ -146,15 +171,6 @@ class RunningServer:
     async def until_sample(self, value: float, name: str, **labels: str) -> None:
         """Wait until a metric has a value."""
         await until(lambda: self.sample(name, **labels) == value)
-
-    def _get(self, path: str) -> tuple[int, str]:
-        assert self._ports
-        with contextlib.closing(
-            HTTPConnection("127.0.0.1", self._ports.metrics_port, timeout=PATIENCE_S)
-        ) as connection:
-            connection.request("GET", path)
-            response = connection.getresponse()
-            return response.status, response.read().decode()
 
     def _loader(self, settings: Settings) -> ModelLoader:
         def load(bundle: Bundle, serving: ServingSettings) -> ModelRuntime:
@@ -181,11 +197,13 @@ class RunningServer:
 
 
 @contextlib.asynccontextmanager
-async def listening_server(models: Path, **settings: Any) -> AsyncIterator[RunningServer]:
+async def listening_server(
+    models: Path, *, alter: Callable[[ModelRuntime], ModelRuntime] | None = None, **settings: Any
+) -> AsyncIterator[RunningServer]:
     """Run a server without loading models; settings by name, with `__` for the dot."""
     flags = {name.replace("__", "."): value for name, value in settings.items()}
     ports = {"grpc.port": 0, "http.port": 0, "scheduling.num_workers": 1}
-    server = RunningServer(load_settings(flags={"models.directory": models, **ports, **flags}))
+    server = RunningServer(load_settings(flags={"models.directory": models, **ports, **flags}), alter)
     try:
         await server.start()
         yield server
@@ -199,6 +217,36 @@ async def running_server(models: Path, **settings: Any) -> AsyncIterator[Running
     async with listening_server(models, **settings) as server:
         await server.app.load()
         yield server
+
+
+def observed_server(models: Path, **settings: Any) -> contextlib.AbstractAsyncContextManager[RunningServer]:
+    """Run a ready server with worker processes on the real clock, for tests of metrics, traces and logs."""
+    return running_server(models, **{"alter": lambda parts: parts, **settings})
+
+
+@contextlib.asynccontextmanager
+async def http_client(server: RunningServer, **options: Any) -> AsyncIterator[httpx.AsyncClient]:
+    options = {"base_url": server.url, "timeout": PATIENCE_S, "trust_env": False, **options}
+    async with httpx.AsyncClient(**options) as client:
+        yield client
+
+
+def caller_entry(name: str, key: str, *permissions: str, **limits: float) -> str:
+    """Return an entry of a callers file; without permissions, the caller can translate."""
+    lines = [f'name = "{name}"', f'keys = ["{store(key)}"]', f"permissions = {list(permissions or ('translate',))}"]
+    return "\n".join(["[[caller]]", *lines, *(f"{limit} = {value}" for limit, value in limits.items()), ""])
+
+
+def write_callers(directory: Path, keys: Mapping[str, str], **limits: float) -> Path:
+    """Write a callers file with a key of each caller that can translate."""
+    path = directory / "callers.toml"
+    path.write_text("".join(caller_entry(name, key, **limits) for name, key in keys.items()), encoding="utf-8")
+    return path
+
+
+def bearer(key: str | None) -> tuple[tuple[str, str], ...]:
+    """Return the metadata of a call with a key."""
+    return (("authorization", f"Bearer {key}"),) if key else ()
 
 
 def described_service(answer: reflection_pb2.ServerReflectionResponse, name: str) -> ServiceDescriptor:

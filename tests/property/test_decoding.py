@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman_service.datatypes import SamplingConfig, SearchConfig, Segment
+from dragoman_service.decoding.beam_state import bound_penalty, score
 from dragoman_service.decoding.degeneration import EndedSegment
 from dragoman_service.decoding.running_batch import RunningBatch, check_segment
-from dragoman_service.decoding.scoring import bound_penalty, score
 from tests.fakes import EOS, FIRST_WORD, FaultyToyModel
 
 MODEL = FaultyToyModel(eos_bias=0.5, placeholders=(FIRST_WORD + 3,))

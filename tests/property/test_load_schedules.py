@@ -50,7 +50,7 @@ def test_times_ascend_within_the_duration(arrivals: Arrivals, duration_s: float,
 
 
 @given(_MADE, _SEEDS)
-def test_as_many_calls_come_as_the_rate_promises(arrivals: Arrivals, seed: int) -> None:
+def test_number_of_calls_corresponds_to_the_rate(arrivals: Arrivals, seed: int) -> None:
     duration_s, size = 500 / arrivals.rate_per_s, int(arrivals.settings.get("size", 1))
     if every_s := arrivals.settings.get("every"):
         duration_s = every_s * math.ceil(duration_s / every_s)  # whole bursts
@@ -58,12 +58,12 @@ def test_as_many_calls_come_as_the_rate_promises(arrivals: Arrivals, seed: int) 
 
     count = len(arrivals.times(duration_s, seed))
 
-    # A Poisson count deviates by its root; 6 of these are met once in 10^9 times. A burst may lie across the end.
+    # 6 standard deviations of a Poisson count occur once in 10^9 runs. A burst may lie across the end.
     assert abs(count - expected) <= 6 * math.sqrt(expected) + size
 
 
 @given(_MADE, _DURATIONS, _SEEDS)
-def test_the_text_of_arrivals_names_the_same_arrivals(arrivals: Arrivals, duration_s: float, seed: int) -> None:
+def test_text_of_arrivals_can_be_parsed_again(arrivals: Arrivals, duration_s: float, seed: int) -> None:
     parsed = parse_arrivals(arrivals.text, rate_per_s=arrivals.rate_per_s)
 
     assert parsed.times(duration_s, seed) == arrivals.times(duration_s, seed)
@@ -80,23 +80,23 @@ _BOUNDS = st.builds(
 
 
 @given(st.lists(_BOUNDS, min_size=1, max_size=5))
-def test_an_objective_is_what_its_text_says(bounds: list[Bound]) -> None:
+def test_text_of_an_objective_can_be_parsed_again(bounds: list[Bound]) -> None:
     assert parse_slo(str(Slo(tuple(bounds)))) == Slo(tuple(bounds))
 
 
 @given(_BOUNDS, st.floats(0.0, 100.0), st.integers(1, 100), st.integers(0, 100))
-def test_a_bound_is_broken_exactly_beyond_its_limit(bound: Bound, latency_s: float, answered: int, errors: int) -> None:
+def test_bound_is_violated_exactly_beyond_its_limit(bound: Bound, latency_s: float, answered: int, errors: int) -> None:
     summary = summary_of(latencies_s=[latency_s] * answered, num_errors=errors)
     shares = {"errors": errors / (answered + errors), "late": 0.0, "goodput": answered / (answered + errors)}
     units = {"ms": 1000 * latency_s, "s": latency_s, "%": 100 * shares.get(bound.figure, 0.0), "/s": answered / 10}
     figure = units[bound.unit]
-    assume(figure != pytest.approx(bound.limit))  # the last bit of a division is not promised
+    assume(figure != pytest.approx(bound.limit))  # the last bit of a division is not exact
 
     assert bool(Slo((bound,)).violations(summary)) is not _COMPARE[bound.comparison](figure, bound.limit)
 
 
 @given(st.sampled_from(["burst:", "ramp:", "poisson", "trace:", ""]), st.text(max_size=30))
-def test_no_text_is_anything_but_arrivals_or_an_objective_or_refused(start: str, rest: str) -> None:
+def test_other_text_raises_a_value_error(start: str, rest: str) -> None:
     with suppress(ValueError):
         slo = parse_slo(rest)
         assert parse_slo(str(slo)) == slo

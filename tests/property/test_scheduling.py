@@ -12,17 +12,16 @@ from prometheus_client import CollectorRegistry
 
 from dragoman_service.datatypes import Priority, Segment, SegmentResult
 from dragoman_service.decoding.running_batch import BatchLoad
-from dragoman_service.decoding.step_model import StepModel
 from dragoman_service.errors import DeadlineExceededError, EngineError, OverloadedError
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.request import RequestRecord
-from dragoman_service.scheduling.admission import Admission, AdmissionPolicy, AdmissionRequest
+from dragoman_service.scheduling.admission import AdmissionPolicy, LatencyModel, Prediction, RequestCost
 from dragoman_service.scheduling.admission_queue import AdmissionQueue, QueuedSegment
-from dragoman_service.scheduling.batch_policy import BatchBudget, fair_share, select_segments
-from dragoman_service.scheduling.latency_model import LatencyModel, RequestCost
+from dragoman_service.scheduling.batch_dispatcher import BatchBudget, fair_share, select_segments
 from dragoman_service.scheduling.scheduler import Scheduler
 from dragoman_service.scheduling.settings import SchedulingSettings
 from dragoman_service.worker.messages import BatchCommand, NewSegment
+from dragoman_service.worker.worker import ServedModel
 from tests.fakes import FlakyModel, ManualClock, ToyModel, make_segment
 from tests.mortal_worker import TIMEOUT_S, MortalWorker, decode_here
 
@@ -52,21 +51,14 @@ BUDGETS = st.builds(
 
 
 @given(st.lists(QUEUED, max_size=20), st.lists(SEGMENTS, max_size=4), BUDGETS)
-def test_batch_exceeds_its_budget_only_if_it_has_one_segment(
+def test_batch_exceeds_its_budget_only_if_it_has_one_segment_and_the_head_joins_first(
     queued: list[QueuedSegment], running: list[Segment], budget: BatchBudget
 ) -> None:
     selected = select_segments(queued, BatchLoad.of(running), budget)
 
-    load = BatchLoad.of([*running, *(segment.segment for segment in selected)])
-    assert not selected or budget.allows(load)
-    assert load.num_segments <= 1 or not selected or load.padded_tokens <= budget.max_padded_tokens
-
-
-@given(st.lists(QUEUED, min_size=1, max_size=20), BUDGETS)
-def test_head_of_the_queue_joins_an_empty_batch_first(queued: list[QueuedSegment], budget: BatchBudget) -> None:
-    selected = select_segments(queued, BatchLoad(), budget)
-
-    assert selected[0] is queued[0]
+    assert not selected or budget.allows(BatchLoad.of([*running, *(segment.segment for segment in selected)]))
+    assert selected[:1] == queued[: bool(selected)]
+    assert selected or not queued or running
     assert len(set(selected)) == len(selected)
     assert set(selected) <= set(queued)
 
@@ -122,9 +114,9 @@ class BoundedQueue:
         costs = tuple(segment.decode_cost for segment in group)
         cost = RequestCost(segment_costs=costs, longest_source=1, max_steps=1, widest_beam=1)
         state = self.queue.state(cost, context, num_running=0)
-        decision = self.policy.decide(AdmissionRequest(cost=cost, caller=context.caller), state, 0.0)
-        assert isinstance(decision, Admission) == (not is_full and not is_beyond_share)
-        if isinstance(decision, Admission):
+        decision = self.policy.decide(cost, replace(context, deadline_s=math.inf), state, 0.0)
+        assert isinstance(decision, Prediction) == (not is_full and not is_beyond_share)
+        if isinstance(decision, Prediction):
             self.queue.add(group)
             self.held += group
 
@@ -167,7 +159,7 @@ def test_queue_counts_its_segments_and_never_exceeds_its_limits(
 class SchedulerUnderTest:
     """A scheduler, its worker and the number of results of each segment."""
 
-    def __init__(self, model: StepModel, *, num_workers: int) -> None:
+    def __init__(self, model: ServedModel, *, num_workers: int) -> None:
         self.clock = ManualClock()
         self.metrics = Metrics(CollectorRegistry())
         self.worker = MortalWorker(model, self.clock)

@@ -1,4 +1,4 @@
-"""A lexicon is a probability distribution that explains its text ever better; a list holds what its scores say."""
+"""Lexicons are probability distributions; shortlists hold the tokens with the best scores."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ _SIZE = 300
 
 
 @given(pairs=_TEXTS, iterations=st.integers(1, 8))
-def test_the_probabilities_of_every_source_token_add_up_to_one(pairs: list[TokenPair], iterations: int) -> None:
+def test_probabilities_of_each_source_token_sum_to_one(pairs: list[TokenPair], iterations: int) -> None:
     lexicon = learn_lexicon(pairs, vocabulary_size=V, iterations=iterations)
 
     sums = np.bincount(lexicon.sources, lexicon.probabilities, minlength=V + 1)
@@ -27,7 +27,7 @@ def test_the_probabilities_of_every_source_token_add_up_to_one(pairs: list[Token
 
 
 @given(pairs=_TEXTS)
-def test_no_iteration_makes_the_text_less_likely(pairs: list[TokenPair]) -> None:
+def test_no_iteration_lowers_the_likelihood(pairs: list[TokenPair]) -> None:
     log_likelihoods = np.array(learn_lexicon(pairs, vocabulary_size=V, iterations=8).log_likelihoods)
 
     assert (np.diff(log_likelihoods) >= -1e-9).all()
@@ -35,7 +35,7 @@ def test_no_iteration_makes_the_text_less_likely(pairs: list[TokenPair]) -> None
 
 
 @given(pairs=_TEXTS, data=st.data())
-def test_a_lexicon_does_not_depend_on_the_order_of_its_text(pairs: list[TokenPair], data: st.DataObject) -> None:
+def test_lexicon_is_independent_of_the_order_of_sentences(pairs: list[TokenPair], data: st.DataObject) -> None:
     shuffled = data.draw(st.permutations(pairs))
 
     one, other = (learn_lexicon(text, vocabulary_size=V) for text in (pairs, shuffled))
@@ -46,7 +46,6 @@ def test_a_lexicon_does_not_depend_on_the_order_of_its_text(pairs: list[TokenPai
 
 @st.composite
 def shortlists(draw: st.DrawFn) -> Shortlist:
-    """Return one of any content, with many equal probabilities."""
     counts = draw(arrays.arrays(np.int32, _SIZE, elements=st.integers(0, 5), fill=st.just(0)))
     begins = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
     token_ids = np.concatenate(
@@ -66,9 +65,7 @@ def shortlists(draw: st.DrawFn) -> Shortlist:
 
 
 @given(shortlist=shortlists(), source_ids=st.lists(st.integers(0, _SIZE - 1), max_size=40))
-def test_a_list_holds_the_best_tokens_as_many_as_reach_the_threshold(
-    shortlist: Shortlist, source_ids: list[int]
-) -> None:
+def test_shortlist_holds_the_best_tokens_above_the_threshold(shortlist: Shortlist, source_ids: list[int]) -> None:
     scores = shortlist.shares.astype(np.float64)
     for source in source_ids:
         for entry in range(shortlist.begins[source], shortlist.begins[source + 1]):
@@ -84,14 +81,14 @@ def test_a_list_holds_the_best_tokens_as_many_as_reach_the_threshold(
 
 
 @given(shortlist=shortlists())
-def test_a_shortlist_comes_back_from_its_file(shortlist: Shortlist) -> None:
+def test_shortlist_can_be_written_and_read(shortlist: Shortlist) -> None:
     content = shortlist.to_bytes()
 
     assert Shortlist.from_bytes(content).to_bytes() == content
 
 
 @given(shortlist=shortlists(), data=st.data())
-def test_damaged_files_are_refused_or_read_within_bounds(shortlist: Shortlist, data: st.DataObject) -> None:
+def test_damaged_file_is_rejected_or_read_within_bounds(shortlist: Shortlist, data: st.DataObject) -> None:
     content = bytearray(shortlist.to_bytes())
     for place in data.draw(st.lists(st.integers(0, len(content) - 1), min_size=1, max_size=3)):
         content[place] = data.draw(st.integers(0, 255))

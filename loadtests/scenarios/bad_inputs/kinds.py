@@ -13,11 +13,26 @@ from typing import Any, Final, NamedTuple
 from google.protobuf.message import DecodeError
 from hypothesis import strategies as st
 
+from dragoman.option_ranges import option_ranges
 from dragoman.v1 import translation_pb2 as pb
 from loadtests.generator.calls import Method
-from loadtests.hostile.inputs import CHEAP, LEFT, OK, BadInput, Draw, Expected, call, invalid, repeated
+from loadtests.hostile.inputs import (
+    CHEAP,
+    LEFT,
+    NAMES,
+    NUM_ROWS,
+    OK,
+    SHAPES,
+    BadInput,
+    Draw,
+    Expected,
+    call,
+    invalid,
+    repeated,
+    row,
+    shaped,
+)
 from loadtests.hostile.messages import CHANGES, encoded
-from loadtests.hostile.texts import NAMES, NUM_ROWS, SHAPES, row, shaped
 
 _MAX_REQUEST_CHARACTERS: Final = 100_000
 _MAX_MESSAGE_BYTES: Final = 4 * 1024 * 1024
@@ -38,12 +53,7 @@ _DOUBLES: Final = [name for name, field in _OPTIONS.items() if field.cpp_type ==
 _EVERYTHING: Final = {
     "beam_size": 2, "num_hypotheses": 2, "return_scores": True, "return_tokens": True, "return_alignment": True,
 }  # fmt: skip
-_RANGES: Final[Mapping[str, tuple[float, float]]] = {
-    "beam_size": (1, 16), "num_hypotheses": (1, 16), "no_repeat_ngram_size": (0, 16), "min_target_tokens": (0, 2),
-    "max_target_tokens": (1, math.inf), "length_penalty": (0, 5), "repetition_penalty": (1, 10),
-    "coverage_penalty": (0, 5), "temperature": (0.01, 10), "top_p": (5e-324, 1), "top_k": (1, 1000),
-    "seed": (0, 2**63 - 1),
-}  # fmt: skip
+_RANGES: Final = {**option_ranges(pb.SamplingOptions), **option_ranges(pb.DecodingOptions)}
 
 _SIGNALLING_NAN: Final[float] = struct.unpack("<d", b"\x01\x00\x00\x00\x00\x00\xf0\x7f")[0]
 _ODD_DOUBLES: Final = st.floats() | st.sampled_from((
@@ -101,7 +111,6 @@ def html_format(draw: Draw) -> BadInput:
 
 
 def _message(change: str, draw: Draw) -> BadInput:
-    """Return a damaged request."""
     good = draw.request_or_document("A man reads.", " He sleeps.", expected=OK)
     message_type = pb.TranslateDocumentRequest if good.method is Method.TRANSLATE_DOCUMENT else pb.TranslateRequest
     message = CHANGES[change](draw, message_type.FromString(good.message))
@@ -187,8 +196,11 @@ def metadata(draw: Draw) -> BadInput:
 def _number(names: Sequence[str], draw: Draw) -> BadInput:
     """Return a numeric option at a limit, beyond it, or far from it."""
     name = draw.choice(names)
-    low, high = _RANGES[name]
-    high = min(high, draw.model.limits.max_target_tokens) if name == "max_target_tokens" else high
+    low, high = _RANGES[name].minimum, _RANGES[name].maximum
+    if name == "max_target_tokens":
+        high = draw.model.limits.max_target_tokens
+    elif name == "min_target_tokens":
+        high = CHEAP["max_target_tokens"] - 1
     field, value = _SAMPLING.get(name) or _OPTIONS[name], 0.0
     if field.cpp_type == field.CPPTYPE_DOUBLE:
         beyond = math.nextafter(low, -math.inf), math.nextafter(high, math.inf)
@@ -200,7 +212,11 @@ def _number(names: Sequence[str], draw: Draw) -> BadInput:
     options = {**CHEAP, "beam_size": 16 if name == "num_hypotheses" else 2, name: value}
     if name in _SAMPLING:
         options = {"max_target_tokens": 3, "sampling": {"seed": 1, name: value}}
-    expected = OK if low <= value <= high else invalid(f"options.{'sampling.' * (name in _SAMPLING)}{name}")
+    expected = (
+        OK
+        if _RANGES[name].contains(value) and value <= high
+        else invalid(f"options.{'sampling.' * (name in _SAMPLING)}{name}")
+    )
     if expected == OK and name == "coverage_penalty":
         expected = Expected(["OK", "UNIMPLEMENTED"])  # a model without an attention graph
     return draw.request_or_document("A man reads.", expected=expected, options=options)

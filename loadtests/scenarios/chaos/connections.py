@@ -17,8 +17,7 @@ from dragoman.v1 import translation_pb2 as pb
 from loadtests.generator.calls import Method
 from loadtests.hostile import http2
 from loadtests.hostile.http2 import RawConnection, flood_with_resets, grpc_message
-from loadtests.scenarios.chaos.fault import LATE, OPEN_FILES, Stage, fault, lasting, requests
-from loadtests.scenarios.chaos.server import HANDSHAKE_TIMEOUT_S
+from loadtests.scenarios.chaos.fault import HANDSHAKE_TIMEOUT_S, LATE, OPEN_FILES, Stage, fault, lasting, requests
 from loadtests.scenarios.control_traffic import connect
 from loadtests.scenarios.stress_server import poll
 

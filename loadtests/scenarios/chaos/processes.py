@@ -19,8 +19,7 @@ from loadtests.generator.calls import Method, Reply
 from loadtests.generator.client import Client
 from loadtests.generator.metrics import process_tree
 from loadtests.generator.server import ServerError
-from loadtests.scenarios.chaos.fault import LATE, Stage, fault, lasting, requests
-from loadtests.scenarios.chaos.server import INSIDE, NUM_WORKERS, copy_tree
+from loadtests.scenarios.chaos.fault import INSIDE, LATE, NUM_WORKERS, Stage, copy_tree, fault, lasting, requests
 from loadtests.scenarios.control_traffic import connect
 from loadtests.scenarios.stress_server import only_bundle, poll
 

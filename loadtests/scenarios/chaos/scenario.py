@@ -21,8 +21,7 @@ from loadtests.generator.metrics import footprint, remaining_work
 from loadtests.generator.server import ServerError
 from loadtests.report.report import Report, new_figure, require
 from loadtests.scenarios.chaos import connections, processes
-from loadtests.scenarios.chaos.fault import Fault, Result, Stage, requests
-from loadtests.scenarios.chaos.server import chaos_server
+from loadtests.scenarios.chaos.fault import Fault, Result, Stage, chaos_server, requests
 from loadtests.scenarios.control_traffic import Question, TranslatingTraffic, connect, learn_answers
 from loadtests.scenarios.stress_server import poll
 

@@ -31,14 +31,7 @@ from loadtests.scenarios.soak.accounting import Accounting, Entry, read_access_l
 from loadtests.scenarios.soak.calls import CallerPool, ExpectedCall, Kind, SoakClient
 from loadtests.scenarios.soak.memory import Sample, Settings, check_memory, window_minima
 from loadtests.scenarios.soak.plan import PROBES, TRAFFIC, Plan
-from loadtests.scenarios.stress_server import (
-    add_version,
-    only_bundle,
-    poll,
-    remove_version,
-    started,
-    wait_until_idle,
-)
+from loadtests.scenarios.stress_server import add_version, only_bundle, poll, remove_version, started, wait_until_idle
 
 SUMMARY: Final = "mixed traffic with model swaps for half an hour; checks for leaks and losses"
 
@@ -202,10 +195,7 @@ def soak(server: ServerProcess, models: Path, bundle: Path, texts: Texts, settin
     found = Observations(settings=settings, before=idle, after=idle)
     accounting, samples = found.accounting, found.samples
     pool = CallerPool(
-        address=server.target,
-        num_callers=settings.num_callers,
-        record=accounting.record,
-        look_each_s=_SAMPLE_EACH_S,
+        address=server.target, num_callers=settings.num_callers, record=accounting.record, look_each_s=_SAMPLE_EACH_S
     )
     calibration, plan = (
         Plan(texts=texts, models=("", name, f"{name}@{_LABEL}"), prefix=prefix, seed=seed, traffic=traffic)

@@ -13,8 +13,7 @@ Activation = Literal["relu", "gelu", "swish", "swiglu"]
 
 NormKind = Literal["layer", "rms"]
 
-Positions = Literal["sinusoidal", "learned", "rotary", "none"]
-"""Kind of position encoding."""
+Positions = Literal["sinusoidal", "learned", "rotary", "none"]  # kind of position encoding
 
 SinusoidLayout = Literal["interleaved", "halves", "fairseq"]
 """Order and wavelengths of sinusoids, see `dragoman_export.model.layers.sinusoidal_positions`."""
@@ -22,8 +21,7 @@ SinusoidLayout = Literal["interleaved", "halves", "fairseq"]
 TiedEmbeddings = Literal["all", "decoder", "none"]
 """Shared tables: source, target and projection (`all`), target and projection (`decoder`), or none."""
 
-PROJECTION_BIAS: Final = "projection.bias"
-"""Name of the bias of the logits, in graphs and checkpoints."""
+PROJECTION_BIAS: Final = "projection.bias"  # name of the bias of the logits, in graphs and checkpoints
 
 Size = Annotated[int, Field(ge=1, le=1 << 24)]
 _NumLayers = Annotated[int, Field(ge=1, le=256)]
@@ -80,43 +78,30 @@ class DerivedSizes:
 class Architecture(Section, DerivedSizes):
     """Network architecture. The defaults match Vaswani et al. (2017) and bundles before version 4."""
 
-    vocabulary_size: Size
-    """V, size of the target vocabulary."""
-    d_model: Size
-    """Width of the residual stream."""
-    num_heads: Size
-    """H, number of query heads."""
-    ffn_size: Size
-    """Size of the hidden layer of the feed-forward blocks."""
+    vocabulary_size: Size  # V, size of the target vocabulary
+    d_model: Size  # width of the residual stream
+    num_heads: Size  # H, number of query heads
+    ffn_size: Size  # size of the hidden layer of the feed-forward blocks
     num_encoder_layers: _NumLayers
     num_decoder_layers: _NumLayers
-    norm: Literal["pre", "post"]
-    """`pre`: normalisation before each sublayer; `post`: after each residual sum."""
+    norm: Literal["pre", "post"]  # `pre`: normalisation before each sublayer; `post`: after each residual sum
     activation: Activation = "relu"
-    norm_kind: NormKind = "layer"
-    """`layer`: layer normalisation; `rms`: RMS normalisation, without bias."""
+    norm_kind: NormKind = "layer"  # `layer`: layer normalisation; `rms`: RMS normalisation, without bias
     norm_epsilon: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)] = 1e-5
-    embedding_norm: bool = False
-    """True: the input of each stack is normalised."""
-    final_norm: bool | None = None
-    """True: the output of each stack is normalised; None: only with norm `pre`."""
-    head_dim: Size | None = None
-    """D; None: `d_model / num_heads`."""
+    embedding_norm: bool = False  # True: the input of each stack is normalised
+    final_norm: bool | None = None  # True: the output of each stack is normalised; None: only with norm `pre`
+    head_dim: Size | None = None  # D; None: `d_model / num_heads`
     num_kv_heads: Size | None = None
     """Number of key and value heads: query head h uses head h modulo this number; None: `num_heads`."""
     positions: Positions = "sinusoidal"
     sinusoid_layout: SinusoidLayout = "interleaved"
     position_offset: Annotated[int, Field(ge=0, le=1000)] = 0
     """Position of the first token, for encodings that are added to embeddings."""
-    max_positions: Size | None = None
-    """Number of learned positions; None for other position encodings."""
-    scale_embeddings: bool = True
-    """True: embeddings are multiplied by sqrt(d_model)."""
+    max_positions: Size | None = None  # number of learned positions; None for other position encodings
+    scale_embeddings: bool = True  # True: embeddings are multiplied by sqrt(d_model)
     tied_embeddings: TiedEmbeddings = "all"
-    projection_bias: bool = False
-    """True: the projection to the vocabulary has a bias."""
-    source_vocabulary_size: Size | None = None
-    """Size of the source vocabulary; None: `vocabulary_size`."""
+    projection_bias: bool = False  # True: the projection to the vocabulary has a bias
+    source_vocabulary_size: Size | None = None  # size of the source vocabulary; None: `vocabulary_size`
 
     @model_validator(mode="after")
     def _agrees_with_itself(self) -> Self:
@@ -134,10 +119,8 @@ class Architecture(Section, DerivedSizes):
 class Limits(Section):
     """Maximum sequence lengths of the graphs."""
 
-    max_source_tokens: NumTokens
-    """Including EOS."""
-    max_target_tokens: NumTokens
-    """Including EOS, excluding BOS."""
+    max_source_tokens: NumTokens  # including EOS
+    max_target_tokens: NumTokens  # including EOS, excluding BOS
 
 
 class GraphTensors(Section):
@@ -152,8 +135,7 @@ class Tensors(Section):
 
     encoder: GraphTensors
     decoder: GraphTensors
-    attention: GraphTensors | None = None
-    """None if the precision has no attention graph."""
+    attention: GraphTensors | None = None  # None if the precision has no attention graph
 
     @property
     def float_type(self) -> FloatType:

@@ -21,8 +21,7 @@ from dragoman_service.errors import BundleError
 
 _READABLE_VERSIONS: Final = (1, 2, 3, 4, SCHEMA_VERSION)
 
-MANIFEST_NAME = "manifest.json"
-"""The only file without a checksum."""
+MANIFEST_NAME = "manifest.json"  # the only file without a checksum
 
 _MAX_MANIFEST_BYTES: Final = 1 << 20
 

@@ -39,8 +39,7 @@ class StoredTensor(Section):
 class ActivationScale(Section):
     """Quantization of the input of a product: x / scale + zero_point, rounded half to even, clipped to 0 to 255."""
 
-    scale: Annotated[float, Field(ge=_FLOAT32_TINY, le=_FLOAT32_MAX, allow_inf_nan=False)]
-    """Representable as float32."""
+    scale: Annotated[float, Field(ge=_FLOAT32_TINY, le=_FLOAT32_MAX, allow_inf_nan=False)]  # representable as float32
     zero_point: Annotated[int, Field(ge=0, le=255)]
 
 
@@ -87,8 +86,7 @@ class Int8Weights(Section):
     """Int8 weights of a precision, for runtimes that do not use its graphs."""
 
     decoder: NetworkWeights
-    encoder: NetworkWeights | None
-    """None: not all products of the encoder are int8."""
+    encoder: NetworkWeights | None  # None: not all products of the encoder are int8
 
     def check(self, path: Path, manifest: Manifest, weights: str) -> None:
         """Raise BundleError, with the file at `path`, if the weights do not match the manifest and its weights file."""

@@ -23,8 +23,7 @@ SCHEMA_VERSION: Final = 5
 5: optional: several languages, a confidence estimator.
 """
 
-MAX_FILE_BYTES: Final = 16 << 30
-"""Maximum size of a file in a bundle."""
+MAX_FILE_BYTES: Final = 16 << 30  # maximum size of a file in a bundle
 
 PlainName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
 """Name of a file, model or version, without path separators and leading dots."""
@@ -55,8 +54,7 @@ class SpecialIds(Section):
     """Special token ids."""
 
     pad: _TokenId
-    bos: _TokenId
-    """First decoder input: a separate token, padding or EOS."""
+    bos: _TokenId  # first decoder input: a separate token, padding or EOS
     eos: _TokenId
     unk: _TokenId
 
@@ -104,10 +102,8 @@ class GraphFiles(Section):
 class TargetTokens(Section):
     """Tokens that select the target language."""
 
-    source_prefix: _Prefix = ()
-    """Tokens at the start of sources, after the tokens of the source language."""
-    target_prefix: _Prefix = ()
-    """Forced tokens at the start of targets."""
+    source_prefix: _Prefix = ()  # tokens at the start of sources, after the tokens of the source language
+    target_prefix: _Prefix = ()  # forced tokens at the start of targets
 
 
 class Languages(Section):
@@ -168,21 +164,17 @@ class Languages(Section):
 class Tokenization(Section):
     """Tokenization that differs from one SentencePiece model with its own ids."""
 
-    source_model: PlainName | None = None
-    """SentencePiece model for sources; None: the same as for targets."""
+    source_model: PlainName | None = None  # SentencePiece model for sources; None: the same as for targets
     pieces: PlainName | None = None
     """JSON array of the text of each token id, null for ids without text; None: the ids of SentencePiece.
 
     Pieces that are not in the array become the unknown token.
     """
-    source_pieces: PlainName | None = None
-    """The same for sources; None: the vocabulary of targets."""
-    source_prefix: _Prefix = ()
-    """Tokens at the start of every source, for example a language tag."""
+    source_pieces: PlainName | None = None  # the same for sources; None: the vocabulary of targets
+    source_prefix: _Prefix = ()  # tokens at the start of every source, for example a language tag
     source_suffix: _Prefix | None = None
     """Tokens at the end of every source; None: EOS. Empty for models of OpenNMT-py and eole."""
-    target_prefix: _Prefix = ()
-    """Forced tokens at the start of every target."""
+    target_prefix: _Prefix = ()  # forced tokens at the start of every target
     languages: Languages | None = None
     """Languages of a multilingual model, which cannot have other prefixes; None: one language pair."""
     placeholders: Annotated[tuple[_Placeholder, ...], Field(max_length=256)] = ()
@@ -221,15 +213,11 @@ class Tokenization(Section):
 class Score(Section):
     """A quality score, measured when the bundle was created."""
 
-    metric: _Text
-    """For example `BLEU`."""
+    metric: _Text  # for example `BLEU`
     value: float
-    data: _Text
-    """Name of the test set."""
-    signature: _Text = ""
-    """Signature of the metric, as printed by its tool."""
-    precision: _Text = ""
-    """Precision of the graphs."""
+    data: _Text  # name of the test set
+    signature: _Text = ""  # signature of the metric, as printed by its tool
+    precision: _Text = ""  # precision of the graphs
     beam_size: Size = 4
 
 
@@ -237,13 +225,10 @@ class Provenance(Section):
     """Origin of the weights."""
 
     exporter_version: _Text
-    checkpoint: _Text
-    """File that the weights were read from."""
+    checkpoint: _Text  # file that the weights were read from
     checkpoint_sha256: _Text
-    training_step: int | None = None
-    """Number of optimizer steps; None: unknown."""
-    training_data: Annotated[tuple[_Text, ...], Field(max_length=1000)] = ()
-    """Names of the training data."""
+    training_step: int | None = None  # number of optimizer steps; None: unknown
+    training_data: Annotated[tuple[_Text, ...], Field(max_length=1000)] = ()  # names of the training data
 
 
 _Weight = Annotated[float, Field(ge=-1e6, le=1e6, allow_inf_nan=False)]
@@ -252,22 +237,14 @@ _Weight = Annotated[float, Field(ge=-1e6, le=1e6, allow_inf_nan=False)]
 class ConfidenceWeights(Section):
     """Weights of the features of a translated sentence, see `dragoman_service.text.hypotheses`."""
 
-    mean_log_prob: _Weight
-    """Mean log-probability of the target tokens."""
-    min_log_prob: _Weight
-    """Log-probability of the least likely target token."""
-    source_length: _Weight
-    """log(1 + number of source tokens)."""
-    length_ratio: _Weight
-    """Absolute difference between the logarithm of the length ratio and `usual_log_ratio`."""
-    fragmentation: _Weight
-    """Target tokens per target character; high for rare words."""
-    source_fragmentation: _Weight = 0.0
-    """Source tokens per source character."""
-    copied_words: _Weight
-    """Share of target words that also occur in the source."""
-    defect: _Weight
-    """1 if the repetition guard found a defect or the translation was truncated, else 0."""
+    mean_log_prob: _Weight  # mean log-probability of the target tokens
+    min_log_prob: _Weight  # log-probability of the least likely target token
+    source_length: _Weight  # log(1 + number of source tokens)
+    length_ratio: _Weight  # absolute difference between the logarithm of the length ratio and `usual_log_ratio`
+    fragmentation: _Weight  # target tokens per target character; high for rare words
+    source_fragmentation: _Weight = 0.0  # source tokens per source character
+    copied_words: _Weight  # share of target words that also occur in the source
+    defect: _Weight  # 1 if the repetition guard found a defect or the translation was truncated, else 0
 
     @cached_property
     def in_order(self) -> tuple[float, ...]:
@@ -284,8 +261,7 @@ class Confidence(Section):
     """Mean of log((target characters + 1) / (source characters + 1))."""
     good_chrf: Annotated[float, Field(gt=0, lt=100, allow_inf_nan=False)]
     """Minimum chrF against the reference of a sentence that is translated well."""
-    data: _Text
-    """Name of the training data of the estimator."""
+    data: _Text  # name of the training data of the estimator
 
 
 class Manifest(Section):
@@ -310,16 +286,12 @@ class Manifest(Section):
     """File with the likely target tokens of each source token, see `runtimes.shortlist`; None: no shortlist."""
     tensors: Annotated[dict[PlainName, Tensors], Field(max_length=_MAX_PRECISIONS)]
     """Precision to the inputs and outputs of its graphs."""
-    files: Annotated[dict[PlainName, FileEntry], Field(max_length=100)]
-    """All files of the bundle except the manifest."""
+    files: Annotated[dict[PlainName, FileEntry], Field(max_length=100)]  # all files of the bundle except the manifest
     scores: Annotated[tuple[Score, ...], Field(max_length=1000)] = ()
-    confidence: Confidence | None = None
-    """Confidence estimator; None: not measured."""
+    confidence: Confidence | None = None  # confidence estimator; None: not measured
     provenance: Provenance
-    licence: _Text
-    """SPDX expression of the licence of the model."""
-    attribution: _Text
-    """Attribution required by the licence."""
+    licence: _Text  # SPDX expression of the licence of the model
+    attribution: _Text  # attribution required by the licence
 
     def named_files(self) -> frozenset[str]:
         """Return the files that other fields refer to; all of them are in `files`."""

@@ -49,7 +49,9 @@ class ServerProcessError(Exception):
 class ServerProcess:
     """A child process that runs `dragoman_service serve` on free ports; killed on exit from the context."""
 
-    def __init__(self, *flags: str, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, *flags: str, environment: Mapping[str, str] | None = None, process_group: int | None = None
+    ) -> None:
         """Start the server with additional flags and variables; `DRAGOMAN_` variables are not inherited."""
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("DRAGOMAN_")}
         self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
@@ -58,6 +60,7 @@ class ServerProcess:
             stderr=subprocess.PIPE,
             text=True,
             encoding="utf-8",
+            process_group=process_group,
         )
         self._log: list[str] = []
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()

@@ -16,13 +16,93 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from dragoman_service.datatypes import Hypothesis, SearchConfig
-from dragoman_service.decoding.beam_state import BeamExpansion, BeamState, FinishedHypothesis
-from dragoman_service.decoding.constraints import CandidateRules, Sampler
-from dragoman_service.decoding.scoring import coverage_penalty, rank, score
-from dragoman_service.decoding.step_model import BoolArray, FloatArray, IntArray, StepBatch, StepOutput
+from dragoman_service.datatypes import Hypothesis
+from dragoman_service.decoding.beam_state import (
+    BeamExpansion,
+    BeamState,
+    FinishedHypothesis,
+    coverage_penalty,
+    rank,
+    score,
+)
+from dragoman_service.decoding.constraints import Sampler
+from dragoman_service.decoding.step_model import BoolArray, FloatArray, IntArray, StepBatch, StepOutput, VocabularySpec
 
 Attend = Callable[[int, Sequence[int]], FloatArray]  # `StepBatch.cross_attention`
+
+
+class CandidateRules:
+    """Rules of a vocabulary.
+
+    Special tokens are never candidates, placeholders only if the source or the prefix of the segment contains them, and
+    EOS only from the minimum length on.
+    """
+
+    def __init__(self, vocabulary: VocabularySpec) -> None:
+        self.eos_id = vocabulary.eos_id
+        self.vocabulary_size = vocabulary.size  # V
+        special = {vocabulary.pad_id, vocabulary.bos_id, vocabulary.unk_id} - {vocabulary.eos_id}
+        self.never = sorted(token for token in special if 0 <= token < vocabulary.size)  # never candidates
+
+        # Added to a log-probability: 0 where a token is allowed, -inf where it never is.
+        self._bias = np.zeros(vocabulary.size, dtype=np.float32)
+        self._bias[self.never] = -np.inf
+
+        self._placeholders = sorted(vocabulary.placeholders, key=lambda placeholder: placeholder.target_id)
+        # [P] target tokens, ascending
+        self.placeholder_ids = np.array([placeholder.target_id for placeholder in self._placeholders], np.int64)
+        # [V] index into `placeholder_ids`; -1: not a placeholder
+        self._placeholder_indices = np.full(vocabulary.size, -1, np.int16)
+        self._placeholder_indices[self.placeholder_ids] = np.arange(len(self._placeholders))
+
+    def num_candidates(self, num_taken: int) -> int:
+        """Return C for which the search over candidates equals the search over the whole vocabulary.
+
+        At most `num_taken` continuations of a row stay live and EOS may finish, so the best `num_taken + 1` allowed
+        candidates suffice. Forbidden candidates may rank before them; a forbidden EOS replaces the allowed EOS. Masked
+        placeholders are not counted, because they are removed before.
+        """
+        return min(num_taken + 1 + len(self.never), self.vocabulary_size)
+
+    def find_masked(self, source_ids: Sequence[int], target_prefix: Sequence[int]) -> BoolArray:
+        """Return [P], True for each placeholder that is neither in the source nor in the target prefix."""
+        sources, prefix = set(source_ids), set(target_prefix)
+        return np.array([source not in sources and target not in prefix for source, target in self._placeholders], bool)
+
+    def without_masked(self, output: StepOutput, is_masked: BoolArray) -> StepOutput:
+        """Return the candidates of each row in their order, but masked ones last with a log-probability of -inf.
+
+        The log-probabilities of the other tokens are not normalised again, so they are bit-identical.
+
+        Args:
+            output: [B, K, C]
+            is_masked: [B, P] from `find_masked` for each segment, or [B, 0].
+        """
+        if not is_masked.any():
+            return output
+        indices = self._placeholder_indices.take(output.token_ids)
+        if indices.max() < 0:  # as in most steps
+            return output
+        segments = np.arange(len(is_masked))[:, None, None]
+        is_out = is_masked[segments, indices] & (indices >= 0)
+        if not is_out.any():
+            return output
+        order = is_out.argsort(axis=2, kind="stable")
+        log_probs = np.where(is_out, np.float32(-np.inf), output.log_probs)
+        return StepOutput(
+            log_probs=np.take_along_axis(log_probs, order, axis=2),
+            token_ids=np.take_along_axis(output.token_ids, order, axis=2),
+        )
+
+    def apply(self, output: StepOutput, *, forbids_eos: BoolArray | None) -> FloatArray:
+        """Return the log-probabilities [B, K, C], -inf for forbidden candidates.
+
+        `forbids_eos` [B] is True for segments whose targets are too short to end; None: for no segment.
+        """
+        allowed: FloatArray = output.log_probs + self._bias.take(output.token_ids)
+        if forbids_eos is not None and forbids_eos.any():
+            allowed[(output.token_ids == self.eos_id) & forbids_eos[:, None, None]] = -np.inf
+        return allowed
 
 
 @dataclass(slots=True, kw_only=True)
@@ -108,25 +188,16 @@ class _Step:
             self.finish(segment, ranking.parents.item(at), ranking.log_probs.item(at), ranking.steps.item(at))
 
     def _advance_unranked(self, rows: BeamExpansion, output: StepOutput) -> BeamExpansion:
-        forced = self._state.forced
+        state, forced = self._state, self._state.forced
         for segment in forced:
-            self._force_token(rows, segment)
-        for segment, sampler in enumerate(self._state.samplers):
+            token = state.searches[segment].target_prefix[state.lengths[segment]]
+            zero, parent = np.zeros(1), np.zeros(1, np.int64)  # a token of a prefix adds 0 to the log-probability
+            rows.put(segment, log_probs=zero, tokens=np.array([token]), parents=parent, steps=zero.astype(np.float32))
+        for segment, sampler in enumerate(state.samplers):
             if sampler is not None and segment not in forced:
-                rows = rows.widened(self._state.widest_beam)
+                rows = rows.widened(state.widest_beam)
                 self._sample_tokens(rows, output, segment, sampler)
         return rows
-
-    def _force_token(self, rows: BeamExpansion, segment: int) -> None:
-        """Append the next token of a prefix, which adds 0 to the log-probability."""
-        state = self._state
-        rows.put(
-            segment,
-            log_probs=np.zeros(1),
-            tokens=np.array([state.searches[segment].target_prefix[state.lengths[segment]]]),
-            parents=np.zeros(1, np.int64),
-            steps=np.zeros(1, np.float32),
-        )
 
     def _sample_tokens(self, rows: BeamExpansion, output: StepOutput, segment: int, sampler: Sampler) -> None:
         """Append a sampled token to each sample of a segment; EOS finishes the sample."""
@@ -297,33 +368,30 @@ def conclude(state: BeamState, segment: int, *, eos_id: int) -> tuple[Hypothesis
     Live hypotheses, cut off at the longest target, are returned after the finished ones, if there are fewer than
     `num_hypotheses`. The result is empty only if all candidates were NaN or -inf.
     """
-    search = state.searches[segment]
-    finished = [_finished(state, segment, hypothesis, eos_id=eos_id) for hypothesis in state.finished[segment]]
-    num_missing = search.num_hypotheses - len(finished)
-    live_rows = np.isfinite(state.log_probs[segment]).nonzero()[0].tolist()
-    unfinished = [_unfinished(state, segment, row, search) for row in live_rows[:num_missing]]
-    return tuple(rank(finished + unfinished))
-
-
-def _finished(state: BeamState, segment: int, hypothesis: FinishedHypothesis, *, eos_id: int) -> Hypothesis:
-    tokens, log_probs = state.history.trace(segment, row=hypothesis.parent, length=hypothesis.length - 1)
-    return Hypothesis(
-        token_ids=(*tokens, eos_id),
-        token_log_probs=(*log_probs, hypothesis.eos_log_prob),
-        log_prob=hypothesis.log_prob,
-        score=hypothesis.score,
-        is_finished=True,
-    )
-
-
-def _unfinished(state: BeamState, segment: int, row: int, search: SearchConfig) -> Hypothesis:
-    length = int(state.lengths[segment])
-    tokens, log_probs = state.history.trace(segment, row=row, length=length)
-    log_prob = float(state.log_probs[segment, row])
-    return Hypothesis(
-        token_ids=tuple(tokens),
-        token_log_probs=tuple(log_probs),
-        log_prob=log_prob,
-        score=score(log_prob, length=length, alpha=search.length_penalty),
-        is_finished=False,
-    )
+    search, history, length = state.searches[segment], state.history, int(state.lengths[segment])
+    hypotheses: list[Hypothesis] = []
+    for finished in state.finished[segment]:
+        tokens, steps = history.trace(segment, row=finished.parent, length=finished.length - 1)
+        hypotheses.append(
+            Hypothesis(
+                token_ids=(*tokens, eos_id),
+                token_log_probs=(*steps, finished.eos_log_prob),
+                log_prob=finished.log_prob,
+                score=finished.score,
+                is_finished=True,
+            )
+        )
+    for row in range(min(state.num_live(segment), search.num_hypotheses - len(hypotheses))):
+        tokens, steps = history.trace(segment, row=row, length=length)
+        log_prob = state.log_probs.item(segment, row)
+        final_score = score(log_prob, length=length, alpha=search.length_penalty)
+        hypotheses.append(
+            Hypothesis(
+                token_ids=tuple(tokens),
+                token_log_probs=tuple(steps),
+                log_prob=log_prob,
+                score=final_score,
+                is_finished=False,
+            )
+        )
+    return tuple(rank(hypotheses))

@@ -1,4 +1,4 @@
-"""State of the searches of a running batch: options and live rows of each segment.
+"""State of the searches of a running batch: options, hypotheses and scores of each segment.
 
 B segments have K rows each (the widest beam of the batch). A segment with a smaller beam has dead rows behind its own,
 with a log-probability of -inf. Live rows are sorted, best first, unless they are samples.
@@ -7,16 +7,70 @@ with a log-probability of -inf. Live rows are sorted, best first, unless they ar
 import bisect
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman_service.datatypes import SearchConfig
+from dragoman_service.datatypes import Hypothesis, SearchConfig
 from dragoman_service.decoding.constraints import Sampler, TargetRules
-from dragoman_service.decoding.scoring import bound_penalty
 from dragoman_service.decoding.step_model import BoolArray, DoubleArray, FloatArray, IntArray
+
+_MIN_COVERAGE = 1e-6  # an attention weight may underflow to 0, whose logarithm is not finite
+
+
+def length_penalty(length: int, *, alpha: float) -> float:
+    """Return the length penalty, ((5 + length) / 6) ** alpha (Wu et al. 2016, arXiv:1609.08144, section 7).
+
+    Args:
+        length: target tokens including EOS, excluding BOS; at least 1.
+        alpha: 0 disables the penalty; larger values favour longer hypotheses.
+
+    Raises:
+        ValueError: if length is below 1.
+    """
+    if length < 1:
+        raise ValueError(f"length is {length}, must be at least 1")
+    return float(((5.0 + length) / 6.0) ** alpha)
+
+
+def score(log_prob: float, *, length: int, alpha: float) -> float:
+    """Return `log_prob` divided by the length penalty, for comparisons of hypotheses."""
+    return log_prob / length_penalty(length, alpha=alpha)
+
+
+def coverage_penalty(attention: FloatArray, *, beta: float) -> float:
+    """Return the coverage penalty of a finished hypothesis, which is added to its score; 0 or less.
+
+    cp(X; Y) = beta * sum_i log(min(sum_j p_ij, 1)), from Wu et al. 2016 (arXiv:1609.08144), section 7. The attention
+    p_ij is the mean over the heads of the last decoder layer. EOS counts in source and target, as in the length.
+
+    Args:
+        attention: [L, H, T, S] from `StepBatch.cross_attention`, including EOS.
+        beta: weight, at least 0.
+    """
+    attended = attention[-1].mean(axis=0, dtype=np.float64).sum(axis=0)  # [H, T, S] -> [S]
+    return beta * float(np.log(attended.clip(_MIN_COVERAGE, 1.0)).sum())
+
+
+def bound_penalty(search: SearchConfig) -> float:
+    """Return the divisor that turns the log-probability of a live hypothesis into an upper bound of its final score.
+
+    Every token adds 0 or less to a log-probability: a repetition penalty is a factor of at least 1, and tokens of a
+    prefix add 0. So the final score is at most `log_prob / lp` for the largest length penalty among the lengths at
+    which the hypothesis can end. The penalty is monotone in the length (rising for alpha > 0, falling for alpha < 0),
+    so the largest one belongs to the shortest or to the longest length. A coverage penalty is 0 or less and only lowers
+    the final score.
+    """
+    longest, alpha = search.max_target_tokens, search.length_penalty
+    shortest = min(max(search.min_target_tokens, len(search.target_prefix)) + 1, longest)
+    return max(length_penalty(shortest, alpha=alpha), length_penalty(longest, alpha=alpha))
+
+
+def rank(hypotheses: Iterable[Hypothesis]) -> list[Hypothesis]:
+    """Sort hypotheses, best first: finished before unfinished, then by score. The sort is stable."""
+    return sorted(hypotheses, key=lambda hypothesis: (not hypothesis.is_finished, -hypothesis.score))
 
 
 class _Step(NamedTuple):
@@ -108,121 +162,82 @@ class BeamExpansion:
 
     def widened(self, num_rows: int) -> "BeamExpansion":
         """Return the expansion with at least `num_rows` rows per segment: there may be too few candidates."""
-        num_missing = num_rows - self.tokens.shape[1]
-        if num_missing <= 0:
-            return self
-        dead = np.full((len(self.tokens), num_missing), -np.inf)
         return BeamExpansion(
-            log_probs=np.concatenate((self.log_probs, dead), axis=1),
-            tokens=_repeated(self.tokens, num_rows),  # dead rows copy the first row
-            parents=_repeated(self.parents, num_rows),
-            steps=_repeated(self.steps, num_rows),
+            log_probs=_widened(self.log_probs, num_rows, dead=-np.inf),
+            tokens=_widened(self.tokens, num_rows),
+            parents=_widened(self.parents, num_rows),
+            steps=_widened(self.steps, num_rows),
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Composition:
     """Properties of all segments of a batch; computed when segments join or leave, not in each step."""
 
-    widest_beam: int  # K after a step
-    is_beyond_beam: BoolArray | None  # [B, K] True for rows beyond the beam of a segment; None if all beams are equal
-    has_minimums: bool
-    has_early_stops: bool
-    has_prefixes: bool
-    has_rules: bool
-    is_plain: bool  # whether all segments are beam searches without prefixes and rules of their own
-    sampled: tuple[int, ...]  # segments whose tokens are sampled
-    guarded: tuple[int, ...]  # segments with `repetition_guard`
-
-    @classmethod
-    def of(cls, state: "BeamState") -> "Composition":
-        """Return the composition of a state."""
+    def __init__(self, state: "BeamState") -> None:
         searches = state.searches
         beam_sizes = [search.beam_size for search in searches]
-        widest_beam = max(beam_sizes, default=1)
-        is_even = min(beam_sizes, default=1) == widest_beam
-        has_prefixes = any(search.target_prefix for search in searches)
-        has_rules = any(rules is not None for rules in state.target_rules)
-        sampled = tuple(segment for segment, sampler in enumerate(state.samplers) if sampler is not None)
-        return cls(
-            widest_beam=widest_beam,
-            is_beyond_beam=None if is_even else np.arange(widest_beam) >= state.beam_sizes[:, None],
-            has_minimums=any(search.min_target_tokens for search in searches),
-            has_early_stops=any(search.early_stopping for search in searches),
-            has_prefixes=has_prefixes,
-            has_rules=has_rules,
-            is_plain=not (has_prefixes or has_rules or sampled),
-            sampled=sampled,
-            guarded=tuple(segment for segment, search in enumerate(searches) if search.repetition_guard),
-        )
+        self.widest_beam = max(beam_sizes, default=1)  # K after a step
+        self.is_beyond_beam: BoolArray | None = None  # [B, K] rows beyond the beam of a segment; None: all are equal
+        if min(beam_sizes, default=1) != self.widest_beam:
+            self.is_beyond_beam = np.arange(self.widest_beam) >= state.beam_sizes[:, None]
+        self.has_minimums = any(search.min_target_tokens for search in searches)
+        self.has_early_stops = any(search.early_stopping for search in searches)
+        self.has_prefixes = any(search.target_prefix for search in searches)
+        self.has_rules = any(rules is not None for rules in state.target_rules)
+        self.sampled = [segment for segment, sampler in enumerate(state.samplers) if sampler is not None]
+        self.guarded = [segment for segment, search in enumerate(searches) if search.repetition_guard]
+        # Whether all segments are beam searches without prefixes and rules of their own:
+        self.is_plain = not (self.has_prefixes or self.has_rules or self.sampled)
 
 
-@dataclass(slots=True, kw_only=True)
 class BeamState:
     """State of the searches of all segments of a batch, in the order of the `StepBatch`."""
 
-    searches: list[SearchConfig]
-    finished: list[list[FinishedHypothesis]]  # the best `num_hypotheses` of each segment, best first
-    target_rules: list[TargetRules | None]  # of the options of each segment
-    samplers: list[Sampler | None]  # None: beam search
-    beam_sizes: IntArray  # [B]
-    min_tokens: IntArray  # [B] `min_target_tokens`
-    max_tokens: IntArray  # [B] `max_target_tokens`
-    prefix_lengths: IntArray  # [B] tokens of `target_prefix`
-    early_stopping: BoolArray  # [B]
-    bound_penalties: DoubleArray  # [B] see `scoring.bound_penalty`
-    is_masked: BoolArray  # [B, P] forbidden placeholders, see `CandidateRules.find_masked`; [B, 0]: none
-    scores_to_beat: DoubleArray  # [B] minimum score of further finished hypotheses; -inf below `num_hypotheses`
-    num_finished: IntArray  # [B] hypotheses that have finished, kept or not
-    lengths: IntArray  # [B] steps taken, which is the length of each live hypothesis
-    log_probs: DoubleArray  # [B, K] of the live hypotheses, descending in K unless they are samples; -inf for dead rows
-    tokens: IntArray  # [B, K] newest token of each row
-    parents: IntArray  # [B, K] continued row of the previous step
-    history: History
-    steps_left: int = 0  # until a segment can reach its longest target
-    composition: Composition = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._compose()
-
-    @classmethod
-    def starting(
-        cls,
+    def __init__(
+        self,
         searches: Sequence[SearchConfig],
         *,
         bos_id: int,
         target_rules: Sequence[TargetRules | None] | None = None,
         is_masked: BoolArray | None = None,
-    ) -> "BeamState":
-        """Return searches before their first step: one live row each, which holds BOS."""
+    ) -> None:
+        """Start searches: one live row each, which holds BOS.
+
+        Args:
+            searches: options of each segment.
+            bos_id: token id of BOS.
+            target_rules: rules of each segment; None: no segment has any.
+            is_masked: [B, P] forbidden placeholders, see `CandidateRules.find_masked`; None: no placeholder is.
+        """
         num_segments = len(searches)
-        beam_sizes = np.array([search.beam_size for search in searches], np.int64)
-        num_rows = int(beam_sizes.max(initial=1))
-        log_probs = np.full((num_segments, num_rows), -np.inf)
-        log_probs[:, 0] = 0.0
-        return cls(
-            searches=list(searches),
-            finished=[[] for _ in searches],
-            target_rules=list(target_rules or [None] * num_segments),
-            samplers=[
-                Sampler(search.sampling, num_samples=search.num_hypotheses) if search.sampling else None
-                for search in searches
-            ],
-            beam_sizes=beam_sizes,
-            min_tokens=np.array([search.min_target_tokens for search in searches], np.int64),
-            max_tokens=np.array([search.max_target_tokens for search in searches], np.int64),
-            prefix_lengths=np.array([len(search.target_prefix) for search in searches], np.int64),
-            early_stopping=np.array([search.early_stopping for search in searches], np.bool_),
-            is_masked=np.zeros((num_segments, 0), np.bool_) if is_masked is None else is_masked,
-            bound_penalties=np.array([bound_penalty(search) for search in searches], np.float64),
-            scores_to_beat=np.full(num_segments, -np.inf),
-            num_finished=np.zeros(num_segments, np.int64),
-            lengths=np.zeros(num_segments, np.int64),
-            log_probs=log_probs,
-            tokens=np.full((num_segments, num_rows), bos_id, np.int64),
-            parents=np.zeros((num_segments, num_rows), np.int64),
-            history=History(num_segments),
-        )
+        # Lists with one entry per segment:
+        self.searches = list(searches)
+        self.finished: list[list[FinishedHypothesis]] = [[] for _ in searches]  # the best `num_hypotheses`, best first
+        self.target_rules = list(target_rules or [None] * num_segments)
+        self.samplers = [  # None: beam search
+            Sampler(search.sampling, num_samples=search.num_hypotheses) if search.sampling else None
+            for search in searches
+        ]
+        # Arrays [B] of the options:
+        self.beam_sizes = np.array([search.beam_size for search in searches], np.int64)
+        self.min_tokens = np.array([search.min_target_tokens for search in searches], np.int64)
+        self.max_tokens = np.array([search.max_target_tokens for search in searches], np.int64)
+        self.prefix_lengths = np.array([len(search.target_prefix) for search in searches], np.int64)
+        self.early_stopping = np.array([search.early_stopping for search in searches], np.bool_)
+        self.bound_penalties = np.array([bound_penalty(search) for search in searches], np.float64)
+        self.is_masked = np.zeros((num_segments, 0), np.bool_) if is_masked is None else is_masked  # [B, P]
+        # Arrays [B] of the progress:
+        self.scores_to_beat = np.full(num_segments, -np.inf)  # of further finished ones; -inf below `num_hypotheses`
+        self.num_finished = np.zeros(num_segments, np.int64)  # hypotheses that have finished, kept or not
+        self.lengths = np.zeros(num_segments, np.int64)  # steps taken, which is the length of each live hypothesis
+        # Arrays [B, K] of the live hypotheses:
+        shape = num_segments, int(self.beam_sizes.max(initial=1))
+        self.log_probs = np.full(shape, -np.inf)  # descending in K unless they are samples; -inf for dead rows
+        self.log_probs[:, 0] = 0.0
+        self.tokens = np.full(shape, bos_id, np.int64)  # newest token of each row
+        self.parents = np.zeros(shape, np.int64)  # continued row of the previous step
+        self.history = History(num_segments)
+        self._compose()
 
     @property
     def num_segments(self) -> int:
@@ -258,10 +273,8 @@ class BeamState:
         """Append the segments of `other`, which have taken no step; `other` must not be used again."""
         num_rows = max(self.log_probs.shape[1], other.log_probs.shape[1])
         for state in (self, other):
-            shape = (state.num_segments, num_rows)
-            state.log_probs = _padded(state.log_probs, shape, fill=-np.inf)
-            state.tokens = _repeated(state.tokens, num_rows)  # dead rows copy the first row
-            state.parents = _repeated(state.parents, num_rows)
+            state.log_probs = _widened(state.log_probs, num_rows, dead=-np.inf)
+            state.tokens, state.parents = _widened(state.tokens, num_rows), _widened(state.parents, num_rows)
         for name in _ARRAYS:
             setattr(self, name, np.concatenate((getattr(self, name), getattr(other, name))))
         for name in _LISTS:
@@ -300,14 +313,16 @@ class BeamState:
                 rules.extend(self.tokens[segment, :num_live], self.parents[segment, :num_live])
 
     def _compose(self) -> None:
-        self.composition = Composition.of(self)
+        self.composition = Composition(self)
+        # Steps until a segment can reach its longest target:
         self.steps_left = int((self.max_tokens - self.lengths).min()) if self.searches else 0
 
 
-# Fields of BeamState that are lists with one entry per segment, and fields that are arrays [B, ...].
+# Attributes of BeamState that are lists with one entry per segment, and attributes that are arrays [B, ...].
 _LISTS = ("searches", "finished", "target_rules", "samplers")
-_ARRAYS = tuple(
-    each.name for each in fields(BeamState) if each.name not in {*_LISTS, "history", "steps_left", "composition"}
+_ARRAYS = (
+    *("beam_sizes", "min_tokens", "max_tokens", "prefix_lengths", "early_stopping", "bound_penalties", "is_masked"),
+    *("scores_to_beat", "num_finished", "lengths", "log_probs", "tokens", "parents"),
 )
 
 
@@ -323,14 +338,12 @@ def indices_without(num_segments: int, leaving: Iterable[int]) -> list[int]:
     return [movers.pop() if index in gone else index for index in range(num_kept)]
 
 
-def _repeated(array: NDArray[Any], num_rows: int) -> NDArray[Any]:
-    width = array.shape[1]
-    return array if width == num_rows else array[:, [*range(width), *[0] * (num_rows - width)]]
-
-
-def _padded(array: NDArray[Any], shape: tuple[int, ...], *, fill: float) -> NDArray[Any]:
-    if array.shape == shape:
+def _widened(array: NDArray[Any], num_rows: int, *, dead: float | None = None) -> NDArray[Any]:
+    """Return [B, num_rows or more]: further rows hold `dead`, or copy the first row."""
+    num_missing = num_rows - array.shape[1]
+    if num_missing <= 0:
         return array
-    enlarged = np.full(shape, fill, array.dtype)
-    enlarged[tuple(slice(size) for size in array.shape)] = array
-    return enlarged
+    added = array[:, :1].repeat(num_missing, axis=1)
+    if dead is not None:
+        added[:] = dead
+    return np.concatenate((array, added), axis=1)

@@ -1,132 +1,34 @@
-"""Constraints on candidates: rules of the vocabulary, rules of each segment, and sampling.
+"""Constraints of a segment on its candidates: rules of its options, and sampling.
 
-Rules only lower log-probabilities. If L tokens of a row are lowered, its best N allowed tokens are among its N + L best
-candidates, so a search over a few candidates equals the search over the whole vocabulary. A sample depends only on the
-rows of its own segment, so that other segments cannot change it.
+Both only lower log-probabilities, so a search over a few candidates equals the search over the whole vocabulary. A
+sample depends only on the rows of its own segment, so that other segments cannot change it.
 """
-
-from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from dragoman_service.datatypes import SamplingConfig, SearchConfig
-from dragoman_service.decoding.step_model import (
-    BoolArray,
-    DoubleArray,
-    FloatArray,
-    IntArray,
-    StepOutput,
-    VocabularySpec,
-)
+from dragoman_service.decoding.step_model import BoolArray, DoubleArray, FloatArray, IntArray
 
 _LOWERED_BUCKET = 16  # granularity of the number of candidates: the runtime binds its outputs again if it changes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchPlan:
-    """Options of a search, and n-grams of a text that its target must not contain."""
-
-    search: SearchConfig
-    avoided_ids: tuple[int, ...] = ()  # the text
-    avoided_size: int = 0  # length of its n-grams; 0: none are avoided
-
-
-class CandidateRules:
-    """Rules of a vocabulary.
-
-    Special tokens are never candidates, placeholders only if the source or the prefix of the segment contains them, and
-    EOS only from the minimum length on.
-    """
-
-    def __init__(self, vocabulary: VocabularySpec) -> None:
-        self.eos_id = vocabulary.eos_id
-        self.vocabulary_size = vocabulary.size  # V
-        special = {vocabulary.pad_id, vocabulary.bos_id, vocabulary.unk_id} - {vocabulary.eos_id}
-        self.never = sorted(token for token in special if 0 <= token < vocabulary.size)  # never candidates
-
-        # Added to a log-probability: 0 where a token is allowed, -inf where it never is.
-        self._bias = np.zeros(vocabulary.size, dtype=np.float32)
-        self._bias[self.never] = -np.inf
-
-        self._placeholders = sorted(vocabulary.placeholders, key=lambda placeholder: placeholder.target_id)
-        # [P] target tokens, ascending
-        self.placeholder_ids = np.array([placeholder.target_id for placeholder in self._placeholders], np.int64)
-        # [V] index into `placeholder_ids`; -1: not a placeholder
-        self._placeholder_indices = np.full(vocabulary.size, -1, np.int16)
-        self._placeholder_indices[self.placeholder_ids] = np.arange(len(self._placeholders))
-
-    def num_candidates(self, num_taken: int) -> int:
-        """Return C for which the search over candidates equals the search over the whole vocabulary.
-
-        At most `num_taken` continuations of a row stay live and EOS may finish, so the best `num_taken + 1` allowed
-        candidates suffice. Forbidden candidates may rank before them; a forbidden EOS replaces the allowed EOS. Masked
-        placeholders are not counted, because they are removed before.
-        """
-        return min(num_taken + 1 + len(self.never), self.vocabulary_size)
-
-    def find_masked(self, source_ids: Sequence[int], target_prefix: Sequence[int]) -> BoolArray:
-        """Return [P], True for each placeholder that is neither in the source nor in the target prefix."""
-        sources, prefix = set(source_ids), set(target_prefix)
-        return np.array([source not in sources and target not in prefix for source, target in self._placeholders], bool)
-
-    def without_masked(self, output: StepOutput, is_masked: BoolArray) -> StepOutput:
-        """Return the candidates of each row in their order, but masked ones last with a log-probability of -inf.
-
-        The log-probabilities of the other tokens are not normalised again, so they are bit-identical.
-
-        Args:
-            output: [B, K, C]
-            is_masked: [B, P] from `find_masked` for each segment, or [B, 0].
-        """
-        if not is_masked.any():
-            return output
-        indices = self._placeholder_indices.take(output.token_ids)
-        if indices.max() < 0:  # as in most steps
-            return output
-        segments = np.arange(len(is_masked))[:, None, None]
-        is_out = is_masked[segments, indices] & (indices >= 0)
-        if not is_out.any():
-            return output
-        order = is_out.argsort(axis=2, kind="stable")
-        log_probs = np.where(is_out, np.float32(-np.inf), output.log_probs)
-        return StepOutput(
-            log_probs=np.take_along_axis(log_probs, order, axis=2),
-            token_ids=np.take_along_axis(output.token_ids, order, axis=2),
-        )
-
-    def apply(self, output: StepOutput, *, forbids_eos: BoolArray | None) -> FloatArray:
-        """Return the log-probabilities [B, K, C], -inf for forbidden candidates.
-
-        `forbids_eos` [B] is True for segments whose targets are too short to end; None: for no segment.
-        """
-        allowed: FloatArray = output.log_probs + self._bias.take(output.token_ids)
-        if forbids_eos is not None and forbids_eos.any():
-            allowed[(output.token_ids == self.eos_id) & forbids_eos[:, None, None]] = -np.inf
-        return allowed
 
 
 class TargetRules:
     """Rules of a segment: suppressed tokens, no repeated n-grams, repetition penalty.
 
-    The last two depend on the targets of the live rows, which are stored here.
+    The last two depend on the targets of the live rows, which are stored here. If L tokens of a row are lowered, its
+    best N allowed tokens are among its N + L best candidates.
     """
 
-    @classmethod
-    def of(cls, plan: SearchPlan, *, vocabulary_size: int) -> "TargetRules | None":
-        """Return the rules of a search; None if it has none."""
-        search = plan.search
-        has_rules = search.suppressed_tokens or search.no_repeat_ngram_size or search.repetition_penalty != 1
-        return cls(plan, vocabulary_size=vocabulary_size) if has_rules or plan.avoided_size else None
-
-    def __init__(self, plan: SearchPlan, *, vocabulary_size: int) -> None:
-        search = plan.search
+    def __init__(
+        self, search: SearchConfig, *, vocabulary_size: int, avoided_ids: tuple[int, ...] = (), avoided_size: int = 0
+    ) -> None:
+        """Take the rules of a search; the targets also contain no n-gram of `avoided_size` tokens of `avoided_ids`."""
         self._vocabulary_size = vocabulary_size
         self._suppressed = np.array(sorted(search.suppressed_tokens), np.int64)
         self._ngram_size = search.no_repeat_ngram_size
         self._penalty = search.repetition_penalty
-        self._avoided_ids = np.array([plan.avoided_ids], np.int64)  # [1, S]
-        self._avoided_size = plan.avoided_size
+        self._avoided_ids = np.array([avoided_ids], np.int64)  # [1, S]
+        self._avoided_size = avoided_size
         self._targets = np.zeros((1, 0), np.int64)  # [N, T] of the N live rows
         self._repeats = self._find_repeats()
 

@@ -16,7 +16,6 @@ from dragoman_service.datatypes import (
     SearchConfig,
     Segment,
 )
-from dragoman_service.decoding.constraints import SearchPlan
 
 _MIN_REPEATS = (5, 4, 3, 3, 3, 3, 3, 3)
 """Minimum number of consecutive repeats of 1, 2, ... tokens in a loop. `very, very, very` and `ha ha ha ha` are
@@ -34,6 +33,22 @@ _NO_REPEAT_SIZE = 3  # without repeated 3-grams, no target reaches `_MIN_REPEATS
 _MIN_MEAN_LOG_PROB = -1.5
 """A copy is replaced only by a target with a higher mean log-probability per token. The copy of a long address is
 correct, and the mean of any other target is far lower."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchPlan:
+    """Options of a search, and n-grams of a text that its target must not contain."""
+
+    search: SearchConfig
+    avoided_ids: tuple[int, ...] = ()  # the text
+    avoided_size: int = 0  # length of its n-grams; 0: none are avoided
+
+    @property
+    def has_rules(self) -> bool:
+        """True if the search needs `TargetRules`."""
+        search = self.search
+        has_own = search.suppressed_tokens or search.no_repeat_ngram_size or search.repetition_penalty != 1
+        return bool(has_own or self.avoided_size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,15 +210,6 @@ def _shortest_target(source_ids: Sequence[int]) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SearchOutcome:
-    """Outcome of one search of a segment."""
-
-    hypotheses: tuple[Hypothesis, ...]
-    num_steps: int
-    looping_ids: tuple[int, ...] = ()  # best live hypothesis, if the search was stopped because it looped
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class EndedSegment:
     """A segment that was decoded."""
 
@@ -218,35 +224,37 @@ class Redecoder:
 
     def __init__(self, *, eos_id: int) -> None:
         self._eos_id = eos_id
-        self._first: dict[int, tuple[SearchOutcome, Findings]] = {}  # of segments in their second search, by id
+        self._first: dict[int, tuple[EndedSegment, Findings]] = {}  # of segments in their second search, by id
 
     def is_looping(self, segment: Segment, best_ids: list[int]) -> bool:
         """Return whether a search can stop because its best live hypothesis loops."""
         return is_looping(self._source(segment), best_ids[len(segment.search.target_prefix) :])
 
-    def handle(self, segment_id: int, segment: Segment, outcome: SearchOutcome) -> EndedSegment | SearchPlan:
-        """Return the result of a segment after one of its searches, or the plan to decode it again."""
-        if segment_id in self._first:
-            first, findings = self._first.pop(segment_id)
-            return self._choose(segment_id, segment, first, findings, outcome)
-        if segment.search.repetition_guard and outcome.hypotheses:
+    def handle(
+        self, segment: Segment, ended: EndedSegment, *, looping_ids: tuple[int, ...] = ()
+    ) -> EndedSegment | SearchPlan:
+        """Return the result of a segment after one of its searches, or the plan to decode it again.
+
+        `looping_ids` is the best live hypothesis, if the search was stopped because it loops.
+        """
+        if first := self._first.pop(ended.segment_id, None):
+            return self._choose(segment, *first, ended)
+        if segment.search.repetition_guard and ended.hypotheses:
             findings = (
-                self._find_in_ids(segment, outcome.looping_ids, is_finished=False)
-                if outcome.looping_ids
-                else self._find(segment, outcome.hypotheses[0])
+                self._find_in_ids(segment, looping_ids, is_finished=False)
+                if looping_ids
+                else self._find(segment, ended.hypotheses[0])
             )
             if findings.defects:
-                self._first[segment_id] = outcome, findings
+                self._first[ended.segment_id] = ended, findings
                 return plan_redecode(segment.search, self._source(segment), findings.defects)
-        return EndedSegment(segment_id=segment_id, hypotheses=outcome.hypotheses, num_steps=outcome.num_steps)
+        return ended
 
     def forget(self, segment_id: int) -> None:
         """Forget a segment that leaves the batch."""
         self._first.pop(segment_id, None)
 
-    def _choose(
-        self, segment_id: int, segment: Segment, first: SearchOutcome, findings: Findings, second: SearchOutcome
-    ) -> EndedSegment:
+    def _choose(self, segment: Segment, first: EndedSegment, findings: Findings, second: EndedSegment) -> EndedSegment:
         """Return the better of two results; the first if the second search has no hypothesis."""
         best, remaining = first.hypotheses[0], self._find(segment, first.hypotheses[0])
         is_replaced = False
@@ -254,14 +262,9 @@ class Redecoder:
             new_findings = self._find(segment, second.hypotheses[0])
             is_replaced = is_redecode_better((best, remaining), (second.hypotheses[0], new_findings))
             remaining = new_findings if is_replaced else remaining
-        return EndedSegment(
-            segment_id=segment_id,
-            hypotheses=(second if is_replaced else first).hypotheses,
-            num_steps=first.num_steps + second.num_steps,
-            degeneration=DegenerationReport(
-                found=findings.defects, remaining=remaining.defects, is_replaced=is_replaced
-            ),
-        )
+        report = DegenerationReport(found=findings.defects, remaining=remaining.defects, is_replaced=is_replaced)
+        num_steps = first.num_steps + second.num_steps
+        return replace(second if is_replaced else first, num_steps=num_steps, degeneration=report)
 
     def _find(self, segment: Segment, hypothesis: Hypothesis) -> Findings:
         ids = hypothesis.token_ids[:-1] if hypothesis.is_finished else hypothesis.token_ids

@@ -8,6 +8,7 @@ import numpy as np
 
 from dragoman_service.datatypes import Segment
 from dragoman_service.decoding.beam_search import (
+    CandidateRules,
     SearchingBatch,
     advance,
     advance_ranked,
@@ -16,8 +17,8 @@ from dragoman_service.decoding.beam_search import (
     num_candidates,
 )
 from dragoman_service.decoding.beam_state import BeamState, indices_without
-from dragoman_service.decoding.constraints import CandidateRules, SearchPlan, TargetRules
-from dragoman_service.decoding.degeneration import EndedSegment, Redecoder, SearchOutcome
+from dragoman_service.decoding.constraints import TargetRules
+from dragoman_service.decoding.degeneration import EndedSegment, Redecoder, SearchPlan
 from dragoman_service.decoding.step_model import EncodedSource, ModelLimits, StepModel, VocabularySpec
 
 _MAX_ALPHA = 10.0  # keeps penalties finite at any length
@@ -132,7 +133,7 @@ class RunningBatch:
         self._batch = model.new_batch()
         self._searching = self._batch if isinstance(self._batch, SearchingBatch) else None
         self._rules = CandidateRules(self._vocabulary)
-        self._state = BeamState.starting([], bos_id=self._vocabulary.bos_id)
+        self._state = BeamState([], bos_id=self._vocabulary.bos_id)
         self._redecoder = Redecoder(eos_id=self._vocabulary.eos_id)
         self._segments: dict[int, Segment] = {}  # by id
         self._ids: list[int] = []
@@ -211,22 +212,29 @@ class RunningBatch:
 
     def _join(self, plans: Mapping[int, SearchPlan], encoded: Sequence[EncodedSource]) -> None:
         self._batch.start(encoded)
-        joining = BeamState.starting(
+        is_masked = [
+            self._rules.find_masked(self._segments[segment_id].source_ids, plan.search.target_prefix)
+            for segment_id, plan in plans.items()
+        ]
+        joining = BeamState(
             [plan.search for plan in plans.values()],
             bos_id=self._vocabulary.bos_id,
-            target_rules=[TargetRules.of(plan, vocabulary_size=self._vocabulary.size) for plan in plans.values()],
-            is_masked=np.array(
-                [
-                    self._rules.find_masked(self._segments[segment_id].source_ids, plan.search.target_prefix)
-                    for segment_id, plan in plans.items()
-                ]
-            ),
+            target_rules=[self._target_rules(plan) if plan.has_rules else None for plan in plans.values()],
+            is_masked=np.array(is_masked),
         )
         if self._ids:
             self._state.append(joining)
         else:
             self._state = joining
         self._ids += plans
+
+    def _target_rules(self, plan: SearchPlan) -> TargetRules:
+        return TargetRules(
+            plan.search,
+            vocabulary_size=self._vocabulary.size,
+            avoided_ids=plan.avoided_ids,
+            avoided_size=plan.avoided_size,
+        )
 
     def _end_searches(self, *, may_end: bool) -> tuple[list[EndedSegment], dict[int, SearchPlan]]:
         """Return the segments that have results now, and the plans of the segments to decode again, by id."""
@@ -237,12 +245,13 @@ class RunningBatch:
             return ended, again
         for index in sorted({*is_over, *looping}):
             segment_id = self._ids[index]
-            outcome = SearchOutcome(
+            ended_search = EndedSegment(
+                segment_id=segment_id,
                 hypotheses=conclude(state, index, eos_id=self._vocabulary.eos_id),
                 num_steps=int(state.lengths[index]),
-                looping_ids=() if index in is_over else tuple(looping[index]),
             )
-            result = self._redecoder.handle(segment_id, self._segments[segment_id], outcome)
+            looping_ids = () if index in is_over else tuple(looping[index])
+            result = self._redecoder.handle(self._segments[segment_id], ended_search, looping_ids=looping_ids)
             if isinstance(result, SearchPlan):
                 again[segment_id] = result
             else:

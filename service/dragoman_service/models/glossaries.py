@@ -26,12 +26,10 @@ log = logging.getLogger(__name__)
 
 _MAX_TERM_CHARACTERS: Any = option_range("options.terms.source").max_characters
 
-MAX_GLOSSARIES = 256
-"""Maximum number of files in the directory."""
+MAX_GLOSSARIES = 256  # maximum number of files in the directory
 
 MAX_FILE_BYTES = 4 * 1024 * 1024
-MAX_GLOSSARY_TERMS = 20_000
-"""Maximum number of terms of a glossary, all language pairs together."""
+MAX_GLOSSARY_TERMS = 20_000  # maximum number of terms of a glossary, all language pairs together
 
 _SUFFIXES = (".tsv", ".tbx")
 _SETTING = "models.glossaries_directory"
@@ -39,11 +37,9 @@ _LANGUAGE_ELEMENTS = {"langSet", "langSec"}
 _CONCEPT_ELEMENTS = {"termEntry", "conceptEntry"}
 _XML_LANGUAGE = "xml:lang"
 
-Pair = tuple[str, str]
-"""Source and target language, BCP-47 tags in lower case."""
+Pair = tuple[str, str]  # source and target language, BCP-47 tags in lower case
 
-Terms = Mapping[Pair, tuple[Term, ...]]
-"""Language pair to terms, in the order of the file."""
+Terms = Mapping[Pair, tuple[Term, ...]]  # language pair to terms, in the order of the file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +49,7 @@ class Glossary:
     name: str
     terms: Terms
     matchers: Mapping[Pair, TermMatcher] = field(repr=False)
-    modified_s: float
-    """Modification time of the file, in Unix time."""
+    modified_s: float  # modification time of the file, in Unix time
 
 
 class GlossaryRepository:

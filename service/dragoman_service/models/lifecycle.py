@@ -71,12 +71,10 @@ class Lifecycle:
         self._warm_up = warm_up
         self._unload_timeout_s = unload_timeout_s
         self._changed = threading.Condition()  # guards the attributes below
-        self.registry = ModelRegistry()
-        """Current registry; each change replaces it."""
+        self.registry = ModelRegistry()  # current registry; each change replaces it
         self._draining: dict[str, _DrainingVersion] = {}  # by `name/version`
         self._threads: set[threading.Thread] = set()
-        self.is_stopped = False
-        """True after `stop`: no version takes requests."""
+        self.is_stopped = False  # True after `stop`: no version takes requests
 
     def change_policy(self, name: str, change: Callable[[VersionPolicy], VersionPolicy]) -> None:
         """Replace the policy of a model by the result of `change`."""

@@ -18,15 +18,13 @@ from dragoman_service.text.tokenizer import SentencePieceTokenizer
 
 MAX_LABEL_CHARACTERS = 64
 
-MAX_LABELS = 100
-"""Maximum number of labels of a model."""
+MAX_LABELS = 100  # maximum number of labels of a model
 
 _PLAIN = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 REFERENCE_PATTERN = rf"({_PLAIN})(?:/({_PLAIN})|@({_PLAIN}))?"
 """Regular expression of `name`, `name/version` and `name@label`."""
 
-LANGUAGE_TAG_PATTERN = r"[A-Za-z]{2,8}(-[A-Za-z0-9]{1,8})*"
-"""Regular expression of a language tag."""
+LANGUAGE_TAG_PATTERN = r"[A-Za-z]{2,8}(-[A-Za-z0-9]{1,8})*"  # regular expression of a language tag
 
 _REFERENCE = re.compile(REFERENCE_PATTERN)
 _LANGUAGE_TAG = re.compile(LANGUAGE_TAG_PATTERN)
@@ -110,8 +108,7 @@ class ModelState(enum.Enum):
     FAILED = "failed"  # could not be loaded
 
 
-Futures = Sequence["Future[SegmentResult]"]
-"""One future for each queued segment."""
+Futures = Sequence["Future[SegmentResult]"]  # one future for each queued segment
 
 
 class SegmentQueue(Protocol):
@@ -152,17 +149,11 @@ class ModelRuntime:
     """Tokenizer and scheduler of a bundle, as a model loader returns them."""
 
     tokenizer: SentencePieceTokenizer
-    scheduler: ModelScheduler
-    """Not started; the repository warms it up, starts it and stops it."""
-
+    scheduler: ModelScheduler  # not started; the repository warms it up, starts it and stops it
     precision: str  # of the graphs in use, such as `int8`
     device: str  # `cpu` or `cuda`
-    weights_bytes: int
-    """Size of the files with graphs and weights of the precision."""
-
-    cache_bytes: Callable[[], int]
-    """Returns the current size of the KV caches of all decoding threads. Thread-safe."""
-
+    weights_bytes: int  # size of the files with graphs and weights of the precision
+    cache_bytes: Callable[[], int]  # returns the current size of the KV caches of all decoding threads. Thread-safe.
     process_bytes: Sequence[Callable[[], int]] = ()
     """One function for each replica: returns the resident memory of its worker process. Empty without isolation."""
 
@@ -227,8 +218,7 @@ class LanguageGroup:
 
     sources: tuple[str, ...]
     targets: tuple[str, ...]
-    is_default: bool
-    """True if requests for these pairs without a model use this version."""
+    is_default: bool  # True if requests for these pairs without a model use this version
 
     @property
     def num_pairs(self) -> int:
@@ -249,23 +239,12 @@ class ModelStatus:
     name: str
     version: str
     state: ModelState
-    manifest: Manifest | None
-    """None in state FAILED if the manifest could not be read."""
-
-    precision: str
-    """Precision in use; while loading, the default of the manifest; empty without a manifest."""
-
-    is_default: bool
-    """True if requests for the model without a version use this version."""
-
-    language_groups: tuple[LanguageGroup, ...]
-    """Empty without a manifest."""
-
-    message: str = ""
-    """Error message in state FAILED, else empty."""
-
-    labels: tuple[str, ...] = ()
-    """Sorted."""
+    manifest: Manifest | None  # None in state FAILED if the manifest could not be read
+    precision: str  # precision in use; while loading, the default of the manifest; empty without a manifest
+    is_default: bool  # True if requests for the model without a version use this version
+    language_groups: tuple[LanguageGroup, ...]  # empty without a manifest
+    message: str = ""  # error message in state FAILED, else empty
+    labels: tuple[str, ...] = ()  # sorted
 
     @property
     def is_pair_default(self) -> bool:

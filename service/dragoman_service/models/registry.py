@@ -40,8 +40,7 @@ class VersionPolicy:
     set_labels: Mapping[str, str | None] = field(default_factory=dict)
     """Labels set at run time, which override the settings; None: the label is removed."""
 
-    requested: frozenset[str] = frozenset()
-    """Versions that a caller has loaded and that the settings do not select."""
+    requested: frozenset[str] = frozenset()  # versions that a caller has loaded and that the settings do not select
 
     @property
     def labels(self) -> Mapping[str, str]:
@@ -115,8 +114,7 @@ class ModelVersionEntry:
     """None unless the version is ready: a registry must not keep the memory of a draining version alive."""
 
     precision: str = ""
-    message: str = ""
-    """Error message in state FAILED, else empty."""
+    message: str = ""  # error message in state FAILED, else empty
 
     @property
     def full_name(self) -> str:
@@ -142,9 +140,7 @@ class ModelRegistry:
     model of a language pair is the default version of the first name, in alphabetical order, that supports the pair.
     """
 
-    entries: Mapping[str, ModelVersionEntry] = field(default_factory=dict)
-    """`name/version` to entry."""
-
+    entries: Mapping[str, ModelVersionEntry] = field(default_factory=dict)  # `name/version` to entry
     policies: Mapping[str, VersionPolicy] = field(default_factory=dict)
     """Name to policy; other names have the default policy."""
 
@@ -270,7 +266,7 @@ class ModelRegistry:
 
         @functools.cache
         def wins(*rivals: str) -> bool:
-            return entry.is_ready and self._pair_default([entry, *(self.entries[rival] for rival in rivals)]) is entry
+            return self._pair_default([entry, *(self.entries[rival] for rival in rivals)]) is entry
 
         def is_default(target: str) -> bool:
             pair = source.lower(), target.lower()

@@ -56,14 +56,11 @@ class ModelSettings(BaseModel):
     """Seconds within which the requests of a version must finish when it is unloaded; then the remaining ones fail."""
 
 
-SERVING_NAME = "serving.toml"
-"""Name of the settings file of a model, in the directory of its versions."""
+SERVING_NAME = "serving.toml"  # name of the settings file of a model, in the directory of its versions
 
-LATEST = "latest"
-"""Value of `default_version`: the newest ready version."""
+LATEST = "latest"  # value of `default_version`: the newest ready version
 
-MAX_VERSIONS = 100
-"""Maximum of N in `latest:N`, and of the versions in a list."""
+MAX_VERSIONS = 100  # maximum of N in `latest:N`, and of the versions in a list
 
 _PLACE = "name and version"
 _LATEST_N = re.compile(r"latest:([1-9][0-9]{0,2})")
@@ -185,8 +182,7 @@ class NameOnDisk:
 
     directory: Path
     versions: Mapping[str, Fingerprint]
-    serving: Fingerprint
-    """Fingerprint of `serving.toml`; empty if the file does not exist."""
+    serving: Fingerprint  # fingerprint of `serving.toml`; empty if the file does not exist
 
 
 def names_on_disk(directory: Path) -> dict[str, NameOnDisk]:

@@ -23,8 +23,7 @@ from dragoman_service.models.serving import (
 
 log = logging.getLogger(__name__)
 
-LOADING = "load-"
-"""Prefix of the names of threads that load models in the background."""
+LOADING = "load-"  # prefix of the names of threads that load models in the background
 
 _MAX_LOADS = 4  # concurrent loads: they share cores and memory with the versions that take requests
 

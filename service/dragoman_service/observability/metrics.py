@@ -27,8 +27,7 @@ _LATENCY_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0
 _COUNT_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _TOKEN_BUCKETS = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 _SHARE_BUCKETS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
-COPY_DIRECTIONS = ("to_device", "to_host")
-"""Values of the label `direction` of copies between host and GPU."""
+COPY_DIRECTIONS = ("to_device", "to_host")  # values of the label `direction` of copies between host and GPU
 
 _RATIO_BUCKETS = (0.1, 0.25, 0.5, 0.67, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 4.0, 10.0)
 
@@ -43,17 +42,14 @@ class Row(Generic[_Metric]):
     """Declaration of a metric; on an instance of `Metrics`, the attribute is the metric itself."""
 
     kind: type[_Metric]
-    name: str
-    """Exposed name, without the suffix `_total` of a counter."""
-
+    name: str  # exposed name, without the suffix `_total` of a counter
     documentation: str
     labels: tuple[str, ...] = ()
     shown: tuple[str, ...] = ()
     """Values of the only label that are exposed as 0 from the start. Otherwise `rate` would miss the first count, which
     creates the series."""
 
-    buckets: tuple[float, ...] = ()
-    """Upper bounds of a histogram."""
+    buckets: tuple[float, ...] = ()  # upper bounds of a histogram
 
     def __set_name__(self, owner: type["Metrics"], attribute: str) -> None:
         """Add the declaration to the table."""
@@ -97,9 +93,7 @@ _histogram = partial(Row, Histogram, buckets=_LATENCY_BUCKETS)
 class Metrics:
     """All metrics of one server, registered in one registry."""
 
-    TABLE: ClassVar[dict[str, Row[Any]]] = {}
-    """Attribute name to declaration, in order."""
-
+    TABLE: ClassVar[dict[str, Row[Any]]] = {}  # attribute name to declaration, in order
     requests = _counter("dragoman_requests", "Finished RPCs by method and gRPC status.", ("method", "status"))
     request_seconds = _histogram(
         "dragoman_request_duration_seconds", "Time from the first byte of an RPC to its status.", ("method",)

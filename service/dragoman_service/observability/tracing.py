@@ -13,8 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from dragoman_service.datatypes import Segment, SegmentResult
 
-TRACEPARENT_KEY = "traceparent"
-"""Metadata key of the span of the caller (W3C Trace Context)."""
+TRACEPARENT_KEY = "traceparent"  # metadata key of the span of the caller (W3C Trace Context)
 
 Attributes = Mapping[str, str | int | float]
 

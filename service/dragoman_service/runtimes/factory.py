@@ -25,8 +25,7 @@ from dragoman_service.runtimes.shortlist import open_shortlist
 
 log = logging.getLogger(__name__)
 
-FAST_SETS = ("avx512", "avxvnni")
-"""Instruction sets with which a step is faster than in ONNX Runtime."""
+FAST_SETS = ("avx512", "avxvnni")  # instruction sets with which a step is faster than in ONNX Runtime
 
 
 def open_step_model(bundle: Bundle, settings: RuntimeSettings) -> OnnxStepModel | NativeStepModel:

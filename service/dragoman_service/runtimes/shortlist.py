@@ -41,18 +41,14 @@ _HEADER: Final = struct.Struct("<8sIIIf")
 class Shortlist:
     """Scores of target tokens for every source token; safe to share between threads."""
 
-    threshold: float
-    """Minimum score of a listed token; above 0."""
-    max_size: int
-    """Maximum number of tokens of a list; a multiple of `SIZE_STEP`, or V if that is smaller."""
-    begins: NDArray[np.int32]
-    """[V + 1] index of the first entry of each source token, then N."""
+    threshold: float  # minimum score of a listed token; above 0
+    max_size: int  # maximum number of tokens of a list; a multiple of `SIZE_STEP`, or V if that is smaller
+    begins: NDArray[np.int32]  # [V + 1] index of the first entry of each source token, then N
     token_ids: NDArray[np.int32]
     """[N] target token of each entry; unique per source token and sorted by descending probability."""
     shares: NDArray[np.float32]
     """[V] relative frequency of each token in target text, from 0 to 1; 1 for tokens that are always listed."""
-    probabilities: NDArray[np.float16]
-    """[N] translation probability of each entry, above 0, at most 1."""
+    probabilities: NDArray[np.float16]  # [N] translation probability of each entry, above 0, at most 1
 
     @property
     def vocabulary_size(self) -> int:

@@ -12,8 +12,7 @@ from itertools import chain, count, islice
 from dragoman_service.datatypes import Priority, Segment, SegmentResult
 from dragoman_service.errors import DragomanError
 from dragoman_service.request import RequestRecord
-from dragoman_service.scheduling.admission import QueueState
-from dragoman_service.scheduling.latency_model import Backlog, Prediction, RequestCost
+from dragoman_service.scheduling.admission import Backlog, Prediction, QueueState, RequestCost
 
 _MIN_SWEEP = 64
 _next_id = count().__next__
@@ -74,9 +73,7 @@ class AdmissionQueue:
     def __iter__(self) -> Iterator[QueuedSegment]:
         return chain(*self._queues.values())
 
-    def state(
-        self, cost: RequestCost, context: RequestRecord, *, num_running: int, is_draining: bool = False
-    ) -> QueueState:
+    def state(self, cost: RequestCost, context: RequestRecord, *, num_running: int) -> QueueState:
         """Return the state of the queue for the admission of a request; takes time per caller, not per segment."""
         interactive, bulk = self._queues[Priority.INTERACTIVE], self._queues[Priority.BULK]
         held, held_bulk = interactive.held_by(context.caller), bulk.held_by(context.caller)
@@ -91,7 +88,6 @@ class AdmissionQueue:
             caller_decode_cost=held[1] + held_bulk[1],
             num_callers=max(1, interactive.num_callers, bulk.num_callers),
             backlog=Backlog(num_queued=num_ahead, decode_cost=cost_ahead, num_running=num_running),
-            is_draining=is_draining,
         )
 
     def add(self, segments: Sequence[QueuedSegment]) -> None:

@@ -1,16 +1,26 @@
-"""Connections to the running batches of a worker, each with the segments that the scheduler has sent to it."""
+"""Connections to the running batches of a worker, and handling of its reports."""
 
 import contextlib
+import logging
 import math
 import select
 import socket
 import threading
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
+from dragoman_service.datatypes import SegmentResult, StageTimings
+from dragoman_service.decoding.degeneration import EndedSegment
 from dragoman_service.decoding.running_batch import BatchLoad
+from dragoman_service.errors import DeadlineExceededError, EngineError
+from dragoman_service.observability.metrics import COPY_DIRECTIONS, Metrics
+from dragoman_service.scheduling.admission import LatencyModel
 from dragoman_service.scheduling.admission_queue import QueuedSegment
-from dragoman_service.worker.messages import BatchCommand, BatchReport
+from dragoman_service.scheduling.result_cache import ResultCache
+from dragoman_service.worker.messages import BatchCommand, BatchReport, BatchStepOutput, Clock
+
+log = logging.getLogger(__name__)
 
 
 class WorkerHandle(Protocol):
@@ -144,3 +154,132 @@ class BatchConnection:
             self._poller.unregister(connection.fileno())
             connection.close()
         self.remove_resolved()
+
+
+class ReportHandler:
+    """Resolves segments from the reports of batches, and records what the reports say in metrics and latency model."""
+
+    def __init__(
+        self,
+        batches: Sequence[BatchConnection],
+        metrics: Metrics,
+        *,
+        latency_model: LatencyModel,
+        results: ResultCache | None,
+        clock: Clock,
+        lock: "threading.RLock",
+    ) -> None:
+        self._batches, self._metrics, self._latency_model = batches, metrics, latency_model
+        self._results, self._clock, self._lock = results, clock, lock
+        self._copied_bytes = tuple(map(metrics.device_copy_bytes.labels, COPY_DIRECTIONS))
+        self._row_padding, self._source_padding = map(metrics.step_padding_share.labels, ("rows", "sources"))
+        self.is_warm_up = True  # segments of a warm-up are not queued, and their times are not representative
+
+    def handle(self, batch: BatchConnection, report: BatchReport) -> None:
+        """Handle a report of a batch."""
+        self._metrics.worker_cpu_seconds.inc(report.cpu_s)
+        for counter, num_bytes in zip(self._copied_bytes, report.copied_bytes, strict=True):
+            counter.inc(num_bytes)
+        for output in report.outputs:
+            self._handle_output(batch, output)
+        batch.remove_resolved()
+        if not self.is_warm_up:
+            with self._lock:
+                for output in report.outputs:
+                    self._latency_model.record_step(output, is_backlogged=batch.is_backlogged, now_s=self._clock())
+
+    def fail(self, batch: BatchConnection, segment_ids: Sequence[int], fault: str) -> None:
+        """Fail segments of a batch that is lost."""
+        removed = filter(None, map(batch.remove, segment_ids))
+        lost = [segment for segment in removed if not segment.done()]
+        log.error("batch failed", extra={"segments": len(lost), "fault": fault})
+        self._metrics.batch_failures.inc()
+        for segment in lost:
+            segment.resolve(EngineError("decoding failed"))
+
+    def forget_ahead(self, segment_id: int, *, joined: BatchConnection | None = None) -> bool:
+        """Drop encoder outputs of a segment that has joined a batch or has ended; return whether any batch has them.
+
+        The batch that it joined has used its own; another batch may have encoded it too late.
+        """
+        holders = [batch for batch in self._batches if batch.sent_ahead.pop(segment_id, None) and batch is not joined]
+        for batch in holders:
+            batch.dropped_ids.append(segment_id)
+        return bool(holders)
+
+    def _handle_output(self, batch: BatchConnection, output: BatchStepOutput) -> None:
+        if output.encoded_ids:
+            encoded = [segment for segment in map(batch.find, output.encoded_ids) if segment]
+            for segment in encoded:
+                segment.is_encoded, segment.encode_s = True, output.encode_s
+            exemplars = filter(None, (segment.context.trace.exemplar for segment in encoded))
+            self._metrics.encode_seconds.observe(output.encode_s, next(exemplars, None))
+        if output.started_ids:
+            self._handle_start(batch, output)
+        if output.num_rows:
+            self._record_steps(output)
+        for ended in output.ended:
+            self._handle_end(batch, ended, output.step_ended_s)
+        for segment_id in output.late_ids:
+            if late := batch.remove(segment_id):
+                late.resolve(DeadlineExceededError("decode"))
+        if output.fault:
+            self.fail(batch, output.lost_ids, output.fault)
+
+    def _handle_start(self, batch: BatchConnection, output: BatchStepOutput) -> None:
+        with self._lock:
+            for segment_id in output.started_ids:
+                self.forget_ahead(segment_id, joined=batch)
+        for segment in filter(None, map(batch.running.get, output.started_ids)):
+            segment.decode_started_at_s = output.started_at_s
+            segment.queue_s = output.started_at_s - segment.admitted_at_s - segment.encode_s
+            if not self.is_warm_up:
+                queue_wait = self._metrics.queue_wait_seconds.labels(segment.context.priority.value)
+                queue_wait.observe(segment.queue_s, segment.context.trace.exemplar)
+
+    def _record_steps(self, output: BatchStepOutput) -> None:
+        load = output.load
+        row_padding = 1 - min(load.live_rows, output.step_rows) / output.step_rows
+        source_padding = 1 - load.source_tokens / load.padded_tokens
+        for step_s in (*output.earlier_steps_s, output.step_s):
+            self._metrics.steps.inc()
+            self._metrics.step_seconds.observe(step_s)
+            self._metrics.batch_segments.observe(load.num_segments)
+            self._row_padding.observe(row_padding)
+            self._source_padding.observe(source_padding)
+
+    def _handle_end(self, batch: BatchConnection, ended: EndedSegment, now_s: float) -> None:
+        segment = batch.remove(ended.segment_id)
+        if segment is None:  # cancelled
+            return
+        try:
+            if not ended.hypotheses:
+                log.error("no valid next token: all candidates masked", extra={"steps": ended.num_steps})
+            elif not segment.done():
+                timings = StageTimings(
+                    queue_s=segment.queue_s, encode_s=segment.encode_s, decode_s=now_s - segment.decode_started_at_s
+                )
+                result = SegmentResult(
+                    hypotheses=ended.hypotheses,
+                    num_steps=ended.num_steps,
+                    timings=timings,
+                    degeneration=ended.degeneration,
+                )
+                self._record_result(segment, result)  # before the caller sees the result
+                if self._results is not None:
+                    with self._lock:
+                        self._results.put(segment.segment, result)
+                segment.resolve(result)
+        finally:
+            segment.resolve(EngineError("decoding failed"))  # does nothing if it has a result
+
+    def _record_result(self, segment: QueuedSegment, result: SegmentResult) -> None:
+        metrics, num_target_tokens = self._metrics, len(result.hypotheses[0].token_ids)
+        metrics.decode_seconds.observe(result.timings.decode_s, segment.context.trace.exemplar)
+        metrics.source_tokens.inc(segment.num_source_tokens)
+        metrics.target_tokens.inc(num_target_tokens)
+        metrics.length_ratio.observe(num_target_tokens / segment.num_source_tokens)
+        if result.degeneration is not None:
+            metrics.redecodes.labels("replaced" if result.degeneration.is_replaced else "kept").inc()
+            for defect in result.degeneration.found:
+                metrics.degenerations.labels(defect.kind.value).inc()

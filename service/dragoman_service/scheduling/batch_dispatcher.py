@@ -1,27 +1,22 @@
-"""Dispatch of queued segments to the running batches of a worker, and handling of the reports of the batches."""
+"""Continuous batching: selects the queued segments that join running batches, and sends them to the worker."""
 
 import contextlib
-import logging
 import math
 import threading
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from dragoman_service.datatypes import Segment, SegmentResult, StageTimings
-from dragoman_service.decoding.degeneration import EndedSegment
+from dragoman_service.datatypes import Priority, Segment, SegmentResult
 from dragoman_service.decoding.running_batch import BatchLoad
 from dragoman_service.errors import DeadlineExceededError, EngineError
+from dragoman_service.observability.metrics import Metrics
+from dragoman_service.scheduling.admission import LatencyModel
 from dragoman_service.scheduling.admission_queue import AdmissionQueue, QueuedSegment
-from dragoman_service.scheduling.batch_connection import BatchConnection, ConnectionPoller, WorkerHandle
-from dragoman_service.scheduling.batch_policy import BatchBudget, fair_share, select_ahead, select_segments
-from dragoman_service.scheduling.latency_model import LatencyModel
+from dragoman_service.scheduling.batch_connection import BatchConnection, ConnectionPoller, ReportHandler, WorkerHandle
 from dragoman_service.scheduling.result_cache import ResultCache
-from dragoman_service.scheduling.scheduler_metrics import SchedulerMetrics
 from dragoman_service.scheduling.settings import SchedulingSettings
-from dragoman_service.worker.messages import BatchCommand, BatchReport, BatchStepOutput, Clock, NewSegment, QueuedSource
-
-log = logging.getLogger(__name__)
+from dragoman_service.worker.messages import BatchCommand, Clock, NewSegment
 
 _LOOKAHEAD_BATCHES = 4  # batches' worth of queued segments from which segments of similar length are selected
 _AHEAD_SHARE = 0.5  # of a batch: queued segments that are encoded together with one that joins
@@ -29,6 +24,87 @@ _RESPONSIVE_S = 0.05  # a batch that reported earlier is in a long step, so anot
 _POLL_INTERVAL_S = 0.2  # while batches run, to detect a stuck worker
 _PAUSE_S = 2.0  # a longer interval means that the server itself stood still, and perhaps the worker with it
 _RECOVERY_S = 0.1  # after an internal error, so that a permanent one does not occupy a core
+_MAX_TOKENS_AHEAD = 512  # source tokens: 2 MiB of encoder output of the bundled model, 12 MiB of Transformer-base
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchBudget:
+    """Maximum size of a batch; a batch of one segment may exceed it."""
+
+    max_segments: int
+    max_padded_tokens: int
+    max_rows: int
+
+    def allows(self, load: BatchLoad) -> bool:
+        """Return whether a batch of this size is within the budget."""
+        return load.num_segments <= 1 or (
+            load.num_segments <= self.max_segments
+            and load.padded_tokens <= self.max_padded_tokens
+            and load.rows <= self.max_rows
+        )
+
+
+def fair_share(num_segments: int, *, num_batches: int) -> int:
+    """Return the segments per batch if all queued and running segments are spread evenly, rounded up.
+
+    A batch admits segments up to its share. Two empty batches therefore split a request, and while a segment is queued,
+    at least one batch is below its share.
+    """
+    return -(-num_segments // num_batches)
+
+
+def select_segments(queued: Sequence[QueuedSegment], running: BatchLoad, budget: BatchBudget) -> list[QueuedSegment]:
+    """Return which of `queued`, in the order of service, join a batch within its budget.
+
+    The head of the queue joins first, or no segment does: otherwise a long head could be overtaken forever. The rest of
+    the budget goes to interactive before bulk segments; within a priority to segments that are already encoded, then to
+    those whose source is closest in length to the head, because they are padded together.
+
+    A segment is overtaken only by segments of the same lookahead, and each time the head leaves the queue. So
+    `queued[i]` joins after at most i + 1 selections, unless new segments are served before it.
+    """
+    if not queued:
+        return []
+    head = queued[0]
+    load = running.plus(head.segment)
+    if not budget.allows(load):
+        return []
+    selected = [head]
+    for segment in sorted(queued[1:], key=lambda other: _preference(head, other)):
+        extended = load.plus(segment.segment)
+        if budget.allows(extended):
+            selected.append(segment)
+            load = extended
+    return selected
+
+
+def select_ahead(
+    queued: Sequence[QueuedSegment], encoded: Collection[QueuedSegment], *, window: int, limit: int
+) -> list[QueuedSegment]:
+    """Return which of `queued`, in the order of service, are encoded before they join a batch.
+
+    They keep their positions in the queue. Each encoder run has a fixed cost; where segments join one at a time, this
+    combines several runs into one.
+
+    Args:
+        queued: the next segments of the queue.
+        encoded: segments that the batch has encoded ahead and that are still queued; they count towards a limit in
+            tokens.
+        window: number of segments of `queued` to consider, so that encoder outputs are not kept for long.
+        limit: maximum number of selected segments.
+    """
+    num_tokens_left = _MAX_TOKENS_AHEAD - sum(segment.num_source_tokens for segment in encoded)
+    selected: list[QueuedSegment] = []
+    for segment in queued[:window]:
+        if len(selected) < limit and not segment.is_sent_ahead and segment.num_source_tokens <= num_tokens_left:
+            selected.append(segment)
+            num_tokens_left -= segment.num_source_tokens
+    return selected
+
+
+def _preference(head: QueuedSegment, other: QueuedSegment) -> tuple[bool, bool, int]:
+    is_bulk = other.context.priority is Priority.BULK
+    return is_bulk, not other.is_encoded, abs(other.num_source_tokens - head.num_source_tokens)
 
 
 class BatchDispatcher:
@@ -42,12 +118,12 @@ class BatchDispatcher:
         self,
         worker: WorkerHandle,
         settings: SchedulingSettings,
-        metrics: SchedulerMetrics,
+        metrics: Metrics,
         *,
         num_batches: int,
         queue: AdmissionQueue,
         latency_model: LatencyModel,
-        results: ResultCache,
+        results: ResultCache | None,
         clock: Clock,
         lock: "threading.RLock",
     ) -> None:
@@ -61,12 +137,7 @@ class BatchDispatcher:
         self._poller = ConnectionPoller()
         self._batches = [BatchConnection(worker, self._poller, lock) for _ in range(num_batches)]
         self._reports = ReportHandler(
-            batches=self._batches,
-            metrics=metrics,
-            latency_model=latency_model,
-            results=results,
-            clock=clock,
-            lock=lock,
+            self._batches, metrics, latency_model=latency_model, results=results, clock=clock, lock=lock
         )
         self._thread = threading.Thread(target=self._run, name="scheduler", daemon=True)
         self._polled_at_s = -math.inf
@@ -160,7 +231,9 @@ class BatchDispatcher:
         reported = [batch for batch in self._batches if batch.fileno in ready]
         for batch in reported:
             with self._failing_only(batch):
-                self._handle_report(batch)
+                if report := batch.receive():
+                    self.cache_bytes, batch.reported_at_s = report.cache_bytes, self._clock()
+                    self._reports.handle(batch, report)
         self._kill_if_stuck()
         with self._lock:
             expired = self._queue.pop_expired(self._clock())
@@ -235,27 +308,25 @@ class BatchDispatcher:
                 if not segment.done() or not batch.remove(segment.segment_id)
             )
             must_encode = new_segments and not all(segment.is_encoded for segment in selected)
-            ahead = self._select_ahead(batch) if must_encode else ()
+            ahead = self._select_ahead(batch) if must_encode else {}
             dropped_ids, batch.dropped_ids = tuple(batch.dropped_ids), []
             if new_segments:
-                self._metrics.record_join(batch.load)
+                self._metrics.batch_padded_tokens.observe(batch.load.padded_tokens)
         if new_segments or dropped_ids:
             batch.send(BatchCommand(new_segments=new_segments, dropped_ids=dropped_ids, encode_ahead=ahead))
 
-    def _select_ahead(self, batch: BatchConnection) -> tuple[QueuedSource, ...]:
-        """Return what a batch encodes of the queued segments, if there are more than all batches admit."""
+    def _select_ahead(self, batch: BatchConnection) -> dict[int, tuple[int, ...]]:
+        """Return the sources that a batch encodes ahead, if more segments are queued than all batches admit."""
         max_segments, num_batches = self._settings.max_batch_segments, len(self._batches)
         if self._max_segments() < max_segments:
-            return ()
+            return {}
         queued = self._queue.peek(self._clock(), limit=_LOOKAHEAD_BATCHES * max_segments)
         limit = round(max_segments * _AHEAD_SHARE)
         selected = select_ahead(queued, batch.sent_ahead.values(), window=num_batches * limit, limit=limit)
         for segment in selected:
             segment.is_sent_ahead = True
             batch.sent_ahead[segment.segment_id] = segment
-        return tuple(
-            QueuedSource(segment_id=segment.segment_id, source_ids=segment.segment.source_ids) for segment in selected
-        )
+        return {segment.segment_id: segment.segment.source_ids for segment in selected}
 
     def _max_segments(self) -> int:
         """Return how many segments a batch may have at present."""
@@ -268,104 +339,3 @@ class BatchDispatcher:
         with self._lock:
             queued = self._queue.peek(self._clock(), limit=1)
             return bool(queued) and not self._budget.allows(batch.load.plus(queued[0].segment))
-
-    def _handle_report(self, batch: BatchConnection) -> None:
-        if report := batch.receive():
-            self.cache_bytes, batch.reported_at_s = report.cache_bytes, self._clock()
-            self._reports.handle(batch, report)
-
-
-@dataclass(slots=True, kw_only=True)
-class ReportHandler:
-    """Resolves segments from the reports of batches, and records what the reports say in metrics and latency model."""
-
-    batches: Sequence[BatchConnection]
-    metrics: SchedulerMetrics
-    latency_model: LatencyModel
-    results: ResultCache
-    clock: Clock
-    lock: "threading.RLock"
-    is_warm_up: bool = True  # segments of a warm-up are not queued, and their times are not representative
-
-    def handle(self, batch: BatchConnection, report: BatchReport) -> None:
-        """Handle a report of a batch."""
-        self.metrics.record_report(report)
-        for output in report.outputs:
-            self._handle_output(batch, output)
-        batch.remove_resolved()
-        if not self.is_warm_up:
-            with self.lock:
-                for output in report.outputs:
-                    self.latency_model.record_step(output, is_backlogged=batch.is_backlogged, now_s=self.clock())
-
-    def fail(self, batch: BatchConnection, segment_ids: Sequence[int], fault: str) -> None:
-        """Fail segments of a batch that is lost."""
-        removed = filter(None, map(batch.remove, segment_ids))
-        lost = [segment for segment in removed if not segment.done()]
-        log.error("batch failed", extra={"segments": len(lost), "fault": fault})
-        self.metrics.record_batch_failure()
-        for segment in lost:
-            segment.resolve(EngineError("decoding failed"))
-
-    def forget_ahead(self, segment_id: int, *, joined: BatchConnection | None = None) -> bool:
-        """Drop encoder outputs of a segment that has joined a batch or has ended; return whether any batch has them.
-
-        The batch that it joined has used its own; another batch may have encoded it too late.
-        """
-        holders = [batch for batch in self.batches if batch.sent_ahead.pop(segment_id, None) and batch is not joined]
-        for batch in holders:
-            batch.dropped_ids.append(segment_id)
-        return bool(holders)
-
-    def _handle_output(self, batch: BatchConnection, output: BatchStepOutput) -> None:
-        if output.encoded_ids:
-            encoded = [segment for segment in map(batch.find, output.encoded_ids) if segment]
-            for segment in encoded:
-                segment.is_encoded, segment.encode_s = True, output.encode_s
-            self.metrics.record_encoding(output.encode_s, encoded)
-        if output.started_ids:
-            self._handle_start(batch, output)
-        if output.num_rows:
-            self.metrics.record_step(output)
-        for ended in output.ended:
-            self._handle_end(batch, ended, output.step_ended_s)
-        for segment_id in output.late_ids:
-            if late := batch.remove(segment_id):
-                late.resolve(DeadlineExceededError("decode"))
-        if output.fault:
-            self.fail(batch, output.lost_ids, output.fault)
-
-    def _handle_start(self, batch: BatchConnection, output: BatchStepOutput) -> None:
-        with self.lock:
-            for segment_id in output.started_ids:
-                self.forget_ahead(segment_id, joined=batch)
-        for segment in filter(None, map(batch.running.get, output.started_ids)):
-            segment.decode_started_at_s = output.started_at_s
-            segment.queue_s = output.started_at_s - segment.admitted_at_s - segment.encode_s
-            if not self.is_warm_up:
-                self.metrics.record_start(segment)
-
-    def _handle_end(self, batch: BatchConnection, ended: EndedSegment, now_s: float) -> None:
-        segment = batch.remove(ended.segment_id)
-        if segment is None:  # cancelled
-            return
-        try:
-            if not ended.hypotheses:
-                log.error("no valid next token: all candidates masked", extra={"steps": ended.num_steps})
-            elif not segment.done():
-                timings = StageTimings(
-                    queue_s=segment.queue_s, encode_s=segment.encode_s, decode_s=now_s - segment.decode_started_at_s
-                )
-                result = SegmentResult(
-                    hypotheses=ended.hypotheses,
-                    num_steps=ended.num_steps,
-                    timings=timings,
-                    degeneration=ended.degeneration,
-                )
-                self.metrics.record_result(segment, result)  # before the caller sees the result
-                if self.results.is_enabled:
-                    with self.lock:
-                        self.results.put(segment.segment, result)
-                segment.resolve(result)
-        finally:
-            segment.resolve(EngineError("decoding failed"))  # does nothing if it has a result

@@ -24,11 +24,6 @@ class ResultCache:
         self._results: OrderedDict[Segment, SegmentResult] = OrderedDict()  # least recently used first
         self.num_bytes = 0  # estimated
 
-    @property
-    def is_enabled(self) -> bool:
-        """False if the cache has no memory."""
-        return self._max_bytes > 0
-
     def get(self, segment: Segment) -> SegmentResult | None:
         """Return the cached result of a segment with the same source and options, with zero timings."""
         result = self._results.get(segment)

@@ -9,16 +9,21 @@ from concurrent.futures import Future
 from dragoman_service.datatypes import SearchConfig, Segment, SegmentResult
 from dragoman_service.decoding.running_batch import check_segment
 from dragoman_service.decoding.step_model import ModelLimits
-from dragoman_service.errors import DrainingError, OverloadedError
+from dragoman_service.errors import DeadlineExceededError, DrainingError, OverloadedError
 from dragoman_service.observability.metrics import Metrics, SchedulerStats
 from dragoman_service.request import RequestRecord
-from dragoman_service.scheduling.admission import AdmissionPolicy, AdmissionRequest, Rejection
+from dragoman_service.scheduling.admission import (
+    AdmissionPolicy,
+    LatencyModel,
+    LengthModel,
+    Prediction,
+    Rejection,
+    RequestCost,
+)
 from dragoman_service.scheduling.admission_queue import AdmissionQueue, QueuedSegment
 from dragoman_service.scheduling.batch_connection import WorkerHandle
 from dragoman_service.scheduling.batch_dispatcher import BatchDispatcher
-from dragoman_service.scheduling.latency_model import LatencyModel, LengthModel, Prediction, RequestCost
 from dragoman_service.scheduling.result_cache import ResultCache
-from dragoman_service.scheduling.scheduler_metrics import SchedulerMetrics
 from dragoman_service.scheduling.settings import SchedulingSettings
 from dragoman_service.threads import SwitchInterval, num_cores
 from dragoman_service.worker.messages import Clock
@@ -48,12 +53,12 @@ class Scheduler:
         self._latency_model = LatencyModel(settings, num_batches=num_batches)
         self._lengths = LengthModel()
         self._policy = AdmissionPolicy(settings, self._latency_model)
-        self._results = ResultCache(settings.max_cached_bytes)
-        self._metrics, self._server_metrics = SchedulerMetrics(metrics), metrics
+        self._results = ResultCache(settings.max_cached_bytes) if settings.max_cached_bytes else None
+        self._metrics = metrics
         self._dispatcher = BatchDispatcher(
             worker,
             settings,
-            self._metrics,
+            metrics,
             num_batches=num_batches,
             queue=self._queue,
             latency_model=self._latency_model,
@@ -107,7 +112,7 @@ class Scheduler:
                 self._check_admission(self._latency_model.request_cost(segments), context, now_s, is_estimate=True)
 
     def expected_decode_cost(self, segments: Sequence[Segment]) -> int:
-        """Return the expected decode cost of segments; see `scheduling.latency_model`."""
+        """Return the expected decode cost of segments; see `scheduling.admission`."""
         with self._lock:
             return self._latency_model.request_cost(segments).decode_cost
 
@@ -170,7 +175,7 @@ class Scheduler:
             queue_decode_cost=self._queue.decode_cost,
             batch_live_segments=sum(load.num_segments for load in loads),
             batch_live_rows=sum(load.live_rows for load in loads),
-            result_cache_bytes=self._results.num_bytes,
+            result_cache_bytes=self._results.num_bytes if self._results else 0,
         )
 
     def drain(self, timeout_s: float) -> bool:
@@ -187,20 +192,22 @@ class Scheduler:
         for segment in remaining:
             segment.resolve(DrainingError())
         self._dispatcher.close(timeout_s)
-        self._server_metrics.remove_scheduler(self.stats)
+        self._metrics.remove_scheduler(self.stats)
 
     def _check_admission(
         self, cost: RequestCost, context: RequestRecord, now_s: float, *, is_estimate: bool = False
     ) -> Prediction:
-        request = AdmissionRequest(
-            cost=cost, caller=context.caller, deadline_s=context.deadline_s, is_estimate=is_estimate
-        )
-        num_running = self._dispatcher.num_running
-        state = self._queue.state(cost, context, num_running=num_running, is_draining=self._is_draining)
-        decision = self._policy.decide(request, state, now_s)
-        if not isinstance(decision, Rejection):
-            return decision.prediction
-        self._metrics.record_rejection(decision, cost.num_segments)
+        decision: Prediction | Rejection
+        if self._is_draining:
+            decision = Rejection(reason="draining", error=DrainingError())
+        else:
+            state = self._queue.state(cost, context, num_running=self._dispatcher.num_running)
+            decision = self._policy.decide(cost, context, state, now_s, is_estimate=is_estimate)
+        if isinstance(decision, Prediction):
+            return decision
+        self._metrics.rejected_requests.labels(decision.reason).inc()
+        if decision.reason == "deadline":
+            self._metrics.deadline_misses.labels("admission").inc(cost.num_segments)
         if isinstance(decision.error, OverloadedError):
             _SWITCH_INTERVAL.record_rejection(now_s)  # decoding yields to rejections from the first one on
             if not is_estimate:
@@ -208,10 +215,10 @@ class Scheduler:
         raise decision.error
 
     def _cached(self, segment: Segment) -> Future[SegmentResult] | None:
-        if not self._results.is_enabled:
+        if self._results is None:
             return None
         result = self._results.get(segment)
-        self._metrics.record_lookup(is_hit=result is not None)
+        self._metrics.result_cache_lookups.labels("miss" if result is None else "hit").inc()
         if result is None:
             return None
         future = Future[SegmentResult]()
@@ -230,17 +237,31 @@ class Scheduler:
             self.outstanding_cost -= segment.decode_cost
             if not self._num_unresolved:
                 self._all_resolved.notify_all()
-            outcome = self._metrics.record_outcome(segment, was_queued=was_queued)
+            outcome = self._record_outcome(segment, was_queued=was_queued)
             self._record_latency(segment, outcome)
         if must_wake:
             self._dispatcher.wake()
+
+    def _record_outcome(self, segment: QueuedSegment, *, was_queued: bool) -> str:
+        error = None if segment.cancelled() else segment.exception()
+        if segment.cancelled():
+            outcome = "cancelled"
+            self._metrics.cancelled_segments.labels("queue" if was_queued else "decode").inc()
+        elif isinstance(error, DeadlineExceededError):
+            outcome = "deadline"
+            self._metrics.deadline_misses.labels(error.stage).inc()
+        else:
+            outcome = "error" if error else "ok"
+        self._metrics.segments.labels(outcome).inc()
+        return outcome
 
     def _record_latency(self, segment: QueuedSegment, outcome: str) -> None:
         """Compare the latency of a request with its prediction; its last segment has it."""
         if (prediction := segment.prediction) is None:
             return
-        actual_s = self._clock() - segment.admitted_at_s
+        actual_s, predicted_s = self._clock() - segment.admitted_at_s, prediction.total_s
         if prediction.has_throughput and outcome in {"ok", "deadline"}:
-            self._latency_model.margin.record(predicted_s=prediction.total_s, actual_s=actual_s)
+            self._latency_model.margin.record(predicted_s=predicted_s, actual_s=actual_s)
         if outcome == "ok":
-            self._metrics.record_prediction(predicted_s=prediction.total_s, actual_s=actual_s)
+            direction = "late" if actual_s > predicted_s else "early"
+            self._metrics.prediction_error_seconds.labels(direction).observe(abs(actual_s - predicted_s))

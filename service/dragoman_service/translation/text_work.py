@@ -13,7 +13,7 @@ from dragoman_service.datatypes import Segment, SegmentResult
 from dragoman_service.errors import DeadlineExceededError, EngineError, InvalidFieldError
 from dragoman_service.models.model import Futures
 from dragoman_service.request import AttentionDetail, TranslationOptions
-from dragoman_service.scheduling.latency_model import max_decode_cost
+from dragoman_service.scheduling.admission import max_decode_cost
 from dragoman_service.translation.options import TranslationLimits
 
 # Source tokens times hypotheses of a request with an alignment: the attention of all layers and heads is in memory

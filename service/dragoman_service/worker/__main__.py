@@ -27,7 +27,7 @@ from dragoman_service.runtimes.native.step_model import NativeStepModel
 from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
 from dragoman_service.runtimes.settings import RuntimeSettings
 from dragoman_service.threads import lower_priority
-from dragoman_service.worker.messages import LoadCommand, Loaded, LoadFailed, format_digest
+from dragoman_service.worker.messages import LoadCommand, Loaded, format_digest
 from dragoman_service.worker.worker import Worker
 
 _VERSION_MISMATCH = "the installed service differs from the version that the server runs: restart the server"
@@ -82,7 +82,7 @@ def main() -> None:
             _serve(control)
         else:
             control.recv_bytes()  # the load command, whose fields differ
-            control.send(LoadFailed(error=EngineError(_VERSION_MISMATCH)))
+            control.send(EngineError(_VERSION_MISMATCH))
     os._exit(0)  # without waiting for steps
 
 
@@ -95,21 +95,13 @@ def _serve(control: "Connection[Any, Any]") -> None:
             resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
         model, loaded = load_step_model(command)
     except Exception as error:  # noqa: BLE001 - reported to the server
-        if not isinstance(error, DragomanError):
-            error = EngineError(f"{type(error).__name__}: {error}")
-        control.send(LoadFailed(error=error))
+        is_own = isinstance(error, DragomanError)
+        control.send(error if is_own else EngineError(f"{type(error).__name__}: {error}"))
         return
     control.send(loaded)
-    worker = Worker(
-        model,
-        niceness=command.niceness,
-        cache_bytes=lambda: model.cache_bytes,
-        cpu_clock=time.process_time,
-        copied_bytes=lambda: model.copied_bytes,
-    )
+    worker = Worker(model, niceness=command.niceness, cpu_clock=time.process_time)
     gc.freeze()
     while True:
-        control.recv()
         worker.serve(Connection(recv_handle(control)))
 
 

@@ -7,7 +7,7 @@ records), and one for each running batch (`BatchCommand` to the worker, `BatchRe
 import copyreg
 import dataclasses
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
@@ -34,20 +34,13 @@ class NewSegment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueuedSource:
-    """The source of a queued segment that will join a batch soon."""
-
-    segment_id: int
-    source_ids: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class BatchCommand:
     """Changes to a batch between two steps."""
 
     new_segments: tuple[NewSegment, ...] = ()
     dropped_ids: tuple[int, ...] = ()  # cancelled segments, some of which may have ended or joined another batch
-    encode_ahead: tuple[QueuedSource, ...] = ()  # to encode with the new segments, for any batch that they join later
+    # Sources, by id, of queued segments to encode with the new ones, for any batch that they join later:
+    encode_ahead: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
 
     @classmethod
     def merged(cls, commands: Sequence["BatchCommand"]) -> "BatchCommand":
@@ -56,12 +49,8 @@ class BatchCommand:
             return commands[0]
         dropped_ids = tuple(segment_id for command in commands for segment_id in command.dropped_ids)
         new = (new for command in commands for new in command.new_segments if new.segment_id not in dropped_ids)
-        ahead = (source for command in commands for source in command.encode_ahead)
-        return cls(
-            new_segments=tuple(new),
-            dropped_ids=dropped_ids,
-            encode_ahead=tuple(source for source in ahead if source.segment_id not in dropped_ids),
-        )
+        ahead = (item for command in commands for item in command.encode_ahead.items() if item[0] not in dropped_ids)
+        return cls(new_segments=tuple(new), dropped_ids=dropped_ids, encode_ahead=dict(ahead))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -123,7 +112,10 @@ class BatchReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadCommand:
-    """First message to a worker process."""
+    """First message to a worker process; the answer is `Loaded`, or an error, with which the process ends.
+
+    The following messages are sockets, each for a new batch.
+    """
 
     directory: Path  # of the bundle
     settings: BaseModel  # of the runtime
@@ -142,21 +134,9 @@ class Loaded:
     cache_memory: CacheMemory | None = None  # of the device; None on the CPU, or if it is not known
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadFailed:
-    """The model cannot be loaded; the process ends."""
-
-    error: Exception
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Connect:
-    """The next message is one end of a socket for a new batch."""
-
-
 _PICKLED = (
-    *(LoadCommand, CheckedFile, Loaded, LoadFailed, Connect),
-    *(BatchCommand, NewSegment, QueuedSource, Segment, SearchConfig, SamplingConfig),
+    *(LoadCommand, CheckedFile, Loaded),
+    *(BatchCommand, NewSegment, Segment, SearchConfig, SamplingConfig),
     *(BatchReport, BatchStepOutput, BatchLoad, EndedSegment, Hypothesis, DegenerationReport),
 )
 

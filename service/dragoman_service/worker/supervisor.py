@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from dragoman_service.errors import DragomanError, DrainingError, EngineError
 from dragoman_service.observability.metrics import Metrics
-from dragoman_service.worker.messages import Connect, LoadCommand, Loaded, LoadFailed, format_digest
+from dragoman_service.worker.messages import LoadCommand, Loaded, format_digest
 
 log = logging.getLogger(__name__)
 
@@ -114,7 +114,6 @@ class WorkerProcess:
         with theirs:
             try:
                 with self._lock:
-                    self._control.send(Connect())
                     send_handle(self._control, theirs.fileno(), self.pid)
             except BaseException:
                 ours.close()
@@ -174,7 +173,7 @@ class WorkerProcess:
                 match self._control.recv():
                     case Loaded() as loaded:
                         return loaded
-                    case LoadFailed(error=error):
+                    case DragomanError() as error:
                         raise error
                     case logging.LogRecord() as record:
                         log_record(record)

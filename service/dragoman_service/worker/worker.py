@@ -10,10 +10,10 @@ import socket
 import threading
 import time
 import traceback
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from multiprocessing.connection import Connection
 from queue import Empty, SimpleQueue
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from dragoman_service.decoding.running_batch import RunningBatch
 from dragoman_service.decoding.step_model import EncodedSource, StepModel
@@ -23,6 +23,18 @@ from dragoman_service.worker.messages import BatchCommand, BatchReport, BatchSte
 log = logging.getLogger(__name__)
 
 _REPORT_INTERVAL_S: Final = 0.02  # of a batch without results, so that the server is not interrupted at each step
+
+
+class ServedModel(StepModel, Protocol):
+    """A model that also measures its use of memory."""
+
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes of the KV caches of all batches."""
+
+    @property
+    def copied_bytes(self) -> tuple[int, int]:
+        """Bytes copied to and from GPU memory."""
 
 
 class BatchExecutor:
@@ -86,7 +98,7 @@ class BatchExecutor:
         popped = {segment_id: self._encoded.pop(segment_id, None) for segment_id in new_ids}
         encoded = {segment_id: source for segment_id, source in popped.items() if source is not None}
         sources = {new.segment_id: new.segment.source_ids for new in command.new_segments}
-        sources |= {source.segment_id: source.source_ids for source in command.encode_ahead}
+        sources |= command.encode_ahead
         encoded |= self._encode({key: source for key, source in sources.items() if key not in encoded}, output)
         self._ahead_ids |= sources.keys()
         self._ahead_ids.difference_update(new_ids)
@@ -206,13 +218,11 @@ class Worker:
 
     def __init__(
         self,
-        model: StepModel,
+        model: ServedModel,
         *,
         niceness: int = 0,
         clock: Clock = time.monotonic,
-        cache_bytes: Callable[[], int] = lambda: 0,
         cpu_clock: Clock = lambda: 0.0,
-        copied_bytes: Callable[[], tuple[int, int]] = lambda: (0, 0),
     ) -> None:
         """Start without batches.
 
@@ -220,16 +230,12 @@ class Worker:
             model: runs the steps.
             niceness: of the threads that run steps.
             clock: measures durations and deadlines.
-            cache_bytes: returns the size of the KV caches of all batches.
             cpu_clock: returns the CPU time of the process, if it is the worker's own.
-            copied_bytes: returns the bytes copied to and from GPU memory.
         """
         self.model, self.niceness, self.clock = model, niceness, clock
         self.encoded: dict[int, EncodedSource] = {}  # encoder outputs of queued segments, by id
-        self._cache_bytes = cache_bytes
         self._cpu_clock = cpu_clock
         self._lock = threading.Lock()
-        self._copied_bytes = copied_bytes
         self._reported_cpu_s, self._reported_bytes = 0.0, (0, 0)
         self._threads: list[threading.Thread] = []
 
@@ -253,9 +259,9 @@ class Worker:
         with self._lock:
             before_s, self._reported_cpu_s = self._reported_cpu_s, self._cpu_clock()
             cpu_s = self._reported_cpu_s - before_s
-            (up, down), self._reported_bytes = self._reported_bytes, self._copied_bytes()
+            (up, down), self._reported_bytes = self._reported_bytes, self.model.copied_bytes
             copied = self._reported_bytes[0] - up, self._reported_bytes[1] - down
-        return BatchReport(outputs=outputs, cache_bytes=self._cache_bytes(), cpu_s=cpu_s, copied_bytes=copied)
+        return BatchReport(outputs=outputs, cache_bytes=self.model.cache_bytes, cpu_s=cpu_s, copied_bytes=copied)
 
     def kill(self, cause: str) -> bool:  # noqa: ARG002
         """Return False: threads cannot be killed."""

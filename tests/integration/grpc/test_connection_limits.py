@@ -1,22 +1,20 @@
 """Each limit of a connection, reached over a real socket."""
 
 import asyncio
-import contextlib
-import socket
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import grpc
+import pytest
 
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
 from tests.certificates import OWN_CONNECTION
+from tests.integration.proxy import Proxy
 from tests.integration.running_server import PATIENCE_S, RunningServer, refusal, request, running_server
 
 
 def channel(server: RunningServer, *options: tuple[str, Any]) -> grpc.aio.Channel:
-    """Return a channel with its own connection."""
     return grpc.aio.insecure_channel(f"127.0.0.1:{server.port}", options=(*OWN_CONNECTION, *options))
 
 
@@ -24,8 +22,7 @@ async def translate(channel: grpc.aio.Channel, **call: Any) -> Any:
     return await pb_grpc.TranslationServiceStub(channel).Translate(request("A man."), timeout=PATIENCE_S, **call)
 
 
-async def leaves(channel: grpc.aio.Channel, state: grpc.ChannelConnectivity) -> None:
-    """Wait until a channel is in another state."""
+async def until_state_is_left(channel: grpc.aio.Channel, state: grpc.ChannelConnectivity) -> None:
     async with asyncio.timeout(PATIENCE_S):
         await channel.wait_for_state_change(state)
 
@@ -52,9 +49,7 @@ async def test_large_message_is_rejected_and_the_connection_continues(tiny_model
         await translate(connection)
 
 
-async def test_excess_calls_of_a_connection_wait_in_the_client(
-    tiny_model: Path,
-) -> None:
+async def test_excess_calls_of_a_connection_wait_in_the_client(tiny_model: Path) -> None:
     async with running_server(tiny_model, grpc__max_connection_streams=2) as server:
         server.model.halt()
         async with channel(server) as full, channel(server) as other:
@@ -92,7 +87,7 @@ async def test_idle_connection_is_closed(tiny_model: Path) -> None:
     async with running_server(tiny_model, grpc__max_connection_idle_s=0.5) as server, channel(server) as connection:
         await translate(connection)
 
-        await leaves(connection, grpc.ChannelConnectivity.READY)
+        await until_state_is_left(connection, grpc.ChannelConnectivity.READY)
 
         await translate(connection)  # opens another
 
@@ -103,7 +98,7 @@ async def test_old_connection_is_closed_after_its_calls(tiny_model: Path) -> Non
         call = asyncio.ensure_future(translate(connection))
         await server.until_sample(1, "dragoman_requests_in_flight", method="Translate")
 
-        await leaves(connection, grpc.ChannelConnectivity.READY)
+        await until_state_is_left(connection, grpc.ChannelConnectivity.READY)
         server.model.resume()
 
         assert len((await call).translations) == 1
@@ -139,87 +134,36 @@ async def test_allowed_pings_keep_the_connection(tiny_model: Path) -> None:
         await call
 
 
-class Wire:
-    """A proxy between a client and a server that can drop all traffic without closing."""
-
-    def __init__(self, port: int) -> None:
-        self._port = port
-        self._is_whole = asyncio.Event()
-        self._is_whole.set()
-        self._carriers: list[asyncio.Task[None]] = []
-
-    def cut(self) -> None:
-        """Drop all traffic without closing the connections."""
-        self._is_whole.clear()
-
-    @contextlib.asynccontextmanager
-    async def laid(self) -> AsyncIterator[int]:
-        """Start the proxy; return its port."""
-        server = await asyncio.start_server(self._connect, "127.0.0.1", 0)
-        async with server:
-            yield server.sockets[0].getsockname()[1]
-            for carrier in self._carriers:
-                carrier.cancel()
-            await asyncio.gather(*self._carriers, return_exceptions=True)
-
-    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._port)
-        self._carriers += [
-            asyncio.create_task(self._carry(reader, far_writer)),
-            asyncio.create_task(self._carry(far_reader, writer)),
-        ]
-
-    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.closing(writer):
-            while content := await reader.read(4096):
-                await self._is_whole.wait()
-                writer.write(content)
-
-
 async def test_calls_of_a_vanished_client_are_cancelled(tiny_model: Path) -> None:
     keepalive = {"grpc__keepalive_interval_s": 0.2, "grpc__keepalive_timeout_s": 0.2}
-    async with running_server(tiny_model, **keepalive) as server:
-        wire = Wire(server.port)
+    async with running_server(tiny_model, **keepalive) as server, Proxy(server.port) as proxy:
         server.model.halt()
-        async with wire.laid() as port, grpc.aio.insecure_channel(f"127.0.0.1:{port}") as connection:
-            call = asyncio.ensure_future(refusal(translate(connection)))
-            await server.model.halted_step()
+        call = asyncio.ensure_future(refusal(translate(proxy.channel)))
+        await server.model.halted_step()
 
-            wire.cut()
+        proxy.vanish()
 
-            await server.until_sample(1, "dragoman_requests_total", method="Translate", status="CANCELLED")
-            server.model.resume()
-            call.cancel()
+        await server.until_sample(1, "dragoman_requests_total", method="Translate", status="CANCELLED")
+        server.model.resume()
+        call.cancel()
 
 
-async def test_silent_connection_is_closed(tiny_model: Path) -> None:
+@pytest.mark.parametrize("sends_settings", [False, True])
+async def test_client_without_handshake_is_disconnected(tiny_model: Path, *, sends_settings: bool) -> None:
+    """Without an acknowledgement of its settings, gRPC accepts more metadata from the client than the limit."""
     async with running_server(tiny_model, grpc__handshake_timeout_s=0.2) as server:
-        with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S) as silent:
-            silent.settimeout(PATIENCE_S)
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        if sends_settings:
+            writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))
 
-            def read_to_the_end() -> bytes:
-                content = b""
-                while part := silent.recv(4096):
-                    content += part
-                return content
+        async with asyncio.timeout(PATIENCE_S):
+            await reader.read(-1)  # up to the end of the connection
 
-            await asyncio.to_thread(read_to_the_end)  # ends only when the server closes
+        writer.close()
+        assert (await server.translate("A man.")).translations
 
 
 async def test_server_listens_on_a_unix_socket(tiny_model: Path, tmp_path: Path) -> None:
     address = f"unix:{tmp_path / 'dragoman.sock'}"
     async with running_server(tiny_model, grpc__host=address), grpc.aio.insecure_channel(address) as connection:
         assert len((await translate(connection)).translations) == 1
-
-
-async def test_client_without_settings_acknowledgement_is_disconnected(tiny_model: Path) -> None:
-    """Without the acknowledgement, gRPC accepts more metadata from the client than the limit."""
-    async with running_server(tiny_model, grpc__handshake_timeout_s=0.5) as server:
-        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))  # and empty settings
-
-        async with asyncio.timeout(PATIENCE_S):
-            assert await reader.read(-1)  # up to the end of the connection
-
-        writer.close()
-        assert (await server.translate("A man.")).translations

@@ -1,16 +1,13 @@
-"""Language detection and pivot translation over gRPC, HTTP and the client."""
+"""Language detection, pivot translation and named glossaries."""
 
 import asyncio
 from pathlib import Path
 from typing import Any
 
-import grpc
-import httpx
 import pytest
 
-from dragoman import TranslationClient
 from dragoman.v1 import translation_pb2 as pb
-from tests.integration.running_server import refusal, running_server
+from tests.integration.running_server import PATIENCE_S, http_client, refusal, running_server
 from tests.tiny_bundle import SENTENCES, build_tiny_bundle
 
 ENGLISH, GERMAN = SENTENCES[2], SENTENCES[6]
@@ -31,106 +28,76 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-async def test_missing_source_language_is_detected(models: Path) -> None:
+async def test_missing_source_language_is_detected_or_rejected(models: Path) -> None:
     async with running_server(models) as server:
-        answer = await server.translate(ENGLISH, source_language="")
-        same = await server.translate(ENGLISH)
-        document = pb.TranslateDocumentRequest(text=ENGLISH, target_language="de")
-        sentences = [each async for each in server.translation.TranslateDocument(document)]
-        unserved = await refusal(server.translate(GERMAN, source_language=""))
-        named = await refusal(server.translate(GERMAN, source_language="", model="en-de"))
+        detected = await server.translate(ENGLISH, source_language="")
+        named = await server.translate(ENGLISH)
+        rejected = [
+            await refusal(server.translate(*texts, source_language="", model=model))
+            for texts, model in [
+                ([GERMAN], ""),
+                ([GERMAN], "en-de"),
+                ([ENGLISH, "7", "Привет"], "en-de"),
+                ([ENGLISH, FRENCH], ""),
+            ]
+        ]
 
-    assert (answer.detected_language.language, answer.model_name) == ("en", "en-de")
-    assert answer.detected_language.confidence > 0.9
-    assert answer.translations == same.translations
-    assert not same.HasField("detected_language")
-    assert [each.detected_language.language for each in sentences] == ["en"]
-    for refused in (unserved, named):
-        assert (refused.code, refused.fields) == (grpc.StatusCode.INVALID_ARGUMENT.name, ["source_language"])
-        assert "text 0 seems to be de (1.00, not served)" in refused.message
+    assert (detected.detected_language.language, detected.model_name) == ("en", "en-de")
+    assert detected.detected_language.confidence > 0.9
+    assert detected.translations == named.translations
+    assert not named.HasField("detected_language")
+    assert {(error.code, *error.fields) for error in rejected} == {("INVALID_ARGUMENT", "source_language")}
+    messages = [error.message for error in rejected]
+    assert ["text 0 seems to be de (1.00, not served)" in message for message in messages[:2]] == [True, True]
+    assert "text 2 seems to be" in messages[2]
+    assert messages[2].endswith("texts in one of: en")
+    assert "text 0 seems to be in en, text 1 in fr" in messages[3]
+
+
+async def test_texts_without_letters_are_unchanged(models: Path) -> None:
+    async with running_server(models) as server:
+        mixed = await server.translate("7", ENGLISH, " 🙂", source_language="", model="en-de")
+        blank = await server.translate("", source_language="", model="en-de")
+
+    assert [translation.hypotheses[0].text for translation in mixed.translations][::2] == ["7", " 🙂"]
+    assert mixed.detected_language.language == "en"
+    assert [hypothesis.text for hypothesis in blank.translations[0].hypotheses] == [""]
+    assert (blank.detected_language.language, blank.detected_language.confidence) == ("en", 0)
 
 
 async def test_languages_are_detected_over_grpc_and_http(models: Path) -> None:
-    async with running_server(models) as server:
+    async with running_server(models) as server, http_client(server) as http:
         request = pb.DetectLanguageRequest(texts=[ENGLISH, GERMAN, "12345"])
-        detected = await server.translation.DetectLanguage(request)
+        detected = (await server.translation.DetectLanguage(request)).detections
         request.target_language = "fr"
-        into_french = await server.translation.DetectLanguage(request)
-        refused = [
+        into_french = (await server.translation.DetectLanguage(request)).detections
+        rejected = [
             await refusal(server.translation.DetectLanguage(pb.DetectLanguageRequest(**fields)))
             for fields in ({}, {"texts": ["a" * 10_001]}, {"texts": ["a"], "target_language": "tlh"})
         ]
-        async with httpx.AsyncClient(trust_env=False) as client:
-            url = f"http://127.0.0.1:{server.ports.http_port}/v1/detect"
-            over_http = (await client.post(url, json={"texts": [GERMAN]})).json()
+        over_http = (await http.post("/v1/detect", json={"texts": [GERMAN]})).json()
 
-    best = [[(each.language, each.is_served) for each in one.languages][:1] for one in detected.detections]
-    assert best[:2] == [[("en", True)], [("de", True)]]
-    assert [each.language for each in into_french.detections[1].languages] == ["de"]
-    assert into_french.detections[0].languages[0].language == "en"
-    assert not into_french.detections[0].languages[0].is_served
-    assert [one.fields for one in refused] == [["texts"], ["texts[0]"], ["target_language"]]
+    best = [[(each.language, each.is_served) for each in one.languages][:1] for one in (*detected, *into_french)]
+    assert best == [[("en", True)], [("de", True)], [], [("en", False)], [("de", True)], []]
+    assert [each.language for each in into_french[1].languages] == ["de"]
+    assert [error.fields for error in rejected] == [["texts"], ["texts[0]"], ["target_language"]]
     assert over_http["detections"][0]["languages"][0]["language"] == "de"
-
-
-async def test_texts_without_letters_are_unchanged_and_foreign_texts_are_rejected(models: Path) -> None:
-    async with running_server(models) as server:
-        unchanged = await server.translate("7", ENGLISH, " 🙂", source_language="", model="en-de")
-        blank = await server.translate("", source_language="", model="en-de")
-        foreign = await refusal(server.translate(ENGLISH, "7", "Привет", source_language="", model="en-de"))
-        mixed = await refusal(server.translate(ENGLISH, FRENCH, source_language=""))
-        async with httpx.AsyncClient(trust_env=False) as client:
-            url = f"http://127.0.0.1:{server.ports.http_port}/v1/translate"
-            over_http = await client.post(
-                url, json={"texts": ["Merci beaucoup"], "model": "en-de"} | {"targetLanguage": "de"}
-            )
-
-    assert [one.hypotheses[0].text for one in unchanged.translations][::2] == ["7", " 🙂"]
-    assert unchanged.detected_language.language == "en"
-    assert [one.text for one in blank.translations[0].hypotheses] == [""]
-    assert (blank.detected_language.language, blank.detected_language.confidence) == ("en", 0)
-    assert [foreign.fields, mixed.fields] == [["source_language"]] * 2
-    assert "text 2 seems to be" in foreign.message
-    assert foreign.message.endswith("texts in one of: en")
-    assert "text 0 seems to be in en, text 1 in fr" in mixed.message
-    assert (over_http.status_code, "fr (" in over_http.json()["detail"]) == (400, True)
-
-
-async def test_client_detects_languages(models: Path) -> None:
-    async with running_server(models) as server:
-
-        def ask() -> tuple[str, float]:
-            with TranslationClient(f"127.0.0.1:{server.port}") as client:
-                (languages,) = client.detect_languages([ENGLISH])
-                result = client.translate([ENGLISH], target_language="de")
-                assert result.detected_language is not None
-                return languages[0].language, result.detected_language.confidence
-
-        language, confidence = await asyncio.to_thread(ask)
-
-    assert language == "en"
-    assert confidence > 0.9
 
 
 async def test_texts_are_translated_through_an_allowed_pivot_language(models: Path) -> None:
     fields: dict[str, Any] = {"target_language": "fr", "pivot_languages": ["it", "de"]}
-    async with running_server(models) as server:
-        first = await server.translate(ENGLISH, source_language="en")
-        second = await server.translate(
-            first.translations[0].hypotheses[0].text, source_language="de", target_language="fr"
-        )
+    body = {"sourceLanguage": "en", "targetLanguage": "fr", "pivotLanguages": ["de"]}
+    async with running_server(models) as server, http_client(server) as http:
+        first = await server.translate(ENGLISH)
+        in_german = first.translations[0].hypotheses[0].text
+        second = await server.translate(in_german, source_language="de", target_language="fr")
         through = await server.translate(ENGLISH, **fields)
         detected = await server.translate(ENGLISH, source_language="", **fields)
         direct = await server.translate(GERMAN, source_language="de", **fields)
         forbidden = await refusal(server.translate(ENGLISH, target_language="fr"))
         aligned = await refusal(server.translate(ENGLISH, options=pb.DecodingOptions(return_alignment=True), **fields))
-        late = await refusal(server.translate(ENGLISH, timeout_s=0.0, **fields))
-        async with httpx.AsyncClient(trust_env=False) as client:
-            url = f"http://127.0.0.1:{server.ports.http_port}/v1/translate"
-            body = {"texts": [ENGLISH], "sourceLanguage": "en", "targetLanguage": "fr", "pivotLanguages": ["de"]}
-            over_http = (await client.post(url, json=body)).json()
-            document = {"text": ENGLISH, **{name: value for name, value in body.items() if name != "texts"}}
-            refused = await client.post(f"{url}/document", json=document)
+        over_http = (await http.post("/v1/translate", json={"texts": [ENGLISH], **body})).json()
+        document = await http.post("/v1/translate/document", json={"text": ENGLISH, **body})
 
     assert through.pivot == pb.Pivot(language="de", model_name="en-de", model_version="1")
     assert through.model_name == "de-fr"
@@ -140,8 +107,46 @@ async def test_texts_are_translated_through_an_allowed_pivot_language(models: Pa
     assert detected.translations == through.translations
     assert (detected.detected_language.language, detected.pivot.language) == ("en", "de")
     assert not direct.HasField("pivot")
-    assert (forbidden.code, forbidden.reason) == (grpc.StatusCode.NOT_FOUND.name, "MODEL_NOT_FOUND")
-    assert (aligned.code, aligned.fields) == (grpc.StatusCode.INVALID_ARGUMENT.name, ["options.return_alignment"])
-    assert late.code == grpc.StatusCode.DEADLINE_EXCEEDED.name
+    assert (forbidden.code, forbidden.reason) == ("NOT_FOUND", "MODEL_NOT_FOUND")
+    assert (aligned.code, aligned.fields) == ("INVALID_ARGUMENT", ["options.return_alignment"])
     assert over_http["pivot"] == {"language": "de", "modelName": "en-de", "modelVersion": "1"}
-    assert (refused.status_code, refused.json()["violations"][0]["field"]) == (400, "pivotLanguages")
+    assert (document.status_code, document.json()["violations"][0]["field"]) == (400, "pivotLanguages")
+
+
+async def test_glossaries_are_listed_and_combined_with_terms(tiny_model: Path, tmp_path: Path) -> None:
+    (tmp_path / "it.tsv").write_text("en\tde\nbicycle\tVelo\nman\tMann\n")
+    (tmp_path / "shop.tsv").write_text("en\tfr\nman\thomme\n")
+    async with running_server(tiny_model, models__glossaries_directory=tmp_path) as server:
+        options = pb.DecodingOptions(glossary="it", terms=[pb.Term(source="man", target="Kerl")])
+        response = await server.translate("A man rides a bicycle.", options=options)
+        listed = await server.model_service.ListGlossaries(pb.ListGlossariesRequest())
+        over_http = await server.get("/v1/glossaries")
+        other_pair, too_long = [
+            await refusal(server.translate("A man.", options=pb.DecodingOptions(glossary=name)))
+            for name in ("shop", "x" * 129)
+        ]
+
+    text = response.translations[0].hypotheses[0].text
+    assert (text.count("Velo"), text.count("Kerl"), text.count("Mann")) == (1, 1, 0)
+    assert [
+        (glossary.name, [(pair.target_language, pair.num_terms) for pair in glossary.pairs])
+        for glossary in listed.glossaries
+    ] == [("it", [("de", 2)]), ("shop", [("fr", 1)])]
+    assert '"name":"shop"' in over_http[1]
+    for error in (other_pair, too_long):
+        assert (error.code, error.fields) == ("INVALID_ARGUMENT", ["options.glossary"])
+
+
+async def test_glossary_is_reloaded(tiny_model: Path, tmp_path: Path) -> None:
+    settings = {"models__glossaries_directory": tmp_path, "models__poll_interval_s": 0.01}
+    async with running_server(tiny_model, **settings) as server:
+        (tmp_path / "it.tsv").write_text("en\tde\na\tb\tc")
+        await server.until_sample(1, "dragoman_glossary_failures_total")
+        (tmp_path / "it.new").write_text("en\tde\nbicycle\tVelo")
+        (tmp_path / "it.new").rename(tmp_path / "it.tsv")
+        async with asyncio.timeout(PATIENCE_S):
+            while not (await server.model_service.ListGlossaries(pb.ListGlossariesRequest())).glossaries:
+                await asyncio.sleep(0.001)
+        response = await server.translate("bicycle", options=pb.DecodingOptions(glossary="it"))
+
+    assert "Velo" in response.translations[0].hypotheses[0].text

@@ -1,114 +1,171 @@
+"""Texts and request options of Translate over a real connection."""
+
+from typing import Any
+
+import numpy as np
 import pytest
 
 from dragoman.v1 import translation_pb2 as pb
 from tests.integration.running_server import RunningServer, request
 
+TEXT = "A man rides a bicycle through the old town."
+LONG_SENTENCE = "two children play with a red ball in the garden, " * 6 + "and she reads a long letter."
+HOT: dict[str, Any] = {"temperature": 2.0}
+
+
+async def translated(
+    server: RunningServer, *texts: str, target_prefixes: tuple[str, ...] = (), **options: Any
+) -> list[pb.Translation]:
+    options_ = pb.DecodingOptions(**options)
+    return list((await server.translate(*texts, options=options_, target_prefixes=target_prefixes)).translations)
+
+
+async def hypotheses(server: RunningServer, text: str, **options: Any) -> list[pb.Hypothesis]:
+    (translation,) = await translated(server, text, **options)
+    return list(translation.hypotheses)
+
+
+async def sampled(server: RunningServer, text: str, **sampling: int) -> list[str]:
+    options = {"sampling": pb.SamplingOptions(**HOT, **sampling), "num_hypotheses": 8}
+    return [hypothesis.text for hypothesis in await hypotheses(server, text, **options)]
+
+
+def kinds(translation: pb.Translation) -> set[str]:
+    return {pb.WarningKind.Name(warning.kind).removeprefix("WARNING_KIND_") for warning in translation.warnings}
+
 
 async def test_each_text_is_translated_in_order(server: RunningServer) -> None:
     texts = ("A man rides a bicycle.", "Two children play. The train leaves!")
 
-    both = await server.translate(*texts)
-    alone = [(await server.translate(text)).translations[0] for text in texts]
+    response = await server.translate(*texts)
+    alone = [(await translated(server, text))[0] for text in texts]
 
-    assert list(both.translations) == alone
-    assert [len(translation.sentences) for translation in both.translations] == [1, 2]
-    assert all(translation.hypotheses[0].text for translation in both.translations)
-
-
-async def test_response_names_the_model_and_has_timings(server: RunningServer) -> None:
-    response = await server.translate("A man rides a bicycle.")
-
+    assert list(response.translations) == alone
+    assert [len(translation.sentences) for translation in alone] == [1, 2]
+    assert all(translation.hypotheses[0].text for translation in alone)
     assert (response.model_name, response.model_version) == ("tiny", "1")
     assert response.num_source_tokens > 1
     assert response.num_target_tokens > 0
-    assert response.timings.text.ToNanoseconds() >= 0
-
-
-async def test_hypotheses_scores_and_tokens_are_returned_on_request(server: RunningServer) -> None:
-    options = pb.DecodingOptions(beam_size=3, num_hypotheses=3, return_scores=True, return_tokens=True)
-
-    response = await server.translate("A man rides a bicycle.", options=options)
-
-    (translation,) = response.translations
-    scores = [hypothesis.score for hypothesis in translation.hypotheses]
-    assert len(scores) == 3
-    assert scores == sorted(scores, reverse=True)
-    assert all(len(hypothesis.tokens) == len(hypothesis.token_log_probs) > 0 for hypothesis in translation.hypotheses)
 
 
 @pytest.mark.parametrize("text", ["", " \n"])
 async def test_blank_text_is_returned_unchanged(server: RunningServer, text: str) -> None:
-    response = await server.translate(text)
+    (translation,) = await translated(server, text)
 
-    (translation,) = response.translations
-    assert [(hypothesis.text, hypothesis.score) for hypothesis in translation.hypotheses] == [(text, 0)]
-    assert not translation.sentences
+    assert translation == pb.Translation(hypotheses=[pb.Hypothesis(text=text)])
 
 
-@pytest.mark.parametrize("text", ["Grüße 😀 42", "\x00\x07", "a" * 500, "عربي", "👩‍👩‍👧"])
-async def test_unusual_texts_are_translated(server: RunningServer, text: str) -> None:
-    response = await server.translate(text)
+async def test_unusual_texts_are_translated(server: RunningServer) -> None:
+    texts = ["Grüße 😀 42", "\x00\x07", "a" * 500, "عربي", "👩‍👩‍👧"]
 
-    assert len(response.translations) == 1
-
-
-async def test_bulk_request_is_answered(server: RunningServer) -> None:
-    response = await server.translate("A man.", priority=pb.PRIORITY_BULK)
-
-    assert len(response.translations) == 1
-
-
-@pytest.mark.parametrize("languages", [("en-GB", "de"), ("EN", "DE-at")])
-async def test_regional_language_uses_the_model_of_its_language(
-    server: RunningServer, languages: tuple[str, str]
-) -> None:
-    response = await server.translate("A man.", source_language=languages[0], target_language=languages[1])
-
-    assert response.model_name == "tiny"
-
-
-async def test_request_id_is_returned_in_response_and_metadata(server: RunningServer) -> None:
-    call = server.translate("A man.", request_id="r-1")
-
-    assert (await call).request_id == "r-1"
-    assert dict(await call.trailing_metadata())["x-request-id"] == "r-1"
+    assert len(await translated(server, *texts)) == len(texts)
 
 
 async def test_request_id_of_the_metadata_is_used_without_one_in_the_request(server: RunningServer) -> None:
-    call = server.translation.Translate(request("A man."), metadata=(("x-request-id", "m-1"),))
+    call = server.translate("A man.", metadata=(("x-request-id", "m-1"),))
 
     assert (await call).request_id == "m-1"
     assert dict(await call.trailing_metadata())["x-request-id"] == "m-1"
+    assert len({(await server.translate("A man.")).request_id for _ in range(2)} - {""}) == 2  # generated
 
 
-async def test_request_without_id_gets_a_generated_id(server: RunningServer) -> None:
-    ids = {(await server.translate("A man.")).request_id for _ in range(2)}
+async def test_scores_and_tokens_are_returned_on_request(server: RunningServer) -> None:
+    found = await hypotheses(server, TEXT, beam_size=3, num_hypotheses=3, return_scores=True, return_tokens=True)
 
-    assert len(ids - {""}) == 2
-
-
-async def test_requests_are_counted_and_timed(server: RunningServer) -> None:
-    await server.translate("A man.")
-
-    assert server.sample("dragoman_requests_total", method="Translate", status="OK") == 1
-    assert server.sample("dragoman_request_duration_seconds_count", method="Translate") == 1
-    assert server.sample("dragoman_requests_in_flight", method="Translate") == 0
+    scores = [hypothesis.score for hypothesis in found]
+    assert len(scores) == 3
+    assert scores == sorted(scores, reverse=True)
+    assert all(len(hypothesis.tokens) == len(hypothesis.token_log_probs) > 0 for hypothesis in found)
 
 
-async def test_one_model_is_described(server: RunningServer) -> None:
-    response = await server.model_service.GetModel(pb.GetModelRequest(model="tiny/1"))
-
-    (version,) = response.model.versions
-    assert (response.model.name, version.version, version.state) == ("tiny", "1", pb.MODEL_STATE_READY)
-    assert (version.precision, version.is_default) == (pb.PRECISION_FLOAT32, True)
-    assert [(pair.source_language, pair.target_language) for pair in version.language_pairs] == [("en", "de")]
-    assert (version.limits.max_texts, version.limits.max_text_characters) == (128, 10_000)
-    assert not version.unsupported_fields
+@pytest.mark.parametrize(
+    "search", [{"beam_size": 1}, {"num_hypotheses": 3}, {"sampling": pb.SamplingOptions()}], ids=str
+)
+async def test_every_hypothesis_begins_with_the_prefix(server: RunningServer, search: dict[str, Any]) -> None:
+    for hypothesis in await hypotheses(server, TEXT, target_prefix="Zwei Kinder", **search):
+        assert hypothesis.text.startswith("Zwei Kinder")
 
 
-async def test_all_models_are_listed(server: RunningServer) -> None:
-    response = await server.model_service.ListModels(pb.ListModelsRequest())
+async def test_prefix_of_each_text_begins_its_first_sentence(server: RunningServer) -> None:
+    free = await translated(server, TEXT)
 
-    assert [(model.name, [version.version for version in model.versions]) for model in response.models] == [
-        ("tiny", ["1"])
-    ]
+    first, second, third = await translated(
+        server, f"{TEXT} {TEXT}", TEXT, TEXT, target_prefixes=("Der Zug", "", "Sie liest"), target_prefix="ignored"
+    )
+
+    assert first.hypotheses[0].text.startswith("Der Zug")
+    assert first.hypotheses[0].text.endswith(free[0].hypotheses[0].text)
+    assert second == free[0]
+    assert third.hypotheses[0].text.startswith("Sie liest")
+
+
+async def test_samples_depend_on_the_seed_alone(server: RunningServer) -> None:
+    alone = await sampled(server, TEXT, seed=7)
+
+    options = pb.DecodingOptions(sampling=pb.SamplingOptions(seed=7, **HOT), num_hypotheses=8)
+    calls = [server.translate(text, options=options) for text in ("A man.", TEXT, "Two children play.", TEXT)]
+    together = [(await call).translations[0] for call in calls]
+
+    assert [hypothesis.text for hypothesis in together[1].hypotheses] == alone
+    assert together[1] == together[3]
+    assert await sampled(server, TEXT, seed=8) != alone
+    assert await sampled(server, TEXT) != await sampled(server, TEXT)
+
+
+async def test_alignment_links_both_texts_and_does_not_change_the_translation(server: RunningServer) -> None:
+    text = f"- {TEXT}\n\n  Two children play."
+
+    plain = await hypotheses(server, text, num_hypotheses=2)
+    aligned = await hypotheses(server, text, num_hypotheses=2, return_alignment=True)
+
+    assert [(each.text, each.score) for each in aligned] == [(each.text, each.score) for each in plain]
+    assert not any(hypothesis.alignment for hypothesis in plain)
+    for hypothesis in aligned:
+        covered = [index for link in hypothesis.alignment for index in range(link.target.start, link.target.end)]
+        assert covered == sorted(set(covered))
+        assert {index for index, char in enumerate(hypothesis.text[2:], start=2) if not char.isspace()} <= set(covered)
+        assert all(text[link.source.start : link.source.end].strip() for link in hypothesis.alignment)
+        assert all(0 < link.weight <= 1 for link in hypothesis.alignment)
+
+
+async def test_attention_is_returned_averaged_or_by_head(server: RunningServer) -> None:
+    text = f"{TEXT} Two children play."
+
+    (averaged,) = await hypotheses(server, text, return_attention=pb.ATTENTION_DETAIL_AVERAGED, return_tokens=True)
+    (by_head,) = await hypotheses(server, text, return_attention=pb.ATTENTION_DETAIL_ALL_HEADS)
+
+    assert [piece for one in averaged.attention for piece in one.target_pieces] == list(averaged.tokens)
+    for mean, heads in zip(averaged.attention, by_head.attention, strict=True):
+        shape = (-1, len(mean.target_pieces), len(mean.source_pieces))
+        weights = np.array(heads.weights).reshape(shape)
+        assert (mean.num_heads, heads.num_heads, mean.layer, len(weights)) == (1, 2, 1, 2)
+        assert np.allclose(weights.sum(axis=2), 1, atol=1e-5)
+        assert np.allclose(weights.mean(axis=0), np.array(mean.weights).reshape(shape)[0], atol=1e-5)
+
+
+async def test_degenerate_translation_has_a_warning_unless_the_guard_is_off(server: RunningServer) -> None:
+    (guarded,) = await translated(server, "A man.", min_target_tokens=62)
+    (unguarded,) = await translated(server, "A man.", min_target_tokens=62, repetition_guard=False)
+
+    degenerate = kinds(guarded) - {"TRUNCATED"}
+    assert degenerate
+    assert degenerate <= {"REPETITION", "LENGTH_RATIO"}
+    assert not kinds(unguarded) - {"TRUNCATED"}
+    assert all(server.sample("dragoman_translation_warnings_total", kind=kind.lower()) > 0 for kind in degenerate)
+
+
+async def test_long_sentence_is_split_at_clauses_with_a_warning(server: RunningServer) -> None:
+    (translation,) = await translated(server, LONG_SENTENCE, return_attention=pb.ATTENTION_DETAIL_AVERAGED)
+
+    (sentence,) = translation.sentences
+    assert sentence.is_split
+    assert "SOURCE_SPLIT" in kinds(translation)
+    last_pieces = [attention.source_pieces[-2] for attention in translation.hypotheses[0].attention]
+    assert len(last_pieces) > 1
+    assert set(last_pieces[:-1]) == {"<0x2C>"}  # the comma, which the tiny vocabulary spells as a byte
+
+
+async def test_fields_of_a_newer_contract_are_ignored(server: RunningServer) -> None:
+    newer = request("A man.").SerializeToString() + b"\xfa\x3e\x01x"  # field 1007
+
+    assert await server.channel.unary_unary("/dragoman.v1.TranslationService/Translate")(newer)

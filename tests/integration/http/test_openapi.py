@@ -10,7 +10,7 @@ import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 
-from tests.integration.running_server import RunningServer, running_server
+from tests.integration.running_server import RunningServer, http_client, running_server
 
 NUM_EXAMPLES = 50  # of each operation, valid and invalid alike
 TIMEOUT_S = 20.0
@@ -20,13 +20,9 @@ DEPENDENT_FIELDS = {"options", "targetPrefixes", "pivotLanguages"}
 """Fields whose values depend on other fields or on the model, so that a request may match the schema and be invalid."""
 
 
-def address(server: RunningServer) -> str:
-    return f"http://127.0.0.1:{server.ports.http_port}"
-
-
 def described(server: RunningServer) -> Any:
     """Return the schema restricted to the served languages, as other requests are rejected early."""
-    document = httpx.get(f"{address(server)}/openapi.json", trust_env=False).json()
+    document = httpx.get(f"{server.url}/openapi.json", trust_env=False).json()
     for request in ("TranslateRequest", "TranslateDocumentRequest"):
         schema = document["components"]["schemas"][request]
         schema["required"] = [*schema["required"], "sourceLanguage"]  # a text may be too short to detect its language
@@ -50,7 +46,7 @@ def check(server: RunningServer, mode: schemathesis.GenerationMode) -> set[tuple
         )
         @given(case=operation.as_strategy(generation_mode=mode))
         def send(case: schemathesis.Case[Any]) -> None:
-            response = case.call(base_url=address(server), timeout=TIMEOUT_S)
+            response = case.call(base_url=server.url, timeout=TIMEOUT_S)
             statuses.add((case.operation.path, response.status_code))
             excluded: list[Any] = []
             if isinstance(case.body, dict) and not case.body.keys().isdisjoint(DEPENDENT_FIELDS):
@@ -89,7 +85,7 @@ async def test_response_with_all_fields_matches_the_schema(server: RunningServer
         "sampling": {"seed": "9223372036854775807"},
     }
     body = {"texts": ["A man. Rain.", ""], "sourceLanguage": "en", "targetLanguage": "de", "options": options}
-    async with httpx.AsyncClient(base_url=address(server), timeout=TIMEOUT_S, trust_env=False) as http:
+    async with http_client(server) as http:
         document, answer = (await http.get("/openapi.json")).json(), await http.post("/v1/translate", json=body)
 
     assert answer.status_code == 200

@@ -9,27 +9,22 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from playwright.async_api import Page, async_playwright, expect
 
 from dragoman_service.errors import ConfigError
-from dragoman_service.security.api_keys import new_key, store
-from tests.integration.running_server import RunningServer, running_server
+from dragoman_service.security.api_keys import new_key
+from tests.integration.running_server import RunningServer, http_client, running_server, write_callers
 
 _FILES = ["", "/app.js", "/style.css", "/icon.svg"]
 expect.set_options(timeout=60_000)  # on a busy machine
 _TEXT = "A man rides a bicycle. {name} plays with 🚲 a red ball."
 
 
-def address_of(server: RunningServer) -> str:
-    return f"http://127.0.0.1:{server.ports.http_port}"
-
-
 async def test_page_and_its_files_are_served_with_a_strict_content_policy(tiny_model: Path) -> None:
     async with (
         running_server(tiny_model, http__playground=True) as server,
-        httpx.AsyncClient(base_url=address_of(server), trust_env=False) as client,
+        http_client(server) as client,
     ):
         answers = [await client.get(f"/playground{path}") for path in _FILES]
 
@@ -48,7 +43,7 @@ async def test_page_and_its_files_are_served_with_a_strict_content_policy(tiny_m
 
 
 async def test_playground_is_off_by_default(server: RunningServer) -> None:
-    async with httpx.AsyncClient(base_url=address_of(server), trust_env=False) as client:
+    async with http_client(server) as client:
         assert [(await client.get(f"/playground{path}")).status_code for path in _FILES] == [404] * len(_FILES)
 
 
@@ -83,7 +78,7 @@ async def browser_page(url: str, **options: object) -> AsyncIterator[Page]:
 async def test_keyboard_user_gets_translations_alignment_and_attention(tiny_model: Path) -> None:
     async with (
         running_server(tiny_model, http__playground=True) as server,
-        browser_page(address_of(server)) as page,
+        browser_page(server.url) as page,
     ):
         await expect(page.locator("#target-language")).to_have_value("de")
         await page.get_by_label("Text", exact=True).fill(_TEXT)
@@ -115,13 +110,10 @@ async def test_keyboard_user_gets_translations_alignment_and_attention(tiny_mode
 @pytest.mark.slow
 async def test_phone_layout_fits_the_screen_and_requests_a_key(tiny_model: Path, tmp_path: Path) -> None:
     key = new_key()
-    (tmp_path / "callers.toml").write_text(
-        f'[[caller]]\nname = "shop"\nkeys = ["{store(key)}"]\npermissions = ["translate"]\n'
-    )
-    settings = {"http__playground": True, "access__callers_file": tmp_path / "callers.toml"}
+    settings = {"http__playground": True, "access__callers_file": write_callers(tmp_path, {"shop": key})}
     async with (
         running_server(tiny_model, **settings) as server,
-        browser_page(address_of(server), viewport={"width": 360, "height": 740}, has_touch=True) as page,
+        browser_page(server.url, viewport={"width": 360, "height": 740}, has_touch=True) as page,
     ):
         await expect(page.get_by_role("alert")).to_contain_text("UNAUTHENTICATED")
         await page.get_by_label("Sent with each request").fill(key)
@@ -142,7 +134,7 @@ async def test_phone_layout_fits_the_screen_and_requests_a_key(tiny_model: Path,
 async def _translated(server: RunningServer) -> list[dict[str, Any]]:
     options = {"numHypotheses": 3, "returnAlignment": True, "returnAttention": "ATTENTION_DETAIL_AVERAGED"}
     body = {"text": _TEXT, "sourceLanguage": "en", "targetLanguage": "de", "options": options}
-    async with httpx.AsyncClient(base_url=address_of(server), trust_env=False, timeout=60) as client:
+    async with http_client(server) as client:
         lines = (await client.post("/v1/translate/document", json=body)).text.split("\n")
     return [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith('data: {"')]
 

@@ -21,7 +21,6 @@ from dragoman_service.cli.demo import ServerProcess
 from tests.integration.real_process import (
     CALL_S,
     CHECKOUT,
-    LONG_OPTIONS,
     ONE_BY_ONE,
     START_S,
     STOP_S,
@@ -30,7 +29,6 @@ from tests.integration.real_process import (
     get,
     is_gone,
     long_request,
-    long_text,
     process,
     until,
     wait_for_sample,
@@ -58,37 +56,10 @@ def watch_health(channel: grpc.Channel) -> Any:
     return health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service=""))
 
 
-@contextmanager
-def held() -> Iterator["queue.SimpleQueue[pb.TranslateRequest | None]"]:
-    """Yield the queue of requests of a stream, and half-close the stream at the end of the test."""
-    requests: queue.SimpleQueue[pb.TranslateRequest | None] = queue.SimpleQueue()
-    try:
-        yield requests
-    finally:
-        requests.put(None)
-
-
-def named_request(name: str, *, num_sentences: int) -> pb.TranslateRequest:
-    request = long_request(num_sentences)
-    request.request_id = name
-    return request
-
-
 def reason(error: grpc.RpcError) -> tuple[str, str]:
     """Return the status and the reason of a failed call."""
     (info,) = [detail.value for detail in rpc_status.from_call(error).details]
     return error.code().name, "DRAINING" if b"DRAINING" in info else str(info)
-
-
-def test_drain_answers_calls_in_progress(tiny_model: Path) -> None:
-    with ready_server(tiny_model) as (server, ports), connect(ports) as channel:
-        call = begin(channel, num_sentences=20)
-        wait_until_in_flight(ports)
-
-        server.send(signal.SIGTERM)
-
-        assert len(call.result().translations[0].sentences) == 20
-        assert server.wait(timeout_s=STOP_S) == 0
 
 
 def test_draining_server_rejects_new_calls(tiny_model: Path) -> None:
@@ -112,16 +83,21 @@ def test_draining_server_rejects_new_calls(tiny_model: Path) -> None:
         assert server.wait(timeout_s=STOP_S) == 0
 
 
-def test_idle_connections_do_not_delay_the_exit(tiny_model: Path) -> None:
+def test_idle_connections_and_streams_do_not_delay_the_exit(tiny_model: Path) -> None:
     with ready_server(tiny_model) as (server, ports), ExitStack() as stack:
         channels = [stack.enter_context(connect(ports)) for _ in range(8)]
         for channel in channels:
             grpc.channel_ready_future(channel).result(timeout=START_S)
         assert next(watch_health(channels[0])).status == SERVING
-        stack.enter_context(socket.create_connection(("127.0.0.1", ports.http_port)))  # says nothing
+        stack.enter_context(socket.create_connection(("127.0.0.1", ports.http_port)))  # sends nothing
+        requests: queue.SimpleQueue[pb.TranslateRequest | None] = queue.SimpleQueue()
+        stack.callback(requests.put, None)  # half-closes the stream
+        stream = pb_grpc.TranslationServiceStub(channels[1]).TranslateStream(iter(requests.get, None), timeout=CALL_S)
+        wait_for_sample(ports, "dragoman_open_streams 1.0")
 
         server.send(signal.SIGTERM)
 
+        assert reason(stream.exception()) == ("UNAVAILABLE", "DRAINING")
         assert server.wait(timeout_s=STOP_S) == 0
         assert "timed out" not in server.log
 
@@ -153,50 +129,6 @@ def test_second_signal_stops_at_once(tiny_model: Path, second: signal.Signals) -
         assert "timed out" not in server.log
 
 
-def test_drain_completes_documents(tiny_model: Path) -> None:
-    with ready_server(tiny_model, **ONE_BY_ONE) as (server, ports), connect(ports) as channel:
-        request = pb.TranslateDocumentRequest(
-            text=long_text(20), source_language="en", target_language="de", options=LONG_OPTIONS
-        )
-        document = pb_grpc.TranslationServiceStub(channel).TranslateDocument(request, timeout=CALL_S)
-        first = next(document)
-
-        drain(server)
-
-        assert [sentence.index for sentence in (first, *document)] == list(range(20))
-        assert document.code() is grpc.StatusCode.OK
-        assert server.wait(timeout_s=STOP_S) == 0
-
-
-def test_drain_ends_an_active_stream(tiny_model: Path) -> None:
-    with ready_server(tiny_model, **ONE_BY_ONE) as (server, ports), connect(ports) as channel, held() as requests:
-        for number in range(3):
-            requests.put(named_request(f"r-{number}", num_sentences=4))
-        stream = pb_grpc.TranslationServiceStub(channel).TranslateStream(iter(requests.get, None), timeout=CALL_S)
-        answers = [next(stream)]
-
-        drain(server)
-
-        with pytest.raises(grpc.RpcError) as ended:
-            answers.extend(stream)  # keeps what comes before the error
-        assert reason(ended.value) == ("UNAVAILABLE", "DRAINING")
-        assert {answer.request_id for answer in answers} == {"r-0", "r-1", "r-2"}
-        assert [len(answer.translations[0].sentences) for answer in answers] == [4] * 3
-        assert server.wait(timeout_s=STOP_S) == 0
-
-
-def test_idle_stream_does_not_delay_the_exit(tiny_model: Path) -> None:
-    with ready_server(tiny_model) as (server, ports), connect(ports) as channel, held() as requests:
-        stream = pb_grpc.TranslationServiceStub(channel).TranslateStream(iter(requests.get, None), timeout=CALL_S)
-        wait_for_sample(ports, "dragoman_open_streams 1.0")
-
-        server.send(signal.SIGTERM)
-
-        assert reason(stream.exception()) == ("UNAVAILABLE", "DRAINING")
-        assert server.wait(timeout_s=STOP_S) == 0
-        assert "timed out" not in server.log
-
-
 BLOCKED_PLANNER = """
 import sys
 if "serve" in sys.orig_argv:
@@ -219,7 +151,7 @@ def test_hanging_thread_does_not_keep_the_process(tiny_model: Path, tmp_path: Pa
     path = os.pathsep.join((str(tmp_path), str(CHECKOUT / "proto"), str(CHECKOUT)))
     impatient = {"PYTHONPATH": path, "DRAGOMAN_GRPC__DRAIN_TIMEOUT_S": "0.5"}
     with ready_server(tiny_model, **impatient) as (server, ports), connect(ports) as channel:
-        (child,) = worker_processes(server._process.pid)
+        (child,) = worker_processes(server.pid)
         call = begin(channel, num_sentences=100)  # so long that it is split in a thread
         server.wait_for("blocked", timeout_s=START_S)
 

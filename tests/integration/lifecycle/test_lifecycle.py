@@ -41,12 +41,6 @@ async def test_loading_server_is_alive_but_not_ready(starting: RunningServer) ->
     assert (await starting.get("/healthz"))[0] == 200
     assert (await starting.get("/readyz"))[0] == 503
     assert starting.sample("dragoman_ready") == 0
-
-
-async def test_loading_server_rejects_translation_and_lists_models(starting: RunningServer) -> None:
-    error = await refusal(starting.translate("A man."))
-
-    assert (error.code, error.reason) == ("UNAVAILABLE", "STARTING")
     assert not (await starting.model_service.ListModels(pb.ListModelsRequest())).models
 
 
@@ -56,12 +50,6 @@ async def test_warm_server_is_ready(starting: RunningServer) -> None:
     assert await health_of_all(starting) == {SERVING}
     assert (await starting.get("/readyz"))[0] == 200
     assert starting.sample("dragoman_ready") == 1
-
-
-async def test_all_models_are_warm_before_readiness(tiny_models: Path) -> None:
-    async with running_server(tiny_models) as server:
-        assert [model.num_batches for model in server.models] == [1, 1]
-        assert server.sample("dragoman_decoder_steps_total") > 0
 
 
 async def test_watcher_receives_every_change(starting: RunningServer) -> None:

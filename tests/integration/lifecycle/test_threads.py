@@ -24,7 +24,7 @@ def test_concurrent_requests_and_model_changes_start_no_thread(tiny_model: Path)
     much_text = pb.TranslateRequest(texts=["No! " * 2400], source_language="en", target_language="de")
     with process("--models", str(tiny_model)) as running:
         ports = running.wait_until_ready(timeout_s=START_S)
-        pid = running._process.pid
+        pid = running.pid
         before = num_threads(pid)
         with connect(ports) as channel:
             stub, admin = pb_grpc.TranslationServiceStub(channel), pb_grpc.ModelAdminServiceStub(channel)

@@ -6,9 +6,6 @@ A worker that is stopped (SIGSTOP) keeps the segments of its batch, so that no t
 import os
 import shutil
 import signal
-import subprocess
-import sys
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -26,7 +23,6 @@ from dragoman_service.models.serving import SERVING_NAME
 from dragoman_service.threads import shorten_slices, slice_ns
 from tests.integration.real_process import (
     CALL_S,
-    CHECKOUT,
     START_S,
     STOP_S,
     begin,
@@ -189,17 +185,22 @@ def threads_of(pid: int) -> list[int]:
     return [int(entry.name) for entry in Path(f"/proc/{pid}/task").iterdir()]
 
 
-def test_killed_worker_fails_the_calls_in_its_batch_only(server: Server) -> None:
-    call, killed = server.held_call(), server.worker()
+@pytest.mark.parametrize("cause", ["ended", pytest.param("no_step", marks=pytest.mark.slow)])
+def test_worker_killed_while_decoding_fails_the_calls_in_its_batch_only(tiny_model: Path, cause: str) -> None:
+    with ready_server(tiny_model, DRAGOMAN_SCHEDULING__MAX_STEP_S="3" if cause == "no_step" else "60") as server:
+        call, killed = server.held_call(), server.worker()
 
-    os.kill(killed, signal.SIGKILL)
+        if cause == "ended":
+            os.kill(killed, signal.SIGKILL)
 
-    assert code_name(call) == "INTERNAL"
-    assert server.translates()
-    assert server.num_restarts == 1
-    assert is_gone(killed)
-    assert server.worker() != killed
-    assert server.sample(NUM_LIVE) == 0
+        assert code_name(call) == "INTERNAL"
+        assert server.translates()
+        assert is_gone(killed)
+        assert server.worker() != killed
+        for each in ("ended", "no_step"):
+            assert server.sample(f'dragoman_worker_failures_total{{cause="{each}"}}') == (each == cause)
+        assert server.num_restarts == 1
+        assert server.sample(NUM_LIVE) == 0
 
 
 def test_worker_killed_while_idle_fails_no_call_and_calls_wait_for_its_restart(tiny_model: Path) -> None:
@@ -212,7 +213,6 @@ def test_worker_killed_while_idle_fails_no_call_and_calls_wait_for_its_restart(t
 
             assert [code_name(call) for call in calls] == ["OK"] * 8
             assert server.num_restarts == number
-        assert server.sample('dragoman_requests_total{method="Translate",status="OK"}') == 16
         assert "Traceback" not in server.running.log
 
 
@@ -232,42 +232,6 @@ def test_killed_replica_fails_its_own_calls_only(tiny_model: Path) -> None:
         assert sorted(map(code_name, calls)) == ["INTERNAL", "OK"]
         assert all(server.translates() for _ in range(4))
         assert [is_gone(worker) for worker in workers] == [True, False]
-
-
-@pytest.mark.slow
-def test_stuck_worker_is_killed_and_restarted(tiny_model: Path) -> None:
-    with ready_server(tiny_model, DRAGOMAN_SCHEDULING__MAX_STEP_S="3") as server:
-        assert server.translates()
-        call, stopped = server.held_call(), server.worker()
-
-        assert code_name(call) == "INTERNAL"
-        assert server.translates()
-
-        assert is_gone(stopped)
-        assert server.sample('dragoman_worker_failures_total{cause="no_step"}') == server.num_restarts == 1
-        assert server.sample('dragoman_worker_failures_total{cause="ended"}') == 0
-        assert server.sample(NUM_LIVE) == 0
-
-
-@pytest.mark.slow
-def test_worker_is_restarted_once_its_bundle_is_available_again(tiny_model: Path, tmp_path: Path) -> None:
-    models = tmp_path / "models"
-    shutil.copytree(tiny_model, models)
-    bundle, hidden = models / "tiny" / "1", tmp_path / "hidden"
-    with ready_server(models, **NOT_WATCHING) as server:
-        bundle.rename(hidden)
-        os.kill(server.worker(), signal.SIGKILL)
-        server.running.wait_for("worker process exited", timeout_s=STOP_S)
-
-        assert [code_name(server.call("A man.")) for _ in range(2)] == ["INTERNAL"] * 2
-        assert server.sample(RESIDENT_BYTES) == 0
-        assert server.workers() == []
-
-        hidden.rename(bundle)
-
-        assert server.translates()
-        assert server.sample(RESIDENT_BYTES) > 1 << 20
-        assert server.num_restarts == 1
 
 
 @pytest.mark.parametrize(
@@ -323,100 +287,46 @@ def test_signal_to_all_processes_drains(server: Server, number: signal.Signals) 
     assert logged(server.running.log, "stopped", "Traceback", "worker process exited") == [True, False, False]
 
 
-class ProcessGroup:
-    """A server that leads its own process group, as if started by a shell."""
-
-    def __init__(self, models: Path) -> None:
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith("DRAGOMAN_")}
-        arguments = ("serve", "--grpc-port", "0", "--http-port", "0", "--models", str(models))
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "dragoman_service", *arguments],
-            cwd=CHECKOUT,
-            env=inherited,
-            stderr=subprocess.PIPE,
-            text=True,
-            encoding="utf-8",
-            process_group=0,
-        )
-        self._watchdog = threading.Timer(START_S, self.send, [signal.SIGKILL])
-        self._watchdog.daemon = True
-        self._watchdog.start()
-        self.log = ""
-
-    def send(self, number: signal.Signals) -> None:
-        """Send a signal to all processes of the group."""
-        if self.process.poll() is None:
-            os.killpg(self.process.pid, number)
-
-    def read_until(self, event: str) -> None:
-        """Read the log up to the record of an event."""
-        assert self.process.stderr
-        for line in self.process.stderr:
-            self.log += line
-            if f'"event": "{event}"' in line:
-                return
-        raise AssertionError(f"never logged: {event}\n{self.log}")
-
-    def loading_worker(self) -> int:
-        """Wait for the worker process that loads a model."""
-        self.read_until("listening")
-        until(lambda: bool(worker_processes(self.process.pid)), "a worker process starts")
-        (worker,) = worker_processes(self.process.pid)
-        return worker
-
-    def exit_code(self) -> int:
-        assert self.process.stderr
-        self.log += self.process.stderr.read()
-        return self.process.wait(STOP_S)
-
-    def close(self) -> None:
-        self._watchdog.cancel()
-        self.send(signal.SIGKILL)
-        self.process.wait(STOP_S)
-        assert self.process.stderr
-        self.process.stderr.close()
-
-
 @pytest.fixture
-def group(tiny_model: Path) -> Iterator[ProcessGroup]:
-    group = ProcessGroup(tiny_model)
-    yield group
-    group.close()
+def leader(tiny_model: Path) -> Iterator[ServerProcess]:
+    """Return a server that leads its own process group, as if started by a shell."""
+    with ServerProcess("--models", str(tiny_model), process_group=0) as running:
+        yield running
+
+
+def loading_worker(running: ServerProcess) -> int:
+    """Wait for the worker process that loads a model."""
+    running.wait_for("listening", timeout_s=START_S)
+    until(lambda: bool(worker_processes(running.pid)), "a worker process starts")
+    (worker,) = worker_processes(running.pid)
+    return worker
 
 
 @pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
-def test_signal_to_the_group_drains_with_exit_code_0(group: ProcessGroup, number: signal.Signals) -> None:
-    group.read_until("ready")
-
-    group.send(number)
-
-    assert group.exit_code() == 0
-    assert logged(group.log, "stopped", "Traceback", '"error"') == [True, False, False]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
-def test_signal_to_the_group_while_a_model_loads_ends_all_processes(
-    group: ProcessGroup, number: signal.Signals
+@pytest.mark.parametrize("is_loading", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["ready", "loading"])
+def test_signal_to_the_process_group_ends_all_processes_with_exit_code_0(
+    leader: ServerProcess, number: signal.Signals, is_loading: bool
 ) -> None:
-    worker = group.loading_worker()
+    worker = loading_worker(leader)
+    if not is_loading:
+        leader.wait_for("ready", timeout_s=START_S)
 
-    group.send(number)
+    os.killpg(leader.pid, number)
 
-    assert group.exit_code() == 0
+    assert leader.wait(timeout_s=STOP_S) == 0
     until(lambda: is_gone(worker), "the worker process exits")
-    assert "Traceback" not in group.log
+    assert logged(leader.log, "stopped", "Traceback", '"error"') == [True, False, False]
 
 
-def test_stopped_worker_that_loads_does_not_keep_the_server_from_stopping(group: ProcessGroup) -> None:
-    worker = group.loading_worker()
+def test_stopped_worker_that_loads_does_not_keep_the_server_from_stopping(leader: ServerProcess) -> None:
+    worker = loading_worker(leader)
     os.kill(worker, signal.SIGSTOP)
 
-    group.send(signal.SIGTERM)
+    leader.send(signal.SIGTERM)
 
-    assert group.exit_code() == 0
+    assert leader.wait(timeout_s=STOP_S) == 0
     until(lambda: is_gone(worker), "the worker process exits")
-    assert logged(group.log, "stopped", "Traceback", '"error"') == [True, False, False]
+    assert logged(leader.log, "stopped", "Traceback", '"error"') == [True, False, False]
 
 
 def test_worker_of_an_unloaded_version_exits(tiny_models: Path) -> None:

@@ -14,9 +14,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from dragoman.v1 import translation_pb2 as pb
-from tests.integration.observability.observed_server import OPENMETRICS, TEXT, ObservedServer, observed_server
 from tests.integration.observability.otlp_collector import Collector, running_collector
-from tests.integration.running_server import request, until
+from tests.integration.running_server import RunningServer, observed_server, request, until
 
 SERVICE = "/dragoman.v1.TranslationService"
 SERVICES = pb.DESCRIPTOR.services_by_name.values()
@@ -24,7 +23,8 @@ DRAGOMAN = version("dragoman")
 INTERNAL = {"reason", "outcome", "kind", "stage", "priority", "lane", "state"}
 """Labels whose values are defined by the service."""
 
-SAMPLED = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+SAMPLED = (("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),)
+OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def collector() -> Iterator[Collector]:
         yield collector
 
 
-async def call_with_hostile_data(server: ObservedServer, word: str) -> None:
+async def call_with_hostile_data(server: RunningServer, word: str) -> None:
     """Send a word in every field of a request, in successful and failing calls."""
     hostile_metadata = (
         ("x-request-id", word),
@@ -43,7 +43,7 @@ async def call_with_hostile_data(server: ObservedServer, word: str) -> None:
     )
     options = pb.DecodingOptions
     answered = request(f"A {word}.", request_id=word, options=options(num_hypotheses=2, target_prefix=word))
-    await server.stub.Translate(answered, metadata=hostile_metadata)
+    await server.translation.Translate(answered, metadata=hostile_metadata)
     for refused in (
         request("A man.", model=word),
         request("A man.", model=f"{word}/{word}"),
@@ -55,12 +55,12 @@ async def call_with_hostile_data(server: ObservedServer, word: str) -> None:
         request(word * 5000),
     ):
         with pytest.raises(grpc.aio.AioRpcError):
-            await server.stub.Translate(refused, metadata=hostile_metadata)
+            await server.translation.Translate(refused, metadata=hostile_metadata)
     for method in (f"{SERVICE}/{word}", f"/{word}/Translate", f"{SERVICE}/{word}/Translate"):
         with pytest.raises(grpc.aio.AioRpcError):
             await server.channel.unary_unary(method)(b"")
     with pytest.raises(grpc.aio.AioRpcError):
-        await server.stub.Translate(request(f"{word} rides a bicycle. " * 300), timeout=0.2)
+        await server.translation.Translate(request(f"{word} rides a bicycle. " * 300), timeout=0.2)
     await until(lambda: server.sample("dragoman_requests_in_flight", method="Translate") == 0)  # its end is counted
 
 
@@ -76,7 +76,7 @@ def label_values(exposition: str) -> dict[str, set[str]]:
 async def test_labels_contain_no_values_of_callers(tiny_model: Path) -> None:
     async with observed_server(tiny_model) as server:
         await call_with_hostile_data(server, "mallory")
-        exposition = await server.scrape()
+        exposition = (await server.get("/metrics"))[1]
 
     values = label_values(exposition)
     assert "mallory" not in exposition.lower()
@@ -102,7 +102,7 @@ async def test_counters_agree_with_responses(tiny_model: Path) -> None:
 async def test_both_formats_have_the_same_metrics(tiny_model: Path) -> None:
     async with observed_server(tiny_model) as server:
         await server.translate("A man.")
-        text, openmetrics = await server.scrape(TEXT), await server.scrape(OPENMETRICS)
+        text, openmetrics = (await server.get("/metrics"))[1], (await server.get("/metrics", OPENMETRICS))[1]
 
     strict = text_string_to_metric_families(openmetrics)  # type: ignore[no-untyped-call]
     names = {family.name for family in strict}
@@ -116,9 +116,9 @@ async def test_promtool_accepts_the_metrics(tiny_model: Path, collector: Collect
         pytest.skip("promtool is not installed (Debian: the package prometheus)")
 
     async with observed_server(tiny_model, tracing__endpoint=collector.endpoint) as server:
-        await server.translate("A man.", traceparent=SAMPLED)
+        await server.translate("A man.", metadata=SAMPLED)
         await call_with_hostile_data(server, "mallory")
-        exposition = await server.scrape()
+        exposition = (await server.get("/metrics"))[1]
 
     checked = await asyncio.to_thread(
         subprocess.run, [promtool, "check", "metrics"], input=exposition, capture_output=True, text=True, check=False

@@ -3,6 +3,7 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import grpc
@@ -12,14 +13,16 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from dragoman.v1 import translation_pb2 as pb
 from tests.captured_logs import capture_logs
-from tests.integration.observability.observed_server import OPENMETRICS, observed_server
 from tests.integration.observability.otlp_collector import Collector, attributes, running_collector
-from tests.integration.running_server import PATIENCE_S, request, until
+from tests.integration.running_server import PATIENCE_S, RunningServer, observed_server, request, until
 
 TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
 SPAN_ID = "b7ad6b7169203331"
-SAMPLED = f"00-{TRACE_ID}-{SPAN_ID}-01"
-UNSAMPLED = f"00-{TRACE_ID}-{SPAN_ID}-00"
+SAMPLED = (("traceparent", f"00-{TRACE_ID}-{SPAN_ID}-01"),)
+UNSAMPLED = (("traceparent", f"00-{TRACE_ID}-{SPAN_ID}-00"),)
+Traced = AbstractAsyncContextManager[RunningServer]
+MALFORMED = (("traceparent", "00-nonsense-01"),)
+OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 PRIVATE = "Zanzibarkeule"
 STAGES = {"text.split", "queue", "encode", "decode", "text.join"}
 
@@ -30,15 +33,21 @@ def collector() -> Iterator[Collector]:
         yield collector
 
 
+@pytest.fixture
+def traced_server(tiny_model: Path, collector: Collector) -> Traced:
+    """A server that sends its spans to the collector; its exit sends the last ones."""
+    return observed_server(tiny_model, tracing__endpoint=collector.endpoint)
+
+
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as closed_again:
         port: int = closed_again.getsockname()[1]
     return port
 
 
-async def test_request_is_one_trace_below_the_span_of_the_caller(tiny_model: Path, collector: Collector) -> None:
-    async with observed_server(tiny_model, tracing__endpoint=collector.endpoint) as server:
-        await server.translate("A man. Two children.", traceparent=SAMPLED, request_id="r1")
+async def test_request_is_one_trace_below_the_span_of_the_caller(traced_server: Traced, collector: Collector) -> None:
+    async with traced_server as server:
+        await server.translate("A man. Two children.", metadata=SAMPLED, request_id="r1")
 
     by_name = Counter(span.name for span in collector.spans)
     (root,) = [span for span in collector.spans if span.name == "Translate"]
@@ -49,10 +58,10 @@ async def test_request_is_one_trace_below_the_span_of_the_caller(tiny_model: Pat
     assert collector.resource["service.name"] == "dragoman"
 
 
-async def test_spans_have_counts_and_are_ordered_within_the_request(tiny_model: Path, collector: Collector) -> None:
-    async with observed_server(tiny_model, tracing__endpoint=collector.endpoint) as server:
+async def test_spans_have_counts_and_are_in_order(traced_server: Traced, collector: Collector) -> None:
+    async with traced_server as server:
         began_ns = time.time_ns()
-        response = await server.translate("A man.", traceparent=SAMPLED, request_id="r1")
+        response = await server.translate("A man.", metadata=SAMPLED, request_id="r1")
         ended_ns = time.time_ns()
 
     spans = {span.name: span for span in collector.spans}
@@ -70,15 +79,15 @@ async def test_spans_have_counts_and_are_ordered_within_the_request(tiny_model: 
 
 
 async def test_spans_contain_neither_texts_nor_keys(
-    tiny_model: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch
+    traced_server: Traced, collector: Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-collector-key=k1")
     prefix = pb.DecodingOptions(target_prefix=PRIVATE)
 
-    async with observed_server(tiny_model, tracing__endpoint=collector.endpoint) as server:
-        response = await server.translate(PRIVATE, traceparent=SAMPLED, options=prefix)
+    async with traced_server as server:
+        response = await server.translate(PRIVATE, metadata=SAMPLED, options=prefix)
         with pytest.raises(grpc.aio.AioRpcError):
-            await server.translate(PRIVATE * 2000, traceparent=SAMPLED)
+            await server.translate(PRIVATE * 2000, metadata=SAMPLED)
 
     sent = b"".join(message.SerializeToString() for message in collector.requests)
     assert collector.metadata["x-collector-key"] == "k1"
@@ -89,11 +98,11 @@ async def test_spans_contain_neither_texts_nor_keys(
     ]
 
 
-async def test_span_of_a_failed_request_has_status_and_field(tiny_model: Path, collector: Collector) -> None:
-    async with observed_server(tiny_model, tracing__endpoint=collector.endpoint) as server:
+async def test_span_of_a_failed_request_has_status_and_field(traced_server: Traced, collector: Collector) -> None:
+    async with traced_server as server:
         for fields in ({"source_language": "no tag"}, {"timeout_s": 0.2}):
             with pytest.raises(grpc.aio.AioRpcError):
-                await server.translate("A man rides a bicycle. " * 400, traceparent=SAMPLED, **fields)
+                await server.translate("A man rides a bicycle. " * 400, metadata=SAMPLED, **fields)
         # the caller's own clock may end the call before the server does, which would end it otherwise once it drains
         labels = {"method": "Translate", "status": "DEADLINE_EXCEEDED"}
         await until(lambda: server.sample("dragoman_requests_total", **labels) == 1)
@@ -111,27 +120,27 @@ async def test_span_of_a_failed_request_has_status_and_field(tiny_model: Path, c
     [
         (0.0, SAMPLED, True),
         (1.0, UNSAMPLED, False),
-        (1.0, "", True),
-        (0.0, "", False),
-        (0.0, "00-nonsense-01", False),
+        (1.0, (), True),
+        (0.0, (), False),
+        (0.0, MALFORMED, False),
     ],
 )
 async def test_traceparent_decides_sampling_before_the_ratio(
-    tiny_model: Path, collector: Collector, ratio: float, traceparent: str, is_sent: bool
+    tiny_model: Path, collector: Collector, ratio: float, traceparent: tuple[tuple[str, str], ...], is_sent: bool
 ) -> None:
     settings = {"tracing__endpoint": collector.endpoint, "tracing__sample_ratio": ratio}
     async with observed_server(tiny_model, **settings) as server:
-        await server.translate("A man.", traceparent=traceparent)
-        exposition = await server.scrape(OPENMETRICS)
+        await server.translate("A man.", metadata=traceparent)
+        exposition = (await server.get("/metrics", OPENMETRICS))[1]
 
     assert bool(collector.spans) is is_sent
     assert ('trace_id="' in exposition) is is_sent
 
 
-async def test_latency_histograms_have_exemplars_of_the_trace(tiny_model: Path, collector: Collector) -> None:
-    async with observed_server(tiny_model, tracing__endpoint=collector.endpoint) as server:
-        await server.translate("A man.", traceparent=SAMPLED)
-        exposition = await server.scrape(OPENMETRICS)
+async def test_latency_histograms_have_exemplars_of_the_trace(traced_server: Traced, collector: Collector) -> None:
+    async with traced_server as server:
+        await server.translate("A man.", metadata=SAMPLED)
+        exposition = (await server.get("/metrics", OPENMETRICS))[1]
 
     with_exemplar = {
         family.name
@@ -148,22 +157,22 @@ async def test_latency_histograms_have_exemplars_of_the_trace(tiny_model: Path, 
     }
 
 
-async def test_number_of_spans_of_a_long_text_is_limited(tiny_model: Path, collector: Collector) -> None:
-    async with observed_server(tiny_model, tracing__endpoint=collector.endpoint) as server:
-        response = await server.translate("A man. " * 60, traceparent=SAMPLED)
+async def test_number_of_spans_of_a_long_text_is_limited(traced_server: Traced, collector: Collector) -> None:
+    async with traced_server as server:
+        response = await server.translate("A man. " * 60, metadata=SAMPLED)
 
     assert len(response.translations[0].sentences) == 60
     assert Counter(span.name for span in collector.spans)["decode"] == 10
     assert len(collector.spans) <= 33
 
 
-async def test_streamed_document_is_one_trace_with_an_exemplar(tiny_model: Path, collector: Collector) -> None:
+async def test_streamed_document_is_one_trace_with_an_exemplar(traced_server: Traced, collector: Collector) -> None:
     document = pb.TranslateDocumentRequest(text="A man. " * 40, source_language="en", target_language="de")
 
-    async with observed_server(tiny_model, tracing__endpoint=collector.endpoint) as server:
-        call = server.stub.TranslateDocument(document, metadata=(("traceparent", SAMPLED),))
+    async with traced_server as server:
+        call = server.translation.TranslateDocument(document, metadata=SAMPLED)
         sentences = [sentence async for sentence in call]
-        exposition = await server.scrape(OPENMETRICS)
+        exposition = (await server.get("/metrics", OPENMETRICS))[1]
 
     names = Counter(span.name for span in collector.spans)
     assert (len(sentences), names["TranslateDocument"], names["decode"]) == (40, 1, 10)
@@ -174,11 +183,11 @@ async def test_streamed_document_is_one_trace_with_an_exemplar(tiny_model: Path,
     assert [f'trace_id="{TRACE_ID}"' in line for line in first_sentence].count(True) == 1
 
 
-async def test_each_request_of_a_stream_has_its_own_span(tiny_model: Path, collector: Collector) -> None:
+async def test_each_request_of_a_stream_has_its_own_span(traced_server: Traced, collector: Collector) -> None:
     requests = [request("A man.", request_id=request_id) for request_id in ("r1", "r2")]
 
-    async with observed_server(tiny_model, tracing__endpoint=collector.endpoint) as server:
-        call = server.stub.TranslateStream(iter(requests), metadata=(("traceparent", SAMPLED),))
+    async with traced_server as server:
+        call = server.translation.TranslateStream(iter(requests), metadata=SAMPLED)
         assert len([response async for response in call]) == 2
 
     spans = [attributes(span) for span in collector.spans if span.name == "TranslateStream"]
@@ -207,16 +216,16 @@ async def test_silent_collector_delays_the_stop_by_the_drain_timeout_at_most(
     settings = {"tracing__endpoint": collector.endpoint, "grpc__drain_timeout_s": 0.2}
 
     async with observed_server(tiny_model, **settings) as server:
-        await asyncio.wait_for(server.translate("A man.", traceparent=SAMPLED), PATIENCE_S)
+        await asyncio.wait_for(server.translate("A man.", metadata=SAMPLED), PATIENCE_S)
         await asyncio.wait_for(server.app.stop(), PATIENCE_S)
 
     assert collector.spans == []
     assert server.sample("dragoman_trace_spans_total", outcome="exported") == 0
 
 
-async def test_spans_are_sent_while_the_server_runs(tiny_model: Path, collector: Collector) -> None:
-    async with observed_server(tiny_model, tracing__endpoint=collector.endpoint) as server:
-        await server.translate("A man.", traceparent=SAMPLED)
+async def test_spans_are_sent_while_the_server_runs(traced_server: Traced, collector: Collector) -> None:
+    async with traced_server as server:
+        await server.translate("A man.", metadata=SAMPLED)
 
         await until(lambda: {span.name for span in collector.spans} > STAGES)
 

@@ -14,29 +14,25 @@ from redis import ConnectionError  # noqa: A004 - it is what the client raises
 
 from dragoman_service.config import load_settings
 from dragoman_service.errors import ConfigError
-from dragoman_service.security.api_keys import new_key, store
+from dragoman_service.security.api_keys import new_key
 from dragoman_service.security.rate_limits import Charge
 from dragoman_service.security.redis_quota import RedisBuckets
 from dragoman_service.security.shared_quota import RETRY_INTERVAL_S
 from tests.captured_logs import capture_logs
 from tests.certificates import NAME, Authority, ServerFiles
-from tests.integration.running_server import PATIENCE_S, RunningServer, refusal, request, running_server, until
+from tests.integration.running_server import (
+    PATIENCE_S,
+    RunningServer,
+    bearer,
+    caller_entry,
+    refusal,
+    running_server,
+    until,
+)
 from tests.redis_server import RedisServer, redis_server
 
 ONCE, WORDS = new_key(), new_key()
-CALLERS = f"""
-[[caller]]
-name = "once"
-keys = ["{store(ONCE)}"]
-permissions = ["translate"]
-requests_per_s = 0.001
-
-[[caller]]
-name = "words"
-keys = ["{store(WORDS)}"]
-permissions = ["translate"]
-tokens_per_min = 0.06
-"""
+CALLERS = caller_entry("once", ONCE, requests_per_s=0.001) + caller_entry("words", WORDS, tokens_per_min=0.06)
 REFILL_S = 1000.0  # of the limits above
 PASSWORD = "p@ss/word#1"  # noqa: S105 - of the test's own server
 ACL = "~dragoman:* +evalsha +script|load +time +hmget +hset +pexpire +del"
@@ -70,8 +66,7 @@ async def replica(tiny_model: Path, url_file: Path, *, timeout_s: float = PATIEN
 
 
 def translate(server: RunningServer, key: str = ONCE) -> Any:
-    metadata = (("authorization", f"Bearer {key}"),)
-    return server.translation.Translate(request("A man."), metadata=metadata, timeout=PATIENCE_S)
+    return server.translate("A man.", metadata=bearer(key), timeout_s=PATIENCE_S)
 
 
 def num_checks(server: RunningServer, decided_by: str) -> float:
@@ -193,8 +188,7 @@ async def test_concurrent_calls_do_not_exceed_the_quota(url_file: Path, redis: R
 async def test_cancelled_call_does_not_disturb_the_connection(url_file: Path, redis: RedisServer) -> None:
     url_file.write_text(redis.url, encoding="utf-8")
     buckets = RedisBuckets(url_file, timeout_s=0.5, fail=lambda: None)
-    for number in range(20):
-        assert await buckets.take([charge(number)]) is None
+    assert [await buckets.take([charge(number)]) for number in range(20)] == [None] * 20
     with redis.halted():
         asked = [asyncio.ensure_future(buckets.take([charge(number)])) for number in range(20)]
         await asyncio.sleep(0)
@@ -211,27 +205,21 @@ async def test_cancelled_call_does_not_disturb_the_connection(url_file: Path, re
         assert answer.retry_after_s == pytest.approx(1e6 / (number + 1), rel=1e-3)
 
 
-async def test_store_user_needs_few_rights_and_password_is_not_logged(url_file: Path, redis: RedisServer) -> None:
+@pytest.mark.parametrize("password", [PASSWORD, "wr0ng-s3cret"])
+async def test_store_user_needs_few_rights_and_wrong_password_is_reported_but_not_logged(
+    tiny_model: Path, url_file: Path, redis: RedisServer, password: str
+) -> None:
     with redis.client() as client:
         client.execute_command("ACL", "SETUSER", "dragoman", "on", f">{PASSWORD}", *ACL.split())
-    url_file.write_text(f"{redis.url}?username=dragoman&password={quote(PASSWORD, safe='')}", encoding="utf-8")
-    buckets = buckets_of(url_file)
-
-    assert await buckets.take([charge(0)]) is None
-    assert await buckets.take([charge(0)]) is not None
-    await buckets.close()
-
-
-async def test_wrong_password_is_reported_and_not_logged(tiny_model: Path, url_file: Path, redis: RedisServer) -> None:
-    with redis.client() as client:
-        client.execute_command("ACL", "SETUSER", "dragoman", "on", f">{PASSWORD}", *ACL.split())
-    url_file.write_text(f"{redis.url}?username=dragoman&password=wr0ng-s3cret", encoding="utf-8")
+    url_file.write_text(f"{redis.url}?username=dragoman&password={quote(password, safe='')}", encoding="utf-8")
     async with replica(tiny_model, url_file) as server:
         with capture_logs() as records:
             await translate(server)
 
-        assert any("invalid username-password pair" in str(record.get("reason")) for record in records)
-        assert "s3cret" not in str(records)
+    is_right = password == PASSWORD
+    assert (num_checks(server, "store"), num_checks(server, "local")) == ((1, 0) if is_right else (0, 1))
+    assert any("invalid username-password pair" in str(record.get("reason")) for record in records) is not is_right
+    assert password not in str(records)
 
 
 async def test_tls_connection_verifies_the_store(tmp_path: Path) -> None:

@@ -1,28 +1,17 @@
 """DeepL API: options, usage, glossaries and forms, with DeepL's own client."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import deepl
+import httpx
 import pytest
 
 from dragoman.v1 import translation_pb2 as pb
 from dragoman_service.security.api_keys import new_key
-from tests.integration.running_server import RunningServer, running_server
-from tests.integration.vendors.vendor_clients import (
-    http_client,
-    translated,
-    with_deepl,
-    write_callers,
-    write_glossaries,
-)
-
-
-@pytest.fixture
-async def server(tiny_model: Path, tmp_path: Path) -> AsyncIterator[RunningServer]:
-    async with running_server(tiny_model, models__glossaries_directory=write_glossaries(tmp_path)) as server:
-        yield server
+from tests.integration.running_server import RunningServer, running_server, write_callers
+from tests.integration.vendors.vendor_clients import translated, with_deepl
 
 
 @pytest.mark.parametrize(
@@ -136,12 +125,11 @@ async def test_unsupported_calls_fail(
         await with_deepl(server, call)
 
 
-async def test_form_is_accepted(server: RunningServer) -> None:
+async def test_form_is_accepted(server: RunningServer, http: httpx.AsyncClient) -> None:
     form = {"text": ["A man.", "Two."], "source_lang": "EN", "target_lang": "DE", "split_sentences": "0"}
-    async with http_client(server) as http:
-        response = await http.post("/v2/translate", data={**form, "show_billed_characters": "1"})
-        targets = await http.get("/v2/languages", params={"type": "target"})
-        invalid = await http.get("/v2/languages", params={"type": "both"})
+    response = await http.post("/v2/translate", data={**form, "show_billed_characters": "1"})
+    targets = await http.get("/v2/languages", params={"type": "target"})
+    invalid = await http.get("/v2/languages", params={"type": "both"})
 
     texts = await translated(server, "A man.", "Two.", split_sentences=False)
     assert [each["text"] for each in response.json()["translations"]] == texts

@@ -16,10 +16,17 @@ import pytest
 from dragoman_service.errors import ConfigError
 from dragoman_service.file_translation.store import INTERRUPTED, DocumentStatus
 from dragoman_service.security.api_keys import new_key
-from tests.integration.running_server import PATIENCE_S, RunningServer, running_server, until
-from tests.integration.vendors.vendor_clients import http_client, translated, with_deepl, write_callers
+from tests.integration.running_server import (
+    PATIENCE_S,
+    RunningServer,
+    bearer,
+    http_client,
+    running_server,
+    until,
+    write_callers,
+)
+from tests.integration.vendors.vendor_clients import TEXTS, translated, with_deepl
 
-SENTENCES = ("A man rides a bicycle.", "Two children play.")
 FORM = {"source_lang": "EN", "target_lang": "DE"}
 LIBRE_FORM = {"source": "en", "target": "de"}
 
@@ -83,7 +90,7 @@ def documents(directory: Path) -> list[str]:
 
 def word_document() -> bytes:
     document = docx.Document()
-    for sentence in SENTENCES:
+    for sentence in TEXTS:
         document.add_paragraph(sentence)
     written = io.BytesIO()
     document.save(written)
@@ -97,15 +104,15 @@ def paragraphs(content: bytes) -> list[str]:
 FILES: dict[str, tuple[bytes, Callable[[bytes, list[str]], bool]]] = {
     "a.docx": (word_document(), lambda content, expected: paragraphs(content) == expected),
     "a.html": (
-        "<html><body><p>{}</p><p>{}</p></body></html>".format(*SENTENCES).encode(),
+        "<html><body><p>{}</p><p>{}</p></body></html>".format(*TEXTS).encode(),
         lambda content, expected: content.decode() == "<html><body><p>{}</p><p>{}</p></body></html>".format(*expected),
     ),
     "a.txt": (
-        "{}\n\n{}\n".format(*SENTENCES).encode(),
+        "{}\n\n{}\n".format(*TEXTS).encode(),
         lambda content, expected: content.decode() == "{}\n\n{}\n".format(*expected),
     ),
     "a.srt": (
-        "1\n00:00:01,000 --> 00:00:02,000\n{}\n\n2\n00:00:03,000 --> 00:00:04,000\n{}\n".format(*SENTENCES).encode(),
+        "1\n00:00:01,000 --> 00:00:02,000\n{}\n\n2\n00:00:03,000 --> 00:00:04,000\n{}\n".format(*TEXTS).encode(),
         lambda content, expected: all(each in content.decode() for each in (*expected, "00:00:03,000")),
     ),
 }
@@ -124,8 +131,8 @@ async def test_deepl_client_gets_the_translated_file(server: RunningServer, tmp_
     )
 
     assert (status.done, status.error_message) == (True, None)
-    assert status.billed_characters == sum(map(len, SENTENCES))
-    assert is_expected(output.read_bytes(), await translated(server, *SENTENCES))
+    assert status.billed_characters == sum(map(len, TEXTS))
+    assert is_expected(output.read_bytes(), await translated(server, *TEXTS))
 
 
 async def test_download_removes_the_document(server: RunningServer, http: httpx.AsyncClient, directory: Path) -> None:
@@ -193,34 +200,25 @@ async def test_language_of_a_document_is_detected(server: RunningServer, http: h
     assert "equal" in statuses[2]["error_message"]
 
 
-async def test_too_large_file_is_rejected_and_removed(tiny_model: Path, directory: Path) -> None:
+async def test_too_large_files_and_too_many_documents_are_rejected(tiny_model: Path, directory: Path) -> None:
     async def content() -> AsyncIterator[bytes]:  # without a Content-Length
         yield b'--b\r\nContent-Disposition: form-data; name="file"; filename="a.txt"\r\n\r\n'
         for _ in range(4):
             yield b"a" * 1024
 
+    limits = {"documents__max_file_bytes": 2048, "documents__max_caller_documents": 1}
     async with (
-        running_server(tiny_model, documents__directory=directory, documents__max_file_bytes=2048) as server,
+        running_server(tiny_model, documents__directory=directory, **limits) as server,
         client_of(server) as http,
     ):
         declared = await http.post("/v2/document", data=FORM, files={"file": ("a.txt", b"a" * 3000)})
-        streamed = await http.post(
-            "/v2/document", content=content(), headers={"content-type": "multipart/form-data; boundary=b"}
-        )
-
-    assert [declared.status_code, streamed.status_code] == [413, 413]
-    assert documents(directory) == []
-
-
-async def test_number_of_documents_of_a_caller_is_limited(tiny_model: Path, directory: Path) -> None:
-    async with (
-        running_server(tiny_model, documents__directory=directory, documents__max_caller_documents=1) as server,
-        client_of(server) as http,
-    ):
+        headers = {"content-type": "multipart/form-data; boundary=b"}
+        streamed = await http.post("/v2/document", content=content(), headers=headers)
+        assert documents(directory) == []
         await uploaded(http)
-        response = await http.post("/v2/document", data=FORM, files={"file": ("a.txt", b"a")})
+        second = await http.post("/v2/document", data=FORM, files={"file": ("a.txt", b"a")})
 
-    assert response.status_code == 429
+    assert [response.status_code for response in (declared, streamed, second)] == [413, 413, 429]
 
 
 async def test_servers_with_the_same_directory_answer_for_each_other(
@@ -277,59 +275,68 @@ async def test_uploads_are_rejected_without_a_directory(tiny_model: Path) -> Non
 async def test_libretranslate_returns_a_url_for_one_download(
     server: RunningServer, http: httpx.AsyncClient, directory: Path
 ) -> None:
-    response = await http.post("/translate_file", data=LIBRE_FORM, files={"file": ("a b/ü.txt", SENTENCES[0])})
+    response = await http.post("/translate_file", data=LIBRE_FORM, files={"file": ("a b/ü.txt", TEXTS[0])})
     address = response.json()["translatedFileUrl"]
     async with httpx.AsyncClient(timeout=PATIENCE_S, trust_env=False) as without_key:
         first, second = await without_key.get(address), await without_key.get(address)
         other = await without_key.get(f"{address.rpartition('/')[0]}/state.json")
 
-    assert first.text == (await translated(server, SENTENCES[0]))[0]
+    assert first.text == (await translated(server, TEXTS[0]))[0]
     assert first.headers["content-disposition"] == "attachment; filename*=UTF-8''%C3%BC.txt"
     assert (second.status_code, [*second.json()], other.status_code) == (404, ["error"], 404)
     assert documents(directory) == []
 
 
-async def test_libretranslate_errors_have_its_form(http: httpx.AsyncClient, directory: Path) -> None:
-    garbage = await http.post("/translate_file", data=LIBRE_FORM, files={"file": ("a.docx", b"garbage")})
-    unknown = await http.post("/translate_file", data={**LIBRE_FORM, "target": "xx"}, files={"file": ("a.txt", b"a")})
+@pytest.mark.parametrize(
+    ("name", "content", "target"), [("a.docx", b"garbage", "de"), ("a.txt", b"a", "xx")], ids=["file", "language"]
+)
+async def test_libretranslate_errors_have_its_form(
+    http: httpx.AsyncClient, directory: Path, name: str, content: bytes, target: str
+) -> None:
+    form = {**LIBRE_FORM, "target": target}
+    response = await http.post("/translate_file", data=form, files={"file": (name, content)})
 
-    assert (garbage.status_code, [*garbage.json()]) == (400, ["error"])
-    assert (unknown.status_code, [*unknown.json()]) == (400, ["error"])
+    assert (response.status_code, [*response.json()]) == (400, ["error"])
     assert documents(directory) == []
 
 
 async def test_document_belongs_to_its_caller(tiny_model: Path, directory: Path, tmp_path: Path) -> None:
     keys = {name: new_key() for name in ("owner", "other")}
     settings = {"documents__directory": directory, "access__callers_file": write_callers(tmp_path, keys)}
-    async with running_server(tiny_model, **settings) as server:
-        async with client_of(server, keys["owner"]) as http:
-            handle = await uploaded(http)
-            assert (await ended(http, handle))["status"] == "done"
-        async with client_of(server, keys["other"]) as http:
-            by_other = await asked(http, handle, "/result")
-        async with client_of(server, "wrong") as http:
-            unknown = await http.post("/v2/document", data=FORM, files={"file": ("a.txt", b"a")})
-        libre = await libretranslate_uploads(server, keys["owner"])
+    async with (
+        running_server(tiny_model, **settings) as server,
+        client_of(server, keys["owner"]) as owner,
+        client_of(server, keys["other"]) as other,
+        client_of(server, "wrong") as unknown,
+    ):
+        handle = await uploaded(owner)
+        assert (await ended(owner, handle))["status"] == "done"
+        by_other = await asked(other, handle, "/result")
+        by_unknown = await unknown.post("/v2/document", data=FORM, files={"file": ("a.txt", b"a")})
 
-    assert (by_other.status_code, unknown.status_code) == (404, 403)
-    assert libre == [200, 200, 200, 403, 403, 403]
+    assert (by_other.status_code, by_unknown.status_code) == (404, 403)
 
 
-async def libretranslate_uploads(server: RunningServer, key: str) -> list[int]:
-    """Send a key in the query, in a header, after a small file; then none, a wrong one, and one after a large file."""
+async def test_libretranslate_accepts_a_key_before_or_shortly_after_the_file(
+    tiny_model: Path, directory: Path, tmp_path: Path
+) -> None:
+    key = new_key()
+    settings = {"documents__directory": directory, "access__callers_file": write_callers(tmp_path, {"shop": key})}
     small: dict[str, Any] = {"file": ("a.txt", b"A man.")}
     after = small | {name: (None, value) for name, value in {**LIBRE_FORM, "api_key": key}.items()}
     after_large = after | {"file": ("a.txt", b"A man.\n" * 100_000)}
-    async with http_client(server) as http:
-        requests = [
-            http.post("/translate_file", params={"api_key": key}, data=LIBRE_FORM, files=small),
-            http.post("/translate_file", headers={"authorization": f"Bearer {key}"}, data=LIBRE_FORM, files=small),
-            http.post("/translate_file", files=after),
-            http.post("/translate_file", data=LIBRE_FORM, files=small),
-            http.post("/translate_file", data={**LIBRE_FORM, "api_key": "wrong"}, files=small),
-            http.post("/translate_file", files=after_large),
-        ]
-        return [(await request).status_code for request in requests]
+    requests: list[dict[str, Any]] = [
+        {"params": {"api_key": key}, "data": LIBRE_FORM, "files": small},
+        {"headers": dict(bearer(key)), "data": LIBRE_FORM, "files": small},
+        {"files": after},
+        {"data": LIBRE_FORM, "files": small},
+        {"data": {**LIBRE_FORM, "api_key": "wrong"}, "files": small},
+        {"files": after_large},
+    ]
+    async with running_server(tiny_model, **settings) as server, http_client(server) as http:
+        responses = [await http.post("/translate_file", **fields) for fields in requests]
+
+    assert [response.status_code for response in responses] == [200, 200, 200, 403, 403, 403]
 
 
 async def test_work_ends_when_the_libretranslate_client_disconnects(
@@ -369,6 +376,13 @@ async def test_slow_upload_is_removed(tiny_model: Path, directory: Path) -> None
     assert documents(directory) == []
 
 
+async def test_upload_of_a_client_that_disconnects_is_removed(server: RunningServer, directory: Path) -> None:
+    async with unfinished_upload(server):
+        await until(lambda: len(documents(directory)) == 1)
+
+    await until(lambda: not documents(directory))
+
+
 async def test_draining_ends_uploads_and_work(server: RunningServer, http: httpx.AsyncClient, directory: Path) -> None:
     server.model.halt()
     await uploaded(http)
@@ -382,13 +396,6 @@ async def test_draining_ends_uploads_and_work(server: RunningServer, http: httpx
 
     assert len(documents(directory)) == 1
     assert server.sample("dragoman_documents_total", outcome="interrupted") == 1
-
-
-async def test_upload_of_a_client_that_disconnects_is_removed(server: RunningServer, directory: Path) -> None:
-    async with unfinished_upload(server):
-        await until(lambda: len(documents(directory)) == 1)
-
-    await until(lambda: not documents(directory))
 
 
 @pytest.mark.parametrize(

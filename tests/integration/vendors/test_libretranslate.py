@@ -1,8 +1,6 @@
 """LibreTranslate API: its client, all encodings of parameters, and keys in the body."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -10,19 +8,11 @@ import pytest
 from libretranslatepy import LibreTranslateAPI  # type: ignore[import-untyped]
 
 from dragoman.v1 import translation_pb2 as pb
-from dragoman_service.security.api_keys import new_key
-from tests.integration.running_server import RunningServer, running_server
-from tests.integration.vendors.vendor_clients import TEXTS, http_address, http_client, translated, write_callers
+from tests.integration.running_server import RunningServer
+from tests.integration.vendors.vendor_clients import TEXTS, translated
 
 FIELDS = {"q": TEXTS[0], "source": "en", "target": "de"}
-KEY = new_key()
 ENCODINGS = ["json", "data", "multipart", "params"]
-
-
-@pytest.fixture
-async def http(server: RunningServer) -> AsyncIterator[httpx.AsyncClient]:
-    async with http_client(server) as client:
-        yield client
 
 
 def encoded(encoding: str, fields: dict[str, Any]) -> dict[str, Any]:
@@ -78,7 +68,7 @@ async def test_invalid_form_is_rejected(http: httpx.AsyncClient, content: bytes)
 
 async def test_client_translates_detects_and_lists(server: RunningServer) -> None:
     def call() -> None:
-        client = LibreTranslateAPI(f"{http_address(server)}/", None)
+        client = LibreTranslateAPI(f"{server.url}/", None)
         assert [client.translate(text, "en", "de") for text in TEXTS] == expected
         assert client.translate(TEXTS[0], "auto", "de") == expected[0]
         assert client.detect(TEXTS[0])[0]["language"] == "en"
@@ -113,48 +103,3 @@ async def test_web_page_gets_its_settings(http: httpx.AsyncClient) -> None:
         "target": {"code": "de", "name": "German"},
     }
     assert (await http.get("/health")).json() == {"status": "ok"}
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "status"),
-    [
-        ("GET", "/translate", 405),
-        ("PUT", "/detect", 405),
-        ("POST", "/languages", 405),
-        ("POST", "/health", 405),
-        ("POST", "/suggest", 403),
-        ("GET", "/spec", 404),
-        ("POST", "/translate/more", 404),
-        ("GET", "/frontend/settings/more", 404),
-    ],
-)
-async def test_other_methods_and_paths_are_rejected_in_the_form_of_libretranslate(
-    http: httpx.AsyncClient, method: str, path: str, status: int
-) -> None:
-    response = await http.request(method, path, params=FIELDS)
-
-    assert (response.status_code, list(response.json())) == (status, ["error"])
-    assert ("allow" in response.headers) == (status == 405)
-
-
-async def test_key_may_be_in_the_body(tiny_model: Path, tmp_path: Path) -> None:
-    callers = write_callers(tmp_path, {"shop": KEY})
-    async with running_server(tiny_model, access__callers_file=callers) as server, http_client(server) as http:
-        answered = [
-            (await http.post("/translate", **encoded(encoding, {**FIELDS, "api_key": KEY}))).status_code
-            for encoding in ENCODINGS
-        ]
-        rejected = [await http.post("/translate", json={**FIELDS, "api_key": key}) for key in ("", "x", new_key(), 7)]
-
-    assert answered == [200] * len(ENCODINGS)
-    assert [response.status_code for response in rejected] == [403, 403, 403, 400]
-    assert all(list(response.json()) == ["error"] for response in rejected)
-
-
-async def test_rate_limit_is_reported_with_a_delay(tiny_model: Path, tmp_path: Path) -> None:
-    callers = write_callers(tmp_path, {"shop": KEY}, "requests_per_s = 1")
-    async with running_server(tiny_model, access__callers_file=callers) as server, http_client(server) as http:
-        responses = [await http.post("/translate", data={**FIELDS, "api_key": KEY}) for _ in range(2)]
-
-    assert [response.status_code for response in responses] == [200, 429]
-    assert responses[1].headers["retry-after"] == "1"

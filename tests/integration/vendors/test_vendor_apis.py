@@ -2,23 +2,21 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import deepl
+import httpx
 import pytest
 
 from dragoman_service.security.api_keys import new_key
-from tests.integration.running_server import RunningServer, running_server
+from tests.integration.running_server import RunningServer, http_client, running_server, write_callers
 from tests.integration.vendors.vendor_clients import (
     CLIENTS,
     PARENT,
     TEXTS,
     VendorClient,
-    http_client,
     translated,
-    write_callers,
 )
 
 KEY = new_key()
@@ -107,6 +105,28 @@ INVALID: dict[str, list[tuple[Any, str]]] = {
 }
 
 
+UNSERVED: dict[str, list[tuple[str, str, int]]] = {
+    "deepl": [("GET", "/v2/translate", 404), ("POST", "/v2/write/rephrase", 404)],
+    "azure": [
+        ("GET", "/translate?api-version=3.0", 405),
+        ("POST", "/languages?api-version=3.0", 405),
+        ("POST", "/detect/x?api-version=3.0", 404),
+        ("POST", "/breaksentence?api-version=3.0", 400),
+    ],
+    "libretranslate": [
+        ("GET", "/translate", 405),
+        ("PUT", "/detect", 405),
+        ("POST", "/languages", 405),
+        ("POST", "/health", 405),
+        ("POST", "/suggest", 403),
+        ("GET", "/spec", 404),
+        ("POST", "/translate/more", 404),
+        ("GET", "/frontend/settings/more", 404),
+    ],
+}
+FORMS = {"deepl": {"message"}, "azure": {"error"}, "libretranslate": {"error"}}
+
+
 def message_of(vendor: str, body: Any) -> str:
     """Return the message of an error body; fails if the body has another form than the vendor's."""
     if vendor == "deepl":
@@ -128,12 +148,6 @@ def message_of(vendor: str, body: Any) -> str:
         assert message.startswith(f"{violation['field']}: ")
     assert isinstance(message, str)
     return message
-
-
-@pytest.fixture
-async def server(tiny_model: Path) -> AsyncIterator[RunningServer]:
-    async with running_server(tiny_model, grpc__google_translation=True) as server:
-        yield server
 
 
 @pytest.fixture(params=CLIENTS)
@@ -164,7 +178,7 @@ async def test_keys_and_rate_limits_apply(
     tiny_model: Path, tmp_path: Path, client: VendorClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(deepl.http_client, "max_network_retries", 0)
-    callers = write_callers(tmp_path, {"shop": KEY}, "requests_per_s = 1")
+    callers = write_callers(tmp_path, {"shop": KEY}, requests_per_s=1)
 
     async with running_server(tiny_model, access__callers_file=callers, grpc__google_translation=True) as server:
         with pytest.raises(client.invalid_key):
@@ -196,3 +210,14 @@ async def test_body_that_is_not_json_is_rejected(server: RunningServer, vendor: 
 
             assert response.status_code == 400
             assert message_of(vendor, response.json())
+
+
+@pytest.mark.parametrize("vendor", UNSERVED)
+async def test_other_methods_and_paths_are_rejected_in_the_form_of_the_vendor(
+    http: httpx.AsyncClient, vendor: str
+) -> None:
+    for method, path, status in UNSERVED[vendor]:
+        response = await http.request(method, path)
+
+        assert (response.status_code, response.json().keys()) == (status, FORMS[vendor]), (method, path)
+        assert ("allow" in response.headers) == (status == 405)

@@ -2,9 +2,8 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 import deepl
@@ -23,16 +22,12 @@ from google.cloud import translate_v3 as google
 from google.cloud.translate_v3.services.translation_service.transports import TranslationServiceGrpcTransport
 
 from dragoman.v1 import translation_pb2 as pb
-from dragoman_service.security.api_keys import store
 from tests.integration.running_server import PATIENCE_S, RunningServer
 
 Result = TypeVar("Result")
 
 PARENT = "projects/shop/locations/global"
 TEXTS = ("A man rides a bicycle.", "Two children play.")
-TBX = """<tbx><conceptEntry><langSec xml:lang="en"><term>file</term></langSec>
-<langSec xml:lang="fr"><term>fichier</term></langSec></conceptEntry></tbx>"""
-
 Detected = list[tuple[str, str]]
 """Translation and source language of each text."""
 
@@ -48,36 +43,6 @@ class VendorClient:
     rate_limited: type[Exception]
 
 
-def http_address(server: RunningServer) -> str:
-    return f"http://127.0.0.1:{server.ports.http_port}"
-
-
-@contextlib.asynccontextmanager
-async def http_client(server: RunningServer, **options: Any) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(
-        base_url=http_address(server), timeout=PATIENCE_S, trust_env=False, **options
-    ) as client:
-        yield client
-
-
-def write_glossaries(directory: Path) -> Path:
-    """Write the glossary `it` from English to German, and `both` with two directions."""
-    (directory / "it.tsv").write_text("en\tde\nbicycle\tVelo\nDragoman\n")
-    (directory / "both.tbx").write_text(TBX)
-    return directory
-
-
-def write_callers(directory: Path, keys: dict[str, str], limits: str = "") -> Path:
-    """Write a callers file with a key of each caller."""
-    callers = (
-        f'[[caller]]\nname = "{name}"\nkeys = ["{store(key)}"]\npermissions = ["translate"]\n{limits}\n'
-        for name, key in keys.items()
-    )
-    path = directory / "callers.toml"
-    path.write_text("".join(callers))
-    return path
-
-
 async def translated(server: RunningServer, *texts: str, **options: Any) -> list[str]:
     """Return translations of the native API."""
     response = await server.translate(*texts, options=pb.DecodingOptions(**options))
@@ -86,7 +51,7 @@ async def translated(server: RunningServer, *texts: str, **options: Any) -> list
 
 async def with_deepl(server: RunningServer, call: Callable[[deepl.DeepLClient], Result], key: str = "any") -> Result:
     def run() -> Result:
-        with contextlib.closing(deepl.DeepLClient(key, server_url=http_address(server))) as client:
+        with contextlib.closing(deepl.DeepLClient(key, server_url=server.url)) as client:
             return call(client)
 
     return await asyncio.to_thread(run)
@@ -98,27 +63,27 @@ async def with_azure(server: RunningServer, call: Callable[[TextTranslationClien
 
 def azure_client(server: RunningServer, key: str = "any") -> TextTranslationClient:
     credential = AzureKeyCredential(key)
-    return TextTranslationClient(http_address(server), credential, retry_total=0, enforce_https=False)
+    return TextTranslationClient(server.url, credential, retry_total=0, enforce_https=False)
 
 
 def google_rest_client(server: RunningServer, key: str = "") -> google.TranslationServiceClient:
-    options = {"api_endpoint": http_address(server), **({"api_key": key} if key else {})}
+    options = {"api_endpoint": server.url, **({"api_key": key} if key else {})}
     credentials = None if key else AnonymousCredentials()  # type: ignore[no-untyped-call]
     return google.TranslationServiceClient(transport="rest", client_options=options, credentials=credentials)
 
 
 def google_v2_client(server: RunningServer, key: str = "") -> Any:
     credentials = api_key.Credentials(key) if key else AnonymousCredentials()  # type: ignore[no-untyped-call]
-    return translate_v2.Client(credentials=credentials, client_options={"api_endpoint": http_address(server)})
+    return translate_v2.Client(credentials=credentials, client_options={"api_endpoint": server.url})
 
 
 def google_grpc_client(server: RunningServer) -> google.TranslationServiceClient:
-    channel = grpc.insecure_channel(f"127.0.0.1:{server.port}")
+    channel = grpc.insecure_channel(server.target)
     return google.TranslationServiceClient(transport=TranslationServiceGrpcTransport(channel=channel))
 
 
 def _deepl(server: RunningServer, texts: Sequence[str], source: str | None, target: str, key: str) -> Detected:
-    with contextlib.closing(deepl.DeepLClient(key or "any", server_url=http_address(server))) as client:
+    with contextlib.closing(deepl.DeepLClient(key or "any", server_url=server.url)) as client:
         results = client.translate_text(list(texts), source_lang=source, target_lang=target)
     assert isinstance(results, list)
     return [(each.text, each.detected_source_lang.lower()) for each in results]
@@ -133,14 +98,14 @@ def _azure(server: RunningServer, texts: Sequence[str], source: str | None, targ
 
 
 def _libretranslate(server: RunningServer, texts: Sequence[str], target: str, key: str) -> list[str]:
-    client = LibreTranslator(source="en", api_key=key or "any", custom_url=f"{http_address(server)}/")
+    client = LibreTranslator(source="en", api_key=key or "any", custom_url=f"{server.url}/")
     client._target = target  # the constructor accepts only languages of its own list
     return [client.translate(text) for text in texts]
 
 
 def _libretranslate_detected(server: RunningServer, texts: Sequence[str]) -> Detected:
     fields = {"q": list(texts), "source": "auto", "target": "de"}
-    answer = httpx.post(f"{http_address(server)}/translate", json=fields, timeout=PATIENCE_S, trust_env=False)
+    answer = httpx.post(f"{server.url}/translate", json=fields, timeout=PATIENCE_S, trust_env=False)
     if answer.status_code != 200:
         raise ServerException(answer.status_code, answer.text)
     languages = [each["language"] for each in answer.json()["detectedLanguage"]]

@@ -1,152 +1,153 @@
+from collections import Counter
 from dataclasses import replace
-from typing import Any
+from itertools import pairwise
 
 import numpy as np
 import pytest
 
-from dragoman_service.datatypes import SearchConfig
-from dragoman_service.decoding.constraints import CandidateRules, SearchPlan, TargetRules
-from dragoman_service.decoding.step_model import Placeholder, StepOutput, VocabularySpec
-from tests.fakes import BOS, EOS, FIRST_WORD, PAD, UNK
+from dragoman_service.datatypes import Hypothesis, SamplingConfig, SearchConfig
+from dragoman_service.decoding.constraints import Sampler, TargetRules, remaining_weights
+from tests.batch_decoding import decode_all
+from tests.fakes import EOS, ToyModel, make_segment
 
-VOCABULARY = VocabularySpec(size=100, pad_id=PAD, bos_id=BOS, eos_id=EOS, unk_id=UNK)
-
-
-def make_output(*token_ids: int) -> StepOutput:
-    log_probs = -np.arange(1.0, len(token_ids) + 1, dtype=np.float32)
-    return StepOutput(log_probs=log_probs[None, None], token_ids=np.array([[token_ids]]))
-
-
-def test_special_tokens_are_forbidden() -> None:
-    output = make_output(PAD, BOS, UNK, EOS, FIRST_WORD)
-
-    allowed = CandidateRules(VOCABULARY).apply(output, forbids_eos=np.array([False]))
-
-    assert allowed.tolist() == [[[-np.inf, -np.inf, -np.inf, -4.0, -5.0]]]
-
-
-def test_eos_is_forbidden_for_targets_that_are_too_short() -> None:
-    output = make_output(EOS, FIRST_WORD)
-    both = StepOutput(log_probs=np.repeat(output.log_probs, 2, 0), token_ids=np.repeat(output.token_ids, 2, 0))
-
-    allowed = CandidateRules(VOCABULARY).apply(both, forbids_eos=np.array([True, False]))
-
-    assert allowed[:, 0].tolist() == [[-np.inf, -2.0], [-1.0, -2.0]]
-
-
-def test_arrays_of_the_model_are_not_changed() -> None:
-    output = make_output(PAD, EOS)
-
-    CandidateRules(VOCABULARY).apply(output, forbids_eos=np.array([True]))
-
-    assert output.log_probs.tolist() == [[[-1.0, -2.0]]]
-
-
-PLACEHOLDERS = replace(VOCABULARY, placeholders=(Placeholder(90, 12), Placeholder(91, 10), Placeholder(92, 11)))
-
-
-@pytest.mark.parametrize(
-    ("source_ids", "prefix", "expected"),
-    [
-        ((50, EOS), (), [True, True, True]),
-        ((50, 91, 91, EOS), (), [False, True, True]),
-        ((90, EOS), (11,), [True, False, False]),
-        ((10, 11, 12, EOS), (90,), [True, True, True]),
-    ],
-)
-def test_placeholders_are_masked_unless_source_or_prefix_contains_them(
-    source_ids: tuple[int, ...], prefix: tuple[int, ...], expected: list[bool]
-) -> None:
-    rules = CandidateRules(PLACEHOLDERS)
-
-    assert rules.placeholder_ids.tolist() == [10, 11, 12]
-    assert rules.find_masked(source_ids, prefix).tolist() == expected
-
-
-def test_masked_candidates_are_last_and_the_others_are_unchanged() -> None:
-    output = make_output(11, 20, 10, 12, 21)
-    both = StepOutput(log_probs=np.repeat(output.log_probs, 2, 0), token_ids=np.repeat(output.token_ids, 2, 0))
-
-    output = CandidateRules(PLACEHOLDERS).without_masked(both, np.array([[True, True, False], [False, False, False]]))
-
-    assert output.token_ids.tolist() == [[[20, 12, 21, 11, 10]], [[11, 20, 10, 12, 21]]]
-    assert output.log_probs.tolist() == [[[-2.0, -4.0, -5.0, -np.inf, -np.inf]], [[-1.0, -2.0, -3.0, -4.0, -5.0]]]
-
-
-def test_a_step_without_masked_candidates_is_not_copied() -> None:
-    output = make_output(20, 21, 11)
-
-    assert CandidateRules(PLACEHOLDERS).without_masked(output, np.array([[True, False, True]])) is output
-
-
-@pytest.mark.parametrize(("beam_size", "expected"), [(1, 5), (4, 8), (200, 100)])
-def test_number_of_candidates_includes_beam_eos_and_forbidden_tokens(beam_size: int, expected: int) -> None:
-    assert CandidateRules(VOCABULARY).num_candidates(beam_size) == expected
-
-
-def test_vocabulary_can_use_an_id_twice_or_lack_one() -> None:
-    vocabulary = VocabularySpec(size=100, pad_id=EOS, bos_id=-1, eos_id=EOS, unk_id=UNK)
-
-    allowed = CandidateRules(vocabulary).apply(make_output(EOS, UNK, 99), forbids_eos=np.array([False]))
-
-    assert allowed.tolist() == [[[-1.0, -np.inf, -3.0]]]
-
-
-def make_rules(targets: list[list[int]], *, avoided_ids: tuple[int, ...] = (), **search: Any) -> TargetRules:
-    """Return the rules of a segment whose rows have the given targets, all of one length."""
-    plan = SearchPlan(search=SearchConfig(**search), avoided_ids=avoided_ids, avoided_size=3 if avoided_ids else 0)
-    rules = TargetRules(plan, vocabulary_size=100)
-    for step in range(len(targets[0])):
-        parents = np.zeros(len(targets), np.int64) if step == 0 else np.arange(len(targets))
-        rules.extend(np.array([target[step] for target in targets]), parents)
-    return rules
-
-
-def lowered(rules: TargetRules, num_rows: int, *token_ids: int) -> list[list[float]]:
-    log_probs = np.full((num_rows, len(token_ids)), -1.0, np.float32)
-    return rules.apply(log_probs, np.tile(token_ids, (num_rows, 1))).tolist()  # type: ignore[no-any-return]
-
-
-def test_row_does_not_repeat_its_own_ngrams() -> None:
-    rules = make_rules([[10, 11, 12, 10, 11], [10, 11, 13, 10, 11]], no_repeat_ngram_size=3)
-
-    assert lowered(rules, 2, 12, 13, 14) == [[-np.inf, -1, -1], [-1, -np.inf, -1]]
-
-
-def test_row_has_the_tokens_of_its_parent() -> None:
-    rules = make_rules([[10], [20]], no_repeat_ngram_size=1)
-
-    rules.extend(np.array([30, 31]), np.array([1, 1]))
-
-    assert lowered(rules, 2, 10, 20, 30, 31) == [[-1, -np.inf, -np.inf, -1], [-1, -np.inf, -1, -np.inf]]
+PROBABILITIES = np.array([[0.4, 0.3, 0.2, 0.1]])
+SQUARES = PROBABILITIES**2
+LOG_PROBS = np.log(PROBABILITIES).astype(np.float32)
+NUM_DRAWS = 20_000
+CHI_SQUARED_LIMIT = 40.0  # 3 to 8 degrees of freedom exceed it once in 100,000 seeds at most; the seed is fixed
 
 
 def test_ngram_of_the_avoided_text_is_not_completed() -> None:
-    rules = make_rules([[50, 11], [50, 12]], avoided_ids=(10, 50, 11, 13))
+    rules = TargetRules(SearchConfig(), vocabulary_size=100, avoided_ids=(10, 50, 11, 13), avoided_size=3)
+    rules.extend(np.array([50, 50]), np.array([0, 0]))
+    rules.extend(np.array([11, 12]), np.array([0, 1]))
 
-    assert lowered(rules, 2, 13, 10, 50) == [[-np.inf, -1, -1], [-1, -1, -1]]
+    lowered = rules.apply(np.full((2, 3), -1.0, np.float32), np.tile([13, 10, 50], (2, 1)))
 
-
-def test_repeated_tokens_are_less_likely() -> None:
-    rules = make_rules([[10, 10], [10, 11]], repetition_penalty=1.5)
-
-    assert lowered(rules, 2, 10, 11, 12) == [[-1.5, -1, -1], [-1.5, -1.5, -1]]
+    assert lowered.tolist() == [[-np.inf, -1, -1], [-1, -1, -1]]
 
 
-def test_suppressed_tokens_are_forbidden() -> None:
-    rules = make_rules([[10]], suppressed_tokens=frozenset({10, 99}))
-
-    assert lowered(rules, 1, 10, 98, 99) == [[-np.inf, -1, -np.inf]]
-
-
-def test_number_of_lowered_tokens_is_an_upper_bound() -> None:
-    tokens = list(range(10, 50))
-
-    assert make_rules([tokens], repetition_penalty=2.0).num_lowered >= 40
-    assert make_rules([tokens], no_repeat_ngram_size=1).num_lowered >= 40
-    assert make_rules([[10]], suppressed_tokens=frozenset(tokens)).num_lowered >= 40
-    assert make_rules([tokens], no_repeat_ngram_size=2).num_lowered < 40
+def sample(model: ToyModel, num_hypotheses: int, sampling: SamplingConfig, **search: object) -> tuple[Hypothesis, ...]:
+    options = {"beam_size": num_hypotheses, "num_hypotheses": num_hypotheses, "sampling": sampling, **search}
+    return decode_all(model, [make_segment(7, **options)])[0].hypotheses
 
 
-def test_default_options_have_no_rules() -> None:
-    assert TargetRules.of(SearchPlan(search=SearchConfig()), vocabulary_size=100) is None
+def chi_squared(counts: Counter[int], expected: dict[int, float]) -> float:
+    return sum((counts[token] - number) ** 2 / number for token, number in expected.items())
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({}, [0.4, 0.3, 0.2, 0.1]),
+        ({"temperature": 0.5}, (SQUARES / SQUARES.sum()).ravel().tolist()),
+        ({"top_k": 2}, [4 / 7, 3 / 7]),
+        ({"top_p": 0.01}, [1, 0, 0, 0]),
+        ({"top_p": 0.5}, [4 / 7, 3 / 7, 0, 0]),
+        ({"top_p": 0.75}, [4 / 9, 3 / 9, 2 / 9, 0]),
+        # Of 0.4 and 0.3, tempered to 16/25 and 9/25, the first alone reaches 0.6; untempered it would be 4/7.
+        ({"top_k": 2, "top_p": 0.6, "temperature": 0.5}, [1, 0]),
+        ({"top_k": 2, "top_p": 0.6}, [4 / 7, 3 / 7]),
+    ],
+)
+def test_weights_after_temperature_then_top_k_then_top_p(config: dict[str, float], expected: list[float]) -> None:
+    weights = remaining_weights(LOG_PROBS, SamplingConfig(**config))  # type: ignore[arg-type]
+
+    assert (weights / weights.sum()).ravel().tolist() == pytest.approx(expected)
+
+
+def test_draws_follow_the_weights() -> None:
+    sampler = Sampler(SamplingConfig(seed=5), num_samples=NUM_DRAWS)
+
+    columns = sampler.draw(np.repeat(LOG_PROBS, NUM_DRAWS, axis=0))
+
+    expected = {column: NUM_DRAWS * float(share) for column, share in enumerate(PROBABILITIES[0])}
+    assert chi_squared(Counter(columns.tolist()), expected) < CHI_SQUARED_LIMIT
+
+
+def test_token_without_weight_is_never_drawn() -> None:
+    log_probs = np.array([[-0.1, -3.0, -np.inf, -np.inf]], np.float32).repeat(NUM_DRAWS, axis=0)
+
+    columns = Sampler(SamplingConfig(), num_samples=NUM_DRAWS).draw(log_probs)
+
+    assert set(columns.tolist()) == {0, 1}
+
+
+def test_random_numbers_do_not_depend_on_the_live_samples() -> None:
+    few, all_ = Sampler(SamplingConfig(seed=3), num_samples=50), Sampler(SamplingConfig(seed=3), num_samples=50)
+    few.draw(LOG_PROBS)
+    all_.draw(LOG_PROBS.repeat(50, axis=0))
+
+    both = [sampler.draw(LOG_PROBS.repeat(50, axis=0)).tolist() for sampler in (few, all_)]
+
+    assert both[0] == both[1]
+
+
+@pytest.mark.parametrize(("temperature", "top_k"), [(1.0, None), (0.5, None), (1.0, 3)])
+def test_first_tokens_follow_the_distribution_of_the_model_without_masked_placeholders(
+    temperature: float, top_k: int | None
+) -> None:
+    model = ToyModel(seed=1, num_words=7, placeholders=(5, 6, 7, 8))
+    sampling = SamplingConfig(temperature=temperature, top_k=top_k, seed=11)
+
+    hypotheses = sample(model, NUM_DRAWS // 10, sampling, max_target_tokens=1)
+
+    log_probs = model.next_log_probs((7, EOS), ())
+    likeliest = sorted((EOS, 4, 7, 9, 10), key=lambda token: -log_probs[token])[:top_k]
+    shares = np.exp(log_probs[likeliest].astype(np.float64) / temperature)
+    expected = dict(zip(likeliest, (NUM_DRAWS / 10 * shares / shares.sum()).tolist(), strict=True))
+    drawn = [hypothesis.token_ids[0] for hypothesis in hypotheses]
+    assert set(drawn) <= expected.keys()
+    assert chi_squared(Counter(drawn), expected) < CHI_SQUARED_LIMIT
+    assert all(each.token_log_probs[0] == log_probs[each.token_ids[0]] for each in hypotheses)  # not normalised again
+
+
+def test_samples_continue_their_own_tokens() -> None:
+    model = ToyModel(seed=2)
+
+    for hypothesis in sample(model, 6, SamplingConfig(temperature=3.0, seed=9)):
+        expected = [
+            float(model.next_log_probs((7, EOS), hypothesis.token_ids[:step])[token])
+            for step, token in enumerate(hypothesis.token_ids)
+        ]
+        assert list(hypothesis.token_log_probs) == expected  # of the model, without temperature
+        assert hypothesis.log_prob == pytest.approx(sum(expected))
+
+
+def test_top_k_of_one_equals_greedy_search() -> None:
+    (greedy,) = decode_all(ToyModel(), [make_segment(7, beam_size=1, max_target_tokens=30)])[0].hypotheses
+
+    sampled = sample(ToyModel(), 3, SamplingConfig(top_k=1, seed=4), max_target_tokens=30)
+
+    assert [hypothesis.token_ids for hypothesis in sampled] == [greedy.token_ids] * 3
+
+
+def test_samples_depend_on_the_seed_alone() -> None:
+    config = SamplingConfig(temperature=2.0, seed=1)
+
+    assert sample(ToyModel(), 4, config) == sample(ToyModel(), 4, config)
+    assert sample(ToyModel(), 4, config) != sample(ToyModel(), 4, replace(config, seed=2))
+
+
+def test_number_of_samples_can_exceed_the_vocabulary() -> None:
+    assert len(sample(ToyModel(num_words=2), 40, SamplingConfig(top_k=3))) == 40
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_samples_respect_the_other_options(seed: int) -> None:
+    hypotheses = sample(
+        ToyModel(),
+        5,
+        SamplingConfig(temperature=3.0, seed=seed),
+        target_prefix=(5, 6),
+        min_target_tokens=5,
+        suppressed_tokens=frozenset({7}),
+        no_repeat_ngram_size=2,
+    )
+
+    for hypothesis in hypotheses:
+        words = hypothesis.token_ids[:-1] if hypothesis.is_finished else hypothesis.token_ids
+        assert words[:2] == (5, 6)
+        assert len(words) >= 5
+        assert 7 not in words
+        assert len(set(pairwise(words))) == len(words) - 1

@@ -1,17 +1,19 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
 
-from dragoman_service.datatypes import Hypothesis, SamplingConfig, Segment
-from dragoman_service.decoding.degeneration import EndedSegment
+from dragoman_service.datatypes import SamplingConfig, Segment
 from dragoman_service.decoding.running_batch import RunningBatch, check_segment
-from dragoman_service.decoding.step_model import FloatArray, IntArray, StepBatch, StepModel, StepOutput
-from tests.fakes import BOS, EOS, PAD, UNK, FlakyModel, ToyModel, WrappedBatch, WrappedModel, make_segment
+from dragoman_service.decoding.step_model import FloatArray, IntArray, StepBatch, StepOutput
+from tests.batch_decoding import decode_all
+from tests.fakes import EOS, FlakyModel, ToyModel, WrappedBatch, WrappedModel, make_segment
+
+ENDLESS = ToyModel(eos_bias=-100.0)
+LIMITS = ToyModel().limits
 
 
 class BrokenToyModel(ToyModel):
@@ -40,97 +42,48 @@ class CandidateCounter(WrappedModel):
         return Batch(self, self.inner.new_batch())
 
 
-def decode(model: StepModel, *segments: Segment) -> list[EndedSegment]:
-    """Decode segments together and return them in order."""
-    batch = RunningBatch(model)
-    batch.start(segments)
-    ended: list[EndedSegment] = []
-    while batch.num_segments:
-        ended += batch.step().ended
-    return sorted(ended, key=lambda segment: segment.segment_id)
+def test_log_probs_and_attention_of_hypotheses_are_those_of_the_model() -> None:
+    model, segment = ToyModel(), replace(make_segment(7, 8, num_hypotheses=3), wants_attention=True)
+    (ended,) = decode_all(model, [segment])
 
-
-def decode_one(model: StepModel, segment: Segment) -> tuple[Hypothesis, ...]:
-    return decode(model, segment)[0].hypotheses
-
-
-def test_hypotheses_are_distinct_and_sorted_best_first() -> None:
-    hypotheses = decode_one(ToyModel(), make_segment(7, 8, beam_size=4, num_hypotheses=4))
-
-    assert len({hypothesis.token_ids for hypothesis in hypotheses}) == 4
-    assert all(better.score >= worse.score for better, worse in pairwise(hypotheses))
-
-
-def test_token_log_probs_equal_those_of_the_model() -> None:
-    model, segment = ToyModel(), make_segment(7, 8, num_hypotheses=3)
-
-    for hypothesis in decode_one(model, segment):
+    for hypothesis in ended.hypotheses:
         expected = [
             float(model.next_log_probs(segment.source_ids, hypothesis.token_ids[:step])[token])
             for step, token in enumerate(hypothesis.token_ids)
         ]
-
         assert list(hypothesis.token_log_probs) == expected
         assert hypothesis.log_prob == pytest.approx(math.fsum(expected))
+        assert hypothesis.attention is not None
+        assert np.array_equal(hypothesis.attention, model.cross_attention(segment.source_ids, hypothesis.token_ids))
 
 
-def test_eos_is_the_only_special_token_and_the_last() -> None:
-    for seed in range(20):
-        for hypothesis in decode_one(ToyModel(seed=seed), make_segment(7, num_hypotheses=4, max_target_tokens=100)):
-            assert hypothesis.is_finished
-            assert hypothesis.token_ids[-1] == EOS
-            assert not {PAD, BOS, UNK, EOS} & set(hypothesis.token_ids[:-1])
+def test_attention_is_computed_on_request_only() -> None:
+    model = FlakyModel(ToyModel(), lambda operation: operation == "cross_attention")
+
+    (ended,) = decode_all(model, [make_segment(7, 8, repetition_penalty=2.0)])
+
+    assert ended.hypotheses[0].attention is None
 
 
-@pytest.mark.parametrize("min_target_tokens", [0, 1, 5])
-def test_target_has_the_minimum_length(min_target_tokens: int) -> None:
-    segment = make_segment(7, min_target_tokens=min_target_tokens, max_target_tokens=30)
+@pytest.mark.parametrize(
+    ("segments", "num_rows"),
+    [
+        ([make_segment(7, beam_size=3)] * 6 + [make_segment(8, beam_size=1)], [1, 3, 3, 3]),
+        ([make_segment(7, beam_size=3)], [3, 3, 3, 3]),
+    ],
+    ids=["large batch", "small batch"],
+)
+def test_large_batch_starts_with_one_row_and_a_small_batch_with_all(
+    segments: list[Segment], num_rows: list[int]
+) -> None:
+    batch = RunningBatch(ENDLESS)
+    batch.start(segments)
 
-    best = decode_one(ToyModel(eos_bias=10.0), segment)[0]
-
-    assert len(best.token_ids) == min_target_tokens + 1
-
-
-def test_hypotheses_cut_off_by_the_longest_target_are_unfinished() -> None:
-    hypotheses = decode_one(ToyModel(eos_bias=-100.0), make_segment(7, num_hypotheses=2, max_target_tokens=6))
-
-    assert [len(hypothesis.token_ids) for hypothesis in hypotheses] == [6, 6]
-    assert not any(hypothesis.is_finished for hypothesis in hypotheses)
-
-
-def test_unfinished_hypotheses_follow_the_finished_ones() -> None:
-    segment = make_segment(7, beam_size=4, num_hypotheses=4, min_target_tokens=2, max_target_tokens=3)
-
-    hypotheses = decode_one(ToyModel(eos_bias=2.0), segment)
-
-    kinds = [hypothesis.is_finished for hypothesis in hypotheses]
-    assert len(kinds) == 4
-    assert kinds == sorted(kinds, reverse=True)
-    assert set(kinds) == {True, False}
-
-
-def test_empty_target_is_one_eos() -> None:
-    best = decode_one(ToyModel(eos_bias=50.0), make_segment(7))[0]
-
-    assert best.token_ids == (EOS,)
-
-
-def test_large_batch_starts_with_one_row_and_has_at_most_the_widest_beam() -> None:
-    batch = RunningBatch(ToyModel(eos_bias=-100.0))
-    batch.start([make_segment(7, beam_size=3)] * 6 + [make_segment(8, beam_size=1)])
-
-    assert [batch.step().num_rows for _ in range(4)] == [1, 3, 3, 3]
-
-
-def test_small_batch_has_all_rows_from_the_first_step_on() -> None:
-    batch = RunningBatch(ToyModel(eos_bias=-100.0))
-    batch.start([make_segment(7, beam_size=3)])
-
-    assert [batch.step().num_rows for _ in range(3)] == [3, 3, 3]
+    assert [batch.step().num_rows for _ in range(4)] == num_rows
 
 
 def test_rows_shrink_when_the_widest_beam_leaves() -> None:
-    batch = RunningBatch(ToyModel(eos_bias=-100.0))
+    batch = RunningBatch(ENDLESS)
     wide, *_ = batch.start([make_segment(7, beam_size=4), *[make_segment(8, beam_size=2)] * 9])
     reports = [batch.step(), batch.step()]
 
@@ -140,13 +93,13 @@ def test_rows_shrink_when_the_widest_beam_leaves() -> None:
 
 
 def test_segments_leave_when_they_end() -> None:
-    batch = RunningBatch(ToyModel(eos_bias=-100.0))
-    handles = batch.start([make_segment(7, max_target_tokens=2), make_segment(8, max_target_tokens=3)])
+    batch = RunningBatch(ENDLESS)
+    ids = batch.start([make_segment(7, max_target_tokens=2), make_segment(8, max_target_tokens=3)])
 
     reports = [batch.step() for _ in range(3)]
 
     assert [report.num_segments for report in reports] == [2, 2, 1]
-    assert [[ended.segment_id for ended in report.ended] for report in reports] == [[], handles[:1], handles[1:]]
+    assert [[ended.segment_id for ended in report.ended] for report in reports] == [[], ids[:1], ids[1:]]
     assert reports[1].ended[0].num_steps == 2
 
 
@@ -168,87 +121,50 @@ def test_emptied_batch_accepts_new_segments() -> None:
     batch.start([segment])
 
     ended = [found for _ in range(12) if batch.num_segments for found in batch.step().ended]
-    assert ended[0].hypotheses == decode_one(ToyModel(), segment)
+    assert ended[0].hypotheses == decode_all(ToyModel(), [segment])[0].hypotheses
 
 
 def test_row_with_nan_does_not_affect_other_segments() -> None:
-    broken, whole = decode(BrokenToyModel(), make_segment(9), make_segment(7, 8))
+    broken, whole = decode_all(BrokenToyModel(), [make_segment(9), make_segment(7, 8)])
 
-    assert broken.hypotheses == ()
-    assert broken.num_steps == 1
-    assert whole.hypotheses == decode_one(ToyModel(), make_segment(7, 8))
-
-
-def test_beam_can_be_wider_than_the_vocabulary() -> None:
-    hypotheses = decode_one(ToyModel(num_words=2), make_segment(7, beam_size=50, num_hypotheses=10))
-
-    assert len(hypotheses) == 10
+    assert (broken.hypotheses, broken.num_steps) == ((), 1)
+    assert whole.hypotheses == decode_all(ToyModel(), [make_segment(7, 8)])[0].hypotheses
 
 
-@pytest.mark.parametrize(
-    "search",
-    [
-        {"beam_size": 0, "num_hypotheses": 0},
-        {"num_hypotheses": 5},
-        {"num_hypotheses": 0},
-        {"max_target_tokens": 0},
-        {"max_target_tokens": 201},
-        {"min_target_tokens": -1},
-        {"length_penalty": math.nan},
-        {"length_penalty": 1e6},
-        {"target_prefix": (5,) * 12},
-        {"target_prefix": (9,)},
-        {"target_prefix": (-1,)},
-        {"target_prefix": (EOS,)},
-        {"suppressed_tokens": frozenset({EOS})},
-        {"suppressed_tokens": frozenset({9})},
-        {"no_repeat_ngram_size": -1},
-        {"repetition_penalty": 0.9},
-        {"repetition_penalty": math.inf},
-        {"coverage_penalty": -0.1},
-        {"coverage_penalty": math.nan},
-        {"beam_size": 4, "num_hypotheses": 2, "sampling": SamplingConfig()},
-        {"beam_size": 1, "sampling": SamplingConfig(), "repetition_guard": True},
-        {"beam_size": 1, "sampling": SamplingConfig(temperature=0.0)},
-        {"beam_size": 1, "sampling": SamplingConfig(temperature=math.nan)},
-        {"beam_size": 1, "sampling": SamplingConfig(top_k=0)},
-        {"beam_size": 1, "sampling": SamplingConfig(top_p=0.0)},
-        {"beam_size": 1, "sampling": SamplingConfig(top_p=1.1)},
-        {"beam_size": 1, "sampling": SamplingConfig(seed=-1)},
-    ],
-)
-def test_options_that_the_search_does_not_support_are_invalid(search: dict[str, Any]) -> None:
+def invalid_segments() -> list[Segment]:
+    options: dict[str, tuple[Any, ...]] = {
+        "num_hypotheses": (0, 5),
+        "max_target_tokens": (0, 201),
+        "min_target_tokens": (-1,),
+        "length_penalty": (math.nan, 1e6),
+        "target_prefix": ((5,) * 12, (9,), (-1,), (EOS,)),
+        "suppressed_tokens": (frozenset({EOS}), frozenset({9})),
+        "no_repeat_ngram_size": (-1,),
+        "repetition_penalty": (0.9, math.inf),
+        "coverage_penalty": (-0.1, math.nan),
+    }
+    samplings = [{"temperature": 0.0}, {"temperature": math.nan}, {"top_k": 0}, {"top_p": 0.0}, {"top_p": 1.1}]
+    return [
+        make_segment(7, beam_size=0, num_hypotheses=0),
+        *(make_segment(7, **{name: value}) for name, values in options.items() for value in values),
+        make_segment(7, beam_size=4, num_hypotheses=2, sampling=SamplingConfig()),
+        make_segment(7, beam_size=1, sampling=SamplingConfig(), repetition_guard=True),
+        *(make_segment(7, beam_size=1, sampling=SamplingConfig(**own)) for own in (*samplings, {"seed": -1})),  # type: ignore[arg-type]
+        *(replace(make_segment(7), source_ids=(5,) * num_tokens) for num_tokens in (0, 65)),
+    ]
+
+
+@pytest.mark.parametrize("segment", invalid_segments())
+def test_segments_that_the_model_or_the_search_does_not_support_are_invalid(segment: Segment) -> None:
     with pytest.raises(ValueError, match="does not support"):
-        check_segment(make_segment(7, **search), ToyModel().limits)
-
-
-@pytest.mark.parametrize("num_tokens", [0, 65])
-def test_sources_beyond_the_limits_of_the_model_are_invalid(num_tokens: int) -> None:
-    segment = replace(make_segment(7), source_ids=(5,) * num_tokens)
-
-    with pytest.raises(ValueError, match=f"source tokens is {num_tokens}"):
-        check_segment(segment, ToyModel().limits)
+        check_segment(segment, LIMITS)
 
 
 def test_all_options_can_be_combined() -> None:
     options = {"target_prefix": (5, 3), "suppressed_tokens": frozenset({8}), "no_repeat_ngram_size": 2}
 
-    check_segment(make_segment(7, **options, repetition_penalty=2.0, coverage_penalty=1.0), ToyModel().limits)
-    check_segment(make_segment(7, **options, beam_size=1, sampling=SamplingConfig(top_k=10**6)), ToyModel().limits)
-
-
-def test_attention_belongs_to_each_returned_hypothesis() -> None:
-    model, segment = ToyModel(), replace(make_segment(7, 8, num_hypotheses=3), wants_attention=True)
-
-    for hypothesis in decode_one(model, segment):
-        assert hypothesis.attention is not None
-        assert np.array_equal(hypothesis.attention, model.cross_attention(segment.source_ids, hypothesis.token_ids))
-
-
-def test_attention_is_computed_on_request_only() -> None:
-    model = FlakyModel(ToyModel(), lambda operation: operation == "cross_attention")
-
-    assert decode_one(model, make_segment(7, 8, repetition_penalty=2.0))[0].attention is None
+    check_segment(make_segment(7, **options, repetition_penalty=2.0, coverage_penalty=1.0), LIMITS)
+    check_segment(make_segment(7, **options, beam_size=1, sampling=SamplingConfig(top_k=10**6)), LIMITS)
 
 
 def test_number_of_candidates_depends_on_the_options() -> None:

@@ -12,7 +12,7 @@ from loadtests.generator.calls import Reply
 from loadtests.generator.metrics import Footprint
 from loadtests.report.report import Report
 from loadtests.scenarios.bad_inputs import scenario as bad
-from loadtests.scenarios.bad_inputs.run import Growth, Observations, Record
+from loadtests.scenarios.bad_inputs.scenario import Observations, Record
 from loadtests.scenarios.chaos.fault import Fault, Result
 from loadtests.scenarios.chaos.scenario import FAULTS, report_of
 from loadtests.scenarios.soak import scenario as soaking
@@ -87,14 +87,13 @@ def record(index: int, status: str = "OK", *, kind: str = "nul", seconds: float 
     return Record(kind, index, "unary", 2000, status, seconds, **fields)
 
 
-GROWTH = Growth(shape="dots", method="Translate", num_characters=10_000, half_s=0.4, whole_s=0.9, ratio=2.25)
 SENT = [record(0), record(1, "INVALID_ARGUMENT"), record(2, "LEFT", kind="megabytes")]
 
 
 def bad_inputs(**changed: Any) -> Report:
     seen: dict[str, Any] = {
         "records": SENT, "memory_mb": [100.0, 130.0, 120.0], "translations": [reply(), reply(latency_s=0.25)],
-        "undisturbed": [reply()], "probes": [reply(latency_s=0.03125)], "growths": [GROWTH], "elapsed_s": 1.5,
+        "undisturbed": [reply()], "probes": [reply(latency_s=0.03125)], "elapsed_s": 1.5,
     }  # fmt: skip
     return bad.report_of(Observations(**{"model": pb.ModelVersion(), **seen, **changed}), seed=7, max_rss_growth_mb=256)
 
@@ -110,7 +109,7 @@ CHAOS_LINE = (
 )
 INPUTS_LINE = (
     "bad_inputs inputs=7 kinds=2 ok=1 refused=1 left=1 internal=2 hangs=1 lost=1 rss_growth_mb=30.0 slowest_ms=20 "
-    "p99_us_per_character=10.0 bystander_p99_ms=250.0 look_p99_ms=31.2 look_max_ms=31.2 worst_growth=2.2 inputs_per_s=5"
+    "p99_us_per_character=10.0 bystander_p99_ms=250.0 look_p99_ms=31.2 look_max_ms=31.2 inputs_per_s=5"
 )
 
 
@@ -126,7 +125,6 @@ INPUTS_LINE = (
         (chaos(**DELAYING, translations=(reply(latency_s=10.5),)), "seen=missed+3"),
         (report_of([injected(), injected()], [0]), "chaos faults=2 held=2"),
         (bad_inputs(records=[*SENT, *FAILED]), INPUTS_LINE),
-        (bad_inputs(growths=[GROWTH._replace(half_s=0.001, whole_s=0.1, ratio=100.0)]), "worst_growth=none inputs_"),
     ],
 )
 def test_line_has_the_figures_and_the_verdict_held(report: Report, line: str) -> None:
@@ -188,7 +186,6 @@ def test_line_has_the_figures_and_the_verdict_held(report: Report, line: str) ->
         (bad_inputs(probes=[reply("WRONG_ANSWER")]), "control traffic is answered as before"),
         (bad_inputs(translations=[reply(latency_s=11)]), "translations of control traffic at p99"),
         (bad_inputs(probes=[reply(latency_s=1.5)]), "probes of the event loop at p99"),
-        (bad_inputs(growths=[GROWTH._replace(whole_s=1.6, ratio=4.0)]), "work grows linearly with the text"),
     ],
 )
 def test_each_check_can_fail_alone(report: Report, failed: str) -> None:

@@ -38,22 +38,15 @@ def settled(repository: ModelRepository) -> dict[str, str]:
     return states(repository)
 
 
-def test_added_version_is_loaded_and_becomes_the_default(tmp_path: Path) -> None:
+def test_added_versions_and_models_are_loaded(tmp_path: Path) -> None:
     repository = loaded_repository(tmp_path, "tiny/1")
     write_bundle(tmp_path, "tiny/2")
-
-    repository.refresh()
-
-    assert states(repository) == {"tiny/2": "ready", "tiny/1": "ready"}
-    assert resolved(repository, "tiny") == "tiny/2"
-
-
-def test_added_model_is_loaded(tmp_path: Path) -> None:
-    repository = loaded_repository(tmp_path, "tiny/1")
     write_bundle(tmp_path, "other/1", pair="fr de")
 
     repository.refresh()
 
+    assert states(repository) == {"other/1": "ready", "tiny/2": "ready", "tiny/1": "ready"}
+    assert resolved(repository, "tiny") == "tiny/2"
     assert resolved(repository, source="fr") == "other/1"
 
 
@@ -120,38 +113,27 @@ def test_incomplete_bundle_is_neither_loaded_nor_failed(tmp_path: Path) -> None:
     assert states(repository) == {"tiny/2": "ready", "tiny/1": "ready"}
 
 
-def test_repaired_version_is_loaded(tmp_path: Path) -> None:
-    clock = ManualClock()
-    repository = loaded_repository(tmp_path, "tiny/1", clock=clock)
+@pytest.mark.parametrize("is_repaired", [True, False])
+def test_failed_version_is_loaded_once_repaired_and_forgotten_once_removed(tmp_path: Path, is_repaired: bool) -> None:
+    clock, registry = ManualClock(), CollectorRegistry()
+    repository = loaded_repository(tmp_path, "tiny/1", clock=clock, metrics=Metrics(registry))
     manifest = write_bundle(tmp_path, "tiny/2") / MANIFEST_NAME
-    right = manifest.read_text(encoding="utf-8")
+    valid = manifest.read_text(encoding="utf-8")
     manifest.write_text("{", encoding="utf-8")
     repository.refresh()
     clock.advance(SETTLE_S)
     repository.refresh()
-    assert states(repository)["tiny/2"] == "failed"
+    assert states(repository) == {"tiny/2": "failed", "tiny/1": "ready"}
 
-    manifest.write_text(right, encoding="utf-8")
+    if is_repaired:
+        manifest.write_text(valid, encoding="utf-8")
+    else:
+        shutil.rmtree(manifest.parent)
     repository.refresh()
 
-    assert states(repository)["tiny/2"] == "ready"
-
-
-def test_removed_failed_version_is_removed_from_registry_and_metrics(tmp_path: Path) -> None:
-    clock, registry = ManualClock(), CollectorRegistry()
-    repository = loaded_repository(tmp_path, "tiny/1", clock=clock, metrics=Metrics(registry))
-    (tmp_path / "tiny" / "2").mkdir()
-    repository.refresh()
-    clock.advance(SETTLE_S)
-    repository.refresh()
-    assert states(repository)["tiny/2"] == "failed"
-
-    (tmp_path / "tiny" / "2").rmdir()
-    repository.refresh()
-
-    assert states(repository) == {"tiny/1": "ready"}
+    assert states(repository) == ({"tiny/2": "ready"} if is_repaired else {}) | {"tiny/1": "ready"}
     labels = {"model": "tiny", "version": "2", "state": "failed"}
-    assert registry.get_sample_value("dragoman_model_state", labels) is None
+    assert registry.get_sample_value("dragoman_model_state", labels) == (0 if is_repaired else None)
 
 
 def test_failed_load_is_not_repeated_for_unchanged_bundle(tmp_path: Path) -> None:
@@ -173,29 +155,17 @@ def test_failed_load_is_not_repeated_for_unchanged_bundle(tmp_path: Path) -> Non
     assert repository.get_model("tiny/2")[0].message == "MemoryError: no room"
 
 
-def _pipe(bundle: Path) -> None:
-    (bundle / MANIFEST_NAME).unlink()
-    os.mkfifo(bundle / MANIFEST_NAME)
-
-
-def _bend(bundle: Path) -> None:
-    (bundle / MANIFEST_NAME).unlink()
-    (bundle / MANIFEST_NAME).symlink_to(MANIFEST_NAME)
-
-
 @pytest.mark.parametrize(
-    "spoil",
-    [
-        lambda bundle: (bundle / MANIFEST_NAME).write_bytes(b"[" * 100_000),
-        _pipe,
-        _bend,
-    ],
+    "put",
+    [lambda path: path.write_bytes(b"[" * 100_000), os.mkfifo, lambda path: path.symlink_to(MANIFEST_NAME)],
     ids=["deep", "fifo", "loop"],
 )
-def test_hostile_bundle_fails_and_other_models_are_loaded(tmp_path: Path, spoil: Callable[[Path], object]) -> None:
+def test_hostile_bundle_fails_and_other_models_are_loaded(tmp_path: Path, put: Callable[[Path], object]) -> None:
     clock = ManualClock()
     repository = loaded_repository(tmp_path, "tiny/1", clock=clock)
-    spoil(write_bundle(tmp_path, "bad/1"))
+    manifest = write_bundle(tmp_path, "bad/1") / MANIFEST_NAME
+    manifest.unlink()
+    put(manifest)
     write_bundle(tmp_path, "good/1", pair="fr de")
 
     begin(repository.refresh).result(TIMEOUT_S)

@@ -3,7 +3,6 @@
 import asyncio
 import inspect
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import grpc
@@ -20,6 +19,7 @@ from dragoman.client.errors import (
     ServerError,
     UnavailableError,
 )
+from dragoman.client.models import Glossary
 from dragoman.client.request import DecodingOptions
 from dragoman.client.results import DetectedLanguage, TranslationResult
 from dragoman.v1 import translation_pb2 as pb
@@ -36,6 +36,12 @@ from tests.unit.proto.scripted_server import (
 )
 
 DEADLINE_PRECISION = 0.05  # gRPC rounds a deadline to two or three digits; the rest is the duration of the call
+ENGLISH = DetectedLanguage(language="en", confidence=0.5, is_served=True)
+DETECTIONS = pb.DetectLanguageResponse(
+    detections=[{"languages": [pb.DetectedLanguage(language="en", confidence=0.5, is_served=True)]}]
+)
+LOADED = pb.LoadModelResponse(model=MODEL_MESSAGE)
+LABELLED = pb.SetModelLabelResponse(model=MODEL_MESSAGE)
 TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
@@ -53,90 +59,62 @@ def test_translate_sends_the_request_and_returns_the_result(client: Any, service
 
 
 @pytest.mark.parametrize(
-    ("call", "request_", "response", "expected"),
+    ("method", "arguments", "response", "expected"),
     [
+        ("list_models", {}, pb.ListModelsResponse(models=[MODEL_MESSAGE]), (MODEL,)),
+        ("get_model", {"model": "tiny/3"}, pb.GetModelResponse(model=MODEL_MESSAGE), MODEL),
+        ("detect_languages", {"texts": ["One."], "target_language": "de"}, DETECTIONS, ((ENGLISH,),)),
         (
-            lambda client: client.list_models(),
-            pb.ListModelsRequest(),
-            pb.ListModelsResponse(models=[MODEL_MESSAGE]),
-            (MODEL,),
-        ),
-        (
-            lambda client: client.get_model("tiny/3"),
-            pb.GetModelRequest(model="tiny/3"),
-            pb.GetModelResponse(model=MODEL_MESSAGE),
-            MODEL,
-        ),
-        (
-            lambda client: client.detect_languages(["One."], target_language="de"),
-            pb.DetectLanguageRequest(texts=["One."], target_language="de"),
-            pb.DetectLanguageResponse(
-                detections=[{"languages": [pb.DetectedLanguage(language="en", confidence=0.5, is_served=True)]}]
-            ),
-            ((DetectedLanguage(language="en", confidence=0.5, is_served=True),),),
-        ),
-        (
-            lambda client: [glossary.name for glossary in client.list_glossaries()],
-            pb.ListGlossariesRequest(),
+            "list_glossaries",
+            {},
             pb.ListGlossariesResponse(glossaries=[pb.Glossary(name="it")]),
-            ["it"],
-        ),
-        (
-            lambda client: [part.text for part in client.translate_document("One. Two.", request_id="r", **EN_DE)],
-            pb.TranslateDocumentRequest(text="One. Two.", request_id="r", **EN_DE),
-            [pb.TranslatedSentence(index=0, text="Eins. "), pb.TranslatedSentence(index=1, text="Zwei.")],
-            ["Eins. ", "Zwei."],
+            (Glossary(name="it", pairs=()),),
         ),
     ],
-    ids=["list_models", "get_model", "detect_languages", "list_glossaries", "translate_document"],
 )
-def test_call_sends_its_request_and_returns_its_result(
-    call: Callable[[Any], Any], request_: Any, response: Any, expected: Any, client: Any, service: ScriptedService
+def test_call_sends_its_arguments_and_returns_its_result(
+    method: str, arguments: dict[str, Any], response: Any, expected: Any, client: Any, service: ScriptedService
 ) -> None:
     service.script.append(answers(response))
 
-    assert call(client) == expected
-    assert service.calls[0].request == request_
+    assert getattr(client, method)(**arguments) == expected
+
+    (received,) = service.calls
+    assert received.request == type(received.request)(**arguments)
+
+
+def test_document_is_translated_sentence_by_sentence(client: Any, service: ScriptedService) -> None:
+    service.script.append(answers([pb.TranslatedSentence(text="Eins. "), pb.TranslatedSentence(text="Zwei.")]))
+
+    sentences = list(client.translate_document("One. Two.", request_id="r-1", **EN_DE))
+
+    assert [sentence.text for sentence in sentences] == ["Eins. ", "Zwei."]
+    assert service.calls[0].request == pb.TranslateDocumentRequest(text="One. Two.", request_id="r-1", **EN_DE)
 
 
 @pytest.mark.parametrize(
-    ("call", "request_", "response", "expected"),
+    ("method", "arguments", "request_", "response", "expected"),
     [
-        (
-            lambda admin: admin.load_model("tiny/3"),
-            pb.LoadModelRequest(model="tiny/3"),
-            pb.LoadModelResponse(model=MODEL_MESSAGE),
-            MODEL,
-        ),
-        (
-            lambda admin: admin.set_model_label("tiny/3", "stable"),
-            pb.SetModelLabelRequest(model="tiny/3", label="stable"),
-            pb.SetModelLabelResponse(model=MODEL_MESSAGE),
-            MODEL,
-        ),
-        (
-            lambda admin: admin.remove_model_label("tiny", "stable"),
-            pb.SetModelLabelRequest(model="tiny", label="stable"),
-            pb.SetModelLabelResponse(model=MODEL_MESSAGE),
-            MODEL,
-        ),
-        (
-            lambda admin: admin.unload_model("tiny/3"),
-            pb.UnloadModelRequest(model="tiny/3"),
-            pb.UnloadModelResponse(),
-            None,
-        ),
+        ("load_model", ["tiny/3"], pb.LoadModelRequest(model="tiny/3"), LOADED, MODEL),
+        ("set_model_label", ["tiny/3", "a"], pb.SetModelLabelRequest(model="tiny/3", label="a"), LABELLED, MODEL),
+        ("remove_model_label", ["tiny", "a"], pb.SetModelLabelRequest(model="tiny", label="a"), LABELLED, MODEL),
+        ("unload_model", ["tiny/3"], pb.UnloadModelRequest(model="tiny/3"), pb.UnloadModelResponse(), None),
     ],
-    ids=["load", "set label", "remove label", "unload"],
 )
 def test_models_are_managed_and_changes_are_not_retried(
-    call: Callable[[Any], Any], request_: Any, response: Any, expected: Any, admin: Any, service: ScriptedService
+    method: str,
+    arguments: list[str],
+    request_: Any,
+    response: Any,
+    expected: Any,
+    admin: Any,
+    service: ScriptedService,
 ) -> None:
     service.script += [answers(response), refuses(grpc.StatusCode.UNAVAILABLE), answers(response)]
 
-    assert call(admin) == expected
+    assert getattr(admin, method)(*arguments) == expected
     with pytest.raises(UnavailableError):
-        call(admin)
+        getattr(admin, method)(*arguments)
 
     assert [call.request for call in service.calls] == [request_] * 2
     assert service.calls[0].time_remaining_s == pytest.approx(300.0, rel=DEADLINE_PRECISION)

@@ -15,29 +15,14 @@ from tests.unit.proto.scripted_server import Connect, ScriptedService, answers, 
 KEY = "secret-key"
 ONE_ATTEMPT = ChannelSettings(retry=RetrySettings(max_attempts=1))
 LOCAL = [
-    "localhost:50051",
-    "LOCALHOST:50051",
-    "127.8.9.10",
-    "[::1]:50051",
-    "::1",
-    "dns:localhost:50051",
-    "dns:///localhost:50051",
-    "ipv4:127.0.0.1:50051,127.0.0.2:50052",
-    "ipv6:[::1]:50051",
-    "unix:/run/dragoman.sock",
-    "unix-abstract:dragoman",
+    *("localhost:50051", "LOCALHOST:50051", "127.8.9.10", "[::1]:50051", "::1", "unix-abstract:dragoman"),
+    *("dns:localhost:50051", "dns:///localhost:50051", "unix:/run/dragoman.sock"),
+    *("ipv4:127.0.0.1:50051,127.0.0.2:50052", "ipv6:[::1]:50051"),
 ]
 REMOTE = [
-    "dragoman.example:50051",
-    "dns:///dragoman.default.svc:50051",
-    "dns://8.8.8.8/localhost:50051",
-    "localhost.example:50051",
-    "0.0.0.0:50051",
-    "[2001:db8::1]:50051",
-    "ipv4:127.0.0.1:50051,10.0.0.7:50051",
-    "ipv4:",
-    "xds:///localhost",
-    "",
+    *("dragoman.example:50051", "localhost.example:50051", "0.0.0.0:50051", "[2001:db8::1]:50051", ""),
+    *("dns:///dragoman.default.svc:50051", "dns://8.8.8.8/localhost:50051", "xds:///localhost"),
+    *("ipv4:127.0.0.1:50051,10.0.0.7:50051", "ipv4:"),
 ]
 
 

@@ -1,6 +1,5 @@
 """Choice between ONNX Runtime and the native engine, and its reasons."""
 
-import dataclasses
 import logging
 import re
 import sys
@@ -38,64 +37,37 @@ def library() -> Library:
     return found
 
 
-def _without_int8_weights(bundle: Bundle) -> Bundle:
-    files = {name: each.model_copy(update={"int8_weights": None}) for name, each in bundle.manifest.precisions.items()}
-    return dataclasses.replace(bundle, manifest=bundle.manifest.model_copy(update={"precisions": files}))
-
-
-@pytest.mark.usefixtures("library")
-def test_int8_bundle_uses_the_native_engine_and_logs_the_choice(
-    bundle: Bundle, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level(logging.INFO):
-        model = open_step_model(bundle, _CPU)
-
-    assert isinstance(model, NativeStepModel)
-    (record,) = [record for record in caplog.records if record.message == "decoder engine chosen"]
-    assert vars(record)["engine"] == "native"
-    assert "avx" in vars(record)["reason"]
-
-
-def test_onnxruntime_can_be_configured(bundle: Bundle) -> None:
-    assert isinstance(open_step_model(bundle, _CPU.model_copy(update={"engine": "onnxruntime"})), OnnxStepModel)
-
-
-@pytest.mark.usefixtures("library")
-def test_bundle_without_int8_description_falls_back_to_onnxruntime(
-    bundle: Bundle, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level(logging.INFO):
-        assert isinstance(open_step_model(_without_int8_weights(bundle), _CPU), OnnxStepModel)
-
-    (record,) = [record for record in caplog.records if record.message == "decoder engine chosen"]
-    assert "does not describe int8 weights" in vars(record)["reason"]
-
-
 @pytest.mark.usefixtures("library")
 @pytest.mark.parametrize(
-    ("variant", "reason"),
+    ("variant", "settings", "engine", "reason"),
     [
-        ({"num_kv_heads": 1}, r"1 key and value heads .* 2 query heads"),
-        ({"head_dim": 8}, "d_model 32 .* 2 heads of size 8"),
-        ({"head_dim": 12}, "head size 12"),
-        ({"positions": "rotary"}, "positions 'rotary'"),
-        ({"norm": "pre", "final_norm": False}, "norm 'pre' with final_norm False"),
+        ({}, {}, NativeStepModel, "int8 weights and CPU with avx"),
+        ({}, {"engine": "onnxruntime"}, OnnxStepModel, "configured"),
+        ({}, {"precision": "fp32"}, OnnxStepModel, "does not describe int8 weights of its decoder for fp32"),
+        ({"num_kv_heads": 1}, {}, OnnxStepModel, "1 key and value heads .* 2 query heads"),
+        ({"head_dim": 8}, {}, OnnxStepModel, "d_model 32 .* 2 heads of size 8"),
+        ({"head_dim": 12}, {}, OnnxStepModel, "head size 12"),
+        ({"positions": "rotary"}, {}, OnnxStepModel, "positions 'rotary'"),
+        ({"norm": "pre", "final_norm": False}, {}, OnnxStepModel, "norm 'pre' with final_norm False"),
     ],
 )
-def test_unsupported_architecture_falls_back_to_onnxruntime(
-    tmp_path: Path, variant: dict[str, Any], reason: str, caplog: pytest.LogCaptureFixture
+def test_engine_is_native_if_supported_and_the_reason_is_logged(
+    tmp_path: Path,
+    bundle: Bundle,
+    variant: dict[str, Any],
+    settings: dict[str, Any],
+    engine: type,
+    reason: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    bundle = build_tiny_bundle(tmp_path / "tiny", precisions=("int8",), **variant)
+    opened = build_tiny_bundle(tmp_path / "tiny", precisions=("int8",), **variant) if variant else bundle
 
     with caplog.at_level(logging.INFO):
-        assert isinstance(open_step_model(bundle, _CPU), OnnxStepModel)
+        assert isinstance(open_step_model(opened, _CPU.model_copy(update=settings)), engine)
 
     (record,) = [record for record in caplog.records if record.message == "decoder engine chosen"]
+    assert vars(record)["engine"] == ("native" if engine is NativeStepModel else "onnxruntime")
     assert re.search(reason, vars(record)["reason"])
-
-
-def test_float_precision_uses_onnxruntime(bundle: Bundle) -> None:
-    assert isinstance(open_step_model(bundle, _CPU.model_copy(update={"precision": "fp32"})), OnnxStepModel)
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ class Bench:
         **settings: Any,
     ) -> None:
         self.model = GatedModel(model)
-        self.clock = ManualClock()
+        self.clock = clock if isinstance(clock, ManualClock) else ManualClock()
         self.worker = MortalWorker(self.model, clock or self.clock)
         self.metrics = Metrics(CollectorRegistry())
         self.scheduler = Scheduler(

@@ -1,7 +1,11 @@
+"""Order of service and state of the queue; `tests/property/test_fair_scheduling.py` checks fairness and counts."""
+
+import pytest
+
 from dragoman_service.datatypes import Priority
 from dragoman_service.request import RequestRecord
+from dragoman_service.scheduling.admission import Backlog, QueueState, RequestCost
 from dragoman_service.scheduling.admission_queue import AdmissionQueue, FairQueue, QueuedSegment
-from dragoman_service.scheduling.latency_model import Backlog, RequestCost
 from tests.fakes import make_segment
 
 BULK = Priority.BULK
@@ -14,40 +18,29 @@ def make_queue(*segments: QueuedSegment) -> AdmissionQueue:
 
 
 def make_queued(
-    cost: int = 2,
-    *,
-    caller: str = "",
-    priority: Priority = Priority.INTERACTIVE,
-    admitted_at_s: float = 0.0,
-    deadline_s: float = 100.0,
+    cost: int = 2, *, caller: str = "", priority: Priority = Priority.INTERACTIVE, admitted_at_s: float = 0.0
 ) -> QueuedSegment:
     return QueuedSegment(
         segment=make_segment(7),
-        context=RequestRecord(priority=priority, caller=caller, deadline_s=deadline_s),
+        context=RequestRecord(priority=priority, caller=caller, deadline_s=100.0),
         decode_cost=cost,
         admitted_at_s=admitted_at_s,
     )
 
 
-def make_cost(*segment_costs: int) -> RequestCost:
-    return RequestCost(segment_costs=segment_costs, longest_source=2, max_steps=1, widest_beam=1)
+def state_of(queue: AdmissionQueue, cost: int, priority: Priority = Priority.INTERACTIVE) -> QueueState:
+    """Return the state for a request of the caller `me`."""
+    request_cost = RequestCost(segment_costs=(cost,), longest_source=2, max_steps=1, widest_beam=1)
+    return queue.state(request_cost, RequestRecord(caller="me", priority=priority), num_running=3)
 
 
-def sizes(queue: AdmissionQueue) -> tuple[int, int, int]:
-    return queue.num_segments, queue.num_tokens, queue.decode_cost
+def test_segment_that_is_not_queued_cannot_be_discarded() -> None:
+    segment = make_queued(10)
+    queue = make_queue(segment)
+    queue.dequeue(segment)
 
-
-def test_dequeued_and_discarded_segments_free_their_room() -> None:
-    first, second = make_queued(3), make_queued(4)
-    queue = make_queue(first, second)
-    assert sizes(queue) == (2, 4, 7)
-
-    queue.dequeue(first)
-    assert sizes(queue) == (1, 2, 4)
-    assert queue.discard(second)
-    assert not queue.discard(second)
-    assert not queue.discard(first)
-    assert sizes(queue) == (0, 0, 0)
+    assert not queue.discard(segment)
+    assert (queue.num_segments, queue.num_tokens, queue.decode_cost) == (0, 0, 0)
 
 
 def test_interactive_segments_are_served_before_bulk_segments_each_in_order() -> None:
@@ -79,42 +72,25 @@ def test_bulk_callers_take_turns_after_the_maximum_wait() -> None:
     assert queue.peek(6.0, limit=2) == [small, interactive]
 
 
-def test_expired_segments_are_removed() -> None:
-    early, late = make_queued(deadline_s=1.0), make_queued(deadline_s=2.0)
-    queue = make_queue(late, early)
-
-    assert queue.pop_expired(0.9) == []
-    assert queue.pop_expired(1.0) == [early]
-    assert queue.pop_expired(5.0) == [late]
-    assert sizes(queue) == (0, 0, 0)
-
-
-def test_state_counts_all_callers_and_the_caller_of_the_request() -> None:
+def test_state_counts_all_callers_and_the_backlog_of_a_fair_turn() -> None:
     queue = make_queue(
         make_queued(30, caller="other"), make_queued(10, caller="me"), make_queued(5, caller="me", priority=BULK)
     )
 
-    state = queue.state(make_cost(4), RequestRecord(caller="me"), num_running=3, is_draining=True)
-
-    assert (state.num_segments, state.num_caller_segments) == (3, 2)
-    assert (state.decode_cost, state.caller_decode_cost) == (45, 15)
-    assert (state.num_callers, state.is_draining) == (2, True)
-
-
-def test_backlog_of_a_request_is_its_fair_turn() -> None:
-    queue = make_queue(make_queued(30, caller="other"), make_queued(10, caller="me"))
-
-    state = queue.state(make_cost(4), RequestRecord(caller="me"), num_running=3)
-
-    assert state.backlog == Backlog(num_queued=1, decode_cost=10 + (10 + 4), num_running=3)
+    assert state_of(queue, 4) == QueueState(
+        num_segments=3,
+        decode_cost=45,
+        num_caller_segments=2,
+        caller_decode_cost=15,
+        num_callers=2,
+        backlog=Backlog(num_queued=2, decode_cost=10 + (10 + 4), num_running=3),
+    )
 
 
 def test_backlog_of_a_bulk_request_includes_all_interactive_segments() -> None:
     queue = make_queue(make_queued(40, caller="other"), make_queued(2, caller="other", priority=BULK))
 
-    state = queue.state(make_cost(10), RequestRecord(caller="me", priority=BULK), num_running=0)
-
-    assert state.backlog == Backlog(num_queued=2, decode_cost=40 + 2, num_running=0)
+    assert state_of(queue, 10, BULK).backlog == Backlog(num_queued=2, decode_cost=40 + 2, num_running=3)
 
 
 def add(queue: FairQueue, caller: str, *costs: int) -> list[QueuedSegment]:
@@ -124,7 +100,7 @@ def add(queue: FairQueue, caller: str, *costs: int) -> list[QueuedSegment]:
     return added
 
 
-def dequeue(queue: FairQueue, count: int = 1) -> str:
+def dequeue(queue: FairQueue, count: int) -> str:
     """Dequeue segments one by one and return their callers."""
     served = ""
     for _ in range(count):
@@ -134,60 +110,24 @@ def dequeue(queue: FairQueue, count: int = 1) -> str:
     return served
 
 
-def test_callers_are_served_alternately() -> None:
-    queue = FairQueue()
-    add(queue, "a", 10, 10, 10, 10)
-    add(queue, "b", 10, 10)
+@pytest.mark.parametrize(
+    ("events", "served"),
+    [
+        ([("a", [10] * 4), ("b", [10] * 2), 6], "ababaa"),
+        ([("a", [30] * 3), ("b", [10] * 6), 9], "abbbabbba"),  # weighted by cost
+        ([("a", [10] * 6), ("b", [30]), 2, ("b", [10]), 6], "ab" + "aabaaa"),  # b was served ahead
+        ([("a", [10] * 8), 4, ("b", [10] * 4), 8], "aaaa" + "abababab"),  # a pause earns no credit
+    ],
+)
+def test_callers_with_the_least_cost_served_are_next(events: list[int | tuple[str, list[int]]], served: str) -> None:
+    queue, callers = FairQueue(), ""
+    for event in events:
+        if isinstance(event, int):
+            callers += dequeue(queue, event)
+        else:
+            add(queue, event[0], *event[1])
 
-    assert [segment.context.caller for segment in queue.peek(6)] == list("ababaa")
-    assert dequeue(queue, 6) == "ababaa"
-
-
-def test_fairness_is_weighted_by_cost() -> None:
-    queue = FairQueue()
-    add(queue, "a", 30, 30, 30)
-    add(queue, "b", 10, 10, 10, 10, 10, 10)
-
-    assert dequeue(queue, 9) == "abbbabbba"
-
-
-def test_segments_of_a_caller_keep_their_order() -> None:
-    queue = FairQueue()
-    segments = add(queue, "a", 5, 1, 3)
-
-    assert queue.peek(9) == list(queue) == segments
-    assert queue.oldest is segments[0]
-
-
-def test_small_request_does_not_wait_for_a_thousand_segments() -> None:
-    queue = FairQueue()
-    add(queue, "large", *[10] * 1000)
-    dequeue(queue, 5)
-
-    (small,) = add(queue, "small", 10)
-
-    assert small in queue.peek(2)
-
-
-def test_returning_caller_that_was_served_ahead_waits_for_the_others() -> None:
-    queue = FairQueue()
-    add(queue, "a", *[10] * 6)
-    add(queue, "b", 30)
-    dequeue(queue, 2)
-
-    add(queue, "b", 10)
-
-    assert dequeue(queue, 6) == "aabaaa"
-
-
-def test_pause_earns_no_credit() -> None:
-    queue = FairQueue()
-    add(queue, "a", *[10] * 8)
-    dequeue(queue, 4)
-
-    add(queue, "b", *[10] * 4)
-
-    assert dequeue(queue, 8) == "abababab"
+    assert callers == served
 
 
 def test_cancelled_segments_are_not_charged() -> None:
@@ -199,24 +139,6 @@ def test_cancelled_segments_are_not_charged() -> None:
     add(queue, "b", 10)
 
     assert dequeue(queue, 4) == "abaa"
-
-
-def test_segment_that_is_not_queued_cannot_be_discarded() -> None:
-    queue = FairQueue()
-    (segment,) = add(queue, "a", 10)
-    queue.dequeue(segment)
-
-    assert not queue.discard(segment)
-    assert (len(queue), queue.decode_cost, queue.num_callers, queue.held_by("a")) == (0, 0, 0, (0, 0))
-
-
-def test_segments_and_cost_are_counted_by_caller() -> None:
-    queue = FairQueue()
-    add(queue, "a", 10, 20)
-    add(queue, "b", 5)
-
-    assert (queue.held_by("a"), queue.held_by("b"), queue.held_by("c")) == ((2, 30), (1, 5), (0, 0))
-    assert (len(queue), queue.decode_cost, queue.num_callers) == (3, 35, 2)
 
 
 def test_other_callers_are_served_at_most_as_much_before_a_request() -> None:

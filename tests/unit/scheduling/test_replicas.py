@@ -14,8 +14,8 @@ from dragoman_service.scheduling.replicas import ReplicaScheduler, open_replicas
 from dragoman_service.scheduling.scheduler import Scheduler
 from dragoman_service.scheduling.settings import SchedulingSettings
 from dragoman_service.worker.worker import Worker
-from tests.fakes import GatedModel, ManualClock, ToyModel, make_segment
-from tests.mortal_worker import CACHE_BYTES, TIMEOUT_S, MortalWorker
+from tests.fakes import CACHE_BYTES, GatedModel, ManualClock, ToyModel, make_segment
+from tests.mortal_worker import TIMEOUT_S, MortalWorker
 
 
 class Replicas:

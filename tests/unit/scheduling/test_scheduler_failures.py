@@ -19,8 +19,8 @@ from dragoman_service.observability.metrics import Metrics
 from dragoman_service.scheduling.scheduler import Scheduler
 from dragoman_service.scheduling.settings import SchedulingSettings
 from dragoman_service.worker.messages import BatchCommand, BatchReport, BatchStepOutput
-from tests.fakes import EOS, FlakyModel, ToyModel, make_segment
-from tests.mortal_worker import CACHE_BYTES, TIMEOUT_S, MortalWorker, begin, decode_here, joining
+from tests.fakes import CACHE_BYTES, EOS, FlakyModel, ToyModel, make_segment
+from tests.mortal_worker import TIMEOUT_S, MortalWorker, begin, decode_here, joining
 from tests.unit.scheduling.scheduler_bench import ENDLESS, MANY_STEPS, Bench
 
 MakeBench = Callable[..., Bench]
@@ -97,6 +97,13 @@ def until(holds: Callable[[], bool]) -> None:
         assert time.monotonic() < until_s, "condition never held"
 
 
+def submitted(bench: Bench, worker: ScriptedWorker) -> "tuple[Future[SegmentResult], int]":
+    """Submit a segment; return its future and its id."""
+    future = bench.submit()
+    (segment_id,) = worker.joined_ids()
+    return future, segment_id
+
+
 def is_failed(future: "Future[SegmentResult]") -> bool:
     return isinstance(future.exception(TIMEOUT_S), EngineError)
 
@@ -137,19 +144,7 @@ def test_dead_worker_fails_no_segment_that_was_encoded_ahead(make_bench: MakeBen
     assert is_failed(running[1])
 
 
-@pytest.mark.parametrize("num_deaths", [1, 3])
-def test_death_of_an_idle_worker_is_no_failure(make_bench: MakeBench, num_deaths: int) -> None:
-    bench = make_bench().start(is_open=True)
-    for _ in range(num_deaths):
-        assert bench.decodes()
-        bench.worker.die()
-
-    assert bench.decodes()
-    assert len(bench.worker.connections) == num_deaths + 1
-    assert bench.metric("batch_failures_total") == 0
-
-
-def test_death_after_all_segments_were_cancelled_is_no_failure(make_bench: MakeBench) -> None:
+def test_death_of_a_worker_without_live_segments_is_no_failure(make_bench: MakeBench) -> None:
     bench = make_bench().start()
     cancelled = bench.submit(MANY_STEPS)
     bench.model.wait_for_step()
@@ -157,7 +152,10 @@ def test_death_after_all_segments_were_cancelled_is_no_failure(make_bench: MakeB
     bench.worker.die()
     bench.model.open()
 
-    assert bench.decodes()
+    for num_deaths in range(1, 4):
+        assert bench.decodes()
+        assert len(bench.worker.connections) == num_deaths + 1
+        bench.worker.die()
     assert bench.metric("batch_failures_total") == 0
 
 
@@ -268,8 +266,7 @@ def test_exception_anywhere_in_a_thread_leaves_no_segment_unresolved(
 
 
 def test_cpu_time_and_copies_of_the_worker_are_counted(scripted: Bench, worker: ScriptedWorker) -> None:
-    future = scripted.submit()
-    (segment_id,) = worker.joined_ids()
+    future, segment_id = submitted(scripted, worker)
     worker.report()
     worker.report(ended(segment_id))
     future.result(TIMEOUT_S)
@@ -304,13 +301,12 @@ def test_result_of_a_cancelled_segment_is_ignored(scripted: Bench, worker: Scrip
 
 def test_cancellation_that_crosses_a_report_reaches_the_worker(scripted: Bench, worker: ScriptedWorker) -> None:
     for _ in range(NUM_CROSSINGS):
-        cancelled = scripted.submit()
-        ids = worker.joined_ids()
+        cancelled, segment_id = submitted(scripted, worker)
 
         begin(cancelled.cancel)
         worker.report()
 
-        assert worker.command().dropped_ids == tuple(ids)
+        assert worker.command().dropped_ids == (segment_id,)
         worker.report()
 
 
@@ -327,10 +323,8 @@ def test_result_before_the_end_of_the_connection_is_valid(scripted: Bench, worke
 
 def test_fault_of_a_step_does_not_fail_a_segment_that_joined_later(scripted: Bench, worker: ScriptedWorker) -> None:
     """The report of the fault crosses the command with the new segment."""
-    lost = scripted.submit()
-    (first,) = worker.joined_ids()
-    other = scripted.submit()
-    (second,) = worker.joined_ids()
+    lost, first = submitted(scripted, worker)
+    other, second = submitted(scripted, worker)
 
     worker.report(BatchStepOutput(fault="step broken on purpose", lost_ids=(first,)))
     worker.report(ended(second))
@@ -351,8 +345,7 @@ def test_worker_that_does_not_report_in_time_is_killed(make_bench: MakeBench, wo
 
 def test_worker_that_reports_is_never_killed(make_bench: MakeBench, worker: ScriptedWorker) -> None:
     bench = make_bench(worker=worker, max_step_s=3.0).start()
-    future = bench.submit()
-    (segment_id,) = worker.joined_ids()
+    future, segment_id = submitted(bench, worker)
     (batch,) = bench.scheduler._dispatcher._batches
 
     for _ in range(10):
@@ -368,8 +361,7 @@ def test_worker_that_reports_is_never_killed(make_bench: MakeBench, worker: Scri
 def test_stuck_thread_that_cannot_be_killed_is_waited_for(make_bench: MakeBench, worker: ScriptedWorker) -> None:
     worker.can_be_killed = False
     bench = make_bench(worker=worker, clock=time.monotonic, max_step_s=0.1).start()
-    future = bench.submit()
-    (segment_id,) = worker.joined_ids()
+    future, segment_id = submitted(bench, worker)
     while len(worker.killed) < 2:
         assert not future.done()
 
@@ -379,8 +371,7 @@ def test_stuck_thread_that_cannot_be_killed_is_waited_for(make_bench: MakeBench,
 
 
 def test_pause_of_the_server_kills_no_worker(scripted: Bench, worker: ScriptedWorker) -> None:
-    future = scripted.submit()
-    (segment_id,) = worker.joined_ids()
+    future, segment_id = submitted(scripted, worker)
 
     scripted.clock.advance(1000.0)
     until(lambda: scripted.scheduler._dispatcher._polled_at_s == scripted.clock.now_s)
@@ -403,23 +394,12 @@ def test_warm_up_that_takes_too_long_is_aborted(worker: ScriptedWorker) -> None:
 def test_segment_without_a_valid_token_fails(
     scripted: Bench, worker: ScriptedWorker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    future = scripted.submit()
-    (segment_id,) = worker.joined_ids()
+    future, segment_id = submitted(scripted, worker)
 
     worker.report(BatchStepOutput(ended=(EndedSegment(segment_id=segment_id, hypotheses=(), num_steps=1),)))
 
     assert is_failed(future)
     assert "no valid next token: all candidates masked" in caplog.messages
-
-
-def test_stopping_ends_the_batches_of_the_worker(make_bench: MakeBench) -> None:
-    bench = make_bench().start(is_open=True)
-    bench.submit(MANY_STEPS)
-
-    bench.scheduler.stop(TIMEOUT_S)
-
-    assert not any(thread.is_alive() for thread in bench.worker._threads)
-    bench.scheduler._dispatcher.wake()  # does nothing
 
 
 def test_several_threads_can_stop_a_scheduler(make_bench: MakeBench) -> None:
@@ -433,6 +413,7 @@ def test_several_threads_can_stop_a_scheduler(make_bench: MakeBench) -> None:
 
         assert not any(thread.is_alive() for thread in bench.worker._threads)
         assert bench.metric("batch_live_segments") == 0
+        bench.scheduler._dispatcher.wake()  # does nothing
 
 
 def test_large_commands_and_large_reports_cross(make_bench: MakeBench) -> None:

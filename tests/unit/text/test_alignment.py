@@ -20,6 +20,7 @@ def _align(weights: Weights, source: list[str], target: list[str]) -> list[tuple
         target=target_text,
         target_offsets=_offsets(*target),
     )
+    assert all(0 <= link.weight <= 1 for link in links)
     return [
         (
             source_text[link.source.start : link.source.end],
@@ -85,7 +86,7 @@ def test_last_layer_but_one_is_read_in_deep_decoders(num_layers: int, layer: int
         "most attention",
         "EOS is ignored",
         "tokens of a word with the same source",
-        "full stop is no part of a word",
+        "full stop is outside words",
         "tokens of a word with different sources",
         "tokens of one character",
         "white space belongs to the next token",

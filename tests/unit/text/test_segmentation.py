@@ -182,11 +182,21 @@ def test_first_sentence_is_found_without_reading_the_rest() -> None:
         ),
         ("今天下雨了，我们在家。", 6, ["今天下雨了，", "我们在家。"]),
         ("aaaa bbbb cccc dddd", 10, ["aaaa bbbb", "cccc dddd"]),
+        ("So, bbbb cccc dddd", 15, ["So, bbbb", "cccc dddd"]),
         ("a" * 10, 5, ["aaaaa", "aaaaa"]),
         ("e\u0301" * 3, 4, ["e\u0301", "e\u0301" * 2]),
         ("Stop" + "." * 100, 10, ["Stop.."]),
     ],
-    ids=["fits", "clause", "Chinese clause", "white space", "characters", "accents", "part without letter"],
+    ids=[
+        "fits",
+        "clause",
+        "Chinese clause",
+        "white space",
+        "clause far from the middle",
+        "characters",
+        "accents",
+        "part without letter",
+    ],
 )
 def test_long_sentence_is_halved_at_the_best_cut_nearest_to_the_middle(
     text: str, at_most: int, parts: list[str]

@@ -18,8 +18,7 @@ from dragoman_service.translation.language_detection import (
     listed_candidates,
     source_languages,
 )
-from tests.unit.text.text_fakes import FakeModel
-from tests.unit.translation.test_translator import make_translator
+from tests.unit.text.text_fakes import FakeModel, make_translator
 
 ENGLISH, GERMAN = "The train to the coast leaves at seven in the morning.", "Sie liest einen langen Brief."
 FRENCH = "Le train pour la côte part à sept heures du matin."

@@ -12,8 +12,7 @@ from dragoman_service.security.rate_limits import RateLimiter
 from dragoman_service.translation.options import TranslationLimits
 from dragoman_service.translation.translator import Translator
 from tests.fakes import ManualClock
-from tests.unit.text.text_fakes import FakeModel, FakeQueue
-from tests.unit.translation.test_translator import OVERLOADED, make_request, make_translator
+from tests.unit.text.text_fakes import FakeModel, FakeQueue, make_request, make_translator
 
 SHOP = RequestRecord(caller="shop")
 
@@ -43,7 +42,7 @@ class Account:
 
 class FullQueue(FakeQueue):
     def submit(self, *_: Any, **__: Any) -> Any:
-        raise OVERLOADED
+        raise OverloadedError(queued=9, limit=10, unit="segments", retry_after_s=1.0)
 
 
 @pytest.fixture

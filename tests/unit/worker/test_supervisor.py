@@ -4,7 +4,6 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,62 +12,45 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from dragoman_service.bundle.files import Bundle
-from dragoman_service.decoding.step_model import StepModel
 from dragoman_service.errors import ConfigError, DragomanError, DrainingError, EngineError
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
 from dragoman_service.runtimes.settings import RuntimeSettings
-from dragoman_service.worker.messages import LoadCommand, Loaded
+from dragoman_service.worker.messages import LoadCommand
 from dragoman_service.worker.supervisor import LoadLimits, WorkerProcess, WorkerSupervisor
-from tests.fakes import GatedModel, ToyModel
-from tests.mortal_worker import TIMEOUT_S, MortalWorker, begin, decode, decode_here, joining
+from tests.mortal_worker import TIMEOUT_S, begin, decode, decode_here, joining
 from tests.tiny_bundle import build_tiny_bundle
 
-ENDLESS = ToyModel(eos_bias=-100.0, max_target_tokens=5000)
 YOUNG_S, STABLE_S = 1.0, 60.0
-SILENT = "tests.unit.worker.silent_process"
+WORKER, SILENT = "dragoman_service.worker", "tests.unit.worker.silent_process"
 NUM_KILLS = 8
 
 
 class FakeProcess:
-    """Decodes in threads, and exits when the test says so."""
+    """Its connections are its process id; it exits when the test says so."""
 
-    def __init__(self, model: StepModel, pid: int) -> None:
+    def __init__(self, pid: int) -> None:
         self.pid = pid
         self.age_s = YOUNG_S
-        self.loaded = Loaded(device="cpu", precision="fp32", weights_bytes=10 * pid)
         self.resident_bytes = 100 * pid
-        self.is_closed = self._has_exited = False
-        self._worker = MortalWorker(model)
+        self.is_closed = self.has_exited = False
 
-    def connect(self) -> "Connection[Any, Any]":
-        if self._has_exited:
+    def connect(self) -> int:
+        if self.has_exited:
             raise BrokenPipeError
-        return self._worker.connect()
+        return self.pid
 
     def record_failure(self) -> None:
         """Count nothing."""
 
-    def exit(self) -> None:
-        self._has_exited = True
-        self._worker.die()
-
     def close(self) -> None:
-        self.is_closed = True
-        self.exit()
-
-
-def load_command(bundle: Bundle, settings: RuntimeSettings | None = None) -> LoadCommand:
-    return LoadCommand(
-        directory=bundle.directory, settings=settings or RuntimeSettings(), niceness=0, log_level=logging.WARNING
-    )
+        self.is_closed = self.has_exited = True
 
 
 class FakeSupervisor(WorkerSupervisor):
     """Starts fakes; `faults` are raised by the next starts."""
 
-    def __init__(self, bundle: Bundle, model: StepModel = ENDLESS) -> None:
-        self.model = model
+    def __init__(self, bundle: Bundle) -> None:
         self.started: list[FakeProcess] = []
         self.faults: list[DragomanError] = []
         self.registry = CollectorRegistry()
@@ -78,20 +60,26 @@ class FakeSupervisor(WorkerSupervisor):
     def num_restarts(self) -> float | None:
         return self.registry.get_sample_value("dragoman_worker_restarts_total")
 
-    def exit(self, process: FakeProcess) -> None:
-        """Let a process exit, as the thread that follows it does."""
-        process.exit()
-        begin(self._restart_after_exit, process).result(TIMEOUT_S)
+    def connect(self) -> Any:
+        """Return the id of the process."""
+        return super().connect()
 
-    def decodes(self) -> bool:
-        with self.connect() as batch:
-            return set(decode(batch, joining(1))) == {1}
+    def exit(self, process: FakeProcess, age_s: float = STABLE_S) -> None:
+        """Let a process exit, as the thread that follows it does."""
+        process.has_exited, process.age_s = True, age_s
+        begin(self._restart_after_exit, process).result(TIMEOUT_S)
 
     def _start(self) -> WorkerProcess:
         if self.faults:
             raise self.faults.pop(0)
-        self.started.append(FakeProcess(self.model, pid=len(self.started) + 1))
+        self.started.append(FakeProcess(pid=len(self.started) + 1))
         return cast("WorkerProcess", self.started[-1])
+
+
+def load_command(bundle: Bundle, settings: RuntimeSettings | None = None) -> LoadCommand:
+    return LoadCommand(
+        directory=bundle.directory, settings=settings or RuntimeSettings(), niceness=0, log_level=logging.WARNING
+    )
 
 
 @pytest.fixture(scope="module")
@@ -106,37 +94,31 @@ def supervisor(bundle: Bundle) -> Iterator[FakeSupervisor]:
     supervisor.close()
 
 
-def test_batches_decode_in_one_process_that_is_restarted_once_after_its_exit(supervisor: FakeSupervisor) -> None:
-    for num_started in (1, 2):
-        batches = [future.result(TIMEOUT_S) for future in [begin(supervisor.connect) for _ in range(2)]]
+def test_batches_share_one_process_that_is_restarted_once_after_its_exit(supervisor: FakeSupervisor) -> None:
+    for number in (1, 2, 3):
+        connecting = [begin(supervisor.connect) for _ in range(2)]
 
-        assert [set(decode(batch, joining(number))) for number, batch in enumerate(batches)] == [{0}, {1}]
-        assert (len(supervisor.started), supervisor.num_restarts) == (num_started, num_started - 1)
-        assert supervisor.process.loaded.weights_bytes == 10 * num_started
-        assert supervisor.resident_bytes() == 100 * num_started
-        for batch in batches:
-            batch.close()
-        supervisor.started[-1].exit()
-    assert supervisor.started[0].is_closed
+        assert [future.result(TIMEOUT_S) for future in connecting] == [number] * 2
+        assert (len(supervisor.started), supervisor.num_restarts) == (number, number - 1)
+        assert supervisor.resident_bytes() == 100 * number
+        supervisor.started[-1].has_exited = True
+    assert [process.is_closed for process in supervisor.started] == [True, True, False]
 
 
 @pytest.mark.parametrize(("age_s", "num_started"), [(YOUNG_S, 1), (STABLE_S, 2)])
 def test_stable_process_is_restarted_at_once_and_a_young_one_when_it_is_needed(
     supervisor: FakeSupervisor, caplog: pytest.LogCaptureFixture, age_s: float, num_started: int
 ) -> None:
-    supervisor.started[0].age_s = age_s
-
-    supervisor.exit(supervisor.started[0])
+    supervisor.exit(supervisor.started[0], age_s)
 
     assert len(supervisor.started) == num_started
-    assert supervisor.decodes()
-    assert (len(supervisor.started), supervisor.num_restarts) == (2, 1)
+    assert supervisor.connect() == 2
+    assert supervisor.num_restarts == 1
     assert "worker process restarted" in caplog.messages
 
 
 @pytest.mark.parametrize("is_closed", [False, True], ids=["replaced", "closed"])
 def test_exit_of_a_replaced_or_closed_process_is_ignored(supervisor: FakeSupervisor, is_closed: bool) -> None:
-    supervisor.started[0].age_s = STABLE_S
     if is_closed:
         supervisor.close()
     else:
@@ -150,29 +132,18 @@ def test_exit_of_a_replaced_or_closed_process_is_ignored(supervisor: FakeSupervi
 
 @pytest.mark.parametrize("fault", [EngineError("no memory"), ConfigError("runtime.device", "cuda", "a GPU")])
 def test_failed_restart_fails_the_connection_and_is_tried_again(
-    supervisor: FakeSupervisor, fault: DragomanError
+    supervisor: FakeSupervisor, caplog: pytest.LogCaptureFixture, fault: DragomanError
 ) -> None:
-    supervisor.started[0].exit()
-    supervisor.faults.append(fault)
+    supervisor.faults += [fault, fault]
+    supervisor.exit(supervisor.started[0])
 
     with pytest.raises(EngineError, match=str(fault)):
         supervisor.connect()
 
+    assert [record.message for record in caplog.records] == ["worker process restart failed"]
     assert supervisor.num_restarts == 0
-    assert supervisor.decodes()
+    assert supervisor.connect() == 2
     assert supervisor.num_restarts == 1
-
-
-def test_failed_restart_after_an_exit_is_logged(supervisor: FakeSupervisor, caplog: pytest.LogCaptureFixture) -> None:
-    supervisor.started[0].age_s = STABLE_S
-    supervisor.faults.append(EngineError("no memory"))
-
-    supervisor.exit(supervisor.started[0])
-
-    assert [record.message for record in caplog.records if record.levelno == logging.ERROR] == [
-        "worker process restart failed"
-    ]
-    assert supervisor.num_restarts == 0
 
 
 def test_closed_supervisor_opens_no_connection(supervisor: FakeSupervisor) -> None:
@@ -184,23 +155,6 @@ def test_closed_supervisor_opens_no_connection(supervisor: FakeSupervisor) -> No
     assert len(supervisor.started) == 1
 
 
-def test_exit_during_decoding_closes_the_connections(bundle: Bundle) -> None:
-    model = GatedModel(ENDLESS)
-    supervisor = FakeSupervisor(bundle, model)
-    with supervisor.connect() as batch:
-        batch.send(joining(1))
-        model.wait_for_step()
-
-        supervisor.started[0].exit()
-
-        with pytest.raises(EOFError):
-            batch.recv()
-    model.open()
-    assert supervisor.decodes()
-    assert supervisor.num_restarts == 1
-    supervisor.close()
-
-
 @pytest.mark.parametrize(
     "settings", [RuntimeSettings(precision="int8"), RuntimeSettings(device="cuda", precision="int3")]
 )
@@ -209,9 +163,7 @@ def test_load_errors_of_a_process_equal_local_ones(bundle: Bundle, settings: Run
         OnnxStepModel(bundle, settings)
 
     with pytest.raises(DragomanError) as remote:
-        WorkerProcess(
-            load_command(bundle, settings), name="tiny/1", module="dragoman_service.worker", on_exit=lambda _: None
-        )
+        WorkerProcess(load_command(bundle, settings), name="tiny/1", module=WORKER, on_exit=lambda _: None)
 
     assert (type(remote.value), str(remote.value)) == (type(local.value), str(local.value))
     assert vars(remote.value) == vars(local.value)
@@ -221,11 +173,11 @@ def test_worker_of_another_version_of_the_service_is_an_error(bundle: Bundle, mo
     monkeypatch.setattr("dragoman_service.worker.supervisor.format_digest", lambda _: "of another version")
 
     with pytest.raises(EngineError, match="restart the server"):
-        WorkerProcess(load_command(bundle), name="tiny/1", module="dragoman_service.worker", on_exit=lambda _: None)
+        WorkerProcess(load_command(bundle), name="tiny/1", module=WORKER, on_exit=lambda _: None)
 
 
 def start_supervisor(
-    bundle: Bundle, registry: CollectorRegistry, *, module: str = "dragoman_service.worker", **limits: Any
+    bundle: Bundle, registry: CollectorRegistry, *, module: str = WORKER, **limits: Any
 ) -> WorkerSupervisor:
     metrics, load_limits = Metrics(registry), LoadLimits(**limits)
     return WorkerSupervisor(load_command(bundle), name="tiny/1", module=module, metrics=metrics, limits=load_limits)

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from loadtests.hostile.inputs import SHAPES
+
 CLOSED: Final = "closed"  # status if the server closed the connection without a response
 TIMEOUT: Final = "timeout"  # status if the client gave up waiting
 LEFT: Final = "left"  # status if the client left as planned
@@ -26,11 +28,13 @@ _TARGETS: Final = {  # of JSON bodies: path and authorization
     "deepl": ("/v2/translate", "bearer"),
     "azure": ("/translate?api-version=3.0&to=de&from=en", "bearer"),
 }
-_GRPC_KINDS: Final = ("document", "texts", "stream", "many-texts", "detection", "google")
+GRPC_KINDS: Final = ("document", "texts", "stream", "many-texts", "detection", "google")
 _FORMATS: Final = {"p": "plain", "h": "html", "x": "xml"}
 _SHORT_DOCUMENTS: Final = (
     *("tags-unmatched-plain", "tags-unmatched-html", "icu-quoted-heads-plain", "numbers-before-blocks-html"),
 )
+_SHORT_SHAPES: Final = ("combining", "untranslatable")
+_DOCUMENT: Final[Mapping[str, Any]] = {"size": 200_000, "grown_size": 80_000, "way": "leave", "leave_after_s": 1.5}
 _STOPPED_DOCUMENTS: Final = ("tags-unmatched-html", "icu-quoted-heads-plain")
 
 
@@ -71,7 +75,7 @@ class Attack:
     is_short: bool = False  # part of the short mode
     is_stopped: bool = False  # send SIGTERM to the server during the attack
 
-    kind: str = "http"  # or http-patterns, file, one of `_GRPC_KINDS`
+    kind: str = "http"  # or http-patterns, file, one of `GRPC_KINDS`
     request: str = ""
     headers: Sequence[str] = ()
     auth: str = ""  # bearer or deepl
@@ -88,6 +92,7 @@ class Attack:
     close: str = ""
     tail: str = ""
     text: str = ""  # name of a generated fill
+    shape: str = ""  # shape of hostile text, instead of a fill
     token_header: str = '{"alg":"RS256","kid":"{kid}"}'  # noqa: S105 - a template
     token_claims: str = '{"sub":"a","exp":9999999999}'  # noqa: S105 - a template
     token_signature: str = "\0" * 256
@@ -98,15 +103,9 @@ class Attack:
     file: str = ""
     file_first: bool = False
 
-    @property
-    def is_grpc(self) -> bool:
-        """Whether the payload is a gRPC call."""
-        return self.kind in _GRPC_KINDS
-
 
 def _attack(name: str, surface: str, **given: Any) -> Attack:
-    """Return an attack from the fields of its table."""
-    usual = {"port": "grpc", "expected": ["grpc"]} if given.get("kind", "http") in _GRPC_KINDS else {}
+    usual = {"port": "grpc", "expected": ["grpc"]} if given.get("kind", "http") in GRPC_KINDS else {}
     own: dict[str, Any] = {"way": "repeat", "port": "http", "expected": ["any"], **usual, **given}
     own["way"], own["port"] = Way(own["way"]), Port(own["port"])
     own["expected"] = frozenset().union(*(_STATUSES.get(one, frozenset({one})) for one in own["expected"]))
@@ -134,6 +133,10 @@ def _attacks(tables: Mapping[str, Any]) -> Iterator[Attack]:
     upload |= {"num_connections": 2, "way": "leave", "leave_after_s": 1.5}  # leaving removes the file
     for name, given in tables["files"].items():
         yield _attack(f"file-{name}", "uploaded files", **{**upload, **given})
+    for shape in SHAPES:
+        usual = {"shape": shape, "is_short": shape in _SHORT_SHAPES, "num_connections": 2}
+        yield _attack(f"{shape}-texts", "hostile texts", kind="texts", size=10_000, **usual)
+        yield _attack(f"{shape}-document", "hostile texts", kind="document", **_DOCUMENT, **usual)
     for (shape, fill), (letter, text_format) in itertools.product(tables["documents"].items(), _FORMATS.items()):
         if letter in fill["formats"]:
             name = f"{shape}-{text_format}"
@@ -142,10 +145,7 @@ def _attacks(tables: Mapping[str, Any]) -> Iterator[Attack]:
                 f"documents, {text_format}",
                 kind="document",
                 format=text_format,
-                size=200_000,
-                grown_size=80_000,
-                way="leave",
-                leave_after_s=1.5,
+                **_DOCUMENT,
                 num_connections=8 if name in _SHORT_DOCUMENTS else 2,
                 is_short=name in _SHORT_DOCUMENTS,
                 is_stopped=name in _STOPPED_DOCUMENTS,

@@ -10,12 +10,13 @@ from typing import Any, Final
 
 from dragoman.v1 import translation_pb2 as pb
 from loadtests.generator.calls import Method
-from loadtests.hostile.inputs import CHEAP
-from loadtests.scenarios.bad_inputs.attacks.attack import Attack
+from loadtests.hostile.inputs import CHEAP, Draw, repeated, shaped
+from loadtests.scenarios.bad_inputs.attacks.attack import GRPC_KINDS, Attack
 
 _BOUNDARY: Final = "9f86d081884c7d65"
 _REPEAT: Final = re.compile(r"\{([^{}]+?)\*(\d+)\}")  # {x*9}
 _WORD: Final = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
+_SHAPED_CHARACTERS: Final = 61  # of a hostile text that is repeated
 _TEXT_CHARACTERS: Final = 10_000  # of each text of a request
 _LANGUAGES: Final[Mapping[str, Any]] = {"source_language": "en", "target_language": "de"}
 _FORMATS: Final = {"plain": pb.TEXT_FORMAT_PLAIN, "html": pb.TEXT_FORMAT_HTML, "xml": pb.TEXT_FORMAT_XML}
@@ -50,7 +51,7 @@ class Payload:
 
 def make_payload(attack: Attack, size: int, credentials: Credentials) -> Payload:
     """Return the payload of a size, in the unit of the attack."""
-    if attack.is_grpc:
+    if attack.kind in GRPC_KINDS:
         return _call(attack, size, credentials)
     if attack.kind == "file":
         return _upload(attack, size, credentials)
@@ -81,6 +82,8 @@ def fill(attack: Attack, size: int) -> str:
     """Return a text of about a size."""
     if attack.text:
         return _TEXTS[attack.text](size)
+    if attack.shape:
+        return repeated(shaped(Draw(attack.shape, model=pb.ModelVersion()), _SHAPED_CHARACTERS, attack.shape), size)
     opened, closed = _repeated(_expand(attack.unit), _expand(attack.close), size)
     return f"{attack.head}{opened}{attack.middle}{closed}{attack.tail}"
 
@@ -131,7 +134,6 @@ def _token(attack: Attack, known: Mapping[str, str]) -> str:
 
 
 def _upload(attack: Attack, size: int, credentials: Credentials) -> Payload:
-    """Return the upload of a file by a form."""
     line = f"--{_BOUNDARY}\r\nContent-Disposition: form-data; name="
     fields = "".join(f'{line}"{name}"\r\n\r\n{value}\r\n' for name, value in _FORM_FIELDS[attack.request].items())
     content = fill(attack, size).encode()
@@ -146,7 +148,6 @@ def _upload(attack: Attack, size: int, credentials: Credentials) -> Payload:
 
 
 def _docx(document: bytes) -> bytes:
-    """Return a Word file with the XML of its text."""
     types = "http://schemas.openxmlformats.org/package/2006/content-types"
     main = "application/vnd.openxmlformats-officedocument.wordprocessingml.document.main+xml"
     content_types = f'<Types xmlns="{types}"><Override PartName="/word/document.xml" ContentType="{main}"/></Types>'
@@ -158,7 +159,6 @@ def _docx(document: bytes) -> bytes:
 
 
 def _call(attack: Attack, size: int, credentials: Credentials) -> Payload:
-    """Return a gRPC call."""
     given = {key: _expand(value) if isinstance(value, str) else value for key, value in attack.options.items()}
     options: dict[str, Any] = {**CHEAP, "format": _FORMATS[attack.format], **given}
     if attack.patterns:

@@ -154,9 +154,10 @@ def _table(campaign: Campaign) -> str:
         if result is None:
             return ["(quiet)", "", *times, *["-"] * 4, ""]
         cpu_ms = 1000 * result.works[-1].cpu_s if result.works else None
-        figures = [rounded(cpu_ms, 0), rounded(result.growth), rounded(result.end_s)]
+        num_exchanges = str(sum(result.sent.statuses.values()))
+        figures = [num_exchanges, rounded(cpu_ms, 0), rounded(result.growth), rounded(result.end_s)]
         failed = ", ".join(failures_of(result, campaign.limits))
-        return [result.attack.name, result.attack.surface, *times, str(result.sent.num_exchanges), *figures, failed]
+        return [result.attack.name, result.attack.surface, *times, *figures, failed]
 
     return markdown(_HEADER, [row(None, campaign.quiet), *(row(result, result.seen) for result in campaign.results)])
 

@@ -51,13 +51,8 @@ class Addresses:
 class Sent:
     """The result of an attack."""
 
-    statuses: Mapping[str, int]
+    statuses: Mapping[str, int]  # number of exchanges
     seconds: float
-
-    @property
-    def num_exchanges(self) -> int:
-        """Number of finished exchanges."""
-        return sum(self.statuses.values())
 
 
 NOTHING_SENT: Final = Sent(statuses={}, seconds=0.0)
@@ -83,7 +78,12 @@ class Attacker(ProcessPoolExecutor):
         try:
             return task.result(_TASK_TIMEOUT_S)
         except (RuntimeError, TimeoutError) as error:
-            raise ServerError(f"the attacker failed: {error or 'timeout'}") from error
+            raise ServerError(f"the attacker failed: {str(error) or 'timeout'}") from error
+
+    def __exit__(self, *exception: Any) -> bool | None:
+        for process in multiprocessing.active_children():  # the attacker, which may still send
+            process.kill()
+        return super().__exit__(*exception)
 
 
 @lru_cache(maxsize=1)
@@ -135,7 +135,6 @@ def _repeat(attack: Attack, payload: Payload, address: Address, until_s: float, 
 
 
 def _connect(address: Address, source: str) -> str:
-    """Open and close a connection."""
     time.sleep(_CONNECT_INTERVAL_S)
     with contextlib.suppress(OSError):
         _open(address, source).close()

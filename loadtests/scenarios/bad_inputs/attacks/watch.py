@@ -16,7 +16,7 @@ from dragoman.v1 import translation_pb2 as pb
 from loadtests.generator.calls import Method, Reply
 from loadtests.generator.client import Client
 from loadtests.generator.records import percentile
-from loadtests.generator.server import Target
+from loadtests.generator.server import ServerProcess, Target
 from loadtests.hostile.inputs import CHEAP
 from loadtests.scenarios.control_traffic import Caller, ControlTraffic
 
@@ -69,28 +69,21 @@ class Seen:
 NOTHING_SEEN: Final = Seen(calls={})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Watched:
-    """Addresses for the clients, and their key."""
-
-    health: tuple[str, int]
-    http: tuple[str, int]
-    grpc: str
-    key: str
-
-
 class Watch(ControlTraffic):
-    """The clients while the context is open; `seen` is their calls."""
+    """The clients of a server while the context is open; `seen` is their calls."""
 
-    def __init__(self, watched: Watched) -> None:
+    def __init__(self, server: ServerProcess, key: str) -> None:
         options = {"beamSize": 1, "maxTargetTokens": 3}
         body = json.dumps({"texts": [_TEXT], "sourceLanguage": "en", "targetLanguage": "de", "options": options})
-        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {watched.key}"}
+        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
         request = pb.TranslateRequest(texts=[_TEXT], source_language="en", target_language="de", options=CHEAP)
-        message, target = request.SerializeToString(), Target(address=watched.grpc, key=watched.key)
+        message, target = request.SerializeToString(), Target(address=server.target, key=key)
         calls: dict[str, tuple[Callable[[], AbstractContextManager[Any]], Callable[[Any], Reply]]] = {
-            HEALTH: (partial(_http, watched.health), lambda http: _exchange(http, "GET", "/healthz")),
-            HTTP: (partial(_http, watched.http), lambda http: _exchange(http, "POST", "/v1/translate", body, headers)),
+            HEALTH: (partial(_http, server.metrics_port), lambda http: _exchange(http, "GET", "/healthz")),
+            HTTP: (
+                partial(_http, server.http_port),
+                lambda http: _exchange(http, "POST", "/v1/translate", body, headers),
+            ),
             GRPC: (partial(Client, target), lambda one: one.call(Method.TRANSLATE, message, timeout_s=_TIMEOUT_S)),
         }
         callers = {
@@ -101,8 +94,8 @@ class Watch(ControlTraffic):
         self.seen = Seen(calls={name: caller.replies for name, caller in callers.items()})
 
 
-def _http(address: tuple[str, int]) -> AbstractContextManager[HTTPConnection]:
-    connection = HTTPConnection(*address, timeout=_TIMEOUT_S)
+def _http(port: int) -> AbstractContextManager[HTTPConnection]:
+    connection = HTTPConnection("127.0.0.1", port, timeout=_TIMEOUT_S)
     with suppress(OSError):  # the first exchange connects again
         connection.connect()
     return closing(connection)

@@ -13,9 +13,8 @@ import numpy as np
 
 from dragoman_service.bundle.architecture import layer_names
 from dragoman_service.bundle.files import Bundle
-from dragoman_service.decoding.beam_search import RankedStep
+from dragoman_service.decoding.beam_search import CandidateRules, RankedStep
 from dragoman_service.decoding.beam_state import BeamExpansion, BeamState
-from dragoman_service.decoding.constraints import CandidateRules
 from dragoman_service.decoding.step_model import EncodedSource, FloatArray, IntArray, StepOutput
 from dragoman_service.runtimes.native.library import (
     NativeNetwork,
@@ -150,8 +149,7 @@ class NativeStepBatch:
         self._cross_shape = (2 * shape.num_decoder_layers, shape.num_heads, shape.d_model // shape.num_heads)
         self._source_lengths: list[int] = []
         self._output: StepOutput | None = None
-        self.cache_bytes = 0
-        """Bytes of the caches; any thread can read it."""
+        self.cache_bytes = 0  # bytes of the caches; any thread can read it
 
     @property
     def num_segments(self) -> int:

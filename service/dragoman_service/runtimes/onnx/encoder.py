@@ -24,12 +24,9 @@ from dragoman_service.text.tokenizer import open_tokenizer
 class Grouping:
     """Cost model and limits of encoder batches."""
 
-    run_tokens: int
-    """Fixed cost of an encoder run, in tokens."""
-    most_apart: int
-    """Sources whose lengths differ by at least this number of tokens are encoded in different runs."""
-    most_tokens: int
-    """Maximum number of tokens of a run, including padding; a single source can exceed it."""
+    run_tokens: int  # fixed cost of an encoder run, in tokens
+    most_apart: int  # sources whose lengths differ by at least this number of tokens are encoded in different runs
+    most_tokens: int  # maximum number of tokens of a run, including padding; a single source can exceed it
 
 
 ON_CPU = Grouping(run_tokens=10, most_apart=16, most_tokens=192)

@@ -11,15 +11,13 @@ from numpy.typing import NDArray
 from dragoman_service.bundle.architecture import FloatType
 from dragoman_service.decoding.step_model import BoolArray, IntArray
 
-LENGTH_BUCKET = 32
-"""Growth granularity of slots and source positions; larger values move buffers less often."""
+LENGTH_BUCKET = 32  # growth granularity of slots and source positions; larger values move buffers less often
 
 _HUGE_PAGE_BYTES = 2 << 20
 
 _COMPACTION_DELAY_STEPS = 8  # steps to tolerate a 2x oversized cache before compaction (measured break-even)
 
-SEGMENT_BUCKET = 8
-"""Growth granularity of the batch dimension."""
+SEGMENT_BUCKET = 8  # growth granularity of the batch dimension
 
 
 def round_up(count: int, bucket: int) -> int:
@@ -114,10 +112,8 @@ class SegmentBuffers:
         self._arrays: NDArray[Any] = np.zeros((len(names), 0, *part_shape(0)), dtype=float_type)
         self._memory, self._spare = _zeros(0, float_type), _zeros(0, float_type)
         self._num_segments = 0
-        self.length = 0
-        """Slots or source positions of each part."""
-        self.layout = 0
-        """Number that changes when the parts move to other memory or change their shape."""
+        self.length = 0  # slots or source positions of each part
+        self.layout = 0  # number that changes when the parts move to other memory or change their shape
 
     @property
     def num_bytes(self) -> int:

@@ -74,12 +74,7 @@ class CrossAttention:
 
 log = logging.getLogger(__name__)
 
-_ELEMENT_TYPES = {
-    "tensor(int64)": "int64",
-    "tensor(int32)": "int32",
-    "tensor(float)": "float32",
-    "tensor(float16)": "float16",
-}
+_ELEMENT_TYPES = {f"tensor({name})": name for name in ("int64", "int32", "float16")} | {"tensor(float)": "float32"}
 """Names of element types in ONNX Runtime and in numpy and the manifest."""
 
 _PROVIDERS: dict[Device, str] = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
@@ -152,22 +147,13 @@ class Sessions:
     low_latency_decoder: onnxruntime.InferenceSession | None
     """Decoder with more threads, for a batch that runs alone; None if more threads would not reduce latency."""
 
-    attention: CrossAttention | None
-    """None if the bundle has no attention graph."""
-
-    graph_captures: GraphCaptures | None
-    """CUDA graph captures of decoder steps; None if steps are not captured."""
-
-    device_memory: DeviceMemory | None
-    """GPU memory for keys and values; None on the CPU."""
-
+    attention: CrossAttention | None  # None if the bundle has no attention graph
+    graph_captures: GraphCaptures | None  # CUDA graph captures of decoder steps; None if steps are not captured
+    device_memory: DeviceMemory | None  # GPU memory for keys and values; None on the CPU
     placement: Placement
 
-    float_type: FloatType
-    """Element type of keys, values and the ancestor mask."""
-
-    weights_bytes: int
-    """Size of the graph and weight files of the precision."""
+    float_type: FloatType  # element type of keys, values and the ancestor mask
+    weights_bytes: int  # size of the graph and weight files of the precision
 
     def opened(self, graph: GraphName) -> onnxruntime.InferenceSession:
         """Return the session of a graph; raises RuntimeError if `open_sessions` did not open it."""
@@ -216,35 +202,25 @@ def open_sessions(
     )
     encoder_path, decoder_path = bundle.graph_paths(placement.precision)
     files, tensors = manifest.precisions[placement.precision], manifest.tensors[placement.precision]
-    open_graph = partial(_open, settings=settings, device=placement.device, weights=files.weights)
-    encoder = open_graph(encoder_path, tensors.encoder) if "encoder" in graphs else None
     if "encoder" not in graphs:
         _check_unopened(encoder_path, tensors.encoder, weights=files.weights)
     if "decoder" not in graphs:
         _check_unopened(decoder_path, tensors.decoder, weights=files.weights)
-    decoder = graph_captures = None
+    open_graph = partial(_open, settings=settings, device=placement.device, weights=files.weights)
+    open_decoder = partial(open_graph, decoder_path, tensors.decoder)
+    encoder = open_graph(encoder_path, tensors.encoder) if "encoder" in graphs else None
+    decoder = low_latency_decoder = graph_captures = attention = None
+    weights_bytes = bundle.weights_bytes(placement.precision)
     if "decoder" in graphs:
-        open_decoder = partial(open_graph, decoder_path, tensors.decoder)
         captures = settings.cuda_graphs and placement.device == "cuda"
         decoder, graph_captures = open_capturing(open_decoder) if captures else (open_decoder(), None)
-    weights_bytes = bundle.weights_bytes(placement.precision)
-    num_threads = num_low_latency_threads(settings, placement, weights_bytes=weights_bytes, num_cores=num_cores())
-    low_latency_decoder = attention = device_memory = None
-    if decoder and num_threads > settings.num_intra_op_threads:
-        low_latency_decoder = open_graph(decoder_path, tensors.decoder, num_low_latency_threads=num_threads)
+        num_threads = num_low_latency_threads(settings, placement, weights_bytes=weights_bytes, num_cores=num_cores())
+        if num_threads > settings.num_intra_op_threads:
+            low_latency_decoder = open_decoder(num_low_latency_threads=num_threads)
     if files.attention and tensors.attention:
         session = open_graph(bundle.attention_path(placement.precision), tensors.attention)
         num_layers = manifest.architecture.num_decoder_layers
         attention = CrossAttention(session, num_layers=num_layers, bos_id=manifest.special_ids.bos)
-    if placement.device == "cuda":
-        open_small = partial(open_small_graph, settings=settings, device=placement.device)
-        device_memory = DeviceMemory(
-            placement.device,
-            settings.device_index,
-            float_type=tensors.float_type,
-            open_graph=open_small,
-            pinned=pinned_memory(settings.device_index, onnxruntime.cuda_version),
-        )
     return Sessions(
         bundle=bundle,
         encoder=encoder,
@@ -252,10 +228,20 @@ def open_sessions(
         low_latency_decoder=low_latency_decoder,
         attention=attention,
         graph_captures=graph_captures,
-        device_memory=device_memory,
+        device_memory=_device_memory(settings, tensors.float_type) if placement.device == "cuda" else None,
         placement=placement,
         float_type=tensors.float_type,
         weights_bytes=weights_bytes,
+    )
+
+
+def _device_memory(settings: RuntimeSettings, float_type: FloatType) -> DeviceMemory:
+    return DeviceMemory(
+        "cuda",
+        settings.device_index,
+        float_type=float_type,
+        open_graph=partial(open_small_graph, settings=settings, device="cuda"),
+        pinned=pinned_memory(settings.device_index, onnxruntime.cuda_version),
     )
 
 

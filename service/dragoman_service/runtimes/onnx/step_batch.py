@@ -14,8 +14,7 @@ from dragoman_service.runtimes.onnx.session import CrossAttention, Sessions
 PartShape = Callable[[int], tuple[int, ...]]
 """Maps a length (slots or source positions) to the shape of the part of a segment."""
 
-MIN_QUERIES = 2
-"""A single row is duplicated for attention; for the reason see `dragoman_export.onnx_export.decoder`."""
+MIN_QUERIES = 2  # a single row is duplicated for attention; for the reason see `dragoman_export.onnx_export.decoder`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

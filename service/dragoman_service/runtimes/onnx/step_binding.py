@@ -15,8 +15,7 @@ from dragoman_service.runtimes.onnx_cuda.cache_graphs import HIDDEN
 
 _MASK = (HIDDEN, 0.0)  # added to the attention scores of hidden and of visible slots
 
-MAX_SHAPES = 64
-"""Maximum number of step shapes whose bindings are cached."""
+MAX_SHAPES = 64  # maximum number of step shapes whose bindings are cached
 
 RESULTS: Final[Mapping[str, Any]] = {"log_probs": np.float32, "candidate_ids": np.int64}
 """Names and element types of the outputs that the search reads."""

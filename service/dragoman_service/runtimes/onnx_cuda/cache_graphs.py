@@ -33,9 +33,8 @@ _OPSET_VERSION: Final = 13
 _ELEMENT_TYPES: Final[Mapping[str, int]] = {"float32": 1, "int32": 6, "int64": 7, "float16": 10}
 """Numbers of `onnx.TensorProto.DataType`."""
 
-_INTEGER: Final = 2
+_INTEGER: Final = 2  # of `onnx.AttributeProto.AttributeType`
 _TENSOR: Final = 4
-"""Numbers of `onnx.AttributeProto.AttributeType`."""
 
 
 def zeros_graph(float_type: FloatType) -> bytes:

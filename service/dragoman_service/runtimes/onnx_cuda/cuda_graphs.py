@@ -31,8 +31,7 @@ from dragoman_service.decoding.step_model import FloatArray
 
 log = logging.getLogger(__name__)
 
-CAPTURE_FAILED: Final = "CUDA graph capture failed; running eagerly"
-"""Log event."""
+CAPTURE_FAILED: Final = "CUDA graph capture failed; running eagerly"  # log event
 
 _RUNS_BEFORE: Final = 2  # eager steps of a shape before a capture, which is not worthwhile for a short-lived shape
 _CHECKED_RUNS: Final = 2

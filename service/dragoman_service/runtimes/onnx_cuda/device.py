@@ -22,8 +22,7 @@ log = logging.getLogger(__name__)
 
 _NOT_PINNED: Final = "pinned memory unavailable; using pageable memory"
 
-OpenGraph = Callable[[bytes], onnxruntime.InferenceSession]
-"""Opens an ONNX model on a device."""
+OpenGraph = Callable[[bytes], onnxruntime.InferenceSession]  # opens an ONNX model on a device
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -106,10 +105,8 @@ def pinned_memory(index: int, cuda_version: str, load: Callable[[str], Any] = ct
 class DeviceSource:
     """Keys and values of one source, as part of the array of all sources that were encoded in one run."""
 
-    group: DeviceArray
-    """[2 * L, B, H, S, D], padded to a common length."""
-    index: int
-    """Index of the source in B."""
+    group: DeviceArray  # [2 * L, B, H, S, D], padded to a common length
+    index: int  # index of the source in B
 
 
 class DeviceMemory:

@@ -64,8 +64,7 @@ class DeviceBuffers:
         self._capacity = 0
         self._num_kept, self._num_layouts = num_kept, 0
         self._kept: tuple[tuple[int, DeviceArray], ...] = ()  # layout and array, the current one last
-        self.length = 0
-        """Slots or source positions of each part."""
+        self.length = 0  # slots or source positions of each part
 
     @property
     def layout(self) -> int:

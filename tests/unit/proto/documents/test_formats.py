@@ -1,5 +1,4 @@
 import io
-import json
 import re
 import zipfile
 from pathlib import Path
@@ -155,15 +154,6 @@ def test_segments_of_format(name: str, expected: list[str], tmp_path: Path) -> N
     assert texts(content_of(name, tmp_path)) == expected
 
 
-def test_line_breaks_of_a_cue_are_restored(tmp_path: Path) -> None:
-    content = content_of("film.srt", tmp_path)
-    translated = '<g id="1">Ein Mann geht</g> durch die alte Stadt.'
-
-    written = content.written([translated, *texts(content)[1:]]).decode()
-
-    assert "\n<i>Ein Mann geht</i>\ndurch die alte Stadt.\n" in written
-
-
 @pytest.mark.parametrize(
     "translation",
     ["A man walks", '<g id="1">A</g><g id="1">B</g>', "<g id='1'>A</g>", '<g id="1">A', '</g><g id="1">A', "A</g>"],
@@ -173,16 +163,6 @@ def test_lost_or_repeated_markup_is_rejected(translation: str, tmp_path: Path) -
 
     with pytest.raises(MarkupLostError):
         content.check(0, translation)
-
-
-def test_translations_are_escaped_in_json(tmp_path: Path) -> None:
-    content = content_of("strings.json", tmp_path)
-    translations = ['"', "\\", "\u2028ä\n", "</script>"]
-
-    written = content.written(translations)
-
-    assert json.loads(written)["nested"]["list"] == ["\\", 2, True, None, "\u2028ä\n"]
-    assert written.isascii()
 
 
 @pytest.mark.parametrize(
@@ -270,18 +250,31 @@ def test_formatting_of_runs_follows_their_words(tmp_path: Path) -> None:
     assert runs == [("Fett", True), (" ist hier ein Wort", False), ("", False), (" in zwei.", False)]
 
 
+_CUE = "00:00:01,000 --> 00:00:02,000\n"
+
+
 @pytest.mark.parametrize(
-    ("source", "translation", "expected"),
+    ("name", "source", "translation", "expected"),
     [
-        ("One * two", "1. Eins [x] *und* `zwei`", "1\\. Eins \\[x\\] \\*und\\* \\`zwei\\`"),
-        ("> Two\n> lines", "# Zwei Zeilen", "> \\# Zwei\n> Zeilen"),
-        ("See [it].\n\n[it]: x", 'Siehe <g id="1">das</g>.', "Siehe [das][it].\n\n[it]: x"),
-        ("| a |\n| - |\n| b |", "x|y", "| x\\|y |\n| - |\n| x\\|y |"),
-        ("Two\nlines", "Zwei - Zeilen", "Zwei - Zeilen"),
+        ("guide.md", "One * two", "1. Eins [x] *und* `zwei`", "1\\. Eins \\[x\\] \\*und\\* \\`zwei\\`"),
+        ("guide.md", "> Two\n> lines", "# Zwei Zeilen", "> \\# Zwei\n> Zeilen"),
+        ("guide.md", "See [it].\n\n[it]: x", 'Siehe <g id="1">das</g>.', "Siehe [das][it].\n\n[it]: x"),
+        ("guide.md", "| a |\n| - |\n| b |", "x|y", "| x\\|y |\n| - |\n| x\\|y |"),
+        ("guide.md", "Two\nlines", "Zwei - Zeilen", "Zwei - Zeilen"),
+        ("strings.json", '["a"]', '"\\</script>', '["\\"\\\\</script>"]'),
+        ("strings.json", '["\\u00e4"]', "\u2028ä\n", '["\\u2028\\u00e4\\n"]'),
+        (
+            "film.srt",
+            f"{_CUE}<i>A man walks</i>\nthrough the old town.\n",
+            '<g id="1">Ein Mann geht</g> durch die alte Stadt.',
+            f"{_CUE}<i>Ein Mann geht</i>\ndurch die alte Stadt.\n",
+        ),
     ],
 )
-def test_translation_is_escaped_in_markdown(source: str, translation: str, expected: str, tmp_path: Path) -> None:
-    content = content_of("guide.md", tmp_path, source)
+def test_translation_is_escaped_and_wrapped_as_its_source(
+    name: str, source: str, translation: str, expected: str, tmp_path: Path
+) -> None:
+    content = content_of(name, tmp_path, source)
 
     assert content.written([translation] * len(content.segments)).decode() == expected
 

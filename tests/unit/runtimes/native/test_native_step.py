@@ -109,9 +109,7 @@ def test_sums_of_the_largest_products_do_not_saturate(library: Library, instruct
     decoder = replace(decoder, activations={**scales, "embedding": decoder.activations["embedding"]})
     expected = ReferenceBatch(decoder)
     expected.add(cross := decoder.cross(generator, 5))
-    with LibraryBatch(decoder.packed(library, instruction_set)) as batch:
-        batch.add(cross)
-
+    with LibraryBatch(decoder.packed(library, instruction_set), [cross]) as batch:
         check_candidates(batch.step([[7, 3, 1]], [[0, 0, 0]], 70), *expected.step([[7, 3, 1]], [[0, 0, 0]]))
 
 
@@ -204,9 +202,7 @@ def test_batches_in_several_threads_share_a_network(library: Library, decoder: D
     meet = threading.Barrier(4)
 
     def run(num_threads: int) -> list[bytes]:
-        with LibraryBatch(packed, num_threads=num_threads) as batch:
-            for cross in crosses:
-                batch.add(cross)
+        with LibraryBatch(packed, crosses, num_threads=num_threads) as batch:
             meet.wait()
             return [_bits(batch.step(ids, of, 4), slice(None)) for ids, of in steps]
 
@@ -245,9 +241,8 @@ def test_candidates_are_sorted_and_ties_go_to_the_lower_id(
 def test_equal_tokens_are_sorted_by_id(library: Library, instruction_set: str) -> None:
     decoder = Decoder.drawn(np.random.default_rng(1), vocabulary_size=2500)
     decoder.tensors["embedding.weight.factors"][:] = 0
-    with LibraryBatch(decoder.packed(library, instruction_set), num_threads=2) as batch:
-        batch.add(decoder.cross(np.random.default_rng(2), 3))
-
+    crosses = [decoder.cross(np.random.default_rng(2), 3)]
+    with LibraryBatch(decoder.packed(library, instruction_set), crosses, num_threads=2) as batch:
         log_probs, token_ids = batch.step(np.zeros((1, 2)), np.zeros((1, 2)), 70)
 
     assert (token_ids == np.arange(70)).all()
@@ -322,15 +317,11 @@ def test_nan_source_gives_nan_scores_only_for_its_segment(
     packed = decoder.packed(library, instruction_set)
     crosses = [decoder.cross(generator, 7) for _ in range(3)]
     steps = list(_steps(generator, decoder, 3, 2, 3))
-    with LibraryBatch(packed) as batch:
-        for cross in crosses:
-            batch.add(cross)
+    with LibraryBatch(packed, crosses) as batch:
         expected = [batch.step(ids, of, 4)[0] for ids, of in steps]
 
     crosses[1][place] = bad
-    with LibraryBatch(packed) as batch:
-        for cross in crosses:
-            batch.add(cross)
+    with LibraryBatch(packed, crosses) as batch:
         found = [batch.step(ids, of, 4)[0] for ids, of in steps]
 
     for each, log_probs in zip(expected, found, strict=True):
@@ -343,8 +334,7 @@ def test_infinite_states_give_nan_scores(library: Library, instruction_set: str,
     decoder = Decoder.drawn(generator := np.random.default_rng(31), is_pre_norm=is_pre_norm)
     decoder.tensors["decoder.layers.0.self_attention.output.bias"][:] = 3e38
     decoder.tensors["position_encodings"][1:] = 3e38
-    with LibraryBatch(decoder.packed(library, instruction_set)) as batch:
-        batch.add(decoder.cross(generator, 2))
+    with LibraryBatch(decoder.packed(library, instruction_set), [decoder.cross(generator, 2)]) as batch:
         batch.step(np.array([[3]]), np.array([[0]]), 5)
 
         assert np.isnan(batch.step(np.array([[3]]), np.array([[0]]), 5)[0]).all()
@@ -358,9 +348,7 @@ def test_zero_rows_have_a_valid_scale(library: Library, instruction_set: str) ->
     decoder.tensors["decoder.layers.1.feed_forward_norm.bias"][:] = 1e-42  # a scale whose inverse overflows
     expected = ReferenceBatch(decoder)
     expected.add(cross := decoder.cross(np.random.default_rng(1), 5))
-    with LibraryBatch(decoder.packed(library, instruction_set)) as batch:
-        batch.add(cross)
-
+    with LibraryBatch(decoder.packed(library, instruction_set), [cross]) as batch:
         check_candidates(batch.step([[3]], [[0]], 70), *expected.step([[3]], [[0]]))
 
 

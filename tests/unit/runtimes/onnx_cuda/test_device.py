@@ -11,77 +11,65 @@ _CPU = "CPUExecutionProvider"
 _CUDA = "CUDAExecutionProvider"
 
 
-def _works(_: int) -> None:
-    return None
-
-
 def _fails(device_index: int) -> str:
     return f"GPU {device_index} does not work: out of order"
 
 
-def _place(
-    precisions: str, asked: RuntimeSettings | None = None, fault: Callable[[int], str | None] = _works
-) -> Placement:
-    return choose_placement(
-        asked or RuntimeSettings(), precisions=precisions.split(), default_precision="int8", cuda_fault=fault
-    )
+def _place(precisions: str, asked: dict[str, object], fault: Callable[[int], str | None]) -> Placement:
+    settings = RuntimeSettings.model_validate(asked)
+    return choose_placement(settings, precisions=precisions.split(), default_precision="int8", cuda_fault=fault)
 
 
 @pytest.mark.parametrize(
-    ("precisions", "asked", "device", "precision"),
+    ("precisions", "asked", "expected"),
     [
-        ("int8", {}, "cpu", "int8"),
-        ("fp32 int8", {}, "cuda", "fp32"),
-        ("fp16 fp32 int8", {}, "cuda", "fp16"),
-        ("fp16 fp32 int8", {"precision": "fp32"}, "cuda", "fp32"),
-        ("fp16 fp32 int8", {"precision": "int8"}, "cpu", "int8"),
-        ("fp32 int8", {"device": "cpu"}, "cpu", "int8"),
-        ("fp32 int8", {"device": "cpu", "precision": "fp32"}, "cpu", "fp32"),
-        ("fp32 int8", {"device": "cuda"}, "cuda", "fp32"),
-        ("fp16 fp32 int8", {"device": "cuda"}, "cuda", "fp16"),
-        ("fp16 fp32", {"device": "cuda", "precision": "fp32"}, "cuda", "fp32"),
+        ("int8", {}, "cpu int8: a GPU cannot run int8"),
+        ("fp32 int8", {}, "cuda fp32: GPU available"),
+        ("fp16 fp32 int8", {}, "cuda fp16: GPU available"),
+        ("fp16 fp32 int8", {"precision": "fp32"}, "cuda fp32: GPU available"),
+        ("fp16 fp32 int8", {"precision": "int8"}, "cpu int8: a GPU cannot run int8"),
+        ("fp32 int8", {"device": "cpu"}, "cpu int8: configured"),
+        ("fp32 int8", {"device": "cpu", "precision": "fp32"}, "cpu fp32: configured"),
+        ("fp32 int8", {"device": "cuda"}, "cuda fp32: configured"),
+        ("fp16 fp32 int8", {"device": "cuda:3"}, "cuda fp16: configured"),
+        ("fp16 fp32", {"device": "cuda", "precision": "fp32"}, "cuda fp32: configured"),
     ],
 )
-def test_gpu_uses_the_best_supported_precision(
-    precisions: str, asked: dict[str, object], device: str, precision: str
-) -> None:
-    placement = _place(precisions, RuntimeSettings.model_validate(asked))
+def test_gpu_uses_the_best_supported_precision(precisions: str, asked: dict[str, object], expected: str) -> None:
+    tried: list[int] = []
 
-    assert (placement.device, placement.precision) == (device, precision)
+    placement = _place(precisions, asked, tried.append)
+
+    assert f"{placement.device} {placement.precision}: {placement.reason}" == expected
+    is_gpu_tried = "cuda" in expected
+    assert tried == ([3 if asked.get("device") == "cuda:3" else 0] if is_gpu_tried else [])
 
 
 def test_auto_without_usable_gpu_uses_the_cpu_and_default_precision() -> None:
-    placement = _place("fp16 fp32 int8", RuntimeSettings(), _fails)
+    placement = _place("fp16 fp32 int8", {}, _fails)
 
     assert placement == Placement(device="cpu", precision="int8", reason="GPU 0 does not work: out of order")
 
 
-def test_auto_reason_contains_the_unsupported_precision() -> None:
-    assert _place("int8").reason == "a GPU cannot run int8"
-
-
-def test_auto_does_not_try_a_gpu_without_supported_precision() -> None:
-    tried: list[int] = []
-
-    _place("int8", fault=tried.append)
-
-    assert tried == []
-
-
-def test_explicit_cuda_never_falls_back() -> None:
-    with pytest.raises(ConfigError, match=r"'runtime\.device' is 'cuda': .*available: cpu \(GPU 0 does not work"):
-        _place("fp32", RuntimeSettings(device="cuda"), _fails)
-
-
-def test_device_index_selects_the_gpu() -> None:
-    tried: list[int] = []
-
-    placement = _place("fp32", RuntimeSettings(device="cuda:3"), tried.append)
-
-    assert placement == Placement(device="cuda", precision="fp32", reason="configured")
-    assert tried == [3]
-    with pytest.raises(ConfigError, match=r"'runtime.device' is 'cuda:3': .*GPU 3"):
-        _place("fp32", RuntimeSettings(device="cuda:3"), _fails)
+@pytest.mark.parametrize(
+    ("precisions", "asked", "fault", "message"),
+    [
+        ("fp32", {"device": "cuda"}, _fails, r"'runtime\.device' is 'cuda': .*available: cpu \(GPU 0 does not work"),
+        ("fp32", {"device": "cuda:3"}, _fails, r"'runtime\.device' is 'cuda:3': .*GPU 3"),
+        (
+            "fp32 int8",
+            {"device": "cuda", "precision": "int8"},
+            None,
+            r"'runtime\.precision' is 'int8': expected fp16 or fp32 with runtime.device cuda",
+        ),
+        ("int8", {"device": "cuda"}, None, r"'runtime\.device' is 'cuda': expected cpu, as the bundle has only int8"),
+    ],
+)
+def test_explicit_cuda_never_falls_back(
+    precisions: str, asked: dict[str, object], fault: Callable[[int], str] | None, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        _place(precisions, asked, fault or (lambda _: None))
 
 
 @pytest.mark.parametrize(
@@ -101,18 +89,6 @@ def test_other_replicas_use_the_following_gpus(asked: str, chosen: str, others: 
 def test_invalid_device_is_rejected(device: str) -> None:
     with pytest.raises(ValidationError, match="'auto', 'cpu' or 'cuda', or 'cuda:N'"):
         RuntimeSettings(device=device)
-
-
-def test_precision_without_cuda_kernels_is_rejected() -> None:
-    with pytest.raises(
-        ConfigError, match=r"'runtime\.precision' is 'int8': expected fp16 or fp32 with runtime.device cuda"
-    ):
-        _place("fp32 int8", RuntimeSettings(device="cuda", precision="int8"))
-
-
-def test_bundle_without_precision_for_gpus_is_rejected() -> None:
-    with pytest.raises(ConfigError, match=r"'runtime\.device' is 'cuda': expected cpu, as the bundle has only int8"):
-        _place("int8", RuntimeSettings(device="cuda"))
 
 
 def test_fault_of_installed_onnx_runtime_has_a_cause() -> None:
@@ -164,38 +140,31 @@ def test_missing_driver_is_reported_before_cuda_libraries_are_loaded() -> None:
     assert not library.has_found_libraries
 
 
-def test_cpu_provider_has_no_options() -> None:
-    assert providers("cpu", RuntimeSettings(use_tf32=True)) == [(_CPU, {})]
+@pytest.mark.parametrize(
+    ("settings", "captures", "options"),
+    [
+        ({}, False, {"device_id": 0, "use_tf32": 0}),
+        ({"use_tf32": True}, False, {"device_id": 0, "use_tf32": 1}),
+        (
+            {"device": "cuda:2", "gpu_memory_limit_bytes": 1 << 30},
+            False,
+            {"device_id": 2, "use_tf32": 0, "gpu_mem_limit": 1 << 30},
+        ),
+        ({}, True, {"device_id": 0, "use_tf32": 0, "enable_cuda_graph": 1}),
+    ],
+)
+def test_cuda_provider_has_options_and_is_followed_by_the_cpu(
+    settings: dict[str, object], captures: bool, options: dict[str, int]
+) -> None:
+    parsed = RuntimeSettings.model_validate(settings)
 
-
-def test_cuda_provider_has_options_and_is_followed_by_the_cpu() -> None:
-    settings = RuntimeSettings(device="cuda:2", gpu_memory_limit_bytes=1 << 30)
-
-    assert providers("cuda", settings) == [
-        (_CUDA, {"device_id": 2, "use_tf32": 0, "gpu_mem_limit": 1 << 30}),
-        (_CPU, {}),
-    ]
-
-
-def test_only_capturing_sessions_enable_cuda_graphs() -> None:
-    (_, options), _ = providers("cuda", RuntimeSettings(), captures=True)
-
-    assert options == {"device_id": 0, "use_tf32": 0, "enable_cuda_graph": 1}
-    assert providers("cpu", RuntimeSettings(), captures=True) == [(_CPU, {})]
-
-
-def test_memory_limit_and_tf32_are_off_by_default() -> None:
-    (_, options), _ = providers("cuda", RuntimeSettings(use_tf32=True))
-
-    assert options == {"device_id": 0, "use_tf32": 1}
+    assert providers("cuda", parsed, captures=captures) == [(_CUDA, options), (_CPU, {})]
+    assert providers("cpu", parsed, captures=captures) == [(_CPU, {})]
 
 
 @pytest.mark.parametrize("found", [[_CPU], []])
 def test_session_that_fell_back_is_rejected(found: list[str]) -> None:
     with pytest.raises(ConfigError, match=r"'runtime\.device' is 'cuda': .*ONNX Runtime fell back"):
         check_device("cuda", found)
-
-
-def test_session_on_the_requested_device_is_accepted() -> None:
     check_device("cuda", [_CUDA, _CPU])
     check_device("cpu", [_CPU])

@@ -1,4 +1,4 @@
-"""A connection to a server through a socket of the test."""
+"""A TCP proxy to a server, whose connections the test can break."""
 
 import asyncio
 import contextlib
@@ -7,23 +7,24 @@ from typing import Any
 import grpc
 
 
-class Cable:
-    """A channel from a chosen source address; the test can break it without notice."""
+class Proxy:
+    """Forwards connections to a port and has a gRPC channel through itself.
+
+    Args:
+        port: of the server.
+        from_address: one of the addresses of this machine's loopback interface, as seen by the server.
+    """
 
     def __init__(self, port: int, *, from_address: str = "127.0.0.1") -> None:
-        """Connect on entry.
-
-        Args:
-            port: of the server.
-            from_address: one of the many addresses of this machine's loopback interface.
-        """
         self._port = port
         self._from_address = from_address
         self._writers: list[asyncio.StreamWriter] = []
         self._pumps: list[asyncio.Task[None]] = []
+        self._forwards = asyncio.Event()
+        self._forwards.set()
         self.channel: Any = None
 
-    async def __aenter__(self) -> "Cable":
+    async def __aenter__(self) -> "Proxy":
         self._server = await asyncio.start_server(self._connect, "127.0.0.1", 0)
         port = self._server.sockets[0].getsockname()[1]
         self.channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=[("grpc.enable_retries", 0)])
@@ -31,15 +32,19 @@ class Cable:
 
     async def __aexit__(self, *_: object) -> None:
         await self.channel.close()
-        self._server.close()
-        self.cut()
+        self._forwards.set()
+        self.reset()
         await asyncio.gather(*self._pumps, return_exceptions=True)
 
-    def cut(self) -> None:
+    def reset(self) -> None:
         """Reset every connection and accept no new one."""
         self._server.close()
         for writer in self._writers:
             writer.transport.abort()
+
+    def vanish(self) -> None:
+        """Forward nothing more, without closing the connections."""
+        self._forwards.clear()
 
     async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         far_reader, far_writer = await asyncio.open_connection(
@@ -47,13 +52,13 @@ class Cable:
         )
         self._writers += [writer, far_writer]
         self._pumps += [
-            asyncio.create_task(_pump(reader, far_writer)),
-            asyncio.create_task(_pump(far_reader, writer)),
+            asyncio.create_task(self._pump(reader, far_writer)),
+            asyncio.create_task(self._pump(far_reader, writer)),
         ]
 
-
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(ConnectionError):
-        while data := await reader.read(65536):
-            writer.write(data)
-            await writer.drain()
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            while data := await reader.read(65536):
+                await self._forwards.wait()
+                writer.write(data)
+                await writer.drain()
