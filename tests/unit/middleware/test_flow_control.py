@@ -3,6 +3,7 @@
 import asyncio
 import math
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import grpc
@@ -60,7 +61,7 @@ def semaphore(total: int, per_caller: int, events: Counter[str]) -> FairSemaphor
     return FairSemaphore("calls", total=total, per_caller=per_caller, on_rejection=lambda: events.update(["rejected"]))
 
 
-async def cancel(calls: list[asyncio.Future[bytes]]) -> None:
+async def cancel(calls: Sequence[asyncio.Future[bytes]]) -> None:
     for call in calls:
         call.cancel()
     await asyncio.gather(*calls, return_exceptions=True)
