@@ -6,7 +6,7 @@ A worker that is stopped (SIGSTOP) keeps the segments of its batch, so that no t
 import os
 import shutil
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -375,37 +375,3 @@ def test_server_can_be_stopped_while_a_version_is_unloaded(tiny_models: Path) ->
         assert unloading.exception(timeout=CALL_S) is None or code_name(unloading) == "UNAVAILABLE"
         assert logged(server.running.log, "stopped", "Traceback") == [True, False]
         assert all(map(is_gone, workers))
-
-
-def damage(pattern: str) -> Callable[[Path], None]:
-    def overwrite(bundle: Path) -> None:
-        for path in sorted(bundle.rglob(pattern)):
-            path.write_bytes(b"damaged" + path.read_bytes()[7:])
-
-    return overwrite
-
-
-@pytest.mark.parametrize(
-    ("settings", "change"),
-    [
-        ({"DRAGOMAN_RUNTIME__PRECISION": "int8"}, lambda _: None),  # the bundle has no int8 graphs
-        ({}, damage("*.onnx")),
-        ({}, damage("*weights*")),
-        ({}, damage("manifest.json")),
-    ],
-    ids=["precision", "graph", "weights", "manifest"],
-)
-def test_load_errors_are_the_same_without_isolation(
-    tiny_model: Path, tmp_path: Path, settings: dict[str, str], change: Callable[[Path], None]
-) -> None:
-    shutil.copytree(tiny_model / "tiny", tmp_path / "tiny")
-    change(tmp_path / "tiny" / "1")
-    outcomes = []
-    for environment in ({}, LOCAL):
-        with process("--models", str(tmp_path), **settings, **environment) as running:
-            code = running.wait(timeout_s=STOP_S)
-            assert "Traceback" not in running.log
-            outcomes.append((code, running.log.splitlines()[-1]))
-
-    assert outcomes[0] == outcomes[1]
-    assert outcomes[0][0] != 0
