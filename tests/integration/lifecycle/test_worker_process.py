@@ -55,7 +55,7 @@ class Server:
         self.running = running
         self.ports = ports
         self.channel = channel
-        self.pid = running._process.pid
+        self.pid = running.pid
         self.stub = pb_grpc.TranslationServiceStub(channel)
         self.admin = pb_grpc.ModelAdminServiceStub(channel)
         self._stopped: list[int] = []
@@ -327,17 +327,6 @@ def test_stopped_worker_that_loads_does_not_keep_the_server_from_stopping(leader
     assert leader.wait(timeout_s=STOP_S) == 0
     until(lambda: is_gone(worker), "the worker process exits")
     assert logged(leader.log, "stopped", "Traceback", '"error"') == [True, False, False]
-
-
-def test_worker_of_an_unloaded_version_exits(tiny_models: Path) -> None:
-    with ready_server(tiny_models, **NOT_WATCHING) as server:
-        before = server.workers()
-
-        server.admin.UnloadModel(pb.UnloadModelRequest(model="tiny/1"), timeout=CALL_S)
-
-        assert server.worker() in before
-        assert server.translates()
-        assert "Traceback" not in server.running.log
 
 
 def test_worker_of_a_replaced_version_exits(tiny_models: Path, tmp_path: Path) -> None:
