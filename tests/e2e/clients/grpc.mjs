@@ -127,7 +127,7 @@ await run({
       const answers = read(stream);
       stream.end();
       const received = await answers;
-      const byId = Object.fromEntries(received.map((item) => [item.requestId, one]));
+      const byId = Object.fromEntries(received.map((item) => [item.requestId, item]));
       const expected = await translated(...Object.values(asked));
       return {
         count: received.length,
