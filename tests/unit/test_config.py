@@ -127,9 +127,9 @@ def test_missing_file_is_named(tmp_path: Path) -> None:
         ("DRAGOMAN_PROT", "1", "prot"),
     ],
 )
-def test_invalid_environment_variable_is_named(variable: str, value: str, setting: str) -> None:
+def test_invalid_environment_variable_is_named(variable: str, value: str, setting: str, settings_file: Path) -> None:
     with pytest.raises(ConfigError, match=f"environment variable {variable}") as caught:
-        load_settings(environment={variable: value})
+        load_settings(file=settings_file, environment={variable: value})
 
     assert (caught.value.setting, caught.value.value) == (setting, value)
 

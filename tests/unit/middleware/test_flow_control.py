@@ -42,7 +42,7 @@ class Sender:
 
 
 class Counts:
-    """What is refused."""
+    """Numbers of rejections and timeouts."""
 
     def __init__(self) -> None:
         self.refused = 0
@@ -60,6 +60,18 @@ def receiver(counts: Counts, *, num_reads: int = 2, max_unread: int = 8, timeout
     return RequestReader(
         unread=unread, num_reads=num_reads, caller_share=0.5, timeout_s=timeout_s, on_timeout=counts.come_late
     )
+
+
+async def cancel(calls: list[asyncio.Future[bytes]]) -> None:
+    for call in calls:
+        call.cancel()
+    await asyncio.gather(*calls, return_exceptions=True)
+
+
+def quick_sender() -> Sender:
+    sender = Sender()
+    sender.may_send.set()
+    return sender
 
 
 async def settle() -> None:
@@ -90,8 +102,7 @@ async def test_slow_senders_do_not_block_complete_messages(
     counts = Counts()
     bounded = receiver(counts, num_reads=4, max_unread=100)
     slow = [asyncio.ensure_future(bounded.receive(Sender(), "host")) for _ in range(40)]
-    quick = Sender()
-    quick.may_send.set()
+    quick = quick_sender()
     await settle()
 
     assert await asyncio.wait_for(bounded.receive(quick, "host"), timeout=10) == b"message"
@@ -99,9 +110,7 @@ async def test_slow_senders_do_not_block_complete_messages(
     ended, _ = await asyncio.wait(slow, return_when=asyncio.FIRST_EXCEPTION)
     assert {type(call.exception()) for call in ended} == {OverloadedError}
     assert counts.late == len(ended) < len(slow)
-    for call in slow:
-        call.cancel()
-    await asyncio.gather(*slow, return_exceptions=True)
+    await cancel(slow)
 
 
 async def test_new_call_replaces_the_oldest_silent_call() -> None:
@@ -112,18 +121,13 @@ async def test_new_call_replaces_the_oldest_silent_call() -> None:
     for reader in bounded._readers:
         reader.created_s -= 10
 
-    quick = [Sender(), Sender()]
-    for sender in quick:
-        sender.may_send.set()
-    answers = await asyncio.gather(bounded.receive(quick[0], "b"), bounded.receive(quick[1], "c"))
+    answers = await asyncio.gather(*(bounded.receive(quick_sender(), caller) for caller in "bc"))
 
-    assert set(answers) == {b"message"}
+    assert answers == [b"message"] * 2
     await asyncio.wait((silent[0], silent[2]))
     assert {type(silent[number].exception()) for number in (0, 2)} == {OverloadedError}
     assert bounded.num_unread == 2
-    for call in silent:
-        call.cancel()
-    await asyncio.gather(*silent, return_exceptions=True)
+    await cancel(silent)
     assert bounded.num_unread == 0
 
 
@@ -133,9 +137,7 @@ async def test_deadline_is_not_shortened_while_slots_are_free() -> None:
     call = asyncio.ensure_future(bounded.receive(slow, "a"))
     await settle()
 
-    quick = Sender()
-    quick.may_send.set()
-    await bounded.receive(quick, "a")
+    await bounded.receive(quick_sender(), "a")
 
     assert not any(reader.is_shortened for reader in bounded._reading)
     slow.may_send.set()
@@ -155,9 +157,7 @@ async def test_calls_above_the_share_or_the_total_are_rejected() -> None:
 
     assert limited.value.retry_after_s > 0
     assert counts.refused == 2
-    for call in waiting:
-        call.cancel()
-    await asyncio.gather(*waiting, return_exceptions=True)
+    await cancel(waiting)
     assert bounded.num_unread == 0
 
 

@@ -18,8 +18,7 @@ from dragoman_service.translation.language_detection import (
     listed_candidates,
     source_languages,
 )
-from tests.unit.text.text_fakes import FakeModel
-from tests.unit.translation.test_translator import make_translator
+from tests.unit.text.text_fakes import FakeModel, make_translator
 
 ENGLISH, GERMAN = "The train to the coast leaves at seven in the morning.", "Sie liest einen langen Brief."
 FRENCH = "Le train pour la côte part à sept heures du matin."
@@ -209,8 +208,7 @@ async def test_missing_package_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "text_format"),
-    [("", TextFormat.PLAIN), ("12345 🙂\n…", TextFormat.PLAIN), ("<b>7</b>", TextFormat.HTML)],
+    ("text", "text_format"), [("", TextFormat.PLAIN), ("12345 🙂\n…", TextFormat.PLAIN), ("<b>7</b>", TextFormat.HTML)]
 )
 async def test_text_without_letters_is_returned_unchanged_if_the_language_is_detected(
     text: str, text_format: TextFormat

@@ -23,11 +23,9 @@ from dragoman_service.request import (
     SamplingOptions,
     Term,
     TextFormat,
-    TranslationOptions,
     TranslationRequest,
 )
 from dragoman_service.translation.options import TranslationLimits
-from dragoman_service.translation.translator import Translator
 from tests.unit.text.text_fakes import (
     TOKENIZER,
     Answer,
@@ -35,26 +33,14 @@ from tests.unit.text.text_fakes import (
     FakeModel,
     FakeQueue,
     make_hypothesis,
+    make_request,
     make_result,
+    make_translator,
     shout,
     source_text,
 )
 
 OVERLOADED = OverloadedError(queued=9, limit=10, unit="segments", retry_after_s=1.0)
-
-
-def make_request(*texts: str, **options: Any) -> TranslationRequest:
-    return TranslationRequest(
-        texts=texts,
-        source_language="en",
-        target_language="de",
-        model="toy",
-        options=TranslationOptions(**options),
-    )
-
-
-def make_translator(model: FakeModel, **arguments: Any) -> Translator:
-    return Translator(model, metrics=arguments.pop("metrics", None) or Metrics(CollectorRegistry()), **arguments)
 
 
 async def translated(model: FakeModel, *texts: str, **options: Any) -> Any:

@@ -9,8 +9,17 @@ from dragoman_service.errors import EngineError, InvalidFieldError
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.request import AttentionDetail, LongSentencePolicy, RequestRecord, TranslationRequest
 from dragoman_service.translation.options import TranslationLimits
-from tests.unit.text.text_fakes import Answer, FakeModel, FakeQueue, make_hypothesis, make_result, shout, source_text
-from tests.unit.translation.test_translator import make_request, make_translator
+from tests.unit.text.text_fakes import (
+    Answer,
+    FakeModel,
+    FakeQueue,
+    make_hypothesis,
+    make_request,
+    make_result,
+    make_translator,
+    shout,
+    source_text,
+)
 
 
 async def translated(
