@@ -15,7 +15,7 @@ await run({
   texts: [
     [["en", 21], ["en", 10]],
     async () =>
-      (await client.translateText(texts, "en", "de")).map((one) => [one.detectedSourceLang, one.billedCharacters]),
+      (await client.translateText(texts, "en", "de")).map((item) => [item.detectedSourceLang, item.billedCharacters]),
   ],
   translation: [/Bahnhof/, async () => (await client.translateText(texts[0], "en", "de")).text],
   repeated: [
@@ -55,15 +55,15 @@ await run({
     async () =>
       (await client.translateText(["Where is the station?", german, "12345", "🙂"], null, "de"))
         .slice(1)
-        .map((one) => one.text),
+        .map((item) => item.text),
   ],
   french: [/DeepLError.*\bfr\b/i, async () => (await client.translateText(french, null, "de")).text],
   glossary: [
     /Haltestelle/,
     async () => (await client.translateText("The station is here.", "en", "de", { glossary: "travel" })).text,
   ],
-  source: [[["en", "English"]], async () => (await client.getSourceLanguages()).map((one) => [one.code, one.name])],
-  target: [[["de", "German"]], async () => (await client.getTargetLanguages()).map((one) => [one.code, one.name])],
+  source: [[["en", "English"]], async () => (await client.getSourceLanguages()).map((item) => [item.code, item.name])],
+  target: [[["de", "German"]], async () => (await client.getTargetLanguages()).map((item) => [item.code, item.name])],
   document: [
     /Bahnhof/,
     async () => {
@@ -75,7 +75,7 @@ await run({
   usage: [false, async () => (await client.getUsage()).anyLimitReached()],
   glossaries: [
     [["travel", 1]],
-    async () => (await client.listGlossaries()).map((one) => [one.glossaryId, one.entryCount]),
+    async () => (await client.listGlossaries()).map((item) => [item.glossaryId, item.entryCount]),
   ],
   entries: [{ station: "Haltestelle" }, async () => (await client.getGlossaryEntries("travel")).entries()],
   unknown: [/GlossaryNotFoundError/, async () => (await client.getGlossary("none")).name],

@@ -18,13 +18,14 @@ const languages = [
 ];
 const plain = { parent, sourceLanguageCode: "en", targetLanguageCode: "de", mimeType: "text/plain" };
 
-// Calls of version 3 over one transport; `client(key)` returns a client and the options of its calls, `errors` match errors.
-function steps(prefix, client, errors) {
-  const [mine, options] = client(server.key);
-  const [theirs, wrong] = client(server.wrong_key);
-  const call = async (request) => (await mine.translateText({ ...plain, ...request }, options))[0].translations;
+// Calls of version 3 over one transport. `connect(key)` returns a client and the options of its calls; `errors` are
+// patterns of error messages.
+function steps(prefix, connect, errors) {
+  const [client, options] = connect(server.key);
+  const [stranger, wrong] = connect(server.wrong_key);
+  const call = async (request) => (await client.translateText({ ...plain, ...request }, options))[0].translations;
   const named = {
-    texts: [/Bahnhof.*Danke/, async () => (await call({ contents: texts })).map((one) => one.translatedText)],
+    texts: [/Bahnhof.*Danke/, async () => (await call({ contents: texts })).map((item) => item.translatedText)],
     repeated: [
       1,
       async () => {
@@ -42,14 +43,14 @@ function steps(prefix, client, errors) {
     ],
     detected: [
       ["en", "en"],
-      async () => (await call({ contents: texts, sourceLanguageCode: "" })).map((one) => one.detectedLanguageCode),
+      async () => (await call({ contents: texts, sourceLanguageCode: "" })).map((item) => item.detectedLanguageCode),
     ],
     list: [
       [german, "12345", "🙂"],
       async () =>
         (await call({ contents: [...texts, german, "12345", "🙂"], sourceLanguageCode: "" }))
           .slice(2)
-          .map((one) => one.translatedText),
+          .map((item) => item.translatedText),
     ],
     french: [
       errors.unserved,
@@ -58,21 +59,21 @@ function steps(prefix, client, errors) {
     detection: [
       "en",
       async () =>
-        (await mine.detectLanguage({ parent, content: texts[0] }, options))[0].languages[0].languageCode,
+        (await client.detectLanguage({ parent, content: texts[0] }, options))[0].languages[0].languageCode,
     ],
     languages: [
       languages,
       async () =>
-        (await mine.getSupportedLanguages({ parent, displayLanguageCode: "en" }, options))[0].languages.map((one) => [
-          one.languageCode,
-          one.displayName,
+        (await client.getSupportedLanguages({ parent, displayLanguageCode: "en" }, options))[0].languages.map((item) => [
+          item.languageCode,
+          item.displayName,
         ]),
     ],
     glossary: [
       /Haltestelle/,
       async () =>
         (
-          await mine.translateText(
+          await client.translateText(
             { ...plain, contents: ["The station is here."], glossaryConfig: { glossary: `${parent}/glossaries/travel` } },
             options,
           )
@@ -84,7 +85,7 @@ function steps(prefix, client, errors) {
     ],
     stranger: [
       errors.denied,
-      async () => (await theirs.translateText({ ...plain, contents: texts }, wrong))[0].translations.length,
+      async () => (await stranger.translateText({ ...plain, contents: texts }, wrong))[0].translations.length,
     ],
   };
   return Object.fromEntries(Object.entries(named).map(([name, step]) => [`${prefix} ${name}`, step]));
@@ -146,7 +147,7 @@ await run({
   ],
   "v2 french": [/ApiError: 400 .*fr/s, async () => (await basic.translate(french, "de"))[0]],
   "v2 detection": ["en", async () => (await basic.detect(texts[0]))[0].language],
-  "v2 languages": [languages, async () => (await basic.getLanguages())[0].map((one) => [one.code, one.name])],
+  "v2 languages": [languages, async () => (await basic.getLanguages())[0].map((item) => [item.code, item.name])],
   "v2 pair": [/ApiError: 40[04] .*ja/s, async () => (await basic.translate("Hello.", { from: "en", to: "ja" }))[0]],
   "v2 stranger": [/ApiError: 40[013] /, async () => (await stranger.translate("Hello.", { from: "en", to: "de" }))[0]],
 });

@@ -40,8 +40,8 @@ const read = (stream) =>
     stream.on("end", () => resolve(answers));
   });
 
-const texts = (answer) => answer.translations.map((one) => one.hypotheses[0].text);
-const translated = async (...given) => texts(await call("Translate", { texts: given, ...languages }));
+const texts = (answer) => answer.translations.map((item) => item.hypotheses[0].text);
+const translated = async (...sources) => texts(await call("Translate", { texts: sources, ...languages }));
 
 await run({
   texts: [/Bahnhof.*Danke/, async () => translated("Where is the station?", "Thank you.")],
@@ -77,7 +77,7 @@ await run({
     ["en", "de"],
     async () =>
       (await call("DetectLanguage", { texts: ["Where is the station, please?", german], targetLanguage: "de" })).detections.map(
-        (one) => one.languages[0].language,
+        (item) => item.languages[0].language,
       ),
   ],
   french: [
@@ -107,11 +107,11 @@ await run({
       const answers = await read(
         client.TranslateDocument({ text: sentences.join(""), ...languages }, metadata(), deadline(20)),
       );
-      const expected = await translated(...sentences.map((one) => one.trim()));
+      const expected = await translated(...sentences.map((item) => item.trim()));
       return {
-        indexes: answers.map((one) => one.index),
-        is_expected: answers.map((one) => one.text.trim()).join("|") === expected.join("|"),
-        spaces: answers.map((one) => one.text.length - one.text.trim().length),
+        indexes: answers.map((item) => item.index),
+        is_expected: answers.map((item) => item.text.trim()).join("|") === expected.join("|"),
+        spaces: answers.map((item) => item.text.length - item.text.trim().length),
       };
     },
   ],
@@ -127,12 +127,12 @@ await run({
       const answers = read(stream);
       stream.end();
       const received = await answers;
-      const found = Object.fromEntries(received.map((one) => [one.requestId, one]));
+      const byId = Object.fromEntries(received.map((item) => [item.requestId, item]));
       const expected = await translated(...Object.values(asked));
       return {
         count: received.length,
-        is_expected: Object.keys(asked).map((id) => texts(found[id])[0]).join("|") === expected.join("|"),
-        error: found.bad.error.code,
+        is_expected: Object.keys(asked).map((id) => texts(byId[id])[0]).join("|") === expected.join("|"),
+        error: byId.bad.error.code,
       };
     },
   ],

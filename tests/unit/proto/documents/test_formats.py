@@ -49,8 +49,8 @@ _WITH_DOCUMENT_TYPE = (
 
 
 def content_of(name: str, tmp_path: Path, content: bytes | str | None = None) -> FileContent:
-    given = SAMPLES[name] if content is None else content
-    (tmp_path / name).write_bytes(given.encode() if isinstance(given, str) else given)
+    content = SAMPLES[name] if content is None else content
+    (tmp_path / name).write_bytes(content.encode() if isinstance(content, str) else content)
     return read_file(tmp_path / name, _OPTIONS)
 
 
@@ -96,10 +96,10 @@ def test_written_translations_are_read_again(name: str, tmp_path: Path) -> None:
     content = content_of(name, tmp_path)
     translations = [text.replace("e", "E") for text in texts(content)]
 
-    there = content_of(name, tmp_path, content.written(translations))
-    back = content_of(name, tmp_path, there.written(texts(content)))
+    translated = content_of(name, tmp_path, content.written(translations))
+    restored = content_of(name, tmp_path, translated.written(texts(content)))
 
-    assert (texts(there), texts(back)) == (translations, texts(content))
+    assert (texts(translated), texts(restored)) == (translations, texts(content))
 
 
 @pytest.mark.parametrize(
