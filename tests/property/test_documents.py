@@ -17,7 +17,15 @@ from dragoman_service.request import (
 from dragoman_service.text.segmentation import iterate_sentences
 from dragoman_service.translation.options import TranslationLimits
 from tests.property.test_text_segmentation import LANGUAGES, TEXTS
-from tests.unit.text.text_fakes import FakeModel, FakeQueue, echo, make_request, make_translator, shout
+from tests.unit.text.text_fakes import (
+    FakeModel,
+    FakeQueue,
+    echo,
+    make_request,
+    make_translator,
+    shout,
+    translate_document,
+)
 
 _TEXTS = TEXTS.filter(lambda text: text and not any(0xD800 <= ord(char) < 0xE000 for char in text))
 _OPTIONS = st.sampled_from(
@@ -41,11 +49,7 @@ def _request(text: str, pair: tuple[str, str], options: dict[str, Any]) -> Trans
 def _document(request: TranslationRequest, queue: FakeQueue, *, window: int, longest: int) -> list[TranslatedSentence]:
     limits = TranslationLimits(document_window_segments=window)
     translator = make_translator(FakeModel(queue, max_source_tokens=longest), limits=limits)
-
-    async def read() -> list[TranslatedSentence]:
-        return [sentence async for sentence in translator.translate_document(request, RequestRecord())]
-
-    return asyncio.run(read())
+    return asyncio.run(translate_document(translator, request))
 
 
 def _text(request: TranslationRequest, queue: FakeQueue, *, longest: int) -> Translation:

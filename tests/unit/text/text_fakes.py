@@ -14,7 +14,15 @@ from prometheus_client import CollectorRegistry
 from sentencepiece import SentencePieceTrainer
 
 from dragoman_service.bundle.manifest import Confidence, GraphFiles, Manifest
-from dragoman_service.datatypes import Hypothesis, SearchConfig, Segment, SegmentResult, StageTimings, TranslationResult
+from dragoman_service.datatypes import (
+    Hypothesis,
+    SearchConfig,
+    Segment,
+    SegmentResult,
+    StageTimings,
+    TranslatedSentence,
+    TranslationResult,
+)
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.request import RequestRecord, TranslationOptions, TranslationRequest
 from dragoman_service.scheduling.admission import max_decode_cost
@@ -207,3 +215,9 @@ def make_translator(model: FakeModel, **arguments: Any) -> Translator:
 
 def translate(model: FakeModel, *texts: str, **options: Any) -> TranslationResult:
     return asyncio.run(make_translator(model).translate(make_request(*texts, **options), RequestRecord()))
+
+
+async def translate_document(
+    translator: Translator, request: TranslationRequest, record: RequestRecord | None = None
+) -> list[TranslatedSentence]:
+    return [sentence async for sentence in translator.translate_document(request, record or RequestRecord())]

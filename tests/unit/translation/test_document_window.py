@@ -171,7 +171,7 @@ async def test_window_waits_for_its_own_segments_while_the_queue_is_full() -> No
 
 
 async def full_bench(**options: Any) -> Bench:
-    """Return one sentence, then fill the queue with segments of others."""
+    """Return a bench with a full queue, whose first sentence has been returned."""
     bench = Bench(1, 1, max_segments=1, **options)
     task = await bench.begun()
     bench.answer()
