@@ -103,14 +103,14 @@ async def test_span_of_a_failed_request_has_status_and_field(traced_server: Trac
         for fields in ({"source_language": "no tag"}, {"timeout_s": 0.2}):
             with pytest.raises(grpc.aio.AioRpcError):
                 await server.translate("A man rides a bicycle. " * 400, metadata=SAMPLED, **fields)
-        # the caller's own clock may end the call before the server does, which would end it otherwise once it drains
+        # the client may end the call before the server reaches the deadline
         labels = {"method": "Translate", "status": "DEADLINE_EXCEEDED"}
         await until(lambda: server.sample("dragoman_requests_total", **labels) == 1)
 
     refused, late = [span for span in collector.spans if span.name == "Translate"]
     of_refused = attributes(refused)
     assert (of_refused["rpc.grpc.status"], of_refused["mt.field"]) == ("INVALID_ARGUMENT", "source_language")
-    assert refused.status.code == trace_pb2.Status.STATUS_CODE_UNSET  # the caller is at fault, not the server
+    assert refused.status.code == trace_pb2.Status.STATUS_CODE_UNSET  # not an error of the server
     assert attributes(late)["rpc.grpc.status"] == "DEADLINE_EXCEEDED"
     assert late.status.code == trace_pb2.Status.STATUS_CODE_ERROR
 
