@@ -11,7 +11,7 @@ import pytest
 from dragoman_export.training.report import read_log
 from dragoman_service.bundle.files import open_bundle
 from tests.integration.real_process import CHECKOUT
-from tests.unit.export.data.tiny_text import write_tsv
+from tests.unit.export.tiny_training import write_tsv
 
 _TINY = (
     *("--vocabulary-size=320", "--d-model=32", "--ffn-size=64", "--encoder-layers=1", "--decoder-layers=1"),

@@ -15,7 +15,7 @@ import torch
 from dragoman_export.__main__ import main
 from dragoman_export.training.checkpoint import list_checkpoints
 from dragoman_export.training.report import Record, read_log
-from tests.unit.export.data.tiny_text import make_pairs, write_tsv
+from tests.unit.export.tiny_training import make_pairs, write_tsv
 
 ROOT = Path(__file__).parents[3]
 
