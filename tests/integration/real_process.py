@@ -1,5 +1,7 @@
 """The server as a separate process, and calls that keep it busy."""
 
+import contextlib
+import socket
 import time
 import urllib.error
 import urllib.request
@@ -51,6 +53,13 @@ def get(ports: Ports, path: str) -> tuple[int, str]:
     except urllib.error.HTTPError as error:
         with error:
             return error.code, error.read().decode()
+
+
+def free_ports(number: int = 1) -> list[int]:
+    """Return free ports; no other test requests a port by number."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(number)]
+        return [each.getsockname()[1] for each in sockets]
 
 
 def wait_until_in_flight(ports: Ports) -> None:

@@ -3,7 +3,6 @@
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from dragoman_service.app import Ports
-from dragoman_service.cli.demo import ServerProcess
+from tests.integration.real_process import CHECKOUT, START_S, free_ports, process
 
-CHECKOUT = Path(__file__).parents[3]
 PAGES = [CHECKOUT / "README.md", *sorted((CHECKOUT / "docs" / "guides").glob("*.md"))]
 TARGET = '"localhost:50051"'
 RECIPE = "openssl req"
@@ -35,18 +33,10 @@ PLAIN = [(name, code) for name, code in examples("python") if TARGET in code and
 CURL = [(name, code) for name, code in examples("sh") if code.startswith("curl ") and "localhost:9464/" in code]
 
 
-def free_ports() -> list[int]:
-    """Return two free ports; no other test requests a port by number."""
-    with socket.socket() as first, socket.socket() as second:
-        for each in (first, second):
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in (first, second)]
-
-
 @pytest.fixture(scope="module")
 def ports() -> Iterator[Ports]:
-    with ServerProcess(environment={"DRAGOMAN_GRPC__GOOGLE_TRANSLATION": "true"}) as server:
-        yield server.wait_until_ready(timeout_s=60)
+    with process(DRAGOMAN_GRPC__GOOGLE_TRANSLATION="true") as server:
+        yield server.wait_until_ready(timeout_s=START_S)
 
 
 @pytest.mark.parametrize("code", [code for _, code in PLAIN], ids=[name for name, _ in PLAIN])
@@ -81,7 +71,7 @@ def test_certificate_and_key_recipe_translates(tmp_path: Path) -> None:
     in_readme, recipe = [code for _, code in examples("sh") if RECIPE in code]
     if shutil.which("openssl") is None:
         pytest.skip("openssl is not installed")
-    grpc_port, http_port = free_ports()
+    grpc_port, http_port = free_ports(2)
     settings = {"DRAGOMAN_GRPC__PORT": str(grpc_port), "DRAGOMAN_HTTP__PORT": str(http_port)}
     script = (
         recipe.replace(". .venv/bin/activate\n", "trap 'kill %1' EXIT\n")

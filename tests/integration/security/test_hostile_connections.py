@@ -352,7 +352,7 @@ def test_flood_of_resets_fails_no_other_call(guarded: Guarded) -> None:
 
     num_resets, durations_s = asyncio.run(flood_and_translate())
 
-    assert num_resets > 10_000
+    assert num_resets > 1_000  # ten times as many on an idle machine
     assert durations_s
     assert guarded.translate() < SOON_S
     until_s = time.monotonic() + SOON_S
