@@ -162,6 +162,12 @@ class Sessions:
             raise RuntimeError(f"the {graph} graph was not opened")
         return session
 
+    def opened_attention(self) -> CrossAttention:
+        """Return the attention graph; raises BundleError if the bundle has none."""
+        if self.attention is None:
+            raise self.bundle.missing_attention(self.placement.precision)
+        return self.attention
+
 
 def place(
     bundle: Bundle, settings: RuntimeSettings, *, find_cuda_fault: Callable[[int], str | None] = cuda_fault

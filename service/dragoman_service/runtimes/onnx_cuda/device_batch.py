@@ -179,7 +179,7 @@ class DeviceStepBatch(CachingBatch[DeviceBuffers]):
 
     def cross_attention(self, segment: int, target_ids: Sequence[int]) -> FloatArray:
         """Implement `StepBatch.cross_attention`; raises BundleError if the bundle has no attention graph."""
-        attention = self._attention()
+        attention = self._sessions.opened_attention()
         source = self._joining[segment] or DeviceSource(group=self._cross.array, index=self._former[segment])
         return attention.weights_on_device(
             self._memory,
