@@ -141,7 +141,6 @@ class _UnawaitedPool(ThreadPoolExecutor):
     """A pool whose shutdown waits for no thread."""
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002
-        """End idle threads, and busy ones after their work, without waiting for them."""
         super().shutdown(wait=False, cancel_futures=cancel_futures)
 
 
