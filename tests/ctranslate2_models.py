@@ -26,23 +26,21 @@ def convert_huggingface(
     directory: Path, save: Callable[[Path], Any], *, quantization: str | None = None, eos: float = 2.0
 ) -> None:
     """Convert a Hugging Face model and copy its SentencePiece files."""
-    theirs = directory.parent / f"{directory.name}.huggingface"
-    save(theirs)
+    original = directory.parent / f"{directory.name}.huggingface"
+    save(original)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about an optional package
-        spec = TransformersConverter(str(theirs))._load()
+        spec = TransformersConverter(str(original))._load()
     tokens, projection = spec._vocabularies["target"][0], spec.decoder.projection
     if len(tokens) < len(projection.weight):  # tags of M2M-100, which only older versions of transformers list
-        named = AutoTokenizer.from_pretrained(theirs).convert_ids_to_tokens(list(range(len(projection.weight))))
+        named = AutoTokenizer.from_pretrained(original).convert_ids_to_tokens(list(range(len(projection.weight))))
         tags = [token for token in named if token.startswith("__")]
         tokens[named.index(tags[0]) : named.index(tags[0])] = tags
-    spec.config.bos_token = (
-        spec.config.bos_token or "<s>"
-    )  # newer versions have none for mBART-50, which cannot be loaded
+    spec.config.bos_token = spec.config.bos_token or "<s>"  # missing for mBART-50, which cannot be loaded without
     bias = projection.bias.detach().numpy().copy() if projection.has_bias() else np.zeros(len(tokens), dtype=np.float32)
     projection.bias = _balanced(bias, tokens, eos)
     _write(spec, directory, quantization)
-    for path in theirs.iterdir():
+    for path in original.iterdir():
         if path.suffix in (".spm", ".model"):
             shutil.copy(path, directory / path.name)
 
@@ -51,38 +49,23 @@ def save_spec(
     directory: Path,
     *,
     quantization: str | None = None,
-    is_separate: bool = False,
-    tied: str = "none",
-    bias: bool = True,
-    eos: float = 2.0,
-    learned: bool = False,
-    kv_heads: int | None = None,
-    rotary: dict[str, Any] | None = None,
-    scale: float = 0.5,
+    is_separate: bool = False,  # two vocabularies and SentencePiece models, with different ids of special tokens
+    tied: str = "none",  # `all`, `decoder` or `none`, of the tables
+    bias: bool = True,  # of the projection
+    eos: float = 2.0,  # logit added to EOS
+    learned: bool = False,  # learned positions; otherwise none are stored
+    kv_heads: int | None = None,  # of keys and values, for grouped queries
+    rotary: dict[str, Any] | None = None,  # options of rotary positions, for both stacks
+    scale: float = 0.5,  # of the tables
     seed: int = 5,
-    version: int | None = None,
-    config: dict[str, Any] | None = None,
-    change: Callable[[Any], object] = lambda spec: None,
+    version: int | None = None,  # of the binary format, below 6; None: the newest
+    config: dict[str, Any] | None = None,  # fields of `config.json`
+    change: Callable[[Any], object] = lambda spec: None,  # changes the specification before it is written
     **options: Any,
 ) -> None:
     """Write a random model like OpenNMT's converters, with SentencePiece files.
 
-    Args:
-        directory: to create.
-        quantization: of the weights.
-        is_separate: two vocabularies and SentencePiece models, with different ids of special tokens.
-        tied: `all`, `decoder` or `none`, of the tables.
-        bias: whether the projection has one.
-        eos: logit added to EOS.
-        learned: learned positions; otherwise none are stored.
-        kv_heads: of keys and values, for grouped queries.
-        rotary: options of rotary positions, for both stacks.
-        scale: of the tables.
-        seed: of the weights.
-        version: of the binary format, below 6; None: the newest.
-        config: fields of `config.json`.
-        change: changes the specification before it is written.
-        options: of `TransformerSpec.from_config`.
+    `options` are those of `TransformerSpec.from_config`.
     """
     names = ["source.spm", "target.spm"] if is_separate else ["sentencepiece.model"]
     texts = [SENTENCES[:4], SENTENCES[4:]] if is_separate else [SENTENCES]

@@ -29,14 +29,10 @@ from tests.tiny_bundle import SENTENCES
 # known words, unknown characters, and characters that a normaliser changes
 SOURCES = (*SENTENCES[:4], "Who is it?", "漢字 and über-long words, 42 of them: it's “quoted” …")
 
+_STACK_SIZES = {"layers": 2, "attention_heads": 2, "ffn_dim": 24}
 _SHAPE = {
+    **{f"{stack}_{name}": size for stack in ("encoder", "decoder") for name, size in _STACK_SIZES.items()},
     "d_model": 16,
-    "encoder_layers": 2,
-    "decoder_layers": 2,
-    "encoder_attention_heads": 2,
-    "decoder_attention_heads": 2,
-    "encoder_ffn_dim": 24,
-    "decoder_ffn_dim": 24,
     "max_position_embeddings": 64,
     "init_std": 0.4,  # so that tokens differ in probability
 }
@@ -76,9 +72,8 @@ def save_marian(
         (directory / name).write_bytes(content)
     words = [pieces(model)[3:] for model in sides.values()]
     if is_separate:
-        vocabularies = {
-            name: ["</s>", "<unk>", "<pad>", *side] for name, side in zip(("vocab", "target_vocab"), words, strict=True)
-        }
+        source, target = (["</s>", "<unk>", "<pad>", *side] for side in words)
+        vocabularies = {"vocab": source, "target_vocab": target}
         options = {"share_encoder_decoder_embeddings": False, **options}
     else:
         vocabularies = {"vocab": ["</s>", "<unk>", *dict.fromkeys(words[0] + words[1]), *tags, "<pad>"]}
@@ -95,13 +90,8 @@ def save_marian(
         model.final_logits_bias[0, 0] = _EOS_LOGIT
     model.generation_config.update(bad_words_ids=[[pad_id]], num_beams=6, renormalize_logits=True, max_length=64)
     model.save_pretrained(directory)
-    settings = {
-        "tokenizer_class": "MarianTokenizer",
-        "source_lang": "en",
-        "target_lang": "de",
-        "separate_vocabs": is_separate,
-    }
-    _write_json(directory / "tokenizer_config.json", settings)
+    settings = {"tokenizer_class": "MarianTokenizer", "source_lang": "en", "target_lang": "de"}
+    _write_json(directory / "tokenizer_config.json", {**settings, "separate_vocabs": is_separate})
     return model
 
 

@@ -58,6 +58,7 @@ class SwitchInterval:
         self._set = set_interval
         self._lock = threading.Lock()
         self._chosen_s = 0.0
+        self.is_normal = False  # until the first admission, and under overload
         self._refused_at_s = float("-inf")
 
     def record_rejection(self, now_s: float) -> None:
@@ -74,7 +75,7 @@ class SwitchInterval:
 
     def _choose(self, interval_s: float) -> None:
         if interval_s != self._chosen_s:
-            self._chosen_s = interval_s
+            self._chosen_s, self.is_normal = interval_s, interval_s == NORMAL_INTERVAL_S
             self._set(interval_s)
 
 

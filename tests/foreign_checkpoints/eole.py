@@ -9,8 +9,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from tests.foreign_checkpoints.library_results import BEAM_SIZE, LONGEST, SHORTEST, LibraryResult, Pairs, chosen
-from tests.foreign_checkpoints.random_weights import (
+from tests.foreign_checkpoints.building import (
     FFN,
     HEADS,
     LAYERS,
@@ -124,7 +123,7 @@ def _eole_weights(options: Mapping[str, Any], num_source: int, num_target: int, 
             state[f"{side}_emb.pe.pe"] = sinusoids(is_in_turn=kind == "SinusoidalInterleaved")
         for layer in range(LAYERS):
             state |= _eole_layer(draw, options, f"{stack}.transformer_layers.{layer}")
-        state |= _eole_norm(draw, options, f"{stack}.layer_norm")
+        state |= draw.norm(f"{stack}.layer_norm", has_bias=options.get("layer_norm") != "rms")
     table = state["src_emb.embeddings.weight" if options.get("share_embeddings") else "tgt_emb.embeddings.weight"]
     projection = table if options.get("share_decoder_embeddings") else draw.matrix(num_target, D)
     state["decoder.layer_norm.weight"] *= torch.sign(draw.matrix(D))  # as in `end_by_itself`
@@ -156,32 +155,7 @@ def _eole_layer(draw: Draw, options: Mapping[str, Any], path: str) -> dict[str, 
         products[f"{attention}.linear_values"] = (kv_size, D, qkv_bias)
         products[f"{attention}.final_linear"] = (D, size, options.get("add_final_linear_bias", False))
     for name, (outputs, inputs, has_bias) in products.items():
-        drawn = draw.linear(f"{path}.{name}", outputs, inputs)
-        state |= drawn if has_bias else {f"{path}.{name}.weight": drawn[f"{path}.{name}.weight"]}
+        state |= draw.linear(f"{path}.{name}", outputs, inputs, has_bias=has_bias)
     for name in norms:
-        state |= _eole_norm(draw, options, f"{path}.{name}")
+        state |= draw.norm(f"{path}.{name}", has_bias=options.get("layer_norm") != "rms")
     return state
-
-
-def _eole_norm(draw: Draw, options: Mapping[str, Any], name: str) -> dict[str, Tensor]:
-    drawn = draw.norm(name)
-    return {f"{name}.weight": drawn[f"{name}.weight"]} if options.get("layer_norm") == "rms" else drawn
-
-
-@torch.inference_mode()
-def run_eole(directory: Path, pairs: Pairs) -> list[LibraryResult]:
-    """Return the results of eole for a model; ImportError if it is missing."""
-    from eole.config.run import PredictConfig  # noqa: PLC0415
-    from eole.predict import build_predictor  # noqa: PLC0415
-
-    lengths = {"min_length": SHORTEST, "max_length": LONGEST}
-    rules = {"beam_size": BEAM_SIZE, "length_penalty": "none", "ban_unk_token": True, "max_length_ratio": 0, **lengths}
-    config = PredictConfig(model_path=[str(directory)], src="", compute_dtype="fp32", **rules)
-    predictor = build_predictor(config)
-    results = []
-    for source_ids, target_ids in pairs:
-        source, length = torch.tensor([source_ids]), torch.tensor([len(source_ids)])
-        scores = predictor.model.compute_log_probs(source, torch.tensor([[2, *target_ids]]), length)["log_probs"][0]
-        best = predictor.predict_batch({"src": source, "srclen": length}, attn_debug=False)
-        results.append(LibraryResult(chosen(scores, target_ids), best["predictions"][0][0].tolist()))
-    return results

@@ -1,18 +1,14 @@
 """Checkpoints of fairseq."""
 
 import argparse
-import contextlib
-import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from tests.foreign_checkpoints.library_results import BEAM_SIZE, LONGEST, SHORTEST, LibraryResult, Pairs, chosen
-from tests.foreign_checkpoints.random_weights import (
+from tests.foreign_checkpoints.building import (
     FFN,
     HEADS,
     LAYERS,
@@ -73,15 +69,13 @@ _LANGUAGES = {"source_lang": "en", "target_lang": "de"}
 _FAIRSEQ_OPTIONS: Mapping[str, Any] = {
     "arch": "transformer",
     "task": "translation",
-    **{f"{stack}_embed_dim": D for stack in ("encoder", "decoder")},
-    **{f"{stack}_ffn_embed_dim": FFN for stack in ("encoder", "decoder")},
-    **{f"{stack}_attention_heads": HEADS for stack in ("encoder", "decoder")},
-    **{f"{stack}_layers": LAYERS for stack in ("encoder", "decoder")},
-    **{f"{stack}_layers_to_keep": None for stack in ("encoder", "decoder")},
-    "max_source_positions": POSITIONS,
-    "max_target_positions": POSITIONS,
+    **dict.fromkeys(("encoder_embed_dim", "decoder_embed_dim", "decoder_output_dim"), D),
+    **dict.fromkeys(("encoder_ffn_embed_dim", "decoder_ffn_embed_dim"), FFN),
+    **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), HEADS),
+    **dict.fromkeys(("encoder_layers", "decoder_layers"), LAYERS),
+    **dict.fromkeys(("encoder_layers_to_keep", "decoder_layers_to_keep"), None),
+    **dict.fromkeys(("max_source_positions", "max_target_positions"), POSITIONS),
     "quant_noise_pq": 0,
-    "decoder_output_dim": D,
     "lr": [0.0005],
 }
 
@@ -94,16 +88,13 @@ def _fairseq_weights(options: Mapping[str, Any], num_source: int, num_target: in
         state[f"{stack}.version"] = torch.tensor([3.0])
         state[f"{stack}.embed_tokens.weight"] = draw.matrix(size, D, std=options.get("tables_std", 0.4))
         if options.get("encoder_learned_pos"):
-            positions = {**_FAIRSEQ_OPTIONS, **options}[
-                "max_source_positions" if stack == "encoder" else "max_target_positions"
-            ]
+            side = "source" if stack == "encoder" else "target"
+            positions = {**_FAIRSEQ_OPTIONS, **options}[f"max_{side}_positions"]
             state[f"{stack}.embed_positions.weight"] = draw.matrix(positions + 2, D)
         elif not options.get("no_token_positional_embeddings"):
             state[f"{stack}.embed_positions._float_tensor"] = torch.zeros(1)
-        norms = [
-            *(["layer_norm"] if is_pre else []),
-            *(["layernorm_embedding"] if "layernorm_embedding" in options else []),
-        ]
+        norms = ["layer_norm"] if is_pre else []
+        norms += ["layernorm_embedding"] if "layernorm_embedding" in options else []
         for layer in range(LAYERS):
             path = f"layers.{layer}"
             norms += [f"{path}.self_attn_layer_norm", f"{path}.final_layer_norm"]
@@ -113,11 +104,10 @@ def _fairseq_weights(options: Mapping[str, Any], num_source: int, num_target: in
                 attentions.append("encoder_attn")
             for attention in attentions:
                 for part in ("q_proj", "k_proj", "v_proj", "out_proj"):
-                    state.update(draw.linear(f"{stack}.{path}.{attention}.{part}", D, D))
-            state.update(draw.linear(f"{stack}.{path}.fc1", FFN, D))
-            state.update(draw.linear(f"{stack}.{path}.fc2", D, FFN))
+                    state |= draw.linear(f"{stack}.{path}.{attention}.{part}", D, D)
+            state |= draw.linear(f"{stack}.{path}.fc1", FFN, D) | draw.linear(f"{stack}.{path}.fc2", D, FFN)
         for norm in norms:
-            state.update(draw.norm(f"{stack}.{norm}"))
+            state |= draw.norm(f"{stack}.{norm}")
     table = state["decoder.embed_tokens.weight"]
     if options.get("share_all_embeddings"):
         state["encoder.embed_tokens.weight"] = table
@@ -127,46 +117,3 @@ def _fairseq_weights(options: Mapping[str, Any], num_source: int, num_target: in
     last = "decoder.layer_norm" if is_pre else f"decoder.layers.{LAYERS - 1}.final_layer_norm"
     draw.end_by_itself(state, last, projection[2])
     return state
-
-
-@torch.inference_mode()
-def run_fairseq(directory: Path, pairs: Pairs) -> list[LibraryResult]:
-    """Return the results of fairseq for a checkpoint; ImportError if it is missing."""
-    with _hashable_dataclasses():
-        from fairseq.data import Dictionary  # noqa: PLC0415
-        from fairseq.models.transformer import TransformerModel  # noqa: PLC0415
-        from fairseq.sequence_generator import SequenceGenerator  # noqa: PLC0415
-    stored = torch.load(directory / "checkpoint_best.pt", weights_only=False)
-    source, target = (Dictionary.load(str(directory / f"dict.{language}.txt")) for language in ("en", "de"))
-    task = SimpleNamespace(source_dictionary=source, target_dictionary=target)
-    model = TransformerModel.build_model(stored["cfg"]["model"], task).eval()
-    model.load_state_dict(stored["model"], strict=True)
-    lengths = {"max_len_a": 0, "max_len_b": LONGEST - 1, "min_len": SHORTEST}
-    rules = {"beam_size": BEAM_SIZE, "normalize_scores": False, "unk_penalty": 1e6, **lengths}
-    generator = SequenceGenerator([model], target, **rules)
-    results = []
-    for source_ids, target_ids in pairs:
-        tokens = {"src_tokens": torch.tensor([source_ids]), "src_lengths": torch.tensor([len(source_ids)])}
-        inputs = torch.tensor([[target.eos(), *target_ids[:-1]]])
-        scores = model.get_normalized_probs(model(**tokens, prev_output_tokens=inputs), log_probs=True)[0]
-        best = generator.generate([model], {"net_input": tokens})[0][0]["tokens"].tolist()
-        results.append(LibraryResult(chosen(scores, target_ids), best))
-    return results
-
-
-@contextlib.contextmanager
-def _hashable_dataclasses() -> Iterator[None]:
-    original = dataclasses.dataclass
-
-    def patched(cls: Any = None, /, **options: Any) -> Any:
-        def made(cls: Any) -> Any:
-            own = {} if options.get("frozen") or "__hash__" in cls.__dict__ else {"unsafe_hash": True}
-            return original(cls, **options, **own)
-
-        return made if cls is None else made(cls)
-
-    dataclasses.dataclass = patched
-    try:
-        yield
-    finally:
-        dataclasses.dataclass = original

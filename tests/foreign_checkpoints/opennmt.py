@@ -8,17 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tests.foreign_checkpoints.library_results import BEAM_SIZE, LONGEST, SHORTEST, LibraryResult, Pairs, chosen
-from tests.foreign_checkpoints.random_weights import (
-    FFN,
-    LAYERS,
-    NUM_SOURCE_TOKENS,
-    NUM_TOKENS,
-    D,
-    Draw,
-    filled,
-    sinusoids,
-)
+from tests.foreign_checkpoints.building import FFN, LAYERS, NUM_SOURCE_TOKENS, NUM_TOKENS, D, Draw, filled, sinusoids
 from tests.foreign_models import pieces, trained
 from tests.tiny_bundle import SENTENCES
 
@@ -75,7 +65,7 @@ def opennmt_checkpoint(options: Mapping[str, Any], *, seed: int = 9) -> dict[str
     source = filled(known, NUM_TOKENS if options.get("share_embeddings") else NUM_SOURCE_TOKENS)
     target = filled(known, NUM_TOKENS)
     stored = Namespace(**{**_OPTIONS, **options})
-    draw = Draw(seed)
+    draw, has_norm_bias = Draw(seed), options.get("layer_norm") != "rms"
     model: dict[str, Tensor] = {}
     is_in_turn = stored.position_encoding_type == "SinusoidalInterleaved"
     for stack, layers, words in (("encoder", "transformer", source), ("decoder", "transformer_layers", target)):
@@ -85,7 +75,7 @@ def opennmt_checkpoint(options: Mapping[str, Any], *, seed: int = 9) -> dict[str
             model[f"{embeddings}.pe.pe"] = sinusoids(is_in_turn=is_in_turn)
         for layer in range(LAYERS):
             model |= _layer(draw, stored, stack, f"{stack}.{layers}.{layer}")
-        model |= _norm(draw, stored, f"{stack}.layer_norm")
+        model |= draw.norm(f"{stack}.layer_norm", has_bias=has_norm_bias)
     tables = [f"{stack}.embeddings.make_embedding.emb_luts.0.weight" for stack in ("encoder", "decoder")]
     if options.get("share_embeddings"):
         model[tables[1]] = model[tables[0]]
@@ -107,44 +97,16 @@ _NORMS: Mapping[str, Mapping[str, str]] = {
 
 def _layer(draw: Draw, options: Namespace, stack: str, path: str) -> dict[str, Tensor]:
     kv_size = D // options.heads * (getattr(options, "num_kv", 0) or options.heads)
+    has_norm_bias = getattr(options, "layer_norm", "") != "rms"
     state: dict[str, Tensor] = {}
     for attention, norm in _NORMS[stack].items():
-        state |= _norm(draw, options, f"{path}.{norm}")
+        state |= draw.norm(f"{path}.{norm}", has_bias=has_norm_bias)
         for part in ("linear_query", "linear_keys", "linear_values", "final_linear"):
             rows = kv_size if part in ("linear_keys", "linear_values") else D
-            drawn = draw.linear(f"{path}.{attention}.{part}", rows, D)
             has_bias = getattr(options, "add_qkvbias", False)
-            state |= drawn if has_bias else {name: drawn[name] for name in drawn if not name.endswith("bias")}
-    state |= _norm(draw, options, f"{path}.feed_forward.layer_norm")
+            state |= draw.linear(f"{path}.{attention}.{part}", rows, D, has_bias=has_bias)
+    state |= draw.norm(f"{path}.feed_forward.layer_norm", has_bias=has_norm_bias)
     has_gate = options.pos_ffn_activation_fn == "silu"
     for part, rows, columns in (("w_1", FFN, D), ("w_2", D, FFN), *((("w_3", FFN, D),) if has_gate else ())):
         state |= draw.linear(f"{path}.feed_forward.{part}", rows, columns)
     return state
-
-
-def _norm(draw: Draw, options: Namespace, name: str) -> dict[str, Tensor]:
-    drawn = draw.norm(name)
-    return {f"{name}.weight": drawn[f"{name}.weight"]} if getattr(options, "layer_norm", "") == "rms" else drawn
-
-
-@torch.inference_mode()
-def run_opennmt(directory: Path, pairs: Pairs) -> list[LibraryResult]:
-    """Return the results of OpenNMT-py for a checkpoint; ImportError if it is missing."""
-    from onmt.model_builder import load_test_model  # noqa: PLC0415
-    from onmt.translate import GNMTGlobalScorer, Translator  # noqa: PLC0415
-
-    options = Namespace(models=[str(directory / "model.pt")], gpu=-1, gpu_ranks=[], world_size=1, precision="fp32")
-    with torch.serialization.safe_globals([Namespace]):
-        vocabularies, model, _ = load_test_model(options)
-    lengths = {"min_length": SHORTEST, "max_length": LONGEST, "max_length_ratio": 0}
-    scorer = GNMTGlobalScorer(1, 0, "none", "none")
-    rules = {"beam_size": BEAM_SIZE, "ban_unk_token": True, "global_scorer": scorer, "report_score": False}
-    translator = Translator(model, vocabularies, **rules, **lengths)
-    results = []
-    for source_ids, target_ids in pairs:
-        source, length = torch.tensor([source_ids])[..., None], torch.tensor([len(source_ids)])
-        states, _ = model(source, torch.tensor([[2, *target_ids]])[..., None], length)
-        scores = torch.log_softmax(model.generator(states[0]), dim=-1)
-        best = translator.translate_batch({"src": source, "srclen": length}, attn_debug=False)
-        results.append(LibraryResult(chosen(scores, target_ids), best["predictions"][0][0].tolist()))
-    return results

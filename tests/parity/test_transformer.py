@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from dragoman_export.model.layers import scaled_dot_product_attention
-from tests.unit.export.model.tiny_models import mask_of, random_ids, tiny_model
+from tests.unit.export.tiny_training import mask_of, random_ids, tiny_model
 
 ROUNDING = 1e-5
 """float32 sums in another order; scores are of the order of 1."""

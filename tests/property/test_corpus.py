@@ -1,4 +1,4 @@
-"""Every pair is learned from once an epoch, within the budget, and any text can be encoded."""
+"""Batches and vocabularies of any text."""
 
 from collections import Counter
 
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from dragoman_export.data.batches import Batch, BatchingConfig, EncodedCorpus, Epoch, TokenLists
 from dragoman_export.data.vocabulary import UNK_ID
-from tests.unit.export.data.tiny_text import tiny_vocabulary
+from tests.unit.export.tiny_training import tiny_vocabulary
 
 EOS = 2
 FIRST = 10
@@ -24,7 +24,7 @@ CONFIGS = st.builds(
 
 
 def make_corpus(lengths: list[tuple[int, int]]) -> EncodedCorpus:
-    """Return a corpus in which every token of pair i is FIRST + i, which identifies the origin of a token."""
+    """Return a corpus in which all tokens of pair i, except EOS, are FIRST + i."""
     sources, targets = (
         TokenLists([[FIRST + index] * (pair[side] - 1) + [EOS] for index, pair in enumerate(lengths)])
         for side in (0, 1)
@@ -32,53 +32,33 @@ def make_corpus(lengths: list[tuple[int, int]]) -> EncodedCorpus:
     return EncodedCorpus(sources=sources, targets=targets)
 
 
-def batches_of(epoch: Epoch) -> list[Batch]:
-    return [epoch.batch(index) for index in range(len(epoch))]
+def batches_of(lengths: list[tuple[int, int]], config: BatchingConfig, epoch: int = 0) -> list[Batch]:
+    planned = Epoch(make_corpus(lengths), config, epoch)
+    return [planned.batch(index) for index in range(len(planned))]
 
 
 @given(lengths=LENGTHS, config=CONFIGS, epoch=st.integers(0, 3))
-def test_every_pair_is_in_an_epoch_exactly_once(
+def test_every_pair_is_in_an_epoch_once_within_the_budget(
     lengths: list[tuple[int, int]], config: BatchingConfig, epoch: int
 ) -> None:
-    corpus = make_corpus(lengths)
-
-    batches = batches_of(Epoch(corpus, config, epoch))
+    batches, again = (batches_of(lengths, config, epoch) for _ in range(2))
 
     learned = Counter(token for batch in batches for token in batch.labels.tolist() if token != EOS)
     assert learned == Counter({FIRST + index: target - 1 for index, (_, target) in enumerate(lengths) if target > 1})
     read = Counter(token for batch in batches for token in batch.source_ids.flatten().tolist() if token >= FIRST)
     assert read == Counter({FIRST + index: source - 1 for index, (source, _) in enumerate(lengths) if source > 1})
-
-
-@given(lengths=LENGTHS, config=CONFIGS)
-def test_a_batch_exceeds_its_budget_only_if_it_is_one_example(
-    lengths: list[tuple[int, int]], config: BatchingConfig
-) -> None:
-    for batch in batches_of(Epoch(make_corpus(lengths), config, 0)):
+    for batch, same in zip(batches, again, strict=True):
         longest_side = max(batch.source_ids.numel(), batch.target_ids.numel())
-
         assert longest_side <= config.batch_tokens or len(batch.source_ids) == 1
-
-
-@given(lengths=LENGTHS, config=CONFIGS, epoch=st.integers(0, 3))
-def test_the_same_seed_and_epoch_give_the_same_batches(
-    lengths: list[tuple[int, int]], config: BatchingConfig, epoch: int
-) -> None:
-    corpus = make_corpus(lengths)
-
-    one, other = (batches_of(Epoch(corpus, config, epoch)) for _ in range(2))
-
-    assert [batch.source_ids.tolist() for batch in one] == [batch.source_ids.tolist() for batch in other]
-    assert [batch.target_ids.tolist() for batch in one] == [batch.target_ids.tolist() for batch in other]
+        assert batch.source_ids.tolist() == same.source_ids.tolist()
+        assert batch.target_ids.tolist() == same.target_ids.tolist()
 
 
 @given(lengths=LENGTHS, config=CONFIGS)
-def test_a_joined_example_has_the_same_pairs_in_the_same_order_on_both_sides(
-    lengths: list[tuple[int, int]], config: BatchingConfig
-) -> None:
+def test_joined_pairs_have_the_same_order_on_both_sides(lengths: list[tuple[int, int]], config: BatchingConfig) -> None:
     long_enough = [(source + 1, target + 1) for source, target in lengths]
 
-    for batch in batches_of(Epoch(make_corpus(long_enough), config, 0)):
+    for batch in batches_of(long_enough, config):
         for source, target in zip(batch.source_ids.tolist(), batch.target_ids.tolist(), strict=True):
             assert pairs_in_order(source) == pairs_in_order(target)
             assert len(pairs_in_order(source)) == 1 or source.count(EOS) <= 1
@@ -89,7 +69,7 @@ def pairs_in_order(token_ids: list[int]) -> list[int]:
 
 
 @given(text=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="▁"), max_size=30))
-def test_any_text_is_encoded_without_an_unknown_token_and_comes_back(text: str) -> None:
+def test_encoding_is_reversible_without_unknown_tokens(text: str) -> None:
     vocabulary = tiny_vocabulary("identity")  # others change characters; "▁" is how SentencePiece writes a space
 
     (token_ids,) = vocabulary.encode([text])

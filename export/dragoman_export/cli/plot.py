@@ -1,7 +1,6 @@
 """`dragoman export plot`: plots curves and schedule of a run, or attention and positions of a model."""
 
 import argparse
-import os
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -17,7 +16,7 @@ from dragoman_export.model.transformer import Transformer
 from dragoman_export.training.config import RunConfig, TrainingConfig
 from dragoman_export.training.evaluation import decode_greedily
 from dragoman_export.training.optimizer import learning_rate, relative_rate
-from dragoman_export.training.report import plot_curves, read_log
+from dragoman_export.training.report import plot_curves, read_log, save_figure
 from dragoman_export.training.run_folder import RunFolder
 
 _KINDS = {
@@ -27,7 +26,6 @@ _KINDS = {
     "positions": "position encodings",
 }
 _STACKS = ("cross", "encoder", "decoder")
-_DPI = 110
 _MAX_RATES = 2000  # points of the schedule
 
 
@@ -53,9 +51,7 @@ def run(args: argparse.Namespace) -> int:
         figure = plot_schedule(config.training, d_model=config.model.d_model)
     else:
         figure = {"curves": _curves, "attention": _attention, "positions": _positions}[args.picture](args)
-    temporary = output.with_name(f".{os.getpid()}.{output.name}")
-    figure.savefig(temporary, dpi=_DPI)
-    temporary.replace(output)
+    save_figure(figure, output)
     print(output)
     return 0
 

@@ -4,7 +4,7 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from dragoman_export.cli.evaluate import read_pairs
@@ -62,51 +62,41 @@ def run(args: argparse.Namespace) -> int:
             raise SettingError("--target-language", f"{pair[1]}, of {pair[0]}", f"a pair of {args.bundle}")
         tokenizer = open_tokenizer(bundle).for_pair(*pair)
         graphs = _load_graphs(bundle, model, Path(temporary))
-        verification = _Verification(
-            model=model,
-            models={
-                name: TextModel(graph=graph, tokenizer=tokenizer, source_language=pair[0], target_language=pair[1])
-                for name, graph in graphs.items()
-            },
-            pairs=pairs,
-            num_step_sentences=args.step_sentences,
-            beam_size=args.beam,
-            original=args.original and open_original(args.original, bundle, tokenizer),
-        )
-        checks = list(_report(verification.checks()))
+        models = {
+            name: TextModel(graph=graph, tokenizer=tokenizer, source_language=pair[0], target_language=pair[1])
+            for name, graph in graphs.items()
+        }
+        original = args.original and open_original(args.original, bundle, tokenizer)
+        checks = list(_report(_checks(args, model, models, pairs, original)))
     failed = [check for check in checks if not check.holds]
     for check in failed:
         print(f"FAILED: {check.claim}: {check.measured:.6g} {check.unit}, limit {check.limit:g}", file=sys.stderr)
     return 1 if failed else 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Verification:
-    model: Transformer
-    models: dict[str, TextModel]  # by precision, always with `fp32`
-    pairs: Sequence[Pair]
-    num_step_sentences: int
-    beam_size: int
-    original: Original | None  # None: the model was trained here
-
-    def checks(self) -> Iterator[Check]:
-        exact = self.models[_EXACT]
-        few = self.pairs[: self.num_step_sentences]
-        limits = (exact.max_source_tokens, exact.max_target_tokens)
-        ids = [exact.tokenizer.encode_pair(pair.source, pair.target) for pair in few]
-        source_ids, target_ids = (
-            [[*each[side][:-1][: limit - 1], each[side][-1]] for each in ids] for side, limit in enumerate(limits)
-        )
-        yield from check_steps(self.model, exact.graph, list(zip(source_ids, target_ids, strict=True)))
-        if self.original is not None:
-            yield from check_original(self.original, exact, few, beam_size=self.beam_size)
-        sources = [pair.source for pair in few]
-        for precision, model in self.models.items():
-            yield check_batching(model, sources, beam_size=self.beam_size, precision=precision)
-        for precision, model in self.models.items():
-            if precision != _EXACT:
-                check = check_quality(exact, model, self.pairs, beam_size=self.beam_size, precision=precision)
-                yield replace(check, limit=_MOST_BLEU_LOST.get(precision, check.limit))
+def _checks(
+    args: argparse.Namespace,
+    model: Transformer,
+    models: dict[str, TextModel],
+    pairs: Sequence[Pair],
+    original: Original | None,
+) -> Iterator[Check]:
+    # `models` by precision, always with fp32; `original` is None if the model was trained here
+    exact, few = models[_EXACT], pairs[: args.step_sentences]
+    limits = (exact.max_source_tokens, exact.max_target_tokens)
+    ids = [exact.tokenizer.encode_pair(pair.source, pair.target) for pair in few]
+    source_ids, target_ids = (
+        [[*each[side][:-1][: limit - 1], each[side][-1]] for each in ids] for side, limit in enumerate(limits)
+    )
+    yield from check_steps(model, exact.graph, list(zip(source_ids, target_ids, strict=True)))
+    if original is not None:
+        yield from check_original(original, exact, few, beam_size=args.beam)
+    for precision, each in models.items():
+        yield check_batching(each, [pair.source for pair in few], beam_size=args.beam, precision=precision)
+    for precision, each in models.items():
+        if precision != _EXACT:
+            check = check_quality(exact, each, pairs, beam_size=args.beam, precision=precision)
+            yield replace(check, limit=_MOST_BLEU_LOST.get(precision, check.limit))
 
 
 def _load_graphs(bundle: Bundle, model: Transformer, temporary: Path) -> dict[str, StepModel]:

@@ -5,10 +5,11 @@ import pickle
 import random
 import re
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
@@ -59,24 +60,27 @@ def restore_random_state(state: Mapping[str, Any]) -> None:
         torch.cuda.set_rng_state(state["cuda"])
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file atomically and durably."""
+@contextmanager
+def replaced(path: Path) -> Iterator[BinaryIO]:
+    """Open a file that replaces `path` atomically and durably."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with temporary.open("wb") as file:
-        file.write(content)
+        yield file
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a file atomically and durably."""
+    with replaced(path) as file:
+        file.write(content)
 
 
 def save_checkpoint(path: Path, content: Mapping[str, Any]) -> None:
     """Write a checkpoint atomically and durably."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("wb") as file:
+    with replaced(path) as file:
         torch.save(dict(content), file)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:

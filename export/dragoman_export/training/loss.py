@@ -52,8 +52,8 @@ def smoothed_cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: floa
 def symmetric_divergence(logits: Tensor, others: Tensor) -> Tensor:
     """Return a quarter of the two Kullback-Leibler divergences between softmax rows [N, V], summed over rows.
 
-    That is half of equation 2 of Liang et al. 2021 (arXiv:2106.14448), because the loss here is the mean of both passes
-    and foreign is the sum.
+    That is half of equation 2 of Liang et al. 2021 (arXiv:2106.14448), whose loss is the sum of both passes; here it is
+    their mean.
     """
     with torch.autocast(logits.device.type, enabled=False):
         log_p, log_q = (functional.log_softmax(rows.float(), dim=-1) for rows in (logits, others))

@@ -1,7 +1,6 @@
 """Output of a run: progress bar, messages, log records and curves."""
 
 import json
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -13,7 +12,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from tqdm import tqdm
 
+from dragoman_export.training.checkpoint import replaced
 from dragoman_export.training.run_folder import RunFolder
+
+_DPI = 110
 
 
 class Report:
@@ -108,10 +110,13 @@ def read_log(path: Path) -> list[Record]:
 
 def draw_curves(log: Path, picture: Path) -> None:
     """Draw the log of a run as a PNG."""
-    figure = plot_curves(read_log(log))
-    temporary = picture.with_name(f".{os.getpid()}.{picture.name}")
-    figure.savefig(temporary, dpi=110)
-    temporary.replace(picture)
+    save_figure(plot_curves(read_log(log)), picture)
+
+
+def save_figure(figure: Figure, picture: Path) -> None:
+    """Write a PNG atomically."""
+    with replaced(picture) as file:
+        figure.savefig(file, dpi=_DPI, format="png")
 
 
 def plot_curves(records: Sequence[Record]) -> Figure:

@@ -186,11 +186,7 @@ def is_same_language(language: str, tag: str) -> bool:
 
 
 def _source_language(
-    candidates: Candidates,
-    majority: tuple[str, bool],
-    served: Collection[str],
-    index: int,
-    target_language: str,
+    candidates: Candidates, majority: tuple[str, bool], served: Collection[str], index: int, target_language: str
 ) -> DetectedLanguage:
     first = listed_candidates(candidates)[0]
     best = next((candidate for candidate in candidates if candidate.is_served and candidate.confidence > 0), None)

@@ -11,8 +11,7 @@ import torch
 from dragoman_export.training.checkpoint import list_checkpoints, load_checkpoint
 from dragoman_export.training.ranks import Ranks
 from dragoman_export.training.report import read_log
-from tests.unit.export.data.tiny_text import make_pairs
-from tests.unit.export.training.tiny_run import make_model, make_text, make_trainer
+from tests.unit.export.tiny_training import make_model, make_pairs, make_text, make_trainer
 
 ROOT = Path(__file__).parents[3]
 # batches of one to three rows, and more steps than an epoch of 20 pairs

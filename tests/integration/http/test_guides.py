@@ -49,14 +49,10 @@ def ports() -> Iterator[Ports]:
         yield server.wait_until_ready(timeout_s=60)
 
 
-@pytest.fixture
-def target(ports: Ports) -> str:
-    return f"localhost:{ports.grpc_port}"
-
-
 @pytest.mark.parametrize("code", [code for _, code in PLAIN], ids=[name for name, _ in PLAIN])
-def test_python_example_prints_a_translation(target: str, code: str, capsys: pytest.CaptureFixture[str]) -> None:
-    exec(compile(code.replace(TARGET, f'"{target}"'), "example", "exec"), {"__name__": "__main__"})  # noqa: S102
+def test_python_example_prints_a_translation(ports: Ports, code: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code = code.replace(TARGET, f'"localhost:{ports.grpc_port}"')
+    exec(compile(code, "example", "exec"), {"__name__": "__main__"})  # noqa: S102
 
     printed = capsys.readouterr().out
     assert printed
@@ -86,6 +82,7 @@ def test_certificate_and_key_recipe_translates(tmp_path: Path) -> None:
     if shutil.which("openssl") is None:
         pytest.skip("openssl is not installed")
     grpc_port, http_port = free_ports()
+    settings = {"DRAGOMAN_GRPC__PORT": str(grpc_port), "DRAGOMAN_HTTP__PORT": str(http_port)}
     script = (
         recipe.replace(". .venv/bin/activate\n", "trap 'kill %1' EXIT\n")
         .replace("--host 0.0.0.0", "--host 127.0.0.1 2>log")
@@ -99,12 +96,7 @@ def test_certificate_and_key_recipe_translates(tmp_path: Path) -> None:
     done = subprocess.run(
         ["bash", "-ec", script],
         cwd=tmp_path,
-        env={
-            **os.environ,
-            "PATH": f"{command.parent}{os.pathsep}{os.environ['PATH']}",
-            "DRAGOMAN_GRPC__PORT": str(grpc_port),
-            "DRAGOMAN_HTTP__PORT": str(http_port),
-        },
+        env={**os.environ, **settings, "PATH": f"{command.parent}{os.pathsep}{os.environ['PATH']}"},
         capture_output=True,
         text=True,
         timeout=120,

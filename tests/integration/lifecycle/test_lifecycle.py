@@ -36,19 +36,16 @@ async def health_of_all(server: RunningServer) -> set[int]:
     return {(await health(server).Check(request)).status for request in requests}
 
 
-async def test_loading_server_is_alive_but_not_ready(starting: RunningServer) -> None:
+async def test_server_is_alive_but_not_ready_until_models_are_loaded(starting: RunningServer) -> None:
     assert await health_of_all(starting) == {NOT_SERVING}
-    assert (await starting.get("/healthz"))[0] == 200
-    assert (await starting.get("/readyz"))[0] == 503
+    assert [(await starting.get(path))[0] for path in ("/healthz", "/readyz")] == [200, 503]
     assert starting.sample("dragoman_ready") == 0
     assert not (await starting.model_service.ListModels(pb.ListModelsRequest())).models
 
-
-async def test_warm_server_is_ready(starting: RunningServer) -> None:
     await starting.app.load()
 
     assert await health_of_all(starting) == {SERVING}
-    assert (await starting.get("/readyz"))[0] == 200
+    assert [(await starting.get(path))[0] for path in ("/healthz", "/readyz")] == [200, 200]
     assert starting.sample("dragoman_ready") == 1
 
 

@@ -187,19 +187,6 @@ async def test_file_with_a_wrong_extension_fails(http: httpx.AsyncClient) -> Non
     assert "DOCX" in status["error_message"]
 
 
-async def test_language_of_a_document_is_detected(server: RunningServer, http: httpx.AsyncClient) -> None:
-    english = "A man rides a bicycle through the old town. Two children play in the garden of the house.\n"
-    french = "Bonjour, je voudrais savoir où se trouve la gare et à quelle heure part le prochain train.\n"
-    german = "Ein Mann fährt mit dem Fahrrad durch die alte Stadt. Zwei Kinder spielen im Garten des Hauses.\n"
-    handles = [await uploaded(http, text, source_lang="") for text in (english, french, german)]
-
-    statuses = [await ended(http, handle) for handle in handles]
-
-    assert [status["status"] for status in statuses] == ["done", "error", "error"]
-    assert "'fr'" in statuses[1]["error_message"]
-    assert "equal" in statuses[2]["error_message"]
-
-
 async def test_too_large_files_and_too_many_documents_are_rejected(tiny_model: Path, directory: Path) -> None:
     async def content() -> AsyncIterator[bytes]:  # without a Content-Length
         yield b'--b\r\nContent-Disposition: form-data; name="file"; filename="a.txt"\r\n\r\n'

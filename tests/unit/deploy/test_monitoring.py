@@ -114,9 +114,7 @@ def faults(expr: str) -> list[str]:
 
 
 def test_every_expression_queries_existing_metrics_and_labels() -> None:
-    found = [(origin, fault) for origin, expr in expressions() for fault in faults(expr)]
-
-    assert found == []
+    assert [(origin, fault) for origin, expr in expressions() for fault in faults(expr)] == []
 
 
 @pytest.mark.parametrize(

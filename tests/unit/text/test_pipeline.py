@@ -245,10 +245,7 @@ def warnings_about(*results: SegmentResult, is_truncated: bool = False) -> list[
         (guarded(LOOP), [f"{LOOP.detail}; redecoding fixed it"]),
         (guarded(LOOP, remaining=[SHORT_LOOP]), [f"{LOOP.detail}; redecoding still gave {SHORT_LOOP.detail}"]),
         (guarded(LOOP, remaining=[LOOP], is_replaced=False), [f"{LOOP.detail}; redecoding did not help"]),
-        (
-            guarded(LOOP, remaining=[LONG]),
-            [f"{LOOP.detail}; redecoding fixed it", f"{LONG.detail}, after redecoding"],
-        ),
+        (guarded(LOOP, remaining=[LONG]), [f"{LOOP.detail}; redecoding fixed it", f"{LONG.detail}, after redecoding"]),
         (guarded(LOOP, LONG), [f"{LOOP.detail}; redecoding fixed it", f"{LONG.detail}; redecoding fixed it"]),
     ],
     ids=["none", "fixed", "better", "no help", "other", "both fixed"],

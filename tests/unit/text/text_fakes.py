@@ -14,14 +14,7 @@ from prometheus_client import CollectorRegistry
 from sentencepiece import SentencePieceTrainer
 
 from dragoman_service.bundle.manifest import Confidence, GraphFiles, Manifest
-from dragoman_service.datatypes import (
-    Hypothesis,
-    SearchConfig,
-    Segment,
-    SegmentResult,
-    StageTimings,
-    TranslationResult,
-)
+from dragoman_service.datatypes import Hypothesis, SearchConfig, Segment, SegmentResult, StageTimings, TranslationResult
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.request import RequestRecord, TranslationOptions, TranslationRequest
 from dragoman_service.scheduling.admission import max_decode_cost
@@ -151,11 +144,7 @@ class FakeQueue:
         return max_decode_cost(segments)
 
     def submit(
-        self,
-        segments: Sequence[Segment],
-        context: RequestRecord,
-        *,
-        num_characters: int = 0,
+        self, segments: Sequence[Segment], context: RequestRecord, *, num_characters: int = 0
     ) -> "list[Future[SegmentResult]]":
         self.context = context
         self.segments += segments
@@ -208,11 +197,7 @@ class FakeModel:
 
 def make_request(*texts: str, **options: Any) -> TranslationRequest:
     return TranslationRequest(
-        texts=texts,
-        source_language="en",
-        target_language="de",
-        model="toy",
-        options=TranslationOptions(**options),
+        texts=texts, source_language="en", target_language="de", model="toy", options=TranslationOptions(**options)
     )
 
 

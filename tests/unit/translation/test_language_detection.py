@@ -208,8 +208,7 @@ async def test_missing_package_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "text_format"),
-    [("", TextFormat.PLAIN), ("12345 🙂\n…", TextFormat.PLAIN), ("<b>7</b>", TextFormat.HTML)],
+    ("text", "text_format"), [("", TextFormat.PLAIN), ("12345 🙂\n…", TextFormat.PLAIN), ("<b>7</b>", TextFormat.HTML)]
 )
 async def test_text_without_letters_is_returned_unchanged_if_the_language_is_detected(
     text: str, text_format: TextFormat

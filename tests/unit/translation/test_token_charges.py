@@ -59,8 +59,9 @@ def charged_translator(account: Account, clock: ManualClock, queue: FakeQueue | 
     return make_translator(FakeModel(queue or FakeQueue()), clock=clock, quota=account, **rest)
 
 
-async def test_request_costs_its_source_tokens(account: Account, clock: ManualClock) -> None:
-    result = await charged_translator(account, clock).translate(make_request("One two. Three."), SHOP)
+@pytest.mark.parametrize("text", ["One two. Three.", "One two three four. " * 200], ids=["short", "long"])
+async def test_request_costs_its_source_tokens(account: Account, clock: ManualClock, text: str) -> None:
+    result = await charged_translator(account, clock).translate(make_request(text), SHOP)
 
     assert {caller for caller, _ in account.charges} == {"shop"}
     assert sum(num_tokens for _, num_tokens in account.charges) == result.num_source_tokens

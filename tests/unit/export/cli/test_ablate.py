@@ -9,7 +9,7 @@ from dragoman_export.cli.ablate import variants
 from dragoman_export.data.reader import ParallelFiles
 from dragoman_export.model.config import PRESETS
 from dragoman_export.training.config import TRAINING_PRESETS, DataConfig, RunConfig
-from tests.unit.export.data.tiny_text import write_tsv
+from tests.unit.export.tiny_training import write_tsv
 
 _TEXT = (ParallelFiles(source=Path("absent.tsv")),)
 _BASE = RunConfig(model=PRESETS["base"], training=TRAINING_PRESETS["base"], data=DataConfig(train=_TEXT, dev=_TEXT))
@@ -62,24 +62,3 @@ def test_variants_are_trained_and_scored_once(tmp_path: Path, capsys: pytest.Cap
     assert [line.split(" | ")[0].strip("| ") for line in lines[2:]] == names
     assert first.count("training") == len(names)
     assert capsys.readouterr().out == "\n".join(lines) + "\n"
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"), [(["--rows", "A,Z"], "--rows is 'Z'"), (["--beam", "2"], "without --output and --resume")]
-)
-def test_invalid_flags_are_rejected(
-    tmp_path: Path, flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    status = main(["ablate", "--output", str(tmp_path), "--test", "absent.tsv", *flags, "--", "--resume"])
-
-    assert status == 1
-    assert message in capsys.readouterr().err
-
-
-def test_max_tokens_beyond_learned_positions_are_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    flags = ["--positions", "learned", "--max-positions", "100", "--max-tokens", "101"]
-
-    status = main(["train", "--output", str(tmp_path), "--train", "absent.tsv", "--dev", "absent.tsv", *flags])
-
-    assert status == 1
-    assert "max_tokens is 101: expected at most max_positions=100" in capsys.readouterr().err

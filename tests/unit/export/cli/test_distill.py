@@ -1,5 +1,3 @@
-"""A teacher translates the text of a run and continues after interruptions."""
-
 import json
 from pathlib import Path
 
@@ -16,9 +14,7 @@ SOURCES = [*SENTENCES[:4], "A dog. A cat.", "Nobody knew why.", "A man rides."]
 
 @pytest.fixture(scope="module")
 def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("distill") / "teacher"
-    build_tiny_bundle(path, precisions=("fp32",))
-    return path
+    return build_tiny_bundle(tmp_path_factory.mktemp("distill") / "teacher", precisions=("fp32",)).directory
 
 
 @pytest.fixture
@@ -35,12 +31,15 @@ def distill(teacher: Path, data: Path, *flags: str) -> int:
 
 def test_text_is_translated_as_by_a_server(teacher: Path, data: Path) -> None:
     assert distill(teacher, data, "--threads", "2") == 0
+    assert distill(teacher, data) == 1  # the output exists
 
     with open_text_model([teacher], RuntimeSettings()) as (model, _):
         expected = translate_texts(model, SOURCES, beam_size=2, batch_size=4).texts
     lines = data.with_name("out.tsv").read_text(encoding="utf-8").splitlines()
     assert [line.split("\t") for line in lines] == [list(pair) for pair in zip(SOURCES, expected, strict=True)]
     assert not data.with_name("out.tsv.part").exists()
+    origin = json.loads(data.with_name("out.tsv.json").read_text(encoding="utf-8"))
+    assert (origin["beam"], origin["data"]) == (2, [str(data)])
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.7, 1.0])
@@ -81,11 +80,3 @@ def test_partial_output_of_other_settings_is_rejected(
 
     assert message in capsys.readouterr().err
     assert part.read_text(encoding="utf-8") == begun
-
-
-def test_existing_output_is_not_overwritten(teacher: Path, data: Path) -> None:
-    assert distill(teacher, data) == 0
-
-    assert distill(teacher, data) == 1
-    origin = json.loads(data.with_name("out.tsv.json").read_text(encoding="utf-8"))
-    assert (origin["beam"], origin["data"]) == (2, [str(data)])

@@ -5,7 +5,6 @@ from typing import Any, Literal
 import pytest
 from pydantic import ConfigDict
 
-from dragoman_export.cli import train
 from dragoman_export.cli.flags import add_flags, field_documents, given
 from dragoman_export.model.config import ModelConfig
 from dragoman_export.training.config import TrainingConfig
@@ -37,13 +36,10 @@ def make_parser(**options: Any) -> argparse.ArgumentParser:
     return parser
 
 
-def test_flags_are_parsed_as_their_fields() -> None:
+def test_given_flags_are_parsed_as_their_fields() -> None:
     args = make_parser().parse_args(["--num-rooms", "5", "--share", "0.5", "--no-is-warm", "--colour", "blue"])
 
     assert given(args, Settings) == {"num_rooms": 5, "share": 0.5, "is_warm": False, "colour": "blue"}
-
-
-def test_absent_flag_is_not_in_the_namespace() -> None:
     assert given(make_parser().parse_args([]), Settings) == {}
 
 
@@ -69,14 +65,3 @@ def test_every_setting_is_documented(settings: type) -> None:
 
     assert documents.keys() == settings.__annotations__.keys()
     assert all(text.endswith(".") for text in documents.values())
-
-
-def test_training_flags_have_defaults() -> None:
-    parser = argparse.ArgumentParser()
-    train.add_arguments(parser)
-
-    actions = parser._actions  # argparse has no public way to them
-    without_default = {action.dest for action in actions if "Default:" not in str(action.help)}
-
-    files = {"train", "train_source", "train_target", "dev", "dev_source", "dev_target"}
-    assert without_default == {"help", "output", "resume"} | files

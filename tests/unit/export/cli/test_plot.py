@@ -1,6 +1,4 @@
-import dataclasses
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -10,40 +8,27 @@ from matplotlib.image import imread
 from dragoman_export.__main__ import main
 from dragoman_export.cli.plot import attention_weights, plot_schedule
 from dragoman_export.importers.bundle import open_model
-from dragoman_export.model.transformer import Transformer
-from dragoman_export.training.checkpoint import save_checkpoint
 from dragoman_export.training.config import TrainingConfig
 from dragoman_export.training.run_folder import RunFolder
 from dragoman_service.bundle.files import open_bundle
 from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
 from dragoman_service.runtimes.settings import RuntimeSettings
 from tests.tiny_bundle import SENTENCES, build_tiny_bundle
-from tests.unit.export.cli.test_train import store_settings
-from tests.unit.export.data.tiny_text import tiny_vocabulary
-from tests.unit.export.model.tiny_models import tiny_config, tiny_model
+from tests.unit.export.tiny_training import save_model, store_settings, tiny_vocabulary
 
 ROUNDING = 1e-5  # Float32 in two libraries; weights are at most 1.
 
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("plot") / "bundle"
-    build_tiny_bundle(path, precisions=("fp32",))
-    return path
+    return build_tiny_bundle(tmp_path_factory.mktemp("plot") / "bundle", precisions=("fp32",)).directory
 
 
 def test_curves_are_plotted_from_the_log(tmp_path: Path) -> None:
     RunFolder(tmp_path).append("evaluation", step=1, loss=2.0, bleu=None)
 
-    status = main(["plot", str(tmp_path)])
-
-    assert status == 0
+    assert main(["plot", str(tmp_path)]) == 0
     assert imread(tmp_path / "curves.png").shape == (770, 1210, 4)
-
-
-def test_folder_without_log_is_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plot", str(tmp_path)]) == 1
-    assert capsys.readouterr().err == f"error: {tmp_path} has no log\n"
 
 
 def test_plotted_weights_equal_the_graphs(bundle: Path) -> None:
@@ -76,45 +61,12 @@ def test_model_is_plotted(bundle: Path, tmp_path: Path, flags: list[str]) -> Non
     assert imread(tmp_path / "drawn.png").std() > 0
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--picture", "attention"], "--source is None: expected a sentence"),
-        (["--picture", "attention", "--source", "A", "--layers", "0"], "--layers is [0]: expected from 1 to 2"),
-        (["--picture", "positions", "--length", "0"], "--length is 0: expected at least 1"),
-        (["--picture", "schedule"], "cannot read"),
-    ],
-)
-def test_invalid_plot_flags_are_rejected(
-    bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], message: str
-) -> None:
-    assert main(["plot", str(bundle), "--output", str(tmp_path / "drawn.png"), *flags]) == 1
-    assert message in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_checkpoint_is_plotted(tmp_path: Path) -> None:
-    model = tiny_model()
-    save_checkpoint(tmp_path / "average.pt", {"model": model.state_dict(), "model_config": model.config.to_dict()})
+    save_model(tmp_path / "average.pt")
     (tmp_path / "vocabulary.model").write_bytes(tiny_vocabulary().model)
 
     assert main(["plot", str(tmp_path), "--picture", "positions"]) == 0
     assert (tmp_path / "positions.png").exists()
-
-
-@pytest.mark.parametrize(
-    ("variant", "shapes"),
-    [
-        ({"positions": "sinusoidal"}, [(9, 16)]),
-        ({"positions": "rotary"}, [(9, 8)]),
-        ({"positions": "learned", "max_positions": 7, "position_offset": 2}, [(7, 16), (7, 16)]),
-        ({"positions": "none"}, []),
-    ],
-)
-def test_position_tables(variant: dict[str, Any], shapes: list[tuple[int, int]]) -> None:
-    model = Transformer(dataclasses.replace(tiny_config(), **variant))
-
-    assert [tuple(table.shape) for table in model.position_tables(9).values()] == shapes
 
 
 def test_schedule_has_the_rates_of_both_optimizers(tmp_path: Path) -> None:

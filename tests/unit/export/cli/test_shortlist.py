@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from dragoman_export.__main__ import main
-from dragoman_service.bundle.files import load_manifest, open_bundle
+from dragoman_service.bundle.files import Bundle, load_manifest, open_bundle
 from dragoman_service.runtimes.shortlist import open_shortlist
 from dragoman_service.text.tokenizer import open_tokenizer
 from tests.tiny_bundle import SENTENCES, build_tiny_bundle
@@ -14,9 +14,7 @@ PAIRS = list(zip(SENTENCES[:HALF], SENTENCES[HALF:], strict=True))
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("bundles") / "plain"
-    build_tiny_bundle(directory, precisions=("fp32",))
-    return directory
+    return build_tiny_bundle(tmp_path_factory.mktemp("bundles") / "plain", precisions=("fp32",)).directory
 
 
 @pytest.fixture
@@ -26,27 +24,29 @@ def data(tmp_path: Path) -> Path:
     return path
 
 
-def shortlist(bundle: Path, output: Path, data: Path, *flags: str) -> int:
-    return main(["shortlist", "--bundle", str(bundle), "--output", str(output), "--data", str(data), *flags])
+def shortlist(bundle: Path, output: Path, data: Path, *flags: str) -> Bundle:
+    paths = ["--bundle", str(bundle), "--output", str(output), "--data", str(data)]
+    assert main(["shortlist", *paths, "--mean-size", "100", *flags]) == 0
+    return open_bundle(output)
 
 
 def test_copy_has_a_shortlist_and_is_otherwise_unchanged(
     tmp_path: Path, plain: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    status = shortlist(plain, tmp_path / "new", data, "--mean-size", "100")
+    after = shortlist(plain, tmp_path / "new", data).manifest
 
-    assert status == 0
     size = (tmp_path / "new" / "shortlist.bin").stat().st_size
     assert f"tiny/1 with a shortlist of {size:,} bytes" in capsys.readouterr().out
-    before, after = load_manifest(plain), open_bundle(tmp_path / "new").manifest
+    before = load_manifest(plain)
     changes = {"shortlist": "shortlist.bin", "files": {**before.files, "shortlist.bin": after.files["shortlist.bin"]}}
     assert after == before.model_copy(update=changes)
     assert before.shortlist is None
+    replaced = shortlist(tmp_path / "new", tmp_path / "newer", data, "--max-size", "128")
+    assert open_shortlist(replaced).max_size == 128
 
 
 def test_lists_contain_learned_copied_and_permanent_tokens(tmp_path: Path, plain: Path, data: Path) -> None:
-    shortlist(plain, tmp_path / "new", data, "--mean-size", "100", "--max-size", "190")
-    bundle = open_bundle(tmp_path / "new")
+    bundle = shortlist(plain, tmp_path / "new", data, "--max-size", "190")
     lists, tokenizer = open_shortlist(bundle), open_tokenizer(bundle)
     source, target = PAIRS[0]
 
@@ -58,16 +58,14 @@ def test_lists_contain_learned_copied_and_permanent_tokens(tmp_path: Path, plain
 
 
 def test_copies_ignore_white_space(tmp_path: Path, plain: Path, data: Path) -> None:
-    shortlist(plain, tmp_path / "new", data, "--mean-size", "100")
-    bundle = open_bundle(tmp_path / "new")
+    bundle = shortlist(plain, tmp_path / "new", data)
     lists, tokenizer = open_shortlist(bundle), open_tokenizer(bundle)
     pieces = {piece: token for token, piece in enumerate(tokenizer.pieces(range(tokenizer.vocabulary_size)))}
     twins = [(pieces[f"▁{piece}"], token) for piece, token in pieces.items() if f"▁{piece}" in pieces]
 
     assert twins
     for one, other in twins:
-        assert lists.scores([one])[other] >= 1
-        assert lists.scores([other])[one] >= 1
+        assert min(lists.scores([one])[other], lists.scores([other])[one]) >= 1
 
 
 def test_coverage_of_held_out_text_is_reported(
@@ -76,46 +74,17 @@ def test_coverage_of_held_out_text_is_reported(
     held_out = tmp_path / "dev.tsv"
     held_out.write_text(f"{PAIRS[0][0]}\t{PAIRS[0][1]}\n{PAIRS[1][0]}\t日本\n", encoding="utf-8")
 
-    shortlist(plain, tmp_path / "new", data, "--mean-size", "100", "--held-out", str(held_out))
+    shortlist(plain, tmp_path / "new", data, "--held-out", str(held_out))
 
     assert "50.00% of the targets" in capsys.readouterr().out
 
 
 def test_lines_are_spread_evenly(tmp_path: Path, plain: Path, data: Path) -> None:
-    one, other = tmp_path / "one", tmp_path / "other"
     few = tmp_path / "few.tsv"
     few.write_text("".join(data.read_text(encoding="utf-8").splitlines(keepends=True)[::2]), encoding="utf-8")
 
-    shortlist(plain, one, data, "--mean-size", "100", "--sentences", "2")
-    shortlist(plain, other, few, "--mean-size", "100")
+    shortlist(plain, tmp_path / "one", data, "--sentences", "2")
+    shortlist(plain, tmp_path / "other", few)
 
-    assert (one / "shortlist.bin").read_bytes() == (other / "shortlist.bin").read_bytes()
-
-
-def test_shortlist_is_replaced(tmp_path: Path, plain: Path, data: Path) -> None:
-    shortlist(plain, tmp_path / "one", data, "--mean-size", "100")
-
-    status = shortlist(tmp_path / "one", tmp_path / "two", data, "--mean-size", "100", "--max-size", "128")
-
-    assert status == 0
-    assert open_shortlist(open_bundle(tmp_path / "two")).max_size == 128
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--mean-size", "0"], "--mean-size is 0"),
-        (["--max-size", "0"], "--max-size is 0"),
-        (["--mean-size", "320"], "mean size 320: expected 1 to 319"),
-        (["--mean-size", "64", "--max-size", "64"], "mean size 64: expected 1 to 63"),
-        (["--sentences", "0"], "--sentences is 0"),
-    ],
-)
-def test_invalid_sizes_are_rejected(
-    tmp_path: Path, plain: Path, data: Path, capsys: pytest.CaptureFixture[str], flags: list[str], message: str
-) -> None:
-    status = shortlist(plain, tmp_path / "new", data, *flags)
-
-    assert status == 1
-    assert message in capsys.readouterr().err
-    assert not (tmp_path / "new").exists()
+    one, other = ((tmp_path / name / "shortlist.bin").read_bytes() for name in ("one", "other"))
+    assert one == other

@@ -3,7 +3,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dragoman_export.data.batches import BatchingConfig, EncodedCorpus, Epoch, TokenLists, make_batch
-from tests.unit.export.data.tiny_text import tiny_vocabulary
+from tests.unit.export.tiny_training import tiny_vocabulary
 
 
 def make_corpus(pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> EncodedCorpus:
@@ -16,26 +16,20 @@ def arrays(*lists: Sequence[int]) -> list[np.ndarray[tuple[int], np.dtype[np.int
     return [np.array(ids, dtype=np.int32) for ids in lists]
 
 
-def test_decoder_input_is_the_shifted_target() -> None:
+def test_batch_is_padded_and_its_decoder_input_shifted() -> None:
     batch = make_batch(arrays([5, 6, 2], [7, 2]), arrays([8, 2], [9, 10, 11, 2]))
 
     assert batch.source_ids.tolist() == [[5, 6, 2], [7, 2, 0]]
+    assert batch.source_mask is not None
+    assert batch.source_mask.tolist() == [[True, True, True], [True, True, False]]
     assert batch.target_ids.tolist() == [[1, 8, 2, 0], [1, 9, 10, 11]]
-
-
-def test_padding_is_not_a_label() -> None:
-    batch = make_batch(arrays([5, 2], [7, 2]), arrays([8, 2], [9, 10, 11, 2]))
-
     assert batch.labels.tolist() == [8, 2, 9, 10, 11, 2]
     assert batch.label_positions.tolist() == [0, 1, 4, 5, 6, 7]
+    assert make_batch(arrays([2], [2]), arrays([2], [2])).source_mask is None
 
 
-def test_source_mask_marks_real_tokens() -> None:
-    padded, even = (make_batch(sources, arrays([2], [2])) for sources in (arrays([5, 2], [2]), arrays([2], [2])))
-
-    assert padded.source_mask is not None
-    assert padded.source_mask.tolist() == [[True, True], [True, False]]
-    assert even.source_mask is None
+def all_sources(epoch: Epoch) -> list[list[int]]:
+    return [row for index in range(len(epoch)) for row in epoch.batch(index).source_ids.tolist()]
 
 
 def test_joined_pairs_equal_joined_texts() -> None:
@@ -57,10 +51,6 @@ def test_share_of_joined_examples() -> None:
 
     lengths = [len([token for token in row if token > 2]) for row in all_sources(epoch)]
     assert abs(sum(length > 1 for length in lengths) / len(lengths) - 0.25) < 0.01
-
-
-def all_sources(epoch: Epoch) -> list[list[int]]:
-    return [row for index in range(len(epoch)) for row in epoch.batch(index).source_ids.tolist()]
 
 
 def test_pairs_too_long_together_are_not_joined() -> None:

@@ -13,19 +13,16 @@ def probability(lexicon: Lexicon, source: int, target: int) -> float:
 
 
 def test_first_iteration_counts_links_equally() -> None:
-    lexicon = learn_lexicon([([A, B], [X, Y]), ([A], [X])], vocabulary_size=4, iterations=1)
+    first, second = (
+        learn_lexicon([([A, B], [X, Y]), ([A], [X])], vocabulary_size=4, iterations=count) for count in (1, 2)
+    )
 
     # In the first pair each of three sources has a third of either target; in the second each of two has a half of X.
     expected = {(A, X): 5 / 7, (A, Y): 2 / 7, (B, X): 1 / 2, (B, Y): 1 / 2, (EMPTY_WORD, X): 5 / 7}
-    assert {link: probability(lexicon, *link) for link in expected} == pytest.approx(expected)
-
-
-def test_log_likelihood_of_the_text() -> None:
-    lexicon = learn_lexicon([([A, B], [X, Y]), ([A], [X])], vocabulary_size=4, iterations=2)
-
+    assert {link: probability(first, *link) for link in expected} == pytest.approx(expected)
     # At first every source gives either target with 1/2; then X and Y of the first pair, and X of the second.
-    first = (5 / 7 + 1 / 2 + 5 / 7) / 3, (2 / 7 + 1 / 2 + 2 / 7) / 3, (5 / 7 + 5 / 7) / 2
-    assert lexicon.log_likelihoods == pytest.approx((3 * np.log(1 / 2), np.log(first).sum()))
+    likelihoods = (5 / 7 + 1 / 2 + 5 / 7) / 3, (2 / 7 + 1 / 2 + 2 / 7) / 3, (5 / 7 + 5 / 7) / 2
+    assert second.log_likelihoods == pytest.approx((3 * np.log(1 / 2), np.log(likelihoods).sum()))
 
 
 def test_one_pair_disambiguates_another() -> None:
@@ -45,16 +42,23 @@ def test_tokens_that_never_cooccur_have_no_entry() -> None:
     assert links == [(A, X), (B, Y), (EMPTY_WORD, X), (EMPTY_WORD, Y)]
 
 
-@pytest.mark.parametrize("pairs", [[], [([], [X])]])
-def test_text_without_pairs_is_rejected(pairs: list[tuple[list[int], list[int]]]) -> None:
-    with pytest.raises(ValueError, match="no pair has tokens on both sides"):
+_NO_PAIR, _OUTSIDE = "no pair has tokens on both sides", "outside the vocabulary of 4"
+
+
+@pytest.mark.parametrize(
+    ("pairs", "message"),
+    [
+        ([], _NO_PAIR),
+        ([([], [X])], _NO_PAIR),
+        ([([A], [X]), ([4], [X])], _OUTSIDE),
+        ([([A], [X]), ([A], [X, 4])], _OUTSIDE),
+        ([([A], [X]), ([A, -1], [X])], _OUTSIDE),
+        ([([A], [X]), ([A], [-1])], _OUTSIDE),
+    ],
+)
+def test_invalid_text_is_rejected(pairs: list[tuple[list[int], list[int]]], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         learn_lexicon(pairs, vocabulary_size=4)
-
-
-@pytest.mark.parametrize("pair", [([4], [X]), ([A], [X, 4]), ([A, -1], [X]), ([A], [-1])])
-def test_ids_outside_the_vocabulary_are_rejected(pair: tuple[list[int], list[int]]) -> None:
-    with pytest.raises(ValueError, match="outside the vocabulary of 4"):
-        learn_lexicon([([A], [X]), pair], vocabulary_size=4)
 
 
 def test_translations_must_be_likely_in_both_directions() -> None:

@@ -9,7 +9,6 @@ import pytest
 from dragoman_export.__main__ import main
 from dragoman_export.errors import ExportError, SettingError
 from dragoman_export.evaluation.ensemble import Ensemble, open_text_model
-from dragoman_export.evaluation.translation import translate_texts
 from dragoman_export.training.checkpoint import save_checkpoint
 from dragoman_service.bundle.files import open_bundle
 from dragoman_service.decoding.step_model import StepBatch
@@ -26,12 +25,10 @@ def members(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     folder = tmp_path_factory.mktemp("ensemble")
     build_tiny_bundle(folder / "one", precisions=("fp32",))
     build_tiny_bundle(folder / "two", precisions=("fp32", "int8"), seed=2, num_decoder_layers=1)
-    vocabulary = tiny_vocabulary()
-    model = tiny_model(len(vocabulary), seed=3)
+    model, vocabulary = tiny_model(len(tiny_vocabulary()), seed=3), tiny_vocabulary()
     (folder / "three").mkdir()
-    save_checkpoint(
-        folder / "three" / "average.pt", {"model": model.state_dict(), "model_config": model.config.to_dict()}
-    )
+    content = {"model": model.state_dict(), "model_config": model.config.to_dict()}
+    save_checkpoint(folder / "three" / "average.pt", content)
     (folder / "three" / "vocabulary.model").write_bytes(vocabulary.model)
     return [folder / "one", folder / "two", folder / "three"]
 
@@ -67,17 +64,6 @@ def test_step_returns_the_best_mean_probabilities(members: list[Path]) -> None:
         weights = batches[0].cross_attention(1, [7, 2])
         np.testing.assert_array_equal(weights, batches[1].cross_attention(1, [7, 2]))
     assert precisions == "fp32+int8"
-
-
-def test_ensemble_of_equal_networks_equals_one(members: list[Path]) -> None:
-    texts = [*SENTENCES[:4], "A dog. A cat."]
-
-    found = []
-    for paths in (members[:1], members[:1] * 2):
-        with open_text_model(paths, RuntimeSettings()) as (model, _):
-            found.append(translate_texts(model, texts, beam_size=3, batch_size=2).texts)
-
-    assert found[0] == found[1]
 
 
 def test_evaluate_scores_an_ensemble(members: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

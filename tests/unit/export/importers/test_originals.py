@@ -1,8 +1,7 @@
 import importlib.util
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,10 +20,7 @@ from dragoman_service.runtimes.settings import RuntimeSettings
 from dragoman_service.text.tokenizer import open_tokenizer
 from tests.tiny_bundle import SENTENCES, build_tiny_bundle
 
-_PAIRS = [
-    Pair(source=source, target=target, location="")
-    for source, target in zip(SENTENCES[:3], SENTENCES[3:6], strict=True)
-]
+_PAIRS = [Pair(source=SENTENCES[i], target=SENTENCES[i + 3], location="") for i in range(3)]
 
 
 @pytest.fixture(scope="module")
@@ -79,66 +75,44 @@ def test_narrowing_beams_are_compared_by_greedy_and_fixed_length(model: TextMode
     assert [(search.min_target_tokens, search.max_target_tokens) for search in given] == [(n, n) for n in lengths]
 
 
+class _Different(_Played):
+    def encode(self, source: str) -> list[int]:
+        return super().encode(source)[1:]
+
+    def score(self, source_ids: Sequence[int], target_ids: Sequence[int]) -> FloatArray:
+        return super().score(source_ids, target_ids) - 1
+
+    def search(self, source_ids: Sequence[int], search: SearchConfig) -> list[int]:
+        found = super().search(source_ids, search)
+        return found if search.beam_size == 1 else found[1:]
+
+
 def test_differences_are_counted(model: TextModel) -> None:
-    class Other(_Played):
-        def encode(self, source: str) -> list[int]:
-            return super().encode(source)[1:]
-
-        def score(self, source_ids: Sequence[int], target_ids: Sequence[int]) -> FloatArray:
-            return super().score(source_ids, target_ids) - 1
-
-        def search(self, source_ids: Sequence[int], search: SearchConfig) -> list[int]:
-            found = super().search(source_ids, search)
-            return found if search.beam_size == 1 else found[1:]
-
-    checks = list(check_original(Other(model, narrows_beam=True), model, _PAIRS, beam_size=2))
+    checks = list(check_original(_Different(model, narrows_beam=True), model, _PAIRS, beam_size=2))
 
     assert [check.measured for check in checks] == [3, pytest.approx(1), 0, 3]
 
 
-def _save_opennmt(path: Path) -> Path:
-    path.mkdir()
-    torch.save({"opt": Namespace(), "vocab": {}}, path / "model.pt")
-    return path / "model.pt"
-
-
-def _save(*names: str) -> Callable[[Path], Path]:
-    def save(path: Path) -> Path:
-        path.mkdir()
-        for name in names:
-            (path / name).write_text("{}", encoding="utf-8")
-        return path
-
-    return save
-
-
 @pytest.mark.parametrize(
-    ("library", "save", "package"),
+    ("files", "content", "message"),
     [
-        ("onmt", _save_opennmt, "--no-deps OpenNMT-py"),
-        ("eole", _save("config.json", "vocab.json", "model.00.safetensors"), "--no-deps eole"),
+        (["model.pt"], {"opt": Namespace(), "vocab": {}}, "pip install .*--no-deps OpenNMT-py .*named 'onmt'"),
+        (["config.json", "vocab.json", "model.00.safetensors"], None, "pip install .*--no-deps eole .*named 'eole'"),
+        (["checkpoint_best.pt", "dict.en.txt", "dict.de.txt"], None, "fairseq"),
+        (["model.pt"], {"model": {}, "cfg": {}}, "has no opt and vocab"),
     ],
+    ids=["onmt", "eole", "fairseq", "other"],
 )
-def test_missing_library_is_named(
-    bundle: Bundle, tmp_path: Path, library: str, save: Callable[..., Any], package: str
+def test_missing_or_unsupported_library_is_named(
+    bundle: Bundle, tmp_path: Path, files: list[str], content: object, message: str, request: pytest.FixtureRequest
 ) -> None:
-    if importlib.util.find_spec(library) is not None:
+    library = request.node.callspec.id
+    if library in ("onmt", "eole") and importlib.util.find_spec(library):
         pytest.skip(f"{library} is installed")
+    for name in files:
+        (tmp_path / name).write_text("{}", encoding="utf-8")
+    if content is not None:
+        torch.save(content, tmp_path / "model.pt")
 
-    with pytest.raises(ImportFormatError, match=rf"pip install .*{package} \(No module named '{library}'\)"):
-        open_original(save(tmp_path / "theirs"), bundle, open_tokenizer(bundle))
-
-
-def test_fairseq_model_is_rejected(bundle: Bundle, tmp_path: Path) -> None:
-    theirs = _save("checkpoint_best.pt", "dict.en.txt", "dict.de.txt")(tmp_path / "theirs")
-
-    with pytest.raises(ImportFormatError, match="fairseq"):
-        open_original(theirs, bundle, open_tokenizer(bundle))
-
-
-def test_other_checkpoint_files_are_rejected(bundle: Bundle, tmp_path: Path) -> None:
-    path = _save_opennmt(tmp_path / "theirs")
-    torch.save({"model": {}, "cfg": {}}, path)
-
-    with pytest.raises(ImportFormatError, match="has no opt and vocab"):
-        open_original(path, bundle, open_tokenizer(bundle))
+    with pytest.raises(ImportFormatError, match=message):
+        open_original(tmp_path / "model.pt" if content else tmp_path, bundle, open_tokenizer(bundle))

@@ -9,27 +9,27 @@ from tests.tiny_bundle import tiny_model
 _PAIRS = [([5, 6, 7, 2], [8, 9, 2]), ([10, 11, 2], [12, 13, 14, 15, 2])]
 
 
-def _means(rounding: Rounding) -> tuple[np.ndarray, np.ndarray]:
+_INNER, _OUTER = (f"encoder.layers.0.feed_forward.{name}" for name in ("inner", "outer"))
+
+
+def _means(rounding: Rounding) -> np.ndarray:
     assert rounding.means is not None
-    return rounding.means
+    return np.stack(rounding.means)
 
 
-@pytest.fixture(scope="module")
-def model() -> Transformer:
-    return tiny_model(40)
+def _linear(model: Transformer) -> set[str]:
+    names = {name.removesuffix(".weight") for name in model.state_dict() if name.endswith(".weight")}
+    return {name for name in names if "norm" not in name}
 
 
-def test_every_projection_is_calibrated(model: Transformer) -> None:
+def test_rounding_matches_the_input_of_every_projection() -> None:
+    model = tiny_model(40)
+
     roundings = calibrate(model, _PAIRS)
 
-    linear = {name.removesuffix(".weight") for name in model.state_dict() if name.endswith(".weight")}
-    assert set(roundings) == {name for name in linear if "norm" not in name}
-    assert all(one.scale > 0 for one in roundings.values())
-
-
-def test_rounding_matches_the_input(model: Transformer) -> None:
-    roundings = calibrate(model, _PAIRS)
-
+    assert set(roundings) == _linear(model)
+    assert all(each.scale > 0 for each in roundings.values())
+    assert not any(module._forward_pre_hooks for module in model.modules())
     memories = [model.encode(torch.tensor([source]), None).detach()[0] for source, _ in _PAIRS]
     expected, found = fit_rounding(torch.cat(memories).numpy()), roundings["decoder.layers.0.cross_attention.key"]
     assert expected is not None
@@ -37,7 +37,9 @@ def test_rounding_matches_the_input(model: Transformer) -> None:
     np.testing.assert_allclose(_means(found), _means(expected), atol=1e-5)
 
 
-def test_padding_is_not_calibrated(model: Transformer) -> None:
+def test_padding_is_not_calibrated() -> None:
+    model = tiny_model(40)
+
     together, alone = calibrate(model, _PAIRS), [calibrate(model, [pair]) for pair in _PAIRS]
 
     for name, rounding in together.items():
@@ -47,10 +49,12 @@ def test_padding_is_not_calibrated(model: Transformer) -> None:
         np.testing.assert_allclose(_means(rounding)[0], expected, atol=1e-5)
 
 
-def test_calibration_does_not_change_the_model(model: Transformer) -> None:
-    calibrate(model, _PAIRS)
+def test_product_of_zeros_is_omitted() -> None:
+    model = tiny_model(40)
+    for name in ("weight", "bias"):
+        torch.nn.init.zeros_(model.get_parameter(f"{_INNER}.{name}"))
 
-    assert not any(module._forward_pre_hooks for module in model.modules())
+    assert set(calibrate(model, _PAIRS)) == _linear(model) - {_OUTER}
 
 
 _STATES = np.random.default_rng(7).normal(size=(400, 32)).astype(np.float32)
@@ -59,10 +63,6 @@ _STATES = np.random.default_rng(7).normal(size=(400, 32)).astype(np.float32)
 def _error(states: np.ndarray, rounding: Rounding) -> float:
     integers = np.clip(np.rint(states / rounding.scale) + rounding.zero_point, 0, 255)
     return float(np.square((integers - rounding.zero_point) * rounding.scale - states).mean())
-
-
-def _largest_magnitude(states: np.ndarray) -> Rounding:
-    return Rounding(scale=float(np.abs(states).max()) / 127, zero_point=128)
 
 
 @pytest.mark.parametrize(
@@ -79,16 +79,11 @@ def _largest_magnitude(states: np.ndarray) -> Rounding:
 def test_fitted_rounding_beats_the_largest_magnitude(states: np.ndarray, most: float) -> None:
     rounding = fit_rounding(states)
 
+    largest = Rounding(scale=float(np.abs(states).max()) / 127, zero_point=128)
     assert rounding is not None
-    assert _error(states, rounding) < most * _error(states, _largest_magnitude(states))
+    assert _error(states, rounding) < most * _error(states, largest)
     assert 0 <= rounding.zero_point <= 255
-
-
-def test_rectified_numbers_use_all_integers() -> None:
-    rounding = fit_rounding(np.maximum(_STATES, 0.0))
-
-    assert rounding is not None
-    assert rounding.zero_point == 0
+    assert states.min() < 0 or rounding.zero_point == 0  # rectified numbers use all integers
 
 
 def test_uniformly_large_numbers_are_not_clipped() -> None:
@@ -103,15 +98,3 @@ def test_uniformly_large_numbers_are_not_clipped() -> None:
 @pytest.mark.parametrize("number", [0.0, 1e-39])
 def test_zeros_have_no_rounding(number: float) -> None:
     assert fit_rounding(np.full((3, 4), number, np.float32)) is None
-
-
-def test_product_of_zeros_is_omitted() -> None:
-    model = tiny_model(40)
-    with torch.no_grad():
-        for name in ("weight", "bias"):
-            model.get_parameter(f"encoder.layers.0.feed_forward.inner.{name}").zero_()
-
-    roundings = calibrate(model, _PAIRS)
-
-    assert "encoder.layers.0.feed_forward.outer" not in roundings
-    assert "encoder.layers.0.feed_forward.inner" in roundings

@@ -24,7 +24,7 @@ def _ranked(path: Path, logits: np.ndarray, num_candidates: int) -> tuple[np.nda
 
 
 @pytest.mark.parametrize("size", [1, 2, 64, 101, 1009, 2 * 1009, 58_101])
-@pytest.mark.parametrize("num_candidates", [1, 9, 1_000])
+@pytest.mark.parametrize("num_candidates", [1, 9, 1_009])
 def test_best_tokens_for_any_vocabulary_size(tmp_path: Path, size: int, num_candidates: int) -> None:
     count = min(size, num_candidates)
     logits = np.random.default_rng(size).normal(-50, 3, (2, 3, size)).astype(np.float32)
@@ -38,15 +38,6 @@ def test_best_tokens_for_any_vocabulary_size(tmp_path: Path, size: int, num_cand
     assert (np.diff(np.sort(token_ids)) > 0).all()
 
 
-def test_all_tokens_can_be_requested(tmp_path: Path) -> None:
-    logits = np.random.default_rng(1).normal(size=(1, 1, 1009)).astype(np.float32)
-
-    log_probs, token_ids = _ranked(tmp_path / "graph.onnx", logits, 1009)
-
-    assert sorted(token_ids.flatten().tolist()) == list(range(1009))
-    assert np.isfinite(log_probs).all()
-
-
 def test_number_of_candidates_is_used_on_the_host() -> None:
     graph = GraphBuilder("candidates")
     logits, wanted = graph.input("logits", "float32", ["B", "K", 640]), graph.input("num_candidates", "int64", [1])
@@ -54,4 +45,4 @@ def test_number_of_candidates_is_used_on_the_host() -> None:
 
     uses = {(use.node.op_type, use.idx) for use in wanted.uses()}
 
-    assert uses == {("Slice", 2), ("TopK", 1)}  # otherwise every step waits for a copy
+    assert uses == {("Slice", 2), ("TopK", 1)}  # any other input would be copied from the device in every step

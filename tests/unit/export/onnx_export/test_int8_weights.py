@@ -12,7 +12,7 @@ from dragoman_export.onnx_export.int8_weights import describe_weights, int8_scal
 from dragoman_export.onnx_export.quantize import ProductKind
 from dragoman_export.onnx_export.write import WeightsFile
 from dragoman_service.bundle.files import Bundle, open_bundle
-from dragoman_service.bundle.int8_weights import Int8Weights, NetworkWeights, StoredTensor
+from dragoman_service.bundle.int8_weights import NetworkWeights, StoredTensor
 from tests.tiny_bundle import build_tiny_bundle
 
 _PARTS = ("encoder", "decoder")  # In the order of `Bundle.graph_paths`.
@@ -40,31 +40,31 @@ def read(bundle: Bundle, tensor: StoredTensor) -> NDArray[Any]:
     return np.frombuffer(content, dtype=tensor.dtype).reshape(tensor.shape)
 
 
-@pytest.mark.parametrize("norm", ["pre", "post"])
-@pytest.mark.parametrize("is_calibrated", [False, True])
-def test_described_arrays_match_the_graph(tmp_path: Path, norm: Literal["pre", "post"], *, is_calibrated: bool) -> None:
-    bundle = build_tiny_bundle(tmp_path / "tiny", norm=norm, is_calibrated=is_calibrated)
-
-    assert_is_described(bundle)
-
-
-def test_bundled_model_is_described() -> None:
-    bundle = open_bundle(Path(__file__).parents[4] / "deploy" / "models" / "dragoman_models" / "en-de" / "1")
-
-    assert_is_described(bundle)
-    for network in described(bundle).values():
-        assert None not in network.activations.values()
-
-
-def assert_is_described(bundle: Bundle) -> None:
+def assert_is_described(bundle: Bundle, networks: Mapping[str, NetworkWeights], models: Mapping[str, ir.Model]) -> None:
     """Compare every array of both graphs with the bytes at its described offset."""
-    models = graphs(bundle)
-    for part, network in described(bundle).items():
+    for part, network in networks.items():
         arrays = stored(models[part])
         weights = {name for name in arrays if name.startswith(("encoder.", "decoder.", "embedding.", "position"))}
         assert network.tensors.keys() == weights
         for name, tensor in network.tensors.items():
             np.testing.assert_array_equal(read(bundle, tensor), arrays[name])
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_described_arrays_match_the_graph(tmp_path: Path, norm: Literal["pre", "post"]) -> None:
+    bundle = build_tiny_bundle(tmp_path / "tiny", norm=norm)
+
+    assert_is_described(bundle, described(bundle), graphs(bundle))
+    for network in described(bundle).values():
+        assert set(network.activations.values()) == {None}  # scales by row
+
+
+def test_bundled_model_is_described() -> None:
+    bundle = open_bundle(Path(__file__).parents[4] / "deploy" / "models" / "dragoman_models" / "en-de" / "1")
+
+    assert_is_described(bundle, described(bundle), graphs(bundle))
+    for network in described(bundle).values():
+        assert None not in network.activations.values()
 
 
 @pytest.mark.parametrize("part", _PARTS)
@@ -86,13 +86,6 @@ def test_described_scales_match_the_graph(tmp_path: Path, part: str) -> None:
     assert rectified == {f"{part}.layers.{layer}.feed_forward.outer" for layer in range(2)}
 
 
-def test_row_scales_are_not_fixed(tmp_path: Path) -> None:
-    bundle = build_tiny_bundle(tmp_path / "tiny")
-
-    for network in described(bundle).values():
-        assert set(network.activations.values()) == {None}
-
-
 @pytest.mark.parametrize("kind", ProductKind)
 def test_graph_with_float_products_is_not_described(tmp_path: Path, kind: ProductKind) -> None:
     bundle = build_tiny_bundle(tmp_path / "tiny", kept=frozenset({kind}))
@@ -102,6 +95,20 @@ def test_graph_with_float_products_is_not_described(tmp_path: Path, kind: Produc
     assert (weights is not None) == (kind is ProductKind.ENCODER)
     assert weights is None or weights.encoder is None
     assert bundle.int8_weights("fp32") is None
+
+
+def _moved(tensor: ir.ExternalTensor, file: str, num_bytes: int) -> ir.ExternalTensor:
+    offset, shape = (tensor.offset or 0) + num_bytes, ir.Shape(tensor.shape.numpy())
+    name, folder = str(tensor.name), tensor.base_dir
+    return ir.ExternalTensor(file, offset, tensor.length, tensor.dtype, shape=shape, name=name, base_dir=folder)
+
+
+def _described_anew(models: Mapping[str, ir.Model], bundle: Bundle) -> dict[str, NetworkWeights]:
+    weights, manifest = WeightsFile(bundle.directory / "weights.int8.bin"), bundle.manifest
+    found = describe_weights(models["encoder"], models["decoder"], weights, manifest.architecture, manifest.limits)
+    assert found is not None
+    assert found.encoder is not None
+    return {"encoder": found.encoder, "decoder": found.decoder}
 
 
 def test_misaligned_array_is_stored_again(tmp_path: Path) -> None:
@@ -114,14 +121,7 @@ def test_misaligned_array_is_stored_again(tmp_path: Path) -> None:
             if isinstance(tensor := value.const_value, ir.ExternalTensor):
                 value.const_value = _moved(tensor, path.name, 8)
 
-    weights = _described_anew(models, bundle)
-
-    assert weights is not None
-    assert weights.encoder is not None
-    for part, network in (("encoder", weights.encoder), ("decoder", weights.decoder)):
-        arrays = stored(models[part])
-        for name, place in network.tensors.items():
-            np.testing.assert_array_equal(read(bundle, place), arrays[name])
+    assert_is_described(bundle, _described_anew(models, bundle), models)
 
 
 @pytest.mark.parametrize("part", _PARTS)
@@ -138,26 +138,9 @@ def test_array_in_another_file_is_rejected(tmp_path: Path, part: str) -> None:
 
 def test_product_without_quantized_input_is_rejected(tmp_path: Path) -> None:
     bundle = build_tiny_bundle(tmp_path / "tiny", precisions=("int8",), is_calibrated=True)
-    model = ir.load(bundle.graph_paths("int8")[1])
+    model = graphs(bundle)["decoder"]
     node = next(node for node in model.graph if node.op_type == "QuantizeLinear")
     node.op_type = "Cast"
 
     with pytest.raises(ImportFormatError, match="is not quantized"):
         int8_scales(model)
-
-
-def _moved(tensor: ir.ExternalTensor, file: str, num_bytes: int) -> ir.ExternalTensor:
-    return ir.ExternalTensor(
-        file,
-        (tensor.offset or 0) + num_bytes,
-        tensor.length,
-        tensor.dtype,
-        shape=ir.Shape(tensor.shape.numpy()),
-        name=str(tensor.name),
-        base_dir=tensor.base_dir,
-    )
-
-
-def _described_anew(models: Mapping[str, ir.Model], bundle: Bundle) -> Int8Weights | None:
-    weights, manifest = WeightsFile(bundle.directory / "weights.int8.bin"), bundle.manifest
-    return describe_weights(models["encoder"], models["decoder"], weights, manifest.architecture, manifest.limits)

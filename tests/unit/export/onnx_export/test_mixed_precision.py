@@ -1,5 +1,6 @@
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import onnx_ir as ir
 import pytest
@@ -9,14 +10,15 @@ from dragoman_export.onnx_export.quantize import ProductKind
 from dragoman_service.bundle.architecture import Limits
 from tests.tiny_bundle import tiny_model
 
-# Of two layers each: four of an encoder layer and the keys and values of the decoder; six of a decoder layer and the
-# projection to the vocabulary.
+# of two layers: four products of an encoder layer, with the keys and values of the decoder; six of a decoder layer, and
+# the projection to the vocabulary
 _NUM_PRODUCTS = {"encoder": 9, "decoder": 13}
+_TABLES = ("embedding.weight", "projection.weight")
 
 
-def _write(folder: Path, *kinds: ProductKind) -> dict[str, ir.Graph]:
+def _write(folder: Path, *kinds: ProductKind, **variant: Any) -> dict[str, ir.Graph]:
     """Write the int8 graphs of a tiny network that keeps some kinds in floats, and return them by name."""
-    network = Network.of(tiny_model(40), kept=frozenset(kinds))
+    network = Network.of(tiny_model(40, **variant), kept=frozenset(kinds))
     files = write_graphs(folder, network, "int8", Limits(max_source_tokens=8, max_target_tokens=8))
     return {"encoder": ir.load(folder / files.encoder).graph, "decoder": ir.load(folder / files.decoder).graph}
 
@@ -46,36 +48,32 @@ def test_only_kept_kinds_are_in_floats(
         assert nodes["MatMulIntegerToFloat"] == _NUM_PRODUCTS[name] - in_floats
 
 
-def test_outer_feed_forward_product_is_kept(tmp_path: Path) -> None:
-    stored = _write(tmp_path, ProductKind.FEED_FORWARD_OUTER)["encoder"].initializers
-
-    assert {name for name in stored if name.endswith("outer.weight")} == {
-        f"encoder.layers.{layer}.feed_forward.outer.weight" for layer in range(2)
-    }
-    assert {name for name in stored if name.endswith("inner.weight")} == set()
-
-
-@pytest.mark.parametrize("kind", [ProductKind.VOCABULARY, ProductKind.DECODER])
-def test_kept_table_is_looked_up_in_floats(tmp_path: Path, kind: ProductKind) -> None:
-    graphs = _write(tmp_path, kind)
-
-    for graph in graphs.values():
-        assert "embedding.weight" in graph.initializers
-        assert "embedding.weight.int8" not in graph.initializers
-
-
 @pytest.mark.parametrize(
-    ("kind", "tables"),
+    ("kind", "tied", "weights", "kept"),
     [
-        (ProductKind.VOCABULARY, {"embedding.weight", "encoder.embedding.weight", "projection.weight"}),
-        (ProductKind.ENCODER, {"encoder.embedding.weight"}),
-        (ProductKind.DECODER, {"embedding.weight", "projection.weight"}),
+        (
+            ProductKind.FEED_FORWARD_OUTER,
+            "all",
+            "weight",
+            {f"{stack}.layers.{layer}.feed_forward.outer.weight" for stack in _NUM_PRODUCTS for layer in range(2)},
+        ),
+        (ProductKind.VOCABULARY, "all", "embedding.weight", {"embedding.weight"}),
+        (ProductKind.DECODER, "all", "embedding.weight", {"embedding.weight"}),
+        (
+            ProductKind.VOCABULARY,
+            "none",
+            _TABLES,
+            {"embedding.weight", "encoder.embedding.weight", "projection.weight"},
+        ),
+        (ProductKind.ENCODER, "none", _TABLES, {"encoder.embedding.weight"}),
+        (ProductKind.DECODER, "none", _TABLES, {*_TABLES}),
     ],
 )
-def test_separate_tables_are_kept_with_their_kind(tmp_path: Path, kind: ProductKind, tables: set[str]) -> None:
-    network = Network.of(tiny_model(40, tied_embeddings="none"), kept=frozenset({kind}))
+def test_float_weights_are_kept_with_their_kind(
+    tmp_path: Path, kind: ProductKind, tied: str, weights: str | tuple[str, ...], kept: set[str]
+) -> None:
+    graphs = _write(tmp_path, kind, tied_embeddings=tied)
 
-    files = write_graphs(tmp_path, network, "int8", Limits(max_source_tokens=8, max_target_tokens=8))
-
-    stored = {name for file in (files.encoder, files.decoder) for name in ir.load(tmp_path / file).graph.initializers}
-    assert {name for name in stored if name.endswith(("embedding.weight", "projection.weight"))} == tables
+    stored = {name for graph in graphs.values() for name in graph.initializers}
+    assert {name for name in stored if name.endswith(weights) and "norm" not in name} == kept
+    assert not any(f"{name}.int8" in stored for name in kept)

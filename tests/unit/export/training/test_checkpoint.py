@@ -1,5 +1,5 @@
+import io
 import random
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
+from dragoman_export.__main__ import main
 from dragoman_export.data.vocabulary import VocabularyConfig, train_vocabulary
 from dragoman_export.errors import CheckpointConflictError, RunFolderError
-from dragoman_export.model.transformer import Transformer
 from dragoman_export.training.checkpoint import (
     average_checkpoints,
     checkpoint_path,
@@ -22,29 +22,15 @@ from dragoman_export.training.checkpoint import (
     save_checkpoint,
     with_vocabulary,
 )
-from tests.unit.export.data.tiny_text import tiny_vocabulary
-from tests.unit.export.model.tiny_models import tiny_config, tiny_model
+from tests.unit.export.tiny_training import save_model, tiny_model, tiny_vocabulary
 
 ROUNDING = 1e-7  # The mean is summed in float64 and rounded to float32 once.
-
-
-def save_model(path: Path, *, seed: int = 0, norm: str = "pre", dropout: float = 0.1) -> Path:
-    model = tiny_model(seed=seed, norm=norm)
-    config = tiny_config(norm=norm, dropout=dropout).to_dict()
-    save_checkpoint(path, {"model": model.state_dict(), "model_config": config})
-    return path
-
-
-def draw() -> tuple[float, float, float]:
-    return random.gauss(), float(np.random.normal()), float(torch.randn(()))
 
 
 def test_new_vocabulary_is_initialised_from_old_pieces() -> None:
     old, sentences = tiny_vocabulary(), ["red redder reddest house houses riverside treehouse birdhouse"] * 200
     new = train_vocabulary(iter(sentences), VocabularyConfig(size=280, reserved=("⟦1⟧",)))
-    torch.manual_seed(1)
-    config = replace(tiny_config(vocabulary_size=len(old)), tied_embeddings="none", projection_bias=True)
-    model = Transformer(config)
+    model = tiny_model(seed=1, vocabulary_size=len(old), tied_embeddings="none", projection_bias=True)
 
     changed = with_vocabulary(model, old, new)
 
@@ -61,49 +47,47 @@ def test_new_vocabulary_is_initialised_from_old_pieces() -> None:
 
 
 def test_model_of_another_vocabulary_is_rejected() -> None:
-    model = Transformer(tiny_config(vocabulary_size=300))
-
     with pytest.raises(CheckpointConflictError, match="vocabulary_size is 300, requested 320"):
-        with_vocabulary(model, tiny_vocabulary(), tiny_vocabulary())
+        with_vocabulary(tiny_model(vocabulary_size=300), tiny_vocabulary(), tiny_vocabulary())
 
 
 def test_random_state_is_restored(tmp_path: Path) -> None:
+    def draw() -> list[float]:
+        return [number for _ in range(3) for number in (random.gauss(), np.random.normal(), float(torch.randn(())))]
+
     save_checkpoint(tmp_path / "a.pt", {"random": random_state()})
-    expected = [draw() for _ in range(3)]
+    expected = draw()
 
     restore_random_state(load_checkpoint(tmp_path / "a.pt")["random"])
 
-    assert [draw() for _ in range(3)] == expected
+    assert draw() == expected
 
 
 def test_loaded_model_equals_the_saved_one(tmp_path: Path) -> None:
-    model = load_model(save_model(tmp_path / "a.pt", seed=5))
+    model, source_ids = load_model(save_model(tmp_path / "a.pt", seed=5)), torch.tensor([[4, 5, 2]])
 
     assert not model.training
-    memory = model.encode(torch.tensor([[4, 5, 2]]), None)
-    assert torch.equal(memory, tiny_model(seed=5).encode(torch.tensor([[4, 5, 2]]), None))
+    assert torch.equal(model.encode(source_ids, None), tiny_model(seed=5).encode(source_ids, None))
 
 
-class Evil:
-    """Something that would run code when it is unpickled."""
-
+class _Malicious:
     def __reduce__(self) -> tuple[Any, ...]:
         return print, ("ran",)
 
 
-def test_checkpoint_cannot_run_code(tmp_path: Path) -> None:
-    torch.save({"model": Evil()}, tmp_path / "a.pt")
+def _pickle_with_code() -> bytes:
+    stream = io.BytesIO()
+    torch.save({"model": _Malicious()}, stream)
+    return stream.getvalue()
 
-    with pytest.raises(RunFolderError, match=r"cannot read checkpoint .*a\.pt"):
-        load_checkpoint(tmp_path / "a.pt")
 
-
-@pytest.mark.parametrize("content", [b"", b"text", b"PK\x03\x04 cut off"])
-def test_invalid_checkpoint_is_rejected(tmp_path: Path, content: bytes) -> None:
+@pytest.mark.parametrize("content", [b"", b"text", b"PK\x03\x04 cut off", _pickle_with_code()])
+def test_invalid_checkpoint_is_rejected(tmp_path: Path, content: bytes, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a.pt").write_bytes(content)
 
     with pytest.raises(RunFolderError, match=r"cannot read checkpoint .*a\.pt"):
         load_checkpoint(tmp_path / "a.pt")
+    assert capsys.readouterr().out == ""
 
 
 def test_only_newest_checkpoints_are_kept(tmp_path: Path) -> None:
@@ -117,7 +101,7 @@ def test_only_newest_checkpoints_are_kept(tmp_path: Path) -> None:
 
 
 def test_average_is_the_mean_of_the_weights(tmp_path: Path) -> None:
-    paths = [save_model(tmp_path / f"{seed}.pt", seed=seed) for seed in range(3)]
+    paths = [save_model(tmp_path / f"{seed}.pt", seed=seed, dropout=seed / 10) for seed in range(3)]
 
     average = average_checkpoints(paths)
 
@@ -127,14 +111,20 @@ def test_average_is_the_mean_of_the_weights(tmp_path: Path) -> None:
     assert average["averaged"] == ["0.pt", "1.pt", "2.pt"]
 
 
-def test_checkpoints_of_different_dropout_are_averaged(tmp_path: Path) -> None:
-    paths = [save_model(tmp_path / f"{dropout}.pt", dropout=dropout) for dropout in (0.1, 0.2)]
-
-    assert average_checkpoints(paths)["averaged"] == ["0.1.pt", "0.2.pt"]
-
-
 def test_checkpoints_of_different_architectures_are_rejected(tmp_path: Path) -> None:
     paths = [save_model(tmp_path / f"{norm}.pt", norm=norm) for norm in ("pre", "post")]
 
     with pytest.raises(RunFolderError, match=r"post\.pt differs from .*pre\.pt"):
         average_checkpoints(paths)
+
+
+@pytest.mark.parametrize("output", [None, "other.pt"])
+def test_average_command_averages_the_newest(tmp_path: Path, output: str | None) -> None:
+    for step in range(1, 5):
+        save_model(checkpoint_path(tmp_path / "checkpoints", step), seed=step)
+    flags = ["--output", str(tmp_path / output)] if output else []
+
+    assert main(["average", str(tmp_path), "--last", "2", *flags]) == 0
+
+    assert [path.name for path in tmp_path.glob("*.pt")] == [output or "average.pt"]
+    assert load_checkpoint(tmp_path / (output or "average.pt"))["averaged"] == ["step-00000003.pt", "step-00000004.pt"]

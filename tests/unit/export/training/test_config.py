@@ -28,7 +28,6 @@ FILES = (ParallelFiles(source=Path("a.tsv")), ParallelFiles(source=Path("a.en"),
         ("seed", -1),
         ("optimizer", "sgd"),
         ("cooldown_steps", 5),
-        ("max_steps", -1),
     ],
 )
 def test_invalid_value_is_rejected(field: str, value: Any) -> None:
@@ -36,24 +35,19 @@ def test_invalid_value_is_rejected(field: str, value: Any) -> None:
         TrainingConfig(**{field: value})
 
 
-def test_limits_are_optional() -> None:
-    config = TrainingConfig()
-
-    assert (config.max_steps, config.max_epochs, config.max_minutes, config.patience) == (None,) * 4
-
-
-@pytest.mark.parametrize("share", [-0.1, 1.1])
-def test_invalid_share_of_malformed_lines_is_rejected(share: float) -> None:
-    with pytest.raises(SettingError, match="max_malformed"):
-        DataConfig(train=FILES, dev=FILES, max_malformed=share)
-
-
-@pytest.mark.parametrize("missing", ["train", "dev"])
-def test_missing_text_is_rejected(missing: str) -> None:
-    files = {"train": FILES, "dev": FILES, missing: ()}
-
-    with pytest.raises(SettingError, match=f"--{missing} is None: expected one or more files"):
-        DataConfig(train=files["train"], dev=files["dev"])
+@pytest.mark.parametrize(
+    ("fields", "setting"),
+    [
+        ({"max_malformed": -0.1}, "max_malformed"),
+        ({"max_malformed": 1.1}, "max_malformed"),
+        ({"train": ()}, "--train"),
+        ({"dev": ()}, "--dev"),
+    ],
+)
+def test_invalid_text_is_rejected(fields: dict[str, Any], setting: str) -> None:
+    with pytest.raises(SettingError) as raised:
+        DataConfig(**{"train": FILES, "dev": FILES, **fields})
+    assert raised.value.setting == setting
 
 
 def test_settings_survive_json() -> None:
@@ -63,6 +57,9 @@ def test_settings_survive_json() -> None:
     assert RunConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
 
 
-def test_presets_have_a_limit() -> None:
-    assert TRAINING_PRESETS.keys() == PRESETS.keys()
-    assert all(config.max_steps is not None for config in TRAINING_PRESETS.values())
+def test_only_presets_have_a_limit() -> None:
+    limits = {name: config.max_steps is not None for name, config in TRAINING_PRESETS.items()}
+    default = TrainingConfig()
+
+    assert limits == dict.fromkeys(PRESETS, True)
+    assert (default.max_steps, default.max_epochs, default.max_minutes, default.patience) == (None,) * 4

@@ -11,7 +11,7 @@ from dragoman_export.training.checkpoint import list_checkpoints, load_checkpoin
 from dragoman_export.training.loop import Trainer
 from dragoman_export.training.ranks import Ranks
 from dragoman_export.training.report import Record, read_log
-from tests.unit.export.training.tiny_run import make_model, make_text, make_trainer
+from tests.unit.export.tiny_training import make_model, make_text, make_trainer
 
 ROUNDING = 1e-5  # float32 sums in another order; gradients are of the order of 0.1.
 
@@ -19,13 +19,12 @@ ROUNDING = 1e-5  # float32 sums in another order; gradients are of the order of 
 HARD: dict[str, Any] = {"concatenate": 0.3, "max_steps": 12, "eval_interval": 5}
 
 
+def last_checkpoint(path: Path) -> Path:
+    return list_checkpoints(path / "checkpoints")[-1]
+
+
 def newest(path: Path) -> dict[str, Any]:
-    return load_checkpoint(list_checkpoints(path / "checkpoints")[-1])
-
-
-def weights(path: Path) -> Mapping[str, Tensor]:
-    model: Mapping[str, Tensor] = newest(path)["model"]
-    return model
+    return load_checkpoint(last_checkpoint(path))
 
 
 def records(path: Path, event: str) -> list[Record]:
@@ -34,7 +33,7 @@ def records(path: Path, event: str) -> list[Record]:
 
 def resume(path: Path, **settings: Any) -> Trainer:
     trainer = make_trainer(path, **settings)
-    trainer.resume(list_checkpoints(path / "checkpoints")[-1])
+    trainer.resume(last_checkpoint(path))
     return trainer
 
 
@@ -51,7 +50,7 @@ def test_resumed_run_equals_an_uninterrupted_run(
     make_trainer(tmp_path / "parts", model=make_model(norm=norm), **{**settings, "max_steps": 7}).run()
     resume(tmp_path / "parts", model=make_model(norm=norm), **settings).run()
 
-    whole, parts = weights(tmp_path / "whole"), weights(tmp_path / "parts")
+    whole, parts = newest(tmp_path / "whole")["model"], newest(tmp_path / "parts")["model"]
     assert newest(tmp_path / "parts")["progress"]["epoch"] > 0
     assert all(torch.equal(weight, parts[name]) for name, weight in whole.items())
 
@@ -59,7 +58,7 @@ def test_resumed_run_equals_an_uninterrupted_run(
 def test_two_accumulated_batches_equal_one_of_twice_the_size(tmp_path: Path) -> None:
     text = make_text([("red blue", "BLUE RED"), ("blue red", "RED BLUE")] * 4)
     tokens = 8 * int(max(text.train.sources.lengths.max(), text.train.targets.lengths.max()))
-    settings: dict[str, dict[str, Any]] = {
+    settings: Mapping[str, Mapping[str, Any]] = {
         "one": {"batch_tokens": tokens},
         "two": {"batch_tokens": tokens // 2, "accumulation": 2},
     }
@@ -68,17 +67,25 @@ def test_two_accumulated_batches_equal_one_of_twice_the_size(tmp_path: Path) -> 
         make_trainer(tmp_path / name, text=text, model=make_model(dropout=0.0), bf16=False, max_steps=1, **cut).run()
 
     one, two = (newest(tmp_path / name)["optimizer"]["adam"]["state"] for name in settings)
-    for number, moments in one.items():  # not the weights: Adam's first step makes any gradient, even rounding, alike
+    for number, moments in one.items():  # the weights are alike after any first step of Adam
         torch.testing.assert_close(moments["exp_avg"], two[number]["exp_avg"], atol=ROUNDING, rtol=0)
     assert newest(tmp_path / "two")["progress"]["epoch"] == 1
 
 
-def test_patience_stops_a_run(tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path, lr_factor=1e-30, eval_interval=1, patience=3, max_steps=99)
+@pytest.mark.parametrize(
+    ("settings", "reason", "progress"),
+    [
+        # the first evaluation is always the best so far
+        ({"lr_factor": 1e-30, "eval_interval": 1, "patience": 3, "max_steps": 99}, "patience", {"step": 4}),
+        ({"max_epochs": 2}, "max-epochs", {"epoch": 2, "epoch_step": 0}),
+        ({"max_minutes": 1e-9}, "max-minutes", {"step": 1}),
+    ],
+)
+def test_limit_ends_a_run(tmp_path: Path, settings: dict[str, Any], reason: str, progress: dict[str, int]) -> None:
+    trainer = make_trainer(tmp_path, **settings)
 
-    reason = trainer.run()
-
-    assert (reason, trainer.progress.step) == ("patience", 4)  # the first evaluation is always the best so far
+    assert trainer.run() == reason
+    assert {name: getattr(trainer.progress, name) for name in progress} == progress
 
 
 def test_cooldown_after_patience_survives_a_resume(tmp_path: Path) -> None:
@@ -87,9 +94,8 @@ def test_cooldown_after_patience_survives_a_resume(tmp_path: Path) -> None:
 
     make_trainer(tmp_path, **settings).run()
     whole = [record["learning_rate"] for record in records(tmp_path, "step")]
-    checkpoint = tmp_path / "checkpoints" / "step-00000005.pt"
     again = make_trainer(tmp_path / "again", **settings)
-    again.resume(checkpoint)
+    again.resume(tmp_path / "checkpoints" / "step-00000005.pt")
 
     assert again.run() == "patience"
     assert len(whole) == 7  # `patience` ends at step 4
@@ -98,21 +104,7 @@ def test_cooldown_after_patience_survives_a_resume(tmp_path: Path) -> None:
     assert [record["learning_rate"] for record in records(tmp_path / "again", "step")] == whole[5:]
 
 
-def test_max_epochs_ends_a_run(tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path, max_epochs=2)
-
-    assert trainer.run() == "max-epochs"
-    assert (trainer.progress.epoch, trainer.progress.epoch_step) == (2, 0)
-
-
-def test_max_minutes_ends_a_run(tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path, max_minutes=1e-9)
-
-    assert trainer.run() == "max-minutes"
-    assert trainer.progress.step == 1
-
-
-class RanksOfWhichAnotherIsSignalled(Ranks):
+class _RanksWithSignal(Ranks):
     """A rank whose peer received a signal."""
 
     def sum(self, tensor: Tensor) -> Tensor:
@@ -120,7 +112,7 @@ class RanksOfWhichAnotherIsSignalled(Ranks):
 
 
 def test_signal_of_another_rank_stops_the_run(tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path, ranks=RanksOfWhichAnotherIsSignalled(), log_interval=1)
+    trainer = make_trainer(tmp_path, ranks=_RanksWithSignal(), log_interval=1)
 
     assert trainer.run() == "signal of another rank"
     assert records(tmp_path, "evaluation") == []  # an evaluation here would wait for the peer forever
@@ -140,8 +132,7 @@ def test_run_ends_with_evaluation_checkpoint_and_curves(tmp_path: Path) -> None:
 def test_best_weights_are_kept(tmp_path: Path) -> None:
     make_trainer(tmp_path, max_steps=6, eval_interval=2, checkpoint_interval=2, keep_checkpoints=2).run()
 
-    evaluations = records(tmp_path, "evaluation")
-    best = min(evaluations, key=lambda record: float(record["loss"]))
+    best = min(records(tmp_path, "evaluation"), key=lambda record: float(record["loss"]))
     assert load_checkpoint(tmp_path / "checkpoints" / "best.pt")["step"] == best["step"]
     assert len(list_checkpoints(tmp_path / "checkpoints")) == 2
 
@@ -155,35 +146,31 @@ def test_target_tokens_of_an_epoch_are_counted_once(tmp_path: Path) -> None:
     assert trainer.progress.target_tokens == int(text.train.targets.lengths.sum())
 
 
-def test_changed_batches_skip_the_rest_of_the_epoch(tmp_path: Path) -> None:
-    make_trainer(tmp_path, max_steps=3).run()
-    trainer = make_trainer(tmp_path, batch_tokens=64)
+@pytest.mark.parametrize(
+    ("before", "now", "changed"),
+    [
+        ({}, {"batch_tokens": 64}, {"batch_tokens": (128, 64)}),
+        ({"subword_sampling": 0.2}, {}, {"subword_sampling": (0.2, None)}),
+        ({}, {"subword_sampling": 0.2}, {"subword_sampling": (None, 0.2)}),
+    ],
+)
+def test_changed_batches_skip_the_rest_of_the_epoch(
+    tmp_path: Path, before: dict[str, Any], now: dict[str, Any], changed: dict[str, Any]
+) -> None:
+    make_trainer(tmp_path, max_steps=3, **before).run()
+    trainer = make_trainer(tmp_path, **now)
 
-    changed = trainer.resume(list_checkpoints(tmp_path / "checkpoints")[-1])
-
-    assert changed == {"batch_tokens": (128, 64)}
+    assert trainer.resume(last_checkpoint(tmp_path)) == changed
     assert (trainer.progress.step, trainer.progress.epoch, trainer.progress.epoch_step) == (3, 1, 0)
 
 
-@pytest.mark.parametrize(("before", "now"), [(0.2, 0.0), (0.0, 0.2)])
-def test_changed_sampling_skips_the_rest_of_the_epoch(tmp_path: Path, before: float, now: float) -> None:
-    make_trainer(tmp_path, max_steps=3, subword_sampling=before).run()
-    trainer = make_trainer(tmp_path, subword_sampling=now)
-
-    changed = trainer.resume(list_checkpoints(tmp_path / "checkpoints")[-1])
-
-    assert changed == {"subword_sampling": (before or None, now or None)}
-
-
-def test_unchanged_batches_skip_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("now", [{"batch_tokens": 64}, {"lr_factor": 3.0}])
+def test_nothing_is_skipped_between_epochs_or_with_equal_batches(tmp_path: Path, now: dict[str, Any]) -> None:
     make_trainer(tmp_path, max_epochs=1).run()
-    between = make_trainer(tmp_path, batch_tokens=64)
-    same = make_trainer(tmp_path, lr_factor=3.0)
+    trainer = make_trainer(tmp_path, **now)
 
-    checkpoint = list_checkpoints(tmp_path / "checkpoints")[-1]
-
-    assert (between.resume(checkpoint), same.resume(checkpoint)) == ({}, {})
-    assert between.progress.epoch == same.progress.epoch == 1
+    assert trainer.resume(last_checkpoint(tmp_path)) == {}
+    assert trainer.progress.epoch == 1
 
 
 def test_checkpoint_of_the_other_optimizer_is_rejected(tmp_path: Path) -> None:
@@ -191,8 +178,7 @@ def test_checkpoint_of_the_other_optimizer_is_rejected(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, optimizer="muon")
 
     with pytest.raises(CheckpointConflictError):
-        trainer.resume(list_checkpoints(tmp_path / "checkpoints")[-1])
-
+        trainer.resume(last_checkpoint(tmp_path))
     assert trainer.progress.step == 0
 
 

@@ -22,7 +22,7 @@ print((process.memory_info().rss - before) >> 20)
 @pytest.mark.slow
 @pytest.mark.skipif(not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="oneDNN has no bf16 kernels for this CPU")
 def test_kernel_caches_are_limited() -> None:
-    # in a process of its own: how many are kept is read once
+    # in a child process, because oneDNN reads the limit once
     command = [sys.executable, "-c", _MULTIPLY_MANY_SHAPES]
     grown_mb = int(subprocess.run(command, capture_output=True, check=True, text=True).stdout)
     assert grown_mb < 200  # 425 if all are kept

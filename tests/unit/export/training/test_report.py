@@ -10,12 +10,6 @@ from matplotlib.image import imread
 from dragoman_export.training.report import Meter, Window, draw_curves, plot_curves, read_log
 
 
-def test_window_averages() -> None:
-    window = Window(loss=30.0, target_tokens=10, seconds=2.0)
-
-    assert (window.mean_loss, window.tokens_per_s) == (3.0, 5.0)
-
-
 def test_meter_accumulates_until_reset() -> None:
     meter = Meter(is_shown=False, first_step=0)
     for _ in range(3):
@@ -25,37 +19,25 @@ def test_meter_accumulates_until_reset() -> None:
     summed = meter.window
     meter.reset()
 
-    assert (summed.loss, summed.target_tokens) == (12.0, 6)
+    assert (summed.loss, summed.target_tokens, summed.mean_loss) == (12.0, 6, 2.0)
     assert meter.window == Window()
+    assert Window(target_tokens=10, seconds=2.0).tokens_per_s == 5.0
 
 
-def test_bar_shows_speed_and_remaining_time(capfd: pytest.CaptureFixture[str]) -> None:
-    meter = Meter(is_shown=True, first_step=7)
+@pytest.mark.parametrize("is_shown", [True, False])
+def test_bar_shows_speed_and_remaining_time(capfd: pytest.CaptureFixture[str], *, is_shown: bool) -> None:
+    meter = Meter(is_shown=is_shown, first_step=7)
     meter.begin()
     meter.end(loss=4.0, target_tokens=2)
 
     meter.show(epoch=3, last_step=20)
-    meter.close()
-
-    shown = capfd.readouterr().err.splitlines()[-1]
-    assert "8/20 [" in shown
-    assert "loss=2.000, tokens/s=" in shown
-    assert "epoch=3" in shown
-
-
-def test_hidden_meter_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
-    meter = Meter(is_shown=False, first_step=0)
-
-    meter.show(epoch=0, last_step=None)
     meter.message("step 1")
     meter.close()
 
-    assert capfd.readouterr() == ("", "")
-
-
-def write_log(path: Path, *records: dict[str, Any], end: str = "") -> Path:
-    path.write_text("".join(json.dumps(record) + "\n" for record in records) + end)
-    return path
+    printed = capfd.readouterr()
+    assert printed.out == ""
+    for text in ("8/20 [", "loss=2.000, tokens/s=", "epoch=3", "step 1"):
+        assert (text in printed.err) is is_shown
 
 
 def step(number: int, loss: float = 3.0) -> dict[str, Any]:
@@ -66,13 +48,10 @@ def evaluation(number: int, bleu: float | None) -> dict[str, Any]:
     return {"event": "evaluation", "step": number, "loss": 2.0, "bleu": bleu}
 
 
-def lines_of(figure: Figure) -> dict[tuple[str, str], tuple[list[float], list[float]]]:
-    """Return x and y of each line by axis and line label."""
+def lines_of(figure: Figure) -> dict[tuple[str, str], list[list[float]]]:
+    """Return the points of each line by axis and line label."""
     return {
-        (axis.get_ylabel(), str(line.get_label())): (
-            np.asarray(line.get_xdata()).tolist(),
-            np.asarray(line.get_ydata()).tolist(),
-        )
+        (axis.get_ylabel(), str(line.get_label())): np.asarray(line.get_xydata()).tolist()
         for axis in figure.axes
         for line in axis.lines
     }
@@ -81,31 +60,22 @@ def lines_of(figure: Figure) -> dict[tuple[str, str], tuple[list[float], list[fl
 def test_curves_draw_repeated_steps_once() -> None:
     records = [step(1), step(2, loss=9.0), evaluation(2, 7.0), evaluation(3, None), step(2, loss=2.5)]
 
-    drawn = lines_of(plot_curves(records))
-
-    assert drawn == {
-        ("nats a token", "training, label-smoothed"): ([1, 2], [3.0, 2.5]),
-        ("nats a token", "dev"): ([2, 3], [2.0, 2.0]),
-        ("sacreBLEU", "dev, greedy"): ([2], [7.0]),
-        ("learning rate", "Adam"): ([1, 2], [0.1, 0.1]),
-        ("tokens/s", "target tokens"): ([1, 2], [9.0, 9.0]),
+    assert lines_of(plot_curves(records)) == {
+        ("nats a token", "training, label-smoothed"): [[1, 3.0], [2, 2.5]],
+        ("nats a token", "dev"): [[2, 2.0], [3, 2.0]],
+        ("sacreBLEU", "dev, greedy"): [[2, 7.0]],
+        ("learning rate", "Adam"): [[1, 0.1], [2, 0.1]],
+        ("tokens/s", "target tokens"): [[1, 9.0], [2, 9.0]],
     }
-
-
-def test_curves_are_written_atomically(tmp_path: Path) -> None:
-    log = write_log(tmp_path / "log.jsonl", step(1), evaluation(2, 7.0))
-
-    draw_curves(log, tmp_path / "curves.png")
-
-    assert imread(tmp_path / "curves.png").shape == (770, 1210, 4)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["curves.png", "log.jsonl"]
-
-
-def test_empty_log_is_drawn() -> None:
     assert lines_of(plot_curves([{"event": "start"}])) == {}
 
 
-def test_truncated_log_line_is_skipped(tmp_path: Path) -> None:
-    log = write_log(tmp_path / "log.jsonl", step(1), end='{"event": "st')
+def test_curves_are_written_atomically_without_a_truncated_line(tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    log.write_text(json.dumps(step(1)) + '\n{"event": "st')
+
+    draw_curves(log, tmp_path / "curves.png")
 
     assert read_log(log) == [step(1)]
+    assert imread(tmp_path / "curves.png").shape == (770, 1210, 4)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["curves.png", "log.jsonl"]

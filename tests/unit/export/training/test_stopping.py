@@ -53,7 +53,7 @@ def test_expected_last_step_is_the_first_limit(limits: dict[str, Any], last_step
     [
         ({"patience": 3, "cooldown_steps": 20}, 60, 80),
         ({"patience": 3, "cooldown_steps": 20}, None, 90),  # ends at this step
-        ({"patience": 4, "cooldown_steps": 20}, 60, None),  # ended, but a larger value was set later
+        ({"patience": 4, "cooldown_steps": 20}, 60, None),  # a larger value was set later
         ({"patience": 3, "cooldown_steps": 20, "max_steps": 75}, None, 75),  # the rate is cooling down already
         ({"patience": 3, "cooldown_steps": 20, "max_steps": 95}, None, 90),
         ({"patience": 3, "cooldown_steps": 20, "max_steps": 78}, 60, 78),
@@ -82,25 +82,13 @@ def test_stop_is_explained(reason: str, limit: str, detail: str) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_first_signal_requests_a_stop(number: signal.Signals) -> None:
+def test_second_signal_interrupts_and_handlers_are_restored(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+
     with StopRequest() as request:
         os.kill(os.getpid(), number)
-
-    assert request.signal_name == number.name
-
-
-def test_second_signal_interrupts() -> None:
-    with StopRequest():
-        os.kill(os.getpid(), signal.SIGTERM)
-
+        assert request.signal_name == number.name
         with pytest.raises(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), number)
 
-
-def test_signal_handlers_are_restored() -> None:
-    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-
-    with StopRequest():
-        pass
-
-    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+    assert signal.getsignal(number) == before

@@ -2,6 +2,7 @@ import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from dragoman_export.data.augmentation import VariationConfig
@@ -9,15 +10,17 @@ from dragoman_export.data.batches import EncodedCorpus
 from dragoman_export.data.reader import Pair, PairFiles, ParallelFiles
 from dragoman_export.errors import CorpusError
 from dragoman_export.training.text import encode_pairs
-from tests.unit.export.data.tiny_text import tiny_vocabulary, write_tsv
-from tests.unit.export.training.tiny_run import make_text
+from tests.unit.export.tiny_training import make_text, tiny_vocabulary, write_tsv
+
+PAIRS = tuple(
+    Pair(source=source, target=target, location=f"a.tsv:{line}")
+    for line, source, target in ((1, "red " * 9, "RED"), (2, "red", "RED"), (3, "red", "RED " * 9))
+)
 
 
-def make_pair(source: str, target: str, line: int) -> Pair:
-    return Pair(source=source, target=target, location=f"a.tsv:{line}")
-
-
-PAIRS = (make_pair("red " * 9, "RED", 1), make_pair("red", "RED", 2), make_pair("red", "RED " * 9, 3))
+def all_ids(corpus: EncodedCorpus) -> list[list[int]]:
+    """Return the token ids of all sources, then of all targets."""
+    return [side[index].tolist() for side in (corpus.sources, corpus.targets) for index in range(len(corpus))]
 
 
 def test_long_pairs_are_skipped_and_reported() -> None:
@@ -31,12 +34,10 @@ def test_long_pairs_are_skipped_and_reported() -> None:
 
 
 def test_corpus_has_the_token_ids_of_both_sides() -> None:
-    vocabulary = tiny_vocabulary()
+    corpus = encode_pairs(PAIRS, tiny_vocabulary(), max_tokens=99, report=print).corpus
 
-    corpus = encode_pairs(PAIRS, vocabulary, max_tokens=99, report=print).corpus
-
-    assert [corpus.targets[index].tolist() for index in range(3)] == vocabulary.encode([pair.target for pair in PAIRS])
-    assert corpus.sources.lengths.tolist() == [len(ids) for ids in vocabulary.encode([pair.source for pair in PAIRS])]
+    texts = [*(pair.source for pair in PAIRS), *(pair.target for pair in PAIRS)]
+    assert all_ids(corpus) == tiny_vocabulary().encode(texts)
 
 
 def test_text_without_short_pairs_is_rejected() -> None:
@@ -53,14 +54,17 @@ def test_sampled_pieces_change_with_the_epoch() -> None:
     assert text.vocabulary.decode(all_ids(first)) == text.vocabulary.decode(all_ids(text.train))
 
 
+def _lengths(corpus: EncodedCorpus) -> np.ndarray:
+    return np.maximum(corpus.sources.lengths, corpus.targets.lengths)
+
+
 def test_long_sampled_pair_keeps_its_segmentation() -> None:
     text = make_text()
 
     sampled = text.drawn(alpha=0.01, max_tokens=14, seed=1, epoch=1)
 
-    usual = [lengths <= 14 for lengths in (sampled.sources.lengths, sampled.targets.lengths)]
-    for index, fits in enumerate(usual[0] & usual[1]):
-        assert fits or sampled.sources[index].tolist() == text.train.sources[index].tolist()
+    for index in np.flatnonzero(_lengths(sampled) > 14).tolist():
+        assert sampled.sources[index].tolist() == text.train.sources[index].tolist()
     assert all_ids(sampled) != all_ids(text.train)
 
 
@@ -72,25 +76,18 @@ def test_augmentation_changes_with_the_epoch() -> None:
     )
 
     assert all_ids(first) == all_ids(again) != all_ids(next_epoch)
-    decoded = text.vocabulary.decode([first.sources[index].tolist() for index in range(len(first))])
-    originals = [pair.source for pair in text.train_pairs]
-    changed = [(new, old) for new, old in zip(decoded, originals, strict=True) if new != old]
-    assert {new.lower() == old for new, old in changed} == {True}
+    decoded = text.vocabulary.decode(all_ids(first)[: len(first)])
+    changed = {new: pair.source for new, pair in zip(decoded, text.train_pairs, strict=True) if new != pair.source}
     assert 10 < len(changed) < 60
-    assert max(first.sources.lengths.max(), text.train.sources.lengths.max()) > 20  # kept although too long
-    assert all(
-        first.sources[index].tolist() == text.train.sources[index].tolist()
-        for index in range(len(first))
-        if first.sources.lengths[index] > 20
-    )
-
-
-def all_ids(corpus: EncodedCorpus) -> list[list[int]]:
-    return [side[index].tolist() for side in (corpus.sources, corpus.targets) for index in range(len(corpus))]
+    assert [new.lower() for new in changed] == list(changed.values())
+    too_long = np.flatnonzero(_lengths(first) > 20).tolist()
+    assert too_long  # original pairs
+    for index in too_long:
+        assert first.sources[index].tolist() == text.train.sources[index].tolist()
 
 
 def test_pairs_are_encoded_in_chunks(tmp_path: Path) -> None:
-    pairs = [make_pair(f"red {number}", f"RED {number}", number) for number in range(20_000)]
+    pairs = [Pair(source=f"red {number}", target=f"RED {number}", location="a.tsv") for number in range(20_000)]
     read: list[int] = []
 
     def reading() -> Iterator[Pair]:

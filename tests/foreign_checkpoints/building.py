@@ -1,12 +1,9 @@
 """Sizes and random weights of tiny checkpoints."""
 
-import json
 import math
 from collections.abc import Sequence
-from pathlib import Path
 
 import torch
-import yaml
 from torch import Tensor
 
 # odd sizes of vocabularies, filled with unused words
@@ -28,27 +25,18 @@ class Draw:
     def matrix(self, *shape: int, std: float = 0.4) -> Tensor:
         return torch.randn(*shape, generator=self._generator) * std
 
-    def linear(self, name: str, outputs: int, inputs: int) -> dict[str, Tensor]:
-        return {f"{name}.weight": self.matrix(outputs, inputs), f"{name}.bias": self.matrix(outputs, std=0.1)}
+    def linear(self, name: str, outputs: int, inputs: int, *, has_bias: bool = True) -> dict[str, Tensor]:
+        weight, bias = self.matrix(outputs, inputs), self.matrix(outputs, std=0.1)
+        return {f"{name}.weight": weight, **({f"{name}.bias": bias} if has_bias else {})}
 
-    def norm(self, name: str) -> dict[str, Tensor]:
-        return {f"{name}.weight": 1 + self.matrix(D, std=0.2), f"{name}.bias": self.matrix(D, std=0.1)}
+    def norm(self, name: str, *, has_bias: bool = True) -> dict[str, Tensor]:
+        weight, bias = 1 + self.matrix(D, std=0.2), self.matrix(D, std=0.1)
+        return {f"{name}.weight": weight, **({f"{name}.bias": bias} if has_bias else {})}
 
     def end_by_itself(self, state: dict[str, Tensor], norm: str, eos: Tensor) -> None:
         """Favour EOS, with random signs: shared tables would repeat each token."""
         state[f"{norm}.weight"] *= torch.sign(self.matrix(D))
         state[f"{norm}.bias"] = _EOS_LOGIT * eos / eos.square().sum()
-
-
-def configure(file: Path, option: str, value: object) -> None:
-    """Set an option, named by its dotted path, in a configuration in YAML or JSON."""
-    config = yaml.safe_load(file.read_text(encoding="utf-8"))
-    *parents, name = option.split(".")
-    part = config
-    for parent in parents:
-        part = part.setdefault(parent, {})
-    part[name] = value
-    file.write_text(json.dumps(config), encoding="utf-8")
 
 
 def sinusoids(*, is_in_turn: bool) -> Tensor:
