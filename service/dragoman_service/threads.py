@@ -112,8 +112,7 @@ def shorten_slices() -> bool:
     With other busy processes on the same cores, decoding reaches 4,273 tokens/s with short slices, and 340 tokens/s
     with a lower priority instead (docs/internals/measurements.md, section Rejections).
 
-    Returns:
-        False if the system does not support it; then nothing has changed.
+    Returns False if the system does not support it; then nothing has changed.
     """
     return sys.platform == "linux" and _set_slice(_SHORT_SLICE_NS) and slice_ns() == _SHORT_SLICE_NS
 
@@ -143,7 +142,6 @@ class _UnawaitedPool(ThreadPoolExecutor):
     """A pool whose shutdown waits for no thread."""
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002
-        """End idle threads, and busy ones after their work, without waiting for them."""
         super().shutdown(wait=False, cancel_futures=cancel_futures)
 
 
@@ -153,11 +151,8 @@ def started_pool(num_threads: int, *, name: str, is_awaited: bool = True) -> Thr
     By default a pool starts threads on demand. Then a leaked thread looks like a new thread of the pool, and a server
     with limited threads fails under load instead of at start-up.
 
-    Args:
-        num_threads: size of the pool.
-        name: prefix of the thread names.
-        is_awaited: whether `shutdown` can wait for the threads. `asyncio.run` waits for the threads of its default
-            executor and does not return if one of them is stuck.
+    `name` is the prefix of the thread names. Without `is_awaited`, `shutdown` does not wait for the threads:
+    `asyncio.run` waits for those of its default executor and does not return if one of them is stuck.
     """
     pool = (ThreadPoolExecutor if is_awaited else _UnawaitedPool)(num_threads, thread_name_prefix=name)
     together = threading.Barrier(num_threads)  # keeps every thread busy until all are running

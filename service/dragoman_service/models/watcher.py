@@ -207,11 +207,9 @@ class Reconciler:
 
 
 async def watch(refresh: Callable[[], None], *, interval_s: float) -> None:
-    """Call `refresh` in a thread until the task is cancelled, and log its errors.
+    """Call `refresh` in a thread, again `interval_s` after its end (0: never), and log its errors.
 
-    Args:
-        refresh: a running call continues after the cancellation.
-        interval_s: time between the end of a call and the next call; 0: no calls.
+    If the task is cancelled, a running call continues.
     """
     while interval_s:
         await asyncio.sleep(interval_s)

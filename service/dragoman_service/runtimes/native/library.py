@@ -202,14 +202,9 @@ class NativeNetwork:
         encoder: NetworkArrays | None = None,
         instruction_set: str | None = None,
     ) -> None:
-        """Copy and pack the weights.
+        """Copy and pack the weights, by default for the best instruction set of the library.
 
-        Args:
-            library: the loaded library.
-            architecture: architecture of the network.
-            decoder: weights of the decoder.
-            encoder: weights of the encoder; None if ONNX Runtime encodes.
-            instruction_set: one of the library's instruction sets; None for the best.
+        Without an encoder, ONNX Runtime encodes.
         """
         encoder_layers = architecture.num_encoder_layers if encoder else 0
         shape = _Shape(

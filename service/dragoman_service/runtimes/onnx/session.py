@@ -256,8 +256,7 @@ def open_capturing(
 ) -> tuple[onnxruntime.InferenceSession, GraphCaptures | None]:
     """Open a session that captures its runs as CUDA graphs; if that fails, log the reason and open one that does not.
 
-    Raises:
-        BundleError: if the graph cannot be opened without captures.
+    Raises BundleError if the graph cannot be opened without captures.
     """
     try:
         session = open_graph(captures=True)

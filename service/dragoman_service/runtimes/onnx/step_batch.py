@@ -53,10 +53,7 @@ class CachingBatch(Generic[_Buffers]):
     ) -> None:
         """Create an empty batch.
 
-        Args:
-            sessions: graphs of the model.
-            new_buffers: returns buffers for arrays of given names, with parts of a given shape. The third argument is
-                the axis of the length in a part.
+        `new_buffers` returns buffers for the arrays of some names, with parts of a shape whose length has a given axis.
         """
         shape = sessions.bundle.manifest.architecture
         num_layers = shape.num_decoder_layers
