@@ -72,6 +72,7 @@ def test_switch_interval_is_long_for_a_second_after_the_last_rejection(
 
     for event, now_s in events:
         (interval.record_rejection if event == "rejection" else interval.record_admission)(now_s)
+        assert interval.is_normal == (chosen[-1:] == [NORMAL_INTERVAL_S])
 
     assert chosen == expected
 

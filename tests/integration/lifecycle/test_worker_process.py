@@ -364,19 +364,3 @@ def test_server_can_be_stopped_while_a_version_is_unloaded(tiny_models: Path) ->
         assert unloading.exception(timeout=CALL_S) is None or code_name(unloading) == "UNAVAILABLE"
         assert logged(server.running.log, "stopped", "Traceback") == [True, False]
         assert all(map(is_gone, workers))
-
-
-@pytest.mark.parametrize("damaged", ["*.onnx", "*weights*"])
-def test_load_errors_are_the_same_without_isolation(tiny_model: Path, tmp_path: Path, damaged: str) -> None:
-    shutil.copytree(tiny_model / "tiny", tmp_path / "tiny")
-    for path in (tmp_path / "tiny" / "1").rglob(damaged):
-        path.write_bytes(b"damaged" + path.read_bytes()[7:])
-    outcomes = []
-    for environment in ({}, LOCAL):
-        with process("--models", str(tmp_path), **environment) as running:
-            code = running.wait(timeout_s=STOP_S)
-            assert "Traceback" not in running.log
-            outcomes.append((code, running.log.splitlines()[-1]))
-
-    assert outcomes[0] == outcomes[1]
-    assert outcomes[0][0] != 0

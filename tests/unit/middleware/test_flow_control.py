@@ -2,6 +2,8 @@
 
 import asyncio
 import math
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import grpc
@@ -41,28 +43,25 @@ class Sender:
         return self._message
 
 
-class Counts:
-    """Numbers of rejections and timeouts."""
-
-    def __init__(self) -> None:
-        self.refused = 0
-        self.late = 0
-
-    def refuse(self) -> None:
-        self.refused += 1
-
-    def come_late(self) -> None:
-        self.late += 1
-
-
-def receiver(counts: Counts, *, num_reads: int = 2, max_unread: int = 8, timeout_s: float = 60.0) -> RequestReader:
-    unread = FairSemaphore("calls", total=max_unread, per_caller=max_unread // 2, on_rejection=counts.refuse)
+def receiver(
+    counts: Counter[str] | None = None, *, num_reads: int = 2, max_unread: int = 8, timeout_s: float = 60.0
+) -> RequestReader:
+    """Return a reader that counts rejected and late calls."""
+    events = Counter() if counts is None else counts
     return RequestReader(
-        unread=unread, num_reads=num_reads, caller_share=0.5, timeout_s=timeout_s, on_timeout=counts.come_late
+        unread=semaphore(max_unread, max_unread // 2, events),
+        num_reads=num_reads,
+        caller_share=0.5,
+        timeout_s=timeout_s,
+        on_timeout=lambda: events.update(["late"]),
     )
 
 
-async def cancel(calls: list[asyncio.Future[bytes]]) -> None:
+def semaphore(total: int, per_caller: int, events: Counter[str]) -> FairSemaphore:
+    return FairSemaphore("calls", total=total, per_caller=per_caller, on_rejection=lambda: events.update(["rejected"]))
+
+
+async def cancel(calls: Sequence[asyncio.Future[bytes]]) -> None:
     for call in calls:
         call.cancel()
     await asyncio.gather(*calls, return_exceptions=True)
@@ -80,7 +79,7 @@ async def settle() -> None:
 
 
 async def test_reads_of_one_caller_are_limited_to_its_share() -> None:
-    bounded = receiver(Counts())
+    bounded = receiver()
     greedy, fair = [Sender() for _ in range(3)], Sender()
     calls = [asyncio.ensure_future(bounded.receive(sender, "greedy")) for sender in greedy]
     calls.append(asyncio.ensure_future(bounded.receive(fair, "fair")))
@@ -99,7 +98,7 @@ async def test_slow_senders_do_not_block_complete_messages(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(flow_control, "_CONTENTION_TIMEOUT_S", 0.01)
-    counts = Counts()
+    counts: Counter[str] = Counter()
     bounded = receiver(counts, num_reads=4, max_unread=100)
     slow = [asyncio.ensure_future(bounded.receive(Sender(), "host")) for _ in range(40)]
     quick = quick_sender()
@@ -109,12 +108,12 @@ async def test_slow_senders_do_not_block_complete_messages(
 
     ended, _ = await asyncio.wait(slow, return_when=asyncio.FIRST_EXCEPTION)
     assert {type(call.exception()) for call in ended} == {OverloadedError}
-    assert counts.late == len(ended) < len(slow)
+    assert counts["late"] == len(ended) < len(slow)
     await cancel(slow)
 
 
 async def test_new_call_replaces_the_oldest_silent_call() -> None:
-    counts = Counts()
+    counts: Counter[str] = Counter()
     bounded = receiver(counts, max_unread=4)
     silent = [asyncio.ensure_future(bounded.receive(Sender(), caller)) for caller in "aabb"]
     await settle()
@@ -132,7 +131,7 @@ async def test_new_call_replaces_the_oldest_silent_call() -> None:
 
 
 async def test_deadline_is_not_shortened_while_slots_are_free() -> None:
-    bounded = receiver(Counts(), num_reads=4)
+    bounded = receiver(num_reads=4)
     slow = Sender()
     call = asyncio.ensure_future(bounded.receive(slow, "a"))
     await settle()
@@ -145,7 +144,7 @@ async def test_deadline_is_not_shortened_while_slots_are_free() -> None:
 
 
 async def test_calls_above_the_share_or_the_total_are_rejected() -> None:
-    counts = Counts()
+    counts: Counter[str] = Counter()
     bounded = receiver(counts, max_unread=4)
     waiting = [asyncio.ensure_future(bounded.receive(Sender(), caller)) for caller in "aabb"]
     await settle()
@@ -156,20 +155,20 @@ async def test_calls_above_the_share_or_the_total_are_rejected() -> None:
         await bounded.receive(Sender(), "c")
 
     assert limited.value.retry_after_s > 0
-    assert counts.refused == 2
+    assert counts["rejected"] == 2
     await cancel(waiting)
     assert bounded.num_unread == 0
 
 
 async def test_late_message_exceeds_the_deadline() -> None:
-    counts = Counts()
+    counts: Counter[str] = Counter()
     bounded = receiver(counts, timeout_s=0.01)
 
     with pytest.raises(DeadlineExceededError) as error:
         await bounded.receive(Sender(), "a")
 
     assert error.value.stage == IdleError().stage == "stream"
-    assert (counts.late, bounded.num_unread) == (1, 0)
+    assert (counts["late"], bounded.num_unread) == (1, 0)
 
 
 async def test_stream_closed_without_message_is_rejected() -> None:
@@ -177,18 +176,18 @@ async def test_stream_closed_without_message_is_rejected() -> None:
     sender.may_send.set()
 
     with pytest.raises(RequestError, match="request"):
-        await receiver(Counts()).receive(sender, "a")
+        await receiver().receive(sender, "a")
 
 
 def test_released_amounts_are_available_again() -> None:
-    semaphore = FairSemaphore("bytes", total=10, per_caller=6, on_rejection=Counts().refuse)
+    limit = semaphore(10, 6, Counter())
 
-    with semaphore.held("a", 6), semaphore.held("b", 4):
-        assert semaphore.num_held == 10
-        with pytest.raises(OverloadedError), semaphore.held("b", 1):
+    with limit.held("a", 6), limit.held("b", 4):
+        assert limit.num_held == 10
+        with pytest.raises(OverloadedError), limit.held("b", 1):
             pass
 
-    assert semaphore.num_held == 0
+    assert limit.num_held == 0
 
 
 def test_share_of_a_caller_must_fit_the_largest_message() -> None:
