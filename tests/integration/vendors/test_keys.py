@@ -8,14 +8,13 @@ import httpx
 import pytest
 
 from dragoman_service.middleware.flow_control import MAX_OPEN_BODY_BYTES
-from dragoman_service.security.api_keys import new_key
 from tests.integration.running_server import PATIENCE_S, RunningServer, bearer, http_client
 from tests.integration.vendors.vendor_clients import PARENT, TEXTS, google_rest_client, google_v2_client
 
 FIELDS = {"q": "A man.", "source": "en", "target": "de"}
 DEEPL, LIBRETRANSLATE, V2, V3 = "/v2/translate", "/translate", "/language/translate/v2", f"/v3/{PARENT}:translateText"
 AZURE = "/translate?api-version=3.0&from=en&to=de"
-WRONG = new_key()
+WRONG = f"dgm_{'0' * 12}_{'A' * 43}"  # well-formed, and the same in each process of the test run
 
 
 @pytest.fixture
