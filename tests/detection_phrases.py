@@ -17,9 +17,7 @@ class Phrase:
     """A phrase of 2 to 8 words."""
 
     language: str
-    split: str
-    """`tune` or `held_out`."""
-
+    split: str  # `tune` or `held_out`
     text: str
 
     @property

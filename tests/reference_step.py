@@ -15,7 +15,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from dragoman_service.bundle.architecture import Architecture, Limits
 from dragoman_service.bundle.int8_weights import ActivationScale, decoder_arrays, decoder_products, projection_path
-from dragoman_service.runtimes.native.library import BackendUnsupportedError, Library, NativeNetwork, load_library
+from dragoman_service.runtimes.native.library import (
+    BackendUnsupportedError,
+    Library,
+    NativeNetwork,
+    NetworkArrays,
+    load_library,
+)
 
 MAX_POSITIONS: Final = 80
 CLOSE: Final = 2e-5
@@ -98,9 +104,8 @@ class Decoder:
 
     def packed(self, library: Library, instruction_set: str | None = None) -> NativeNetwork:
         """Return the weights, packed by the library."""
-        return NativeNetwork(
-            library, self.architecture, self.tensors, self.activations, instruction_set=instruction_set
-        )
+        arrays = NetworkArrays(self.tensors, self.activations)
+        return NativeNetwork(library, self.architecture, arrays, instruction_set=instruction_set)
 
 
 def _tensor(generator: Generator, name: str, dtype: str, shape: tuple[int, ...], width: int) -> Array:

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 from dragoman_service.text.tokenizer import open_tokenizer
 from loadtests.benchmarks import cases
-from loadtests.benchmarks.models import prepare_model
+from loadtests.benchmarks.models import MODELS, prepare_model
 from loadtests.benchmarks.report import pair_lines, write_bench
 from loadtests.benchmarks.systems import (
     GPU_PRECISIONS,
@@ -26,6 +26,7 @@ from loadtests.benchmarks.systems import (
     Workers,
     add_gpu,
 )
+from loadtests.generator.flags import several
 from loadtests.generator.records import percentile
 from loadtests.report.report import environment, num_cores
 
@@ -62,7 +63,9 @@ def add_commands(add_command: Callable[..., argparse.ArgumentParser]) -> None:
     parser.add_argument("--mode", choices=("short", "full"), default="full", help="short: under 5 minutes (full)")
     parser.add_argument("--cases", default="*", metavar="C,C", help="such as batch1, length* (all)")
     parser.add_argument("--repetitions", type=int, metavar="N", help="of each measurement (5; short: 3)")
-    cases.add_files(parser, "build/bench", has_models=True)
+    models = several({name: name for name in MODELS})
+    parser.add_argument("--models", type=models, default=MODELS, metavar="M,M", help="base, shipped (both)")
+    cases.add_files(parser, "build/bench")
     add_gpu(parser)
     parser.set_defaults(run=_run)
 

@@ -5,7 +5,7 @@ import json
 import os
 import random
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal, TypeVar
@@ -19,9 +19,8 @@ from dragoman_service.datatypes import Span
 from dragoman_service.text.planning import EXTRA_TARGET_TOKENS
 from dragoman_service.text.segmentation import iterate_sentences
 from dragoman_service.text.tokenizer import open_tokenizer
-from loadtests.benchmarks.models import BASE_VOCABULARY_SIZE, FIRST_ORDINARY_ID, MODELS, SPECIAL_IDS, artificial_word
+from loadtests.benchmarks.models import BASE_VOCABULARY_SIZE, FIRST_ORDINARY_ID, SPECIAL_IDS, artificial_word
 from loadtests.benchmarks.systems import SearchOptions, TokenIds, Work
-from loadtests.generator.flags import parsed_by
 from loadtests.generator.texts import BUILT_IN, DATA_VARIABLE, Profile
 from loadtests.generator.workload import Workload
 
@@ -60,25 +59,11 @@ class Case(Work):
     has_meaning: bool = False  # sources are sentences, so translations can be compared
 
 
-def add_files(parser: argparse.ArgumentParser, output: str, *, has_models: bool = False) -> None:
-    """Add the flags for models, test sets and results."""
-    if has_models:
-        some, both = some_of(*MODELS), "base, shipped (both)"
-        parser.add_argument("--models", type=some, default=MODELS, metavar="M,M", help=both)
+def add_files(parser: argparse.ArgumentParser, output: str) -> None:
+    """Add the flags for test sets and results."""
     data = f"test sets (default: {DATA_VARIABLE}, or built-in sentences without BLEU)"
     parser.add_argument("--data", type=Path, metavar="DIR", help=data)
     parser.add_argument("--output", type=Path, default=Path(output), metavar="DIR", help=f"({output})")
-
-
-def some_of(*known: str) -> Callable[[str], tuple[str, ...]]:
-    """Return an argparse type for comma-separated names."""
-
-    def read(text: str) -> tuple[str, ...]:
-        if unknown := set(text.split(",")) - set(known):
-            raise ValueError(f"{', '.join(sorted(unknown))}: expected {', '.join(known)}")
-        return tuple(text.split(","))
-
-    return parsed_by(read)
 
 
 def base_cases(mode: Mode, *, on_gpu: bool = False) -> list[Case]:

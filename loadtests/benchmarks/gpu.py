@@ -14,15 +14,14 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from dragoman_service.runtimes.onnx.session import cuda_fault
-from loadtests.benchmarks.cases import some_of
 from loadtests.benchmarks.systems import GPU_PRECISIONS, Device
-from loadtests.generator.flags import parsed_by, within
+from loadtests.generator.flags import several, within
 from loadtests.generator.server import CHECKOUT
 from loadtests.report.report import environment, markdown, rounded, write_json
 
 RESULTS_NAME: Final = "results.json"
 REPORT_NAME: Final = "report.md"
-_NAMES: Final = ("prepare", "tests", "bench", "load", "soak")
+_NAMES: Final = {name: name for name in ("prepare", "tests", "bench", "load", "soak")}
 _END_TIMEOUT_S: Final = 15
 _OUT_OF_TIME: Final = (124, -9)  # exit codes of `timeout`
 _NO_TESTS: Final = 5  # exit code of pytest
@@ -73,7 +72,12 @@ def add_commands(add_command: Callable[..., argparse.ArgumentParser]) -> None:
     add("--gpu", choices=tuple(GPU_PRECISIONS), default="cuda", help="cpu: without a GPU (cuda)")
     add("--mode", choices=("full", "short"), default="full", help="short: the bundled model, few sentences (full)")
     add("--minutes", type=within(0.1, 600), default=9.5, metavar="M", help="maximum duration of this call (9.5)")
-    add("--stages", type=parsed_by(some_of(*_NAMES)), metavar="S,S", help="only these, even if finished (all)")
+    add(
+        "--stages",
+        type=several(_NAMES),
+        metavar="S,S",
+        help="only these, even if finished (all)",
+    )
     add("--data", type=lambda text: Path(text).resolve(), metavar="DIR", help="test sets (built-in sentences)")
     add("--output", type=lambda text: Path(text).resolve(), default="build/gpu", metavar="DIR", help="(build/gpu)")
     parser.set_defaults(run=_run)

@@ -20,12 +20,12 @@ from tqdm import tqdm
 from dragoman.v1 import translation_pb2 as pb
 from loadtests.benchmarks import report
 from loadtests.benchmarks.bench import alternating
-from loadtests.benchmarks.cases import add_files, bleu, share_of_equal, some_of, workload
+from loadtests.benchmarks.cases import add_files, bleu, share_of_equal, workload
 from loadtests.benchmarks.models import MODELS, prepare_model
 from loadtests.benchmarks.serve import PRECISIONS, BatchingSettings
 from loadtests.benchmarks.systems import Device, ModelFiles, SystemName, add_gpu
 from loadtests.generator.calls import Method
-from loadtests.generator.flags import flags_of, parsed_by, within
+from loadtests.generator.flags import flags_of, parsed_by, several, within
 from loadtests.generator.metrics import process_tree
 from loadtests.generator.records import Summary
 from loadtests.generator.runner import Generator
@@ -98,7 +98,7 @@ def add_commands(add_command: Callable[..., argparse.ArgumentParser]) -> None:
     add("--mode", choices=tuple(_MODES), default="full", help="short: 3 minutes, a quick check (full)")
     add("--model", choices=(*MODELS, "both"), help="whose weights (both; short: shipped)")
     against = "ctranslate2, transformers (both; short: ctranslate2)"
-    add("--against", type=some_of(*PRECISIONS), metavar="S,S", help=against)
+    add("--against", type=several({name: name for name in PRECISIONS}), metavar="S,S", help=against)
     of_capacity = "percent of the other's capacity (30,60,90; short: 60)"
     percents = within(0.1, 200)
     add("--loads", type=lambda text: [*map(percents, text.split(","))], metavar="N,N", help=of_capacity)

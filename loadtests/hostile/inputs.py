@@ -29,6 +29,9 @@ _GENERATE_ONLY: Final = settings(
 
 LEFT: Final = "LEFT"  # status of a call that its client cancelled as planned, because the response would take too long
 CHEAP: Final[Mapping[str, Any]] = {"beam_size": 1, "max_target_tokens": 3, "repetition_guard": False}  # fast decoding
+NUM_ROWS: Final = 0x1100  # rows of 256 code points in all 17 planes
+
+_WORDS: Final = (" The", " man", " reads", " a", " letter", " 2,000", " Dr", " isn't", " Paris", " x", " garden", " of")
 
 
 def usual_fields(model: pb.ModelVersion) -> dict[str, Any]:
@@ -124,11 +127,6 @@ def call(request: Message, expected: Expected, **others: Any) -> BadInput:
 def repeated(unit: str, size: int) -> str:
     """Return a unit repeated to exactly `size` characters."""
     return (unit * (size // len(unit) + 1))[:size]
-
-
-NUM_ROWS: Final = 0x1100  # rows of 256 code points in all 17 planes
-
-_WORDS: Final = (" The", " man", " reads", " a", " letter", " 2,000", " Dr", " isn't", " Paris", " x", " garden", " of")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,7 @@ from dragoman_service.model_loader import onnx_loader
 from dragoman_service.models.glossaries import GlossaryRepository, glossaries_directory
 from dragoman_service.models.lifecycle import ModelLoader
 from dragoman_service.models.repository import ModelRepository
-from dragoman_service.models.watcher import LOADING, Watcher
+from dragoman_service.models.watcher import LOADING, watch
 from dragoman_service.observability.gpu_metrics import observe_gpus
 from dragoman_service.observability.logs import LogStream
 from dragoman_service.observability.metrics import Metrics, observe_process
@@ -142,7 +142,7 @@ class App:
         )
         directory = glossaries_directory(settings.models.glossaries_directory, settings.models.directory)
         self._glossaries = GlossaryRepository(directory, metrics)
-        self._watcher = Watcher(self._refresh, interval_s=settings.models.poll_interval_s)
+        self._watching: asyncio.Task[None] | None = None
         translator = Translator(
             self._models,
             metrics=metrics,
@@ -210,14 +210,14 @@ class App:
         await call_in_daemon(self._models.load_all, name=f"{LOADING}all")  # a signal must not wait for it
         await self._grpc.open()
         self._set_ready(True)
-        self._watcher.start()
+        self._watching = asyncio.create_task(watch(self._refresh, interval_s=self._settings.models.poll_interval_s))
         models = [f"{status.name}/{status.version}" for status in self._models.list_models()]
         log.info("ready", extra={"models": models})
 
     async def drain(self) -> bool:
         """Reject new calls and answer the admitted ones; return False if the drain timeout expires first."""
         log.info("draining", extra={"timeout_s": self._settings.grpc.drain_timeout_s})
-        self._watcher.end()
+        self._stop_watching()
         self._set_ready(False)
         await self._grpc.close()
         if self._documents:
@@ -230,7 +230,7 @@ class App:
     async def stop(self) -> None:
         """Stop all components; unanswered calls get an error."""
         self._set_ready(False)
-        self._watcher.end()
+        self._stop_watching()
         if self._documents:
             await self._documents.stop()
         # Before gRPC stops, which would cancel the calls without a reason. Not in the pool, whose threads may be busy.
@@ -240,6 +240,10 @@ class App:
         flush_s = min(self._settings.grpc.drain_timeout_s, _MAX_FLUSH_S)
         await call_in_daemon(partial(self._tracing.stop, flush_s), name="tracing-stop")
         log.info("stopped")
+
+    def _stop_watching(self) -> None:
+        if self._watching:
+            self._watching.cancel()
 
     def _refresh(self) -> None:
         self._glossaries.refresh()

@@ -73,7 +73,11 @@ def load_settings(
     entries = [
         *(_file_entries(file) if file else ()),
         *(
-            (_variable_setting(variable), value, f"environment variable {variable}")
+            (
+                variable.removeprefix(ENVIRONMENT_PREFIX).lower().replace("__", ".", 1),
+                value,
+                f"environment variable {variable}",
+            )
             for variable, value in environment.items()
             if variable.startswith(ENVIRONMENT_PREFIX) and variable != CONFIG_VARIABLE
         ),
@@ -137,10 +141,6 @@ def _file_entries(path: Path) -> Iterator[_Entry]:
             raise ConfigError(section, table, f"to be in one of the tables {', '.join(Settings.model_fields)}")
         for name, value in table.items():
             yield f"{section}.{name}", value, f"file {path}"
-
-
-def _variable_setting(variable: str) -> str:
-    return variable.removeprefix(ENVIRONMENT_PREFIX).lower().replace("__", ".", 1)
 
 
 def _check_known(name: str, value: object, origin: str) -> None:

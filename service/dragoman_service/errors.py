@@ -6,7 +6,7 @@ _MAX_LISTED: Final = 50  # available names in one message
 
 
 class DragomanError(Exception):
-    """Root of the tree; all classes can be pickled, whatever the arguments of their constructors."""
+    """Root of the tree; all classes can be pickled."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return a recipe for pickle that bypasses the constructor."""

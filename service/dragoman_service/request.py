@@ -132,7 +132,7 @@ class TranslationRequest:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class RequestRecord:
-    """One call, or one request of a stream: who asks, until when, and what is logged about it.
+    """One call, or one request of a stream: its caller, its deadline and its log fields.
 
     The middleware creates it, every stage of the request passes it on and adds to it.
     """

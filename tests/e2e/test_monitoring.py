@@ -151,13 +151,13 @@ def test_dashboards_and_alerts_show_load_changes_and_overload(deployment: Deploy
     for place, target in panel_targets():
         expr = substitute(target["expr"], variables)
         if target.get("instant"):
-            found = prometheus.query(expr, ended_s)
+            rows = prometheus.query(expr, ended_s)
         else:
-            found = prometheus.query_range(expr, began_s, ended_s)
-        if not found and "dragoman_gpu_" not in expr:
+            rows = prometheus.query_range(expr, began_s, ended_s)
+        if not rows and "dragoman_gpu_" not in expr:
             faults.append(f"no data: {place}")
         missing = {
-            label for label in re.findall(r"{{(\w+)}}", target["legendFormat"]) for row in found if label not in row
+            label for label in re.findall(r"{{(\w+)}}", target["legendFormat"]) for row in rows if label not in row
         }
         faults += [f"series lack {label}, which the legend shows: {place}" for label in missing]
         if target.get("exemplar"):

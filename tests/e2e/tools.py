@@ -49,7 +49,7 @@ def run_or_skip(*command: str | Path) -> str:
 
 def python_tools(name: str, *requirements: str) -> Path:
     """Return a virtual environment below build/e2e with packages; skip the test if they cannot be installed."""
-    pip = ("bin/python", "-m", "pip", "--disable-pip-version-check", "install", "--quiet")
+    pip = ("bin/python", "-m", "pip", "--disable-pip-version-check", "install", "--quiet", *requirements)
     return _installed(BUILD / name, requirements, (sys.executable, "-m", "venv", "."), pip)
 
 
@@ -57,21 +57,20 @@ def node_packages(name: str, *packages: str) -> Path:
     """Return a folder below build/e2e with packages of npm; skip the test if they cannot be installed."""
     if shutil.which("npm") is None:
         pytest.skip("npm is not installed")
-    prepare = (sys.executable, "-c", "open('package.json', 'w').write('{\"private\": true, \"type\": \"module\"}')")
-    npm = ("npm", "install", "--silent", "--ignore-scripts", "--no-audit", "--no-fund", "--no-save")
-    return _installed(BUILD / name, packages, prepare, npm)
+    flags = ("--prefix", ".", "--silent", "--ignore-scripts", "--no-audit", "--no-fund", "--no-save")
+    return _installed(BUILD / name, packages, ("npm", "install", *flags, *packages))
 
 
-def _installed(folder: Path, packages: Sequence[str], prepare: Sequence[str], install: Sequence[str]) -> Path:
-    """Prepare a folder and install packages in it, unless the same packages are installed already."""
+def _installed(folder: Path, packages: Sequence[str], *commands: Sequence[str]) -> Path:
+    """Run the commands that install packages in a folder, unless it has the same packages already."""
     marker, wanted = folder / "installed.txt", "\n".join(packages)
     if not marker.exists() or marker.read_text(encoding="utf-8") != wanted:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        run(*prepare, directory=folder)
-        finished = run(*install, *packages, directory=folder, is_checked=False, timeout=_INSTALL_TIMEOUT_S)
-        if finished.returncode != 0:
-            pytest.skip(f"{wanted} cannot be installed: {finished.stderr.strip()}")
+        for command in commands:
+            finished = run(*command, directory=folder, is_checked=False, timeout=_INSTALL_TIMEOUT_S)
+            if finished.returncode != 0:
+                pytest.skip(f"{wanted} cannot be installed: {finished.stderr.strip()}")
         marker.write_text(wanted, encoding="utf-8")
     return folder
 

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from dragoman.v1 import translation_pb2 as pb
 from dragoman_service.bundle.files import open_bundle
 from dragoman_service.datatypes import Span
-from dragoman_service.errors import ConfigError, RequestError, UnauthenticatedError
+from dragoman_service.errors import RequestError, UnauthenticatedError
 from dragoman_service.middleware import conversion, error_mapping
 from dragoman_service.request import TranslationRequest
-from dragoman_service.security.jwt_auth import KeySet, key_set
+from dragoman_service.security.jwt_auth import KeySet
 from dragoman_service.text.documents import PlannedSentence
 from dragoman_service.text.pipeline import TextPipeline
 from dragoman_service.text.segmentation import iterate_sentences, join, split_overlong
@@ -125,8 +125,8 @@ def check_token(content: bytes) -> None:
 
 def check_key_set(content: bytes) -> None:
     """Parse the keys of an identity provider."""
-    with contextlib.suppress(ConfigError):
-        key_set("access.jwks", "jwks.json", content)
+    with contextlib.suppress(ValueError):
+        KeySet(content)
 
 
 _NUMBERS = st.one_of(

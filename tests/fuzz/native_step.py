@@ -119,10 +119,10 @@ def check_searches(library: Library, content: bytes) -> None:
         length = choices.among(2, 1, 15, 16, 17, 40)
         segments.append(Segment(source_ids=tuple(generator.integers(size, size=length).tolist()), search=search))
 
-    found, expected = (_decoded(RunningBatch(each), segments) for each in (model, _RankedByNumpy(model)))
+    actual, expected = (_decoded(RunningBatch(each), segments) for each in (model, _RankedByNumpy(model)))
 
-    assert found == expected
-    for segment, hypotheses in zip(segments, found, strict=True):
+    assert actual == expected
+    for segment, hypotheses in zip(segments, actual, strict=True):
         assert {token for each in hypotheses for token in each.token_ids}.intersection(taken) <= {*segment.source_ids}
 
 
@@ -173,13 +173,13 @@ class _RankedByNumpy:
 
 def _decoded(batch: RunningBatch, segments: list[Segment]) -> list[tuple[Hypothesis, ...]]:
     """Return the hypotheses of segments; one joins before each step."""
-    found: dict[int, tuple[Hypothesis, ...]] = {}
+    finished: dict[int, tuple[Hypothesis, ...]] = {}
     waiting = list(segments)
     while waiting or batch.num_segments:
         if waiting:
             batch.start([waiting.pop(0)])
-        found.update({ended.segment_id: ended.hypotheses for ended in batch.step().ended})
-    return [found[index] for index in range(len(segments))]
+        finished.update({ended.segment_id: ended.hypotheses for ended in batch.step().ended})
+    return [finished[index] for index in range(len(segments))]
 
 
 def _with_library(check: Callable[[Library, bytes], None]) -> Check:

@@ -40,9 +40,9 @@ def check_protected(content: bytes) -> None:
     assert all(warning.kind is not WarningKind.PLACEHOLDER_LOST for warning in echoed.warnings)
     if text_format is TextFormat.PLAIN:
         spans = compile_protection(ProtectionOptions(), ()).find(text)
-        own = [text[one.span.start : one.span.end] for one in spans if not one.messages]
+        own = [text[each.span.start : each.span.end] for each in spans if not each.messages]
         target = other.hypotheses[0].text
-        assert all(target.count(one) >= own.count(one) for one in set(own))
+        assert all(target.count(part) >= own.count(part) for part in set(own))
 
 
 def _translated(model: FakeModel, text: str, text_format: TextFormat) -> Translation:

@@ -197,7 +197,9 @@ _HTTP_TOKENS: Final = [
 WIRE: Final = (
     Target(
         name="http2",
-        inputs=st.one_of(_CONNECTIONS, _CONNECTIONS.flatmap(lambda one: mutated([one], [b"\xff", b"\0", PREFACE]))),
+        inputs=st.one_of(
+            _CONNECTIONS, _CONNECTIONS.flatmap(lambda content: mutated([content], [b"\xff", b"\0", PREFACE]))
+        ),
         opened=lambda: _server(_send_http2),
         share=3,
     ),

@@ -1,5 +1,7 @@
 """The server as a separate process, and calls that keep it busy."""
 
+import contextlib
+import socket
 import time
 import urllib.error
 import urllib.request
@@ -18,8 +20,8 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 _POLL_INTERVAL_S = 0.01
 START_S = STOP_S = 60.0  # only reached by a test that would otherwise fail anyway
 CALL_S = 120.0  # below the time limit of a test
+# With these settings, a call of many sentences takes long.
 ONE_BY_ONE = {"DRAGOMAN_SCHEDULING__NUM_WORKERS": "1", "DRAGOMAN_SCHEDULING__MAX_BATCH_SEGMENTS": "1"}
-"""Settings with which a call of many sentences takes long."""
 
 
 def process(*flags: str, **environment: str) -> ServerProcess:
@@ -32,17 +34,10 @@ def connect(ports: Ports) -> grpc.Channel:
 
 
 def long_request(num_sentences: int) -> pb.TranslateRequest:
-    """A request that keeps one decoding thread busy for long."""
-    return pb.TranslateRequest(
-        texts=[long_text(num_sentences)], source_language="en", target_language="de", options=LONG_OPTIONS
-    )
-
-
-LONG_OPTIONS = pb.DecodingOptions(beam_size=16, min_target_tokens=60, max_target_tokens=63)
-
-
-def long_text(num_sentences: int) -> str:
-    return "A man rides a bicycle. " * num_sentences
+    """Return a request that keeps one decoding thread busy for long."""
+    options = pb.DecodingOptions(beam_size=16, min_target_tokens=60, max_target_tokens=63)
+    text = "A man rides a bicycle. " * num_sentences
+    return pb.TranslateRequest(texts=[text], source_language="en", target_language="de", options=options)
 
 
 def begin(channel: grpc.Channel, *, num_sentences: int) -> Any:
@@ -60,8 +55,14 @@ def get(ports: Ports, path: str) -> tuple[int, str]:
             return error.code, error.read().decode()
 
 
+def free_ports(number: int = 1) -> list[int]:
+    """Return free ports; no other test requests a port by number."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(number)]
+        return [each.getsockname()[1] for each in sockets]
+
+
 def wait_until_in_flight(ports: Ports) -> None:
-    """Wait until the server processes one call of Translate."""
     wait_for_sample(ports, 'dragoman_requests_in_flight{method="Translate"} 1.0')
 
 

@@ -151,6 +151,14 @@ class RunningServer:
         """Stub of ModelAdminService."""
         return pb_grpc.ModelAdminServiceStub(self._channel)
 
+    def reflect(self, version: str) -> Any:
+        """Method of a version of the reflection service."""
+        return self._channel.stream_stream(
+            f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo",
+            request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
+            response_deserializer=reflection_pb2.ServerReflectionResponse.FromString,
+        )
+
     def translate(
         self, *texts: str, metadata: tuple[tuple[str, str], ...] = (), timeout_s: float | None = None, **fields: Any
     ) -> Any:

@@ -29,8 +29,7 @@ from tests.tiny_bundle import build_tiny_bundle
 
 _TIMEOUT_S = 30.0
 
-_TOLERANCE = 2e-5
-"""Of log-probabilities and weights, whose order of summation differs."""
+_TOLERANCE = 2e-5  # of log-probabilities and weights, whose order of summation differs
 
 
 @pytest.fixture(scope="module")

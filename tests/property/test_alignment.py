@@ -7,7 +7,7 @@ from dragoman_service.text.alignment import align
 from dragoman_service.text.tokenizer import SentencePieceTokenizer
 from tests.tiny_bundle import tiny_vocabulary
 
-# What normalisation changes, takes away, spreads, or what is spelled in bytes.
+# Texts that normalization changes, removes or lengthens, and characters that are encoded in bytes.
 _SNIPPETS = st.sampled_from(
     ["The train", " ", "  ", "\t", "ﬁ", "…", "½", "ﷺ", "é", "e\u0301", "\u200b", "\xad", "🎉", "你", "ß.", "\x00", "▁"]
 )

@@ -1,4 +1,4 @@
-"""A hypothesis depends on its segment alone: not on neighbours, arrival order or who is cancelled."""
+"""A hypothesis depends on its segment alone, whichever segments join, end or are cancelled in its batch."""
 
 from dataclasses import dataclass, replace
 from functools import cache
@@ -12,6 +12,7 @@ from dragoman_service.datatypes import SamplingConfig, SearchConfig, Segment
 from dragoman_service.decoding.beam_state import bound_penalty, score
 from dragoman_service.decoding.degeneration import EndedSegment
 from dragoman_service.decoding.running_batch import RunningBatch, check_segment
+from tests.batch_decoding import decode_all
 from tests.fakes import EOS, FIRST_WORD, FaultyToyModel
 
 MODEL = FaultyToyModel(eos_bias=0.5, placeholders=(FIRST_WORD + 3,))
@@ -38,7 +39,7 @@ SAMPLINGS = st.builds(
 
 @st.composite
 def searches(draw: st.DrawFn) -> SearchConfig:
-    """Any options at once; never so strict that no continuation is left."""
+    """Return any combination of options that allows at least one token in each step."""
     beam_size = draw(st.integers(1, 6))
     longest = draw(st.integers(1, 14))
     sampling = draw(st.none() | SAMPLINGS)
@@ -71,35 +72,30 @@ VISITS = st.builds(Visit, segment=SEGMENTS, joins_at=st.integers(0, 12), stays=s
 @cache
 def decode_alone(segment: Segment) -> EndedSegment:
     check_segment(segment, MODEL.limits)
-    batch = RunningBatch(MODEL)
-    batch.start([segment])
-    while True:
-        if ended := batch.step().ended:
-            assert batch.num_segments == 0
-            return ended[0]
+    return decode_all(MODEL, [segment])[0]
 
 
 def decode_together(visits: list[Visit]) -> dict[int, EndedSegment]:
     """Decode the visits in one batch; return the results by index of the visit."""
     batch, step = RunningBatch(MODEL), 0
-    present: dict[int, int] = {}  # handle -> index of the visit
-    answers = {}
+    present: dict[int, int] = {}  # index of the visit, by segment id
+    results = {}
     while batch.num_segments or step <= max(visit.joins_at for visit in visits):
         joining = [index for index, visit in enumerate(visits) if visit.joins_at == step]
         if joining:
             present |= zip(batch.start([visits[index].segment for index in joining]), joining, strict=True)
         step += 1
         for ended in batch.step().ended if batch.num_segments else ():
-            answers[present.pop(ended.segment_id)] = ended
-        leaving = [handle for handle, index in present.items() if is_cancelled(visits[index], step)]
+            results[present.pop(ended.segment_id)] = ended
+        leaving = [segment_id for segment_id, index in present.items() if is_cancelled(visits[index], step)]
         batch.drop(leaving)
-        for handle in leaving:
-            del present[handle]
-    return answers
+        for segment_id in leaving:
+            del present[segment_id]
+    return results
 
 
 def assert_same(one: EndedSegment, other: EndedSegment) -> None:
-    """Compare all but the handle, to the last bit; attention, which hypotheses are not compared by, included."""
+    """Compare all fields except the id, bit for bit; the equality of hypotheses ignores attention."""
     assert replace(one, segment_id=0) == replace(other, segment_id=0)
     for first, second in zip(one.hypotheses, other.hypotheses, strict=True):
         assert (first.attention is None) == (second.attention is None)
@@ -114,12 +110,12 @@ def is_cancelled(visit: Visit, step: int) -> bool:
 @settings(max_examples=150, deadline=None)
 @given(st.lists(VISITS, min_size=1, max_size=8))
 def test_hypothesis_does_not_depend_on_its_batch(visits: list[Visit]) -> None:
-    answers = decode_together(visits)
+    results = decode_together(visits)
 
     for index, visit in enumerate(visits):
         alone = decode_alone(visit.segment)
-        if index in answers:
-            assert_same(answers[index], alone)
+        if index in results:
+            assert_same(results[index], alone)
         else:
             assert visit.stays is not None
             assert visit.stays < alone.num_steps

@@ -1,26 +1,31 @@
-"""A document translates as the same text does in one request, however it is cut into windows."""
+"""A document is translated like the same text in one request, whatever the size of the window."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from prometheus_client import CollectorRegistry
 
 from dragoman_service.datatypes import TranslatedSentence, Translation
-from dragoman_service.observability.metrics import Metrics
 from dragoman_service.request import (
     ProtectionOptions,
     RequestRecord,
     SamplingOptions,
-    TranslationOptions,
     TranslationRequest,
 )
 from dragoman_service.text.segmentation import iterate_sentences
 from dragoman_service.translation.options import TranslationLimits
-from dragoman_service.translation.translator import Translator
 from tests.property.test_text_segmentation import LANGUAGES, TEXTS
-from tests.unit.text.text_fakes import FakeModel, FakeQueue, echo, shout
+from tests.unit.text.text_fakes import (
+    FakeModel,
+    FakeQueue,
+    echo,
+    make_request,
+    make_translator,
+    shout,
+    translate_document,
+)
 
 _TEXTS = TEXTS.filter(lambda text: text and not any(0xD800 <= ord(char) < 0xE000 for char in text))
 _OPTIONS = st.sampled_from(
@@ -32,30 +37,23 @@ _OPTIONS = st.sampled_from(
         {"target_prefix": "x"},
     ]
 )
-_SOURCES = LANGUAGES.filter(bool)  # without one it is detected, which not every text allows
+_SOURCES = LANGUAGES.filter(bool)  # an empty language would be detected
 _PAIRS = st.tuples(_SOURCES, st.sampled_from(["de", "zh"]))
-_METRICS = Metrics(CollectorRegistry())  # one for all examples: making them takes longer than an example
 
 
 def _request(text: str, pair: tuple[str, str], options: dict[str, Any]) -> TranslationRequest:
-    return TranslationRequest(
-        texts=(text,), source_language=pair[0], target_language=pair[1], options=TranslationOptions(**options)
-    )
+    request = make_request(text, **options)
+    return replace(request, source_language=pair[0], target_language=pair[1])
 
 
 def _document(request: TranslationRequest, queue: FakeQueue, *, window: int, longest: int) -> list[TranslatedSentence]:
     limits = TranslationLimits(document_window_segments=window)
-    model = FakeModel(queue, max_source_tokens=longest)
-    documents = Translator(model, metrics=_METRICS, limits=limits)
-
-    async def read() -> list[TranslatedSentence]:
-        return [sentence async for sentence in documents.translate_document(request, RequestRecord())]
-
-    return asyncio.run(read())
+    translator = make_translator(FakeModel(queue, max_source_tokens=longest), limits=limits)
+    return asyncio.run(translate_document(translator, request))
 
 
 def _text(request: TranslationRequest, queue: FakeQueue, *, longest: int) -> Translation:
-    translator = Translator(FakeModel(queue, max_source_tokens=longest), metrics=_METRICS)
+    translator = make_translator(FakeModel(queue, max_source_tokens=longest))
     return asyncio.run(translator.translate(request, RequestRecord())).translations[0]
 
 
@@ -83,14 +81,12 @@ def test_document_is_translated_like_a_text(
 @given(_TEXTS, _SOURCES, st.integers(1, 5))
 @example("<A>", "en", 1)
 def test_text_between_sentences_is_copied(text: str, language: str, window: int) -> None:
-    unprotected = {
-        "protection": ProtectionOptions(is_enabled=False)
-    }  # else a sentence that is nothing but a tag is none
-    request = _request(text, (language, language), unprotected)
+    unprotected = ProtectionOptions(is_enabled=False)  # with protection, a tag alone is not a sentence
+    request = _request(text, (language, language), {"protection": unprotected})
 
-    sentences = _document(request, FakeQueue(echo), window=window, longest=10_000)  # none is split
+    sentences = _document(request, FakeQueue(echo), window=window, longest=10_000)  # no sentence is split
 
     assert "".join(sentence.text for sentence in sentences) == text
-    places = [sentence.sentence.source for sentence in sentences if sentence.sentence]
-    assert places == [sentence.sentence.target for sentence in sentences if sentence.sentence]
-    assert places == list(iterate_sentences(text, language=language))
+    spans = [sentence.sentence.source for sentence in sentences if sentence.sentence]
+    assert spans == [sentence.sentence.target for sentence in sentences if sentence.sentence]
+    assert spans == list(iterate_sentences(text, language=language))

@@ -1,4 +1,4 @@
-"""Any file of strings or subtitles: everything except text is preserved, and text is preserved by an identity."""
+"""Files of strings and subtitles: everything except text is preserved, and an identity preserves the text."""
 
 import json
 from pathlib import Path
@@ -40,7 +40,7 @@ def _with_marked_strings(value: Any) -> Any:
 
 
 @given(_JSON, st.booleans(), st.sampled_from([None, 2]))
-def test_of_json_only_the_strings_change(value: Any, is_ascii: bool, indent: int | None) -> None:
+def test_only_strings_of_json_change(value: Any, is_ascii: bool, indent: int | None) -> None:
     content = json.dumps(value, ensure_ascii=is_ascii, indent=indent).encode()
 
     assert _translated("strings.json", content, str) == content
@@ -48,25 +48,24 @@ def test_of_json_only_the_strings_change(value: Any, is_ascii: bool, indent: int
 
 
 @given(st.lists(_LINE), st.sampled_from(["\n", "\r\n"]))
-def test_whatever_lines_properties_have_come_back(lines: list[str], end: str) -> None:
+def test_any_lines_of_properties_are_preserved(lines: list[str], end: str) -> None:
     content = end.join(lines).encode()
 
     assert _translated("strings.properties", content, str) == content
 
 
 @given(_TEXT)
-def test_a_property_says_what_its_translation_says(text: str) -> None:
-    there = _translated(
-        "strings.properties", b"key=Value\nnext=Other\n", lambda source: f"a{text}" * (source == "Value")
-    )
+def test_property_has_its_translation(text: str) -> None:
+    content = b"key=Value\nnext=Other\n"
+    translated = _translated("strings.properties", content, lambda source: f"a{text}" * (source == "Value"))
 
-    assert _translated("strings.properties", there, lambda value: value.removeprefix(f"a{text}")) == (
-        b"key=\nnext=" + there.rpartition(b"next=")[2]
-    )
+    restored = _translated("strings.properties", translated, lambda value: value.removeprefix(f"a{text}"))
+
+    assert restored == b"key=\nnext=" + translated.rpartition(b"next=")[2]
 
 
 @given(st.lists(st.lists(_LINE, max_size=3), max_size=4), st.sampled_from(["film.srt", "film.vtt", "plain.txt"]))
-def test_whatever_cues_a_film_has_come_back(cues: list[list[str]], name: str) -> None:
+def test_any_cues_of_subtitles_are_preserved(cues: list[list[str]], name: str) -> None:
     blocks = [["1", "00:00:01,000 --> 00:00:02,000", *lines, ""] for lines in cues]
     content = "\n".join(line for block in blocks for line in block).encode()
 

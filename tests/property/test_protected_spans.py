@@ -70,12 +70,13 @@ def test_spans_do_not_depend_on_the_window(
         "[" + "p" * 100 + "]" + "p" * 100 + "]",
     ],
 )
-def test_longest_span_of_each_kind_is_found_in_any_window(span: str) -> None:
+@pytest.mark.parametrize(("window", "start"), [(1, 0), (3000, 3000 + patterns._GRAMMAR_REACH - 10)])
+def test_longest_span_of_each_kind_is_found_in_any_window(span: str, window: int, start: int) -> None:
     options = ProtectionOptions(enabled_kinds=frozenset(ProtectedKind), patterns=("[*]*]",))
 
-    (match,) = _in_windows(compile_protection(options, ()), 1).find(f"{span} {_FILLER}")
+    (match,) = _in_windows(compile_protection(options, ()), window).find(f"{' ' * start}{span} {_FILLER}")
 
-    assert (match.span.start, match.span.end) == (0, len(span))
+    assert (match.span.start, match.span.end) == (start, start + len(span))
 
 
 def _in_windows(whole: Protection, window: int) -> Protection:

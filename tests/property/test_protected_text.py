@@ -10,24 +10,27 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from lxml import etree
-from prometheus_client import CollectorRegistry
 from selectolax.lexbor import LexborHTMLParser
 
 from dragoman_service.datatypes import Segment, Translation, WarningKind
-from dragoman_service.observability.metrics import Metrics
-from dragoman_service.request import ProtectionOptions, RequestRecord, Term, TextFormat, TranslationOptions
-from dragoman_service.request import TranslationRequest as Request
+from dragoman_service.request import ProtectionOptions, RequestRecord, Term, TextFormat
 from dragoman_service.text.placeholders.patterns import compile_protection
 from dragoman_service.translation.options import TranslationLimits
-from dragoman_service.translation.translator import Translator
-from tests.unit.text.text_fakes import TOKENIZER, FakeModel, FakeQueue, make_hypothesis, source_text
+from tests.unit.text.text_fakes import (
+    TOKENIZER,
+    FakeModel,
+    FakeQueue,
+    make_hypothesis,
+    make_request,
+    make_translator,
+    source_text,
+    translate,
+)
 
 _LITERALS = ["{name}", "{{x}}", "%s", "%1$d", "${v}", "$t(k)", "https://a.b/c?d=1", "me@x.org", "/usr/bin/x", "`a b`"]
 _TAGS = ['<ph id="1"/>', "<b>", "</b>", "<i>", "</i>", "<br/>", '<a href="x">', "</a>"]
 _WORDS = ["Hello", "you", "3", "2013", "new. ", "é", "x", "don't", "No!", "(", ")", ",", "&", "<", "{", "%", "1.", ":"]
 _MIXTURES = st.lists(st.sampled_from([*_LITERALS, *_TAGS, *_WORDS, " ", " ", "\n"]), max_size=25).map("".join)
-_OPTIONS = TranslationOptions()
-_HTML_OPTIONS = TranslationOptions(format=TextFormat.HTML)
 _PAGES = Path(__file__).parents[2] / "build" / "pages"
 _ANY_SIZE = TranslationLimits(
     max_text_characters=10**6,
@@ -38,10 +41,8 @@ _ANY_SIZE = TranslationLimits(
 )
 
 
-def translate(model: FakeModel, text: str, **options: Any) -> Translation:
-    translator = Translator(model, metrics=Metrics(CollectorRegistry()))
-    request = Request(texts=(text,), source_language="en", target_language="de", options=TranslationOptions(**options))
-    return asyncio.run(translator.translate(request, RequestRecord())).translations[0]
+def translation_of(model: FakeModel, text: str, **options: Any) -> Translation:
+    return translate(model, text, **options).translations[0]
 
 
 def literals(text: str, **options: Any) -> list[str]:
@@ -50,7 +51,7 @@ def literals(text: str, **options: Any) -> list[str]:
 
 
 def garbled(segment: Segment) -> Any:
-    """Translate words in another order, some twice, some never."""
+    """Translate into the source with its words shuffled, some of them removed and some repeated."""
     source = source_text(segment)
     chance = random.Random(source)  # noqa: S311
     words = source.split()
@@ -64,7 +65,7 @@ def garbled(segment: Segment) -> Any:
 def test_text_translated_into_itself_is_unchanged(text: str, max_source_tokens: int, has_attention: bool) -> None:
     model = FakeModel(max_source_tokens=max_source_tokens, has_attention=has_attention)
 
-    translation = translate(model, text)
+    translation = translation_of(model, text)
 
     lost = [warning for warning in translation.warnings if warning.kind is WarningKind.PLACEHOLDER_LOST]
     assert not lost
@@ -76,7 +77,7 @@ def test_text_translated_into_itself_is_unchanged(text: str, max_source_tokens: 
 def test_no_span_is_lost_in_any_translation(text: str, max_source_tokens: int, has_attention: bool) -> None:
     model = FakeModel(FakeQueue(garbled), max_source_tokens=max_source_tokens, has_attention=has_attention)
 
-    target = translate(model, text).hypotheses[0].text
+    target = translation_of(model, text).hypotheses[0].text
 
     spans = literals(text)
     for literal in set(spans):
@@ -87,7 +88,7 @@ def test_no_span_is_lost_in_any_translation(text: str, max_source_tokens: int, h
 def test_each_span_occurs_exactly_once(pieces: list[str], num_pieces: int, has_attention: bool) -> None:
     text = " ".join(pieces[:num_pieces])
 
-    target = translate(FakeModel(FakeQueue(garbled), has_attention=has_attention), text).hypotheses[0].text
+    target = translation_of(FakeModel(FakeQueue(garbled), has_attention=has_attention), text).hypotheses[0].text
 
     assert {literal: target.count(literal) for literal in literals(text)} == dict.fromkeys(literals(text), 1)
 
@@ -96,7 +97,7 @@ def test_each_span_occurs_exactly_once(pieces: list[str], num_pieces: int, has_a
 def test_tags_stay_nested(pieces: list[str]) -> None:
     text = "".join(_closed(pieces))
 
-    target = translate(FakeModel(FakeQueue(garbled)), text).hypotheses[0].text
+    target = translation_of(FakeModel(FakeQueue(garbled)), text).hypotheses[0].text
 
     open_tags: list[str] = []
     for closing, name in re.findall(r"<(/?)(\w)>", target):
@@ -111,8 +112,8 @@ def test_text_without_spans_is_translated_in_the_same_way_without_protection(tex
     plain = FakeModel(FakeQueue(garbled)), FakeModel(FakeQueue(garbled))
 
     if not literals(text):
-        first = translate(plain[0], text)
-        assert first == translate(plain[1], text, protection=ProtectionOptions(is_enabled=False))
+        first = translation_of(plain[0], text)
+        assert first == translation_of(plain[1], text, protection=ProtectionOptions(is_enabled=False))
         assert plain[0].scheduler.segments == plain[1].scheduler.segments
 
 
@@ -121,7 +122,7 @@ def test_terms_have_the_translation_of_the_request() -> None:
 
     def shout(text: str) -> Any:
         queue = FakeQueue(lambda segment: (make_hypothesis(source_text(segment).upper()),))
-        return translate(FakeModel(queue), text, terms=terms).hypotheses[0].text
+        return translation_of(FakeModel(queue), text, terms=terms).hypotheses[0].text
 
     assert shout("Settings") == "Einstellungen"
     assert shout("Open settings of Dragoman. Settings: dragoman\nx") == (
@@ -144,7 +145,7 @@ _MESSAGES = st.recursive(
 
 @given(st.lists(_MESSAGES, max_size=4).map("".join), st.sampled_from([TextFormat.PLAIN, TextFormat.HTML]))
 def test_plurals_translated_into_themselves_are_unchanged(text: str, text_format: TextFormat) -> None:
-    translation = translate(FakeModel(max_source_tokens=200), text, format=text_format)
+    translation = translation_of(FakeModel(max_source_tokens=200), text, format=text_format)
 
     assert translation.hypotheses[0].text == text
     assert not translation.warnings
@@ -154,7 +155,7 @@ def test_messages_of_a_plural_are_translated() -> None:
     queue = FakeQueue(lambda segment: (make_hypothesis(source_text(segment).upper()),))
     text = "You have {n, plural, =0 {none} one {# <b>file</b> in {box}} other {# go. {g, select, f {hers} other {x}}}}."
 
-    target = translate(FakeModel(queue), text).hypotheses[0].text
+    target = translation_of(FakeModel(queue), text).hypotheses[0].text
 
     assert target == (
         "YOU HAVE {n, plural, =0 {NONE} one {# <b>FILE</b> IN {box}} other {# GO. {g, select, f {HERS} other {X}}}}."
@@ -164,21 +165,21 @@ def test_messages_of_a_plural_are_translated() -> None:
 def test_braces_in_the_translation_of_a_message_are_quoted() -> None:
     queue = FakeQueue(lambda segment: (make_hypothesis("a } b # c"),))
 
-    target = translate(FakeModel(queue), "{n, plural, other {files}}").hypotheses[0].text
+    target = translation_of(FakeModel(queue), "{n, plural, other {files}}").hypotheses[0].text
 
     assert target == "{n, plural, other {a '}' b '#' c}}"
 
 
-def forgetful(segment: Segment) -> Any:
-    """Translate without what is protected, unless a prefix holds it."""
+def without_span(segment: Segment) -> Any:
+    """Translate without the protected span, unless it is in the prefix."""
     prefix = TOKENIZER.decode(segment.search.target_prefix)
     return (make_hypothesis(prefix + ", gehen wir!" if prefix else "Hallo, gehen wir!"),)
 
 
 def test_sentence_without_its_span_is_redecoded() -> None:
-    queue = FakeQueue(forgetful)
+    queue = FakeQueue(without_span)
 
-    translation = translate(FakeModel(queue), "Hello {name}, let us go!")
+    translation = translation_of(FakeModel(queue), "Hello {name}, let us go!")
 
     assert translation.hypotheses[0].text == "Hallo {name}, gehen wir!"
     assert not translation.warnings
@@ -188,7 +189,7 @@ def test_sentence_without_its_span_is_redecoded() -> None:
 def test_span_missing_after_redecoding_is_inserted_with_a_warning() -> None:
     queue = FakeQueue(lambda segment: (make_hypothesis("Hallo, gehen wir!"),))
 
-    translation = translate(FakeModel(queue), "Hello {name}, let us go!")
+    translation = translation_of(FakeModel(queue), "Hello {name}, let us go!")
 
     assert translation.hypotheses[0].text.count("{name}") == 1
     assert [(one.kind, one.message.partition(" missing")[0]) for one in translation.warnings] == [
@@ -197,7 +198,7 @@ def test_span_missing_after_redecoding_is_inserted_with_a_warning() -> None:
 
 
 def _closed(pieces: list[str]) -> list[str]:
-    """Return pieces with every tag closed in order."""
+    """Return the snippets with every tag closed in order."""
     result: list[str] = []
     stack: list[str] = []
     for piece in pieces:
@@ -212,7 +213,7 @@ def _closed(pieces: list[str]) -> list[str]:
 
 
 def _closed_html(text: str) -> list[str]:
-    """Return HTML whose inline tags are closed in order, and no `<` begins a tag by accident."""
+    """Return HTML whose inline tags are closed in order, without a `<` that begins a tag by accident."""
     pieces = re.findall(r"<script>a<b</script>|</?[a-z][^<>]*>|<!-- c -->|[^<]+|<", text)
     result: list[str] = []
     stack: list[str] = []
@@ -231,13 +232,13 @@ def _closed_html(text: str) -> list[str]:
 
 
 def tree(text: str) -> tuple[str, list[str]]:
-    """Return what a browser's parser makes of HTML, and the tags of its elements."""
+    """Return the HTML that a browser's parser builds, and the tags of its elements."""
     parser = LexborHTMLParser(f"<body>{text}</body>")
     return parser.html or "", [str(node.tag) for node in parser.css("*")]
 
 
 def _element(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
-    """Return the source of elements around others."""
+    """Return a strategy for elements that contain others."""
     return st.tuples(st.sampled_from("abc"), st.lists(inner, max_size=4).map("".join)).map(
         lambda pair: f"<{pair[0]}>{pair[1]}</{pair[0]}>"
     )
@@ -258,7 +259,7 @@ _HTML = st.lists(st.sampled_from(_HTML_SNIPPETS), max_size=25).map("".join)
 def test_html_translated_into_itself_is_unchanged(text: str, max_source_tokens: int, has_attention: bool) -> None:
     model = FakeModel(max_source_tokens=max_source_tokens, has_attention=has_attention)
 
-    target = translate(model, text, format=TextFormat.HTML).hypotheses[0].text
+    target = translation_of(model, text, format=TextFormat.HTML).hypotheses[0].text
 
     if has_attention:
         assert target == text
@@ -274,10 +275,10 @@ def test_pages_of_documentation_translated_into_themselves_are_unchanged() -> No
         pytest.skip(f"no pages in {_PAGES}: deploy/ci/debian.sh build/pages git-doc")
     for page in pages:
         text = page.read_text(encoding="utf-8")
-        request = Request(texts=(text,), source_language="en", target_language="de", options=_HTML_OPTIONS)
-        translator = Translator(FakeModel(has_attention=True), metrics=Metrics(CollectorRegistry()), limits=_ANY_SIZE)
+        request = make_request(text, format=TextFormat.HTML)
+        translator = make_translator(FakeModel(), limits=_ANY_SIZE)
 
-        translation = asyncio.run(translator.translate(request, RequestRecord())).translations[0]
+        (translation,) = asyncio.run(translator.translate(request, RequestRecord())).translations
 
         assert translation.hypotheses[0].text == text, page.name
 
@@ -286,15 +287,15 @@ def test_pages_of_documentation_translated_into_themselves_are_unchanged() -> No
 def test_html_keeps_its_tags_in_any_translation(text: str) -> None:
     closed = "".join(_closed_html(text))
 
-    target = translate(FakeModel(FakeQueue(garbled)), closed, format=TextFormat.HTML).hypotheses[0].text
+    target = translation_of(FakeModel(FakeQueue(garbled)), closed, format=TextFormat.HTML).hypotheses[0].text
 
     assert sorted(tree(target)[1]) == sorted(tree(closed)[1])
 
 
 @given(st.recursive(st.sampled_from(["Hello ", "you. ", "&amp;", "{x} ", "\n "]), _element, max_leaves=15))
 def test_xml_stays_well_formed(text: str) -> None:
-    echoed = translate(FakeModel(), text, format=TextFormat.XML).hypotheses[0].text
-    target = translate(FakeModel(FakeQueue(garbled)), text, format=TextFormat.XML).hypotheses[0].text
+    echoed = translation_of(FakeModel(), text, format=TextFormat.XML).hypotheses[0].text
+    target = translation_of(FakeModel(FakeQueue(garbled)), text, format=TextFormat.XML).hypotheses[0].text
 
     assert echoed == text
     before, after = (etree.fromstring(f"<r>{one}</r>") for one in (text, target))

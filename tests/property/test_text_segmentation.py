@@ -8,8 +8,8 @@ from dragoman_service.text.segmentation import iterate_sentences, join, split_ov
 
 LANGUAGES = st.sampled_from(["en", "de", "fr", "zh", "ja", "hy", "am", "en-GB", "", "xx"])
 
-# What sentences, lines and lists are made of, and what libraries trip over: wide and odd white space, all line breaks,
-# terminators of several scripts, marks, joiners, surrogates.
+# Parts of sentences, lines and lists, and characters that libraries fail on: wide white space, all line breaks,
+# terminators of several scripts, combining marks, joiners, surrogates.
 _SNIPPETS = st.sampled_from(
     [
         *".?!…。！？؟,;:、，", "...", "?!", "'", '"', "“", "”", "«", "»", "「", "」", "(", ")", "[1]",
@@ -23,12 +23,12 @@ _SNIPPETS = st.sampled_from(
 TEXTS = st.one_of(st.text(), st.lists(_SNIPPETS).map("".join), st.lists(st.one_of(_SNIPPETS, st.text())).map("".join))
 
 
-def _pieces(text: str, spans: list[Span]) -> list[str]:
+def _parts(text: str, spans: list[Span]) -> list[str]:
     return [text[span.start : span.end] for span in spans]
 
 
 def _assert_is_a_split(text: str, spans: list[Span]) -> None:
-    """Spans are in order, apart from each other, and all that is between them has nothing to translate."""
+    """Spans are in order, disjoint and within the text."""
     copied_to = 0
     for span in [*spans, Span(start=len(text), end=len(text))]:
         assert copied_to <= span.start <= span.end <= len(text)
@@ -40,7 +40,7 @@ def _assert_is_a_split(text: str, spans: list[Span]) -> None:
 def test_joined_sentences_are_the_text(text: str, language: str) -> None:
     spans = list(iterate_sentences(text, language=language))
 
-    joined = join(text, spans, _pieces(text, spans))
+    joined = join(text, spans, _parts(text, spans))
 
     assert joined.text == text
     assert list(joined.spans) == spans
@@ -52,7 +52,7 @@ def test_sentences_contain_every_letter_and_stay_on_their_line(text: str, langua
     spans = list(iterate_sentences(text, language=language))
 
     _assert_is_a_split(text, spans)
-    for sentence in _pieces(text, spans):
+    for sentence in _parts(text, spans):
         assert sentence == sentence.strip()
         assert len(sentence.splitlines()) == 1
     letters_between = [char for char in join(text, spans, [""] * len(spans)).text if char.isalpha()]
@@ -80,15 +80,15 @@ def test_long_lines_are_split_where_short_ones_are(lengths: list[int]) -> None:
 
     spans = list(iterate_sentences(line, language="en", splitter=splitter))
 
-    assert _pieces(line, spans) == sentences
+    assert _parts(line, spans) == sentences
 
 
 @settings(max_examples=300)
 @given(TEXTS, st.integers(1, 20))
 def test_parts_of_a_long_sentence_fit_and_contain_every_letter(text: str, limit: int) -> None:
     for sentence in trim(text):
-        parts = split_overlong(text, sentence, fits=lambda piece: len(piece) <= limit)
+        parts = split_overlong(text, sentence, fits=lambda part: len(part) <= limit)
 
         _assert_is_a_split(text, parts)
-        assert all(0 < len(part) <= limit for part in _pieces(text, parts))
+        assert all(0 < len(part) <= limit for part in _parts(text, parts))
         assert not any(char.isalnum() for char in join(text, parts, [""] * len(parts)).text)

@@ -1,19 +1,14 @@
-import asyncio
 import itertools
-from typing import Any
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from prometheus_client import CollectorRegistry
 
-from dragoman_service.datatypes import Hypothesis, TranslationResult
+from dragoman_service.datatypes import Hypothesis
 from dragoman_service.decoding.beam_state import rank
-from dragoman_service.observability.metrics import Metrics
-from dragoman_service.request import AttentionDetail, RequestRecord, TranslationOptions, TranslationRequest
+from dragoman_service.request import AttentionDetail
 from dragoman_service.text.hypotheses import best_combinations
-from dragoman_service.translation.translator import Translator
-from tests.unit.text.text_fakes import FakeModel, FakeQueue, echo, make_hypothesis, shout
+from tests.unit.text.text_fakes import FakeModel, FakeQueue, echo, make_hypothesis, shout, translate
 
 _TEXTS = st.lists(st.text(st.sampled_from("aB1ß.!,  \n\t-é🎉"), max_size=80), min_size=1, max_size=8)
 _ROWS = st.lists(
@@ -24,28 +19,20 @@ _ROWS = st.lists(
 )
 
 
-def _translate(model: FakeModel, texts: list[str], **options: Any) -> TranslationResult:
-    translator = Translator(model, metrics=Metrics(CollectorRegistry()))
-    request = TranslationRequest(
-        texts=tuple(texts), source_language="en", target_language="de", options=TranslationOptions(**options)
-    )
-    return asyncio.run(translator.translate(request, RequestRecord()))
-
-
 @given(_TEXTS, st.booleans(), st.integers(3, 40))
 def test_texts_translated_into_themselves_are_unchanged(
     texts: list[str], split_sentences: bool, max_source_tokens: int
 ) -> None:
     model = FakeModel(FakeQueue(echo), max_source_tokens=max_source_tokens)
 
-    result = _translate(model, texts, split_sentences=split_sentences)
+    result = translate(model, *texts, split_sentences=split_sentences)
 
     assert [translation.hypotheses[0].text for translation in result.translations] == texts
 
 
 @given(_TEXTS, st.integers(3, 40))
 def test_spans_index_the_translation_and_the_text(texts: list[str], max_source_tokens: int) -> None:
-    result = _translate(FakeModel(FakeQueue(shout), max_source_tokens=max_source_tokens), texts)
+    result = translate(FakeModel(FakeQueue(shout), max_source_tokens=max_source_tokens), *texts)
 
     for text, translation in zip(texts, result.translations, strict=True):
         target = translation.hypotheses[0].text
@@ -60,7 +47,7 @@ def test_links_cover_every_visible_character_in_order(
 ) -> None:
     model = FakeModel(FakeQueue(shout), max_source_tokens=max_source_tokens)
 
-    result = _translate(model, texts, split_sentences=split_sentences, return_alignment=True)
+    result = translate(model, *texts, split_sentences=split_sentences, return_alignment=True)
 
     for text, translation in zip(texts, result.translations, strict=True):
         target = translation.hypotheses[0].text
@@ -81,8 +68,8 @@ def test_links_cover_every_visible_character_in_order(
 def test_every_segment_has_attention_whose_rows_sum_to_one(texts: list[str], max_source_tokens: int) -> None:
     queue = FakeQueue(shout)
 
-    result = _translate(
-        FakeModel(queue, max_source_tokens=max_source_tokens), texts, return_attention=AttentionDetail.AVERAGED
+    result = translate(
+        FakeModel(queue, max_source_tokens=max_source_tokens), *texts, return_attention=AttentionDetail.AVERAGED
     )
 
     attention = [one for translation in result.translations for one in translation.hypotheses[0].attention]
@@ -96,7 +83,7 @@ def test_every_segment_has_attention_whose_rows_sum_to_one(texts: list[str], max
 def test_token_counts_add_up_and_segments_fit_the_model(texts: list[str], max_source_tokens: int) -> None:
     queue = FakeQueue(shout)
 
-    result = _translate(FakeModel(queue, max_source_tokens=max_source_tokens), texts)
+    result = translate(FakeModel(queue, max_source_tokens=max_source_tokens), *texts)
 
     sentences = [sentence for translation in result.translations for sentence in translation.sentences]
     assert result.num_source_tokens == sum(sentence.num_source_tokens for sentence in sentences)

@@ -64,7 +64,7 @@ def test_variables_without_the_prefix_are_ignored() -> None:
     assert settings == load_settings()
 
 
-def refusal(content: str, tmp_path: Path) -> ConfigError:
+def error_of(content: str, tmp_path: Path) -> ConfigError:
     file = tmp_path / "bad.toml"
     file.write_text(content, encoding="utf-8")
     with pytest.raises(ConfigError) as caught:
@@ -88,7 +88,7 @@ def refusal(content: str, tmp_path: Path) -> ConfigError:
 def test_invalid_setting_in_the_file_is_named_with_its_value(
     content: str, setting: str, value: object, expected: str, tmp_path: Path
 ) -> None:
-    error = refusal(content, tmp_path)
+    error = error_of(content, tmp_path)
 
     assert (error.setting, error.value) == (setting, value)
     assert expected in error.expected
@@ -105,7 +105,7 @@ def test_invalid_setting_in_the_file_is_named_with_its_value(
     ids=["syntax", "encoding", "depth", "integer"],
 )
 def test_file_that_is_not_toml_is_named(content: str, tmp_path: Path) -> None:
-    error = refusal(content, tmp_path)
+    error = error_of(content, tmp_path)
 
     assert error.setting == "config"
     assert error.expected.startswith("TOML (")
@@ -127,9 +127,9 @@ def test_missing_file_is_named(tmp_path: Path) -> None:
         ("DRAGOMAN_PROT", "1", "prot"),
     ],
 )
-def test_invalid_environment_variable_is_named(variable: str, value: str, setting: str) -> None:
+def test_invalid_environment_variable_is_named(variable: str, value: str, setting: str, settings_file: Path) -> None:
     with pytest.raises(ConfigError, match=f"environment variable {variable}") as caught:
-        load_settings(environment={variable: value})
+        load_settings(file=settings_file, environment={variable: value})
 
     assert (caught.value.setting, caught.value.value) == (setting, value)
 

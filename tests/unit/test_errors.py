@@ -1,4 +1,4 @@
-"""Errors pass between processes, whatever the parameters of their constructors."""
+"""Errors of all classes can be pickled and copied."""
 
 import copy
 import inspect

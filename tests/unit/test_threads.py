@@ -22,102 +22,80 @@ from dragoman_service.threads import (
 
 NAME = "tests-pool"
 
-has_quotas = pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="only Linux has quotas")
-has_priorities = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has priorities of threads")
 
-
-@pytest.fixture
-def four_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 3})
-
-
-@has_quotas
-@pytest.mark.usefixtures("four_cores")
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="only Linux has quotas")
 @pytest.mark.parametrize(
-    ("line", "expected"),
-    [("max 100000", 4), ("200000 100000", 2), ("150000 100000", 2), ("1000 100000", 1), ("9900000 100000", 4)],
+    ("files", "expected"),
+    [
+        ({"cpu.max": "max 100000\n"}, 4),
+        ({"cpu.max": "200000 100000\n"}, 2),
+        ({"cpu.max": "150000 100000\n"}, 2),
+        ({"cpu.max": "1000 100000\n"}, 1),
+        ({"cpu.max": "9900000 100000\n"}, 4),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, 4),
+        ({"cpu/cpu.cfs_quota_us": "200000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 2),
+        ({"cpu/cpu.cfs_quota_us": "50000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 1),
+        ({}, 4),
+        ({"cpu.max": ""}, 4),
+        ({"cpu.max": "not a quota"}, 4),
+        ({"cpu.max": "0 0"}, 4),
+    ],
 )
-def test_a_quota_of_version_2_is_a_limit(tmp_path: Path, line: str, expected: int) -> None:
-    (tmp_path / "cpu.max").write_text(f"{line}\n")
-
-    assert num_cores(control_group=tmp_path) == expected
-
-
-@has_quotas
-@pytest.mark.usefixtures("four_cores")
-@pytest.mark.parametrize(("quota", "expected"), [("-1", 4), ("200000", 2), ("50000", 1)])
-def test_a_quota_of_version_1_is_a_limit(tmp_path: Path, quota: str, expected: int) -> None:
+def test_number_of_cores_is_limited_by_the_quota_of_the_container(
+    tmp_path: Path, files: dict[str, str], expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 3})
     (tmp_path / "cpu").mkdir()
-    (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text(f"{quota}\n")
-    (tmp_path / "cpu" / "cpu.cfs_period_us").write_text("100000\n")
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
 
     assert num_cores(control_group=tmp_path) == expected
 
 
-@has_quotas
-@pytest.mark.usefixtures("four_cores")
-@pytest.mark.parametrize("content", [None, "", "none at all here", "0 0"])
-def test_where_the_kernel_tells_no_quota_every_core_counts(tmp_path: Path, content: str | None) -> None:
-    if content is not None:
-        (tmp_path / "cpu.max").write_text(content)
-
-    assert num_cores(control_group=tmp_path) == 4
-
-
-def test_the_switch_interval_is_short_while_all_requests_are_admitted() -> None:
+@pytest.mark.parametrize(
+    ("events", "expected"),
+    [
+        ([("admission", 1.0), ("admission", 2.0)], [NORMAL_INTERVAL_S]),
+        (
+            [("rejection", 10.0), ("admission", 10.5), ("rejection", 10.9), ("admission", 11.5)],
+            [OVERLOAD_INTERVAL_S],
+        ),
+        ([("rejection", 10.9), ("admission", 12.0)], [OVERLOAD_INTERVAL_S, NORMAL_INTERVAL_S]),
+        ([("rejection", 10.0), ("rejection", 9.0), ("admission", 10.9)], [OVERLOAD_INTERVAL_S]),
+    ],
+)
+def test_switch_interval_is_long_for_a_second_after_the_last_rejection(
+    events: list[tuple[str, float]], expected: list[float]
+) -> None:
     chosen: list[float] = []
     interval = SwitchInterval(chosen.append)
 
-    interval.record_admission(1.0)
-    interval.record_admission(2.0)
+    for event, now_s in events:
+        (interval.record_rejection if event == "rejection" else interval.record_admission)(now_s)
+        assert interval.is_normal == (chosen[-1:] == [NORMAL_INTERVAL_S])
 
-    assert chosen == [NORMAL_INTERVAL_S]
-
-
-def test_a_rejection_makes_the_switch_interval_long_for_a_second() -> None:
-    chosen: list[float] = []
-    interval = SwitchInterval(chosen.append)
-
-    interval.record_rejection(10.0)
-    interval.record_admission(10.5)
-    interval.record_rejection(10.9)
-    interval.record_admission(11.5)
-    assert chosen == [OVERLOAD_INTERVAL_S]
-
-    interval.record_admission(12.0)
-    assert chosen == [OVERLOAD_INTERVAL_S, NORMAL_INTERVAL_S]
+    assert chosen == expected
 
 
-def test_an_older_rejection_does_not_end_the_long_interval_earlier() -> None:
-    chosen: list[float] = []
-    interval = SwitchInterval(chosen.append)
-
-    interval.record_rejection(10.0)
-    interval.record_rejection(9.0)
-    interval.record_admission(10.9)
-
-    assert chosen == [OVERLOAD_INTERVAL_S]
-
-
-def running(name: str = NAME) -> int:
-    return sum(thread.name.startswith(name) for thread in threading.enumerate())
+def num_running() -> int:
+    return sum(thread.name.startswith(NAME) for thread in threading.enumerate())
 
 
 @pytest.mark.parametrize("number", [1, 5])
-def test_all_threads_of_a_pool_run_before_there_is_work_and_no_work_adds_one(number: int) -> None:
+def test_all_threads_of_a_pool_run_from_the_start(number: int) -> None:
     with started_pool(number, name=NAME) as pool:
-        assert running() == number
+        assert num_running() == number
 
         assert list(pool.map(lambda x: x + 1, range(100))) == list(range(1, 101))
-        assert running() == number
-    assert running() == 0
+        assert num_running() == number
+    assert num_running() == 0
 
 
-def test_a_system_that_starts_no_more_threads_is_an_error_and_none_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pool_whose_threads_cannot_be_started_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     submit = ThreadPoolExecutor.submit
 
     def submit_twice(pool: ThreadPoolExecutor, *work: Any) -> Any:
-        if running() == 2:
+        if num_running() == 2:
             raise RuntimeError("can't start new thread")
         return submit(pool, *work)
 
@@ -126,51 +104,31 @@ def test_a_system_that_starts_no_more_threads_is_an_error_and_none_is_left(monke
     with pytest.raises(RuntimeError, match="can't start"):
         started_pool(3, name=NAME)
 
-    assert running() == 0
+    assert num_running() == 0
 
 
-def priority_after(*niceness: int) -> int:
-    """Priority of a thread of its own, once it has been lowered."""
-
-    def lowered() -> int:
-        for steps in niceness:
-            lower_priority(steps)
-        return own_priority()
-
+def in_new_thread(call: Callable[[], Any]) -> Any:
+    """Return the result of a call in a new thread."""
     with ThreadPoolExecutor(1) as pool:
-        return pool.submit(lowered).result()
+        return pool.submit(call).result()
 
 
 def own_priority() -> int:
     return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
 
 
-@has_priorities
-def test_a_thread_is_lowered_by_so_many_steps_and_no_other_with_it() -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has priorities of threads")
+@pytest.mark.parametrize("steps", [(3,), (15, 15), (0,)])
+def test_priority_of_only_the_calling_thread_is_lowered(steps: tuple[int, ...]) -> None:
     before = own_priority()
 
-    assert priority_after(3) == min(before + 3, 19)
+    def lowered() -> int:
+        for niceness in steps:
+            lower_priority(niceness)
+        return own_priority()
+
+    assert in_new_thread(lowered) == min(before + sum(steps), 19)
     assert own_priority() == before
-
-
-@has_priorities
-def test_the_lowest_priority_is_not_passed() -> None:
-    assert priority_after(15, 15) == 19
-
-
-@has_priorities
-def test_no_steps_change_nothing() -> None:
-    assert priority_after(0) == own_priority()
-
-
-def in_new_thread(call: Callable[[], Any]) -> Any:
-    """What a call in a thread of its own returns."""
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(call).result()
-
-
-def has_short_slices() -> bool:
-    return bool(in_new_thread(shorten_slices))
 
 
 def test_short_slices_are_inherited_by_threads_and_end_with_a_lower_priority() -> None:
@@ -184,10 +142,10 @@ def test_short_slices_are_inherited_by_threads_and_end_with_a_lower_priority() -
         lower_priority(0)
         return [*own, slice_ns()]
 
-    if not has_short_slices():
-        pytest.skip("Linux lets threads have slices of their own from 6.12 on")
+    if not in_new_thread(shorten_slices):
+        pytest.skip("threads have their own time slices since Linux 6.12")
     assert in_new_thread(slices) == [100_000, 100_000, usual]
-    assert in_new_thread(slice_ns) == usual  # of no other thread
+    assert in_new_thread(slice_ns) == usual  # other threads are not changed
 
 
 @pytest.mark.parametrize(
@@ -201,7 +159,9 @@ def test_short_slices_are_inherited_by_threads_and_end_with_a_lower_priority() -
         pytest.param({"ctypes.CDLL": lambda _: SimpleNamespace(syscall=lambda *_: 0)}, id="accepted-and-ignored"),
     ],
 )
-def test_where_there_are_no_slices_nothing_changes(system: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_system_without_time_slices_of_threads_is_not_changed(
+    system: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     usual = in_new_thread(slice_ns)
     with monkeypatch.context() as patched:
         for name, value in system.items():

@@ -212,11 +212,8 @@ def _number(names: Sequence[str], draw: Draw) -> BadInput:
     options = {**CHEAP, "beam_size": 16 if name == "num_hypotheses" else 2, name: value}
     if name in _SAMPLING:
         options = {"max_target_tokens": 3, "sampling": {"seed": 1, name: value}}
-    expected = (
-        OK
-        if _RANGES[name].contains(value) and value <= high
-        else invalid(f"options.{'sampling.' * (name in _SAMPLING)}{name}")
-    )
+    path = f"options.{'sampling.' * (name in _SAMPLING)}{name}"
+    expected = OK if _RANGES[name].contains(value) and value <= high else invalid(path)
     if expected == OK and name == "coverage_penalty":
         expected = Expected(["OK", "UNIMPLEMENTED"])  # a model without an attention graph
     return draw.request_or_document("A man reads.", expected=expected, options=options)

@@ -32,6 +32,17 @@ _SETTINGS: Final = {
 _TIMEOUT_S: Final = 10.0
 _STDERR: Final = 2
 Kind = Literal["raise", "cut-off", "hang"]
+LIMITS: Final[Mapping[str, float]] = {  # for control traffic and for the server afterwards; faults may have others
+    "slowest_s": 2.0,  # translation; some 50 ms without a fault, but faults and their clients use the cores
+    "health_s": 1.0,  # health check
+    "recovered_s": 5.0,  # from the end of the fault to a right response on a new connection
+    "rss_growth_mb": 64.0,
+    "threads": 16,  # additional threads, as of files
+    "files": 8,
+}
+
+LATE: Final = frozenset({"DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED"})  # the latter if queued requests would be late
+OPEN_FILES: Final = "process_open_fds"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,19 +116,6 @@ def chaos_server(output: Path, *, models: Path, environment: Mapping[str, str]) 
         except OSError as error:
             raise ServerError(f"no injector in the server, perhaps another sitecustomize: {error}") from error
         yield ChaosServer(process, copy, models, log_path(output), folder, connection)
-
-
-LIMITS: Final[Mapping[str, float]] = {  # for control traffic and for the server afterwards; faults may have others
-    "slowest_s": 2.0,  # translation; some 50 ms without a fault, but faults and their clients use the cores
-    "health_s": 1.0,  # health check
-    "recovered_s": 5.0,  # from the end of the fault to a right response on a new connection
-    "rss_growth_mb": 64.0,
-    "threads": 16,  # additional threads, as of files
-    "files": 8,
-}
-
-LATE: Final = frozenset({"DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED"})  # the latter if queued requests would be late
-OPEN_FILES: Final = "process_open_fds"
 
 
 def requests(method: str, status: str) -> str:

@@ -26,11 +26,8 @@ from dragoman.client.results import DetectedLanguage, StreamAnswer, TranslatedSe
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
 
-Response = TypeVar("Response")
-"""What a call returns, or each item of its stream."""
-
-Inject = Callable[[dict[str, str]], object]
-"""Writes the current trace context into a carrier, as `opentelemetry.propagate.inject` does."""
+Response = TypeVar("Response")  # result of a call, or each item of its stream
+Inject = Callable[[dict[str, str]], object]  # writes the trace context into a carrier, as OpenTelemetry's `inject` does
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,11 +43,8 @@ class Call(Generic[Response]):
     Holds the metadata, including credentials, and is therefore never printed.
     """
 
-    read: Callable[[Any], Response]
-    """Converts one response."""
-
-    stream: RequestStream | None = None
-    """Requests of the call, if it sends a stream."""
+    read: Callable[[Any], Response]  # converts one response
+    stream: RequestStream | None = None  # requests of the call, if it sends a stream
 
     def stop_stream(self) -> None:
         """Stop sending requests."""

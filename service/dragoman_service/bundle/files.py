@@ -121,12 +121,9 @@ def open_bundle(
 ) -> Bundle:
     """Check the manifest and all files in a directory and return the bundle.
 
-    Raises BundleError with the first invalid file, the actual and the expected value.
-
-    Args:
-        directory: bundle directory.
-        checked_files: files of an earlier call; a file whose metadata has not changed is not read again.
-        clock_ns: returns the current Unix time in nanoseconds.
+    Of the files that an earlier call has checked, those whose metadata has not changed are not read again. `clock_ns`
+    returns the Unix time in nanoseconds. Raises BundleError with the first invalid file, the actual and the expected
+    value.
     """
     manifest = load_manifest(directory)
     settled_ns = clock_ns() - _MIN_AGE_NS

@@ -111,8 +111,13 @@ def _reachable(host: str) -> str:
 
 
 def _fault_over_grpc(target: str, tls: TlsOptions | None, *, service: str, timeout_s: float) -> str | None:
+    if tls is None:
+        channel = grpc.insecure_channel(target, options=_CHANNEL_OPTIONS)
+    else:
+        name = () if tls.server_name is None else (("grpc.ssl_target_name_override", tls.server_name),)
+        channel = grpc.secure_channel(target, tls.credentials(), options=(*_CHANNEL_OPTIONS, *name))
     try:
-        with _channel(target, tls) as channel:
+        with channel:
             request = health_pb2.HealthCheckRequest(service=service)
             response = health_pb2_grpc.HealthStub(channel).Check(request, timeout=timeout_s)
     except grpc.RpcError as error:
@@ -123,13 +128,6 @@ def _fault_over_grpc(target: str, tls: TlsOptions | None, *, service: str, timeo
     if response.status == health_pb2.HealthCheckResponse.SERVING:
         return None
     return f"{target} is {health_pb2.HealthCheckResponse.ServingStatus.Name(response.status)}"
-
-
-def _channel(target: str, tls: TlsOptions | None) -> grpc.Channel:
-    if tls is None:
-        return grpc.insecure_channel(target, options=_CHANNEL_OPTIONS)
-    name = () if tls.server_name is None else (("grpc.ssl_target_name_override", tls.server_name),)
-    return grpc.secure_channel(target, tls.credentials(), options=(*_CHANNEL_OPTIONS, *name))
 
 
 def _fault_over_http(address: str, *, timeout_s: float) -> str | None:

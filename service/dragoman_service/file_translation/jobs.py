@@ -218,12 +218,7 @@ class DocumentJobs:
         max_bytes = 2 * state.reserved_bytes + num_bytes + _RESULT_BYTES
         await self._reserve(document_id, state.reserved_bytes + max_bytes)
         failures += await self._parser.write(
-            source,
-            request.suffix,
-            target_language,
-            translations,
-            store.result_path(document_id),
-            max_bytes=max_bytes,
+            source, request.suffix, target_language, translations, store.result_path(document_id), max_bytes=max_bytes
         )
         await asyncio.to_thread(store.finish, document_id, message=_incomplete(failures, len(segments)))
         request.count(num_characters)

@@ -53,8 +53,8 @@ class MultipartForm:
                 boundary,
                 {
                     "on_part_begin": self._begin_part,
-                    "on_header_field": self._add_to_header_name,
-                    "on_header_value": self._add_to_header_value,
+                    "on_header_field": lambda data, start, end: self._header_name.extend(data[start:end]),
+                    "on_header_value": lambda data, start, end: self._header_value.extend(data[start:end]),
                     "on_header_end": self._end_header,
                     "on_headers_finished": self._end_headers,
                     "on_part_data": self._add_data,
@@ -81,7 +81,8 @@ class MultipartForm:
 
     def take_file_bytes(self) -> bytes:
         """Return the content of the file that arrived since the last call."""
-        data, self._file = bytes(self._file), bytearray()
+        data = bytes(self._file)
+        self._file.clear()
         return data
 
     def check_complete(self) -> None:
@@ -95,12 +96,6 @@ class MultipartForm:
             raise RequestError("request", f"the form has more than {_MAX_PARTS} parts")
         self._headers = {}
         self._value.clear()
-
-    def _add_to_header_name(self, data: bytes, start: int, end: int) -> None:
-        self._header_name += data[start:end]
-
-    def _add_to_header_value(self, data: bytes, start: int, end: int) -> None:
-        self._header_value += data[start:end]
 
     def _end_header(self) -> None:
         self._headers[bytes(self._header_name.lower())] = bytes(self._header_value.strip())

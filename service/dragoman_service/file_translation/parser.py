@@ -72,14 +72,19 @@ class FileParser:
 
     async def _run(self, command: Command, translations: Sequence[str | None] = ()) -> list[Any]:
         # Returns the parsed output lines of a process, without the last, which is its result.
-        sent = await asyncio.to_thread(_lines, [asdict(command), *translations])
+        lines = [asdict(command), *translations]
+        sent = await asyncio.to_thread(lambda: b"".join(json.dumps(line).encode() + b"\n" for line in lines))
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             *("-m", _MODULE),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
-            env=_environment(),
+            env={
+                **{name: os.environ[name] for name in _INHERITED if name in os.environ},
+                "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+                "MALLOC_ARENA_MAX": "1",
+            },
             process_group=0,  # do not forward signals to the group of the server
         )
         try:
@@ -97,14 +102,14 @@ class FileParser:
                 with contextlib.suppress(ProcessLookupError):
                     process.kill()
                 await process.wait()
-        lines = await asyncio.to_thread(lambda: [json.loads(line) for line in output.split(b"\n")[:-1]])
-        if not (lines and isinstance(lines[-1], dict)):
+        received = await asyncio.to_thread(lambda: [json.loads(line) for line in output.split(b"\n")[:-1]])
+        if not (received and isinstance(received[-1], dict)):
             limits = f"{self._settings.parser_timeout_s:g} s and {self._settings.parser_memory_bytes // _MIB} MiB"
-            lines.append({"error": f"the parser exited with code {process.returncode} (limits: {limits})"})
-        outcome = lines.pop()
+            received.append({"error": f"the parser exited with code {process.returncode} (limits: {limits})"})
+        outcome = received.pop()
         if "error" in outcome:
             raise DocumentError(f"the file cannot be translated: {outcome['error']}")
-        return lines
+        return received
 
     async def _output(self, process: asyncio.subprocess.Process, stdout: asyncio.StreamReader) -> bytes:
         # Returns the output of a process; kills the process if the output exceeds the limits.
@@ -127,14 +132,5 @@ async def _feed(stdin: asyncio.StreamWriter, sent: bytes) -> None:
         await stdin.wait_closed()
 
 
-def _lines(values: Sequence[object]) -> bytes:
-    return b"".join(json.dumps(value).encode() + b"\n" for value in values)
-
-
 def _segments(lines: Sequence[Any]) -> list[FileSegment]:
     return [FileSegment(text=text, format=TextFormat(text_format), place=place) for text, text_format, place in lines]
-
-
-def _environment() -> dict[str, str]:
-    inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
-    return {**inherited, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "MALLOC_ARENA_MAX": "1"}

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, BinaryIO
 
 from dragoman.documents.content import FileContent, FileFormatError, MarkupLostError
 from dragoman.documents.formats import FORMATS, ReadOptions
@@ -123,9 +123,5 @@ def _put(output: BinaryIO, *lines: Any) -> None:
     output.flush()
 
 
-def _end() -> NoReturn:
-    os._exit(main())  # skip destructors of objects from a hostile file
-
-
 if __name__ == "__main__":
-    _end()
+    os._exit(main())  # skip destructors of objects from a hostile file

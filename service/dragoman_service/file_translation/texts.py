@@ -11,13 +11,7 @@ from dragoman.client.enums import TextFormat as FileTextFormat
 from dragoman.documents.content import FileSegment
 from dragoman.documents.file_translator import batches
 from dragoman_service.datatypes import Priority
-from dragoman_service.errors import (
-    DeadlineExceededError,
-    EngineError,
-    RequestError,
-    RetryableError,
-    StartingError,
-)
+from dragoman_service.errors import DeadlineExceededError, EngineError, RequestError, RetryableError, StartingError
 from dragoman_service.file_translation.parser import DocumentError
 from dragoman_service.middleware import error_mapping
 from dragoman_service.middleware.flow_control import time_limit

@@ -35,63 +35,47 @@ def protected_app(routes: Sequence[Route], settings: HttpSettings) -> ASGIApp:
             expose_headers=_EXPOSED_HEADERS,
         )
     pages = {route.path for route in routes if not isinstance(route.endpoint, Endpoint)}
-    return HostCheck(OriginCheck(app, settings.allowed_origins, pages), settings)
+    return BrowserCheck(app, settings, pages)
 
 
-class HostCheck:
-    """Rejects requests whose `Host` is not a name of the server, which prevents DNS rebinding.
+class BrowserCheck:
+    """Rejects requests that web pages of other sites send through a browser.
 
-    A web page whose name resolves to this machine would have the rights of local programs. Addresses cannot be rebound.
+    A `Host` that is not a name of the server is the sign of DNS rebinding: a web page whose name resolves to this
+    machine would have the rights of local programs. Addresses cannot be rebound. Browsers send `Origin` with each
+    request of a page to another site, except with some GET requests, and `Sec-Fetch-Site` with each request. Other
+    clients send neither and are not affected.
     """
 
-    def __init__(self, app: ASGIApp, settings: HttpSettings) -> None:
-        """Check requests if the server listens on loopback or names are configured."""
-        self._app = app
-        self._is_on = is_loopback(settings.host) or bool(settings.allowed_hosts)
-        self._names = {name.lower() for name in (settings.host, *settings.allowed_hosts)}
+    def __init__(self, app: ASGIApp, settings: HttpSettings, pages: Collection[str]) -> None:
+        """Check requests to `app`; other sites may link to `pages`, the paths that are not part of the API.
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
-        names = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
-        app: ASGIApp = self._app
-        if self._is_on and not all(map(self._is_allowed, names)):
-            detail = "the name in the header Host is not in http.allowed_hosts"
-            app = plain_problem(HTTPStatus.MISDIRECTED_REQUEST, detail).response()
-        await app(scope, receive, send)
-
-    def _is_allowed(self, host: str) -> bool:
-        bracketed, _, _ = host.partition("]")
-        name = bracketed[1:] if host.startswith("[") else host.partition(":")[0].lower().rstrip(".")
-        return name in self._names or name.endswith(".localhost") or is_loopback(name) or _is_address(name)
-
-
-class OriginCheck:
-    """Rejects requests that a browser sends for a web page of another site.
-
-    Browsers send `Origin` with each request of a page to another site, except with some GET requests, and
-    `Sec-Fetch-Site` with each request. Other clients send neither and are not affected.
-    """
-
-    def __init__(self, app: ASGIApp, allowed_origins: Collection[str], pages: Collection[str]) -> None:
-        """Check requests to `app`.
-
-        Args:
-            app: answers what is accepted.
-            allowed_origins: normalized origins of sites that are accepted, in addition to the server's own.
-            pages: paths that are not part of the API; other sites may link to them.
+        `Host` is checked if the server listens on loopback or names are configured.
         """
         self._app = app
-        self._allowed_origins = frozenset(allowed_origins)
+        self._checks_host = is_loopback(settings.host) or bool(settings.allowed_hosts)
+        self._names = {name.lower() for name in (settings.host, *settings.allowed_hosts)}
+        self._allowed_origins = frozenset(settings.allowed_origins)
         self._pages = frozenset(pages)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        detail = self._rejection(scope)
-        app: ASGIApp = plain_problem(HTTPStatus.FORBIDDEN, detail).response() if detail else self._app
+        headers = Headers(scope=scope)
+        app: ASGIApp = self._app
+        if self._checks_host and not all(map(self._is_own_host, headers.getlist("host"))):
+            detail = "the name in the header Host is not in http.allowed_hosts"
+            app = plain_problem(HTTPStatus.MISDIRECTED_REQUEST, detail).response()
+        elif reason := self._foreign_origin(scope, headers):
+            app = plain_problem(HTTPStatus.FORBIDDEN, reason).response()
         await app(scope, receive, send)
 
-    def _rejection(self, scope: Scope) -> str | None:
-        headers = Headers(scope=scope)
+    def _is_own_host(self, host: str) -> bool:
+        bracketed, _, _ = host.partition("]")
+        name = bracketed[1:] if host.startswith("[") else host.partition(":")[0].lower().rstrip(".")
+        return name in self._names or name.endswith(".localhost") or is_loopback(name) or _is_address(name)
+
+    def _foreign_origin(self, scope: Scope, headers: Headers) -> str | None:
+        """Return why a request is from another site that is not allowed; None otherwise."""
         origins = headers.getlist("origin")
         if origins:
             # A preflight has no effect, and its response permits only listed origins.

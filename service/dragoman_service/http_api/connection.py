@@ -8,7 +8,7 @@ public settings have no limits for slow clients, large heads, chunk extensions a
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from email.utils import formatdate
 from functools import lru_cache
 from http import HTTPStatus
@@ -197,7 +197,8 @@ class Connection(HttpToolsProtocol, asyncio.BufferedProtocol):
         """Check the head and run the application."""
         if self._is_restarting_body:
             return
-        self._check_head()
+        version, method = self.parser.get_http_version(), self.parser.get_method()
+        _check_head(version, method, self.headers)
         super().on_headers_complete()
         self._has_head = True
         self._framing_bytes = 0
@@ -230,22 +231,6 @@ class Connection(HttpToolsProtocol, asyncio.BufferedProtocol):
             self._is_restarting_body = True
             self.parser.feed_data(b"POST / HTTP/1.1\r\n%s\r\n" % framing)
             self._is_restarting_body = False
-
-    def _check_head(self) -> None:
-        version = self.parser.get_http_version()
-        names = [name for name, _ in self.headers]
-        if version not in {"1.0", "1.1"}:
-            raise _InvalidRequestError(
-                f"HTTP/{version} is not supported; use HTTP/1.1", HTTPStatus.HTTP_VERSION_NOT_SUPPORTED
-            )
-        if self.parser.get_method() == b"CONNECT":
-            raise _InvalidRequestError("method CONNECT is not supported", HTTPStatus.NOT_IMPLEMENTED)
-        num_hosts = names.count(b"host")
-        if num_hosts > 1 or (version == "1.1" and not num_hosts):
-            raise _InvalidRequestError(f"{num_hosts} Host headers; exactly one is required")
-        codings = [value.lower() for name, value in self.headers if name == b"transfer-encoding"]
-        if codings and (codings != [b"chunked"] or version == "1.0"):
-            raise _InvalidRequestError("unsupported Transfer-Encoding; only `chunked` in HTTP/1.1 is allowed")
 
     def _check_framing(self) -> None:
         if not self._has_head and self._framing_bytes > _MAX_HEAD_BYTES:
@@ -374,6 +359,21 @@ class _InvalidRequestError(Exception):
     def __init__(self, detail: str, status: HTTPStatus = HTTPStatus.BAD_REQUEST) -> None:
         super().__init__(detail)
         self.status = status
+
+
+def _check_head(version: str, method: bytes, headers: Sequence[tuple[bytes, bytes]]) -> None:
+    if version not in {"1.0", "1.1"}:
+        raise _InvalidRequestError(
+            f"HTTP/{version} is not supported; use HTTP/1.1", HTTPStatus.HTTP_VERSION_NOT_SUPPORTED
+        )
+    if method == b"CONNECT":
+        raise _InvalidRequestError("method CONNECT is not supported", HTTPStatus.NOT_IMPLEMENTED)
+    num_hosts = sum(name == b"host" for name, _ in headers)
+    if num_hosts > 1 or (version == "1.1" and not num_hosts):
+        raise _InvalidRequestError(f"{num_hosts} Host headers; exactly one is required")
+    codings = [value.lower() for name, value in headers if name == b"transfer-encoding"]
+    if codings and (codings != [b"chunked"] or version == "1.0"):
+        raise _InvalidRequestError("unsupported Transfer-Encoding; only `chunked` in HTTP/1.1 is allowed")
 
 
 @lru_cache(maxsize=2)

@@ -33,49 +33,36 @@ _PATTERNS: Mapping[str, dict[str, str]] = {
 }
 """Patterns of fields of requests, by JSON name; ranges and defaults are declared in the proto file."""
 
+_STRING = {"type": "string"}
+
+
+def _object(properties: Mapping[str, Any], *required: str) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": list(required)}
+
+
 _PROBLEM = {
-    "type": "object",
-    "description": "Error (RFC 9457); `code`, `reason` and `violations` have the values of the gRPC status.",
-    "properties": {
-        "type": {"type": "string"},
-        "title": {"type": "string"},
-        "status": {"type": "integer"},
-        "detail": {"type": "string"},
-        "code": {"type": "string"},
-        "reason": {"type": "string"},
-        "domain": {"const": "dragoman"},
-        "requestId": {"type": "string"},
-        "metadata": {"type": "object", "additionalProperties": {"type": "string"}},
-        "violations": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "properties": {"field": {"type": "string"}, "description": {"type": "string"}},
-                "required": ["field", "description"],
+    **_object(
+        {
+            **dict.fromkeys(("type", "title", "detail", "code", "reason", "requestId"), _STRING),
+            "status": {"type": "integer"},
+            "domain": {"const": "dragoman"},
+            "metadata": {"type": "object", "additionalProperties": _STRING},
+            "violations": {
+                "type": "array",
+                "items": _object({"field": _STRING, "description": _STRING}, "field", "description"),
             },
+            "retryDelay": _DURATION,
         },
-        "retryDelay": _DURATION,
-    },
-    "required": ["type", "title", "status", "detail"],
+        *("type", "title", "status", "detail"),
+    ),
+    "description": "Error (RFC 9457); `code`, `reason` and `violations` have the values of the gRPC status.",
 }
 
-_LANGUAGES = {
-    "type": "object",
-    "properties": {
-        "languages": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "properties": {
-                    "sourceLanguage": {"type": "string"},
-                    "targetLanguages": {"type": "array", "items": {"type": "string"}, "minItems": 1},
-                },
-                "required": ["sourceLanguage", "targetLanguages"],
-            },
-        }
-    },
-    "required": ["languages"],
-}
+_LANGUAGE_TARGETS = {"type": "array", "items": _STRING, "minItems": 1}
+_LANGUAGE_PAIRS = _object(
+    {"sourceLanguage": _STRING, "targetLanguages": _LANGUAGE_TARGETS}, "sourceLanguage", "targetLanguages"
+)
+_LANGUAGES = _object({"languages": {"type": "array", "items": _LANGUAGE_PAIRS}}, "languages")
 
 _EVENT = {
     "type": "object",

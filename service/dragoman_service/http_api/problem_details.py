@@ -7,7 +7,7 @@ from http import HTTPStatus
 from typing import Any
 
 import grpc
-from google.rpc import error_details_pb2
+from google.protobuf import duration
 from starlette.responses import Response
 
 from dragoman_service.http_api.json_mapping import to_json
@@ -47,18 +47,21 @@ class Problem:
 def problem(error: error_mapping.RpcError, *, request_id: str, http_status: HTTPStatus | None = None) -> Problem:
     """Return the problem of a failed call; `http_status` replaces the status of its gRPC code."""
     code = http_status or _STATUSES_OF_REASONS.get(error.reason) or HTTP_STATUSES[error.code]
-    info, request, retry = _details(error)
-    members = {"code": error.code.name, "reason": error.reason, "domain": info.domain, "requestId": request_id}
+    members: dict[str, Any] = {
+        "code": error.code.name,
+        "reason": error.reason,
+        "domain": error_mapping.DOMAIN,
+        "requestId": request_id,
+    }
     headers = {}
-    if info.metadata:
-        members["metadata"] = dict(info.metadata)
-    if request.field_violations:
-        members["violations"] = [
-            {"field": violation.field, "description": violation.description} for violation in request.field_violations
-        ]
-    if retry.HasField("retry_delay"):
-        members["retryDelay"] = retry.retry_delay.ToJsonString()
-        headers["Retry-After"] = str(math.ceil(retry.retry_delay.ToMilliseconds() / 1000))
+    if error.metadata:
+        members["metadata"] = error.metadata
+    if error.violation:
+        field, description = error.violation
+        members["violations"] = [{"field": field, "description": description}]
+    if error.retry_delay_ms is not None:
+        members["retryDelay"] = duration.from_milliseconds(error.retry_delay_ms).ToJsonString()
+        headers["Retry-After"] = str(math.ceil(error.retry_delay_ms / 1000))
     if code is HTTPStatus.UNAUTHORIZED:
         headers["WWW-Authenticate"] = "Bearer"
     return plain_problem(code, error.message, members=members, headers=headers)
@@ -74,13 +77,3 @@ def plain_problem(
     """Return a problem of type `about:blank` with further members and headers."""
     standard = {"type": "about:blank", "title": code.phrase, "status": int(code), "detail": detail}
     return Problem(status=code, members={**standard, **(members or {})}, headers=headers or {})
-
-
-def _details(
-    error: error_mapping.RpcError,
-) -> tuple[error_details_pb2.ErrorInfo, error_details_pb2.BadRequest, error_details_pb2.RetryInfo]:
-    details = (error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest(), error_details_pb2.RetryInfo())
-    for packed in error.status.details:
-        for detail in details:
-            packed.Unpack(detail)
-    return details

@@ -110,7 +110,8 @@ class HttpServer:
                 self._retry = loop.call_later(_ACCEPT_RETRY_S, self.start)
                 return
             accepted.setblocking(False)
-            self._open(accepted, _peer(address))
+            host, port = address[:2]
+            self._open(accepted, f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}")  # as gRPC writes it
 
     def _open(self, accepted: socket.socket, peer: str) -> None:
         if not self._make_space(peer_name(peer)):
@@ -173,9 +174,3 @@ def _listening_socket(settings: HttpSettings, setting: str) -> socket.socket:
         raise ConfigError(setting, f"{settings.host}:{settings.port}", expected) from error
     listening.setblocking(False)
     return listening
-
-
-def _peer(address: tuple[str, int]) -> str:
-    # The form of gRPC.
-    host, port = address[:2]
-    return f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import grpc
 from google.protobuf import any as proto_any
-from google.protobuf import any_pb2, duration, message
+from google.protobuf import duration, message
 from google.rpc import error_details_pb2, status_pb2
 
 from dragoman_service import errors
@@ -66,46 +66,50 @@ class RpcError:
     code: grpc.StatusCode
     reason: str
     message: str
-    status: status_pb2.Status  # with code, message and details
+    metadata: Mapping[str, str]  # of the ErrorInfo
+    violation: tuple[str, str] | None  # field of the request that is invalid, and why
+    retry_delay_ms: int | None
+    status: status_pb2.Status  # with all of the above as details
 
-    trailing_metadata: tuple[tuple[str, str | bytes], ...]
+    @property
+    def trailing_metadata(self) -> tuple[tuple[str, str | bytes], ...]:
+        """Metadata that sends the details to clients."""
+        metadata: dict[str, str | bytes] = {"grpc-status-details-bin": self.status.SerializeToString()}
+        if self.retry_delay_ms is not None:
+            metadata["grpc-retry-pushback-ms"] = str(self.retry_delay_ms)
+        return tuple(metadata.items())
 
 
 def to_rpc_error(error: BaseException) -> RpcError:
     """Return the status of an error; an error that is not a DragomanError is internal."""
     row = next((TABLE[kind] for kind in type(error).__mro__ if kind in TABLE), _INTERNAL)
     text = _shortened(str(error)) if row.is_public else NEUTRAL_MESSAGE
-    status = status_pb2.Status(code=row.code.value[0], message=text, details=_details(error, row))
-    trailing: tuple[tuple[str, str | bytes], ...] = (("grpc-status-details-bin", status.SerializeToString()),)
-    if isinstance(error, errors.RetryableError):
-        trailing += (("grpc-retry-pushback-ms", str(_milliseconds(error.retry_after_s))),)
-    return RpcError(code=row.code, reason=row.reason, message=text, status=status, trailing_metadata=trailing)
-
-
-def _details(error: BaseException, row: Row) -> list[any_pb2.Any]:
-    details: list[message.Message] = [
-        error_details_pb2.ErrorInfo(reason=row.reason, domain=DOMAIN, metadata=_metadata(error))
-    ]
+    metadata: dict[str, str] = {}
+    violation = retry_delay_ms = None
+    if isinstance(error, errors.DeadlineExceededError):
+        times = {"needed_s": error.needed_s, "allowed_s": error.allowed_s}
+        metadata = {name: f"{time_s:.3f}" for name, time_s in times.items() if time_s is not None}
+        metadata["stage"] = error.stage
+    details: list[message.Message] = [error_details_pb2.ErrorInfo(reason=row.reason, domain=DOMAIN, metadata=metadata)]
     if isinstance(error, errors.RequestError):
-        violation = error_details_pb2.BadRequest.FieldViolation(
-            field=error.field, description=_shortened(error.description), reason=row.reason
+        violation = (error.field, _shortened(error.description))
+        details.append(
+            error_details_pb2.BadRequest(
+                field_violations=[{"field": violation[0], "description": violation[1], "reason": row.reason}]
+            )
         )
-        details.append(error_details_pb2.BadRequest(field_violations=[violation]))
     if isinstance(error, errors.RetryableError):
-        delay = duration.from_milliseconds(_milliseconds(error.retry_after_s))
-        details.append(error_details_pb2.RetryInfo(retry_delay=delay))
-    return [proto_any.pack(detail) for detail in details]
-
-
-def _metadata(error: BaseException) -> dict[str, str]:
-    if not isinstance(error, errors.DeadlineExceededError):
-        return {}
-    times = {"needed_s": error.needed_s, "allowed_s": error.allowed_s}
-    return {"stage": error.stage, **{name: f"{time_s:.3f}" for name, time_s in times.items() if time_s is not None}}
-
-
-def _milliseconds(seconds: float) -> int:
-    return max(1, math.ceil(seconds * 1000))  # after a pushback of 0 ms, gRPC 1.85 waits for the deadline
+        retry_delay_ms = max(1, math.ceil(error.retry_after_s * 1000))  # with 0 ms, gRPC 1.85 waits for the deadline
+        details.append(error_details_pb2.RetryInfo(retry_delay=duration.from_milliseconds(retry_delay_ms)))
+    return RpcError(
+        code=row.code,
+        reason=row.reason,
+        message=text,
+        metadata=metadata,
+        violation=violation,
+        retry_delay_ms=retry_delay_ms,
+        status=status_pb2.Status(code=row.code.value[0], message=text, details=map(proto_any.pack, details)),
+    )
 
 
 def _shortened(text: str) -> str:

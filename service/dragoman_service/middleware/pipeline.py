@@ -211,8 +211,8 @@ class RequestPipeline:
     ) -> _Response | _Failed:
         """Admit, answer, count and log a call or a request of a stream.
 
-        Sets the deadline of translations, and ends them at the deadline. Metrics are complete when this returns. The
-        log line follows as soon as the event loop is free: writing it takes as long as a step of the decoder.
+        Ends translations at their deadline. Metrics are complete when this returns. The log line follows as soon as the
+        event loop is free: writing it takes as long as a step of the decoder.
 
         Args:
             record: returned by `start`; this sets the caller.
@@ -225,9 +225,8 @@ class RequestPipeline:
             key_header: header with the API key, in the absence of `authorization`.
         """
         response: _Response | _Failed | None = None
-        in_flight = (
-            self._metrics.open_streams if record.is_stream else self._metrics.requests_in_flight.labels(record.method)
-        )
+        metrics = self._metrics
+        in_flight = metrics.open_streams if record.is_stream else metrics.requests_in_flight.labels(record.method)
         try:
             if not is_open:
                 record.caller = await self.access.admit(record.path, context, key_header)

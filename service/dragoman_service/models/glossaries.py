@@ -109,9 +109,7 @@ class GlossaryRepository:
     def matcher(self, name: str, source_language: str, target_language: str) -> TermMatcher:
         """Return the matcher for the terms of a language pair; tags are shortened as in `ModelRepository.resolve`.
 
-        Raises:
-            GlossaryNotFoundError: if the glossary does not exist.
-            InvalidFieldError: if the glossary does not have the language pair.
+        Raises GlossaryNotFoundError, or InvalidFieldError if the glossary does not have the language pair.
         """
         glossary = self.get(name)
         sources = language_lookup("source_language", source_language)
@@ -138,11 +136,7 @@ def _misfit(file: str, number: int, files: set[str]) -> str:
 
 
 def glossaries_directory(directory: Path | None, models: Path) -> Path:
-    """Return the directory of glossaries; by default `glossaries` next to the model directory.
-
-    Raises:
-        ConfigError: if the given directory does not exist.
-    """
+    """Return the directory of glossaries, by default `glossaries` next to the models; ConfigError if it is missing."""
     if directory is not None and not directory.is_dir():
         raise ConfigError(_SETTING, str(directory), "an existing directory")
     return directory or models.resolve().parent / "glossaries"

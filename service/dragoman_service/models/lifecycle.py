@@ -84,10 +84,7 @@ class Lifecycle:
     def claim(self, entry: ModelVersionEntry) -> ModelVersionEntry | None:
         """Add a version in state LOADING; return None, or the existing entry if the version is already registered.
 
-        An entry in state FAILED is replaced.
-
-        Raises:
-            DrainingError: after `stop`.
+        An entry in state FAILED is replaced. Raises DrainingError after `stop`.
         """
         with self._changed:
             if self.is_stopped:
@@ -99,11 +96,9 @@ class Lifecycle:
             return None
 
     def load(self, directory: Path, *, bundle: Bundle | None = None) -> None:
-        """Load a version, or wait until another thread has loaded it. A ready version is not loaded again.
+        """Load the version `NAME/VERSION`, or wait until another thread has loaded it.
 
-        Args:
-            directory: `NAME/VERSION` in the model directory.
-            bundle: the bundle in the directory, if it is already open.
+        A ready version is not loaded again. `bundle` is the bundle in the directory if it is already open.
 
         Raises:
             ModelStateError: if the version cannot be loaded or is being unloaded; other versions stay loaded.

@@ -246,11 +246,6 @@ class ModelStatus:
     message: str = ""  # error message in state FAILED, else empty
     labels: tuple[str, ...] = ()  # sorted
 
-    @property
-    def is_pair_default(self) -> bool:
-        """True if requests for one of its language pairs without a model use this version."""
-        return any(group.is_default for group in self.language_groups)
-
 
 class ModelMetrics:
     """Gauges of model versions. Not thread-safe."""

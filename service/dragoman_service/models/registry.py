@@ -329,9 +329,7 @@ def language_groups(
 ) -> tuple[LanguageGroup, ...]:
     """Return all language pairs of a version in few groups: sources with the same targets form one group.
 
-    Args:
-        languages: languages of the version.
-        defaults: returns, for a source, a function of a target: whether the version is the default model of the pair.
+    `defaults` returns for a source a function of a target: whether the version is the default model of the pair.
     """
     into_itself: list[LanguageGroup] = []
     merged: dict[tuple[bool, frozenset[str]], list[str]] = {}

@@ -1,5 +1,6 @@
-"""Reconciler of loaded models with the model directory, and the thread that runs it periodically."""
+"""Reconciler of loaded models with the model directory, and the task that runs it periodically."""
 
+import asyncio
 import logging
 import threading
 import time
@@ -20,6 +21,7 @@ from dragoman_service.models.serving import (
     open_version,
     read_serving,
 )
+from dragoman_service.threads import call_in_daemon
 
 log = logging.getLogger(__name__)
 
@@ -204,28 +206,14 @@ class Reconciler:
         self._attempts[model] = replace(attempt, is_final=True)
 
 
-class Watcher:
-    """Thread that calls `refresh` periodically until `end` and logs errors."""
+async def watch(refresh: Callable[[], None], *, interval_s: float) -> None:
+    """Call `refresh` in a thread, again `interval_s` after its end (0: never), and log its errors.
 
-    def __init__(self, refresh: Callable[[], None], *, interval_s: float) -> None:
-        """Create a watcher; `interval_s` is the time between the end of a call and the next call, 0: no calls."""
-        self._refresh = refresh
-        self._interval_s = interval_s
-        self._is_ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="watch-models", daemon=True)
-
-    def start(self) -> None:
-        """Start the thread."""
-        if self._interval_s and not self._is_ended.is_set():
-            self._thread.start()
-
-    def end(self) -> None:
-        """Stop calling `refresh`; a running call continues. Idempotent."""
-        self._is_ended.set()
-
-    def _run(self) -> None:
-        while not self._is_ended.wait(self._interval_s):
-            try:
-                self._refresh()
-            except Exception:  # the next call may succeed, for example if the directory is readable again
-                log.exception("refreshing models failed")
+    If the task is cancelled, a running call continues.
+    """
+    while interval_s:
+        await asyncio.sleep(interval_s)
+        try:
+            await call_in_daemon(refresh, name="watch-models")
+        except Exception:  # the next call may succeed, for example if the directory is readable again
+            log.exception("refreshing models failed")

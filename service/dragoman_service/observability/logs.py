@@ -180,7 +180,6 @@ class _Formatter(logging.Formatter):
             self._render = structlog.processors.JSONRenderer(default=str)
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line without line break."""
         event: Any = {"event": record.getMessage(), "level": record.levelname.lower(), "logger": record.name}
         event.update((key, value) for key, value in vars(record).items() if key not in _STANDARD_FIELDS)
         if record.exc_info:

@@ -100,17 +100,14 @@ class _RecordedTrace(RequestTrace):
 
     @property
     def exemplar(self) -> dict[str, str] | None:
-        """The trace id if the trace is sampled, else None."""
         return {"trace_id": self.trace_id} if self._span.is_recording() else None
 
     def reserve(self, num_segments: int) -> int:
-        """Return the number of these segments to record spans for, and reserve them."""
         num_reserved = min(num_segments, self._num_segments_left)
         self._num_segments_left -= num_reserved
         return num_reserved
 
     def add(self, name: str, *, began_s: float, ended_s: float, attributes: Attributes | None = None) -> None:
-        """Add a finished span."""
         if self._span.is_recording():
             span = self._tracer.start_span(
                 name, context=self._context, attributes=attributes, start_time=self._unix_ns(began_s)
@@ -118,7 +115,6 @@ class _RecordedTrace(RequestTrace):
             span.end(end_time=self._unix_ns(ended_s))
 
     def end(self, *, status: str, attributes: Attributes) -> None:
-        """End the span of the RPC."""
         if self._span.is_recording():
             self._span.set_attributes({"rpc.grpc.status": status, **attributes})
             if status in _SERVER_FAULTS:

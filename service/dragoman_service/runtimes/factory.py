@@ -77,7 +77,7 @@ def _open_network(bundle: Bundle, settings: RuntimeSettings) -> NativeNetwork:
     return NativeNetwork(
         library,
         architecture,
-        *_arrays(weights.decoder, content),
+        _arrays(weights.decoder, content),
         encoder=_arrays(weights.encoder, content) if weights.encoder else None,
         instruction_set=usable[0],
     )
@@ -89,4 +89,4 @@ def _arrays(weights: NetworkWeights, content: bytes) -> NetworkArrays:
     for name, stored in weights.tensors.items():
         count = stored.num_bytes // np.dtype(stored.dtype).itemsize
         tensors[name] = np.frombuffer(content, stored.dtype, count, stored.offset).reshape(stored.shape)
-    return tensors, weights.activations
+    return NetworkArrays(tensors, weights.activations)

@@ -28,16 +28,8 @@ def cache_memory(
     The maximum assumes a source and hypotheses of the maximum length, and hypotheses without common tokens. It includes
     the old and the new buffers, which exist at the same time while a cache changes its length.
 
-    Args:
-        network: dimensions of the network.
-        limits: maximum lengths of source and target.
-        float_type: element type of keys and values.
-        settings: settings that may contain a memory budget.
-        weights_bytes: size of the graph and weight files.
-        free_bytes: free device memory after the weights are loaded; None if unknown.
-
-    Returns:
-        None if neither a budget nor the free memory is known.
+    `free_bytes` is the free memory of the device after the weights are loaded. Returns None if neither it nor a budget
+    is known.
     """
     budget = settings.gpu_memory_budget_bytes
     left = [] if budget is None else [budget - _WEIGHT_COPIES * weights_bytes]

@@ -123,14 +123,8 @@ def choose_placement(
 ) -> Placement:
     """Return the device and precision for a bundle; `auto` uses a GPU if one is available that can run the bundle.
 
-    Args:
-        settings: settings that may set device and precision.
-        precisions: precisions of the bundle.
-        default_precision: precision on the CPU if the settings do not set one.
-        cuda_fault: returns the reason why the GPU of an index is not available; None if it is available.
-
-    Raises:
-        ConfigError: if the settings require a GPU that is not available or cannot run the precision.
+    `cuda_fault` returns the reason why the GPU of an index is not available, or None. Raises ConfigError if the
+    settings require a GPU that is not available or cannot run the precision.
     """
     on_cpu = settings.precision or default_precision
     if settings.device == "cpu":

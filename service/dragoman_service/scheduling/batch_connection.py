@@ -1,4 +1,4 @@
-"""Connections to the running batches of a worker, and handling of the reports that come back."""
+"""Connections to the running batches of a worker, and handling of their reports."""
 
 import contextlib
 import logging

@@ -162,7 +162,8 @@ class Scheduler:
             has_capacity = self._dispatcher.has_capacity
         if has_capacity:
             self._dispatcher.wake()
-        _SWITCH_INTERVAL.record_admission(now_s)
+        if not _SWITCH_INTERVAL.is_normal:
+            _SWITCH_INTERVAL.record_admission(now_s)
         remaining = iter(queued)
         return [hit or next(remaining) for hit in cached]
 

@@ -14,7 +14,7 @@ from dragoman.v1 import translation_pb2 as pb
 from dragoman_service.errors import ConfigError, PermissionDeniedError, UnauthenticatedError
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.security.api_keys import Caller, Callers, Permission, parse_callers
-from dragoman_service.security.jwt_auth import KeySet, is_token, key_set, permissions, subject
+from dragoman_service.security.jwt_auth import KeySet, is_token, permissions, subject
 from dragoman_service.security.rate_limits import Charge, RateLimiter
 from dragoman_service.security.settings import AccessSettings
 from dragoman_service.security.shared_quota import SharedQuota
@@ -217,7 +217,10 @@ def _watched(path: Path, metrics: Metrics) -> WatchedFiles[Callers]:
 
 def _watched_keys(source: str, metrics: Metrics) -> WatchedFiles[KeySet]:
     def make(contents: Mapping[str, bytes]) -> KeySet:
-        return key_set(_JWKS_SETTING, source, contents[_JWKS_SETTING])
+        try:
+            return KeySet(contents[_JWKS_SETTING])
+        except ValueError as error:
+            raise ConfigError(_JWKS_SETTING, source, f"a JWK Set ({error})") from None
 
     place = source if "://" in source else Path(source)
     return WatchedFiles({_JWKS_SETTING: place}, make, fail=metrics.callers_reload_failures.inc)

@@ -9,7 +9,7 @@ from typing import Any
 
 import jwt
 
-from dragoman_service.errors import ConfigError, UnauthenticatedError
+from dragoman_service.errors import UnauthenticatedError
 from dragoman_service.security.api_keys import Permission
 
 _ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
@@ -86,14 +86,6 @@ def permissions(claims: Mapping[str, Any], scopes: Mapping[str, Permission]) -> 
     given = claims.get("scope", claims.get("scp", ""))
     names = given.split() if isinstance(given, str) else given if isinstance(given, list) else []
     return frozenset(scopes[name] for name in names if isinstance(name, str) and name in scopes)
-
-
-def key_set(setting: str, source: str, content: bytes) -> KeySet:
-    """Parse the content of a file or URL; ConfigError if it is not a usable JWK Set."""
-    try:
-        return KeySet(content)
-    except ValueError as error:
-        raise ConfigError(setting, source, f"a JWK Set ({error})") from None
 
 
 def _reason(error: Exception) -> str:

@@ -14,7 +14,7 @@ UNIX_SCHEME = "unix:"
 def is_loopback(host: str) -> bool:
     """Return True if only this machine can connect to a host: 127.0.0.0/8, ::1, `localhost`, a Unix socket.
 
-    Any other name counts as reachable from outside, whatever address it resolves to.
+    Other names count as reachable from outside, even if they resolve to a loopback address.
     """
     if host.startswith(UNIX_SCHEME) or host.lower() == "localhost":
         return True
@@ -116,11 +116,8 @@ class AccessSettings(BaseModel):
             raise ValueError("quota_store_url_file only with callers_file, which contains the quotas")
         if self.jwks is not None and not (self.jwt_issuer and self.jwt_audience):
             raise ValueError("jwks only with jwt_issuer and jwt_audience")
-        if self.jwks is not None and "://" in self.jwks and not _is_secret_url(self.jwks):
-            raise ValueError("jwks a path, or a URL that begins with https:// (http:// only to this machine)")
+        if self.jwks is not None and "://" in self.jwks:
+            url = urlsplit(self.jwks)
+            if url.scheme != "https" and not (url.scheme == "http" and is_loopback(url.hostname or "")):
+                raise ValueError("jwks a path, or a URL that begins with https:// (http:// only to this machine)")
         return self
-
-
-def _is_secret_url(url: str) -> bool:
-    parts = urlsplit(url)
-    return parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts.hostname or ""))

@@ -46,12 +46,8 @@ def align(
     make one link if their source is the same. Every visible character of the target is in exactly one link, unless the
     source has no visible characters.
 
-    Args:
-        weights: attention [T, S]. Columns and rows beyond the offsets belong to EOS and are ignored.
-        source: text of the source.
-        source_offsets: position of each token in it, in order and without overlap.
-        target: text of the target.
-        target_offsets: position of each token in it.
+    The weights are the attention [T, S]. Columns and rows beyond the offsets belong to EOS and are ignored. Offsets are
+    in order and do not overlap.
     """
     sources, targets = _token_groups(source, source_offsets), _token_groups(target, target_offsets)
     if not sources:

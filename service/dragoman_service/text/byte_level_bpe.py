@@ -32,10 +32,6 @@ class ByteLevelBpe:
     def __init__(self, path: Path, content: bytes) -> None:
         """Read a JSON array of pairs of pieces, in the order of their merging.
 
-        Args:
-            path: path of the file, for errors.
-            content: content of the file.
-
         Raises:
             BundleError: if the content is invalid, or the library is not installed.
         """

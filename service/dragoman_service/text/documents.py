@@ -38,11 +38,8 @@ def document_sentences(
 ) -> Iterator[PlannedSentence]:
     """Yield a document sentence by sentence, each as soon as it is known whether it is the last; at least one.
 
-    Args:
-        text: the document.
-        sentences: the parts of each sentence, read only as far as needed.
-        separator: written between two sentences that touch.
-        fixed: fixed translations before the sentence read last. They are removed once they are used.
+    The parts of each sentence are read only as far as needed. `separator` is written between two sentences that touch.
+    `fixed` has the fixed translations before the sentence that was read last; they are removed once they are used.
     """
     fixed = deque() if fixed is None else fixed
     last: PlannedSentence | None = None

@@ -146,9 +146,6 @@ class TextPipeline(TextPlanner):
         return len(self._restored(part, best).repairs), not best.is_finished
 
     def _translation(self, plan: TextPlan, results: Sequence[SegmentResult]) -> Translation:
-        if not plan.parts:
-            text = plan.text if plan.is_plain else self._joined(plan, [[]], self._decode)[0].text
-            return Translation(hypotheses=(TextHypothesis(text=text, score=0.0),), sentences=())
         decode = cache(self._decode)  # most combinations share most of their hypotheses
         rows: list[Sequence[Hypothesis]] = [result.hypotheses for result in results]
         if self.search.sampling is None:
@@ -229,7 +226,7 @@ class TextPipeline(TextPlanner):
         has_attention = options.return_attention is not AttentionDetail.NONE
         return TextHypothesis(
             text=joined.text,
-            score=sum(hypothesis.score for hypothesis in hypotheses),
+            score=sum((hypothesis.score for hypothesis in hypotheses), 0.0),
             tokens=tuple(self._tokenizer.pieces(token_ids)) if options.return_tokens else (),
             token_log_probs=tuple(log_probs) if options.return_scores else (),
             alignment=tuple(self._text_links(plan, joined, hypotheses)) if options.return_alignment else (),

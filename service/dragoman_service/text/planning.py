@@ -159,13 +159,12 @@ class TextPlanner:
         Raises:
             InvalidFieldError: with the text that exceeds a limit of the model, or the prefix that is too long.
         """
-        return [self._plan(text, index) for index, text in enumerate(self._request.texts)]
-
-    def _plan(self, text: str, index: int) -> TextPlan:
-        parts = tuple(chain.from_iterable(self._sentences(text, index, f"texts[{index}]")))
-        fixed = tuple(sorted(self._fixed, key=_start))
-        self._fixed.clear()
-        return TextPlan(text=text, parts=parts, fixed=fixed)
+        plans = []
+        for index, text in enumerate(self._request.texts):
+            parts = tuple(chain.from_iterable(self._sentences(text, index, f"texts[{index}]")))
+            plans.append(TextPlan(text=text, parts=parts, fixed=tuple(sorted(self._fixed, key=_start))))
+            self._fixed.clear()
+        return plans
 
     def _sentences(self, text: str, text_index: int, field: str) -> Iterator[list[TextPart]]:
         # The parts of each sentence that has tokens, together with those of sentences inside it (attributes).

@@ -104,10 +104,7 @@ class SentencePieceTokenizer:
     """
 
     def __init__(
-        self,
-        model_file: Path,
-        tokenization: Tokenization = _ONE_MODEL,
-        special_ids: SpecialIds | None = None,
+        self, model_file: Path, tokenization: Tokenization = _ONE_MODEL, special_ids: SpecialIds | None = None
     ) -> None:
         """Load a SentencePiece model or the merges of byte-level BPE, and the other files of `tokenization`.
 

@@ -92,10 +92,8 @@ class LanguageDetector:
     def detect(self, text: str, served: Collection[str], *, is_markup: bool = False) -> Candidates:
         """Return all languages that a text may be in, the likeliest first; empty if the text has no letters.
 
-        Args:
-            text: a text, of which only the beginning is ranked.
-            served: BCP-47 tags. The shortest tag of a language that fits the script is used.
-            is_markup: whether to ignore tags and entities of HTML or XML.
+        Only the beginning of the text is ranked. Of the served BCP-47 tags of a language, the shortest that fits the
+        script is used. Letters in tags and entities of markup do not count.
         """
         if not has_letters(text, is_markup=is_markup):
             return ()
@@ -142,12 +140,8 @@ def source_languages(
 ) -> list[DetectedLanguage | None]:
     """Return the language of each text of a request; None for a text without letters.
 
-    Texts below `MIN_CONFIDENCE` are assigned to the language of the majority, if that is plausible.
-
-    Args:
-        texts: candidates of each text.
-        served: BCP-47 tags, for errors.
-        target_language: unserved language that a text may be in; empty: none.
+    Texts below `MIN_CONFIDENCE` are assigned to the language of the majority, if that is plausible. Texts may also be
+    in the target language, if one is given.
 
     Raises:
         InvalidFieldError: for the first text whose language is not served or is ambiguous.
@@ -186,11 +180,7 @@ def is_same_language(language: str, tag: str) -> bool:
 
 
 def _source_language(
-    candidates: Candidates,
-    majority: tuple[str, bool],
-    served: Collection[str],
-    index: int,
-    target_language: str,
+    candidates: Candidates, majority: tuple[str, bool], served: Collection[str], index: int, target_language: str
 ) -> DetectedLanguage:
     first = listed_candidates(candidates)[0]
     best = next((candidate for candidate in candidates if candidate.is_served and candidate.confidence > 0), None)

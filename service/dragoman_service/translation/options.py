@@ -166,12 +166,7 @@ def fit_to_model(
 ) -> SearchConfig:
     """Check the limits of a model; return the search with the ids of the suppressed tokens.
 
-    Args:
-        search: search of the request.
-        options: options of the request.
-        model: the model.
-        name: `name/version` of the model, for errors.
-        has_attention: whether the model has an attention graph.
+    `name` is `name/version` of the model, for errors.
 
     Raises:
         InvalidFieldError: for an option that exceeds a limit or the vocabulary of the model.

@@ -234,11 +234,8 @@ class Translator:
     ) -> list[tuple[DetectedLanguage, ...]]:
         """Return the candidate languages of each text, the likeliest first; none for a text without letters.
 
-        Args:
-            texts: texts, of which only the beginning is ranked.
-            record: record of the call.
-            model: model as in a request; empty: any.
-            target_language: languages that are translated into this language count as served; empty: into any.
+        Languages that the model (empty: any) translates into the target language (empty: any) count as served. Only the
+        beginning of each text is ranked.
 
         Raises:
             UnsupportedFieldError: if language detection is not installed.

@@ -16,10 +16,7 @@ def warm_up(model: LoadedModel, *, defaults: TranslationDefaults) -> None:
     """Translate some texts with the text pipeline and the worker, like requests; EngineError if that fails."""
     options = TranslationOptions(max_target_tokens=min(_MAX_TARGET_TOKENS, model.max_target_tokens))
     request = TranslationRequest(
-        texts=_TEXTS,
-        source_language=model.source_language,
-        target_language=model.target_language,
-        options=options,
+        texts=_TEXTS, source_language=model.source_language, target_language=model.target_language, options=options
     )
     pipeline = TextPipeline(request, model=model, search=search_config(options, defaults))
     plans = pipeline.plan()

@@ -13,7 +13,8 @@ from functools import partial
 from http import HTTPStatus
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, FailFast, Field
+from pydantic import BeforeValidator, ConfigDict, FailFast, Field
+from pydantic.alias_generators import to_camel
 from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import Scope
@@ -53,12 +54,16 @@ _TextType = Annotated[Literal["plain", "html"], AnyCase]
 _Scope = Literal["translation", "transliteration", "dictionary", "models"]
 
 
-class _FixedParameters(Parameters):
+class _AzureParameters(Parameters):
+    model_config = ConfigDict(alias_generator=to_camel)
+
+
+class _FixedParameters(_AzureParameters):
     """Parameters whose only accepted values are what the server does in any case."""
 
-    profanityAction: Annotated[Literal["noaction"], AnyCase] = "noaction"  # noqa: N815 - Azure's name, as all others
-    profanityMarker: Annotated[Literal["asterisk", "tag"], AnyCase] = "asterisk"  # noqa: N815
-    allowFallback: Annotated[Literal["true", "false"], AnyCase] = "true"  # noqa: N815
+    profanity_action: Annotated[Literal["noaction"], AnyCase] = "noaction"
+    profanity_marker: Annotated[Literal["asterisk", "tag"], AnyCase] = "asterisk"
+    allow_fallback: Annotated[Literal["true", "false"], AnyCase] = "true"
 
 
 class V3Parameters(_FixedParameters):
@@ -67,10 +72,10 @@ class V3Parameters(_FixedParameters):
     api_version: str = Field(default="", alias="api-version")
     source: str = Field(default="", alias="from")
     targets: list[str] = Field(alias="to", min_length=1)
-    text_type: _TextType = Field(default="plain", alias="textType")
+    text_type: _TextType = "plain"
     category: str = _GENERAL
-    include_alignment: Annotated[bool, AnyCase] = Field(default=False, alias="includeAlignment")
-    include_sentence_length: Annotated[bool, AnyCase] = Field(default=False, alias="includeSentenceLength")
+    include_alignment: Annotated[bool, AnyCase] = False
+    include_sentence_length: Annotated[bool, AnyCase] = False
 
 
 class VersionParameters(Parameters):
@@ -83,17 +88,17 @@ class TargetParameters(_FixedParameters):
     """Target of an input in later versions."""
 
     language: str
-    deployment_name: str = Field(default=_GENERAL, alias="deploymentName")
+    deployment_name: str = _GENERAL
     tone: Annotated[Literal["neutral"], AnyCase] = "neutral"
     gender: Annotated[Literal["neutral"], AnyCase] = "neutral"
 
 
-class InputParameters(Parameters):
+class InputParameters(_AzureParameters):
     """Input of `/translate` in later versions."""
 
     text: Text
     language: str = ""
-    text_type: _TextType = Field(default="plain", alias="textType")
+    text_type: _TextType = "plain"
     targets: Annotated[list[TargetParameters], FailFast()] = Field(min_length=1, max_length=MAX_TEXTS)
 
 

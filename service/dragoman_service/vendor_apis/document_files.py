@@ -6,7 +6,7 @@ import math
 import os
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
@@ -26,7 +26,7 @@ from dragoman_service.file_translation.upload import MAX_UNAUTHENTICATED_BYTES, 
 from dragoman_service.http_api.context import HttpContext
 from dragoman_service.http_api.json_mapping import to_json
 from dragoman_service.http_api.problem_details import Problem
-from dragoman_service.http_api.routes import TRANSLATION_SERVICE, HttpApi, ResponseBody
+from dragoman_service.http_api.routes import TRANSLATION_SERVICE, Handler, HttpApi, ResponseBody
 from dragoman_service.middleware.flow_control import call_timeout_s, stream_timeout_s, time_limit
 from dragoman_service.request import RequestRecord
 from dragoman_service.security.authentication import peer_name
@@ -61,24 +61,17 @@ class _DocumentRoutes:
         self._api = api
         self._jobs = jobs
 
-    async def answer_document(
-        self,
-        context: HttpContext,
-        method: str,
-        respond: Callable[[RequestRecord, bytes], Awaitable[ResponseBody]],
-        raw_request: bytes | None = None,
-    ) -> None:
+    async def answer(self, context: HttpContext, method: str, respond: Handler, raw_request: bytes | None) -> None:
         """Answer a request as a method of TranslationService, with 404 if a document does not exist."""
 
         async def respond_if_found(record: RequestRecord, body: bytes) -> ResponseBody:
             try:
-                return await respond(record, body)
+                return await respond(context, record, body)
             except DocumentNotFoundError as error:
                 context.http_status = HTTPStatus.NOT_FOUND
                 raise RequestError("document_id", str(error)) from None
 
-        path = f"/{TRANSLATION_SERVICE}/{method}"
-        await self._api.answer(context, path, respond_if_found, raw_request=raw_request)
+        await self._api.answer(context, f"/{TRANSLATION_SERVICE}/{method}", respond_if_found, raw_request=raw_request)
 
     async def store(
         self,
@@ -118,19 +111,22 @@ class DeepLDocuments(_DocumentRoutes):
         """Return the routes, which go before those of DeepL."""
         upload, status, result = _DEEPL_PATHS
         return [
-            Route(upload, self._api.endpoint(self._upload, (MULTIPART_MEDIA_TYPE,)), methods=["POST"]),
-            Route(status, self._api.endpoint(self._get_status), methods=["POST"]),
-            Route(result, self._api.endpoint(self._download), methods=["POST"]),
+            self._route(upload, "UploadDocument", self._upload, is_upload=True),
+            self._route(status, "GetDocumentStatus", self._get_status),
+            self._route(result, "DownloadDocument", self._download),
         ]
 
-    async def _upload(self, context: HttpContext) -> None:
-        async def respond(record: RequestRecord, _no_body: bytes) -> bytes:
-            upload = DocumentUpload(context, self._jobs)
-            state, key, request = await self.store(context, record, upload, partial(self._request, record))
-            self._jobs.submit(state, request)
-            return to_json({"document_id": state.document_id, "document_key": key})
+    def _route(self, path: str, method: str, respond: Handler, *, is_upload: bool = False) -> Route:
+        async def answer(context: HttpContext) -> None:
+            await self.answer(context, method, respond, b"" if is_upload else None)  # `respond` reads an upload
 
-        await self.answer_document(context, "UploadDocument", respond, b"")
+        return Route(path, self._api.endpoint(answer, (MULTIPART_MEDIA_TYPE,) if is_upload else None), methods=["POST"])
+
+    async def _upload(self, context: HttpContext, record: RequestRecord, _no_body: bytes) -> bytes:
+        upload = DocumentUpload(context, self._jobs)
+        state, key, request = await self.store(context, record, upload, partial(self._request, record))
+        self._jobs.submit(state, request)
+        return to_json({"document_id": state.document_id, "document_key": key})
 
     def _request(self, record: RequestRecord, upload: DocumentUpload) -> tuple[DocumentRequest, str]:
         parameters = UploadParameters.parse(grouped(upload.form.fields))
@@ -146,23 +142,17 @@ class DeepLDocuments(_DocumentRoutes):
             count=partial(self._api.usage.add, record.caller),
         ), file_name
 
-    async def _get_status(self, context: HttpContext) -> None:
-        async def respond(record: RequestRecord, body: bytes) -> bytes:
-            return to_json(_status(await self._state(context, record, body)))
+    async def _get_status(self, context: HttpContext, record: RequestRecord, body: bytes) -> bytes:
+        return to_json(_status(await self._state(context, record, body)))
 
-        await self.answer_document(context, "GetDocumentStatus", respond)
-
-    async def _download(self, context: HttpContext) -> None:
-        async def respond(record: RequestRecord, body: bytes) -> Response:
-            state = await self._state(context, record, body)
-            if state.status is not DocumentStatus.DONE:
-                has_failed = state.status is DocumentStatus.ERROR
-                context.http_status = HTTPStatus.NOT_FOUND if has_failed else HTTPStatus.SERVICE_UNAVAILABLE
-                raise RequestError("document_id", state.message or f"the document is not ready ({state.status})")
-            file = await asyncio.to_thread(self._jobs.store.claim, state.document_id)
-            return _FileResponse(file, state.file_name)
-
-        await self.answer_document(context, "DownloadDocument", respond)
+    async def _download(self, context: HttpContext, record: RequestRecord, body: bytes) -> Response:
+        state = await self._state(context, record, body)
+        if state.status is not DocumentStatus.DONE:
+            has_failed = state.status is DocumentStatus.ERROR
+            context.http_status = HTTPStatus.NOT_FOUND if has_failed else HTTPStatus.SERVICE_UNAVAILABLE
+            raise RequestError("document_id", state.message or f"the document is not ready ({state.status})")
+        file = await asyncio.to_thread(self._jobs.store.claim, state.document_id)
+        return _FileResponse(file, state.file_name)
 
     async def _state(self, context: HttpContext, record: RequestRecord, body: bytes) -> DocumentState:
         key = body_fields(body, context.header("content-type")).get("document_key")
@@ -192,7 +182,7 @@ class LibreTranslateFiles(_DocumentRoutes):
     async def _translate(self, context: HttpContext) -> None:
         upload = await self._open(context)
 
-        async def respond(record: RequestRecord, _no_body: bytes) -> bytes:
+        async def respond(_context: HttpContext, record: RequestRecord, _no_body: bytes) -> bytes:
             if isinstance(upload, DragomanError):
                 raise upload
             state, key, request = await self.store(context, record, upload, partial(self._request, record))
@@ -208,7 +198,7 @@ class LibreTranslateFiles(_DocumentRoutes):
             content = {"translatedFileUrl": f"{context.origin}/download_file/{name}"}
             return to_json({**content, "warning": state.message} if state.message else content)
 
-        await self.answer_document(context, "UploadDocument", respond, b"")
+        await self.answer(context, "UploadDocument", respond, b"")
 
     async def _open(self, context: HttpContext) -> DocumentUpload | DragomanError:
         """Return the upload of a caller that sent its key, or an error, which is logged with the request."""

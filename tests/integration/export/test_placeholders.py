@@ -29,36 +29,18 @@ def test_trained_model_copies_unseen_placeholders(tmp_path: Path, capsys: pytest
     text.write_text("".join(f"{source}\t{target}\n" for source, target in pairs), encoding="utf-8")
     run, bundle = tmp_path / "run", tmp_path / "bundle"
 
-    assert (
-        main(
-            [
-                *("train", "--output", str(run), "--preset", "tiny", "--train", str(text), "--dev", str(text)),
-                *("--vocabulary-size", "310", "--placeholders", "0.1", "--max-steps", "300", "--cooldown-steps", "100"),
-                *(
-                    "--optimizer",
-                    "muon",
-                    "--warmup-steps",
-                    "50",
-                    "--dropout",
-                    "0",
-                    "--bleu-sentences",
-                    "0",
-                    "--no-bf16",
-                ),
-                *("--eval-interval", "300", "--checkpoint-interval", "300", "--threads", "1"),
-            ]
-        )
-        == 0
-    )
-    assert (
-        main(
-            [
-                *("bundle", "--checkpoint", str(run), "--output", str(bundle), "--name", "taught", "--version", "1"),
-                *("--source-language", "en", "--target-language", "de", "--precisions", "int8"),
-            ]
-        )
-        == 0
-    )
+    train = [
+        *("train", "--output", str(run), "--preset", "tiny", "--train", str(text), "--dev", str(text)),
+        *("--vocabulary-size", "310", "--placeholders", "0.1", "--max-steps", "300", "--cooldown-steps", "100"),
+        *("--optimizer", "muon", "--warmup-steps", "50", "--dropout", "0", "--bleu-sentences", "0", "--no-bf16"),
+        *("--eval-interval", "300", "--checkpoint-interval", "300", "--threads", "1"),
+    ]
+    write_bundle = [
+        *("bundle", "--checkpoint", str(run), "--output", str(bundle), "--name", "taught", "--version", "1"),
+        *("--source-language", "en", "--target-language", "de", "--precisions", "int8"),
+    ]
+
+    assert main(train) == main(write_bundle) == 0
     opened = open_bundle(bundle)
     model = TextModel.of(open_step_model(opened, RuntimeSettings()), open_tokenizer(opened), opened.manifest)
     sources = ["take {name} now", "open https://example.com/x with %s", "the `C:\\x` is red"]

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from dragoman_export.__main__ import main
-from dragoman_export.training.checkpoint import list_checkpoints, load_model
+from dragoman_export.training.checkpoint import list_checkpoints
 from dragoman_export.training.report import Record, read_log
 from tests.unit.export.tiny_training import make_pairs, write_tsv
 
@@ -48,12 +48,6 @@ def train_anew(path: Path, files: Sequence[str], *arguments: str) -> Path:
     return path
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory, files: list[str]) -> Path:
-    """A run of 40 steps, read-only for tests."""
-    return train_anew(tmp_path_factory.mktemp("finished"), files, "--max-steps", "40")
-
-
 def newest(path: Path) -> dict[str, Any]:
     content: dict[str, Any] = torch.load(list_checkpoints(path / "checkpoints")[-1], weights_only=True)
     return content
@@ -68,15 +62,14 @@ def records(path: Path, event: str) -> list[Record]:
     return [record for record in read_log(path / "log.jsonl") if record["event"] == event]
 
 
-def test_loss_decreases(finished: Path) -> None:
+def test_loss_decreases_and_the_run_folder_is_complete(tmp_path: Path, files: list[str]) -> None:
+    finished = train_anew(tmp_path / "run", files, "--max-steps", "40")
+
     training, dev = records(finished, "step"), records(finished, "evaluation")
 
     assert training[-1]["loss"] < training[0]["loss"] - 0.5
     assert dev[-1]["loss"] < dev[0]["loss"] - 0.5
     assert 0 <= dev[-1]["bleu"] <= 100
-
-
-def test_run_folder_is_complete(finished: Path) -> None:
     names = {str(path.relative_to(finished)) for path in finished.rglob("*") if path.is_file()}
 
     checkpoints = {f"checkpoints/{name}.pt" for name in ("step-00000020", "step-00000040", "best")}
@@ -101,16 +94,8 @@ def test_skipped_lines_are_reported_and_counted(
     text = tmp_path / "train.tsv"
     text.write_bytes(Path(files[1]).read_bytes() + b"no tab\nred \xff\tRED\n" + b"red " * 60 + b"\tRED\n")
 
-    train_anew(
-        tmp_path / "run",
-        [*files, "--train", str(text)],
-        "--max-steps",
-        "1",
-        "--max-malformed",
-        "0.1",
-        "--max-tokens",
-        "50",
-    )
+    limits = ("--max-steps", "1", "--max-malformed", "0.1", "--max-tokens", "50")
+    train_anew(tmp_path / "run", [*files, "--train", str(text)], *limits)
 
     message = capsys.readouterr().err
     assert f"malformed: {text}:301: 1 columns, expected 2" in message
@@ -118,18 +103,6 @@ def test_skipped_lines_are_reported_and_counted(
     assert [record["location"] for record in records(tmp_path / "run", "malformed")] == [f"{text}:301", f"{text}:302"]
     assert [record["malformed"] for record in records(tmp_path / "run", "corpus")] == [2, 0]
     assert [record["too_long"] for record in records(tmp_path / "run", "encoded")] == [1, 0]
-
-
-def test_resumed_run_reports_the_skipped_epoch(
-    tmp_path: Path, files: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    train_anew(tmp_path, files, "--max-steps", "2")
-
-    train(tmp_path, "--resume", "--max-steps", "3", "--batch-tokens", "128")
-
-    reason = "batches changed (batch_tokens was 256, is 128)"
-    assert reason in capsys.readouterr().err
-    assert [record["changed"] for record in records(tmp_path, "epoch_skipped")] == [{"batch_tokens": [256, 128]}]
 
 
 def test_terminated_run_saves_a_checkpoint_and_resumes(tmp_path: Path, files: list[str]) -> None:
@@ -146,48 +119,3 @@ def test_terminated_run_saves_a_checkpoint_and_resumes(tmp_path: Path, files: li
     step = newest(tmp_path)["progress"]["step"]
     assert train(tmp_path, "--resume", "--max-steps", str(step + 2)) == 0
     assert newest(tmp_path)["progress"]["step"] == step + 2
-
-
-def test_run_starts_from_the_weights_of_another(finished: Path, files: Sequence[str], tmp_path: Path) -> None:
-    trained = list_checkpoints(finished / "checkpoints")[-1]
-    vocabulary = ["--vocabulary", str(finished / "vocabulary.model")]
-
-    path = train_anew(
-        tmp_path / "tuned",
-        files,
-        *vocabulary,
-        "--initialize-from",
-        str(trained),
-        "--max-steps",
-        "20",
-        "--lr-factor",
-        "1e-9",
-    )
-
-    first, second = (
-        load_model(trained).state_dict(),
-        load_model(list_checkpoints(path / "checkpoints")[-1]).state_dict(),
-    )
-    assert all(torch.allclose(first[name], second[name], atol=1e-5) for name in first)
-
-
-def test_weights_of_another_architecture_are_rejected(
-    finished: Path, files: Sequence[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    trained = list_checkpoints(finished / "checkpoints")[-1]
-    vocabulary = ["--vocabulary", str(finished / "vocabulary.model")]
-
-    status = train(
-        tmp_path / "tuned",
-        *files,
-        *SHAPE,
-        *SETTINGS,
-        *vocabulary,
-        "--ffn-size",
-        "96",
-        "--initialize-from",
-        str(trained),
-    )
-
-    assert status == 1
-    assert "ffn_size is 64, requested 96" in capsys.readouterr().err

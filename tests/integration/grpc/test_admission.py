@@ -13,7 +13,7 @@ import pytest
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
 from tests.integration.proxy import Proxy
-from tests.integration.running_server import Refusal, RunningServer, refusal, request, running_server, until
+from tests.integration.running_server import Refusal, RunningServer, refusal, request, running_server
 
 WIRE_PRECISION = 0.05  # gRPC rounds a deadline up to two or three digits
 TEXT = "A man."
@@ -24,7 +24,6 @@ ONE_BY_ONE = {"scheduling__max_batch_segments": 1}
 SMALL_QUEUE = {**ONE_BY_ONE, "scheduling__max_queue_segments": 4, "limits__max_request_sentences": 2}
 
 STEP_S = 1.0  # on the clock of the server
-TRANSIT_S = 2.0  # allowance for the time until a call arrives, which passes on the real clock only
 NUM_LESSONS = 40  # sentences after which the server can estimate durations
 
 
@@ -83,56 +82,6 @@ async def test_one_caller_cannot_fill_the_queue(tiny_model: Path) -> None:
         assert error.trailing["grpc-retry-pushback-ms"] == str(error.retry_delay_ms)
         assert server.sample("dragoman_rejected_requests_total", reason="overloaded") == 1
         await complete(server, *calls)
-
-
-async def test_options_of_a_request_cannot_exceed_the_decode_cost_of_the_queue(tiny_model: Path) -> None:
-    small = {"limits__max_request_decode_cost": 4_000, "scheduling__max_queue_decode_cost": 8_000}
-    async with running_server(tiny_model, **small, **ONE_BY_ONE) as server, other_host(server) as other:
-        calls = await halt_with_backlog(server, TEXT, TEXT)
-        longest = pb.DecodingOptions(beam_size=16, min_target_tokens=15)
-
-        error = await refusal(server.translate(*[TEXT * 4] * 16, options=longest))
-        calls.append(asyncio.ensure_future(server.translate(*[TEXT] * 12, options=longest)))
-        await server.until_sample(2 + 12, "dragoman_queue_segments")
-        rejection = await refusal(server.translate(*[TEXT] * 12, options=longest))
-        calls.append(asyncio.ensure_future(other.Translate(request(*[TEXT] * 2, options=longest))))
-        await server.until_sample(2 + 12 + 2, "dragoman_queue_segments")
-
-        assert (error.code, error.fields) == ("INVALID_ARGUMENT", ["texts"])
-        assert (rejection.code, rejection.reason) == ("RESOURCE_EXHAUSTED", "OVERLOADED")
-        assert "decode cost of this caller" in rejection.message
-        await complete(server, *calls)
-
-
-async def test_cancelled_waiting_call_frees_its_queue_place_at_once(tiny_model: Path) -> None:
-    async with running_server(tiny_model, **ONE_BY_ONE) as server:
-        decoding, waiting = await halt_with_backlog(server, *[TEXT] * 5)
-
-        waiting.cancel()
-
-        await server.until_sample(0, "dragoman_queue_segments")
-        assert server.sample("dragoman_queue_tokens") == 0
-        await complete(server, decoding)
-
-
-async def test_cancelled_decoding_call_leaves_the_batch_after_the_step(server: RunningServer) -> None:
-    def steps_and_segments() -> tuple[float, float]:
-        return server.sample("dragoman_batch_segments_count"), server.sample("dragoman_batch_segments_sum")
-
-    server.model.halt()
-    call = server.translate("A man. " * 5)
-    await server.model.halted_step()
-    call.cancel()
-    await server.until_sample(5, "dragoman_segments_total", outcome="cancelled")
-    server.model.resume()
-    await server.until_sample(0, "dragoman_requests_in_flight", method="Translate")
-    assert (await server.translate(TEXT)).translations  # takes more steps than the one in which the call left
-    before = steps_and_segments()
-
-    assert (await server.translate(TEXT)).translations
-
-    num_steps, num_segments = (now - then for now, then in zip(steps_and_segments(), before, strict=True))
-    assert num_segments == num_steps > 0  # alone in the batch
 
 
 async def test_broken_connection_frees_queue_and_batch(tiny_model: Path) -> None:
@@ -233,20 +182,6 @@ async def test_short_deadline_behind_a_backlog_is_rejected_at_admission(experien
     await complete(server, *calls)
 
 
-async def test_retry_after_the_retry_delay_is_admitted(experienced: ExperiencedServer) -> None:
-    server, sentence_s = experienced.server, experienced.sentence_s
-    calls = await experienced.backlog()
-    error = await experienced.rejected(TEXT)
-    began_s = server.clock()
-    server.model.resume()
-
-    await until(lambda: server.clock() - began_s >= error.retry_delay_ms / 1000)
-
-    a_turn_s = 2.5 * sentence_s  # with its headroom: what waits counts whole until its turn begins
-    assert (await experienced.translate(TEXT, timeout_s=4 * sentence_s + a_turn_s + TRANSIT_S)).translations
-    await asyncio.gather(*calls)
-
-
 async def test_unreachable_deadline_is_rejected_at_admission(experienced: ExperiencedServer) -> None:
     error = await experienced.rejected(*[TEXT] * 10)
 
@@ -259,36 +194,3 @@ async def test_unreachable_deadline_is_rejected_at_admission(experienced: Experi
     assert needed_s > allowed_s
     assert allowed_s == pytest.approx(4 * experienced.sentence_s, rel=WIRE_PRECISION)
     assert experienced.server.sample("dragoman_deadline_misses_total", stage="admission") == 10
-
-
-async def test_deadline_during_decoding_frees_the_batch(experienced: ExperiencedServer) -> None:
-    server, sentence_s = experienced.server, experienced.sentence_s
-    server.model.halt()
-    call = asyncio.ensure_future(refusal(experienced.translate(TEXT, timeout_s=5 * sentence_s + TRANSIT_S)))
-    await server.model.halted_step()
-
-    server.clock.advance(6 * sentence_s + TRANSIT_S)
-    server.model.resume()
-
-    assert "decode" in (await call).message
-    await server.until_sample(0, "dragoman_batch_live_rows")
-    assert server.sample("dragoman_deadline_misses_total", stage="decode") == 1
-
-
-async def test_new_server_admits_short_deadlines(tiny_model: Path) -> None:
-    async with running_server(tiny_model, **ONE_BY_ONE) as server:
-        calls = await halt_with_backlog(server, *[TEXT] * 10)
-
-        calls.append(asyncio.ensure_future(server.translate(TEXT, timeout_s=20)))
-        await server.until_sample(11, "dragoman_queue_segments")
-
-        await complete(server, *calls)
-
-
-async def test_concurrent_calls_are_all_answered(server: RunningServer) -> None:
-    texts = [f"Number {number}." for number in range(40)]
-
-    responses = await asyncio.gather(*map(server.translate, texts))
-
-    alone = await server.translate(*texts)
-    assert [response.translations[0] for response in responses] == list(alone.translations)

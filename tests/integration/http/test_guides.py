@@ -3,7 +3,6 @@
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from dragoman_service.app import Ports
-from dragoman_service.cli.demo import ServerProcess
+from tests.integration.real_process import CHECKOUT, START_S, free_ports, process
 
-CHECKOUT = Path(__file__).parents[3]
 PAGES = [CHECKOUT / "README.md", *sorted((CHECKOUT / "docs" / "guides").glob("*.md"))]
 TARGET = '"localhost:50051"'
 RECIPE = "openssl req"
@@ -35,28 +33,16 @@ PLAIN = [(name, code) for name, code in examples("python") if TARGET in code and
 CURL = [(name, code) for name, code in examples("sh") if code.startswith("curl ") and "localhost:9464/" in code]
 
 
-def free_ports() -> list[int]:
-    """Return two free ports; no other test requests a port by number."""
-    with socket.socket() as first, socket.socket() as second:
-        for each in (first, second):
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in (first, second)]
-
-
 @pytest.fixture(scope="module")
 def ports() -> Iterator[Ports]:
-    with ServerProcess(environment={"DRAGOMAN_GRPC__GOOGLE_TRANSLATION": "true"}) as server:
-        yield server.wait_until_ready(timeout_s=60)
-
-
-@pytest.fixture
-def target(ports: Ports) -> str:
-    return f"localhost:{ports.grpc_port}"
+    with process(DRAGOMAN_GRPC__GOOGLE_TRANSLATION="true") as server:
+        yield server.wait_until_ready(timeout_s=START_S)
 
 
 @pytest.mark.parametrize("code", [code for _, code in PLAIN], ids=[name for name, _ in PLAIN])
-def test_python_example_prints_a_translation(target: str, code: str, capsys: pytest.CaptureFixture[str]) -> None:
-    exec(compile(code.replace(TARGET, f'"{target}"'), "example", "exec"), {"__name__": "__main__"})  # noqa: S102
+def test_python_example_prints_a_translation(ports: Ports, code: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code = code.replace(TARGET, f'"localhost:{ports.grpc_port}"')
+    exec(compile(code, "example", "exec"), {"__name__": "__main__"})  # noqa: S102
 
     printed = capsys.readouterr().out
     assert printed
@@ -85,7 +71,8 @@ def test_certificate_and_key_recipe_translates(tmp_path: Path) -> None:
     in_readme, recipe = [code for _, code in examples("sh") if RECIPE in code]
     if shutil.which("openssl") is None:
         pytest.skip("openssl is not installed")
-    grpc_port, http_port = free_ports()
+    grpc_port, http_port = free_ports(2)
+    settings = {"DRAGOMAN_GRPC__PORT": str(grpc_port), "DRAGOMAN_HTTP__PORT": str(http_port)}
     script = (
         recipe.replace(". .venv/bin/activate\n", "trap 'kill %1' EXIT\n")
         .replace("--host 0.0.0.0", "--host 127.0.0.1 2>log")
@@ -99,12 +86,7 @@ def test_certificate_and_key_recipe_translates(tmp_path: Path) -> None:
     done = subprocess.run(
         ["bash", "-ec", script],
         cwd=tmp_path,
-        env={
-            **os.environ,
-            "PATH": f"{command.parent}{os.pathsep}{os.environ['PATH']}",
-            "DRAGOMAN_GRPC__PORT": str(grpc_port),
-            "DRAGOMAN_HTTP__PORT": str(http_port),
-        },
+        env={**os.environ, **settings, "PATH": f"{command.parent}{os.pathsep}{os.environ['PATH']}"},
         capture_output=True,
         text=True,
         timeout=120,

@@ -71,7 +71,7 @@ async def browser_page(url: str, **options: object) -> AsyncIterator[Page]:
         yield page
         await browser.close()
     assert all(each.startswith(url) for each in requested)
-    assert not [error for error in errors if "401" not in error]  # which a browser reports of any answer
+    assert not [error for error in errors if "401" not in error]  # browsers report each response with this status
 
 
 @pytest.mark.slow

@@ -53,7 +53,7 @@ def drain(server: ServerProcess) -> None:
 
 
 def watch_health(channel: grpc.Channel) -> Any:
-    return health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service=""))
+    return health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
 
 
 def reason(error: grpc.RpcError) -> tuple[str, str]:

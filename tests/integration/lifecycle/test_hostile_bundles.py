@@ -53,8 +53,8 @@ def huge() -> Sequence[onnx.NodeProto]:
     ]
 
 
-def put_bundle(models: Path, source: Path, name: str, nodes: Sequence[onnx.NodeProto] = ()) -> None:
-    """Put a copy of a bundle among models at once; its log-probabilities have `burden` added if there are nodes."""
+def add_bundle(models: Path, source: Path, name: str, nodes: Sequence[onnx.NodeProto] = ()) -> None:
+    """Add a copy of a bundle atomically; with nodes, `burden` is added to its log-probabilities."""
     hidden = models / f".{name}"
     shutil.copytree(source, hidden / "1")
     path = hidden / "1" / MANIFEST_NAME
@@ -86,17 +86,17 @@ def test_failed_warm_up_fails_one_version_and_loads_the_others(
     tmp_path: Path, bundle: Path, nodes: Callable[[], Sequence[onnx.NodeProto]]
 ) -> None:
     models = tmp_path / "models"
-    put_bundle(models, bundle, "tiny")
+    add_bundle(models, bundle, "tiny")
     limits = {
         "DRAGOMAN_MODELS__LOAD_TIMEOUT_S": str(LOAD_TIMEOUT_S),
         "DRAGOMAN_RUNTIME__MEMORY_LIMIT_BYTES": str(1 << 30),
     }
     with process("--models", str(models), **WATCHFUL, **limits) as server:
         ports = server.wait_until_ready(timeout_s=START_S)
-        put_bundle(models, bundle, "bad", nodes())
+        add_bundle(models, bundle, "bad", nodes())
         wait_for_sample(ports, state_line("bad", "loading"))
 
-        put_bundle(models, bundle, "good")
+        add_bundle(models, bundle, "good")
         wait_for_sample(ports, state_line("good", "ready"))
         wait_for_sample(ports, state_line("bad", "failed"))
 
@@ -109,7 +109,7 @@ def test_failed_warm_up_fails_one_version_and_loads_the_others(
 
 @pytest.mark.parametrize("isolation", ["process", "none"])
 def test_signal_ends_a_server_whose_model_loops_at_startup(tmp_path: Path, bundle: Path, isolation: str) -> None:
-    put_bundle(tmp_path, bundle, "bad", endless())
+    add_bundle(tmp_path, bundle, "bad", endless())
     with process("--models", str(tmp_path), DRAGOMAN_RUNTIME__ISOLATION=isolation) as server:
         server.wait_for("device chosen", timeout_s=START_S)
 
@@ -120,7 +120,7 @@ def test_signal_ends_a_server_whose_model_loops_at_startup(tmp_path: Path, bundl
 
 
 def test_signal_ends_a_server_that_reads_a_large_file_at_startup(tmp_path: Path, bundle: Path) -> None:
-    put_bundle(tmp_path, bundle, "big")
+    add_bundle(tmp_path, bundle, "big")
     path = tmp_path / "big" / "1" / MANIFEST_NAME
     manifest = json.loads(path.read_text(encoding="utf-8"))
     manifest["files"]["sparse.bin"] = {"sha256": "0" * 64, "bytes": MAX_FILE_BYTES}

@@ -21,8 +21,8 @@ from tests.tiny_bundle import build_tiny_bundle
 
 NUM_SWAPS = 20
 NUM_CALLERS = 4
-NUM_WARMING_SWAPS = 4  # until allocators have what they keep
-MAX_GROWTH_BYTES = 24 << 20  # measured: a tiny model that stays costs 2.5 MB, so 20 that leak take 50 MB
+NUM_WARMING_SWAPS = 4  # until allocators stop growing
+MAX_GROWTH_BYTES = 24 << 20  # measured: each leaked tiny model costs 2.5 MB, so 20 of them 50 MB
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def models(bundles: Path, tmp_path: Path) -> Path:
     """A model directory with tiny/1 that serves only the latest version."""
     (tmp_path / "models" / "tiny").mkdir(parents=True)
     (tmp_path / "models" / "tiny" / SERVING_NAME).write_text('versions = "latest:1"\n', encoding="utf-8")
-    bring(bundles, tmp_path / "models", "1")
+    add_version(bundles, tmp_path / "models", "1")
     return tmp_path / "models"
 
 
@@ -50,8 +50,8 @@ async def server(models: Path) -> AsyncIterator[RunningServer]:
         yield server
 
 
-def bring(bundles: Path, models: Path, version: str) -> None:
-    """Add a version to the model directory atomically, by a rename."""
+def add_version(bundles: Path, models: Path, version: str) -> None:
+    """Add a version to the model directory atomically."""
     hidden = models / "tiny" / f".{version}"
     shutil.copytree(bundles / str(1 + int(version) % 2), hidden)
     manifest = json.loads((hidden / MANIFEST_NAME).read_text(encoding="utf-8"))
@@ -77,7 +77,7 @@ async def keep_translating(server: RunningServer, answers: list[str], is_over: a
 
 async def swap(server: RunningServer, bundles: Path, models: Path, version: int) -> None:
     """Add a version and wait until the previous version is unloaded."""
-    bring(bundles, models, str(version))
+    add_version(bundles, models, str(version))
     await asyncio.to_thread(server.app._models.refresh)
     assert await answered_version(server) == str(version)
     await until(
@@ -151,11 +151,11 @@ async def test_requests_in_progress_finish_on_the_old_version(
     old.halt()
     waiting = [asyncio.ensure_future(answered_version(server, f"Number {number}.")) for number in range(8)]
     await old.halted_step()
-    bring(bundles, models, "2")
+    add_version(bundles, models, "2")
 
     await asyncio.to_thread(server.app._models.refresh)
 
-    assert await answered_version(server) == "2"  # while the old one stands still
+    assert await answered_version(server) == "2"  # while the old version is halted
     assert (await states(server))["1"].state == pb.MODEL_STATE_DRAINING
     assert not any(call.done() for call in waiting)
     old.resume()
@@ -164,7 +164,7 @@ async def test_requests_in_progress_finish_on_the_old_version(
 
 
 async def test_version_with_a_deleted_directory_still_returns_alignments(server: RunningServer, models: Path) -> None:
-    shutil.rmtree(models / "tiny" / "1")  # as the operator does whose new version serves while this one finishes
+    shutil.rmtree(models / "tiny" / "1")  # as after a swap, while this version finishes its requests
 
     answer = await server.translate("A man.", options=pb.DecodingOptions(return_alignment=True))
 

@@ -17,7 +17,7 @@ from tests.integration.running_server import RunningServer, described_service, l
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
-REFLECTION_PACKAGES = ("grpc.reflection.v1", "grpc.reflection.v1alpha")
+REFLECTION_VERSIONS = ("v1", "v1alpha")
 
 
 @pytest.fixture
@@ -36,19 +36,16 @@ async def health_of_all(server: RunningServer) -> set[int]:
     return {(await health(server).Check(request)).status for request in requests}
 
 
-async def test_loading_server_is_alive_but_not_ready(starting: RunningServer) -> None:
+async def test_server_is_alive_but_not_ready_until_models_are_loaded(starting: RunningServer) -> None:
     assert await health_of_all(starting) == {NOT_SERVING}
-    assert (await starting.get("/healthz"))[0] == 200
-    assert (await starting.get("/readyz"))[0] == 503
+    assert [(await starting.get(path))[0] for path in ("/healthz", "/readyz")] == [200, 503]
     assert starting.sample("dragoman_ready") == 0
     assert not (await starting.model_service.ListModels(pb.ListModelsRequest())).models
 
-
-async def test_warm_server_is_ready(starting: RunningServer) -> None:
     await starting.app.load()
 
     assert await health_of_all(starting) == {SERVING}
-    assert (await starting.get("/readyz"))[0] == 200
+    assert [(await starting.get(path))[0] for path in ("/healthz", "/readyz")] == [200, 200]
     assert starting.sample("dragoman_ready") == 1
 
 
@@ -70,27 +67,19 @@ async def test_health_of_unknown_service_is_not_found(server: RunningServer) -> 
     assert error.code == "NOT_FOUND"
 
 
-def reflect(server: RunningServer, package: str, requests: list[reflection_pb2.ServerReflectionRequest]) -> Any:
-    call = server.channel.stream_stream(
-        f"/{package}.ServerReflection/ServerReflectionInfo",
-        request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
-        response_deserializer=reflection_pb2.ServerReflectionResponse.FromString,
-    )
-    return call(iter(requests))
+@pytest.mark.parametrize("version", REFLECTION_VERSIONS)
+async def test_reflection_describes_all_services(server: RunningServer, version: str) -> None:
+    async def reflected(**fields: str) -> Any:
+        requests = iter([reflection_pb2.ServerReflectionRequest(**fields)])
+        (answer,) = [answer async for answer in server.reflect(version)(requests)]
+        return answer
 
+    names = [service.name for service in (await reflected(list_services="")).list_services_response.service]
 
-@pytest.mark.parametrize("package", REFLECTION_PACKAGES)
-async def test_reflection_describes_all_services(server: RunningServer, package: str) -> None:
-    (listed,) = [
-        one async for one in reflect(server, package, [reflection_pb2.ServerReflectionRequest(list_services="")])
-    ]
-    names = [service.name for service in listed.list_services_response.service]
-    symbols = [reflection_pb2.ServerReflectionRequest(file_containing_symbol=name) for name in names]
-    described = [one async for one in reflect(server, package, symbols)]
-
-    reflections = {f"{one}.ServerReflection" for one in REFLECTION_PACKAGES}
+    reflections = {f"grpc.reflection.{each}.ServerReflection" for each in REFLECTION_VERSIONS}
     assert set(names) == {*SERVICE_NAMES, "grpc.health.v1.Health", *reflections}
-    assert [described_service(answer, name).full_name for answer, name in zip(described, names, strict=True)] == names
+    for name in names:
+        assert described_service(await reflected(file_containing_symbol=name), name).full_name == name
 
 
 async def test_metrics_are_exposed(server: RunningServer) -> None:

@@ -1,5 +1,6 @@
 """A ready server starts no further Python threads; an additional thread would be a leak."""
 
+import contextlib
 from pathlib import Path
 
 import grpc
@@ -16,8 +17,11 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="re
 
 def num_threads(pid: int) -> int:
     """Count the threads started by Python; gRPC names its threads, whose number varies."""
-    named = {task.name: (task / "comm").read_text(encoding="utf-8") for task in Path(f"/proc/{pid}/task").iterdir()}
-    return sum(name == named[str(pid)] for name in named.values())
+    names = {}
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(OSError):  # the thread has ended since it was listed
+            names[task.name] = (task / "comm").read_text(encoding="utf-8")
+    return sum(name == names[str(pid)] for name in names.values())
 
 
 def test_concurrent_requests_and_model_changes_start_no_thread(tiny_model: Path) -> None:

@@ -1,11 +1,8 @@
 """Call records of the load client against a fake server."""
 
 import queue
-import threading
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -16,14 +13,10 @@ from google.rpc import code_pb2, status_pb2
 from dragoman.v1 import translation_pb2 as pb
 from dragoman_service.errors import DeadlineExceededError, DragomanError, DrainingError, OverloadedError
 from dragoman_service.middleware import error_mapping
-from loadtests.__main__ import main
 from loadtests.generator.calls import Method, Outcome, PlannedCall
 from loadtests.generator.client import Client
 from loadtests.generator.records import CallRecord
-from loadtests.generator.runner import Generator
 from loadtests.generator.server import Target
-from loadtests.generator.workload import Mix, Workload
-from tests.certificates import NAME, Authority, chain_pem, key_pem
 from tests.integration.loadtests.fake_translator import ANSWER, Answering, fake_translator
 
 TIMEOUT_S = 30.0  # only reached by a test that would otherwise fail
@@ -129,66 +122,3 @@ def test_latency_and_deadline_count_from_the_scheduled_time() -> None:
     assert in_time.outcome is Outcome.ANSWERED
     assert in_time.latency_s >= in_time.lag_s >= 5.0
     assert (too_late.outcome, too_late.status) == (Outcome.LATE, "DEADLINE_EXCEEDED at the client")
-
-
-@pytest.mark.parametrize("method", [TRANSLATE, DOCUMENT, STREAM])
-def test_client_cancels_as_planned(method: Method) -> None:
-    has_left = threading.Event()
-
-    def wait(_: Any, context: grpc.ServicerContext) -> Any:
-        context.add_callback(has_left.set)
-        assert has_left.wait(TIMEOUT_S)
-        return b"" if method is TRANSLATE else iter([b""])
-
-    record = record_of(call(method, leave_after_s=0.01), wait)
-
-    assert (record.outcome, record.status, record.first_s) == (Outcome.LEFT, "CANCELLED", None)
-
-
-def test_key_is_sent_over_tls(tmp_path: Path) -> None:
-    authority = Authority()
-    leaf = authority.sign(NAME)
-    credentials = grpc.ssl_server_credentials([(key_pem(leaf), chain_pem(leaf))])
-    seen: list[str] = []
-
-    def note(_: Any, context: grpc.ServicerContext) -> bytes:
-        seen.extend(str(value) for key, value in context.invocation_metadata() if key == "authorization")
-        return answer()
-
-    with (
-        fake_translator({"Translate": note}, credentials=credentials) as address,
-        Client(Target(address=address, key="secret", ca_file=authority.write(tmp_path / "ca.pem"))) as client,
-    ):
-        record = client.make(call(TRANSLATE), time.monotonic())
-
-    assert (record.outcome, seen) == (Outcome.ANSWERED, ["Bearer secret"])
-
-
-def test_missing_server_is_an_error() -> None:
-    with pytest.raises(ConnectionError, match="localhost:1"):
-        Client(Target(address="localhost:1"), connect_timeout_s=0.05)
-
-
-def test_every_method_of_a_mix_is_called() -> None:
-    answers = {"Translate": answer, "TranslateDocument": sentences, "TranslateStream": echo, "ListModels": answer}
-    workload = Workload(methods=Mix({Method(name): 1.0 for name in answers}))
-    with fake_translator(answers, num_threads=16) as address:
-        generator = Generator(target=Target(address=address), workload=workload, warm_up_s=0.1)
-        summary = generator.offer(rate_per_s=60.0, duration_s=0.5, seed=1)
-        assert generator.throughput_per_s(duration_s=0.5) > 0
-        failing = replace(generator, workload=Workload(methods=Mix({Method.CHECK: 1.0})))
-        with pytest.raises(RuntimeError, match="UNIMPLEMENTED"):
-            failing.throughput_per_s(duration_s=0.1)
-
-    assert set(summary.statuses) == {f"{name} OK" for name in answers}
-    assert summary.answered == summary.offered
-
-
-def test_server_without_rejections_fails_the_overload(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    flags = ["--capacity", "5", "--duration", "1", "--output", str(tmp_path / "new")]
-    with fake_translator({"Translate": answer}, num_threads=16) as address:
-        assert main(["overload", "--target", address, *flags]) == 1
-
-    output = capsys.readouterr().out
-    assert output.startswith("overload rejected_p99_ms=none accepted_late=0 errors_other=0 rss_growth_mb=none ")
-    assert {path.name for path in (tmp_path / "new").iterdir()} == {"overload.json", "overload.png"}

@@ -1,6 +1,5 @@
 """The load generator against the real server, a stalling one, and one over CTranslate2."""
 
-import itertools
 import json
 import re
 import subprocess
@@ -13,12 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from loadtests.__main__ import main
-from loadtests.benchmarks.load import serving
-from loadtests.benchmarks.serve import BatchingSettings
 from loadtests.generator.arrivals import Arrivals, poisson
 from loadtests.generator.calls import Method, Outcome
 from loadtests.generator.runner import Load, offer
@@ -27,8 +23,6 @@ from loadtests.generator.texts import Profile
 from loadtests.generator.workload import Mix, Workload
 from tests.integration.loadtests.fake_translator import ANSWER, fake_translator
 from tests.integration.real_process import CHECKOUT, START_S
-from tests.tiny_bundle import SENTENCES
-from tests.unit.loadtests.tiny_files import write_tiny_model
 
 TIMEOUT_S = 30.0  # only reached by a test that would otherwise fail
 SHORT = Workload(profile=Profile.CHAT, options='{"maxTargetTokens": 8}')
@@ -90,21 +84,6 @@ def test_stall_of_the_server_counts_as_latency() -> None:
     assert asdict(result.summary)["latency"]["p50_ms"] >= 440
 
 
-def test_users_of_a_closed_loop_wait_for_responses(server: ServerProcess) -> None:
-    result = offer(Target(address=server.target), Load(workload=SHORT, num_users=3, duration_s=1.0))
-
-    events = [(record.sent_s, 1) for record in result.records] + [(record.ended_s, -1) for record in result.records]
-    assert 1 <= max(itertools.accumulate(change for _, change in sorted(events))) <= 3
-    assert len(result.records) > 3
-
-
-def test_missing_texts_are_an_error(tmp_path: Path) -> None:
-    load = Load(workload=Workload(data=tmp_path), arrivals=Arrivals("constant", 1.0), duration_s=0.1)
-
-    with fake_translator({}) as target, pytest.raises(ValueError, match="expected tatoeba-en-de"):
-        offer(Target(address=target), load)
-
-
 @pytest.mark.slow
 def test_load_writes_page_json_and_records(
     tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -140,22 +119,3 @@ def test_locust_runs_as_in_the_compose_file(server: ServerProcess) -> None:
     assert "Translate" in ran.stderr + ran.stdout
     assert wrong.returncode != 0
     assert "expected Translate, TranslateDocument" in wrong.stderr
-
-
-@pytest.mark.slow
-def test_compared_servers_answer_the_same_calls_and_are_paused_in_between(tmp_path: Path) -> None:
-    lines = tmp_path / "texts.txt"
-    lines.write_text("".join(f"{text}\n" for text in SENTENCES[:4]), encoding="utf-8")
-    serve = partial(serving, write_tiny_model(tmp_path / "tiny"), Workload(profile=Profile.LINES, lines=lines))
-
-    batching = BatchingSettings.parse("1x1,b8,w1")
-    with serve(log=tmp_path / "ours.log") as ours, serve(log=tmp_path / "other.log", other=batching) as other:
-        answers = [server.answers(count=6) for server in (ours, other)]
-        summaries = [server.offer(rate_per_s=40.0, duration_s=0.5, seed=1) for server in (ours, other)]
-        states = {psutil.Process(pid).status() for server in (ours, other) for pid in server.pids}
-
-    assert states == {psutil.STATUS_STOPPED}
-    assert [len(responses) for responses in answers] == [6, 6]
-    assert [answer.num_source_tokens for answer in answers[0]] == [answer.num_source_tokens for answer in answers[1]]
-    assert summaries[0].offered == summaries[1].offered > 0
-    assert [summary.answered for summary in summaries] == [summary.offered for summary in summaries]

@@ -69,15 +69,6 @@ def test_attacks_are_measured(tiny_model: Path, tmp_path: Path, capsys: Capture)
 
 
 @pytest.mark.slow
-def test_single_bad_input_is_sent_and_shown(tiny_model: Path, tmp_path: Path, capsys: Capture) -> None:
-    flags = ["bad-inputs", "--only", "bad-utf8", "--index", "3"]
-    assert main(["stress", *flags, "--model-dir", str(tiny_model), "--output", str(tmp_path)]) == 0
-    printed = capsys.readouterr().out
-    assert "expected: INVALID_ARGUMENT" in printed
-    assert "answered: INVALID_ARGUMENT after" in printed
-
-
-@pytest.mark.slow
 def test_end_of_the_server_fails_the_fault_and_the_next_gets_another_server(tiny_model: Path, tmp_path: Path) -> None:
     any_time = dict.fromkeys(TIMES, 60.0)
 

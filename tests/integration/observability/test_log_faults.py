@@ -13,7 +13,6 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
 from tests.integration.real_process import CHECKOUT, START_S, STOP_S
 from tests.integration.running_server import request
@@ -35,23 +34,18 @@ def server(models: Path, stderr: int) -> Iterator[tuple[subprocess.Popen[bytes],
         )
         try:
             with grpc.insecure_channel(address) as channel:
-                wait_until_it_serves(channel)
+                wait_until_serving(channel)
                 yield process, pb_grpc.TranslationServiceStub(channel)
         finally:
             process.kill()
             process.wait()
 
 
-def wait_until_it_serves(channel: grpc.Channel) -> None:
+def wait_until_serving(channel: grpc.Channel) -> None:
     health = health_pb2_grpc.HealthStub(channel)
     for state in health.Watch(health_pb2.HealthCheckRequest(), timeout=START_S, wait_for_ready=True):
         if state.status == health_pb2.HealthCheckResponse.SERVING:
             return
-
-
-def translate(stub: pb_grpc.TranslationServiceStub) -> pb.TranslateResponse:
-    answer: pb.TranslateResponse = stub.Translate(request("A man."), timeout=START_S)
-    return answer
 
 
 @contextmanager
@@ -62,7 +56,7 @@ def full_disk() -> Iterator[int]:
 
 
 @contextmanager
-def pipe_that_nobody_reads() -> Iterator[int]:
+def full_pipe() -> Iterator[int]:
     reader, writer = os.pipe()
     fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
     yield writer
@@ -70,13 +64,13 @@ def pipe_that_nobody_reads() -> Iterator[int]:
     os.close(reader)
 
 
-@pytest.mark.parametrize("log", [full_disk, pipe_that_nobody_reads], ids=lambda log: log.__name__)
+@pytest.mark.parametrize("log", [full_disk, full_pipe], ids=lambda log: log.__name__)
 @pytest.mark.slow
 def test_calls_and_drain_complete_if_the_log_cannot_be_written(
     tiny_model: Path, log: Callable[[], AbstractContextManager[int]]
 ) -> None:
     with log() as stderr, server(tiny_model, stderr) as (process, stub):
-        answers = [translate(stub) for _ in range(NUM_CALLS)]
+        answers = [stub.Translate(request("A man."), timeout=START_S) for _ in range(NUM_CALLS)]
 
         process.terminate()
 

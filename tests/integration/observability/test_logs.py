@@ -14,7 +14,7 @@ import structlog
 from dragoman.v1 import translation_pb2 as pb
 from dragoman_service.models.model import ModelRuntime
 from dragoman_service.observability.logs import LogSettings, configure_logs
-from tests.integration.running_server import RunningServer, observed_server, request, until
+from tests.integration.running_server import RunningServer, observed_server, request
 
 PRIVATE = "Zanzibarkeule"
 FAULT = "Faulty"
@@ -65,14 +65,6 @@ class Log:
     @property
     def requests(self) -> list[dict[str, Any]]:
         return [line for line in self.lines if line["event"] == "request"]
-
-    @property
-    def rejected(self) -> list[dict[str, Any]]:
-        return [line for line in self.requests if line["status"] != "OK"]
-
-    @property
-    def left_out(self) -> list[dict[str, Any]]:
-        return [line for line in self.lines if line["event"] == "log lines omitted"]
 
 
 @pytest.fixture
@@ -160,29 +152,3 @@ async def test_each_request_has_one_log_line(tiny_model: Path, log: Log) -> None
     assert line["caller"]
     assert 0 < line["queue_s"] + line["encode_s"] + line["decode_s"] <= line["duration_s"]
     assert line["timestamp"].startswith(time.strftime("%Y-", time.gmtime()))
-
-
-async def test_log_line_of_a_rejected_request_has_reason_and_field(tiny_model: Path, log: Log) -> None:
-    log.configure()
-
-    async with observed_server(tiny_model) as server:
-        with pytest.raises(grpc.aio.AioRpcError):
-            await server.translate("A man.", source_language="no tag")
-
-    (line,) = log.requests
-    assert (line["status"], line["field"]) == ("INVALID_ARGUMENT", "source_language")
-    assert "trace_id" not in line
-
-
-async def test_log_lines_of_rejected_calls_are_limited(tiny_model: Path, log: Log) -> None:
-    log.configure()
-
-    async with observed_server(tiny_model, logs__max_failures_per_s=3) as server:
-        for _ in range(50):
-            with pytest.raises(grpc.aio.AioRpcError):
-                await server.translate("A man.", source_language="no tag")
-        answers = [await server.translate("A man.") for _ in range(10)]
-        await until(lambda: len(log.rejected) + sum(line["lines"] for line in log.left_out) == 50)
-
-    assert {line["kind"] for line in log.left_out} == {"INVALID_FIELD"}
-    assert len(log.requests) - len(log.rejected) == len(answers)

@@ -1,5 +1,4 @@
 import asyncio
-import socket
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from dragoman.v1 import translation_pb2 as pb
 from tests.captured_logs import capture_logs
 from tests.integration.observability.otlp_collector import Collector, attributes, running_collector
+from tests.integration.real_process import free_ports
 from tests.integration.running_server import PATIENCE_S, RunningServer, observed_server, request, until
 
 TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
@@ -37,12 +37,6 @@ def collector() -> Iterator[Collector]:
 def traced_server(tiny_model: Path, collector: Collector) -> Traced:
     """A server that sends its spans to the collector; its exit sends the last ones."""
     return observed_server(tiny_model, tracing__endpoint=collector.endpoint)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as closed_again:
-        port: int = closed_again.getsockname()[1]
-    return port
 
 
 async def test_request_is_one_trace_below_the_span_of_the_caller(traced_server: Traced, collector: Collector) -> None:
@@ -103,14 +97,14 @@ async def test_span_of_a_failed_request_has_status_and_field(traced_server: Trac
         for fields in ({"source_language": "no tag"}, {"timeout_s": 0.2}):
             with pytest.raises(grpc.aio.AioRpcError):
                 await server.translate("A man rides a bicycle. " * 400, metadata=SAMPLED, **fields)
-        # the caller's own clock may end the call before the server does, which would end it otherwise once it drains
+        # the client may end the call before the server reaches the deadline
         labels = {"method": "Translate", "status": "DEADLINE_EXCEEDED"}
         await until(lambda: server.sample("dragoman_requests_total", **labels) == 1)
 
     refused, late = [span for span in collector.spans if span.name == "Translate"]
     of_refused = attributes(refused)
     assert (of_refused["rpc.grpc.status"], of_refused["mt.field"]) == ("INVALID_ARGUMENT", "source_language")
-    assert refused.status.code == trace_pb2.Status.STATUS_CODE_UNSET  # the caller is at fault, not the server
+    assert refused.status.code == trace_pb2.Status.STATUS_CODE_UNSET  # not an error of the server
     assert attributes(late)["rpc.grpc.status"] == "DEADLINE_EXCEEDED"
     assert late.status.code == trace_pb2.Status.STATUS_CODE_ERROR
 
@@ -157,15 +151,6 @@ async def test_latency_histograms_have_exemplars_of_the_trace(traced_server: Tra
     }
 
 
-async def test_number_of_spans_of_a_long_text_is_limited(traced_server: Traced, collector: Collector) -> None:
-    async with traced_server as server:
-        response = await server.translate("A man. " * 60, metadata=SAMPLED)
-
-    assert len(response.translations[0].sentences) == 60
-    assert Counter(span.name for span in collector.spans)["decode"] == 10
-    assert len(collector.spans) <= 33
-
-
 async def test_streamed_document_is_one_trace_with_an_exemplar(traced_server: Traced, collector: Collector) -> None:
     document = pb.TranslateDocumentRequest(text="A man. " * 40, source_language="en", target_language="de")
 
@@ -195,7 +180,7 @@ async def test_each_request_of_a_stream_has_its_own_span(traced_server: Traced, 
 
 
 async def test_missing_collector_is_logged_once_and_fails_no_request(tiny_model: Path) -> None:
-    endpoint = f"http://127.0.0.1:{free_port()}"
+    endpoint = f"http://127.0.0.1:{free_ports()[0]}"
 
     with capture_logs() as records:
         settings = {"tracing__endpoint": endpoint, "tracing__sample_ratio": 1, "grpc__drain_timeout_s": 0.5}

@@ -71,17 +71,9 @@ def unload(server: RunningServer, key: str | None) -> Any:
     return server.admin.UnloadModel(pb.UnloadModelRequest(model="missing/1"), metadata=bearer(key))
 
 
-def reflect(server: RunningServer, version: str) -> Any:
-    return server.channel.stream_stream(
-        f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo",
-        request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
-        response_deserializer=reflection_pb2.ServerReflectionResponse.FromString,
-    )
-
-
 async def services(server: RunningServer, key: str | None, version: str = "v1") -> list[str]:
     requests = iter([reflection_pb2.ServerReflectionRequest(list_services="")])
-    call = reflect(server, version)(requests, metadata=bearer(key))
+    call = server.reflect(version)(requests, metadata=bearer(key))
     return [service.name async for answer in call for service in answer.list_services_response.service]
 
 
@@ -146,7 +138,7 @@ async def test_call_without_key_is_rejected_before_its_message_is_read(guarded: 
     call = guarded.channel.unary_unary("/dragoman.v1.TranslationService/Translate")
 
     assert (await refusal(call(b"\xff"))).code == UNAUTHENTICATED
-    for method in (guarded.translation.TranslateStream, reflect(guarded, "v1"), reflect(guarded, "v1alpha")):
+    for method in (guarded.translation.TranslateStream, guarded.reflect("v1"), guarded.reflect("v1alpha")):
         assert (await refusal(method().read())).code == UNAUTHENTICATED  # of a stream without a message
 
 

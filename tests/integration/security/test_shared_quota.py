@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import socket
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -20,6 +19,7 @@ from dragoman_service.security.redis_quota import RedisBuckets
 from dragoman_service.security.shared_quota import RETRY_INTERVAL_S
 from tests.captured_logs import capture_logs
 from tests.certificates import NAME, Authority, ServerFiles
+from tests.integration.real_process import free_ports
 from tests.integration.running_server import (
     PATIENCE_S,
     RunningServer,
@@ -157,12 +157,6 @@ async def test_url_of_the_store_is_reloaded(tiny_model: Path, url_file: Path, re
             assert client.keys() == [b"dragoman:{words}:source_tokens/min"]
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
-
-
 def buckets_of(url_file: Path) -> RedisBuckets:
     return RedisBuckets(url_file, timeout_s=PATIENCE_S / 3, fail=lambda: None)
 
@@ -225,7 +219,7 @@ async def test_store_user_needs_few_rights_and_wrong_password_is_reported_but_no
 async def test_tls_connection_verifies_the_store(tmp_path: Path) -> None:
     authority = Authority()
     files, ca = ServerFiles(tmp_path, authority.sign(NAME)), authority.write(tmp_path / "ca.crt")
-    port = free_port()
+    (port,) = free_ports()
     tls = ("--tls-port", str(port), "--tls-cert-file", str(files.certificate), "--tls-key-file", str(files.key))
     options = (*tls, "--tls-ca-cert-file", str(ca), "--tls-auth-clients", "no", "--bind", "127.0.0.1")
     url_file = tmp_path / "url"

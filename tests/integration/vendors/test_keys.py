@@ -1,4 +1,4 @@
-"""Where each vendor API expects its API key, and the limits of requests before authentication."""
+"""Headers and parameters for the API key of each vendor API, and the limits of requests before authentication."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""The real client libraries of the vendors with one interface, and a server that serves all of them."""
+"""The client libraries of the vendors with one interface."""
 
 import asyncio
 import contextlib

@@ -143,12 +143,12 @@ def test_link_inside_the_directory_is_followed(directory: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "fault"),
     [
-        (MANIFEST_NAME, None, "access is No such file"),
+        (MANIFEST_NAME, None, "access is .*such file"),
         *((MANIFEST_NAME, content, "content is .*, expected JSON") for content in (b"", b"{", b"\xff")),
         *((MANIFEST_NAME, content, "content is .*, expected an object") for content in (b"[]", b"1")),
         *((MANIFEST_NAME, content * 100_000, "content is recursion limit") for content in (b"[", b'{"a":')),
         (MANIFEST_NAME, b" " * (1 << 20) + b"{}", "access is 1048578 bytes"),
-        ("decoder.onnx", None, "access is No such file"),
+        ("decoder.onnx", None, "access is .*such file"),
         ("encoder.onnx", b"cut", "size in bytes is 3, expected 13"),
         (
             "encoder.onnx",

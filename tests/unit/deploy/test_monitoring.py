@@ -8,8 +8,7 @@ from typing import Any
 import promql_parser
 import pytest
 import yaml
-from prometheus_client import CollectorRegistry
-from prometheus_client.metrics import MetricWrapperBase
+from prometheus_client import CollectorRegistry, Histogram
 
 from dragoman_service.observability.metrics import Metrics, observe_process
 
@@ -31,7 +30,6 @@ OTHER_METRICS = {
     "envoy_cluster_upstream_rq_retry": ENVOY_CLUSTER,
     "envoy_http_downstream_cx_active": TARGET_LABELS | {"envoy_http_conn_manager_prefix"},
 }
-SUFFIXES = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count"), "gauge": ("",)}
 
 
 def load_yaml(path: Path) -> Any:
@@ -69,12 +67,11 @@ def expressions() -> Iterator[tuple[str, str]]:
 def known_metrics() -> Mapping[str, frozenset[str]]:
     """Return the labels of every metric: of the service, of its process, of other programs and of recording rules."""
     known = dict(OTHER_METRICS)
-    registry = CollectorRegistry()
-    for metric in vars(Metrics(registry)).values():
-        if isinstance(metric, MetricWrapperBase):
-            for suffix in SUFFIXES[str(metric._type)]:
-                own = {*metric._labelnames, *(["le"] if suffix == "_bucket" else [])}
-                known[f"{metric._name}{suffix}"] = TARGET_LABELS | own
+    for row in Metrics.TABLE.values():
+        suffixes = ("_bucket", "_sum", "_count") if row.kind is Histogram else ("",)
+        known |= {f"{row.exposed_name}{suffix}": TARGET_LABELS | {*row.labels} for suffix in suffixes}
+        if row.kind is Histogram:
+            known[f"{row.exposed_name}_bucket"] |= {"le"}
     observe_process(process := CollectorRegistry())
     known |= {
         sample.name: TARGET_LABELS | {*sample.labels} for family in process.collect() for sample in family.samples
@@ -114,9 +111,7 @@ def faults(expr: str) -> list[str]:
 
 
 def test_every_expression_queries_existing_metrics_and_labels() -> None:
-    found = [(origin, fault) for origin, expr in expressions() for fault in faults(expr)]
-
-    assert found == []
+    assert [(origin, fault) for origin, expr in expressions() for fault in faults(expr)] == []
 
 
 @pytest.mark.parametrize(

@@ -224,10 +224,7 @@ def test_unusable_directory_is_rejected(tmp_path: Path, directory: str) -> None:
         DocumentStore(DocumentSettings(directory=tmp_path / directory))
 
 
-@pytest.mark.parametrize(
-    ("num_done", "seconds"),
-    [(50, 11), (100, 1), (0, None)],
-)
+@pytest.mark.parametrize(("num_done", "seconds"), [(50, 11), (100, 1), (0, None)])
 def test_remaining_time_follows_from_the_progress(num_done: int, seconds: int | None) -> None:
     translating = DocumentState(
         document_id="0" * 32,

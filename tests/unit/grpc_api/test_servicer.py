@@ -102,7 +102,7 @@ class Around:
         raw_response = await (await self.handler()).stream_unary(None, context)
         return pb.TranslateResponse.FromString(raw_response)
 
-    async def refused(self, context: FakeContext, raw_request: bytes = REQUEST) -> FakeContext:
+    async def rejected(self, context: FakeContext, raw_request: bytes = REQUEST) -> FakeContext:
         with pytest.raises(AbortedError):
             await self.call(context, raw_request)
         return context
@@ -142,7 +142,7 @@ async def test_request_id_is_from_the_message_or_metadata_or_random(
 
 
 async def test_service_error_becomes_status_with_request_id() -> None:
-    context = await Around(failing(InvalidFieldError("texts", 0, "1 to 3"))).refused(FakeContext())
+    context = await Around(failing(InvalidFieldError("texts", 0, "1 to 3"))).rejected(FakeContext())
 
     assert (context.code, context.message) == (grpc.StatusCode.INVALID_ARGUMENT, "texts: is 0, must be 1 to 3")
     assert context.trailing["x-request-id"] == "r1"
@@ -152,14 +152,14 @@ async def test_unexpected_error_is_logged_and_has_neutral_message() -> None:
     error = ZeroDivisionError("in the third layer")
 
     with capture_logs() as records:
-        context = await Around(failing(error)).refused(FakeContext())
+        context = await Around(failing(error)).rejected(FakeContext())
 
     assert (context.code, context.message) == (grpc.StatusCode.INTERNAL, NEUTRAL_MESSAGE)
     assert [record["exc_info"] for record in records if record["event"] == "request failed"] == [error]
 
 
 async def test_invalid_protobuf_is_an_invalid_argument() -> None:
-    context = await Around(echo).refused(FakeContext(), b"\x0a\x02\xff\xfe")
+    context = await Around(echo).rejected(FakeContext(), b"\x0a\x02\xff\xfe")
 
     assert context.code is grpc.StatusCode.INVALID_ARGUMENT
 
@@ -213,7 +213,7 @@ async def test_rejected_call_is_logged_with_reason_and_field_but_not_value() -> 
     around = Around(failing(InvalidFieldError("model", "a secret", "a name")))
 
     with capture_logs() as records:
-        await around.refused(FakeContext())
+        await around.rejected(FakeContext())
         await asyncio.sleep(0)
 
     (record,) = records
@@ -225,10 +225,10 @@ async def test_closed_or_full_limiter_rejects_calls() -> None:
     around = Around(echo, max_concurrent=1)
 
     with around.limiter.admitted():
-        full = await around.refused(FakeContext())
+        full = await around.rejected(FakeContext())
     admitted = await around.call(FakeContext())
     around.limiter.close(DrainingError())
-    closed = await around.refused(FakeContext())
+    closed = await around.rejected(FakeContext())
 
     assert (full.code, admitted.request_id) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "r1")
     assert closed.code is grpc.StatusCode.UNAVAILABLE

@@ -21,7 +21,7 @@ IDLE_S = 60.0  # no test waits for it
 
 
 class Caller:
-    """Sends its requests, then half-closes; one of `None` stays silent."""
+    """Sends its requests and half-closes, or sends nothing if `requests` is None."""
 
     def __init__(self, requests: list[bytes] | None) -> None:
         self._requests = requests
@@ -41,7 +41,7 @@ def stream_of(caller: Caller) -> RequestStream:
         idle_timeout_s=IDLE_S,
         limiter=ConcurrencyLimiter(max_concurrent=1),
         deserialize=pb.TranslateRequest.FromString,
-        answer_raw=refuse,
+        answer_raw=fail,
     )
 
 
@@ -49,8 +49,8 @@ def receiver() -> RequestReader:
     return ResourceLimits(GrpcSettings(), Metrics(CollectorRegistry())).open_receiver
 
 
-async def refuse(*_: Any) -> bytes:
-    raise AssertionError("nothing is answered here")
+async def fail(*_: Any) -> bytes:
+    raise AssertionError("no request is answered")
 
 
 @pytest.mark.parametrize("requests", [[b"first", b"second"], [b"first"], []])

@@ -23,8 +23,8 @@ from tests.http_wire import CHUNKED, GET, FakeTransport, Recorder, Wire, respond
 PATIENCE_S = 30.0  # only reached by a test that would otherwise hang
 
 
-async def refuse(_scope: Scope, _receive: Receive, send: Send) -> None:
-    """Answer before the body has come."""
+async def reject(_scope: Scope, _receive: Receive, send: Send) -> None:
+    """Answer before the body has arrived."""
     await respond(send, 401, b"no key")
 
 
@@ -59,7 +59,7 @@ async def test_upgrade_request_without_body_is_answered() -> None:
     assert app.bodies == [b""] * 3
 
 
-REFUSED = {
+MALFORMED = {
     "two lengths": (b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\na", 400),
     "signed length": (b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: +1\r\n\r\na", 400),
     "length and chunked": (
@@ -94,7 +94,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("request_bytes", "status"), REFUSED.values(), ids=REFUSED)
+@pytest.mark.parametrize(("request_bytes", "status"), MALFORMED.values(), ids=MALFORMED)
 async def test_malformed_request_is_rejected_and_ends_parsing(request_bytes: bytes, status: int) -> None:
     app = Recorder()
     wire = Wire(app)
@@ -278,7 +278,7 @@ async def test_body_is_read_on_demand() -> None:
 
 
 async def test_rest_of_a_rejected_body_is_discarded_with_a_limit() -> None:
-    wire = Wire(refuse)
+    wire = Wire(reject)
 
     sent = await wire.send(CHUNKED, b"no chunk" * 50_000)
 
@@ -295,7 +295,7 @@ async def test_reset_before_rejection_closes_the_connection(
         raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
 
     monkeypatch.setattr(FakeTransport, "write_eof", fail)
-    wire = Wire(refuse)
+    wire = Wire(reject)
 
     with capture_logs() as records:
         await wire.send(request_bytes)
@@ -358,16 +358,16 @@ def test_events_are_sent_immediately() -> None:
 
 
 @pytest.fixture
-def refusing() -> Iterator[HttpServer]:
-    with http_server(refuse) as server:
+def rejecting_server() -> Iterator[HttpServer]:
+    with http_server(reject) as server:
         yield server
 
 
 @pytest.mark.parametrize("is_chunked", [False, True])
-def test_client_that_keeps_sending_can_read_its_rejection(refusing: HttpServer, is_chunked: bool) -> None:
+def test_client_that_keeps_sending_can_read_its_rejection(rejecting_server: HttpServer, is_chunked: bool) -> None:
     head = CHUNKED if is_chunked else b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000000\r\n\r\n"
     part = b"10000\r\n" + b"x" * 65536 + b"\r\n" if is_chunked else b"x" * 65536
-    with socket.create_connection(("127.0.0.1", refusing.port), timeout=PATIENCE_S) as client:
+    with socket.create_connection(("127.0.0.1", rejecting_server.port), timeout=PATIENCE_S) as client:
         client.sendall(head)
         client.setblocking(False)
         answer = b""
@@ -383,8 +383,8 @@ def test_client_that_keeps_sending_can_read_its_rejection(refusing: HttpServer, 
         assert client.recv(1) == b""  # the server has sent all it will send
 
 
-def test_client_that_sends_its_whole_body_can_read_its_rejection(refusing: HttpServer) -> None:
-    with closing(HTTPConnection("127.0.0.1", refusing.port, timeout=PATIENCE_S)) as client:
+def test_client_that_sends_its_whole_body_can_read_its_rejection(rejecting_server: HttpServer) -> None:
+    with closing(HTTPConnection("127.0.0.1", rejecting_server.port, timeout=PATIENCE_S)) as client:
         client.request("POST", "/", body=b"x" * 200_000)
         response = client.getresponse()
 
@@ -407,7 +407,7 @@ def test_expect_100_is_answered_with_continue() -> None:
 
 
 async def test_rejection_replaces_100_continue() -> None:
-    wire = Wire(refuse)
+    wire = Wire(reject)
 
     sent = await wire.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n")
 

@@ -7,7 +7,7 @@ import pytest
 
 from loadtests.generator.calls import Reply
 from loadtests.scenarios.bad_inputs.attacks.attack import ATTACKS, TIMEOUT, Attack, Port, Way
-from loadtests.scenarios.bad_inputs.attacks.payload import Credentials, make_payload
+from loadtests.scenarios.bad_inputs.attacks.payload import Credentials, fill, make_payload
 from loadtests.scenarios.bad_inputs.attacks.results import (
     Campaign,
     Limits,
@@ -63,6 +63,11 @@ def test_twice_the_size_is_twice_the_bytes() -> None:
             ratios[attack.name] = (num_bytes(attack, largest) - head) / (num_bytes(attack, largest // 2) - head)
 
     assert {name: ratio for name, ratio in ratios.items() if not 1.8 < ratio < 2.2} == {}
+
+
+def test_fill_closes_what_it_opens() -> None:
+    assert fill(ATTACKS["tags-matched-plain"], 21) == "<b>" * 3 + "</b>" * 3
+    assert fill(ATTACKS["tags-distinct-html"], 22) == "<a100003><a100010>"
 
 
 def test_payloads_are_requests_without_open_templates() -> None:

@@ -9,9 +9,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.v1 import translation_pb2 as pb
-from dragoman_service import datatypes, request
+from dragoman_service import request
 from dragoman_service.bundle.architecture import Limits
 from dragoman_service.bundle.manifest import Manifest
+from dragoman_service.datatypes import (
+    AlignmentLink,
+    CrossAttention,
+    Priority,
+    SentenceAlignment,
+    Span,
+    StageTimings,
+    TextHypothesis,
+    TranslatedSentence,
+    Translation,
+    TranslationResult,
+    TranslationWarning,
+    WarningKind,
+)
 from dragoman_service.errors import InvalidFieldError, RequestError
 from dragoman_service.middleware import conversion
 from dragoman_service.models.model import LanguageGroup, ModelState, ModelStatus
@@ -132,10 +146,8 @@ def test_zero_false_and_empty_values_differ_from_absent_options(
     assert from_options(**fields) == request.TranslationOptions(**expected)
 
 
-@pytest.mark.parametrize(
-    ("number", "priority"), members(pb.Priority, datatypes.Priority, datatypes.Priority.INTERACTIVE)
-)
-def test_priorities_are_converted(number: int, priority: datatypes.Priority) -> None:
+@pytest.mark.parametrize(("number", "priority"), members(pb.Priority, Priority, Priority.INTERACTIVE))
+def test_priorities_are_converted(number: int, priority: Priority) -> None:
     assert conversion.from_priority(number) is priority
 
 
@@ -171,49 +183,40 @@ def test_invalid_request_id_is_rejected(request_id: str) -> None:
     assert caught.value.field == "request_id"
 
 
-RESULT = datatypes.TranslationResult(
-    translations=(
-        datatypes.Translation(
-            hypotheses=(
-                datatypes.TextHypothesis(text="Hallo.", score=-1.5, tokens=("▁Hallo", "."), token_log_probs=(-0.5, -1)),
-                datatypes.TextHypothesis(
-                    text="Hi.",
-                    score=-2.5,
-                    alignment=(
-                        datatypes.AlignmentLink(
-                            source=datatypes.Span(start=1, end=4), target=datatypes.Span(start=2, end=8), weight=0.75
-                        ),
-                    ),
-                    attention=(
-                        datatypes.CrossAttention(
-                            source_pieces=("▁Hi", "</s>"),
-                            target_pieces=("▁Hi", ".", "</s>"),
-                            layer=1,
-                            weights=np.arange(12, dtype=np.float32).reshape(2, 3, 2),
-                        ),
-                    ),
-                ),
-            ),
-            sentences=(
-                datatypes.SentenceAlignment(
-                    source=datatypes.Span(start=1, end=4),
-                    target=datatypes.Span(start=2, end=8),
-                    num_source_tokens=3,
-                    num_target_tokens=4,
-                    is_truncated=True,
-                    is_split=True,
-                ),
-            ),
-            warnings=(
-                datatypes.TranslationWarning(
-                    kind=datatypes.WarningKind.TRUNCATED, message="after 4 tokens", sentence_index=0
-                ),
-            ),
+SOURCE, TARGET = Span(start=1, end=4), Span(start=2, end=8)
+ATTENTION = CrossAttention(
+    source_pieces=("▁Hi", "</s>"),
+    target_pieces=("▁Hi", ".", "</s>"),
+    layer=1,
+    weights=np.arange(12, dtype=np.float32).reshape(2, 3, 2),
+)
+TRANSLATION = Translation(
+    hypotheses=(
+        TextHypothesis(text="Hallo.", score=-1.5, tokens=("▁Hallo", "."), token_log_probs=(-0.5, -1)),
+        TextHypothesis(
+            text="Hi.",
+            score=-2.5,
+            alignment=(AlignmentLink(source=SOURCE, target=TARGET, weight=0.75),),
+            attention=(ATTENTION,),
         ),
     ),
+    sentences=(
+        SentenceAlignment(
+            source=SOURCE,
+            target=TARGET,
+            num_source_tokens=3,
+            num_target_tokens=4,
+            is_truncated=True,
+            is_split=True,
+        ),
+    ),
+    warnings=(TranslationWarning(kind=WarningKind.TRUNCATED, message="after 4 tokens", sentence_index=0),),
+)
+RESULT = TranslationResult(
+    translations=(TRANSLATION,),
     model_name="m",
     model_version="1",
-    timings=datatypes.StageTimings(queue_s=0.001, encode_s=0.002, decode_s=1.5, text_s=0.25),
+    timings=StageTimings(queue_s=0.001, encode_s=0.002, decode_s=1.5, text_s=0.25),
     num_source_tokens=3,
     num_target_tokens=4,
 )
@@ -222,31 +225,19 @@ RESULT = datatypes.TranslationResult(
 def test_all_fields_of_a_result_are_converted() -> None:
     response = conversion.to_translate_response(RESULT, request_id="r1")
 
-    span = {"start": 2, "end": 8}
+    spans = {"source": {"start": 1, "end": 4}, "target": {"start": 2, "end": 8}}
+    pieces = {"source_pieces": ["▁Hi", "</s>"], "target_pieces": ["▁Hi", ".", "</s>"]}
+    attention = {**pieces, "num_heads": 2, "layer": 1, "weights": range(12)}
     assert response == pb.TranslateResponse(
         translations=[
             {
                 "hypotheses": [
                     {"text": "Hallo.", "score": -1.5, "tokens": ["▁Hallo", "."], "token_log_probs": [-0.5, -1.0]},
-                    {
-                        "text": "Hi.",
-                        "score": -2.5,
-                        "alignment": [{"source": {"start": 1, "end": 4}, "target": span, "weight": 0.75}],
-                        "attention": [
-                            {
-                                "source_pieces": ["▁Hi", "</s>"],
-                                "target_pieces": ["▁Hi", ".", "</s>"],
-                                "num_heads": 2,
-                                "layer": 1,
-                                "weights": list(range(12)),
-                            }
-                        ],
-                    },
+                    {"text": "Hi.", "score": -2.5, "alignment": [{**spans, "weight": 0.75}], "attention": [attention]},
                 ],
                 "sentences": [
                     {
-                        "source": {"start": 1, "end": 4},
-                        "target": span,
+                        **spans,
                         "num_source_tokens": 3,
                         "num_target_tokens": 4,
                         "is_truncated": True,
@@ -302,16 +293,15 @@ def test_any_bytes_are_converted_or_rejected(raw: bytes) -> None:
     with contextlib.suppress(DecodeError, RequestError):
         message = pb.TranslateRequest.FromString(raw)
         assert isinstance(conversion.from_translate_request(message), request.TranslationRequest)
-        assert isinstance(conversion.from_priority(message.priority), datatypes.Priority)
+        assert isinstance(conversion.from_priority(message.priority), Priority)
 
 
 def test_warning_of_a_document_sentence_has_no_index() -> None:
-    (translation,) = RESULT.translations
-    sentence = datatypes.TranslatedSentence(
+    sentence = TranslatedSentence(
         text="Hallo.",
-        hypotheses=translation.hypotheses,
-        sentence=translation.sentences[0],
-        warnings=translation.warnings,
+        hypotheses=TRANSLATION.hypotheses,
+        sentence=TRANSLATION.sentences[0],
+        warnings=TRANSLATION.warnings,
         model_name="m",
         model_version="1",
         timings=RESULT.timings,
@@ -319,5 +309,4 @@ def test_warning_of_a_document_sentence_has_no_index() -> None:
 
     (warning,) = conversion.to_translated_sentence(sentence, index=3, request_id="r1").warnings
 
-    assert warning.message == "after 4 tokens"
-    assert not warning.HasField("sentence_index")
+    assert (warning.message, warning.HasField("sentence_index")) == ("after 4 tokens", False)

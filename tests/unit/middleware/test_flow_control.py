@@ -2,6 +2,8 @@
 
 import asyncio
 import math
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import grpc
@@ -41,25 +43,34 @@ class Sender:
         return self._message
 
 
-class Counts:
-    """What is refused."""
-
-    def __init__(self) -> None:
-        self.refused = 0
-        self.late = 0
-
-    def refuse(self) -> None:
-        self.refused += 1
-
-    def come_late(self) -> None:
-        self.late += 1
-
-
-def receiver(counts: Counts, *, num_reads: int = 2, max_unread: int = 8, timeout_s: float = 60.0) -> RequestReader:
-    unread = FairSemaphore("calls", total=max_unread, per_caller=max_unread // 2, on_rejection=counts.refuse)
+def receiver(
+    counts: Counter[str] | None = None, *, num_reads: int = 2, max_unread: int = 8, timeout_s: float = 60.0
+) -> RequestReader:
+    """Return a reader that counts rejected and late calls."""
+    events = Counter() if counts is None else counts
     return RequestReader(
-        unread=unread, num_reads=num_reads, caller_share=0.5, timeout_s=timeout_s, on_timeout=counts.come_late
+        unread=semaphore(max_unread, max_unread // 2, events),
+        num_reads=num_reads,
+        caller_share=0.5,
+        timeout_s=timeout_s,
+        on_timeout=lambda: events.update(["late"]),
     )
+
+
+def semaphore(total: int, per_caller: int, events: Counter[str]) -> FairSemaphore:
+    return FairSemaphore("calls", total=total, per_caller=per_caller, on_rejection=lambda: events.update(["rejected"]))
+
+
+async def cancel(calls: Sequence[asyncio.Future[bytes]]) -> None:
+    for call in calls:
+        call.cancel()
+    await asyncio.gather(*calls, return_exceptions=True)
+
+
+def quick_sender() -> Sender:
+    sender = Sender()
+    sender.may_send.set()
+    return sender
 
 
 async def settle() -> None:
@@ -68,7 +79,7 @@ async def settle() -> None:
 
 
 async def test_reads_of_one_caller_are_limited_to_its_share() -> None:
-    bounded = receiver(Counts())
+    bounded = receiver()
     greedy, fair = [Sender() for _ in range(3)], Sender()
     calls = [asyncio.ensure_future(bounded.receive(sender, "greedy")) for sender in greedy]
     calls.append(asyncio.ensure_future(bounded.receive(fair, "fair")))
@@ -87,55 +98,45 @@ async def test_slow_senders_do_not_block_complete_messages(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(flow_control, "_CONTENTION_TIMEOUT_S", 0.01)
-    counts = Counts()
+    counts: Counter[str] = Counter()
     bounded = receiver(counts, num_reads=4, max_unread=100)
     slow = [asyncio.ensure_future(bounded.receive(Sender(), "host")) for _ in range(40)]
-    quick = Sender()
-    quick.may_send.set()
+    quick = quick_sender()
     await settle()
 
     assert await asyncio.wait_for(bounded.receive(quick, "host"), timeout=10) == b"message"
 
     ended, _ = await asyncio.wait(slow, return_when=asyncio.FIRST_EXCEPTION)
     assert {type(call.exception()) for call in ended} == {OverloadedError}
-    assert counts.late == len(ended) < len(slow)
-    for call in slow:
-        call.cancel()
-    await asyncio.gather(*slow, return_exceptions=True)
+    assert counts["late"] == len(ended) < len(slow)
+    await cancel(slow)
 
 
 async def test_new_call_replaces_the_oldest_silent_call() -> None:
-    counts = Counts()
+    counts: Counter[str] = Counter()
     bounded = receiver(counts, max_unread=4)
     silent = [asyncio.ensure_future(bounded.receive(Sender(), caller)) for caller in "aabb"]
     await settle()
     for reader in bounded._readers:
         reader.created_s -= 10
 
-    quick = [Sender(), Sender()]
-    for sender in quick:
-        sender.may_send.set()
-    answers = await asyncio.gather(bounded.receive(quick[0], "b"), bounded.receive(quick[1], "c"))
+    answers = await asyncio.gather(*(bounded.receive(quick_sender(), caller) for caller in "bc"))
 
-    assert set(answers) == {b"message"}
+    assert answers == [b"message"] * 2
     await asyncio.wait((silent[0], silent[2]))
     assert {type(silent[number].exception()) for number in (0, 2)} == {OverloadedError}
     assert bounded.num_unread == 2
-    for call in silent:
-        call.cancel()
-    await asyncio.gather(*silent, return_exceptions=True)
+    await cancel(silent)
     assert bounded.num_unread == 0
 
 
 async def test_deadline_is_not_shortened_while_slots_are_free() -> None:
-    bounded = receiver(Counts(), num_reads=4)
+    bounded = receiver(num_reads=4)
     slow = Sender()
     call = asyncio.ensure_future(bounded.receive(slow, "a"))
     await settle()
 
-    quick = Sender()
-    quick.may_send.set()
-    await bounded.receive(quick, "a")
+    await bounded.receive(quick_sender(), "a")
 
     assert not any(reader.is_shortened for reader in bounded._reading)
     slow.may_send.set()
@@ -143,7 +144,7 @@ async def test_deadline_is_not_shortened_while_slots_are_free() -> None:
 
 
 async def test_calls_above_the_share_or_the_total_are_rejected() -> None:
-    counts = Counts()
+    counts: Counter[str] = Counter()
     bounded = receiver(counts, max_unread=4)
     waiting = [asyncio.ensure_future(bounded.receive(Sender(), caller)) for caller in "aabb"]
     await settle()
@@ -154,22 +155,20 @@ async def test_calls_above_the_share_or_the_total_are_rejected() -> None:
         await bounded.receive(Sender(), "c")
 
     assert limited.value.retry_after_s > 0
-    assert counts.refused == 2
-    for call in waiting:
-        call.cancel()
-    await asyncio.gather(*waiting, return_exceptions=True)
+    assert counts["rejected"] == 2
+    await cancel(waiting)
     assert bounded.num_unread == 0
 
 
 async def test_late_message_exceeds_the_deadline() -> None:
-    counts = Counts()
+    counts: Counter[str] = Counter()
     bounded = receiver(counts, timeout_s=0.01)
 
     with pytest.raises(DeadlineExceededError) as error:
         await bounded.receive(Sender(), "a")
 
     assert error.value.stage == IdleError().stage == "stream"
-    assert (counts.late, bounded.num_unread) == (1, 0)
+    assert (counts["late"], bounded.num_unread) == (1, 0)
 
 
 async def test_stream_closed_without_message_is_rejected() -> None:
@@ -177,18 +176,18 @@ async def test_stream_closed_without_message_is_rejected() -> None:
     sender.may_send.set()
 
     with pytest.raises(RequestError, match="request"):
-        await receiver(Counts()).receive(sender, "a")
+        await receiver().receive(sender, "a")
 
 
 def test_released_amounts_are_available_again() -> None:
-    semaphore = FairSemaphore("bytes", total=10, per_caller=6, on_rejection=Counts().refuse)
+    limit = semaphore(10, 6, Counter())
 
-    with semaphore.held("a", 6), semaphore.held("b", 4):
-        assert semaphore.num_held == 10
-        with pytest.raises(OverloadedError), semaphore.held("b", 1):
+    with limit.held("a", 6), limit.held("b", 4):
+        assert limit.num_held == 10
+        with pytest.raises(OverloadedError), limit.held("b", 1):
             pass
 
-    assert semaphore.num_held == 0
+    assert limit.num_held == 0
 
 
 def test_share_of_a_caller_must_fit_the_largest_message() -> None:

@@ -130,7 +130,7 @@ def test_malformed_names_and_tags_are_rejected(
 def test_models_are_listed_by_name_the_latest_version_first(tmp_path: Path) -> None:
     repository = loaded_repository(tmp_path, "tiny/9", "big/1", "tiny/10", "wide/1 fr de")
 
-    listed = [(m.name, m.version, m.is_default, m.is_pair_default) for m in repository.list_models()]
+    listed = [(m.name, m.version, m.is_default, m.language_groups[0].is_default) for m in repository.list_models()]
 
     assert listed == [
         ("big", "1", True, True),
@@ -162,7 +162,7 @@ def test_stopping_rejects_new_requests_and_stops_every_version(tmp_path: Path) -
     assert [scheduler.calls for scheduler in schedulers] == [["start", "stop"]] * 2
     with pytest.raises(DrainingError):
         repository.resolve("tiny", "en", "de")
-    assert not any(model.is_default or model.is_pair_default for model in repository.list_models())
+    assert not any(model.is_default or model.language_groups[0].is_default for model in repository.list_models())
 
 
 def test_model_that_is_stopped_while_loading_never_starts(tmp_path: Path) -> None:

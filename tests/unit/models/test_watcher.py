@@ -1,5 +1,6 @@
-"""Reconciling added, changed and removed versions, and the watcher thread."""
+"""Reconciling added, changed and removed versions, periodically."""
 
+import asyncio
 import logging
 import os
 import shutil
@@ -15,7 +16,7 @@ from dragoman_service.errors import ConfigError, ModelNotFoundError, ModelStateE
 from dragoman_service.models.model import ModelRuntime
 from dragoman_service.models.repository import ModelRepository
 from dragoman_service.models.serving import SERVING_NAME, ServingSettings
-from dragoman_service.models.watcher import Watcher
+from dragoman_service.models.watcher import watch
 from dragoman_service.observability.metrics import Metrics
 from tests.fakes import ManualClock
 from tests.mortal_worker import TIMEOUT_S, begin
@@ -332,31 +333,25 @@ def test_damaged_version_that_is_not_selected_is_ignored(tmp_path: Path) -> None
         resolved(repository, "tiny/2")
 
 
-def watching() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "watch-models"]
-
-
-def test_watcher_continues_after_failed_refresh() -> None:
+async def test_watching_continues_after_failed_refresh() -> None:
     calls = threading.Semaphore(0)
 
     def refresh() -> None:
         calls.release()
         raise OSError("gone")
 
-    watcher = Watcher(refresh, interval_s=0.001)
-    watcher.start()
+    watching = asyncio.create_task(watch(refresh, interval_s=0.001))
 
-    assert all(calls.acquire(timeout=30) for _ in range(3))
-    watcher.end()
-    until(lambda: not watching())
+    for _ in range(3):
+        assert await asyncio.to_thread(calls.acquire, timeout=30)
+    watching.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await watching
 
 
-def test_watcher_without_interval_never_refreshes() -> None:
+async def test_watching_without_interval_never_refreshes() -> None:
     called = threading.Event()
-    watcher = Watcher(called.set, interval_s=0)
 
-    watcher.start()
-    watcher.end()
+    await watch(called.set, interval_s=0)
 
     assert not called.is_set()
-    assert not watching()

@@ -42,7 +42,7 @@ def test_unknown_command_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> N
 
 def test_every_command_of_the_server_is_offered() -> None:
     programs = ("dragoman_service", "dragoman.cli")
-    offered = [name for name, found in command.COMMANDS.items() if found.program in programs]
+    offered = [name for name, each in command.COMMANDS.items() if each.program in programs]
 
     assert sorted(offered) == sorted(service_program.COMMANDS)
 
@@ -57,7 +57,7 @@ def test_server_gets_the_command_and_its_arguments(capsys: pytest.CaptureFixture
 
 @pytest.mark.parametrize("program", ["dragoman_export", "loadtests"])
 def test_other_programs_get_the_words_after_the_command(program: str, tmp_path: Path) -> None:
-    name = next(name for name, found in command.COMMANDS.items() if found.program == program)
+    name = next(name for name, each in command.COMMANDS.items() if each.program == program)
     _program(tmp_path, program, "def main(argv=None):\n    print(*argv)\n    return 3\n")
 
     finished = _run(name, "--flag", "value", path=tmp_path)

@@ -21,7 +21,7 @@ LOCAL = [
 ]
 REMOTE = [
     *("dragoman.example:50051", "localhost.example:50051", "0.0.0.0:50051", "[2001:db8::1]:50051", ""),
-    *("dns:///dragoman.default.svc:50051", "dns://8.8.8.8/localhost:50051", "xds:///localhost"),
+    *("dns:///dragoman.default.svc:50051", "dns://8.8.8.8/a.localhost", "xds:///localhost"),
     *("ipv4:127.0.0.1:50051,10.0.0.7:50051", "ipv4:"),
 ]
 

@@ -488,12 +488,3 @@ def test_stopping_fails_remaining_segments_even_if_the_model_is_stuck(bench: Ben
     queued = never_started.submit()
     never_started.scheduler.stop()
     assert isinstance(queued.exception(0), DrainingError)
-
-
-def test_stopping_ends_the_threads(bench: Bench) -> None:
-    bench.submit()
-
-    bench.stop()
-
-    names = [thread.name for thread in threading.enumerate()]
-    assert not any(name.startswith(("decode-", "scheduler", "commands")) for name in names)

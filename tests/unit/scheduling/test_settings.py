@@ -7,20 +7,22 @@ from dragoman_service.scheduling.settings import SchedulingSettings
 from dragoman_service.threads import num_cores
 
 
-def test_default_is_a_worker_thread_per_core_and_two_on_a_gpu() -> None:
-    unset = SchedulingSettings()
-
-    assert unset.num_workers is None
-    assert unset.on("cpu").num_workers == num_cores()
-    assert unset.on("cuda").num_workers == 2
-    assert unset.on("cuda", num_replicas=4).num_workers == 2
-    assert unset.on("cpu", num_replicas=num_cores()).num_workers == 1
-    assert unset.on("cpu", num_replicas=2 * num_cores()).num_workers == 1
-
-
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_number_of_workers_that_is_set_is_kept_on_every_device(device: str) -> None:
-    assert SchedulingSettings(num_workers=3).on(device).num_workers == 3
+@pytest.mark.parametrize(
+    ("own", "device", "num_replicas", "expected"),
+    [
+        (None, "cpu", 1, num_cores()),
+        (None, "cpu", num_cores(), 1),
+        (None, "cpu", 2 * num_cores(), 1),
+        (None, "cuda", 1, 2),
+        (None, "cuda", 4, 2),
+        (3, "cpu", 1, 3),
+        (3, "cuda", 1, 3),
+    ],
+)
+def test_default_is_a_worker_thread_per_core_and_two_on_a_gpu(
+    own: int | None, device: str, num_replicas: int, expected: int
+) -> None:
+    assert SchedulingSettings(num_workers=own).on(device, num_replicas=num_replicas).num_workers == expected
 
 
 def test_niceness_depends_on_short_slices_unless_it_is_set() -> None:
@@ -67,15 +69,11 @@ def test_batch_size_is_limited_by_memory_and_settings(asked: dict[str, int], seg
     assert (settings.max_batch_segments, settings.max_batch_rows) == (segments, rows)
 
 
-def test_default_batch_has_at_most_128_segments() -> None:
-    asked = SchedulingSettings(max_batch_segments=1000)
+@pytest.mark.parametrize(("asked", "segments"), [({}, 128), ({"max_batch_segments": 1000}, 1000)])
+def test_default_batch_has_at_most_128_segments(asked: dict[str, int], segments: int) -> None:
+    settings = SchedulingSettings.model_validate(asked).on("cuda").within(_memory(10_000), beam_size=1)
 
-    sizes = [
-        settings.on("cuda").within(_memory(10_000), beam_size=1).max_batch_segments
-        for settings in (SchedulingSettings(), asked)
-    ]
-
-    assert sizes == [128, 1000]
+    assert settings.max_batch_segments == segments
 
 
 def test_memory_too_small_for_a_segment_is_a_config_error() -> None:

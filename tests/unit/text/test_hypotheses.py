@@ -22,7 +22,7 @@ LOOP = Degeneration(kind=DegenerationKind.REPETITION, detail="a loop")
 
 
 def scores(*targets: Any, model: FakeModel, **options: Any) -> list[float | None]:
-    """The scores of sentences that are translated so; each source is the five letters of `Word.`."""
+    """Return the confidence of sentences with these results; each source is `Word.`."""
     request = TranslationRequest(
         texts=(" ".join(["Word."] * len(targets)),),
         source_language="en",

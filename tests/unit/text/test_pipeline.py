@@ -245,10 +245,7 @@ def warnings_about(*results: SegmentResult, is_truncated: bool = False) -> list[
         (guarded(LOOP), [f"{LOOP.detail}; redecoding fixed it"]),
         (guarded(LOOP, remaining=[SHORT_LOOP]), [f"{LOOP.detail}; redecoding still gave {SHORT_LOOP.detail}"]),
         (guarded(LOOP, remaining=[LOOP], is_replaced=False), [f"{LOOP.detail}; redecoding did not help"]),
-        (
-            guarded(LOOP, remaining=[LONG]),
-            [f"{LOOP.detail}; redecoding fixed it", f"{LONG.detail}, after redecoding"],
-        ),
+        (guarded(LOOP, remaining=[LONG]), [f"{LOOP.detail}; redecoding fixed it", f"{LONG.detail}, after redecoding"]),
         (guarded(LOOP, LONG), [f"{LOOP.detail}; redecoding fixed it", f"{LONG.detail}; redecoding fixed it"]),
     ],
     ids=["none", "fixed", "better", "no help", "other", "both fixed"],
@@ -279,18 +276,19 @@ def test_every_degeneration_has_a_warning_of_its_kind(kind: DegenerationKind) ->
 
 def test_warnings_are_about_their_sentence() -> None:
     model = FakeModel(max_source_tokens=16)
-    pipeline = make_pipeline("A. This one, however, is long. Nope. B.", model=model)
-    unfinished = make_result(make_hypothesis("Nei", is_finished=False))
+    pipeline = make_pipeline("A. This one, however, is long. B.", model=model)
+    finished, unfinished = (make_result(make_hypothesis("x", is_finished=is_finished)) for is_finished in (True, False))
 
-    translation = assembled(pipeline, *[make_result(make_hypothesis("x"))] * 4, unfinished, guarded(LOOP))
+    translation = assembled(pipeline, finished, finished, unfinished, finished, guarded(LOOP))
 
     assert [(warning.kind, warning.sentence_index) for warning in translation.warnings] == [
         (WarningKind.SOURCE_SPLIT, 1),
-        (WarningKind.TRUNCATED, 2),
-        (WarningKind.REPETITION, 3),
+        (WarningKind.TRUNCATED, 1),
+        (WarningKind.REPETITION, 2),
     ]
-    assert [sentence.is_split for sentence in translation.sentences] == [False, True, False, False]
-    assert [sentence.is_truncated for sentence in translation.sentences] == [False, False, True, False]
+    assert translation.warnings[1].message == f"truncated at the limit of {len('This one,') + 1 + 50} target tokens"
+    assert [sentence.is_split for sentence in translation.sentences] == [False, True, False]
+    assert [sentence.is_truncated for sentence in translation.sentences] == [False, True, False]
     assert translation.sentences[1].source == Span(start=3, end=30)
 
 

@@ -116,8 +116,7 @@ def _failing(language: str, text: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "splitter",
-    [_panicking, _failing, lambda _, text: [text[1:]], lambda _, text: [], lambda _, text: ["", text, ""]],
+    "splitter", [_panicking, _failing, lambda _, text: [text[1:]], lambda _, text: [], lambda _, text: ["", text, ""]]
 )
 def test_line_stays_whole_if_the_library_fails(splitter: Callable[[str, str], list[str]]) -> None:
     text = "One. Two.\nThree."
@@ -171,23 +170,23 @@ def test_first_sentence_is_found_without_reading_the_rest() -> None:
     assert seen == ["One.\n"]
 
 
-@pytest.mark.parametrize(
-    ("text", "at_most", "parts"),
-    [
-        ("Short enough.", 13, ["Short enough."]),
-        (
-            "One, when it rained a little, we stayed at home, and slept.",
-            40,
-            ["One, when it rained a little,", "we stayed at home, and slept."],
-        ),
-        ("今天下雨了，我们在家。", 6, ["今天下雨了，", "我们在家。"]),
-        ("aaaa bbbb cccc dddd", 10, ["aaaa bbbb", "cccc dddd"]),
-        ("a" * 10, 5, ["aaaaa", "aaaaa"]),
-        ("e\u0301" * 3, 4, ["e\u0301", "e\u0301" * 2]),
-        ("Stop" + "." * 100, 10, ["Stop.."]),
-    ],
-    ids=["fits", "clause", "Chinese clause", "white space", "characters", "accents", "part without letter"],
-)
+CUTS = {
+    "fits": ("Short enough.", 13, ["Short enough."]),
+    "clause": (
+        "One, when it rained a little, we stayed at home, and slept.",
+        40,
+        ["One, when it rained a little,", "we stayed at home, and slept."],
+    ),
+    "Chinese clause": ("今天下雨了，我们在家。", 6, ["今天下雨了，", "我们在家。"]),
+    "white space": ("aaaa bbbb cccc dddd", 10, ["aaaa bbbb", "cccc dddd"]),
+    "clause far from the middle": ("So, bbbb cccc dddd", 15, ["So, bbbb", "cccc dddd"]),
+    "characters": ("a" * 10, 5, ["aaaaa", "aaaaa"]),
+    "accents": ("e\u0301" * 3, 4, ["e\u0301", "e\u0301" * 2]),
+    "part without letter": ("Stop" + "." * 100, 10, ["Stop.."]),
+}
+
+
+@pytest.mark.parametrize(("text", "at_most", "parts"), CUTS.values(), ids=CUTS)
 def test_long_sentence_is_halved_at_the_best_cut_nearest_to_the_middle(
     text: str, at_most: int, parts: list[str]
 ) -> None:

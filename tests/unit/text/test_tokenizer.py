@@ -265,9 +265,7 @@ def test_invalid_file_of_pieces_is_rejected(
 
     with pytest.raises(BundleError, match=message):
         SentencePieceTokenizer(
-            tmp_path / "target.spm",
-            Tokenization(pieces="pieces.json"),
-            SpecialIds(pad=2, bos=2, eos=0, unk=1),
+            tmp_path / "target.spm", Tokenization(pieces="pieces.json"), SpecialIds(pad=2, bos=2, eos=0, unk=1)
         )
 
 

@@ -1,5 +1,6 @@
 """A tokenizer, a queue and a model without a network, for tests of the text pipeline and the translator."""
 
+import asyncio
 import io
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -9,13 +10,26 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from prometheus_client import CollectorRegistry
 from sentencepiece import SentencePieceTrainer
 
 from dragoman_service.bundle.manifest import Confidence, GraphFiles, Manifest
-from dragoman_service.datatypes import Hypothesis, SearchConfig, Segment, SegmentResult, StageTimings
-from dragoman_service.request import RequestRecord
+from dragoman_service.datatypes import (
+    Hypothesis,
+    SearchConfig,
+    Segment,
+    SegmentResult,
+    StageTimings,
+    TranslatedSentence,
+    TranslationResult,
+)
+from dragoman_service.observability.metrics import Metrics
+from dragoman_service.request import RequestRecord, TranslationOptions, TranslationRequest
 from dragoman_service.scheduling.admission import max_decode_cost
 from dragoman_service.text.tokenizer import SentencePieceTokenizer
+from dragoman_service.translation.translator import Translator
+
+METRICS = Metrics(CollectorRegistry())  # shared, because creating metrics takes longer than a test
 
 EOS = 2
 FIRST_CHARACTER = 4
@@ -138,11 +152,7 @@ class FakeQueue:
         return max_decode_cost(segments)
 
     def submit(
-        self,
-        segments: Sequence[Segment],
-        context: RequestRecord,
-        *,
-        num_characters: int = 0,
+        self, segments: Sequence[Segment], context: RequestRecord, *, num_characters: int = 0
     ) -> "list[Future[SegmentResult]]":
         self.context = context
         self.segments += segments
@@ -191,3 +201,23 @@ class FakeModel:
 
     def source_languages(self, model: str, target_language: str) -> Sequence[str]:
         return ("en", "fr")
+
+
+def make_request(*texts: str, **options: Any) -> TranslationRequest:
+    return TranslationRequest(
+        texts=texts, source_language="en", target_language="de", model="toy", options=TranslationOptions(**options)
+    )
+
+
+def make_translator(model: FakeModel, **arguments: Any) -> Translator:
+    return Translator(model, **{"metrics": METRICS, **arguments})
+
+
+def translate(model: FakeModel, *texts: str, **options: Any) -> TranslationResult:
+    return asyncio.run(make_translator(model).translate(make_request(*texts, **options), RequestRecord()))
+
+
+async def translate_document(
+    translator: Translator, request: TranslationRequest, record: RequestRecord | None = None
+) -> list[TranslatedSentence]:
+    return [sentence async for sentence in translator.translate_document(request, record or RequestRecord())]

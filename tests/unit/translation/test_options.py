@@ -138,49 +138,53 @@ CHOSEN: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("options", "defaults", "expected"),
-    [
-        ({}, {}, {"repetition_guard": True}),
-        (
-            {},
-            {"beam_size": 2, "length_penalty": 1.5},
-            {"beam_size": 2, "length_penalty": 1.5, "repetition_guard": True},
-        ),
-        (CHOSEN, {}, CHOSEN),
-        ({"num_hypotheses": 6}, {"beam_size": 4, "repetition_guard": False}, {"beam_size": 6, "num_hypotheses": 6}),
-        ({"num_hypotheses": 6}, {"beam_size": 8, "repetition_guard": False}, {"beam_size": 8, "num_hypotheses": 6}),
-        ({}, {"early_stopping": True, "repetition_guard": False}, {"early_stopping": True}),
-        ({"early_stopping": False, "repetition_guard": False}, {"early_stopping": True}, {}),
-        ({"repetition_guard": True}, {"repetition_guard": False}, {"repetition_guard": True}),
-        (
-            {"sampling": SamplingOptions(temperature=0.5, top_k=3, top_p=0.9, seed=7), "num_hypotheses": 16},
-            {},
-            {
-                "sampling": SamplingConfig(temperature=0.5, top_k=3, top_p=0.9, seed=7),
-                "num_hypotheses": 16,
-                "beam_size": 16,
-            },
-        ),
-        (
-            {"sampling": SamplingOptions(), "repetition_guard": True},
-            {},
-            {"sampling": SamplingConfig(seed=11), "beam_size": 1},
-        ),
-    ],
-    ids=[
-        "declared defaults",
-        "defaults of the settings",
-        "all options",
-        "default beam is widened",
-        "default beam is wide enough",
-        "default is enabled",
-        "default is disabled by the request",
-        "default is enabled by the request",
-        "sampling draws all hypotheses",
-        "sampling with a drawn seed and without guard",
-    ],
-)
+SEARCHES = {
+    "declared defaults": ({}, {}, {"repetition_guard": True}),
+    "defaults of the settings": (
+        {},
+        {"beam_size": 2, "length_penalty": 1.5},
+        {"beam_size": 2, "length_penalty": 1.5, "repetition_guard": True},
+    ),
+    "all options": (CHOSEN, {}, CHOSEN),
+    "default beam is widened": (
+        {"num_hypotheses": 6},
+        {"beam_size": 4, "repetition_guard": False},
+        {"beam_size": 6, "num_hypotheses": 6},
+    ),
+    "default beam is wide enough": (
+        {"num_hypotheses": 6},
+        {"beam_size": 8, "repetition_guard": False},
+        {"beam_size": 8, "num_hypotheses": 6},
+    ),
+    "default is enabled": ({}, {"early_stopping": True, "repetition_guard": False}, {"early_stopping": True}),
+    "default is disabled by the request": (
+        {"early_stopping": False, "repetition_guard": False},
+        {"early_stopping": True},
+        {},
+    ),
+    "default is enabled by the request": (
+        {"repetition_guard": True},
+        {"repetition_guard": False},
+        {"repetition_guard": True},
+    ),
+    "sampling draws all hypotheses": (
+        {"sampling": SamplingOptions(temperature=0.5, top_k=3, top_p=0.9, seed=7), "num_hypotheses": 16},
+        {},
+        {
+            "sampling": SamplingConfig(temperature=0.5, top_k=3, top_p=0.9, seed=7),
+            "num_hypotheses": 16,
+            "beam_size": 16,
+        },
+    ),
+    "sampling with a drawn seed and without guard": (
+        {"sampling": SamplingOptions(), "repetition_guard": True},
+        {},
+        {"sampling": SamplingConfig(seed=11), "beam_size": 1},
+    ),
+}
+
+
+@pytest.mark.parametrize(("options", "defaults", "expected"), SEARCHES.values(), ids=SEARCHES)
 def test_search_has_the_options_of_the_request_then_the_defaults(
     options: dict[str, Any], defaults: dict[str, Any], expected: dict[str, Any]
 ) -> None:

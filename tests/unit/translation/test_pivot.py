@@ -2,11 +2,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from dragoman_service.datatypes import Pivot, TextHypothesis, Translation
 from dragoman_service.errors import DrainingError, InvalidFieldError, ModelNotFoundError
-from dragoman_service.observability.metrics import Metrics
 from dragoman_service.request import (
     AttentionDetail,
     RequestRecord,
@@ -18,7 +16,7 @@ from dragoman_service.request import (
 from dragoman_service.translation.options import TranslationLimits
 from dragoman_service.translation.pivot import find_pivot_route, served_source_languages
 from dragoman_service.translation.translator import Translator
-from tests.unit.text.text_fakes import FakeModel, FakeQueue, make_hypothesis, source_text
+from tests.unit.text.text_fakes import METRICS, FakeModel, FakeQueue, make_hypothesis, source_text
 
 
 class Models:
@@ -58,7 +56,7 @@ def _request(**fields: Any) -> TranslationRequest:
 
 
 async def _translate(models: Models, limits: TranslationLimits | None = None, **fields: Any) -> Any:
-    translator = Translator(models, metrics=Metrics(CollectorRegistry()), limits=limits)
+    translator = Translator(models, metrics=METRICS, limits=limits)
     return await translator.translate(_request(**fields), RequestRecord())
 
 

@@ -12,8 +12,7 @@ from dragoman_service.security.rate_limits import RateLimiter
 from dragoman_service.translation.options import TranslationLimits
 from dragoman_service.translation.translator import Translator
 from tests.fakes import ManualClock
-from tests.unit.text.text_fakes import FakeModel, FakeQueue
-from tests.unit.translation.test_translator import OVERLOADED, make_request, make_translator
+from tests.unit.text.text_fakes import FakeModel, FakeQueue, make_request, make_translator
 
 SHOP = RequestRecord(caller="shop")
 
@@ -43,7 +42,7 @@ class Account:
 
 class FullQueue(FakeQueue):
     def submit(self, *_: Any, **__: Any) -> Any:
-        raise OVERLOADED
+        raise OverloadedError(queued=9, limit=10, unit="segments", retry_after_s=1.0)
 
 
 @pytest.fixture
@@ -60,8 +59,9 @@ def charged_translator(account: Account, clock: ManualClock, queue: FakeQueue | 
     return make_translator(FakeModel(queue or FakeQueue()), clock=clock, quota=account, **rest)
 
 
-async def test_request_costs_its_source_tokens(account: Account, clock: ManualClock) -> None:
-    result = await charged_translator(account, clock).translate(make_request("One two. Three."), SHOP)
+@pytest.mark.parametrize("text", ["One two. Three.", "One two three four. " * 200], ids=["short", "long"])
+async def test_request_costs_its_source_tokens(account: Account, clock: ManualClock, text: str) -> None:
+    result = await charged_translator(account, clock).translate(make_request(text), SHOP)
 
     assert {caller for caller, _ in account.charges} == {"shop"}
     assert sum(num_tokens for _, num_tokens in account.charges) == result.num_source_tokens

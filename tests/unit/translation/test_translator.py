@@ -23,7 +23,6 @@ from dragoman_service.request import (
     SamplingOptions,
     Term,
     TextFormat,
-    TranslationOptions,
     TranslationRequest,
 )
 from dragoman_service.translation.options import TranslationLimits
@@ -35,35 +34,32 @@ from tests.unit.text.text_fakes import (
     FakeModel,
     FakeQueue,
     make_hypothesis,
+    make_request,
     make_result,
+    make_translator,
     shout,
     source_text,
+    translate_document,
 )
 
 OVERLOADED = OverloadedError(queued=9, limit=10, unit="segments", retry_after_s=1.0)
-
-
-def make_request(*texts: str, **options: Any) -> TranslationRequest:
-    return TranslationRequest(
-        texts=texts,
-        source_language="en",
-        target_language="de",
-        model="toy",
-        options=TranslationOptions(**options),
-    )
-
-
-def make_translator(model: FakeModel, **arguments: Any) -> Translator:
-    return Translator(model, metrics=arguments.pop("metrics", None) or Metrics(CollectorRegistry()), **arguments)
 
 
 async def translated(model: FakeModel, *texts: str, **options: Any) -> Any:
     return await make_translator(model).translate(make_request(*texts, **options), RequestRecord())
 
 
-async def pending(model: FakeModel, *texts: str) -> "asyncio.Task[Any]":
+async def called(
+    translator: Translator, request: TranslationRequest, record: RequestRecord | None = None, *, is_document: bool
+) -> Any:
+    if is_document:
+        return await translate_document(translator, request, record)
+    return await translator.translate(request, record or RequestRecord())
+
+
+async def pending(model: FakeModel, *texts: str, is_document: bool = False) -> "asyncio.Task[Any]":
     """Start a translation and run it until it waits for its segments."""
-    task = asyncio.create_task(translated(model, *texts))
+    task = asyncio.create_task(called(make_translator(model), make_request(*texts), is_document=is_document))
     while not (model.scheduler.futures or task.done()):
         await asyncio.sleep(0)
     return task
@@ -90,15 +86,14 @@ async def test_number_of_tokens_is_that_of_the_best_returned_hypothesis() -> Non
     assert result.num_target_tokens == translation.sentences[0].num_target_tokens == 4
 
 
-async def test_all_segments_are_queued_at_once_with_record_and_options() -> None:
+@pytest.mark.parametrize("is_document", [False, True])
+async def test_all_segments_are_queued_at_once_with_record_and_options(is_document: bool) -> None:
     model, record = FakeModel(), RequestRecord(deadline_s=1e12, priority=Priority.BULK)
-    request = make_request(
-        "One. Two.", "Three.", beam_size=3, num_hypotheses=2, suppressed_tokens=("x",), target_prefix="Ei"
-    )
+    request = make_request("One. Two.", beam_size=3, num_hypotheses=2, suppressed_tokens=("x",), target_prefix="Ei")
 
-    await make_translator(model).translate(request, record)
+    await called(make_translator(model), request, record, is_document=is_document)
 
-    assert list(map(source_text, model.scheduler.segments)) == ["One.", "Two.", "Three."]
+    assert list(map(source_text, model.scheduler.segments)) == ["One.", "Two."]
     assert model.scheduler.context is record
     search = model.scheduler.segments[0].search
     assert (search.beam_size, search.num_hypotheses) == (3, 2)
@@ -118,22 +113,27 @@ async def test_texts_without_words_are_not_queued(texts: tuple[str, ...]) -> Non
 
 
 @pytest.mark.parametrize(
-    ("request_", "field"),
+    ("is_document", "request_", "field"),
     [
-        (make_request(), "texts"),
-        (make_request("a", max_target_tokens=201), "options.max_target_tokens"),
-        (make_request("a b. " * 30), "texts"),
-        (make_request("a" * 60, "b" * 60, return_attention=AttentionDetail.ALL_HEADS, num_hypotheses=16), "texts"),
-        (make_request("a" * 64, long_sentences=LongSentencePolicy.REFUSE), "texts[0]"),
+        (False, make_request(), "texts"),
+        (False, make_request("a", max_target_tokens=201), "options.max_target_tokens"),
+        (False, make_request("a b. " * 30), "texts"),
+        (False, make_request("a" * 60, return_attention=AttentionDetail.ALL_HEADS, num_hypotheses=16), "texts"),
+        (False, make_request("a" * 64, long_sentences=LongSentencePolicy.REFUSE), "texts[0]"),
+        (True, make_request(""), "text"),
+        (True, make_request("a" * 101), "text"),
+        (True, make_request("a", target_prefix="b" * 9, max_target_tokens=9), "options.target_prefix"),
+        (True, make_request("a" * 64, long_sentences=LongSentencePolicy.REFUSE), "text"),
     ],
-    ids=["options", "model", "tokens", "attention", "sentence"],
 )
-async def test_request_beyond_a_limit_is_rejected_before_the_queue(request_: TranslationRequest, field: str) -> None:
+async def test_request_beyond_a_limit_is_rejected_before_the_queue(
+    is_document: bool, request_: TranslationRequest, field: str
+) -> None:
     model = FakeModel()
-    translator = make_translator(model, limits=TranslationLimits(max_request_source_tokens=130))
+    limits = TranslationLimits(max_request_source_tokens=130, max_document_characters=100)
 
     with pytest.raises(InvalidFieldError) as caught:
-        await translator.translate(request_, RequestRecord())
+        await called(make_translator(model, limits=limits), request_, is_document=is_document)
 
     assert caught.value.field == field
     assert model.scheduler.segments == []
@@ -192,9 +192,10 @@ async def test_further_failures_are_marked_as_retrieved() -> None:
     assert complaints == []
 
 
-async def test_cancelled_call_cancels_its_segments() -> None:
+@pytest.mark.parametrize("is_document", [False, True])
+async def test_cancelled_call_cancels_its_segments(is_document: bool) -> None:
     model = FakeModel(FakeQueue(lambda _: None))
-    task = await pending(model, "One. Two.", "Three.")
+    task = await pending(model, "One. Two.", is_document=is_document)
 
     task.cancel()
 
@@ -327,12 +328,7 @@ async def test_text_work_of_a_cancelled_call_ends_at_the_next_sentence(is_docume
     tokenizer = BlockedTokenizer()
     translator = make_translator(FakeModel(tokenizer=tokenizer))
     context = RequestRecord(caller="cancelled")
-
-    async def all_sentences() -> list[str]:
-        return [sentence.text async for sentence in translator.translate_document(make_request(LONG_TEXT), context)]
-
-    work: Any = all_sentences() if is_document else translator.translate(make_request(LONG_TEXT), context)
-    call = asyncio.ensure_future(work)
+    call = asyncio.ensure_future(called(translator, make_request(LONG_TEXT), context, is_document=is_document))
     await asyncio.to_thread(tokenizer.entered.acquire, timeout=TIMEOUT_S)
 
     call.cancel()

@@ -44,13 +44,13 @@ def make_record(level: int = logging.INFO, message: str = "loaded", *args: objec
     return logging.LogRecord(NAME, level, __file__, 1, message, args, None)
 
 
-def test_record_keeps_its_fields() -> None:
-    record = make_record(logging.WARNING, "%d of %s", 3, "four")
+def test_record_keeps_its_fields_and_its_arguments_are_formatted_before_pickling() -> None:
+    record = make_record(logging.WARNING, "%d of %s", 3, Unpicklable())
     vars(record).update({"precision": "int8", "load_s": 0.5})
 
     received = send(record)
 
-    assert (received.name, received.levelno, received.getMessage()) == (NAME, logging.WARNING, "3 of four")
+    assert (received.name, received.levelno, received.getMessage()) == (NAME, logging.WARNING, "3 of printed")
     assert (vars(received)["precision"], vars(received)["load_s"]) == ("int8", 0.5)
 
 
@@ -64,10 +64,6 @@ def test_configured_root_logger_does_not_change_records(monkeypatch: pytest.Monk
 
     assert received.getMessage() == "3 of four"
     assert set(vars(received)) == set(vars(make_record()))
-
-
-def test_arguments_are_formatted_before_pickling() -> None:
-    assert send(make_record(logging.INFO, "%s", Unpicklable())).getMessage() == "printed"
 
 
 def test_traceback_is_part_of_the_message() -> None:

@@ -1,5 +1,6 @@
 import logging
 import os
+import shutil
 import signal
 import threading
 import time
@@ -16,6 +17,7 @@ from dragoman_service.errors import ConfigError, DragomanError, DrainingError, E
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
 from dragoman_service.runtimes.settings import RuntimeSettings
+from dragoman_service.worker.__main__ import load_step_model
 from dragoman_service.worker.messages import LoadCommand
 from dragoman_service.worker.supervisor import LoadLimits, WorkerProcess, WorkerSupervisor
 from tests.mortal_worker import TIMEOUT_S, begin, decode, decode_here, joining
@@ -54,7 +56,7 @@ class FakeSupervisor(WorkerSupervisor):
         self.started: list[FakeProcess] = []
         self.faults: list[DragomanError] = []
         self.registry = CollectorRegistry()
-        super().__init__(load_command(bundle), name="tiny/1", module="none", metrics=Metrics(self.registry))
+        super().__init__(load_command(bundle.directory), name="tiny/1", module="none", metrics=Metrics(self.registry))
 
     @property
     def num_restarts(self) -> float | None:
@@ -76,9 +78,9 @@ class FakeSupervisor(WorkerSupervisor):
         return cast("WorkerProcess", self.started[-1])
 
 
-def load_command(bundle: Bundle, settings: RuntimeSettings | None = None) -> LoadCommand:
+def load_command(directory: Path, settings: RuntimeSettings | None = None) -> LoadCommand:
     return LoadCommand(
-        directory=bundle.directory, settings=settings or RuntimeSettings(), niceness=0, log_level=logging.WARNING
+        directory=directory, settings=settings or RuntimeSettings(), niceness=0, log_level=logging.WARNING
     )
 
 
@@ -156,14 +158,27 @@ def test_closed_supervisor_opens_no_connection(supervisor: FakeSupervisor) -> No
 
 
 @pytest.mark.parametrize(
-    "settings", [RuntimeSettings(precision="int8"), RuntimeSettings(device="cuda", precision="int3")]
+    ("settings", "damaged"),
+    [
+        (RuntimeSettings(precision="int8"), ""),  # the bundle has no int8 graphs
+        (RuntimeSettings(device="cuda", precision="int3"), ""),
+        (RuntimeSettings(), "*.onnx"),
+        (RuntimeSettings(), "*weights*"),
+        (RuntimeSettings(), "manifest.json"),
+    ],
 )
-def test_load_errors_of_a_process_equal_local_ones(bundle: Bundle, settings: RuntimeSettings) -> None:
-    with pytest.raises(DragomanError) as local:
-        OnnxStepModel(bundle, settings)
+def test_load_errors_of_a_process_equal_local_ones(
+    bundle: Bundle, tmp_path: Path, settings: RuntimeSettings, damaged: str
+) -> None:
+    directory = Path(shutil.copytree(bundle.directory, tmp_path / "1"))
+    for path in sorted(directory.rglob(damaged)) if damaged else ():
+        path.write_bytes(b"damaged" + path.read_bytes()[7:])
+    command = load_command(directory, settings)
 
+    with pytest.raises(DragomanError) as local:
+        load_step_model(command)
     with pytest.raises(DragomanError) as remote:
-        WorkerProcess(load_command(bundle, settings), name="tiny/1", module=WORKER, on_exit=lambda _: None)
+        WorkerProcess(command, name="tiny/1", module=WORKER, on_exit=lambda _: None)
 
     assert (type(remote.value), str(remote.value)) == (type(local.value), str(local.value))
     assert vars(remote.value) == vars(local.value)
@@ -173,14 +188,16 @@ def test_worker_of_another_version_of_the_service_is_an_error(bundle: Bundle, mo
     monkeypatch.setattr("dragoman_service.worker.supervisor.format_digest", lambda _: "of another version")
 
     with pytest.raises(EngineError, match="restart the server"):
-        WorkerProcess(load_command(bundle), name="tiny/1", module=WORKER, on_exit=lambda _: None)
+        WorkerProcess(load_command(bundle.directory), name="tiny/1", module=WORKER, on_exit=lambda _: None)
 
 
 def start_supervisor(
     bundle: Bundle, registry: CollectorRegistry, *, module: str = WORKER, **limits: Any
 ) -> WorkerSupervisor:
     metrics, load_limits = Metrics(registry), LoadLimits(**limits)
-    return WorkerSupervisor(load_command(bundle), name="tiny/1", module=module, metrics=metrics, limits=load_limits)
+    return WorkerSupervisor(
+        load_command(bundle.directory), name="tiny/1", module=module, metrics=metrics, limits=load_limits
+    )
 
 
 def num_failures(registry: CollectorRegistry) -> dict[str, float]:

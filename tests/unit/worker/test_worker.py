@@ -240,33 +240,6 @@ def test_results_and_attention_over_a_connection_are_identical() -> None:
             np.testing.assert_array_equal(received.attention, local.attention)
 
 
-def test_segments_join_and_leave_a_running_batch() -> None:
-    model = GatedModel(ENDLESS)
-    with bench_of(model) as bench:
-        bench.connection.send(joining(1, max_target_tokens=MANY_STEPS))
-        assert model.wait_for_step() == 1
-        bench.connection.send(joining(2, max_target_tokens=3))
-        bench.connection.send(joining(3, max_target_tokens=MANY_STEPS))
-        model.let_pass()
-        model.pass_until(3)
-        model.let_pass()
-        model.pass_until(2)
-
-        assert set(ended_in(next_report(bench.connection))) == {2}
-        bench.connection.send(BatchCommand(dropped_ids=(1,)))
-        model.let_pass()
-        model.pass_until(1)
-
-
-def test_dropping_the_last_segment_is_reported_as_an_empty_step() -> None:
-    with bench_of(GatedModel(ENDLESS)) as bench:
-        bench.connection.send(BatchCommand(dropped_ids=(7,)))
-
-        (output,) = next_report(bench.connection).outputs
-
-    assert (output.started_ids, output.num_rows, output.ended, output.late_ids, output.fault) == ((), 0, (), (), "")
-
-
 def test_late_segment_is_reported_at_once_and_the_others_continue() -> None:
     clock = ManualClock()
     model = GatedModel(ENDLESS)

@@ -35,6 +35,23 @@ from loadtests.scenarios.stress_server import log_errors, started
 
 _KEY_ID: Final = "stress"
 _GLOSSARY_SOURCES: Final = (*("a" * count for count in range(1, 150)), "(a+)+$", ".*", "[a", "station")
+_BASELINE_S: Final = 4.0
+_SETTLE_S: Final = 0.3  # after an attack, for delayed calls
+_RECOVERY_S: Final = 5.0  # within which ordinary requests must be answered after an attack
+_AFTER_SIGTERM_S: Final = 2.0  # duration of the attack around SIGTERM
+_KILLED: Final = f"the process still runs {MAX_END_S:g} s after SIGTERM, and was killed"
+_MAX_TRIES: Final = 3
+_UNCLEAR: Final = 3.0  # up to this multiple of a limit, latency may be noise: the attack is repeated
+
+_MAX_CPU_S: Final = 0.5  # of one input; larger inputs of the attack are skipped
+_NUM_DOUBLINGS: Final = 6  # from the smallest size to the largest
+_CLEAR_RATIO: Final = 2.5  # smaller growth is not measured again
+_CLEAR_CPU_S: Final = 0.02  # less work is not measured again
+_SMALL_CPU_S: Final = 0.005  # below it, the next size is four times as large
+_IDLE_SHARE: Final = 0.2  # of a core; below it, the server has finished its work
+_POLL_S: Final = 0.02
+_NUM_IDLE: Final = 3  # consecutive idle polls
+_IDLE_TIMEOUT_S: Final = 15.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,25 +156,6 @@ def _has_google() -> bool:
         return importlib.util.find_spec("google.cloud.translate_v3") is not None
     except ModuleNotFoundError:
         return False
-
-
-_BASELINE_S: Final = 4.0
-_SETTLE_S: Final = 0.3  # after an attack, for delayed calls
-_RECOVERY_S: Final = 5.0  # within which ordinary requests must be answered after an attack
-_AFTER_SIGTERM_S: Final = 2.0  # duration of the attack around SIGTERM
-_KILLED: Final = f"the process still runs {MAX_END_S:g} s after SIGTERM, and was killed"
-_MAX_TRIES: Final = 3
-_UNCLEAR: Final = 3.0  # up to this multiple of a limit, latency may be noise: the attack is repeated
-
-_MAX_CPU_S: Final = 0.5  # of one input; larger inputs of the attack are skipped
-_NUM_DOUBLINGS: Final = 6  # from the smallest size to the largest
-_CLEAR_RATIO: Final = 2.5  # smaller growth is not measured again
-_CLEAR_CPU_S: Final = 0.02  # less work is not measured again
-_SMALL_CPU_S: Final = 0.005  # below it, the next size is four times as large
-_IDLE_SHARE: Final = 0.2  # of a core; below it, the server has finished its work
-_POLL_S: Final = 0.02
-_NUM_IDLE: Final = 3  # consecutive idle polls
-_IDLE_TIMEOUT_S: Final = 15.0
 
 
 def run_attacks(

@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from ctypes import c_char_p, c_float, c_int, c_int32, c_int64, c_void_p
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -183,8 +183,11 @@ def load_library() -> Library:
         raise BackendUnsupportedError(f"dragoman-native cannot be loaded: {error}") from error
 
 
-NetworkArrays = tuple[Mapping[str, NDArray[Any]], Mapping[str, ActivationScale | None]]
-"""Tensors and activation scales of an encoder or decoder, by their names in `NetworkWeights`."""
+class NetworkArrays(NamedTuple):
+    """Tensors and activation scales of an encoder or decoder, by their names in `NetworkWeights`."""
+
+    tensors: Mapping[str, NDArray[Any]]
+    activations: Mapping[str, ActivationScale | None]
 
 
 class NativeNetwork:
@@ -194,33 +197,26 @@ class NativeNetwork:
         self,
         library: Library,
         architecture: Architecture,
-        tensors: Mapping[str, NDArray[Any]],
-        activations: Mapping[str, ActivationScale | None],
+        decoder: NetworkArrays,
         *,
         encoder: NetworkArrays | None = None,
         instruction_set: str | None = None,
     ) -> None:
-        """Copy and pack the weights.
+        """Copy and pack the weights, by default for the best instruction set of the library.
 
-        Args:
-            library: the loaded library.
-            architecture: architecture of the network.
-            tensors: tensors of the decoder, by their names in `NetworkWeights`.
-            activations: activation scales of the decoder; see `NetworkWeights`.
-            encoder: tensors and activation scales of the encoder; None if ONNX Runtime encodes.
-            instruction_set: one of the library's instruction sets; None for the best.
+        Without an encoder, ONNX Runtime encodes.
         """
-        positions, encoder_layers = tensors["position_encodings"], architecture.num_encoder_layers if encoder else 0
+        encoder_layers = architecture.num_encoder_layers if encoder else 0
         shape = _Shape(
             d_model=architecture.d_model,
             num_heads=architecture.num_heads,
             ffn_size=architecture.ffn_size,
             num_layers=architecture.num_decoder_layers,
             vocabulary_size=architecture.vocabulary_size,
-            max_positions=len(positions),
+            max_positions=len(decoder.tensors["position_encodings"]),
             is_pre_norm=architecture.norm == "pre",
             num_encoder_layers=encoder_layers,
-            max_source_positions=len(encoder[0]["position_encodings"]) if encoder else 0,
+            max_source_positions=len(encoder.tensors["position_encodings"]) if encoder else 0,
             source_vocabulary_size=0 if architecture.tied_embeddings == "all" else architecture.num_source_tokens,
             activation=_ACTIVATIONS.index(architecture.activation),
             is_rms_norm=architecture.norm_kind == "rms",
@@ -232,13 +228,13 @@ class NativeNetwork:
         self.instruction_set = instruction_set or library.instruction_sets[0]
         self.handle = library.new("model", ctypes.byref(shape), self.instruction_set.encode())
         weakref.finalize(self, library.function("model_free"), self.handle)
-        self._set_embedding(0, tensors, "embedding.weight")
-        self._set_projection(tensors, activations)
-        self._set_stack(0, architecture.num_decoder_layers, (tensors, activations))
+        self._set_embedding(0, decoder, "embedding.weight")
+        self._set_projection(decoder)
+        self._set_stack(0, architecture.num_decoder_layers, decoder)
         self.has_encoder = encoder is not None
         if encoder is not None:
             if architecture.tied_embeddings != "all":
-                self._set_embedding(1, encoder[0], "encoder.embedding.weight")
+                self._set_embedding(1, encoder, "encoder.embedding.weight")
             self._set_stack(1, encoder_layers, encoder)
             self._set_product(1, -1, 0, encoder, _MEMORY)
 
@@ -248,11 +244,12 @@ class NativeNetwork:
         `cross` is a float32 array in the library's layout: for each decoder layer, the keys in blocks of 16 positions,
         then the values.
         """
-        encoded: list[EncodedSource] = []
+        width, encoded = self.architecture.num_decoder_layers * self.architecture.d_model, list[EncodedSource]()
         for group in _groups(source_ids):
             lengths = np.array([len(ids) for ids in group], np.int32)
             token_ids = np.fromiter(chain.from_iterable(group), np.int64, int(lengths.sum()))
-            arrays = [np.empty(self._cross_size(len(ids)), np.float32) for ids in group]
+            padded = -(-lengths // _POSITION_BLOCK) * _POSITION_BLOCK
+            arrays = [np.empty(width * size, np.float32) for size in padded + lengths]
             pointers = (c_void_p * len(group))(*map(pointer, arrays))
             self.library.call(
                 "encode", self.handle, len(group), pointer(lengths), pointer(token_ids), pointers, num_threads
@@ -262,23 +259,18 @@ class NativeNetwork:
             )
         return encoded
 
-    def _cross_size(self, length: int) -> int:
-        padded = -(-length // _POSITION_BLOCK) * _POSITION_BLOCK
-        return self.architecture.num_decoder_layers * self.architecture.d_model * (padded + length)
-
     def _set_stack(self, stack: int, num_layers: int, arrays: NetworkArrays) -> None:
-        name, kinds = _STACKS[stack], enumerate(_PRODUCTS)
         fused = ".fused" if self.architecture.activation == "swiglu" else ""
-        products = [
-            (kind, path + fused if path == _INNER else path)
-            for kind, path in kinds
-            if stack == 0 or "cross_attention" not in path
-        ]
-        norms = [(kind, path) for kind, path in enumerate(_NORMS) if stack == 0 or "cross_attention" not in path]
-        self.library.call("model_set_positions", self.handle, stack, pointer(arrays[0]["position_encodings"]))
+        products, norms = (
+            [(kind, path) for kind, path in enumerate(paths) if stack == 0 or "cross_attention" not in path]
+            for paths in (_PRODUCTS, _NORMS)
+        )
+        name = _STACKS[stack]
+        self.library.call("model_set_positions", self.handle, stack, pointer(arrays.tensors["position_encodings"]))
         for layer in range(num_layers):
             for kind, path in products:
-                self._set_product(stack, layer, kind, arrays, f"{name}.layers.{layer}.{path}")
+                suffix = fused if path == _INNER else ""
+                self._set_product(stack, layer, kind, arrays, f"{name}.layers.{layer}.{path}{suffix}")
             for kind, path in norms:
                 self._set_norm(stack, layer, kind, arrays, f"{name}.layers.{layer}.{path}")
         if self.architecture.norm == "pre":
@@ -286,34 +278,39 @@ class NativeNetwork:
         if self.architecture.embedding_norm:
             self._set_norm(stack, -1, 1, arrays, f"{name}.embedding_norm")
 
-    def _set_embedding(self, stack: int, tensors: Mapping[str, NDArray[Any]], name: str) -> None:
-        pointers = [pointer(tensors[f"{name}.{part}"]) for part in ("int8", "factors")]
+    def _set_embedding(self, stack: int, arrays: NetworkArrays, name: str) -> None:
+        pointers = [pointer(arrays.tensors[f"{name}.{part}"]) for part in ("int8", "factors")]
         self.library.call("model_set_embedding", self.handle, stack, *pointers)
 
-    def _set_product(self, stack: int, layer: int, kind: int, arrays: NetworkArrays, path: str) -> None:
-        tensors, activations = arrays
-        pointers = [pointer(tensors[f"{path}.{part}"]) for part in ("weight.int8", "weight.factors", "bias")]
-        rounding = self._rounding(activations, path)
-        self.library.call("model_set_product", self.handle, stack, layer, kind, *pointers, *rounding)
+    def _set_projection(self, arrays: NetworkArrays) -> None:
+        path, is_tied = projection_path(self.architecture), self.architecture.tied_embeddings != "none"
+        table = [None if is_tied else f"{path}.weight.{part}" for part in ("int8", "factors")]  # tied: set already
+        names = [*table, PROJECTION_BIAS if self.architecture.projection_bias else None]
+        self._set_product(0, -1, 0, arrays, path, names=names)
 
-    def _set_projection(
-        self, tensors: Mapping[str, NDArray[Any]], activations: Mapping[str, ActivationScale | None]
+    def _set_product(
+        self,
+        stack: int,
+        layer: int,
+        kind: int,
+        arrays: NetworkArrays,
+        path: str,
+        *,
+        names: Sequence[str | None] | None = None,
     ) -> None:
-        path, has_bias = projection_path(self.architecture), self.architecture.projection_bias
-        is_tied = self.architecture.tied_embeddings != "none"  # the library already has the table
-        table = [None if is_tied else pointer(tensors[f"{path}.weight.{part}"]) for part in ("int8", "factors")]
-        bias = pointer(tensors[PROJECTION_BIAS]) if has_bias else None
-        rounding = self._rounding(activations, path)
-        self.library.call("model_set_product", self.handle, 0, -1, 0, *table, bias, *rounding)
-
-    def _rounding(self, activations: Mapping[str, ActivationScale | None], path: str) -> tuple[float, int]:
-        # Returns scale and zero point; scale 0 means that each row has its own scale.
-        if (scale := activations[path]) is not None:
-            return scale.scale, scale.zero_point
-        return 0.0, 0 if path.endswith(_OUTER) and self.architecture.activation == "relu" else 128
+        # `names` are those of weights, factors and bias; by default all of them exist.
+        names = names or [f"{path}.{part}" for part in ("weight.int8", "weight.factors", "bias")]
+        pointers = [None if name is None else pointer(arrays.tensors[name]) for name in names]
+        activation = arrays.activations[path]
+        if activation is not None:
+            scale, zero_point = activation.scale, activation.zero_point
+        else:  # each row has its own scale
+            is_rectified = path.endswith(_OUTER) and self.architecture.activation == "relu"
+            scale, zero_point = 0.0, 0 if is_rectified else 128
+        self.library.call("model_set_product", self.handle, stack, layer, kind, *pointers, scale, zero_point)
 
     def _set_norm(self, stack: int, layer: int, kind: int, arrays: NetworkArrays, path: str) -> None:
-        weight, bias = arrays[0][f"{path}.weight"], arrays[0].get(f"{path}.bias")
+        weight, bias = arrays.tensors[f"{path}.weight"], arrays.tensors.get(f"{path}.bias")
         pointers = pointer(weight), None if bias is None else pointer(bias)
         self.library.call("model_set_norm", self.handle, stack, layer, kind, *pointers)
 

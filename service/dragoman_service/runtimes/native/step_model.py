@@ -208,9 +208,7 @@ class NativeStepBatch:
 
     def cross_attention(self, segment: int, target_ids: Sequence[int]) -> FloatArray:
         """Implement `StepBatch.cross_attention`; raises BundleError if the bundle has no attention graph."""
-        attention = self._sessions.attention
-        if attention is None:
-            raise self._sessions.bundle.missing_attention(self._sessions.placement.precision)
+        attention = self._sessions.opened_attention()
         num_arrays, num_heads, head_size = self._cross_shape
         cross = np.empty((num_arrays, 1, num_heads, self._source_lengths[segment], head_size), np.float32)
         self._library.call("batch_cross", self._handle, segment, pointer(cross))

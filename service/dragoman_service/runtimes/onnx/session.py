@@ -162,6 +162,12 @@ class Sessions:
             raise RuntimeError(f"the {graph} graph was not opened")
         return session
 
+    def opened_attention(self) -> CrossAttention:
+        """Return the attention graph; raises BundleError if the bundle has none."""
+        if self.attention is None:
+            raise self.bundle.missing_attention(self.placement.precision)
+        return self.attention
+
 
 def place(
     bundle: Bundle, settings: RuntimeSettings, *, find_cuda_fault: Callable[[int], str | None] = cuda_fault
@@ -250,8 +256,7 @@ def open_capturing(
 ) -> tuple[onnxruntime.InferenceSession, GraphCaptures | None]:
     """Open a session that captures its runs as CUDA graphs; if that fails, log the reason and open one that does not.
 
-    Raises:
-        BundleError: if the graph cannot be opened without captures.
+    Raises BundleError if the graph cannot be opened without captures.
     """
     try:
         session = open_graph(captures=True)

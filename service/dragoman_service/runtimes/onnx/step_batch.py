@@ -9,7 +9,7 @@ import numpy as np
 from dragoman_service.bundle.architecture import layer_names
 from dragoman_service.decoding.step_model import EncodedSource, IntArray
 from dragoman_service.runtimes.onnx.kv_pool import SlotTable
-from dragoman_service.runtimes.onnx.session import CrossAttention, Sessions
+from dragoman_service.runtimes.onnx.session import Sessions
 
 PartShape = Callable[[int], tuple[int, ...]]
 """Maps a length (slots or source positions) to the shape of the part of a segment."""
@@ -53,10 +53,7 @@ class CachingBatch(Generic[_Buffers]):
     ) -> None:
         """Create an empty batch.
 
-        Args:
-            sessions: graphs of the model.
-            new_buffers: returns buffers for arrays of given names, with parts of a given shape. The third argument is
-                the axis of the length in a part.
+        `new_buffers` returns buffers for the arrays of some names, with parts of a shape whose length has a given axis.
         """
         shape = sessions.bundle.manifest.architecture
         num_layers = shape.num_decoder_layers
@@ -107,9 +104,3 @@ class CachingBatch(Generic[_Buffers]):
             num_slots=self._slots.num_slots,
             num_candidates=int(np.max(num_candidates)),
         )
-
-    def _attention(self) -> CrossAttention:
-        # Raises BundleError if the bundle has no attention graph.
-        if self._sessions.attention is None:
-            raise self._sessions.bundle.missing_attention(self._sessions.placement.precision)
-        return self._sessions.attention

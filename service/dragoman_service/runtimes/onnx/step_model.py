@@ -69,7 +69,9 @@ class OnnxStepBatch(CachingBatch[SegmentBuffers]):
     def cross_attention(self, segment: int, target_ids: Sequence[int]) -> FloatArray:
         """Implement `StepBatch.cross_attention`; raises BundleError if the bundle has no attention graph."""
         own = (slice(segment, segment + 1), slice(None), slice(int(self._source_lengths[segment])))
-        return self._attention().weights(target_ids, {name: array[own] for name, array in self._cross.live().items()})
+        return self._sessions.opened_attention().weights(
+            target_ids, {name: array[own] for name, array in self._cross.live().items()}
+        )
 
     def drop(self, keep: Sequence[int]) -> None:
         """Keep only the segments at the given indices, which become 0, 1, ... in the given order."""

@@ -124,15 +124,7 @@ class DeviceMemory:
         open_graph: OpenGraph,
         pinned: PinnedMemory | None = None,
     ) -> None:
-        """Open the small graphs on a device; raises the errors of `open_graph`.
-
-        Args:
-            device: type of the device.
-            index: index of the device.
-            float_type: element type of keys and values.
-            open_graph: opens an ONNX model on the device.
-            pinned: allocator of `host_array`; None for pageable memory.
-        """
+        """Open the small graphs on a device. Without `pinned`, host arrays are in pageable memory."""
         self.uploaded_bytes = self.downloaded_bytes = 0
         self._lock = threading.Lock()  # guards them
         self.float_type = np.dtype(float_type)

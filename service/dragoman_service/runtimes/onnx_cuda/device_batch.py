@@ -47,15 +47,9 @@ class DeviceBuffers:
         axis: int,
         num_kept: int = 1,
     ) -> None:
-        """Initialize without memory.
+        """Initialize without memory; `axis` is the axis of the length in a part.
 
-        Args:
-            memory: memory of the device.
-            names: names of the N arrays.
-            part_shape: maps a length to the shape of a part.
-            axis: axis of the length in a part.
-            num_kept: maximum number of arrays of different lengths to keep, so that a length that was used before gets
-                the same addresses again.
+        Arrays of the last `num_kept` lengths are kept, so that a length that was used before gets the same addresses.
         """
         self._memory = memory
         self._names = tuple(names)
@@ -179,7 +173,7 @@ class DeviceStepBatch(CachingBatch[DeviceBuffers]):
 
     def cross_attention(self, segment: int, target_ids: Sequence[int]) -> FloatArray:
         """Implement `StepBatch.cross_attention`; raises BundleError if the bundle has no attention graph."""
-        attention = self._attention()
+        attention = self._sessions.opened_attention()
         source = self._joining[segment] or DeviceSource(group=self._cross.array, index=self._former[segment])
         return attention.weights_on_device(
             self._memory,
@@ -248,16 +242,8 @@ class _DeviceSteps:
         parents: IntArray,
         slots: IntArray,
     ) -> StepOutput:
-        """Run one step after `fit`; B must not exceed the number of segments of the shape.
-
-        Args:
-            token_ids: [B, K]
-            positions: [B] number of previous tokens of each segment.
-            source_lengths: [B]
-            former: [B] index of each segment in the previous step; -1 for a new segment.
-            parents: [B, K] row in the previous step, within its segment, that each row continues.
-            slots: [B, K] slot for keys and values of each row.
-        """
+        # Arguments are as in `StepBinding.run`. `former` [B]: index of each segment in the previous step, -1 if it is
+        # new. `parents` [B, K]: row of the segment in the previous step that each row continues.
         bound = self._bound
         if bound is None:
             raise RuntimeError("run() called before fit()")

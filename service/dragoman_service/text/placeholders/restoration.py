@@ -36,10 +36,7 @@ class Restored:
 def restore(unit: TextUnit, target: str, links: Sequence[AlignmentLink] | None) -> Restored:
     """Return the translation of a text unit with its codes restored.
 
-    Args:
-        unit: the source.
-        target: its translation.
-        links: between the texts of both, ordered by target; None if unknown: words are taken to be in source order.
+    The links are ordered by target. Without links, the words are assumed to be in the order of the source.
     """
     if links is None and not unit.codes and not unit.escapes:
         return Restored(fragments=(Fragment(text=target),))

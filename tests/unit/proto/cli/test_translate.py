@@ -7,7 +7,7 @@ import pytest
 from dragoman.cli.__main__ import main
 from dragoman.v1 import translation_pb2 as pb
 from tests.unit.proto.samples import RESPONSE
-from tests.unit.proto.scripted_server import ScriptedService, answers
+from tests.unit.proto.scripted_server import EN_DE, ScriptedService, answers
 
 
 def _answers(*texts: str) -> pb.TranslateResponse:
@@ -20,17 +20,26 @@ def _set_standard_input(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
 
 
-def test_arguments_are_translated(target: str, service: ScriptedService, capsys: pytest.CaptureFixture[str]) -> None:
+def test_arguments_are_translated(
+    target: str, service: ScriptedService, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     service.script.append(answers(_answers("Eins.", "Zwei.")))
+    (tmp_path / "key").write_text("secret\n")
 
     flags = ("--beam-size", "8", "--num-hypotheses", "1", "--top-p", "0.5", "--target-prefix", "E")
-    assert main(["translate", "--target", target, *flags, "One.", "Two."]) == 0
+    access = ("--target", target, "--api-key-file", str(tmp_path / "key"))
+    assert main(["translate", *access, *flags, "One.", "Two."]) == 0
 
     assert capsys.readouterr().out == "-0.5000\tEins.\n-0.5000\tZwei.\n"
-    request = service.calls[0].request
-    assert (list(request.texts), request.source_language, request.target_language) == (["One.", "Two."], "en", "de")
-    assert request.options == pb.DecodingOptions(
-        beam_size=8, num_hypotheses=1, sampling=pb.SamplingOptions(top_p=0.5), target_prefix="E"
+    (call,) = service.calls
+    assert call.metadata["authorization"] == "Bearer secret"
+    assert call.request == pb.TranslateRequest(
+        texts=["One.", "Two."],
+        options=pb.DecodingOptions(
+            beam_size=8, num_hypotheses=1, sampling=pb.SamplingOptions(top_p=0.5), target_prefix="E"
+        ),
+        request_id=call.request.request_id,
+        **EN_DE,
     )
 
 
@@ -80,24 +89,35 @@ def test_document_is_one_call(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "culprit"),
+    ("arguments", "exit_code", "culprit"),
     [
-        (["--document", "-", "A text."], "--document"),
-        (["--document", "-", "--alignment"], "--document"),
-        (["--document", "-", "--num-hypotheses", "2"], "--document"),
-        (["--document", "missing.txt"], "missing.txt"),
-        (["--pivot-languages", "fr,es", "--document", "-"], "--pivot-languages"),
-        (["--pivot-languages", "fr,es", "--input", "a.txt", "--output", "b.txt"], "--pivot-languages"),
-        (["One.", os.fsdecode(b"Tw\xf6.")], "TEXT 2"),
-        ([], "line 2"),
+        (["--document", "-", "A text."], 2, "--document"),
+        (["--document", "-", "--alignment"], 2, "--document"),
+        (["--document", "-", "--num-hypotheses", "2"], 2, "--document"),
+        (["--document", "missing.txt"], 2, "missing.txt"),
+        (["--pivot-languages", "fr,es", "--document", "-"], 2, "--pivot-languages"),
+        (["--pivot-languages", "fr,es", "--input", "a.txt", "--output", "b.txt"], 2, "--pivot-languages"),
+        (["One.", os.fsdecode(b"Tw\xf6.")], 2, "TEXT 2"),
+        ([], 2, "line 2"),
+        (["--target", "dragoman.example:1", "--api-key-file", "key", "One."], 1, "not encrypted"),
+        (["--api-key-file", "missing.pem", "One."], 1, "missing.pem"),
+        (["--ca-file", "missing.pem", "One."], 1, "missing.pem"),
+        (["--certificate-file", "certificate.pem", "One."], 1, "private_key"),
     ],
 )
 def test_invalid_usage_is_reported_in_one_line(
-    arguments: list[str], culprit: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    arguments: list[str],
+    exit_code: int,
+    culprit: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("key").write_text("secret")
     _set_standard_input(monkeypatch, b"One.\nTw\xf6.\n")
 
-    assert main(["translate", *arguments]) == 2
+    assert main(["translate", *arguments]) == exit_code
 
     (line,) = capsys.readouterr().err.splitlines()
     assert culprit in line

@@ -6,11 +6,41 @@ from xml.etree.ElementTree import canonicalize
 
 import docx
 import pytest
+from docx.enum.text import WD_BREAK
+from docx.oxml import OxmlElement
+from docx.oxml.ns import qn
 
 from dragoman.documents.content import FileContent, FileFormatError, MarkupLostError
 from dragoman.documents.formats import ReadOptions, read_file
-from tests.unit.proto.documents.samples import SAMPLES
 
+
+def _letter() -> bytes:
+    document = docx.Document()
+    document.add_heading("The heading", level=1)
+    paragraph = document.add_paragraph("This is ")
+    paragraph.add_run("a bold").bold = True
+    paragraph.add_run(" word in ")
+    paragraph.add_run("two runs.")
+    paragraph.add_run().add_break(WD_BREAK.PAGE)
+    field = document.add_paragraph("Page ")
+    for kind in ("begin", "end"):
+        run = field.add_run()
+        mark = OxmlElement("w:fldChar")
+        mark.set(qn("w:fldCharType"), kind)
+        run._r.append(mark)
+    link = OxmlElement("w:hyperlink")
+    link.append(field.add_run("A link")._r)
+    field._p.append(link)
+    document.add_table(rows=1, cols=1).cell(0, 0).text = "In a cell"
+    document.sections[0].header.paragraphs[0].text = "In the header"
+    written = io.BytesIO()
+    document.save(written)
+    return written.getvalue()
+
+
+_FILES = Path(__file__).parents[3] / "data" / "documents"
+
+SAMPLES = {path.name: path.read_bytes() for path in sorted(_FILES.iterdir())} | {"letter.docx": _letter()}
 _OPTIONS = ReadOptions(target_language="de")
 _WITH_DOCUMENT_TYPE = (
     '<?xml version="1.0" encoding="UTF-16"?><!DOCTYPE x [<!ENTITY e SYSTEM "file:///etc/passwd">]>'
@@ -19,8 +49,8 @@ _WITH_DOCUMENT_TYPE = (
 
 
 def content_of(name: str, tmp_path: Path, content: bytes | str | None = None) -> FileContent:
-    given = SAMPLES[name] if content is None else content
-    (tmp_path / name).write_bytes(given.encode() if isinstance(given, str) else given)
+    content = SAMPLES[name] if content is None else content
+    (tmp_path / name).write_bytes(content.encode() if isinstance(content, str) else content)
     return read_file(tmp_path / name, _OPTIONS)
 
 
@@ -66,10 +96,10 @@ def test_written_translations_are_read_again(name: str, tmp_path: Path) -> None:
     content = content_of(name, tmp_path)
     translations = [text.replace("e", "E") for text in texts(content)]
 
-    there = content_of(name, tmp_path, content.written(translations))
-    back = content_of(name, tmp_path, there.written(texts(content)))
+    translated = content_of(name, tmp_path, content.written(translations))
+    restored = content_of(name, tmp_path, translated.written(texts(content)))
 
-    assert (texts(there), texts(back)) == (translations, texts(content))
+    assert (texts(translated), texts(restored)) == (translations, texts(content))
 
 
 @pytest.mark.parametrize(

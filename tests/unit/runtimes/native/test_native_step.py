@@ -402,7 +402,7 @@ def test_invalid_activation_scales_are_rejected(library: Library, decoder: Decod
         bad = ActivationScale.model_construct(scale=scale, zero_point=zero_point)
         activations = {**decoder.activations, path: bad}
         with pytest.raises(EngineError, match=message):
-            NativeNetwork(library, decoder.architecture, decoder.tensors, activations)
+            replace(decoder, activations=activations).packed(library)
 
 
 @pytest.fixture

@@ -53,7 +53,7 @@ SHAPES: dict[str, tuple[TextFormat, Callable[[int], str]]] = {
     "unclosed tags": (HTML, repeated("<a b='")),
     "paragraphs": (HTML, repeated("<p>x")),
     "texts of attributes": (HTML, lambda n: "a <b " + "title='a b' " * (n // 12) + ">c</b>"),
-    "terms beside attributes": (HTML, repeated("<p>Foo</p><p>b <img alt='x y'> b</p>")),
+    "terms next to attributes": (HTML, repeated("<p>Foo</p><p>b <img alt='x y'> b</p>")),
     "numbers of the message": (HTML, numbers_and_blocks),
     "references": (HTML, repeated("&amp;")),
     "less-than signs": (HTML, repeated("<")),
