@@ -90,7 +90,7 @@ def test_directory_unsuitable_for_the_service_causes_a_warning(
     ("flags", "claim"),
     [
         (("--precisions", "fp32,int8"), "ONNX fp32 = PyTorch"),
-        (("--precisions", "fp16,int8"), "ONNX fp32 = PyTorch"),
+        (("--precisions", "fp16,int8"), "int8 is as good as fp32"),
         *(
             (("--precisions", "int8", "--calibration", "DATA", "--keep-fp32", kind), "ONNX int8, alone = in a batch")
             for kind in ProductKind

@@ -10,7 +10,7 @@ from dragoman_export.evaluation.translation import translate_texts
 from dragoman_service.bundle.files import load_manifest, open_bundle
 from dragoman_service.runtimes.settings import RuntimeSettings
 from dragoman_service.text.hypotheses import FEATURES
-from tests.tiny_bundle import SENTENCES, build_tiny_bundle
+from tests.tiny_bundle import SENTENCES
 
 
 def test_logistic_regression_recovers_the_weights() -> None:
@@ -65,24 +65,25 @@ def test_reliability_bins() -> None:
 
 
 @pytest.mark.slow
-def test_copy_has_a_confidence_and_is_otherwise_unchanged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_copy_has_a_confidence_and_is_otherwise_unchanged(
+    fp32_bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Half of the references are translations of the model, so that some translations are good."""
-    build_tiny_bundle(tmp_path / "plain", precisions=("fp32",))
     words = sorted({word for sentence in SENTENCES for word in sentence.rstrip(".").split()})
     sources = [f"{first} {second}." for first in words[:20] for second in words[:11]]
-    with open_text_model([tmp_path / "plain"], RuntimeSettings()) as (model, _):
+    with open_text_model([fp32_bundle], RuntimeSettings()) as (model, _):
         own = translate_texts(model, sources, beam_size=1, batch_size=64, shows_progress=False).texts
     references = [text if number % 3 else "Nein." for number, text in enumerate(own)]
     lines = [f"{source}\t{' '.join(text.split()) or '-'}\n" for source, text in zip(sources, references, strict=True)]
     (tmp_path / "dev.tsv").write_text("".join(lines), encoding="utf-8")
-    command = ["confidence", "--bundle", str(tmp_path / "plain"), "--data", str(tmp_path / "dev.tsv"), "--beam", "1"]
+    command = ["confidence", "--bundle", str(fp32_bundle), "--data", str(tmp_path / "dev.tsv"), "--beam", "1"]
 
     assert main([*command, "--output", str(tmp_path / "new"), "--diagram", str(tmp_path / "diagram.png")]) == 0
 
     output = capsys.readouterr().out
     assert "with a confidence fitted on" in output
     assert "words of other lines" in output
-    before, after = load_manifest(tmp_path / "plain"), open_bundle(tmp_path / "new").manifest
+    before, after = load_manifest(fp32_bundle), open_bundle(tmp_path / "new").manifest
     assert after.confidence is not None
     assert after == before.model_copy(update={"confidence": after.confidence})
     assert after.confidence.weights.mean_log_prob >= 0

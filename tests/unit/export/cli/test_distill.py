@@ -7,14 +7,9 @@ from dragoman_export.__main__ import main
 from dragoman_export.evaluation.ensemble import open_text_model
 from dragoman_export.evaluation.translation import translate_texts
 from dragoman_service.runtimes.settings import RuntimeSettings
-from tests.tiny_bundle import SENTENCES, build_tiny_bundle
+from tests.tiny_bundle import SENTENCES
 
 SOURCES = [*SENTENCES[:4], "A dog. A cat.", "Nobody knew why.", "A man rides."]
-
-
-@pytest.fixture(scope="module")
-def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_tiny_bundle(tmp_path_factory.mktemp("distill") / "teacher", precisions=("fp32",)).directory
 
 
 @pytest.fixture
@@ -29,11 +24,11 @@ def distill(teacher: Path, data: Path, *flags: str) -> int:
     return main(["distill", "--teacher", str(teacher), *text, "--beam", "2", "--save-every", "2", *flags])
 
 
-def test_text_is_translated_as_by_a_server(teacher: Path, data: Path) -> None:
-    assert distill(teacher, data, "--threads", "2") == 0
-    assert distill(teacher, data) == 1  # the output exists
+def test_text_is_translated_as_by_a_server(fp32_bundle: Path, data: Path) -> None:
+    assert distill(fp32_bundle, data, "--threads", "2") == 0
+    assert distill(fp32_bundle, data) == 1  # the output exists
 
-    with open_text_model([teacher], RuntimeSettings()) as (model, _):
+    with open_text_model([fp32_bundle], RuntimeSettings()) as (model, _):
         expected = translate_texts(model, SOURCES, beam_size=2, batch_size=4).texts
     lines = data.with_name("out.tsv").read_text(encoding="utf-8").splitlines()
     assert [line.split("\t") for line in lines] == [list(pair) for pair in zip(SOURCES, expected, strict=True)]
@@ -44,9 +39,9 @@ def test_text_is_translated_as_by_a_server(teacher: Path, data: Path) -> None:
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.7, 1.0])
 def test_interrupted_output_is_continued(
-    teacher: Path, data: Path, share: float, capsys: pytest.CaptureFixture[str]
+    fp32_bundle: Path, data: Path, share: float, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert distill(teacher, data) == 0
+    assert distill(fp32_bundle, data) == 0
     output, part = data.with_name("out.tsv"), data.with_name("out.tsv.part")
     whole = output.read_bytes()
     output.unlink()
@@ -54,7 +49,7 @@ def test_interrupted_output_is_continued(
     num_left = len(SOURCES) - part.read_bytes().count(b"\n")
     capsys.readouterr()
 
-    assert distill(teacher, data) == 0
+    assert distill(fp32_bundle, data) == 0
 
     assert output.read_bytes() == whole
     assert f" {len(SOURCES) - num_left}/{len(SOURCES)} [" in capsys.readouterr().err  # where the bar began
@@ -69,14 +64,14 @@ def test_interrupted_output_is_continued(
     ],
 )
 def test_partial_output_of_other_settings_is_rejected(
-    teacher: Path, data: Path, flags: list[str], begun: str, message: str, capsys: pytest.CaptureFixture[str]
+    fp32_bundle: Path, data: Path, flags: list[str], begun: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert distill(teacher, data) == 0
+    assert distill(fp32_bundle, data) == 0
     data.with_name("out.tsv").unlink()
     part = data.with_name("out.tsv.part")
     part.write_text(begun, encoding="utf-8")
 
-    assert distill(teacher, data, *flags) == 1
+    assert distill(fp32_bundle, data, *flags) == 1
 
     assert message in capsys.readouterr().err
     assert part.read_text(encoding="utf-8") == begun

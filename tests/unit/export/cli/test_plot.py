@@ -13,15 +13,10 @@ from dragoman_export.training.run_folder import RunFolder
 from dragoman_service.bundle.files import open_bundle
 from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
 from dragoman_service.runtimes.settings import RuntimeSettings
-from tests.tiny_bundle import SENTENCES, build_tiny_bundle
+from tests.tiny_bundle import SENTENCES
 from tests.unit.export.tiny_training import save_model, store_settings, tiny_vocabulary
 
 ROUNDING = 1e-5  # Float32 in two libraries; weights are at most 1.
-
-
-@pytest.fixture(scope="module")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_tiny_bundle(tmp_path_factory.mktemp("plot") / "bundle", precisions=("fp32",)).directory
 
 
 def test_curves_are_plotted_from_the_log(tmp_path: Path) -> None:
@@ -31,10 +26,10 @@ def test_curves_are_plotted_from_the_log(tmp_path: Path) -> None:
     assert imread(tmp_path / "curves.png").shape == (770, 1210, 4)
 
 
-def test_plotted_weights_equal_the_graphs(bundle: Path) -> None:
-    model, tokenizer = open_model(bundle)
+def test_plotted_weights_equal_the_graphs(fp32_bundle: Path) -> None:
+    model, tokenizer = open_model(fp32_bundle)
     source_ids, target_ids = tokenizer.encode_pair(SENTENCES[0], SENTENCES[4])
-    graph = OnnxStepModel(open_bundle(bundle), RuntimeSettings(precision="fp32"))
+    graph = OnnxStepModel(open_bundle(fp32_bundle), RuntimeSettings(precision="fp32"))
     batch = graph.new_batch()
     batch.start(graph.encode([source_ids]))
 
@@ -56,8 +51,8 @@ def test_plotted_weights_equal_the_graphs(bundle: Path) -> None:
         ["--picture", "positions", "--length", "600"],
     ],
 )
-def test_model_is_plotted(bundle: Path, tmp_path: Path, flags: list[str]) -> None:
-    assert main(["plot", str(bundle), "--output", str(tmp_path / "drawn.png"), *flags]) == 0
+def test_model_is_plotted(fp32_bundle: Path, tmp_path: Path, flags: list[str]) -> None:
+    assert main(["plot", str(fp32_bundle), "--output", str(tmp_path / "drawn.png"), *flags]) == 0
     assert imread(tmp_path / "drawn.png").std() > 0
 
 

@@ -20,17 +20,16 @@ ROUNDING = 1e-5  # Float32 sums of two probabilities in another order, in nats.
 
 
 @pytest.fixture(scope="module")
-def members(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+def members(fp32_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Two bundles of different depth and a run folder with a third network, all of one vocabulary."""
     folder = tmp_path_factory.mktemp("ensemble")
-    build_tiny_bundle(folder / "one", precisions=("fp32",))
     build_tiny_bundle(folder / "two", precisions=("fp32", "int8"), seed=2, num_decoder_layers=1)
     model, vocabulary = tiny_model(len(tiny_vocabulary()), seed=3), tiny_vocabulary()
     (folder / "three").mkdir()
     content = {"model": model.state_dict(), "model_config": model.config.to_dict()}
     save_checkpoint(folder / "three" / "average.pt", content)
     (folder / "three" / "vocabulary.model").write_bytes(vocabulary.model)
-    return [folder / "one", folder / "two", folder / "three"]
+    return [fp32_bundle, folder / "two", folder / "three"]
 
 
 def test_step_returns_the_best_mean_probabilities(members: list[Path]) -> None:

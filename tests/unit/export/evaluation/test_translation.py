@@ -1,6 +1,8 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from dragoman_export.evaluation.translation import TextModel, default_search, translate_texts
 from dragoman_service.bundle.files import open_bundle
 from dragoman_service.request import TranslationOptions
@@ -8,12 +10,15 @@ from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
 from dragoman_service.runtimes.settings import RuntimeSettings
 from dragoman_service.text.tokenizer import open_tokenizer
 from dragoman_service.translation.options import TranslationDefaults, search_config
-from tests.tiny_bundle import build_tiny_bundle
 
 
-def test_texts_use_the_text_pipeline(tmp_path: Path) -> None:
-    model = _model(tmp_path)
+@pytest.fixture
+def model(fp32_bundle: Path) -> TextModel:
+    bundle = open_bundle(fp32_bundle)
+    return TextModel.of(OnnxStepModel(bundle, RuntimeSettings()), open_tokenizer(bundle), bundle.manifest)
 
+
+def test_texts_use_the_text_pipeline(model: TextModel) -> None:
     alone = translate_texts(model, ["A man.", "Two dogs."], beam_size=2, batch_size=4)
     together = translate_texts(model, ["A man. Two dogs.", "", "  A man.\n\nTwo dogs. "], beam_size=2, batch_size=4)
 
@@ -22,20 +27,13 @@ def test_texts_use_the_text_pipeline(tmp_path: Path) -> None:
     assert together.num_target_tokens == 2 * alone.num_target_tokens
 
 
-def test_long_sentence_is_decoded_in_parts(tmp_path: Path) -> None:
-    model = _model(tmp_path)
+def test_long_sentence_is_decoded_in_parts(model: TextModel) -> None:
     sentence = "A man rides a bicycle, " * 40 + "and two dogs run."
 
     run = translate_texts(model, [sentence], beam_size=1, batch_size=4)
 
     assert run.num_split == 1
     assert run.num_target_tokens > model.max_target_tokens
-
-
-def _model(directory: Path) -> TextModel:
-    build_tiny_bundle(directory / "tiny", precisions=("fp32",))
-    bundle = open_bundle(directory / "tiny")
-    return TextModel.of(OnnxStepModel(bundle, RuntimeSettings()), open_tokenizer(bundle), bundle.manifest)
 
 
 def test_default_search_equals_the_server() -> None:

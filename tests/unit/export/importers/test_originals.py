@@ -13,19 +13,19 @@ from dragoman_export.evaluation.translation import TextModel
 from dragoman_export.evaluation.verification import score_exported
 from dragoman_export.importers.reference_models.checks import check_original, open_original, search_exported
 from dragoman_export.onnx_export.arithmetic import FloatArray
-from dragoman_service.bundle.files import Bundle
+from dragoman_service.bundle.files import Bundle, open_bundle
 from dragoman_service.datatypes import SearchConfig
 from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
 from dragoman_service.runtimes.settings import RuntimeSettings
 from dragoman_service.text.tokenizer import open_tokenizer
-from tests.tiny_bundle import SENTENCES, build_tiny_bundle
+from tests.tiny_bundle import SENTENCES
 
 _PAIRS = [Pair(source=SENTENCES[i], target=SENTENCES[i + 3], location="") for i in range(3)]
 
 
-@pytest.fixture(scope="module")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    return build_tiny_bundle(tmp_path_factory.mktemp("bundle") / "tiny", precisions=("fp32",))
+@pytest.fixture
+def bundle(fp32_bundle: Path) -> Bundle:
+    return open_bundle(fp32_bundle)
 
 
 class _Played:
