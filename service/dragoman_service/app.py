@@ -30,7 +30,7 @@ from dragoman_service.model_loader import onnx_loader
 from dragoman_service.models.glossaries import GlossaryRepository, glossaries_directory
 from dragoman_service.models.lifecycle import ModelLoader
 from dragoman_service.models.repository import ModelRepository
-from dragoman_service.models.watcher import LOADING, watch
+from dragoman_service.models.watcher import LOAD_THREAD_PREFIX, watch
 from dragoman_service.observability.gpu_metrics import observe_gpus
 from dragoman_service.observability.logs import LogStream
 from dragoman_service.observability.metrics import Metrics, observe_process
@@ -54,7 +54,7 @@ log = logging.getLogger(__name__)
 _HTTP_GRACE_S = 1.0  # for HTTP responses in progress
 _MAX_FLUSH_S = 2.0  # for unsent traces, after the last response
 _MAX_STOP_S = 4.5  # from the end of the drain to the exit; the process ends within 5 s
-_MORE_THREADS_THAN_CORES = 4  # in the event loop's pool: most of its work computes, some waits for files
+_NUM_EXTRA_THREADS = 4  # of the event loop's pool, in addition to one for each core: some calls wait for files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +94,7 @@ def document_jobs(
     if settings.documents.directory is None:
         return None
     if not settings.http.serves_api(settings.tls):
-        expected = "unset where the API is not answered (http.api)"
+        expected = "unset, because the HTTP API is off (http.api)"
         raise ConfigError("documents.directory", str(settings.documents.directory), expected)
     store = DocumentStore(settings.documents)
     return DocumentJobs(
@@ -110,14 +110,18 @@ def http_servers(
     routes = api if http.serves_api(settings.tls) else []
     if http.playground:
         if not routes:
-            raise ConfigError("http.playground", True, "false where the API is not answered (http.api)")
+            raise ConfigError("http.playground", True, "false, because the HTTP API is off (http.api)")
         routes = [*routes, *playground_routes()]
     encryption = tls.context if tls and routes else None
     if http.metrics_port is None:
         return [HttpServer(http, protected_app([*monitoring, *routes], http), tls=encryption)]
-    own = http.of_monitoring()
-    apart = HttpServer(own, protected_app(monitoring, own), setting="http.metrics_port")
-    return [HttpServer(http, protected_app(routes, http), tls=encryption), apart] if routes else [apart]
+    monitoring_http = http.of_monitoring()
+    metrics_server = HttpServer(
+        monitoring_http, protected_app(monitoring, monitoring_http), setting="http.metrics_port"
+    )
+    if not routes:
+        return [metrics_server]
+    return [HttpServer(http, protected_app(routes, http), tls=encryption), metrics_server]
 
 
 class App:
@@ -186,7 +190,8 @@ class App:
 
     async def start(self) -> Ports:
         """Listen and answer probes; translation is rejected until `load` returns. ConfigError if a port is in use."""
-        self._http = http_servers(self._settings, self._tls, self._api, self._monitoring())
+        monitoring = monitoring_routes(self._metrics.registry, lambda: self._is_ready)
+        self._http = http_servers(self._settings, self._tls, self._api, monitoring)
         for server in self._http:
             server.start()
         if self._documents:
@@ -207,7 +212,7 @@ class App:
         Raises the errors of `ModelRepository.load_all`.
         """
         await asyncio.to_thread(self._glossaries.refresh)
-        await call_in_daemon(self._models.load_all, name=f"{LOADING}all")  # a signal must not wait for it
+        await call_in_daemon(self._models.load_all, name=f"{LOAD_THREAD_PREFIX}all")  # a signal must not wait for it
         await self._grpc.open()
         self._set_ready(True)
         self._watching = asyncio.create_task(watch(self._refresh, interval_s=self._settings.models.poll_interval_s))
@@ -249,9 +254,6 @@ class App:
         self._glossaries.refresh()
         self._models.refresh(waits=False)
 
-    def _monitoring(self) -> list[Route]:
-        return monitoring_routes(self._metrics.registry, lambda: self._is_ready)
-
     def _set_ready(self, is_ready: bool) -> None:
         self._is_ready = is_ready
         self._metrics.ready.set(is_ready)
@@ -270,10 +272,10 @@ async def serve(settings: Settings, log_stream: LogStream) -> bool:
         BundleError: if a model cannot be loaded.
         EngineError: if a model cannot translate.
     """
-    drain, stop = _events_of_signals(drain_timeout_s=settings.grpc.drain_timeout_s)
+    drain, stop = _signal_events(drain_timeout_s=settings.grpc.drain_timeout_s)
     if shorten_slices():  # of this thread and of all later threads except decoding threads
         settings = settings.model_copy(update={"scheduling": settings.scheduling.with_short_slices()})
-    pool = started_pool(num_cores() + _MORE_THREADS_THAN_CORES, name="text", is_awaited=False)
+    pool = started_pool(num_cores() + _NUM_EXTRA_THREADS, name="text", is_awaited=False)
     asyncio.get_running_loop().set_default_executor(pool)
     metrics = Metrics(CollectorRegistry())
     observe_process(metrics.registry)
@@ -284,25 +286,25 @@ async def serve(settings: Settings, log_stream: LogStream) -> bool:
     try:
         await app.start()
         gc.freeze()  # imported modules stay in memory: scanning them in each collection would pause all requests
-        return await _unless(stop, _serve_until(drain, app))
+        return await _run_until(stop, _serve_until(drain, app))
     finally:
         stopping.set()  # ends loads and their worker processes
         await app.stop()
 
 
 async def _serve_until(drain: asyncio.Event, app: App) -> bool:
-    if not await _unless(drain, _is_loaded(app)):
+    if not await _run_until(drain, _load(app)):
         return True  # no call was admitted
     await drain.wait()
     return await app.drain()
 
 
-async def _is_loaded(app: App) -> bool:
+async def _load(app: App) -> bool:
     await app.load()
-    return True
+    return True  # `_run_until` returns False if the load is cancelled
 
 
-def _events_of_signals(*, drain_timeout_s: float) -> tuple[asyncio.Event, asyncio.Event]:
+def _signal_events(*, drain_timeout_s: float) -> tuple[asyncio.Event, asyncio.Event]:
     """Return the events set by the first and by later SIGTERM or SIGINT; each signal limits the time to the exit."""
     first, second = asyncio.Event(), asyncio.Event()
 
@@ -316,7 +318,7 @@ def _events_of_signals(*, drain_timeout_s: float) -> tuple[asyncio.Event, asynci
     return first, second
 
 
-async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, bool]) -> bool:
+async def _run_until(stop: asyncio.Event, work: Coroutine[Any, Any, bool]) -> bool:
     """Return the result of `work`; cancel it and return False once `stop` is set."""
     working, stopping = asyncio.create_task(work), asyncio.create_task(stop.wait())
     await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)

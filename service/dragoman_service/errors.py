@@ -1,4 +1,4 @@
-"""The error tree of the service; `middleware.error_mapping` maps each class to a gRPC status, and nothing else does."""
+"""Errors of the service; only `middleware.error_mapping` maps them to gRPC statuses."""
 
 from typing import Any, Final
 
@@ -6,7 +6,7 @@ _MAX_LISTED: Final = 50  # available names in one message
 
 
 class DragomanError(Exception):
-    """Root of the tree; all classes can be pickled."""
+    """Base of all errors of the service; they can be pickled."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return a recipe for pickle that bypasses the constructor."""
@@ -33,8 +33,7 @@ class BundleError(DragomanError):
     """A model bundle is incomplete, damaged or made for another service version."""
 
     def __init__(self, file: str, *, found: object, expected: object, what: str) -> None:
-        what, shown, wanted = (f"{text:.500}" for text in (what, str(found), str(expected)))
-        super().__init__(f"bundle file {file}: {what} is {shown}, expected {wanted}")
+        super().__init__(f"bundle file {file}: {what:.500} is {found!s:.500}, expected {expected!s:.500}")
         self.file = file
         self.found = found
         self.expected = expected
@@ -69,20 +68,20 @@ class ModelNotFoundError(RequestError):
     """No such model, version or language pair."""
 
     def __init__(
-        self, field: str, wanted: str, available: tuple[str, ...], *, fault: str = "is not served here"
+        self, field: str, requested: str, available: tuple[str, ...], *, fault: str = "is not served here"
     ) -> None:
         """Build a message with the requested name, the cause and at most `_MAX_LISTED` available names."""
         listed = ", ".join(available[:_MAX_LISTED]) or "none"
         more = f", ... ({len(available)} in all)" if len(available) > _MAX_LISTED else ""
-        super().__init__(field, f"{wanted} {fault}; available: {listed}{more}")
+        super().__init__(field, f"{requested} {fault}; available: {listed}{more}")
 
 
 class GlossaryNotFoundError(RequestError):
     """No such glossary."""
 
-    def __init__(self, field: str, wanted: str, available: tuple[str, ...]) -> None:
+    def __init__(self, field: str, requested: str, available: tuple[str, ...]) -> None:
         """Build a message with the requested name and the available glossaries."""
-        super().__init__(field, f"{wanted!r} is not served here; available: {', '.join(available) or 'none'}")
+        super().__init__(field, f"{requested!r} is not served here; available: {', '.join(available) or 'none'}")
 
 
 class ModelStateError(DragomanError):
@@ -163,12 +162,12 @@ class DeadlineExceededError(DragomanError):
     """The caller's deadline passed before the answer."""
 
     def __init__(self, stage: str, *, needed_s: float | None = None, allowed_s: float | None = None) -> None:
-        """Say where, and for a request that was not admitted how long it would take and how long it may.
+        """Name the stage of the request and, if it was not admitted, the expected and the allowed time.
 
         Args:
-            stage: of the request: `text`, `admission`, `queue`, `decode` or `stream`.
+            stage: `text`, `admission`, `queue`, `decode` or `stream`.
             needed_s: expected time until the answer; given with `allowed_s`.
-            allowed_s: time that was left until the deadline.
+            allowed_s: remaining time until the deadline.
         """
         why = "" if needed_s is None else f": the answer would take {needed_s:.3f} s, {allowed_s:.3f} s are allowed"
         super().__init__(f"deadline exceeded in stage {stage}{why}")

@@ -11,7 +11,7 @@ from typing import Any
 from dragoman_service import app
 from dragoman_service.config import CONFIG_VARIABLE, load_settings
 from dragoman_service.errors import ConfigError, DragomanError
-from dragoman_service.models.watcher import LOADING
+from dragoman_service.models.watcher import LOAD_THREAD_PREFIX
 from dragoman_service.observability.logs import LogStream, configure_logs
 from dragoman_service.threads import exit_after
 
@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
     exit_code = 0 if is_drained else 1
     exit_after(_EXIT_S, exit_code)
     for thread in threading.enumerate():
-        if thread.name.startswith(LOADING):
+        if thread.name.startswith(LOAD_THREAD_PREFIX):
             thread.join(_KILL_S)
             if thread.is_alive():
                 os._exit(exit_code)  # a network that still runs would abort the process

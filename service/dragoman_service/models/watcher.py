@@ -25,7 +25,7 @@ from dragoman_service.threads import call_in_daemon
 
 log = logging.getLogger(__name__)
 
-LOADING = "load-"  # prefix of the names of threads that load models in the background
+LOAD_THREAD_PREFIX = "load-"  # prefix of the names of threads that load models in the background
 
 _MAX_LOADS = 4  # concurrent loads: they share cores and memory with the versions that take requests
 
@@ -40,7 +40,7 @@ class _Attempt:
 
 
 class Reconciler:
-    """Loads and unloads versions so that the loaded ones are those that are on disk and that the policy selects.
+    """Loads and unloads versions until the loaded versions are those on disk that the policy selects.
 
     A bundle is complete if its checksums match. If they do not match, the bundle may still be being copied: loading is
     tried again after each change, and fails if the bundle has not changed for `settle_s`. Loading fails immediately if
@@ -117,9 +117,9 @@ class Reconciler:
     def _reconcile(self, name: str, on_disk: NameOnDisk) -> None:
         self._read_serving(name, on_disk)
         self._forget_removed(name, on_disk)
-        if missing := self._missing(name, on_disk):
-            arguments = (name, missing, on_disk)
-            self._loads[name] = threading.Thread(target=self._load, args=arguments, name=LOADING + name, daemon=True)
+        if missing := self._versions_to_load(name, on_disk):
+            thread_name, arguments = LOAD_THREAD_PREFIX + name, (name, missing, on_disk)
+            self._loads[name] = threading.Thread(target=self._load, args=arguments, name=thread_name, daemon=True)
             self._loads[name].start()
         else:
             self.retire_unselected(name, tuple(on_disk.versions))
@@ -129,7 +129,7 @@ class Reconciler:
             for version in versions:
                 if self._lifecycle.is_stopped:
                     return
-                self._try(name, version, on_disk)
+                self._try_load(name, version, on_disk)
             self.retire_unselected(name, tuple(on_disk.versions))
 
     def _read_serving(self, name: str, on_disk: NameOnDisk) -> None:
@@ -159,8 +159,8 @@ class Reconciler:
             for model in [model for model in list(records) if model.startswith(f"{name}/") and model not in current]:
                 del records[model]
 
-    def _missing(self, name: str, on_disk: NameOnDisk) -> list[str]:
-        # Returns the versions to load, the oldest first.
+    def _versions_to_load(self, name: str, on_disk: NameOnDisk) -> list[str]:
+        # Sorted, the oldest first.
         registry = self._lifecycle.registry
         candidates = [version for version in on_disk.versions if not self._has_failed(name, version, on_disk)]
         current = {entry.version for entry in registry.versions(name) if entry.state is not ModelState.FAILED}
@@ -169,7 +169,7 @@ class Reconciler:
         return sorted((v for v in selected if not self._is_unloaded(name, v, on_disk)), key=version_key)
 
     def _is_unloaded(self, name: str, version: str, on_disk: NameOnDisk) -> bool:
-        # True if a caller unloaded the version and its directory has not changed since.
+        # True if a caller unloaded the version and its directory has not changed since. A change ends the record.
         model, bundle = full_name(name, version), on_disk.versions[version]
         if self._unloaded.get(model, bundle) != bundle:
             del self._unloaded[model]
@@ -180,7 +180,7 @@ class Reconciler:
         content = on_disk.versions[version], on_disk.serving
         return attempt is not None and attempt.is_final and attempt.content == content
 
-    def _try(self, name: str, version: str, on_disk: NameOnDisk) -> None:
+    def _try_load(self, name: str, version: str, on_disk: NameOnDisk) -> None:
         model, content = full_name(name, version), (on_disk.versions[version], on_disk.serving)
         previous = self._attempts.get(model)
         attempt = (
