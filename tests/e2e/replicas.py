@@ -11,7 +11,7 @@ from typing import Final, Self
 
 import trustme
 
-from dragoman_service.cli.keys import entry
+from dragoman_service.cli.keys import caller_entry
 from dragoman_service.security.api_keys import new_key
 from loadtests.generator.server import ServerProcess
 from tests.e2e.tools import DEPLOY, wait_until
@@ -25,7 +25,7 @@ _CONDITION_TIMEOUT_S: Final = 60.0
 def make_key(name: str, **limits: float) -> tuple[str, str]:
     """Return a new API key and its entry for the callers file."""
     key = new_key()
-    return key, entry(name, "translate", key=key, **limits)
+    return key, caller_entry(name, "translate", key=key, **limits)
 
 
 def write_certificate(certificate: Path, private_key: Path) -> bytes:

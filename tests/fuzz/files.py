@@ -21,7 +21,7 @@ from dragoman_service.config import Settings, load_settings, setting_fields, set
 from dragoman_service.errors import BundleError, ConfigError
 from dragoman_service.models.serving import SERVING_NAME, ServingSettings, check_on_disk, read_serving
 from dragoman_service.runtimes.onnx.model_file import external_files, read_model
-from dragoman_service.security.api_keys import Caller, Permission, new_key, parse_callers, store
+from dragoman_service.security.api_keys import Caller, Permission, StoredKey, new_key, parse_callers
 from loadtests.hostile.mutations import mutated, mutated_json, toml
 from tests.fuzz.target import in_process
 
@@ -122,7 +122,7 @@ def check_graph(content: bytes) -> None:
             onnxruntime.InferenceSession(path, _QUIET, providers=["CPUExecutionProvider"])
 
 
-_KEY: Final = store(new_key())
+_KEY: Final = StoredKey.of(new_key())
 _DIGEST: Final = _KEY.digest.hex()
 _CALLERS: Final = (
     f'[[caller]]\nname = "shop"\nkeys = ["{_KEY}"]\npermissions = ["translate"]\nrequests_per_s = 50\n'

@@ -31,7 +31,7 @@ from dragoman_service.models.serving import SERVING_NAME, ServingSettings
 from dragoman_service.observability.metrics import Metrics, observe_process
 from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
 from dragoman_service.scheduling.scheduler import Scheduler
-from dragoman_service.security.api_keys import store
+from dragoman_service.security.api_keys import StoredKey
 from dragoman_service.text.tokenizer import open_tokenizer
 from dragoman_service.worker.worker import Worker
 from tests.fakes import GATE_TIMEOUT_S, ManualClock, WrappedModel
@@ -241,7 +241,11 @@ async def http_client(server: RunningServer, **options: Any) -> AsyncIterator[ht
 
 def caller_entry(name: str, key: str, *permissions: str, **limits: float) -> str:
     """Return an entry of a callers file; without permissions, the caller can translate."""
-    lines = [f'name = "{name}"', f'keys = ["{store(key)}"]', f"permissions = {list(permissions or ('translate',))}"]
+    lines = [
+        f'name = "{name}"',
+        f'keys = ["{StoredKey.of(key)}"]',
+        f"permissions = {list(permissions or ('translate',))}",
+    ]
     return "\n".join(["[[caller]]", *lines, *(f"{limit} = {value}" for limit, value in limits.items()), ""])
 
 

@@ -34,7 +34,7 @@ _MIN_AGE_NS: Final = 10**9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedFile:
-    """A file with a correct checksum, and its metadata at that time, which changes with the content."""
+    """A file with a correct checksum, and its metadata before the check; changed content has other metadata."""
 
     name: str
     sha256: str
@@ -121,9 +121,8 @@ def open_bundle(
 ) -> Bundle:
     """Check the manifest and all files in a directory and return the bundle.
 
-    Of the files that an earlier call has checked, those whose metadata has not changed are not read again. `clock_ns`
-    returns the Unix time in nanoseconds. Raises BundleError with the first invalid file, the actual and the expected
-    value.
+    A file of `checked_files` is read again only if its metadata has changed. `clock_ns` returns the Unix time in
+    nanoseconds. Raises BundleError with the first invalid file, the actual and the expected value.
     """
     manifest = load_manifest(directory)
     settled_ns = clock_ns() - _MIN_AGE_NS
@@ -136,11 +135,9 @@ def load_manifest(directory: Path) -> Manifest:
     """Read `manifest.json` without checking other files; raises BundleError if it is invalid."""
     path = directory / MANIFEST_NAME
     content, fields = _read_object(path, max_bytes=_MAX_MANIFEST_BYTES)
-    if (
-        fields.get("schema_version") not in _READABLE_VERSIONS
-    ):  # checked first, because other versions have other fields
-        readable = " or ".join(map(str, _READABLE_VERSIONS))
-        raise _manifest_error(directory, "schema_version", fields.get("schema_version"), readable)
+    version = fields.get("schema_version")  # checked first, because other versions have other fields
+    if version not in _READABLE_VERSIONS:
+        raise _manifest_error(directory, "schema_version", version, " or ".join(map(str, _READABLE_VERSIONS)))
     try:
         return Manifest.model_validate_json(content)
     except ValidationError as error:

@@ -74,9 +74,9 @@ class NetworkWeights(Section):
                 )
         size = manifest.files[weights].bytes
         for name, tensor in self.tensors.items():
-            what, kind, (dtype, shape) = f"{part}.tensors.{name}", (tensor.dtype, tensor.shape), expected[name]
-            if kind != (dtype, shape):
-                raise BundleError(str(path), found=kind, expected=(dtype, shape), what=what)
+            what, kind = f"{part}.tensors.{name}", (tensor.dtype, tensor.shape)
+            if kind != expected[name]:
+                raise BundleError(str(path), found=kind, expected=expected[name], what=what)
             if tensor.offset + tensor.num_bytes > size:
                 place = f"{tensor.num_bytes} bytes from {tensor.offset}"
                 raise BundleError(str(path), found=place, expected=f"within the {size} bytes of {weights}", what=what)
@@ -123,14 +123,14 @@ def projection_path(architecture: Architecture) -> str:
 
 def _layer_products(architecture: Architecture, stack: str, num_layers: int) -> dict[str, tuple[int, int]]:
     width, hidden = architecture.d_model, architecture.ffn_size
-    mixed = architecture.num_heads * architecture.head_size
-    inner, outputs = (".fused", 2 * hidden) if architecture.activation == "swiglu" else ("", hidden)
-    cross = {"cross_attention.query": (width, mixed), "cross_attention.output": (mixed, width)}
+    query_size = architecture.num_heads * architecture.head_size
+    inner_suffix, num_inner = (".fused", 2 * hidden) if architecture.activation == "swiglu" else ("", hidden)
+    cross = {"cross_attention.query": (width, query_size), "cross_attention.output": (query_size, width)}
     parts = {
-        "self_attention.query.fused": (width, mixed + 2 * architecture.key_size),
-        "self_attention.output": (mixed, width),
+        "self_attention.query.fused": (width, query_size + 2 * architecture.key_size),
+        "self_attention.output": (query_size, width),
         **(cross if stack == "decoder" else {}),
-        f"feed_forward.inner{inner}": (width, outputs),
+        f"feed_forward.inner{inner_suffix}": (width, num_inner),
         "feed_forward.outer": (hidden, width),
     }
     return {f"{stack}.layers.{layer}.{part}": sizes for layer in range(num_layers) for part, sizes in parts.items()}
@@ -174,8 +174,8 @@ def decoder_arrays(architecture: Architecture, limits: Limits) -> dict[str, tupl
 
 def _norms(architecture: Architecture, stack: str, num_layers: int, kinds: Sequence[str]) -> list[str]:
     norms = [f"{stack}.layers.{layer}.{kind}" for layer in range(num_layers) for kind in kinds]
-    around = (("norm", architecture.has_final_norm), ("embedding_norm", architecture.embedding_norm))
-    return [*norms, *(f"{stack}.{name}" for name, is_there in around if is_there)]
+    outside_layers = (("norm", architecture.has_final_norm), ("embedding_norm", architecture.embedding_norm))
+    return [*norms, *(f"{stack}.{name}" for name, exists in outside_layers if exists)]
 
 
 def _arrays(

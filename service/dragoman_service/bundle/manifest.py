@@ -93,7 +93,7 @@ class GraphFiles(Section):
         return tuple(name for name in names if name is not None)
 
     @model_validator(mode="after")
-    def _describes_a_file(self) -> Self:
+    def _has_weights_file(self) -> Self:
         if self.int8_weights is not None and self.weights is None:
             raise ValueError("int8_weights requires a weights file")
         return self
@@ -151,7 +151,7 @@ class Languages(Section):
         return None if pairs is None else sorted(pairs)
 
     @model_validator(mode="after")
-    def _agrees_with_itself(self) -> Self:
+    def _is_consistent(self) -> Self:
         for tags in (self.sources, self.targets):
             if len({tag.lower() for tag in tags}) < len(tags):
                 raise ValueError("two languages differ only in case")
@@ -202,7 +202,7 @@ class Tokenization(Section):
         return tuple(name for name in (self.source_model, self.pieces, self.source_pieces) if name is not None)
 
     @model_validator(mode="after")
-    def _has_ids_of_targets(self) -> Self:
+    def _is_consistent(self) -> Self:
         if self.source_pieces is not None and self.pieces is None:
             raise ValueError("source_pieces requires pieces")
         if self.languages is not None and (self.source_prefix or self.target_prefix):
@@ -313,8 +313,8 @@ class Manifest(Section):
 
     @field_validator("tensors", mode="before")
     @classmethod
-    def _of_every_precision(cls, tensors: object, info: ValidationInfo) -> object:
-        # In version 1, one description applies to all precisions.
+    def _expand_version_1(cls, tensors: object, info: ValidationInfo) -> object:
+        # In version 1, all precisions share one description.
         if isinstance(tensors, dict) and tensors.keys() & Tensors.model_fields.keys():
             return dict.fromkeys(info.data.get("precisions", ()), tensors)
         return tensors
@@ -337,7 +337,7 @@ class Manifest(Section):
         return self
 
     @model_validator(mode="after")
-    def _agrees_with_itself(self) -> Self:
+    def _is_consistent(self) -> Self:
         if not self.languages().serves(self.source_language, self.target_language):
             raise ValueError(f"{self.source_language} to {self.target_language} is not one of the language pairs")
         if self.default_precision not in self.precisions:

@@ -81,7 +81,7 @@ class ServerProcess:
         for record in self._records(time.monotonic() + timeout_s):
             if record.get("event") == event:
                 return record
-        raise ServerProcessError(f"the server did not log {event!r} within {timeout_s:g} s; it said:\n{self.log}")
+        raise ServerProcessError(f"the server did not log {event!r} within {timeout_s:g} s; its log:\n{self.log}")
 
     def wait_until_ready(self, *, timeout_s: float) -> Ports:
         """Wait until the server accepts calls and return its ports; raises the errors of `wait_for`."""
@@ -103,7 +103,7 @@ class ServerProcess:
         try:
             exit_code = self._process.wait(timeout_s)
         except subprocess.TimeoutExpired as error:
-            raise ServerProcessError(f"the server still runs after {timeout_s:g} s; it said:\n{self.log}") from error
+            raise ServerProcessError(f"the server still runs after {timeout_s:g} s; its log:\n{self.log}") from error
         self._reader.join(timeout_s)
         return exit_code
 
@@ -158,14 +158,14 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         flags = ["--models", str(arguments.models.absolute())] if arguments.models else []
         with ServerProcess(*flags) as server:
-            _show(server)
+            _run_demo(server)
     except (ServerProcessError, DragomanError, OSError) as error:
         print(f"dragoman: the demo failed: {error}", file=sys.stderr)
         return 1
     return 0
 
 
-def _show(server: ServerProcess) -> None:
+def _run_demo(server: ServerProcess) -> None:
     print("starting the server ...", flush=True)
     ports = server.wait_until_ready(timeout_s=_START_TIMEOUT_S)
     print(f"gRPC on 127.0.0.1:{ports.grpc_port}, metrics on http://127.0.0.1:{ports.http_port}/metrics\n")
@@ -174,7 +174,7 @@ def _show(server: ServerProcess) -> None:
     server.send(signal.SIGTERM)
     exit_code = server.wait(timeout_s=_STOP_TIMEOUT_S)
     if exit_code != 0:
-        raise ServerProcessError(f"the server ended with exit code {exit_code}; it said:\n{server.log}")
+        raise ServerProcessError(f"the server ended with exit code {exit_code}; its log:\n{server.log}")
     print("SIGTERM: the server drained and ended with exit code 0")
 
 
@@ -189,7 +189,7 @@ def _translate(ports: Ports) -> None:
 def _print_result(text: str, result: TranslationResult) -> None:
     (translation,) = result
     if not translation.text.strip():
-        raise ServerProcessError(f"the server translated {text!r} with nothing")
+        raise ServerProcessError(f"the translation of {text!r} is empty")
     print(f"   en     {text}")
     print(f"   de     {translation.text}")
     print(f"   score  {translation.score:.3f}   {result.num_source_tokens} -> {result.num_target_tokens} tokens")

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from dragoman_service.security.api_keys import Permission, new_key, parse_callers, store
+from dragoman_service.security.api_keys import Permission, StoredKey, new_key, parse_callers
 
 _DESCRIPTION = """\
 Creates API keys, and checks the callers file (setting access.callers_file).
@@ -43,12 +43,12 @@ def add_parser(commands: Any) -> None:
     check.set_defaults(run=_check)
 
 
-def entry(name: str, permissions: str, *, key: str, **limits: float | None) -> str:
+def caller_entry(name: str, permissions: str, *, key: str, **limits: float | None) -> str:
     """Return the entry of a caller with one key; ValueError if it is invalid."""
     lines = [
         "[[caller]]",
         f"name = {json.dumps(name)}",  # a JSON string is a TOML string
-        f'keys = ["{store(key)}"]',
+        f'keys = ["{StoredKey.of(key)}"]',
         f"permissions = {json.dumps([permission.strip() for permission in permissions.split(',')])}",
         *(f"{limit} = {value!r}" for limit, value in limits.items() if value is not None),
     ]
@@ -61,7 +61,7 @@ def _new(arguments: argparse.Namespace) -> int:
     key = new_key()
     limits = {limit: getattr(arguments, limit) for limit in ("requests_per_s", "tokens_per_min", "decode_cost_per_min")}
     try:
-        text = entry(arguments.name, arguments.permissions, key=key, **limits)
+        text = caller_entry(arguments.name, arguments.permissions, key=key, **limits)
     except ValueError as error:
         print(f"dragoman: {error}", file=sys.stderr)
         return 2

@@ -227,7 +227,8 @@ class BeamState:
         self.bound_penalties = np.array([bound_penalty(search) for search in searches], np.float64)
         self.is_masked = np.zeros((num_segments, 0), np.bool_) if is_masked is None else is_masked  # [B, P]
         # Arrays [B] of the progress:
-        self.scores_to_beat = np.full(num_segments, -np.inf)  # of further finished ones; -inf below `num_hypotheses`
+        # A further finished hypothesis is kept if its score is higher; -inf until `num_hypotheses` have finished.
+        self.scores_to_beat = np.full(num_segments, -np.inf)
         self.num_finished = np.zeros(num_segments, np.int64)  # hypotheses that have finished, kept or not
         self.lengths = np.zeros(num_segments, np.int64)  # steps taken, which is the length of each live hypothesis
         # Arrays [B, K] of the live hypotheses:

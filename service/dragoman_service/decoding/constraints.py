@@ -22,7 +22,7 @@ class TargetRules:
     def __init__(
         self, search: SearchConfig, *, vocabulary_size: int, avoided_ids: tuple[int, ...] = (), avoided_size: int = 0
     ) -> None:
-        """Take the rules of a search; the targets also contain no n-gram of `avoided_size` tokens of `avoided_ids`."""
+        """Take the rules of a search, and also forbid each n-gram of `avoided_size` tokens in `avoided_ids`."""
         self._vocabulary_size = vocabulary_size
         self._suppressed = np.array(sorted(search.suppressed_tokens), np.int64)
         self._ngram_size = search.no_repeat_ngram_size
@@ -50,8 +50,8 @@ class TargetRules:
         rows = np.arange(len(log_probs))[:, None]
         lowered = log_probs.copy()
         if self._penalty != 1:
-            is_held = self._marks(rows, self._targets)
-            lowered[is_held[rows, token_ids]] *= self._penalty
+            is_in_target = self._marks(rows, self._targets)
+            lowered[is_in_target[rows, token_ids]] *= self._penalty
         is_forbidden = self._marks(*self._repeats)
         is_forbidden[:, self._suppressed] = True
         lowered[is_forbidden[rows, token_ids]] = -np.inf
@@ -116,8 +116,8 @@ class Sampler:
 def remaining_weights(log_probs: FloatArray, config: SamplingConfig) -> DoubleArray:
     """Return the weights after temperature, then top_k, then top_p, relative to the likeliest token of each row.
 
-    top_p (Holtzman et al. 2020, arXiv:1904.09751) keeps a token if the likelier tokens do not reach the sum without it.
-    The sum is taken over the tokens that top_k keeps, normalised again.
+    top_p (Holtzman et al. 2020, arXiv:1904.09751) keeps the smallest number of likeliest tokens whose probabilities add
+    up to at least top_p. The probabilities are normalised over the tokens that top_k keeps.
 
     Args:
         log_probs: [N, C] descending in C; -inf for forbidden tokens, which do not count in `top_k` and `top_p`. The

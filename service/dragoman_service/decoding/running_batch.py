@@ -94,9 +94,9 @@ def check_segment(segment: Segment, limits: ModelLimits) -> None:
         ("max_target_tokens", search.max_target_tokens, 1 <= search.max_target_tokens <= limits.max_target_tokens),
         ("min_target_tokens", search.min_target_tokens, search.min_target_tokens >= 0),
         ("length_penalty", alpha, math.isfinite(alpha) and abs(alpha) <= _MAX_ALPHA),
-        ("target_prefix of tokens", len(search.target_prefix), len(search.target_prefix) < search.max_target_tokens),
-        ("target_prefix", search.target_prefix, _are_words(search.target_prefix, limits.vocabulary)),
-        ("suppressed_tokens", search.suppressed_tokens, _are_words(search.suppressed_tokens, limits.vocabulary)),
+        ("length of target_prefix", len(search.target_prefix), len(search.target_prefix) < search.max_target_tokens),
+        ("target_prefix", search.target_prefix, _are_text_tokens(search.target_prefix, limits.vocabulary)),
+        ("suppressed_tokens", search.suppressed_tokens, _are_text_tokens(search.suppressed_tokens, limits.vocabulary)),
         ("no_repeat_ngram_size", search.no_repeat_ngram_size, search.no_repeat_ngram_size >= 0),
         ("repetition_penalty", penalty, math.isfinite(penalty) and penalty >= 1),
         ("coverage_penalty", beta, math.isfinite(beta) and beta >= 0),
@@ -116,7 +116,7 @@ def check_segment(segment: Segment, limits: ModelLimits) -> None:
             raise ValueError(f"invalid segment: {name} is {value}, which the model or the search does not support")
 
 
-def _are_words(token_ids: Iterable[int], vocabulary: VocabularySpec) -> bool:
+def _are_text_tokens(token_ids: Iterable[int], vocabulary: VocabularySpec) -> bool:
     return all(0 <= token < vocabulary.size and token != vocabulary.eos_id for token in token_ids)
 
 
@@ -194,12 +194,11 @@ class RunningBatch:
     def _take_step(self) -> tuple[int, bool]:
         """Extend each segment by one token; return K of the step, and whether a search may be over."""
         state, rules, attend = self._state, self._rules, self._batch.cross_attention
+        num_rows = state.log_probs.shape[1]
         if self._searching is not None and state.composition.is_plain:
-            num_rows = state.log_probs.shape[1]
             ranked = self._searching.search_step(state, rules=rules)
             advance_ranked(state, ranked, rules=rules, attend=attend)
             return num_rows, ranked.may_end or bool(ranked.finished) or state.steps_left <= 0
-        num_rows = state.log_probs.shape[1]
         if self.num_segments * num_rows > _SMALL_BATCH_ROWS:
             num_rows = state.num_live_rows
         counts = num_candidates(state, rules=rules, num_rows=num_rows)

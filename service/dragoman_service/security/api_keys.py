@@ -38,6 +38,11 @@ class StoredKey:
     key_id: str
     digest: bytes = field(repr=False)  # SHA-256 of the whole key
 
+    @classmethod
+    def of(cls, key: str) -> Self:
+        """Return the stored form of a key."""
+        return cls(key_id=key_id(key), digest=_digest(key))
+
     def matches(self, key: str) -> bool:
         """Compare a key in constant time."""
         return hmac.compare_digest(self.digest, _digest(key))
@@ -50,11 +55,6 @@ class StoredKey:
 def new_key() -> str:
     """Return a new random key."""
     return f"{_PREFIX}_{secrets.token_hex(_ID_BYTES)}_{secrets.token_urlsafe(_SECRET_BYTES)}"
-
-
-def store(key: str) -> StoredKey:
-    """Return the stored form of a key."""
-    return StoredKey(key_id=key_id(key), digest=_digest(key))
 
 
 def parse_stored(entry: str) -> StoredKey:
@@ -140,7 +140,9 @@ class Callers:
         _check_distinct("certificate", (name for caller in callers for name in caller.certificates))
         _check_distinct("subject", (name for caller in callers for name in caller.subjects))
         self._by_name = {caller.name: caller for caller in callers}
-        self._by_key_id: dict[str, tuple[StoredKey, Caller]] = {stored.key_id: (stored, by) for stored, by in keys}
+        self._by_key_id: dict[str, tuple[StoredKey, Caller]] = {
+            stored.key_id: (stored, caller) for stored, caller in keys
+        }
         self._by_certificate = {name: caller for caller in callers for name in caller.certificates}
         self._by_subject = {name: caller for caller in callers for name in caller.subjects}
 

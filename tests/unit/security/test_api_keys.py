@@ -2,16 +2,16 @@ import pytest
 
 from dragoman_service.security.api_keys import (
     Permission,
+    StoredKey,
     key_id,
     new_key,
     parse_callers,
     parse_stored,
-    store,
 )
 from dragoman_service.security.authentication import peer_name
 
 KEY, OTHER_KEY, UNKNOWN_KEY = new_key(), new_key(), new_key()
-STORED = str(store(KEY))
+STORED = str(StoredKey.of(KEY))
 NAMED = '[[caller]]\nname = "shop"\n'
 SHOP = f'{NAMED}keys = ["{STORED}"]\npermissions = ["translate"]\n'
 OPS = '[[caller]]\nname = "ops"\ncertificates = ["ops.example.com", "ops"]\npermissions = ["admin", "translate"]\n'
@@ -24,7 +24,7 @@ def problem(content: str | bytes) -> str:
 
 
 def test_caller_is_found_by_any_of_its_keys() -> None:
-    both = SHOP.replace(f'"{STORED}"', f'"{STORED}", "{store(OTHER_KEY)}"')
+    both = SHOP.replace(f'"{STORED}"', f'"{STORED}", "{StoredKey.of(OTHER_KEY)}"')
     callers = parse_callers(both.encode())
 
     found = callers.with_key(KEY)
@@ -80,7 +80,7 @@ def test_key_instead_of_hash_is_rejected_and_not_shown() -> None:
 def test_new_keys_are_random_and_only_their_hashes_are_stored() -> None:
     keys = {new_key() for _ in range(100)}
     key = keys.pop()
-    stored, secret = store(key), key.split("_", 2)[2]
+    stored, secret = StoredKey.of(key), key.split("_", 2)[2]
 
     assert len(keys) == 99
     assert len(secret) == 43  # base64 of 32 bytes
@@ -92,7 +92,7 @@ def test_new_keys_are_random_and_only_their_hashes_are_stored() -> None:
 
 @pytest.mark.parametrize("text", ["", "dgm", "x_0123_secret", "Bearer", "\udcff", "dgm__", "dgm_0123"])
 def test_text_that_is_not_a_key_matches_nothing(text: str) -> None:
-    assert not store(new_key()).matches(text)
+    assert not StoredKey.of(new_key()).matches(text)
     assert key_id(text) in {"", "0123"}
 
 

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 
 from dragoman_service.errors import PermissionDeniedError, UnauthenticatedError
 from dragoman_service.observability.metrics import Metrics
-from dragoman_service.security.api_keys import new_key, store
+from dragoman_service.security.api_keys import StoredKey, new_key
 from dragoman_service.security.authentication import Access, credentials_of
 from dragoman_service.security.settings import AccessSettings
 
@@ -37,7 +37,7 @@ def access(
 @pytest.fixture
 def callers_file(tmp_path: Path) -> Path:
     path = tmp_path / "callers.toml"
-    path.write_text(f'[[caller]]\nname = "shop"\nkeys = ["{store(KEY)}"]\npermissions = ["translate"]\n')
+    path.write_text(f'[[caller]]\nname = "shop"\nkeys = ["{StoredKey.of(KEY)}"]\npermissions = ["translate"]\n')
     return path
 
 
