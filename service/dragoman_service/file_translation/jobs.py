@@ -49,8 +49,8 @@ log = logging.getLogger(__name__)
 _PROGRESS_S: Final = 1.0  # minimum time between two updates of a stored state
 _BEATS_PER_SWEEP: Final = 4
 _MAX_MESSAGE_CHARACTERS: Final = 500
-_RESULT_BYTES: Final = 64 * 1024
-_ESCAPE_BYTES: Final = 6  # of a character of a translation in a file: `\\u00e4`
+_RESULT_BYTES: Final = 64 * 1024  # margin of the estimated size of a translated file
+_ESCAPE_BYTES: Final = 6  # of an escaped character in a file, such as `\u00e4`
 
 
 @cache
@@ -138,7 +138,7 @@ class DocumentJobs:
 
     def submit(self, state: DocumentState, request: DocumentRequest) -> "asyncio.Task[None]":
         """Start work on a queued document; the returned task raises no error."""
-        task = asyncio.create_task(self._work(state, request))
+        task = asyncio.create_task(self._run(state, request))
         self._tasks[state.document_id] = task
         task.add_done_callback(lambda _: self._tasks.pop(state.document_id))
         return task
@@ -150,7 +150,7 @@ class DocumentJobs:
             await asyncio.wait((task,))
         await asyncio.to_thread(self.store.remove, document_id)
 
-    async def _work(self, state: DocumentState, request: DocumentRequest) -> None:
+    async def _run(self, state: DocumentState, request: DocumentRequest) -> None:
         outcome, began_s = "error", time.monotonic()
         document_id = state.document_id
         message = ""
@@ -190,8 +190,8 @@ class DocumentJobs:
         )
 
     async def _translate(self, state: DocumentState, request: DocumentRequest) -> None:
-        document_id, store = state.document_id, self.store
-        source, target_language = store.source_path(document_id), request.template.target_language
+        document_id, store, template = state.document_id, self.store, request.template
+        source, target_language = store.source_path(document_id), template.target_language
         segments = await self._parser.read(source, request.suffix, target_language)
         num_characters = sum(len(segment.text) for segment in segments)
         progress = _Progress(store, document_id)
@@ -205,11 +205,10 @@ class DocumentJobs:
             request_id=request.request_id,
             on_progress=progress.add,
         )
-        template = request.template
         if segments and not template.source_language:
-            language = await translator.detected_language(segments, target_language)
+            language = await translator.detect_language(segments, target_language)
             template = replace(template, source_language=language)
-        translations = await translator.translations(segments, template)
+        translations = await translator.translate(segments, template)
         failures = await asyncio.to_thread(_failures, translator, segments, translations)
         if segments and len(failures) == len(segments):
             place, reason = failures[0]
@@ -220,7 +219,7 @@ class DocumentJobs:
         failures += await self._parser.write(
             source, request.suffix, target_language, translations, store.result_path(document_id), max_bytes=max_bytes
         )
-        await asyncio.to_thread(store.finish, document_id, message=_incomplete(failures, len(segments)))
+        await asyncio.to_thread(store.finish, document_id, message=_failure_message(failures, len(segments)))
         request.count(num_characters)
 
     async def _reserve(self, document_id: str, num_bytes: int) -> None:
@@ -324,7 +323,7 @@ def _failures(
     ]
 
 
-def _incomplete(failures: list[tuple[str, str]], num_segments: int) -> str:
+def _failure_message(failures: list[tuple[str, str]], num_segments: int) -> str:
     # A message about segments that keep their source; empty if there are none.
     if not failures:
         return ""

@@ -103,12 +103,13 @@ class FileParser:
                     process.kill()
                 await process.wait()
         received = await asyncio.to_thread(lambda: [json.loads(line) for line in output.split(b"\n")[:-1]])
-        if not (received and isinstance(received[-1], dict)):
+        if received and isinstance(received[-1], dict):
+            error = received.pop().get("error")
+        else:
             limits = f"{self._settings.parser_timeout_s:g} s and {self._settings.parser_memory_bytes // _MIB} MiB"
-            received.append({"error": f"the parser exited with code {process.returncode} (limits: {limits})"})
-        outcome = received.pop()
-        if "error" in outcome:
-            raise DocumentError(f"the file cannot be translated: {outcome['error']}")
+            error = f"the parser exited with code {process.returncode} (limits: {limits})"
+        if error is not None:
+            raise DocumentError(f"the file cannot be translated: {error}")
         return received
 
     async def _output(self, process: asyncio.subprocess.Process, stdout: asyncio.StreamReader) -> bytes:

@@ -20,7 +20,7 @@ from dragoman_service.translation.language_detection import MIN_CONFIDENCE
 from dragoman_service.translation.translator import Translator
 
 _NUM_CONCURRENT_REQUESTS: Final = 4  # of one document
-_REQUEST_S: Final = 120.0  # requested deadline of each
+_REQUEST_TIMEOUT_S: Final = 120.0  # requested time limit of each request
 _MIN_RETRY_S: Final = 0.5
 _RETRY_S: Final = 5.0  # if the error has no delay
 _DETECTION_CHARACTERS: Final = 2000  # from the beginning of a document
@@ -44,7 +44,7 @@ class TextTranslator:
     clock: Callable[[], float] = time.monotonic
     failures: dict[_Text, str] = field(default_factory=dict)  # reasons why texts have no translation
 
-    async def detected_language(self, segments: Sequence[FileSegment], target_language: str) -> str:
+    async def detect_language(self, segments: Sequence[FileSegment], target_language: str) -> str:
         """Return the language of a document.
 
         Raises:
@@ -71,7 +71,7 @@ class TextTranslator:
             )
         return best.language
 
-    async def translations(self, segments: Sequence[FileSegment], template: TranslationRequest) -> list[str | None]:
+    async def translate(self, segments: Sequence[FileSegment], template: TranslationRequest) -> list[str | None]:
         """Return the translation of each segment, or None where `failures` has the reason.
 
         Raises:
@@ -83,19 +83,19 @@ class TextTranslator:
         try:
             async with asyncio.TaskGroup() as group:
                 for _ in range(_NUM_CONCURRENT_REQUESTS):
-                    group.create_task(self._work(remaining, template, translated))
+                    group.create_task(self._translate_batches(remaining, template, translated))
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
         return await asyncio.to_thread(lambda: [translated.get((each.format, each.text)) for each in segments])
 
-    async def _work(
+    async def _translate_batches(
         self, remaining: Iterator[list[FileSegment]], template: TranslationRequest, translated: dict[_Text, str]
     ) -> None:
         for batch in remaining:
-            await self._translate(batch, template, translated)
+            await self._translate_batch(batch, template, translated)
             await self.on_progress(sum(len(segment.text) for segment in batch))
 
-    async def _translate(
+    async def _translate_batch(
         self, batch: Sequence[FileSegment], template: TranslationRequest, translated: dict[_Text, str]
     ) -> None:
         """Translate texts together, or one by one if an error may be caused by one of them."""
@@ -108,7 +108,7 @@ class TextTranslator:
                 raise
             if len(batch) > 1:
                 for segment in batch:
-                    await self._translate([segment], template, translated)
+                    await self._translate_batch([segment], template, translated)
                 return
             reason = error.description if isinstance(error, RequestError) else error_mapping.to_rpc_error(error).message
             self.failures[batch[0].format, batch[0].text] = reason
@@ -121,7 +121,7 @@ class TextTranslator:
         while True:
             try:
                 with self.admitted():
-                    allowed_s = self.allowed_s(_REQUEST_S)
+                    allowed_s = self.allowed_s(_REQUEST_TIMEOUT_S)
                     async with time_limit(allowed_s):
                         return await request(self._record(allowed_s))
             except (RetryableError, StartingError) as error:

@@ -131,7 +131,7 @@ class ControlServices:
                 try:
                     self._access.check_known(context)
                 except DragomanError:
-                    await self._bounds.open_receiver.before_rejection(context)
+                    await self._bounds.open_receiver.read_before_rejection(context)
                     raise
                 with self._bounds.streams.held(peer_name(context.peer())):
                     async with asyncio.timeout(self._bounds.settings.stream_idle_timeout_s):

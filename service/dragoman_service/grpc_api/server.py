@@ -66,7 +66,7 @@ class GrpcServer:
         self._limiter = ConcurrencyLimiter(max_concurrent=settings.max_concurrent_requests, clock=clock)
         bounds = ResourceLimits(settings, metrics)
         self._health = Health(("", *SERVICE_NAMES), bounds)
-        self.pipeline = RequestPipeline(
+        self.pipeline = RequestPipeline(  # also for requests over HTTP
             limited_service=_TRANSLATION_SERVICE,
             limiter=self._limiter,
             bounds=bounds,
@@ -75,7 +75,7 @@ class GrpcServer:
             tracing=tracing,
             logs=logs,
             clock=clock,
-        )  # also for requests over HTTP
+        )
         interceptor = RequestInterceptor(
             SERVICE_NAMES,
             self.pipeline,

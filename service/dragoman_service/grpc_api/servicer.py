@@ -239,7 +239,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # g
                     record, context, respond, as_status, raw_request=b"", streams=slots
                 )
                 if isinstance(outcome, error_mapping.RpcError) and not stream.has_begun:
-                    await self._pipeline.bounds.open_receiver.before_rejection(context)
+                    await self._pipeline.bounds.open_receiver.read_before_rejection(context)
                 return await _sent(record, context, outcome)
 
         return answer

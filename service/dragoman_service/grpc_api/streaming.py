@@ -1,4 +1,4 @@
-"""Streams of requests: read, answered and written one gRPC operation at a time, and never cancelled.
+"""Request streams: gRPC operations run one at a time and are never cancelled.
 
 gRPC's reader and writer are used instead of its generators because of their flow control: a write returns when the
 transport has accepted the message, so that a slow reader slows the work. grpcio 1.85 (grpc/grpc#43360) leaks memory for
@@ -28,7 +28,7 @@ Answer = Callable[[Any, RequestRecord], Awaitable[Message]]
 """Returns the response to a request of a stream, or raises a DragomanError."""
 
 Respond = Callable[[RequestRecord], Awaitable[Message]]
-"""Returns the response to one certain request."""
+"""Returns the response to one request."""
 
 AnswerRaw = Callable[[bytes, Message, Respond], Awaitable[bytes]]
 """Runs the request pipeline around `Respond` for a request (serialized and parsed); returns the serialized response."""
@@ -65,7 +65,7 @@ class RequestStream(ResponseStream):
         deserialize: Callable[[bytes], Message],
         answer_raw: AnswerRaw,
     ) -> None:
-        """`limiter` reports when the server stops to admit requests."""
+        """`limiter` reports when the server stops admitting requests."""
         super().__init__(record, context, idle_timeout_s)
         self._limiter = limiter
         self._deserialize = deserialize

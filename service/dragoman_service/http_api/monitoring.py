@@ -32,7 +32,7 @@ def monitoring_routes(registry: CollectorRegistry, is_ready: Callable[[], bool])
         return Response(body, status_code=int(status.partition(" ")[0]), headers=dict(headers))
 
     async def answer_metrics(request: Request) -> Response:
-        if request.method == "HEAD":
+        if request.method == "HEAD":  # the body is not sent, so the metrics are not written
             return PlainTextResponse("alive\n")
         environ = {
             "PATH_INFO": "/metrics",

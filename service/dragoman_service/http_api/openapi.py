@@ -189,7 +189,7 @@ def _json(schema: str) -> dict[str, Any]:
 
 
 def _add_message(schemas: dict[str, Any], descriptor: Any, *, is_request: bool) -> None:
-    """Add a message and its nested messages; requests have no other fields, responses have all fields."""
+    """Add a message and its nested messages; a request has no unknown fields, a response has all of its fields."""
     if descriptor.name in schemas:
         return
     schema: dict[str, Any] = {"type": "object"}

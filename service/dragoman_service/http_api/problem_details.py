@@ -32,11 +32,10 @@ _STATUSES_OF_REASONS: Mapping[str, HTTPStatus] = {"RATE_LIMITED": HTTPStatus.TOO
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """One error in the form of HTTP."""
+    """An error response."""
 
     status: HTTPStatus
     members: Mapping[str, Any]  # of the JSON object
-
     headers: Mapping[str, str]
 
     def response(self) -> Response:
@@ -46,7 +45,7 @@ class Problem:
 
 def problem(error: error_mapping.RpcError, *, request_id: str, http_status: HTTPStatus | None = None) -> Problem:
     """Return the problem of a failed call; `http_status` replaces the status of its gRPC code."""
-    code = http_status or _STATUSES_OF_REASONS.get(error.reason) or HTTP_STATUSES[error.code]
+    status = http_status or _STATUSES_OF_REASONS.get(error.reason) or HTTP_STATUSES[error.code]
     members: dict[str, Any] = {
         "code": error.code.name,
         "reason": error.reason,
@@ -62,18 +61,18 @@ def problem(error: error_mapping.RpcError, *, request_id: str, http_status: HTTP
     if error.retry_delay_ms is not None:
         members["retryDelay"] = duration.from_milliseconds(error.retry_delay_ms).ToJsonString()
         headers["Retry-After"] = str(math.ceil(error.retry_delay_ms / 1000))
-    if code is HTTPStatus.UNAUTHORIZED:
+    if status is HTTPStatus.UNAUTHORIZED:
         headers["WWW-Authenticate"] = "Bearer"
-    return plain_problem(code, error.message, members=members, headers=headers)
+    return plain_problem(status, error.message, members=members, headers=headers)
 
 
 def plain_problem(
-    code: HTTPStatus,
+    status: HTTPStatus,
     detail: str,
     *,
     members: Mapping[str, Any] | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> Problem:
     """Return a problem of type `about:blank` with further members and headers."""
-    standard = {"type": "about:blank", "title": code.phrase, "status": int(code), "detail": detail}
-    return Problem(status=code, members={**standard, **(members or {})}, headers=headers or {})
+    standard = {"type": "about:blank", "title": status.phrase, "status": int(status), "detail": detail}
+    return Problem(status=status, members={**standard, **(members or {})}, headers=headers or {})

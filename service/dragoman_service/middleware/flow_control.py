@@ -196,10 +196,10 @@ class RequestReader:
             raise RequestError("request", "stream closed before a message was received")
         return bytes(raw_message)
 
-    async def before_rejection(self, context: MessageSource) -> None:
+    async def read_before_rejection(self, context: MessageSource) -> None:
         """Read the message of a stream before its rejection, unless many messages are being received."""
-        num_own = sum(other.caller == _REJECTED for other in self._reading)
-        if len(self._reading) < self._num_reads and num_own < self._num_caller_reads:
+        num_rejected = sum(other.caller == _REJECTED for other in self._reading)
+        if len(self._reading) < self._num_reads and num_rejected < self._num_caller_reads:
             reader = _new_reader(_REJECTED, None)
             async with reader.timeout, self._slot(reader):
                 await wait_for_first_message(context.read())

@@ -252,7 +252,7 @@ class RequestPipeline:
             record.status = (grpc.StatusCode.DEADLINE_EXCEEDED if is_late else grpc.StatusCode.CANCELLED).name
             raise
         except Exception as error:  # noqa: BLE001 - every error becomes a status
-            response = on_failure(self._failed(record, error))
+            response = on_failure(self._record_failure(record, error))
         finally:
             if isinstance(response, bytes):
                 record.response_bytes = len(response)
@@ -274,7 +274,7 @@ class RequestPipeline:
         async with time_limit(allowed_s):
             return await respond(raw_request)
 
-    def _failed(self, record: RequestRecord, error: Exception) -> error_mapping.RpcError:
+    def _record_failure(self, record: RequestRecord, error: Exception) -> error_mapping.RpcError:
         if isinstance(error, IdleError):
             self.bounds.on_idle_stream()
         rpc_error = error_mapping.to_rpc_error(error)

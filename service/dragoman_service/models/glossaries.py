@@ -74,7 +74,7 @@ class GlossaryRepository:
         glossaries = {name: old for name, old in self._glossaries.items() if files & _file_names(name)}
         seen = {}
         for number, (name, *status) in enumerate(entries):
-            fault = _misfit(name, number, files)
+            fault = _reason_to_ignore(name, number, files)
             seen[name] = (*status, fault)
             if self._files.get(name) != seen[name]:
                 self._read(name, fault, glossaries)
@@ -126,8 +126,8 @@ def _file_names(name: str) -> set[str]:
     return {name + suffix for suffix in _SUFFIXES}
 
 
-def _misfit(file: str, number: int, files: set[str]) -> str:
-    # Returns the reason to ignore a file regardless of its content, or an empty string.
+def _reason_to_ignore(file: str, number: int, files: set[str]) -> str:
+    # Empty if the content of the file decides.
     if number >= MAX_GLOSSARIES:
         return f"more than {MAX_GLOSSARIES} files in the directory"
     if file.endswith(".tbx") and f"{file.removesuffix('.tbx')}.tsv" in files:

@@ -1,9 +1,8 @@
 """Immutable registry: known versions, version policies, selection of the version for a request."""
 
-import functools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from itertools import islice, product
 from pathlib import Path
 from typing import Self
@@ -194,12 +193,12 @@ class ModelRegistry:
         targets = language_lookup("target_language", target_language)
         if model:
             named = self._ready_entry(parse_reference(model))
-            _, pair = _serving([named], sources, targets)
+            _, pair = _find_pair([named], sources, targets)
             return _model(named, pair)
-        serving, pair = _serving(self._requestable(), sources, targets)
-        entry = self._pair_default(serving)
+        entries, pair = _find_pair(self._requestable(), sources, targets)
+        entry = self._pair_default(entries)
         if entry is None:
-            raise self._unavailable(serving)
+            raise self._unavailable(entries)
         return _model(entry, pair)
 
     def source_languages(self, model: str, target_language: str) -> tuple[str, ...]:
@@ -264,7 +263,7 @@ class ModelRegistry:
         others = [(other, other.languages) for other in self._requestable() if other is not entry]
         others = [(other, languages) for other, languages in others if languages.has_source(source.lower())]
 
-        @functools.cache
+        @cache
         def wins(*rivals: str) -> bool:
             return self._pair_default([entry, *(self.entries[rival] for rival in rivals)]) is entry
 
@@ -359,10 +358,10 @@ def _model(entry: ModelVersionEntry, pair: tuple[str, str]) -> LoadedModel:
     return entry.model.for_pair(*(entry.languages.find(*pair) or pair))
 
 
-def _serving(
+def _find_pair(
     entries: Sequence[ModelVersionEntry], sources: Sequence[str], targets: Sequence[str]
 ) -> tuple[list[ModelVersionEntry], tuple[str, str]]:
-    # Returns the entries for the best matching pair, and the pair. The source language has precedence.
+    # Returns the entries that support the best matching pair, and the pair. The source language has precedence.
     available = [entry.languages for entry in entries]
     for pair in product(sources, targets):
         matching = [entry for entry, languages in zip(entries, available, strict=True) if languages.find(*pair)]

@@ -90,7 +90,7 @@ def segments(*texts: str) -> list[FileSegment]:
 async def test_equal_texts_are_translated_once_with_low_priority() -> None:
     translator = FakeTranslator()
     bench = Bench(translator)
-    translated = await bench.translator.translations(segments("a", "b", "a"), TEMPLATE)
+    translated = await bench.translator.translate(segments("a", "b", "a"), TEMPLATE)
 
     assert translated == ["A", "B", "A"]
     ((request, record),) = translator.requests
@@ -101,7 +101,7 @@ async def test_equal_texts_are_translated_once_with_low_priority() -> None:
 
 async def test_concurrent_requests_are_limited() -> None:
     translator = FakeTranslator()
-    await Bench(translator).translator.translations(segments(*map(str, range(500))), TEMPLATE)
+    await Bench(translator).translator.translate(segments(*map(str, range(500))), TEMPLATE)
 
     assert (translator.max_concurrent, len(translator.requests)) == (4, 32)
 
@@ -110,7 +110,7 @@ async def test_concurrent_requests_are_limited() -> None:
 async def test_overload_is_retried(error: Exception, wait_s: float) -> None:
     bench = Bench(FakeTranslator(error, error))
 
-    assert await bench.translator.translations(segments("a"), TEMPLATE) == ["A"]
+    assert await bench.translator.translate(segments("a"), TEMPLATE) == ["A"]
     assert bench.waits == [wait_s, wait_s]
 
 
@@ -118,7 +118,7 @@ async def test_overload_is_retried(error: Exception, wait_s: float) -> None:
 async def test_text_that_fails_does_not_fail_the_others(error: Exception) -> None:
     bench = Bench(FakeTranslator(error_of=lambda text: error if text == "b" else None))
 
-    translated = await bench.translator.translations(segments("a", "b", "c"), TEMPLATE)
+    translated = await bench.translator.translate(segments("a", "b", "c"), TEMPLATE)
 
     assert translated == ["A", None, "C"]
     assert list(bench.translator.failures) == [(TextFormat.PLAIN, "b")]
@@ -129,7 +129,7 @@ async def test_error_of_the_whole_document_is_raised(error: Exception) -> None:
     bench = Bench(FakeTranslator(error_of=lambda _: error))
 
     with pytest.raises(type(error)):
-        await bench.translator.translations(segments(*map(str, range(500))), TEMPLATE)
+        await bench.translator.translate(segments(*map(str, range(500))), TEMPLATE)
 
 
 def language(tag: str, confidence: float = 0.9, *, is_served: bool = True) -> DetectedLanguage:
@@ -151,7 +151,7 @@ async def test_language_of_a_document_must_be_certain(
 ) -> None:
     translator = FakeTranslator()
     translator.languages = languages
-    detecting = Bench(translator).translator.detected_language(segments("a"), "de-AT")
+    detecting = Bench(translator).translator.detect_language(segments("a"), "de-AT")
 
     if expected:
         assert await detecting == expected

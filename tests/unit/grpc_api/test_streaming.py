@@ -57,7 +57,7 @@ async def fail(*_: Any) -> bytes:
 async def test_rejection_follows_the_first_message(requests: list[bytes]) -> None:
     caller = Caller(requests)
 
-    await asyncio.wait_for(receiver().before_rejection(caller), timeout=10)
+    await asyncio.wait_for(receiver().read_before_rejection(caller), timeout=10)
 
     assert caller.num_reads == 1
 
@@ -75,7 +75,7 @@ async def test_few_messages_of_rejected_streams_are_read(monkeypatch: pytest.Mon
     monkeypatch.setattr(flow_control, "_FIRST_MESSAGE_TIMEOUT_S", 0.05)
     callers, taken_by = [Caller(None) for _ in range(20)], receiver()
 
-    await asyncio.gather(*(taken_by.before_rejection(caller) for caller in callers))
+    await asyncio.gather(*(taken_by.read_before_rejection(caller) for caller in callers))
 
     assert sum(caller.num_reads for caller in callers) == 4
 
@@ -85,7 +85,7 @@ async def test_silent_caller_is_rejected_after_a_short_wait(monkeypatch: pytest.
 
     caller = Caller(None)
 
-    await asyncio.wait_for(receiver().before_rejection(caller), timeout=10)
+    await asyncio.wait_for(receiver().read_before_rejection(caller), timeout=10)
 
     assert caller.num_reads == 1
 
