@@ -27,9 +27,9 @@ _LATENCY_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0
 _COUNT_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _TOKEN_BUCKETS = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 _SHARE_BUCKETS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
-COPY_DIRECTIONS = ("to_device", "to_host")  # values of the label `direction` of copies between host and GPU
-
 _RATIO_BUCKETS = (0.1, 0.25, 0.5, 0.67, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 4.0, 10.0)
+
+COPY_DIRECTIONS = ("to_device", "to_host")  # values of the label `direction` of copies between host and GPU
 
 # Creation times would double the number of series without useful information.
 disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -38,14 +38,14 @@ _Metric = TypeVar("_Metric", bound=MetricWrapperBase)
 
 
 @dataclass(frozen=True, slots=True)
-class Row(Generic[_Metric]):
+class MetricDeclaration(Generic[_Metric]):
     """Declaration of a metric; on an instance of `Metrics`, the attribute is the metric itself."""
 
     kind: type[_Metric]
     name: str  # exposed name, without the suffix `_total` of a counter
     documentation: str
     labels: tuple[str, ...] = ()
-    shown: tuple[str, ...] = ()
+    initial_values: tuple[str, ...] = ()
     """Values of the only label that are exposed as 0 from the start. Otherwise `rate` would miss the first count, which
     creates the series."""
 
@@ -68,7 +68,7 @@ class Row(Generic[_Metric]):
         """Create the metric in a registry."""
         options: dict[str, Any] = {"buckets": self.buckets} if self.buckets else {}
         metric = self.kind(self.name, self.documentation, self.labels, registry=registry, **options)
-        for value in self.shown:
+        for value in self.initial_values:
             metric.labels(value)
         return metric
 
@@ -85,15 +85,15 @@ class SchedulerStats:
     result_cache_bytes: int
 
 
-_counter = partial(Row, Counter)
-_gauge = partial(Row, Gauge)
-_histogram = partial(Row, Histogram, buckets=_LATENCY_BUCKETS)
+_counter = partial(MetricDeclaration, Counter)
+_gauge = partial(MetricDeclaration, Gauge)
+_histogram = partial(MetricDeclaration, Histogram, buckets=_LATENCY_BUCKETS)
 
 
 class Metrics:
     """All metrics of one server, registered in one registry."""
 
-    TABLE: ClassVar[dict[str, Row[Any]]] = {}  # attribute name to declaration, in order
+    TABLE: ClassVar[dict[str, MetricDeclaration[Any]]] = {}  # attribute name to declaration, in order
     requests = _counter("dragoman_requests", "Finished RPCs by method and gRPC status.", ("method", "status"))
     request_seconds = _histogram(
         "dragoman_request_duration_seconds", "Time from the first byte of an RPC to its status.", ("method",)
@@ -106,7 +106,7 @@ class Metrics:
         "dragoman_documents",
         "Finished document jobs by outcome: done, error, expired, interrupted, removed.",
         ("outcome",),
-        shown=("done", "error", "expired", "interrupted", "removed"),
+        initial_values=("done", "error", "expired", "interrupted", "removed"),
     )
     documents_in_progress = _gauge("dragoman_documents_in_progress", "Uploaded documents that are being translated.")
     open_streams = _gauge("dragoman_open_streams", "Open calls with many requests, such as TranslateStream.")
@@ -122,7 +122,7 @@ class Metrics:
         "Requests rejected before the queue, by reason: overloaded (the queue is full), deadline (the answer would "
         "come too late), draining, or the reason in the details of the status.",
         ("reason",),
-        shown=("overloaded", "deadline", "draining"),
+        initial_values=("overloaded", "deadline", "draining"),
     )
     limit_refusals = _counter(
         "dragoman_limit_refusals",
@@ -179,7 +179,7 @@ class Metrics:
         "dragoman_result_cache_lookups",
         "Lookups of segments in the result cache: hit, miss; none if scheduling.max_cached_bytes is 0.",
         ("outcome",),
-        shown=("hit", "miss"),
+        initial_values=("hit", "miss"),
     )
     batch_failures = _counter(
         "dragoman_batch_failures",
@@ -191,20 +191,20 @@ class Metrics:
         "dragoman_segments",
         "Admitted segments by outcome.",
         ("outcome",),
-        shown=("ok", "error", "deadline", "cancelled"),
+        initial_values=("ok", "error", "deadline", "cancelled"),
     )
     cancelled_segments = _counter(
         "dragoman_cancelled_segments",
         "Segments whose call was cancelled before their result, by stage: queue, decode.",
         ("stage",),
-        shown=("queue", "decode"),
+        initial_values=("queue", "decode"),
     )
     deadline_misses = _counter(
         "dragoman_deadline_misses",
         "Segments that missed their deadline, by stage: admission (rejected, the expected answer time is too late), "
         "queue, decode.",
         ("stage",),
-        shown=("admission", "queue", "decode"),
+        initial_values=("admission", "queue", "decode"),
     )
     source_tokens = _counter("dragoman_source_tokens", "Source tokens of translated segments.")
     target_tokens = _counter("dragoman_target_tokens", "Target tokens of the best hypothesis of translated segments.")
@@ -265,7 +265,7 @@ class Metrics:
         "Worker processes that exited unexpectedly, by cause: ended (it crashed or was killed, also while loading); "
         "no_step, load_timeout (the server killed it: scheduling.max_step_s, models.load_timeout_s).",
         ("cause",),
-        shown=("ended", "no_step", "load_timeout"),
+        initial_values=("ended", "no_step", "load_timeout"),
     )
 
     device_copy_bytes = _counter(
@@ -273,7 +273,7 @@ class Metrics:
         "Bytes copied between host and GPU memory during decoding: ids and indices to_device, candidates and attention "
         "weights to_host; keys and values stay on the GPU.",
         ("direction",),
-        shown=COPY_DIRECTIONS,
+        initial_values=COPY_DIRECTIONS,
     )
     gpu_memory_bytes = _gauge("dragoman_gpu_memory_bytes", "Total memory of a GPU.", ("gpu",))
     gpu_memory_used_bytes = _gauge(
@@ -310,7 +310,7 @@ class Metrics:
         "Checks of caller limits with `access.quota_store_url_file`, by decision: store, or local if the store "
         "does not respond in time.",
         ("decided_by",),
-        shown=("store", "local"),
+        initial_values=("store", "local"),
     )
     trace_spans = _counter("dragoman_trace_spans", "Trace spans by outcome: exported, failed.", ("outcome",))
     lost_log_lines = _counter(
@@ -324,10 +324,10 @@ class Metrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         """Create all metrics in a registry."""
         self.registry = registry
-        vars(self).update({attribute: row.register(registry) for attribute, row in self.TABLE.items()})
+        vars(self).update({attribute: declaration.register(registry) for attribute, declaration in self.TABLE.items()})
         self._schedulers: dict[Callable[[], SchedulerStats], None] = {}
-        for size in fields(SchedulerStats):
-            getattr(self, size.name).set_function(partial(self._total_size, size.name))
+        for gauge in fields(SchedulerStats):
+            getattr(self, gauge.name).set_function(partial(self._total, gauge.name))
         self.build_info.labels(_version("dragoman"), _version("onnxruntime", "onnxruntime-gpu")).set(1)
 
     def add_scheduler(self, stats: Callable[[], SchedulerStats]) -> None:
@@ -338,7 +338,7 @@ class Metrics:
         """Exclude a scheduler from the gauges."""
         self._schedulers.pop(stats, None)
 
-    def _total_size(self, name: str) -> int:
+    def _total(self, name: str) -> int:
         return sum(getattr(stats(), name) for stats in tuple(self._schedulers))
 
 

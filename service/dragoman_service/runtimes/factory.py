@@ -46,13 +46,15 @@ def open_step_model(bundle: Bundle, settings: RuntimeSettings) -> OnnxStepModel 
             reason = str(error)
             if settings.engine == "native":
                 raise ConfigError("runtime.engine", "native", f"auto or onnxruntime: {error}") from error
-    manifest = bundle.manifest
-    model = f"{manifest.name}/{manifest.version}"
-    engine = "native" if network else "onnxruntime"
-    chosen = {"engine": engine, "reason": reason, "shortlist": settings.shortlist}
     if settings.shortlist and not network:
         raise ConfigError("runtime.shortlist", True, f"false, or the native engine, which is not used: {reason}")
-    log.info("decoder engine chosen", extra={"model": model, **chosen})
+    fields = {
+        "model": f"{bundle.manifest.name}/{bundle.manifest.version}",
+        "engine": "native" if network else "onnxruntime",
+        "reason": reason,
+        "shortlist": settings.shortlist,
+    }
+    log.info("decoder engine chosen", extra=fields)
     if not network:
         return OnnxStepModel(bundle, settings)
     return NativeStepModel(bundle, settings, network, shortlist=open_shortlist(bundle) if settings.shortlist else None)
@@ -64,7 +66,6 @@ def _open_network(bundle: Bundle, settings: RuntimeSettings) -> NativeNetwork:
     if placement.device != "cpu":
         raise BackendUnsupportedError("the model runs on a GPU")
     precision = placement.precision
-    bundle.graph_paths(precision)  # raises BundleError if the bundle does not have the precision
     if (weights := bundle.int8_weights(precision)) is None:
         raise BackendUnsupportedError(f"the bundle does not describe int8 weights of its decoder for {precision}")
     library = load_library()

@@ -32,16 +32,16 @@ def cache_memory(
     is known.
     """
     budget = settings.gpu_memory_budget_bytes
-    left = [] if budget is None else [budget - _WEIGHT_COPIES * weights_bytes]
-    left += [] if free_bytes is None else [free_bytes]
-    if not left:
+    limits_bytes = [] if budget is None else [budget - _WEIGHT_COPIES * weights_bytes]
+    limits_bytes += [] if free_bytes is None else [free_bytes]
+    if not limits_bytes:
         return None
     token_bytes = 2 * network.num_decoder_layers * network.key_size * _ITEM_BYTES[float_type]
     num_layouts = (KEPT_LENGTHS if settings.cuda_graphs else 1) + 1
     source_bytes = token_bytes * round_up(limits.max_source_tokens, LENGTH_BUCKET)
     target_bytes = token_bytes * round_up(limits.max_target_tokens, LENGTH_BUCKET)
     return CacheMemory(
-        available_bytes=min(left) - _WORKSPACE_BYTES,
+        available_bytes=min(limits_bytes) - _WORKSPACE_BYTES,
         source_bytes=(num_layouts + 1) * source_bytes,  # + 1 for the encoder output
         row_bytes=num_layouts * target_bytes + _LOGIT_COPIES * 4 * network.vocabulary_size,
     )

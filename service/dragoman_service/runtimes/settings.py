@@ -126,26 +126,30 @@ def choose_placement(
     `cuda_fault` returns the reason why the GPU of an index is not available, or None. Raises ConfigError if the
     settings require a GPU that is not available or cannot run the precision.
     """
-    on_cpu = settings.precision or default_precision
+    cpu_precision = settings.precision or default_precision
     if settings.device == "cpu":
-        return Placement(device="cpu", precision=on_cpu, reason="configured")
-    wanted = precisions if settings.precision is None else (settings.precision,)
-    runnable = [precision for precision in _CUDA_PRECISIONS if precision in wanted]
+        return Placement(device="cpu", precision=cpu_precision, reason="configured")
+    allowed = precisions if settings.precision is None else (settings.precision,)
+    runnable = [precision for precision in _CUDA_PRECISIONS if precision in allowed]
     if settings.device != "auto":
-        _check_cuda(settings, wanted, runnable, cuda_fault(settings.device_index))
+        _check_cuda(settings, allowed, runnable, cuda_fault(settings.device_index))
         return Placement(device="cuda", precision=runnable[0], reason="configured")
     if not runnable:
-        return Placement(device="cpu", precision=on_cpu, reason=f"a GPU cannot run {', '.join(sorted(wanted))}")
+        return Placement(device="cpu", precision=cpu_precision, reason=f"a GPU cannot run {', '.join(sorted(allowed))}")
     if (fault := cuda_fault(settings.device_index)) is not None:
-        return Placement(device="cpu", precision=on_cpu, reason=fault)
+        return Placement(device="cpu", precision=cpu_precision, reason=fault)
     return Placement(device="cuda", precision=runnable[0], reason="GPU available")
 
 
-def _check_cuda(settings: RuntimeSettings, wanted: Collection[str], runnable: Sequence[str], fault: str | None) -> None:
+def _check_cuda(
+    settings: RuntimeSettings, allowed: Collection[str], runnable: Sequence[str], fault: str | None
+) -> None:
     if fault is not None:
         raise ConfigError("runtime.device", settings.device, f"an available device; available: cpu ({fault})")
     if not runnable and settings.precision is not None:
         possible = " or ".join(_CUDA_PRECISIONS)
         raise ConfigError("runtime.precision", settings.precision, f"{possible} with runtime.device cuda")
     if not runnable:
-        raise ConfigError("runtime.device", settings.device, f"cpu, as the bundle has only {', '.join(sorted(wanted))}")
+        raise ConfigError(
+            "runtime.device", settings.device, f"cpu, as the bundle has only {', '.join(sorted(allowed))}"
+        )

@@ -42,10 +42,12 @@ _INNER, _OUTER = "feed_forward.inner", "feed_forward.outer"
 _NORMS = ("self_attention_norm", "cross_attention_norm", "feed_forward_norm")
 """Norms of a layer, in the library's order."""
 
-_MEMORY = "decoder.layers.0.cross_attention.key.fused"
+_CROSS_PRODUCT = "decoder.layers.0.cross_attention.key.fused"
 """The product that computes keys and values of all decoder layers from the encoder output."""
 
 _STACKS = ("decoder", "encoder")  # in the library's order
+_DECODER, _ENCODER = 0, 1  # indices in `_STACKS`
+_NO_LAYER = -1  # layer index of a product or norm outside of the layers
 
 _ENCODED_TOKENS = 256
 """Maximum number of tokens of a group of sources, whose states then fit into the cache of a core; a single source can
@@ -228,15 +230,15 @@ class NativeNetwork:
         self.instruction_set = instruction_set or library.instruction_sets[0]
         self.handle = library.new("model", ctypes.byref(shape), self.instruction_set.encode())
         weakref.finalize(self, library.function("model_free"), self.handle)
-        self._set_embedding(0, decoder, "embedding.weight")
+        self._set_embedding(_DECODER, decoder, "embedding.weight")
         self._set_projection(decoder)
-        self._set_stack(0, architecture.num_decoder_layers, decoder)
+        self._set_stack(_DECODER, architecture.num_decoder_layers, decoder)
         self.has_encoder = encoder is not None
         if encoder is not None:
             if architecture.tied_embeddings != "all":
-                self._set_embedding(1, encoder, "encoder.embedding.weight")
-            self._set_stack(1, encoder_layers, encoder)
-            self._set_product(1, -1, 0, encoder, _MEMORY)
+                self._set_embedding(_ENCODER, encoder, "encoder.embedding.weight")
+            self._set_stack(_ENCODER, encoder_layers, encoder)
+            self._set_product(_ENCODER, _NO_LAYER, 0, encoder, _CROSS_PRODUCT)
 
     def encode(self, source_ids: Sequence[Sequence[int]], *, num_threads: int) -> list[EncodedSource]:
         """Return the encoded sources, in order, independent of each other; requires `has_encoder`.
@@ -262,7 +264,7 @@ class NativeNetwork:
     def _set_stack(self, stack: int, num_layers: int, arrays: NetworkArrays) -> None:
         fused = ".fused" if self.architecture.activation == "swiglu" else ""
         products, norms = (
-            [(kind, path) for kind, path in enumerate(paths) if stack == 0 or "cross_attention" not in path]
+            [(kind, path) for kind, path in enumerate(paths) if stack == _DECODER or "cross_attention" not in path]
             for paths in (_PRODUCTS, _NORMS)
         )
         name = _STACKS[stack]
@@ -274,9 +276,9 @@ class NativeNetwork:
             for kind, path in norms:
                 self._set_norm(stack, layer, kind, arrays, f"{name}.layers.{layer}.{path}")
         if self.architecture.norm == "pre":
-            self._set_norm(stack, -1, 0, arrays, f"{name}.norm")
+            self._set_norm(stack, _NO_LAYER, 0, arrays, f"{name}.norm")
         if self.architecture.embedding_norm:
-            self._set_norm(stack, -1, 1, arrays, f"{name}.embedding_norm")
+            self._set_norm(stack, _NO_LAYER, 1, arrays, f"{name}.embedding_norm")
 
     def _set_embedding(self, stack: int, arrays: NetworkArrays, name: str) -> None:
         pointers = [pointer(arrays.tensors[f"{name}.{part}"]) for part in ("int8", "factors")]
@@ -286,7 +288,7 @@ class NativeNetwork:
         path, is_tied = projection_path(self.architecture), self.architecture.tied_embeddings != "none"
         table = [None if is_tied else f"{path}.weight.{part}" for part in ("int8", "factors")]  # tied: set already
         names = [*table, PROJECTION_BIAS if self.architecture.projection_bias else None]
-        self._set_product(0, -1, 0, arrays, path, names=names)
+        self._set_product(_DECODER, _NO_LAYER, 0, arrays, path, names=names)
 
     def _set_product(
         self,

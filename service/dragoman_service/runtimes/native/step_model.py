@@ -16,11 +16,7 @@ from dragoman_service.bundle.files import Bundle
 from dragoman_service.decoding.beam_search import CandidateRules, RankedStep
 from dragoman_service.decoding.beam_state import BeamExpansion, BeamState
 from dragoman_service.decoding.step_model import EncodedSource, FloatArray, IntArray, StepOutput
-from dragoman_service.runtimes.native.library import (
-    NativeNetwork,
-    SearchStep,
-    pointer,
-)
+from dragoman_service.runtimes.native.library import NativeNetwork, SearchStep, pointer
 from dragoman_service.runtimes.onnx.encoder import EncodingModel
 from dragoman_service.runtimes.onnx.session import GraphName, Sessions, num_low_latency_threads, open_sessions
 from dragoman_service.runtimes.settings import RuntimeSettings
@@ -43,7 +39,7 @@ class _Rows:
             for i in range(_STEPS_OF_ROWS)
         ]
         size = num_segments * width
-        self._pointers = [(pointer(array), size * array.itemsize) for array in (log_probs, tokens, parents, steps)]
+        self._addresses = [(pointer(array), size * array.itemsize) for array in (log_probs, tokens, parents, steps)]
         self._num_taken = 0
 
     @property
@@ -53,7 +49,7 @@ class _Rows:
     def take(self) -> tuple[BeamExpansion, list[int]]:
         # Returns the rows of the next step and the addresses of their arrays.
         index, self._num_taken = self._num_taken, self._num_taken + 1
-        return self._steps[index], [pointer + index * size for pointer, size in self._pointers]
+        return self._steps[index], [address + index * size for address, size in self._addresses]
 
 
 class _Search:
@@ -102,6 +98,7 @@ class _Search:
         if latest is not None and state.log_probs is latest.log_probs and state.tokens is latest.tokens:
             step.log_probs, step.token_ids, step.parents = self._latest_pointers[:3]
         else:
+            # Kept alive because `step` points to them.
             self._given = [np.ascontiguousarray(rows) for rows in (state.log_probs, state.tokens, state.parents)]
             step.log_probs, step.token_ids, step.parents = (pointer(rows) for rows in self._given)
         step.num_rows = state.log_probs.shape[1]
@@ -113,13 +110,9 @@ class _Search:
 
     def finished_hypotheses(self) -> list[tuple[int, int, float, float]]:
         # Returns `RankedStep.finished`.
-        count = self.step.num_finished
-        log_probs, eos_log_probs = (
-            self._finished_log_probs[:count].tolist(),
-            self._finished_eos_log_probs[:count].tolist(),
-        )
-        places = self._finished[:count].tolist()
-        return [(*place, *scores) for place, *scores in zip(places, log_probs, eos_log_probs, strict=True)]
+        columns = (self._finished, self._finished_log_probs, self._finished_eos_log_probs)
+        rows = zip(*(column[: self.step.num_finished].tolist() for column in columns), strict=True)
+        return [(*place, *log_probs) for place, *log_probs in rows]
 
 
 class NativeStepBatch:
@@ -145,8 +138,8 @@ class NativeStepBatch:
         self._search: _Search | None = None
         self._handle = self._library.new("batch", network.handle)
         self._finalizer = weakref.finalize(self, self._library.function("batch_free"), self._handle)
-        shape = network.architecture
-        self._cross_shape = (2 * shape.num_decoder_layers, shape.num_heads, shape.d_model // shape.num_heads)
+        num_layers, num_heads = network.architecture.num_decoder_layers, network.architecture.num_heads
+        self._cross_shape = (2 * num_layers, num_heads, network.architecture.d_model // num_heads)
         self._source_lengths: list[int] = []
         self._output: StepOutput | None = None
         self.cache_bytes = 0  # bytes of the caches; any thread can read it
@@ -251,7 +244,7 @@ class NativeStepModel(EncodingModel):
     def new_batch(self) -> NativeStepBatch:
         """Return an empty running batch."""
         num_threads, shortlist = self._threads_of_step, self._shortlist
-        return self._counted(
+        return self._registered(
             NativeStepBatch(self.network, self._sessions, num_threads=num_threads, shortlist=shortlist)
         )
 

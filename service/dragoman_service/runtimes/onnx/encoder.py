@@ -25,16 +25,16 @@ class Grouping:
     """Cost model and limits of encoder batches."""
 
     run_tokens: int  # fixed cost of an encoder run, in tokens
-    most_apart: int  # sources whose lengths differ by at least this number of tokens are encoded in different runs
-    most_tokens: int  # maximum number of tokens of a run, including padding; a single source can exceed it
+    min_split_difference: int  # sources whose lengths differ by this number of tokens or more do not share a run
+    max_tokens: int  # maximum number of tokens of a run, including padding; a single source can exceed it
 
 
-ON_CPU = Grouping(run_tokens=10, most_apart=16, most_tokens=192)
+ON_CPU = Grouping(run_tokens=10, min_split_difference=16, max_tokens=192)
 """Measured with the bundled `en-de` model: the fixed cost of a run is 7 tokens. The first run after a decoder step
 costs about 40 tokens more, independent of the grouping, because the step evicts encoder weights from the CPU cache. The
 states of 192 tokens fit into the cache of a core; with 384 tokens, the time per token is up to 1.5 times as long."""
 
-ON_GPU = Grouping(run_tokens=1000, most_apart=4096, most_tokens=4096)
+ON_GPU = Grouping(run_tokens=1000, min_split_difference=4096, max_tokens=4096)
 """Estimated, not measured: the launches of a run take at least half a millisecond, a token takes well below a
 microsecond, and 4096 tokens occupy all multiprocessors."""
 
@@ -49,7 +49,7 @@ def group_by_length(lengths: NDArray[np.int32], grouping: Grouping = ON_CPU) -> 
         begins.append(end - 1)
         for begin in range(end - 2, -1, -1):
             num_tokens = (end - begin) * longest
-            if num_tokens > grouping.most_tokens or longest - ordered[begin] >= grouping.most_apart:
+            if num_tokens > grouping.max_tokens or longest - ordered[begin] >= grouping.min_split_difference:
                 break
             cost = costs[begin] + grouping.run_tokens + num_tokens
             if cost < costs[end]:
@@ -60,7 +60,7 @@ def group_by_length(lengths: NDArray[np.int32], grouping: Grouping = ON_CPU) -> 
         end = begins[end]
 
 
-class _CachingBatch(Protocol):
+class _RegisteredBatch(Protocol):
     @property
     def num_segments(self) -> int: ...
 
@@ -68,7 +68,7 @@ class _CachingBatch(Protocol):
     def cache_bytes(self) -> int: ...
 
 
-_Batch = TypeVar("_Batch", bound=_CachingBatch)
+_Batch = TypeVar("_Batch", bound=_RegisteredBatch)
 
 
 class EncodingModel:
@@ -81,7 +81,7 @@ class EncodingModel:
         self._sessions = sessions
         num_layers = sessions.bundle.manifest.architecture.num_decoder_layers
         self._cross_names = layer_names(("cross_key", "cross_value"), num_layers)
-        self._batches: tuple[weakref.ref[_CachingBatch], ...] = ()
+        self._batches: tuple[weakref.ref[_RegisteredBatch], ...] = ()
         self._lock = threading.Lock()  # guards changes of `_batches`
 
     @property
@@ -139,13 +139,13 @@ class EncodingModel:
         for index in range(num_sources):
             yield DeviceSource(group=group, index=index)
 
-    def _counted(self, batch: _Batch) -> _Batch:
-        # Registers a batch for as long as it lives.
+    def _registered(self, batch: _Batch) -> _Batch:
+        # Returns the batch, which counts as one of the model as long as it lives.
         with self._lock:
             self._batches = (*map(weakref.ref, self._living()), weakref.ref(batch))
         return batch
 
-    def _living(self) -> list[_CachingBatch]:
+    def _living(self) -> list[_RegisteredBatch]:
         return [batch for reference in self._batches if (batch := reference()) is not None]
 
     def _num_running(self) -> int:

@@ -3,7 +3,7 @@
 import math
 import mmap
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,10 @@ _HUGE_PAGE_BYTES = 2 << 20
 _COMPACTION_DELAY_STEPS = 8  # steps to tolerate a 2x oversized cache before compaction (measured break-even)
 
 SEGMENT_BUCKET = 8  # growth granularity of the batch dimension
+
+HIDDEN: Final = -3e4
+"""Added to the attention score of a hidden slot, so that its weight is exactly 0; visible slots have 0. The value -inf
+could give NaN, and the minimum in half precision is -65,504."""
 
 
 def round_up(count: int, bucket: int) -> int:

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from dragoman_service.bundle.architecture import FloatType
 from dragoman_service.decoding.step_model import BoolArray, IntArray, StepOutput
+from dragoman_service.runtimes.onnx.kv_pool import HIDDEN
 from dragoman_service.runtimes.onnx.step_batch import MIN_QUERIES, StepShape
-from dragoman_service.runtimes.onnx_cuda.cache_graphs import HIDDEN
 
 _MASK = (HIDDEN, 0.0)  # added to the attention scores of hidden and of visible slots
 

@@ -25,8 +25,8 @@ class OnnxStepModel(EncodingModel):
     def new_batch(self) -> "OnnxStepBatch | DeviceStepBatch":
         """Return an empty running batch."""
         if memory := self._sessions.device_memory:
-            return self._counted(DeviceStepBatch(self._sessions, memory))
-        return self._counted(OnnxStepBatch(self._sessions, is_alone=self._has_one_running))
+            return self._registered(DeviceStepBatch(self._sessions, memory))
+        return self._registered(OnnxStepBatch(self._sessions, is_alone=self._has_one_running))
 
 
 class OnnxStepBatch(CachingBatch[SegmentBuffers]):

@@ -11,6 +11,7 @@ from typing import Final
 import numpy as np
 
 from dragoman_service.bundle.architecture import FloatType
+from dragoman_service.runtimes.onnx.kv_pool import HIDDEN
 from dragoman_service.runtimes.onnx.model_pb2 import (
     Attribute,
     Graph,
@@ -22,10 +23,6 @@ from dragoman_service.runtimes.onnx.model_pb2 import (
     Type,
     ValueInfo,
 )
-
-HIDDEN: Final = -3e4
-"""Added to the attention score of a hidden slot, so that its weight is exactly 0; visible slots have 0. The value -inf
-could give NaN, and the minimum in half precision is -65,504."""
 
 _IR_VERSION: Final = 8
 _OPSET_VERSION: Final = 13

@@ -121,7 +121,7 @@ class StepGraph:
     ) -> None:
         """Initialize without a capture; `graph_id` must be unique during the life of the session."""
         self._captures, self._bound, self._read = captures, bound, read
-        self._usual, self._captured = _options(-1), _options(graph_id)
+        self._eager_options, self._graph_options = _options(-1), _options(graph_id)
         self._num_runs = self._num_checked = 0
         self._id, self._thread = graph_id, 0
 
@@ -130,9 +130,9 @@ class StepGraph:
         self._num_runs += 1
         is_elsewhere = self._num_checked and self._thread != threading.get_ident()
         if not self._captures.is_on or self._num_runs <= _RUNS_BEFORE or is_elsewhere:
-            self._bound.run(self._usual)
+            self._bound.run(self._eager_options)
         elif self._num_checked == _CHECKED_RUNS:
-            self._bound.run(self._captured)
+            self._bound.run(self._graph_options)
         else:
             with nullcontext() if self._num_checked else DEVICE_USE.alone():
                 self._run_checked()
@@ -142,15 +142,15 @@ class StepGraph:
         if not self._num_checked:
             self._thread = threading.get_ident()
             weakref.finalize(self, self._captures.release, self._id)
-        found = None
+        captured = None
         try:
-            self._bound.run(self._captured)
-            found = self._read().copy()
+            self._bound.run(self._graph_options)
+            captured = self._read().copy()
         except Exception as error:  # noqa: BLE001 (its exception classes have no common base)
             self._captures.turn_off(f"ONNX Runtime cannot capture the step: {error}")
-        self._bound.run(self._usual)
+        self._bound.run(self._eager_options)
         self._num_checked += 1
-        if found is not None and not np.allclose(found, self._read(), rtol=0, atol=_TOLERANCE, equal_nan=True):
+        if captured is not None and not np.allclose(captured, self._read(), rtol=0, atol=_TOLERANCE, equal_nan=True):
             self._captures.turn_off("log-probabilities of a captured step differ from those of the eager step")
 
 

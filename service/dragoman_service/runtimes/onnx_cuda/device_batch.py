@@ -111,7 +111,7 @@ class DeviceBuffers:
 
     def _lay_out(self, former: Mapping[int, int], *, capacity: int, length: int) -> None:
         kept = self._kept if capacity == self._capacity else ()
-        layout, array = next(((one, other) for one, other in kept if other.shape[self._axis] == length), (0, None))
+        layout, array = next(((key, other) for key, other in kept if other.shape[self._axis] == length), (0, None))
         taken = {index: before for index, before in former.items() if before != _NEW}
         if array is None:
             array = self._memory.zeros((len(self._names), capacity + 1, *self._part_shape(length)))
@@ -120,7 +120,7 @@ class DeviceBuffers:
             taken = {index: self._capacity if before == _NEW else before for index, before in former.items()}
         if taken:
             self._memory.write(array, self.array, taken, axis=self._axis)
-        others = (one for one in kept if one[0] != layout)
+        others = (entry for entry in kept if entry[0] != layout)
         self._kept = (*others, (layout, array))[-self._num_kept :]
         self._capacity, self.length = capacity, length
 
@@ -264,28 +264,31 @@ class _DeviceSteps:
         memory, (num_segments, num_rows, _) = self._memory, shape.outputs
         update = _Update(memory, num_segments, num_rows)
         num_queries = len(update.queries)
-        made: dict[str, tuple[tuple[int, ...], Any]] = {
+        advanced_shapes: dict[str, tuple[tuple[int, ...], Any]] = {
             "token_ids": ((num_segments, num_rows), np.int64),
             "positions": ((num_segments, 1), np.int64),
             "row_slots": ((num_segments, 2 * num_rows), np.int64),
             "source_lengths": ((num_segments, 1), np.int32),
             "ancestor_mask": ((num_segments, num_queries, shape.num_slots), memory.float_type),
         }
-        advanced = {name: memory.empty(*array) for name, array in made.items()}
+        advanced = {name: memory.empty(*array) for name, array in advanced_shapes.items()}
         results = {name: memory.empty(shape.outputs, dtype) for name, dtype in RESULTS.items()}
-        read = {"update": memory.empty(update.array.shape, update.array.dtype)}
-        read["slots"] = memory.upload(np.arange(shape.num_slots))
-        fixed = {"query_rows": memory.upload(update.queries)}
+        advance_inputs = {
+            "update": memory.empty(update.array.shape, update.array.dtype),
+            "slots": memory.upload(np.arange(shape.num_slots)),
+        }
         pool_parts = pools.parts(num_segments)
-        small = {
+        inputs = {
+            "query_rows": memory.upload(update.queries),
             "token_ids": advanced["token_ids"],
             "positions": advanced["positions"],
             "slots": advanced["row_slots"].part((num_segments, num_rows, 2)),
             "source_lengths": advanced["source_lengths"].part((num_segments,)),
             "ancestor_mask": advanced["ancestor_mask"].part((num_segments, 1, num_queries, shape.num_slots)),
+            **pool_parts,
+            **cross.parts(num_segments),
         }
         written = {name.replace(".", ".written."): array for name, array in pool_parts.items()}
-        inputs = {**small, **fixed, **pool_parts, **cross.parts(num_segments)}
         decode = memory.bind(self._decoder, inputs, {**results, **written})
         decode.set_sizes("num_candidates", [shape.num_candidates])
 
@@ -295,10 +298,10 @@ class _DeviceSteps:
         return _BoundStep(
             shape=shape,
             update=update,
-            arrays={**results, **read},
+            arrays={**results, **advance_inputs},
             on_host={name: memory.host_array(shape.outputs, dtype) for name, dtype in RESULTS.items()},
             mask=advanced["ancestor_mask"].part((num_segments * num_queries, shape.num_slots)),
-            advance=memory.bind_advance(read, advanced, widths=update.widths),
+            advance=memory.bind_advance(advance_inputs, advanced, widths=update.widths),
             decode=self._captures.new_graph(decode, read_log_probs) if self._captures else decode,
         )
 

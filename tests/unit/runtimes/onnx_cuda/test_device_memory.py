@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from dragoman_service.bundle.architecture import FloatType
-from dragoman_service.runtimes.onnx_cuda.cache_graphs import HIDDEN, advance_graph, write_graph, zeros_graph
+from dragoman_service.runtimes.onnx.kv_pool import HIDDEN
+from dragoman_service.runtimes.onnx_cuda.cache_graphs import advance_graph, write_graph, zeros_graph
 from dragoman_service.runtimes.onnx_cuda.device import (
     DeviceArray,
     HostArray,
