@@ -5,8 +5,8 @@ token that the encoder reads and one for each row (hypothesis) that takes a deco
 the caller: without measurements a stage takes no time, and a batch size that was never measured is assumed to be as
 fast as possible. `docs/internals/batching.md` describes it.
 
-The policy is a pure function of queue, deadline and prediction; the scheduler acts on the decision, and holds its lock,
-as nothing here is thread-safe.
+The policy is a pure function of queue, deadline and prediction; the scheduler acts on the decision. Nothing here is
+thread-safe: the scheduler holds its lock.
 """
 
 import math
@@ -38,7 +38,7 @@ _DEFAULT_RETRY_DELAY_S = 1.0
 _MIN_RETRY_DELAY_S, _MAX_RETRY_DELAY_S = 0.1, 60.0
 
 _MIN_SAMPLES = 32
-_MEMORY = 128  # samples after which the weight of a sample has fallen to 1 / e
+_DECAY_SAMPLES = 128  # samples after which the weight of a sample has fallen to 1 / e
 _MAX_DEVIATION = 4.0  # a sample counts at most as this multiple of the expected value, and at least as 1 / this
 
 _NUM_RATIOS = 128
@@ -81,7 +81,7 @@ class MovingRatio:
         usual = expected * per
         if usual > 0:
             amount = min(max(amount, usual / _MAX_DEVIATION), usual * _MAX_DEVIATION)
-        decay = 1 - 1 / _MEMORY
+        decay = 1 - 1 / _DECAY_SAMPLES
         self._amount = self._amount * decay + amount
         self._per = self._per * decay + per
 
@@ -307,9 +307,9 @@ class AdmissionPolicy:
     def decide(
         self, cost: RequestCost, context: RequestRecord, state: QueueState, now_s: float, *, is_estimate: bool = False
     ) -> Prediction | Rejection:
-        """Return the predicted latency of an admitted request, or why it is rejected.
+        """Return the predicted latency of an admitted request, or the rejection.
 
-        A request whose cost `is_estimate` is never rejected for its own size alone. Requests of the server itself,
+        If the cost `is_estimate`, a request is never rejected for its own size alone. Requests of the server itself,
         without a caller, have no share.
         """
         prediction = self._latency_model.predict(cost, state.backlog)
@@ -348,7 +348,7 @@ class AdmissionPolicy:
                 share = settings.max_caller_queue_share
                 threshold = math.floor(share * (limit - (queued - held)))
                 if (excess := held + added - threshold) > 0:
-                    # Of what leaves the queue, the caller can reuse its own turns and its share of the others' turns.
+                    # The caller can reuse the room of all of its own segments, and its share of the room of others.
                     excess /= share + (1 - share) / state.num_callers
                     name = f"{unit} of this caller"
                     return self._overloaded(name, held, threshold, excess * cost_per_unit, state)

@@ -10,7 +10,7 @@ from dragoman_service.errors import ConfigError
 from dragoman_service.threads import num_cores
 
 _BATCHES_ON_GPU: Final = 2
-_DEFAULT_NICENESS: Final = 15  # where nothing else lets the threads that answer requests run before worker threads
+_DEFAULT_NICENESS: Final = 15  # if the threads that answer requests do not have short time slices
 _DEFAULT_SEGMENTS_ON_GPU: Final = 128  # more segments make each step longer; chosen, not measured
 
 

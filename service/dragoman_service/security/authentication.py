@@ -137,13 +137,13 @@ class Access:
         self._identify(credentials_of(context))
 
     async def take_tokens(
-        self, caller: str, num_tokens: int, *, work: Callable[[], int] | None = None
+        self, caller: str, num_tokens: int, *, decode_cost: Callable[[], int] | None = None
     ) -> Callable[[], None]:
         """Charge a caller as `RateLimiter.take_tokens`; return the function that refunds the charges."""
         if self._callers is None:  # without quotas
             return _no_refund
         limits = self._callers.value.named(caller)
-        return await self._confirmed(self._limiter.take_tokens(caller, limits, num_tokens, work=work))
+        return await self._confirmed(self._limiter.take_tokens(caller, limits, num_tokens, decode_cost=decode_cost))
 
     async def watch(self) -> None:
         """Reload the files and the keys of the identity provider when they change; never returns if there are any."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from dragoman_service.errors import RateLimitedError
 from dragoman_service.security.api_keys import Caller
 
-_REQUESTS_PER_S, _TOKENS_PER_MIN, _WORK_PER_MIN = "requests/s", "source tokens/min", "decode cost/min"
-_PERIODS_S = {_REQUESTS_PER_S: 1.0, _TOKENS_PER_MIN: 60.0, _WORK_PER_MIN: 60.0}
+_REQUESTS_PER_S, _TOKENS_PER_MIN, _DECODE_COST_PER_MIN = "requests/s", "source tokens/min", "decode cost/min"
+_PERIODS_S = {_REQUESTS_PER_S: 1.0, _TOKENS_PER_MIN: 60.0, _DECODE_COST_PER_MIN: 60.0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,21 +78,22 @@ class RateLimiter:
         return self._take(Charge(caller=caller, unit=_REQUESTS_PER_S, limit=requests_per_s, amount=1))
 
     def take_tokens(
-        self, caller: str, limits: Caller | None, num_tokens: int, *, work: Callable[[], int] | None = None
+        self, caller: str, limits: Caller | None, num_tokens: int, *, decode_cost: Callable[[], int] | None = None
     ) -> tuple[Charge, ...]:
         """Charge source tokens and decode cost, both or none, and return the charges; RateLimitedError if too many.
 
-        `work` returns the decode cost. It is only called if it is limited, because counting takes time.
-        Without an entry in the callers file a caller has no quotas; if its entry was removed, requests in progress keep
-        the previous quotas.
+        `decode_cost` is called only if the decode cost is limited, because computing it takes time. A caller without
+        an entry in the callers file has no quotas. If its entry was removed, requests in progress keep the previous
+        quotas.
         """
         tokens_per_min = limits.tokens_per_min if limits else self._known_limit(caller, _TOKENS_PER_MIN)
-        work_per_min = limits.decode_cost_per_min if limits else self._known_limit(caller, _WORK_PER_MIN)
+        decode_cost_per_min = limits.decode_cost_per_min if limits else self._known_limit(caller, _DECODE_COST_PER_MIN)
         charges = []
         if tokens_per_min is not None:
             charges.append(Charge(caller=caller, unit=_TOKENS_PER_MIN, limit=tokens_per_min, amount=num_tokens))
-        if work_per_min is not None and work is not None and (decode_cost := work()):
-            charges.append(Charge(caller=caller, unit=_WORK_PER_MIN, limit=work_per_min, amount=decode_cost))
+        if decode_cost_per_min is not None and decode_cost is not None and (amount := decode_cost()):
+            unit = _DECODE_COST_PER_MIN
+            charges.append(Charge(caller=caller, unit=unit, limit=decode_cost_per_min, amount=amount))
         return self._take(*charges)
 
     def refund(self, charges: Iterable[Charge]) -> None:

@@ -45,7 +45,7 @@ class BucketStore(Protocol):
 
 
 class SharedQuota:
-    """Charges the store with charges that this replica has admitted; for one event loop.
+    """Charges the store for requests that the limiter of this replica has admitted; for one event loop.
 
     A charge that exceeds the buckets of one replica also exceeds those of the store. So rejected callers put no load on
     the store, and each replica enforces its own quotas while the store is unavailable.
@@ -60,7 +60,7 @@ class SharedQuota:
         timeout_s: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Store without a response after `timeout_s` counts as unavailable."""
+        """A store that does not respond within `timeout_s` counts as unavailable."""
         self._limiter = limiter
         self._store = store
         self._checks = metrics.quota_checks
@@ -76,15 +76,15 @@ class SharedQuota:
         Raises:
             RateLimitedError: if a bucket of the store cannot cover its charge; the limiter is then refunded.
         """
-        has_answered, shortfall = await self._call(self._store.take, charges)
-        self._checks.labels("store" if has_answered else "local").inc()
+        has_responded, shortfall = await self._call(self._store.take, charges)
+        self._checks.labels("store" if has_responded else "local").inc()
         if shortfall is not None:
             self._limiter.refund(charges)
             raise shortfall.charge.to_error(shortfall.retry_after_s)
 
         def refund() -> None:
             self._limiter.refund(charges)
-            if has_answered:
+            if has_responded:
                 self._start(self._call(self._store.refund, charges))
 
         return refund
@@ -124,19 +124,19 @@ class SharedQuota:
         await asyncio.wait((task,), timeout=self._timeout_s)
         if not task.done():
             task.cancel()
-            self._lost(TimeoutError(f"no response within {self._timeout_s:g} s"))
+            self._record_failure(TimeoutError(f"no response within {self._timeout_s:g} s"))
             return False, None
         try:
             answer = task.result()
         except Exception as error:  # noqa: BLE001 - any error means that the store is unavailable
-            self._lost(error)
+            self._record_failure(error)
             return False, None
         if is_retry:
             self._is_unavailable = False
             log.info("quota store recovered")
         return True, answer
 
-    def _lost(self, error: Exception) -> None:
+    def _record_failure(self, error: Exception) -> None:
         self._retry_at_s = self._clock() + RETRY_INTERVAL_S
         if not self._is_unavailable:
             self._is_unavailable = True

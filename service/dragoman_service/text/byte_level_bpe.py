@@ -61,7 +61,10 @@ class ByteLevelBpe:
         return pieces
 
     def offsets(self, text: str) -> list[tuple[int, int]]:
-        """Return the begin and end of each piece in code points; several pieces of one character: the last has it."""
+        """Return the begin and end of each piece in code points.
+
+        If several pieces form one character, the last has it.
+        """
         if not text.strip():
             return []
         spans: list[tuple[int, int]] = self._splitter.encode(text).offsets

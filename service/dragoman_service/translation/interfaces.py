@@ -11,11 +11,11 @@ class Quota(Protocol):
     """Limits of callers over time."""
 
     async def take_tokens(
-        self, caller: str, num_tokens: int, *, work: Callable[[], int] | None = None
+        self, caller: str, num_tokens: int, *, decode_cost: Callable[[], int] | None = None
     ) -> Callable[[], None]:
-        """Charge source tokens and decode cost to a caller; RateLimitedError without charge if these are too many.
+        """Charge source tokens and decode cost to a caller, both or none; RateLimitedError if they are too many.
 
-        `work` returns the decode cost. It is called only if the work of the caller is limited.
+        `decode_cost` is called only if the decode cost of the caller is limited.
 
         Returns:
             A function that refunds the charge, to be called at most once.

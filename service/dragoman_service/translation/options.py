@@ -1,4 +1,4 @@
-"""Validation of requests, and the search that their options ask for.
+"""Validation of requests, and the search that their options describe.
 
 Ranges and defaults of the options come from the contract (`dragoman.option_ranges`). This module adds the limits that a
 setting or a model decides, and the rules that involve several fields.
@@ -26,7 +26,7 @@ from dragoman_service.request import (
 )
 from dragoman_service.text.planning import TextModel
 
-# Limit of a document whatever the settings: positions in the translation, which may be longer, fit 32 bits.
+# Upper limit of the setting: positions in the translation, which may be longer, must fit 32 bits.
 MAX_DOCUMENT_CHARACTERS = 2**28
 
 # Options that need a model with an attention graph.
@@ -179,8 +179,8 @@ def fit_to_model(
     if options.min_target_tokens is not None and options.min_target_tokens >= limit:
         text = f"0 to {limit - 1}, below the limit of model {name}"
         raise InvalidFieldError("options.min_target_tokens", options.min_target_tokens, text)
-    has_weights = options.return_attention is not AttentionDetail.NONE
-    used = (options.coverage_penalty, options.return_alignment, has_weights)
+    returns_attention = options.return_attention is not AttentionDetail.NONE
+    used = (options.coverage_penalty, options.return_alignment, returns_attention)
     for field, is_used in zip(ATTENTION_FIELDS, used, strict=True):
         if is_used and not has_attention:
             raise UnsupportedFieldError(field)

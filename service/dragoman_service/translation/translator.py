@@ -347,11 +347,11 @@ class Translator:
     async def _submit(
         self, model: ServingModel, segments: Sequence[Segment], record: RequestRecord, num_characters: int = 0
     ) -> Futures:
-        # Queues all segments or none, and charges their tokens and work to the caller.
+        # Queues all segments or none, and charges their tokens and decode cost to the caller.
         if not segments:
             return ()
-        work = partial(model.scheduler.expected_decode_cost, segments)
-        refund = await self._charge(record, num_source_tokens(segments), work)
+        decode_cost = partial(model.scheduler.expected_decode_cost, segments)
+        refund = await self._charge(record, num_source_tokens(segments), decode_cost)
         try:
             return model.scheduler.submit(segments, record, num_characters=num_characters)
         except BaseException:
@@ -359,11 +359,11 @@ class Translator:
             raise
 
     async def _charge(
-        self, record: RequestRecord, num_tokens: int, work: Callable[[], int] | None = None
+        self, record: RequestRecord, num_tokens: int, decode_cost: Callable[[], int] | None = None
     ) -> Callable[[], None]:
         if self._quota is None or not num_tokens:
             return lambda: None
-        return await self._quota.take_tokens(record.caller, num_tokens, work=work)
+        return await self._quota.take_tokens(record.caller, num_tokens, decode_cost=decode_cost)
 
     async def _timed(self, step: Callable[[], _Result], run: Run | None) -> tuple[_Result, float, float]:
         # Returns the result of a step, its start and duration.

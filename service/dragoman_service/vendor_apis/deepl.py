@@ -43,7 +43,7 @@ _STATUSES: Mapping[HTTPStatus, HTTPStatus] = {
 }
 
 
-def _tag(language: str) -> str:
+def _language_tag(language: str) -> str:
     return language.lower().replace("_", "-")
 
 
@@ -62,7 +62,7 @@ def _digit(value: object) -> object:
     return str(int(value)) if isinstance(value, int) else value
 
 
-_Language = Annotated[str, AfterValidator(_tag)]
+_Language = Annotated[str, AfterValidator(_language_tag)]
 
 
 class TranslationParameters(Parameters):
@@ -261,7 +261,8 @@ class DeepLApi(VendorApi):
         glossary = self._glossary(context)
         if _is_v2(context):
             return Response(_entries(glossary, next(iter(glossary.terms))), media_type=_TSV)
-        pair = _tag(context.query.get("source_lang", "")), _tag(context.query.get("target_lang", ""))
+        source, target = (context.query.get(name, "") for name in ("source_lang", "target_lang"))
+        pair = _language_tag(source), _language_tag(target)
         if pair not in glossary.terms:
             raise GlossaryNotFoundError("source_lang", " to ".join(pair), tuple(map(" to ".join, glossary.terms)))
         entries = {"entries": _entries(glossary, pair), "entries_format": "tsv"}

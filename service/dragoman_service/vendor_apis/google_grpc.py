@@ -50,7 +50,7 @@ _FIELDS: Mapping[str, str] = {
 """Google's name of a field of the service, for errors."""
 
 _PARENT = re.compile(r"projects/[^/]+(?:/locations/[^/]+)?")
-_NAMED = re.compile(r"(projects/[^/]+/locations/[^/]+)/(models|glossaries)/(.+)")
+_RESOURCE_NAME = re.compile(r"(projects/[^/]+/locations/[^/]+)/(models|glossaries)/(.+)")
 _GENERAL_MODELS = frozenset({"", "general/base", "general/nmt"})
 _DETECTION_MODEL = "language-detection/default"
 _MAX_PAGE = 1000
@@ -94,7 +94,7 @@ class GoogleTranslation:
 
     def add_to(self, server: grpc.aio.Server) -> None:
         """Register the methods with a server, and the service for reflection."""
-        self._describe()
+        self._add_descriptors()
         handlers = {
             name: grpc.unary_unary_rpc_method_handler(
                 method.answer, method.request.FromString, method.response.SerializeToString
@@ -104,7 +104,7 @@ class GoogleTranslation:
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         server.add_registered_method_handlers(SERVICE, handlers)
 
-    def _describe(self) -> None:
+    def _add_descriptors(self) -> None:
         """Add the service to the protobuf descriptors: google-cloud-translate contains only messages."""
         package, _, name = SERVICE.rpartition(".")
         file = descriptor_pb2.FileDescriptorProto(name=_FILE, package=package, syntax="proto3")
@@ -242,7 +242,7 @@ def model_name(name: str) -> str:
 
 def _resource(name: str, collection: str, field: str) -> str:
     """Return the last part of the name of a resource, such as `projects/p/locations/l/models/m`."""
-    match = _NAMED.fullmatch(name)
+    match = _RESOURCE_NAME.fullmatch(name)
     if match is None or match[2] != collection:
         raise InvalidFieldError(field, repr(name[:64]), f"projects/PROJECT/locations/LOCATION/{collection}/NAME")
     return match[3]

@@ -187,8 +187,8 @@ class LibreTranslateApi(VendorApi):
             limit = f"at most {MAX_OPEN_BODY_BYTES} bytes without a key in the query or the header Authorization"
             raise InvalidFieldError("request", f"{declared} bytes", limit)
         context.max_body_bytes = MAX_OPEN_BODY_BYTES
-        with ExitStack() as places:
-            places.enter_context(limits.open_bytes.held(host, declared))
+        with ExitStack() as slots:
+            slots.enter_context(limits.open_bytes.held(host, declared))
             body = await limits.open_receiver.receive(context, host)
             async with limits.open_parsing:
                 return body, await converted(lambda: _all_fields(context, body, query), len(body))

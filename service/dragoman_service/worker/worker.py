@@ -271,6 +271,6 @@ class Worker:
         """Do nothing: loading in the server's process cannot be interrupted."""
 
     def close(self, timeout_s: float) -> None:
-        """Wait for the threads, each of which ends after its step, as the connections are closed."""
+        """Wait for the threads; the closed connections end each thread after its step."""
         for thread in self._threads:
             thread.join(timeout_s)

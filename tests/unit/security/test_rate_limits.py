@@ -50,16 +50,18 @@ def caller(**limits: float) -> Caller:
     return Caller(name="shop", certificates=("shop",), permissions=frozenset(Permission), **limits)  # type: ignore[arg-type]
 
 
-def take_tokens(limiter: RateLimiter, who: Caller | None, num_tokens: int, *, work: int = 0) -> tuple[Charge, ...]:
-    return limiter.take_tokens("shop", who, num_tokens, work=lambda: work)
+def take_tokens(
+    limiter: RateLimiter, who: Caller | None, num_tokens: int, *, decode_cost: int = 0
+) -> tuple[Charge, ...]:
+    return limiter.take_tokens("shop", who, num_tokens, decode_cost=lambda: decode_cost)
 
 
-def test_work_is_only_counted_if_limited(limiter: RateLimiter) -> None:
+def test_decode_cost_is_only_computed_if_limited(limiter: RateLimiter) -> None:
     answers = iter(range(1, 9))
 
     for limits in (caller(), caller(tokens_per_min=60)):
-        limiter.take_tokens("shop", limits, 1, work=answers.__next__)
-    charges = limiter.take_tokens("shop", caller(decode_cost_per_min=60), 1, work=answers.__next__)
+        limiter.take_tokens("shop", limits, 1, decode_cost=answers.__next__)
+    charges = limiter.take_tokens("shop", caller(decode_cost_per_min=60), 1, decode_cost=answers.__next__)
 
     assert [charge.amount for charge in charges] == [1]
     assert next(answers) == 2
@@ -87,16 +89,16 @@ def test_tokens_of_a_minute_can_be_used_at_once(limiter: RateLimiter, clock: Man
     take_tokens(limiter, small, 100)
 
 
-def test_rejected_work_takes_no_tokens_and_refunded_work_is_available_again(limiter: RateLimiter) -> None:
+def test_rejection_takes_no_tokens_and_refunded_decode_cost_is_available_again(limiter: RateLimiter) -> None:
     small = caller(tokens_per_min=100, decode_cost_per_min=600)
-    take_tokens(limiter, small, 50, work=590)
-    charges = take_tokens(limiter, small, 0, work=10)
+    take_tokens(limiter, small, 50, decode_cost=590)
+    charges = take_tokens(limiter, small, 0, decode_cost=10)
 
     with pytest.raises(RateLimitedError, match=r"limited to 600 decode cost/min; retry in 1.0 s"):
-        take_tokens(limiter, small, 50, work=10)
+        take_tokens(limiter, small, 50, decode_cost=10)
 
     limiter.refund(charges)
-    take_tokens(limiter, small, 50, work=10)
+    take_tokens(limiter, small, 50, decode_cost=10)
 
 
 @pytest.mark.parametrize("later", [None, caller(tokens_per_min=60)], ids=["removed", "unchanged"])

@@ -26,8 +26,10 @@ class Replica:
         self.limiter = RateLimiter(clock)
         self.shared = SharedQuota(self.limiter, store, self.metrics, timeout_s=TIMEOUT_S, clock=clock)
 
-    async def take(self, num_tokens: int, *, work: int = 0) -> object:
-        return await self.shared.confirm(self.limiter.take_tokens("shop", SHOP, num_tokens, work=lambda: work))
+    async def take(self, num_tokens: int, *, decode_cost: int = 0) -> object:
+        return await self.shared.confirm(
+            self.limiter.take_tokens("shop", SHOP, num_tokens, decode_cost=lambda: decode_cost)
+        )
 
     def num_checks(self, decided_by: str) -> float:
         value = self.metrics.registry.get_sample_value("dragoman_quota_checks_total", {"decided_by": decided_by})
@@ -65,10 +67,10 @@ async def test_replicas_share_quotas(store: SharedBuckets, clock: ManualClock) -
 
 async def test_rejection_of_the_store_refunds_the_replica(store: SharedBuckets, clock: ManualClock) -> None:
     one, other = Replica(store, clock), Replica(store, clock)
-    await one.take(10, work=600)
+    await one.take(10, decode_cost=600)
 
     with pytest.raises(RateLimitedError, match="decode cost/min"):
-        await other.take(50, work=10)
+        await other.take(50, decode_cost=10)
 
     await other.take(50)
     store.is_away = True

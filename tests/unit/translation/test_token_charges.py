@@ -28,10 +28,10 @@ class Account:
         )
 
     async def take_tokens(
-        self, caller: str, num_tokens: int, *, work: Callable[[], int] | None = None
+        self, caller: str, num_tokens: int, *, decode_cost: Callable[[], int] | None = None
     ) -> Callable[[], None]:
         self.charges.append((caller, num_tokens))
-        charges = self._limiter.take_tokens(caller, self._caller, num_tokens, work=work)
+        charges = self._limiter.take_tokens(caller, self._caller, num_tokens, decode_cost=decode_cost)
 
         def refund() -> None:
             self.charges.append((caller, -num_tokens))

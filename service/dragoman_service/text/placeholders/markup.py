@@ -63,7 +63,7 @@ def markup_units(text: str, *, is_xml: bool, placeholders: Placeholders, check: 
     tokens = list(tokenize(text, is_xml=is_xml, check=check))
     inline = _inline_by_content(text, tokens, check) if is_xml else None
     reader = _Reader(text, is_xml=is_xml, inline=inline, placeholders=placeholders, check=check)
-    for token in _without_content(tokens, inline):
+    for token in _collapse_untranslated(tokens, inline):
         check()
         reader.read(token)
     return reader.end()
@@ -99,7 +99,7 @@ def _check_xml(text: str, check: Check) -> None:
         raise MarkupError(f"not well-formed: {what} in line {error.lineno}, column {max(column, 0)}") from error
 
 
-def _without_content(tokens: Sequence[Token], inline: frozenset[int] | None) -> Iterator[Token]:
+def _collapse_untranslated(tokens: Sequence[Token], inline: frozenset[int] | None) -> Iterator[Token]:
     # Each untranslated element becomes one token, up to the end of the message if it is never closed. Within text it
     # replaces a word.
     index = 0
@@ -116,19 +116,18 @@ def _without_content(tokens: Sequence[Token], inline: frozenset[int] | None) -> 
         elif token.is_empty or not (is_word or token.is_untranslated or token.name in _SILENT):
             yield token
         else:
-            first, depth = token, 1
-            has_text = False
+            depth, has_text = 1, False
             while index < len(tokens) and depth:
                 inner = tokens[index]
                 index += 1
                 has_text = has_text or not isinstance(inner, Tag)
-                if isinstance(inner, Tag) and inner.name == first.name and not inner.is_empty:
+                if isinstance(inner, Tag) and inner.name == token.name and not inner.is_empty:
                     depth += -1 if inner.is_closing else 1
             end = tokens[index - 1].end
-            if is_word or first.name in _SILENT:
-                yield Copied(first.start, end, is_word=is_word and has_text)
+            if is_word or token.name in _SILENT:
+                yield Copied(token.start, end, is_word=is_word and has_text)
             else:
-                yield Tag(first.start, end, first.name, is_empty=True)
+                yield Tag(token.start, end, token.name, is_empty=True)
 
 
 def _inline_by_content(text: str, tokens: Sequence[Token], check: Check) -> frozenset[int]:

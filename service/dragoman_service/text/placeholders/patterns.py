@@ -141,14 +141,14 @@ class Protection:
         return spans
 
     def _literals(self, text: str, check: Check) -> Iterator[ProtectedSpan]:
-        arguments: icu.IcuReader | None = None
+        reader: icu.IcuReader | None = None
         matches = [expression.search(text, 0, check) for expression in self.expressions]
         while (match := min(filter(None, matches), key=re.Match.start, default=None)) is not None:
             start, position = match.span()
             kind = ProtectedKind[match.lastgroup] if match.lastgroup else None
             if kind is ProtectedKind.ICU:
-                arguments = arguments or icu.IcuReader(text, check)
-                if (argument := arguments.argument(position)) is not None:
+                reader = reader or icu.IcuReader(text, check)
+                if (argument := reader.argument(position)) is not None:
                     position = argument.end
                     yield ProtectedSpan(span=Span(start=start, end=position), kind=kind, messages=argument.messages)
             elif (end := _end(kind, text, start, position)) > start:
@@ -221,7 +221,7 @@ class TermMatcher:
     """
 
     def __init__(self, terms: Sequence[Term]) -> None:
-        """Take terms with distinct sources. Among sources that differ in case, the one that equals the text wins."""
+        """Take terms with distinct sources; of sources that differ only in case, the one that equals the text wins."""
         self._terms: dict[str, list[Term]] = {}
         lengths: dict[tuple[str, bool], set[int]] = {}
         for term in terms:
@@ -260,7 +260,7 @@ class TermMatcher:
             if not candidates:
                 continue
             is_within_word = (
-                start and _is_word_character(text[start - 1]),
+                start > 0 and _is_word_character(text[start - 1]),
                 end < stop and _is_word_character(text[end]),
             )
             source = text[start:end]
@@ -286,7 +286,7 @@ def _begins_word(term: Term) -> bool:
     return not term.is_part_of_word and term.source[0].isalnum()
 
 
-def _fits(term: Term, source: str, is_within_word: tuple[bool | int, bool]) -> bool:
+def _fits(term: Term, source: str, is_within_word: tuple[bool, bool]) -> bool:
     if term.is_case_sensitive and term.source != source:
         return False
     ends_word = not term.is_part_of_word and term.source[-1].isalnum()
