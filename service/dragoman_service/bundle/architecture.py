@@ -104,7 +104,7 @@ class Architecture(Section, DerivedSizes):
     source_vocabulary_size: Size | None = None  # size of the source vocabulary; None: `vocabulary_size`
 
     @model_validator(mode="after")
-    def _agrees_with_itself(self) -> Self:
+    def _is_consistent(self) -> Self:
         if self.head_dim is None and self.d_model % self.num_heads:
             raise ValueError(f"d_model {self.d_model} is not a multiple of num_heads {self.num_heads}")
         if self.num_heads % self.num_key_heads:

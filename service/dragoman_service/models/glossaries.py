@@ -55,8 +55,8 @@ class Glossary:
 class GlossaryRepository:
     """Glossaries of one server. Thread-safe, except for concurrent calls of `refresh`."""
 
-    def __init__(self, directory: Path | None = None, metrics: Metrics | None = None) -> None:
-        """Create an empty repository; without a directory it stays empty."""
+    def __init__(self, directory: Path, metrics: Metrics) -> None:
+        """Create an empty repository."""
         self._directory = directory
         self._metrics = metrics
         self._glossaries: Mapping[str, Glossary] = {}  # replaced as a whole
@@ -67,8 +67,6 @@ class GlossaryRepository:
 
         An invalid file is logged and counted, and the previous content of the glossary stays active.
         """
-        if self._directory is None:
-            return
         entries = [entry for entry in fingerprint(self._directory) if entry[0].endswith(_SUFFIXES)]
         files = {name for name, *_ in entries}
         glossaries = {name: old for name, old in self._glossaries.items() if files & _file_names(name)}
@@ -83,13 +81,12 @@ class GlossaryRepository:
 
     def _read(self, file: str, fault: str, glossaries: dict[str, Glossary]) -> None:
         try:
-            glossary = None if fault or self._directory is None else read_glossary(self._directory / file)
+            glossary = None if fault else read_glossary(self._directory / file)
         except Exception as error:  # noqa: BLE001 - files are untrusted: any error concerns only this file
             glossary, fault = None, str(error)
         if glossary is None:
             log.error("invalid glossary ignored", extra={"glossary": file, "fault": fault})
-            if self._metrics:
-                self._metrics.glossary_failures.inc()
+            self._metrics.glossary_failures.inc()
             return
         glossaries[glossary.name] = glossary
         num_terms = sum(map(len, glossary.terms.values()))

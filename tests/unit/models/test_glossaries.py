@@ -101,7 +101,7 @@ def test_number_of_glossaries_is_limited(tmp_path: Path, monkeypatch: pytest.Mon
     for name in ("a", "b"):
         (tmp_path / f"{name}.tsv").write_text("en\tde\na\tb")
 
-    repository = GlossaryRepository(tmp_path)
+    repository = GlossaryRepository(tmp_path, Metrics(CollectorRegistry()))
     repository.refresh()
 
     assert [glossary.name for glossary in repository.all()] == ["a"]
@@ -109,7 +109,7 @@ def test_number_of_glossaries_is_limited(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_language_tags_of_glossary_are_shortened(tmp_path: Path) -> None:
     (tmp_path / "it.tsv").write_text(TSV, encoding="utf-8")
-    repository = GlossaryRepository(tmp_path)
+    repository = GlossaryRepository(tmp_path, Metrics(CollectorRegistry()))
     repository.refresh()
 
     matcher = repository.matcher("it", "en-GB", "DE")
