@@ -56,12 +56,9 @@ def run(arguments: argparse.Namespace) -> int:
         stream = LogStream(sys.stderr.fileno())
         configure_logs(settings.logs, stream=stream)
         is_drained = asyncio.run(app.serve(settings, stream))
-    except ConfigError as error:
-        print(f"dragoman: {error}", file=sys.stderr)
-        return 2
     except DragomanError as error:
         print(f"dragoman: {error}", file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, ConfigError) else 1
     exit_code = 0 if is_drained else 1
     exit_after(_EXIT_S, exit_code)
     for thread in threading.enumerate():

@@ -94,6 +94,7 @@ class SchedulingSettings(BaseModel):
         num_batches = self.num_workers or 1
         possible = memory.max_segments(beam_size, num_batches=num_batches)
         if not possible:
+            # A batch reserves memory for one more segment.
             min_bytes = 2 * num_batches * memory.segment_bytes(beam_size)
             expected = f"at least {min_bytes} bytes in addition to weights and workspace"
             raise ConfigError("runtime.gpu_memory_budget_bytes", memory.available_bytes, expected)

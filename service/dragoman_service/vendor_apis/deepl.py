@@ -58,7 +58,7 @@ def _tag_names(value: object) -> frozenset[str]:
 
 
 def _digit(value: object) -> object:
-    """Return 0 and 1, which are numbers or booleans in JSON, as forms send them."""
+    """Convert an integer or a boolean of JSON to the string that a form contains."""
     return str(int(value)) if isinstance(value, int) else value
 
 
@@ -139,7 +139,7 @@ class LanguagesParameters(Parameters):
 class CharacterCounts:
     """Characters of source texts that were translated for each caller since the server started.
 
-    Counts of the callers that have not translated for longest are dropped if there are too many callers.
+    If there are too many callers, the count of the caller with the oldest last request is dropped.
     """
 
     def __init__(self) -> None:

@@ -47,11 +47,11 @@ class StepBinding:
         self._shape: StepShape | None = None
         self._bound: _Bound | None = None
 
-    def fits(self, shape: StepShape) -> bool:
+    def is_bound_to(self, shape: StepShape) -> bool:
         """Return whether the current binding has this shape."""
         return self._bound is not None and shape == self._shape
 
-    def fit(
+    def bind(
         self,
         shape: StepShape,
         *,
@@ -72,12 +72,12 @@ class StepBinding:
         if layout != self._layout or len(self._known) >= MAX_SHAPES:
             self._known.clear()
         if shape not in self._known:
-            self._known[shape] = self._bind(shape, pools=pools, cross=cross)
+            self._known[shape] = self._new_bound(shape, pools=pools, cross=cross)
         self._layout, self._shape, self._bound = layout, shape, self._known[shape]
         self._bound.tensors["source_lengths"].array[:] = source_lengths
 
     def run(self, token_ids: IntArray, positions: IntArray, slots: IntArray, visible: BoolArray) -> StepOutput:
-        """Run one step after `fit`; the next step can overwrite the returned arrays.
+        """Run one step after `bind`; the next step can overwrite the returned arrays.
 
         Args:
             token_ids: [B, K]
@@ -87,7 +87,7 @@ class StepBinding:
         """
         bound = self._bound
         if bound is None:
-            raise RuntimeError("run() called before fit()")
+            raise RuntimeError("run() called before bind()")
         tensors = bound.tensors
         tensors["token_ids"].array[:] = token_ids
         tensors["positions"].array[:, 0] = positions
@@ -99,10 +99,10 @@ class StepBinding:
         return StepOutput(log_probs=tensors["log_probs"].array, token_ids=tensors["candidate_ids"].array)
 
     def release(self) -> None:
-        """Allow changes of the buffers until the next `fit`."""
+        """Allow changes of the buffers until the next `bind`."""
         self._bound = None
 
-    def _bind(
+    def _new_bound(
         self, shape: StepShape, *, pools: Mapping[str, NDArray[Any]], cross: Mapping[str, NDArray[Any]]
     ) -> _Bound:
         results = {name: np.zeros(shape.outputs, dtype=dtype) for name, dtype in RESULTS.items()}

@@ -82,10 +82,10 @@ class OnnxStepBatch(CachingBatch[SegmentBuffers]):
 
     def _fitted_binding(self, shape: StepShape) -> StepBinding:
         binding = self._low_latency_binding if self._low_latency_binding and self._is_alone() else self._binding
-        if not binding.fits(shape):
+        if not binding.is_bound_to(shape):
             self._release()
             self._fit_buffers()
-            binding.fit(
+            binding.bind(
                 shape,
                 layout=(self._pools.layout, self._cross.layout),
                 pools=self._pools.live(),

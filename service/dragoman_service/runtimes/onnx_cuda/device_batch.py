@@ -159,7 +159,7 @@ class DeviceStepBatch(CachingBatch[DeviceBuffers]):
         shape = self._shape(bucket_of_segments(self.num_segments), token_ids.shape[1], num_candidates)
         former = np.array(self._former)
         self._arrange(shape.num_segments)
-        self._steps.fit(shape, pools=self._pools, cross=self._cross)
+        self._steps.bind(shape, pools=self._pools, cross=self._cross)
         output = self._steps.run(
             token_ids,
             positions=self._positions,
@@ -223,13 +223,13 @@ class _DeviceSteps:
         self._mask: DeviceArray | None = None  # of the previous step, with `_num_queries` rows per segment
         self._num_queries = 0
 
-    def fit(self, shape: StepShape, *, pools: DeviceBuffers, cross: DeviceBuffers) -> None:
+    def bind(self, shape: StepShape, *, pools: DeviceBuffers, cross: DeviceBuffers) -> None:
         key = pools.layout, cross.layout, shape
         if key not in self._known:
             stale = [old for old in self._known if not (old[0] in pools.layouts and old[1] in cross.layouts)]
             for old in list(self._known) if len(self._known) >= MAX_SHAPES else stale:
                 del self._known[old]
-            self._known[key] = self._bind(shape, pools, cross)
+            self._known[key] = self._new_bound(shape, pools, cross)
         self._bound = self._known[key]
 
     def run(
@@ -246,7 +246,7 @@ class _DeviceSteps:
         # new. `parents` [B, K]: row of the segment in the previous step that each row continues.
         bound = self._bound
         if bound is None:
-            raise RuntimeError("run() called before fit()")
+            raise RuntimeError("run() called before bind()")
         count = len(token_ids)
         rows = former[:, None] * self._num_queries + parents
         bound.update.fill(source_lengths, positions, token_ids, np.where(former[:, None] == _NEW, _NEW, rows), slots)
@@ -260,7 +260,7 @@ class _DeviceSteps:
         )
         return StepOutput(log_probs=log_probs, token_ids=candidate_ids)
 
-    def _bind(self, shape: StepShape, pools: DeviceBuffers, cross: DeviceBuffers) -> _BoundStep:
+    def _new_bound(self, shape: StepShape, pools: DeviceBuffers, cross: DeviceBuffers) -> _BoundStep:
         memory, (num_segments, num_rows, _) = self._memory, shape.outputs
         update = _Update(memory, num_segments, num_rows)
         num_queries = len(update.queries)

@@ -77,7 +77,7 @@ _TERM_CHECK_CHARACTERS = 64  # interval of checks in the search for terms
 _TRAILING = frozenset(".,;:!?'\"*_~…")
 _CLOSERS = {")": "(", "]": "[", "}": "{"}
 _FILE_NAME = re.compile(r"[\w@+%-][\w.@+%-]*\.[A-Za-z0-9]{1,5}", re.ASCII)
-_PLACEHOLDER_TAGS = frozenset({"ph", "x", "bx", "ex", "it", "bpt", "ept", "ut"})  # of XLIFF and TMX
+_XLIFF_TMX_TAGS = frozenset({"ph", "x", "bx", "ex", "it", "bpt", "ept", "ut"})  # placeholders of these formats
 _TAG_NAME = re.compile(r"</?([\w:.-]+)")
 
 
@@ -191,7 +191,7 @@ def may_have_literals(text: str) -> bool:
 def is_placeholder_tag(tag: str) -> bool:
     """Return whether a tag is content itself, such as `<ph id="1"/>`, and does not mark other text."""
     match = _TAG_NAME.match(tag)
-    return match is not None and match[1].lower() in _PLACEHOLDER_TAGS
+    return match is not None and match[1].lower() in _XLIFF_TMX_TAGS
 
 
 def tag_name(tag: str) -> str:
