@@ -8,6 +8,7 @@ from typing import Any, Final, Protocol
 from dragoman_service.errors import InvalidFieldError, RequestError
 from dragoman_service.file_translation.jobs import DocumentJobs
 from dragoman_service.file_translation.multipart import MultipartForm
+from dragoman_service.file_translation.store import DocumentState
 
 MAX_UNAUTHENTICATED_BYTES: Final = 256 * 1024  # read of a body while the key of the caller has not arrived
 
@@ -66,18 +67,18 @@ class DocumentUpload:
         beginning = asyncio.create_task(asyncio.to_thread(store.begin, owner, int(declared) if declared else limit))
         try:
             state = await asyncio.shield(beginning)
-        except asyncio.CancelledError:
-            await asyncio.wait((beginning,))  # cancellation does not stop the thread
-            if not beginning.exception():
-                await asyncio.to_thread(store.remove, beginning.result().document_id)
-            raise
-        try:
             async with self._jobs.uploading():
                 num_bytes = await self._receive(store.source_path(state.document_id), limit)
         except BaseException:
-            await asyncio.to_thread(store.remove, state.document_id)
+            await asyncio.shield(self._discard(beginning))  # continues if the task is cancelled again
             raise
         return state.document_id, num_bytes
+
+    async def _discard(self, beginning: "asyncio.Task[DocumentState]") -> None:
+        # Removes the document; cancellation does not stop the thread that creates it.
+        await asyncio.wait((beginning,))
+        if not beginning.exception():
+            await asyncio.to_thread(self._jobs.store.remove, beginning.result().document_id)
 
     async def _receive(self, path: Path, limit: int) -> int:
         num_bytes = await self._write(path)

@@ -97,7 +97,7 @@ class _DocumentRoutes:
                 partial(store.complete, document_id, file_name=file_name, num_bytes=num_bytes)
             )
         except BaseException:
-            await asyncio.to_thread(store.remove, document_id)
+            await asyncio.shield(asyncio.to_thread(store.remove, document_id))
             raise
         return state, key, request
 

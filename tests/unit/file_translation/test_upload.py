@@ -3,6 +3,8 @@ import threading
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from dragoman_service.file_translation.upload import DocumentUpload
 
 
@@ -12,7 +14,7 @@ class SlowStore:
     def __init__(self) -> None:
         self.has_begun = threading.Event()
         self.may_end = threading.Event()
-        self.removed: list[str] = []
+        self.is_removed = threading.Event()
 
     def begin(self, owner: str, num_bytes: int) -> Any:
         self.has_begun.set()
@@ -20,10 +22,12 @@ class SlowStore:
         return SimpleNamespace(document_id="id")
 
     def remove(self, document_id: str) -> None:
-        self.removed.append(document_id)
+        assert document_id == "id"
+        self.is_removed.set()
 
 
-async def test_document_is_removed_if_the_client_leaves_while_it_is_created() -> None:
+@pytest.mark.parametrize("num_cancellations", [1, 2])  # a client that leaves ends the body and the task
+async def test_document_is_removed_if_the_client_leaves_while_it_is_created(num_cancellations: int) -> None:
     store = SlowStore()
     source: Any = SimpleNamespace(
         header=lambda name: "multipart/form-data; boundary=b" if name == "content-type" else "", chunks=lambda: None
@@ -32,9 +36,11 @@ async def test_document_is_removed_if_the_client_leaves_while_it_is_created() ->
     upload = asyncio.create_task(DocumentUpload(source, jobs).store("shop"))
     await asyncio.to_thread(store.has_begun.wait, 10)
 
-    upload.cancel()
+    for _ in range(num_cancellations):
+        upload.cancel()
+        await asyncio.sleep(0)
     asyncio.get_running_loop().call_soon(store.may_end.set)
     await asyncio.wait((upload,))
 
     assert upload.cancelled()
-    assert store.removed == ["id"]
+    assert await asyncio.to_thread(store.is_removed.wait, 10)
