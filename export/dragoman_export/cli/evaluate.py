@@ -86,9 +86,9 @@ def run(args: argparse.Namespace) -> int:
     references = [pair.target for pair in pairs]
     other = _read_lines(args.against, len(pairs)) if args.against else None
     if args.bundle:
-        done = _by_bundle(args, pairs)
+        done = _translate_with_bundle(args, pairs)
     elif args.target:
-        done = _by_server(args, pairs)
+        done = _translate_with_server(args, pairs)
     else:
         done = _Translated(texts=_read_lines(args.translations, len(pairs)))
     if args.output:
@@ -112,9 +112,9 @@ def run(args: argparse.Namespace) -> int:
     ]
     for score in scores:
         print(f"{score.metric} {score.value:.2f}  {score.signature}")
-    length: Any = measured["BLEU"]
-    ratio = length.sys_len / max(length.ref_len, 1)
-    print(f"length ratio {ratio:.3f}: {length.sys_len:,} words, {length.ref_len:,} in the references")
+    bleu: Any = measured["BLEU"]
+    ratio = bleu.sys_len / max(bleu.ref_len, 1)
+    print(f"length ratio {ratio:.3f}: {bleu.sys_len:,} words, {bleu.ref_len:,} in the references")
     for line in (*done.report, *_compared(done.texts, other, references)):
         print(line)
     if args.scores:
@@ -127,17 +127,17 @@ def read_pairs(paths: list[Path], limit: int | None) -> tuple[Pair, ...]:
     return read_corpus([ParallelFiles(source=path) for path in paths], max_malformed=0.0).pairs[:limit]
 
 
-def _read_lines(path: Path, num_wanted: int) -> tuple[str, ...]:
+def _read_lines(path: Path, num_expected: int) -> tuple[str, ...]:
     try:
         lines = tuple(path.read_text(encoding="utf-8").removesuffix("\n").split("\n"))
     except (OSError, UnicodeDecodeError) as error:
         raise CorpusError(f"{path} cannot be read: {error}") from error
-    if len(lines) != num_wanted:
-        raise CorpusError(f"{path} has {len(lines):,} lines: expected {num_wanted:,}, one per source")
+    if len(lines) != num_expected:
+        raise CorpusError(f"{path} has {len(lines):,} lines: expected {num_expected:,}, one per source")
     return lines
 
 
-def _by_bundle(args: argparse.Namespace, pairs: Sequence[Pair]) -> _Translated:
+def _translate_with_bundle(args: argparse.Namespace, pairs: Sequence[Pair]) -> _Translated:
     settings = RuntimeSettings(precision=args.precision, num_intra_op_threads=args.threads, shortlist=args.shortlist)
     sources = [pair.source for pair in pairs]
     with open_text_model(args.bundle, settings) as (model, precision):
@@ -154,7 +154,7 @@ def _by_bundle(args: argparse.Namespace, pairs: Sequence[Pair]) -> _Translated:
     return _Translated(texts=done.texts, report=tuple(report), precision=precision, data_suffix=suffix)
 
 
-def _by_server(args: argparse.Namespace, pairs: Sequence[Pair]) -> _Translated:
+def _translate_with_server(args: argparse.Namespace, pairs: Sequence[Pair]) -> _Translated:
     # Several texts per call; ExportError if a call fails.
     requests = [[pair.source for pair in pairs[i : i + args.batch_size]] for i in range(0, len(pairs), args.batch_size)]
     try:
@@ -202,7 +202,7 @@ def _speed(num_texts: int, num_tokens: int, elapsed_s: float, how: str) -> str:
 
 
 def _languages(client: TranslationClient, args: argparse.Namespace) -> tuple[str, str]:
-    # The requested languages, or those of the only pair of the server.
+    # Returns the requested languages, or the only pair of the server.
     if args.source_language and args.target_language:
         return args.source_language, args.target_language
     versions = [version for model in client.list_models() for version in model.versions]
@@ -218,7 +218,7 @@ def _metrics() -> dict[str, Metric]:
 
 
 def _compared(translations: tuple[str, ...], others: tuple[str, ...] | None, references: list[str]) -> list[str]:
-    # Per metric, both scores and the p-value of their difference.
+    # Returns a line per metric: both scores and the p-value of their difference.
     if others is None:
         return []
     systems: list[tuple[str, Sequence[str]]] = [("other", others), ("own", translations)]
