@@ -127,7 +127,8 @@ def load_lines(found: Record) -> Iterator[str]:
         times = {f"{side}_{name}": point[f"{side}_{name}"] for name in ("p50_ms", "p95_ms") for side in SIDES}
         ratios = {name: point[name] for name in ("p50_ratio", "p95_ratio")} | {"capacity_ratio": ratio}
         asked = {"rate": point["rate_per_s"], "repetitions": len(point["ours"])}
-        targets = ",".join(f"{name}:{'reached' if is_so else 'missed'}" for name, is_so in point["reached"].items())
+        states = {name: "reached" if is_reached else "missed" for name, is_reached in point["reached"].items()}
+        targets = ",".join(f"{name}:{state}" for name, state in states.items())
         yield _line("benchmarks", load=f"{point['load']:.0%}", **names, **ratios, **times, **asked, targets=targets)
 
 

@@ -62,8 +62,8 @@ def series_of(run: Run) -> dict[str, Series]:
         else:
             bases = [sample.at_s if per == _TIME else sample.total(per) for sample in samples]
             growth = [
-                (later - value) / (base - before) if base > before else math.nan
-                for (value, later), (before, base) in zip(pairwise(values), pairwise(bases), strict=True)
+                (later - value) / (later_base - base) if later_base > base else math.nan
+                for (value, later), (base, later_base) in zip(pairwise(values), pairwise(bases), strict=True)
             ]
             points = [(sample.at_s, value) for sample, value in zip(samples[1:], growth, strict=True)]
         known = [(at_s, value) for at_s, value in points if at_s >= run.began_s and math.isfinite(value)]

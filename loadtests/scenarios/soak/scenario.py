@@ -134,19 +134,20 @@ class Operator:
 
     def swap(self) -> None:
         """Add the next version, through the API, the directory, or after a broken version; remove the old one."""
-        old, new, way = self.found.num_swaps + 1, self.found.num_swaps + 2, self.found.num_swaps % 3
-        if way == 2:
+        old, new = self.found.num_swaps + 1, self.found.num_swaps + 2
+        way = ("API", "directory", "broken version")[self.found.num_swaps % 3]
+        if way == "broken version":
             add_version(self.bundle, self.models, _BROKEN + old, is_broken=True)
             self.found.num_broken_versions += 1
             self._call(Method.LOAD_MODEL, _BROKEN + old, expected="FAILED_PRECONDITION")
             self._remove(_BROKEN + old)
         add_version(self.bundle, self.models, new)
-        if way == 1:
+        if way == "directory":
             self._wait(lambda states: states.get(str(new)) == pb.MODEL_STATE_READY, f"version {new} is ready")
         else:
             self._call(Method.LOAD_MODEL, new)
         self.label(new)
-        if way == 0:
+        if way == "API":
             self._call(Method.UNLOAD_MODEL, old)
         self._remove(old)
         self.found.num_swaps += 1
@@ -191,17 +192,18 @@ def soak(server: ServerProcess, models: Path, bundle: Path, texts: Texts, settin
     The server has just started with version 1 of the bundle in `models`. Raises RuntimeError if an idle server does not
     answer a probe, or nothing under load; OSError if the server ends.
     """
-    idle, name, traffic = Idle(footprint(server.pid), {}), bundle.parent.name, TRAFFIC[settings.traffic]
-    found = Observations(settings=settings, before=idle, after=idle)
+    name, traffic = bundle.parent.name, TRAFFIC[settings.traffic]
+    started_server = Idle(footprint(server.pid), {})  # `before` and `after` are set below
+    found = Observations(settings=settings, before=started_server, after=started_server)
     accounting, samples = found.accounting, found.samples
     pool = CallerPool(
-        address=server.target, num_callers=settings.num_callers, record=accounting.record, look_each_s=_SAMPLE_EACH_S
+        address=server.target, num_callers=settings.num_callers, record=accounting.record, sample_each_s=_SAMPLE_EACH_S
     )
     calibration, plan = (
         Plan(texts=texts, models=("", name, f"{name}@{_LABEL}"), prefix=prefix, seed=seed, traffic=traffic)
         for prefix, seed in (("c", settings.seed + 1), ("s", settings.seed))
     )
-    samples_a_line = max(10, round(settings.duration_s / _NUM_LINES / _SAMPLE_EACH_S))
+    samples_per_line = max(10, round(settings.duration_s / _NUM_LINES / _SAMPLE_EACH_S))
     calibration_s = min(max(2.0, settings.duration_s / 15), 20.0)
     with SoakClient(Target(address=server.target)) as caller:
         for probe in PROBES:
@@ -216,18 +218,18 @@ def soak(server: ServerProcess, models: Path, bundle: Path, texts: Texts, settin
             raise RuntimeError(f"no call was answered within {calibration_s:g} s; the machine may be busy")
         found.before, began_s = _idle(server), time.monotonic()
 
-        def look() -> None:
+        def take_sample() -> None:
             at_s, now = round(time.monotonic() - began_s, 2), footprint(server.pid)
             sizes = {"rss_mb": round(now.rss_mb, 2), "threads": now.num_threads, "fds": now.num_fds}
             figures = {**sizes, "calls": accounting.num_calls, "swaps": found.num_swaps}
-            if len(samples) % samples_a_line == 0:
+            if len(samples) % samples_per_line == 0:
                 line = figures_line(f"{at_s:.0f} of {settings.duration_s:.0f} s:", figures)
                 print(line, file=sys.stderr, flush=True)
             samples.append({"at_s": at_s, **figures})
 
         with operator.swapping(each_s=settings.swap_each_s):
             rate_per_s = settings.load_share * found.capacity_per_s
-            pool.run(plan, rate_per_s=rate_per_s, duration_s=settings.duration_s, look=look)
+            pool.run(plan, rate_per_s=rate_per_s, duration_s=settings.duration_s, sample=take_sample)
         found.elapsed_s = time.monotonic() - began_s
     found.after = _idle(server, like=found.before.footprint)
     return found
@@ -301,7 +303,7 @@ def report_of(found: Observations, logged: Sequence[Entry], log_errors: Sequence
 
 
 def _left(found: Observations) -> dict[str, int]:
-    """Return what remains in addition to what there was before the load."""
+    """Return the remaining threads, files, calls and segments compared with the time before the load."""
     before, after, metrics = found.before.footprint, found.after.footprint, found.after.metrics
     versions = {match[1] for name in metrics if (match := _VERSION.search(name))}
     return {

@@ -30,8 +30,8 @@ _TARGETS: Final = {  # of JSON bodies: path and authorization
 }
 GRPC_KINDS: Final = ("document", "texts", "stream", "many-texts", "detection", "google")
 _FORMATS: Final = {"p": "plain", "h": "html", "x": "xml"}
-_SHORT_DOCUMENTS: Final = (
-    *("tags-unmatched-plain", "tags-unmatched-html", "icu-quoted-heads-plain", "numbers-before-blocks-html"),
+_SHORT_DOCUMENTS: Final = frozenset(
+    ("tags-unmatched-plain", "tags-unmatched-html", "icu-quoted-heads-plain", "numbers-before-blocks-html")
 )
 _SHORT_SHAPES: Final = ("combining", "untranslatable")
 _DOCUMENT: Final[Mapping[str, Any]] = {"size": 200_000, "grown_size": 80_000, "way": "leave", "leave_after_s": 1.5}
