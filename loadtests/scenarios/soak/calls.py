@@ -110,7 +110,7 @@ class SoakClient(Client):
 def paced(
     plan: Iterable[ExpectedCall], rate_per_s: float | None, *, clock: Callable[[], float] = time.monotonic
 ) -> Iterator[tuple[float, ExpectedCall]]:
-    """Yield each call with its time, evenly spaced; calls after a delay are not faster, so that the load is constant."""
+    """Yield each call with its time, evenly spaced; after a delay, calls are not faster, to keep the load constant."""
     next_s = clock()
     for planned in plan:
         due_s = max(next_s, clock())
