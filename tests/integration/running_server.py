@@ -37,7 +37,7 @@ from dragoman_service.worker.worker import Worker
 from tests.fakes import GATE_TIMEOUT_S, ManualClock, WrappedModel
 
 PATIENCE_S = 30.0  # only reached by a test that would otherwise hang
-_LOOK_EACH_S = 0.001
+_POLL_S = 0.001
 
 
 class HaltableModel(WrappedModel):
@@ -263,9 +263,9 @@ def described_service(answer: reflection_pb2.ServerReflectionResponse, name: str
     assert files, answer.error_response
     pool = DescriptorPool()
     while files:
-        known = [file for file in files if not {*file.dependency} & {other.name for other in files}]
-        assert known, "a file that another one depends on is missing"
-        for file in known:
+        independent = [file for file in files if not {*file.dependency} & {other.name for other in files}]
+        assert independent, "the files depend on each other"
+        for file in independent:
             pool.Add(file)
             files.remove(file)
     return pool.FindServiceByName(name)
@@ -284,7 +284,7 @@ async def until(holds: Callable[[], bool]) -> None:
     """
     async with asyncio.timeout(PATIENCE_S):
         while not holds():
-            await asyncio.sleep(_LOOK_EACH_S)
+            await asyncio.sleep(_POLL_S)
 
 
 class Refusal:
@@ -299,24 +299,30 @@ class Refusal:
     @property
     def reason(self) -> str:
         """Reason of the ErrorInfo; empty if gRPC created the status."""
-        reason: str = self._unpacked(error_details_pb2.ErrorInfo()).reason
+        reason: str = self._detail(error_details_pb2.ErrorInfo()).reason
         return reason
 
     @property
     def fields(self) -> list[str]:
         """Invalid fields of the BadRequest."""
-        return [violation.field for violation in self._unpacked(error_details_pb2.BadRequest()).field_violations]
+        return [violation.field for violation in self._detail(error_details_pb2.BadRequest()).field_violations]
 
     @property
     def retry_delay_ms(self) -> int:
         """Delay of the RetryInfo."""
-        delay: int = self._unpacked(error_details_pb2.RetryInfo()).retry_delay.ToMilliseconds()
+        delay: int = self._detail(error_details_pb2.RetryInfo()).retry_delay.ToMilliseconds()
         return delay
 
-    def _unpacked(self, kind: Message) -> Any:
-        status = rpc_status.from_call(self._error)
-        any(detail.Unpack(kind) for detail in (status.details if status else ()))
-        return kind
+    def _detail(self, detail: Message) -> Any:
+        return unpacked(rpc_status.from_call(self._error), detail)
+
+
+def unpacked(status: Any, detail: Message) -> Any:
+    """Fill a message from the detail of its type, if the status has one, and return it."""
+    for packed in status.details if status else ():
+        if packed.Unpack(detail):
+            break
+    return detail
 
 
 async def refusal(call: Any) -> Refusal:
