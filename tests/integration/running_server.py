@@ -36,7 +36,7 @@ from dragoman_service.text.tokenizer import open_tokenizer
 from dragoman_service.worker.worker import Worker
 from tests.fakes import GATE_TIMEOUT_S, ManualClock, WrappedModel
 
-PATIENCE_S = 30.0  # only reached by a test that would otherwise hang
+TEST_TIMEOUT_S = 30.0  # only reached by a test that would otherwise hang
 _POLL_S = 0.001
 
 
@@ -167,7 +167,7 @@ class RunningServer:
 
     async def get(self, path: str, accept: str = "*/*") -> tuple[int, str]:
         """Send a request to the port of metrics and probes; return status and body."""
-        async with httpx.AsyncClient(timeout=PATIENCE_S, trust_env=False) as client:
+        async with httpx.AsyncClient(timeout=TEST_TIMEOUT_S, trust_env=False) as client:
             url = f"http://127.0.0.1:{self.ports.metrics_port}{path}"
             response = await client.get(url, headers={"accept": accept})
         return response.status_code, response.text
@@ -234,7 +234,7 @@ def observed_server(models: Path, **settings: Any) -> contextlib.AbstractAsyncCo
 
 @contextlib.asynccontextmanager
 async def http_client(server: RunningServer, **options: Any) -> AsyncIterator[httpx.AsyncClient]:
-    options = {"base_url": server.url, "timeout": PATIENCE_S, "trust_env": False, **options}
+    options = {"base_url": server.url, "timeout": TEST_TIMEOUT_S, "trust_env": False, **options}
     async with httpx.AsyncClient(**options) as client:
         yield client
 
@@ -282,7 +282,7 @@ async def until(holds: Callable[[], bool]) -> None:
     The sleep between polls releases the interpreter lock to the threads of the server; an event loop that yields
     without sleeping takes the lock back before they wake up.
     """
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(TEST_TIMEOUT_S):
         while not holds():
             await asyncio.sleep(_POLL_S)
 

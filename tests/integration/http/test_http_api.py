@@ -19,7 +19,7 @@ from dragoman_service.security.api_keys import new_key
 from tests.captured_logs import capture_logs
 from tests.certificates import NAME, Authority, ServerFiles, chain_pem, key_pem
 from tests.integration.running_server import (
-    PATIENCE_S,
+    TEST_TIMEOUT_S,
     RunningServer,
     bearer,
     caller_entry,
@@ -148,7 +148,7 @@ async def test_missing_body_times_out(tiny_model: Path) -> None:
     settings = {"grpc__message_timeout_s": 0.1}
     async with running_server(tiny_model, **settings) as server, raw_connection(server) as (reader, writer):
         writer.write(HEAD)
-        answer = await asyncio.wait_for(reader.readuntil(b"}"), PATIENCE_S)
+        answer = await asyncio.wait_for(reader.readuntil(b"}"), TEST_TIMEOUT_S)
 
     assert answer.startswith(b"HTTP/1.1 408 ")
     assert b'"reason":"DEADLINE_EXCEEDED"' in answer
