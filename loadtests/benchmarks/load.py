@@ -138,9 +138,8 @@ def _run(arguments: argparse.Namespace) -> int:
     for model in MODELS if options.model == "both" else (options.model,):
         files, calls = _files_and_calls(model, arguments)
         for system in options.against:
-            found = _compare(options, model, system, files, calls)
-            print(*report.load_lines(found), sep="\n", flush=True)
-            comparisons.append(found)
+            comparisons.append(_compare(options, model, system, files, calls))
+            print(*report.load_lines(comparisons[-1]), sep="\n", flush=True)
             report.write_load(options.output, {**environment("benchmarks"), "comparisons": comparisons})
     print(f"results and plot are in {options.output}")
     return 0
@@ -310,8 +309,8 @@ def _best_settings(
                 with start(other=settings) as server:
                     runs = [run(server, rate_per_s, duration_s, seed) for rate_per_s in rates_per_s]
                 p95_ms[settings] = [one.p95_ms for one in runs]
-                found = {"runs": [asdict(one) for one in runs], "p95_ms": p95_ms[settings]}
-                on_trial({"settings": settings.name, "closed_loop_per_s": None, **found})
+                results = {"runs": [asdict(one) for one in runs], "p95_ms": p95_ms[settings]}
+                on_trial({"settings": settings.name, "closed_loop_per_s": None, **results})
         best = min(p95_ms, key=lambda one: math.prod(p95_ms[one]))
     return best
 

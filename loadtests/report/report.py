@@ -166,8 +166,8 @@ def new_figure(
     rows: int = 1, columns: int = 1, *, size: tuple[float, float], **shared: Any
 ) -> tuple[Figure, list[Axes]]:
     """Return an empty figure of a size in inches, and its axes row by row."""
-    made = Figure(figsize=size, layout="constrained")
-    return made, list(made.subplots(rows, columns, squeeze=False, **shared).flat)
+    figure = Figure(figsize=size, layout="constrained")
+    return figure, list(figure.subplots(rows, columns, squeeze=False, **shared).flat)
 
 
 def plot(axes: Axes, points: Iterable[tuple[float, float]], label: str = "", **style: Any) -> None:

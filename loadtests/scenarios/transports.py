@@ -93,11 +93,11 @@ def _measure(options: argparse.Namespace, messages: Sequence[bytes], target: Tar
             list(_round(name, connected, 0.3))
         rounds = range(_NUM_ROUNDS[options.mode])
         for count, _, (name, connected) in itertools.product(_NUM_CONNECTIONS, rounds, callers.items()):
-            made = _round(name, connected[:count], _ROUND_S[options.mode])
-            records.setdefault((name, count), []).extend(made)
-    write_records(options.output / "calls.jsonl", [one for made in records.values() for one in made])
+            calls = _round(name, connected[:count], _ROUND_S[options.mode])
+            records.setdefault((name, count), []).extend(calls)
+    write_records(options.output / "calls.jsonl", [record for calls in records.values() for record in calls])
     seconds = _ROUND_S[options.mode] * len(rounds)
-    summaries = {cell: summarize(made, duration_s=seconds) for cell, made in records.items()}
+    summaries = {cell: summarize(calls, duration_s=seconds) for cell, calls in records.items()}
     return report_of(summaries, options, target.stop())
 
 

@@ -182,8 +182,8 @@ class RunningServer:
 
     def _loader(self, settings: Settings) -> ModelLoader:
         def load(bundle: Bundle, serving: ServingSettings) -> ModelRuntime:
-            own = settings_of_model(settings, serving, origin=bundle.directory.parent / SERVING_NAME)
-            network = OnnxStepModel(bundle, own.runtime)
+            own_settings = settings_of_model(settings, serving, origin=bundle.directory.parent / SERVING_NAME)
+            network = OnnxStepModel(bundle, own_settings.runtime)
             model, placement = HaltableModel(network, self.clock), network.placement
             self.models.append(model)
             return ModelRuntime(
@@ -191,7 +191,7 @@ class RunningServer:
                 scheduler=Scheduler(
                     Worker(model, clock=self.clock),
                     model.limits,
-                    own.scheduling.on(placement.device),
+                    own_settings.scheduling.on(placement.device),
                     self.metrics,
                     self.clock,
                 ),

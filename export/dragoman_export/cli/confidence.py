@@ -191,12 +191,12 @@ def _translated(model: TextModel, pairs: Sequence[Pair], args: argparse.Namespac
     features: list[tuple[float, ...]] = []
     raw, scores = [], []
     for pair, plan in zip(pairs, plans, strict=True):
-        found = [next(results) for _ in plan.parts]
-        if len(found) == 1:
-            best = found[0].hypotheses[:1]
-            features += pipeline.features(plan, best, found, usual_log_ratio=usual)
+        parts = [next(results) for _ in plan.parts]
+        if len(parts) == 1:
+            best = parts[0].hypotheses[:1]
+            features += pipeline.features(plan, best, parts, usual_log_ratio=usual)
             raw.append(best[0].score)
-            text = pipeline.assemble([plan], found)[0].hypotheses[0].text
+            text = pipeline.assemble([plan], parts)[0].hypotheses[0].text
             scores.append(_CHRF.sentence_score(text, [pair.target]).score)
     return _Sentences(features=np.array(features).reshape(-1, len(FEATURES)), raw=np.array(raw), chrf=np.array(scores))
 

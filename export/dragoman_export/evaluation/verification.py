@@ -26,7 +26,7 @@ TokenPairs = Sequence[tuple[list[int], list[int]]]  # token ids of sources and o
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One claim about a bundle, and what was measured."""
+    """A claim about a bundle, and its measurement."""
 
     claim: str
     measured: float
@@ -72,8 +72,8 @@ def check_quality(
     targets = [[pair.target for pair in pairs]]
     bleu = []
     for model in (reference, quantized):
-        done = translate_texts(model, [pair.source for pair in pairs], beam_size=beam_size, batch_size=16)
-        bleu.append(float(sacrebleu.corpus_bleu(done.texts, targets).score))
+        run = translate_texts(model, [pair.source for pair in pairs], beam_size=beam_size, batch_size=16)
+        bleu.append(float(sacrebleu.corpus_bleu(run.texts, targets).score))
     return Check(
         claim=f"{precision} is as good as fp32",
         measured=bleu[0] - bleu[1],

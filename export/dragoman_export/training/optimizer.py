@@ -55,8 +55,8 @@ class ScheduledOptimizer:
         self._parameters = list(model.parameters())
         hidden = [weight for name, weight in model.named_parameters() if weight.ndim == 2 and ".layers." in name]
         self._muon = _muon(hidden) if config.optimizer == "muon" else None
-        taken = {id(weight) for weight in hidden} if self._muon else set()
-        rest = [weight for weight in self._parameters if id(weight) not in taken]
+        muon_ids = {id(weight) for weight in hidden} if self._muon else set()
+        rest = [weight for weight in self._parameters if id(weight) not in muon_ids]
         self._adam = torch.optim.Adam(rest, lr=0.0, betas=_ADAM_BETAS, eps=_ADAM_EPSILON, fused=True)
 
     def step(self, step: int, *, num_tokens: float, last_step: int | None = None) -> tuple[float, float]:

@@ -266,7 +266,7 @@ def administration(draw: Draw) -> BadInput:
 
 
 def request_ids(draw: Draw) -> BadInput:
-    """A request id around what is valid in metadata."""
+    """A request id that may be invalid in metadata."""
     name = _name(draw, "request_id", 128)
     is_good = len(name) <= 128 and name.isascii() and name.isprintable()
     return draw.request("A man.", expected=OK if is_good else invalid("request_id"), request_id=name)

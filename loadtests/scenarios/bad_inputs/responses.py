@@ -1,4 +1,4 @@
-"""Responses to bad inputs, and what is wrong with them."""
+"""Responses to bad inputs, and their faults."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -73,8 +73,8 @@ def reader_stalls(stage: Stage) -> None:
     num_ended = stage.hits.total()
     stage.require(num_ended == stage.amount, f"of {stage.amount} clients that do not read, {num_ended} got a status")
     requested_tokens = stage.amount // 2 * (_NUM_SENTENCES + _NUM_STREAMED) * len(_SENTENCE.split())
-    done = stage.growth_of("dragoman_source_tokens_total") / requested_tokens
-    stage.require(done < 0.5, f"{done:.0%} of the unread text was translated")
+    share = stage.growth_of("dragoman_source_tokens_total") / requested_tokens
+    stage.require(share < 0.5, f"{share:.0%} of the unread text was translated")
 
 
 # every sixth connection makes a call, so control traffic waits for that work

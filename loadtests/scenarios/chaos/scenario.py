@@ -152,7 +152,7 @@ def _recover(stage: Stage) -> None:
 
 
 def _require_statuses(stage: Stage) -> None:
-    """Require that as many callers got the status as requests failed, including others in the batch."""
+    """Require that the metric counts every caller with the status, including others in the batch."""
     (status,) = stage.fault.expected
     metric = requests_metric("Translate", status)
     num_statuses = stage.hits[status] + sum(reply.status == status for reply in stage.control.translations)
@@ -184,7 +184,7 @@ def report_of(results: Sequence[Result], exit_codes: Sequence[int | None], *, mo
 
 def _picture(results: Sequence[Result]) -> Figure:
     """Plot the latency of each translation of control traffic; failed faults are red."""
-    drawn, (axes,) = new_figure(size=(13, 5))
+    figure, (axes,) = new_figure(size=(13, 5))
     axes.set(xlabel="start, s", ylabel="latency of a translation of control traffic, s", yscale="log")
     for number, result in enumerate(results):
         begin_s = result.began_s - results[0].began_s
@@ -195,4 +195,4 @@ def _picture(results: Sequence[Result]) -> Figure:
         begins = [reply.began_s - results[0].began_s for reply in result.translations]
         axes.plot(begins, [reply.latency_s for reply in result.translations], ".", color="tab:blue", markersize=2)
     axes.grid(visible=True, which="both", axis="y", alpha=0.3)
-    return drawn
+    return figure

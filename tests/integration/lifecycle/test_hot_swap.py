@@ -87,7 +87,7 @@ async def swap(server: RunningServer, bundles: Path, models: Path, version: int)
 
 
 def resident_bytes() -> int:
-    """Return the memory of this process after the allocator has returned what it does not use."""
+    """Return the memory of this process after the allocator has returned unused memory."""
     ctypes.CDLL(None).malloc_trim(0)
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")

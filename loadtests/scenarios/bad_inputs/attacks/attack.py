@@ -1,4 +1,4 @@
-"""Attacks: what is sent, how it is sent, and which responses are right. `attacks.toml` lists them."""
+"""Attacks: content, manner of sending, and right responses. `attacks.toml` lists them."""
 
 import enum
 import itertools
@@ -58,7 +58,7 @@ class Port(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attack:
-    """One attack: how it is sent, and what; the head of `attacks.toml` explains templates and fill."""
+    """Manner of sending and content of an attack; the head of `attacks.toml` explains templates and fill."""
 
     name: str
     surface: str

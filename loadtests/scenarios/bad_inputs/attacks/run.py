@@ -138,8 +138,8 @@ def prepare(directory: Path) -> Setup:
 def _new_key(name: str) -> tuple[str, str]:
     """Return a new API key and its entry in the callers file."""
     command = (sys.executable, "-m", SERVICE, "keys", "new", name)
-    done = subprocess.run(command, cwd=CHECKOUT, check=True, capture_output=True, text=True)  # noqa: S603 - ours
-    return done.stdout.strip(), done.stderr[done.stderr.index("[[caller]]") :]
+    completed = subprocess.run(command, cwd=CHECKOUT, check=True, capture_output=True, text=True)  # noqa: S603 - ours
+    return completed.stdout.strip(), completed.stderr[completed.stderr.index("[[caller]]") :]
 
 
 def _public_key() -> Mapping[str, str]:
