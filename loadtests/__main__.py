@@ -14,16 +14,17 @@ from loadtests.generator.flags import add_workload_flags, workload_of
 from loadtests.generator.server import BUNDLED_MODELS, ServerError, add_server_flags, open_target
 from loadtests.generator.workload import Workload
 
-_MEASUREMENTS: Final = {  # modules of `scenarios` with `NAME`, `DESCRIPTION`, optionally `WORKLOAD`,
-    # `add_flags(parser)`, and `prepare(options, workload)`, which returns a function from a Target to a Report
+# modules of `scenarios` with `NAME`, `DESCRIPTION`, optionally `WORKLOAD`, `add_flags(parser)`, and
+# `prepare(options, workload)`, which returns a function from a Target to a Report
+_MEASUREMENTS: Final = {
     "load": "offer calls at a given rate and check an objective",
     "capacity": "find the highest rate at which an objective holds, and latency by load",
     "overload": "offer ten times the capacity; check fast rejection with retry delays",
     "transports": "compare HTTP with gRPC on persistent connections",
 }
-_STRESS: Final = ("soak", "chaos", "bad-inputs")
 # packages of `scenarios` whose module `scenario` has `SUMMARY`, `DESCRIPTION`, `add_flags(parser)` and `run(options)`,
 # which returns the exit code
+_STRESS: Final = ("soak", "chaos", "bad-inputs")
 _VERBS: Final = {
     **_MEASUREMENTS,
     "stress": "soak, chaos, bad inputs: check for leaks, losses and stalls",
@@ -35,17 +36,17 @@ _EXIT_CODES: Final = "exit codes: 0 all checks passed, 1 a check or the server f
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a verb; return the exit code."""
-    verb, *rest = [*(sys.argv[1:] if arguments is None else arguments), ""]
+    verb, *rest = list(sys.argv[1:] if arguments is None else arguments) or [""]
     if verb not in _VERBS:
         lines = [f"  {name:<12}{text}" for name, text in _VERBS.items()]
         print("usage: python -m loadtests VERB ...\n", *lines, sep="\n")
         return 0 if verb in {"-h", "--help"} else 2
-    sys.argv = [f"loadtests {verb}", *rest[:-1]]
+    sys.argv = [f"loadtests {verb}", *rest]  # reports contain the command line
     if verb == "stress":
-        return _stress(rest[:-1])
+        return _stress(rest)
     if verb == "benchmarks":
-        return int(importlib.import_module("loadtests.benchmarks.__main__").main(rest[:-1]))
-    return _measure(verb, importlib.import_module(f"loadtests.scenarios.{verb}"), rest[:-1])
+        return int(importlib.import_module("loadtests.benchmarks.__main__").main(rest))
+    return _measure(verb, importlib.import_module(f"loadtests.scenarios.{verb}"), rest)
 
 
 def _stress(arguments: Sequence[str]) -> int:

@@ -51,10 +51,9 @@ def add_flags(parser: Any, **_: Any) -> None:
     add_workload_flags(group, Workload(), profile_flag="--texts")  # Locust has its own --profile
 
 
-def join(environment: Any, **_: Any) -> None:
+def prepare_process(environment: Any, **_: Any) -> None:
     """Prepare this process; a worker gets flags and host only when the test starts."""
-    # From here on, gRPC waits as gevent does; otherwise the first call would block all users. Not earlier, because
-    # processes are forked before.
+    # gRPC must wait with gevent, or the first call would block all users. It is set here, after processes are forked.
     grpc.experimental.gevent.init_gevent()
     options = environment.parsed_options
     if options.worker:
@@ -85,7 +84,7 @@ class TranslatingUser(User):  # type: ignore[misc]  # locust is skipped by mypy
     """Makes the next call of its process, when it is due (open loop) or after the last one (closed loop)."""
 
     client: ClassVar[Client]
-    share: ClassVar[Iterator[tuple[PlannedCall, float | None]]] = iter(())
+    share: ClassVar[Iterator[tuple[PlannedCall, float | None]]] = iter(())  # calls of this process, with their offset
     began_s: ClassVar[float] = 0.0
     is_prepared: ClassVar[bool] = False
     preparing: ClassVar[Any] = BoundedSemaphore()
@@ -103,8 +102,8 @@ class TranslatingUser(User):  # type: ignore[misc]  # locust is skipped by mypy
         else:
             arrivals = parse_arrivals(options.arrivals, rate_per_s=options.rate)
             schedule = make_schedule(arrivals, warm_up_s=0.0, duration_s=options.duration, seed=options.seed)
-            own = schedule[first::count]
-            cls.share = iter([(calls.call(one.number, method=one.method), one.offset_s) for one in own])
+            share = schedule[first::count]
+            cls.share = iter([(calls.call(one.number, method=one.method), one.offset_s) for one in share])
         cls.began_s, cls.is_prepared = time.monotonic(), True
 
     def on_start(self) -> None:
@@ -152,7 +151,7 @@ class TranslatingUser(User):  # type: ignore[misc]  # locust is skipped by mypy
 
 
 events.init_command_line_parser.add_listener(add_flags)
-events.init.add_listener(join)
+events.init.add_listener(prepare_process)
 events.test_start.add_listener(reset)
 
 if __name__ == "__main__":

@@ -24,11 +24,11 @@ from grpc_tools import protoc  # type: ignore[import-untyped]
 PROTO_ROOT = Path(__file__).resolve().parent
 SERVICE_ROOT = PROTO_ROOT.parent / "service"
 SERVICES = "dragoman/v1/translation"  # the file that declares the services
-FILES = {
+FILES = {  # root by path without suffix
     "dragoman/v1/options": PROTO_ROOT,
     SERVICES: PROTO_ROOT,
     "dragoman_service/runtimes/onnx/model": SERVICE_ROOT,
-}  # path without suffix, and its root
+}
 
 GENERATOR = "grpcio-tools==1.74.0"  # protobuf 6.31.1; the lower bounds of grpcio and protobuf in pyproject.toml
 HEADER = "# Generated from {name}.proto by proto/generate.py; do not edit.\n# mypy: ignore-errors\n"
@@ -86,7 +86,7 @@ def stale_modules(
     stale = [path for name, path in modules.items() if _generated_file(path) != compiled[name]]
     if _docstrings(_module(SERVICES, "_pb2_grpc.py")) != comments:
         stale.append(_module(SERVICES, "_pb2_grpc.py"))
-    if _text(_module(SERVICES, "_pb2_grpc.pyi")) != HEADER.format(name=Path(SERVICES).name) + types:
+    if _read(_module(SERVICES, "_pb2_grpc.pyi")) != HEADER.format(name=Path(SERVICES).name) + types:
         stale.append(_module(SERVICES, "_pb2_grpc.pyi"))
     return stale
 
@@ -132,17 +132,17 @@ def _module(name: str, suffix: str) -> Path:
     return FILES[name] / (name + suffix)
 
 
-def _text(path: Path) -> str:
+def _read(path: Path) -> str:
     return path.read_text("utf-8") if path.exists() else ""
 
 
 def _docstrings(path: Path) -> list[str | None]:
-    tree = ast.parse(_EXPERIMENTAL.sub("\n", _text(path)))
+    tree = ast.parse(_EXPERIMENTAL.sub("\n", _read(path)))
     return [ast.get_docstring(node) for node in ast.walk(tree) if isinstance(node, ast.ClassDef | ast.FunctionDef)]
 
 
 def _generated_file(path: Path) -> descriptor_pb2.FileDescriptorProto | None:
-    serialized = _SERIALIZED.search(_text(path))
+    serialized = _SERIALIZED.search(_read(path))
     return serialized and descriptor_pb2.FileDescriptorProto.FromString(ast.literal_eval(serialized[1]))
 
 

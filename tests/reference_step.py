@@ -1,4 +1,4 @@
-"""The int8 decoder step in NumPy, random decoders, and batches of the C++ library that need no bundle."""
+"""The int8 decoder step in NumPy, random decoders, and batches of the C++ library without a bundle."""
 
 import math
 import os
@@ -24,14 +24,11 @@ from dragoman_service.runtimes.native.library import (
 )
 
 MAX_POSITIONS: Final = 80
-CLOSE: Final = 2e-5
-"""Tolerance of log-probabilities: the library sums in 32 bits, the reference in 64 bits."""
-
+CLOSE: Final = 2e-5  # tolerance of log-probabilities: the library sums in 32 bits, the reference in 64 bits
+# tolerance of log-probabilities after a value that may be rounded up or down, which changes all later values
 ROUNDED_APART: Final = 0.3
-"""Tolerance of log-probabilities after a value that may be rounded up or down, which changes all later values."""
-
+# distance from the middle of two integers, absolute and relative, within which 32-bit sums may round differently
 _UNSURE_STEPS: Final = 2e-5
-"""Distance from the middle of two integers, absolute and relative, within which 32-bit sums may round differently."""
 
 _erf = np.vectorize(math.erf)
 
@@ -287,13 +284,14 @@ class LibraryBatch:
         self, token_ids: ArrayLike, parents: ArrayLike, num_candidates: int, of_rows: Array | None = None
     ) -> tuple[Array, Array]:
         """Return log-probabilities and tokens of candidates [B, K, C]; `of_rows` [B, K] limits their number."""
-        ids, of = np.array(token_ids, np.int64), np.array(parents, np.int64)
+        ids, rows = np.array(token_ids, np.int64), np.array(parents, np.int64)
         shape = (*ids.shape, num_candidates)
         log_probs, candidates = np.full(shape, 7, np.float32), np.full(shape, -7, np.int64)
-        wanted = None if of_rows is None else np.array(of_rows, np.int32)
+        counts = None if of_rows is None else np.array(of_rows, np.int32)
+        counts_address = None if counts is None else counts.ctypes.data
         self._call(
             "batch_step",
-            *(self._handle, shape[1], ids.ctypes.data, of.ctypes.data, None if wanted is None else wanted.ctypes.data),
+            *(self._handle, shape[1], ids.ctypes.data, rows.ctypes.data, counts_address),
             *(num_candidates, self.num_threads, log_probs.ctypes.data, candidates.ctypes.data),
         )
         return log_probs, candidates

@@ -1,4 +1,4 @@
-"""Print the source files of the service that a warm `Translate` passes, in the server and in its decode process.
+"""Print the source files of the service that a warm `Translate` passes, in the server process and the worker process.
 
     python -m tests.trace_request
 
@@ -48,7 +48,7 @@ def main() -> None:
             pids = [server.pid, *_children(server.pid)]
             with grpc.insecure_channel(f"127.0.0.1:{ports.grpc_port}") as channel:
                 for number, (process, names) in enumerate(_traced(channel, pids, Path(directory)).items()):
-                    print(f"{'server' if number == 0 else 'decode process'} ({process}): {len(names)} files")
+                    print(f"{'server' if number == 0 else 'worker'} process ({process}): {len(names)} files")
                     print("".join(f"  {name}\n" for name in sorted(names)), end="")
             server.send(signal.SIGTERM)
 

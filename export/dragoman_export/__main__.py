@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Without a sub-command the help is printed.
     """
     arguments = list(sys.argv[1:] if argv is None else argv) or ["--help"]
-    args = _parser(arguments[:1]).parse_args(arguments)
+    args = _parser(arguments[0]).parse_args(arguments)
     try:
         return int(_module(args.command).run(args))
     except (ExportError, DragomanError) as error:
@@ -44,13 +44,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
-def _parser(wanted: Sequence[str]) -> argparse.ArgumentParser:
+def _parser(requested: str) -> argparse.ArgumentParser:
     # Imports only the module of the requested command, because some imports are slow.
     parser = argparse.ArgumentParser(prog="dragoman export", description=_DESCRIPTION)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, summary in COMMANDS.items():
         command = commands.add_parser(name, help=summary, description=summary)
-        if name in wanted:
+        if name == requested:
             _module(name).add_arguments(command)
     return parser
 

@@ -70,7 +70,7 @@ def write_bundle(
         raise BundleWriteError(f"unsupported precision {', '.join(sorted(unknown))}; expected {', '.join(ARITHMETICS)}")
     if isinstance(vocabulary, Vocabulary) and len(vocabulary) != network.config.vocabulary_size:
         size = network.config.vocabulary_size
-        raise BundleWriteError(f"the vocabulary has {len(vocabulary)} pieces: expected {size}, as the model")
+        raise BundleWriteError(f"the vocabulary has {len(vocabulary)} pieces: expected {size}, the size of the model")
     with _new_directory(output) as directory:
         if isinstance(vocabulary, TokenizerFiles):
             tokenizer = vocabulary
@@ -102,7 +102,7 @@ def upgrade_bundle(source: Path, output: Path) -> Manifest:
     def extend(directory: Path, manifest: Manifest) -> dict[str, Any]:
         if described := [name for name, files in manifest.precisions.items() if files.int8_weights is not None]:
             raise BundleWriteError(f"{source} already describes its int8 weights: {', '.join(described)}")
-        precisions = {name: _described(directory, name, manifest) for name in manifest.precisions}
+        precisions = {name: _with_int8_weights(directory, name, manifest) for name in manifest.precisions}
         if precisions == manifest.precisions:
             raise BundleWriteError(f"{source} has no decoder with int8 weights in a file")
         return {"precisions": precisions}
@@ -111,7 +111,12 @@ def upgrade_bundle(source: Path, output: Path) -> Manifest:
 
 
 def add_shortlist(source: Path, output: Path, shortlist: Shortlist) -> Manifest:
-    """Copy a bundle atomically and add or replace its shortlist; errors as of `upgrade_bundle`."""
+    """Copy a bundle atomically and add or replace its shortlist.
+
+    Raises:
+        BundleError: if the bundle is damaged.
+        BundleWriteError: if the directory exists.
+    """
 
     def extend(directory: Path, _: Manifest) -> dict[str, Any]:
         (directory / _SHORTLIST_NAME).write_bytes(shortlist.to_bytes())
@@ -121,7 +126,7 @@ def add_shortlist(source: Path, output: Path, shortlist: Shortlist) -> Manifest:
 
 
 def add_confidence(source: Path, output: Path, confidence: Confidence) -> Manifest:
-    """Copy a bundle atomically and add or replace its confidence model; errors as of `upgrade_bundle`."""
+    """Copy a bundle atomically and add or replace its confidence model; errors as of `add_shortlist`."""
     return _extended(source, output, lambda *_: {"confidence": confidence})
 
 
@@ -140,8 +145,8 @@ def _extended(source: Path, output: Path, extend: Callable[[Path, Manifest], dic
     return manifest
 
 
-def _described(directory: Path, precision: str, manifest: Manifest) -> GraphFiles:
-    # Describes int8 weights if all decoder products are int8; returns the files of the precision.
+def _with_int8_weights(directory: Path, precision: str, manifest: Manifest) -> GraphFiles:
+    # Returns the files of a precision, with a description of its int8 weights if all decoder products are int8.
     files = manifest.precisions[precision]
     if files.weights is None:
         return files
@@ -154,6 +159,7 @@ def _described(directory: Path, precision: str, manifest: Manifest) -> GraphFile
 
 
 def _write_manifest(directory: Path, manifest: Manifest) -> None:
+    # Writes the manifest and opens every part of the bundle, so that an invalid bundle is not kept.
     (directory / MANIFEST_NAME).write_text(manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
     bundle = open_bundle(directory)
     for precision in manifest.precisions:

@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     parser = argparse.ArgumentParser(prog="python -m loadtests benchmarks", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    named = [module for module, has in _MODULES.items() if arguments[:1] and arguments[0] in has]
+    named = [module for module, names in _MODULES.items() if arguments and arguments[0] in names]
 
     def add_command(name: str, **texts: Any) -> Any:
         form = argparse.RawDescriptionHelpFormatter

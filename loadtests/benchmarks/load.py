@@ -1,4 +1,4 @@
-"""`load`: the same calls to this server and to other servers, at the same times. `prepare`: only what that needs."""
+"""`load`: the same calls at the same times to this server and to others. `prepare`: its model and sentences only."""
 
 import argparse
 import itertools
@@ -55,7 +55,7 @@ Writes a model as `load` compares it, and sentences for it, and prints the flags
 
     eval "python -m loadtests capacity $(python -m loadtests benchmarks prepare --model base)\""""
 _SLOS: Final = {"shipped": DEFAULT_SLO, "base": "p95<3s,goodput>99%"}
-_STRETCHED: Final = {"shipped": 1.0, "base": 2.0}  # factor of durations; the larger model answers few calls per second
+_DURATION_FACTORS: Final = {"shipped": 1.0, "base": 2.0}  # the larger model answers few calls per second
 _MODES: Final[Mapping[str, Mapping[str, Any]]] = {  # defaults of flags; seconds per run, search, compared texts
     "short": {
         "model": "shipped",
@@ -76,16 +76,17 @@ _MODES: Final[Mapping[str, Mapping[str, Any]]] = {  # defaults of flags; seconds
         "num_agreeing": 400,
     },
 }
-_USUAL: Final[dict[SystemName, BatchingSettings]] = {  # without trials: the best for the bundled model on two cores
+# used without trials; the best for the bundled model on two cores
+_BEST_KNOWN: Final[dict[SystemName, BatchingSettings]] = {
     "ctranslate2": BatchingSettings(num_streams=num_cores(), batch_size=16, max_wait_ms=0.0),
     "transformers": BatchingSettings(num_threads=num_cores(), batch_size=16, max_wait_ms=0.0),
 }
 _TUNED: Final[dict[str, Sequence[Any]]] = {"max_wait_ms": (0.0, 2.0, 5.0, 10.0), "batch_size": (8, 16, 32, 64)}
 _TUNED_LOADS: Final = (0.3, 0.9)  # shares of the other's throughput for trials
-_TRIAL: Final = 0.4  # duration of a trial, as a share of a run
+_TRIAL_SHARE: Final = 0.4  # duration of a trial, as a share of a run
+# Rounding to int8 differs between systems and changes a word or more in a third of the sentences: 78 BLEU between both
+# on test sets for the bundled model, 60 to 67 BLEU on sentences unlike its training data.
 _MIN_BLEU: Final = 50.0
-"""Rounding to int8 differs between systems and changes a word or more in a third of the sentences: 78 BLEU between both
-on test sets for the bundled model, 60 to 67 BLEU on sentences unlike its training data."""
 _MAX_TOKENS_APART: Final = 0.1  # relative difference of the number of target tokens
 _NUM_CALLERS: Final = 8  # for the comparison of texts
 _TIMEOUT_S: Final = 120.0
@@ -137,9 +138,8 @@ def _run(arguments: argparse.Namespace) -> int:
     for model in MODELS if options.model == "both" else (options.model,):
         files, calls = _files_and_calls(model, arguments)
         for system in options.against:
-            found = _compare(options, model, system, files, calls)
-            print(*report.load_lines(found), sep="\n", flush=True)
-            comparisons.append(found)
+            comparisons.append(_compare(options, model, system, files, calls))
+            print(*report.load_lines(comparisons[-1]), sep="\n", flush=True)
             report.write_load(options.output, {**environment("benchmarks"), "comparisons": comparisons})
     print(f"results and plot are in {options.output}")
     return 0
@@ -198,7 +198,7 @@ def serving(
     with ServerProcess(log, *flags, module=module) as process:
         process.wait_until_ready(timeout_s=_TIMEOUT_S)
         server = PausedServer(target=Target(address=process.target, process=process), workload=workload)
-        with server.running():  # and stop it
+        with server.running():  # stops it at the end
             pass
         yield server
 
@@ -211,9 +211,9 @@ def _compare(
     Raises ServerError, TimeoutError if a server stops answering, and RuntimeError if both do not do the same work, or
     one does not hold the objective at any rate.
     """
-    slo, longer, trials = options.slo or parse_slo(_SLOS[model]), _STRETCHED[model], list[dict[str, Any]]()
-    run_s, durations = longer * options.run_s, {"closed_loop_s": longer * options.search.closed_loop_s}
-    search = replace(options.search, **durations, probe_s=longer * options.search.probe_s, seed=options.seed)
+    slo, factor, trials = options.slo or parse_slo(_SLOS[model]), _DURATION_FACTORS[model], list[dict[str, Any]]()
+    run_s, plan = factor * options.run_s, options.search
+    search = replace(plan, closed_loop_s=factor * plan.closed_loop_s, probe_s=factor * plan.probe_s, seed=options.seed)
     serve, logs = partial(serving, files, calls), options.output / f"{model}-{system}"
     with tqdm(desc=f"{model}, {system}", unit="run", disable=None, leave=False) as bar:
 
@@ -222,10 +222,10 @@ def _compare(
             bar.write(report.trial_line(trial, other=system, model=model))
             bar.update()
 
-        settings = options.settings or (_USUAL[system] if options.mode == "short" else None)
+        settings = options.settings or (_BEST_KNOWN[system] if options.mode == "short" else None)
         if settings is None:
             start = partial(serve, log=logs / "trial.log")
-            duration_s = _TRIAL * run_s
+            duration_s = _TRIAL_SHARE * run_s
             settings = _best_settings(start, system, options.gpu, on_trial, duration_s=duration_s, seed=options.seed)
         other = settings.of(system, options.gpu)
         with serve(log=logs / "ours.log") as ours, serve(log=logs / "theirs.log", other=other) as theirs:
@@ -269,7 +269,8 @@ def agreement_of(
         for answers in (ours, theirs)
     )
     our_tokens, their_tokens = (sum(answer.num_target_tokens for answer in answers) for answers in (ours, theirs))
-    similarity, tokens_ratio = bleu(our_texts, their_texts) if has_meaning else None, our_tokens / max(1, their_tokens)
+    similarity = bleu(our_texts, their_texts) if has_meaning else None
+    tokens_ratio = our_tokens / max(1, their_tokens)
     return {
         "num_texts": len(our_texts),
         "identical": share_of_equal(our_texts, their_texts),
@@ -308,8 +309,8 @@ def _best_settings(
                 with start(other=settings) as server:
                     runs = [run(server, rate_per_s, duration_s, seed) for rate_per_s in rates_per_s]
                 p95_ms[settings] = [one.p95_ms for one in runs]
-                found = {"runs": [asdict(one) for one in runs], "p95_ms": p95_ms[settings]}
-                on_trial({"settings": settings.name, "closed_loop_per_s": None, **found})
+                results = {"runs": [asdict(one) for one in runs], "p95_ms": p95_ms[settings]}
+                on_trial({"settings": settings.name, "closed_loop_per_s": None, **results})
         best = min(p95_ms, key=lambda one: math.prod(p95_ms[one]))
     return best
 

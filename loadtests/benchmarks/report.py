@@ -93,12 +93,12 @@ def ratios_picture(cases: Sequence[Record]) -> Figure:
     """Draw a bar for each pair; ours is faster to the right of the line."""
     pairs = [(case, pair) for case in cases for pair in case["pairs"]]
     names = [f"{case['model']} {case['case']} @{pair['threads']} vs {pair['theirs']['name']}" for case, pair in pairs]
-    drawn, (axes,) = new_figure(size=(9, 1 + 0.25 * len(names)))
+    figure, (axes,) = new_figure(size=(9, 1 + 0.25 * len(names)))
     axes.set_xlabel("our speed divided by theirs")
     axes.barh(names, [pair["ratio"] for _, pair in pairs])
     axes.axvline(1.0, color="black", linewidth=1)
     axes.invert_yaxis()
-    return drawn
+    return figure
 
 
 def trial_line(trial: Record, *, other: str, model: str) -> str:
@@ -109,25 +109,26 @@ def trial_line(trial: Record, *, other: str, model: str) -> str:
     return _line("benchmarks", trial=trial["settings"], vs=other, model=model, **speeds)
 
 
-def load_lines(found: Record) -> Iterator[str]:
+def load_lines(comparison: Record) -> Iterator[str]:
     """Yield lines for the agreement of both servers, their capacities, and each load."""
-    names, ratio = {"vs": found["system"], "model": found["model"]}, found["capacity_ratio"]
-    agreement, capacities = found["agreement"], (found["our_capacity"], found["their_capacity"])
+    names, ratio = {"vs": comparison["system"], "model": comparison["model"]}, comparison["capacity_ratio"]
+    agreement, capacities = comparison["agreement"], (comparison["our_capacity"], comparison["their_capacity"])
     shares = {name: agreement[name] for name in ("identical", "bleu", "tokens_ratio")}
     yield _line(
         "benchmarks", agreement="yes" if agreement["holds"] else "NO", **names, **shares, texts=agreement["num_texts"]
     )
     runs = [probe for capacity in capacities for probe in capacity["probes"]]
-    runs += [run for point in found["points"] for side in SIDES for run in point[side]]
+    runs += [run for point in comparison["points"] for side in SIDES for run in point[side]]
     speeds = {f"{side}_per_s": capacity["per_s"] for side, capacity in zip(SIDES, capacities, strict=True)}
     counts = {"runs": len(runs), "lagged_runs": sum(run["summary"]["generator_lagged"] for run in runs)}
-    objective = {"slo": found["objective"], **speeds, "settings": found["settings"]}
+    objective = {"slo": comparison["objective"], **speeds, "settings": comparison["settings"]}
     yield _line("benchmarks", capacity_ratio=ratio, **names, **objective, **counts)
-    for point in found["points"]:
+    for point in comparison["points"]:
         times = {f"{side}_{name}": point[f"{side}_{name}"] for name in ("p50_ms", "p95_ms") for side in SIDES}
         ratios = {name: point[name] for name in ("p50_ratio", "p95_ratio")} | {"capacity_ratio": ratio}
         asked = {"rate": point["rate_per_s"], "repetitions": len(point["ours"])}
-        targets = ",".join(f"{name}:{'reached' if is_so else 'missed'}" for name, is_so in point["reached"].items())
+        states = {name: "reached" if is_reached else "missed" for name, is_reached in point["reached"].items()}
+        targets = ",".join(f"{name}:{state}" for name, state in states.items())
         yield _line("benchmarks", load=f"{point['load']:.0%}", **names, **ratios, **times, **asked, targets=targets)
 
 
@@ -138,26 +139,26 @@ def write_load(directory: Path, record: Record) -> None:
     write_picture(directory / PICTURE_NAME, load_picture(record["comparisons"]))
 
 
-def load_picture(found: Sequence[Record]) -> Figure:
+def load_picture(comparisons: Sequence[Record]) -> Figure:
     """Plot p50 (top) and p95 (bottom), one column for each comparison."""
-    drawn, axes = new_figure(2, len(found), size=(1 + 4.5 * len(found), 7), sharex="col")
-    for one, upper, lower in zip(found, axes, axes[len(found) :], strict=False):
+    figure, axes = new_figure(2, len(comparisons), size=(1 + 4.5 * len(comparisons), 7), sharex="col")
+    for one, upper, lower in zip(comparisons, axes, axes[len(comparisons) :], strict=False):
         _draw(upper, one, "p50_ms")
         _draw(lower, one, "p95_ms")
         upper.set_title(f"{one['model']} model, against {one['system']} {one['settings']}", fontsize="medium")
         capacity = f"{one['system']}'s capacity ({one['their_capacity']['per_s']:.1f} calls/s)"
         lower.set_xlabel(f"load, % of {capacity}")
     axes[0].legend(fontsize="small")
-    return drawn
+    return figure
 
 
-def _draw(axes: Axes, found: Record, name: str) -> None:
+def _draw(axes: Axes, comparison: Record, name: str) -> None:
     """Plot a latency of both systems by load: medians, all repetitions, and probes of the searches."""
-    points, unit_per_s = found["points"], found["their_capacity"]["per_s"] / 100
+    points, unit_per_s = comparison["points"], comparison["their_capacity"]["per_s"] / 100
     loads = [100 * point["load"] for point in points]
     for side, label, colour, capacity in (
-        ("ours", "ours", "tab:blue", found["our_capacity"]),
-        ("theirs", found["system"], "tab:orange", found["their_capacity"]),
+        ("ours", "ours", "tab:blue", comparison["our_capacity"]),
+        ("theirs", comparison["system"], "tab:orange", comparison["their_capacity"]),
     ):
         axes.plot(loads, [point[f"{side}_{name}"] for point in points], marker="o", color=colour, label=label)
         held = [probe for probe in capacity["probes"] if not probe["broken"]]

@@ -26,7 +26,7 @@ from loadtests.generator.calls import (
 from loadtests.generator.records import CallRecord
 from loadtests.generator.server import Target
 
-TIMEOUT_S: Final = 60.0  # deadline of a single call; reached only if the server forgot the call
+TIMEOUT_S: Final = 60.0  # deadline of a single call; reached only if the server loses the call
 MAX_OVERRUN_S: Final = 60.0  # time that a planned call may take beyond its deadline
 NUM_CHANNELS: Final = 4  # for load: each has its own gRPC thread, and a server admits some hundred calls on each
 CONNECT_TIMEOUT_S: Final = 20.0
@@ -85,7 +85,7 @@ class Client:
         return _record(planned, call, planned_s=planned_s, sent_s=sent_s)
 
     def begin(self, planned: PlannedCall, planned_s: float, on_end: Callable[[CallRecord], None]) -> None:
-        """Make a call as `make` does, without waiting; another thread passes on the record."""
+        """Make a call as `make` does, without waiting; another thread calls `on_end` with the record."""
         if planned.method.streams_responses:
             self._readers.submit(lambda: on_end(self.make(planned, planned_s)))
             return
@@ -95,7 +95,7 @@ class Client:
     def send(
         self, due: Iterable[tuple[PlannedCall, float]], on_end: Callable[[CallRecord], object] = lambda _: None
     ) -> list[CallRecord]:
-        """Begin each call when it is due, whatever became of those before; return the records when all have ended.
+        """Begin each call when it is due, even if others are in progress; return the records when all have ended.
 
         Raises TimeoutError if calls do not end long after their deadline.
         """
@@ -118,7 +118,7 @@ class Client:
     def closed_loop(
         self, num_users: int, calls: Iterable[PlannedCall], *, began_s: float, total_s: float, retry_s: float
     ) -> list[CallRecord]:
-        """Let users make calls, each the next one after the response to the last, until the time is over.
+        """Let users make calls until the time is over; each user waits for the response before its next call.
 
         A rejected user pauses for `retry_s`. `began_s` is on `time.monotonic()`. Raises as `send` does.
         """

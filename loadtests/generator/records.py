@@ -12,8 +12,8 @@ from loadtests.generator.calls import Outcome
 
 MAX_GENERATOR_LAG_P99_MS: Final = 25.0  # above it, the run measures the generator instead of the server
 
+# stages of a call: total latency at the client, stages of the server, and the rest (network, gRPC, waiting)
 STAGES: Final = ("client", "queue", "encode", "decode", "text", "beyond")
-"""Stages of a call: total latency at the client, stages of the server, and the rest (network, gRPC, waiting)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class CallRecord:
         """Time from the scheduled time to the end."""
         return self.ended_s - self.planned_s
 
-    client_s = latency_s  # under the name of the stage
+    client_s = latency_s  # as the stage `client`
 
     @property
     def beyond_s(self) -> float | None:

@@ -44,12 +44,12 @@ def call_headers(path: str, timeout_s: float = 60.0) -> Headers:
 
 
 def grpc_message(message: bytes, *, length: int | None = None) -> bytes:
-    """Return a message with its length prefix, by default the true one."""
+    """Return a message with a length prefix, by default the true length."""
     return struct.pack(">BI", 0, len(message) if length is None else length) + message
 
 
 def raw_frame(kind: int, flags: int, stream: int, payload: bytes, *, length: int | None = None) -> bytes:
-    """Return any frame, with its length or another one."""
+    """Return a frame of any type, by default with the true length."""
     size = len(payload) if length is None else length
     return size.to_bytes(3, "big") + bytes((kind, flags)) + stream.to_bytes(4, "big") + payload
 
@@ -77,7 +77,7 @@ class RawConnection(H2Connection):
     def begin(self) -> Self:
         """Send the preface and acknowledge the server's settings."""
         self.flush()
-        any(isinstance(event, RemoteSettingsChanged) for event in self.events(_TIMEOUT_S))
+        next((event for event in self.events(_TIMEOUT_S) if isinstance(event, RemoteSettingsChanged)), None)
         self.flush()
         return self
 

@@ -57,7 +57,7 @@ def invalid(field: str) -> Expected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadInput:
-    """An input."""
+    """A message to send, and the right response."""
 
     message: bytes
     method: Method  # TranslateStream: sent between two ordinary requests of the same call
@@ -103,12 +103,12 @@ class Draw(random.Random):
         """Return a request, unary or in a stream; `fields` replace the usual ones."""
         message = pb.TranslateRequest(texts=texts, **{**usual_fields(self.model), **fields})
         method = method or self.choice((Method.TRANSLATE, Method.TRANSLATE_STREAM))
-        return call(message, expected, method=method, num_characters=sum(map(len, texts)))
+        return input_of(message, expected, method=method, num_characters=sum(map(len, texts)))
 
     def document(self, text: str, *, expected: Expected, leaves: bool = False, **fields: Any) -> BadInput:
         """Return a document; `fields` replace the usual ones."""
         message = pb.TranslateDocumentRequest(text=text, **{**usual_fields(self.model), **fields})
-        return call(message, expected, num_characters=len(text), leaves=leaves)
+        return input_of(message, expected, num_characters=len(text), leaves=leaves)
 
     def request_or_document(self, *texts: str, expected: Expected, **fields: Any) -> BadInput:
         """Return a request, or in a quarter of the cases the document of all texts."""
@@ -117,8 +117,8 @@ class Draw(random.Random):
         return self.request(*texts, expected=expected, **fields)
 
 
-def call(request: Message, expected: Expected, **others: Any) -> BadInput:
-    """Return the input of a request to the method of the same name; `others` replace further fields."""
+def input_of(request: Message, expected: Expected, **others: Any) -> BadInput:
+    """Return the input for a request to the method of the same name; `others` replace further fields."""
     message, method = request.SerializeToString(), Method(type(request).__name__.removesuffix("Request"))
     usual = {"message": message, "method": method, "expected": expected, "num_characters": len(message)}
     return BadInput(**{**usual, **others})

@@ -62,8 +62,8 @@ def series_of(run: Run) -> dict[str, Series]:
         else:
             bases = [sample.at_s if per == _TIME else sample.total(per) for sample in samples]
             growth = [
-                (later - value) / (base - before) if base > before else math.nan
-                for (value, later), (before, base) in zip(pairwise(values), pairwise(bases), strict=True)
+                (later - value) / (later_base - base) if later_base > base else math.nan
+                for (value, later), (base, later_base) in zip(pairwise(values), pairwise(bases), strict=True)
             ]
             points = [(sample.at_s, value) for sample, value in zip(samples[1:], growth, strict=True)]
         known = [(at_s, value) for at_s, value in points if at_s >= run.began_s and math.isfinite(value)]
@@ -103,13 +103,13 @@ def render(run: Run, series: Mapping[str, Series], values: Mapping[str, Any], ch
     """Return the page of a run, from the values of `loadtest.json` and the rows of `compare`."""
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
     environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
-    addresses = {}
-    for heading, drawn in _pictures(run, series).items():
+    pictures = {}
+    for heading, figure in _pictures(run, series).items():
         stream = io.BytesIO()
-        drawn.savefig(stream, format="svg", dpi=_DPI)
-        addresses[heading] = f"data:image/svg+xml;base64,{base64.b64encode(stream.getvalue()).decode()}"
+        figure.savefig(stream, format="svg", dpi=_DPI)
+        pictures[heading] = f"data:image/svg+xml;base64,{base64.b64encode(stream.getvalue()).decode()}"
     template = environment.get_template("page.html.jinja")
-    page: str = template.render(load=run.load, run=values, changes=changes, pictures=addresses)
+    page: str = template.render(load=run.load, run=values, changes=changes, pictures=pictures)
     return page
 
 
@@ -119,9 +119,9 @@ def _pictures(run: Run, series: Mapping[str, Series]) -> dict[str, Figure]:
     seconds: dict[str, Any] = {"xlabel": "seconds", "xlim": (0, run.load.duration_s)}
 
     def over_time(*names: str, height: float = 2.4, **options: Any) -> Figure:
-        drawn, (axes,) = new_figure(size=(_WIDTH, height))
+        figure, (axes,) = new_figure(size=(_WIDTH, height))
         draw(axes, {name: series[name].points for name in names}, **seconds, **options)
-        return drawn
+        return figure
 
     stages, panels = new_figure(2, 3, size=(_WIDTH, 4.8))
     for axes, stage in zip(panels, STAGES, strict=True):
@@ -149,7 +149,7 @@ def _pictures(run: Run, series: Mapping[str, Series]) -> dict[str, Figure]:
 
 def _distributions(run: Run) -> Figure:
     answered = [record for record in run.records if record.outcome is Outcome.ANSWERED]
-    drawn, (histogram, cumulative) = new_figure(1, 2, size=(_WIDTH, 3.4))
+    figure, (histogram, cumulative) = new_figure(1, 2, size=(_WIDTH, 3.4))
     histogram.hist([1000 * record.latency_s for record in answered], bins=60, color=COLORS[Outcome.ANSWERED.value])
     histogram.set(xlabel="ms", ylabel="answered calls")
     for stage in STAGES:
@@ -160,4 +160,4 @@ def _distributions(run: Run) -> Figure:
         cumulative.legend(loc="lower right")
     cumulative.set(xlabel="ms", ylabel="share of answered calls")
     cumulative.grid(alpha=0.3)
-    return drawn
+    return figure

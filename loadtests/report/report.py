@@ -128,7 +128,7 @@ class Report:
 
 
 def environment(verb: str) -> dict[str, Any]:
-    """Return machine and command line of `python -m loadtests VERB`, for JSON."""
+    """Return machine and command line of `python -m loadtests VERB`, for JSON; its flags are in `sys.argv`."""
     command = shlex.join(["python", "-m", "loadtests", verb, *sys.argv[1:]])
     return {"machine": describe_machine(), "command": command}
 
@@ -166,8 +166,8 @@ def new_figure(
     rows: int = 1, columns: int = 1, *, size: tuple[float, float], **shared: Any
 ) -> tuple[Figure, list[Axes]]:
     """Return an empty figure of a size in inches, and its axes row by row."""
-    made = Figure(figsize=size, layout="constrained")
-    return made, list(made.subplots(rows, columns, squeeze=False, **shared).flat)
+    figure = Figure(figsize=size, layout="constrained")
+    return figure, list(figure.subplots(rows, columns, squeeze=False, **shared).flat)
 
 
 def plot(axes: Axes, points: Iterable[tuple[float, float]], label: str = "", **style: Any) -> None:
@@ -202,7 +202,7 @@ def draw(
 
 
 def describe_machine() -> dict[str, Any]:
-    """Return JSON-ready values."""
+    """Return processor, package versions and date, JSON-ready."""
     first = _CPU_INFO.read_text(encoding="ascii", errors="replace").partition("\n\n")[0] if _CPU_INFO.exists() else ""
     info = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in first.splitlines())}
     flags = set(info.get("flags", "").split())

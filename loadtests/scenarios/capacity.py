@@ -250,7 +250,7 @@ def report_of(
 
 def _picture(capacity: Capacity, summaries: list[Summary], settings: Mapping[str, Any]) -> Figure:
     """Plot latencies (left axis), answered and rejected calls (right axis) by offered calls."""
-    drawn, (left,) = new_figure(size=(8, 4.8))
+    figure, (left,) = new_figure(size=(8, 4.8))
     right = left.twinx()
     for name, colour in _LATENCIES.items():
         times = [(one.offered_per_s, getattr(one.latency, f"{name}_ms")) for one in summaries if one.latency]
@@ -269,4 +269,4 @@ def _picture(capacity: Capacity, summaries: list[Summary], settings: Mapping[str
     right.set(ylim=(0, None), ylabel="calls per second")
     lines = [*left.get_lines(), *right.get_lines()]
     left.legend(lines, [str(one.get_label()) for one in lines], fontsize="small", loc="upper left")
-    return drawn
+    return figure

@@ -48,8 +48,8 @@ _DURATIONS: Final = {"full": (60.0, 10.0), "short": (10.0, 3.0)}  # seconds by m
 _MAX_LAG_MS: Final = {"full": MAX_GENERATOR_LAG_P99_MS, "short": 100.0}  # short runs are for busy machines
 _FORMAT: Final = 1  # of `loadtest.json`
 
+# figures that must not regress, and the sign of a regression; rejected, late and failed calls lower the goodput
 _COMPARED: Final[Mapping[str, int]] = {"p50_ms": 1, "p95_ms": 1, "goodput_per_s": -1, "tokens_per_s": -1}
-"""Figures that must not regress, and the sign of a regression. Rejected, late and failed calls lower the goodput."""
 
 _Figures = Mapping[str, float | None]
 _Baseline = Mapping[str, Any] | None
@@ -185,6 +185,7 @@ def read_baseline(path: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
     try:
         baseline: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         version, before = baseline["format"], baseline["settings"]
+        # KeyError, TypeError or AttributeError if a part that is read later is missing
         baseline["machine"]["cpu"], baseline["machine"]["cores"], baseline["figures"].items(), before.items()
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path}: not the JSON of a load test ({type(error).__name__}: {error})") from error
@@ -200,18 +201,17 @@ def compare(before: _Figures, now: _Figures, max_regression: float) -> tuple[lis
     """Return table rows of name (with a star if compared), baseline, now and change; and the regressions."""
     rows, sentences = [], []
     for name, value in now.items():
-        was = before.get(name)
-        then, here = ("none" if one is None else f"{one:.4g}" for one in (was, value))
-        change = value / was - 1 if was and value is not None else None
-        rows.append(
-            [f"{name} *" if name in _COMPARED else name, then, here, "" if change is None else f"{change:+.1%}"]
-        )
+        old = before.get(name)
+        old_text, text = ("none" if one is None else f"{one:.4g}" for one in (old, value))
+        change = value / old - 1 if old and value is not None else None
+        change_text = "" if change is None else f"{change:+.1%}"
+        rows.append([f"{name} *" if name in _COMPARED else name, old_text, text, change_text])
         regression = _COMPARED.get(name, 0) * (change or 0.0)
-        if name in _COMPARED and was is not None and value is None:
-            sentences.append(f"{name} was {then} in the baseline and is unknown now")
+        if name in _COMPARED and old is not None and value is None:
+            sentences.append(f"{name} was {old_text} in the baseline and is unknown now")
         elif regression > max_regression:
             limit = f"a regression of {regression:.1%}, limit {max_regression:.1%}"
-            sentences.append(f"{name} is {here}, baseline {then}: {limit}")
+            sentences.append(f"{name} is {text}, baseline {old_text}: {limit}")
     return rows, sentences
 
 

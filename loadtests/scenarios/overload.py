@@ -167,9 +167,9 @@ def _picture(run: Run, capacity_per_s: float, memory_mb: Sequence[tuple[float, f
         counts.setdefault(one.outcome.value, Counter())[int(one.ended_s - run.began_s)] += 1
     seconds = range(max(counts["offered"]) + 1)
     by_second = {name: [(second, counted[second]) for second in seconds] for name, counted in counts.items()}
-    drawn, (rates, latencies, memory) = new_figure(3, size=(9, 8), sharex=True)
+    figure, (rates, latencies, memory) = new_figure(3, size=(9, 8), sharex=True)
     draw(rates, by_second, limits={"capacity": capacity_per_s}, ylabel="calls per second")
     deadline = {"deadline": 1000 * run.load.workload.deadline_s}
     draw(latencies, {}, dots=run.latencies_ms(), limits=deadline, yscale="log", ylabel="latency, ms")
     draw(memory, {"memory": memory_mb}, xlabel="seconds", ylabel="server memory, MiB")
-    return drawn
+    return figure

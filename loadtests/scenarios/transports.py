@@ -81,23 +81,23 @@ def _measure(options: argparse.Namespace, messages: Sequence[bytes], target: Tar
     bodies = [json_format.MessageToJson(pb.TranslateRequest.FromString(one)).encode() for one in messages]
     authorization = [f"Authorization: Bearer {target.key}"] if target.key else []
     posts = [_request(address, _HTTP, body, *authorization) for body in bodies]
-    openers: dict[str, Callable[[ExitStack], Caller]] = {
+    connectors: dict[str, Callable[[ExitStack], Caller]] = {
         _HEALTH: lambda stack: _http_caller(stack, address, [_request(address, _HEALTH)]),
         _HTTP: lambda stack: _http_caller(stack, address, posts),
         _GRPC: lambda stack: _grpc_caller(stack.enter_context(target.channel()), messages, target.key),
     }
     records: dict[tuple[str, int], list[CallRecord]] = {}
     with ExitStack() as stack:
-        callers = {name: [open_(stack) for _ in range(max(_NUM_CONNECTIONS))] for name, open_ in openers.items()}
-        for name, opened in callers.items():  # warm up
-            list(_round(name, opened, 0.3))
+        callers = {name: [connect(stack) for _ in range(max(_NUM_CONNECTIONS))] for name, connect in connectors.items()}
+        for name, connected in callers.items():  # warm up
+            list(_round(name, connected, 0.3))
         rounds = range(_NUM_ROUNDS[options.mode])
-        for count, _, (name, opened) in itertools.product(_NUM_CONNECTIONS, rounds, callers.items()):
-            made = _round(name, opened[:count], _ROUND_S[options.mode])
-            records.setdefault((name, count), []).extend(made)
-    write_records(options.output / "calls.jsonl", [one for made in records.values() for one in made])
+        for count, _, (name, connected) in itertools.product(_NUM_CONNECTIONS, rounds, callers.items()):
+            calls = _round(name, connected[:count], _ROUND_S[options.mode])
+            records.setdefault((name, count), []).extend(calls)
+    write_records(options.output / "calls.jsonl", [record for calls in records.values() for record in calls])
     seconds = _ROUND_S[options.mode] * len(rounds)
-    summaries = {cell: summarize(made, duration_s=seconds) for cell, made in records.items()}
+    summaries = {cell: summarize(calls, duration_s=seconds) for cell, calls in records.items()}
     return report_of(summaries, options, target.stop())
 
 
@@ -174,7 +174,7 @@ def _grpc_caller(channel: Any, messages: Sequence[bytes], key: str | None) -> Ca
 
 
 def _round(name: str, callers: Sequence[Caller], seconds: float) -> Iterator[CallRecord]:
-    """Let each caller make one call after the other."""
+    """Let each caller make one call after the other; yield the records of all."""
     start = threading.Barrier(len(callers))
 
     def repeat(caller: Caller) -> list[CallRecord]:

@@ -28,13 +28,13 @@ class Command:
 
     @property
     def missing(self) -> str:
-        """Return the first module that is not installed, or an empty string."""
+        """The first module that is not installed; empty if there is none."""
         return next((name for name in (self.program.partition(".")[0], *self.modules) if find_spec(name) is None), "")
 
 
 _SERVE = ("onnxruntime", "pydantic", "prometheus_client", "starlette")
 
-COMMANDS: Mapping[str, Command] = {
+COMMANDS: Mapping[str, Command] = {  # by name
     "serve": Command("run the server", extra="serve", modules=_SERVE),
     "translate": Command("translate texts or files with a running server", "dragoman.cli"),
     "models": Command("list, load, unload or label the models of a running server"),
@@ -46,7 +46,6 @@ COMMANDS: Mapping[str, Command] = {
     ),
     "loadtest": Command("measure latency and capacity of a server", "loadtests", "load,serve", ("jinja2",)),
 }
-"""By name."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -61,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"dragoman: unknown command {first!r}; commands: {', '.join(COMMANDS)}", file=sys.stderr)
         return 2
     try:
-        # These two programs have several commands and need its name.
+        # These two programs parse the name of the command themselves.
         arguments = words if command.program in ("dragoman_service", "dragoman.cli") else words[1:]
         status: int = import_module(f"{command.program}.__main__").main(arguments)
     except ModuleNotFoundError as error:

@@ -36,7 +36,7 @@ class OptionRange:
 
     name: str
     type: type
-    """`int`, `float`, `bool` or `str` (also for enums, by name); `dict` for a message. Of each item, for a list."""
+    """`int`, `float`, `bool`, `str` (also for enums, by name) or `dict` (a message); for a list, type of its items."""
 
     is_list: bool
     minimum: float  # smallest number: an `int` if `type` is `int`; -infinity for a number without a lower bound

@@ -51,12 +51,12 @@ class Callers:
 
         def repeat() -> None:
             while not (is_over.wait(every_s) or self._is_over.is_set()):
-                self._count(name.partition("-")[0], action, generator)
+                self._perform(name.partition("-")[0], action, generator)
 
         self._threads.append(threading.Thread(target=repeat, name=f"caller-{name}", daemon=True))
         self._threads[-1].start()
 
-    def _count(self, kind: str, action: Action, generator: random.Random) -> None:
+    def _perform(self, kind: str, action: Action, generator: random.Random) -> None:
         outcome = "ok"
         try:
             action(generator)

@@ -1,7 +1,8 @@
 """docker-compose.yml: two replicas behind Envoy that stop, return, are replaced one by one and require keys.
 
-Without a registry the programs around the server come from packages (deploy/ci/compose.offline.yml), without Grafana.
-COMPOSE_TEST_ONLINE=1 pulls the images that the file names instead. The tests run in this order, on one stack.
+By default no registry is used: images of the other programs are built from Debian packages, without Grafana
+(deploy/ci/compose.offline.yml). With COMPOSE_TEST_ONLINE=1 the images are pulled. The tests run in this order, on one
+stack.
 """
 
 import json

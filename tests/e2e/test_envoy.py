@@ -1,4 +1,4 @@
-"""Two replicas behind Envoy with its shipped configuration: calls pass through, and none fails when replicas change.
+"""Two replicas behind Envoy with deploy/envoy: calls pass through, and do not fail when replicas change.
 
 The tests run in this order: the last two kill replicas.
 """

@@ -9,7 +9,8 @@ from torch import Tensor
 # odd sizes of vocabularies, filled with unused words
 NUM_TOKENS, NUM_SOURCE_TOKENS = 101, 97
 D, HEADS, FFN, LAYERS, POSITIONS = 16, 2, 24, 2, 64
-_EOS_LOGIT = 8.0  # logit added to EOS, so that most targets end before the limit
+# added to the logit of EOS, so that most targets end before the limit
+_EOS_LOGIT, _EOS_BIAS = 8.0, 3.0
 
 
 def filled(words: Sequence[str], size: int) -> list[str]:
@@ -37,6 +38,13 @@ class Draw:
         """Favour EOS, with random signs: shared tables would repeat each token."""
         state[f"{norm}.weight"] *= torch.sign(self.matrix(D))
         state[f"{norm}.bias"] = _EOS_LOGIT * eos / eos.square().sum()
+
+    def projection_bias(self, size: int) -> Tensor:
+        """Favour EOS (3) and exclude padding (1), which OpenNMT-py and eole may generate otherwise."""
+        bias = self.matrix(size, std=0.1)
+        bias[3] += _EOS_BIAS
+        bias[1] = -100.0
+        return bias
 
 
 def sinusoids(*, is_in_turn: bool) -> Tensor:

@@ -24,16 +24,13 @@ from tests.foreign_checkpoints.building import (
 from tests.foreign_models import pieces, trained
 from tests.tiny_bundle import SENTENCES
 
-_EOS_LOGIT = 3.0  # added to the bias of the projection
-
-
-_EOLE_BIASES = {"add_qkvbias": True, "add_final_linear_bias": True, "add_ffnbias": True}
-_EOLE_ROTARY = {"position_encoding_type": "Rotary"}
+_BIASES = {"add_qkvbias": True, "add_final_linear_bias": True, "add_ffnbias": True}
+_ROTARY = {"position_encoding_type": "Rotary"}
 # options of a model by its special features
 EOLE: Mapping[str, Mapping[str, Any]] = {
-    "sinusoids, all shared": {"share_embeddings": True, "share_decoder_embeddings": True, **_EOLE_BIASES},
+    "sinusoids, all shared": {"share_embeddings": True, "share_decoder_embeddings": True, **_BIASES},
     "rotary positions in pairs, grouped heads, gate": {
-        "embeddings": _EOLE_ROTARY,
+        "embeddings": _ROTARY,
         "rope_config": {"rotary_interleave": True},
         "heads": 4,
         "heads_kv": 2,
@@ -44,10 +41,10 @@ EOLE: Mapping[str, Mapping[str, Any]] = {
         "share_decoder_embeddings": True,
     },
     "rotary positions in halves": {
-        "embeddings": {**_EOLE_ROTARY, "normalize": True},
+        "embeddings": {**_ROTARY, "normalize": True},
         "rope_config": {"rotary_interleave": False},
         "mlp_activation_fn": "silu",
-        **_EOLE_BIASES,
+        **_BIASES,
         "add_key_bias": False,
     },
     "learned positions from 2, scaled": {
@@ -59,13 +56,13 @@ EOLE: Mapping[str, Mapping[str, Any]] = {
         },
         "mlp_activation_fn": "gelu",
     },
-    "all sines before all cosines": {"embeddings": {"position_encoding_type": "SinusoidalConcat"}, **_EOLE_BIASES},
+    "all sines before all cosines": {"embeddings": {"position_encoding_type": "SinusoidalConcat"}, **_BIASES},
     "no positions": {"embeddings": {"position_encoding_type": None}, "share_embeddings": True},
 }
 
 
 def save_eole(directory: Path, options: Mapping[str, Any], *, seed: int = 7) -> None:
-    """Write the directory of a model like eole, in two parts: all files except the configuration are links."""
+    """Write a model as eole does, with weights in two files; all files except the configuration are links."""
     step = directory / "step_10"
     step.mkdir(parents=True)
     sizes = {"src": NUM_TOKENS if options.get("share_embeddings") else NUM_SOURCE_TOKENS, "tgt": NUM_TOKENS}
@@ -76,7 +73,7 @@ def save_eole(directory: Path, options: Mapping[str, Any], *, seed: int = 7) -> 
     lists = {side: filled(words, size) for side, size in sizes.items()}
     vocab = {**lists, "decoder_start_token": "<s>", "specials": special}
     (step / "vocab.json").write_text(json.dumps(vocab, ensure_ascii=False), encoding="utf-8")
-    weights = _eole_weights(options, sizes["src"], sizes["tgt"], seed)
+    weights = _weights(options, sizes["src"], sizes["tgt"], seed)
     half = len(weights) // 2
     for number, names in enumerate((list(weights)[:half], list(weights)[half:])):
         save_file({name: weights[name].contiguous() for name in names}, step / f"model.{number:02}.safetensors")
@@ -111,7 +108,7 @@ def eole_config(options: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _eole_weights(options: Mapping[str, Any], num_source: int, num_target: int, seed: int) -> dict[str, Tensor]:
+def _weights(options: Mapping[str, Any], num_source: int, num_target: int, seed: int) -> dict[str, Tensor]:
     draw = Draw(seed)
     kind = options.get("embeddings", {}).get("position_encoding_type", "SinusoidalInterleaved")
     state: dict[str, Tensor] = {}
@@ -122,20 +119,18 @@ def _eole_weights(options: Mapping[str, Any], num_source: int, num_target: int, 
         elif str(kind).startswith("Sinusoidal"):
             state[f"{side}_emb.pe.pe"] = sinusoids(is_in_turn=kind == "SinusoidalInterleaved")
         for layer in range(LAYERS):
-            state |= _eole_layer(draw, options, f"{stack}.transformer_layers.{layer}")
+            state |= _layer(draw, options, f"{stack}.transformer_layers.{layer}")
         state |= draw.norm(f"{stack}.layer_norm", has_bias=options.get("layer_norm") != "rms")
     table = state["src_emb.embeddings.weight" if options.get("share_embeddings") else "tgt_emb.embeddings.weight"]
     projection = table if options.get("share_decoder_embeddings") else draw.matrix(num_target, D)
     state["decoder.layer_norm.weight"] *= torch.sign(draw.matrix(D))  # as in `end_by_itself`
-    state["generator.weight"], state["generator.bias"] = projection, draw.matrix(num_target, std=0.1)
-    state["generator.bias"][3] += _EOS_LOGIT
-    state["generator.bias"][1] = -100.0  # padding, which eole may generate otherwise
+    state["generator.weight"], state["generator.bias"] = projection, draw.projection_bias(num_target)
     copies = {"share_embeddings": "tgt_emb.embeddings.weight", "share_decoder_embeddings": "generator.weight"}
-    left_out = [name for option, name in copies.items() if options.get(option)]  # like eole
-    return {name: tensor for name, tensor in state.items() if name not in left_out}
+    omitted = [name for option, name in copies.items() if options.get(option)]  # like eole
+    return {name: tensor for name, tensor in state.items() if name not in omitted}
 
 
-def _eole_layer(draw: Draw, options: Mapping[str, Any], path: str) -> dict[str, Tensor]:
+def _layer(draw: Draw, options: Mapping[str, Any], path: str) -> dict[str, Tensor]:
     heads = options.get("heads", HEADS)
     head_dim = options.get("head_dim", D // heads)
     kv_size, size = options.get("heads_kv", heads) * head_dim, heads * head_dim

@@ -12,7 +12,6 @@ from tests.foreign_checkpoints.building import FFN, LAYERS, NUM_SOURCE_TOKENS, N
 from tests.foreign_models import pieces, trained
 from tests.tiny_bundle import SENTENCES
 
-_EOS_LOGIT = 3.0
 _ROTARY = {"position_encoding": False, "max_relative_positions": -1}
 # options of a model by its special features
 OPENNMT: Mapping[str, Mapping[str, Any]] = {
@@ -50,10 +49,15 @@ _OPTIONS: Mapping[str, Any] = {
     "optim": "adam",
     "train_steps": 100000,
 }
+# norms before the attentions of each stack
+_NORMS: Mapping[str, Mapping[str, str]] = {
+    "encoder": {"self_attn": "layer_norm"},
+    "decoder": {"self_attn": "layer_norm_1", "context_attn": "layer_norm_2"},
+}
 
 
 def save_opennmt(directory: Path, options: Mapping[str, Any], *, seed: int = 9) -> None:
-    """Write `model.pt` like OpenNMT-py, and a SentencePiece model."""
+    """Write `model.pt` as OpenNMT-py does, and a SentencePiece model."""
     directory.mkdir(parents=True)
     (directory / "sentencepiece.model").write_bytes(trained(SENTENCES, size=70))
     torch.save(opennmt_checkpoint(options, seed=seed), directory / "model.pt")
@@ -81,18 +85,9 @@ def opennmt_checkpoint(options: Mapping[str, Any], *, seed: int = 9) -> dict[str
         model[tables[1]] = model[tables[0]]
     model["decoder.layer_norm.weight"] *= torch.sign(draw.matrix(D))  # as in `end_by_itself`
     projection = model[tables[1]] if options.get("share_decoder_embeddings") else draw.matrix(len(target), D)
-    generator = {"weight": projection, "bias": draw.matrix(len(target), std=0.1)}
-    generator["bias"][3] += _EOS_LOGIT
-    generator["bias"][1] = -100.0  # padding, which OpenNMT-py may generate otherwise
+    generator = {"weight": projection, "bias": draw.projection_bias(len(target))}
     vocab = {"src": source, "tgt": target, "data_task": "seq2seq", "decoder_start_token": "<s>"}
     return {"model": model, "generator": generator, "vocab": vocab, "opt": stored}
-
-
-# norms before the attentions of each stack
-_NORMS: Mapping[str, Mapping[str, str]] = {
-    "encoder": {"self_attn": "layer_norm"},
-    "decoder": {"self_attn": "layer_norm_1", "context_attn": "layer_norm_2"},
-}
 
 
 def _layer(draw: Draw, options: Namespace, stack: str, path: str) -> dict[str, Tensor]:

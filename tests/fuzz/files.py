@@ -183,7 +183,7 @@ _SERVING_TABLES: Final = ("[labels]", "[scheduling]", "[runtime]")
 _SERVING_KEYS: Final = (*ServingSettings.model_fields, "max_batch_rows", "device")
 _CALLER_KEYS: Final = (*Caller.model_fields, *(permission.value for permission in Permission), "caller")
 
-_VARINTS: Final = (b"\xff", b"\x80", b"\x80\0", b"\x80\x80\x80\x80\x10", b"\x01", b"\x0a\x02", b"\x6a", b"location")
+_WIRE_TOKENS: Final = (b"\xff", b"\x80", b"\x80\0", b"\x80\x80\x80\x80\x10", b"\x01", b"\x0a\x02", b"\x6a", b"location")
 
 FILES: Final = (
     in_process(
@@ -198,5 +198,5 @@ FILES: Final = (
     in_process("settings", st.one_of(mutated([_SETTINGS], _TOKENS), _settings_lines()), check_settings),
     in_process("environment", _variables(), check_environment),
     in_process("serving", st.one_of(mutated([_SERVING], _TOKENS), toml(_SERVING_TABLES, _SERVING_KEYS)), check_serving),
-    in_process("graph", mutated([_graph()], _VARINTS), check_graph),
+    in_process("graph", mutated([_graph()], _WIRE_TOKENS), check_graph),
 )

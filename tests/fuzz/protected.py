@@ -19,8 +19,7 @@ from dragoman_service.text.placeholders.patterns import compile_protection
 from dragoman_service.translation.translator import Translator
 from loadtests.hostile.mutations import mutated
 from tests.fuzz.target import in_process
-from tests.property.test_protected_text import garbled
-from tests.unit.text.text_fakes import FakeModel, FakeQueue
+from tests.unit.text.text_fakes import FakeModel, FakeQueue, garble
 
 _FORMATS: Final = (TextFormat.PLAIN, TextFormat.HTML, TextFormat.XML)
 _MAX_CHARACTERS: Final = 10_000
@@ -33,7 +32,7 @@ def check_protected(content: bytes) -> None:
     text = content[1:].decode("utf-8", "replace")[:_MAX_CHARACTERS]
     try:
         echoed = _translated(FakeModel(), text, text_format)
-        other = _translated(FakeModel(FakeQueue(garbled)), text, text_format)
+        other = _translated(FakeModel(FakeQueue(garble)), text, text_format)
     except RequestError:
         return
     assert echoed.hypotheses[0].text == text

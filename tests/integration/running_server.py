@@ -36,8 +36,8 @@ from dragoman_service.text.tokenizer import open_tokenizer
 from dragoman_service.worker.worker import Worker
 from tests.fakes import GATE_TIMEOUT_S, ManualClock, WrappedModel
 
-PATIENCE_S = 30.0  # only reached by a test that would otherwise hang
-_LOOK_EACH_S = 0.001
+TEST_TIMEOUT_S = 30.0  # only reached by a test that would otherwise hang
+_POLL_S = 0.001
 
 
 class HaltableModel(WrappedModel):
@@ -167,7 +167,7 @@ class RunningServer:
 
     async def get(self, path: str, accept: str = "*/*") -> tuple[int, str]:
         """Send a request to the port of metrics and probes; return status and body."""
-        async with httpx.AsyncClient(timeout=PATIENCE_S, trust_env=False) as client:
+        async with httpx.AsyncClient(timeout=TEST_TIMEOUT_S, trust_env=False) as client:
             url = f"http://127.0.0.1:{self.ports.metrics_port}{path}"
             response = await client.get(url, headers={"accept": accept})
         return response.status_code, response.text
@@ -182,8 +182,8 @@ class RunningServer:
 
     def _loader(self, settings: Settings) -> ModelLoader:
         def load(bundle: Bundle, serving: ServingSettings) -> ModelRuntime:
-            own = settings_of_model(settings, serving, origin=bundle.directory.parent / SERVING_NAME)
-            network = OnnxStepModel(bundle, own.runtime)
+            own_settings = settings_of_model(settings, serving, origin=bundle.directory.parent / SERVING_NAME)
+            network = OnnxStepModel(bundle, own_settings.runtime)
             model, placement = HaltableModel(network, self.clock), network.placement
             self.models.append(model)
             return ModelRuntime(
@@ -191,7 +191,7 @@ class RunningServer:
                 scheduler=Scheduler(
                     Worker(model, clock=self.clock),
                     model.limits,
-                    own.scheduling.on(placement.device),
+                    own_settings.scheduling.on(placement.device),
                     self.metrics,
                     self.clock,
                 ),
@@ -234,7 +234,7 @@ def observed_server(models: Path, **settings: Any) -> contextlib.AbstractAsyncCo
 
 @contextlib.asynccontextmanager
 async def http_client(server: RunningServer, **options: Any) -> AsyncIterator[httpx.AsyncClient]:
-    options = {"base_url": server.url, "timeout": PATIENCE_S, "trust_env": False, **options}
+    options = {"base_url": server.url, "timeout": TEST_TIMEOUT_S, "trust_env": False, **options}
     async with httpx.AsyncClient(**options) as client:
         yield client
 
@@ -267,9 +267,9 @@ def described_service(answer: reflection_pb2.ServerReflectionResponse, name: str
     assert files, answer.error_response
     pool = DescriptorPool()
     while files:
-        known = [file for file in files if not {*file.dependency} & {other.name for other in files}]
-        assert known, "a file that another one depends on is missing"
-        for file in known:
+        independent = [file for file in files if not {*file.dependency} & {other.name for other in files}]
+        assert independent, "the files depend on each other"
+        for file in independent:
             pool.Add(file)
             files.remove(file)
     return pool.FindServiceByName(name)
@@ -286,9 +286,9 @@ async def until(holds: Callable[[], bool]) -> None:
     The sleep between polls releases the interpreter lock to the threads of the server; an event loop that yields
     without sleeping takes the lock back before they wake up.
     """
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(TEST_TIMEOUT_S):
         while not holds():
-            await asyncio.sleep(_LOOK_EACH_S)
+            await asyncio.sleep(_POLL_S)
 
 
 class Refusal:
@@ -303,24 +303,30 @@ class Refusal:
     @property
     def reason(self) -> str:
         """Reason of the ErrorInfo; empty if gRPC created the status."""
-        reason: str = self._unpacked(error_details_pb2.ErrorInfo()).reason
+        reason: str = self._detail(error_details_pb2.ErrorInfo()).reason
         return reason
 
     @property
     def fields(self) -> list[str]:
         """Invalid fields of the BadRequest."""
-        return [violation.field for violation in self._unpacked(error_details_pb2.BadRequest()).field_violations]
+        return [violation.field for violation in self._detail(error_details_pb2.BadRequest()).field_violations]
 
     @property
     def retry_delay_ms(self) -> int:
         """Delay of the RetryInfo."""
-        delay: int = self._unpacked(error_details_pb2.RetryInfo()).retry_delay.ToMilliseconds()
+        delay: int = self._detail(error_details_pb2.RetryInfo()).retry_delay.ToMilliseconds()
         return delay
 
-    def _unpacked(self, kind: Message) -> Any:
-        status = rpc_status.from_call(self._error)
-        any(detail.Unpack(kind) for detail in (status.details if status else ()))
-        return kind
+    def _detail(self, detail: Message) -> Any:
+        return unpacked(rpc_status.from_call(self._error), detail)
+
+
+def unpacked(status: Any, detail: Message) -> Any:
+    """Fill a message from the detail of its type, if the status has one, and return it."""
+    for packed in status.details if status else ():
+        if packed.Unpack(detail):
+            break
+    return detail
 
 
 async def refusal(call: Any) -> Refusal:

@@ -11,7 +11,7 @@ from google.protobuf.json_format import MessageToDict, ParseDict
 from google.rpc import code_pb2, error_details_pb2
 
 from dragoman.v1 import translation_pb2 as pb
-from tests.integration.running_server import Refusal, RunningServer, bearer, http_client, refusal
+from tests.integration.running_server import Refusal, RunningServer, bearer, http_client, refusal, unpacked
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +24,7 @@ class Response:
     code: str = "OK"
     reason: str = ""
     fields: tuple[str, ...] = ()
-    retry_delay_s: float = 0.0
+    retry_delay_s: float = 0.0  # of rate limits only, because other delays depend on the load
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,13 +72,9 @@ def of_stream_response(response: pb.TranslateResponse) -> Response:
     """Convert a response or an error within a stream."""
     if not response.HasField("error"):
         return _of_translation(response)
-    info, bad_request, retry = (
-        error_details_pb2.ErrorInfo(),
-        error_details_pb2.BadRequest(),
-        error_details_pb2.RetryInfo(),
-    )
-    for detail in response.error.details:
-        any(detail.Unpack(kind) for kind in (info, bad_request, retry))
+    info = unpacked(response.error, error_details_pb2.ErrorInfo())
+    bad_request = unpacked(response.error, error_details_pb2.BadRequest())
+    retry = unpacked(response.error, error_details_pb2.RetryInfo())
     return Response(
         code=code_pb2.Code.Name(response.error.code),
         reason=info.reason,
@@ -142,12 +138,17 @@ async def _post(
         return await http.post(path, json=MessageToDict(body), headers=headers)
 
 
-def _of_problem(response: httpx.Response) -> Response:
+def problem(response: httpx.Response) -> dict[str, Any]:
     """Check that a response is a problem of RFC 9457; return it."""
-    members = response.json()
+    members: dict[str, Any] = response.json()
     assert response.headers["content-type"] == "application/problem+json"
     assert members["status"] == response.status_code
     assert members["requestId"] == response.headers["x-request-id"]
+    return members
+
+
+def _of_problem(response: httpx.Response) -> Response:
+    members = problem(response)
     return Response(
         code=members["code"],
         reason=members.get("reason", ""),

@@ -1,4 +1,4 @@
-"""Networks of many architectures: PyTorch at once and with a cache against graphs and the native engine."""
+"""Networks of many architectures: PyTorch without and with a cache, graphs, and the native engine."""
 
 import itertools
 import random
@@ -107,7 +107,7 @@ _NATIVE_FAMILIES = ("paper", "pre-norm", "marian", "m2m100", "bart")
 
 
 def _pairwise() -> Iterator[dict[str, Any]]:
-    """Yield combinations that contain every two values of different axes, each the best of some that are drawn."""
+    """Yield combinations that contain every pair of values of different axes, each the best of 50 random ones."""
     draw = random.Random(1)  # noqa: S311 - no secret
     missing = {
         frozenset({(one, i), (other, j)})
@@ -117,8 +117,8 @@ def _pairwise() -> Iterator[dict[str, Any]]:
     }
     while missing:
         drawn = [{name: draw.randrange(len(values)) for name, values in _AXES.items()} for _ in range(50)]
-        first = next(iter(sorted(map(sorted, missing))))
-        rows = [{**row, **dict(first)} for row in drawn]
+        first = dict(min(map(sorted, missing)))
+        rows = [{**row, **first} for row in drawn]
         covered = [{frozenset(pair) for pair in itertools.combinations(row.items(), 2)} & missing for row in rows]
         chosen, features = max(zip(rows, covered, strict=True), key=lambda each: len(each[1]))
         missing -= features

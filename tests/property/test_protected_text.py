@@ -1,6 +1,5 @@
 import asyncio
 import os
-import random
 import re
 from itertools import product
 from pathlib import Path
@@ -20,10 +19,11 @@ from tests.unit.text.text_fakes import (
     TOKENIZER,
     FakeModel,
     FakeQueue,
+    garble,
     make_hypothesis,
     make_request,
     make_translator,
-    source_text,
+    shout,
     translate,
 )
 
@@ -50,17 +50,6 @@ def literals(text: str, **options: Any) -> list[str]:
     return sorted(text[one.span.start : one.span.end] for one in matches)
 
 
-def garbled(segment: Segment) -> Any:
-    """Translate into the source with its words shuffled, some of them removed and some repeated."""
-    source = source_text(segment)
-    chance = random.Random(source)  # noqa: S311
-    words = source.split()
-    chance.shuffle(words)
-    kept = [word for word in words if chance.random() < 0.7] or ["nothing"]
-    kept += [word for word in words if chance.random() < 0.1]
-    return (make_hypothesis(" ".join(kept)),)
-
-
 @given(_MIXTURES, st.integers(8, 60), st.booleans())
 def test_text_translated_into_itself_is_unchanged(text: str, max_source_tokens: int, has_attention: bool) -> None:
     model = FakeModel(max_source_tokens=max_source_tokens, has_attention=has_attention)
@@ -75,7 +64,7 @@ def test_text_translated_into_itself_is_unchanged(text: str, max_source_tokens: 
 
 @given(_MIXTURES, st.integers(8, 60), st.booleans())
 def test_no_span_is_lost_in_any_translation(text: str, max_source_tokens: int, has_attention: bool) -> None:
-    model = FakeModel(FakeQueue(garbled), max_source_tokens=max_source_tokens, has_attention=has_attention)
+    model = FakeModel(FakeQueue(garble), max_source_tokens=max_source_tokens, has_attention=has_attention)
 
     target = translation_of(model, text).hypotheses[0].text
 
@@ -88,7 +77,7 @@ def test_no_span_is_lost_in_any_translation(text: str, max_source_tokens: int, h
 def test_each_span_occurs_exactly_once(pieces: list[str], num_pieces: int, has_attention: bool) -> None:
     text = " ".join(pieces[:num_pieces])
 
-    target = translation_of(FakeModel(FakeQueue(garbled), has_attention=has_attention), text).hypotheses[0].text
+    target = translation_of(FakeModel(FakeQueue(garble), has_attention=has_attention), text).hypotheses[0].text
 
     assert {literal: target.count(literal) for literal in literals(text)} == dict.fromkeys(literals(text), 1)
 
@@ -97,7 +86,7 @@ def test_each_span_occurs_exactly_once(pieces: list[str], num_pieces: int, has_a
 def test_tags_stay_nested(pieces: list[str]) -> None:
     text = "".join(_closed(pieces))
 
-    target = translation_of(FakeModel(FakeQueue(garbled)), text).hypotheses[0].text
+    target = translation_of(FakeModel(FakeQueue(garble)), text).hypotheses[0].text
 
     open_tags: list[str] = []
     for closing, name in re.findall(r"<(/?)(\w)>", target):
@@ -109,7 +98,7 @@ def test_tags_stay_nested(pieces: list[str]) -> None:
 
 @given(_MIXTURES)
 def test_text_without_spans_is_translated_in_the_same_way_without_protection(text: str) -> None:
-    plain = FakeModel(FakeQueue(garbled)), FakeModel(FakeQueue(garbled))
+    plain = FakeModel(FakeQueue(garble)), FakeModel(FakeQueue(garble))
 
     if not literals(text):
         first = translation_of(plain[0], text)
@@ -120,12 +109,11 @@ def test_text_without_spans_is_translated_in_the_same_way_without_protection(tex
 def test_terms_have_the_translation_of_the_request() -> None:
     terms = Term(source="Settings", target="Einstellungen"), Term(source="Dragoman")
 
-    def shout(text: str) -> Any:
-        queue = FakeQueue(lambda segment: (make_hypothesis(source_text(segment).upper()),))
-        return translation_of(FakeModel(queue), text, terms=terms).hypotheses[0].text
+    def translated(text: str) -> str:
+        return translation_of(FakeModel(FakeQueue(shout)), text, terms=terms).hypotheses[0].text
 
-    assert shout("Settings") == "Einstellungen"
-    assert shout("Open settings of Dragoman. Settings: dragoman\nx") == (
+    assert translated("Settings") == "Einstellungen"
+    assert translated("Open settings of Dragoman. Settings: dragoman\nx") == (
         "OPEN Einstellungen OF Dragoman. Einstellungen: dragoman\nX"
     )
 
@@ -152,7 +140,7 @@ def test_plurals_translated_into_themselves_are_unchanged(text: str, text_format
 
 
 def test_messages_of_a_plural_are_translated() -> None:
-    queue = FakeQueue(lambda segment: (make_hypothesis(source_text(segment).upper()),))
+    queue = FakeQueue(shout)
     text = "You have {n, plural, =0 {none} one {# <b>file</b> in {box}} other {# go. {g, select, f {hers} other {x}}}}."
 
     target = translation_of(FakeModel(queue), text).hypotheses[0].text
@@ -287,7 +275,7 @@ def test_pages_of_documentation_translated_into_themselves_are_unchanged() -> No
 def test_html_keeps_its_tags_in_any_translation(text: str) -> None:
     closed = "".join(_closed_html(text))
 
-    target = translation_of(FakeModel(FakeQueue(garbled)), closed, format=TextFormat.HTML).hypotheses[0].text
+    target = translation_of(FakeModel(FakeQueue(garble)), closed, format=TextFormat.HTML).hypotheses[0].text
 
     assert sorted(tree(target)[1]) == sorted(tree(closed)[1])
 
@@ -295,7 +283,7 @@ def test_html_keeps_its_tags_in_any_translation(text: str) -> None:
 @given(st.recursive(st.sampled_from(["Hello ", "you. ", "&amp;", "{x} ", "\n "]), _element, max_leaves=15))
 def test_xml_stays_well_formed(text: str) -> None:
     echoed = translation_of(FakeModel(), text, format=TextFormat.XML).hypotheses[0].text
-    target = translation_of(FakeModel(FakeQueue(garbled)), text, format=TextFormat.XML).hypotheses[0].text
+    target = translation_of(FakeModel(FakeQueue(garble)), text, format=TextFormat.XML).hypotheses[0].text
 
     assert echoed == text
     before, after = (etree.fromstring(f"<r>{one}</r>") for one in (text, target))

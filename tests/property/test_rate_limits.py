@@ -60,7 +60,7 @@ class Replica:
             name="shop", certificates=("shop",), permissions=frozenset(Permission), tokens_per_min=limit
         )
 
-    async def gives(self, amount: int) -> bool:
+    async def admits(self, amount: int) -> bool:
         try:
             await self._shared.confirm(self._limiter.take_tokens("shop", self._limits, amount))
         except RateLimitedError:
@@ -80,13 +80,13 @@ def test_replicas_with_shared_buckets_admit_at_most_one_bucket(
     clock = ManualClock()
     store = SharedBuckets(clock)
     replicas = [Replica(store, clock, limit) for _ in range(2)]
-    given = 0
+    admitted = 0
 
     for pause_s, replica, amount, _ in calls:
         clock.advance(pause_s)
-        given += amount if asyncio.run(replicas[replica].gives(amount)) else 0
+        admitted += amount if asyncio.run(replicas[replica].admits(amount)) else 0
 
-        assert given <= clock() * limit / 60 + limit + max(amount for _, _, amount, _ in calls) + ROUNDING
+        assert admitted <= clock() * limit / 60 + limit + max(amount for _, _, amount, _ in calls) + ROUNDING
 
 
 @given(calls=shared_calls, limit=st.integers(1, 200))
@@ -96,11 +96,11 @@ def test_replica_admits_at_most_its_own_bucket_while_the_store_is_unreliable(
     clock = ManualClock()
     store = SharedBuckets(clock)
     replicas = [Replica(store, clock, limit) for _ in range(2)]
-    given = [0, 0]
+    admitted = [0, 0]
 
     for pause_s, replica, amount, is_away in calls:
         clock.advance(pause_s)
         store.is_away = is_away
-        given[replica] += amount if asyncio.run(replicas[replica].gives(amount)) else 0
+        admitted[replica] += amount if asyncio.run(replicas[replica].admits(amount)) else 0
 
-        assert max(given) <= clock() * limit / 60 + limit + max(amount for _, _, amount, _ in calls) + ROUNDING
+        assert max(admitted) <= clock() * limit / 60 + limit + max(amount for _, _, amount, _ in calls) + ROUNDING

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from dragoman_export.bundle_writer import BundleDescription, BundleWriteError, exporter_version, write_bundle
 from dragoman_export.cli.flags import add_shared
-from dragoman_export.data.augmentation import VariationConfig, vary_all
+from dragoman_export.data.augmentation import AugmentationConfig, augment_all
 from dragoman_export.data.reader import ParallelFiles, read_spread
 from dragoman_export.errors import CorpusError, RunFolderError, SettingError
 from dragoman_export.evaluation.verification import agreement
@@ -208,10 +208,10 @@ def _calibration_pairs(
     # Token ids of pairs within the limits, EOS last; CorpusError if there are none. Models with placeholders see them
     # in place of protected text, as in the service.
     chosen = read_spread(text.files, count=count, max_malformed=text.max_malformed)
-    seen = VariationConfig(placeholders=_PLACEHOLDER_SHARE if tokenizer.placeholders else 0.0)
+    seen = AugmentationConfig(placeholders=_PLACEHOLDER_SHARE if tokenizer.placeholders else 0.0)
     pairs = [
         (source, target)
-        for source, target in starmap(tokenizer.encode_pair, vary_all(texts_of(chosen), seen, seed=1, epoch=0))
+        for source, target in starmap(tokenizer.encode_pair, augment_all(texts_of(chosen), seen, seed=1, epoch=0))
         if len(source) <= limits.max_source_tokens and len(target) <= limits.max_target_tokens
     ]
     if not pairs:

@@ -32,8 +32,8 @@ _NUM_BINS: Final = 10
 _REGULARIZATION: Final = 1.0  # of standardized weights, in examples
 # known sign of the weight of a feature
 _SIGNS: Final = {"mean_log_prob": 1, "min_log_prob": 1, "length_ratio": -1, "source_fragmentation": -1, "defect": -1}
-_NUM_PLANTED: Final = 500  # meaningless sentences per method
-_PLANTED_SHARE: Final = 0.2  # total weight of the meaningless sentences in the fit, relative to all others
+_NUM_MEANINGLESS: Final = 500  # meaningless sentences per method
+_MEANINGLESS_SHARE: Final = 0.2  # total weight of the meaningless sentences in the fit, relative to all others
 _NUM_ROUNDS: Final = 30
 _CHRF: Final = CHRF()
 
@@ -70,18 +70,18 @@ def run(args: argparse.Namespace) -> int:
         raise SettingError("--good-chrf", args.good_chrf, "above 0, below 100")
     texts = {f"{path.parent.name}/{path.name}": read_pairs([path], args.limit) for path in args.data}
     usual = float(np.mean([log_ratio(pair.source, pair.target) for pairs in texts.values() for pair in pairs]))
-    broken = _planted([pair for pairs in texts.values() for pair in pairs])
+    broken = _with_meaningless_sources([pair for pairs in texts.values() for pair in pairs])
     with open_text_model([args.bundle], RuntimeSettings(num_intra_op_threads=args.threads)) as (model, _):
         sets = {name: _translated(model, pairs, args, usual) for name, pairs in texts.items()}
-        planted = {way: _translated(model, pairs, args, usual) for way, pairs in broken.items()}
-    planted = {way: each.where(each.chrf < args.good_chrf) for way, each in planted.items()}
+        meaningless = {way: _translated(model, pairs, args, usual) for way, pairs in broken.items()}
+    meaningless = {way: each.where(each.chrf < args.good_chrf) for way, each in meaningless.items()}
     learned = _joined([_half(each, 0) for each in sets.values()])
     held_out = {name: _half(each, 1) for name, each in sets.items()}
     good = learned.chrf >= args.good_chrf
     if len(good) < _MIN_SENTENCES or good.all() or not good.any():
         raise CorpusError(f"cannot fit a confidence: {good.sum()} of {len(good)} translations are good")
     weights, bias = fit_confidence(
-        learned.features, good, _joined([_half(each, 0) for each in planted.values()]).features
+        learned.features, good, _joined([_half(each, 0) for each in meaningless.values()]).features
     )
     confidence = Confidence(
         weights=ConfidenceWeights(**dict(zip(FEATURES, weights.tolist(), strict=True))),
@@ -93,25 +93,27 @@ def run(args: argparse.Namespace) -> int:
     manifest = add_confidence(args.bundle, args.output, confidence)
     print(f"{args.output}: {manifest.name}/{manifest.version} with a confidence fitted on {len(good):,} sentences")
     all_sets = {**held_out, "all": _joined(list(held_out.values()))}
-    _report(all_sets, {way: _half(each, 1) for way, each in planted.items()}, confidence, args.diagram)
+    _report(all_sets, {way: _half(each, 1) for way, each in meaningless.items()}, confidence, args.diagram)
     return 0
 
 
 def _report(
-    sets: dict[str, _Sentences], planted: dict[str, _Sentences], confidence: Confidence, diagram: Path | None
+    sets: dict[str, _Sentences], meaningless: dict[str, _Sentences], confidence: Confidence, diagram: Path | None
 ) -> None:
+    # `sets` includes all sentences as `all`.
     print("held out: sentences, share of good ones, AUC of the raw score, AUC of the confidence")
-    for name, each in sets.items():
-        scores, good = _confidences(confidence, each), each.chrf >= confidence.good_chrf
-        areas = f"{area_under_curve(each.raw, good):.3f} {area_under_curve(scores, good):.3f}"
+    graded = {name: (_confidences(confidence, each), each.chrf >= confidence.good_chrf) for name, each in sets.items()}
+    for name, (scores, good) in graded.items():
+        areas = f"{area_under_curve(sets[name].raw, good):.3f} {area_under_curve(scores, good):.3f}"
         print(f"  {name:32} {len(good):6,} {good.mean():.2f} {areas}")
-    bins = reliability(scores, good)  # of the last set, all sentences
+    scores, good = graded["all"]
+    bins = reliability(scores, good)
     for predicted, actual, count in bins:
         print(f"  confidence {predicted:.2f} on average: {actual:.2f} of {count:,} are good")
     error = sum(count * abs(predicted - actual) for predicted, actual, count in bins) / len(good)
     print(f"  mean difference {error:.3f}")
     print("meaningless: sentences, AUC against good ones, AUC against all")
-    for way, each in planted.items():
+    for way, each in meaningless.items():
         bad = _confidences(confidence, each)
         ranks = (
             area_under_curve(np.concatenate((bad, better)), np.arange(len(bad) + len(better)) >= len(bad))
@@ -119,18 +121,18 @@ def _report(
         )
         print(f"  {way:32} {len(bad):6,} {' '.join(f'{rank:.3f}' for rank in ranks)}")
     if diagram:
-        _drawn(bins, confidence.good_chrf).savefig(diagram, dpi=110)
+        _reliability_diagram(bins, confidence.good_chrf).savefig(diagram, dpi=110)
 
 
-def fit_confidence(features: Floats, good: Flags, planted: Floats) -> tuple[Floats, float]:
+def fit_confidence(features: Floats, good: Flags, meaningless: Floats) -> tuple[Floats, float]:
     """Return weights [F] and bias that rank meaningless sentences low and are calibrated on the others.
 
     Features with the wrong sign, by chance for rare features, get weight zero. `features` [N, F] and `good` [N] are of
-    translations, `planted` [P, F] of translations of meaningless sentences.
+    translations, `meaningless` [P, F] of translations of meaningless sentences.
     """
-    inputs, labels = np.concatenate((features, planted)), np.append(good, np.zeros(len(planted), dtype=bool))
+    inputs, labels = np.concatenate((features, meaningless)), np.append(good, np.zeros(len(meaningless), dtype=bool))
     counts = np.ones(len(inputs))
-    counts[len(features) :] = _PLANTED_SHARE * len(features) / max(1, len(planted))
+    counts[len(features) :] = _MEANINGLESS_SHARE * len(features) / max(1, len(meaningless))
     kept = np.ones(len(FEATURES), dtype=bool)
     while True:
         weights = np.zeros(len(FEATURES))
@@ -155,16 +157,15 @@ def fit_logistic(features: Floats, good: Flags, counts: Floats) -> tuple[Floats,
     for _ in range(_NUM_ROUNDS):
         predicted = 1 / (1 + np.exp(-np.clip(inputs @ solution, -30, 30)))
         gradient = inputs.T @ (counts * (predicted - good)) + penalty * solution
-        curvature = (inputs * (counts * predicted * (1 - predicted))[:, np.newaxis]).T @ inputs + np.diag(
-            penalty + 1e-9
-        )
+        variances = counts * predicted * (1 - predicted)
+        curvature = (inputs * variances[:, np.newaxis]).T @ inputs + np.diag(penalty + 1e-9)
         solution -= np.linalg.solve(curvature, gradient)
     weights = solution[:-1] / spread
     return weights, float(solution[-1] - weights @ mean)
 
 
 def area_under_curve(scores: Floats, good: Flags) -> float:
-    """Return the area under the ROC curve: the probability that a good score is above a bad one, of [N]."""
+    """Return the area under the ROC curve of scores [N]: the probability that a good one is above a bad one."""
     _, inverse, counts = np.unique(scores, return_inverse=True, return_counts=True)
     ranks = (np.cumsum(counts) - (counts - 1) / 2)[inverse]
     num_good, num_bad = int(good.sum()), int((~good).sum())
@@ -190,12 +191,12 @@ def _translated(model: TextModel, pairs: Sequence[Pair], args: argparse.Namespac
     features: list[tuple[float, ...]] = []
     raw, scores = [], []
     for pair, plan in zip(pairs, plans, strict=True):
-        found = [next(results) for _ in plan.parts]
-        if len(found) == 1:
-            best = found[0].hypotheses[:1]
-            features += pipeline.features(plan, best, found, usual_log_ratio=usual)
+        parts = [next(results) for _ in plan.parts]
+        if len(parts) == 1:
+            best = parts[0].hypotheses[:1]
+            features += pipeline.features(plan, best, parts, usual_log_ratio=usual)
             raw.append(best[0].score)
-            text = pipeline.assemble([plan], found)[0].hypotheses[0].text
+            text = pipeline.assemble([plan], parts)[0].hypotheses[0].text
             scores.append(_CHRF.sentence_score(text, [pair.target]).score)
     return _Sentences(features=np.array(features).reshape(-1, len(FEATURES)), raw=np.array(raw), chrf=np.array(scores))
 
@@ -217,10 +218,10 @@ def _joined(sets: Sequence[_Sentences]) -> _Sentences:
     )
 
 
-def _planted(pairs: Sequence[Pair]) -> dict[str, list[Pair]]:
-    # Lines with meaningless sources, by method.
+def _with_meaningless_sources(pairs: Sequence[Pair]) -> dict[str, list[Pair]]:
+    # Returns lines with meaningless sources, by method.
     random = np.random.default_rng(len(pairs))
-    chosen = pairs[:: max(1, len(pairs) // _NUM_PLANTED)][:_NUM_PLANTED]
+    chosen = pairs[:: max(1, len(pairs) // _NUM_MEANINGLESS)][:_NUM_MEANINGLESS]
     words = [word for pair in pairs for word in pair.source.split()]
 
     def shuffled(word: str) -> str:
@@ -238,7 +239,7 @@ def _planted(pairs: Sequence[Pair]) -> dict[str, list[Pair]]:
     }
 
 
-def _drawn(bins: Sequence[tuple[float, float, int]], good_chrf: float) -> Figure:
+def _reliability_diagram(bins: Sequence[tuple[float, float, int]], good_chrf: float) -> Figure:
     figure = Figure(figsize=(5, 4.2), layout="constrained")
     axes = figure.add_subplot(xlabel="confidence", ylabel=f"share with chrF of {good_chrf:g} or more")
     axes.plot((0, 1), (0, 1), color="0.7", linewidth=1)

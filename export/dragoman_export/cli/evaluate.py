@@ -86,36 +86,36 @@ def run(args: argparse.Namespace) -> int:
     references = [pair.target for pair in pairs]
     other = _read_lines(args.against, len(pairs)) if args.against else None
     if args.bundle:
-        done = _by_bundle(args, pairs)
+        translated = _translate_with_bundle(args, pairs)
     elif args.target:
-        done = _by_server(args, pairs)
+        translated = _translate_with_server(args, pairs)
     else:
-        done = _Translated(texts=_read_lines(args.translations, len(pairs)))
+        translated = _Translated(texts=_read_lines(args.translations, len(pairs)))
     if args.output:
-        lines = [" ".join(text.splitlines()) for text in done.texts]
+        lines = [" ".join(text.splitlines()) for text in translated.texts]
         args.output.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     data = ", ".join(f"{path.parent.name}/{path.name}" for path in args.data)
     if args.limit:
         data = f"{data}, first {args.limit} lines"
     metrics = _metrics()
-    measured = {name: metric.corpus_score(done.texts, [references]) for name, metric in metrics.items()}
+    measured = {name: metric.corpus_score(translated.texts, [references]) for name, metric in metrics.items()}
     scores = [
         Score(
             metric=name,
             value=round(float(measured[name].score), 2),
-            data=data + done.data_suffix + _other_penalty(args),
+            data=data + translated.data_suffix + _other_penalty(args),
             signature=str(metric.get_signature()),
-            precision=done.precision,
+            precision=translated.precision,
             beam_size=args.beam,
         )
         for name, metric in metrics.items()
     ]
     for score in scores:
         print(f"{score.metric} {score.value:.2f}  {score.signature}")
-    length: Any = measured["BLEU"]
-    ratio = length.sys_len / max(length.ref_len, 1)
-    print(f"length ratio {ratio:.3f}: {length.sys_len:,} words, {length.ref_len:,} in the references")
-    for line in (*done.report, *_compared(done.texts, other, references)):
+    bleu: Any = measured["BLEU"]
+    ratio = bleu.sys_len / max(bleu.ref_len, 1)
+    print(f"length ratio {ratio:.3f}: {bleu.sys_len:,} words, {bleu.ref_len:,} in the references")
+    for line in (*translated.report, *_compared(translated.texts, other, references)):
         print(line)
     if args.scores:
         args.scores.write_bytes(TypeAdapter(list[Score]).dump_json(scores, indent=2) + b"\n")
@@ -127,34 +127,34 @@ def read_pairs(paths: list[Path], limit: int | None) -> tuple[Pair, ...]:
     return read_corpus([ParallelFiles(source=path) for path in paths], max_malformed=0.0).pairs[:limit]
 
 
-def _read_lines(path: Path, num_wanted: int) -> tuple[str, ...]:
+def _read_lines(path: Path, num_expected: int) -> tuple[str, ...]:
     try:
         lines = tuple(path.read_text(encoding="utf-8").removesuffix("\n").split("\n"))
     except (OSError, UnicodeDecodeError) as error:
         raise CorpusError(f"{path} cannot be read: {error}") from error
-    if len(lines) != num_wanted:
-        raise CorpusError(f"{path} has {len(lines):,} lines: expected {num_wanted:,}, one per source")
+    if len(lines) != num_expected:
+        raise CorpusError(f"{path} has {len(lines):,} lines: expected {num_expected:,}, one per source")
     return lines
 
 
-def _by_bundle(args: argparse.Namespace, pairs: Sequence[Pair]) -> _Translated:
+def _translate_with_bundle(args: argparse.Namespace, pairs: Sequence[Pair]) -> _Translated:
     settings = RuntimeSettings(precision=args.precision, num_intra_op_threads=args.threads, shortlist=args.shortlist)
     sources = [pair.source for pair in pairs]
     with open_text_model(args.bundle, settings) as (model, precision):
-        done = translate_texts(
+        run = translate_texts(
             model, sources, beam_size=args.beam, batch_size=args.batch_size, length_penalty=args.length_penalty
         )
-    how = f"with {args.threads} threads, {precision}, beam {args.beam}{_other_penalty(args)}"
-    report = [_speed(len(pairs), done.num_target_tokens, done.elapsed_s, how)]
-    if done.num_split:
-        report.append(f"{done.num_split} sentences decoded in parts of at most {model.max_source_tokens} tokens")
-    if done.num_truncated:
-        report.append(f"{done.num_truncated} translations truncated at the limit of target tokens")
+    conditions = f"with {args.threads} threads, {precision}, beam {args.beam}{_other_penalty(args)}"
+    report = [_speed(len(pairs), run.num_target_tokens, run.elapsed_s, conditions)]
+    if run.num_split:
+        report.append(f"{run.num_split} sentences decoded in parts of at most {model.max_source_tokens} tokens")
+    if run.num_truncated:
+        report.append(f"{run.num_truncated} translations truncated at the limit of target tokens")
     suffix = ", shortlist" if args.shortlist else ""
-    return _Translated(texts=done.texts, report=tuple(report), precision=precision, data_suffix=suffix)
+    return _Translated(texts=run.texts, report=tuple(report), precision=precision, data_suffix=suffix)
 
 
-def _by_server(args: argparse.Namespace, pairs: Sequence[Pair]) -> _Translated:
+def _translate_with_server(args: argparse.Namespace, pairs: Sequence[Pair]) -> _Translated:
     # Several texts per call; ExportError if a call fails.
     requests = [[pair.source for pair in pairs[i : i + args.batch_size]] for i in range(0, len(pairs), args.batch_size)]
     try:
@@ -184,8 +184,8 @@ def _by_server(args: argparse.Namespace, pairs: Sequence[Pair]) -> _Translated:
     num_tokens = sum(result.num_target_tokens for result in results)
     models = sorted({f"{result.model_name}/{result.model_version}" for result in results})
     calls = f"with {args.callers} concurrent calls of {args.batch_size} texts, {', '.join(models)}"
-    how = f"{calls}, beam {args.beam}{_other_penalty(args)}"
-    report = [_speed(len(pairs), num_tokens, elapsed_s, how)]
+    conditions = f"{calls}, beam {args.beam}{_other_penalty(args)}"
+    report = [_speed(len(pairs), num_tokens, elapsed_s, conditions)]
     warnings = Counter(warning.kind.name for translation in translations for warning in translation.warnings)
     report += [f"{count:,} warnings {kind}" for kind, count in sorted(warnings.items())]
     return _Translated(texts=tuple(translation.text for translation in translations), report=tuple(report))
@@ -196,13 +196,13 @@ def _other_penalty(args: argparse.Namespace) -> str:
     return "" if args.length_penalty == DEFAULT_LENGTH_PENALTY else f", length penalty {args.length_penalty:g}"
 
 
-def _speed(num_texts: int, num_tokens: int, elapsed_s: float, how: str) -> str:
+def _speed(num_texts: int, num_tokens: int, elapsed_s: float, conditions: str) -> str:
     speed = f"{num_tokens / elapsed_s:,.0f} tokens/s"
-    return f"{num_texts:,} texts, {num_tokens:,} target tokens in {elapsed_s:.1f} s: {speed} {how}"
+    return f"{num_texts:,} texts, {num_tokens:,} target tokens in {elapsed_s:.1f} s: {speed} {conditions}"
 
 
 def _languages(client: TranslationClient, args: argparse.Namespace) -> tuple[str, str]:
-    # The requested languages, or those of the only pair of the server.
+    # Returns the requested languages, or the only pair of the server.
     if args.source_language and args.target_language:
         return args.source_language, args.target_language
     versions = [version for model in client.list_models() for version in model.versions]
@@ -218,7 +218,7 @@ def _metrics() -> dict[str, Metric]:
 
 
 def _compared(translations: tuple[str, ...], others: tuple[str, ...] | None, references: list[str]) -> list[str]:
-    # Per metric, both scores and the p-value of their difference.
+    # Returns a line per metric: both scores and the p-value of their difference.
     if others is None:
         return []
     systems: list[tuple[str, Sequence[str]]] = [("other", others), ("own", translations)]

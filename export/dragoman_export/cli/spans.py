@@ -1,11 +1,11 @@
-"""`dragoman export spans`: counts the protected spans of real sentences that are preserved, and how."""
+"""`dragoman export spans`: counts protected spans of real sentences by how they are preserved."""
 
 import argparse
 import random
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import cycle, islice
+from itertools import chain, cycle, islice
 from string import ascii_letters
 
 from dragoman_export.cli.evaluate import read_pairs
@@ -49,30 +49,30 @@ def run(args: argparse.Namespace) -> int:
     model = TextModel.of(graph, open_tokenizer(bundle), bundle.manifest)
     sources = [pair.source for pair in read_pairs(args.data, None)]
     random.Random(args.seed).shuffle(sources)  # noqa: S311
-    with_spans = _own(sources) if args.own else _planted(sources, seed=args.seed)
-    planted = list(islice(with_spans, args.limit))
-    pipelines = [text_pipeline(model, [text], has_attention=True) for text, _ in planted]
+    with_spans = _with_own_spans(sources) if args.own else _with_inserted_spans(sources, seed=args.seed)
+    sentences = list(islice(with_spans, args.limit))
+    pipelines = [text_pipeline(model, [text], has_attention=True) for text, _ in sentences]
     plans = [pipeline.plan() for pipeline in pipelines]
     segments = [[part.segment for part in plan.parts] for (plan,) in plans]
-    decoded = iter(decode_segments(graph, [each for own in segments for each in own], args.batch_size))
-    results = [[next(decoded) for _ in own] for own in segments]
-    second = [
-        pipeline.redecode_requests(plan, own) for pipeline, plan, own in zip(pipelines, plans, results, strict=True)
+    decoded = iter(decode_segments(graph, list(chain(*segments)), args.batch_size))
+    results = [[next(decoded) for _ in parts] for parts in segments]
+    redecodes = [
+        pipeline.redecode_requests(plan, first) for pipeline, plan, first in zip(pipelines, plans, results, strict=True)
     ]
-    again = iter(decode_segments(graph, [each for own in second for each in own.values()], args.batch_size))
+    redecoded = iter(decode_segments(graph, [each for parts in redecodes for each in parts.values()], args.batch_size))
     counts: Counter[str] = Counter()
-    for pipeline, plan, first, own, (_, spans) in zip(pipelines, plans, results, second, planted, strict=True):
-        last = pipeline.choose_redecoded(plan, first, {index: next(again) for index in own})
+    for pipeline, plan, first, parts, (_, spans) in zip(pipelines, plans, results, redecodes, sentences, strict=True):
+        last = pipeline.choose_redecoded(plan, first, {index: next(redecoded) for index in parts})
         counts.update(_outcome(pipeline, plan, first, last, spans))
-    num_spans, num_second = counts["spans"], sum(map(bool, second))
-    print(f"{len(planted):,} sentences, {num_spans:,} protected spans")
+    num_spans, num_redecoded = counts["spans"], sum(map(bool, redecodes))
+    print(f"{len(sentences):,} sentences, {num_spans:,} protected spans")
     for name in ("kept by the model", "kept by redecoding", "inserted, with a warning", "lost"):
         print(f"  {name:26} {counts[name]:6,} {100 * counts[name] / max(num_spans, 1):6.2f} %")
-    print(f"  {'redecoded sentences':26} {num_second:6,} {100 * num_second / len(planted):6.2f} %")
+    print(f"  {'redecoded sentences':26} {num_redecoded:6,} {100 * num_redecoded / len(sentences):6.2f} %")
     return 0
 
 
-def _own(sources: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
+def _with_own_spans(sources: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
     # Sentences with spans that the service protects by default, except tags that the model does not see.
     protection = compile_protection(ProtectionOptions(), ())
     for source in sources:
@@ -81,7 +81,7 @@ def _own(sources: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
             yield source, spans
 
 
-def _planted(sources: Sequence[str], *, seed: int) -> Iterator[tuple[str, list[str]]]:
+def _with_inserted_spans(sources: Sequence[str], *, seed: int) -> Iterator[tuple[str, list[str]]]:
     # Sentences with one or two words replaced by spans.
     chance, spans = random.Random(seed), cycle(_SPANS)  # noqa: S311
     for source in sources:
@@ -93,11 +93,11 @@ def _planted(sources: Sequence[str], *, seed: int) -> Iterator[tuple[str, list[s
         ]
         if not places or len(words) > 40:
             continue
-        own = []
+        inserted = []
         for index in chance.sample(places, min(len(places), chance.choice((1, 1, 2)))):
-            own.append(next(spans))
-            words[index] = own[-1] + words[index].lstrip(ascii_letters)
-        yield " ".join(words), own
+            inserted.append(next(spans))
+            words[index] = inserted[-1] + words[index].lstrip(ascii_letters)
+        yield " ".join(words), inserted
 
 
 def _outcome(
@@ -107,6 +107,7 @@ def _outcome(
     last: list[SegmentResult],
     spans: list[str],
 ) -> dict[str, int]:
+    # Counts the spans of a sentence by the means that preserved them.
     before, after = (pipeline.assemble(plans, results)[0] for results in (first, last))
     num_before, num_after = (
         sum(warning.kind is WarningKind.PLACEHOLDER_LOST for warning in translation.warnings)

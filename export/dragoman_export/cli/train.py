@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from dragoman_export.cli.flags import add_flags, given
-from dragoman_export.data.augmentation import vary_all
+from dragoman_export.data.augmentation import augment_all
 from dragoman_export.data.reader import ParallelFiles
 from dragoman_export.data.vocabulary import ImportedCodec, TextCodec, Vocabulary, VocabularyConfig, train_vocabulary
 from dragoman_export.errors import CheckpointConflictError, CorpusError, RunFolderError, SettingError
@@ -191,7 +191,7 @@ def _prepare_text(
 ) -> TrainingText:
     # The main rank writes the vocabulary of a new run.
     training = config.training
-    text = read_text(config.data, report, training.variation)
+    text = read_text(config.data, report, training.augmentation)
     if ranks.is_main and not args.resume:
         made = tokenizer or _make_vocabulary(args, text, config, report)
         if isinstance(made, Vocabulary):
@@ -208,7 +208,7 @@ def _prepare_text(
         vocabulary = ImportedCodec(files.open_at(folder.tokenizer, config.model))
     else:
         vocabulary = Vocabulary.load(folder.vocabulary)
-    if missing := [piece for piece in training.variation.reserved if piece not in vocabulary.reserved]:
+    if missing := [piece for piece in training.augmentation.reserved if piece not in vocabulary.reserved]:
         raise CorpusError(f"the vocabulary lacks pieces {' '.join(missing)}, required by --placeholders and --tags")
     return encode_text(
         text,
@@ -225,15 +225,15 @@ def _make_vocabulary(args: argparse.Namespace, text: PlainText, run: RunConfig, 
         return Vocabulary.load(args.vocabulary)
     size, training = run.model.vocabulary_size, run.training
     report.message(f"learning a vocabulary of {size} pieces")
-    first_epoch = vary_all(
-        texts_of(text.train), training.variation, seed=training.seed, epoch=0, translations=text.translations
+    first_epoch = augment_all(
+        texts_of(text.train), training.augmentation, seed=training.seed, epoch=0, translations=text.translations
     )
     stride = math.ceil(text.train.num_pairs / _VOCABULARY_PAIRS)
     sentences = (side for pair in itertools.islice(first_epoch, 0, None, stride) for side in pair)
     model_type: Literal["unigram", "bpe"] = args.subwords or "unigram"
     normalization = args.normalization or _NORMALIZATION
     config = VocabularyConfig(
-        size=size, normalization=normalization, model_type=model_type, reserved=training.variation.reserved
+        size=size, normalization=normalization, model_type=model_type, reserved=training.augmentation.reserved
     )
     return train_vocabulary(sentences, config)
 

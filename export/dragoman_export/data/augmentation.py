@@ -44,7 +44,7 @@ _LITERAL = re.compile(r"`|://|@|\\")  # text that must keep its case
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VariationConfig:
+class AugmentationConfig:
     """Shares of the pairs that are augmented, each from 0 to below 1."""
 
     # names and numbers that occur on both sides; above 0, also code and addresses in 90 % of their pairs
@@ -80,8 +80,8 @@ class _Aligned(NamedTuple):
     target: _Range
 
 
-def vary(
-    source: str, target: str, config: VariationConfig, random: Random, translations: Translations | None = None
+def augment(
+    source: str, target: str, config: AugmentationConfig, random: Random, translations: Translations | None = None
 ) -> tuple[str, str]:
     """Return an augmented pair; advances `random`. `translations` are those of `translations_of`."""
     if config.has_placeholders:
@@ -101,17 +101,17 @@ def vary(
     return source, target
 
 
-def vary_all(
+def augment_all(
     pairs: Iterable[tuple[str, str]],
-    config: VariationConfig,
+    config: AugmentationConfig,
     *,
     seed: int,
     epoch: int,
     translations: Translations | None = None,
 ) -> Iterator[tuple[str, str]]:
-    """Yield all pairs as `vary` returns them; deterministic per seed and epoch."""
+    """Yield all pairs as `augment` returns them; deterministic per seed and epoch."""
     random = Random(f"{seed} {epoch}")  # noqa: S311
-    return (vary(source, target, config, random, translations) for source, target in pairs)
+    return (augment(source, target, config, random, translations) for source, target in pairs)
 
 
 def translations_of(pairs: Iterable[tuple[str, str]], *, num_pairs: int) -> Translations:
@@ -122,7 +122,7 @@ def translations_of(pairs: Iterable[tuple[str, str]], *, num_pairs: int) -> Tran
 
 
 def _with_placeholders(
-    source: str, target: str, config: VariationConfig, random: Random, translations: Translations
+    source: str, target: str, config: AugmentationConfig, random: Random, translations: Translations
 ) -> tuple[str, str]:
     chosen: list[_Aligned] = []
     protected = _protected_copies(source, target)

@@ -30,7 +30,7 @@ class Lexicon:
     """The probabilities t(target | source) of all tokens that occur together in a pair."""
 
     vocabulary_size: int  # V; as a source token, V is the empty word
-    sources: IntArray  # [N] ascending.
+    sources: IntArray  # [N] ascending
     targets: IntArray  # [N] ascending within a source
     probabilities: DoubleArray  # [N]; they sum to 1 per source
     log_likelihoods: tuple[float, ...]  # natural, of the text before each iteration; non-decreasing
@@ -39,7 +39,7 @@ class Lexicon:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Links:
     # All candidate links of some pairs, grouped by target token.
-    keys: IntArray  # [N] `source * V + target`.
+    keys: IntArray  # [N] `source * V + target`
     begins: IntArray  # [T] first link of each target token
     counts: IntArray  # [T] links of each target token: the source tokens and the empty word
 
@@ -127,8 +127,8 @@ def _likely(pairs: Sequence[TokenPair], *, vocabulary_size: int) -> set[tuple[in
 
 def _expect(links: _Links, keys: IntArray, probabilities: DoubleArray, expected: DoubleArray) -> float:
     # Adds the expected count of each link to `expected` [N]; returns the log-likelihood of the target tokens.
-    different, places = np.unique(links.keys, return_inverse=True)
-    indices = np.searchsorted(keys, different)
+    distinct, places = np.unique(links.keys, return_inverse=True)
+    indices = np.searchsorted(keys, distinct)
     weights = probabilities[indices][places]
     sums = np.add.reduceat(weights, links.begins)
     shares = weights / np.repeat(sums, links.counts)

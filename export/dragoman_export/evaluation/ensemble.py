@@ -76,9 +76,9 @@ class EnsembleBatch:
         Every network scores its whole vocabulary, because a token unlikely for one network may be likely for another.
         """
         outputs = [batch.step(token_ids, parents, num_candidates=self._vocabulary_size) for batch in self._batches]
-        total = self._by_token(outputs[0])
+        total = _by_token(outputs[0])
         for output in outputs[1:]:
-            np.logaddexp(total, self._by_token(output), out=total)
+            np.logaddexp(total, _by_token(output), out=total)
         total -= np.float32(np.log(len(outputs)))
         best = np.argsort(-total, axis=-1, kind="stable")[..., : int(np.max(num_candidates))]
         return StepOutput(log_probs=np.take_along_axis(total, best, axis=-1), token_ids=best)
@@ -92,11 +92,12 @@ class EnsembleBatch:
         for batch in self._batches:
             batch.drop(keep)
 
-    def _by_token(self, output: StepOutput) -> FloatArray:
-        # [B, K, V] log-probabilities in vocabulary order
-        log_probs = np.empty_like(output.log_probs)
-        np.put_along_axis(log_probs, output.token_ids, output.log_probs, axis=-1)
-        return log_probs
+
+def _by_token(output: StepOutput) -> FloatArray:
+    # Returns the log-probabilities [B, K, V] in the order of the vocabulary.
+    log_probs = np.empty_like(output.log_probs)
+    np.put_along_axis(log_probs, output.token_ids, output.log_probs, axis=-1)
+    return log_probs
 
 
 @contextmanager
@@ -122,9 +123,10 @@ def open_text_model(paths: Sequence[Path], settings: RuntimeSettings) -> Iterato
                 raise ExportError(f"vocabulary of {path} differs from {paths[0]}")
         graphs, precisions = [], []
         for path, bundle in zip(paths, bundles, strict=True):
-            own = settings if bundle.directory == path else settings.model_copy(update={"precision": None})
-            precisions.append(own.precision or bundle.manifest.default_precision)
-            graphs.append(open_step_model(bundle, own))
+            is_given = bundle.directory == path  # otherwise a temporary float32 bundle
+            own_settings = settings if is_given else settings.model_copy(update={"precision": None})
+            precisions.append(own_settings.precision or bundle.manifest.default_precision)
+            graphs.append(open_step_model(bundle, own_settings))
         graph = graphs[0] if len(graphs) == 1 else Ensemble(graphs)
         yield TextModel.of(graph, tokenizers[0], bundles[0].manifest), "+".join(dict.fromkeys(precisions))
 

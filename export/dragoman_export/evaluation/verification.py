@@ -14,37 +14,33 @@ from dragoman_export.onnx_export.arithmetic import FloatArray
 from dragoman_export.onnx_export.calibration import padded
 from dragoman_service.decoding.step_model import StepModel, StepOutput
 
+# Largest difference of a log-probability between two float32 implementations. Both sum some hundred products in
+# different orders in each layer. Unlikely tokens have log-probabilities of -30, whose last place is 2e-6.
 LOG_PROB_TOLERANCE = 2e-4
-"""Largest difference of a log-probability between two float32 implementations: sums of some hundred products are taken
-in other orders, layer after layer, and unlikely tokens have log-probabilities of -30, where one unit in the last place
-is already 2e-6."""
+BLEU_TOLERANCE = 0.3  # largest loss of int8; half of the reported loss of OPUS-MT models with 8 bits
+_STEP_SENTENCES = 8  # sentences per batch of `check_steps`
+_COMPARED_SENTENCES = 32  # sentences per batch of `agreement`
 
-BLEU_TOLERANCE = 0.3
-"""Most BLEU that int8 may lose; half of what 8-bit quantization cost OPUS-MT models elsewhere."""
-
-_STEP_SENTENCES = 8  # Sentences scored together, step by step.
-_COMPARED_SENTENCES = 32  # The same where only the likeliest token is asked for.
+TokenPairs = Sequence[tuple[list[int], list[int]]]  # token ids of sources and of their targets, EOS last
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One claim about a bundle, and what was measured."""
+    """A claim about a bundle, and its measurement."""
 
     claim: str
     measured: float
-    limit: float
-    """The claim holds if `measured` is at most this."""
-
+    limit: float  # largest value of `measured` for which the claim holds
     unit: str
     detail: str = ""
 
     @property
     def holds(self) -> bool:
-        """True if the claim is true; a NaN is not."""
+        """True if the measured value is within the limit; False for NaN."""
         return self.measured <= self.limit
 
 
-def check_steps(model: Transformer, graph: StepModel, pairs: Sequence[tuple[list[int], list[int]]]) -> list[Check]:
+def check_steps(model: Transformer, graph: StepModel, pairs: TokenPairs) -> list[Check]:
     """Compare the log-probabilities of PyTorch and the float32 graphs at every step of given translations."""
     cached, exported, num_steps = 0.0, 0.0, 0
     for start in range(0, len(pairs), _STEP_SENTENCES):
@@ -76,8 +72,8 @@ def check_quality(
     targets = [[pair.target for pair in pairs]]
     bleu = []
     for model in (reference, quantized):
-        done = translate_texts(model, [pair.source for pair in pairs], beam_size=beam_size, batch_size=16)
-        bleu.append(float(sacrebleu.corpus_bleu(done.texts, targets).score))
+        run = translate_texts(model, [pair.source for pair in pairs], beam_size=beam_size, batch_size=16)
+        bleu.append(float(sacrebleu.corpus_bleu(run.texts, targets).score))
     return Check(
         claim=f"{precision} is as good as fp32",
         measured=bleu[0] - bleu[1],
@@ -88,7 +84,7 @@ def check_quality(
 
 
 @torch.inference_mode()
-def score_at_once(model: Transformer, pairs: Sequence[tuple[list[int], list[int]]]) -> Iterator[FloatArray]:
+def score_at_once(model: Transformer, pairs: TokenPairs) -> Iterator[FloatArray]:
     """Yield the log-probabilities [B, V] of every step of given translations, computed without a cache."""
     source_ids, mask = padded([source for source, _ in pairs], model.config.pad_id)
     inputs = torch.from_numpy(_inputs(pairs, start_id=model.config.start_id))
@@ -98,7 +94,7 @@ def score_at_once(model: Transformer, pairs: Sequence[tuple[list[int], list[int]
 
 
 @torch.inference_mode()
-def score_cached(model: Transformer, pairs: Sequence[tuple[list[int], list[int]]]) -> Iterator[FloatArray]:
+def score_cached(model: Transformer, pairs: TokenPairs) -> Iterator[FloatArray]:
     """Yield the same, computed step by step with PyTorch's cache."""
     source_ids, mask = padded([source for source, _ in pairs], model.config.pad_id)
     cache = model.start(model.encode(source_ids, mask), mask)
@@ -106,7 +102,7 @@ def score_cached(model: Transformer, pairs: Sequence[tuple[list[int], list[int]]
         yield model.step(torch.from_numpy(token_ids), position, cache).numpy()
 
 
-def score_exported(graph: StepModel, pairs: Sequence[tuple[list[int], list[int]]]) -> Iterator[FloatArray]:
+def score_exported(graph: StepModel, pairs: TokenPairs) -> Iterator[FloatArray]:
     """Yield the same, computed step by step by the graphs."""
     size = graph.limits.vocabulary.size
     for output in _steps(graph, pairs, num_candidates=size):
@@ -115,9 +111,7 @@ def score_exported(graph: StepModel, pairs: Sequence[tuple[list[int], list[int]]
         yield log_probs
 
 
-def _steps(
-    graph: StepModel, pairs: Sequence[tuple[list[int], list[int]]], *, num_candidates: int
-) -> Iterator[StepOutput]:
+def _steps(graph: StepModel, pairs: TokenPairs, *, num_candidates: int) -> Iterator[StepOutput]:
     batch = graph.new_batch()
     batch.start(graph.encode([source for source, _ in pairs]))
     parents = np.zeros((len(pairs), 1), dtype=np.int64)
@@ -125,9 +119,7 @@ def _steps(
         yield batch.step(token_ids[:, None], parents, num_candidates=num_candidates)
 
 
-def agreement(
-    reference: StepModel, other: StepModel, pairs: Sequence[tuple[list[int], list[int]]]
-) -> tuple[float, int]:
+def agreement(reference: StepModel, other: StepModel, pairs: TokenPairs) -> tuple[float, int]:
     """Return the share of target tokens at which two models predict the same token, and the number of tokens."""
     num_equal, num_tokens = 0, 0
     by_length = sorted(pairs, key=lambda pair: len(pair[1]))  # a batch needs as many steps as its longest target
@@ -148,9 +140,7 @@ def _largest_difference(expected: Sequence[FloatArray], found: Iterator[FloatArr
     return max(float(np.abs(a - b).max()) for a, b in zip(expected, found, strict=True))
 
 
-def _inputs(
-    pairs: Sequence[tuple[list[int], list[int]]], *, start_id: int
-) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
+def _inputs(pairs: TokenPairs, *, start_id: int) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
     # Decoder input [B, T]: start and target without EOS; short rows repeat their last token.
     longest = max(len(target) for _, target in pairs)
     rows = [[start_id, *target[:-1]] for _, target in pairs]

@@ -64,15 +64,15 @@ def read_fairseq(
     settings, languages = _read_options(content, checkpoint)
     directory = text or checkpoint.parent
     source, target = (_read_dictionary(directory / f"dict.{language}.txt") for language in languages)
-    most = min(settings.take(f"max_{side}_positions", int, default=1024) for side in ("source", "target"))
-    config = _read_config(settings, most, len(target), None if source == target else len(source))
+    max_positions = min(settings.take(f"max_{side}_positions", int, default=1024) for side in ("source", "target"))
+    config = _read_config(settings, max_positions, len(target), None if source == target else len(source))
     for key, values in _NEUTRAL.items():
         settings.require(key, *values)
     settings.finish(_HARMLESS, prefixes=tuple(f"{stack}_" for stack in _STACKS))
     models = SentencePieceFiles.find(directory, source_spm, target_spm, languages).read()
     return ImportedModel(
         config=config,
-        max_tokens=min(most, MAX_TOKENS),
+        max_tokens=min(max_positions, MAX_TOKENS),
         weights=FairseqWeights(_named(content, checkpoint, config), checkpoint).translated(config),
         tokenizer=Text(model=models[1], source_model=models[0], pieces=target, source_pieces=source).files(),
     )
@@ -88,7 +88,7 @@ def _find_checkpoint(path: Path) -> Path:
 
 
 def _read_options(content: Mapping[str, Any], checkpoint: Path) -> tuple[ForeignConfig, tuple[str, str]]:
-    # Options of the model that are not null, and the languages.
+    # Returns the options of the model that are not null, and both languages.
     model = task = fields_of(content.get("args"))  # until fairseq 0.10; later versions store a configuration
     if model is None:
         parts = fields_of(content.get("cfg")) or {}
@@ -100,10 +100,10 @@ def _read_options(content: Mapping[str, Any], checkpoint: Path) -> tuple[Foreign
     settings = ForeignConfig(checkpoint, {key: value for key, value in model.items() if value is not None})
     settings.require("arch", *_ARCHITECTURES)
     settings.require("_name", *_ARCHITECTURES)
-    asked = ForeignConfig(checkpoint, task)
+    task_settings = ForeignConfig(checkpoint, task)
     for key in ("task", "_name") if task is not model else ("task",):
-        asked.require(key, "translation")
-    languages = asked.take("source_lang", str), asked.take("target_lang", str)
+        task_settings.require(key, "translation")
+    languages = task_settings.take("source_lang", str), task_settings.take("target_lang", str)
     for language in languages:
         if Path(language).name != language:
             raise ImportFormatError(f"{checkpoint}: invalid language name {language[:80]!r}")
@@ -170,7 +170,7 @@ def _read_dictionary(path: Path) -> tuple[str, ...]:
 
 
 def _named(content: Mapping[str, Any], checkpoint: Path, config: ModelConfig) -> dict[str, Tensor]:
-    # Weights with the names that `FairseqWeights` expects.
+    # Returns the weights with the names that `FairseqWeights` expects.
     weights = float_tensors(content.get("model"), checkpoint)
     for stack in _STACKS:
         weights.pop(f"{stack}.embed_positions._float_tensor", None)

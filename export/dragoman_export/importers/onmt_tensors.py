@@ -1,4 +1,4 @@
-"""Network and vocabularies of OpenNMT-py and of its successor eole.
+"""Networks and vocabularies of OpenNMT-py and its successor eole.
 
 Both networks are those of CTranslate2, which began as the engine of OpenNMT-py. Tensors are renamed to CTranslate2's
 variables by a table per library, and `ctranslate2.network` converts them.
@@ -69,11 +69,11 @@ class Shape:
 
     num_layers: Mapping[str, int]  # by stack
     num_heads: int
-    num_kv_heads: int | None = None  # None: as many as query heads
+    num_kv_heads: int | None = None  # None: the number of query heads
     head_dim: int | None = None  # None: width / heads
     activation: int  # CTranslate2's number
     is_gated: bool
-    positions: str  # kind of `TensorNames.positions`, or another
+    positions: str  # key of `TensorNames.positions`; other kinds have no tensors
     scales_embeddings: bool = True
     rotations: Mapping[str, Rotation] = field(default_factory=dict)  # by stack; empty: not rotary
 

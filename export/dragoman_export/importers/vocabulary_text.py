@@ -1,7 +1,7 @@
 """Vocabularies that are plain lists of tokens, with separate SentencePiece models.
 
-CTranslate2, OpenNMT-py and eole only know tokens; their callers tokenize. A bundle also needs a padding token, and
-special tokens with the same ids on both sides. Both are added here.
+Callers of CTranslate2, OpenNMT-py and eole tokenize, so these models store tokens only. A bundle also needs a padding
+token, and special tokens with the same ids on both sides. Both are added here.
 """
 
 from collections import Counter
@@ -21,12 +21,12 @@ from dragoman_export.importers.huggingface_text import Pieces
 
 _SUFFIXES: Final = (".spm", ".model")  # of SentencePiece models
 _PADDING: Final = ("<pad>", "<blank>")  # spellings of the padding token
-_LEAST_KNOWN: Final = 0.5  # smallest share of the pieces of a SentencePiece model that its vocabulary contains
+_MIN_KNOWN_SHARE: Final = 0.5  # smallest share of the pieces of a SentencePiece model that its vocabulary contains
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentencePieceFiles:
-    """SentencePiece models of both sides, possibly the same file."""
+    """SentencePiece models of sources and targets, possibly the same file."""
 
     source: Path
     target: Path
@@ -47,8 +47,8 @@ class SentencePieceFiles:
         if not found:
             raise ImportFormatError(
                 f"{directory} has no SentencePiece model (.model or .spm): give --source-spm and --target-spm, or one "
-                "of them if it is of both languages; text that is split in other ways, such as by subword-nmt or "
-                "fastBPE after Moses, are not supported"
+                "of them for both languages; other tokenizers, such as subword-nmt or fastBPE after Moses, are not "
+                "supported"
             )
         sides = []
         for language in languages:
@@ -70,12 +70,12 @@ class SentencePieceFiles:
         return piece in _pieces(self.source)[0]
 
     def check(self, vocabularies: tuple[Pieces, Pieces]) -> set[str]:
-        """Return learned pieces of both models; ImportFormatError if one does not match its vocabulary."""
+        """Return the learned pieces of both models; ImportFormatError if one does not match its vocabulary."""
         learned: set[str] = set()
         for path, vocabulary in zip((self.source, self.target), vocabularies, strict=True):
             pieces, symbols = _pieces(path)
             num_known = len(pieces & set(vocabulary))
-            if num_known < _LEAST_KNOWN * len(pieces):
+            if num_known < _MIN_KNOWN_SHARE * len(pieces):
                 share = f"{num_known} of its {len(pieces)} pieces are in the vocabulary"
                 raise ImportFormatError(f"{path} does not match the vocabulary: {share}")
             learned |= pieces - symbols
@@ -154,7 +154,7 @@ def _place(entries: list[tuple[str | None, int | None]], token: str | None, toke
 
 
 def _pieces(path: Path) -> tuple[set[str], set[str]]:
-    # Pieces of text except single bytes, and the user-defined symbols among them.
+    # Returns the pieces of text except single bytes, and the user-defined symbols among them.
     model = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]
     try:
         model.ParseFromString(read_plain(path))

@@ -67,7 +67,7 @@ class ModelConfig(DerivedSizes):
     """D, width of one head. None: `d_model` / `num_heads`."""
     num_kv_heads: int | None = None
     """Heads of keys and values, a divisor of `num_heads`: query head h uses head h modulo this number (grouped-query
-    attention, Ainslie et al. 2023, arXiv:2305.13245; 1: multi-query attention). None: as many as queries."""
+    attention, Ainslie et al. 2023, arXiv:2305.13245; 1: multi-query attention). None: `num_heads`."""
     positions: Positions = "sinusoidal"
     """Position encoding: sinusoids as in the paper or a learned table, added to the embeddings; rotary (Su et al. 2021,
     arXiv:2104.09864); or none."""
@@ -113,13 +113,13 @@ class ModelConfig(DerivedSizes):
     def _rules(self) -> tuple[tuple[str, object, bool, str], ...]:
         # field, value, whether it is consistent with the other fields, and the expected value
         heads, kv_heads, offset = self.num_heads, self.num_key_heads, self.position_offset
-        is_even = self.d_model % 2 == 0 and (self.head_dim is not None or self.d_model % heads == 0)
+        is_divisible = self.d_model % 2 == 0 and (self.head_dim is not None or self.d_model % heads == 0)
         is_rotary, is_learned = self.positions == "rotary", self.positions == "learned"
         is_added = is_learned or self.positions == "sinusoidal"
         own_size = self.source_vocabulary_size
         has_own_table = own_size in (None, self.vocabulary_size) or self.tied_embeddings != "all"
         return (
-            ("d_model", self.d_model, is_even, f"an even multiple of num_heads={heads}"),
+            ("d_model", self.d_model, is_divisible, f"an even multiple of num_heads={heads}"),
             ("num_kv_heads", kv_heads, heads % kv_heads == 0, f"a divisor of num_heads={heads}"),
             ("head_dim", self.head_size, not is_rotary or self.head_size % 2 == 0, "even with rotary positions"),
             *((name, getattr(self, name), 0 <= getattr(self, name) < 1, "at least 0 and below 1") for name in DROPOUTS),

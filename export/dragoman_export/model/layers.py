@@ -13,6 +13,15 @@ from dragoman_service.bundle.architecture import Activation, SinusoidLayout
 _LEVELS = 256  # values of the random byte drawn for each element
 _BYTES_PER_DRAW = 8
 
+KeysValues = tuple[Tensor, Tensor]  # keys and values of one attention block, each [B, key heads, S, D]
+# by name in the configuration; SwiGLU applies its activation to the gate
+ACTIVATIONS: Mapping[Activation, Callable[[Tensor], Tensor]] = {
+    "relu": torch.relu,
+    "gelu": functional.gelu,
+    "swish": functional.silu,
+    "swiglu": functional.silu,
+}
+
 
 class Dropout(nn.Module):
     """Dropout that is faster than PyTorch's on a CPU.
@@ -36,16 +45,6 @@ class Dropout(nn.Module):
         draws = torch.empty(num_draws, dtype=torch.int64).random_(-(2**63), None)
         keep = draws.view(torch.uint8)[: states.numel()].view(states.shape) >= self._threshold
         return states * (keep.to(states.dtype) * (_LEVELS / (_LEVELS - self._threshold)))
-
-
-KeysValues = tuple[Tensor, Tensor]  # keys and values of one attention block, each [B, key heads, S, D]
-# by name in the configuration; SwiGLU applies its activation to the gate
-ACTIVATIONS: Mapping[Activation, Callable[[Tensor], Tensor]] = {
-    "relu": torch.relu,
-    "gelu": functional.gelu,
-    "swish": functional.silu,
-    "swiglu": functional.silu,
-}
 
 
 def scaled_dot_product_attention(
@@ -83,7 +82,7 @@ class MultiHeadAttention(nn.Module):
         super().__init__()
         head_size = head_size or d_model // num_heads
         self.head_size = head_size
-        self.num_groups = num_heads // (num_kv_heads or num_heads)  # Query heads that share a head of keys and values.
+        self.num_groups = num_heads // (num_kv_heads or num_heads)  # query heads that share a head of keys and values
         kv_size = num_heads // self.num_groups * head_size
         self.query = nn.Linear(d_model, num_heads * head_size)
         self.key = nn.Linear(d_model, kv_size)

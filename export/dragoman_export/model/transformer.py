@@ -29,7 +29,7 @@ class DecoderCache:
     cross_attention: tuple[KeysValues, ...]  # of the memory, per layer; fixed
     # of the target positions so far, per layer; None before the first step
     self_attention: tuple[KeysValues, ...] | None
-    mask: Tensor | None  # [B, 1, 1, S], True at real source tokens; None: no padding.
+    mask: Tensor | None  # [B, 1, 1, S], True at real source tokens; None: no padding
 
 
 class Stack(nn.Module):
@@ -42,7 +42,7 @@ class Stack(nn.Module):
         self.norm = make_norm(config) if config.has_final_norm else None
         self.embedding_norm = make_norm(config) if config.embedding_norm else None
         num_positions = config.max_positions and config.position_offset + config.max_positions
-        # Learned; the row of the first token is `config.position_offset`.
+        # Row `config.position_offset` of a learned table is that of the first token.
         self.positions = nn.Embedding(num_positions, config.d_model) if num_positions else None
 
 

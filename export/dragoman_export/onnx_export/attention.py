@@ -23,7 +23,7 @@ def build_attention(parts: NetworkParts, *, max_target_tokens: int) -> ir.Model:
 
     Padding of targets and sources does not influence the weights.
     """
-    graph, config, float_type = GraphBuilder("attention"), parts[0], parts[-1]
+    graph, (config, _, _, float_type) = GraphBuilder("attention"), parts
     writer = _AttentionWriter(graph, *parts, max_target_tokens)
     inputs = _declare_inputs(graph, config, float_type)
     token_ids = inputs["token_ids"]
@@ -79,7 +79,7 @@ class _AttentionWriter(NetworkWriter):
     def attend_cross(self, inputs: Mapping[str, ir.Value], source_mask: ir.Value, index: int) -> AttendCross:
         def attend(query: ir.Value) -> ir.Value:
             graph = self.graph
-            weights = self._weights(query, inputs[f"cross_key.{index}"], source_mask, index)
+            weights = self._output_weights(query, inputs[f"cross_key.{index}"], source_mask, index)
             values = self._per_head(inputs[f"cross_value.{index}"])
             heads = graph.op("MatMul", self._cast(weights, ir.DataType.FLOAT16), values)  # [B, H, T, D]
             per_token = graph.op("Transpose", heads, perm=[0, 2, 1, 3])
@@ -90,13 +90,14 @@ class _AttentionWriter(NetworkWriter):
     def last_weights(
         self, states: ir.Value, path: str, inputs: Mapping[str, ir.Value], source_mask: ir.Value, index: int
     ) -> None:
+        # Outputs the weights of the last layer, whose other nodes are omitted.
         entered = self.entered(states, path)
         with self.graph.scope("cross_attention"):
             query = self.linear(entered, [f"{path}.query"])
-            self._weights(query, inputs[f"cross_key.{index}"], source_mask, index)
+            self._output_weights(query, inputs[f"cross_key.{index}"], source_mask, index)
 
-    def _weights(self, query: ir.Value, cross_key: ir.Value, source_mask: ir.Value, index: int) -> ir.Value:
-        # Outputs float32 softmax(Q K^T / sqrt(D) + mask) [B, H, T, S].
+    def _output_weights(self, query: ir.Value, cross_key: ir.Value, source_mask: ir.Value, index: int) -> ir.Value:
+        # Adds an output of the graph, float32 softmax(Q K^T / sqrt(D) + mask) [B, H, T, S], and returns it.
         graph, config = self.graph, self.config
         scaled = graph.op("Mul", query, self.scalar(1 / math.sqrt(config.head_size)))
         heads = graph.op("Reshape", scaled, graph.shape(0, 0, config.num_heads, config.head_size))

@@ -14,7 +14,7 @@ def build_encoder(parts: NetworkParts, *, max_source_tokens: int) -> ir.Model:
 
     Padding does not influence the real tokens, bit for bit.
     """
-    graph, config, float_type = GraphBuilder("encoder"), parts[0], parts[-1]
+    graph, (config, _, _, float_type) = GraphBuilder("encoder"), parts
     writer = _EncoderWriter(graph, *parts, max_source_tokens)
     dtypes = graph_tensors(config.num_decoder_layers, float_type).encoder.inputs
     source_ids = graph.input("source_ids", dtypes["source_ids"], ["B", "S"])

@@ -65,6 +65,7 @@ def int8_scales(model: ir.Model) -> Mapping[str, ActivationScale | None]:
 
 
 def _scale(product: ir.Node) -> tuple[str, ActivationScale | None]:
+    # Returns the path of a product and its activation scale.
     rounded, weight, scale, _, zero_point, *_ = product.inputs
     table = weight.producer() if weight is not None else None  # the Transpose of a table
     name = str((table.inputs[0] if table else weight).name)  # type: ignore[union-attr]
@@ -84,7 +85,7 @@ def _scale(product: ir.Node) -> tuple[str, ActivationScale | None]:
 
 
 def _place(value: ir.Value, expected: tuple[str, tuple[int, ...]], weights: WeightsFile) -> StoredTensor:
-    # Appends the array unless it is already in the file at an aligned offset.
+    # Returns the location of an array; appends it to the file unless it is there at an aligned offset.
     tensor = value.const_value
     if tensor is None or (kind := (tensor.dtype.numpy().name, tensor.shape.numpy())) != expected:
         raise ImportFormatError(f"{value.name} is {tensor and kind}: expected {expected}")

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict
 
-from dragoman_export.data.augmentation import VariationConfig
+from dragoman_export.data.augmentation import AugmentationConfig
 from dragoman_export.data.reader import ParallelFiles
 from dragoman_export.errors import SettingError
 from dragoman_export.model.config import ModelConfig
@@ -127,13 +127,13 @@ class TrainingConfig:
     @property
     def is_drawn(self) -> bool:
         """True if text or segmentation differ between epochs."""
-        return self.subword_sampling > 0 or self.variation.is_on
+        return self.subword_sampling > 0 or self.augmentation.is_on
 
     @property
-    def variation(self) -> VariationConfig:
+    def augmentation(self) -> AugmentationConfig:
         """Augmentation of pairs."""
-        names = VariationConfig.__slots__
-        return VariationConfig(**{name: getattr(self, name) for name in names})
+        names = AugmentationConfig.__slots__
+        return AugmentationConfig(**{name: getattr(self, name) for name in names})
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON values."""

@@ -180,7 +180,7 @@ class Trainer:
                 max_tokens=config.max_tokens,
                 seed=config.seed,
                 epoch=self.progress.epoch,
-                variation=config.variation,
+                augmentation=config.augmentation,
             )
         return Epoch(corpus, self._batching, self.progress.epoch)
 
@@ -281,7 +281,7 @@ class Trainer:
 
     def _batches_key(self) -> dict[str, Any]:
         # Everything that determines the batches of an epoch and the number of batches per step.
-        drawn = {"subword_sampling": self._config.subword_sampling, **asdict(self._config.variation)}
+        drawn = {"subword_sampling": self._config.subword_sampling, **asdict(self._config.augmentation)}
         return {
             **asdict(self._batching),
             **{name: share for name, share in drawn.items() if share},

@@ -1,4 +1,4 @@
-"""Adam (section 5.3 of the paper), or Muon for the projection matrices and Adam for the rest, with learning rates."""
+"""Adam (section 5.3 of the paper), or Muon for projection matrices and Adam for the rest, and learning rates."""
 
 import math
 from collections.abc import Mapping
@@ -10,6 +10,9 @@ from torch import nn
 from dragoman_export.errors import CheckpointConflictError, DivergenceError
 from dragoman_export.model.transformer import Transformer
 from dragoman_export.training.config import TrainingConfig
+
+_ADAM_BETAS = (0.9, 0.98)
+_ADAM_EPSILON = 1e-9
 
 
 def inverse_sqrt_rate(step: int, *, d_model: int, warmup_steps: int) -> float:
@@ -42,10 +45,6 @@ def _cooldown(step: int, config: TrainingConfig, last_step: int | None) -> float
     return cooldown_factor(step, max_steps=end, cooldown_steps=config.cooldown_steps)
 
 
-_ADAM_BETAS = (0.9, 0.98)
-_ADAM_EPSILON = 1e-9
-
-
 class ScheduledOptimizer:
     """One or two PyTorch optimizers that share a schedule and step together."""
 
@@ -56,8 +55,8 @@ class ScheduledOptimizer:
         self._parameters = list(model.parameters())
         hidden = [weight for name, weight in model.named_parameters() if weight.ndim == 2 and ".layers." in name]
         self._muon = _muon(hidden) if config.optimizer == "muon" else None
-        taken = {id(weight) for weight in hidden} if self._muon else set()
-        rest = [weight for weight in self._parameters if id(weight) not in taken]
+        muon_ids = {id(weight) for weight in hidden} if self._muon else set()
+        rest = [weight for weight in self._parameters if id(weight) not in muon_ids]
         self._adam = torch.optim.Adam(rest, lr=0.0, betas=_ADAM_BETAS, eps=_ADAM_EPSILON, fused=True)
 
     def step(self, step: int, *, num_tokens: float, last_step: int | None = None) -> tuple[float, float]:
@@ -67,7 +66,7 @@ class ScheduledOptimizer:
         finite; the weights are unchanged.
         """
         rate = learning_rate(step, self._config, d_model=self._d_model, last_step=last_step)
-        norm = self._scale(num_tokens)
+        norm = self._scale_gradients(num_tokens)
         if not math.isfinite(norm):
             raise DivergenceError(step, norm)
         self._adam.param_groups[0]["lr"] = rate
@@ -95,7 +94,7 @@ class ScheduledOptimizer:
         if self._muon is not None:
             self._muon.load_state_dict(state["muon"])
 
-    def _scale(self, num_tokens: float) -> float:
+    def _scale_gradients(self, num_tokens: float) -> float:
         # Divides and clips the gradients in one pass; returns the norm before clipping.
         gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
         norm = float(nn.utils.get_total_norm(gradients)) / num_tokens

@@ -10,7 +10,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman_export.data.augmentation import VariationConfig, translations_of, vary_all
+from dragoman_export.data.augmentation import AugmentationConfig, augment_all, translations_of
 from dragoman_export.data.batches import EncodedCorpus, TokenLists
 from dragoman_export.data.lexicon import Translations
 from dragoman_export.data.reader import Pair, PairFiles, ParallelFiles
@@ -20,7 +20,7 @@ from dragoman_export.training.config import DataConfig
 from dragoman_export.training.evaluation import DevSet
 from dragoman_export.training.report import Report
 
-_AS_IT_IS = VariationConfig()
+_AS_IT_IS = AugmentationConfig()
 
 _PAIRS_OF_A_CHUNK = 1 << 14  # pairs encoded together, each side on all cores
 _Item = TypeVar("_Item")
@@ -107,15 +107,17 @@ class TrainingText:
     directory: Path | None = None  # of the files with token ids; None: the default for temporary files
 
     def drawn(
-        self, *, alpha: float, max_tokens: int, seed: int, epoch: int, variation: VariationConfig = _AS_IT_IS
+        self, *, alpha: float, max_tokens: int, seed: int, epoch: int, augmentation: AugmentationConfig = _AS_IT_IS
     ) -> EncodedCorpus:
         """Return `train` with augmented text and sampled segmentation, deterministic per seed and epoch.
 
-        See `vary` and, unless `alpha` is 0, `encode_sampled`. A pair longer than `max_tokens` keeps its original text
-        and segmentation.
+        See `augment` and, unless `alpha` is 0, `encode_sampled`. A pair longer than `max_tokens` keeps its original
+        text and segmentation.
         """
         random = np.random.default_rng((seed, epoch))
-        texts = vary_all(texts_of(self.train_pairs), variation, seed=seed, epoch=epoch, translations=self.translations)
+        texts = augment_all(
+            texts_of(self.train_pairs), augmentation, seed=seed, epoch=epoch, translations=self.translations
+        )
         encoders = (self.vocabulary.encode, self.vocabulary.encode_targets)
 
         def drawn() -> Iterator[tuple[Sequence[int], Sequence[int]]]:
@@ -141,13 +143,13 @@ def texts_of(pairs: Iterable[Pair]) -> Iterator[tuple[str, str]]:
     return ((pair.source, pair.target) for pair in pairs)
 
 
-def read_text(data: DataConfig, report: Report, variation: VariationConfig) -> PlainText:
+def read_text(data: DataConfig, report: Report, augmentation: AugmentationConfig) -> PlainText:
     """Read both corpora and learn translations for the augmentation; CorpusError if a corpus is unusable."""
     train, dev = (
         _read(name, files, data.max_malformed, report) for name, files in (("train", data.train), ("dev", data.dev))
     )
     translations: Translations = {}
-    if variation.placeholder_words:
+    if augmentation.placeholder_words:
         report.message("learning a lexicon")
         translations = translations_of(texts_of(train), num_pairs=train.num_pairs)
         report.message(f"{len(translations):,} words have translations")

@@ -26,7 +26,7 @@ from loadtests.hostile.inputs import (
     BadInput,
     Draw,
     Expected,
-    call,
+    input_of,
     invalid,
     repeated,
     row,
@@ -72,10 +72,8 @@ _UNKNOWN_NAME: Final = Expected(["INVALID_ARGUMENT", "NOT_FOUND"])
 
 def unicode(draw: Draw) -> BadInput:
     """Characters of eight rows of the code space; all inputs together cover it."""
-    rows = [row(draw, (8 * draw.index + offset) % NUM_ROWS) for offset in range(8)]
-    texts = [
-        text if draw.random() < 0.5 else f"A man {text} reads." for text in rows if text
-    ]  # a row of surrogates is empty
+    rows = [row(draw, (8 * draw.index + offset) % NUM_ROWS) for offset in range(8)]  # empty for surrogates
+    texts = [text if draw.random() < 0.5 else f"A man {text} reads." for text in rows if text]
     return draw.request(*texts or ["A man."], expected=OK)
 
 
@@ -87,8 +85,12 @@ def _text(shape: str, draw: Draw) -> BadInput:
     num_texts = 1 if is_document or is_large or is_rich else draw.choice((1, 1, 2, 5))
     texts = [shaped(draw, max(1, size // num_texts), shape) for _ in range(num_texts)]
     attention = draw.choice((pb.ATTENTION_DETAIL_UNSPECIFIED, pb.ATTENTION_DETAIL_AVERAGED))
-    is_split, most = is_document or draw.random() < 0.7, draw.choice((4, 16))
-    everything = {"split_sentences": is_split, "max_target_tokens": most, "return_attention": attention, **_EVERYTHING}
+    everything = {
+        "split_sentences": is_document or draw.random() < 0.7,
+        "max_target_tokens": draw.choice((4, 16)),
+        "return_attention": attention,
+        **_EVERYTHING,
+    }
     expected = OK
     if sum(map(len, texts)) > 2000:  # may exceed the tokens of a request
         expected = Expected(["OK", "INVALID_ARGUMENT"], "text" if is_document else "texts")
@@ -209,10 +211,9 @@ def _number(names: Sequence[str], draw: Draw) -> BadInput:
         end = 2**31 if field.cpp_type == field.CPPTYPE_INT32 else 2**63
         near = (low - 1, low, low + 1, high - 1, high, high + 1, -1, -(2**63), -(2**31), 2**31 - 1, 1000)
         value = draw.choice([one for one in near if -end <= one < end])
-    options = {**CHEAP, "beam_size": 16 if name == "num_hypotheses" else 2, name: value}
+    path, options = f"options.{name}", {**CHEAP, "beam_size": 16 if name == "num_hypotheses" else 2, name: value}
     if name in _SAMPLING:
-        options = {"max_target_tokens": 3, "sampling": {"seed": 1, name: value}}
-    path = f"options.{'sampling.' * (name in _SAMPLING)}{name}"
+        path, options = f"options.sampling.{name}", {"max_target_tokens": 3, "sampling": {"seed": 1, name: value}}
     expected = OK if _RANGES[name].contains(value) and value <= high else invalid(path)
     if expected == OK and name == "coverage_penalty":
         expected = Expected(["OK", "UNIMPLEMENTED"])  # a model without an attention graph
@@ -251,7 +252,7 @@ def models(draw: Draw) -> BadInput:
     """A misleading model name, in a translation or in GetModel."""
     name = _name(draw, "model", 128)
     if draw.random() < 0.5:
-        return call(pb.GetModelRequest(model=name), _UNKNOWN_NAME)
+        return input_of(pb.GetModelRequest(model=name), _UNKNOWN_NAME)
     return draw.request("A man.", expected=_UNKNOWN_NAME if len(name) <= 128 else invalid("model"), model=name)
 
 
@@ -261,11 +262,11 @@ def administration(draw: Draw) -> BadInput:
     labelled = pb.SetModelLabelRequest(model=name, label=label)
     request = draw.choice((pb.LoadModelRequest(model=name), pb.UnloadModelRequest(model=name), labelled))
     refused = ("UNAUTHENTICATED", "PERMISSION_DENIED", "FAILED_PRECONDITION")
-    return call(request, Expected([*_UNKNOWN_NAME.statuses, *refused]))
+    return input_of(request, Expected([*_UNKNOWN_NAME.statuses, *refused]))
 
 
 def request_ids(draw: Draw) -> BadInput:
-    """A request id around what is valid in metadata."""
+    """A request id that may be invalid in metadata."""
     name = _name(draw, "request_id", 128)
     is_good = len(name) <= 128 and name.isascii() and name.isprintable()
     return draw.request("A man.", expected=OK if is_good else invalid("request_id"), request_id=name)

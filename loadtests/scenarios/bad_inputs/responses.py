@@ -1,4 +1,4 @@
-"""Responses to bad inputs, and what is wrong with them."""
+"""Responses to bad inputs, and their faults."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -91,9 +91,11 @@ def _with_id(name: str, message: bytes) -> bytes:
 
 
 def _detail(status: status_pb2.Status, message_type: Callable[[], _Detail]) -> _Detail:
-    """Return the detail of a type, or an empty message."""
+    """Return the first detail of a type, or an empty message."""
     message = message_type()
-    any(detail.Unpack(message) for detail in status.details)
+    for detail in status.details:
+        if detail.Unpack(message):
+            break
     return message
 
 
@@ -139,9 +141,9 @@ def _rejection_faults(result: Result, expected_field: str) -> Iterator[str]:
 def _neighbour_faults(result: Result) -> Iterator[str]:
     names = sorted(neighbour.request_id for neighbour in result.neighbours)
     if names != sorted((BEFORE, AFTER)):
-        yield f"of the ordinary requests in the same stream, only {names} were answered"
+        yield f"only {names} of the ordinary requests in the same stream were answered"
     for neighbour in result.neighbours:
         if not neighbour.translations:
-            yield f"the ordinary request {neighbour.request_id} it failed: {neighbour.error.message[:200]}"
+            yield f"the ordinary request {neighbour.request_id} the input failed: {neighbour.error.message[:200]}"
     if result.call_status != "OK":
         yield f"the stream ended with {result.call_status}"

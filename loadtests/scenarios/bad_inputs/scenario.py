@@ -144,9 +144,14 @@ def run(options: argparse.Namespace) -> int:
         attacks = [attack for attack in attacks if attack.is_short]
     exit_code = _run_inputs(options, kinds) if kinds else 0
     if attacks and options.index is None:
-        folder, seconds, max_s = options.output / "attacks", _ATTACK_S[options.mode], _MAX_ATTACKS_S[options.mode]
-        times: Any = {"seconds": seconds, "max_s": max_s, "is_short": options.mode == "short"}
-        campaign = run_attacks(attacks, folder, models=options.model_dir, **times)
+        campaign = run_attacks(
+            attacks,
+            options.output / "attacks",
+            models=options.model_dir,
+            seconds=_ATTACK_S[options.mode],
+            max_s=_MAX_ATTACKS_S[options.mode],
+            is_short=options.mode == "short",
+        )
         exit_code |= attack_report(campaign).conclude(options.output)
     return exit_code
 
@@ -241,7 +246,7 @@ def _p99(values: Sequence[float]) -> float | None:
 def send_all(server: ServerProcess, planned: Plan, options: argparse.Namespace, *, warm_up: Plan) -> Observations:
     """Send the inputs after a warm-up; ends early if the server does."""
     questions = learn_answers(server.target, translate_requests(options.seed, count=16, texts=2))
-    control = partial(
+    control_traffic = partial(
         TranslatingTraffic,
         server.target,
         questions,
@@ -253,24 +258,24 @@ def send_all(server: ServerProcess, planned: Plan, options: argparse.Namespace, 
     with connect(server.target) as client:
         models = pb.ListModelsResponse.FromString(client.call(Method.LIST_MODELS, b"").messages[0]).models
     ready = next(one for model in models for one in model.versions if one.state == pb.MODEL_STATE_READY)
-    seen = Observations(model=ready, server_faults=list(_faults(server, questions)))
+    seen = Observations(model=ready, server_faults=list(_server_faults(server, questions)))
     with ExitStack() as stack:
         channels = [stack.enter_context(connect(server.target)).channels[0] for _ in range(options.callers)]
         send_planned = partial(_send_planned, channels, model=ready, timeout_s=options.timeout)
         list(send_planned(warm_up, seed=-1))
-        with control() as undisturbed:
+        with control_traffic() as undisturbed:
             time.sleep(1)
         seen.undisturbed = undisturbed.translations
         seen.memory_mb.append(footprint(server.pid).rss_mb)
         began_s = time.monotonic()
         try:
             for first in tqdm(range(0, len(planned), _BATCH), unit="batches", disable=None):
-                with control() as traffic:
+                with control_traffic() as traffic:
                     seen.records += send_planned(planned[first : first + _BATCH], seed=options.seed)
                 seen.elapsed_s = time.monotonic() - began_s
                 seen.translations += traffic.translations
                 seen.probes += traffic.probes
-                seen.server_faults += _faults(server, questions)
+                seen.server_faults += _server_faults(server, questions)
                 seen.memory_mb.append(footprint(server.pid).rss_mb)
         except (ServerError, grpc.RpcError, OSError) as error:
             seen.server_faults.append(f"the server ended after {len(seen.records)} inputs: {error}")
@@ -301,8 +306,8 @@ def _send_planned(
         yield from pool.map(send_next, itertools.cycle(channels), planned, bad_inputs)
 
 
-def _faults(server: ServerProcess, questions: Sequence[Question]) -> Iterator[str]:
-    """Check that a server without other callers is healthy and idle, and translates as before."""
+def _server_faults(server: ServerProcess, questions: Sequence[Question]) -> Iterator[str]:
+    """Yield the faults of a server without other callers that is not healthy and idle, or translates otherwise."""
     if left := wait_until_idle(server, timeout_s=30):
         yield f"work remains on the server: {left}"
     with connect(server.target) as client:

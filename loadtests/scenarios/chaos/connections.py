@@ -17,19 +17,27 @@ from dragoman.v1 import translation_pb2 as pb
 from loadtests.generator.calls import Method
 from loadtests.hostile import http2
 from loadtests.hostile.http2 import RawConnection, flood_with_resets, grpc_message
-from loadtests.scenarios.chaos.fault import HANDSHAKE_TIMEOUT_S, LATE, OPEN_FILES, Stage, fault, lasting, requests
+from loadtests.scenarios.chaos.fault import (
+    HANDSHAKE_TIMEOUT_S,
+    LATE,
+    OPEN_FILES,
+    Stage,
+    fault,
+    lasting,
+    requests_metric,
+)
 from loadtests.scenarios.control_traffic import connect
 from loadtests.scenarios.stress_server import poll
 
 _SENTENCE: Final = "The weather is nice today, and the children play in the garden. "
-_NUM_SENTENCES: Final = 900  # far more than the server processes at a time, within the initial flow-control window
+_NUM_SENTENCES: Final = 900  # far more than the server processes together; fits into the initial flow-control window
 _NUM_STREAMED: Final = 200
 _MAX_OPEN: Final = 200  # connections, far below the limit of the server
 _METADATA_BYTES: Final = tuple(1024 * kib for kib in (8, 32, 64, 256, 1024))
 _ACCEPTED_METADATA_BYTES: Final = 15 * 1024
 _MESSAGE_BYTES: Final = ((5 * 1024**2, grpc.Compression.NoCompression), (64 * 1024**2, grpc.Compression.Gzip))
 _WATCH: Final = "/grpc.health.v1.Health/Watch"
-_RESETS_A_CONNECTION: Final = 100
+_RESETS_PER_CONNECTION: Final = 100
 _REPLY_S: Final = 5.0
 _FLOODED: Final = {"slowest_s": 5.0, "health_s": 5.0, "rss_growth_mb": 160.0}
 
@@ -38,7 +46,7 @@ _FLOODED: Final = {"slowest_s": 5.0, "health_s": 5.0, "rss_growth_mb": 160.0}
     amounts=(6, 32),
     seconds=(2.0, 10.0),
     expected=LATE,
-    metric=requests("TranslateDocument", "DEADLINE_EXCEEDED"),
+    metric=requests_metric("TranslateDocument", "DEADLINE_EXCEEDED"),
     limits={"slowest_s": 5.0},  # the documents are decoded with the same priority
 )
 def reader_stalls(stage: Stage) -> None:
@@ -58,15 +66,15 @@ def reader_stalls(stage: Stage) -> None:
     time.sleep(stage.seconds)
     unread = ('dragoman_requests_in_flight{method="TranslateDocument"}', "dragoman_open_streams")
     poll(lambda: any(map(stage.growth_of, unread)), lambda is_open: not is_open, timeout_s=_REPLY_S)
-    stage.hits.update({status: stage.growth_of(requests("TranslateDocument", status)) for status in LATE})
+    stage.hits.update({status: stage.growth_of(requests_metric("TranslateDocument", status)) for status in LATE})
     stage.hits["DEADLINE_EXCEEDED"] += sum(  # metrics count the requests of streams, not streams
         '"event": "stream"' in line and '"status": "DEADLINE_EXCEEDED"' in line for line in stage.logged().splitlines()
     )
     num_ended = stage.hits.total()
     stage.require(num_ended == stage.amount, f"of {stage.amount} clients that do not read, {num_ended} got a status")
     requested_tokens = stage.amount // 2 * (_NUM_SENTENCES + _NUM_STREAMED) * len(_SENTENCE.split())
-    done = stage.growth_of("dragoman_source_tokens_total") / requested_tokens
-    stage.require(done < 0.5, f"{done:.0%} of the unread text was translated")
+    share = stage.growth_of("dragoman_source_tokens_total") / requested_tokens
+    stage.require(share < 0.5, f"{share:.0%} of the unread text was translated")
 
 
 # every sixth connection makes a call, so control traffic waits for that work
@@ -85,10 +93,10 @@ def connections_dropped(stage: Stage) -> None:
             open_now[-1].send(begin)
         if len(open_now) == _MAX_OPEN:
             if number % _MAX_OPEN == 0:
-                stage.look()
+                stage.record_growth()
             open_now.popleft().close(with_reset=number % 4 != 0)
         time.sleep(max(0.0, began_s + number / 1000 - time.monotonic()))  # at most a thousand per second
-    stage.look()
+    stage.record_growth()
     for connection in open_now:
         connection.close()
     stage.hits["dropped"] += stage.amount
@@ -110,7 +118,7 @@ def slow_loris(stage: Stage) -> None:
     for begin, rest in itertools.islice(itertools.cycle(ways), stage.amount - len(silent)):
         slow.append((stage.connect().begin(), rest))
         slow[-1][0].send(begin)
-    stage.look()
+    stage.record_growth()
     drip(stage, slow, max(stage.seconds, HANDSHAKE_TIMEOUT_S + 1))
     stage.require(stage.num_seen > stage.amount / 2, f"only {stage.num_seen} more files are open")
     stage.hits["handshake_timeout"] += sum(connection.wait_until_closed(4.0) for connection in silent)
@@ -186,14 +194,14 @@ def ping_flood(stage: Stage) -> None:
     stage.require(is_closed, f"the connection is still open after {stage.amount} pings")
 
 
-@fault(amounts=(800, 10_000), metric=requests("Translate", "CANCELLED"), limits={"slowest_s": 4.0})
+@fault(amounts=(800, 10_000), metric=requests_metric("Translate", "CANCELLED"), limits={"slowest_s": 4.0})
 def rapid_reset(stage: Stage) -> None:
     """Thousands of calls, each cancelled as soon as it is sent (CVE-2023-44487)."""
     request = grpc_message(stage.questions[0].request)
-    for number in range(stage.amount // _RESETS_A_CONNECTION):
+    for number in range(stage.amount // _RESETS_PER_CONNECTION):
         with closing(RawConnection(stage.address)) as connection:
             connection.begin()
-            streams = [connection.call(Method.TRANSLATE.path, request) for _ in range(_RESETS_A_CONNECTION)]
+            streams = [connection.call(Method.TRANSLATE.path, request) for _ in range(_RESETS_PER_CONNECTION)]
             time.sleep(0.02 * (number % 2))  # cancel some before they are read, others in the queue
             for stream in streams:
                 connection.reset_stream(stream, ErrorCodes.CANCEL)
@@ -212,7 +220,7 @@ def garbage(stage: Stage) -> None:
                 stage.hits[connection.reply(0.05)] += 1
 
 
-@fault(seconds=(3.0, 15.0), metric=requests("Translate", "CANCELLED"), limits=_FLOODED)
+@fault(seconds=(3.0, 15.0), metric=requests_metric("Translate", "CANCELLED"), limits=_FLOODED)
 def reset_flood(stage: Stage) -> None:
     """Calls are begun and reset on many connections at the maximum rate; no other call fails."""
     path = Method.TRANSLATE.path

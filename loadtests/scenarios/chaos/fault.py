@@ -29,10 +29,10 @@ _SETTINGS: Final = {
     "DRAGOMAN_GRPC__HANDSHAKE_TIMEOUT_S": str(HANDSHAKE_TIMEOUT_S),
     "DRAGOMAN_MODELS__POLL_INTERVAL_S": "0.2",
 }
-_TIMEOUT_S: Final = 10.0
+_INJECTOR_TIMEOUT_S: Final = 10.0
 _STDERR: Final = 2
 Kind = Literal["raise", "cut-off", "hang"]
-LIMITS: Final[Mapping[str, float]] = {  # for control traffic and for the server afterwards; faults may have others
+LIMITS: Final[Mapping[str, float]] = {  # for control traffic and the server afterwards; faults may override them
     "slowest_s": 2.0,  # translation; some 50 ms without a fault, but faults and their clients use the cores
     "health_s": 1.0,  # health check
     "recovered_s": 5.0,  # from the end of the fault to a right response on a new connection
@@ -62,8 +62,8 @@ class ChaosServer:
 
     def wait_until_triggered(self) -> None:
         """Wait until every armed fault has met a run; raises ServerError."""
-        if not poll(lambda: not list(self.folder.glob("* *")), bool, timeout_s=_TIMEOUT_S, each_s=0.02):
-            raise ServerError(f"an armed fault was not triggered within {_TIMEOUT_S:g} s")
+        if not poll(lambda: not list(self.folder.glob("* *")), bool, timeout_s=_INJECTOR_TIMEOUT_S, each_s=0.02):
+            raise ServerError(f"an armed fault was not triggered within {_INJECTOR_TIMEOUT_S:g} s")
 
     def hang_steps(self, seconds: float, *, count: int = 1) -> None:
         """Hang a number of decoding steps; return when they do."""
@@ -75,7 +75,8 @@ class ChaosServer:
         """Call a function in the main process of the server; raises ServerError."""
         try:
             self.connection.send((function, arguments))
-            answer = self.connection.recv() if self.connection.poll(_TIMEOUT_S) else TimeoutError("no response")
+            is_answered = self.connection.poll(_INJECTOR_TIMEOUT_S)
+            answer = self.connection.recv() if is_answered else TimeoutError("no response")
         except (OSError, EOFError) as error:
             answer = error
         if isinstance(answer, Exception):
@@ -118,8 +119,8 @@ def chaos_server(output: Path, *, models: Path, environment: Mapping[str, str]) 
         yield ChaosServer(process, copy, models, log_path(output), folder, connection)
 
 
-def requests(method: str, status: str) -> str:
-    """Return the metric that counts requests by method and status."""
+def requests_metric(method: str, status: str) -> str:
+    """Return the series that counts the requests to a method with a status."""
     return f'dragoman_requests_total{{method="{method}",status="{status}"}}'
 
 
@@ -138,8 +139,8 @@ class Fault:
     inject: Callable[["Stage"], None]  # injects and ends it
     amounts: tuple[int, int] = (0, 0)  # number of calls, connections or runs
     seconds: tuple[float, float] = (0.0, 0.0)  # duration, if it can be chosen
-    expected: Set[str] = frozenset()  # statuses for affected callers, of whom there must be some; empty: any
-    hits_batch: bool = False  # also affects requests of the same batch; metrics must count as many as got the status
+    expected: Set[str] = frozenset()  # statuses for affected callers, at least one; empty: any
+    hits_batch: bool = False  # also affects requests of the same batch; metrics must count every caller with the status
     metric: str = ""  # prefix of series that must grow; empty: gRPC rejects it before it calls the service
     limits: Mapping[str, float] = field(default_factory=dict)  # instead of those in `LIMITS`
     delays: Set[str] = frozenset()  # limits extended by the duration, because callers must wait for the end
@@ -257,8 +258,8 @@ class Stage(Result):
 
         return round(growth(name) - (growth(less) if less else 0.0))
 
-    def look(self) -> None:
-        """Record the growth of the metric; needed only for one that falls when the fault ends."""
+    def record_growth(self) -> None:
+        """Record the growth of the metric, during the fault if it falls at its end."""
         if self.fault.metric:
             self.num_seen = max(self.num_seen, self.growth_of(self.fault.metric))
 

@@ -19,7 +19,7 @@ from loadtests.generator.calls import Method, Reply
 from loadtests.generator.client import Client
 from loadtests.generator.metrics import process_tree
 from loadtests.generator.server import ServerError
-from loadtests.scenarios.chaos.fault import INSIDE, LATE, NUM_WORKERS, Stage, copy_tree, fault, lasting, requests
+from loadtests.scenarios.chaos.fault import INSIDE, LATE, NUM_WORKERS, Stage, copy_tree, fault, lasting, requests_metric
 from loadtests.scenarios.control_traffic import connect
 from loadtests.scenarios.stress_server import only_bundle, poll
 
@@ -55,11 +55,14 @@ def _fail_runs(stage: Stage, kind: Literal["raise", "cut-off"]) -> None:
             stage.hits.update(status for status in statuses if status != "OK")
             stage.server.wait_until_triggered()
     stage.control.wait_for_answers()
-    num_requests, num_segments = stage.growth_of(requests("Translate", "INTERNAL")), stage.growth_of(_FAILED_SEGMENTS)
+    num_requests = stage.growth_of(requests_metric("Translate", "INTERNAL"))
+    num_segments = stage.growth_of(_FAILED_SEGMENTS)
     stage.require(num_segments >= num_requests, f"{num_requests} requests failed, but only {num_segments} segments")
 
 
-@fault(seconds=(2.0, 8.0), expected=LATE, metric=requests("Translate", "DEADLINE_EXCEEDED"), delays={"slowest_s"})
+@fault(
+    seconds=(2.0, 8.0), expected=LATE, metric=requests_metric("Translate", "DEADLINE_EXCEEDED"), delays={"slowest_s"}
+)
 def stalled_step(stage: Stage) -> None:
     """A decoding step hangs for seconds, first in one worker, then in all.
 
@@ -155,7 +158,7 @@ def _lose_lines(stage: Stage, path: Path) -> None:
     stage.require(is_logged, "the log does not mention the lost lines")
 
 
-@fault(expected={"FAILED_PRECONDITION"}, metric=requests("LoadModel", "FAILED_PRECONDITION"), limits=_LOADING)
+@fault(expected={"FAILED_PRECONDITION"}, metric=requests_metric("LoadModel", "FAILED_PRECONDITION"), limits=_LOADING)
 def version_broken(stage: Stage) -> None:
     """A newer version arrives half copied and is loaded before the server has noticed it."""
     bundle, arriving = only_bundle(stage.server.models), stage.server.models.parent / "arriving"
@@ -165,7 +168,7 @@ def version_broken(stage: Stage) -> None:
     _keep_serving(stage, arriving.rename(bundle.with_name("999")))
 
 
-@fault(expected={"NOT_FOUND"}, metric=requests("LoadModel", "NOT_FOUND"), limits=_LOADING)
+@fault(expected={"NOT_FOUND"}, metric=requests_metric("LoadModel", "NOT_FOUND"), limits=_LOADING)
 def bundle_deleted(stage: Stage) -> None:
     """The files of the model are deleted while it serves."""
     bundle = only_bundle(stage.server.models)
@@ -173,7 +176,7 @@ def bundle_deleted(stage: Stage) -> None:
     _keep_serving(stage, bundle)
 
 
-@fault(expected={"OK"}, metric=requests("LoadModel", "OK"), limits=_LOADING)
+@fault(expected={"OK"}, metric=requests_metric("LoadModel", "OK"), limits=_LOADING)
 def bundle_truncated(stage: Stage) -> None:
     """The files of the model are truncated in place while it serves; LoadModel has no effect on a loaded model."""
     bundle = only_bundle(stage.server.models)

@@ -21,7 +21,7 @@ from loadtests.generator.metrics import footprint, remaining_work
 from loadtests.generator.server import ServerError
 from loadtests.report.report import Report, new_figure, require
 from loadtests.scenarios.chaos import connections, processes
-from loadtests.scenarios.chaos.fault import Fault, Result, Stage, chaos_server, requests
+from loadtests.scenarios.chaos.fault import Fault, Result, Stage, chaos_server, requests_metric
 from loadtests.scenarios.control_traffic import Question, TranslatingTraffic, connect, learn_answers
 from loadtests.scenarios.stress_server import poll
 
@@ -120,7 +120,7 @@ def _run_fault(stage: Stage) -> Result:
         )
         stage.left = remaining_work(settled)
         stage.require(settled["dragoman_ready"] == 1, "the server is not ready")
-        stage.look()
+        stage.record_growth()
         if stage.fault.hits_batch:
             _require_statuses(stage)
         max_files = before.num_fds + stage.limits["files"]  # after closed connections are cleaned up
@@ -152,9 +152,9 @@ def _recover(stage: Stage) -> None:
 
 
 def _require_statuses(stage: Stage) -> None:
-    """Require that as many callers got the status as requests failed, including others in the batch."""
+    """Require that the metric counts every caller with the status, including others in the batch."""
     (status,) = stage.fault.expected
-    metric = requests("Translate", status)
+    metric = requests_metric("Translate", status)
     num_statuses = stage.hits[status] + sum(reply.status == status for reply in stage.control.translations)
     num_failed = poll(lambda: stage.growth_of(metric), lambda count: count == num_statuses, timeout_s=_SETTLE_S)
     stage.require(num_failed == num_statuses, f"{num_failed} requests failed, but {num_statuses} callers got {status}")
@@ -184,7 +184,7 @@ def report_of(results: Sequence[Result], exit_codes: Sequence[int | None], *, mo
 
 def _picture(results: Sequence[Result]) -> Figure:
     """Plot the latency of each translation of control traffic; failed faults are red."""
-    drawn, (axes,) = new_figure(size=(13, 5))
+    figure, (axes,) = new_figure(size=(13, 5))
     axes.set(xlabel="start, s", ylabel="latency of a translation of control traffic, s", yscale="log")
     for number, result in enumerate(results):
         begin_s = result.began_s - results[0].began_s
@@ -195,4 +195,4 @@ def _picture(results: Sequence[Result]) -> Figure:
         begins = [reply.began_s - results[0].began_s for reply in result.translations]
         axes.plot(begins, [reply.latency_s for reply in result.translations], ".", color="tab:blue", markersize=2)
     axes.grid(visible=True, which="both", axis="y", alpha=0.3)
-    return drawn
+    return figure

@@ -1,4 +1,4 @@
-"""Calls that end in every way a client can end them, and the callers that make them."""
+"""Calls that clients end in every possible way, and the callers that make them."""
 
 import enum
 import math
@@ -46,7 +46,7 @@ class ExpectedCall:
     request_id: str  # of the call; requests of a stream have their own
     kind: Kind
     method: Method
-    path: str = ""  # instead of that of the method
+    path: str = ""  # replaces the path of the method
     raw: tuple[bytes, ...]
     answers: tuple[str, ...] = ("OK",)  # status of each message if there is time
     is_counted: bool = True  # False: gRPC rejects it, so the server sees nothing, or a call that breaks off
@@ -110,7 +110,7 @@ class SoakClient(Client):
 def paced(
     plan: Iterable[ExpectedCall], rate_per_s: float | None, *, clock: Callable[[], float] = time.monotonic
 ) -> Iterator[tuple[float, ExpectedCall]]:
-    """Yield each call with its time, evenly spaced; a delay is not caught up, because the load is to be constant."""
+    """Yield each call with its time, evenly spaced; after a delay, calls are not faster, to keep the load constant."""
     next_s = clock()
     for planned in plan:
         due_s = max(next_s, clock())
@@ -125,7 +125,7 @@ class CallerPool:
     address: str
     num_callers: int
     record: Callable[[ExpectedCall, Reply], None]  # called with each finished call, from any thread
-    look_each_s: float
+    sample_each_s: float
     _usual_s: dict[Method, float] = field(default_factory=dict)
 
     def run(
@@ -134,9 +134,12 @@ class CallerPool:
         *,
         rate_per_s: float | None = None,
         duration_s: float = math.inf,
-        look: Callable[[], object] = lambda: None,
+        sample: Callable[[], object] = lambda: None,
     ) -> int:
-        """Make calls until the plan or the time ends, calling `look` meanwhile; return the calls ended in time."""
+        """Make calls until the plan or the time ends; return the number of calls that ended in time.
+
+        `sample` is called every `sample_each_s`.
+        """
         until_s = time.monotonic() + duration_s
         schedule, lock, is_over = paced(plan, rate_per_s), threading.Lock(), threading.Event()
 
@@ -156,8 +159,8 @@ class CallerPool:
             running = {pool.submit(make_calls) for _ in range(self.num_callers)}
             try:
                 while running:
-                    look()
-                    done, running = wait(running, self.look_each_s, return_when=FIRST_EXCEPTION)
+                    sample()
+                    done, running = wait(running, self.sample_each_s, return_when=FIRST_EXCEPTION)
                     num_ended += sum(future.result() for future in done)
             finally:
                 is_over.set()  # a failure stops all callers

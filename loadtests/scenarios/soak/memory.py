@@ -15,7 +15,7 @@ _MAX_GROWTH_MB: Final = 16.0
 _Z: Final = 1.959964  # two-sided 95 % quantile of the normal distribution
 _MIN_WINDOWS: Final = 6
 _MAX_WINDOWS: Final = 30
-_WINDOW_S: Final = 8.0
+_WINDOW_S: Final = 8.0  # shortest mean duration of a window
 
 Sample = Mapping[str, float]  # at_s, rss_mb, threads, fds; calls and swaps so far
 
@@ -34,7 +34,7 @@ class Settings:
 
     @property
     def warm_up_s(self) -> float:
-        """Time from the start whose memory is not judged."""
+        """Seconds from the start in which memory is not judged."""
         return min(self.duration_s / 3, 240.0)
 
     @property
@@ -75,7 +75,7 @@ def check_memory(samples: Sequence[Sample], settings: Settings) -> tuple[Check, 
 def window_minima(samples: Sequence[Sample], settings: Settings) -> list[tuple[float, float]]:
     """Return time and minimum memory in MiB of each window of whole swaps, under load and after the warm-up.
 
-    A second version or a large document takes memory temporarily; the minima show what stays. Windows count swaps
+    A second version or a large document takes memory temporarily; the minima show lasting memory. Windows count swaps
     instead of seconds, so that each contains a time with one version, however long a swap takes on a busy machine.
     """
     judged = [sample for sample in samples if settings.warm_up_s <= sample["at_s"] <= settings.duration_s]

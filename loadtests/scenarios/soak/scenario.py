@@ -109,7 +109,7 @@ class Operator:
     caller: SoakClient
     models: Path  # contains version 1
     bundle: Path
-    found: Observations
+    observed: Observations
     _numbers: Iterator[int] = field(default_factory=itertools.count)
 
     @contextmanager
@@ -130,26 +130,27 @@ class Operator:
             finally:
                 is_over.set()
         if error := swaps.exception():
-            self.found.accounting.errors.append(f"a swap failed: {error}")
+            self.observed.accounting.errors.append(f"a swap failed: {error}")
 
     def swap(self) -> None:
         """Add the next version, through the API, the directory, or after a broken version; remove the old one."""
-        old, new, way = self.found.num_swaps + 1, self.found.num_swaps + 2, self.found.num_swaps % 3
-        if way == 2:
+        old, new = self.observed.num_swaps + 1, self.observed.num_swaps + 2
+        way = ("API", "directory", "broken version")[self.observed.num_swaps % 3]
+        if way == "broken version":
             add_version(self.bundle, self.models, _BROKEN + old, is_broken=True)
-            self.found.num_broken_versions += 1
+            self.observed.num_broken_versions += 1
             self._call(Method.LOAD_MODEL, _BROKEN + old, expected="FAILED_PRECONDITION")
             self._remove(_BROKEN + old)
         add_version(self.bundle, self.models, new)
-        if way == 1:
+        if way == "directory":
             self._wait(lambda states: states.get(str(new)) == pb.MODEL_STATE_READY, f"version {new} is ready")
         else:
             self._call(Method.LOAD_MODEL, new)
         self.label(new)
-        if way == 0:
+        if way == "API":
             self._call(Method.UNLOAD_MODEL, old)
         self._remove(old)
-        self.found.num_swaps += 1
+        self.observed.num_swaps += 1
 
     def label(self, version: int) -> None:
         """Point the label to a version."""
@@ -164,8 +165,8 @@ class Operator:
             (answer,) = self._call(Method.GET_MODEL)
             return {one.version: one.state for one in pb.GetModelResponse.FromString(answer).model.versions}
 
-        if not holds(found := poll(states, holds, timeout_s=TIMEOUT_S, each_s=0.2)):
-            raise RuntimeError(f"timeout of {TIMEOUT_S:g} s until {condition}; versions: {sorted(found)}")
+        if not holds(versions := poll(states, holds, timeout_s=TIMEOUT_S, each_s=0.2)):
+            raise RuntimeError(f"timeout of {TIMEOUT_S:g} s until {condition}; versions: {sorted(versions)}")
 
     def _call(self, method: Method, *version: int, expected: str = "OK", **fields: str) -> tuple[bytes, ...]:
         """Make and record a call about the model or a version; return the response, empty for a refusal."""
@@ -179,7 +180,7 @@ class Operator:
             raw=(message.SerializeToString(),),
             answers=(expected,),
         )
-        self.found.accounting.record(planned, reply := self.caller.perform(planned))
+        self.observed.accounting.record(planned, reply := self.caller.perform(planned))
         if reply.status != expected:
             raise RuntimeError(f"{method.value}: {reply.status} instead of {expected}: {reply.message}")
         return reply.messages
@@ -191,50 +192,51 @@ def soak(server: ServerProcess, models: Path, bundle: Path, texts: Texts, settin
     The server has just started with version 1 of the bundle in `models`. Raises RuntimeError if an idle server does not
     answer a probe, or nothing under load; OSError if the server ends.
     """
-    idle, name, traffic = Idle(footprint(server.pid), {}), bundle.parent.name, TRAFFIC[settings.traffic]
-    found = Observations(settings=settings, before=idle, after=idle)
-    accounting, samples = found.accounting, found.samples
+    name, traffic = bundle.parent.name, TRAFFIC[settings.traffic]
+    started_server = Idle(footprint(server.pid), {})  # `before` and `after` are set below
+    observed = Observations(settings=settings, before=started_server, after=started_server)
+    accounting, samples = observed.accounting, observed.samples
     pool = CallerPool(
-        address=server.target, num_callers=settings.num_callers, record=accounting.record, look_each_s=_SAMPLE_EACH_S
+        address=server.target, num_callers=settings.num_callers, record=accounting.record, sample_each_s=_SAMPLE_EACH_S
     )
     calibration, plan = (
         Plan(texts=texts, models=("", name, f"{name}@{_LABEL}"), prefix=prefix, seed=seed, traffic=traffic)
         for prefix, seed in (("c", settings.seed + 1), ("s", settings.seed))
     )
-    samples_a_line = max(10, round(settings.duration_s / _NUM_LINES / _SAMPLE_EACH_S))
+    samples_per_line = max(10, round(settings.duration_s / _NUM_LINES / _SAMPLE_EACH_S))
     calibration_s = min(max(2.0, settings.duration_s / 15), 20.0)
     with SoakClient(Target(address=server.target)) as caller:
         for probe in PROBES:
             accounting.record(probe, reply := caller.perform(probe))
             if reply.status != "OK":
                 raise RuntimeError(f"{probe.request_id}: idle server answered {reply.status}: {reply.message}")
-        operator = Operator(caller=caller, models=models, bundle=bundle, found=found)
+        operator = Operator(caller=caller, models=models, bundle=bundle, observed=observed)
         operator.label(1)
         with operator.swapping(each_s=settings.swap_each_s):
-            found.capacity_per_s = pool.run(calibration, duration_s=calibration_s) / calibration_s
-        if not found.capacity_per_s:
+            observed.capacity_per_s = pool.run(calibration, duration_s=calibration_s) / calibration_s
+        if not observed.capacity_per_s:
             raise RuntimeError(f"no call was answered within {calibration_s:g} s; the machine may be busy")
-        found.before, began_s = _idle(server), time.monotonic()
+        observed.before, began_s = _idle(server), time.monotonic()
 
-        def look() -> None:
+        def take_sample() -> None:
             at_s, now = round(time.monotonic() - began_s, 2), footprint(server.pid)
             sizes = {"rss_mb": round(now.rss_mb, 2), "threads": now.num_threads, "fds": now.num_fds}
-            figures = {**sizes, "calls": accounting.num_calls, "swaps": found.num_swaps}
-            if len(samples) % samples_a_line == 0:
+            figures = {**sizes, "calls": accounting.num_calls, "swaps": observed.num_swaps}
+            if len(samples) % samples_per_line == 0:
                 line = figures_line(f"{at_s:.0f} of {settings.duration_s:.0f} s:", figures)
                 print(line, file=sys.stderr, flush=True)
             samples.append({"at_s": at_s, **figures})
 
         with operator.swapping(each_s=settings.swap_each_s):
-            rate_per_s = settings.load_share * found.capacity_per_s
-            pool.run(plan, rate_per_s=rate_per_s, duration_s=settings.duration_s, look=look)
-        found.elapsed_s = time.monotonic() - began_s
-    found.after = _idle(server, like=found.before.footprint)
-    return found
+            rate_per_s = settings.load_share * observed.capacity_per_s
+            pool.run(plan, rate_per_s=rate_per_s, duration_s=settings.duration_s, sample=take_sample)
+        observed.elapsed_s = time.monotonic() - began_s
+    observed.after = _idle(server, like=observed.before.footprint)
+    return observed
 
 
 def _idle(server: ServerProcess, *, like: Footprint | None = None) -> Idle:
-    """Wait until the server is idle, with at most as many threads and files as before."""
+    """Wait until the server is idle, with no more threads and files than before."""
     wait_until_idle(server, timeout_s=_IDLE_TIMEOUT_S)
     seen = [footprint(server.pid)]
 
@@ -248,20 +250,20 @@ def _idle(server: ServerProcess, *, like: Footprint | None = None) -> Idle:
     return Idle(footprint=seen[-1], metrics=server.samples())
 
 
-def report_of(found: Observations, logged: Sequence[Entry], log_errors: Sequence[str], *, exit_code: int) -> Report:
+def report_of(observed: Observations, logged: Sequence[Entry], log_errors: Sequence[str], *, exit_code: int) -> Report:
     """Return figures and checks."""
-    accounting, metrics = found.accounting, found.after.metrics
+    accounting, metrics = observed.accounting, observed.after.metrics
     expected = [line for line in log_errors if _BROKEN_VERSION in line]
-    errors = [line for line in log_errors if _BROKEN_VERSION not in line] + expected[found.num_broken_versions :]
+    errors = [line for line in log_errors if _BROKEN_VERSION not in line] + expected[observed.num_broken_versions :]
     of_calls = accounting.checks(logged, metrics, errors=errors, exit_code=exit_code)
     num_unanswered, num_duplicates, num_wrong, num_errors = (len(check.failures) for check in of_calls[:4])
     num_swaps = round(sum(value for name, value in metrics.items() if name.startswith("dragoman_model_swaps_total")))
     num_answered = round(metrics.get('dragoman_segments_total{outcome="ok"}', 0))
-    memory, notes = check_memory(found.samples, found.settings)
-    left = _left(found)
-    missed = [status for status in TRAFFIC[found.settings.traffic].ends if not accounting.num_ended(status)]
+    memory, notes = check_memory(observed.samples, observed.settings)
+    left = _left(observed)
+    missed = [status for status in TRAFFIC[observed.settings.traffic].ends if not accounting.num_ended(status)]
     figures = {
-        "seconds": f"{found.elapsed_s:.0f}",
+        "seconds": f"{observed.elapsed_s:.0f}",
         "calls": accounting.num_calls,
         "unanswered": num_unanswered,
         "twice": num_duplicates,
@@ -269,40 +271,40 @@ def report_of(found: Observations, logged: Sequence[Entry], log_errors: Sequence
         "rss_slope_mb_per_h": rounded(memory.figures.get("slope")),
         "rss_noise": rounded(memory.figures.get("noise")),
         **{f"{name}_left": count for name, count in left.items()},
-        "swaps": found.num_swaps,
+        "swaps": observed.num_swaps,
         "wrong": num_wrong,
         "errors": num_errors,
     }
-    swaps = f"{found.num_swaps} swaps, the server counted {num_swaps}"
+    swaps = f"{observed.num_swaps} swaps, the server counted {num_swaps}"
     sentences = f"clients received {accounting.num_sentences} sentences, the server counted {num_answered} segments"
-    incomplete = f"the run is too short: {found.num_swaps} swaps, no call ended with {missed}"
+    incomplete = f"the run is too short: {observed.num_swaps} swaps, no call ended with {missed}"
     checks = [
         *of_calls,
         Check(name="nothing is left", failures=[f"{count} {name}" for name, count in left.items() if count]),
-        require("each swap is counted once", found.num_swaps == num_swaps, swaps),
+        require("each swap is counted once", observed.num_swaps == num_swaps, swaps),
         require("each sentence is counted", accounting.num_sentences <= num_answered, sentences),
         memory,
-        require("everything occurred", not missed and found.num_swaps > 0, incomplete),
+        require("everything occurred", not missed and observed.num_swaps > 0, incomplete),
     ]
-    ends = {"before": found.before, "after": found.after}
+    ends = {"before": observed.before, "after": observed.after}
     values = {
-        "settings": asdict(found.settings),
-        "max_slope_mb_per_h": round(found.settings.max_slope, 2),
-        "capacity_calls_per_s": round(found.capacity_per_s, 2),
+        "settings": asdict(observed.settings),
+        "max_slope_mb_per_h": round(observed.settings.max_slope, 2),
+        "capacity_calls_per_s": round(observed.capacity_per_s, 2),
         "num_sentences": accounting.num_sentences,
         "calls": [
             {"kind": kind, "status": end, "count": count} for (kind, end), count in sorted(accounting.ends.items())
         ],
         **{when: {**idle._asdict(), "footprint": asdict(idle.footprint)} for when, idle in ends.items()},
-        "samples": found.samples,
+        "samples": observed.samples,
     }
-    picture = partial(_picture, found, title=figures_line("soak", figures))
+    picture = partial(_picture, observed, title=figures_line("soak", figures))
     return Report(name="soak", figures=figures, checks=checks, notes=notes, values=values, picture=picture)
 
 
-def _left(found: Observations) -> dict[str, int]:
-    """Return what remains in addition to what there was before the load."""
-    before, after, metrics = found.before.footprint, found.after.footprint, found.after.metrics
+def _left(observed: Observations) -> dict[str, int]:
+    """Return the remaining threads, files, calls and segments compared with the time before the load."""
+    before, after, metrics = observed.before.footprint, observed.after.footprint, observed.after.metrics
     versions = {match[1] for name in metrics if (match := _VERSION.search(name))}
     return {
         "threads": max(0, after.num_threads - before.num_threads),
@@ -312,16 +314,16 @@ def _left(found: Observations) -> dict[str, int]:
     }
 
 
-def _picture(found: Observations, *, title: str) -> Figure:
-    made, (memory, counts, work) = new_figure(3, size=(10, 9), sharex=True)
-    made.suptitle("\n".join(textwrap.wrap(title, _TITLE_WIDTH)), fontsize="small")
-    over_time = {name: [(one["at_s"], one[name]) for one in found.samples] for name in found.samples[0]}
-    memory.axvspan(0, found.settings.warm_up_s, color="lightgrey", label="warm-up, not judged")
-    minima = window_minima(found.samples, found.settings)
+def _picture(observed: Observations, *, title: str) -> Figure:
+    figure, (memory, counts, work) = new_figure(3, size=(10, 9), sharex=True)
+    figure.suptitle("\n".join(textwrap.wrap(title, _TITLE_WIDTH)), fontsize="small")
+    over_time = {name: [(one["at_s"], one[name]) for one in observed.samples] for name in observed.samples[0]}
+    memory.axvspan(0, observed.settings.warm_up_s, color="lightgrey", label="warm-up, not judged")
+    minima = window_minima(observed.samples, observed.settings)
     draw(memory, {"rss_mb": over_time["rss_mb"], "minimum of a window": minima}, yscale="linear")
     draw(counts, {name: over_time[name] for name in ("threads", "fds")})
     draw(work, {name: over_time[name] for name in ("calls", "swaps")}, xlabel="seconds", yscale="symlog")
-    return made
+    return figure
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -348,6 +350,6 @@ def run(options: argparse.Namespace) -> int:
         models, bundle = Path(directory), only_bundle(options.model_dir)
         add_version(bundle, models, 1)
         with started(options.output, models=models, settings=SERVER_SETTINGS) as tested:
-            found = soak(tested, models, bundle, read_texts(), settings)
+            observed = soak(tested, models, bundle, read_texts(), settings)
             exit_code = tested.stop()
-    return report_of(found, *read_access_log(options.output), exit_code=exit_code).conclude(options.output)
+    return report_of(observed, *read_access_log(options.output), exit_code=exit_code).conclude(options.output)

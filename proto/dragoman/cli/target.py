@@ -16,14 +16,15 @@ DEFAULT_TARGET = "localhost:50051"
 Client = TypeVar("Client")
 
 
-def add_target_flags(parser: argparse.ArgumentParser, *, are_again: bool = False) -> None:
+def add_target_flags(parser: argparse.ArgumentParser, *, overrides_parent: bool = False) -> None:
     """Add the flags for target, deadline, credentials and TLS.
 
-    With `are_again`, the parser is that of a subcommand whose parent has the same flags; its flags take precedence.
+    With `overrides_parent`, the parser is that of a subcommand whose parent has the same flags: if given, its flags
+    take precedence.
     """
 
     def add(group: Any, *names: str, default: object = None, **options: Any) -> None:
-        group.add_argument(*names, default=argparse.SUPPRESS if are_again else default, **options)
+        group.add_argument(*names, default=argparse.SUPPRESS if overrides_parent else default, **options)
 
     add(parser, "--target", default=DEFAULT_TARGET, metavar="HOST:PORT", help=f"server (default {DEFAULT_TARGET})")
     add(
@@ -58,14 +59,14 @@ def tls_options(arguments: argparse.Namespace, *, server_name: str | None = None
 def call(
     arguments: argparse.Namespace,
     connect: Callable[..., AbstractContextManager[Client]],
-    use: Callable[[Client], int | None],
+    action: Callable[[Client], int | None],
 ) -> int:
-    """Connect, run `use` and return its exit code; print an error as one line and return 1."""
+    """Connect, run `action` and return its exit code; print an error as one line and return 1."""
     try:
         key = None if arguments.api_key_file is None else arguments.api_key_file.read_text().strip()
         tls = tls_options(arguments)
         with connect(arguments.target, timeout_s=arguments.timeout, api_key=key, tls=tls) as client:
-            return use(client) or 0
+            return action(client) or 0
     except (DragomanError, ValueError, OSError) as error:
         print(f"dragoman: {error}", file=sys.stderr)
         return 1

@@ -84,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
             if arguments.dry_run:
                 return _print_counts(plans)
             return call(arguments, TranslationClient, lambda client: _translate_files(client, plans, arguments))
-        use = _document_use(arguments) if arguments.document else _texts_use(arguments)
+        action = _document_action(arguments) if arguments.document else _texts_action(arguments)
     except ModuleNotFoundError as error:
         print(f"dragoman: missing module {error.name!r}: pip install 'dragoman[files]'", file=sys.stderr)
         return 2
@@ -93,7 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 2
     if arguments.document and arguments.timeout is None:
         arguments.timeout = _DOCUMENT_TIMEOUT_S
-    return call(arguments, TranslationClient, use)
+    return call(arguments, TranslationClient, action)
 
 
 def _check_pivots(arguments: argparse.Namespace) -> None:
@@ -101,7 +101,7 @@ def _check_pivots(arguments: argparse.Namespace) -> None:
         raise ValueError("--pivot-languages is for texts, not for --document or --input")
 
 
-def _texts_use(arguments: argparse.Namespace) -> Callable[[TranslationClient], None]:
+def _texts_action(arguments: argparse.Namespace) -> Callable[[TranslationClient], None]:
     texts = _checked(arguments.texts) or _lines(_standard_input())
     request = _request(arguments)
 
@@ -119,7 +119,7 @@ def _texts_use(arguments: argparse.Namespace) -> Callable[[TranslationClient], N
     return translate
 
 
-def _document_use(arguments: argparse.Namespace) -> Callable[[TranslationClient], None]:
+def _document_action(arguments: argparse.Namespace) -> Callable[[TranslationClient], None]:
     if arguments.texts or arguments.alignment or arguments.num_hypotheses is not None:
         raise ValueError("--document takes no TEXT, --alignment or --num-hypotheses")
     name = arguments.document

@@ -71,7 +71,7 @@ def api_key_metadata(api_key: str | None) -> tuple[tuple[str, str], ...]:
 
 
 def checked_metadata(metadata: Metadata) -> tuple[tuple[str, str | bytes], ...]:
-    """Return the metadata if gRPC accepts them. The error of gRPC would show all values, including keys.
+    """Return the metadata if gRPC accepts it. The error of gRPC would show all values, including keys.
 
     Raises:
         ValueError: if a name or value cannot be sent; the message shows only the name.
@@ -90,7 +90,7 @@ def check_secrecy(target: str, metadata: Metadata, *, is_encrypted: bool) -> Non
     """Reject credentials that would be sent unencrypted over a network.
 
     Raises:
-        ValueError: if `metadata` have a credential and the connection is neither encrypted nor local.
+        ValueError: if `metadata` contains a credential and the connection is neither encrypted nor local.
     """
     is_secret = any(name in ("authorization", "proxy-authorization", "cookie") for name, _ in metadata)
     if is_secret and not is_encrypted and not is_local(target):

@@ -60,7 +60,7 @@ class TaggedText:
         """Return the segment to send."""
         if self.is_plain:
             return FileSegment(text=self.words, format=TextFormat.PLAIN, place=place)
-        return FileSegment(text="".join(self._sent()), format=TextFormat.XML, place=place)
+        return FileSegment(text="".join(self._tagged()), format=TextFormat.XML, place=place)
 
     def parts(self, translation: str) -> list[Part]:
         """Parse a translation.
@@ -130,10 +130,12 @@ class TaggedText:
 
     def _index(self, mark: str) -> int:
         """Return the index of the piece with a number; -1 if the number is unknown."""
+        # A translation may contain any digits; Python does not convert very long numbers.
         marks = [index for index, piece in enumerate(self.pieces) if piece.kind in ("open", "single")]
         return marks[int(mark) - 1] if len(mark) < 9 and 0 < int(mark) <= len(marks) else -1
 
-    def _sent(self) -> Iterable[str]:
+    def _tagged(self) -> Iterable[str]:
+        """Yield the pieces as XML."""
         number = 0
         for piece in self.pieces:
             number += piece.kind in ("open", "single")

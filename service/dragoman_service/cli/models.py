@@ -37,7 +37,7 @@ def _add_change(changes: Any, name: str, run_change: Any, description: str) -> a
         name, help=description, description=f"{description[0].upper()}{description[1:]}."
     )
     parser.add_argument("model", metavar="MODEL", help="NAME/VERSION")
-    add_target_flags(parser, are_again=True)
+    add_target_flags(parser, overrides_parent=True)
     parser.set_defaults(run=run_change)
     return parser
 

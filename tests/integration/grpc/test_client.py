@@ -8,7 +8,7 @@ import pytest
 
 from dragoman.client import AsyncTranslationClient, TranslationClient
 from dragoman.client.channel import ChannelSettings, RetrySettings
-from dragoman.client.errors import DeadlineExceededError, DrainingError, InvalidFieldError, StartingError
+from dragoman.client.errors import DeadlineExceededError, DrainingError, StartingError
 from dragoman.client.request import DecodingOptions
 from tests.integration.running_server import RunningServer, listening_server, running_server
 from tests.unit.proto.scripted_server import EN_DE
@@ -37,13 +37,6 @@ async def test_both_clients_return_the_same_translations(server: RunningServer, 
     assert (result.model_name, result.model_version, result.request_id) == ("tiny", "1", "r-1")
     assert all(translation.hypotheses[0].alignment[0].target.start == 0 for translation in result)
     assert [sentence.strip() for sentence in sentences] == [translation.text for translation in result]
-
-
-async def test_field_out_of_range_is_named(client: AsyncTranslationClient) -> None:
-    with pytest.raises(InvalidFieldError) as caught:
-        await client.translate(["A man."], options=DecodingOptions(beam_size=17), **EN_DE)
-
-    assert caught.value.fields == ("options.beam_size",)
 
 
 async def test_full_server_is_retried_after_its_delay(tiny_model: Path) -> None:

@@ -11,7 +11,7 @@ from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
 from tests.certificates import OWN_CONNECTION
 from tests.integration.proxy import Proxy
-from tests.integration.running_server import PATIENCE_S, RunningServer, refusal, request, running_server
+from tests.integration.running_server import TEST_TIMEOUT_S, RunningServer, refusal, request, running_server
 
 
 def channel(server: RunningServer, *options: tuple[str, Any]) -> grpc.aio.Channel:
@@ -19,11 +19,11 @@ def channel(server: RunningServer, *options: tuple[str, Any]) -> grpc.aio.Channe
 
 
 async def translate(channel: grpc.aio.Channel, **call: Any) -> Any:
-    return await pb_grpc.TranslationServiceStub(channel).Translate(request("A man."), timeout=PATIENCE_S, **call)
+    return await pb_grpc.TranslationServiceStub(channel).Translate(request("A man."), timeout=TEST_TIMEOUT_S, **call)
 
 
 async def until_state_is_left(channel: grpc.aio.Channel, state: grpc.ChannelConnectivity) -> None:
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(TEST_TIMEOUT_S):
         await channel.wait_for_state_change(state)
 
 
@@ -58,7 +58,7 @@ async def test_excess_calls_of_a_connection_wait_in_the_client(tiny_model: Path)
             await server.until_sample(2, "dragoman_requests_in_flight", method="Translate")
 
             error = await refusal(pb_grpc.ModelServiceStub(full).ListModels(pb.ListModelsRequest(), timeout=0.5))
-            await pb_grpc.ModelServiceStub(other).ListModels(pb.ListModelsRequest(), timeout=PATIENCE_S)
+            await pb_grpc.ModelServiceStub(other).ListModels(pb.ListModelsRequest(), timeout=TEST_TIMEOUT_S)
 
             assert error.code == "DEADLINE_EXCEEDED"
             assert server.sample("dragoman_requests_total", method="ListModels", status="OK") == 2
@@ -156,7 +156,7 @@ async def test_client_without_handshake_is_disconnected(tiny_model: Path, *, sen
         if sends_settings:
             writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))
 
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TEST_TIMEOUT_S):
             await reader.read(-1)  # up to the end of the connection
 
         writer.close()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dragoman.v1 import translation_pb2 as pb
-from tests.integration.running_server import PATIENCE_S, http_client, refusal, running_server
+from tests.integration.running_server import TEST_TIMEOUT_S, http_client, refusal, running_server
 from tests.tiny_bundle import SENTENCES, build_tiny_bundle
 
 ENGLISH, GERMAN = SENTENCES[2], SENTENCES[6]
@@ -144,7 +144,7 @@ async def test_glossary_is_reloaded(tiny_model: Path, tmp_path: Path) -> None:
         await server.until_sample(1, "dragoman_glossary_failures_total")
         (tmp_path / "it.new").write_text("en\tde\nbicycle\tVelo")
         (tmp_path / "it.new").rename(tmp_path / "it.tsv")
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TEST_TIMEOUT_S):
             while not (await server.model_service.ListGlossaries(pb.ListGlossariesRequest())).glossaries:
                 await asyncio.sleep(0.001)
         response = await server.translate("bicycle", options=pb.DecodingOptions(glossary="it"))

@@ -6,7 +6,7 @@ import grpc
 import pytest
 from hpack import Encoder
 
-from tests.integration.running_server import PATIENCE_S, RunningServer
+from tests.integration.running_server import TEST_TIMEOUT_S, RunningServer
 
 SERVICE = b"/dragoman.v1.TranslationService/"
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -18,7 +18,7 @@ def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
     return len(payload).to_bytes(3, "big") + bytes((kind, flags)) + stream.to_bytes(4, "big") + payload
 
 
-def answer_to(port: int, path: bytes, timeout_s: float = PATIENCE_S) -> bytes:
+def answer_to(port: int, path: bytes, timeout_s: float = TEST_TIMEOUT_S) -> bytes:
     """Call a method by raw bytes, which gRPC clients cannot send; return the frames up to the response."""
     fields = {":method": b"POST", ":scheme": b"http", ":path": path, ":authority": b"x", "te": b"trailers"}
     fields["content-type"] = b"application/grpc"
@@ -41,7 +41,7 @@ async def test_unknown_method_with_any_path_is_unimplemented_and_others_are_answ
     answers = [await asyncio.to_thread(answer_to, server.port, path) for _ in range(3)]
 
     assert [answer for answer in answers if b"grpc-status\x0212" not in answer] == []
-    assert len((await server.translate("A man.", timeout_s=PATIENCE_S)).translations) == 1
+    assert len((await server.translate("A man.", timeout_s=TEST_TIMEOUT_S)).translations) == 1
     assert server.sample("dragoman_unseen_calls_total") == 0
 
 

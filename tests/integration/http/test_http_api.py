@@ -19,7 +19,7 @@ from dragoman_service.security.api_keys import new_key
 from tests.captured_logs import capture_logs
 from tests.certificates import NAME, Authority, ServerFiles, chain_pem, key_pem
 from tests.integration.running_server import (
-    PATIENCE_S,
+    TEST_TIMEOUT_S,
     RunningServer,
     bearer,
     caller_entry,
@@ -27,11 +27,15 @@ from tests.integration.running_server import (
     listening_server,
     running_server,
 )
-from tests.integration.transports import events
+from tests.integration.transports import events, problem
 
 BODY = {"texts": ["A man rides a bicycle."], "sourceLanguage": "en", "targetLanguage": "de"}
 EVERYWHERE = "0.0.0.0"  # noqa: S104 - reached on loopback here
 JSON = {"content-type": "application/json"}
+# a request without the rest of its body
+HEAD = (
+    b"POST /v1/translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{"
+)
 
 
 def https_client(
@@ -46,13 +50,20 @@ async def http(server: RunningServer) -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
-def problem(response: httpx.Response) -> dict[str, Any]:
-    """Check that a response is a problem of RFC 9457; return it."""
-    members: dict[str, Any] = response.json()
-    assert response.headers["content-type"] == "application/problem+json"
-    assert members["status"] == response.status_code
-    assert members["requestId"] == response.headers["x-request-id"]
-    return members
+@contextlib.asynccontextmanager
+async def raw_connection(server: RunningServer) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.ports.http_port)
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+async def chunks(chunk: bytes, number: int) -> AsyncIterator[bytes]:
+    for _ in range(number):
+        yield chunk
 
 
 async def test_response_has_fields_with_default_values(http: httpx.AsyncClient) -> None:
@@ -133,27 +144,11 @@ async def test_large_body_is_rejected_before_it_is_read(tiny_model: Path) -> Non
     assert problem(declared)["violations"][0]["field"] == problem(endless)["violations"][0]["field"] == "request"
 
 
-@contextlib.asynccontextmanager
-async def raw_connection(server: RunningServer) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", server.ports.http_port)
-    try:
-        yield reader, writer
-    finally:
-        writer.close()
-        with contextlib.suppress(ConnectionError):
-            await writer.wait_closed()
-
-
-HEAD = (
-    b"POST /v1/translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{"
-)
-
-
 async def test_missing_body_times_out(tiny_model: Path) -> None:
     settings = {"grpc__message_timeout_s": 0.1}
     async with running_server(tiny_model, **settings) as server, raw_connection(server) as (reader, writer):
         writer.write(HEAD)
-        answer = await asyncio.wait_for(reader.readuntil(b"}"), PATIENCE_S)
+        answer = await asyncio.wait_for(reader.readuntil(b"}"), TEST_TIMEOUT_S)
 
     assert answer.startswith(b"HTTP/1.1 408 ")
     assert b'"reason":"DEADLINE_EXCEEDED"' in answer
@@ -170,11 +165,6 @@ async def test_disconnect_during_the_body_releases_resources(server: RunningServ
 
     assert server.sample("dragoman_unread_calls") == server.sample("dragoman_received_bytes") == 0
     assert [record["event"] for record in records] == ["request"]
-
-
-async def chunks(chunk: bytes, number: int) -> AsyncIterator[bytes]:
-    for _ in range(number):
-        yield chunk
 
 
 @pytest.mark.parametrize(

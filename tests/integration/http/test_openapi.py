@@ -16,11 +16,11 @@ NUM_EXAMPLES = 50  # of each operation, valid and invalid alike
 TIMEOUT_S = 20.0
 
 ACCEPTANCE = "positive_data_acceptance"
+# fields whose values depend on other fields or on the model, so that a request may match the schema and be invalid
 DEPENDENT_FIELDS = {"options", "targetPrefixes", "pivotLanguages"}
-"""Fields whose values depend on other fields or on the model, so that a request may match the schema and be invalid."""
 
 
-def described(server: RunningServer) -> Any:
+def restricted_schema(server: RunningServer) -> Any:
     """Return the schema restricted to the served languages, as other requests are rejected early."""
     document = httpx.get(f"{server.url}/openapi.json", trust_env=False).json()
     for request in ("TranslateRequest", "TranslateDocumentRequest"):
@@ -31,9 +31,9 @@ def described(server: RunningServer) -> Any:
 
 
 def check(server: RunningServer, mode: schemathesis.GenerationMode) -> set[tuple[str, int]]:
-    """Send what the document describes, or breaks; return the paths and the statuses of their answers."""
+    """Send requests that match or violate the document; return the paths and the statuses of the responses."""
     statuses: set[tuple[str, int]] = set()
-    for result in described(server).get_all_operations():
+    for result in restricted_schema(server).get_all_operations():
         operation = result.ok()
 
         @settings(
@@ -92,7 +92,7 @@ async def test_response_with_all_fields_matches_the_schema(server: RunningServer
     assert answer.json()["translations"][0]["warnings"]
     schema = {"$ref": "#/components/schemas/TranslateResponse", "components": document["components"]}
     jsonschema.Draft202012Validator(schema).validate(answer.json())
-    for message in document["components"]["schemas"].values():  # nothing may be missing in the description, either
+    for message in document["components"]["schemas"].values():  # the document must describe all fields
         if message.get("additionalProperties") is None:
             message["additionalProperties"] = False
     jsonschema.Draft202012Validator(schema).validate(answer.json())

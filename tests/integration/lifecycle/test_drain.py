@@ -11,6 +11,7 @@ from typing import Any
 
 import grpc
 import pytest
+from google.rpc import error_details_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_status import rpc_status
 
@@ -58,13 +59,15 @@ def watch_health(channel: grpc.Channel) -> Any:
 
 def reason(error: grpc.RpcError) -> tuple[str, str]:
     """Return the status and the reason of a failed call."""
-    (info,) = [detail.value for detail in rpc_status.from_call(error).details]
-    return error.code().name, "DRAINING" if b"DRAINING" in info else str(info)
+    info = error_details_pb2.ErrorInfo()
+    (detail,) = rpc_status.from_call(error).details
+    assert detail.Unpack(info)
+    return error.code().name, info.reason
 
 
 def test_draining_server_rejects_new_calls(tiny_model: Path) -> None:
-    patient = {**ONE_BY_ONE, "DRAGOMAN_GRPC__DRAIN_TIMEOUT_S": "240"}
-    with ready_server(tiny_model, **patient) as (server, ports), connect(ports) as channel:
+    settings = {**ONE_BY_ONE, "DRAGOMAN_GRPC__DRAIN_TIMEOUT_S": "240"}
+    with ready_server(tiny_model, **settings) as (server, ports), connect(ports) as channel:
         watcher = watch_health(channel)
         seen = [next(watcher).status]
         call = begin(channel, num_sentences=20)
@@ -103,8 +106,8 @@ def test_idle_connections_and_streams_do_not_delay_the_exit(tiny_model: Path) ->
 
 
 def test_drain_timeout_fails_remaining_calls(tiny_model: Path) -> None:
-    impatient = {**ONE_BY_ONE, "DRAGOMAN_GRPC__DRAIN_TIMEOUT_S": "0.05"}
-    with ready_server(tiny_model, **impatient) as (server, ports), connect(ports) as channel:
+    settings = {**ONE_BY_ONE, "DRAGOMAN_GRPC__DRAIN_TIMEOUT_S": "0.05"}
+    with ready_server(tiny_model, **settings) as (server, ports), connect(ports) as channel:
         call = begin(channel, num_sentences=400)
         wait_until_in_flight(ports)
 
@@ -129,6 +132,7 @@ def test_second_signal_stops_at_once(tiny_model: Path, second: signal.Signals) -
         assert "timed out" not in server.log
 
 
+# module that Python imports at startup; text planning then blocks a thread forever
 BLOCKED_PLANNER = """
 import sys
 if "serve" in sys.orig_argv:
@@ -143,14 +147,13 @@ if "serve" in sys.orig_argv:
 
     TextPlanner.plan = blocked
 """
-"""Module that Python imports at startup; text planning then blocks a thread forever."""
 
 
 def test_hanging_thread_does_not_keep_the_process(tiny_model: Path, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(BLOCKED_PLANNER, encoding="utf-8")
     path = os.pathsep.join((str(tmp_path), str(CHECKOUT / "proto"), str(CHECKOUT)))
-    impatient = {"PYTHONPATH": path, "DRAGOMAN_GRPC__DRAIN_TIMEOUT_S": "0.5"}
-    with ready_server(tiny_model, **impatient) as (server, ports), connect(ports) as channel:
+    settings = {"PYTHONPATH": path, "DRAGOMAN_GRPC__DRAIN_TIMEOUT_S": "0.5"}
+    with ready_server(tiny_model, **settings) as (server, ports), connect(ports) as channel:
         (child,) = worker_processes(server.pid)
         call = begin(channel, num_sentences=100)  # so long that it is split in a thread
         server.wait_for("blocked", timeout_s=START_S)

@@ -59,7 +59,7 @@ def add_version(bundles: Path, models: Path, version: str) -> None:
     hidden.rename(models / "tiny" / version)
 
 
-async def states(server: RunningServer) -> dict[str, pb.ModelVersion]:
+async def listed_versions(server: RunningServer) -> dict[str, pb.ModelVersion]:
     listed = await server.model_service.ListModels(pb.ListModelsRequest())
     return {version.version: version for model in listed.models for version in model.versions}
 
@@ -87,7 +87,7 @@ async def swap(server: RunningServer, bundles: Path, models: Path, version: int)
 
 
 def resident_bytes() -> int:
-    """Return the memory of this process after the allocator has returned what it does not use."""
+    """Return the memory of this process after the allocator has returned unused memory."""
     ctypes.CDLL(None).malloc_trim(0)
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
@@ -116,12 +116,12 @@ async def test_swaps_under_load_neither_fail_requests_nor_leak_memory(
     assert set(answers) <= {str(version) for version in range(1, last + 1)}
     assert len(set(answers)) > NUM_SWAPS // 2
     assert resident_bytes() - before_bytes < MAX_GROWTH_BYTES
-    assert list(await states(server)) == [str(last)]
+    assert list(await listed_versions(server)) == [str(last)]
     assert server.sample("dragoman_model_swaps_total", model="tiny") == last - 1
     assert server.sample("dragoman_queue_segments") == server.sample("dragoman_queue_tokens") == 0
     assert server.sample("dragoman_model_load_failures_total", model="tiny") == 0
-    failed = [s for f in server.metrics.registry.collect() for s in f.samples if s.name == "dragoman_requests_total"]
-    assert {sample.labels["status"] for sample in failed} == {"OK"}
+    samples = [sample for family in server.metrics.registry.collect() for sample in family.samples]
+    assert {sample.labels["status"] for sample in samples if sample.name == "dragoman_requests_total"} == {"OK"}
 
 
 async def test_sessions_and_tokenizer_of_an_unloaded_version_are_freed(
@@ -130,18 +130,18 @@ async def test_sessions_and_tokenizer_of_an_unloaded_version_are_freed(
     await answered_version(server)
     resolved = server.app._models.resolve("tiny", "en", "de")
     network = server.model.inner
-    left: list[weakref.ref[Any]] = [
+    references: list[weakref.ref[Any]] = [
         weakref.ref(resolved),
         weakref.ref(resolved.scheduler),
         weakref.ref(resolved.tokenizer),
     ]
-    left += [weakref.ref(network), weakref.ref(network._sessions.encoder)]  # type: ignore[attr-defined]
+    references += [weakref.ref(network), weakref.ref(network._sessions.encoder)]  # type: ignore[attr-defined]
     del resolved, network
     server.models.clear()
 
     await swap(server, bundles, models, 2)
 
-    await until(lambda: all(reference() is None for reference in left))
+    await until(lambda: all(reference() is None for reference in references))
 
 
 async def test_requests_in_progress_finish_on_the_old_version(
@@ -156,7 +156,7 @@ async def test_requests_in_progress_finish_on_the_old_version(
     await asyncio.to_thread(server.app._models.refresh)
 
     assert await answered_version(server) == "2"  # while the old version is halted
-    assert (await states(server))["1"].state == pb.MODEL_STATE_DRAINING
+    assert (await listed_versions(server))["1"].state == pb.MODEL_STATE_DRAINING
     assert not any(call.done() for call in waiting)
     old.resume()
     assert set(await asyncio.gather(*waiting)) == {"1"}

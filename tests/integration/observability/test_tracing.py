@@ -14,7 +14,7 @@ from dragoman.v1 import translation_pb2 as pb
 from tests.captured_logs import capture_logs
 from tests.integration.observability.otlp_collector import Collector, attributes, running_collector
 from tests.integration.real_process import free_ports
-from tests.integration.running_server import PATIENCE_S, RunningServer, observed_server, request, until
+from tests.integration.running_server import TEST_TIMEOUT_S, RunningServer, observed_server, request, until
 
 TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
 SPAN_ID = "b7ad6b7169203331"
@@ -201,8 +201,8 @@ async def test_silent_collector_delays_the_stop_by_the_drain_timeout_at_most(
     settings = {"tracing__endpoint": collector.endpoint, "grpc__drain_timeout_s": 0.2}
 
     async with observed_server(tiny_model, **settings) as server:
-        await asyncio.wait_for(server.translate("A man.", metadata=SAMPLED), PATIENCE_S)
-        await asyncio.wait_for(server.app.stop(), PATIENCE_S)
+        await asyncio.wait_for(server.translate("A man.", metadata=SAMPLED), TEST_TIMEOUT_S)
+        await asyncio.wait_for(server.app.stop(), TEST_TIMEOUT_S)
 
     assert collector.spans == []
     assert server.sample("dragoman_trace_spans_total", outcome="exported") == 0

@@ -20,7 +20,7 @@ from tests.captured_logs import capture_logs
 from tests.certificates import NAME, Authority, ServerFiles
 from tests.integration.real_process import START_S, STOP_S, process
 from tests.integration.running_server import (
-    PATIENCE_S,
+    TEST_TIMEOUT_S,
     RunningServer,
     bearer,
     caller_entry,
@@ -55,7 +55,7 @@ async def guarded(tiny_model: Path, callers_file: Path) -> AsyncIterator[Running
 
 
 def translate(server: RunningServer, key: str | None) -> Any:
-    return server.translate("A man.", metadata=bearer(key), timeout_s=PATIENCE_S)
+    return server.translate("A man.", metadata=bearer(key), timeout_s=TEST_TIMEOUT_S)
 
 
 async def translated(server: RunningServer, key: str | None) -> bool:
@@ -79,7 +79,7 @@ async def services(server: RunningServer, key: str | None, version: str = "v1") 
 
 async def until_translated(server: RunningServer, key: str) -> None:
     """Retry until the server has reloaded its callers file."""
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(TEST_TIMEOUT_S):
         while True:
             with contextlib.suppress(grpc.aio.AioRpcError):
                 await translate(server, key)

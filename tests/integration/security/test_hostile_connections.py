@@ -20,7 +20,7 @@ from dragoman_service.security.api_keys import new_key
 from loadtests.generator.server import ServerProcess
 from loadtests.hostile.http2 import RawConnection, call_headers, flood_with_resets, grpc_message
 from tests.integration.running_server import (
-    PATIENCE_S,
+    TEST_TIMEOUT_S,
     RunningServer,
     bearer,
     listening_server,
@@ -262,7 +262,7 @@ class Guarded:
         began_s = time.monotonic()
         options = (("grpc.enable_retries", 0), ("grpc.use_local_subchannel_pool", 1))
         with grpc.insecure_channel(self.target, options=options) as channel:
-            pb_grpc.TranslationServiceStub(channel).Translate(request("A man."), timeout=PATIENCE_S, metadata=FAIR)
+            pb_grpc.TranslationServiceStub(channel).Translate(request("A man."), timeout=TEST_TIMEOUT_S, metadata=FAIR)
         return time.monotonic() - began_s
 
     def sample(self, name: str) -> float:

@@ -21,7 +21,7 @@ from tests.captured_logs import capture_logs
 from tests.certificates import NAME, Authority, ServerFiles
 from tests.integration.real_process import free_ports
 from tests.integration.running_server import (
-    PATIENCE_S,
+    TEST_TIMEOUT_S,
     RunningServer,
     bearer,
     caller_entry,
@@ -51,7 +51,7 @@ def url_file(tmp_path: Path) -> Path:
 
 
 @contextlib.asynccontextmanager
-async def replica(tiny_model: Path, url_file: Path, *, timeout_s: float = PATIENCE_S / 3) -> AsyncIterator[Any]:
+async def replica(tiny_model: Path, url_file: Path, *, timeout_s: float = TEST_TIMEOUT_S / 3) -> AsyncIterator[Any]:
     """A server with a timeout for the store."""
     callers_file = url_file.with_name("callers.toml")
     callers_file.write_text(CALLERS, encoding="utf-8")
@@ -66,7 +66,7 @@ async def replica(tiny_model: Path, url_file: Path, *, timeout_s: float = PATIEN
 
 
 def translate(server: RunningServer, key: str = ONCE) -> Any:
-    return server.translate("A man.", metadata=bearer(key), timeout_s=PATIENCE_S)
+    return server.translate("A man.", metadata=bearer(key), timeout_s=TEST_TIMEOUT_S)
 
 
 def num_checks(server: RunningServer, decided_by: str) -> float:
@@ -83,7 +83,7 @@ async def test_two_servers_share_a_quota(tiny_model: Path, url_file: Path, redis
 
             assert (error.code, error.reason) == ("RESOURCE_EXHAUSTED", "RATE_LIMITED")
             assert f"is limited to {unit}; retry in " in error.message
-            assert error.retry_delay_ms > (REFILL_S - PATIENCE_S) * 1000
+            assert error.retry_delay_ms > (REFILL_S - TEST_TIMEOUT_S) * 1000
 
         assert (num_checks(other, "store"), num_checks(other, "local")) == (2, 0)
     with redis.client() as client:
@@ -158,7 +158,7 @@ async def test_url_of_the_store_is_reloaded(tiny_model: Path, url_file: Path, re
 
 
 def buckets_of(url_file: Path) -> RedisBuckets:
-    return RedisBuckets(url_file, timeout_s=PATIENCE_S / 3, fail=lambda: None)
+    return RedisBuckets(url_file, timeout_s=TEST_TIMEOUT_S / 3, fail=lambda: None)
 
 
 def charge(number: int, amount: float = 1) -> Charge:

@@ -17,7 +17,7 @@ from dragoman.v1 import translation_pb2_grpc as pb_grpc
 from dragoman_service.errors import ConfigError
 from tests.captured_logs import capture_logs
 from tests.certificates import NAME, OWN_CONNECTION, Authority, ServerFiles, chain_pem
-from tests.integration.running_server import PATIENCE_S, RunningServer, refusal, request, running_server, until
+from tests.integration.running_server import TEST_TIMEOUT_S, RunningServer, refusal, request, running_server, until
 
 FAST = {"tls__reload_interval_s": 0.01}
 FAILURES = "dragoman_certificate_reload_failures_total"
@@ -53,12 +53,12 @@ async def mutual(
 
 async def translate(channel: grpc.aio.Channel) -> Any:
     async with channel:
-        return await pb_grpc.TranslationServiceStub(channel).Translate(request("A man."), timeout=PATIENCE_S)
+        return await pb_grpc.TranslationServiceStub(channel).Translate(request("A man."), timeout=TEST_TIMEOUT_S)
 
 
 def shown_certificate(server: RunningServer) -> x509.Certificate:
     """Return the certificate that a new connection receives."""
-    pem = ssl.get_server_certificate(("127.0.0.1", server.port), timeout=PATIENCE_S)
+    pem = ssl.get_server_certificate(("127.0.0.1", server.port), timeout=TEST_TIMEOUT_S)
     return x509.load_pem_x509_certificate(pem.encode())
 
 
@@ -151,7 +151,7 @@ async def test_replaced_client_authority_is_enforced(
     assert mutual.sample(EXPIRY, certificate="client_ca") > 0
 
     other.write(tmp_path / "clients.crt")
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(TEST_TIMEOUT_S):
         while True:  # until the server has reloaded its files
             with contextlib.suppress(grpc.aio.AioRpcError):
                 await translate(authority.channel(mutual.port, other.sign("shop")))

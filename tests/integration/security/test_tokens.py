@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ed25519
 
 from dragoman.v1 import translation_pb2 as pb
 from dragoman_service.errors import ConfigError
-from tests.integration.running_server import PATIENCE_S, RunningServer, refusal, running_server, until
+from tests.integration.running_server import TEST_TIMEOUT_S, RunningServer, refusal, running_server, until
 
 ISSUER = "https://login.example.com"
 OLD_KEY, NEW_KEY = ed25519.Ed25519PrivateKey.generate(), ed25519.Ed25519PrivateKey.generate()
@@ -86,7 +86,7 @@ async def test_changed_provider_keys_apply_without_restart(tiny_model: Path, key
         assert "an unknown key" in (await refusal(translate(server, new))).message
 
         keys.write_text(key_set(new=NEW_KEY), encoding="utf-8")
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TEST_TIMEOUT_S):
             while True:  # until the server has read the file
                 with contextlib.suppress(grpc.aio.AioRpcError):
                     await translate(server, new)

@@ -17,7 +17,7 @@ from dragoman_service.errors import ConfigError
 from dragoman_service.file_translation.store import INTERRUPTED, DocumentStatus
 from dragoman_service.security.api_keys import new_key
 from tests.integration.running_server import (
-    PATIENCE_S,
+    TEST_TIMEOUT_S,
     RunningServer,
     bearer,
     http_client,
@@ -77,7 +77,7 @@ async def asked(http: httpx.AsyncClient, handle: dict[str, str], result: str = "
 
 async def ended(http: httpx.AsyncClient, handle: dict[str, str]) -> dict[str, Any]:
     """Wait until a document is done or failed; return the last status response."""
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(TEST_TIMEOUT_S):
         while (status := (await asked(http, handle)).json())["status"] not in ("done", "error"):
             await asyncio.sleep(0.01)
     answer: dict[str, Any] = status
@@ -254,7 +254,7 @@ async def test_libretranslate_returns_a_url_for_one_download(
 ) -> None:
     response = await http.post("/translate_file", data=LIBRE_FORM, files={"file": ("a b/ü.txt", TEXTS[0])})
     address = response.json()["translatedFileUrl"]
-    async with httpx.AsyncClient(timeout=PATIENCE_S, trust_env=False) as without_key:
+    async with httpx.AsyncClient(timeout=TEST_TIMEOUT_S, trust_env=False) as without_key:
         first, second = await without_key.get(address), await without_key.get(address)
         other = await without_key.get(f"{address.rpartition('/')[0]}/state.json")
 

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from dragoman_service.middleware.flow_control import MAX_OPEN_BODY_BYTES
-from tests.integration.running_server import PATIENCE_S, RunningServer, bearer, http_client
+from tests.integration.running_server import TEST_TIMEOUT_S, RunningServer, bearer, http_client
 from tests.integration.vendors.vendor_clients import PARENT, TEXTS, google_rest_client, google_v2_client
 
 FIELDS = {"q": "A man.", "source": "en", "target": "de"}
@@ -29,7 +29,7 @@ async def rejection_of_head(server: RunningServer, path: str, *headers: str, num
     reader, writer = await asyncio.open_connection("127.0.0.1", server.ports.http_port)
     try:
         writer.write("\r\n".join([*head, "Content-Type: application/json", *headers, "", ""]).encode())
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TEST_TIMEOUT_S):
             answer = await reader.readuntil(b"\r\n\r\n")
             length = next(line for line in answer.lower().split(b"\r\n") if line.startswith(b"content-length"))
             return int(answer.split()[1]), json.loads(await reader.readexactly(int(length.split()[1])))

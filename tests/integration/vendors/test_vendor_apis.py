@@ -104,7 +104,6 @@ INVALID: dict[str, list[tuple[Any, str]]] = {
     ],
 }
 
-
 UNSERVED: dict[str, list[tuple[str, str, int]]] = {
     "deepl": [("GET", "/v2/translate", 404), ("POST", "/v2/write/rephrase", 404)],
     "azure": [

@@ -22,7 +22,7 @@ from google.cloud import translate_v3 as google
 from google.cloud.translate_v3.services.translation_service.transports import TranslationServiceGrpcTransport
 
 from dragoman.v1 import translation_pb2 as pb
-from tests.integration.running_server import PATIENCE_S, RunningServer
+from tests.integration.running_server import TEST_TIMEOUT_S, RunningServer
 
 Result = TypeVar("Result")
 
@@ -105,7 +105,7 @@ def _libretranslate(server: RunningServer, texts: Sequence[str], target: str, ke
 
 def _libretranslate_detected(server: RunningServer, texts: Sequence[str]) -> Detected:
     fields = {"q": list(texts), "source": "auto", "target": "de"}
-    answer = httpx.post(f"{server.url}/translate", json=fields, timeout=PATIENCE_S, trust_env=False)
+    answer = httpx.post(f"{server.url}/translate", json=fields, timeout=TEST_TIMEOUT_S, trust_env=False)
     if answer.status_code != 200:
         raise ServerException(answer.status_code, answer.text)
     languages = [each["language"] for each in answer.json()["detectedLanguage"]]

@@ -282,5 +282,5 @@ def test_segment_can_be_dropped_while_it_is_decoded_again() -> None:
     batch.drop([looping])
 
     assert batch.num_segments == 1
-    ended = [found.segment_id for _ in range(60) if batch.num_segments for found in batch.step().ended]
+    ended = [each.segment_id for _ in range(60) if batch.num_segments for each in batch.step().ended]
     assert ended == [healthy]

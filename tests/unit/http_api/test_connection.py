@@ -20,7 +20,7 @@ from tests.certificates import NAME, Authority, ServerFiles
 from tests.http_in_thread import http_server
 from tests.http_wire import CHUNKED, GET, FakeTransport, Recorder, Wire, respond, statuses
 
-PATIENCE_S = 30.0  # only reached by a test that would otherwise hang
+TEST_TIMEOUT_S = 30.0  # only reached by a test that would otherwise hang
 
 
 async def reject(_scope: Scope, _receive: Receive, send: Send) -> None:
@@ -322,9 +322,9 @@ def test_requests_on_one_connection_are_answered(
     server_context, client_context = tls
     with http_server(app, tls=(lambda: server_context) if is_encrypted else None) as server:
         client = (
-            HTTPSConnection(NAME, server.port, timeout=PATIENCE_S, context=client_context)
+            HTTPSConnection(NAME, server.port, timeout=TEST_TIMEOUT_S, context=client_context)
             if is_encrypted
-            else HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE_S)
+            else HTTPConnection("127.0.0.1", server.port, timeout=TEST_TIMEOUT_S)
         )
         with closing(client):
             for body in bodies:
@@ -344,11 +344,14 @@ def test_events_are_sent_immediately() -> None:
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]})
         for number in range(3):
             await send({"type": "http.response.body", "body": b"data: %d\n\n" % number, "more_body": True})
-            await asyncio.to_thread(has_read.wait, PATIENCE_S)
+            await asyncio.to_thread(has_read.wait, TEST_TIMEOUT_S)
             has_read.clear()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    with http_server(events) as server, closing(HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE_S)) as client:
+    with (
+        http_server(events) as server,
+        closing(HTTPConnection("127.0.0.1", server.port, timeout=TEST_TIMEOUT_S)) as client,
+    ):
         client.request("GET", "/")
         response = client.getresponse()
         for number in range(3):
@@ -367,7 +370,7 @@ def rejecting_server() -> Iterator[HttpServer]:
 def test_client_that_keeps_sending_can_read_its_rejection(rejecting_server: HttpServer, is_chunked: bool) -> None:
     head = CHUNKED if is_chunked else b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000000\r\n\r\n"
     part = b"10000\r\n" + b"x" * 65536 + b"\r\n" if is_chunked else b"x" * 65536
-    with socket.create_connection(("127.0.0.1", rejecting_server.port), timeout=PATIENCE_S) as client:
+    with socket.create_connection(("127.0.0.1", rejecting_server.port), timeout=TEST_TIMEOUT_S) as client:
         client.sendall(head)
         client.setblocking(False)
         answer = b""
@@ -376,7 +379,7 @@ def test_client_that_keeps_sending_can_read_its_rejection(rejecting_server: Http
                 client.send(part)
             with suppress(BlockingIOError):
                 answer += client.recv(4096)
-        client.settimeout(PATIENCE_S)
+        client.settimeout(TEST_TIMEOUT_S)
 
         assert statuses(answer) == [401]
         assert b"\r\nconnection: close\r\n" in answer
@@ -384,7 +387,7 @@ def test_client_that_keeps_sending_can_read_its_rejection(rejecting_server: Http
 
 
 def test_client_that_sends_its_whole_body_can_read_its_rejection(rejecting_server: HttpServer) -> None:
-    with closing(HTTPConnection("127.0.0.1", rejecting_server.port, timeout=PATIENCE_S)) as client:
+    with closing(HTTPConnection("127.0.0.1", rejecting_server.port, timeout=TEST_TIMEOUT_S)) as client:
         client.request("POST", "/", body=b"x" * 200_000)
         response = client.getresponse()
 
@@ -396,7 +399,7 @@ def test_expect_100_is_answered_with_continue() -> None:
     head = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n"
     with (
         http_server(app) as server,
-        socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S) as client,
+        socket.create_connection(("127.0.0.1", server.port), timeout=TEST_TIMEOUT_S) as client,
     ):
         client.sendall(head)
         assert client.recv(4096) == b"HTTP/1.1 100 Continue\r\n\r\n"

@@ -20,15 +20,15 @@ def classes_below(root: type[errors.DragomanError]) -> Iterator[type[errors.Drag
         yield from classes_below(child)
 
 
-def status_of(given: RpcError) -> status_pb2.Status:
-    serialized = dict(given.trailing_metadata)["grpc-status-details-bin"]
+def status_of(rpc_error: RpcError) -> status_pb2.Status:
+    serialized = dict(rpc_error.trailing_metadata)["grpc-status-details-bin"]
     assert isinstance(serialized, bytes)
     return status_pb2.Status.FromString(serialized)
 
 
-def detail(given: RpcError, kind: type[Detail]) -> Detail:
+def detail(rpc_error: RpcError, kind: type[Detail]) -> Detail:
     found = kind()
-    assert any(packed.Unpack(found) for packed in status_of(given).details), f"no {kind.__name__}"
+    assert any(packed.Unpack(found) for packed in status_of(rpc_error).details), f"no {kind.__name__}"
     return found
 
 
@@ -53,12 +53,12 @@ def test_table_contains_every_error_class() -> None:
     ],
 )
 def test_errors_have_code_and_reason(error: Exception, code: str, reason: str) -> None:
-    given = to_rpc_error(error)
+    rpc_error = to_rpc_error(error)
 
-    info, status = detail(given, error_details_pb2.ErrorInfo), status_of(given)
-    assert (given.code.name, info.reason, info.domain) == (code, reason, DOMAIN)
-    assert (status.code, status.message) == (given.code.value[0], given.message)
-    assert (given.message == NEUTRAL_MESSAGE) == (code == "INTERNAL")
+    info, status = detail(rpc_error, error_details_pb2.ErrorInfo), status_of(rpc_error)
+    assert (rpc_error.code.name, info.reason, info.domain) == (code, reason, DOMAIN)
+    assert (status.code, status.message) == (rpc_error.code.value[0], rpc_error.message)
+    assert (rpc_error.message == NEUTRAL_MESSAGE) == (code == "INTERNAL")
 
 
 @pytest.mark.parametrize(
@@ -84,10 +84,10 @@ def test_request_errors_name_the_field(error: errors.RequestError) -> None:
     ],
 )
 def test_retryable_error_has_retry_info_and_pushback(error: errors.RetryableError, delay_ms: int) -> None:
-    given = to_rpc_error(error)
+    rpc_error = to_rpc_error(error)
 
-    assert detail(given, error_details_pb2.RetryInfo).retry_delay.ToMilliseconds() == delay_ms
-    assert dict(given.trailing_metadata)["grpc-retry-pushback-ms"] == str(delay_ms)
+    assert detail(rpc_error, error_details_pb2.RetryInfo).retry_delay.ToMilliseconds() == delay_ms
+    assert dict(rpc_error.trailing_metadata)["grpc-retry-pushback-ms"] == str(delay_ms)
 
 
 @pytest.mark.parametrize(
@@ -104,10 +104,10 @@ def test_retryable_error_has_retry_info_and_pushback(error: errors.RetryableErro
 def test_deadline_error_has_the_stage_and_known_times(
     times: dict[str, float], metadata: dict[str, str], message: str
 ) -> None:
-    given = to_rpc_error(errors.DeadlineExceededError("queue", **times))
+    rpc_error = to_rpc_error(errors.DeadlineExceededError("queue", **times))
 
-    info = detail(given, error_details_pb2.ErrorInfo)
-    assert (dict(info.metadata), given.message) == ({"stage": "queue", **metadata}, message)
+    info = detail(rpc_error, error_details_pb2.ErrorInfo)
+    assert (dict(info.metadata), rpc_error.message) == ({"stage": "queue", **metadata}, message)
 
 
 def test_subclass_has_the_status_of_its_parent() -> None:
@@ -120,7 +120,7 @@ def test_subclass_has_the_status_of_its_parent() -> None:
     "value", ["x" * 100_000, "😀" * 100_000, "\ud800" * 100_000], ids=["ascii", "emoji", "surrogate"]
 )
 def test_status_of_any_value_fits_into_metadata(value: str) -> None:
-    given = to_rpc_error(errors.InvalidFieldError("source_language", value, "a tag"))
+    rpc_error = to_rpc_error(errors.InvalidFieldError("source_language", value, "a tag"))
 
-    percent_encoded_bytes = 3 * len(given.message.encode())
-    assert percent_encoded_bytes + 4 / 3 * status_of(given).ByteSize() < 8000
+    percent_encoded_bytes = 3 * len(rpc_error.message.encode())
+    assert percent_encoded_bytes + 4 / 3 * status_of(rpc_error).ByteSize() < 8000

@@ -43,7 +43,7 @@ class Sender:
         return self._message
 
 
-def receiver(
+def make_reader(
     counts: Counter[str] | None = None, *, num_reads: int = 2, max_unread: int = 8, timeout_s: float = 60.0
 ) -> RequestReader:
     """Return a reader that counts rejected and late calls."""
@@ -79,32 +79,30 @@ async def settle() -> None:
 
 
 async def test_reads_of_one_caller_are_limited_to_its_share() -> None:
-    bounded = receiver()
+    reader = make_reader()
     greedy, fair = [Sender() for _ in range(3)], Sender()
-    calls = [asyncio.ensure_future(bounded.receive(sender, "greedy")) for sender in greedy]
-    calls.append(asyncio.ensure_future(bounded.receive(fair, "fair")))
+    calls = [asyncio.ensure_future(reader.receive(sender, "greedy")) for sender in greedy]
+    calls.append(asyncio.ensure_future(reader.receive(fair, "fair")))
     await settle()
 
     assert [sender.is_read for sender in (*greedy, fair)] == [True, False, False, True]
-    assert bounded.num_unread == 4
+    assert reader.num_unread == 4
 
     for sender in (*greedy, fair):
         sender.may_send.set()
     assert await asyncio.gather(*calls) == [b"message"] * 4
-    assert bounded.num_unread == 0
+    assert reader.num_unread == 0
 
 
-async def test_slow_senders_do_not_block_complete_messages(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_slow_senders_do_not_block_complete_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flow_control, "_CONTENTION_TIMEOUT_S", 0.01)
     counts: Counter[str] = Counter()
-    bounded = receiver(counts, num_reads=4, max_unread=100)
-    slow = [asyncio.ensure_future(bounded.receive(Sender(), "host")) for _ in range(40)]
+    reader = make_reader(counts, num_reads=4, max_unread=100)
+    slow = [asyncio.ensure_future(reader.receive(Sender(), "host")) for _ in range(40)]
     quick = quick_sender()
     await settle()
 
-    assert await asyncio.wait_for(bounded.receive(quick, "host"), timeout=10) == b"message"
+    assert await asyncio.wait_for(reader.receive(quick, "host"), timeout=10) == b"message"
 
     ended, _ = await asyncio.wait(slow, return_when=asyncio.FIRST_EXCEPTION)
     assert {type(call.exception()) for call in ended} == {OverloadedError}
@@ -114,61 +112,61 @@ async def test_slow_senders_do_not_block_complete_messages(
 
 async def test_new_call_replaces_the_oldest_silent_call() -> None:
     counts: Counter[str] = Counter()
-    bounded = receiver(counts, max_unread=4)
-    silent = [asyncio.ensure_future(bounded.receive(Sender(), caller)) for caller in "aabb"]
+    reader = make_reader(counts, max_unread=4)
+    silent = [asyncio.ensure_future(reader.receive(Sender(), caller)) for caller in "aabb"]
     await settle()
-    for reader in bounded._readers:
-        reader.created_s -= 10
+    for unread in reader._readers:
+        unread.created_s -= 10
 
-    answers = await asyncio.gather(*(bounded.receive(quick_sender(), caller) for caller in "bc"))
+    answers = await asyncio.gather(*(reader.receive(quick_sender(), caller) for caller in "bc"))
 
     assert answers == [b"message"] * 2
     await asyncio.wait((silent[0], silent[2]))
     assert {type(silent[number].exception()) for number in (0, 2)} == {OverloadedError}
-    assert bounded.num_unread == 2
+    assert reader.num_unread == 2
     await cancel(silent)
-    assert bounded.num_unread == 0
+    assert reader.num_unread == 0
 
 
 async def test_deadline_is_not_shortened_while_slots_are_free() -> None:
-    bounded = receiver(num_reads=4)
+    reader = make_reader(num_reads=4)
     slow = Sender()
-    call = asyncio.ensure_future(bounded.receive(slow, "a"))
+    call = asyncio.ensure_future(reader.receive(slow, "a"))
     await settle()
 
-    await bounded.receive(quick_sender(), "a")
+    await reader.receive(quick_sender(), "a")
 
-    assert not any(reader.is_shortened for reader in bounded._reading)
+    assert not any(reading.is_shortened for reading in reader._reading)
     slow.may_send.set()
     assert await call == b"message"
 
 
 async def test_calls_above_the_share_or_the_total_are_rejected() -> None:
     counts: Counter[str] = Counter()
-    bounded = receiver(counts, max_unread=4)
-    waiting = [asyncio.ensure_future(bounded.receive(Sender(), caller)) for caller in "aabb"]
+    reader = make_reader(counts, max_unread=4)
+    waiting = [asyncio.ensure_future(reader.receive(Sender(), caller)) for caller in "aabb"]
     await settle()
 
     with pytest.raises(RateLimitedError) as limited:
-        await bounded.receive(Sender(), "a")
+        await reader.receive(Sender(), "a")
     with pytest.raises(OverloadedError):
-        await bounded.receive(Sender(), "c")
+        await reader.receive(Sender(), "c")
 
     assert limited.value.retry_after_s > 0
     assert counts["rejected"] == 2
     await cancel(waiting)
-    assert bounded.num_unread == 0
+    assert reader.num_unread == 0
 
 
 async def test_late_message_exceeds_the_deadline() -> None:
     counts: Counter[str] = Counter()
-    bounded = receiver(counts, timeout_s=0.01)
+    reader = make_reader(counts, timeout_s=0.01)
 
     with pytest.raises(DeadlineExceededError) as error:
-        await bounded.receive(Sender(), "a")
+        await reader.receive(Sender(), "a")
 
     assert error.value.stage == IdleError().stage == "stream"
-    assert (counts["late"], bounded.num_unread) == (1, 0)
+    assert (counts["late"], reader.num_unread) == (1, 0)
 
 
 async def test_stream_closed_without_message_is_rejected() -> None:
@@ -176,7 +174,7 @@ async def test_stream_closed_without_message_is_rejected() -> None:
     sender.may_send.set()
 
     with pytest.raises(RequestError, match="request"):
-        await receiver().receive(sender, "a")
+        await make_reader().receive(sender, "a")
 
 
 def test_released_amounts_are_available_again() -> None:

@@ -12,7 +12,7 @@ from dragoman_service.security import fetch
 from dragoman_service.security.fetch import fetched
 from tests.certificates import NAME, Authority, ServerFiles
 
-PATIENCE_S = 30.0  # only reached by a test that fails
+TEST_TIMEOUT_S = 30.0  # only reached by a test that fails
 PACE_S = 0.01
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 
@@ -35,7 +35,7 @@ class DrippingServer:
 
     def close(self) -> None:
         self._listener.close()
-        self._thread.join(PATIENCE_S)
+        self._thread.join(TEST_TIMEOUT_S)
 
     def _serve(self) -> None:
         accepted, _ = self._listener.accept()
@@ -79,7 +79,7 @@ def test_slow_server_exceeds_the_time_limit(
         with pytest.raises(OSError, match="timed out"):
             fetched(server.url)
 
-        assert server.left.wait(PATIENCE_S)
+        assert server.left.wait(TEST_TIMEOUT_S)
 
 
 def test_large_response_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:

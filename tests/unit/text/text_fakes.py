@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import random
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from copy import copy
@@ -131,6 +132,17 @@ def echo(segment: Segment) -> Answer:
 def shout(segment: Segment) -> Answer:
     """Translate a sentence into capitals, which may be longer."""
     return (make_hypothesis(source_text(segment).upper()),)
+
+
+def garble(segment: Segment) -> Answer:
+    """Translate into the source with its words shuffled, some of them removed and some repeated."""
+    source = source_text(segment)
+    chance = random.Random(source)  # noqa: S311
+    words = source.split()
+    chance.shuffle(words)
+    kept = [word for word in words if chance.random() < 0.7] or ["nothing"]
+    kept += [word for word in words if chance.random() < 0.1]
+    return (make_hypothesis(" ".join(kept)),)
 
 
 @dataclass

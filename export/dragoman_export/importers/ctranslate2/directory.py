@@ -1,4 +1,4 @@
-"""Reads the directory of a model, and finds languages by the tags in its vocabulary."""
+"""Imports the directory of a CTranslate2 model, and finds its languages by the tags in its vocabulary."""
 
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -84,7 +84,7 @@ def read_ctranslate2(
 
 
 def _find_tags(vocabularies: Vocabularies, learned: Collection[str]) -> Tags:
-    """Return possible language tags; pieces learned from text are excluded."""
+    # Returns possible language tags; pieces learned from text are excluded.
     found = {
         kind: (_matches(pattern, vocabularies.source, learned), _matches(pattern, vocabularies.target, learned))
         for kind, pattern in _TAGS.items()
@@ -101,7 +101,7 @@ def _matches(pattern: re.Pattern[str], pieces: Sequence[str | None], learned: Co
 def _find_pair(
     vocabularies: Vocabularies, wanted: WantedLanguages, known: Tags, directory: Path
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the ids of the prefix tags of sources and targets of one pair; empty if none is requested."""
+    # Returns the ids of the prefix tags of sources and targets of one pair; empty if none is requested.
     sources, targets = vocabularies.source, vocabularies.target
     source, target = _spelled(wanted.source_tag, sources), _spelled(wanted.target_tag, targets)
     if target is not None and target.startswith(">>") and source is None:
@@ -116,7 +116,7 @@ def _find_pair(
 
 
 def _find_languages(wanted: WantedLanguages, known: Tags, directory: Path) -> Languages | None:
-    """Return the languages of a multilingual model, None for one pair; ImportFormatError if ambiguous."""
+    # Returns the languages of a multilingual model, None for one pair; ImportFormatError if ambiguous.
     named = {*wanted.sources, *wanted.targets}
     kinds = list(known)
     if len(kinds) > 1:
@@ -134,4 +134,5 @@ def _find_languages(wanted: WantedLanguages, known: Tags, directory: Path) -> La
 
 
 def _spelled(tag: str | None, pieces: Sequence[str | None]) -> str | None:
+    # Returns a tag as the vocabulary spells it; the tag itself if it is unknown.
     return next((each for each in (f"__{tag}__", f">>{tag}<<", tag) if each in pieces), tag) if tag else None

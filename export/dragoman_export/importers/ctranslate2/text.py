@@ -1,4 +1,4 @@
-"""Vocabularies and special tokens."""
+"""Vocabularies and special tokens of CTranslate2 models."""
 
 import json
 from collections.abc import Sequence
@@ -12,10 +12,13 @@ from dragoman_export.importers.ctranslate2.variables import Variables
 from dragoman_export.importers.files import ForeignConfig, read_plain
 from dragoman_export.importers.vocabulary_text import Vocabularies
 
+# special tokens that versions before 6 store as variables, with their defaults
+_STORED_TOKENS: Final = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpecialTokens:
-    """Special tokens of a configuration, and the tokens added to sources."""
+    """Special tokens of a configuration, and which of them are added to sources."""
 
     unk: str
     bos: str
@@ -26,7 +29,7 @@ class SpecialTokens:
 
     @classmethod
     def read(cls, directory: Path) -> "SpecialTokens":
-        """Read a directory."""
+        """Read the tokens of the model in a directory."""
         path = directory / "model.bin"
         binary = Binary.read(path)
         variables = Variables(binary.tensors, path, revision=binary.revision)
@@ -56,21 +59,18 @@ def read_settings(directory: Path, variables: Variables, version: int) -> Foreig
     path = directory / "config.json"
     if version >= 6:
         return ForeignConfig.read(path)
-    spelled = {name: variables.text(name, default) for name, default in _SPELLED.items()}
+    tokens = {name: variables.text(name, default) for name, default in _STORED_TOKENS.items()}
     has_start = not variables.attribute("user_decoder_start_tokens", 0)
-    start = spelled["bos_token" if variables.attribute("with_target_bos", 1) else "eos_token"]
+    start = tokens["bos_token" if variables.attribute("with_target_bos", 1) else "eos_token"]
     return ForeignConfig(
         variables.path,
         {
-            **spelled,
+            **tokens,
             "add_source_bos": bool(variables.attribute("with_source_bos", 0)),
             "add_source_eos": bool(variables.attribute("with_source_eos", 0)),
             "decoder_start_token": start if has_start else None,
         },
     )
-
-
-_SPELLED: Final = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}
 
 
 def read_vocabularies(directory: Path, unk: str) -> tuple[list[str], list[str]]:

@@ -1,4 +1,4 @@
-"""Variables of a model, by the names of the specifications."""
+"""Variables of a CTranslate2 model by name, such as `encoder/layer_0/ffn/linear_0/weight`."""
 
 import math
 import re
@@ -14,9 +14,9 @@ from dragoman_export.importers.ctranslate2.binary import LAST_REVISION
 
 # unsupported features, by the names of their variables
 _REASONS: Final = {
-    r"relative_attention": "a relative position bias, as T5 has",
+    r"relative_attention": "a relative position bias as in T5",
     r"relative": "relative positions",
-    r"rotary": "rotary positions of parts of heads, with another base than 10000, or scaled",
+    r"rotary": "rotary positions of parts of heads, with a base other than 10000, or scaled",
     r"alibi": "attention with linear biases",
     r"embeddings_[1-9]": "several embeddings of a source token",
     r"project_(in|out)": "embeddings of another width",
@@ -32,34 +32,34 @@ _GLOBAL_INT16_SCALE: Final = 1000.0  # of 16-bit weights stored without a scale
 
 
 class Variables:
-    """The variables of a model; each must be used once."""
+    """The variables of a model; each must be read once."""
 
     def __init__(self, tensors: Mapping[str, Tensor], path: Path, *, revision: int = LAST_REVISION) -> None:
         """Rename variables of older revisions; `path` is for errors."""
         self.path = path
         self.default_num_heads = 8  # if the model does not store it
-        self._left = dict(tensors)
+        self._unread = dict(tensors)
         self._floats: dict[int, Tensor] = {}
         for name in _OF_BOTH_STACKS:
-            if revision < 5 and name in self._left:
-                stored = self._left.pop(name)
+            if revision < 5 and name in self._unread:
+                stored = self._unread.pop(name)
                 for stack in ("encoder", "decoder"):
-                    self._left.setdefault(f"{stack}/{name}", stored)
+                    self._unread.setdefault(f"{stack}/{name}", stored)
         if revision < 5:
             for name in ("alignment_layer", "alignment_heads", "layernorm_embedding"):
-                self._left.pop(name, None)
+                self._unread.pop(name, None)
             if self.attribute("with_relative_position", 0):
                 raise ImportFormatError(f"{path}: with_relative_position: relative positions are not supported")
-        for name in [name for name in self._left if name.startswith("encoder/embeddings/")]:
-            self._left[name.replace("/embeddings/", "/embeddings_0/")] = self._left.pop(name)
+        for name in [name for name in self._unread if name.startswith("encoder/embeddings/")]:
+            self._unread[name.replace("/embeddings/", "/embeddings_0/")] = self._unread.pop(name)
 
     def has(self, name: str) -> bool:
         """Return whether a variable is unread."""
-        return name in self._left
+        return name in self._unread
 
     def attribute(self, name: str, default: float) -> float:
         """Return a number; ImportFormatError if it is an array."""
-        stored = self._left.pop(name, None)
+        stored = self._unread.pop(name, None)
         if stored is None:
             return default
         if stored.numel() != 1:
@@ -68,7 +68,7 @@ class Variables:
 
     def take(self, name: str) -> Tensor | None:
         """Return a variable as stored, or None."""
-        return self._left.pop(name, None)
+        return self._unread.pop(name, None)
 
     def require(self, name: str, *allowed: float) -> None:
         """Reject a number other than the allowed ones."""
@@ -78,15 +78,15 @@ class Variables:
 
     def text(self, name: str, default: str) -> str:
         """Return a string."""
-        stored = self._left.pop(name, None)
+        stored = self._unread.pop(name, None)
         return default if stored is None else bytes(stored.flatten().to(torch.uint8).tolist()).decode(errors="replace")
 
     def array(self, name: str) -> Tensor:
         """Return a vector or matrix in float32; ImportFormatError if it is missing, or its scales do not fit."""
-        if name not in self._left:
+        if name not in self._unread:
             raise ImportFormatError(f"{self.path}: missing variable {name}")
-        stored = self._left.pop(name)
-        scale = self._left.pop(f"{name}_scale", None)
+        stored = self._unread.pop(name)
+        scale = self._unread.pop(f"{name}_scale", None)
         if stored.is_floating_point():
             return stored.float()
         if id(stored) not in self._floats:
@@ -95,18 +95,19 @@ class Variables:
 
     def finish(self) -> None:
         """Raise ImportFormatError for the first unread variable."""
-        for name in sorted(self._left):
+        if self._unread:
+            name = min(self._unread)
             raise ImportFormatError(f"{self.path}: unknown variable {name}{_reason(name)}")
 
     def num_layers(self, stack: str) -> int:
-        """Return the number of layers."""
+        """Return the number of layers of a stack that have unread variables."""
         count = 0
-        while any(name.startswith(f"{stack}/layer_{count}/") for name in self._left):
+        while any(name.startswith(f"{stack}/layer_{count}/") for name in self._unread):
             count += 1
         return count
 
     def _dequantized(self, name: str, stored: Tensor, scale: Tensor | None) -> Tensor:
-        # Integers divided by one scale, or one per row.
+        # Returns integers divided by one scale, or one per row.
         if scale is None and stored.dtype == torch.int16:
             scale = torch.tensor(_GLOBAL_INT16_SCALE)
         if scale is None or stored.dtype == torch.int32:

@@ -23,7 +23,7 @@ from dragoman_service.text.planning import EXTRA_TARGET_TOKENS
 from dragoman_service.text.tokenizer import SentencePieceTokenizer
 
 # share of sentences that may differ, where two hypotheses have equal scores except for rounding
-_MOST_OTHER_TARGETS: Final = 0.02
+_MAX_UNEQUAL_SHARE: Final = 0.02
 
 
 def open_original(path: Path, bundle: Bundle, tokenizer: SentencePieceTokenizer) -> Original:
@@ -57,22 +57,24 @@ def check_original(original: Original, model: TextModel, pairs: Sequence[Pair], 
     differing = [pair for pair in pairs if tokenizer.encode_pair(pair.source, "")[0] != original.encode(pair.source)]
     of_all = f"of {len(pairs)} sentences"
     yield Check(claim="token ids = original", measured=len(differing), limit=0, unit="sentences", detail=of_all)
-    ids = [tokenizer.encode_pair(pair.source, pair.target) for pair in pairs]
-    fitting = [pair for pair in ids if all(len(side) <= limit for side, limit in zip(pair, limits, strict=True))]
+    encoded = [tokenizer.encode_pair(pair.source, pair.target) for pair in pairs]
+    fitting = [pair for pair in encoded if all(len(side) <= limit for side, limit in zip(pair, limits, strict=True))]
     largest = max((_largest_difference(original, model.graph, *pair) for pair in fitting), default=0.0)
     detail = f"largest over {sum(len(target) for _, target in fitting)} target tokens of {len(fitting)} sentences"
     claim = "ONNX fp32 = original"
     yield Check(claim=claim, measured=largest, limit=LOG_PROB_TOLERANCE, unit="nats", detail=detail)
     for name, searches in _searches(original, model, fitting, beam_size).items():
         unequal = sum(search_exported(model.graph, *each) != original.search(*each) for each in searches)
-        claim, most = f"{name} = original", _MOST_OTHER_TARGETS * len(searches)
-        yield Check(claim=claim, measured=unequal, limit=most, unit="sentences", detail=f"of {len(searches)} sentences")
+        claim, limit = f"{name} = original", _MAX_UNEQUAL_SHARE * len(searches)
+        yield Check(
+            claim=claim, measured=unequal, limit=limit, unit="sentences", detail=f"of {len(searches)} sentences"
+        )
 
 
 def _searches(
     original: Original, model: TextModel, pairs: Sequence[tuple[list[int], list[int]]], beam_size: int
 ) -> Mapping[str, list[tuple[list[int], SearchConfig]]]:
-    # Sources and searches that both libraries support, by name.
+    # Returns sources and searches that both libraries support, by name.
     longest = {len(source): min(len(source) + EXTRA_TARGET_TOKENS, model.max_target_tokens) for source, _ in pairs}
     if not original.narrows_beam:
         searched = [(source, _search(model, beam_size, most=longest[len(source)])) for source, _ in pairs]

@@ -57,7 +57,7 @@ class HuggingFaceOriginal:
     def search(self, source_ids: Sequence[int], search: SearchConfig) -> list[int]:
         """Return the best target, EOS last if it ends; only sizes and limits of `search` apply."""
         tokenizer = self._tokenizer
-        # Set on the model: missing fields of an argument would be filled with the model's defaults.
+        # Set on the model, because `generate` completes an argument with the model's defaults.
         self._model.generation_config = self._new_config(
             num_beams=search.beam_size,
             min_new_tokens=search.min_target_tokens,
@@ -74,7 +74,7 @@ class HuggingFaceOriginal:
 
 
 def _languages(directory: Path, tokenizer: SentencePieceTokenizer) -> tuple[str, dict[str, str]]:
-    # Text before each source, and the language arguments of the tokenizer.
+    # Returns the text before each source, and the language arguments of the tokenizer.
     source, target = (tokenizer.source_pieces(tokenizer.source_prefix), tokenizer.pieces(tokenizer.target_prefix))
     if read_json(directory / "config.json").get("model_type") == "marian":
         return "".join(f"{tag} " for tag in source), {}

@@ -1,4 +1,4 @@
-"""Attacks: what is sent, how it is sent, and which responses are right. `attacks.toml` lists them."""
+"""Attacks: content, manner of sending, and right responses. `attacks.toml` lists them."""
 
 import enum
 import itertools
@@ -30,8 +30,8 @@ _TARGETS: Final = {  # of JSON bodies: path and authorization
 }
 GRPC_KINDS: Final = ("document", "texts", "stream", "many-texts", "detection", "google")
 _FORMATS: Final = {"p": "plain", "h": "html", "x": "xml"}
-_SHORT_DOCUMENTS: Final = (
-    *("tags-unmatched-plain", "tags-unmatched-html", "icu-quoted-heads-plain", "numbers-before-blocks-html"),
+_SHORT_DOCUMENTS: Final = frozenset(
+    ("tags-unmatched-plain", "tags-unmatched-html", "icu-quoted-heads-plain", "numbers-before-blocks-html")
 )
 _SHORT_SHAPES: Final = ("combining", "untranslatable")
 _DOCUMENT: Final[Mapping[str, Any]] = {"size": 200_000, "grown_size": 80_000, "way": "leave", "leave_after_s": 1.5}
@@ -58,7 +58,7 @@ class Port(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attack:
-    """One attack: how it is sent, and what; the head of `attacks.toml` explains templates and fill."""
+    """Manner of sending and content of an attack; the head of `attacks.toml` explains templates and fill."""
 
     name: str
     surface: str

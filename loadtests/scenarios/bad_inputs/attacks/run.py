@@ -41,13 +41,13 @@ _RECOVERY_S: Final = 5.0  # within which ordinary requests must be answered afte
 _AFTER_SIGTERM_S: Final = 2.0  # duration of the attack around SIGTERM
 _KILLED: Final = f"the process still runs {MAX_END_S:g} s after SIGTERM, and was killed"
 _MAX_TRIES: Final = 3
-_UNCLEAR: Final = 3.0  # up to this multiple of a limit, latency may be noise: the attack is repeated
+_UNCLEAR_FACTOR: Final = 3.0  # up to this multiple of a limit, latency may be noise: the attack is repeated
 
 _MAX_CPU_S: Final = 0.5  # of one input; larger inputs of the attack are skipped
 _NUM_DOUBLINGS: Final = 6  # from the smallest size to the largest
 _CLEAR_RATIO: Final = 2.5  # smaller growth is not measured again
 _CLEAR_CPU_S: Final = 0.02  # less work is not measured again
-_SMALL_CPU_S: Final = 0.005  # below it, the next size is four times as large
+_SMALL_CPU_S: Final = 0.005  # below it, the next size is four times the size
 _IDLE_SHARE: Final = 0.2  # of a core; below it, the server has finished its work
 _POLL_S: Final = 0.02
 _NUM_IDLE: Final = 3  # consecutive idle polls
@@ -110,7 +110,7 @@ def _shown(line: str) -> str:
 
 
 def prepare(directory: Path) -> Setup:
-    """Write keys, key set and glossary."""
+    """Write keys, key set and glossary; return the settings that use them."""
     glossaries, documents = directory / "glossaries", directory / "documents"
     for folder in (glossaries, documents):
         folder.mkdir(parents=True, exist_ok=True)
@@ -138,8 +138,8 @@ def prepare(directory: Path) -> Setup:
 def _new_key(name: str) -> tuple[str, str]:
     """Return a new API key and its entry in the callers file."""
     command = (sys.executable, "-m", SERVICE, "keys", "new", name)
-    done = subprocess.run(command, cwd=CHECKOUT, check=True, capture_output=True, text=True)  # noqa: S603 - ours
-    return done.stdout.strip(), done.stderr[done.stderr.index("[[caller]]") :]
+    completed = subprocess.run(command, cwd=CHECKOUT, check=True, capture_output=True, text=True)  # noqa: S603 - ours
+    return completed.stdout.strip(), completed.stderr[completed.stderr.index("[[caller]]") :]
 
 
 def _public_key() -> Mapping[str, str]:
@@ -168,7 +168,8 @@ def run_attacks(
     max_s: float = float("inf"),
 ) -> Campaign:
     """Run each attack for `seconds`, on one server as long as it survives; skip those after `max_s`."""
-    until_s, left = time.monotonic() + max_s, deque(attacks)
+    began_s, left = time.monotonic(), deque(attacks)
+    until_s = began_s + max_s
     setup, campaign = prepare(output / "attacked"), Campaign()
     with tqdm(total=len(attacks), unit="attacks", disable=None) as bar:
         while left and time.monotonic() <= until_s:
@@ -183,7 +184,7 @@ def run_attacks(
                 if server.process.exit_code is None and server.end() is None:
                     server.faults.append(_KILLED)
     campaign.skipped += [one.name for one in left]
-    campaign.elapsed_s = time.monotonic() - until_s + max_s
+    campaign.elapsed_s = time.monotonic() - began_s
     return campaign
 
 
@@ -193,7 +194,7 @@ def _run(server: AttackedServer, attack: Attack, limits: Limits, *, seconds: flo
         works = list(_works(server.process.pid, server.attacker, attack)) if attack.grows else []
     except (ServerError, ProcessLookupError) as error:
         return _finish(server, Result(attack=attack, faults=[str(error)]))
-    unclear = Limits(stall_ms=_UNCLEAR * limits.stall_ms, p99_ms=_UNCLEAR * limits.p99_ms)
+    unclear = Limits(stall_ms=_UNCLEAR_FACTOR * limits.stall_ms, p99_ms=_UNCLEAR_FACTOR * limits.p99_ms)
     for _ in range(_MAX_TRIES):
         result = _watched(server, attack, works, seconds=0.0 if attack.is_once else seconds)
         is_slow = failures_of(result, limits).keys() & {"stall", "p99"}

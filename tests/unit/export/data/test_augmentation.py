@@ -3,10 +3,17 @@ from random import Random
 
 import pytest
 
-from dragoman_export.data.augmentation import PLACEHOLDERS, TAGS, VariationConfig, translations_of, vary, vary_all
+from dragoman_export.data.augmentation import (
+    PLACEHOLDERS,
+    TAGS,
+    AugmentationConfig,
+    augment,
+    augment_all,
+    translations_of,
+)
 from tests.unit.export.tiny_training import make_pairs
 
-_ALL = VariationConfig(placeholders=0.5, tags=0.2, capitals=0.2, full_stops=0.2)
+_ALL = AugmentationConfig(placeholders=0.5, tags=0.2, capitals=0.2, full_stops=0.2)
 _PAIRS = [
     ("See `main.c` of Tom's files, 42 in all.", "Siehe `main.c` aus Toms Dateien, 42 insgesamt."),
     ('Write to "Ann" at ann@example.org!', "Schreibe an „Ann“ unter ann@example.org!"),
@@ -24,8 +31,8 @@ _TRANSLATIONS = {
 
 def drawn(source: str, target: str, **shares: float) -> set[tuple[str, str]]:
     """Return the variants of a pair over 300 epochs, whose two sides have the same placeholders."""
-    random, config = Random(1), VariationConfig(**shares)  # noqa: S311
-    found = {vary(source, target, config, random, _TRANSLATIONS) for _ in range(300)}
+    random, config = Random(1), AugmentationConfig(**shares)  # noqa: S311
+    found = {augment(source, target, config, random, _TRANSLATIONS) for _ in range(300)}
     assert all(sorted(marks(left)) == sorted(marks(right)) for left, right in found)
     return found
 
@@ -191,7 +198,7 @@ def test_augmentation_depends_on_seed_and_epoch() -> None:
     pairs = _PAIRS * 20
 
     first, again, other_seed, other_epoch = (
-        list(vary_all(pairs, _ALL, seed=seed, epoch=epoch)) for seed, epoch in ((1, 2), (1, 2), (2, 2), (1, 3))
+        list(augment_all(pairs, _ALL, seed=seed, epoch=epoch)) for seed, epoch in ((1, 2), (1, 2), (2, 2), (1, 3))
     )
 
     assert first == again
@@ -203,8 +210,8 @@ def test_augmentation_depends_on_seed_and_epoch() -> None:
 def test_no_augmentation_by_default() -> None:
     pairs = _PAIRS + make_pairs(20)
 
-    assert list(vary_all(pairs, VariationConfig(), seed=1, epoch=1)) == pairs
-    assert VariationConfig().reserved == ()
-    assert VariationConfig(placeholders=0.1).reserved == PLACEHOLDERS
-    assert VariationConfig(placeholder_words=0.1).reserved == PLACEHOLDERS
+    assert list(augment_all(pairs, AugmentationConfig(), seed=1, epoch=1)) == pairs
+    assert AugmentationConfig().reserved == ()
+    assert AugmentationConfig(placeholders=0.1).reserved == PLACEHOLDERS
+    assert AugmentationConfig(placeholder_words=0.1).reserved == PLACEHOLDERS
     assert set(_ALL.reserved) == {*PLACEHOLDERS, *(piece for pair in TAGS for piece in pair)}

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dragoman_export.data.augmentation import VariationConfig
+from dragoman_export.data.augmentation import AugmentationConfig
 from dragoman_export.data.batches import EncodedCorpus
 from dragoman_export.data.reader import Pair, PairFiles, ParallelFiles
 from dragoman_export.errors import CorpusError
@@ -69,10 +69,10 @@ def test_long_sampled_pair_keeps_its_segmentation() -> None:
 
 
 def test_augmentation_changes_with_the_epoch() -> None:
-    text, variation = make_text(), VariationConfig(capitals=0.5)
+    text, augmentation = make_text(), AugmentationConfig(capitals=0.5)
 
     first, again, next_epoch = (
-        text.drawn(alpha=0, max_tokens=20, seed=1, epoch=epoch, variation=variation) for epoch in (1, 1, 2)
+        text.drawn(alpha=0, max_tokens=20, seed=1, epoch=epoch, augmentation=augmentation) for epoch in (1, 1, 2)
     )
 
     assert all_ids(first) == all_ids(again) != all_ids(next_epoch)
