@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.random import Generator
@@ -67,9 +67,13 @@ class Decoder:
         vocabulary_size: int = 70,
         is_pre_norm: bool = True,
         has_fixed_scales: bool = True,
+        levels: Literal[127, 255] = 255,
         **variant: Any,
     ) -> "Decoder":
-        """Draw weights for states and logits of about 1; every fifth token duplicates the previous one."""
+        """Draw weights for states and logits of about 1; every fifth token duplicates the previous one.
+
+        With 127 levels, the sums of all columns but every tenth one fit into 16 bits.
+        """
         architecture = Architecture(
             vocabulary_size=vocabulary_size,
             d_model=head_size * num_heads,
@@ -85,10 +89,14 @@ class Decoder:
             name: _tensor(generator, name, dtype, shape, architecture.d_model)
             for name, (dtype, shape) in decoder_arrays(architecture, limits).items()
         }
+        for name, tensor in tensors.items() if levels == 127 else ():
+            if name.endswith(".int8"):
+                by_output = tensor if name.startswith(("embedding", "projection")) else tensor.T
+                by_output[np.arange(len(by_output)) % 10 > 0] //= 2
         for name in ("embedding.weight.int8", "embedding.weight.factors"):
             tensors[name][1::5] = tensors[name][0::5][: len(tensors[name][1::5])]
         activations = {
-            path: _activation(generator, path, architecture) if has_fixed_scales else None
+            path: _activation(generator, path, architecture, levels) if has_fixed_scales else None
             for path in decoder_products(architecture)
         }
         return cls(architecture=architecture, tensors=tensors, activations=activations)
@@ -122,10 +130,15 @@ def _tensor(generator: Generator, name: str, dtype: str, shape: tuple[int, ...],
     return drawn.astype(np.float32)
 
 
-def _activation(generator: Generator, path: str, architecture: Architecture) -> ActivationScale:
+def _activation(
+    generator: Generator, path: str, architecture: Architecture, levels: Literal[127, 255]
+) -> ActivationScale:
     is_rectified = path.endswith("outer") and architecture.activation == "relu"
     zero_point = int(generator.integers(0, 40)) if is_rectified else int(generator.integers(100, 156))
-    return ActivationScale(scale=float(np.float32(generator.uniform(0.02, 0.05))), zero_point=zero_point)
+    scale = generator.uniform(0.02, 0.05)
+    if levels == 127:
+        zero_point, scale = zero_point // 2, scale * 2
+    return ActivationScale(scale=float(np.float32(scale)), zero_point=zero_point, levels=levels)
 
 
 @dataclass(slots=True)
@@ -230,18 +243,18 @@ class ReferenceBatch:
         return sums * tensors[f"{path}.weight.factors"].astype(np.float64) + tensors[f"{path}.bias"]
 
     def _rounded(self, x: Array, path: str, *, is_rectified: bool) -> Array:
-        given = self._decoder.activations[path]
+        given, levels = self._decoder.activations[path], 255
         if given is not None:
-            scale, zero_point = given.scale, given.zero_point
+            scale, zero_point, levels = given.scale, given.zero_point, given.levels
         elif is_rectified:
             scale, zero_point = x.max() / 255, 0
         else:
             scale, zero_point = np.abs(x).max() / 127, 128
         steps = x / scale if scale > 0 else np.zeros_like(x)
-        is_inside = (steps > -zero_point - 1) & (steps < 256 - zero_point)
+        is_inside = (steps > -zero_point - 1) & (steps < levels + 1 - zero_point)
         to_middle = np.abs(steps - np.floor(steps) - 0.5)
         self._is_sure &= not (is_inside & (to_middle < _UNSURE_STEPS * (1 + np.abs(steps) / 10))).any()
-        return np.clip(np.rint(steps), -zero_point, 255 - zero_point) * scale
+        return np.clip(np.rint(steps), -zero_point, levels - zero_point) * scale
 
 
 def _attend(query: Array, keys: Array, values: Array) -> Array:

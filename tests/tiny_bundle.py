@@ -56,6 +56,7 @@ def build_tiny_bundle(
     norm: Literal["pre", "post"] = "pre",
     seed: int = 1,
     is_calibrated: bool = False,
+    levels: Literal[127, 255] = 255,
     calibration: Sequence[tuple[list[int], list[int]]] = (),
     kept: frozenset[ProductKind] = frozenset(),
     **variant: Any,
@@ -80,7 +81,7 @@ def build_tiny_bundle(
     )
     model = tiny_model(len(vocabulary), norm=norm, seed=seed, **variant)
     pairs = [*_calibration_pairs(vocabulary), *calibration]
-    roundings = calibrate(model, pairs) if is_calibrated else {}
+    roundings = calibrate(model, pairs, levels=levels) if is_calibrated else {}
     write_bundle(directory, Network.of(model, roundings, kept=kept), _tokenizer(vocabulary, model.config), description)
     return open_bundle(directory)
 

@@ -2,13 +2,14 @@
 
 import argparse
 import itertools
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from statistics import median
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from dragoman_service.text.tokenizer import open_tokenizer
 from loadtests.benchmarks import cases
@@ -43,6 +44,7 @@ _MAX_SLOW_SOURCES: Final = 40  # of the bundled model, slow systems run cases of
 _MANY_SOURCES: Final = 64  # above it, systems split the work into batches of a size that suits them
 _BATCH_SIZES: Final = (16, 32, 64)
 _GPU_BATCH_SIZES: Final = (64, 128, 256)
+_AVX2_LIMITS: Final = {"ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"}  # of CTranslate2's libraries
 _T = TypeVar("_T")
 
 
@@ -54,6 +56,7 @@ class Plan:
     num_repetitions: int
     thread_counts: tuple[int, ...]  # cores of a system; each count is compared separately
     isas: tuple[str, ...]  # instruction sets of CTranslate2, "" for its own choice
+    instruction_set: Literal["auto", "avx2"] = "auto"  # of the native engine
     gpu: Device | None = None
 
 
@@ -65,6 +68,8 @@ def add_commands(add_command: Callable[..., argparse.ArgumentParser]) -> None:
     parser.add_argument("--repetitions", type=int, metavar="N", help="of each measurement (5; short: 3)")
     models = several({name: name for name in MODELS})
     parser.add_argument("--models", type=models, default=MODELS, metavar="M,M", help="base, shipped (both)")
+    instructions = "limit this system and CTranslate2 to AVX2 on a CPU that has more (default: no limit)"
+    parser.add_argument("--instruction-set", choices=("avx2",), help=instructions)
     cases.add_files(parser, "build/bench")
     add_gpu(parser)
     parser.set_defaults(run=_run)
@@ -72,11 +77,17 @@ def add_commands(add_command: Callable[..., argparse.ArgumentParser]) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     is_short, record = arguments.mode == "short", {**environment("benchmarks"), "cases": list[dict[str, Any]]()}
+    if arguments.instruction_set:
+        record["instruction_set"] = arguments.instruction_set
+        os.environ.update(_AVX2_LIMITS)  # of the processes of the systems
     plan = Plan(
         mode=arguments.mode,
         num_repetitions=arguments.repetitions or (3 if is_short else 5),
         thread_counts=(num_cores(),) if arguments.gpu else tuple(sorted({1, num_cores()})),
-        isas=("",)
+        instruction_set=arguments.instruction_set or "auto",
+        isas=("AVX2",)
+        if arguments.instruction_set
+        else ("",)
         if is_short or arguments.gpu
         else ("", *("AVX512",) * ("avx512f" in record["machine"]["instruction_sets"]), "AVX2"),
         gpu=arguments.gpu,
@@ -208,7 +219,9 @@ def setups(case: cases.Case, system: System, plan: Plan) -> list[SystemSettings]
         return [SystemSettings(system=name, precision=precision, num_threads=max_threads)]
     has_streams = name in ("dragoman", "ctranslate2") and case.call_size > 1
     counts = sorted({max_threads, *(2**power for power in range(max_threads.bit_length()))})
-    usual = SystemSettings(system=name, precision=precision, device=plan.gpu or "cpu")
+    is_limited = (name, precision) == ("dragoman", "int8")
+    instruction_set = plan.instruction_set if is_limited else "auto"
+    usual = SystemSettings(system=name, precision=precision, device=plan.gpu or "cpu", instruction_set=instruction_set)
     layouts: Iterable[tuple[int, int]] = itertools.product(counts if has_streams else (1,), counts)
     if plan.gpu:  # one or two batches in flight; cores do not matter
         layouts = [(streams, -(-max_threads // streams)) for streams in ((1, 2) if has_streams else (1,))]
@@ -217,7 +230,7 @@ def setups(case: cases.Case, system: System, plan: Plan) -> list[SystemSettings]
         for streams, threads in layouts
         if streams * threads <= max_threads
         for isa in (plan.isas if name == "ctranslate2" else ("",))
-        for size in _batch_sizes(case.call_size, name, streams, plan)[: 1 if isa else None]
+        for size in _batch_sizes(case.call_size, name, streams, plan)[: 1 if isa and len(plan.isas) > 1 else None]
     ]
 
 

@@ -82,6 +82,7 @@ class SystemSettings:
     num_threads: int = 1  # of each stream
     batch_size: int = 16
     isa: str = ""  # instruction set of CTranslate2, such as AVX2; empty: its own choice
+    instruction_set: Literal["auto", "avx2"] = "auto"  # of the native engine
 
     @property
     def loaded_as(self) -> "SystemSettings":

@@ -55,7 +55,7 @@ def _decoder(choices: _Choices, generator: np.random.Generator) -> Decoder:
         num_layers=choices.among(1, 2),
         vocabulary_size=choices.among(1, 2, 63, 64, 65, 127, 1024, 1025, 2500),
         is_pre_norm=choices.among(True, False),
-        has_fixed_scales=choices.among(True, False),
+        **choices.among({"levels": 255}, {"has_fixed_scales": False}, {"levels": 127}),
     )
 
 

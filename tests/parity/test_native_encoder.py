@@ -25,16 +25,26 @@ _BLOCK = 16
 Array = NDArray[np.float32]
 
 
-@pytest.fixture(scope="module", params=[("pre", False), ("post", True)], ids=["pre-by-row", "post-fixed"])
+@pytest.fixture(
+    scope="module",
+    params=[("pre", {}), ("post", {"is_calibrated": True}), ("pre", {"is_calibrated": True, "levels": 127})],
+    ids=["pre-by-row", "post-8-bits", "pre-7-bits"],
+)
 def bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     directory = tmp_path_factory.mktemp("bundle") / "tiny"
     norm: Literal["pre", "post"]
-    norm, is_calibrated = request.param
-    build_tiny_bundle(directory, precisions=("int8",), norm=norm, is_calibrated=is_calibrated)
-    return open_bundle(directory)
+    norm, scales = request.param
+    build_tiny_bundle(directory, precisions=("int8",), norm=norm, **scales)
+    bundle = open_bundle(directory)
+    if "levels" in scales:
+        weights = bundle.int8_weights("int8")
+        assert weights is not None
+        assert weights.encoder is not None
+        assert any(scale and scale.levels == 127 for scale in weights.encoder.activations.values())
+    return bundle
 
 
-@pytest.fixture(params=["avx512", "avxvnni", "avx2"])
+@pytest.fixture(params=["avx512", "avxvnni", "avx512bw", "avx2"])
 def network(request: pytest.FixtureRequest, bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> NativeNetwork:
     if isinstance(library := native_library(), str):
         pytest.skip(library)

@@ -61,6 +61,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--calibration", type=Path, nargs="+", metavar="TSV", help=calibration_help)
     sentences_help = "lines used, spread evenly (500)"
     parser.add_argument("--calibration-sentences", type=int, default=500, metavar="N", help=sentences_help)
+    levels_help = (
+        "largest integer of calibrated activations; with 127, products are faster on CPUs without VNNI, except those "
+        "that would lose too much precision and use 255 (255)"
+    )
+    parser.add_argument("--activation-levels", type=int, choices=(127, 255), default=255, help=levels_help)
     rows_help = "no calibration: one scale per row of int8 activations, which is slower"
     parser.add_argument("--row-scales", action="store_true", help=rows_help)
     kinds = ", ".join(f"{kind} ({_KIND_HELP[kind]})" for kind in ProductKind)
@@ -106,8 +111,10 @@ def run(args: argparse.Namespace) -> int:
         except KeyError as error:
             raise BundleWriteError(f"{trained.checkpoint} does not support language {error}") from error
         pairs = _calibration_pairs(text, args.calibration_sentences, tokenizer, description.limits)
-        roundings = calibrate(model, pairs)
+        roundings = calibrate(model, pairs, levels=args.activation_levels)
         print(f"int8 activations: fixed scales, calibrated on {len(pairs)} sentences of {text}")
+        if num_wide := sum(rounding.levels != args.activation_levels for rounding in roundings.values()):
+            print(f"  {num_wide} of {len(roundings)} products keep 255 levels, as their error with 127 is large")
     elif is_fixed:
         roundings = _imported_roundings(trained)
     network = Network.of(model, roundings, kept=kept)
@@ -199,7 +206,7 @@ def _imported_roundings(trained: TrainedModel) -> Mapping[str, Rounding]:
             "warning: one scale per row of int8 activations, which is slower: no calibration text, give --calibration",
             file=sys.stderr,
         )
-    return {path: Rounding(scale=scale, zero_point=zero_point) for path, (scale, zero_point) in stored.items()}
+    return {path: Rounding(**fixed) for path, fixed in stored.items()}
 
 
 def _calibration_pairs(

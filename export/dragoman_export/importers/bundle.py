@@ -92,7 +92,7 @@ def read_roundings(bundle: Bundle) -> dict[str, Rounding]:
     if _QUANTIZED not in bundle.manifest.precisions:
         return {}
     return {
-        product.removesuffix(".fused"): Rounding(scale=fixed.scale, zero_point=fixed.zero_point)
+        product.removesuffix(".fused"): Rounding(**fixed.model_dump())
         for path in bundle.graph_paths(_QUANTIZED)
         for product, fixed in int8_scales(ir.load(path)).items()
         if fixed is not None

@@ -1,8 +1,9 @@
-"""Measures how the inputs of each product are rounded to 8 bits, on given sentences."""
+"""Measures how the inputs of each product are rounded to 7 or 8 bits, on given sentences."""
 
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
@@ -14,31 +15,35 @@ from dragoman_export.model.transformer import Transformer
 from dragoman_export.onnx_export.arithmetic import FloatArray
 from dragoman_export.onnx_export.blocks import projection_table
 
-LARGEST_INTEGER = 255  # of rounded activations; the smallest is 0
 # smaller scales, as of all-zero states, are subnormal and count as zero
 SMALLEST_SCALE = float(np.finfo(np.float32).tiny)
 _MEASURED_TOGETHER = 16  # sentences per forward pass; one alone would read all weights for a few rows
 _NUM_ROWS = 1024  # tokens per side that are measured; the mean is then known to 1/30 of a rounding error
 _NUM_BINS = 4096  # of a histogram of activations
+_MAX_ERROR_SHARE = 0.0003  # of the variance of the states; inputs with a larger error with 127 levels use 255
 _CUTS = np.geomspace(0.1, 1.0, 20)  # candidate ends of the represented range, as shares of the extreme values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rounding:
-    """Quantization of the input of a product: x / scale + zero_point, to nearest even, clipped to 0 to 255."""
+    """Quantization of the input of a product: x / scale + zero_point, to nearest even, clipped to 0 to `levels`."""
 
     scale: float
     zero_point: int
+    levels: Literal[127, 255] = 255  # CPUs without VNNI multiply integers up to 127 faster
     # of the input and of its quantized values, each [inputs], over the calibration text; None: unknown, as of an
     # imported bundle
     means: tuple[FloatArray, FloatArray] | None = None
 
 
 @torch.inference_mode()
-def calibrate(model: Transformer, pairs: Sequence[tuple[list[int], list[int]]]) -> dict[str, Rounding]:
+def calibrate(
+    model: Transformer, pairs: Sequence[tuple[list[int], list[int]]], *, levels: Literal[127, 255] = 255
+) -> dict[str, Rounding]:
     """Return the rounding of each projection's input, measured while sentences are translated.
 
-    The pairs are source and target token ids, EOS last, of a few hundred real sentences. The result is by path of the
+    The pairs are source and target token ids, EOS last, of a few hundred real sentences. Inputs that lose too much
+    precision with 127 levels use 255. The result is by path of the
     projection, such as `encoder.layers.0.self_attention.query`, or of the output table; projections with only zero
     inputs are omitted.
     """
@@ -68,36 +73,44 @@ def calibrate(model: Transformer, pairs: Sequence[tuple[list[int], list[int]]]) 
     finally:
         for hook in hooks:
             hook.remove()
-    found = {path: fit_rounding(torch.cat(chosen).float().numpy()) for path, chosen in rows.items()}
+    found = {path: _choose_rounding(torch.cat(chosen).float().numpy(), levels) for path, chosen in rows.items()}
     return {path: rounding for path, rounding in found.items() if rounding is not None}
 
 
-def fit_rounding(states: FloatArray) -> Rounding | None:
+def _choose_rounding(states: FloatArray, levels: Literal[127, 255]) -> Rounding | None:
+    rounding = fit_rounding(states, levels)
+    if rounding is None or rounding.levels == 255:
+        return rounding
+    error = np.square(_rounded(states, rounding.scale, rounding.zero_point, levels) - states).mean()
+    return rounding if error <= _MAX_ERROR_SHARE * states.var() else fit_rounding(states, 255)
+
+
+def fit_rounding(states: FloatArray, levels: Literal[127, 255] = 255) -> Rounding | None:
     """Return the rounding of states [rows, inputs] with the smallest mean squared error; None if all are zeros.
 
     Clipping the few extreme values makes all others more precise. The range may be asymmetric, so that no integers are
     spent on values that do not occur, such as large negative outputs of swish.
     """
     least, most = min(float(states.min()), 0.0), max(float(states.max()), 0.0)
-    if most - least < LARGEST_INTEGER * SMALLEST_SCALE:
+    if most - least < levels * SMALLEST_SCALE:
         return None
     counts, edges = np.histogram(states, _NUM_BINS, (least, most))
     seen = counts > 0
     counts, centres = counts[seen], ((edges[:-1] + edges[1:]) / 2)[seen]
 
     def error(scale: float, zero_point: int) -> float:
-        return float(counts @ np.square(_rounded(centres, scale, zero_point) - centres))
+        return float(counts @ np.square(_rounded(centres, scale, zero_point, levels) - centres))
 
     ranges = itertools.product(np.unique(least * _CUTS), np.unique(most * _CUTS))
-    scales = ((float(last - first) / LARGEST_INTEGER, first) for first, last in ranges)
+    scales = ((float(last - first) / levels, first) for first, last in ranges)
     # zero is represented exactly
     scale, zero_point = min(((scale, round(-first / scale)) for scale, first in scales), key=lambda each: error(*each))
-    means = states.mean(axis=0), _rounded(states, scale, zero_point).mean(axis=0)
-    return Rounding(scale=scale, zero_point=zero_point, means=means)
+    means = states.mean(axis=0), _rounded(states, scale, zero_point, levels).mean(axis=0)
+    return Rounding(scale=scale, zero_point=zero_point, levels=levels, means=means)
 
 
-def _rounded(numbers: FloatArray, scale: float, zero_point: int) -> FloatArray:
-    integers: FloatArray = np.clip(np.rint(numbers / scale), -zero_point, LARGEST_INTEGER - zero_point)
+def _rounded(numbers: FloatArray, scale: float, zero_point: int, levels: int) -> FloatArray:
+    integers: FloatArray = np.clip(np.rint(numbers / scale), -zero_point, levels - zero_point)
     return integers * scale
 
 

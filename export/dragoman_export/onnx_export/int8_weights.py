@@ -1,6 +1,7 @@
 """Describes the int8 weights of graphs, for runtimes that do not read ONNX."""
 
 from collections.abc import Collection, Mapping
+from typing import Literal
 
 import onnx_ir as ir
 from pydantic import ValidationError
@@ -71,6 +72,9 @@ def _scale(product: ir.Node) -> tuple[str, ActivationScale | None]:
     name = str((table.inputs[0] if table else weight).name)  # type: ignore[union-attr]
     path = name.removesuffix(".weight.int8")
     rounding = rounded.producer() if rounded is not None else None
+    levels: Literal[127, 255] = 255
+    if rounding is not None and rounding.op_type == "Clip":  # of integers, to 127
+        levels, rounding = 127, rounding.inputs[0].producer()  # type: ignore[union-attr]
     if rounding is None or rounding.op_type != "QuantizeLinear" or scale is None or zero_point is None:
         raise ImportFormatError(f"the input of the product with {name} is not quantized")
     if rounding.inputs[1] is not scale:  # a scale per row multiplies the product instead
@@ -79,7 +83,7 @@ def _scale(product: ir.Node) -> tuple[str, ActivationScale | None]:
         raise ImportFormatError(f"the scale of the product with {name} is not a constant")
     numbers = scale.const_value.numpy().item(), zero_point.const_value.numpy().item()
     try:
-        return path, ActivationScale(scale=numbers[0], zero_point=numbers[1])
+        return path, ActivationScale(scale=numbers[0], zero_point=numbers[1], levels=levels)
     except ValidationError as error:
         raise ImportFormatError(f"the product with {name} has scale and zero point {numbers}: {error}") from error
 

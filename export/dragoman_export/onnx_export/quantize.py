@@ -16,11 +16,13 @@ from numpy.typing import NDArray
 
 from dragoman_export.onnx_export.arithmetic import Arithmetic, FloatArray, Weights
 from dragoman_export.onnx_export.blocks import EMBEDDING, PROJECTION, SOURCE_EMBEDDING
-from dragoman_export.onnx_export.calibration import LARGEST_INTEGER, SMALLEST_SCALE, Rounding
+from dragoman_export.onnx_export.calibration import SMALLEST_SCALE, Rounding
 from dragoman_export.onnx_export.write import MICROSOFT, GraphBuilder
 from dragoman_service.bundle.architecture import PROJECTION_BIAS
 
 _WEIGHT_MAX = 127  # largest magnitude of a quantized weight; -128 is unused to keep the range symmetric
+_SEVEN_BITS = 127  # `Rounding.levels`
+_MAX_GROUP_SUM = (2**15 - 1) // 127  # largest sum of weights whose products with 7-bit activations fit into 16 bits
 
 
 def quantize_rows(matrix: FloatArray) -> tuple[NDArray[np.int8], FloatArray]:
@@ -31,6 +33,29 @@ def quantize_rows(matrix: FloatArray) -> tuple[NDArray[np.int8], FloatArray]:
     factors = np.abs(matrix).max(axis=1).astype(np.float32) / np.float32(_WEIGHT_MAX)
     factors = np.where(factors >= SMALLEST_SCALE, factors, np.float32(1.0))
     return np.clip(np.rint(matrix / factors[:, None]), -_WEIGHT_MAX, _WEIGHT_MAX).astype(np.int8), factors
+
+
+def limit_sums(integers: NDArray[np.int8]) -> NDArray[np.int8]:
+    """Return int8 weights [outputs, inputs] of which some are smaller, so that products with 7 bits fit into 16 bits.
+
+    CPUs without VNNI add the products of inputs 8 i + 0, 1, 4 and 5, and of inputs 8 i + 2, 3, 6 and 7, in 16 bits. The
+    sum cannot overflow if neither the positive nor the negative weights of such a group exceed 258 in total. The excess
+    is taken evenly from all but the largest weight of the group, so that rows keep their largest magnitude.
+    """
+    outputs, inputs = integers.shape
+    padded = np.pad(integers.astype(np.int16), ((0, 0), (0, -inputs % 8)))
+    groups = padded.reshape(-1, 2, 2, 2).swapaxes(1, 2).reshape(-1, 4)  # four inputs each
+    for sign in (1, -1):
+        weights = np.maximum(sign * groups, 0)
+        largest = np.arange(4) == weights.argmax(axis=1)[:, None]
+        while (over := np.flatnonzero(weights.sum(axis=1) > _MAX_GROUP_SUM)).size:
+            others = np.where(largest[over], 0, weights[over])
+            excess = weights[over].sum(axis=1) - _MAX_GROUP_SUM
+            cuts = -(-excess // (others > 0).sum(axis=1))  # rounded up
+            weights[over] -= np.minimum(others, cuts[:, None])
+        groups = np.where(sign * groups > 0, sign * weights, groups)
+    limited = groups.reshape(-1, 2, 2, 2).swapaxes(1, 2).reshape(outputs, -1)[:, :inputs]
+    return np.ascontiguousarray(limited, dtype=np.int8)
 
 
 class Int8:
@@ -46,8 +71,7 @@ class Int8:
 
     def linear(self, graph: GraphBuilder, states: ir.Value, layer: Weights, *, rectifies: bool = False) -> ir.Value:
         """Multiply in int8; rectified rows use all 8 bits."""
-        integers, factors = quantize_rows(layer.matrix)
-        rounding = self._rounding(layer.name)
+        integers, factors, rounding = self._quantized(layer)
         bias = _corrected(layer, integers, factors, rounding)
         product = _Product(
             integers=graph.constant(f"{layer.name}.weight.int8", integers.T),
@@ -60,7 +84,7 @@ class Int8:
 
     def lookup(self, graph: GraphBuilder, token_ids: ir.Value, table: Weights, *, factor: float) -> ir.Value:
         """Gather integer rows and their factors."""
-        integers, factors = _stored_table(graph, table.name, *quantize_rows(table.matrix))
+        integers, factors = _stored_table(graph, table.name, *self._quantized(table)[:2])
         rows = graph.op("Cast", graph.op("Gather", integers, token_ids), to=ir.DataType.FLOAT)  # [..., d_model]
         scaled = factors if factor == 1 else graph.op("Mul", factors, graph.scalar(factor))
         scales = graph.op("Gather", scaled, token_ids)  # [..., 1]
@@ -68,8 +92,7 @@ class Int8:
 
     def project(self, graph: GraphBuilder, states: ir.Value, table: Weights) -> ir.Value:
         """Multiply by the integer table; ONNX Runtime transposes it once, at load time."""
-        integers, factors = quantize_rows(table.matrix)
-        rounding = self._rounding(table.name)
+        integers, factors, rounding = self._quantized(table)
         bias = _corrected(table, integers, factors, rounding)
         stored_integers, stored_factors = _stored_table(graph, table.name, integers, factors)
         product = _Product(
@@ -80,8 +103,13 @@ class Int8:
         )
         return product.multiply(graph, states, rounding)
 
-    def _rounding(self, name: str) -> Rounding | None:
-        return self._roundings.get(name.removesuffix(".weight").removesuffix(".fused"))
+    def _quantized(self, layer: Weights) -> tuple[NDArray[np.int8], FloatArray, Rounding | None]:
+        # Returns integers [outputs, inputs], factors [outputs], and the rounding of the activations.
+        integers, factors = quantize_rows(layer.matrix)
+        rounding = self._roundings.get(layer.name.removesuffix(".weight").removesuffix(".fused"))
+        if rounding is not None and rounding.levels == _SEVEN_BITS:
+            integers = limit_sums(integers)
+        return integers, factors, rounding
 
 
 def _stored_table(
@@ -120,9 +148,11 @@ class _Product:
         return 0 if self.rectifies else 128
 
     def _fixed(self, graph: GraphBuilder, states: ir.Value, rounding: Rounding) -> ir.Value:
-        # One scale for all rows: two nodes. Values outside the calibrated range are clipped.
+        # One scale for all rows. Values outside the calibrated range are clipped.
         scale, zero_point = graph.scalar(rounding.scale), graph.scalar(rounding.zero_point, "uint8")
         rounded = graph.op("QuantizeLinear", states, scale, zero_point)
+        if rounding.levels == _SEVEN_BITS:
+            rounded = graph.op("Clip", rounded, None, graph.scalar(_SEVEN_BITS, "uint8"))
         return graph.op(
             "MatMulIntegerToFloat",
             *(rounded, self.integers, scale, self.factors, zero_point, None, self.bias),
@@ -134,7 +164,7 @@ class _Product:
         # zero makes the product zero whatever the integers are.
         magnitudes = graph.op("Relu" if self.rectifies else "Abs", states)
         largest = graph.op("ReduceMax", magnitudes, graph.shape(-1), keepdims=1)  # [..., 1]
-        scale = graph.op("Mul", largest, graph.scalar(1 / (LARGEST_INTEGER if self.rectifies else 127)))
+        scale = graph.op("Mul", largest, graph.scalar(1 / (255 if self.rectifies else 127)))
         # One zero point per row, in the shape of `scale`, shared by all products of a graph.
         point = ir.tensor(np.array([self._zero_point], dtype=np.uint8))
         zero_points = None

@@ -3,9 +3,9 @@
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from dragoman_service.bundle.architecture import PROJECTION_BIAS, Architecture, Limits, Section, Size
 from dragoman_service.bundle.manifest import MAX_FILE_BYTES, Manifest
@@ -37,10 +37,18 @@ class StoredTensor(Section):
 
 
 class ActivationScale(Section):
-    """Quantization of the input of a product: x / scale + zero_point, rounded half to even, clipped to 0 to 255."""
+    """Quantization of the input of a product: x / scale + zero_point, rounded half to even, from 0 to `levels`."""
 
     scale: Annotated[float, Field(ge=_FLOAT32_TINY, le=_FLOAT32_MAX, allow_inf_nan=False)]  # representable as float32
     zero_point: Annotated[int, Field(ge=0, le=255)]
+    levels: Literal[127, 255] = 255
+    """Largest integer. CPUs without VNNI multiply integers up to 127 faster."""
+
+    @model_validator(mode="after")
+    def _check_zero_point(self) -> Self:
+        if self.zero_point > self.levels:
+            raise ValueError(f"zero_point {self.zero_point} exceeds levels {self.levels}")
+        return self
 
 
 class NetworkWeights(Section):

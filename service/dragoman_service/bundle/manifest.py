@@ -10,7 +10,7 @@ from pydantic_core import PydanticCustomError
 
 from dragoman_service.bundle.architecture import Architecture, Limits, Section, Size, Tensors, graph_tensors
 
-SCHEMA_VERSION: Final = 5
+SCHEMA_VERSION: Final = 6
 """Version of the format. It is raised if an older service cannot read a newer bundle.
 
 1: each precision has an encoder and a decoder graph that contain their weights; all precisions share one description of
@@ -21,6 +21,7 @@ SCHEMA_VERSION: Final = 5
    the start of sources and targets, other tokens than EOS (or none) at the end of sources, padding or EOS as the first
    decoder input, other architectures than Vaswani et al. (2017).
 5: optional: several languages, a confidence estimator.
+6: optional: activations rounded to 7 bits.
 """
 
 MAX_FILE_BYTES: Final = 16 << 30  # maximum size of a file in a bundle
@@ -267,7 +268,7 @@ class Confidence(Section):
 class Manifest(Section):
     """Content of `manifest.json`."""
 
-    schema_version: Literal[1, 2, 3, 4, 5]
+    schema_version: Literal[1, 2, 3, 4, 5, 6]
     name: PlainName
     version: PlainName
     source_language: LanguageTag

@@ -25,8 +25,6 @@ from dragoman_service.runtimes.shortlist import open_shortlist
 
 log = logging.getLogger(__name__)
 
-FAST_SETS = ("avx512", "avxvnni")  # instruction sets with which a step is faster than in ONNX Runtime
-
 
 def open_step_model(bundle: Bundle, settings: RuntimeSettings) -> OnnxStepModel | NativeStepModel:
     """Open a bundle with the configured engine, or with `auto` the fastest available one, and log the choice.
@@ -46,6 +44,9 @@ def open_step_model(bundle: Bundle, settings: RuntimeSettings) -> OnnxStepModel 
             reason = str(error)
             if settings.engine == "native":
                 raise ConfigError("runtime.engine", "native", f"auto or onnxruntime: {error}") from error
+    if settings.instruction_set != "auto" and not network:
+        expected = f"auto, or the native engine, which is not used: {reason}"
+        raise ConfigError("runtime.instruction_set", settings.instruction_set, expected)
     if settings.shortlist and not network:
         raise ConfigError("runtime.shortlist", True, f"false, or the native engine, which is not used: {reason}")
     fields = {
@@ -69,9 +70,13 @@ def _open_network(bundle: Bundle, settings: RuntimeSettings) -> NativeNetwork:
     if (weights := bundle.int8_weights(precision)) is None:
         raise BackendUnsupportedError(f"the bundle does not describe int8 weights of its decoder for {precision}")
     library = load_library()
-    usable = [name for name in library.instruction_sets if settings.engine == "native" or name in FAST_SETS]
-    if not usable:
-        raise BackendUnsupportedError("the CPU has neither AVX-512 VNNI nor AVX-VNNI")
+    if not library.instruction_sets:
+        raise BackendUnsupportedError("the CPU does not have AVX2")
+    instruction_set = library.instruction_sets[0] if settings.instruction_set == "auto" else settings.instruction_set
+    if instruction_set not in library.instruction_sets:
+        raise BackendUnsupportedError(
+            f"the CPU does not have {instruction_set}, only {' '.join(library.instruction_sets)}"
+        )
     architecture = bundle.manifest.architecture
     check_architecture(architecture)
     content = read_file(bundle.directory / str(bundle.manifest.precisions[precision].weights), max_bytes=MAX_FILE_BYTES)
@@ -80,7 +85,7 @@ def _open_network(bundle: Bundle, settings: RuntimeSettings) -> NativeNetwork:
         architecture,
         _arrays(weights.decoder, content),
         encoder=_arrays(weights.encoder, content) if weights.encoder else None,
-        instruction_set=usable[0],
+        instruction_set=instruction_set,
     )
 
 

@@ -24,6 +24,8 @@ struct Weights {
   float scale;                // of the activations; 0: one scale per row
   int zero_point;             // of the activations
   int center;                 // subtracted from the activations by the product: 0 or 128
+  int levels;                 // largest rounded activation: 127 or 255
+  const uint8_t* is_narrow;   // [panels * 64] 255: sums of some products of the column fit into 16 bits, see `pack`
 
   int panels() const { return (outputs + kPanel - 1) / kPanel; }
   bool has_row_scales() const { return scale == 0; }
@@ -113,7 +115,7 @@ struct Attention {
 
 struct Kernels {
   const char* name;
-  int center;  // default of Weights::center, which is always 0 if a weight is -128
+  int center;  // default of Weights::center, which is always 0 with 127 levels or if a weight is -128
   void (*multiply)(const Product&);
   void (*project)(const Projection&);
   void (*attend)(const Attention&);
@@ -130,8 +132,8 @@ struct Kernels {
   float (*log_sum)(const float* sums, int64_t stride, int num_chunks);
 };
 
-// Null if the compiler does not support the instruction set.
 const Kernels* avx512_kernels();
+const Kernels* avx512bw_kernels();
 const Kernels* avxvnni_kernels();
 const Kernels* avx2_kernels();
 

@@ -8,6 +8,7 @@
 
 #define KERNELS_NAME "avx512"
 #define KERNELS_AVX512
+#define KERNELS_AVX512VNNI
 
 namespace dragoman {
 namespace {

@@ -32,23 +32,23 @@ std::vector<Layer>& Model::layers_of(int stack, int layer) {
 }
 
 void Model::set_product(int stack, int layer, int kind, const int8_t* w, const float* factors, const float* bias,
-                        float scale, int zero_point) {
+                        float scale, int zero_point, int levels) {
   std::vector<Layer>& own = layers_of(stack, layer);
   if (layer == -1 && stack == kEncoder) {
     const int outputs = 2 * shape.num_layers * d;
-    return memory.pack(w, outputs, 1, factors, bias, d, outputs, scale, zero_point, kernels.center);
+    return memory.pack(w, outputs, 1, factors, bias, d, outputs, scale, zero_point, levels, kernels.center);
   }
   if (layer == -1) {
     require(w || embeddings[kDecoder], "a tied projection requires that the embedding is set first");
     return projection.pack(w ? w : embeddings[kDecoder].get(), 1, d, w ? factors : embedding_factors[kDecoder].get(), bias,
-                           d, shape.vocabulary_size, scale, zero_point, kernels.center);
+                           d, shape.vocabulary_size, scale, zero_point, levels, kernels.center);
   }
   require(kind >= 0 && kind < kNumProducts, "the kind of product is unknown");
   const int inputs = kind == kOuter ? shape.ffn_size : d;
   const int inner = shape.activation == kSwiglu ? 2 * shape.ffn_size : shape.ffn_size;
   const int outputs = kind == kSelfIn ? 3 * d : kind == kInner ? inner : d;
   own[size_t(layer)].products[kind].pack(w, outputs, 1, factors, bias, inputs, outputs, scale, zero_point,
-                                         kernels.center);
+                                         levels, kernels.center);
 }
 
 void Model::put_norm(Norm& norm, const float* scale, const float* bias) {

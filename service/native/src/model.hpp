@@ -38,6 +38,7 @@ inline void require_finite(const float* values, int64_t count, const char* what)
 }
 
 constexpr int kMaxInputs = 1 << 16;    // sums of this number of int8 products fit into 32 bits
+constexpr int kMaxNarrowSum = 258;     // this sum of weights times an activation of at most 127 fits into 16 bits
 constexpr float kMaxFactor = 1e28f;    // a sum of products times this factor is finite
 
 // A weight matrix that owns its memory.
@@ -47,39 +48,51 @@ class PackedWeights {
   const Weights& view() const { return view_; }
 
   // Element (input k, output n) is w[k * input_stride + n * output_stride]; bias can be null.
+  //
+  // Kernels without VNNI add products of activations of 7 bits in 16 bits: those of inputs 8 i + 0, 1, 4 and 5, and those
+  // of 8 i + 2, 3, 6 and 7. This is exact for a column if neither its positive nor its negative weights of such a group
+  // sum to more than kMaxNarrowSum. Otherwise only the products of two inputs are added in 16 bits.
   void pack(const int8_t* w, int64_t input_stride, int64_t output_stride, const float* factors, const float* bias,
-            int inputs, int outputs, float scale, int zero_point, int center) {
+            int inputs, int outputs, float scale, int zero_point, int levels, int center) {
     require(inputs >= 1 && outputs >= 1, "a product does not have inputs or outputs");
     require(inputs <= kMaxInputs, "a product has more than 2^16 inputs");
     require(scale == 0 || (std::isnormal(scale) && scale > 0),
             "the scale of activations is not 0 or a positive normal number");
-    require(zero_point >= 0 && zero_point <= (scale > 0 ? 255 : 128),
-            "the zero point is not between 0 and 255, or 128 with scales by row");
+    require(levels == 255 || (levels == 127 && scale > 0), "the levels are neither 255 nor, with a fixed scale, 127");
+    require(zero_point >= 0 && zero_point <= (scale > 0 ? levels : 128),
+            "the zero point is not between 0 and the levels, or 128 with scales by row");
     for (int n = 0; n < outputs; ++n)
       require(std::abs(factors[n]) * (scale > 0 ? scale : 1.0f) <= kMaxFactor, "a factor of a weight exceeds 1e28");
     if (bias) require_finite(bias, outputs, "a bias is not finite");
     const int64_t room = rounded_up(outputs, kPanel), groups = (inputs + 3) / 4;
     packed_ = allocated<int8_t>(size_t(room * groups * 4));
     factors_ = allocated<float>(size_t(room)), bias_ = allocated<float>(size_t(room));
-    beginnings_ = allocated<int32_t>(size_t(room));
+    beginnings_ = allocated<int32_t>(size_t(room)), is_narrow_ = allocated<uint8_t>(size_t(room));
     std::memset(packed_.get(), 0, size_t(room * groups * 4));
+    if (levels == 127) center = 0;
     for (int64_t i = 0, count = int64_t(inputs) * outputs; center && i < count; ++i)
       if (w[i] == -128) center = 0;
     for (int64_t n = 0; n < room; ++n) {
       const bool exists = n < outputs;
       int8_t* column = packed_.get() + (n / kPanel * groups * kPanel + n % kPanel) * 4;
       int32_t total = 0;
+      int positive[2] = {}, negative[2] = {};  // sums of the two groups of eight inputs
+      is_narrow_[n] = 255;
       for (int k = 0; exists && k < inputs; ++k) {
         const int8_t x = w[k * input_stride + n * output_stride];
         column[int64_t(k / 4) * kPanel * 4 + k % 4] = x;
         total += x;
+        if (k % 8 == 0) positive[0] = positive[1] = negative[0] = negative[1] = 0;
+        int& sum = (x > 0 ? positive : negative)[k / 2 % 2];
+        sum += std::abs(x);
+        if (sum > kMaxNarrowSum) is_narrow_[n] = 0;
       }
       beginnings_[n] = (center - zero_point) * total;
       factors_[n] = exists ? factors[n] * (scale > 0 ? scale : 1.0f) : 0;
       bias_[n] = exists && bias ? bias[n] : 0;
     }
-    view_ = {inputs,     outputs, packed_.get(), factors_.get(), bias_.get(), beginnings_.get(), scale,
-             zero_point, center};
+    view_ = {inputs, outputs,    packed_.get(), factors_.get(), bias_.get(), beginnings_.get(),
+             scale,  zero_point, center,        levels,         is_narrow_.get()};
   }
 
   // Copies columns of another matrix.
@@ -87,7 +100,7 @@ class PackedWeights {
     const int64_t room = rounded_up(count, kPanel), groups = (from.inputs + 3) / 4;
     packed_ = allocated<int8_t>(size_t(room * groups * 4));
     factors_ = allocated<float>(size_t(room)), bias_ = allocated<float>(size_t(room));
-    beginnings_ = allocated<int32_t>(size_t(room));
+    beginnings_ = allocated<int32_t>(size_t(room)), is_narrow_ = allocated<uint8_t>(size_t(room));
     for (int64_t n = 0; n < room; ++n) {
       const int64_t column = n < count ? columns[n] : columns[0];
       const int8_t* source = from.packed + (column / kPanel * groups * kPanel + column % kPanel) * 4;
@@ -95,20 +108,22 @@ class PackedWeights {
       for (int64_t k = 0; k < groups; ++k) std::memcpy(target + k * kPanel * 4, source + k * kPanel * 4, 4);
       beginnings_[n] = from.beginnings[column];
       factors_[n] = from.factors[column], bias_[n] = from.bias[column];
+      is_narrow_[n] = from.is_narrow[column];
     }
     view_ = from;
     view_.outputs = count, view_.packed = packed_.get(), view_.factors = factors_.get(), view_.bias = bias_.get();
-    view_.beginnings = beginnings_.get();
+    view_.beginnings = beginnings_.get(), view_.is_narrow = is_narrow_.get();
   }
 
   int64_t num_bytes() const {
-    return is_set() ? rounded_up(view_.outputs, kPanel) * ((view_.inputs + 3) / 4 * 4 + 12) : 0;
+    return is_set() ? rounded_up(view_.outputs, kPanel) * ((view_.inputs + 3) / 4 * 4 + 13) : 0;
   }
 
  private:
   Memory<int8_t> packed_;
   Memory<float> factors_, bias_;
   Memory<int32_t> beginnings_;
+  Memory<uint8_t> is_narrow_;
   Weights view_ = {};
 };
 
@@ -142,7 +157,7 @@ struct Model {
   // Layer -1 is the projection to the vocabulary; for the encoder, to the keys and values of all decoder layers.
   // The projection to the vocabulary is stored as rows [V][d]; null: tied to the embedding.
   void set_product(int stack, int layer, int kind, const int8_t* w, const float* factors, const float* bias, float scale,
-                   int zero_point);
+                   int zero_point, int levels);
   // For layer -1, `kind` is a `StackNormKind`; the bias can be null.
   void set_norm(int stack, int layer, int kind, const float* scale, const float* bias);
   void set_embedding(int stack, const int8_t* table, const float* factors);

@@ -10,7 +10,7 @@ import pytest
 
 from dragoman_service.bundle.files import Bundle, open_bundle
 from dragoman_service.errors import BundleError, ConfigError
-from dragoman_service.runtimes.factory import FAST_SETS, open_step_model
+from dragoman_service.runtimes.factory import open_step_model
 from dragoman_service.runtimes.native.library import BackendUnsupportedError, Library, load_library
 from dragoman_service.runtimes.native.step_model import NativeStepModel
 from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
@@ -32,8 +32,8 @@ def library() -> Library:
         found = load_library()
     except BackendUnsupportedError as error:
         pytest.skip(str(error))
-    if not set(found.instruction_sets) & set(FAST_SETS):
-        pytest.skip("the CPU has neither AVX-512 VNNI nor AVX-VNNI")
+    if not found.instruction_sets:
+        pytest.skip("the CPU does not have AVX2")
     return found
 
 
@@ -111,6 +111,32 @@ def test_truncated_graph_is_rejected_although_the_native_engine_does_not_run_it(
 
     with pytest.raises(BundleError, match=rf"{graph}\.int8\.onnx: graph"):
         open_step_model(damaged, _CPU)
+
+
+def test_every_instruction_set_of_the_cpu_can_be_chosen(library: Library, bundle: Bundle) -> None:
+    for name in library.instruction_sets:
+        model = open_step_model(bundle, _CPU.model_copy(update={"instruction_set": name}))
+
+        assert isinstance(model, NativeStepModel)
+        assert model.network.instruction_set == name
+
+
+@pytest.mark.parametrize("engine", ["auto", "native"])
+def test_instruction_set_that_the_cpu_lacks_is_rejected(
+    engine: str, library: Library, bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert library.instruction_sets
+    monkeypatch.setattr(Library, "instruction_sets", ("avx2",))
+
+    with pytest.raises(ConfigError, match="does not have avx512, only avx2"):
+        open_step_model(bundle, _CPU.model_copy(update={"engine": engine, "instruction_set": "avx512"}))
+
+
+def test_instruction_set_requires_the_native_engine(bundle: Bundle) -> None:
+    settings = _CPU.model_copy(update={"engine": "onnxruntime", "instruction_set": "avx2"})
+
+    with pytest.raises(ConfigError, match=r"'runtime\.instruction_set' is 'avx2'"):
+        open_step_model(bundle, settings)
 
 
 def test_shortlist_requires_the_native_engine(bundle: Bundle) -> None:

@@ -19,7 +19,7 @@ from dragoman_service.errors import EngineError
 _LIBRARY_VARIABLE = "DRAGOMAN_NATIVE_LIBRARY"
 """Environment variable with the path of a library to use instead of the installed one, such as a sanitizer build."""
 
-_ABI = 7  # version of the function declarations below
+_ABI = 8  # version of the function declarations below
 
 _NOT_INSTALLED = (
     "dragoman-native is not installed; build it with pip install ./service/native, "
@@ -92,7 +92,10 @@ _FUNCTIONS: Mapping[str, tuple[Any, Sequence[Any]]] = {
     "dragoman_model_free": (None, (_HANDLE,)),
     "dragoman_model_set_embedding": (c_int, (_HANDLE, c_int, _ARRAY, _ARRAY)),
     "dragoman_model_set_positions": (c_int, (_HANDLE, c_int, _ARRAY)),
-    "dragoman_model_set_product": (c_int, (_HANDLE, c_int, c_int, c_int, _ARRAY, _ARRAY, _ARRAY, c_float, c_int)),
+    "dragoman_model_set_product": (
+        c_int,
+        (_HANDLE, c_int, c_int, c_int, _ARRAY, _ARRAY, _ARRAY, c_float, c_int, c_int),
+    ),
     "dragoman_model_set_norm": (c_int, (_HANDLE, c_int, c_int, c_int, _ARRAY, _ARRAY)),
     "dragoman_encode": (c_int, (_HANDLE, c_int, _ARRAY, _ARRAY, _ARRAY, c_int)),
     "dragoman_batch_new": (_HANDLE, (_HANDLE,)),
@@ -124,7 +127,7 @@ class Library:
 
     @property
     def instruction_sets(self) -> tuple[str, ...]:
-        """Instruction sets that this CPU and the library support, best first."""
+        """Instruction sets that this CPU and the library support; the first is the fastest in a self-test."""
         return tuple(self._functions.dragoman_instruction_sets().decode().split())
 
     def function(self, name: str) -> Callable[..., Any]:
@@ -204,7 +207,7 @@ class NativeNetwork:
         encoder: NetworkArrays | None = None,
         instruction_set: str | None = None,
     ) -> None:
-        """Copy and pack the weights, by default for the best instruction set of the library.
+        """Copy and pack the weights, by default for the fastest instruction set of the CPU.
 
         Without an encoder, ONNX Runtime encodes.
         """
@@ -303,13 +306,12 @@ class NativeNetwork:
         # `names` are those of weights, factors and bias; by default all of them exist.
         names = names or [f"{path}.{part}" for part in ("weight.int8", "weight.factors", "bias")]
         pointers = [None if name is None else pointer(arrays.tensors[name]) for name in names]
-        activation = arrays.activations[path]
-        if activation is not None:
-            scale, zero_point = activation.scale, activation.zero_point
+        if activation := arrays.activations[path]:
+            rounding = activation.scale, activation.zero_point, activation.levels
         else:  # each row has its own scale
             is_rectified = path.endswith(_OUTER) and self.architecture.activation == "relu"
-            scale, zero_point = 0.0, 0 if is_rectified else 128
-        self.library.call("model_set_product", self.handle, stack, layer, kind, *pointers, scale, zero_point)
+            rounding = 0.0, 0 if is_rectified else 128, 255
+        self.library.call("model_set_product", self.handle, stack, layer, kind, *pointers, *rounding)
 
     def _set_norm(self, stack: int, layer: int, kind: int, arrays: NetworkArrays, path: str) -> None:
         weight, bias = arrays.tensors[f"{path}.weight"], arrays.tensors.get(f"{path}.bias")

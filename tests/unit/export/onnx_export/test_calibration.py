@@ -61,7 +61,7 @@ _STATES = np.random.default_rng(7).normal(size=(400, 32)).astype(np.float32)
 
 
 def _error(states: np.ndarray, rounding: Rounding) -> float:
-    integers = np.clip(np.rint(states / rounding.scale) + rounding.zero_point, 0, 255)
+    integers = np.clip(np.rint(states / rounding.scale) + rounding.zero_point, 0, rounding.levels)
     return float(np.square((integers - rounding.zero_point) * rounding.scale - states).mean())
 
 
@@ -84,6 +84,15 @@ def test_fitted_rounding_beats_the_largest_magnitude(states: np.ndarray, most: f
     assert _error(states, rounding) < most * _error(states, largest)
     assert 0 <= rounding.zero_point <= 255
     assert states.min() < 0 or rounding.zero_point == 0  # rectified numbers use all integers
+
+
+def test_seven_bits_have_twice_the_step() -> None:
+    eight, seven = fit_rounding(_STATES), fit_rounding(_STATES, 127)
+
+    assert eight is not None
+    assert seven is not None
+    assert 0 <= seven.zero_point <= seven.levels == 127
+    assert 3 < _error(_STATES, seven) / _error(_STATES, eight) < 4.5
 
 
 def test_uniformly_large_numbers_are_not_clipped() -> None:

@@ -10,7 +10,7 @@ from hypothesis.extra import numpy as arrays
 
 from dragoman_export.onnx_export.arithmetic import Weights
 from dragoman_export.onnx_export.calibration import Rounding
-from dragoman_export.onnx_export.quantize import Int8, quantize_rows
+from dragoman_export.onnx_export.quantize import Int8, limit_sums, quantize_rows
 from dragoman_export.onnx_export.write import GraphBuilder
 
 _MATRICES = arrays.arrays(
@@ -37,6 +37,27 @@ def test_largest_element_uses_the_whole_range() -> None:
     assert np.isfinite(factors).all()
 
 
+@given(arrays.arrays(np.int8, st.tuples(st.integers(1, 4), st.integers(1, 20)), elements=st.integers(-127, 127)))
+def test_sums_of_limited_weights_fit_into_16_bits(integers: np.ndarray) -> None:
+    limited = limit_sums(integers)
+
+    padded = np.pad(limited.astype(int), ((0, 0), (0, -limited.shape[1] % 8)))
+    for group in ([0, 1, 4, 5], [2, 3, 6, 7]):
+        weights = padded.reshape(len(padded), -1, 8)[:, :, group]
+        for sign in (1, -1):
+            assert (127 * np.maximum(sign * weights, 0).sum(axis=2) < 2**15).all()
+    assert (np.abs(limited).max(axis=1) == np.abs(integers).max(axis=1)).all()
+    assert (np.abs(limited) <= np.abs(integers)).all()
+    assert (limited.astype(int) * integers >= 0).all()
+    assert (limit_sums(limited) == limited).all()
+
+
+def test_weights_with_small_sums_are_not_changed() -> None:
+    weights = np.array([[127, 127, 127, 127, 4, 0, 4, 0], [64, -127, 64, -127, 64, -4, 64, -127]], np.int8)
+
+    assert (limit_sums(weights) == weights).all()
+
+
 _WEIGHT = np.array([[1.0, -2.0, 0.5], [0.0, 3.0, 1.0]], np.float32)
 _BIAS = np.array([0.25, -1.0], np.float32)
 _HALF_A_STEP = 0.05  # Of products of 8-bit numbers as large as those here.
@@ -54,12 +75,15 @@ def test_product_is_close_to_floats(tmp_path: Path, *, is_measured: bool, rectif
     np.testing.assert_allclose(product, entered @ _WEIGHT.T + _BIAS, atol=_HALF_A_STEP)
 
 
-def test_values_outside_the_range_are_clipped(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "rounding", [Rounding(scale=2 / 127, zero_point=128), Rounding(scale=2 / 63, zero_point=64, levels=127)]
+)
+def test_values_outside_the_range_are_clipped(tmp_path: Path, rounding: Rounding) -> None:
     states = np.array([[100.0, -100.0, 0.0]], np.float32)
 
-    product = _multiplied(tmp_path, Int8({"layer": Rounding(scale=2 / 127, zero_point=128)}), states)
+    product = _multiplied(tmp_path, Int8({"layer": rounding}), states)
 
-    np.testing.assert_allclose(product, np.array([[2.0, -2.0, 0.0]]) @ _WEIGHT.T + _BIAS, atol=_HALF_A_STEP)
+    np.testing.assert_allclose(product, np.array([[2.0, -2.0, 0.0]]) @ _WEIGHT.T + _BIAS, atol=2 * _HALF_A_STEP)
 
 
 def test_bias_corrects_the_mean(tmp_path: Path) -> None:

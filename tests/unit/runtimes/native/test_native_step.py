@@ -5,7 +5,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -35,6 +35,12 @@ SHAPES: list[dict[str, Any]] = [
     {"activation": "swiglu", "ffn_size": 16, "tied_embeddings": "none", "projection_bias": True},
 ]
 
+SCALES: dict[str, dict[str, Any]] = {
+    "7 bits": {"levels": 127},
+    "8 bits": {"levels": 255},
+    "by row": {"has_fixed_scales": False},
+}
+
 _SMALLEST: dict[str, Any] = {
     **dict.fromkeys(("num_heads", "ffn_size", "num_layers", "vocabulary_size", "max_positions", "is_pre_norm"), 1),
     "d_model": 8,
@@ -51,7 +57,7 @@ def library() -> Library:
     return found
 
 
-@pytest.fixture(params=["avx512", "avxvnni", "avx2"])
+@pytest.fixture(params=["avx512", "avxvnni", "avx512bw", "avx2"])
 def instruction_set(request: pytest.FixtureRequest, library: Library) -> str:
     if request.param not in library.instruction_sets:
         pytest.skip(f"the CPU has no {request.param}")
@@ -72,16 +78,12 @@ def _steps(generator: np.random.Generator, decoder: Decoder, num_segments: int, 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("is_pre_norm", [True, False], ids=["pre", "post"])
-@pytest.mark.parametrize("has_fixed_scales", [True, False], ids=["fixed", "by-row"])
+@pytest.mark.parametrize("scales", SCALES)
 def test_steps_match_the_reference(
-    library: Library,
-    instruction_set: str,
-    shape: dict[str, Any],
-    is_pre_norm: bool,
-    has_fixed_scales: bool,
+    library: Library, instruction_set: str, shape: dict[str, Any], is_pre_norm: bool, scales: str
 ) -> None:
     generator = np.random.default_rng(3)
-    decoder = Decoder.drawn(generator, **shape, is_pre_norm=is_pre_norm, has_fixed_scales=has_fixed_scales)
+    decoder = Decoder.drawn(generator, **shape, is_pre_norm=is_pre_norm, **SCALES[scales])
     expected, vocabulary_size = ReferenceBatch(decoder), decoder.architecture.vocabulary_size
     with LibraryBatch(decoder.packed(library, instruction_set)) as batch:
         for source_length in (1, 17, 16):
@@ -96,14 +98,20 @@ def test_steps_match_the_reference(
             check_candidates(found, *expected.step(token_ids, parents))
 
 
-@pytest.mark.parametrize("largest", [127, -127, -128])
-def test_sums_of_the_largest_products_do_not_saturate(library: Library, instruction_set: str, largest: int) -> None:
+@pytest.mark.parametrize("levels", [127, 255])
+@pytest.mark.parametrize("largest", [127, -127, -128, None])
+def test_sums_of_the_largest_products_do_not_saturate(
+    library: Library, instruction_set: str, largest: int | None, levels: Literal[127, 255]
+) -> None:
     decoder = Decoder.drawn(generator := np.random.default_rng(4), ffn_size=1500)
     for name, tensor in decoder.tensors.items():
         if name.endswith("int8") and not name.startswith("embedding"):
-            tensor[:, ::2] = largest
-    scales = {  # almost all rounded values are 0 or 255
-        path: ActivationScale(scale=1e-3, zero_point=3 if path.endswith("outer") else 128)
+            if largest:
+                tensor[:, ::2] = largest
+            else:  # the largest weights that may be added in 16 bits
+                tensor[:] = np.resize([127, 127, -127, -127, 4, 0, -4, 0], len(tensor))[:, None]
+    scales = {  # almost all rounded values are 0 or the largest
+        path: ActivationScale(scale=1e-3, zero_point=3 if path.endswith("outer") else levels // 2 + 1, levels=levels)
         for path in decoder.activations
     }
     decoder = replace(decoder, activations={**scales, "embedding": decoder.activations["embedding"]})
@@ -144,15 +152,15 @@ def test_growing_caches_do_not_change_results(library: Library, instruction_set:
         assert (batch.cross(0, cross) == cross).all()
 
 
-@pytest.mark.parametrize("has_fixed_scales", [True, False], ids=["fixed", "by-row"])
-def test_results_do_not_depend_on_batch_threads_or_instruction_set(library: Library, has_fixed_scales: bool) -> None:
+@pytest.mark.parametrize("scales", SCALES)
+def test_results_do_not_depend_on_batch_threads_or_instruction_set(library: Library, scales: str) -> None:
     decoder = Decoder.drawn(
         generator := np.random.default_rng(11),
         head_size=24,
         num_heads=3,
         ffn_size=257,
         vocabulary_size=9000,
-        has_fixed_scales=has_fixed_scales,
+        **SCALES[scales],
     )
     crosses = [decoder.cross(generator, length) for length in (17, 1, 40)]
     steps = list(_steps(generator, decoder, 3, 4, 30))
@@ -398,8 +406,14 @@ def test_unsupported_shapes_are_rejected(library: Library, shape: dict[str, Any]
 
 def test_invalid_activation_scales_are_rejected(library: Library, decoder: Decoder) -> None:
     path = "decoder.layers.0.feed_forward.inner"
-    for scale, zero_point, message in ((1e-40, 3, "the scale"), (np.nan, 3, "the scale"), (1.0, 256, "zero point")):
-        bad = ActivationScale.model_construct(scale=scale, zero_point=zero_point)
+    for scale, zero_point, levels, message in (
+        (1e-40, 3, 255, "the scale"),
+        (np.nan, 3, 255, "the scale"),
+        (1.0, 256, 255, "zero point"),
+        (1.0, 128, 127, "zero point"),
+        (1.0, 3, 100, "levels"),
+    ):
+        bad = ActivationScale.model_construct(scale=scale, zero_point=zero_point, levels=levels)
         activations = {**decoder.activations, path: bad}
         with pytest.raises(EngineError, match=message):
             replace(decoder, activations=activations).packed(library)
@@ -468,8 +482,8 @@ def test_incomplete_network_is_rejected(library: Library, decoder: Decoder) -> N
         with pytest.raises(EngineError, match="norm"):
             library.call("model_set_norm", handle, 0, 0, 3, None, None)
         with pytest.raises(EngineError, match="product"):
-            library.call("model_set_product", handle, 0, 0, 6, None, None, None, 0.0, 0)
+            library.call("model_set_product", handle, 0, 0, 6, None, None, None, 0.0, 0, 255)
         with pytest.raises(EngineError, match="layer"):
-            library.call("model_set_product", handle, 1, 0, 0, None, None, None, 0.0, 0)
+            library.call("model_set_product", handle, 1, 0, 0, None, None, None, 0.0, 0, 255)
     finally:
         library.function("model_free")(handle)
