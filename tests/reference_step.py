@@ -285,7 +285,7 @@ class LibraryBatch:
         """Append a segment; its candidates are the tokens of the shortlist, if given."""
         listed = np.array(shortlist, np.int32)
         tokens = listed.ctypes.data, len(listed)
-        self._call("batch_add", self._handle, cross.shape[2], cross.ctypes.data, True, *tokens)
+        self._call("batch_add", self._handle, cross.shape[2], cross.ctypes.data, cross.size, True, *tokens)
         self.num_segments += 1
 
     def keep(self, indices: Sequence[int]) -> None:

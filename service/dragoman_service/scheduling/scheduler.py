@@ -1,5 +1,6 @@
 """The scheduler: admits the segments of requests, and answers each admitted segment exactly once."""
 
+import asyncio
 import math
 import threading
 import time
@@ -161,7 +162,7 @@ class Scheduler:
             self.outstanding_cost += cost.decode_cost
             has_capacity = self._dispatcher.has_capacity
         if has_capacity:
-            self._dispatcher.wake()
+            self._wake_soon()
         if not _SWITCH_INTERVAL.is_normal:
             _SWITCH_INTERVAL.record_admission(now_s)
         remaining = iter(queued)
@@ -194,6 +195,15 @@ class Scheduler:
             segment.resolve(DrainingError())
         self._dispatcher.close(timeout_s)
         self._metrics.remove_scheduler(self.stats)
+
+    def _wake_soon(self) -> None:
+        """Wake the dispatcher, in an event loop after its current iteration, so that its requests share one wake-up."""
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            self._dispatcher.wake()
+        else:
+            loop.call_soon(self._dispatcher.wake)
 
     def _check_admission(
         self, cost: RequestCost, context: RequestRecord, now_s: float, *, is_estimate: bool = False

@@ -14,7 +14,7 @@ constexpr int kMaxLanes = 64;      // parts of the projection
 
 }  // namespace
 
-void Batch::add(int source_length, const float* cross, bool is_from_graph, const int32_t* shortlist,
+void Batch::add(int source_length, const float* cross, int64_t cross_size, bool is_from_graph, const int32_t* shortlist,
                 int shortlist_size) {
   const Model& model = *model_;
   require(source_length >= 1 && source_length <= 1 << 20, "the source length is not between 1 and 2^20");
@@ -24,6 +24,8 @@ void Batch::add(int source_length, const float* cross, bool is_from_graph, const
   const int64_t d = model.d, size = model.head_size, room = rounded_up(source_length, kBlock);
   const int64_t keys_size = room * d, values_size = source_length * d;
   const int64_t total = model.shape.num_layers * (keys_size + values_size);
+  require(cross_size == (is_from_graph ? 2 * model.shape.num_layers * values_size : total),
+          "the encoder output does not have the size of the source");
   segment->cross = allocated<float>(size_t(total));
   if (!is_from_graph) {
     std::memcpy(segment->cross.get(), cross, size_t(total) * sizeof(float));

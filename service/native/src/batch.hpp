@@ -57,10 +57,12 @@ class Batch {
   int num_segments() const { return int(segments_.size()); }
   int64_t num_bytes() const { return num_bytes_; }
 
-  // Appends a segment. `cross` is the output of `encode`, or keys and values [layers][2][H][S][D] of the encoder graph.
+  // Appends a segment. `cross`, of `cross_size` floats, is the output of `encode`, or keys and values
+  // [layers][2][H][S][D] of the encoder graph.
   // `shortlist` contains ascending token ids, at least the number of candidates of each step; without it, all tokens
   // are candidates.
-  void add(int source_length, const float* cross, bool is_from_graph, const int32_t* shortlist, int shortlist_size);
+  void add(int source_length, const float* cross, int64_t cross_size, bool is_from_graph, const int32_t* shortlist,
+           int shortlist_size);
   // Keeps only the segments at these indices, in this order.
   void keep(const int64_t* indices, int count);
   // Writes the `cross` of a segment in the layout of `add`.

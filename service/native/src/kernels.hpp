@@ -6,6 +6,13 @@
 #include <cstddef>
 #include <cstdint>
 
+#if !defined(__x86_64__) || !defined(__GNUC__) || defined(__clang__)
+#error "dragoman-native requires GCC on x86-64"
+#endif
+#ifdef __FAST_MATH__
+#error "-ffast-math changes results: all instruction sets must give the same bits"
+#endif
+
 namespace dragoman {
 
 constexpr int kPanel = 64;   // columns of a weight matrix per panel: [panel][inputs / 4][64][4]

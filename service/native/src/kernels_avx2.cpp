@@ -1,8 +1,6 @@
 // The kernels for AVX2 without VNNI.
 #include "kernels.hpp"
 
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-
 #pragma GCC target("avx2,fma")
 #include <immintrin.h>
 
@@ -16,11 +14,3 @@ namespace {
 const Kernels* avx2_kernels() { return &kTable; }
 
 }  // namespace dragoman
-
-#else
-
-namespace dragoman {
-const Kernels* avx2_kernels() { return nullptr; }
-}  // namespace dragoman
-
-#endif

@@ -1,8 +1,6 @@
 // The kernels for AVX-512 without VNNI.
 #include "kernels.hpp"
 
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-
 #pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma")
 #include <immintrin.h>
 
@@ -17,11 +15,3 @@ namespace {
 const Kernels* avx512bw_kernels() { return &kTable; }
 
 }  // namespace dragoman
-
-#else
-
-namespace dragoman {
-const Kernels* avx512bw_kernels() { return nullptr; }
-}  // namespace dragoman
-
-#endif

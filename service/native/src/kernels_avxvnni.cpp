@@ -1,8 +1,6 @@
 // The kernels for AVX2 with VNNI.
 #include "kernels.hpp"
 
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-
 #pragma GCC target("avxvnni,avx2,fma")
 #include <immintrin.h>
 
@@ -17,11 +15,3 @@ namespace {
 const Kernels* avxvnni_kernels() { return &kTable; }
 
 }  // namespace dragoman
-
-#else
-
-namespace dragoman {
-const Kernels* avxvnni_kernels() { return nullptr; }
-}  // namespace dragoman
-
-#endif

@@ -34,7 +34,6 @@ int guarded(const Call& call) {
 }
 
 const Kernels* usable(const std::string& name) {
-#if defined(__x86_64__)
   __builtin_cpu_init();
   if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return nullptr;
   if (name == "avx512" && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
@@ -45,7 +44,6 @@ const Kernels* usable(const std::string& name) {
     return dragoman::avx512bw_kernels();
   if (name == "avxvnni" && __builtin_cpu_supports("avxvnni")) return dragoman::avxvnni_kernels();
   if (name == "avx2") return dragoman::avx2_kernels();
-#endif
   return nullptr;
 }
 
@@ -147,9 +145,9 @@ EXPORTED Batch* dragoman_batch_new(Handle* model) {
 EXPORTED void dragoman_batch_free(Batch* batch) { delete batch; }
 EXPORTED int64_t dragoman_batch_bytes(const Batch* batch) { return batch->num_bytes(); }
 
-EXPORTED int dragoman_batch_add(Batch* batch, int source_length, const float* cross, int is_from_graph,
-                                const int32_t* shortlist, int shortlist_size) {
-  return guarded([&] { batch->add(source_length, cross, is_from_graph, shortlist, shortlist_size); });
+EXPORTED int dragoman_batch_add(Batch* batch, int source_length, const float* cross, int64_t cross_size,
+                                int is_from_graph, const int32_t* shortlist, int shortlist_size) {
+  return guarded([&] { batch->add(source_length, cross, cross_size, is_from_graph, shortlist, shortlist_size); });
 }
 EXPORTED int dragoman_batch_keep(Batch* batch, const int64_t* indices, int count) {
   return guarded([&] { batch->keep(indices, count); });

@@ -4,6 +4,7 @@
 #include <sched.h>
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
@@ -49,13 +50,27 @@ class Team {
     }
     while (take()) {
     }
-    for (int spins = 0; pending_.load(std::memory_order_acquire) > 0; ++spins)
-      if (spins < kSpins) _mm_pause();
-      else sched_yield();  // lets a worker with a task run on this core
+    Spin spin;
+    while (pending_.load(std::memory_order_acquire) > 0)
+      if (!spin.pause()) sched_yield();  // lets a worker with a task run on this core
   }
 
  private:
-  static constexpr int kSpins = 2000;
+  // Waits for a short time without giving up the core.
+  class Spin {
+   public:
+    // Pauses; returns false once 50 us have passed since the first call. A pause takes 2 to 50 ns, depending on the CPU.
+    bool pause() {
+      for (int i = 0; i < 4; ++i) _mm_pause();
+      const auto now = std::chrono::steady_clock::now();
+      if (!has_begun_) has_begun_ = true, end_ = now + std::chrono::microseconds(50);
+      return now < end_;
+    }
+
+   private:
+    bool has_begun_ = false;
+    std::chrono::steady_clock::time_point end_;
+  };
 
   static bool has_task(uint64_t ticket) { return (ticket & 0xfffff) < (ticket >> 20 & 0xfffff); }
 
@@ -69,18 +84,16 @@ class Team {
   }
 
   void work() {
-    for (int spins = 0;;) {
+    for (Spin spin;;) {
       if (take()) {
-        spins = 0;
-      } else if (++spins < kSpins) {
-        _mm_pause();
-      } else {
+        spin = Spin();
+      } else if (!spin.pause()) {
         std::unique_lock<std::mutex> lock(mutex_);
         num_sleeping_.fetch_add(1);
         wake_.wait(lock, [this] { return is_over_ || has_task(ticket_.load()); });
         num_sleeping_.fetch_sub(1);
         if (is_over_) return;
-        spins = 0;
+        spin = Spin();
       }
     }
   }

@@ -101,7 +101,7 @@ _FUNCTIONS: Mapping[str, tuple[Any, Sequence[Any]]] = {
     "dragoman_batch_new": (_HANDLE, (_HANDLE,)),
     "dragoman_batch_free": (None, (_HANDLE,)),
     "dragoman_batch_bytes": (c_int64, (_HANDLE,)),
-    "dragoman_batch_add": (c_int, (_HANDLE, c_int, _ARRAY, c_int, _ARRAY, c_int)),
+    "dragoman_batch_add": (c_int, (_HANDLE, c_int, _ARRAY, c_int64, c_int, _ARRAY, c_int)),
     "dragoman_batch_keep": (c_int, (_HANDLE, _ARRAY, c_int)),
     "dragoman_batch_cross": (c_int, (_HANDLE, c_int, _ARRAY)),
     "dragoman_batch_search": (c_int, (_HANDLE, ctypes.POINTER(SearchStep))),

@@ -155,8 +155,8 @@ class NativeStepBatch:
             length = len(source.source_ids)
             listed = None if self._shortlist is None else self._shortlist.of(source.source_ids)
             tokens = (None, 0) if listed is None else (pointer(listed), len(listed))
-            is_from_graph = source.cross.ndim > 1
-            self._library.call("batch_add", self._handle, length, pointer(source.cross), is_from_graph, *tokens)
+            cross = pointer(source.cross), source.cross.size, source.cross.ndim > 1  # more dimensions: from the graph
+            self._library.call("batch_add", self._handle, length, *cross, *tokens)
             self._source_lengths.append(length)
         self._output = None
 

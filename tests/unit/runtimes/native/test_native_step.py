@@ -419,6 +419,26 @@ def test_invalid_activation_scales_are_rejected(library: Library, decoder: Decod
             replace(decoder, activations=activations).packed(library)
 
 
+@pytest.mark.parametrize("is_from_graph", [True, False])
+@pytest.mark.parametrize("missing", [1, -1])
+def test_encoder_output_of_another_size_is_rejected(
+    library: Library, decoder: Decoder, is_from_graph: bool, missing: int
+) -> None:
+    shape, source_length = decoder.architecture, 17
+    positions = 2 * source_length if is_from_graph else 32 + source_length  # keys are in blocks of 16 positions
+    cross = np.zeros(shape.num_decoder_layers * shape.d_model * positions, np.float32)
+    network = decoder.packed(library)
+    handle = library.new("batch", network.handle)
+    try:
+        with pytest.raises(EngineError, match="does not have the size of the source"):
+            library.call(
+                "batch_add", handle, source_length, cross.ctypes.data, cross.size - missing, is_from_graph, None, 0
+            )
+        library.call("batch_add", handle, source_length, cross.ctypes.data, cross.size, is_from_graph, None, 0)
+    finally:
+        library.function("batch_free")(handle)
+
+
 @pytest.fixture
 def batch(library: Library, decoder: Decoder) -> Iterator[LibraryBatch]:
     with LibraryBatch(decoder.packed(library)) as opened:
