@@ -14,6 +14,7 @@ from dragoman_export.__main__ import main
 from dragoman_export.evaluation.verification import Check
 from dragoman_export.importers.bundle import read_roundings
 from dragoman_export.onnx_export.quantize import ProductKind
+from dragoman_export.training.checkpoint import load_checkpoint, save_checkpoint
 from dragoman_service.bundle.files import file_entry, load_manifest, open_bundle
 from tests.tiny_bundle import SENTENCES, tiny_model, tiny_vocabulary
 
@@ -176,13 +177,18 @@ def test_imported_bundle_is_exported_with_calibration(
     assert _verify(measured, again, data) == 0
 
 
+@pytest.mark.parametrize("has_levels", [True, False], ids=["with levels", "import of 0.1.0"])
 def test_imported_bundle_keeps_its_scales(
-    run_folder: Path, tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
+    run_folder: Path, tmp_path: Path, data: Path, has_levels: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made, again, same = tmp_path / "made", tmp_path / "again", tmp_path / "same"
     _bundle(run_folder, made, "--precisions", "int8", "--calibration", str(data))
 
     imported = main(["import", str(made), "--from", "bundle", "--output", str(again)])
+    if not has_levels:
+        checkpoint = load_checkpoint(path := again / "imported.pt")
+        pairs = {name: fixed[:2] for name, fixed in checkpoint["roundings"].items()}
+        save_checkpoint(path, {**checkpoint, "roundings": pairs})
 
     bundled = _bundle(again, same, "--precisions", "int8", *_LIMITS)
     message = capsys.readouterr()

@@ -206,7 +206,11 @@ def _imported_roundings(trained: TrainedModel) -> Mapping[str, Rounding]:
             "warning: one scale per row of int8 activations, which is slower: no calibration text, give --calibration",
             file=sys.stderr,
         )
-    return {path: Rounding(**fixed) for path, fixed in stored.items()}
+    fields = {path: (*fixed, 255)[:3] for path, fixed in stored.items()}  # imports of 0.1.0 do not store the levels
+    return {
+        path: Rounding(scale=scale, zero_point=zero_point, levels=levels)
+        for path, (scale, zero_point, levels) in fields.items()
+    }
 
 
 def _calibration_pairs(

@@ -2,7 +2,7 @@
 
 import argparse
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -117,7 +117,7 @@ def _import_bundle(args: argparse.Namespace) -> int:
     folder = RunFolder(args.output)
     folder.create()
     weights = {name: torch.tensor(array) for name, array in network.weights.items()}
-    roundings = {path: asdict(one) for path, one in network.roundings.items()}
+    roundings = {path: (one.scale, one.zero_point, one.levels) for path, one in network.roundings.items()}
     content = {"model": weights, "model_config": network.config.to_dict(), "roundings": roundings}
     save_checkpoint(folder.imported, content)
     write_atomically(folder.vocabulary, bundle.tokenizer_path.read_bytes())
