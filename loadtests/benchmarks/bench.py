@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from statistics import median
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, TypeVar
 
 from dragoman_service.text.tokenizer import open_tokenizer
 from loadtests.benchmarks import cases
@@ -56,7 +56,7 @@ class Plan:
     num_repetitions: int
     thread_counts: tuple[int, ...]  # cores of a system; each count is compared separately
     isas: tuple[str, ...]  # instruction sets of CTranslate2, "" for its own choice
-    instruction_set: Literal["auto", "avx2"] = "auto"  # of the native engine
+    native_isa: str = ""  # instruction set of the native engine, "" for its own choice
     gpu: Device | None = None
 
 
@@ -77,18 +77,17 @@ def add_commands(add_command: Callable[..., argparse.ArgumentParser]) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     is_short, record = arguments.mode == "short", {**environment("benchmarks"), "cases": list[dict[str, Any]]()}
-    if arguments.instruction_set:
-        record["instruction_set"] = arguments.instruction_set
+    limit = (arguments.instruction_set or "").upper()
+    if limit:
+        record["instruction_set"] = limit
         os.environ.update(_AVX2_LIMITS)  # of the processes of the systems
     plan = Plan(
         mode=arguments.mode,
         num_repetitions=arguments.repetitions or (3 if is_short else 5),
         thread_counts=(num_cores(),) if arguments.gpu else tuple(sorted({1, num_cores()})),
-        instruction_set=arguments.instruction_set or "auto",
-        isas=("AVX2",)
-        if arguments.instruction_set
-        else ("",)
-        if is_short or arguments.gpu
+        native_isa=limit,
+        isas=(limit,)
+        if limit or is_short or arguments.gpu
         else ("", *("AVX512",) * ("avx512f" in record["machine"]["instruction_sets"]), "AVX2"),
         gpu=arguments.gpu,
     )
@@ -219,9 +218,8 @@ def setups(case: cases.Case, system: System, plan: Plan) -> list[SystemSettings]
         return [SystemSettings(system=name, precision=precision, num_threads=max_threads)]
     has_streams = name in ("dragoman", "ctranslate2") and case.call_size > 1
     counts = sorted({max_threads, *(2**power for power in range(max_threads.bit_length()))})
-    is_limited = (name, precision) == ("dragoman", "int8")
-    instruction_set = plan.instruction_set if is_limited else "auto"
-    usual = SystemSettings(system=name, precision=precision, device=plan.gpu or "cpu", instruction_set=instruction_set)
+    usual = SystemSettings(system=name, precision=precision, device=plan.gpu or "cpu")
+    isas = plan.isas if name == "ctranslate2" else (plan.native_isa if system == ("dragoman", "int8") else "",)
     layouts: Iterable[tuple[int, int]] = itertools.product(counts if has_streams else (1,), counts)
     if plan.gpu:  # one or two batches in flight; cores do not matter
         layouts = [(streams, -(-max_threads // streams)) for streams in ((1, 2) if has_streams else (1,))]
@@ -229,8 +227,8 @@ def setups(case: cases.Case, system: System, plan: Plan) -> list[SystemSettings]
         replace(usual, num_streams=streams, num_threads=threads, batch_size=size, isa=isa)
         for streams, threads in layouts
         if streams * threads <= max_threads
-        for isa in (plan.isas if name == "ctranslate2" else ("",))
-        for size in _batch_sizes(case.call_size, name, streams, plan)[: 1 if isa and len(plan.isas) > 1 else None]
+        for isa in isas
+        for size in _batch_sizes(case.call_size, name, streams, plan)[: 1 if isa and len(isas) > 1 else None]
     ]
 
 

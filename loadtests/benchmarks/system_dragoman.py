@@ -20,7 +20,7 @@ class System:
         runtime = RuntimeSettings(
             device=settings.device,
             precision=settings.precision,
-            instruction_set=settings.instruction_set,
+            instruction_set="avx2" if settings.isa else "auto",
             num_intra_op_threads=1 if is_single else settings.num_threads,
             num_low_latency_threads=settings.num_threads if is_single else 1,
         )

@@ -81,8 +81,7 @@ class SystemSettings:
     num_streams: int = 1  # batches decoded at the same time
     num_threads: int = 1  # of each stream
     batch_size: int = 16
-    isa: str = ""  # instruction set of CTranslate2, such as AVX2; empty: its own choice
-    instruction_set: Literal["auto", "avx2"] = "auto"  # of the native engine
+    isa: str = ""  # instruction set of CTranslate2 or the native engine, such as AVX2; empty: its own choice
 
     @property
     def loaded_as(self) -> "SystemSettings":
