@@ -5,8 +5,9 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import psutil
@@ -25,6 +26,7 @@ SEGMENTS: Final = (
     "dragoman_queue_decode_cost",
     "dragoman_batch_live_",
 )  # of segments
+_GRPC_THREAD: Final = "event_engine"  # name of the threads of the pool in gRPC's C library
 _INFO: Final = ("dragoman_build_info{", "dragoman_model_info{")
 
 _INTERVAL_S: Final = 1.0
@@ -76,7 +78,7 @@ class Footprint:
     """Resources of all processes of a server."""
 
     rss_mb: float  # resident memory in MiB; shared pages count for each process
-    num_threads: int
+    num_threads: int  # without those of gRPC's pool, which adds threads when all are late and keeps them
     num_fds: int
     cpu_s: float = 0.0
 
@@ -89,13 +91,21 @@ def footprint(pid: int) -> Footprint:
             process = psutil.Process(member)
             with process.oneshot():
                 cpu, memory_bytes = process.cpu_times(), process.memory_info().rss
-                counts = process.num_threads(), process.num_fds()
+                counts = _num_threads(member), process.num_fds()
         except psutil.NoSuchProcess as error:
             if member == pid:
                 raise ProcessLookupError(f"process {pid} has ended") from error
         else:
             figures.append((memory_bytes / _BYTES_PER_MB, *counts, cpu.user + cpu.system))
     return Footprint(*map(sum, zip(*figures, strict=True)))
+
+
+def _num_threads(pid: int) -> int:
+    count = 0
+    for name in Path(f"/proc/{pid}/task").glob("*/comm"):
+        with suppress(OSError):  # the thread has ended
+            count += name.read_text(encoding="utf-8", errors="replace").strip() != _GRPC_THREAD
+    return count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,7 +50,8 @@ Checks:
               have been ended by the server as cancelled, late or answered, or not have been seen; no other difference
               is allowed
   errors      only expected statuses, no error in the server's log
-  left        afterwards calls, queue and batches are at 0, and threads and open files as few as before
+  left        afterwards calls, queue and batches are at 0, and threads and open files as few as before,
+              without counting the threads of gRPC's own pool
   memory      after the warm-up (a third of the time, at most 4 minutes) the slope (Theil-Sen) of the server's resident
               memory, the minimum of each window of swaps, does not exceed the limit with a confidence of 95 %. In a run
               of 15 minutes or more, half of the confidence interval must not exceed the limit either; a shorter run
