@@ -101,8 +101,9 @@ stress: ## Stress a server: make stress SCENARIO=soak|chaos|bad-inputs [MODE=sho
 soak stress:
 	@$(BIN)/python -m loadtests stress $(SCENARIO) --mode $(MODE) $(if $(PART),--part "$(PART)")
 
-bench: $(VENV)/.bench ## Compare with CTranslate2, Transformers and PyTorch: make bench [COMMAND=load for servers] [MODE=short] [INSTRUCTION_SET=avx2]
-	@$(BIN)/python -m loadtests benchmarks $(COMMAND) --mode $(MODE) $(if $(INSTRUCTION_SET),--instruction-set $(INSTRUCTION_SET))
+bench: $(VENV)/.bench ## Compare with CTranslate2, Transformers and PyTorch: make bench [COMMAND=load for servers] [MODE=short] [INSTRUCTION_SET=avx2] [NEIGHBOUR=0.5]
+	@$(BIN)/python -m loadtests benchmarks $(COMMAND) --mode $(MODE) $(if $(INSTRUCTION_SET),--instruction-set $(INSTRUCTION_SET)) \
+		$(if $(NEIGHBOUR),--neighbour $(NEIGHBOUR))
 
 # GPU_PYTHON names a Python with all requirements. Without it a separate environment is created from the package index or
 # the wheels in WHEELS, as ONNX Runtime for CUDA and for CPUs cannot share one. DEVICE=cpu needs no GPU.

@@ -16,6 +16,7 @@ from loadtests.benchmarks import cases
 from loadtests.benchmarks.models import MODELS, prepare_model
 from loadtests.benchmarks.report import pair_lines, write_bench
 from loadtests.benchmarks.systems import (
+    AVX2_LIMITS,
     GPU_PRECISIONS,
     Device,
     ModelFiles,
@@ -44,7 +45,6 @@ _MAX_SLOW_SOURCES: Final = 40  # of the bundled model, slow systems run cases of
 _MANY_SOURCES: Final = 64  # above it, systems split the work into batches of a size that suits them
 _BATCH_SIZES: Final = (16, 32, 64)
 _GPU_BATCH_SIZES: Final = (64, 128, 256)
-_AVX2_LIMITS: Final = {"ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"}  # of CTranslate2's libraries
 _T = TypeVar("_T")
 
 
@@ -80,7 +80,7 @@ def _run(arguments: argparse.Namespace) -> int:
     limit = (arguments.instruction_set or "").upper()
     if limit:
         record["instruction_set"] = limit
-        os.environ.update(_AVX2_LIMITS)  # of the processes of the systems
+        os.environ.update(AVX2_LIMITS)  # of the processes of the systems
     plan = Plan(
         mode=arguments.mode,
         num_repetitions=arguments.repetitions or (3 if is_short else 5),

@@ -6,6 +6,8 @@ import math
 import os
 import shlex
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
@@ -23,10 +25,10 @@ from loadtests.benchmarks.bench import alternating
 from loadtests.benchmarks.cases import add_files, bleu, share_of_equal, workload
 from loadtests.benchmarks.models import MODELS, prepare_model
 from loadtests.benchmarks.serve import PRECISIONS, BatchingSettings
-from loadtests.benchmarks.systems import Device, ModelFiles, SystemName, add_gpu
+from loadtests.benchmarks.systems import AVX2_LIMITS, Device, ModelFiles, SystemName, add_gpu
 from loadtests.generator.calls import Method
 from loadtests.generator.flags import flags_of, parsed_by, several, within
-from loadtests.generator.metrics import process_tree
+from loadtests.generator.metrics import footprint, process_tree
 from loadtests.generator.records import Summary
 from loadtests.generator.runner import Generator
 from loadtests.generator.server import SERVE, ServerProcess, Target
@@ -45,8 +47,9 @@ First both answer the same texts: their speed is compared only if they do the sa
 searched, the highest rate at which --slo holds, and latencies are compared at shares of the other's capacity. Latency
 counts from the scheduled time of a call.
 
-Prints a line for each load, with the targets: p50 and p95 at most 0.6 of the other's, capacity at least 1.5 times. A
-missed target is reported, but is not an error. Writes {report.LOAD_NAME} and {report.PICTURE_NAME} to --output.
+Prints a line for each load, with the CPU time per call of both servers and the targets: p50 and p95 at most 0.6 of the
+other's, capacity at least 1.5 times. A missed target is reported, but is not an error. Writes {report.LOAD_NAME} and
+{report.PICTURE_NAME} to --output.
 
 exit codes: 0 measured, 1 a server failed or both do not do the same work, 2 invalid usage"""
 _PREPARE_DESCRIPTION: Final = """\
@@ -90,6 +93,14 @@ _MIN_BLEU: Final = 50.0
 _MAX_TOKENS_APART: Final = 0.1  # relative difference of the number of target tokens
 _NUM_CALLERS: Final = 8  # for the comparison of texts
 _TIMEOUT_S: Final = 120.0
+_NEIGHBOUR: Final = """\
+import sys, time
+share, began_s = float(sys.argv[1]), time.monotonic()
+while True:
+    while time.process_time() < share * (time.monotonic() - began_s):
+        pass
+    time.sleep(0.005)
+"""
 
 
 def add_commands(add_command: Callable[..., argparse.ArgumentParser]) -> None:
@@ -106,6 +117,10 @@ def add_commands(add_command: Callable[..., argparse.ArgumentParser]) -> None:
     add("--repetitions", type=within(1, 100, int), metavar="N", help="of each run at a load (3; short: 2)")
     usual = ", ".join(f"{model}: {slo}" for model, slo in _SLOS.items())
     add("--slo", type=parsed_by(parse_slo), metavar="SLO", help=f"{GRAMMAR} ({usual})".replace("%", "%%"))
+    instructions = "limit both servers to AVX2 on a CPU that has more (default: no limit)"
+    add("--instruction-set", choices=("avx2",), help=instructions)
+    neighbour = "share of a core that another process uses meanwhile (0)"
+    add("--neighbour", type=within(0, 1), default=0.0, metavar="X", help=neighbour)
     settings = "of the other server, as for `serve` (default: the best of some trials; short: earlier results)"
     add("--settings", type=parsed_by(BatchingSettings.parse), metavar="STREAMSxTHREADS,bN,wMS", help=settings)
     add("--seed", type=int, default=1, metavar="N", help="seed of texts and arrivals (1)")
@@ -134,15 +149,35 @@ def _files_and_calls(model: str, arguments: argparse.Namespace) -> tuple[ModelFi
 def _run(arguments: argparse.Namespace) -> int:
     given = {name: value for name, value in vars(arguments).items() if value is not None}
     options = argparse.Namespace(**{"slo": None, "settings": None, "gpu": None, **_MODES[arguments.mode], **given})
-    comparisons = list[dict[str, Any]]()
-    for model in MODELS if options.model == "both" else (options.model,):
-        files, calls = _files_and_calls(model, arguments)
-        for system in options.against:
-            comparisons.append(_compare(options, model, system, files, calls))
-            print(*report.load_lines(comparisons[-1]), sep="\n", flush=True)
-            report.write_load(options.output, {**environment("benchmarks"), "comparisons": comparisons})
+    comparisons, conditions = list[dict[str, Any]](), {}
+    if options.instruction_set:
+        os.environ.update(AVX2_LIMITS)  # of the servers
+        conditions["instruction_set"] = options.instruction_set
+    if options.neighbour:
+        conditions["neighbour"] = options.neighbour
+    with neighbour(options.neighbour):
+        for model in MODELS if options.model == "both" else (options.model,):
+            files, calls = _files_and_calls(model, arguments)
+            for system in options.against:
+                comparisons.append(_compare(options, model, system, files, calls))
+                print(*report.load_lines(comparisons[-1]), sep="\n", flush=True)
+                record = {**environment("benchmarks"), **conditions, "comparisons": comparisons}
+                report.write_load(options.output, record)
     print(f"results and plot are in {options.output}")
     return 0
+
+
+@contextmanager
+def neighbour(share: float) -> Iterator[None]:
+    """Run a process that uses this share of a core."""
+    if not share:
+        yield
+        return
+    with subprocess.Popen([sys.executable, "-c", _NEIGHBOUR, str(share)]) as process:  # noqa: S603 - our own program
+        try:
+            yield
+        finally:
+            process.kill()
 
 
 class PausedServer(Generator):
@@ -169,6 +204,11 @@ class PausedServer(Generator):
     def pids(self) -> list[int]:
         """Its processes, the main process first."""
         return process_tree(self.target.process.pid)  # type: ignore[union-attr]
+
+    @property
+    def cpu_s(self) -> float:
+        """CPU time of its processes so far."""
+        return footprint(self.pids[0]).cpu_s
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -241,11 +281,13 @@ def _compare(
             points = []
             for percent in options.loads:
                 runs: dict[Side, list[Run]] = {side: [] for side in servers}
+                used_s = dict.fromkeys(servers, 0.0)
                 for repetition, side in alternating(list(servers), options.repetitions):
-                    rate_per_s = percent / 100 * theirs_per_s
+                    rate_per_s, used_s[side] = percent / 100 * theirs_per_s, used_s[side] - servers[side].cpu_s
                     runs[side].append(run(servers[side], rate_per_s, run_s, options.seed + repetition))
+                    used_s[side] += servers[side].cpu_s
                     bar.update()
-                points.append(_point(percent / 100, runs, ours_per_s / theirs_per_s))
+                points.append(_point(percent / 100, runs, ours_per_s / theirs_per_s, used_s))
     return {
         "model": model,
         "system": system,
@@ -315,9 +357,13 @@ def _best_settings(
     return best
 
 
-def _point(load: float, runs: Mapping[Side, Sequence[Run]], capacity_ratio: float) -> dict[str, Any]:
-    """Return the medians at a share of the other's capacity, and which targets are reached."""
+def _point(
+    load: float, runs: Mapping[Side, Sequence[Run]], capacity_ratio: float, used_s: Mapping[Side, float]
+) -> dict[str, Any]:
+    """Return the medians at a share of the other's capacity, CPU time per call, and which targets are reached."""
     point: dict[str, Any] = {side: [asdict(one) for one in done] for side, done in runs.items()}
+    for side, done in runs.items():
+        point[f"{side}_cpu_ms"] = 1000 * used_s[side] / max(1, sum(one.summary.answered for one in done))
     for name in ("p50", "p95"):
         ours, theirs = (median(getattr(one, f"{name}_ms") for one in done) for done in runs.values())
         point |= {f"ours_{name}_ms": ours, f"theirs_{name}_ms": theirs, f"{name}_ratio": ours / theirs}

@@ -124,7 +124,8 @@ def load_lines(comparison: Record) -> Iterator[str]:
     objective = {"slo": comparison["objective"], **speeds, "settings": comparison["settings"]}
     yield _line("benchmarks", capacity_ratio=ratio, **names, **objective, **counts)
     for point in comparison["points"]:
-        times = {f"{side}_{name}": point[f"{side}_{name}"] for name in ("p50_ms", "p95_ms") for side in SIDES}
+        names_of_times = ("p50_ms", "p95_ms", "cpu_ms")
+        times = {f"{side}_{name}": point[f"{side}_{name}"] for name in names_of_times for side in SIDES}
         ratios = {name: point[name] for name in ("p50_ratio", "p95_ratio")} | {"capacity_ratio": ratio}
         asked = {"rate": point["rate_per_s"], "repetitions": len(point["ours"])}
         states = {name: "reached" if is_reached else "missed" for name, is_reached in point["reached"].items()}

@@ -22,6 +22,12 @@ Precision = Literal["int8", "fp16", "fp32"]
 Device = Literal["cpu", "cuda"]
 GPU_PRECISIONS: Final[dict[Device, Precision]] = {"cuda": "fp16", "cpu": "fp32"}  # "cpu" stands in for a GPU
 _ISA_VARIABLE: Final = "CT2_FORCE_CPU_ISA"
+AVX2_LIMITS: Final = {  # variables that limit each system and its libraries
+    "DRAGOMAN_RUNTIME__INSTRUCTION_SET": "avx2",
+    _ISA_VARIABLE: "AVX2",
+    "ONEDNN_MAX_CPU_ISA": "AVX2",
+    "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+}
 _PAUSE_S: Final = 0.3  # before another system: OpenMP threads of the last one spin for 0.2 s
 
 
