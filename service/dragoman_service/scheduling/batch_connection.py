@@ -14,7 +14,7 @@ from dragoman_service.datatypes import SegmentResult, StageTimings
 from dragoman_service.decoding.degeneration import EndedSegment
 from dragoman_service.decoding.running_batch import BatchLoad
 from dragoman_service.errors import DeadlineExceededError, EngineError
-from dragoman_service.observability.metrics import COPY_DIRECTIONS, Metrics
+from dragoman_service.observability.metrics import COPY_DIRECTIONS, Metrics, observe_all
 from dragoman_service.scheduling.admission import LatencyModel
 from dragoman_service.scheduling.admission_queue import QueuedSegment
 from dragoman_service.scheduling.result_cache import ResultCache
@@ -241,12 +241,12 @@ class ReportHandler:
         load = output.load
         row_padding = 1 - min(load.live_rows, output.step_rows) / output.step_rows
         source_padding = 1 - load.source_tokens / load.padded_tokens
-        for step_s in (*output.earlier_steps_s, output.step_s):
-            self._metrics.steps.inc()
-            self._metrics.step_seconds.observe(step_s)
-            self._metrics.batch_segments.observe(load.num_segments)
-            self._row_padding.observe(row_padding)
-            self._source_padding.observe(source_padding)
+        steps_s = *output.earlier_steps_s, output.step_s
+        self._metrics.steps.inc(len(steps_s))
+        observe_all(self._metrics.step_seconds, steps_s)
+        observe_all(self._metrics.batch_segments, [load.num_segments] * len(steps_s))
+        observe_all(self._row_padding, [row_padding] * len(steps_s))
+        observe_all(self._source_padding, [source_padding] * len(steps_s))
 
     def _handle_end(self, batch: BatchConnection, ended: EndedSegment, now_s: float) -> None:
         segment = batch.remove(ended.segment_id)
@@ -271,7 +271,8 @@ class ReportHandler:
                         self._results.put(segment.segment, result)
                 segment.resolve(result)
         finally:
-            segment.resolve(EngineError("decoding failed"))  # does nothing if it has a result
+            if not segment.done():
+                segment.resolve(EngineError("decoding failed"))
 
     def _record_result(self, segment: QueuedSegment, result: SegmentResult) -> None:
         metrics, num_target_tokens = self._metrics, len(result.hypotheses[0].token_ids)

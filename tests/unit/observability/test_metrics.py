@@ -4,7 +4,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics import MetricWrapperBase
 
-from dragoman_service.observability.metrics import Metrics, observe_process
+from dragoman_service.observability.metrics import Metrics, observe_all, observe_process
 
 CATALOGUE = [metric for metric in vars(Metrics(CollectorRegistry())).values() if isinstance(metric, MetricWrapperBase)]
 NOT_BASE_UNITS = {"ms", "milliseconds", "us", "microseconds", "minutes", "hours", "kb", "mb", "kib", "mib", "percent"}
@@ -38,6 +38,17 @@ def test_build_and_process_metrics_are_exposed_without_created_series() -> None:
     for name in ("process_resident_memory_bytes", "process_open_fds", "python_info", "python_gc_collections_total"):
         assert f"# HELP {name} " in exposition
     assert "_created" not in exposition
+
+
+def test_amounts_observed_together_count_like_single_ones() -> None:
+    amounts = [0.0, 0.001, 0.0011, 0.0011, 60.0, 61.0]  # on, between and beyond the upper bounds of buckets
+    together, single = Metrics(CollectorRegistry()), Metrics(CollectorRegistry())
+
+    observe_all(together.step_seconds, amounts)
+    for amount in amounts:
+        single.step_seconds.observe(amount)
+
+    assert generate_latest(together.registry) == generate_latest(single.registry)
 
 
 @pytest.mark.parametrize("name", ["rejected_requests", "deadline_misses", "segments", "cancelled_segments"])
