@@ -104,8 +104,8 @@ def decode(connection: "Connection[Any, Any]", command: BatchCommand) -> Mapping
 def decode_here(model: StepModel, command: BatchCommand) -> Mapping[int, EndedSegment]:
     """Return the ended segments of a batch without a connection, by id."""
     batch = BatchExecutor(model, time.monotonic)
-    outputs = [batch.run_step(command)]
+    outputs = [batch.execute(command)]
     while batch.num_segments:
-        outputs.append(batch.run_step(BatchCommand()))
+        outputs.append(batch.execute(BatchCommand()))
     assert not any(output.fault for output in outputs)
     return {ended.segment_id: ended for output in outputs for ended in output.ended}

@@ -178,7 +178,7 @@ def _decoded(batch: RunningBatch, segments: list[Segment]) -> list[tuple[Hypothe
     while waiting or batch.num_segments:
         if waiting:
             batch.start([waiting.pop(0)])
-        finished.update({ended.segment_id: ended.hypotheses for ended in batch.step().ended})
+        finished.update({ended.segment_id: ended.hypotheses for ended in batch.step(max_seconds=1.0).ended})
     return [finished[index] for index in range(len(segments))]
 
 

@@ -302,12 +302,12 @@ def _new(segments: list[Segment]) -> tuple[NewSegment, ...]:
 def test_exhausted_device_memory_fails_the_batch_but_not_the_worker(model: FakeDeviceModel, num_arrays: int) -> None:
     segments = [Segment(source_ids=(5, 6, 2), search=SearchConfig(beam_size=2, max_target_tokens=50))] * 5
     core = BatchExecutor(model, clock=lambda: 0.0)
-    core.run_step(BatchCommand(new_segments=_new(segments)[:2]))
+    core.execute(BatchCommand(new_segments=_new(segments)[:2]))
     model.memory.num_arrays_left = num_arrays  # the encoder output, and a larger buffer for each cache
 
-    output = core.run_step(BatchCommand(new_segments=_new(segments)[2:]))
+    output = core.execute(BatchCommand(new_segments=_new(segments)[2:]))
     model.memory.num_arrays_left = None
-    after = core.run_step(BatchCommand(new_segments=() if num_arrays == 3 else _new(segments)))
+    after = core.execute(BatchCommand(new_segments=() if num_arrays == 3 else _new(segments)))
 
     assert ("Failed to allocate memory" in output.fault) is (num_arrays < 3)
     assert sorted(output.lost_ids) == ([] if num_arrays == 3 else [0, 1, 2, 3, 4])

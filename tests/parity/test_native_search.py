@@ -9,8 +9,9 @@ import pytest
 from dragoman_export.bundle_writer import add_shortlist
 from dragoman_service.bundle.files import open_bundle
 from dragoman_service.datatypes import Hypothesis, SearchConfig, Segment
-from dragoman_service.decoding.beam_search import CandidateRules, RankedStep
+from dragoman_service.decoding.beam_search import CandidateRules, Interrupt, RankedRun
 from dragoman_service.decoding.beam_state import BeamState
+from dragoman_service.decoding.degeneration import EndedSegment
 from dragoman_service.decoding.running_batch import RunningBatch
 from dragoman_service.decoding.step_model import ModelLimits, Placeholder
 from dragoman_service.errors import ConfigError
@@ -63,7 +64,7 @@ class _StepBatch:
         return self._batch.num_segments
 
 
-def _segments(seed: int, *, vocabulary_size: int, is_plain: bool) -> list[Segment]:
+def _segments(seed: int, *, vocabulary_size: int, is_plain: bool, guarded_share: float = 0.5) -> list[Segment]:
     draw = random.Random(seed)  # noqa: S311 - not for secrets
     segments = []
     for _ in range(_NUM_SEGMENTS):
@@ -71,54 +72,80 @@ def _segments(seed: int, *, vocabulary_size: int, is_plain: bool) -> list[Segmen
         search = SearchConfig(
             beam_size=beam_size,
             num_hypotheses=draw.randint(1, beam_size),
-            max_target_tokens=draw.randint(5, 20),
+            max_target_tokens=draw.choice([draw.randint(5, 20), 40]),
             min_target_tokens=draw.choice([0, 0, 5]),
             length_penalty=draw.choice([0.0, 0.6, 1.0]),
             coverage_penalty=draw.choice([0.0, 0.0, 0.2]),
             early_stopping=draw.random() < 0.3,
             no_repeat_ngram_size=0 if is_plain else draw.choice([0, 0, 2]),
+            repetition_guard=draw.random() < guarded_share,
         )
         source_ids = [draw.randrange(4, vocabulary_size) for _ in range(draw.randint(1, 15))]
         segments.append(Segment(source_ids=(*source_ids, 3), search=search))
     return segments
 
 
-def _decode(batch: RunningBatch, segments: list[Segment], *, seed: int) -> dict[int, tuple[Hypothesis, ...]]:
-    """Decode segments; a random number of them joins before each step."""
+def _decode(
+    batch: RunningBatch, segments: list[Segment], *, seed: int, max_seconds: float = 0.0
+) -> dict[int, EndedSegment]:
+    """Decode segments; a random number of them joins before each run of steps."""
     draw, waiting = random.Random(seed), list(segments)  # noqa: S311 - not for secrets
-    hypotheses: dict[int, tuple[Hypothesis, ...]] = {}
+    results: dict[int, EndedSegment] = {}
     while waiting or batch.num_segments:
         most = draw.randint(0 if batch.num_segments else 1, 5) if batch.num_segments < _MAX_BATCH_SEGMENTS else 0
         joining = waiting[:most]
         if joining:
             batch.start(joining)
             del waiting[: len(joining)]
-        hypotheses.update({ended.segment_id: ended.hypotheses for ended in batch.step().ended})
-    return hypotheses
+        results.update({ended.segment_id: ended for ended in batch.step(max_seconds=max_seconds).ended})
+    return results
 
 
+@pytest.mark.parametrize("max_seconds", [0.0, 60.0], ids=["steps", "runs"])
 @pytest.mark.parametrize("placeholders", [(), _PLACEHOLDERS], ids=["plain", "placeholders"])
 @pytest.mark.parametrize("is_plain", [True, False])
 @pytest.mark.parametrize("seed", range(4))
 def test_library_ranks_and_masks_like_numpy(
-    seed: int, is_plain: bool, placeholders: Sequence[int], model: NativeStepModel, monkeypatch: pytest.MonkeyPatch
+    seed: int,
+    is_plain: bool,
+    placeholders: Sequence[int],
+    max_seconds: float,
+    model: NativeStepModel,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(model, "limits", _with_placeholders(model.limits, placeholders))
     segments = _segments(seed, vocabulary_size=model.limits.vocabulary.size, is_plain=is_plain)
 
-    ranked = _decode(RunningBatch(model), segments, seed=seed)
+    ranked = _decode(RunningBatch(model), segments, seed=seed, max_seconds=max_seconds)
     reference = _decode(RunningBatch(_NumpySearch(model)), segments, seed=seed)
 
     assert len(ranked) == _NUM_SEGMENTS
     assert ranked == reference
-    actual = [set(placeholders).intersection(_tokens(ranked[index])) for index in range(_NUM_SEGMENTS)]
+    assert any(ended.degeneration is not None for ended in ranked.values())
+    actual = [set(placeholders).intersection(_tokens(ranked[index].hypotheses)) for index in range(_NUM_SEGMENTS)]
     assert any(actual) is bool(placeholders)
     assert all(tokens <= set(segment.source_ids) for tokens, segment in zip(actual, segments, strict=True))
 
 
+def test_run_ends_with_a_segment_in_time_or_when_interrupted(model: NativeStepModel) -> None:
+    interrupt = Interrupt()
+    batch = RunningBatch(model, interrupt=interrupt)
+    batch.start([Segment(source_ids=(5, 6, 3), search=SearchConfig(max_target_tokens=9, min_target_tokens=9))])
+
+    numbers = [len(batch.step().earlier_steps_s)]
+    interrupt.value = 1
+    numbers.append(len(batch.step(max_seconds=60.0).earlier_steps_s))
+    interrupt.value = 0
+    assert batch.num_segments == 1
+    numbers.append(len(batch.step(max_seconds=60.0).earlier_steps_s))
+
+    assert batch.num_segments == 0
+    assert numbers == [0, 0, 6]
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_placeholders_that_enter_no_beam_do_not_change_results(seed: int, model: NativeStepModel) -> None:
-    segments = _segments(seed, vocabulary_size=model.limits.vocabulary.size, is_plain=True)
+    segments = _segments(seed, vocabulary_size=model.limits.vocabulary.size, is_plain=True, guarded_share=0.0)
     observed = _ObservedSearch(model)
     expected = _decode(RunningBatch(observed), segments, seed=seed)
     unused = set(range(4, model.limits.vocabulary.size)) - observed.taken
@@ -145,9 +172,12 @@ class _ObservedBatch(_StepBatch):
         super().__init__(model)
         self._taken = taken
 
-    def search_step(self, state: BeamState, *, rules: CandidateRules) -> RankedStep:
-        ranked = self._batch.search_step(state, rules=rules)
-        self._taken.update(ranked.rows.tokens.ravel().tolist())
+    def search(
+        self, state: BeamState, *, rules: CandidateRules, max_seconds: float, interrupt: Interrupt | None
+    ) -> RankedRun:
+        ranked = self._batch.search(state, rules=rules, max_seconds=max_seconds, interrupt=interrupt)
+        for rows in ranked.rows:
+            self._taken.update(rows.tokens.ravel().tolist())
         return ranked
 
 

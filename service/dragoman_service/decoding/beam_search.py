@@ -9,6 +9,7 @@ ends with the first EOS.
 Two kinds of segments are not ranked in a step: the next token is a token of their prefix, or it is sampled.
 """
 
+import ctypes
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from dragoman_service.decoding.constraints import Sampler
 from dragoman_service.decoding.step_model import BoolArray, FloatArray, IntArray, StepBatch, StepOutput, VocabularySpec
 
 Attend = Callable[[int, Sequence[int]], FloatArray]  # `StepBatch.cross_attention`
+Interrupt = ctypes.c_int32  # a number that any thread can set to 1 to end a run of steps
 
 
 class CandidateRules:
@@ -106,13 +108,15 @@ class CandidateRules:
 
 
 @dataclass(slots=True, kw_only=True)
-class RankedStep:
-    """Outcome of a step that the model has ranked, equal to that of `advance`."""
+class RankedRun:
+    """Outcome of one or more steps that the model has ranked, each equal to that of `advance`."""
 
-    rows: BeamExpansion  # [B, K] the best continuations of each segment; dead rows copy its first row
-    # Hypotheses that ended with EOS, best first within a segment: segment, row, log-probability, that of EOS alone.
-    finished: Sequence[tuple[int, int, float, float]]
-    may_end: bool  # whether a search may be over although it has no new finished hypothesis
+    rows: Sequence[BeamExpansion]  # of each step: [B, K] the best continuations; dead rows copy the first row
+    # Hypotheses that ended with EOS, in the order of the steps and best first within a segment: step, segment, row,
+    # log-probability, that of EOS alone.
+    finished: Sequence[tuple[int, int, int, float, float]]
+    steps_s: Sequence[float]  # durations of the steps
+    may_end: bool  # whether the search of a segment is over
 
 
 @runtime_checkable
@@ -122,16 +126,25 @@ class SearchingBatch(StepBatch, Protocol):
     It may omit rows whose continuations cannot be part of a result.
     """
 
-    def search_step(self, state: BeamState, *, rules: CandidateRules) -> RankedStep:
-        """Return the extension of each row by one token, without changing the state; `state.composition.is_plain`."""
+    def search(
+        self, state: BeamState, *, rules: CandidateRules, max_seconds: float, interrupt: Interrupt | None
+    ) -> RankedRun:
+        """Take one or more steps without changing the state, which is that of plain searches (`Composition.is_plain`).
+
+        The run ends after a step in which a search is over, a best hypothesis may loop at a length that is checked, or
+        a hypothesis with a coverage penalty finishes; with the first step after `max_seconds`; and if the interrupt
+        is set.
+        """
 
 
-def advance_ranked(state: BeamState, ranked: RankedStep, *, rules: CandidateRules, attend: Attend) -> None:
-    """Update the state by a step that the model has ranked."""
-    step = _Step(state, rules=rules, attend=attend)
-    for finished in ranked.finished:
-        step.finish(*finished)
-    state.extend(ranked.rows)
+def advance_ranked(state: BeamState, ranked: RankedRun, *, rules: CandidateRules, attend: Attend) -> None:
+    """Update the state by steps that the model has ranked."""
+    step, finished, num_scored = _Step(state, rules=rules, attend=attend), ranked.finished, 0
+    for index, rows in enumerate(ranked.rows):
+        while num_scored < len(finished) and finished[num_scored][0] == index:
+            step.finish(*finished[num_scored][1:])
+            num_scored += 1
+        state.extend(rows)
 
 
 def advance(state: BeamState, output: StepOutput, *, rules: CandidateRules, attend: Attend) -> None:

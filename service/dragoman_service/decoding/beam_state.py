@@ -5,6 +5,8 @@ with a log-probability of -inf. Live rows are sorted, best first, unless they ar
 """
 
 import bisect
+import functools
+import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -33,6 +35,12 @@ def length_penalty(length: int, *, alpha: float) -> float:
     if length < 1:
         raise ValueError(f"length is {length}, must be at least 1")
     return float(((5.0 + length) / 6.0) ** alpha)
+
+
+@functools.lru_cache(maxsize=64)
+def length_penalties(longest: int, *, alpha: float) -> DoubleArray:
+    """Return [longest + 1], the length penalty of each length; that of 0 is undefined. Read-only."""
+    return np.array([math.nan, *(length_penalty(length, alpha=alpha) for length in range(1, longest + 1))])
 
 
 def score(log_prob: float, *, length: int, alpha: float) -> float:

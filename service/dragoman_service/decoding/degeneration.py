@@ -17,9 +17,11 @@ from dragoman_service.datatypes import (
     Segment,
 )
 
-_MIN_REPEATS = (5, 4, 3, 3, 3, 3, 3, 3)
+MIN_REPEATS = (5, 4, 3, 3, 3, 3, 3, 3)
 """Minimum number of consecutive repeats of 1, 2, ... tokens in a loop. `very, very, very` and `ha ha ha ha` are
 emphasis, but a phrase is not repeated three times."""
+
+LOOP_CHECK_STEPS = 16  # target lengths at which a search is checked for a loop are multiples of this; 10 us each
 
 _LONG_FACTOR, _LONG_OFFSET = 3, 20  # a target is too long beyond factor * source + offset
 _SHORT_FACTOR, _SHORT_SOURCE_TOKENS = 5, 10  # from 10 source tokens on, it is too short below source / factor
@@ -28,7 +30,7 @@ _SHORT_FACTOR, _SHORT_SOURCE_TOKENS = 5, 10  # from 10 source tokens on, it is t
 _MIN_COPIED_TOKENS, _MIN_COPIED_SHARE = 8, 0.6
 
 _AVOIDED_SIZE = 4  # n-grams of a copied source that decoding again avoids; names of three pieces stay possible
-_NO_REPEAT_SIZE = 3  # without repeated 3-grams, no target reaches `_MIN_REPEATS`
+_NO_REPEAT_SIZE = 3  # without repeated 3-grams, no target reaches `MIN_REPEATS`
 
 _MIN_MEAN_LOG_PROB = -1.5
 """A copy is replaced only by a target with a higher mean log-probability per token. The copy of a long address is
@@ -84,7 +86,7 @@ def find_degenerations(
 def is_looping(source_ids: Sequence[int], target_ids: Sequence[int]) -> bool:
     """Return whether a growing target, without its prefix, ends in a loop."""
     ids = list(target_ids)
-    if not any(_ends_in_loop(ids, size, num) for size, num in enumerate(_MIN_REPEATS, 1)):
+    if not any(_ends_in_loop(ids, size, num) for size, num in enumerate(MIN_REPEATS, 1)):
         return False
     return any(_ends_in_loop(ids, size, num) for size, num in enumerate(_loop_limits(source_ids), 1))
 
@@ -125,7 +127,7 @@ def is_redecode_better(first: tuple[Hypothesis, Findings], second: tuple[Hypothe
 
 def _find_repetition(source_ids: Sequence[int], target_ids: Sequence[int]) -> tuple[Degeneration, float] | None:
     repeats = _repeats_by_size(target_ids)
-    if all(num < limit for num, limit in zip(repeats, _MIN_REPEATS, strict=True)):
+    if all(num < limit for num, limit in zip(repeats, MIN_REPEATS, strict=True)):
         return None
     for size, (num, limit) in enumerate(zip(repeats, _loop_limits(source_ids), strict=True), 1):
         if num >= limit:
@@ -144,13 +146,13 @@ def _loop_limits(source_ids: Sequence[int]) -> list[int]:
     counts for all sizes, and a target may repeat twice as often.
     """
     allowed = 2 * max(_repeats_by_size(source_ids))
-    return [max(limit, allowed + 1) for limit in _MIN_REPEATS]
+    return [max(limit, allowed + 1) for limit in MIN_REPEATS]
 
 
 def _repeats_by_size(ids: Sequence[int]) -> list[int]:
     """Return the maximum number of consecutive repeats of runs of 1, 2, ... tokens; exact if it is at least 2."""
     array = np.asarray(ids)
-    return [_count_repeats(array, size) for size in range(1, len(_MIN_REPEATS) + 1)]
+    return [_count_repeats(array, size) for size in range(1, len(MIN_REPEATS) + 1)]
 
 
 def _count_repeats(array: np.ndarray[tuple[int, ...], np.dtype[np.int64]], size: int) -> int:

@@ -9,6 +9,7 @@ import numpy as np
 from dragoman_service.datatypes import Segment
 from dragoman_service.decoding.beam_search import (
     CandidateRules,
+    Interrupt,
     SearchingBatch,
     advance,
     advance_ranked,
@@ -18,12 +19,11 @@ from dragoman_service.decoding.beam_search import (
 )
 from dragoman_service.decoding.beam_state import BeamState, indices_without
 from dragoman_service.decoding.constraints import TargetRules
-from dragoman_service.decoding.degeneration import EndedSegment, Redecoder, SearchPlan
+from dragoman_service.decoding.degeneration import LOOP_CHECK_STEPS, EndedSegment, Redecoder, SearchPlan
 from dragoman_service.decoding.step_model import EncodedSource, ModelLimits, StepModel, VocabularySpec
 
 _MAX_ALPHA = 10.0  # keeps penalties finite at any length
 _MIN_TEMPERATURE = 1e-4  # keeps quotients finite
-_LOOP_CHECK_STEPS = 16  # interval of the check for a loop, which takes about 10 us
 
 _SMALL_BATCH_ROWS = 16
 """A step of this many rows takes hardly longer than a step of one row, but the runtime binds its inputs again when the
@@ -32,11 +32,12 @@ number of rows changes. So a small batch has all of its rows from its first step
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepReport:
-    """Outcome of a step."""
+    """Outcome of one or more steps of the same segments."""
 
     ended: tuple[EndedSegment, ...]
-    num_segments: int  # B of the step, including segments that ended
-    num_rows: int  # K of the step, including dead rows
+    num_segments: int  # B of each step, including segments that ended
+    num_rows: int  # K of the last step, including dead rows
+    earlier_steps_s: Sequence[float] = ()  # durations of the steps before the last one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,8 +128,9 @@ class RunningBatch:
     model do not. After an exception from the model the batch must not be used again.
     """
 
-    def __init__(self, model: StepModel) -> None:
-        self._model = model
+    def __init__(self, model: StepModel, *, interrupt: Interrupt | None = None) -> None:
+        """Start without segments; setting `interrupt` to 1 ends a `step` of several steps."""
+        self._model, self._interrupt = model, interrupt
         self._vocabulary = model.limits.vocabulary
         self._batch = model.new_batch()
         self._searching = self._batch if isinstance(self._batch, SearchingBatch) else None
@@ -138,6 +140,7 @@ class RunningBatch:
         self._segments: dict[int, Segment] = {}  # by id
         self._ids: list[int] = []
         self._next_id = 0
+        self._load: BatchLoad | None = None  # None: not known since segments have joined or left
 
     @property
     def num_segments(self) -> int:
@@ -147,7 +150,9 @@ class RunningBatch:
     @property
     def load(self) -> BatchLoad:
         """Size of the batch."""
-        return BatchLoad.of(self._segments.values())
+        if self._load is None:
+            self._load = BatchLoad.of(self._segments.values())
+        return self._load
 
     def start(
         self,
@@ -167,44 +172,56 @@ class RunningBatch:
             ids = range(self._next_id, self._next_id + len(segments))
             self._next_id += len(segments)
         self._segments.update(zip(ids, segments, strict=True))
+        self._load = None
         plans = {segment_id: SearchPlan(search=self._segments[segment_id].search) for segment_id in ids}
         self._join(plans, encoded or self._encode(ids))
         return list(ids)
 
-    def step(self) -> StepReport:
+    def step(self, *, max_seconds: float = 0.0) -> StepReport:
         """Extend each segment of a non-empty batch by one token, and remove the segments that end.
+
+        A model that searches by itself takes further steps until a segment ends, `max_seconds` have passed, or the
+        interrupt is set.
 
         A segment whose best hypothesis is degenerate is encoded and decoded again instead, if `repetition_guard` is on.
         """
-        num_rows, may_end = self._take_step()
+        num_rows, may_end, earlier_steps_s = self._take_step(max_seconds)
         num_segments, (ended, again) = self.num_segments, self._end_searches(may_end=may_end)
         if not ended and not again:
-            return StepReport(ended=(), num_segments=num_segments, num_rows=num_rows)
+            return StepReport(ended=(), num_segments=num_segments, num_rows=num_rows, earlier_steps_s=earlier_steps_s)
         self._leave([*(segment.segment_id for segment in ended), *again])
         self._forget(segment.segment_id for segment in ended)
         if again:
             self._join(again, self._encode(again))
-        return StepReport(ended=tuple(ended), num_segments=num_segments, num_rows=num_rows)
+        return StepReport(
+            ended=tuple(ended), num_segments=num_segments, num_rows=num_rows, earlier_steps_s=earlier_steps_s
+        )
 
     def drop(self, ids: Collection[int]) -> None:
         """Remove segments without a result."""
         self._leave(ids)
         self._forget(ids)
 
-    def _take_step(self) -> tuple[int, bool]:
-        """Extend each segment by one token; return K of the step, and whether a search may be over."""
+    def _take_step(self, max_seconds: float) -> tuple[int, bool, Sequence[float]]:
+        """Take one or more steps.
+
+        Returns:
+            K of the last step, whether a search may be over, and the durations of the earlier steps in seconds.
+        """
         state, rules, attend = self._state, self._rules, self._batch.cross_attention
         num_rows = state.log_probs.shape[1]
         if self._searching is not None and state.composition.is_plain:
-            ranked = self._searching.search_step(state, rules=rules)
+            ranked = self._searching.search(state, rules=rules, max_seconds=max_seconds, interrupt=self._interrupt)
             advance_ranked(state, ranked, rules=rules, attend=attend)
-            return num_rows, ranked.may_end or bool(ranked.finished) or state.steps_left <= 0
+            if len(ranked.rows) > 1:
+                num_rows = state.widest_beam
+            return num_rows, ranked.may_end or bool(ranked.finished), ranked.steps_s[:-1]
         if self.num_segments * num_rows > _SMALL_BATCH_ROWS:
             num_rows = state.num_live_rows
         counts = num_candidates(state, rules=rules, num_rows=num_rows)
         output = self._batch.step(state.tokens[:, :num_rows], state.parents[:, :num_rows], num_candidates=counts)
         advance(state, output, rules=rules, attend=attend)
-        return num_rows, True
+        return num_rows, True, ()
 
     def _encode(self, ids: Iterable[int]) -> list[EncodedSource]:
         return self._model.encode([self._segments[segment_id].source_ids for segment_id in ids])
@@ -262,7 +279,7 @@ class RunningBatch:
         state, looping = self._state, dict[int, list[int]]()
         for index in state.composition.guarded:
             length = int(state.lengths[index])
-            if length % _LOOP_CHECK_STEPS == 0 and state.num_live(index) > 0:
+            if length % LOOP_CHECK_STEPS == 0 and state.num_live(index) > 0:
                 best, _ = state.history.trace(index, row=0, length=length)
                 if self._redecoder.is_looping(self._segments[self._ids[index]], best):
                     looping[index] = best
@@ -288,4 +305,5 @@ class RunningBatch:
     def _forget(self, ids: Iterable[int]) -> None:
         for segment_id in ids:
             del self._segments[segment_id]
+            self._load = None
             self._redecoder.forget(segment_id)

@@ -55,7 +55,7 @@ class BatchCommand:
 
 @dataclass(slots=True, kw_only=True)
 class BatchStepOutput:
-    """Output of a step of a batch: new segments are encoded and join, then all segments take a decoder step.
+    """Output of a step of a batch: new segments are encoded and join, then all segments take decoder steps.
 
     It also covers the preceding steps of the same segments if nothing else happened. Results, metrics and the latency
     model derive from it. Times named `_at_s` and `step_ended_s` are points in time, all others are durations.
@@ -71,7 +71,7 @@ class BatchStepOutput:
     num_rows: int = 0  # beams of all segments of the step; 0 without a step
     step_s: float = 0.0
     step_ended_s: float = 0.0
-    earlier_steps_s: list[float] = field(default_factory=list)  # durations of the preceding steps that it covers
+    earlier_steps_s: Sequence[float] = ()  # durations of the preceding steps that it covers
     ended: tuple[EndedSegment, ...] = ()
     late_ids: tuple[int, ...] = ()  # segments that were dropped because their deadline had passed
     fault: str = ""  # traceback of an exception, which empties the batch
@@ -94,8 +94,7 @@ class BatchStepOutput:
         is_same = (self.load, self.step_rows, self.num_rows) == (earlier.load, earlier.step_rows, earlier.num_rows)
         if not (is_plain and is_same and self.num_rows):
             return False
-        self.earlier_steps_s = earlier.earlier_steps_s
-        self.earlier_steps_s.append(earlier.step_s)
+        self.earlier_steps_s = [*earlier.earlier_steps_s, earlier.step_s, *self.earlier_steps_s]
         self.busy_s += earlier.busy_s
         return True
 

@@ -5,6 +5,7 @@ It runs in a process of its own (`dragoman_service.worker.__main__`) or in threa
 
 import contextlib
 import logging
+import math
 import os
 import socket
 import threading
@@ -15,6 +16,7 @@ from multiprocessing.connection import Connection
 from queue import Empty, SimpleQueue
 from typing import Any, Final, Protocol
 
+from dragoman_service.decoding.beam_search import Interrupt
 from dragoman_service.decoding.running_batch import RunningBatch
 from dragoman_service.decoding.step_model import EncodedSource, StepModel
 from dragoman_service.threads import lower_priority
@@ -40,7 +42,14 @@ class ServedModel(StepModel, Protocol):
 class BatchExecutor:
     """Executes commands and steps of one running batch; one thread at a time may use it."""
 
-    def __init__(self, model: StepModel, clock: Clock, encoded: dict[int, EncodedSource] | None = None) -> None:
+    def __init__(
+        self,
+        model: StepModel,
+        clock: Clock,
+        encoded: dict[int, EncodedSource] | None = None,
+        *,
+        interrupt: Interrupt | None = None,
+    ) -> None:
         """Start with an empty batch.
 
         Args:
@@ -48,8 +57,9 @@ class BatchExecutor:
             clock: measures durations and deadlines.
             encoded: encoder outputs of queued segments, by id; shared by the batches of a worker, whose threads only
                 set and pop.
+            interrupt: ends `execute` after the current step; see `RunningBatch`.
         """
-        self._model = model
+        self._model, self._interrupt = model, interrupt
         self._clock = clock
         self._encoded = {} if encoded is None else encoded
         self._ahead_ids: set[int] = set()  # segments that this batch has encoded and that are still queued
@@ -61,9 +71,10 @@ class BatchExecutor:
         """Segments in the batch."""
         return len(self._unresolved)
 
-    def run_step(self, command: BatchCommand) -> BatchStepOutput:
+    def execute(self, command: BatchCommand, *, until_s: float = -math.inf) -> BatchStepOutput:
         """Drop segments, start new ones, take a decoder step and drop segments whose deadline has passed.
 
+        A model that searches by itself takes further steps until `until_s`, a deadline, a result or the interrupt.
         An exception is part of the output: the batch has lost its segments, and the next step starts with an empty one.
         """
         began_s = self._clock()
@@ -74,7 +85,7 @@ class BatchExecutor:
             if command.new_segments or command.encode_ahead:
                 self._start(command, output)
             if self._unresolved:
-                self._step(output)
+                self._step(output, until_s)
                 self._drop_late(output)
         except Exception:  # noqa: BLE001 - the thread must go on, and every segment needs a result
             output.fault = traceback.format_exc()
@@ -89,7 +100,7 @@ class BatchExecutor:
 
     def _running(self) -> RunningBatch:
         if self._batch is None:
-            self._batch = RunningBatch(self._model)
+            self._batch = RunningBatch(self._model, interrupt=self._interrupt)
         return self._batch
 
     def _start(self, command: BatchCommand, output: BatchStepOutput) -> None:
@@ -124,12 +135,14 @@ class BatchExecutor:
         for segment_id in segment_ids:
             self._encoded.pop(segment_id, None)
 
-    def _step(self, output: BatchStepOutput) -> None:
+    def _step(self, output: BatchStepOutput, until_s: float) -> None:
         output.load = self._running().load
+        first_deadline_s = min(new.deadline_s for new in self._unresolved.values())
         began_s = self._clock()
-        report = self._running().step()
+        report = self._running().step(max_seconds=max(0.0, min(until_s, first_deadline_s) - began_s))
         output.step_ended_s = self._clock()
-        output.step_s = output.step_ended_s - began_s
+        output.earlier_steps_s = report.earlier_steps_s
+        output.step_s = max(0.0, output.step_ended_s - began_s - sum(report.earlier_steps_s))
         output.num_rows, output.step_rows = output.load.live_rows, report.num_segments * report.num_rows
         output.ended = report.ended
         for ended in report.ended:
@@ -157,7 +170,8 @@ class WorkerLoop:
     def __init__(self, worker: "Worker", connection: "Connection[BatchReport, BatchCommand]") -> None:
         """Use the worker's end of a connection, which `run` closes."""
         self._worker = worker
-        self._batch = BatchExecutor(worker.model, worker.clock, worker.encoded)
+        self._interrupt = Interrupt()  # 1: commands may have been received
+        self._batch = BatchExecutor(worker.model, worker.clock, worker.encoded, interrupt=self._interrupt)
         self._connection = connection
         self._commands: SimpleQueue[BatchCommand | None] = SimpleQueue()  # None: the connection is closed
         self._outputs: list[BatchStepOutput] = []
@@ -170,7 +184,7 @@ class WorkerLoop:
         try:
             lower_priority(self._worker.niceness)
             while (command := self._next_command()) is not None:
-                output = self._batch.run_step(command)
+                output = self._batch.execute(command, until_s=self._reported_at_s + _REPORT_INTERVAL_S)
                 if self._outputs and output.merge(self._outputs[-1]):
                     self._outputs.pop()
                 self._outputs.append(output)
@@ -192,14 +206,21 @@ class WorkerLoop:
         """Read commands as they arrive, so that the scheduler never waits for a step."""
         with contextlib.suppress(Exception):
             while True:
-                self._commands.put(self._connection.recv())
-        self._commands.put(None)
+                self._put(self._connection.recv())
+        self._put(None)
+
+    def _put(self, command: BatchCommand | None) -> None:
+        self._commands.put(command)
+        self._interrupt.value = 1
 
     def _next_command(self) -> BatchCommand | None:
         """Return all received commands as one, waiting if the batch is empty; None after the last one."""
-        commands = []
+        commands, is_idle = [], not self._batch.num_segments
+        self._interrupt.value = 0
         try:
-            commands.append(self._commands.get(block=not self._batch.num_segments))
+            commands.append(self._commands.get(block=is_idle))
+            if is_idle:
+                self._reported_at_s = self._worker.clock()
             while True:
                 commands.append(self._commands.get_nowait())
         except Empty:

@@ -9,7 +9,6 @@ namespace dragoman {
 namespace {
 
 constexpr int kSlotBucket = 32;   // growth granularity of slots
-constexpr int kMaxRows = 1024;    // per segment
 constexpr int kMaxLanes = 64;      // parts of the projection
 
 }  // namespace
@@ -204,7 +203,7 @@ void Batch::describe_slots() {
 
 void Batch::step(int num_rows, const int64_t* token_ids, const int64_t* parents, const int32_t* wanted,
                  int num_candidates, int num_threads, float* log_probs, int64_t* candidate_ids,
-                 const SearchStep* search) {
+                 const SearchRun* search) {
   Model& model = *model_;
   const Kernels& kernels = model.kernels;
   require(!is_half_stepped_, "an earlier step of the batch failed");
@@ -371,95 +370,9 @@ void Batch::step(int num_rows, const int64_t* token_ids, const int64_t* parents,
       tokens[c] = has_shortlist ? segment.shortlist_ids[size_t(best.column)] : best.column;
     }
   });
+  remember(num_rows, token_ids, parents);
   for (const auto& segment : segments_) ++segment->position;
   is_half_stepped_ = false;
-}
-
-void Batch::search(SearchStep& step) {
-  require(step.num_rows >= 1 && step.num_rows <= kMaxRows, "the number of rows is not between 1 and 1,024");
-  require(step.width >= 1 && step.width <= kMaxRows, "the widest beam is not between 1 and 1,024");
-  const size_t num_rows = size_t(step.num_rows), num_segments = segments_.size();
-  wanted_.resize(num_segments * num_rows);
-  for (size_t b = 0; b < num_segments; ++b) {
-    require(step.beam_sizes[b] >= 1 && step.beam_sizes[b] <= step.width, "a beam size is not between 1 and the width");
-    for (size_t k = 0; k < num_rows; ++k) {
-      const double log_prob = step.log_probs[b * num_rows + k];
-      const bool can_win = step.early_stopping[b] || !(log_prob / step.bound_penalties[b] <= step.scores_to_beat[b]);
-      const bool is_live = log_prob > -std::numeric_limits<double>::infinity() && (k == 0 || can_win);
-      wanted_[b * num_rows + k] = is_live ? step.num_candidates : 0;
-    }
-  }
-  const size_t size = wanted_.size() * size_t(std::max(step.num_candidates, 0));
-  log_probs_.resize(size), candidate_ids_.resize(size);
-  this->step(step.num_rows, step.token_ids, step.parents, wanted_.data(), step.num_candidates, step.num_threads,
-             log_probs_.data(), candidate_ids_.data(), &step);
-  step.num_finished = step.may_end = 0;
-  step.num_bytes = num_bytes_;
-  for (int b = 0; b < int(num_segments); ++b) rank(step, b);
-}
-
-void Batch::rank(SearchStep& step, int b) const {
-  constexpr double kNone = -std::numeric_limits<double>::infinity();
-  const int num_rows = step.num_rows, num_candidates = step.num_candidates, beam_size = int(step.beam_sizes[b]);
-  const bool forbids_eos = step.lengths[b] < step.min_tokens[b];
-  const int32_t* wanted = wanted_.data() + size_t(b) * size_t(num_rows);
-  const auto is_forbidden = [&](int64_t token) {
-    return std::find(step.forbidden, step.forbidden + step.num_forbidden, token) !=
-               step.forbidden + step.num_forbidden || (forbids_eos && token == step.eos_id);
-  };
-  // The next allowed candidate of each row; candidates of a row are sorted in descending order.
-  struct Head {
-    double total;
-    int index;
-  };
-  Head heads[kMaxRows];
-  const auto advance = [&](int k, int index) {
-    const size_t first = (size_t(b) * size_t(num_rows) + size_t(k)) * size_t(num_candidates);
-    for (; index < num_candidates; ++index) {
-      const double total = step.log_probs[b * num_rows + k] + double(log_probs_[first + size_t(index)]);
-      if (total > kNone && !is_forbidden(candidate_ids_[first + size_t(index)])) {
-        heads[k] = {total, index};
-        return;
-      }
-    }
-    heads[k] = {kNone, num_candidates};
-  };
-  int num_heads = 0;  // rows after the last live one do not have a head
-  for (int k = 0; k < num_rows; ++k) {
-    heads[k] = {kNone, num_candidates};
-    if (wanted[k]) advance(k, 0), num_heads = k + 1;
-  }
-  const size_t at = size_t(b) * size_t(step.width);
-  int count = 0;
-  for (int ranked = 0; count < beam_size || ranked < beam_size; ++ranked) {
-    int best = 0;
-    for (int k = 1; k < num_heads; ++k)
-      if (heads[k].total > heads[best].total) best = k;
-    if (num_heads == 0 || heads[best].index == num_candidates) break;
-    const size_t candidate =
-        (size_t(b) * size_t(num_rows) + size_t(best)) * size_t(num_candidates) + size_t(heads[best].index);
-    const double total = heads[best].total;
-    if (candidate_ids_[candidate] == step.eos_id) {
-      if (ranked < beam_size) {
-        const size_t place = size_t(step.num_finished++);
-        step.finished[place * 2] = b, step.finished[place * 2 + 1] = best;
-        step.finished_log_probs[place] = total, step.finished_eos_log_probs[place] = log_probs_[candidate];
-      }
-    } else if (count < beam_size) {
-      step.next_log_probs[at + size_t(count)] = total, step.next_parents[at + size_t(count)] = best;
-      step.next_token_ids[at + size_t(count)] = candidate_ids_[candidate];
-      step.next_steps[at + size_t(count)] = log_probs_[candidate];
-      ++count;
-    }
-    advance(best, heads[best].index + 1);
-  }
-  const double top = count > 0 ? step.next_log_probs[at] : kNone;
-  if (top / step.bound_penalties[b] <= step.scores_to_beat[b]) step.may_end = 1;
-  for (int i = count; i < step.width; ++i) {  // copies of the best row with log-probability -inf
-    step.next_log_probs[at + size_t(i)] = kNone, step.next_steps[at + size_t(i)] = 0;
-    step.next_token_ids[at + size_t(i)] = count > 0 ? step.next_token_ids[at] : 0;
-    step.next_parents[at + size_t(i)] = count > 0 ? step.next_parents[at] : 0;
-  }
 }
 
 }  // namespace dragoman

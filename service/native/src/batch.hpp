@@ -17,37 +17,56 @@ struct Segment {
   Memory<float> cross;    // for each layer: keys [blocks][d][16], then values [source_length][d]
   Memory<float> pool;     // for each layer: keys [num_slots / 16][d][16], then values [num_slots][d]
   std::vector<uint64_t> visible;  // [K][num_slots / 64, rounded up] bits: slots with tokens of the row's hypothesis
+  std::vector<int32_t> newest;    // [K][kLoopTokens] newest tokens of the row's hypothesis, the last one at the end
   PackedWeights shortlist;        // columns of the projection; all columns if not set
   std::vector<int32_t> shortlist_ids;
 };
 
-// Arguments and results of one step of beam search. B segments with K rows before and W rows after the step; arrays are
-// [B], [B][K] or [B][W].
-struct SearchStep {
-  const double* log_probs;       // [B][K] of the hypotheses, best first; -inf: unused row
-  const int64_t* token_ids;      // [B][K]
-  const int64_t* parents;        // [B][K]
-  const int64_t* beam_sizes;     // [B] at most W
-  const int64_t* lengths;        // [B]
-  const int64_t* min_tokens;     // [B] minimum target length, excluding EOS
-  const double* bound_penalties; // [B] most favourable length penalty of a live hypothesis
-  const double* scores_to_beat;  // [B]
-  const uint8_t* early_stopping; // [B]
-  const int64_t* forbidden;      // token ids
-  const int64_t* placeholders;   // [P] token ids, ascending
-  const uint8_t* is_masked;      // [B][P] whether a placeholder is not allowed in a segment
-  double* next_log_probs;        // [B][W]
-  int64_t* next_token_ids;       // [B][W]
-  int64_t* next_parents;         // [B][W]
-  float* next_steps;             // [B][W] log-probabilities of the tokens
-  int64_t* finished;             // [B * W][2] segment and row of each finished hypothesis, best first within a segment
-  double* finished_log_probs;    // [B * W] including EOS
-  float* finished_eos_log_probs; // [B * W]
+constexpr int kMaxRows = 1024;    // per segment
+constexpr int kLoopTokens = 32;  // newest tokens of each row that are kept to find loops
+
+// Arguments and results of a run: up to N steps of beam search. B segments have K rows before the run and W rows after
+// each step. Without a comment, arrays are [B], [B][K] or, for the steps of the run, [N][B][W].
+struct SearchRun {
+  const double* log_probs;         // [B][K] of the hypotheses, best first; -inf: unused row
+  const int64_t* token_ids;        // [B][K]
+  const int64_t* parents;          // [B][K]
+  const int64_t* beam_sizes;       // at most W
+  const int64_t* lengths;
+  const int64_t* min_tokens;       // minimum target length, excluding EOS
+  const int64_t* max_tokens;       // maximum target length, including EOS
+  const double* bound_penalties;   // most favourable length penalty of a live hypothesis
+  const double* const* penalties;  // length penalty of each length up to `max_tokens`
+  const double* scores_to_beat;
+  const double* best_scores;       // [B][H] scores of the finished hypotheses that are kept, best first; -inf: none
+  const int64_t* num_hypotheses;   // finished hypotheses that are kept, at most H
+  const int64_t* num_finished;     // all finished hypotheses
+  const uint8_t* early_stopping;
+  const uint8_t* has_coverage;     // whether the caller scores finished hypotheses, which ends the run
+  const uint8_t* is_guarded;       // whether a loop ends the run
+  const int64_t* forbidden;        // token ids
+  const int64_t* placeholders;     // [P] token ids, ascending
+  const uint8_t* is_masked;        // [B][P] whether a placeholder is not allowed in a segment
+  const int64_t* min_repeats;      // [L] number of repeats that make a loop of 1, 2, ... L tokens
+  const int32_t* interrupt;        // null, or a number that other threads set to end the run
+  double* next_log_probs;
+  int64_t* next_token_ids;
+  int64_t* next_parents;
+  float* next_steps;               // log-probabilities of the tokens
+  int64_t* finished;               // [N * B * W][3] step, segment and row of each finished hypothesis, in order
+  double* finished_log_probs;      // [N * B * W] including EOS
+  float* finished_eos_log_probs;   // [N * B * W]
+  double* step_seconds;            // [N] durations
+  double max_seconds;              // the run ends with the first step after this time
   int64_t eos_id;
-  int64_t num_bytes;             // output: bytes of the caches of the batch
+  int64_t num_bytes;               // output: bytes of the caches of the batch
   int32_t num_rows, width, num_candidates, num_threads, num_forbidden, num_placeholders;
-  int32_t num_finished;          // output
-  int32_t may_end;               // output: whether the live hypotheses of a segment cannot beat its finished ones
+  int32_t max_hypotheses, num_repeat_sizes;  // H, L
+  int32_t loop_interval;           // lengths at which loops are looked for are multiples of it
+  int32_t max_steps;               // N
+  int32_t num_steps;               // output: steps taken, at least 1
+  int32_t num_ended;               // output: finished hypotheses
+  int32_t may_end;                 // output: whether the search of a segment is over after the last step
 };
 
 class Batch {
@@ -73,12 +92,13 @@ class Batch {
   // are NaN. An invalid argument does not change the batch; after any other error, all further steps fail.
   // Candidates that `search` masks are excluded, but count in the softmax.
   void step(int num_rows, const int64_t* token_ids, const int64_t* parents, const int32_t* wanted, int num_candidates,
-            int num_threads, float* log_probs, int64_t* candidate_ids, const SearchStep* search = nullptr);
+            int num_threads, float* log_probs, int64_t* candidate_ids, const SearchRun* search = nullptr);
 
-  // Runs a step and ranks the continuations of each segment: EOS among the best K finishes a hypothesis, and the best K
+  // Runs steps and ranks the continuations of each segment: EOS among the best K finishes a hypothesis, and the best K
   // others stay live. Rows that can no longer win are not computed, as their continuations cannot win. Masked
-  // placeholders are excluded.
-  void search(SearchStep& step);
+  // placeholders are excluded. The run ends after a step in which a search is over, a loop was found or the caller must
+  // score a hypothesis, after `max_seconds`, and when it is interrupted.
+  void search(SearchRun& run);
 
  private:
   struct Row {
@@ -95,7 +115,11 @@ class Batch {
   void check(int num_rows, const int64_t* token_ids, const int64_t* parents, const int32_t* wanted,
              int num_candidates) const;
   void assign_slots(int num_rows, const int64_t* parents, const int32_t* wanted);
-  void rank(SearchStep& step, int segment) const;
+  void remember(int num_rows, const int64_t* token_ids, const int64_t* parents);
+  void choose_rows(const SearchRun& run, const double* log_probs, int num_rows);
+  bool rank(SearchRun& run, const double* log_probs, int num_rows, int segment);
+  void finish(SearchRun& run, int segment, int row, double log_prob, float eos_log_prob);
+  bool may_loop(const SearchRun& run, int segment) const;
   void grow(Segment& segment, int needed);
   void describe_slots();
   int64_t bytes_of(const Segment& segment) const;
@@ -112,7 +136,11 @@ class Batch {
   std::vector<float> bias_;
   std::vector<uint8_t> seen_;
   Scratch scratch_;
-  std::vector<int32_t> wanted_;        // of `search`
+  std::vector<int32_t> newest_;
+  // Progress of a run:
+  std::vector<int32_t> wanted_;
+  std::vector<double> scores_to_beat_, best_scores_;
+  std::vector<int64_t> num_finished_;
   std::vector<float> log_probs_;
   std::vector<int64_t> candidate_ids_;
   std::vector<Best> best_;

@@ -72,7 +72,7 @@ std::chrono::steady_clock::duration product_time(const Kernels& kernels) {
 }  // namespace
 
 // ABI version. Increase it with each incompatible change of the functions.
-EXPORTED int dragoman_abi() { return 8; }
+EXPORTED int dragoman_abi() { return 10; }
 
 EXPORTED const char* dragoman_error() { return last_error.c_str(); }
 
@@ -162,6 +162,6 @@ EXPORTED int dragoman_batch_step(Batch* batch, int num_rows, const int64_t* toke
     batch->step(num_rows, token_ids, parents, wanted, num_candidates, num_threads, log_probs, candidate_ids);
   });
 }
-EXPORTED int dragoman_batch_search(Batch* batch, dragoman::SearchStep* step) {
-  return guarded([&] { batch->search(*step); });
+EXPORTED int dragoman_batch_search(Batch* batch, dragoman::SearchRun* run) {
+  return guarded([&] { batch->search(*run); });
 }

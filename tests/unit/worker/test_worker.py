@@ -46,7 +46,7 @@ def make_batch(model: StepModel = ENDLESS, clock: Clock | None = None) -> BatchE
 
 
 def test_output_has_the_times_and_sizes_of_a_step() -> None:
-    output = make_batch(TimedModel(ENDLESS)).run_step(command(5, 6))
+    output = make_batch(TimedModel(ENDLESS)).execute(command(5, 6))
 
     assert (output.started_ids, output.num_encoded_tokens) == ((5, 6), 6)
     assert (output.encode_s, output.started_at_s, output.step_s, output.step_ended_s) == (2.0, 12.0, 1.0, 13.0)
@@ -57,7 +57,7 @@ def test_output_has_the_times_and_sizes_of_a_step() -> None:
 
 def test_segments_end_by_their_ids_in_any_order() -> None:
     batch = make_batch()
-    outputs = [batch.run_step(each) for each in (command(40, 9, num_steps=3), command(5), BatchCommand())]
+    outputs = [batch.execute(each) for each in (command(40, 9, num_steps=3), command(5), BatchCommand())]
 
     assert [sorted(ended.segment_id for ended in output.ended) for output in outputs] == [[], [], [9, 40]]
     assert (outputs[2].num_tokens, outputs[2].num_steps) == (6, 6)
@@ -66,10 +66,10 @@ def test_segments_end_by_their_ids_in_any_order() -> None:
 
 def test_dropped_segments_leave_before_new_ones_start() -> None:
     batch = make_batch(model := TimedModel(ENDLESS))
-    batch.run_step(command(1, 2))
+    batch.execute(command(1, 2))
     model.operations.clear()
 
-    output = batch.run_step(command(3, dropped=(2, 7)))  # 7 is unknown, which is not a fault
+    output = batch.execute(command(3, dropped=(2, 7)))  # 7 is unknown, which is not a fault
 
     assert [operation for operation, _ in model.operations] == ["drop", "encode", "start", "step"]
     assert output.load.num_segments == batch.num_segments == 2
@@ -78,9 +78,9 @@ def test_dropped_segments_leave_before_new_ones_start() -> None:
 
 def test_empty_batch_takes_no_step() -> None:
     batch = make_batch()
-    batch.run_step(command(1))
+    batch.execute(command(1))
 
-    output = batch.run_step(command(dropped=(1,)))
+    output = batch.execute(command(dropped=(1,)))
 
     assert (output.num_rows, output.decode_cost, batch.num_segments) == (0, 0, 0)
 
@@ -88,7 +88,7 @@ def test_empty_batch_takes_no_step() -> None:
 def test_segments_that_were_encoded_ahead_join_without_an_encoder_run() -> None:
     batch = make_batch(model := TimedModel(ENDLESS))
 
-    outputs = [batch.run_step(command(1, ahead=(2, 3))), batch.run_step(command(3, 2))]
+    outputs = [batch.execute(command(1, ahead=(2, 3))), batch.execute(command(3, 2))]
 
     assert model.encoded == [3]
     assert [(output.encoded_ids, output.started_ids) for output in outputs] == [((1, 2, 3), (1,)), ((), (3, 2))]
@@ -102,10 +102,10 @@ def test_encoding_ahead_does_not_change_results() -> None:
     ahead = {other.segment_id: other.segment.source_ids for other in reversed(others)}
     batch = make_batch(ToyModel())
 
-    outputs = [batch.run_step(BatchCommand(new_segments=(first,), encode_ahead=ahead))]
-    outputs += [batch.run_step(BatchCommand(new_segments=(other,))) for other in others]
+    outputs = [batch.execute(BatchCommand(new_segments=(first,), encode_ahead=ahead))]
+    outputs += [batch.execute(BatchCommand(new_segments=(other,))) for other in others]
     while batch.num_segments:
-        outputs.append(batch.run_step(BatchCommand()))
+        outputs.append(batch.execute(BatchCommand()))
 
     ended = {ended.segment_id: ended for output in outputs for ended in output.ended}
     assert ended == decode_here(ToyModel(), together)
@@ -114,13 +114,13 @@ def test_encoding_ahead_does_not_change_results() -> None:
 def test_batches_share_encoder_outputs_until_the_segment_or_the_batch_ends() -> None:
     encoded = dict[int, EncodedSource]()
     batch, other = (BatchExecutor(ENDLESS, ManualClock(), encoded) for _ in range(2))
-    batch.run_step(command(1, ahead=(2, 3, 4, 5)))
+    batch.execute(command(1, ahead=(2, 3, 4, 5)))
 
-    output = other.run_step(command(2))
+    output = other.execute(command(2))
     assert (output.encoded_ids, output.started_ids) == ((), (2,))
-    batch.run_step(command(dropped=(3,)))
+    batch.execute(command(dropped=(3,)))
     assert encoded.keys() == {4, 5}
-    batch.run_step(command(4))
+    batch.execute(command(4))
     assert encoded.keys() == {5}
     batch.close()
     assert encoded == {}
@@ -131,8 +131,8 @@ def test_late_segment_is_dropped_after_the_step_unless_it_ended() -> None:
     late, ending = new_segments(1, deadline_s=14.0), new_segments(3, num_steps=1, deadline_s=11.0)
 
     outputs = [
-        batch.run_step(BatchCommand(new_segments=(*late, *new_segments(2), *ending))),
-        batch.run_step(BatchCommand()),
+        batch.execute(BatchCommand(new_segments=(*late, *new_segments(2), *ending))),
+        batch.execute(BatchCommand()),
     ]
 
     assert [[ended.segment_id for ended in output.ended] for output in outputs] == [[3], []]
@@ -146,25 +146,25 @@ def test_fault_empties_the_batch_and_names_its_segments(operation: str) -> None:
     faults: list[str] = []
     batch = make_batch(FlakyModel(ENDLESS, lambda used: used in faults and bool(faults.pop())))
     if operation != "new_batch":
-        batch.run_step(command(1, 2))
+        batch.execute(command(1, 2))
 
     faults.append(operation)
-    output = batch.run_step(command(3, dropped=(1,)))
+    output = batch.execute(command(3, dropped=(1,)))
 
     assert f"{operation} broken on purpose" in output.fault
     assert ({2, 3} if operation != "new_batch" else {3}) <= set(output.lost_ids) <= {1, 2, 3}
     assert len(set(output.lost_ids)) == len(output.lost_ids)
     assert batch.num_segments == 0
-    assert [ended.segment_id for ended in batch.run_step(command(4, num_steps=1)).ended] == [4]
+    assert [ended.segment_id for ended in batch.execute(command(4, num_steps=1)).ended] == [4]
 
 
 def test_segment_that_ended_before_the_fault_of_the_same_step_is_not_lost() -> None:
     drops = iter([False, True])  # of segments that ended, then of late segments
     timed = TimedModel(ENDLESS)
     batch = make_batch(FlakyModel(timed, lambda used: used == "drop" and next(drops)), timed.clock)
-    batch.run_step(BatchCommand(new_segments=(*new_segments(1, num_steps=2), *new_segments(2, deadline_s=14.0))))
+    batch.execute(BatchCommand(new_segments=(*new_segments(1, num_steps=2), *new_segments(2, deadline_s=14.0))))
 
-    output = batch.run_step(BatchCommand())
+    output = batch.execute(BatchCommand())
 
     assert output.fault
     assert ([ended.segment_id for ended in output.ended], output.lost_ids) == ([1], (2,))

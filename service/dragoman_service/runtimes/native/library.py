@@ -4,7 +4,7 @@ import ctypes
 import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from ctypes import c_char_p, c_float, c_int, c_int32, c_int64, c_void_p
+from ctypes import c_char_p, c_double, c_float, c_int, c_int32, c_int64, c_void_p
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ from dragoman_service.errors import EngineError
 _LIBRARY_VARIABLE = "DRAGOMAN_NATIVE_LIBRARY"
 """Environment variable with the path of a library to use instead of the installed one, such as a sanitizer build."""
 
-_ABI = 8  # version of the function declarations below
+_ABI = 10  # version of the function declarations below
 
 _NOT_INSTALLED = (
     "dragoman-native is not installed; build it with pip install ./service/native, "
@@ -70,18 +70,21 @@ class _Shape(ctypes.Structure):
     )
 
 
-class SearchStep(ctypes.Structure):
-    """Arguments and results of a search step; see `SearchStep` in batch.hpp."""
+class SearchRun(ctypes.Structure):
+    """Arguments and results of a run of search steps; see `SearchRun` in batch.hpp."""
 
     _fields_ = (
         *((name, _ARRAY) for name in ("log_probs", "token_ids", "parents", "beam_sizes", "lengths", "min_tokens")),
-        *((name, _ARRAY) for name in ("bound_penalties", "scores_to_beat", "early_stopping", "forbidden")),
-        *((name, _ARRAY) for name in ("placeholders", "is_masked")),
-        *((name, _ARRAY) for name in ("next_log_probs", "next_token_ids", "next_parents", "next_steps")),
-        *((name, _ARRAY) for name in ("finished", "finished_log_probs", "finished_eos_log_probs")),
+        *((name, _ARRAY) for name in ("max_tokens", "bound_penalties", "penalties", "scores_to_beat", "best_scores")),
+        *((name, _ARRAY) for name in ("num_hypotheses", "num_finished", "early_stopping", "has_coverage")),
+        *((name, _ARRAY) for name in ("is_guarded", "forbidden", "placeholders", "is_masked", "min_repeats")),
+        *((name, _ARRAY) for name in ("interrupt", "next_log_probs", "next_token_ids", "next_parents", "next_steps")),
+        *((name, _ARRAY) for name in ("finished", "finished_log_probs", "finished_eos_log_probs", "step_seconds")),
+        ("max_seconds", c_double),
         *((name, c_int64) for name in ("eos_id", "num_bytes")),
         *((name, c_int32) for name in ("num_rows", "width", "num_candidates", "num_threads", "num_forbidden")),
-        *((name, c_int32) for name in ("num_placeholders", "num_finished", "may_end")),
+        *((name, c_int32) for name in ("num_placeholders", "max_hypotheses", "num_repeat_sizes", "loop_interval")),
+        *((name, c_int32) for name in ("max_steps", "num_steps", "num_ended", "may_end")),
     )
 
 
@@ -104,7 +107,7 @@ _FUNCTIONS: Mapping[str, tuple[Any, Sequence[Any]]] = {
     "dragoman_batch_add": (c_int, (_HANDLE, c_int, _ARRAY, c_int64, c_int, _ARRAY, c_int)),
     "dragoman_batch_keep": (c_int, (_HANDLE, _ARRAY, c_int)),
     "dragoman_batch_cross": (c_int, (_HANDLE, c_int, _ARRAY)),
-    "dragoman_batch_search": (c_int, (_HANDLE, ctypes.POINTER(SearchStep))),
+    "dragoman_batch_search": (c_int, (_HANDLE, ctypes.POINTER(SearchRun))),
     "dragoman_batch_step": (c_int, (_HANDLE, c_int, _ARRAY, _ARRAY, _ARRAY, c_int, c_int, _ARRAY, _ARRAY)),
 }
 """Result type and argument types of each function."""

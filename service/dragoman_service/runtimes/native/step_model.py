@@ -6,6 +6,7 @@ Steps are not padded and each segment has its own caches, so that segments are a
 copies of the caches of other segments.
 """
 
+import ctypes
 import weakref
 from collections.abc import Callable, Sequence
 
@@ -13,17 +14,18 @@ import numpy as np
 
 from dragoman_service.bundle.architecture import layer_names
 from dragoman_service.bundle.files import Bundle
-from dragoman_service.decoding.beam_search import CandidateRules, RankedStep
-from dragoman_service.decoding.beam_state import BeamExpansion, BeamState
+from dragoman_service.decoding.beam_search import CandidateRules, Interrupt, RankedRun
+from dragoman_service.decoding.beam_state import BeamExpansion, BeamState, length_penalties
+from dragoman_service.decoding.degeneration import LOOP_CHECK_STEPS, MIN_REPEATS
 from dragoman_service.decoding.step_model import EncodedSource, FloatArray, IntArray, StepOutput
-from dragoman_service.runtimes.native.library import NativeNetwork, SearchStep, pointer
+from dragoman_service.runtimes.native.library import NativeNetwork, SearchRun, pointer
 from dragoman_service.runtimes.onnx.encoder import EncodingModel
 from dragoman_service.runtimes.onnx.session import GraphName, Sessions, num_low_latency_threads, open_sessions
 from dragoman_service.runtimes.settings import RuntimeSettings
 from dragoman_service.runtimes.shortlist import Shortlist
 from dragoman_service.threads import num_cores
 
-_STEPS_OF_ROWS = 8  # steps whose rows are allocated together
+_STEPS_OF_ROWS = 16  # steps whose rows are allocated together; a run has at most as many
 
 
 class _Rows:
@@ -32,87 +34,129 @@ class _Rows:
     def __init__(self, num_segments: int, width: int) -> None:
         shape = (_STEPS_OF_ROWS, num_segments, width)
         self.shape = (num_segments, width)
-        log_probs, steps = np.empty(shape, np.float64), np.empty(shape, np.float32)
-        tokens, parents = np.empty(shape, np.int64), np.empty(shape, np.int64)
-        self._steps = [
-            BeamExpansion(log_probs=log_probs[i], tokens=tokens[i], parents=parents[i], steps=steps[i])
-            for i in range(_STEPS_OF_ROWS)
-        ]
+        self._arrays = (
+            *(np.empty(shape, np.float64), np.empty(shape, np.int64)),  # log-probabilities, tokens
+            *(np.empty(shape, np.int64), np.empty(shape, np.float32)),  # parents, log-probabilities of the tokens
+        )
         size = num_segments * width
-        self._addresses = [(pointer(array), size * array.itemsize) for array in (log_probs, tokens, parents, steps)]
+        self._addresses = [(pointer(array), size * array.itemsize) for array in self._arrays]
         self._num_taken = 0
 
     @property
-    def is_full(self) -> bool:
-        return self._num_taken == _STEPS_OF_ROWS
+    def num_left(self) -> int:
+        return _STEPS_OF_ROWS - self._num_taken
 
-    def take(self) -> tuple[BeamExpansion, list[int]]:
-        # Returns the rows of the next step and the addresses of their arrays.
-        index, self._num_taken = self._num_taken, self._num_taken + 1
-        return self._steps[index], [address + index * size for address, size in self._addresses]
+    @property
+    def next_pointers(self) -> list[int]:
+        # Addresses of the four arrays from the next step on.
+        return [address + self._num_taken * size for address, size in self._addresses]
+
+    @property
+    def latest_pointers(self) -> list[int]:
+        # Addresses of the four arrays of the step taken last.
+        return [address + (self._num_taken - 1) * size for address, size in self._addresses]
+
+    def take(self, num_steps: int) -> list[BeamExpansion]:
+        # Returns the rows of the next steps.
+        first, self._num_taken = self._num_taken, self._num_taken + num_steps
+        log_probs, tokens, parents, steps = self._arrays
+        return [
+            BeamExpansion(log_probs=log_probs[i], tokens=tokens[i], parents=parents[i], steps=steps[i])
+            for i in range(first, self._num_taken)
+        ]
 
 
 class _Search:
-    # Arguments of a search step; all fields that do not change between steps are set once.
+    # Arguments of a run; all fields that do not change between runs are set once.
 
-    def __init__(self, state: BeamState, rules: CandidateRules) -> None:
-        self.state, self.composition = state, state.composition
+    def __init__(self, state: BeamState, rules: CandidateRules, interrupt: Interrupt | None) -> None:
+        self.state, self.composition, self._interrupt = state, state.composition, interrupt
         num_segments, width = state.num_segments, state.widest_beam
-        self._finished = np.empty((num_segments * width, 2), np.int64)
-        self._finished_log_probs = np.empty(num_segments * width, np.float64)
-        self._finished_eos_log_probs = np.empty(num_segments * width, np.float32)
-        # Kept alive because `step` points to them; modified in place.
+        num_rows = _STEPS_OF_ROWS * num_segments * width
+        self._finished = np.empty((num_rows, 3), np.int64)
+        self._finished_log_probs = np.empty(num_rows, np.float64)
+        self._finished_eos_log_probs = np.empty(num_rows, np.float32)
+        num_hypotheses = np.array([search.num_hypotheses for search in state.searches], np.int64)
+        self._best_scores = np.full((num_segments, num_hypotheses.max()), -np.inf)
+        self._penalties = [
+            length_penalties(1 << search.max_target_tokens.bit_length(), alpha=search.length_penalty)
+            for search in state.searches
+        ]
+        # Kept alive because `run` points to them; modified in place.
         self._arrays = {
             "beam_sizes": state.beam_sizes,
             "lengths": state.lengths,
             "min_tokens": state.min_tokens,
+            "max_tokens": state.max_tokens,
             "bound_penalties": state.bound_penalties,
+            "penalties": np.array([pointer(penalties) for penalties in self._penalties], np.uintp),
             "scores_to_beat": state.scores_to_beat,
+            "best_scores": self._best_scores,
+            "num_hypotheses": num_hypotheses,
+            "num_finished": state.num_finished,
             "early_stopping": state.early_stopping,
+            "has_coverage": np.array([search.coverage_penalty > 0 for search in state.searches], np.bool_),
+            "is_guarded": np.array([search.repetition_guard for search in state.searches], np.bool_),
             "forbidden": np.array(rules.never, np.int64),
             "placeholders": rules.placeholder_ids,
             "is_masked": np.ascontiguousarray(state.is_masked),
+            "min_repeats": np.array(MIN_REPEATS, np.int64),
             "finished": self._finished,
             "finished_log_probs": self._finished_log_probs,
             "finished_eos_log_probs": self._finished_eos_log_probs,
+            "step_seconds": (steps_s := np.empty(_STEPS_OF_ROWS, np.float64)),
         }
-        self.step = SearchStep(
+        self._steps_s = steps_s
+        self.run = SearchRun(
             **{name: pointer(array) for name, array in self._arrays.items()},
+            interrupt=None if interrupt is None else ctypes.addressof(interrupt),
             eos_id=rules.eos_id,
             width=width,
             num_candidates=rules.num_candidates(width),
             num_forbidden=len(rules.never),
             num_placeholders=state.is_masked.shape[1],
+            max_hypotheses=self._best_scores.shape[1],
+            num_repeat_sizes=len(MIN_REPEATS),
+            loop_interval=LOOP_CHECK_STEPS,
         )
-        self.rows = _Rows(num_segments, width)
+        self._rows = _Rows(num_segments, width)
         self._latest: BeamExpansion | None = None
-        self._latest_pointers: list[int] = []
 
     def fits(self, state: BeamState) -> bool:
         # The segments of the batch and their options must not have changed.
         return state is self.state and state.composition is self.composition
 
-    def prepare(self, state: BeamState) -> BeamExpansion:
-        # Sets the pointers to the rows of the state and to the rows of the next step, and returns the latter.
-        step, latest = self.step, self._latest
+    def prepare(self, state: BeamState) -> SearchRun:
+        # Returns the arguments of a run that starts with the rows of the state.
+        run, latest = self.run, self._latest
         if latest is not None and state.log_probs is latest.log_probs and state.tokens is latest.tokens:
-            step.log_probs, step.token_ids, step.parents = self._latest_pointers[:3]
+            run.log_probs, run.token_ids, run.parents, _ = self._rows.latest_pointers
         else:
-            # Kept alive because `step` points to them.
+            # Kept alive because `run` points to them.
             self._given = [np.ascontiguousarray(rows) for rows in (state.log_probs, state.tokens, state.parents)]
-            step.log_probs, step.token_ids, step.parents = (pointer(rows) for rows in self._given)
-        step.num_rows = state.log_probs.shape[1]
-        if self.rows.is_full:
-            self.rows = _Rows(*self.rows.shape)
-        self._latest, self._latest_pointers = self.rows.take()
-        step.next_log_probs, step.next_token_ids, step.next_parents, step.next_steps = self._latest_pointers
-        return self._latest
+            run.log_probs, run.token_ids, run.parents = (pointer(rows) for rows in self._given)
+        run.num_rows = state.log_probs.shape[1]
+        for segment, finished in enumerate(state.finished):
+            if finished:
+                self._best_scores[segment, : len(finished)] = [hypothesis.score for hypothesis in finished]
+        if not self._rows.num_left:
+            self._rows = _Rows(*self._rows.shape)
+        run.max_steps = self._rows.num_left
+        run.next_log_probs, run.next_token_ids, run.next_parents, run.next_steps = self._rows.next_pointers
+        return run
 
-    def finished_hypotheses(self) -> list[tuple[int, int, float, float]]:
-        # Returns `RankedStep.finished`.
-        columns = (self._finished, self._finished_log_probs, self._finished_eos_log_probs)
-        rows = zip(*(column[: self.step.num_finished].tolist() for column in columns), strict=True)
-        return [(*place, *log_probs) for place, *log_probs in rows]
+    def outcome(self) -> RankedRun:
+        # Returns the outcome of the run.
+        run = self.run
+        rows = self._rows.take(run.num_steps)
+        self._latest = rows[-1]
+        finished: Sequence[tuple[int, int, int, float, float]] = ()
+        if run.num_ended:
+            columns = (self._finished, self._finished_log_probs, self._finished_eos_log_probs)
+            found = zip(*(column[: run.num_ended].tolist() for column in columns), strict=True)
+            finished = [(*place, *log_probs) for place, *log_probs in found]
+        steps_s = self._steps_s[: run.num_steps].tolist()
+        return RankedRun(rows=rows, finished=finished, steps_s=steps_s, may_end=bool(run.may_end))
 
 
 class NativeStepBatch:
@@ -133,7 +177,7 @@ class NativeStepBatch:
         self._library, self._sessions = network.library, sessions
         self._shortlist = shortlist
         self._num_threads = num_threads
-        self._step, self._search_step = self._library.function("batch_step"), self._library.function("batch_search")
+        self._step, self._run_search = self._library.function("batch_step"), self._library.function("batch_search")
         self._bytes = self._library.function("batch_bytes")
         self._search: _Search | None = None
         self._handle = self._library.new("batch", network.handle)
@@ -186,18 +230,19 @@ class NativeStepBatch:
         self.cache_bytes = self._bytes(self._handle)
         return self._output
 
-    def search_step(self, state: BeamState, *, rules: CandidateRules) -> RankedStep:
-        """Run a step and rank the candidates; see `SearchingBatch`."""
+    def search(
+        self, state: BeamState, *, rules: CandidateRules, max_seconds: float, interrupt: Interrupt | None
+    ) -> RankedRun:
+        """Take steps and rank the candidates; see `SearchingBatch`."""
         search = self._search
         if search is None or not search.fits(state):
-            search = self._search = _Search(state, rules)
-        rows, step = search.prepare(state), search.step
-        step.num_threads = self._num_threads()
-        if self._search_step(self._handle, step):
+            search = self._search = _Search(state, rules, interrupt)
+        run = search.prepare(state)
+        run.num_threads, run.max_seconds = self._num_threads(), max_seconds
+        if self._run_search(self._handle, run):
             raise self._library.error()
-        self.cache_bytes = step.num_bytes
-        finished = search.finished_hypotheses() if step.num_finished else []
-        return RankedStep(rows=rows, finished=finished, may_end=bool(step.may_end))
+        self.cache_bytes = run.num_bytes
+        return search.outcome()
 
     def cross_attention(self, segment: int, target_ids: Sequence[int]) -> FloatArray:
         """Implement `StepBatch.cross_attention`; raises BundleError if the bundle has no attention graph."""
