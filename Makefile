@@ -128,8 +128,9 @@ gpu-train: $(GPU_READY) ## Train Transformer-base from the last checkpoint and w
 	@$(GPU_PYTHON) -m dragoman_export bundle --checkpoint "$(RUN)" --output "$(RUN)/models/en-de/1" --name en-de --version 1 \
 		--source-language en --target-language de
 
-wheels: $(VENV)/.serve ## Build the wheels of the client, server and exporter, and of the bundled model, into dist/
-	@$(BIN)/python -m pip --disable-pip-version-check wheel --quiet --no-deps --wheel-dir dist . ./deploy/models
+wheels: $(VENV)/.serve ## Build the wheels of Dragoman, the bundled model and the native engine into dist/
+	@$(BIN)/python -m pip --disable-pip-version-check wheel --quiet --no-deps --wheel-dir dist . ./deploy/models \
+		$$(if [ -e $(VENV)/.native ]; then echo ./service/native; fi)
 
 sizes: ## Print the lines of Python of each part
 	@for part in service export proto deploy loadtests tests; do \
@@ -139,7 +140,7 @@ sizes: ## Print the lines of Python of each part
 image: ## Build the container image with Docker or Podman: make image [VARIANT=gpu] [TAG=dragoman:cpu]
 	@deploy/image/build.sh "$(VARIANT)" "$(TAG)"
 
-# Python and platform of the images. The bundled model is copied into the image, so no package is pinned for it.
+# Python and platform of the images. They copy the bundled model and build the native engine, so neither is pinned.
 LOCK = $(BIN)/python -m uv pip compile --quiet --generate-hashes --no-annotate --only-binary :all: --python-version 3.11 \
 	--python-platform x86_64-manylinux_2_28 --no-emit-package dragoman-models --custom-compile-command "make lock" \
 	$(if $(UPGRADE),--upgrade)
@@ -156,7 +157,7 @@ $(VENV)/bin/python:
 	@$(PYTHON) -m venv $(VENV)
 
 # The native engine is optional: if the build fails, a message is printed and ONNX Runtime decodes.
-NATIVE := $(wildcard $(addprefix service/native/,pyproject.toml setup.py dragoman_native/*.py src/*))
+NATIVE := $(wildcard $(addprefix service/native/,pyproject.toml CMakeLists.txt dragoman_native/*.py src/*))
 WITHOUT_NATIVE := int8 models decode on ONNX Runtime, which is slower.
 
 $(VENV)/.native: $(NATIVE) | $(VENV)/bin/python
