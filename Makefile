@@ -147,7 +147,7 @@ LOCK = $(BIN)/python -m uv pip compile --quiet --generate-hashes --no-annotate -
 LOCK_EXTRAS := --extra detect --extra files --extra google
 
 lock: $(VENV)/.dev ## Pin the packages of the images, with hashes: make lock [UPGRADE=1 for the newest versions]
-	@$(LOCK) pyproject.toml --extra serve $(LOCK_EXTRAS) --output-file deploy/image/cpu.lock
+	@$(LOCK) pyproject.toml --extra serve-onnx $(LOCK_EXTRAS) --output-file deploy/image/cpu.lock
 	@$(LOCK) pyproject.toml --extra gpu $(LOCK_EXTRAS) --output-file deploy/image/gpu.lock
 	@$(LOCK) deploy/image/tools.in --output-file deploy/image/tools.lock
 
@@ -170,17 +170,17 @@ $(VENV)/.native: $(NATIVE) | $(VENV)/bin/python
 
 $(VENV)/.serve: pyproject.toml deploy/models/pyproject.toml | $(VENV)/bin/python $(VENV)/.native
 	@echo "installing the server (without PyTorch) ..."
-	@$(PIP) --editable '.[serve]' --editable ./deploy/models
+	@$(PIP) --editable '.[serve-onnx]' --editable ./deploy/models
 	@touch $@
 
 $(VENV)/.bench: pyproject.toml deploy/models/pyproject.toml | $(VENV)/bin/python $(VENV)/.native
 	@echo "installing the requirements of the comparison with other systems ..."
-	@$(PIP) --editable '.[serve,bench]' --editable ./deploy/models
+	@$(PIP) --editable '.[serve-onnx,bench]' --editable ./deploy/models
 	@touch $@ $(VENV)/.serve
 
 $(VENV)/.load: pyproject.toml deploy/models/pyproject.toml | $(VENV)/bin/python $(VENV)/.native
 	@echo "installing the requirements of the load tests ..."
-	@$(PIP) --editable '.[serve,load]' --editable ./deploy/models
+	@$(PIP) --editable '.[serve-onnx,load]' --editable ./deploy/models
 	@touch $@ $(VENV)/.serve
 
 # CTranslate2 is built for CUDA 12 and needs its cuBLAS; ONNX Runtime and PyTorch install the libraries of CUDA 13.

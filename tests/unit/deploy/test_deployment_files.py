@@ -51,7 +51,7 @@ def requirements(*extras: str) -> list[Requirement]:
     return [*(item for item in parsed if item.name not in {"dragoman", "dragoman-models"}), *nested]
 
 
-@pytest.mark.parametrize(("lock", "extra"), [("cpu", "serve"), ("gpu", "gpu"), ("tools", None)])
+@pytest.mark.parametrize(("lock", "extra"), [("cpu", "serve-onnx"), ("gpu", "gpu"), ("tools", None)])
 def test_lock_satisfies_the_requirements(lock: str, extra: str | None) -> None:
     versions = pins(lock)
     if extra:
@@ -82,6 +82,22 @@ def test_versions_of_the_distributions_and_overlays_agree() -> None:
     for overlay, tag in (("cpu", version), ("gpu", f"{version}-gpu")):
         kustomization = load_yaml(f"kubernetes/overlays/{overlay}/kustomization.yaml")
         assert kustomization["images"][0]["newTag"] == tag
+
+
+def test_server_requires_the_native_engine_of_its_version_on_the_platforms_that_it_supports() -> None:
+    build = (CHECKOUT / "service" / "native" / "CMakeLists.txt").read_text(encoding="utf-8")
+    supported = set(re.findall(r"^set\(kernels_(\w+) ", build, re.MULTILINE))
+    (requirement,) = [item for item in requirements("serve") if item.name == "dragoman-native"]
+    marker = requirement.marker
+    platforms = [
+        (system, processor)
+        for system in ("linux", "darwin", "win32")
+        for processor in ("x86_64", "aarch64", "arm64", "riscv64")
+        if marker is None or marker.evaluate({"sys_platform": system, "platform_machine": processor})
+    ]
+
+    assert str(requirement.specifier) == f"=={PROJECT['project']['version']}"
+    assert sorted(platforms) == sorted(("linux", processor) for processor in supported)
 
 
 def test_pods_run_as_the_user_of_the_image() -> None:
