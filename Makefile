@@ -129,8 +129,9 @@ gpu-train: $(GPU_READY) ## Train Transformer-base from the last checkpoint and w
 	@$(GPU_PYTHON) -m dragoman_export bundle --checkpoint "$(RUN)" --output "$(RUN)/models/en-de/1" --name en-de --version 1 \
 		--source-language en --target-language de
 
-wheels: $(VENV)/.serve ## Build the wheels of the client, server and exporter, and of the bundled model, into dist/
-	@$(BIN)/python -m pip --disable-pip-version-check wheel --quiet --no-deps --wheel-dir dist . ./deploy/models
+wheels: $(VENV)/.serve ## Build the wheels of Dragoman, the bundled model and the native engine into dist/
+	@$(BIN)/python -m pip --disable-pip-version-check wheel --quiet --no-deps --wheel-dir dist . ./deploy/models \
+		$$(if [ -e $(VENV)/.native ]; then echo ./service/native; fi)
 
 sizes: ## Print the lines of Python of each part
 	@for part in service export proto deploy loadtests tests; do \
@@ -140,14 +141,14 @@ sizes: ## Print the lines of Python of each part
 image: ## Build the container image with Docker or Podman: make image [VARIANT=gpu] [TAG=dragoman:cpu]
 	@deploy/image/build.sh "$(VARIANT)" "$(TAG)"
 
-# Python and platform of the images. The bundled model is copied into the image, so no package is pinned for it.
+# Python and platform of the images. They copy the bundled model and build the native engine, so neither is pinned.
 LOCK = $(BIN)/python -m uv pip compile --quiet --generate-hashes --no-annotate --only-binary :all: --python-version 3.11 \
 	--python-platform x86_64-manylinux_2_28 --no-emit-package dragoman-models --custom-compile-command "make lock" \
 	$(if $(UPGRADE),--upgrade)
 LOCK_EXTRAS := --extra detect --extra files --extra google
 
 lock: $(VENV)/.dev ## Pin the packages of the images, with hashes: make lock [UPGRADE=1 for the newest versions]
-	@$(LOCK) pyproject.toml --extra serve $(LOCK_EXTRAS) --output-file deploy/image/cpu.lock
+	@$(LOCK) pyproject.toml --extra serve-onnx $(LOCK_EXTRAS) --output-file deploy/image/cpu.lock
 	@$(LOCK) pyproject.toml --extra gpu $(LOCK_EXTRAS) --output-file deploy/image/gpu.lock
 	@$(LOCK) deploy/image/tools.in --output-file deploy/image/tools.lock
 
@@ -157,7 +158,7 @@ $(VENV)/bin/python:
 	@$(PYTHON) -m venv $(VENV)
 
 # The native engine is optional: if the build fails, a message is printed and ONNX Runtime decodes.
-NATIVE := $(wildcard $(addprefix service/native/,pyproject.toml setup.py dragoman_native/*.py src/*))
+NATIVE := $(wildcard $(addprefix service/native/,pyproject.toml CMakeLists.txt dragoman_native/*.py src/*))
 WITHOUT_NATIVE := int8 models decode on ONNX Runtime, which is slower.
 
 $(VENV)/.native: $(NATIVE) | $(VENV)/bin/python
@@ -170,17 +171,17 @@ $(VENV)/.native: $(NATIVE) | $(VENV)/bin/python
 
 $(VENV)/.serve: pyproject.toml deploy/models/pyproject.toml | $(VENV)/bin/python $(VENV)/.native
 	@echo "installing the server (without PyTorch) ..."
-	@$(PIP) --editable '.[serve]' --editable ./deploy/models
+	@$(PIP) --editable '.[serve-onnx]' --editable ./deploy/models
 	@touch $@
 
 $(VENV)/.bench: pyproject.toml deploy/models/pyproject.toml | $(VENV)/bin/python $(VENV)/.native
 	@echo "installing the requirements of the comparison with other systems ..."
-	@$(PIP) --editable '.[serve,bench]' --editable ./deploy/models
+	@$(PIP) --editable '.[serve-onnx,bench]' --editable ./deploy/models
 	@touch $@ $(VENV)/.serve
 
 $(VENV)/.load: pyproject.toml deploy/models/pyproject.toml | $(VENV)/bin/python $(VENV)/.native
 	@echo "installing the requirements of the load tests ..."
-	@$(PIP) --editable '.[serve,load]' --editable ./deploy/models
+	@$(PIP) --editable '.[serve-onnx,load]' --editable ./deploy/models
 	@touch $@ $(VENV)/.serve
 
 # CTranslate2 is built for CUDA 12 and needs its cuBLAS; ONNX Runtime and PyTorch install the libraries of CUDA 13.

@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import sys
 import urllib.request
 import zipfile
@@ -16,6 +17,8 @@ from tests.e2e.tools import CHECKOUT, free_ports, get, run
 pytestmark = pytest.mark.e2e
 
 VERSION: Final = "0.2.0"
+NATIVE: Final = CHECKOUT / "service" / "native"
+HAS_NATIVE: Final = (sys.platform, platform.machine()) == ("linux", "x86_64")
 PIP: Final = ("-m", "pip", "--disable-pip-version-check")
 ENVIRONMENT: Final = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 START_TIMEOUT_S: Final = 60.0
@@ -27,10 +30,11 @@ CLIENT_PACKAGES: Final = {
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of the wheels of this checkout."""
+    """The directory of the wheels of this checkout; that of the native engine requires a C++ compiler."""
     directory = tmp_path_factory.mktemp("dist")
     build = (*PIP, "wheel", "--quiet", "--no-deps", "--wheel-dir", directory)
-    run(sys.executable, *build, CHECKOUT, CHECKOUT / "deploy" / "models", directory=directory, env=ENVIRONMENT)
+    sources = (CHECKOUT, CHECKOUT / "deploy" / "models", *([NATIVE] if HAS_NATIVE else []))
+    run(sys.executable, *build, *sources, directory=directory, env=ENVIRONMENT)
     return directory
 
 
@@ -50,7 +54,26 @@ def test_wheels_contain_no_generic_package_names(wheels: Path) -> None:
         if ".dist-info/" not in entry
     }
 
-    assert names == {"dragoman", "dragoman_service", "dragoman_export", "dragoman_models"}
+    assert names - {"dragoman_native"} == {"dragoman", "dragoman_service", "dragoman_export", "dragoman_models"}
+
+
+def test_native_engine_is_not_built_on_unsupported_platforms(tmp_path: Path) -> None:
+    target = "-DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=riscv64"
+    build = (*PIP, "wheel", "--no-deps", "--wheel-dir", tmp_path, NATIVE)
+
+    finished = run(sys.executable, *build, is_checked=False, env={**ENVIRONMENT, "CMAKE_ARGS": target})
+
+    assert finished.returncode != 0
+    assert "does not support Linux on riscv64" in finished.stdout + finished.stderr
+
+
+@pytest.mark.skipif(not HAS_NATIVE, reason="the native engine does not support this platform")
+def test_editable_install_of_the_native_engine_loads_its_library(tmp_path: Path) -> None:
+    run(sys.executable, "-m", "venv", tmp_path / "venv")
+    python = tmp_path / "venv" / "bin" / "python"
+    run(python, *PIP, "install", "--quiet", "--editable", NATIVE, directory=tmp_path, env=ENVIRONMENT)
+
+    assert run(python, "-m", "dragoman_native", directory=tmp_path, env=ENVIRONMENT).stdout.split()
 
 
 def test_bare_install_offers_only_the_client(wheels: Path, tmp_path: Path) -> None:
@@ -67,6 +90,7 @@ def test_bare_install_offers_only_the_client(wheels: Path, tmp_path: Path) -> No
 
 def test_serving_install_translates_over_grpc_and_http(wheels: Path, tmp_path: Path) -> None:
     program = install(tmp_path / "venv", wheels, f"dragoman[serve]=={VERSION}") / "dragoman"
+    engine = "native" if HAS_NATIVE else "onnxruntime"  # the server does not start without it
     grpc_port, http_port = free_ports(2)
     flags = ("--grpc-port", str(grpc_port), "--http-port", str(http_port))
     body = {"texts": ["Good morning."], "sourceLanguage": "en", "targetLanguage": "de"}
@@ -75,7 +99,8 @@ def test_serving_install_translates_over_grpc_and_http(wheels: Path, tmp_path: P
         data=json.dumps(body).encode(),
         headers={"content-type": "application/json"},
     )
-    command = ("env", "--unset=PYTHONPATH", f"--chdir={tmp_path}", program, "serve", *flags)
+    variables = ("--unset=PYTHONPATH", "--unset=DRAGOMAN_NATIVE_LIBRARY", f"DRAGOMAN_RUNTIME__ENGINE={engine}")
+    command = ("env", f"--chdir={tmp_path}", *variables, program, "serve", *flags)
 
     with Process(*command, log=tmp_path / "server.log") as server:
         server.wait_until(lambda: get(f"http://127.0.0.1:{http_port}/readyz")[0] == 200, timeout_s=START_TIMEOUT_S)

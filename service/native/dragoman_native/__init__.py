@@ -1,5 +1,5 @@
 """Shared library of the native engine; `dragoman_service.runtimes.native.library` loads it."""
 
-from pathlib import Path
+from importlib.resources import files
 
-LIBRARY = Path(__file__).with_name("libdragoman_native.so")
+LIBRARY = files(__name__) / "libdragoman_native.so"  # in an editable install, it is not next to this file

@@ -15,7 +15,6 @@ from dragoman_service.config import Settings, load_settings
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 DEPLOY = CHECKOUT / "deploy"
-PROJECT: Mapping[str, Any] = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))
 COMPOSE_FILE = CHECKOUT / "docker-compose.yml"
 SERVERS = ("dragoman", "dragoman-gpu")
 FLUSH_S = 5.0  # the server sends its last traces for at most this time after a drain
@@ -25,6 +24,11 @@ def load_yaml(path: str) -> Any:
     return yaml.safe_load((DEPLOY / path).read_text(encoding="utf-8"))
 
 
+def load_project(directory: str) -> Any:
+    return tomllib.loads((CHECKOUT / directory / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+PROJECT, MODELS, NATIVE = map(load_project, (".", "deploy/models", "service/native"))
 SERVICES: Mapping[str, Mapping[str, Any]] = load_yaml("../docker-compose.yml")["services"]
 
 
@@ -47,13 +51,13 @@ def requirements(*extras: str) -> list[Requirement]:
     return [*(item for item in parsed if item.name not in {"dragoman", "dragoman-models"}), *nested]
 
 
-@pytest.mark.parametrize(("lock", "extra"), [("cpu", "serve"), ("gpu", "gpu"), ("tools", None)])
+@pytest.mark.parametrize(("lock", "extra"), [("cpu", "serve-onnx"), ("gpu", "gpu"), ("tools", None)])
 def test_lock_satisfies_the_requirements(lock: str, extra: str | None) -> None:
     versions = pins(lock)
     if extra:
         wanted = requirements(extra, "detect", "files", "google")
     else:
-        wanted = list(map(Requirement, PROJECT["build-system"]["requires"]))
+        wanted = [Requirement(line) for part in (PROJECT, NATIVE) for line in part["build-system"]["requires"]]
 
     outdated = [item for item in wanted if not item.specifier.contains(versions.get(canonicalize_name(item.name), "0"))]
     assert outdated == [], "run make lock"
@@ -73,13 +77,27 @@ def test_locks_of_both_images_differ_in_the_runtime_only() -> None:
 
 def test_versions_of_the_distributions_and_overlays_agree() -> None:
     version = PROJECT["project"]["version"]
-    for path in ("service/native", "deploy/models"):
-        other = tomllib.loads((CHECKOUT / path / "pyproject.toml").read_text(encoding="utf-8"))
-        assert other["project"]["version"] == version
-        assert other["build-system"] == PROJECT["build-system"]  # the image builds with tools.lock
+    assert {part["project"]["version"] for part in (MODELS, NATIVE)} == {version}
+    assert MODELS["build-system"] == PROJECT["build-system"]
     for overlay, tag in (("cpu", version), ("gpu", f"{version}-gpu")):
         kustomization = load_yaml(f"kubernetes/overlays/{overlay}/kustomization.yaml")
         assert kustomization["images"][0]["newTag"] == tag
+
+
+def test_server_requires_the_native_engine_of_its_version_on_the_platforms_that_it_supports() -> None:
+    build = (CHECKOUT / "service" / "native" / "CMakeLists.txt").read_text(encoding="utf-8")
+    supported = set(re.findall(r"^set\(kernels_(\w+) ", build, re.MULTILINE))
+    (requirement,) = [item for item in requirements("serve") if item.name == "dragoman-native"]
+    marker = requirement.marker
+    platforms = [
+        (system, processor)
+        for system in ("linux", "darwin", "win32")
+        for processor in ("x86_64", "aarch64", "arm64", "riscv64")
+        if marker is None or marker.evaluate({"sys_platform": system, "platform_machine": processor})
+    ]
+
+    assert str(requirement.specifier) == f"=={PROJECT['project']['version']}"
+    assert sorted(platforms) == sorted(("linux", processor) for processor in supported)
 
 
 def test_pods_run_as_the_user_of_the_image() -> None:

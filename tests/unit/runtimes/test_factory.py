@@ -4,6 +4,7 @@ import logging
 import re
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -85,6 +86,17 @@ def test_missing_native_library_fails_only_if_the_native_engine_is_configured(
 
     assert isinstance(open_step_model(bundle, _CPU), OnnxStepModel)
     with pytest.raises(ConfigError, match=reason):
+        open_step_model(bundle, _CPU.model_copy(update={"engine": "native"}))
+
+
+def test_library_of_another_version_is_rejected(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    versions = {"dragoman": "0.2.0", "dragoman-native": "0.1.9"}
+    monkeypatch.delenv("DRAGOMAN_NATIVE_LIBRARY", raising=False)
+    monkeypatch.setitem(sys.modules, "dragoman_native", ModuleType("dragoman_native"))
+    monkeypatch.setattr("dragoman_service.runtimes.native.library.version", versions.__getitem__)
+
+    assert isinstance(open_step_model(bundle, _CPU), OnnxStepModel)
+    with pytest.raises(ConfigError, match=r"version 0\.1\.9, expected 0\.2\.0; .*pip install 'dragoman\[serve\]'"):
         open_step_model(bundle, _CPU.model_copy(update={"engine": "native"}))
 
 

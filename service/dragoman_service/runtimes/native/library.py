@@ -1,10 +1,12 @@
 """ctypes binding of the C++ library of `dragoman-native`, and networks with weights packed for it."""
 
+import contextlib
 import ctypes
 import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from ctypes import c_char_p, c_double, c_float, c_int, c_int32, c_int64, c_void_p
+from importlib.metadata import PackageNotFoundError, version
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -21,10 +23,7 @@ _LIBRARY_VARIABLE = "DRAGOMAN_NATIVE_LIBRARY"
 
 _ABI = 10  # version of the function declarations below
 
-_NOT_INSTALLED = (
-    "dragoman-native is not installed; build it with pip install ./service/native, "
-    "as it is not on the package index yet"
-)
+_INSTALL = "install it with pip install 'dragoman[serve]', or in a checkout with pip install ./service/native"
 
 _PRODUCTS = (
     "self_attention.query.fused",
@@ -120,10 +119,7 @@ class Library:
         """Load the library; raises OSError if it cannot be loaded, EngineError if its version is not supported."""
         self._functions = ctypes.CDLL(path)  # calls release the interpreter lock
         if (abi := self._functions.dragoman_abi()) != _ABI:
-            raise EngineError(
-                f"dragoman-native has ABI version {abi}, expected {_ABI}; "
-                "reinstall it from the checkout of this service: pip install ./service/native"
-            )
+            raise EngineError(f"ABI version {abi}, expected {_ABI}; {_INSTALL}")
         for name, (result, arguments) in _FUNCTIONS.items():
             function = getattr(self._functions, name)
             function.restype, function.argtypes = result, arguments
@@ -177,18 +173,28 @@ def check_architecture(architecture: Architecture) -> None:
 
 
 def load_library() -> Library:
-    """Load the library; raises BackendUnsupportedError if it is not installed or cannot be loaded."""
+    """Load the library.
+
+    Raises BackendUnsupportedError if it is not installed, has another version than the service or cannot be loaded.
+    """
     path = os.environ.get(_LIBRARY_VARIABLE)
     if path is None:
-        try:
-            import dragoman_native  # noqa: PLC0415 - optional
-        except ImportError as error:
-            raise BackendUnsupportedError(_NOT_INSTALLED) from error
-        path = str(dragoman_native.LIBRARY)
+        path = _installed_library()
     try:
         return Library(path)
     except (OSError, EngineError) as error:
         raise BackendUnsupportedError(f"dragoman-native cannot be loaded: {error}") from error
+
+
+def _installed_library() -> str:
+    try:
+        import dragoman_native  # noqa: PLC0415 - optional
+    except ImportError as error:
+        raise BackendUnsupportedError(f"dragoman-native is not installed; {_INSTALL}") from error
+    with contextlib.suppress(PackageNotFoundError):  # a source tree that is not installed has no version
+        if (native := version("dragoman-native")) != (own := version("dragoman")):
+            raise BackendUnsupportedError(f"dragoman-native has version {native}, expected {own}; {_INSTALL}")
+    return str(dragoman_native.LIBRARY)
 
 
 class NetworkArrays(NamedTuple):
