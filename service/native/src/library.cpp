@@ -1,7 +1,10 @@
-// C interface for Python. Functions return 0, or -1 after an error; dragoman_error() returns its message.
+// C interface for Python. Functions return 0, or -1 after an error; dragoman_error() returns its message. No exception
+// leaves a function.
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <exception>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -16,21 +19,26 @@ using dragoman::Shape;
 
 namespace {
 
-thread_local std::string last_error;
+thread_local char last_error[256];  // of a fixed size, because after an error there may be no memory
 
 template <class Call>
-int guarded(const Call& call) {
+int guarded(const Call& call) noexcept {
+  const auto fail = [](const char* message) {
+    std::snprintf(last_error, sizeof(last_error), "%s", message);
+    return -1;
+  };
   try {
     call();
     return 0;
   } catch (const std::bad_alloc&) {
-    last_error = "out of memory";
+    return fail("out of memory");
+  } catch (const std::length_error&) {  // of a vector
+    return fail("out of memory");
   } catch (const std::exception& error) {
-    last_error = error.what();
+    return fail(error.what());
   } catch (...) {
-    last_error = "unknown error";
+    return fail("unknown error");
   }
-  return -1;
 }
 
 const Kernels* usable(const std::string& name) {
@@ -72,14 +80,16 @@ std::chrono::steady_clock::duration product_time(const Kernels& kernels) {
 }  // namespace
 
 // ABI version. Increase it with each incompatible change of the functions.
-EXPORTED int dragoman_abi() { return 8; }
+EXPORTED int dragoman_abi() noexcept { return 8; }
 
-EXPORTED const char* dragoman_error() { return last_error.c_str(); }
+EXPORTED const char* dragoman_error() noexcept { return last_error; }
 
 // Instruction sets that this CPU has, separated by spaces. The first is the one with the fastest product, measured in
-// less than 2 ms; it replaces the one with the widest vectors only if it is 10 % faster, because times vary.
-EXPORTED const char* dragoman_instruction_sets() {
-  static const std::string names = [] {
+// less than 2 ms; null after an error. It replaces the one with the widest vectors only if it is 10 % faster, because times vary.
+EXPORTED const char* dragoman_instruction_sets() noexcept {
+  const char* names = nullptr;
+  guarded([&] {
+  static const std::string text = [] {
     std::vector<const Kernels*> found;
     for (const char* name : {"avx512", "avxvnni", "avx512bw", "avx2"})
       if (const Kernels* kernels = usable(name)) found.push_back(kernels);
@@ -92,13 +102,15 @@ EXPORTED const char* dragoman_instruction_sets() {
     for (const Kernels* kernels : found) joined += (joined.empty() ? "" : " ") + std::string(kernels->name);
     return joined;
   }();
-  return names.c_str();
+  names = text.c_str();
+  });
+  return names;
 }
 
 // Handles are shared pointers, so that batches keep their model alive.
 using Handle = std::shared_ptr<Model>;
 
-EXPORTED Handle* dragoman_model_new(const Shape* shape, const char* instruction_set) {
+EXPORTED Handle* dragoman_model_new(const Shape* shape, const char* instruction_set) noexcept {
   Handle* handle = nullptr;
   guarded([&] {
     const Kernels* kernels = usable(instruction_set);
@@ -107,34 +119,34 @@ EXPORTED Handle* dragoman_model_new(const Shape* shape, const char* instruction_
   });
   return handle;
 }
-EXPORTED void dragoman_model_free(Handle* model) { delete model; }
+EXPORTED void dragoman_model_free(Handle* model) noexcept { delete model; }
 
-EXPORTED int dragoman_model_set_embedding(Handle* model, int stack, const int8_t* table, const float* factors) {
+EXPORTED int dragoman_model_set_embedding(Handle* model, int stack, const int8_t* table, const float* factors) noexcept {
   return guarded([&] { (*model)->set_embedding(stack, table, factors); });
 }
-EXPORTED int dragoman_model_set_positions(Handle* model, int stack, const float* table) {
+EXPORTED int dragoman_model_set_positions(Handle* model, int stack, const float* table) noexcept {
   return guarded([&] { (*model)->set_positions(stack, table); });
 }
 EXPORTED int dragoman_model_set_product(Handle* model, int stack, int layer, int kind, const int8_t* w,
                                         const float* factors, const float* bias, float scale, int zero_point,
-                                        int levels) {
+                                        int levels) noexcept {
   return guarded([&] { (*model)->set_product(stack, layer, kind, w, factors, bias, scale, zero_point, levels); });
 }
 EXPORTED int dragoman_model_set_norm(Handle* model, int stack, int layer, int kind, const float* scale,
-                                     const float* bias) {
+                                     const float* bias) noexcept {
   return guarded([&] { (*model)->set_norm(stack, layer, kind, scale, bias); });
 }
 
 // Writes the `cross` argument of `dragoman_batch_add` for each source; token ids of the sources are concatenated.
 EXPORTED int dragoman_encode(Handle* model, int num_sources, const int32_t* lengths, const int64_t* token_ids,
-                             float* const* cross, int num_threads) {
+                             float* const* cross, int num_threads) noexcept {
   return guarded([&] {
     (*model)->check_complete();
     dragoman::encode(**model, num_sources, lengths, token_ids, cross, num_threads);
   });
 }
 
-EXPORTED Batch* dragoman_batch_new(Handle* model) {
+EXPORTED Batch* dragoman_batch_new(Handle* model) noexcept {
   Batch* batch = nullptr;
   guarded([&] {
     (*model)->check_complete();
@@ -142,26 +154,26 @@ EXPORTED Batch* dragoman_batch_new(Handle* model) {
   });
   return batch;
 }
-EXPORTED void dragoman_batch_free(Batch* batch) { delete batch; }
-EXPORTED int64_t dragoman_batch_bytes(const Batch* batch) { return batch->num_bytes(); }
+EXPORTED void dragoman_batch_free(Batch* batch) noexcept { delete batch; }
+EXPORTED int64_t dragoman_batch_bytes(const Batch* batch) noexcept { return batch->num_bytes(); }
 
 EXPORTED int dragoman_batch_add(Batch* batch, int source_length, const float* cross, int64_t cross_size,
-                                int is_from_graph, const int32_t* shortlist, int shortlist_size) {
+                                int is_from_graph, const int32_t* shortlist, int shortlist_size) noexcept {
   return guarded([&] { batch->add(source_length, cross, cross_size, is_from_graph, shortlist, shortlist_size); });
 }
-EXPORTED int dragoman_batch_keep(Batch* batch, const int64_t* indices, int count) {
+EXPORTED int dragoman_batch_keep(Batch* batch, const int64_t* indices, int count) noexcept {
   return guarded([&] { batch->keep(indices, count); });
 }
-EXPORTED int dragoman_batch_cross(const Batch* batch, int segment, float* cross) {
+EXPORTED int dragoman_batch_cross(const Batch* batch, int segment, float* cross) noexcept {
   return guarded([&] { batch->copy_cross(segment, cross); });
 }
 EXPORTED int dragoman_batch_step(Batch* batch, int num_rows, const int64_t* token_ids, const int64_t* parents,
                                  const int32_t* wanted, int num_candidates, int num_threads, float* log_probs,
-                                 int64_t* candidate_ids) {
+                                 int64_t* candidate_ids) noexcept {
   return guarded([&] {
     batch->step(num_rows, token_ids, parents, wanted, num_candidates, num_threads, log_probs, candidate_ids);
   });
 }
-EXPORTED int dragoman_batch_search(Batch* batch, dragoman::SearchStep* step) {
+EXPORTED int dragoman_batch_search(Batch* batch, dragoman::SearchStep* step) noexcept {
   return guarded([&] { batch->search(*step); });
 }

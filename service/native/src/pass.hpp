@@ -15,7 +15,7 @@ class Crew {
   Crew(Model& model, int num_threads) : lock_(model.team_mutex, std::defer_lock) {
     if (num_threads <= 1 || !lock_.try_lock()) return;  // another batch uses the team: one thread gives the same result
     if (model.team_threads < num_threads) {
-      model.team.reset();
+      model.team.reset(), model.team_threads = 1;
       model.team = std::make_unique<Team>(num_threads - 1);
       model.team_threads = num_threads;
     }
@@ -31,7 +31,7 @@ class Crew {
   // Calls task(0) to task(count - 1); in this thread if the estimated total time `nanoseconds` is short.
   template <class Task>
   void run(int count, double nanoseconds, const Task& task) {
-    if (count > 1 && is_worth(nanoseconds)) return team_->run(count, task);
+    if (count > 1 && count <= Team::kMaxTasks && is_worth(nanoseconds)) return team_->run(count, task);
     for (int i = 0; i < count; ++i) task(i);
   }
 

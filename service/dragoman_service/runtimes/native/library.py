@@ -128,7 +128,10 @@ class Library:
     @property
     def instruction_sets(self) -> tuple[str, ...]:
         """Instruction sets that this CPU and the library support; the first is the fastest in a self-test."""
-        return tuple(self._functions.dragoman_instruction_sets().decode().split())
+        names = self._functions.dragoman_instruction_sets()
+        if names is None:
+            raise self.error()
+        return tuple(names.decode().split())
 
     def function(self, name: str) -> Callable[..., Any]:
         """Return a function by its name without the prefix `dragoman_`."""
