@@ -1,7 +1,6 @@
 // C interface for Python. Functions return 0, or -1 after an error; dragoman_error() returns its message. No exception
 // leaves a function.
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <exception>
 #include <stdexcept>
@@ -9,6 +8,7 @@
 #include <vector>
 
 #include "batch.hpp"
+#include "speed.hpp"
 
 #define EXPORTED extern "C" __attribute__((visibility("default")))
 
@@ -55,54 +55,51 @@ const Kernels* usable(const std::string& name) {
   return nullptr;
 }
 
-// Returns the shortest time of a product of 4 rows, 256 inputs and 256 outputs.
-std::chrono::steady_clock::duration product_time(const Kernels& kernels) {
-  constexpr int kRows = 4, kSize = 256, kRepetitions = 10;
-  std::vector<int8_t> matrix(kSize * kSize);
-  for (size_t i = 0; i < matrix.size(); ++i) matrix[i] = int8_t(int(i * 37 % 121) - 60);
-  const std::vector<float> factors(kSize, 1.0f);
-  dragoman::PackedWeights weights;
-  weights.pack(matrix.data(), kSize, 1, factors.data(), nullptr, kSize, kSize, 1.0f, 64, 255, kernels.center);
-  const auto bytes = dragoman::allocated<uint8_t>(kRows * kSize);
-  for (int i = 0; i < kRows * kSize; ++i) bytes[size_t(i)] = uint8_t(i % 128);
-  const auto sums = dragoman::allocated<float>(kRows * kSize);
-  const dragoman::Product product = {{bytes.get(), kSize, nullptr}, kRows, &weights.view(), 0, kSize / dragoman::kPanel,
-                                     dragoman::Output::kStore, sums.get(), kSize, {}, nullptr};
-  auto shortest = std::chrono::steady_clock::duration::max();
-  for (int i = 0; i < kRepetitions; ++i) {
-    const auto start = std::chrono::steady_clock::now();
-    kernels.multiply(product);
-    shortest = std::min(shortest, std::chrono::steady_clock::now() - start);
-  }
-  return shortest;
+struct InstructionSet {
+  const Kernels* kernels;
+  double macs_per_ns;
+};
+
+// Returns the instruction sets that this CPU has. The first is the one with the fastest product, measured in less than
+// 1 ms; it replaces the one with the widest vectors only if it is 10 % faster, because times vary.
+const std::vector<InstructionSet>& instruction_sets() {
+  static const std::vector<InstructionSet> sets = [] {
+    std::vector<InstructionSet> found;
+    for (const char* name : {"avx512", "avxvnni", "avx512bw", "avx2"})
+      if (const Kernels* kernels = usable(name)) found.push_back({kernels, dragoman::macs_per_ns(*kernels, 10)});
+    const auto fastest = std::max_element(found.begin(), found.end(), [](const auto& a, const auto& b) {
+      return a.macs_per_ns < b.macs_per_ns;
+    });
+    if (fastest != found.end() && fastest->macs_per_ns * 9 > found[0].macs_per_ns * 10)
+      std::rotate(found.begin(), fastest, fastest + 1);
+    return found;
+  }();
+  return sets;
+}
+
+const InstructionSet& instruction_set(const char* name) {
+  for (const InstructionSet& set : instruction_sets())
+    if (std::string(set.kernels->name) == name) return set;
+  throw std::invalid_argument("this CPU does not have the instruction set");
 }
 
 }  // namespace
 
 // ABI version. Increase it with each incompatible change of the functions.
-EXPORTED int dragoman_abi() noexcept { return 8; }
+EXPORTED int dragoman_abi() noexcept { return 9; }
 
 EXPORTED const char* dragoman_error() noexcept { return last_error; }
 
-// Instruction sets that this CPU has, separated by spaces. The first is the one with the fastest product, measured in
-// less than 2 ms; null after an error. It replaces the one with the widest vectors only if it is 10 % faster, because times vary.
+// Instruction sets that this CPU has, separated by spaces, the fastest first; null after an error.
 EXPORTED const char* dragoman_instruction_sets() noexcept {
   const char* names = nullptr;
   guarded([&] {
-  static const std::string text = [] {
-    std::vector<const Kernels*> found;
-    for (const char* name : {"avx512", "avxvnni", "avx512bw", "avx2"})
-      if (const Kernels* kernels = usable(name)) found.push_back(kernels);
-    std::vector<std::chrono::steady_clock::duration> times;
-    for (const Kernels* kernels : found) times.push_back(product_time(*kernels));
-    const auto fastest = std::min_element(times.begin(), times.end()) - times.begin();
-    if (fastest > 0 && times[size_t(fastest)] * 10 < times[0] * 9)
-      std::rotate(found.begin(), found.begin() + fastest, found.begin() + fastest + 1);
-    std::string joined;
-    for (const Kernels* kernels : found) joined += (joined.empty() ? "" : " ") + std::string(kernels->name);
-    return joined;
-  }();
-  names = text.c_str();
+    static const std::string joined = [] {
+      std::string text;
+      for (const InstructionSet& set : instruction_sets()) text += (text.empty() ? "" : " ") + std::string(set.kernels->name);
+      return text;
+    }();
+    names = joined.c_str();
   });
   return names;
 }
@@ -110,16 +107,18 @@ EXPORTED const char* dragoman_instruction_sets() noexcept {
 // Handles are shared pointers, so that batches keep their model alive.
 using Handle = std::shared_ptr<Model>;
 
-EXPORTED Handle* dragoman_model_new(const Shape* shape, const char* instruction_set) noexcept {
+EXPORTED Handle* dragoman_model_new(const Shape* shape, const char* name) noexcept {
   Handle* handle = nullptr;
   guarded([&] {
-    const Kernels* kernels = usable(instruction_set);
-    dragoman::require(kernels, "this CPU does not have the instruction set");
-    handle = new Handle(std::make_shared<Model>(*shape, *kernels));
+    const InstructionSet& set = instruction_set(name);
+    handle = new Handle(std::make_shared<Model>(*shape, *set.kernels, set.macs_per_ns));
   });
   return handle;
 }
 EXPORTED void dragoman_model_free(Handle* model) noexcept { delete model; }
+
+// Bytes of the scratch memory that encoder runs reuse.
+EXPORTED int64_t dragoman_model_scratch_bytes(const Handle* model) noexcept { return (*model)->scratch_bytes(); }
 
 EXPORTED int dragoman_model_set_embedding(Handle* model, int stack, const int8_t* table, const float* factors) noexcept {
   return guarded([&] { (*model)->set_embedding(stack, table, factors); });
@@ -176,4 +175,22 @@ EXPORTED int dragoman_batch_step(Batch* batch, int num_rows, const int64_t* toke
 }
 EXPORTED int dragoman_batch_search(Batch* batch, dragoman::SearchStep* step) noexcept {
   return guarded([&] { batch->search(*step); });
+}
+
+// For benchmarks. Multiply-accumulate operations per nanosecond of products in the L1 cache, in one thread; negative
+// after an error.
+EXPORTED double dragoman_peak_macs_per_ns(const char* name) noexcept {
+  double speed = -1;
+  guarded([&] { speed = dragoman::macs_per_ns(*instruction_set(name).kernels, 1000); });
+  return speed;
+}
+
+// For benchmarks. Nanoseconds of all products of a decoder step, in one thread; negative after an error.
+EXPORTED double dragoman_model_products_ns(const Handle* model, int num_rows) noexcept {
+  double ns = -1;
+  guarded([&] {
+    (*model)->check_complete();
+    ns = dragoman::step_products_ns(**model, num_rows);
+  });
+  return ns;
 }

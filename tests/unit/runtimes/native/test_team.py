@@ -26,7 +26,7 @@ int main() {
     } catch (const std::runtime_error&) {
       has_thrown = true;
     }
-    if (num_done != 64 || has_thrown != bool(round % 2)) return std::printf("round %d: %d tasks\n", round, num_done.load());
+    if (num_done != 64 || has_thrown != bool(round % 2)) std::printf("round %d: %d tasks\n", round, num_done.load());
   }
 }
 """
