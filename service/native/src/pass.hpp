@@ -65,7 +65,8 @@ class Pass {
     activation_ = Activation(model.shape.activation);
     const int64_t inner_stride = rounded_up((activation_ == kSwiglu ? 2 : 1) * model.shape.ffn_size, kPanel);
     uint8_t* bytes = scratch.bytes.fit(size_t(n * (stride + inner_stride)));
-    states = scratch.floats.fit(size_t(n * (3 * stride + joined_stride + inner_stride + 1) + more_floats)), normed_ = states + n * stride, mixed = normed_ + n * stride;
+    states = scratch.floats.fit(size_t(n * (3 * stride + joined_stride + inner_stride + 1) + more_floats));
+    normed_ = states + n * stride, mixed = normed_ + n * stride;
     joined = mixed + n * stride, inner_ = joined + n * joined_stride;
     more = inner_ + n * inner_stride;
     float* scales = more + more_floats;
