@@ -268,8 +268,8 @@ class LibraryBatch:
     """A running batch of the library, driven through its C functions."""
 
     def __init__(self, decoder: NativeNetwork, crosses: Sequence[Array] = (), *, num_threads: int = 1) -> None:
-        self._decoder, self._call = decoder, decoder.library.call
-        self._handle = decoder.library.new("batch", decoder.handle)
+        self._library, self._call = decoder.library, decoder.library.call
+        self.handle = decoder.library.new("batch", decoder.handle)
         self.num_threads = num_threads
         self.num_segments = 0
         for cross in crosses:
@@ -279,18 +279,18 @@ class LibraryBatch:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._decoder.library.function("batch_free")(self._handle)
+        self._library.function("batch_free")(self.handle)
 
     def add(self, cross: Array, shortlist: ArrayLike = ()) -> None:
         """Append a segment; its candidates are the tokens of the shortlist, if given."""
         listed = np.array(shortlist, np.int32)
         tokens = listed.ctypes.data, len(listed)
-        self._call("batch_add", self._handle, cross.shape[2], cross.ctypes.data, cross.size, True, *tokens)
+        self._call("batch_add", self.handle, cross.shape[2], cross.ctypes.data, cross.size, True, *tokens)
         self.num_segments += 1
 
     def keep(self, indices: Sequence[int]) -> None:
         """Keep the segments at these indices, in this order."""
-        self._call("batch_keep", self._handle, np.array(indices, np.int64).ctypes.data, len(indices))
+        self._call("batch_keep", self.handle, np.array(indices, np.int64).ctypes.data, len(indices))
         self.num_segments = len(indices)
 
     def step(
@@ -304,7 +304,7 @@ class LibraryBatch:
         counts_address = None if counts is None else counts.ctypes.data
         self._call(
             "batch_step",
-            *(self._handle, shape[1], ids.ctypes.data, rows.ctypes.data, counts_address),
+            *(self.handle, shape[1], ids.ctypes.data, rows.ctypes.data, counts_address),
             *(num_candidates, self.num_threads, log_probs.ctypes.data, candidates.ctypes.data),
         )
         return log_probs, candidates
@@ -312,12 +312,12 @@ class LibraryBatch:
     @property
     def num_bytes(self) -> int:
         """Size of the caches in bytes."""
-        return int(self._decoder.library.function("batch_bytes")(self._handle))
+        return int(self._library.function("batch_bytes")(self.handle))
 
     def cross(self, segment: int, like: Array) -> Array:
         """Return the cross-attention keys or values of a segment."""
         values = np.full_like(like, 7)
-        self._call("batch_cross", self._handle, segment, values.ctypes.data)
+        self._call("batch_cross", self.handle, segment, values.ctypes.data)
         return values
 
 

@@ -13,8 +13,9 @@ from typing import Any, Final, TypeVar
 
 from dragoman_service.text.tokenizer import open_tokenizer
 from loadtests.benchmarks import cases
+from loadtests.benchmarks.engine import engine_speed
 from loadtests.benchmarks.models import MODELS, prepare_model
-from loadtests.benchmarks.report import pair_lines, write_bench
+from loadtests.benchmarks.report import engine_line, pair_lines, write_bench
 from loadtests.benchmarks.systems import (
     AVX2_LIMITS,
     GPU_PRECISIONS,
@@ -77,6 +78,7 @@ def add_commands(add_command: Callable[..., argparse.ArgumentParser]) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     is_short, record = arguments.mode == "short", {**environment("benchmarks"), "cases": list[dict[str, Any]]()}
+    record["engine"] = {}  # by model
     limit = (arguments.instruction_set or "").upper()
     if limit:
         record["instruction_set"] = limit
@@ -94,6 +96,9 @@ def _run(arguments: argparse.Namespace) -> int:
     for model in arguments.models:
         files = arguments.files or prepare_model(arguments.output / "models" / model, model, gpu=arguments.gpu)
         decode = open_tokenizer(files.open()).decode
+        if not arguments.gpu and (speed := engine_speed(files, isa=limit)):
+            record["engine"][model] = speed
+            print(engine_line(model, speed), flush=True)
         with Workers(files) as workers:
             for case in _cases(model, files, plan, arguments.data):
                 if any(fnmatchcase(case.name, name) for name in arguments.cases.split(",")):

@@ -20,9 +20,11 @@ MAX_LATENCY_RATIO: Final = 0.6  # target for our latency divided by theirs, p50 
 MIN_CAPACITY_RATIO: Final = 1.5  # target for our capacity divided by theirs
 SIDES: Final = ("ours", "theirs")
 Record = Mapping[str, Any]
+_ENGINE_HEADER: Final = ("model", "our instruction set", "CTranslate2", "products of 16 segments", "lone step")
 _DIGITS: Final = {  # decimal places if not 2, or 1 for milliseconds
     "tokens_ratio": 3,
-    **dict.fromkeys(("closed_loop_per_s", "ours_per_s", "theirs_per_s", "rate"), 1),
+    **dict.fromkeys(("closed_loop_per_s", "ours_per_s", "theirs_per_s", "rate", "lone_gb_per_s", "read_gb_per_s"), 1),
+    **dict.fromkeys(("peak_gmacs_per_s", "products_gmacs_per_s", "lone_step_us"), 0),
 }
 
 
@@ -51,6 +53,12 @@ def pair_lines(case: Record) -> Iterator[str]:
         yield _line("bench", **named, **setups, **speeds, **quality)
 
 
+def engine_line(model: str, speed: Record) -> str:
+    """Return the line of a record of `engine_speed`."""
+    sets = f'"{speed["ctranslate2"]}"' if speed["ctranslate2"] else None
+    return _line("bench", engine="native", model=model, **{**speed, "ctranslate2": sets})
+
+
 def write_bench(directory: Path, record: Record) -> None:
     """Write the results of `bench`."""
     write_json(directory / BENCH_NAME, record)
@@ -64,8 +72,11 @@ def bench_table(record: Record) -> str:
     machine = record["machine"]
     sets = ", ".join(machine["instruction_sets"])
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items() if version)
-    facts = f"{machine['cpu']}, {machine['cores']} cores ({sets}); {versions}; {machine['date']}"
+    python = f"Python {machine['python']} {'with' if machine['python_has_pgo'] else 'without'} PGO"
+    facts = f"{machine['cpu']}, {machine['cores']} cores ({sets}); {python}; {versions}; {machine['date']}"
     parts = [f"{facts}\n\n    {record['command']}\n"]
+    if record["engine"]:
+        parts.append(markdown(_ENGINE_HEADER, [_engine_row(*each) for each in record["engine"].items()]))
     pairs = [(case, pair) for case in record["cases"] for pair in case["pairs"]]
     if timed := [_speed_row(case, pair) for case, pair in pairs if case["kind"] != "agreement"]:
         header = ("model", "case", "threads", "against", "ratio", "ours", "theirs", "BLEU difference")
@@ -78,6 +89,14 @@ def bench_table(record: Record) -> str:
     if agreeing:
         parts.append(markdown(("case", "against", "identical translations"), agreeing))
     return "\n".join(parts)
+
+
+def _engine_row(model: str, speed: Record) -> tuple[str, ...]:
+    products = (
+        f"{speed['products_gmacs_per_s']:.0f} GMAC/s, {100 * speed['share_of_peak']:.0f} % of the peak in the L1 cache"
+    )
+    reading = f"{speed['lone_gb_per_s']:.1f} GB/s of weights; memory: {speed['read_gb_per_s']:.1f} GB/s"
+    return (model, speed["instruction_set"], speed["ctranslate2"] or "unknown", products, reading)
 
 
 def _speed_row(case: Record, pair: Record) -> tuple[str, ...]:

@@ -21,10 +21,10 @@ SystemName = Literal["dragoman", "ctranslate2", "transformers", "pytorch"]
 Precision = Literal["int8", "fp16", "fp32"]
 Device = Literal["cpu", "cuda"]
 GPU_PRECISIONS: Final[dict[Device, Precision]] = {"cuda": "fp16", "cpu": "fp32"}  # "cpu" stands in for a GPU
-_ISA_VARIABLE: Final = "CT2_FORCE_CPU_ISA"
+ISA_VARIABLE: Final = "CT2_FORCE_CPU_ISA"
 AVX2_LIMITS: Final = {  # variables that limit each system and its libraries
     "DRAGOMAN_RUNTIME__INSTRUCTION_SET": "avx2",
-    _ISA_VARIABLE: "AVX2",
+    ISA_VARIABLE: "AVX2",
     "ONEDNN_MAX_CPU_ISA": "AVX2",
     "MKL_ENABLE_INSTRUCTIONS": "AVX2",
 }
@@ -200,9 +200,9 @@ class Workers(ExitStack):
 def _prepare(isa: str) -> None:
     """Set up a new process, without the output of libraries."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    os.environ.pop(_ISA_VARIABLE, None)
+    os.environ.pop(ISA_VARIABLE, None)
     if isa:
-        os.environ[_ISA_VARIABLE] = isa
+        os.environ[ISA_VARIABLE] = isa
 
 
 _opened = functools.cache(open_system)

@@ -7,6 +7,7 @@ import os
 import platform
 import shlex
 import sys
+import sysconfig
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import distributions
@@ -211,6 +212,7 @@ def describe_machine() -> dict[str, Any]:
         "cores": num_cores(),
         "instruction_sets": [name for name in _INSTRUCTION_SETS if name in flags],
         "python": platform.python_version(),
+        "python_has_pgo": "--enable-optimizations" in (sysconfig.get_config_var("CONFIG_ARGS") or ""),
         "versions": {name: next((one.version for one in distributions(name=name)), None) for name in _PACKAGES},
         "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
     }

@@ -1,5 +1,6 @@
 """The C++ encoder, compared with the encoder graph and between batches, threads and instruction sets."""
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
 
 import numpy as np
@@ -96,6 +97,15 @@ def test_encoder_output_does_not_depend_on_batch_or_threads(bundle: Bundle, netw
         assert [encoded.cross.tobytes() for encoded in reversed_[::-1]] == together
         for source, expected in zip(sources, together, strict=True):
             assert network.encode([source], num_threads=num_threads)[0].cross.tobytes() == expected
+
+
+def test_several_threads_encode_at_the_same_time(bundle: Bundle, network: NativeNetwork) -> None:
+    sources = _sources(bundle)
+    expected = [encoded.cross.tobytes() for encoded in network.encode(sources, num_threads=1)]
+
+    with ThreadPoolExecutor(3) as pool:
+        for encoded in pool.map(lambda num_threads: network.encode(sources, num_threads=num_threads), (1, 2, 2) * 4):
+            assert [each.cross.tobytes() for each in encoded] == expected
 
 
 def test_encoder_output_does_not_depend_on_instruction_set(

@@ -248,7 +248,8 @@ class Metrics:
     )
     kv_cache_bytes = _gauge(
         "dragoman_kv_cache_bytes",
-        "Size of the KV caches of the decoding threads of a model, including unused slots.",
+        "Size of the KV caches of the decoding threads of a model, including unused slots; "
+        "with the native engine, also of the memory for temporary values.",
         ("model", "version"),
     )
     model_load_seconds = _histogram(

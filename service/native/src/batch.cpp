@@ -25,12 +25,12 @@ void Batch::add(int source_length, const float* cross, int64_t cross_size, bool 
   const int64_t total = model.shape.num_layers * (keys_size + values_size);
   require(cross_size == (is_from_graph ? 2 * model.shape.num_layers * values_size : total),
           "the encoder output does not have the size of the source");
-  segment->cross = allocated<float>(size_t(total));
-  if (!is_from_graph) {
-    std::memcpy(segment->cross.get(), cross, size_t(total) * sizeof(float));
-  } else {
+  segment->cross = cross;
+  if (is_from_graph) {
+    segment->own_cross = allocated<float>(size_t(total));
+    segment->cross = segment->own_cross.get();
     for (int layer = 0; layer < model.shape.num_layers; ++layer, cross += 2 * values_size) {
-      float* keys = keys_of(segment->cross.get(), layer, keys_size, values_size);
+      float* keys = keys_of(segment->own_cross.get(), layer, keys_size, values_size);
       std::memset(keys + (room - kBlock) * d, 0, size_t(kBlock * d) * sizeof(float));
       for (int64_t head = 0; head < model.shape.num_heads; ++head)
         for (int64_t s = 0; s < source_length; ++s) {
@@ -41,7 +41,7 @@ void Batch::add(int source_length, const float* cross, int64_t cross_size, bool 
     }
   }
   for (int64_t at = 0; at < total; at += 8 * kBlock)
-    segment->is_finite &= model.kernels.is_finite(segment->cross.get() + at, int(std::min<int64_t>(8 * kBlock, total - at)));
+    segment->is_finite &= model.kernels.is_finite(segment->cross + at, int(std::min<int64_t>(8 * kBlock, total - at)));
   if (shortlist_size > 0) {
     for (int i = 0; i < shortlist_size; ++i)
       require(shortlist[i] >= 0 && shortlist[i] < model.shape.vocabulary_size && (i == 0 || shortlist[i - 1] < shortlist[i]),
@@ -50,7 +50,12 @@ void Batch::add(int source_length, const float* cross, int64_t cross_size, bool 
     segment->shortlist.pick(model.projection.view(), shortlist, shortlist_size);
   }
   segments_.push_back(std::move(segment));
-  num_bytes_ += bytes_of(*segments_.back());
+  segments_bytes_ += bytes_of(*segments_.back());
+}
+
+int64_t Batch::num_bytes() const {
+  return segments_bytes_ + scratch_.num_bytes() + bias_.num_bytes() + seen_.num_bytes() + log_probs_.num_bytes() +
+         candidate_ids_.num_bytes() + best_.num_bytes() + found_.num_bytes();
 }
 
 int64_t Batch::bytes_of(const Segment& segment) const {
@@ -69,8 +74,8 @@ void Batch::keep(const int64_t* indices, int count) {
   kept.reserve(size_t(count));
   for (int i = 0; i < count; ++i) kept.push_back(std::move(segments_[size_t(indices[i])]));
   segments_.swap(kept);
-  num_bytes_ = 0;
-  for (const auto& segment : segments_) num_bytes_ += bytes_of(*segment);
+  segments_bytes_ = 0;
+  for (const auto& segment : segments_) segments_bytes_ += bytes_of(*segment);
 }
 
 void Batch::copy_cross(int index, float* cross) const {
@@ -80,7 +85,7 @@ void Batch::copy_cross(int index, float* cross) const {
   const int64_t d = model.d, size = model.head_size, length = segment.source_length;
   const int64_t keys_size = rounded_up(length, kBlock) * d, values_size = length * d;
   for (int layer = 0; layer < model.shape.num_layers; ++layer, cross += 2 * values_size) {
-    const float* keys = keys_of(segment.cross.get(), layer, keys_size, values_size);
+    const float* keys = keys_of(segment.cross, layer, keys_size, values_size);
     const float* values = keys + keys_size;
     for (int64_t head = 0; head < model.shape.num_heads; ++head)
       for (int64_t s = 0; s < length; ++s) {
@@ -128,9 +133,9 @@ void Batch::grow(Segment& segment, int needed) {
     std::copy_n(segment.visible.begin() + ptrdiff_t(k * words), words, visible.begin() + ptrdiff_t(k * more));
   segment.pool = std::move(pool);
   segment.visible.swap(visible);
-  num_bytes_ -= bytes_of(segment);
+  segments_bytes_ -= bytes_of(segment);
   segment.num_slots = room;
-  num_bytes_ += bytes_of(segment);
+  segments_bytes_ += bytes_of(segment);
 }
 
 // A slot that is not visible to any row is free. New tokens use the lowest free slots in row order.
@@ -184,7 +189,8 @@ void Batch::describe_slots() {
     bias_size += width * size_t(span.count), seen_size += width;
   }
   constexpr float kHidden = -3e38f;
-  bias_.assign(bias_size, kHidden), seen_.assign(seen_size, 0);
+  float* bias = std::fill_n(bias_.fit(bias_size), bias_size, kHidden) - bias_size;
+  uint8_t* seen = std::fill_n(seen_.fit(seen_size), seen_size, uint8_t(0)) - seen_size;
   for (size_t b = 0; b < spans_.size(); ++b) {
     const Span& span = spans_[b];
     const Segment& segment = *segments_[b];
@@ -194,8 +200,8 @@ void Batch::describe_slots() {
       for (size_t i = 0; i < words; ++i)
         for (uint64_t bits = segment.visible[row * words + i]; bits; bits &= bits - 1) {
           const size_t slot = i * 64 + size_t(__builtin_ctzll(bits));
-          bias_[span.bias + size_t(r) * width + slot] = 0;
-          seen_[span.seen + slot] = 1;
+          bias[span.bias + size_t(r) * width + slot] = 0;
+          seen[span.seen + slot] = 1;
         }
     }
   }
@@ -254,7 +260,7 @@ void Batch::step(int num_rows, const int64_t* token_ids, const int64_t* parents,
         std::copy(row + 2 * d + begin, row + 2 * d + end, values + slot * d + begin);
       }
       kernels.attend({span.count, num_heads, model.head_size, first_head, last_head, first_row, pass.joined_stride, keys,
-                      values, d, span.num_positions, bias_.data() + span.bias, seen_.data() + span.seen,
+                      values, d, span.num_positions, bias_.get() + span.bias, seen_.get() + span.seen,
                       scratch + task * scratch_size, pass.mixed + span.first * pass.stride, pass.stride});
     });
     pass.add_mixed(weights(kSelfOut));
@@ -267,7 +273,7 @@ void Batch::step(int num_rows, const int64_t* token_ids, const int64_t* parents,
       const Span& span = spans_[size_t(b)];
       const Segment& segment = *segments_[size_t(b)];
       const int64_t keys_size = rounded_up(segment.source_length, kBlock) * d;
-      const float* keys = keys_of(segment.cross.get(), i, keys_size, int64_t(segment.source_length) * d);
+      const float* keys = keys_of(segment.cross, i, keys_size, int64_t(segment.source_length) * d);
       kernels.attend({span.count, num_heads, model.head_size, first_head, last_head,
                       pass.joined + span.first * pass.joined_stride, pass.joined_stride, keys, keys + keys_size, d,
                       segment.source_length, nullptr, nullptr, scratch + task * scratch_size,
@@ -290,10 +296,11 @@ void Batch::step(int num_rows, const int64_t* token_ids, const int64_t* parents,
 
   // Logits are not stored, only the best candidates and the sums of exponentials of each row. Each lane processes
   // chunks of the vocabulary in ascending order: ties go to the lower token, independent of the number of lanes.
-  const int num_lanes = crew.is_worth(product_ns(n, projection)) ? std::min({crew.num_threads(), num_chunks, kMaxLanes}) : 1;
+  const int num_lanes = crew.is_worth(crew.product_ns(n, projection)) ? std::min({crew.num_threads(), num_chunks, kMaxLanes}) : 1;
   const size_t capacity = size_t(num_candidates);
-  best_.resize(size_t(num_lanes * n));
-  found_.resize(best_.size() * capacity);
+  const size_t num_lists = size_t(num_lanes) * size_t(n);
+  Best* best = best_.fit(num_lists);
+  Candidate* found = found_.fit(num_lists * capacity);
   masks_.clear();
   for (int b = 0; search && search->num_placeholders > 0 && b < num_segments; ++b) {
     const std::vector<int32_t>& listed = segments_[size_t(b)]->shortlist_ids;  // empty without a shortlist
@@ -306,15 +313,15 @@ void Batch::step(int num_rows, const int64_t* token_ids, const int64_t* parents,
     masks_.push_back({search->placeholders, search->is_masked + int64_t(b) * count, count,
                       listed.empty() ? nullptr : listed.data(), int32_t(first), int32_t(last)});
   }
-  for (size_t i = 0; i < best_.size(); ++i) {
+  for (size_t i = 0; i < num_lists; ++i) {
     const Row& row = rows_[i % size_t(n)];
-    best_[i] = {found_.data() + i * capacity, 0, wanted ? wanted[row.index] : num_candidates, none,
+    best[i] = {found + i * capacity, 0, wanted ? wanted[row.index] : num_candidates, none,
                 masks_.empty() ? nullptr : &masks_[size_t(row.segment)]};
   }
   const auto project = [&](int first, int count, const Weights& w, int chunk, int lane) {
     const Rounded& rows = pass.rounded;
     kernels.project({{rows.bytes + first * rows.stride, rows.stride, rows.scales + first}, count, &w, chunk,
-                     best_.data() + lane * n + first, sums + chunk * sums_stride + first * 32});
+                     best + lane * n + first, sums + chunk * sums_stride + first * 32});
   };
   for (int b = 0; b < num_segments; ++b) {  // each shortlist is a small matrix of one segment
     const Span& span = spans_[size_t(b)];
@@ -329,7 +336,7 @@ void Batch::step(int num_rows, const int64_t* token_ids, const int64_t* parents,
     int end = b;
     while (end + 1 < num_segments && !segments_[size_t(end) + 1]->shortlist.is_set()) ++end;
     const int count = spans_[size_t(end)].first + spans_[size_t(end)].count - first;
-    crew.run(num_lanes, product_ns(count, projection), [&](int lane) {
+    crew.run(num_lanes, crew.product_ns(count, projection), [&](int lane) {
       for (int chunk = lane; chunk < num_chunks; chunk += num_lanes) project(first, count, projection, chunk, lane);
     });
     b = end;
@@ -349,11 +356,11 @@ void Batch::step(int num_rows, const int64_t* token_ids, const int64_t* parents,
     int64_t* tokens = candidate_ids + row.index * num_candidates;
     const bool is_finite = segment.is_finite && pass.is_finite(r);
     const float log_sum = kernels.log_sum(sums + r * 32, sums_stride, chunks);
-    Best* lists[kMaxLanes];
+    const Best* lists[kMaxLanes];
     int taken[kMaxLanes] = {};
     for (int lane = 0; lane < lanes; ++lane) {
-      Best& best = *(lists[lane] = &best_[size_t(lane * n + r)]);
-      if (!best.is_ordered()) std::sort(best.found, best.found + best.count, is_better);
+      const Best& list = *(lists[lane] = best + lane * n + r);
+      if (!list.is_ordered()) std::sort(list.found, list.found + list.count, is_better);
     }
     for (int c = 0; c < lists[0]->capacity; ++c) {
       int winner = -1;
@@ -365,9 +372,9 @@ void Batch::step(int num_rows, const int64_t* token_ids, const int64_t* parents,
         values[c] = is_finite ? none : unknown, tokens[c] = 0;
         continue;
       }
-      const Candidate& best = lists[winner]->found[taken[winner]++];
-      values[c] = is_finite ? best.value - log_sum : unknown;
-      tokens[c] = has_shortlist ? segment.shortlist_ids[size_t(best.column)] : best.column;
+      const Candidate& winning = lists[winner]->found[taken[winner]++];
+      values[c] = is_finite ? winning.value - log_sum : unknown;
+      tokens[c] = has_shortlist ? segment.shortlist_ids[size_t(winning.column)] : winning.column;
     }
   });
   remember(num_rows, token_ids, parents);

@@ -14,7 +14,8 @@ struct Segment {
   int num_rows = 0;       // K of the previous step
   int num_slots = 0;      // capacity of the self-attention caches, a multiple of 32
   bool is_finite = true;  // whether the encoder output is finite; otherwise all scores of the segment are NaN
-  Memory<float> cross;    // for each layer: keys [blocks][d][16], then values [source_length][d]
+  const float* cross;     // for each layer: keys [blocks][d][16], then values [source_length][d]
+  Memory<float> own_cross;  // `cross`, unless it is the output of `encode`
   Memory<float> pool;     // for each layer: keys [num_slots / 16][d][16], then values [num_slots][d]
   std::vector<uint64_t> visible;  // [K][num_slots / 64, rounded up] bits: slots with tokens of the row's hypothesis
   std::vector<int32_t> newest;    // [K][kLoopTokens] newest tokens of the row's hypothesis, the last one at the end
@@ -59,7 +60,7 @@ struct SearchRun {
   double* step_seconds;            // [N] durations
   double max_seconds;              // the run ends with the first step after this time
   int64_t eos_id;
-  int64_t num_bytes;               // output: bytes of the caches of the batch
+  int64_t num_bytes;               // output: `Batch::num_bytes`
   int32_t num_rows, width, num_candidates, num_threads, num_forbidden, num_placeholders;
   int32_t max_hypotheses, num_repeat_sizes;  // H, L
   int32_t loop_interval;           // lengths at which loops are looked for are multiples of it
@@ -74,10 +75,11 @@ class Batch {
   explicit Batch(std::shared_ptr<Model> model) : model_(std::move(model)) {}
 
   int num_segments() const { return int(segments_.size()); }
-  int64_t num_bytes() const { return num_bytes_; }
+  int64_t num_bytes() const;  // caches, encoder outputs and scratch memory
 
   // Appends a segment. `cross`, of `cross_size` floats, is the output of `encode`, or keys and values
-  // [layers][2][H][S][D] of the encoder graph.
+  // [layers][2][H][S][D] of the encoder graph. The output of `encode` is not copied: it must remain unchanged, followed
+  // by 64 readable bytes, until the segment is removed.
   // `shortlist` contains ascending token ids, at least the number of candidates of each step; without it, all tokens
   // are candidates.
   void add(int source_length, const float* cross, int64_t cross_size, bool is_from_graph, const int32_t* shortlist,
@@ -126,26 +128,27 @@ class Batch {
 
   std::shared_ptr<Model> model_;
   std::vector<std::unique_ptr<Segment>> segments_;
-  int64_t num_bytes_ = 0;
+  int64_t segments_bytes_ = 0;
   bool is_half_stepped_ = false;  // a step failed after it had changed segments
 
   // Temporary values of the current step.
   std::vector<Row> rows_;
   std::vector<Span> spans_;
   std::vector<uint64_t> inherited_, used_;
-  std::vector<float> bias_;
-  std::vector<uint8_t> seen_;
+  std::vector<int32_t> wanted_;  // of `search`
+  std::vector<Mask> masks_;      // of each segment; empty without masked tokens
   Scratch scratch_;
   std::vector<int32_t> newest_;
   // Progress of a run:
-  std::vector<int32_t> wanted_;
   std::vector<double> scores_to_beat_, best_scores_;
   std::vector<int64_t> num_finished_;
-  std::vector<float> log_probs_;
-  std::vector<int64_t> candidate_ids_;
-  std::vector<Best> best_;
-  std::vector<Mask> masks_;       // of each segment; empty without masked tokens
-  std::vector<Candidate> found_;  // memory of `best_`
+  // Temporary values of a step:
+  Buffer<float> bias_;
+  Buffer<uint8_t> seen_;
+  Buffer<float> log_probs_;  // of `search`
+  Buffer<int64_t> candidate_ids_;
+  Buffer<Best> best_;
+  Buffer<Candidate> found_;  // memory of `best_`
 };
 
 }  // namespace dragoman

@@ -31,10 +31,10 @@ void encode(Model& model, int num_sources, const int32_t* lengths, const int64_t
     require(token_ids[r] >= 0 && token_ids[r] < model.num_tokens(kEncoder), "a token id is outside the vocabulary");
 
   Crew crew(model, num_threads);
-  thread_local Scratch memory;
+  std::unique_ptr<Scratch> memory = model.take_scratch();
   const int num_columns = std::max(3, 2 * model.shape.num_layers) * d;
   const int64_t scratch_size = 4 * widest;
-  Pass pass(model, crew, memory, n, num_columns, num_keys + crew.num_tasks(num_sources, num_heads) * scratch_size);
+  Pass pass(model, crew, *memory, n, num_columns, num_keys + crew.num_tasks(num_sources, num_heads) * scratch_size);
   float *all_keys = pass.more, *scratch = all_keys + num_keys;
   std::fill_n(all_keys, num_keys, 0.0f);  // positions after the end of a source are multiplied, but hidden
 
@@ -90,6 +90,7 @@ void encode(Model& model, int num_sources, const int32_t* lengths, const int64_t
       }
     }
   });
+  model.return_scratch(std::move(memory));
 }
 
 }  // namespace dragoman

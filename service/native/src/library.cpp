@@ -1,11 +1,14 @@
-// C interface for Python. Functions return 0, or -1 after an error; dragoman_error() returns its message.
+// C interface for Python. Functions return 0, or -1 after an error; dragoman_error() returns its message. No exception
+// leaves a function.
 #include <algorithm>
-#include <chrono>
+#include <cstdio>
 #include <exception>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "batch.hpp"
+#include "speed.hpp"
 
 #define EXPORTED extern "C" __attribute__((visibility("default")))
 
@@ -16,21 +19,26 @@ using dragoman::Shape;
 
 namespace {
 
-thread_local std::string last_error;
+thread_local char last_error[256];  // of a fixed size, because after an error there may be no memory
 
 template <class Call>
-int guarded(const Call& call) {
+int guarded(const Call& call) noexcept {
+  const auto fail = [](const char* message) {
+    std::snprintf(last_error, sizeof(last_error), "%s", message);
+    return -1;
+  };
   try {
     call();
     return 0;
   } catch (const std::bad_alloc&) {
-    last_error = "out of memory";
+    return fail("out of memory");
+  } catch (const std::length_error&) {  // of a vector
+    return fail("out of memory");
   } catch (const std::exception& error) {
-    last_error = error.what();
+    return fail(error.what());
   } catch (...) {
-    last_error = "unknown error";
+    return fail("unknown error");
   }
-  return -1;
 }
 
 const Kernels* usable(const std::string& name) {
@@ -47,94 +55,97 @@ const Kernels* usable(const std::string& name) {
   return nullptr;
 }
 
-// Returns the shortest time of a product of 4 rows, 256 inputs and 256 outputs.
-std::chrono::steady_clock::duration product_time(const Kernels& kernels) {
-  constexpr int kRows = 4, kSize = 256, kRepetitions = 10;
-  std::vector<int8_t> matrix(kSize * kSize);
-  for (size_t i = 0; i < matrix.size(); ++i) matrix[i] = int8_t(int(i * 37 % 121) - 60);
-  const std::vector<float> factors(kSize, 1.0f);
-  dragoman::PackedWeights weights;
-  weights.pack(matrix.data(), kSize, 1, factors.data(), nullptr, kSize, kSize, 1.0f, 64, 255, kernels.center);
-  const auto bytes = dragoman::allocated<uint8_t>(kRows * kSize);
-  for (int i = 0; i < kRows * kSize; ++i) bytes[size_t(i)] = uint8_t(i % 128);
-  const auto sums = dragoman::allocated<float>(kRows * kSize);
-  const dragoman::Product product = {{bytes.get(), kSize, nullptr}, kRows, &weights.view(), 0, kSize / dragoman::kPanel,
-                                     dragoman::Output::kStore, sums.get(), kSize, {}, nullptr};
-  auto shortest = std::chrono::steady_clock::duration::max();
-  for (int i = 0; i < kRepetitions; ++i) {
-    const auto start = std::chrono::steady_clock::now();
-    kernels.multiply(product);
-    shortest = std::min(shortest, std::chrono::steady_clock::now() - start);
-  }
-  return shortest;
+struct InstructionSet {
+  const Kernels* kernels;
+  double macs_per_ns;
+};
+
+// Returns the instruction sets that this CPU has. The first is the one with the fastest product, measured in less than
+// 1 ms; it replaces the one with the widest vectors only if it is 10 % faster, because times vary.
+const std::vector<InstructionSet>& instruction_sets() {
+  static const std::vector<InstructionSet> sets = [] {
+    std::vector<InstructionSet> found;
+    for (const char* name : {"avx512", "avxvnni", "avx512bw", "avx2"})
+      if (const Kernels* kernels = usable(name)) found.push_back({kernels, dragoman::macs_per_ns(*kernels, 10)});
+    const auto fastest = std::max_element(found.begin(), found.end(), [](const auto& a, const auto& b) {
+      return a.macs_per_ns < b.macs_per_ns;
+    });
+    if (fastest != found.end() && fastest->macs_per_ns * 9 > found[0].macs_per_ns * 10)
+      std::rotate(found.begin(), fastest, fastest + 1);
+    return found;
+  }();
+  return sets;
+}
+
+const InstructionSet& instruction_set(const char* name) {
+  for (const InstructionSet& set : instruction_sets())
+    if (std::string(set.kernels->name) == name) return set;
+  throw std::invalid_argument("this CPU does not have the instruction set");
 }
 
 }  // namespace
 
 // ABI version. Increase it with each incompatible change of the functions.
-EXPORTED int dragoman_abi() { return 10; }
+EXPORTED int dragoman_abi() noexcept { return 10; }
 
-EXPORTED const char* dragoman_error() { return last_error.c_str(); }
+EXPORTED const char* dragoman_error() noexcept { return last_error; }
 
-// Instruction sets that this CPU has, separated by spaces. The first is the one with the fastest product, measured in
-// less than 2 ms; it replaces the one with the widest vectors only if it is 10 % faster, because times vary.
-EXPORTED const char* dragoman_instruction_sets() {
-  static const std::string names = [] {
-    std::vector<const Kernels*> found;
-    for (const char* name : {"avx512", "avxvnni", "avx512bw", "avx2"})
-      if (const Kernels* kernels = usable(name)) found.push_back(kernels);
-    std::vector<std::chrono::steady_clock::duration> times;
-    for (const Kernels* kernels : found) times.push_back(product_time(*kernels));
-    const auto fastest = std::min_element(times.begin(), times.end()) - times.begin();
-    if (fastest > 0 && times[size_t(fastest)] * 10 < times[0] * 9)
-      std::rotate(found.begin(), found.begin() + fastest, found.begin() + fastest + 1);
-    std::string joined;
-    for (const Kernels* kernels : found) joined += (joined.empty() ? "" : " ") + std::string(kernels->name);
-    return joined;
-  }();
-  return names.c_str();
+// Instruction sets that this CPU has, separated by spaces, the fastest first; null after an error.
+EXPORTED const char* dragoman_instruction_sets() noexcept {
+  const char* names = nullptr;
+  guarded([&] {
+    static const std::string joined = [] {
+      std::string text;
+      for (const InstructionSet& set : instruction_sets()) text += (text.empty() ? "" : " ") + std::string(set.kernels->name);
+      return text;
+    }();
+    names = joined.c_str();
+  });
+  return names;
 }
 
 // Handles are shared pointers, so that batches keep their model alive.
 using Handle = std::shared_ptr<Model>;
 
-EXPORTED Handle* dragoman_model_new(const Shape* shape, const char* instruction_set) {
+EXPORTED Handle* dragoman_model_new(const Shape* shape, const char* name) noexcept {
   Handle* handle = nullptr;
   guarded([&] {
-    const Kernels* kernels = usable(instruction_set);
-    dragoman::require(kernels, "this CPU does not have the instruction set");
-    handle = new Handle(std::make_shared<Model>(*shape, *kernels));
+    const InstructionSet& set = instruction_set(name);
+    handle = new Handle(std::make_shared<Model>(*shape, *set.kernels, set.macs_per_ns));
   });
   return handle;
 }
-EXPORTED void dragoman_model_free(Handle* model) { delete model; }
+EXPORTED void dragoman_model_free(Handle* model) noexcept { delete model; }
 
-EXPORTED int dragoman_model_set_embedding(Handle* model, int stack, const int8_t* table, const float* factors) {
+// Bytes of the scratch memory that encoder runs reuse.
+EXPORTED int64_t dragoman_model_scratch_bytes(const Handle* model) noexcept { return (*model)->scratch_bytes(); }
+
+EXPORTED int dragoman_model_set_embedding(Handle* model, int stack, const int8_t* table, const float* factors) noexcept {
   return guarded([&] { (*model)->set_embedding(stack, table, factors); });
 }
-EXPORTED int dragoman_model_set_positions(Handle* model, int stack, const float* table) {
+EXPORTED int dragoman_model_set_positions(Handle* model, int stack, const float* table) noexcept {
   return guarded([&] { (*model)->set_positions(stack, table); });
 }
 EXPORTED int dragoman_model_set_product(Handle* model, int stack, int layer, int kind, const int8_t* w,
                                         const float* factors, const float* bias, float scale, int zero_point,
-                                        int levels) {
+                                        int levels) noexcept {
   return guarded([&] { (*model)->set_product(stack, layer, kind, w, factors, bias, scale, zero_point, levels); });
 }
 EXPORTED int dragoman_model_set_norm(Handle* model, int stack, int layer, int kind, const float* scale,
-                                     const float* bias) {
+                                     const float* bias) noexcept {
   return guarded([&] { (*model)->set_norm(stack, layer, kind, scale, bias); });
 }
 
 // Writes the `cross` argument of `dragoman_batch_add` for each source; token ids of the sources are concatenated.
 EXPORTED int dragoman_encode(Handle* model, int num_sources, const int32_t* lengths, const int64_t* token_ids,
-                             float* const* cross, int num_threads) {
+                             float* const* cross, int num_threads) noexcept {
   return guarded([&] {
     (*model)->check_complete();
     dragoman::encode(**model, num_sources, lengths, token_ids, cross, num_threads);
   });
 }
 
-EXPORTED Batch* dragoman_batch_new(Handle* model) {
+EXPORTED Batch* dragoman_batch_new(Handle* model) noexcept {
   Batch* batch = nullptr;
   guarded([&] {
     (*model)->check_complete();
@@ -142,26 +153,44 @@ EXPORTED Batch* dragoman_batch_new(Handle* model) {
   });
   return batch;
 }
-EXPORTED void dragoman_batch_free(Batch* batch) { delete batch; }
-EXPORTED int64_t dragoman_batch_bytes(const Batch* batch) { return batch->num_bytes(); }
+EXPORTED void dragoman_batch_free(Batch* batch) noexcept { delete batch; }
+EXPORTED int64_t dragoman_batch_bytes(const Batch* batch) noexcept { return batch->num_bytes(); }
 
 EXPORTED int dragoman_batch_add(Batch* batch, int source_length, const float* cross, int64_t cross_size,
-                                int is_from_graph, const int32_t* shortlist, int shortlist_size) {
+                                int is_from_graph, const int32_t* shortlist, int shortlist_size) noexcept {
   return guarded([&] { batch->add(source_length, cross, cross_size, is_from_graph, shortlist, shortlist_size); });
 }
-EXPORTED int dragoman_batch_keep(Batch* batch, const int64_t* indices, int count) {
+EXPORTED int dragoman_batch_keep(Batch* batch, const int64_t* indices, int count) noexcept {
   return guarded([&] { batch->keep(indices, count); });
 }
-EXPORTED int dragoman_batch_cross(const Batch* batch, int segment, float* cross) {
+EXPORTED int dragoman_batch_cross(const Batch* batch, int segment, float* cross) noexcept {
   return guarded([&] { batch->copy_cross(segment, cross); });
 }
 EXPORTED int dragoman_batch_step(Batch* batch, int num_rows, const int64_t* token_ids, const int64_t* parents,
                                  const int32_t* wanted, int num_candidates, int num_threads, float* log_probs,
-                                 int64_t* candidate_ids) {
+                                 int64_t* candidate_ids) noexcept {
   return guarded([&] {
     batch->step(num_rows, token_ids, parents, wanted, num_candidates, num_threads, log_probs, candidate_ids);
   });
 }
-EXPORTED int dragoman_batch_search(Batch* batch, dragoman::SearchRun* run) {
+EXPORTED int dragoman_batch_search(Batch* batch, dragoman::SearchRun* run) noexcept {
   return guarded([&] { batch->search(*run); });
+}
+
+// For benchmarks. Multiply-accumulate operations per nanosecond of products in the L1 cache, in one thread; negative
+// after an error.
+EXPORTED double dragoman_peak_macs_per_ns(const char* name) noexcept {
+  double speed = -1;
+  guarded([&] { speed = dragoman::macs_per_ns(*instruction_set(name).kernels, 1000); });
+  return speed;
+}
+
+// For benchmarks. Nanoseconds of all products of a decoder step, in one thread; negative after an error.
+EXPORTED double dragoman_model_products_ns(const Handle* model, int num_rows) noexcept {
+  double ns = -1;
+  guarded([&] {
+    (*model)->check_complete();
+    ns = dragoman::step_products_ns(**model, num_rows);
+  });
+  return ns;
 }

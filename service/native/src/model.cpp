@@ -2,7 +2,8 @@
 
 namespace dragoman {
 
-Model::Model(const Shape& given, const Kernels& chosen) : shape(given), kernels(chosen) {
+Model::Model(const Shape& given, const Kernels& chosen, double macs_per_ns)
+    : shape(given), kernels(chosen), macs_per_ns(macs_per_ns) {
   constexpr int kMost = 1 << 24;  // prevents overflow of sizes
   for (int size : {shape.d_model, shape.num_heads, shape.ffn_size, shape.vocabulary_size, shape.max_positions})
     require(size >= 1 && size <= kMost, "a size of the model is not between 1 and 2^24");
@@ -86,6 +87,26 @@ void Model::set_positions(int stack, const float* table) {
   Memory<float>& own = stack == kEncoder ? source_positions : positions;
   own = allocated<float>(size);
   std::memcpy(own.get(), table, size * sizeof(float));
+}
+
+std::unique_ptr<Scratch> Model::take_scratch() {
+  std::lock_guard<std::mutex> lock(scratch_mutex_);
+  if (scratch_.empty()) return std::make_unique<Scratch>();
+  std::unique_ptr<Scratch> taken = std::move(scratch_.back());
+  scratch_.pop_back();
+  return taken;
+}
+
+void Model::return_scratch(std::unique_ptr<Scratch> scratch) {
+  std::lock_guard<std::mutex> lock(scratch_mutex_);
+  scratch_.push_back(std::move(scratch));
+}
+
+int64_t Model::scratch_bytes() const {
+  std::lock_guard<std::mutex> lock(scratch_mutex_);
+  int64_t total = 0;
+  for (const auto& scratch : scratch_) total += scratch->num_bytes();
+  return total;
 }
 
 void Model::check_stack_norms(int stack) const {

@@ -1,5 +1,6 @@
 // Weights of a network, packed for an instruction set.
 #pragma once
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -28,6 +29,41 @@ Memory<T> allocated(size_t count) {
   if (!memory) throw std::bad_alloc();
   return Memory<T>(static_cast<T*>(memory));
 }
+
+// Memory for temporary values, which consecutive passes reuse. It grows with the need. After kPasses passes it shrinks if
+// none of them needed a quarter of it.
+template <class T>
+class Buffer {
+ public:
+  // Returns memory for `count` elements with undefined values.
+  T* fit(size_t count) {
+    constexpr int kPasses = 256;
+    most_ = std::max(most_, count);
+    const bool is_over = ++num_passes_ == kPasses;
+    if (count > room_ || (is_over && most_ < room_ / 4)) {
+      memory_.reset(), room_ = 0;
+      memory_ = allocated<T>(most_ + most_ / 4), room_ = most_ + most_ / 4;
+    }
+    if (is_over) num_passes_ = 0, most_ = 0;
+    return memory_.get();
+  }
+  T* get() const { return memory_.get(); }
+  const T& operator[](size_t i) const { return memory_[i]; }
+  int64_t num_bytes() const { return int64_t(room_ * sizeof(T)); }
+
+ private:
+  Memory<T> memory_;
+  size_t room_ = 0, most_ = 0;  // elements: allocated, and the largest need of the current passes
+  int num_passes_ = 0;
+};
+
+// Temporary values of a pass.
+struct Scratch {
+  Buffer<float> floats;
+  Buffer<uint8_t> bytes;
+
+  int64_t num_bytes() const { return floats.num_bytes() + bytes.num_bytes(); }
+};
 
 inline void require(bool holds, const char* what) {
   if (!holds) throw std::invalid_argument(what);
@@ -152,7 +188,7 @@ struct Shape {
 };
 
 struct Model {
-  Model(const Shape& given, const Kernels& chosen);
+  Model(const Shape& given, const Kernels& chosen, double macs_per_ns);
 
   // Layer -1 is the projection to the vocabulary; for the encoder, to the keys and values of all decoder layers.
   // The projection to the vocabulary is stored as rows [V][d]; null: tied to the embedding.
@@ -167,8 +203,14 @@ struct Model {
   int table_of(int stack) const { return stack == kEncoder && shape.source_vocabulary_size ? kEncoder : kDecoder; }
   int num_tokens(int stack) const { return table_of(stack) == kEncoder ? shape.source_vocabulary_size : shape.vocabulary_size; }
 
+  // Scratch memory for an encoder run, which returns it afterwards. Threads that encode at the same time have their own.
+  std::unique_ptr<Scratch> take_scratch();
+  void return_scratch(std::unique_ptr<Scratch> scratch);
+  int64_t scratch_bytes() const;  // of the scratch memory that is not taken
+
   Shape shape;
   const Kernels& kernels;
+  double macs_per_ns;  // measured speed of products
   int d, head_size;
   std::vector<Layer> layers, encoder_layers;
   Norm stack_norms[2][kNumStackNorms];  // by stack
@@ -186,6 +228,9 @@ struct Model {
   std::vector<Layer>& layers_of(int stack, int layer);
   void check_stack_norms(int stack) const;
   void put_norm(Norm& norm, const float* scale, const float* bias);
+
+  mutable std::mutex scratch_mutex_;
+  std::vector<std::unique_ptr<Scratch>> scratch_;
 };
 
 }  // namespace dragoman

@@ -8,14 +8,15 @@
 namespace dragoman {
 
 constexpr double kMinParallelNs = 3000;  // shorter phases are not worth distributing
+constexpr double kBytesPerNs = 40;       // typical for weights in the last cache
 
 // Threads of a pass.
 class Crew {
  public:
-  Crew(Model& model, int num_threads) : lock_(model.team_mutex, std::defer_lock) {
+  Crew(Model& model, int num_threads) : lock_(model.team_mutex, std::defer_lock), macs_per_ns_(model.macs_per_ns) {
     if (num_threads <= 1 || !lock_.try_lock()) return;  // another batch uses the team: one thread gives the same result
     if (model.team_threads < num_threads) {
-      model.team.reset();
+      model.team.reset(), model.team_threads = 1;
       model.team = std::make_unique<Team>(num_threads - 1);
       model.team_threads = num_threads;
     }
@@ -26,12 +27,17 @@ class Crew {
   int num_tasks(int count, int heads) const {
     return num_threads_ > 1 && count < 2 * num_threads_ ? count * std::min(heads, num_threads_) : count;
   }
+  // Estimated time of a product: the larger of memory and compute time.
+  double product_ns(int rows, const Weights& w) const {
+    const double size = double(w.inputs) * w.outputs;
+    return std::max(size / kBytesPerNs, rows * size / macs_per_ns_);
+  }
   bool is_worth(double nanoseconds) const { return team_ && nanoseconds >= kMinParallelNs; }
 
   // Calls task(0) to task(count - 1); in this thread if the estimated total time `nanoseconds` is short.
   template <class Task>
   void run(int count, double nanoseconds, const Task& task) {
-    if (count > 1 && is_worth(nanoseconds)) return team_->run(count, task);
+    if (count > 1 && count <= Team::kMaxTasks && is_worth(nanoseconds)) return team_->run(count, task);
     for (int i = 0; i < count; ++i) task(i);
   }
 
@@ -46,18 +52,7 @@ class Crew {
   std::unique_lock<std::mutex> lock_;
   Team* team_ = nullptr;
   int num_threads_ = 1;
-};
-
-inline double product_ns(int rows, const Weights& w) {  // the larger of memory and compute time
-  const double bytes = double(w.inputs) * w.outputs;
-  return std::max(bytes / 40, rows * bytes / 300);
-}
-
-// Memory that consecutive passes reuse.
-struct Scratch {
-  Memory<float> floats;
-  Memory<uint8_t> bytes;
-  size_t floats_room = 0, bytes_room = 0;
+  double macs_per_ns_;
 };
 
 // States of n rows and the operations of the layers.
@@ -69,16 +64,14 @@ class Pass {
     stride = rounded_up(d_, kPanel), joined_stride = rounded_up(joined_columns, kPanel);
     activation_ = Activation(model.shape.activation);
     const int64_t inner_stride = rounded_up((activation_ == kSwiglu ? 2 : 1) * model.shape.ffn_size, kPanel);
-    const size_t floats = size_t(n * (3 * stride + joined_stride + inner_stride + 1) + more_floats);
-    if (floats > scratch.floats_room) scratch.floats = allocated<float>(scratch.floats_room = floats + floats / 4);
-    const size_t bytes = size_t(n * (stride + inner_stride));
-    if (bytes > scratch.bytes_room) scratch.bytes = allocated<uint8_t>(scratch.bytes_room = bytes + bytes / 4);
-    states = scratch.floats.get(), normed_ = states + n * stride, mixed = normed_ + n * stride;
+    uint8_t* bytes = scratch.bytes.fit(size_t(n * (stride + inner_stride)));
+    states = scratch.floats.fit(size_t(n * (3 * stride + joined_stride + inner_stride + 1) + more_floats));
+    normed_ = states + n * stride, mixed = normed_ + n * stride;
     joined = mixed + n * stride, inner_ = joined + n * joined_stride;
     more = inner_ + n * inner_stride;
     float* scales = more + more_floats;
-    rounded = {scratch.bytes.get(), stride, scales};
-    rounded_inner_ = {scratch.bytes.get() + n * stride, inner_stride, scales};
+    rounded = {bytes, stride, scales};
+    rounded_inner_ = {bytes + n * stride, inner_stride, scales};
   }
 
   template <class Task>
@@ -163,7 +156,7 @@ class Pass {
   }
   void multiply(const Product& product) {
     const Weights& w = *product.weights;
-    crew.run_parts(w.panels(), product_ns(n_, w), [&](int begin, int end) {
+    crew.run_parts(w.panels(), crew.product_ns(n_, w), [&](int begin, int end) {
       Product part = product;
       part.first_panel = begin, part.last_panel = end;
       kernels_.multiply(part);
@@ -180,7 +173,8 @@ class Pass {
 };
 
 // Offsets of keys and values of a layer in caches with keys [blocks][d][16] and values [positions][d] of each layer.
-inline float* keys_of(float* caches, int layer, int64_t keys_size, int64_t values_size) {
+template <class Float>
+Float* keys_of(Float* caches, int layer, int64_t keys_size, int64_t values_size) {
   return caches + layer * (keys_size + values_size);
 }
 

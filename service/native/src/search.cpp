@@ -53,9 +53,8 @@ void Batch::search(SearchRun& run) {
   for (bool must_stop = false; !must_stop;) {
     choose_rows(run, log_probs, num_rows);
     const size_t size = wanted_.size() * size_t(std::max(run.num_candidates, 0));
-    log_probs_.resize(size), candidate_ids_.resize(size);
-    step(num_rows, token_ids, parents, wanted_.data(), run.num_candidates, run.num_threads, log_probs_.data(),
-         candidate_ids_.data(), &run);
+    step(num_rows, token_ids, parents, wanted_.data(), run.num_candidates, run.num_threads, log_probs_.fit(size),
+         candidate_ids_.fit(size), &run);
     for (int b = 0; b < int(num_segments); ++b) must_stop |= rank(run, log_probs, num_rows, b);
     const size_t at = size_t(run.num_steps) * stride;
     log_probs = run.next_log_probs + at, token_ids = run.next_token_ids + at, parents = run.next_parents + at;
@@ -66,7 +65,7 @@ void Batch::search(SearchRun& run) {
     must_stop |= run.num_steps == run.max_steps || seconds >= run.max_seconds ||
                  (run.interrupt && __atomic_load_n(run.interrupt, __ATOMIC_RELAXED));
   }
-  run.num_bytes = num_bytes_;
+  run.num_bytes = num_bytes();
 }
 
 // Sets the number of candidates of each row: none for rows that can no longer win.

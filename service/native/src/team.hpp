@@ -7,9 +7,10 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <exception>
 #include <mutex>
-#include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace dragoman {
@@ -18,12 +19,14 @@ namespace dragoman {
 // is not scheduled delays only its own task. Between phases, workers spin for some tens of microseconds and then sleep.
 class Team {
  public:
+  static constexpr int kMaxTasks = (1 << 20) - 1;
+
   // Starts fewer workers if the system cannot create more threads.
   explicit Team(int num_workers) {
     workers_.reserve(size_t(num_workers));
     try {
       for (int i = 0; i < num_workers; ++i) workers_.emplace_back([this] { work(); });
-    } catch (const std::system_error&) {
+    } catch (const std::exception&) {
     }
   }
   ~Team() {
@@ -36,7 +39,8 @@ class Team {
   }
   Team(const Team&) = delete;
 
-  // Calls task(0) to task(count - 1), on all threads; `task` must not throw.
+  // Calls task(0) to task(count - 1), on all threads, with at most kMaxTasks tasks. If tasks throw, all others still
+  // run, and the first exception is thrown again.
   template <class Task>
   void run(int count, const Task& task) {
     call_ = [](const void* context, int index) { (*static_cast<const Task*>(context))(index); };
@@ -53,6 +57,7 @@ class Team {
     Spin spin;
     while (pending_.load(std::memory_order_acquire) > 0)
       if (!spin.pause()) sched_yield();  // lets a worker with a task run on this core
+    if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
   }
 
  private:
@@ -78,7 +83,12 @@ class Team {
     if (!has_task(ticket_.load(std::memory_order_acquire))) return false;
     const uint64_t ticket = ticket_.fetch_add(1, std::memory_order_acq_rel);
     if (!has_task(ticket)) return false;
-    call_(context_, int(ticket & 0xfffff));
+    try {
+      call_(context_, int(ticket & 0xfffff));
+    } catch (...) {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (!failure_) failure_ = std::current_exception();
+    }
     pending_.fetch_sub(1, std::memory_order_release);
     return true;
   }
@@ -107,6 +117,7 @@ class Team {
   std::mutex mutex_;
   std::condition_variable wake_;
   bool is_over_ = false;
+  std::exception_ptr failure_;  // of the current phase
   std::vector<std::thread> workers_;
 };
 

@@ -53,6 +53,7 @@ _ENCODED_TOKENS = 256
 exceed it."""
 
 _POSITION_BLOCK = 16  # positions per block of keys in the library's layout
+_CACHE_LINE_BYTES = 64
 
 _ACTIVATIONS: Sequence[Activation] = ("relu", "gelu", "swish", "swiglu")  # in the library's order
 
@@ -92,6 +93,9 @@ _FUNCTIONS: Mapping[str, tuple[Any, Sequence[Any]]] = {
     "dragoman_instruction_sets": (c_char_p, ()),
     "dragoman_model_new": (_HANDLE, (ctypes.POINTER(_Shape), c_char_p)),
     "dragoman_model_free": (None, (_HANDLE,)),
+    "dragoman_model_scratch_bytes": (c_int64, (_HANDLE,)),
+    "dragoman_model_products_ns": (c_double, (_HANDLE, c_int)),
+    "dragoman_peak_macs_per_ns": (c_double, (c_char_p,)),
     "dragoman_model_set_embedding": (c_int, (_HANDLE, c_int, _ARRAY, _ARRAY)),
     "dragoman_model_set_positions": (c_int, (_HANDLE, c_int, _ARRAY)),
     "dragoman_model_set_product": (
@@ -127,7 +131,10 @@ class Library:
     @property
     def instruction_sets(self) -> tuple[str, ...]:
         """Instruction sets that this CPU and the library support; the first is the fastest in a self-test."""
-        return tuple(self._functions.dragoman_instruction_sets().decode().split())
+        names = self._functions.dragoman_instruction_sets()
+        if names is None:
+            raise self.error()
+        return tuple(names.decode().split())
 
     def function(self, name: str) -> Callable[..., Any]:
         """Return a function by its name without the prefix `dragoman_`."""
@@ -242,6 +249,7 @@ class NativeNetwork:
         self.instruction_set = instruction_set or library.instruction_sets[0]
         self.handle = library.new("model", ctypes.byref(shape), self.instruction_set.encode())
         weakref.finalize(self, library.function("model_free"), self.handle)
+        self.scratch_bytes = 0  # memory that encoder runs reuse; any thread can read it
         self._set_embedding(_DECODER, decoder, "embedding.weight")
         self._set_projection(decoder)
         self._set_stack(_DECODER, architecture.num_decoder_layers, decoder)
@@ -256,14 +264,14 @@ class NativeNetwork:
         """Return the encoded sources, in order, independent of each other; requires `has_encoder`.
 
         `cross` is a float32 array in the library's layout: for each decoder layer, the keys in blocks of 16 positions,
-        then the values.
+        then the values. Batches do not copy it.
         """
         width, encoded = self.architecture.num_decoder_layers * self.architecture.d_model, list[EncodedSource]()
         for group in _groups(source_ids):
             lengths = np.array([len(ids) for ids in group], np.int32)
             token_ids = np.fromiter(chain.from_iterable(group), np.int64, int(lengths.sum()))
             padded = -(-lengths // _POSITION_BLOCK) * _POSITION_BLOCK
-            arrays = [np.empty(width * size, np.float32) for size in padded + lengths]
+            arrays = [_aligned(width * int(size)) for size in padded + lengths]
             pointers = (c_void_p * len(group))(*map(pointer, arrays))
             self.library.call(
                 "encode", self.handle, len(group), pointer(lengths), pointer(token_ids), pointers, num_threads
@@ -271,6 +279,7 @@ class NativeNetwork:
             encoded += (
                 EncodedSource(source_ids=tuple(ids), cross=cross) for ids, cross in zip(group, arrays, strict=True)
             )
+        self.scratch_bytes = self.library.function("model_scratch_bytes")(self.handle)
         return encoded
 
     def _set_stack(self, stack: int, num_layers: int, arrays: NetworkArrays) -> None:
@@ -337,6 +346,13 @@ def _groups(source_ids: Sequence[Sequence[int]]) -> Iterator[Sequence[Sequence[i
             begin, num_tokens = end, 0
         num_tokens += len(ids)
     yield source_ids[begin:]
+
+
+def _aligned(size: int) -> NDArray[np.float32]:
+    # Begins at a cache line and is followed by another one, because the library reads whole vectors.
+    memory = np.empty(size + 2 * _CACHE_LINE_BYTES // 4, np.float32)
+    begin = -pointer(memory) % _CACHE_LINE_BYTES // memory.itemsize
+    return memory[begin : begin + size]
 
 
 def pointer(array: NDArray[Any]) -> int:

@@ -185,8 +185,9 @@ class NativeStepBatch:
         num_layers, num_heads = network.architecture.num_decoder_layers, network.architecture.num_heads
         self._cross_shape = (2 * num_layers, num_heads, network.architecture.d_model // num_heads)
         self._source_lengths: list[int] = []
+        self._crosses: list[FloatArray | None] = []  # encoder outputs that the library reads; it copies those of graphs
         self._output: StepOutput | None = None
-        self.cache_bytes = 0  # bytes of the caches; any thread can read it
+        self.cache_bytes = 0  # bytes of caches, encoder outputs and temporary values; any thread can read it
 
     @property
     def num_segments(self) -> int:
@@ -199,9 +200,10 @@ class NativeStepBatch:
             length = len(source.source_ids)
             listed = None if self._shortlist is None else self._shortlist.of(source.source_ids)
             tokens = (None, 0) if listed is None else (pointer(listed), len(listed))
-            cross = pointer(source.cross), source.cross.size, source.cross.ndim > 1  # more dimensions: from the graph
-            self._library.call("batch_add", self._handle, length, *cross, *tokens)
+            cross, is_from_graph = source.cross, source.cross.ndim > 1
+            self._library.call("batch_add", self._handle, length, pointer(cross), cross.size, is_from_graph, *tokens)
             self._source_lengths.append(length)
+            self._crosses.append(None if is_from_graph else cross)
         self._output = None
 
     def step(self, token_ids: IntArray, parents: IntArray, *, num_candidates: int | IntArray) -> StepOutput:
@@ -258,7 +260,9 @@ class NativeStepBatch:
         indices = np.array(keep, dtype=np.int64)
         self._library.call("batch_keep", self._handle, pointer(indices), len(indices))
         self._source_lengths = [self._source_lengths[index] for index in keep]
+        self._crosses = [self._crosses[index] for index in keep]
         self._output = None
+        self.cache_bytes = self._bytes(self._handle)
 
 
 class NativeStepModel(EncodingModel):
@@ -279,6 +283,11 @@ class NativeStepModel(EncodingModel):
         self._num_lone_threads = num_low_latency_threads(
             settings, self.placement, weights_bytes=self.weights_bytes, num_cores=num_cores()
         )
+
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes of the KV caches and temporary values of all batches and of encoder runs, including spare capacity."""
+        return super().cache_bytes + self.network.scratch_bytes
 
     def encode(self, source_ids: Sequence[Sequence[int]]) -> list[EncodedSource]:
         """Encode sources, independent of each other."""

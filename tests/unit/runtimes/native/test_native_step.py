@@ -220,6 +220,25 @@ def test_batches_in_several_threads_share_a_network(library: Library, decoder: D
     assert all(other == first for other in others)
 
 
+def test_batches_of_a_freed_model_continue_while_others_are_loaded(library: Library, decoder: Decoder) -> None:
+    generator = np.random.default_rng(13)
+    crosses, steps = [decoder.cross(generator, 9) for _ in range(6)], list(_steps(generator, decoder, 6, 4, 20))
+    models = [decoder.packed(library)]
+    meet = threading.Barrier(2)
+
+    def run(number: int) -> list[bytes]:
+        with LibraryBatch(models[0] if number == 0 else decoder.packed(library), crosses, num_threads=2) as batch:
+            meet.wait()
+            if number == 0:
+                models.clear()  # frees the model
+            return [_bits(batch.step(ids, of, 4), slice(None)) for ids, of in steps]
+
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(run, range(2))
+
+    assert first == second
+
+
 @pytest.mark.parametrize("num_threads", [1, 3])
 def test_candidates_are_sorted_and_ties_go_to_the_lower_id(
     library: Library, instruction_set: str, num_threads: int
