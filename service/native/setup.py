@@ -31,10 +31,11 @@ class BuildLibrary(build_ext):
         return str(Path(*fullname.split(".")).with_suffix(".so"))
 
     def build_extensions(self) -> None:
-        """Build the library; exit with an error on machines other than x86-64."""
-        if platform.machine().lower() not in ("x86_64", "amd64"):
+        """Build the library; exit with an error on machines other than x86-64 and aarch64."""
+        if platform.machine().lower() not in ("x86_64", "amd64", "aarch64"):
             raise SystemExit(
-                f"dragoman-native requires x86-64, not {platform.machine()}; without it, the service uses ONNX Runtime"
+                f"dragoman-native requires x86-64 or aarch64, not {platform.machine()}; "
+                "without it, the service uses ONNX Runtime"
             )
         super().build_extensions()
 

@@ -1,4 +1,8 @@
 // C interface for Python. Functions return 0, or -1 after an error; dragoman_error() returns its message.
+#ifdef __aarch64__
+#include <sys/auxv.h>
+#endif
+
 #include <algorithm>
 #include <chrono>
 #include <exception>
@@ -33,6 +37,10 @@ int guarded(const Call& call) {
   return -1;
 }
 
+// Names of all instruction sets, the widest first, and the kernels of a set that this CPU has.
+#ifdef __x86_64__
+constexpr const char* kInstructionSets[] = {"avx512", "avxvnni", "avx512bw", "avx2"};
+
 const Kernels* usable(const std::string& name) {
   __builtin_cpu_init();
   if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return nullptr;
@@ -46,6 +54,18 @@ const Kernels* usable(const std::string& name) {
   if (name == "avx2") return dragoman::avx2_kernels();
   return nullptr;
 }
+#else
+constexpr const char* kInstructionSets[] = {"i8mm", "dotprod", "neon"};
+
+const Kernels* usable(const std::string& name) {
+  constexpr unsigned long kHasDotProducts = 1 << 20, kHasByteMatrices = 1 << 13;  // HWCAP_ASIMDDP, HWCAP2_I8MM
+  const bool has_dot_products = getauxval(AT_HWCAP) & kHasDotProducts;
+  if (name == "i8mm" && has_dot_products && getauxval(AT_HWCAP2) & kHasByteMatrices) return dragoman::i8mm_kernels();
+  if (name == "dotprod" && has_dot_products) return dragoman::dotprod_kernels();
+  if (name == "neon") return dragoman::neon_kernels();
+  return nullptr;
+}
+#endif
 
 // Returns the shortest time of a product of 4 rows, 256 inputs and 256 outputs.
 std::chrono::steady_clock::duration product_time(const Kernels& kernels) {
@@ -81,7 +101,7 @@ EXPORTED const char* dragoman_error() { return last_error.c_str(); }
 EXPORTED const char* dragoman_instruction_sets() {
   static const std::string names = [] {
     std::vector<const Kernels*> found;
-    for (const char* name : {"avx512", "avxvnni", "avx512bw", "avx2"})
+    for (const char* name : kInstructionSets)
       if (const Kernels* kernels = usable(name)) found.push_back(kernels);
     std::vector<std::chrono::steady_clock::duration> times;
     for (const Kernels* kernels : found) times.push_back(product_time(*kernels));

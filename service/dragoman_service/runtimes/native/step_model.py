@@ -173,13 +173,13 @@ class NativeStepBatch:
         fault = self._step(
             self._handle,
             num_rows,
-            token_ids.ctypes.data,
-            parents.ctypes.data,
-            None if row_candidates is None else row_candidates.ctypes.data,
+            pointer(token_ids),
+            pointer(parents),
+            None if row_candidates is None else pointer(row_candidates),
             shape[2],
             self._num_threads(),
-            self._output.log_probs.ctypes.data,
-            self._output.token_ids.ctypes.data,
+            pointer(self._output.log_probs),
+            pointer(self._output.token_ids),
         )
         if fault:
             raise self._library.error()
