@@ -45,16 +45,15 @@ RUN find /opt/venv/lib -depth \
         "$(python3 -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')" \
     && PYTHONPYCACHEPREFIX=/opt/pycache /opt/venv/bin/python -m compileall -q -j 0 --invalidation-mode checked-hash /opt/venv/lib
 
-# The native engine for x86-64. The compiler stays in this stage and is installed unless the base contains one.
+# The native engine. The compiler stays in this stage and is installed unless the base contains one.
 FROM ${BASE_IMAGE} AS native
 # hadolint ignore=DL3008
 RUN mkdir /wheels \
-    && if [ "$(uname -m)" = x86_64 ] && ! command -v c++; then \
+    && if ! command -v c++; then \
         apt-get update && apt-get install --yes --no-install-recommends g++ && rm -rf /var/lib/apt/lists/*; fi
 COPY --from=dependencies /opt/tools /opt/tools
 COPY service/native /build/native
-RUN if [ "$(uname -m)" = x86_64 ]; then \
-        /opt/tools/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /wheels /build/native; fi
+RUN /opt/tools/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /wheels /build/native
 
 # The service: a small layer that changes often.
 FROM dependencies AS application

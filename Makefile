@@ -162,7 +162,7 @@ NATIVE := $(wildcard $(addprefix service/native/,pyproject.toml CMakeLists.txt d
 WITHOUT_NATIVE := int8 models decode on ONNX Runtime, which is slower.
 
 $(VENV)/.native: $(NATIVE) | $(VENV)/bin/python
-	@[ "$$(uname -sm)" = "Linux x86_64" ] || exit 0; \
+	@case "$$(uname -sm)" in "Linux x86_64" | "Linux aarch64") ;; *) exit 0 ;; esac; \
 	compiler=$$(command -v "$${CXX:-c++}" || command -v g++) || \
 		{ echo "no C++ compiler: $(WITHOUT_NATIVE) With one (apt install g++), the native engine is built." >&2; exit 0; }; \
 	echo "building the native engine ..." >&2; \

@@ -21,7 +21,13 @@ from dragoman_service.runtimes.native.library import (
     NativeNetwork,
     NetworkArrays,
     load_library,
+    pointer,
 )
+
+INSTRUCTION_SETS: Final = (
+    ("i8mm", "dotprod", "neon") if platform.machine() == "aarch64" else ("avx512", "avxvnni", "avx512bw", "avx2")
+)
+"""Instruction sets of the library on this architecture."""
 
 MAX_POSITIONS: Final = 80
 CLOSE: Final = 2e-5  # tolerance of log-probabilities: the library sums in 32 bits, the reference in 64 bits
@@ -42,7 +48,7 @@ def native_library() -> Library | str:
         return load_library()
     except BackendUnsupportedError as error:
         reason = str(error)
-    can_build = platform.machine() == "x86_64" and shutil.which("g++")
+    can_build = platform.machine() in ("x86_64", "aarch64") and shutil.which("g++")
     assert not (os.environ.get("CI") and can_build), f"CI must have dragoman-native: {reason}"
     return reason
 
@@ -284,13 +290,14 @@ class LibraryBatch:
     def add(self, cross: Array, shortlist: ArrayLike = ()) -> None:
         """Append a segment; its candidates are the tokens of the shortlist, if given."""
         listed = np.array(shortlist, np.int32)
-        tokens = listed.ctypes.data, len(listed)
-        self._call("batch_add", self.handle, cross.shape[2], cross.ctypes.data, cross.size, True, *tokens)
+        tokens = pointer(listed), len(listed)
+        self._call("batch_add", self.handle, cross.shape[2], pointer(cross), cross.size, True, *tokens)
         self.num_segments += 1
 
     def keep(self, indices: Sequence[int]) -> None:
         """Keep the segments at these indices, in this order."""
-        self._call("batch_keep", self.handle, np.array(indices, np.int64).ctypes.data, len(indices))
+        kept = np.array(indices, np.int64)
+        self._call("batch_keep", self.handle, pointer(kept), len(kept))
         self.num_segments = len(indices)
 
     def step(
@@ -301,11 +308,11 @@ class LibraryBatch:
         shape = (*ids.shape, num_candidates)
         log_probs, candidates = np.full(shape, 7, np.float32), np.full(shape, -7, np.int64)
         counts = None if of_rows is None else np.array(of_rows, np.int32)
-        counts_address = None if counts is None else counts.ctypes.data
+        counts_address = None if counts is None else pointer(counts)
         self._call(
             "batch_step",
-            *(self.handle, shape[1], ids.ctypes.data, rows.ctypes.data, counts_address),
-            *(num_candidates, self.num_threads, log_probs.ctypes.data, candidates.ctypes.data),
+            *(self.handle, shape[1], pointer(ids), pointer(rows), counts_address),
+            *(num_candidates, self.num_threads, pointer(log_probs), pointer(candidates)),
         )
         return log_probs, candidates
 
@@ -317,7 +324,7 @@ class LibraryBatch:
     def cross(self, segment: int, like: Array) -> Array:
         """Return the cross-attention keys or values of a segment."""
         values = np.full_like(like, 7)
-        self._call("batch_cross", self.handle, segment, values.ctypes.data)
+        self._call("batch_cross", self.handle, segment, pointer(values))
         return values
 
 

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.e2e
 
 VERSION: Final = "0.2.0"
 NATIVE: Final = CHECKOUT / "service" / "native"
-HAS_NATIVE: Final = (sys.platform, platform.machine()) == ("linux", "x86_64")
+HAS_NATIVE: Final = sys.platform == "linux" and platform.machine() in ("x86_64", "aarch64")
 PIP: Final = ("-m", "pip", "--disable-pip-version-check")
 ENVIRONMENT: Final = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 START_TIMEOUT_S: Final = 60.0

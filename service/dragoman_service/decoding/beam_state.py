@@ -37,7 +37,7 @@ def length_penalty(length: int, *, alpha: float) -> float:
     return float(((5.0 + length) / 6.0) ** alpha)
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=1024)
 def length_penalties(longest: int, *, alpha: float) -> DoubleArray:
     """Return [longest + 1], the length penalty of each length; that of 0 is undefined. Read-only."""
     return np.array([math.nan, *(length_penalty(length, alpha=alpha) for length in range(1, longest + 1))])

@@ -37,7 +37,7 @@ struct SearchRun {
   const int64_t* min_tokens;       // minimum target length, excluding EOS
   const int64_t* max_tokens;       // maximum target length, including EOS
   const double* bound_penalties;   // most favourable length penalty of a live hypothesis
-  const double* const* penalties;  // length penalty of each length up to `max_tokens`
+  const double* penalties;         // [B][P] length penalty of each length
   const double* scores_to_beat;
   const double* best_scores;       // [B][H] scores of the finished hypotheses that are kept, best first; -inf: none
   const int64_t* num_hypotheses;   // finished hypotheses that are kept, at most H
@@ -57,12 +57,12 @@ struct SearchRun {
   int64_t* finished;               // [N * B * W][3] step, segment and row of each finished hypothesis, in order
   double* finished_log_probs;      // [N * B * W] including EOS
   float* finished_eos_log_probs;   // [N * B * W]
-  double* step_seconds;            // [N] durations
+  double* step_seconds;            // null, or [N] durations
   double max_seconds;              // the run ends with the first step after this time
   int64_t eos_id;
   int64_t num_bytes;               // output: `Batch::num_bytes`
   int32_t num_rows, width, num_candidates, num_threads, num_forbidden, num_placeholders;
-  int32_t max_hypotheses, num_repeat_sizes;  // H, L
+  int32_t max_hypotheses, num_penalties, num_repeat_sizes;  // H, P, L
   int32_t loop_interval;           // lengths at which loops are looked for are multiples of it
   int32_t max_steps;               // N
   int32_t num_steps;               // output: steps taken, at least 1

@@ -6,8 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#if !defined(__x86_64__) || !defined(__GNUC__) || defined(__clang__)
-#error "dragoman-native requires GCC on x86-64"
+#if (!defined(__x86_64__) && !defined(__AARCH64EL__)) || !defined(__GNUC__) || defined(__clang__)
+#error "dragoman-native requires GCC on x86-64 or little-endian aarch64"
 #endif
 #ifdef __FAST_MATH__
 #error "-ffast-math changes results: all instruction sets must give the same bits"
@@ -139,9 +139,15 @@ struct Kernels {
   float (*log_sum)(const float* sums, int64_t stride, int num_chunks);
 };
 
+// On x86-64.
 const Kernels* avx512_kernels();
 const Kernels* avx512bw_kernels();
 const Kernels* avxvnni_kernels();
 const Kernels* avx2_kernels();
+
+// On aarch64.
+const Kernels* i8mm_kernels();
+const Kernels* dotprod_kernels();
+const Kernels* neon_kernels();
 
 }  // namespace dragoman

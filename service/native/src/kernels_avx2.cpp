@@ -1,6 +1,7 @@
 // The kernels for AVX2 without VNNI.
 #include "kernels.hpp"
 
+#ifdef __x86_64__
 #pragma GCC target("avx2,fma")
 #include <immintrin.h>
 
@@ -14,3 +15,5 @@ namespace {
 const Kernels* avx2_kernels() { return &kTable; }
 
 }  // namespace dragoman
+
+#endif

@@ -1,6 +1,7 @@
 // The kernels for AVX-512 with VNNI.
 #include "kernels.hpp"
 
+#ifdef __x86_64__
 #pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma")
 #include <immintrin.h>
 
@@ -16,3 +17,5 @@ namespace {
 const Kernels* avx512_kernels() { return &kTable; }
 
 }  // namespace dragoman
+
+#endif

@@ -1,6 +1,7 @@
 // The kernels for AVX2 with VNNI.
 #include "kernels.hpp"
 
+#ifdef __x86_64__
 #pragma GCC target("avxvnni,avx2,fma")
 #include <immintrin.h>
 
@@ -15,3 +16,5 @@ namespace {
 const Kernels* avxvnni_kernels() { return &kTable; }
 
 }  // namespace dragoman
+
+#endif

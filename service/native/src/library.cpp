@@ -1,5 +1,9 @@
 // C interface for Python. Functions return 0, or -1 after an error; dragoman_error() returns its message. No exception
 // leaves a function.
+#ifdef __aarch64__
+#include <sys/auxv.h>
+#endif
+
 #include <algorithm>
 #include <cstdio>
 #include <exception>
@@ -41,6 +45,10 @@ int guarded(const Call& call) noexcept {
   }
 }
 
+// Names of all instruction sets, the widest first, and the kernels of a set that this CPU has.
+#ifdef __x86_64__
+constexpr const char* kInstructionSets[] = {"avx512", "avxvnni", "avx512bw", "avx2"};
+
 const Kernels* usable(const std::string& name) {
   __builtin_cpu_init();
   if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return nullptr;
@@ -54,6 +62,18 @@ const Kernels* usable(const std::string& name) {
   if (name == "avx2") return dragoman::avx2_kernels();
   return nullptr;
 }
+#else
+constexpr const char* kInstructionSets[] = {"i8mm", "dotprod", "neon"};
+
+const Kernels* usable(const std::string& name) {
+  constexpr unsigned long kHasDotProducts = 1 << 20, kHasByteMatrices = 1 << 13;  // HWCAP_ASIMDDP, HWCAP2_I8MM
+  const bool has_dot_products = getauxval(AT_HWCAP) & kHasDotProducts;
+  if (name == "i8mm" && has_dot_products && getauxval(AT_HWCAP2) & kHasByteMatrices) return dragoman::i8mm_kernels();
+  if (name == "dotprod" && has_dot_products) return dragoman::dotprod_kernels();
+  if (name == "neon") return dragoman::neon_kernels();
+  return nullptr;
+}
+#endif
 
 struct InstructionSet {
   const Kernels* kernels;
@@ -65,7 +85,7 @@ struct InstructionSet {
 const std::vector<InstructionSet>& instruction_sets() {
   static const std::vector<InstructionSet> sets = [] {
     std::vector<InstructionSet> found;
-    for (const char* name : {"avx512", "avxvnni", "avx512bw", "avx2"})
+    for (const char* name : kInstructionSets)
       if (const Kernels* kernels = usable(name)) found.push_back({kernels, dragoman::macs_per_ns(*kernels, 10)});
     const auto fastest = std::max_element(found.begin(), found.end(), [](const auto& a, const auto& b) {
       return a.macs_per_ns < b.macs_per_ns;

@@ -40,6 +40,7 @@ void Batch::search(SearchRun& run) {
     require(run.num_hypotheses[b] >= 1 && run.num_hypotheses[b] <= run.max_hypotheses,
             "a number of hypotheses is not between 1 and the largest one");
     require(run.lengths[b] < run.max_tokens[b], "a target has its maximum length");
+    require(run.max_tokens[b] < run.num_penalties, "the length penalty of a maximum length is missing");
   }
   scores_to_beat_.assign(run.scores_to_beat, run.scores_to_beat + num_segments);
   best_scores_.assign(run.best_scores, run.best_scores + num_segments * size_t(run.max_hypotheses));
@@ -60,8 +61,10 @@ void Batch::search(SearchRun& run) {
     log_probs = run.next_log_probs + at, token_ids = run.next_token_ids + at, parents = run.next_parents + at;
     num_rows = run.width;
     const auto ended = Clock::now();
-    seconds += run.step_seconds[run.num_steps++] = std::chrono::duration<double>(ended - began).count();
-    began = ended;
+    const double step_seconds = std::chrono::duration<double>(ended - began).count();
+    if (run.step_seconds) run.step_seconds[run.num_steps] = step_seconds;
+    ++run.num_steps;
+    seconds += step_seconds, began = ended;
     must_stop |= run.num_steps == run.max_steps || seconds >= run.max_seconds ||
                  (run.interrupt && __atomic_load_n(run.interrupt, __ATOMIC_RELAXED));
   }
@@ -155,7 +158,7 @@ void Batch::finish(SearchRun& run, int b, int row, double log_prob, float eos_lo
   if (run.has_coverage[b]) return;  // the run ends with this step
   double* scores = best_scores_.data() + size_t(b) * size_t(run.max_hypotheses);
   const int64_t kept = run.num_hypotheses[b];
-  double score = log_prob / run.penalties[b][run.lengths[b] + run.num_steps + 1];
+  double score = log_prob / run.penalties[int64_t(b) * run.num_penalties + run.lengths[b] + run.num_steps + 1];
   for (int64_t i = 0; i < kept; ++i)
     if (score > scores[i]) std::swap(score, scores[i]);
   if (run.beam_sizes[b] == 1)

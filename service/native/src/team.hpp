@@ -1,6 +1,5 @@
 // Thread pool for the tasks of one decoder step, phase by phase.
 #pragma once
-#include <immintrin.h>
 #include <sched.h>
 
 #include <atomic>
@@ -66,7 +65,13 @@ class Team {
    public:
     // Pauses; returns false once 50 us have passed since the first call. A pause takes 2 to 50 ns, depending on the CPU.
     bool pause() {
-      for (int i = 0; i < 4; ++i) _mm_pause();
+      for (int i = 0; i < 4; ++i) {
+#ifdef __x86_64__
+        __builtin_ia32_pause();
+#else
+        asm volatile("isb");  // YIELD does nothing on most CPUs
+#endif
+      }
       const auto now = std::chrono::steady_clock::now();
       if (!has_begun_) has_begun_ = true, end_ = now + std::chrono::microseconds(50);
       return now < end_;

@@ -1,4 +1,4 @@
-// 16 floats as one value: a zmm register, or two ymm registers.
+// 16 floats as one value: a zmm register, two ymm registers, or four registers of NEON.
 //
 // Each file of an instruction set includes this one inside its own namespace. Only fma() fuses operations (the build
 // uses -ffp-contract=off), and sums have a fixed order, so all instruction sets give the same bits.
@@ -35,6 +35,85 @@ INLINE void store_bytes(uint8_t* p, f16 v, int zero_point) {  // rounds to even;
   _mm_storeu_si128((__m128i*)p, _mm512_cvtepi32_epi8(rounded));
 }
 INLINE f16 widen(const int8_t* p) { return (f16)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)p))); }
+INLINE f16 as_floats(const int32_t* p) { return (f16)_mm512_cvtepi32_ps(_mm512_loadu_si512(p)); }
+
+#elif defined(KERNELS_NEON)
+
+struct f16 {
+  float32x4_t v[4];
+};
+constexpr int kAttentionRows = 2, kValueVectors = 2;
+
+template <class F>
+INLINE f16 each(const F& quarter) {
+  return {quarter(0), quarter(1), quarter(2), quarter(3)};
+}
+#define EACH(expression) each([&](int i) __attribute__((always_inline)) -> float32x4_t { return expression; })
+
+#define BINARY(op)                                                              \
+  INLINE f16 operator op(f16 a, f16 b) { return EACH(a.v[i] op b.v[i]); }       \
+  INLINE f16 operator op(f16 a, float b) { return EACH(a.v[i] op b); }          \
+  INLINE f16& operator op##=(f16& a, f16 b) { return a = a op b; }
+BINARY(+)
+BINARY(-)
+BINARY(*)
+BINARY(/)
+#undef BINARY
+INLINE f16 load(const float* p) { return EACH(vld1q_f32(p + i * 4)); }
+INLINE void store(float* p, f16 a) {
+  for (int i = 0; i < 4; ++i) vst1q_f32(p + i * 4, a.v[i]);
+}
+INLINE f16 splat(float x) {
+  const float32x4_t v = vdupq_n_f32(x);
+  return {v, v, v, v};
+}
+INLINE f16 fma(f16 a, f16 b, f16 c) { return EACH(vfmaq_f32(c.v[i], a.v[i], b.v[i])); }
+// As on x86: `b` if one of them is NaN. The instructions for maxima and minima return NaN.
+INLINE float32x4_t max4(float32x4_t a, float32x4_t b) { return vbslq_f32(vcgtq_f32(a, b), a, b); }
+INLINE f16 max(f16 a, f16 b) { return EACH(max4(a.v[i], b.v[i])); }
+INLINE f16 min(f16 a, f16 b) { return EACH(vbslq_f32(vcltq_f32(a.v[i], b.v[i]), a.v[i], b.v[i])); }
+INLINE f16 absolute(f16 a) { return EACH(vabsq_f32(a.v[i])); }
+INLINE float32x4_t masked(float32x4_t v, uint32x4_t mask) {
+  return vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_f32(v), mask));
+}
+INLINE unsigned greater(f16 a, f16 b) {
+  const uint32x4_t bits = {1, 2, 4, 8};
+  uint32x4_t found = vdupq_n_u32(0);
+  for (int i = 0; i < 4; ++i) found |= vcgtq_f32(a.v[i], b.v[i]) & bits << i * 4;
+  return vaddvq_u32(found);
+}
+INLINE f16 zero_below(f16 x, float bound, f16 a) { return EACH(masked(a.v[i], vcgeq_f32(x.v[i], vdupq_n_f32(bound)))); }
+INLINE f16 first(f16 a, int count) {
+  const int32x4_t lanes = {0, 1, 2, 3};
+  return EACH(masked(a.v[i], vcltq_s32(lanes, vdupq_n_s32(count - i * 4))));
+}
+INLINE void store_half(float* p, f16 a) { vst1q_f32(p, a.v[0]), vst1q_f32(p + 4, a.v[1]); }
+INLINE f16 power_of_two(f16 n) {
+  return EACH(vreinterpretq_f32_s32(vshlq_n_s32(vcvtnq_s32_f32(n.v[i]) + vdupq_n_s32(127), 23)));
+}
+INLINE void store_bytes(uint8_t* p, f16 a, int zero_point) {
+  int16x4_t words[4];
+  for (int i = 0; i < 4; ++i) words[i] = vmovn_s32(vcvtnq_s32_f32(a.v[i]) + vdupq_n_s32(zero_point));
+  const int8x8_t lo = vmovn_s16(vcombine_s16(words[0], words[1])), hi = vmovn_s16(vcombine_s16(words[2], words[3]));
+  vst1q_u8(p, vreinterpretq_u8_s8(vcombine_s8(lo, hi)));
+}
+INLINE f16 widen(const int8_t* p) {
+  const int8x16_t bytes = vld1q_s8(p);
+  const int16x8_t lo = vmovl_s8(vget_low_s8(bytes)), hi = vmovl_high_s8(bytes);
+  return {vcvtq_f32_s32(vmovl_s16(vget_low_s16(lo))), vcvtq_f32_s32(vmovl_high_s16(lo)),
+          vcvtq_f32_s32(vmovl_s16(vget_low_s16(hi))), vcvtq_f32_s32(vmovl_high_s16(hi))};
+}
+INLINE f16 as_floats(const int32_t* p) { return EACH(vcvtq_f32_s32(vld1q_s32(p + i * 4))); }
+INLINE float sum(f16 a) {
+  const float32x4_t b = (a.v[0] + a.v[2]) + (a.v[1] + a.v[3]);
+  return (b[0] + b[2]) + (b[1] + b[3]);
+}
+INLINE float greatest(f16 a) {
+  const float32x4_t b = max4(max4(a.v[0], a.v[2]), max4(a.v[1], a.v[3]));
+  const float32x4_t c = max4(b, vextq_f32(b, b, 2));
+  return max4(c, vdupq_laneq_f32(c, 1))[0];
+}
+#undef EACH
 
 #else
 
@@ -95,12 +174,14 @@ INLINE f8 widen8(const int8_t* p) {
   return (f8)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)p)));
 }
 INLINE f16 widen(const int8_t* p) { return {widen8(p), widen8(p + 8)}; }
+INLINE f16 as_floats(const int32_t* p) {
+  return {(f8)_mm256_cvtepi32_ps(_mm256_loadu_si256((const __m256i*)p)),
+          (f8)_mm256_cvtepi32_ps(_mm256_loadu_si256((const __m256i*)p + 1))};
+}
 
 #endif
 
-// The next 16 elements of a row that ends after `num_left`, padded with zeros.
-INLINE f16 existing(f16 v, int num_left) { return num_left >= 16 ? v : first(v, num_left); }
-
+#ifdef __x86_64__
 INLINE float sum8(__m256 v) {
   __m128 a = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
   a = _mm_add_ps(a, _mm_movehl_ps(a, a));
@@ -119,6 +200,10 @@ INLINE float greatest(f16 v) {
   b = _mm_max_ps(b, _mm_movehl_ps(b, b));
   return _mm_cvtss_f32(_mm_max_ss(b, _mm_movehdup_ps(b)));
 }
+#endif
+
+// The next 16 elements of a row that ends after `num_left`, padded with zeros.
+INLINE f16 existing(f16 v, int num_left) { return num_left >= 16 ? v : first(v, num_left); }
 
 // e^x for x <= 0: relative error about 2e-7; exactly 0 below -87. Cody-Waite reduction and the polynomial of Cephes' expf.
 INLINE f16 exponential(f16 x) {

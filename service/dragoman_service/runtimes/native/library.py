@@ -83,8 +83,8 @@ class SearchRun(ctypes.Structure):
         ("max_seconds", c_double),
         *((name, c_int64) for name in ("eos_id", "num_bytes")),
         *((name, c_int32) for name in ("num_rows", "width", "num_candidates", "num_threads", "num_forbidden")),
-        *((name, c_int32) for name in ("num_placeholders", "max_hypotheses", "num_repeat_sizes", "loop_interval")),
-        *((name, c_int32) for name in ("max_steps", "num_steps", "num_ended", "may_end")),
+        *((name, c_int32) for name in ("num_placeholders", "max_hypotheses", "num_penalties", "num_repeat_sizes")),
+        *((name, c_int32) for name in ("loop_interval", "max_steps", "num_steps", "num_ended", "may_end")),
     )
 
 

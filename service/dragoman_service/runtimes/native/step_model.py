@@ -78,10 +78,10 @@ class _Search:
         self._finished_eos_log_probs = np.empty(num_rows, np.float32)
         num_hypotheses = np.array([search.num_hypotheses for search in state.searches], np.int64)
         self._best_scores = np.full((num_segments, num_hypotheses.max()), -np.inf)
-        self._penalties = [
-            length_penalties(1 << search.max_target_tokens.bit_length(), alpha=search.length_penalty)
-            for search in state.searches
-        ]
+        penalties = np.zeros((num_segments, 1 + int(state.max_tokens.max())))
+        for row, search in zip(penalties, state.searches, strict=True):
+            longest = search.max_target_tokens
+            row[: longest + 1] = length_penalties(longest, alpha=search.length_penalty)
         # Kept alive because `run` points to them; modified in place.
         self._arrays = {
             "beam_sizes": state.beam_sizes,
@@ -89,7 +89,7 @@ class _Search:
             "min_tokens": state.min_tokens,
             "max_tokens": state.max_tokens,
             "bound_penalties": state.bound_penalties,
-            "penalties": np.array([pointer(penalties) for penalties in self._penalties], np.uintp),
+            "penalties": penalties,
             "scores_to_beat": state.scores_to_beat,
             "best_scores": self._best_scores,
             "num_hypotheses": num_hypotheses,
@@ -116,6 +116,7 @@ class _Search:
             num_forbidden=len(rules.never),
             num_placeholders=state.is_masked.shape[1],
             max_hypotheses=self._best_scores.shape[1],
+            num_penalties=penalties.shape[1],
             num_repeat_sizes=len(MIN_REPEATS),
             loop_interval=LOOP_CHECK_STEPS,
         )
@@ -219,13 +220,13 @@ class NativeStepBatch:
         fault = self._step(
             self._handle,
             num_rows,
-            token_ids.ctypes.data,
-            parents.ctypes.data,
-            None if row_candidates is None else row_candidates.ctypes.data,
+            pointer(token_ids),
+            pointer(parents),
+            None if row_candidates is None else pointer(row_candidates),
             shape[2],
             self._num_threads(),
-            self._output.log_probs.ctypes.data,
-            self._output.token_ids.ctypes.data,
+            pointer(self._output.log_probs),
+            pointer(self._output.token_ids),
         )
         if fault:
             raise self._library.error()

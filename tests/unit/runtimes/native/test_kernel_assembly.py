@@ -1,5 +1,6 @@
 """The innermost loops of the integer products keep all their values in registers."""
 
+import platform
 import re
 import shutil
 import subprocess
@@ -11,11 +12,13 @@ import pytest
 SOURCES = Path(__file__).resolve().parents[4] / "service" / "native" / "src"
 OPTIONS = ("-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-w", "-S", "-o", "-")
 
-FUNCTION = re.compile(r"^(\S*multiply_(?:block|centered|seven_bits)\S*):\n(.*?)\.cfi_endproc", re.DOTALL | re.MULTILINE)
+FUNCTION = re.compile(
+    r"^(\S*multiply_(?:block|centered|seven_bits|dots|pairs)\S*):\n(.*?)\.cfi_endproc", re.DOTALL | re.MULTILINE
+)
 LABEL = re.compile(r"(\.L\d+):$")
-JUMP = re.compile(r"\s+j\w+\s+(\.L\d+)$")
-BYTE_PRODUCT = re.compile(r"\s*(?:\{vex\} )?vp(?:maddubsw|dpbusd)\s")
-STACK_ACCESS = re.compile(r"\s*v\S+\s.*\(%r[sb]p\)")
+JUMP = re.compile(r"\s+(?:j\w+|b\.?[a-z]{2}|cbn?z\s.*,|tbn?z\s.*,)\s+(\.L\d+)$")
+BYTE_PRODUCT = re.compile(r"\s*(?:(?:\{vex\} )?vp(?:maddubsw|dpbusd)|sdot|sudot|usmmla|smull2?)\s")
+STACK_ACCESS = re.compile(r"\s*(?:v\S+\s.*\(%r[sb]p\)|(?:ld|st)[rp]\s+q.*\[(?:sp|x29)\b)")
 
 
 def innermost_loops(body: str) -> Iterator[list[str]]:
@@ -29,11 +32,19 @@ def innermost_loops(body: str) -> Iterator[list[str]]:
             yield lines[begin:end]
 
 
-@pytest.mark.parametrize("name", ["avx2", "avxvnni", "avx512bw", "avx512"])
-def test_products_do_not_spill_registers(name: str) -> None:
-    if shutil.which("g++") is None:
-        pytest.skip("g++ is not installed")
-    command = ["g++", *OPTIONS, str(SOURCES / f"kernels_{name}.cpp")]
+@pytest.mark.parametrize(
+    ("architecture", "name"),
+    [
+        *(("x86-64", name) for name in ("avx2", "avxvnni", "avx512bw", "avx512")),
+        *(("aarch64", name) for name in ("neon", "dotprod", "i8mm")),
+    ],
+)
+def test_products_do_not_spill_registers(architecture: str, name: str) -> None:
+    is_native = platform.machine().replace("_", "-") == architecture
+    compiler = "g++" if is_native else f"{architecture}-linux-gnu-g++"
+    if shutil.which(compiler) is None:
+        pytest.skip(f"{compiler} is not installed")
+    command = [compiler, *OPTIONS, str(SOURCES / f"kernels_{name}.cpp")]
     assembly = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     products = [
         (function, loop)

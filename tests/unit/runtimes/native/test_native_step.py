@@ -14,6 +14,7 @@ from dragoman_service.bundle.int8_weights import ActivationScale
 from dragoman_service.errors import EngineError
 from dragoman_service.runtimes.native.library import Library, NativeNetwork, _Shape
 from tests.reference_step import (
+    INSTRUCTION_SETS,
     MAX_POSITIONS,
     Decoder,
     LibraryBatch,
@@ -57,7 +58,7 @@ def library() -> Library:
     return found
 
 
-@pytest.fixture(params=["avx512", "avxvnni", "avx512bw", "avx2"])
+@pytest.fixture(params=INSTRUCTION_SETS)
 def instruction_set(request: pytest.FixtureRequest, library: Library) -> str:
     if request.param not in library.instruction_sets:
         pytest.skip(f"the CPU has no {request.param}")
@@ -418,7 +419,7 @@ def test_unsupported_shapes_are_rejected(library: Library, shape: dict[str, Any]
     given = _Shape(**(_SMALLEST | shape))
 
     with pytest.raises(EngineError, match=message):
-        library.new("model", ctypes.byref(given), b"avx2")
+        library.new("model", ctypes.byref(given), library.instruction_sets[0].encode())
     with pytest.raises(EngineError, match="does not have the instruction set"):
         library.new("model", ctypes.byref(given), b"mmx")
 
@@ -514,7 +515,7 @@ def test_arguments_out_of_range_are_rejected(batch: LibraryBatch, decoder: Decod
 
 
 def test_incomplete_network_is_rejected(library: Library, decoder: Decoder) -> None:
-    handle = library.new("model", ctypes.byref(_Shape(**_SMALLEST)), b"avx2")
+    handle = library.new("model", ctypes.byref(_Shape(**_SMALLEST)), library.instruction_sets[0].encode())
     try:
         with pytest.raises(EngineError, match="missing"):
             library.new("batch", handle)
