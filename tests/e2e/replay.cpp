@@ -3,6 +3,7 @@
 //
 //   replay                              prints the instruction sets of this CPU
 //   replay INSTRUCTION_SET FILE ...     exits with 1 after the first difference
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -27,6 +28,7 @@ int dragoman_model_set_product(void*, int, int, int, void*, void*, void*, float,
 int dragoman_model_set_norm(void*, int, int, int, void*, void*);
 int dragoman_encode(void*, int, void*, void*, void*, int);
 void* dragoman_batch_new(void*);
+int64_t dragoman_model_scratch_bytes(void*);
 int64_t dragoman_batch_bytes(void*);
 int dragoman_batch_add(void*, int, void*, int64_t, int, void*, int);
 int dragoman_batch_keep(void*, void*, int);
@@ -52,7 +54,16 @@ struct Value {
 };
 
 struct Memory {
-  std::vector<char> content, expected;
+  explicit Memory(std::vector<char> before)
+      : expected(std::move(before)), size(expected.size()), allocated(size + 128),
+        content(allocated.data() + (64 - reinterpret_cast<uintptr_t>(allocated.data()) % 64)) {
+    std::copy(expected.begin(), expected.end(), content);
+  }
+
+  std::vector<char> expected;
+  size_t size;
+  std::vector<char> allocated;
+  char* content;  // aligned to a cache line and followed by readable bytes, as the library requires for encoder outputs
   std::vector<std::pair<size_t, int64_t>> addresses;  // of pointers in the recording, by offset
 };
 
@@ -78,6 +89,7 @@ const std::map<std::string, Function> kFunctions = {
     {"model_set_product", wrapped(dragoman_model_set_product)},
     {"model_set_norm", wrapped(dragoman_model_set_norm)},
     {"encode", wrapped(dragoman_encode)},
+    {"model_scratch_bytes", wrapped(dragoman_model_scratch_bytes)},
     {"batch_new", wrapped(dragoman_batch_new)},
     {"batch_bytes", wrapped(dragoman_batch_bytes)},
     {"batch_add", wrapped(dragoman_batch_add)},
@@ -98,7 +110,7 @@ class Replay {
     for (; file_.peek() != EOF; ++num_calls_) {
       const std::vector<char> name = blob();
       name_.assign(name.begin(), name.end());
-      memories_.clear();
+      const size_t first = memories_.size();  // earlier memory is kept, because batches read encoder outputs
       std::vector<Value> values(size());
       for (Value& value : values) value = argument();
       const Value result = kFunctions.at(name_)(values);
@@ -107,11 +119,12 @@ class Replay {
         if (!result.pointer) return fail("handle", 0);
         handles_.push_back(result.pointer);
       }
-      for (Memory& memory : memories_) {
+      for (size_t m = first; m < memories_.size(); ++m) {
+        Memory& memory = memories_[m];
         for (const auto& [offset, address] : memory.addresses) std::memcpy(&memory.content[offset], &address, sizeof(address));
-        for (size_t i = 0; i < memory.content.size(); ++i)
+        for (size_t i = 0; i < memory.size; ++i)
           if (memory.content[i] != memory.expected[i]) return fail("byte", i);
-        num_bytes_ += memory.content.size();
+        num_bytes_ += memory.size;
       }
     }
     std::printf("%s: %d calls, %zu bytes\n", instruction_set_, num_calls_, num_bytes_);
@@ -148,19 +161,17 @@ class Replay {
       case kHandle: value.pointer = handles_.at(size()); break;
       case kInstructionSet: number(), value.pointer = const_cast<char*>(instruction_set_); break;
       case kMemory: {
-        Memory& memory = memories_.emplace_back();
-        memory.content = blob();
-        memory.expected = blob();
-        if (memory.expected.empty()) memory.expected = memory.content;
+        Memory& memory = memories_.emplace_back(blob());
+        if (std::vector<char> after = blob(); !after.empty()) memory.expected = std::move(after);
         for (size_t i = 0, num_pointers = size(); i < num_pointers; ++i) {
           const size_t offset = size();
           const Value target = argument();
           int64_t address;
-          std::memcpy(&address, &memory.content.at(offset), sizeof(address));
+          std::memcpy(&address, &memory.content[offset], sizeof(address));
           std::memcpy(&memory.content[offset], &target.pointer, sizeof(target.pointer));
           memory.addresses.emplace_back(offset, address);
         }
-        value.pointer = memory.content.data();
+        value.pointer = memory.content;
         break;
       }
       default: throw std::runtime_error("unknown kind of argument");
@@ -172,7 +183,7 @@ class Replay {
   const char* instruction_set_;
   std::string name_;  // of the current call
   std::vector<void*> handles_;
-  std::deque<Memory> memories_;  // of the current call; references stay valid
+  std::deque<Memory> memories_;  // references stay valid
   int num_calls_ = 0;
   size_t num_bytes_ = 0;
 };
