@@ -148,7 +148,9 @@ def _files_and_calls(model: str, arguments: argparse.Namespace) -> tuple[ModelFi
 
 def _run(arguments: argparse.Namespace) -> int:
     given = {name: value for name, value in vars(arguments).items() if value is not None}
-    options = argparse.Namespace(**{"slo": None, "settings": None, "gpu": None, **_MODES[arguments.mode], **given})
+    options = argparse.Namespace(
+        **{**dict.fromkeys(("slo", "settings", "gpu", "instruction_set")), **_MODES[arguments.mode], **given}
+    )
     comparisons, conditions = list[dict[str, Any]](), {}
     if options.instruction_set:
         os.environ.update(AVX2_LIMITS)  # of the servers

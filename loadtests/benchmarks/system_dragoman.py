@@ -1,5 +1,6 @@
 """This system offline: decoding and runtime without scheduler and gRPC."""
 
+import math
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -68,6 +69,6 @@ def _drain(
                 running.update(zip(handles, joining, strict=True))
         if not running:
             return done
-        for ended in batch.step().ended:
+        for ended in batch.step(max_seconds=math.inf).ended:
             best = ended.hypotheses[0]
             done[running.pop(ended.segment_id)] = Output(token_ids=best.token_ids, score=best.score)

@@ -1,5 +1,6 @@
 """Translates texts with the text pipeline, the search and the runtime of the service."""
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -124,7 +125,7 @@ def decode_segments(
             if order and engine.num_segments <= batch_size // 2:  # joining one by one would run the encoder for each
                 joining, order = order[: batch_size - len(running)], order[batch_size - len(running) :]
                 running.update(zip(engine.start([segments[index] for index in joining]), joining, strict=True))
-            for ended in engine.step().ended:
+            for ended in engine.step(max_seconds=math.inf).ended:
                 results[running.pop(ended.segment_id)] = SegmentResult(
                     hypotheses=ended.hypotheses,
                     num_steps=ended.num_steps,
