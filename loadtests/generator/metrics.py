@@ -78,7 +78,7 @@ class Footprint:
     """Resources of all processes of a server."""
 
     rss_mb: float  # resident memory in MiB; shared pages count for each process
-    num_threads: int  # without those of gRPC's pool, which adds threads when all are late and keeps them
+    num_threads: int  # gRPC's pool does not count: it adds threads when all are late, and keeps them
     num_fds: int
     cpu_s: float = 0.0
 
