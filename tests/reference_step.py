@@ -10,6 +10,7 @@ from functools import cache, partial
 from typing import Any, Final, Literal
 
 import numpy as np
+import pytest
 from numpy.random import Generator
 from numpy.typing import ArrayLike, NDArray
 
@@ -51,6 +52,13 @@ def native_library() -> Library | str:
     can_build = platform.machine() in ("x86_64", "aarch64") and shutil.which("g++")
     assert not (os.environ.get("CI") and can_build), f"CI must have dragoman-native: {reason}"
     return reason
+
+
+def library_or_skip() -> Library:
+    """Return the library; skips the test if it is not available."""
+    if isinstance(found := native_library(), str):
+        pytest.skip(found)
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,7 @@ from tests.batch_decoding import decode_all
 from tests.e2e.tools import CHECKOUT, DEPLOY, run
 from tests.real_text import real_sentences
 from tests.recorded_calls import recorded_calls
-from tests.reference_step import Decoder, LibraryBatch, native_library
+from tests.reference_step import Decoder, LibraryBatch, library_or_skip
 
 pytestmark = pytest.mark.e2e
 
@@ -72,10 +72,7 @@ SCALES: Final[list[dict[str, Any]]] = [{"levels": 127}, {"levels": 255}, {"has_f
 
 @pytest.fixture(scope="module")
 def library() -> Library:
-    found = native_library()
-    if isinstance(found, str):
-        pytest.skip(found)
-    return found
+    return library_or_skip()
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,7 @@ from dragoman_service.runtimes.native.library import BackendUnsupportedError, ch
 from dragoman_service.runtimes.native.step_model import NativeStepModel
 from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
 from dragoman_service.runtimes.settings import RuntimeSettings
-from tests.reference_step import native_library
+from tests.reference_step import library_or_skip
 from tests.tiny_bundle import build_tiny_bundle, tiny_model, tiny_vocabulary
 
 # log-probabilities from float32 sums in another order; they go down to -25, whose last place is 2e-6
@@ -230,8 +230,7 @@ def test_given_translations_have_equal_log_probs(reference: Transformer, bundle:
 def test_native_engine_equals_the_int8_graph_or_names_the_unsupported_option(
     request: pytest.FixtureRequest, bundle: Bundle
 ) -> None:
-    if isinstance(library := native_library(), str):
-        pytest.skip(library)
+    library_or_skip()
     settings = RuntimeSettings(device="cpu", precision="int8", engine="native")
     try:
         check_architecture(bundle.manifest.architecture)

@@ -15,7 +15,7 @@ from dragoman_service.runtimes.native.library import Library, NativeNetwork
 from dragoman_service.runtimes.native.step_model import NativeStepModel
 from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
 from dragoman_service.runtimes.settings import RuntimeSettings
-from tests.reference_step import INSTRUCTION_SETS, native_library
+from tests.reference_step import INSTRUCTION_SETS, library_or_skip
 from tests.tiny_bundle import build_tiny_bundle
 
 _SETTINGS = RuntimeSettings(device="cpu", precision="int8")
@@ -47,8 +47,7 @@ def bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture(params=INSTRUCTION_SETS)
 def network(request: pytest.FixtureRequest, bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> NativeNetwork:
-    if isinstance(library := native_library(), str):
-        pytest.skip(library)
+    library = library_or_skip()
     if request.param not in library.instruction_sets:
         pytest.skip(f"the CPU has no {request.param}")
     monkeypatch.setattr(Library, "instruction_sets", (request.param,))

@@ -20,7 +20,7 @@ from dragoman_service.runtimes.onnx_cuda.device import DeviceSource
 from dragoman_service.runtimes.settings import RuntimeSettings
 from tests.batch_decoding import decode_all
 from tests.fake_device import FakeDeviceModel, read
-from tests.reference_step import native_library
+from tests.reference_step import library_or_skip
 from tests.tiny_bundle import build_tiny_bundle
 
 _NUM_CANDIDATES = 7
@@ -76,8 +76,7 @@ def _graph(bundle: Bundle, precision: str) -> StepModel:
 
 
 def _native(bundle: Bundle) -> StepModel:
-    if isinstance(reason := native_library(), str):
-        pytest.skip(reason)
+    library_or_skip()
     return open_step_model(bundle, RuntimeSettings(device="cpu", precision="int8", engine="native"))
 
 

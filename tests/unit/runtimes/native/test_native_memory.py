@@ -16,7 +16,7 @@ from dragoman_service.runtimes.factory import open_step_model
 from dragoman_service.runtimes.native.library import Library
 from dragoman_service.runtimes.native.step_model import NativeStepModel
 from dragoman_service.runtimes.settings import RuntimeSettings
-from tests.reference_step import Decoder, LibraryBatch, native_library
+from tests.reference_step import Decoder, LibraryBatch, library_or_skip
 from tests.tiny_bundle import build_tiny_bundle
 
 _EOS = 2
@@ -26,9 +26,7 @@ _STATUS = Path("/proc/self/status")
 
 @pytest.fixture(scope="module")
 def library() -> Library:
-    if isinstance(found := native_library(), str):
-        pytest.skip(found)
-    return found
+    return library_or_skip()
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from tests.reference_step import (
     LibraryBatch,
     ReferenceBatch,
     check_candidates,
-    native_library,
+    library_or_skip,
 )
 
 SHAPES: list[dict[str, Any]] = [
@@ -52,10 +52,7 @@ _SMALLEST: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def library() -> Library:
-    found = native_library()
-    if isinstance(found, str):
-        pytest.skip(found)
-    return found
+    return library_or_skip()
 
 
 @pytest.fixture(params=INSTRUCTION_SETS)
