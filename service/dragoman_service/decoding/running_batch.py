@@ -215,7 +215,8 @@ class RunningBatch:
             advance_ranked(state, ranked, rules=rules, attend=attend)
             if len(ranked.rows) > 1:
                 num_rows = state.widest_beam
-            return num_rows, ranked.may_end or bool(ranked.finished), ranked.steps_s[:-1]
+            may_end = ranked.may_end or bool(ranked.finished)  # coverage penalties are only now part of the scores
+            return num_rows, may_end, ranked.steps_s[:-1]
         if self.num_segments * num_rows > _SMALL_BATCH_ROWS:
             num_rows = state.num_live_rows
         counts = num_candidates(state, rules=rules, num_rows=num_rows)

@@ -88,7 +88,7 @@ class BatchStepOutput:
     def merge(self, earlier: "BatchStepOutput") -> bool:
         """Cover the steps of the preceding output; return False, changing nothing, unless both are only plain steps.
 
-        `earlier` has no segments that ended, were late or lost; it must not be used after a merge.
+        `earlier` has no segments that ended, were late or lost.
         """
         is_plain = not (self.encoded_ids or self.started_ids or earlier.encoded_ids or earlier.started_ids)
         is_same = (self.load, self.step_rows, self.num_rows) == (earlier.load, earlier.step_rows, earlier.num_rows)

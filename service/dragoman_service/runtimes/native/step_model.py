@@ -46,15 +46,9 @@ class _Rows:
     def num_left(self) -> int:
         return _STEPS_OF_ROWS - self._num_taken
 
-    @property
-    def next_pointers(self) -> list[int]:
-        # Addresses of the four arrays from the next step on.
-        return [address + self._num_taken * size for address, size in self._addresses]
-
-    @property
-    def latest_pointers(self) -> list[int]:
-        # Addresses of the four arrays of the step taken last.
-        return [address + (self._num_taken - 1) * size for address, size in self._addresses]
+    def pointers(self, offset: int) -> list[int]:
+        # Returns the addresses of the four arrays from a step on; 0: the next step, -1: the step taken last.
+        return [address + (self._num_taken + offset) * size for address, size in self._addresses]
 
     def take(self, num_steps: int) -> list[BeamExpansion]:
         # Returns the rows of the next steps.
@@ -131,7 +125,7 @@ class _Search:
         # Returns the arguments of a run that starts with the rows of the state.
         run, latest = self.run, self._latest
         if latest is not None and state.log_probs is latest.log_probs and state.tokens is latest.tokens:
-            run.log_probs, run.token_ids, run.parents, _ = self._rows.latest_pointers
+            run.log_probs, run.token_ids, run.parents, _ = self._rows.pointers(-1)
         else:
             # Kept alive because `run` points to them.
             self._given = [np.ascontiguousarray(rows) for rows in (state.log_probs, state.tokens, state.parents)]
@@ -143,7 +137,7 @@ class _Search:
         if not self._rows.num_left:
             self._rows = _Rows(*self._rows.shape)
         run.max_steps = self._rows.num_left
-        run.next_log_probs, run.next_token_ids, run.next_parents, run.next_steps = self._rows.next_pointers
+        run.next_log_probs, run.next_token_ids, run.next_parents, run.next_steps = self._rows.pointers(0)
         return run
 
     def outcome(self) -> RankedRun:
