@@ -151,12 +151,10 @@ def _run(arguments: argparse.Namespace) -> int:
     options = argparse.Namespace(
         **{**dict.fromkeys(("slo", "settings", "gpu", "instruction_set")), **_MODES[arguments.mode], **given}
     )
-    comparisons, conditions = list[dict[str, Any]](), {}
+    comparisons = list[dict[str, Any]]()
+    conditions = {name: value for name in ("instruction_set", "neighbour") if (value := getattr(options, name))}
     if options.instruction_set:
         os.environ.update(AVX2_LIMITS)  # of the servers
-        conditions["instruction_set"] = options.instruction_set
-    if options.neighbour:
-        conditions["neighbour"] = options.neighbour
     with neighbour(options.neighbour):
         for model in MODELS if options.model == "both" else (options.model,):
             files, calls = _files_and_calls(model, arguments)
