@@ -80,10 +80,9 @@ class RuntimeSettings(BaseModel):
     """Round the inputs of fp32 products to a mantissa of 10 bits (TF32), which is faster on newer GPUs. CUDA only."""
 
     cuda_graphs: bool = False
-    """Capture decoder steps as CUDA graphs, one for each step shape, so that a step is one launch. CUDA only. Off by
-    default, because the gain has not been measured on a GPU. If ONNX Runtime cannot capture a step, or the results of a
-    captured step differ from those of the same step run eagerly, all steps run eagerly and a warning is logged. Needs
-    memory for caches of several lengths."""
+    """Capture decoder steps as CUDA graphs, one for each step shape, so that a step is one launch. CUDA only. If ONNX
+    Runtime cannot capture a step, or the results of a captured step differ from those of the same step run eagerly, all
+    steps run eagerly and a warning is logged. Needs memory for caches of several lengths."""
 
     isolation: Literal["process", "none"] = "process"
     """Process that runs the networks. `process`: a worker process for each model version, so that decoding and request
