@@ -180,7 +180,7 @@ class FakeScheduler:
             self._is_draining = True
             delayed = {*self._delayed}
         for future in delayed:
-            _resolve(future, DrainingError())
+            self._resolve(future, DrainingError())
 
     def _failure(self, segment: Segment) -> Failure | None:
         sentence = self._tokenizer.decode(segment.source_ids[1:])
@@ -196,7 +196,7 @@ class FakeScheduler:
             return future
         allowed_s = context.deadline_s - self._clock()
         outcome = self._result(segment) if delay_s < allowed_s else DeadlineExceededError("decode")
-        timer = threading.Timer(max(0.0, min(delay_s, allowed_s)), _resolve, (future, outcome))
+        timer = threading.Timer(max(0.0, min(delay_s, allowed_s)), self._resolve, (future, outcome))
         timer.daemon = True
         with self._lock:
             self._delayed.add(future)
@@ -206,10 +206,23 @@ class FakeScheduler:
 
     def _end(self, timer: threading.Timer, future: "Future[SegmentResult]") -> None:
         timer.cancel()
-        with self._lock:
-            self._delayed.discard(future)
-        if future.cancelled():
+        if future.cancelled() and self._take(future):
             future.set_running_or_notify_cancel()  # wakes threads that wait for several futures
+
+    def _resolve(self, future: "Future[SegmentResult]", outcome: SegmentResult | DragomanError) -> None:
+        if not (self._take(future) and future.set_running_or_notify_cancel()):
+            return
+        if isinstance(outcome, DragomanError):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)
+
+    def _take(self, future: "Future[SegmentResult]") -> bool:
+        # Returns True to one caller only: timer, `stop` or a cancellation, which may come at the same time.
+        with self._lock:
+            is_first = future in self._delayed
+            self._delayed.discard(future)
+            return is_first
 
     def _result(self, segment: Segment) -> SegmentResult:
         ranks = range(1, segment.search.num_hypotheses + 1)
@@ -243,15 +256,6 @@ def _attention(num_targets: int, num_sources: int, *, first: int) -> FloatArray:
     sources = np.arange(num_targets) - first + 1
     sources[(sources < 1) | (sources >= num_sources)] = num_sources - 1
     return np.eye(num_sources, dtype=np.float32)[sources][np.newaxis, np.newaxis]
-
-
-def _resolve(future: "Future[SegmentResult]", outcome: SegmentResult | DragomanError) -> None:
-    if not future.set_running_or_notify_cancel():
-        return
-    if isinstance(outcome, DragomanError):
-        future.set_exception(outcome)
-    else:
-        future.set_result(outcome)
 
 
 def _error(failure: Failure, context: RequestRecord) -> DragomanError:

@@ -127,24 +127,21 @@ def engine(settings: Settings) -> Iterator[Finding]:
     if runtime.engine == "onnxruntime":
         yield Finding("OK", "ONNX Runtime (runtime.engine)")
         return
+    is_required = runtime.engine == "native" or runtime.instruction_set != "auto"
+    fix = 'pip install --force-reinstall dragoman-native, or runtime.engine = "onnxruntime"'
     try:
-        available, fault = load_library().instruction_sets, "the CPU has none of its instruction sets"
-    except BackendUnsupportedError as error:
-        available, fault = (), str(error)
-    except EngineError as error:
-        fix = 'pip install --force-reinstall dragoman-native, or runtime.engine = "onnxruntime"'
-        yield Finding("FAIL", str(error), fix)
+        available = load_library().instruction_sets
+    except (BackendUnsupportedError, EngineError) as error:
+        has_failed = is_required or isinstance(error, EngineError)  # an error of the self-test ends the server
+        yield Finding("FAIL" if has_failed else "WARN", f"the native engine is not usable: {error}", fix)
         return
     chosen = runtime.instruction_set if runtime.instruction_set != "auto" else next(iter(available), None)
     if chosen in available:
         yield Finding("OK", f"native engine with {chosen}; {num_cores()} cores with {' '.join(available)}")
-    elif available:
-        detail = f"runtime.instruction_set is {chosen}; the CPU has {' '.join(available)}"
-        yield Finding("FAIL", detail, 'runtime.instruction_set = "auto"')
     else:
-        is_required = runtime.engine == "native" or chosen is not None
-        fix = "pip install 'dragoman[serve]', or runtime.engine = \"onnxruntime\""
-        yield Finding("FAIL" if is_required else "WARN", f"the native engine is not used: {fault}", fix)
+        detail = f"runtime.instruction_set is {runtime.instruction_set}; the CPU has {' '.join(available) or 'none'}"
+        fix = 'runtime.instruction_set = "auto", or runtime.engine = "onnxruntime"'
+        yield Finding("FAIL" if is_required else "WARN", detail, fix)
 
 
 def gpu(settings: Settings, find_fault: Callable[[int], str | None] = cuda_fault) -> Iterator[Finding]:
