@@ -152,10 +152,11 @@ def _check_cuda(
 ) -> None:
     if fault is not None:
         raise ConfigError("runtime.device", settings.device, f"an available device; available: cpu ({fault})")
+    possible = " or ".join(_CUDA_PRECISIONS)
     if not runnable and settings.precision is not None:
-        possible = " or ".join(_CUDA_PRECISIONS)
         raise ConfigError("runtime.precision", settings.precision, f"{possible} with runtime.device cuda")
     if not runnable:
-        raise ConfigError(
-            "runtime.device", settings.device, f"cpu, as the bundle has only {', '.join(sorted(allowed))}"
-        )
+        commands = "`dragoman export import BUNDLE --from bundle --output RUN` and `dragoman export bundle`"
+        found = ", ".join(sorted(allowed))
+        expected = f"cpu, as the bundle has only {found}, or a bundle with {possible}, which {commands} write"
+        raise ConfigError("runtime.device", settings.device, expected)
