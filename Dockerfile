@@ -1,14 +1,17 @@
 # The server with the bundled model. `make image` builds it; without make:
 #
 #   docker build --build-arg VARIANT=cpu|gpu --tag dragoman .
-#   docker run --publish 127.0.0.1:50051:50051 --read-only --cap-drop ALL --stop-timeout 40 \
-#     --env DRAGOMAN_ACCESS__ALLOW_UNAUTHENTICATED=true dragoman
+#   docker run --publish 127.0.0.1:50051:50051 --publish 127.0.0.1:8080:8080 --read-only --cap-drop ALL \
+#     --stop-timeout 40 --env DRAGOMAN_ACCESS__ALLOW_UNAUTHENTICATED=true dragoman
 #
-# The server listens on all addresses of the container, so it starts only if its settings define who may call: mount keys
-# and certificates (docs/guides/security.md), or admit every client as above.
+# Ports: 50051 gRPC, 8080 the HTTP API with playground and vendor APIs, 9464 metrics and probes. The server listens on all
+# addresses of the container, so it starts only if its settings define who may call: mount keys and certificates
+# (docs/guides/security.md), or admit every client as above.
 #
 # The gpu variant contains ONNX Runtime for CUDA and NVIDIA's libraries from the package index. The host needs a driver for
-# CUDA 13 and the NVIDIA container toolkit (`docker run --gpus all`).
+# CUDA 13 and the NVIDIA container toolkit (`docker run --gpus all`). A GPU does not run the int8 model of the cpu variant:
+# `make gpu-models` converts it, and MODELS=build/gpu/models puts the result into the image, as `make image VARIANT=gpu`
+# does.
 #
 # The root file system may be read-only: only uploaded documents are written, to a mounted directory. The image needs no
 # shell at run time.
@@ -68,7 +71,8 @@ FROM ${BASE_IMAGE} AS runtime
 COPY --from=dependencies /opt/venv /opt/venv
 COPY --from=dependencies /opt/pycache /opt/pycache
 COPY --from=dependencies /usr/share/sbom /usr/share/sbom
-COPY deploy/models/dragoman_models /models
+ARG MODELS=deploy/models/dragoman_models
+COPY ${MODELS} /models
 COPY --from=application /opt/dragoman /opt/dragoman
 COPY --from=application /opt/pycache/opt/dragoman /opt/pycache/opt/dragoman
 
@@ -80,10 +84,15 @@ ENV PATH=/opt/venv/bin:/usr/local/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/
     ORT_DISABLE_TELEMETRY=1 \
     DRAGOMAN_MODELS__DIRECTORY=/models \
     DRAGOMAN_GRPC__HOST=0.0.0.0 \
-    DRAGOMAN_HTTP__HOST=0.0.0.0
+    DRAGOMAN_GRPC__GOOGLE_TRANSLATION=true \
+    DRAGOMAN_HTTP__HOST=0.0.0.0 \
+    DRAGOMAN_HTTP__PORT=8080 \
+    DRAGOMAN_HTTP__API=true \
+    DRAGOMAN_HTTP__PLAYGROUND=true \
+    DRAGOMAN_HTTP__METRICS_PORT=9464
 WORKDIR /opt/dragoman
 USER 65532:65532
-EXPOSE 50051 9464
+EXPOSE 50051 8080 9464
 
 # The first check runs after one interval, so a short interval reports healthy sooner; a check takes 0.15 s of a core.
 HEALTHCHECK --interval=3s --timeout=5s --start-period=60s --retries=3 \
@@ -97,7 +106,7 @@ ARG VERSION=unknown
 ARG REVISION=unknown
 ARG SOURCE=unknown
 LABEL org.opencontainers.image.title="dragoman" \
-    org.opencontainers.image.description="Neural machine translation served over gRPC (${VARIANT})" \
+    org.opencontainers.image.description="Neural machine translation served over gRPC and HTTP (${VARIANT})" \
     org.opencontainers.image.version="${VERSION}" \
     org.opencontainers.image.revision="${REVISION}" \
     org.opencontainers.image.source="${SOURCE}" \

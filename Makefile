@@ -26,7 +26,7 @@ PROMETHEUS_RULE := deploy/kubernetes/components/monitoring/prometheus-rule.yaml
 
 .DEFAULT_GOAL := help
 .PHONY: help demo serve translate test test-all check format docs loadtest capacity overload soak stress bench image \
-	lock gpu-check gpu-train wheels sizes
+	lock gpu-check gpu-models gpu-train wheels sizes
 
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '$$1 != "help" {printf "  make %-10s %s\n", $$1, $$2}'
@@ -59,6 +59,7 @@ check: $(VENV)/.dev ## Check format, lint, types, imports, prose, generated file
 	$(BIN)/python -m docs.generate --check
 	$(BIN)/yamllint --strict .github deploy docker-compose.yml
 	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.compose-spec docker-compose.yml deploy/compose/keys.yml
+	$(BIN)/check-jsonschema --quiet --schemafile deploy/helm/dragoman/values.schema.json deploy/helm/dragoman/values*.yaml
 	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.dependabot .github/dependabot.yml
 	$(BIN)/zizmor --quiet --offline --pedantic .github
@@ -121,6 +122,18 @@ gpu-check: $(GPU_READY) ## Check and measure a GPU within ten minutes, write a r
 	@$(GPU_PYTHON) -m loadtests benchmarks gpu --gpu "$(DEVICE)" --mode $(MODE) $(if $(wildcard $(DATA)),--data "$(DATA)") \
 		$(if $(STAGES),--stages "$(STAGES)")
 
+GPU_MODEL := build/gpu/models/en-de/1
+
+gpu-models: $(GPU_MODEL)/manifest.json ## Convert the bundled int8 model to fp16 and fp32 for GPUs, into build/gpu/models
+
+$(GPU_MODEL)/manifest.json: deploy/models/dragoman_models/en-de/1/manifest.json | $(VENV)/.dev
+	@rm -rf $(GPU_MODEL) build/gpu/bundled
+	@$(BIN)/python -m dragoman_export import $(dir $<) --from bundle --output build/gpu/bundled
+	@of_model() { $(BIN)/python -c 'import json, sys; print(json.load(sys.stdin)[sys.argv[1]])' "$$1" <$<; }; \
+		$(BIN)/python -m dragoman_export bundle --checkpoint build/gpu/bundled --output $(GPU_MODEL) --name en-de --version 1 \
+		--source-language en --target-language de --precisions fp16,fp32 --licence "$$(of_model licence)" \
+		--attribution "$$(of_model attribution)"
+
 gpu-train: $(GPU_READY) ## Train Transformer-base from the last checkpoint and write a bundle: make gpu-train [MINUTES=60] [DATA=DIR]
 	@$(GPU_PYTHON) -m dragoman_export train --output "$(RUN)" --max-minutes "$(MINUTES)" $(TRAIN_FLAGS) \
 		$(if $(wildcard $(RUN)/checkpoints/step-*),--resume,--preset "$(PRESET)" \
@@ -138,7 +151,7 @@ sizes: ## Print the lines of Python of each part
 		printf '%-10s %6d\n' "$$part" "$$(git ls-files -z "$$part" | grep -z '\.py$$' | xargs -0r cat | wc -l)"; \
 	done
 
-image: ## Build the container image with Docker or Podman: make image [VARIANT=gpu] [TAG=dragoman:cpu]
+image: $(if $(filter gpu,$(VARIANT)),$(GPU_MODEL)/manifest.json) ## Build the container image with Docker or Podman: make image [VARIANT=gpu] [TAG=dragoman:cpu]
 	@deploy/image/build.sh "$(VARIANT)" "$(TAG)"
 
 # Python and platform of the images. They copy the bundled model and build the native engine, so neither is pinned.

@@ -2,7 +2,7 @@
 # Build the image with docker, or podman where there is no docker: deploy/image/build.sh [cpu|gpu] [TAG] [FLAG ...]
 #
 # FLAGs go to `docker build`, such as --build-arg BASE_IMAGE=registry.example/python:3.11. Version, revision and source
-# become labels. $DRAGOMAN_DOCKER names another client.
+# become labels. $DRAGOMAN_DOCKER names another client. The gpu variant contains the models of `make gpu-models`.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -44,7 +44,11 @@ variant=${1:-cpu}
 tag=${2:-dragoman:$variant}
 shift "$(($# < 2 ? $# : 2))"
 case $variant in
-cpu | gpu) ;;
+cpu) ;;
+gpu)
+    [ -d build/gpu/models ] || { echo "build/gpu/models is missing: run make gpu-models" >&2; exit 2; }
+    set -- --build-arg MODELS=build/gpu/models "$@"
+    ;;
 *)
     echo "unknown variant '$variant'; expected cpu or gpu" >&2
     exit 2
