@@ -83,7 +83,8 @@ def overlay(*components: str) -> Render:
 def chart(**values: Any) -> Render:
     def render(podman: Podman, image: str) -> str:
         name, _, tag = image.rpartition(":")
-        return helm(podman.directory / "chart", "dragoman", {"image": {"repository": name, "tag": tag}, **values})
+        fixed = {"image": {"repository": name, "tag": tag}, "replicas": 1}  # podman gives all replicas the same ports
+        return helm(podman.directory / "chart", "dragoman", {**fixed, **values})
 
     return render
 
