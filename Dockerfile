@@ -1,11 +1,12 @@
 # The server with the bundled model. `make image` builds it; without make:
 #
 #   docker build --build-arg VARIANT=cpu|gpu --tag dragoman .
-#   docker run --publish 127.0.0.1:50051:50051 --read-only --cap-drop ALL --stop-timeout 40 \
-#     --env DRAGOMAN_ACCESS__ALLOW_UNAUTHENTICATED=true dragoman
+#   docker run --publish 127.0.0.1:50051:50051 --publish 127.0.0.1:8080:8080 --read-only --cap-drop ALL \
+#     --stop-timeout 40 --env DRAGOMAN_ACCESS__ALLOW_UNAUTHENTICATED=true dragoman
 #
-# The server listens on all addresses of the container, so it starts only if its settings define who may call: mount keys
-# and certificates (docs/guides/security.md), or admit every client as above.
+# Ports: 50051 gRPC, 8080 the HTTP API with playground and vendor APIs, 9464 metrics and probes. The server listens on all
+# addresses of the container, so it starts only if its settings define who may call: mount keys and certificates
+# (docs/guides/security.md), or admit every client as above.
 #
 # The gpu variant contains ONNX Runtime for CUDA, NVIDIA's libraries from the package index, and the bundled model in fp16
 # in addition to int8. The host needs a driver for CUDA 13 and the NVIDIA container toolkit (`docker run --gpus all`).
@@ -103,10 +104,15 @@ ENV PATH=/opt/venv/bin:/usr/local/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/
     ORT_DISABLE_TELEMETRY=1 \
     DRAGOMAN_MODELS__DIRECTORY=/models \
     DRAGOMAN_GRPC__HOST=0.0.0.0 \
-    DRAGOMAN_HTTP__HOST=0.0.0.0
+    DRAGOMAN_GRPC__GOOGLE_TRANSLATION=true \
+    DRAGOMAN_HTTP__HOST=0.0.0.0 \
+    DRAGOMAN_HTTP__PORT=8080 \
+    DRAGOMAN_HTTP__API=true \
+    DRAGOMAN_HTTP__PLAYGROUND=true \
+    DRAGOMAN_HTTP__METRICS_PORT=9464
 WORKDIR /opt/dragoman
 USER 65532:65532
-EXPOSE 50051 9464
+EXPOSE 50051 8080 9464
 
 # The first check runs after one interval, so a short interval reports healthy sooner; a check takes 0.15 s of a core.
 HEALTHCHECK --interval=3s --timeout=5s --start-period=60s --retries=3 \
@@ -120,7 +126,7 @@ ARG VERSION=unknown
 ARG REVISION=unknown
 ARG SOURCE=unknown
 LABEL org.opencontainers.image.title="dragoman" \
-    org.opencontainers.image.description="Neural machine translation served over gRPC (${VARIANT})" \
+    org.opencontainers.image.description="Neural machine translation served over gRPC and HTTP (${VARIANT})" \
     org.opencontainers.image.version="${VERSION}" \
     org.opencontainers.image.revision="${REVISION}" \
     org.opencontainers.image.source="${SOURCE}" \

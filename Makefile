@@ -59,6 +59,7 @@ check: $(VENV)/.dev ## Check format, lint, types, imports, prose, generated file
 	$(BIN)/python -m docs.generate --check
 	$(BIN)/yamllint --strict .github deploy docker-compose.yml
 	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.compose-spec docker-compose.yml deploy/compose/keys.yml
+	$(BIN)/check-jsonschema --quiet --schemafile deploy/helm/dragoman/values.schema.json deploy/helm/dragoman/values*.yaml
 	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.dependabot .github/dependabot.yml
 	$(BIN)/zizmor --quiet --offline --pedantic .github

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import ssl
 import subprocess
 import time
 import uuid
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import grpc
+import httpx
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from dragoman.client import TlsOptions, TranslationClient
@@ -31,12 +33,21 @@ def translate(target: str, *, tls: TlsOptions | None = None, api_key: str | None
     return translation.text
 
 
-def is_serving(target: str, service: str = "", *, timeout_s: float = 1) -> bool:
-    """Return whether a service is healthy."""
+def post_text(url: str, *, api_key: str | None = None, authority: bytes | None = None) -> httpx.Response:
+    """Send one text to the HTTP API, with TLS if an authority to trust is given."""
+    headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+    body = {"texts": [TEXT], "sourceLanguage": "en", "targetLanguage": "de"}
+    tls = ssl.create_default_context(cadata=authority.decode()) if authority else True
+    return httpx.post(
+        f"{url}/v1/translate", json=body, headers=headers, verify=tls, timeout=_TIMEOUT_S, trust_env=False
+    )
+
+
+def is_serving(target: str) -> bool:
+    """Return whether the server is healthy."""
     with grpc.insecure_channel(target) as channel:
         try:
-            request = health_pb2.HealthCheckRequest(service=service)
-            answer = health_pb2_grpc.HealthStub(channel).Check(request, timeout=timeout_s)
+            answer = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=1)
         except grpc.RpcError:
             return False
     return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
@@ -78,7 +89,7 @@ class Engine:
         """Run the image with two published ports on a network of its own; print the log if the test fails."""
         name = f"dragoman-test-{uuid.uuid4().hex[:8]}"
         self.call("network", "create", name)
-        published = ("--publish", "127.0.0.1::50051", "--publish", "127.0.0.1::9464")
+        published = [word for port in (50051, 8080, 9464) for word in ("--publish", f"127.0.0.1::{port}")]
         started_s = time.monotonic()
         try:
             self.call("run", "--detach", "--name", name, "--network", name, *published, *options, self.image)

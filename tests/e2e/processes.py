@@ -12,17 +12,21 @@ from typing import Any, Final, Self
 
 import pytest
 
+from tests.e2e.replicas import Ports
 from tests.e2e.tools import CHECKOUT, DEPLOY, debian_packages, free_ports, get, python_tools, run, wait_until
 
 ENVOY_CONFIG: Final = DEPLOY / "envoy" / "envoy.yaml"
 _ENVOY_IMAGE: Final = re.compile(r"envoyproxy/envoy:v([\d.]+)")
 _ENVOY_FLAGS: Final = ("--disable-hot-restart", "--concurrency", "2")  # as in docker-compose.yml
 _STOP_TIMEOUT_S: Final = 30.0
-_REPLICA: Final = "{address: dragoman, port_value: 50051}"
-_ENDPOINT: Final = f"""\
+_ENDPOINT: Final = """\
               - endpoint:
                   address:
-                    socket_address: {_REPLICA}
+                    socket_address: {address: HOST, port_value: PORT}
+"""
+_HTTP_ENDPOINT: Final = f"""\
+{_ENDPOINT}\
+                  health_check_config: {{port_value: METRICS}}
 """
 
 
@@ -84,35 +88,47 @@ def validate_envoy(binary: Path, config: Path) -> None:
 class Envoy(Process):
     """Envoy with deploy/envoy/envoy.yaml, of which only the addresses are replaced."""
 
-    def __init__(self, binary: Path, replica_ports: Sequence[int], *, folder: Path) -> None:
+    def __init__(self, binary: Path, replicas: Sequence[Ports], *, folder: Path) -> None:
         """Start Envoy in front of replicas; configuration and logs go to a folder."""
-        grpc, self.operators_port, self._admin_port = free_ports(3)
+        grpc, http, self.operators_port, self._admin_port = free_ports(4)
         self.target = f"127.0.0.1:{grpc}"
+        self.url = f"http://127.0.0.1:{http}"
         config = folder / "envoy.yaml"
-        config.write_text(self._local_config(grpc, replica_ports), encoding="utf-8")
+        config.write_text(self._local_config(grpc, http, replicas), encoding="utf-8")
         validate_envoy(binary, config)
         self._access_log = folder / "envoy-access.log"
         super().__init__(binary, "-c", config, *_ENVOY_FLAGS, log=folder / "envoy.log", output=self._access_log)
 
-    def _local_config(self, grpc_port: int, replica_ports: Sequence[int]) -> str:
+    def _local_config(self, grpc_port: int, http_port: int, replicas: Sequence[Ports]) -> str:
         text = ENVOY_CONFIG.read_text(encoding="utf-8")
+        http_endpoint = _endpoint(_HTTP_ENDPOINT, "dragoman", 8080, 9464)
         for old, num_occurrences, new in (
             ("{address: 0.0.0.0, port_value: 50051}", 1, _loopback(grpc_port)),
+            ("{address: 0.0.0.0, port_value: 8080}", 1, _loopback(http_port)),
             ("{address: 0.0.0.0, port_value: 9901}", 1, _loopback(self.operators_port)),
             ("{address: 127.0.0.1, port_value: 9902}", 2, _loopback(self._admin_port)),
-            (_ENDPOINT, 1, "".join(_ENDPOINT.replace(_REPLICA, _loopback(port)) for port in replica_ports)),
+            (http_endpoint, 1, "".join(_endpoint(_HTTP_ENDPOINT, "127.0.0.1", *ports[1:]) for ports in replicas)),
+            (
+                _endpoint(_ENDPOINT, "dragoman", 50051),
+                1,
+                "".join(_endpoint(_ENDPOINT, "127.0.0.1", ports.grpc) for ports in replicas),
+            ),
         ):
             assert text.count(old) == num_occurrences, f"{old} occurs {text.count(old)} times in {ENVOY_CONFIG}"
             text = text.replace(old, new)
         return text
 
     def wait_for_replicas(self, num_healthy: int, *, timeout_s: float) -> None:
-        """Wait until Envoy counts this number of healthy replicas."""
-        self.wait_until(lambda: self.stats().get("membership_healthy") == num_healthy, timeout_s=timeout_s)
+        """Wait until Envoy counts this number of healthy replicas for gRPC and for HTTP."""
 
-    def stats(self) -> dict[str, int]:
-        """Return gauges and counters of the cluster of replicas, without the prefix `cluster.dragoman.`."""
-        prefix = "cluster.dragoman."
+        def counts() -> set[int | None]:
+            return {self.stats(cluster).get("membership_healthy") for cluster in ("dragoman", "dragoman_http")}
+
+        self.wait_until(lambda: counts() == {num_healthy}, timeout_s=timeout_s)
+
+    def stats(self, cluster: str = "dragoman") -> dict[str, int]:
+        """Return gauges and counters of a cluster of replicas, without the prefix `cluster.NAME.`."""
+        prefix = f"cluster.{cluster}."
         url = f"http://127.0.0.1:{self._admin_port}/stats?filter=^{prefix}&type="
         lines = [line for kind in ("Gauges", "Counters") for line in get(url + kind)[1].splitlines()]
         pairs = (line.removeprefix(prefix).split(": ") for line in lines)
@@ -126,6 +142,10 @@ class Envoy(Process):
         """Stop Envoy and return the records of its access log, which is complete only then."""
         self.stop()
         return [json.loads(line) for line in self._access_log.read_text(encoding="utf-8").splitlines()]
+
+
+def _endpoint(template: str, host: str, port: int, metrics_port: int = 0) -> str:
+    return template.replace("HOST", host).replace("PORT", str(port)).replace("METRICS", str(metrics_port))
 
 
 def _loopback(port: int) -> str:

@@ -7,7 +7,7 @@ import shutil
 import signal
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 import trustme
 
@@ -47,8 +47,16 @@ def write_secrets(directory: Path) -> tuple[bytes, str]:
     return authority, key
 
 
+class Ports(NamedTuple):
+    """Ports of a replica."""
+
+    grpc: int
+    http: int
+    metrics: int
+
+
 class Replica:
-    """A server process with its own models and callers file; a restart keeps a given port."""
+    """A server process with its own models and callers file; a restart keeps given ports."""
 
     def __init__(
         self,
@@ -57,7 +65,7 @@ class Replica:
         *,
         callers: str,
         settings: Mapping[str, str],
-        port: int = 0,
+        ports: Ports | None = None,
         has_tls: bool = False,
     ) -> None:
         """Write the files of the replica; `start` runs it.
@@ -67,14 +75,17 @@ class Replica:
             folder: holds its files.
             callers: content of its callers file.
             settings: environment variables without the prefix `DRAGOMAN_`.
-            port: of gRPC; 0 lets the kernel choose.
+            ports: free ones; without them the kernel chooses, and metrics are on the HTTP port.
             has_tls: serves gRPC with TLS.
         """
         self.authority = b""  # certificate that clients must trust, PEM; empty without TLS
-        self._name, self._folder, self._port = name, folder, port
+        self._name, self._folder = name, folder
+        self._flags = () if ports is None else ("--grpc-port", str(ports.grpc), "--http-port", str(ports.http))
         self._models = folder / f"models-{name}"
         self._callers, self._certificate = folder / f"callers-{name}.toml", folder / f"{name}.crt"
         self._settings = {**settings, "ACCESS__CALLERS_FILE": str(self._callers)}
+        if ports is not None:
+            self._settings["HTTP__METRICS_PORT"] = str(ports.metrics)
         self._num_starts = 0
         shutil.copytree(MODELS, self._models)
         (self._models / MODEL / "serving.toml").write_text('versions = "latest:1"\n', encoding="utf-8")
@@ -90,10 +101,16 @@ class Replica:
         self._num_starts += 1
         self.server = ServerProcess(
             self._folder / f"replica-{self._name}-{self._num_starts}.log",
-            *("--grpc-port", str(self._port), "--models", str(self._models)),
+            *self._flags,
+            *("--models", str(self._models)),
             environment={f"DRAGOMAN_{name}": value for name, value in self._settings.items()},
         )
         self.server.wait_until_ready(timeout_s=_READY_TIMEOUT_S)
+
+    @property
+    def ports(self) -> Ports:
+        """Ports of the running server."""
+        return Ports(int(self.server.target.rpartition(":")[2]), self.server.http_port, self.server.metrics_port)
 
     def kill(self) -> int:
         """Send SIGKILL while requests are in flight; return their number."""

@@ -12,17 +12,19 @@ import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
+import httpx
 import pytest
 
 from dragoman.client import DragomanError, UnauthenticatedError
-from tests.e2e.containers import TRANSLATED_WORD, Engine, translate
+from tests.e2e.containers import TRANSLATED_WORD, Engine, post_text, translate
 from tests.e2e.processes import envoy_binary
 from tests.e2e.replicas import make_key
-from tests.e2e.tools import BUILD, DEPLOY, debian_packages, run, wait_until
+from tests.e2e.tools import BUILD, DEPLOY, debian_packages, get, run, wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
 
@@ -53,6 +55,10 @@ class Stack:
     def target(self) -> str:
         return self.call("port", "envoy", "50051").strip()
 
+    @property
+    def url(self) -> str:
+        return f"http://{self.call('port', 'envoy', '8080').strip()}"
+
     def query(self, query: str) -> int:
         """Return the number with which Prometheus answers a query."""
         url = f"http://127.0.0.1:9090/api/v1/query?query={quote(query)}"
@@ -72,11 +78,11 @@ def compose(packages: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def stack(compose: Path, packages: Path, engine: Engine, request: pytest.FixtureRequest) -> Iterator[Stack]:
-    ports = {"GRPC_PORT": "0", "GRAFANA_PORT": "0"}  # free ones
+    ports = {"GRPC_PORT": "0", "HTTP_PORT": "0", "GRAFANA_PORT": "0", "LOCUST_PORT": "0"}  # free ones
     stack = Stack(
         engine=engine,
         compose=compose,
-        environment={**engine.environment, **ports, "SERVER_IMAGE": engine.image, "LOAD_TIME": "8s"},
+        environment={**engine.environment, **ports, "SERVER_IMAGE": engine.image},
         flags=["--project-name", "dragoman-ci", "-f", "docker-compose.yml"],
     )
     if not IS_ONLINE:
@@ -131,6 +137,14 @@ def test_every_combination_of_files_and_profiles_is_valid(compose: Path, tmp_pat
 
 def test_stack_translates_through_envoy(stack: Stack) -> None:
     assert TRANSLATED_WORD in translate(stack.target)
+    assert TRANSLATED_WORD in post_text(stack.url).text
+    assert get(f"{stack.url}/playground")[0] == HTTPStatus.OK
+
+
+def test_name_that_resolves_to_this_machine_is_rejected(stack: Stack) -> None:
+    answer = httpx.get(f"{stack.url}/v1/languages", headers={"host": "attacker.example"}, trust_env=False)
+
+    assert answer.status_code == HTTPStatus.MISDIRECTED_REQUEST
 
 
 def test_calls_succeed_while_a_replica_stops(stack: Stack) -> None:
@@ -139,6 +153,7 @@ def test_calls_succeed_while_a_replica_stops(stack: Stack) -> None:
     with subprocess.Popen(command, env=stack.environment, stdout=subprocess.DEVNULL) as stopping:
         for _ in range(20):
             assert TRANSLATED_WORD in translate(stack.target)
+            assert TRANSLATED_WORD in post_text(stack.url).text
     assert stopping.returncode == 0
     assert TRANSLATED_WORD in translate(stack.target)
     assert stack.engine.inspect(replica)["State"]["ExitCode"] == 0
@@ -146,7 +161,7 @@ def test_calls_succeed_while_a_replica_stops(stack: Stack) -> None:
 
 
 def test_load_succeeds_and_everything_is_scraped(stack: Stack) -> None:
-    stack.call("run", "--rm", "--no-deps", "load")  # exit code 1 if a call fails
+    stack.call("run", "--rm", "--no-deps", "load", "--headless", "--run-time=8s")  # exit code 1 if a call fails
 
     for query, number in (
         ('sum(up{job="dragoman"})', 2),
@@ -157,6 +172,15 @@ def test_load_succeeds_and_everything_is_scraped(stack: Stack) -> None:
         wait_until(lambda: stack.query(query) == number, timeout_s=WAIT_S, state=lambda: query)  # noqa: B023
 
 
+def test_load_profile_serves_the_page_of_locust(stack: Stack) -> None:
+    stack.call("--profile", "load", *UP, "--no-deps", "load")
+    status, page = get(f"http://{stack.call('port', 'load', '8089').strip()}")
+
+    assert status == HTTPStatus.OK
+    assert "locust" in page.lower()
+    stack.call("rm", "--stop", "--force", "load")
+
+
 def test_no_call_fails_while_replicas_are_replaced(stack: Stack) -> None:
     before, num_calls = stack.replicas(), 0
     environment = {**stack.environment, "COMPOSE": str(stack.compose), "DRAGOMAN_DOCKER": stack.engine.client}
@@ -164,7 +188,8 @@ def test_no_call_fails_while_replicas_are_replaced(stack: Stack) -> None:
     with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as rolling:
         while rolling.poll() is None:
             assert TRANSLATED_WORD in translate(stack.target)
-            num_calls += 1
+            assert TRANSLATED_WORD in post_text(stack.url).text
+            num_calls += 2
 
     print(f"{num_calls} calls while replicas were replaced")
     assert rolling.returncode == 0
@@ -191,3 +216,4 @@ def test_keys_are_required_with_the_override(stack: Stack, tmp_path: Path) -> No
     wait_until(is_translated, timeout_s=15)  # Envoy discovers the new replicas
     with pytest.raises(UnauthenticatedError):
         translate(stack.target)
+    assert post_text(stack.url).status_code == HTTPStatus.UNAUTHORIZED

@@ -1,35 +1,42 @@
-"""Two replicas behind Envoy with deploy/envoy: calls pass through, and do not fail when replicas change.
+"""Two replicas behind Envoy with deploy/envoy: gRPC and HTTP pass through, and do not fail when replicas change.
 
 The tests run in this order: the last two kill replicas.
 """
 
+import random
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from http import HTTPStatus
 from typing import Any, Final, NamedTuple
 
+import deepl
 import grpc
+import httpx
 import pytest
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
+from libretranslatepy import LibreTranslateAPI  # type: ignore[import-untyped]
 
 from dragoman.client import ModelAdminClient, TranslationClient, errors
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
-from loadtests.generator.texts import SENTENCES
+from loadtests.generator.texts import SENTENCES, sample
 from loadtests.hostile.http2 import flood_with_resets
 from tests.e2e.callers import SteadyCallers
 from tests.e2e.processes import ENVOY_CONFIG, Envoy, envoy_binary, validate_envoy
-from tests.e2e.replicas import Replica, make_key
-from tests.e2e.tools import free_ports, wait_until
+from tests.e2e.replicas import Ports, Replica, make_key
+from tests.e2e.tools import free_ports, get, wait_until
 from tests.unit.proto.scripted_server import EN_DE, text_request
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
+TRANSLATED_WORD: Final = "Bahnhof"
 METHOD: Final = "/dragoman.v1.TranslationService/Translate"
 NUM_CALLERS: Final = 20
 NUM_DOCUMENT_CALLERS: Final = 2
+NUM_HTTP_CALLERS: Final = 4
 CALL_TIMEOUT_S: Final = 20.0
 HEALTHY_TIMEOUT_S: Final = 30.0
 SETTLE_S: Final = 2.0  # between two changes
@@ -38,6 +45,7 @@ NUM_EXPIRED: Final = 60  # would eject every replica if Envoy counted expired de
 MIN_RESETS: Final = 10_000
 REQUEST_ID: Final = "3f0c1d52-9a60-4c57-8a55-1f6f3a3f7a10"
 SETTINGS: Final = {
+    "HTTP__PLAYGROUND": "true",
     "MODELS__POLL_INTERVAL_S": "0.5",
     "SCHEDULING__MAX_CALLER_QUEUE_SHARE": "1",  # as in deploy/compose/dragoman.env
     "SCHEDULING__NUM_WORKERS": "1",
@@ -76,13 +84,16 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
     validate_envoy(binary, ENVOY_CONFIG)
     api_key, entry = make_key("test")
     limited_key, limited_entry = make_key("limited", requests_per_s=0.02)
-    ports = free_ports(2)
+    numbers = iter(free_ports(6))
+    ports = [Ports(*triple) for triple in zip(numbers, numbers, numbers, strict=True)]
     with ExitStack() as stack:
         first, second = [
             stack.enter_context(
-                Replica(f"replica{port}", folder, callers=f"{entry}\n{limited_entry}", settings=SETTINGS, port=port)
+                Replica(
+                    f"replica{each.grpc}", folder, callers=f"{entry}\n{limited_entry}", settings=SETTINGS, ports=each
+                )
             )
-            for port in ports
+            for each in ports
         ]
         envoy = stack.enter_context(Envoy(binary, ports, folder=folder))
         envoy.wait_for_replicas(2, timeout_s=HEALTHY_TIMEOUT_S)
@@ -123,6 +134,20 @@ def test_missing_key_and_management_of_models_are_rejected(deployment: Deploymen
         client.translate(["Hi."], **EN_DE)
     with ModelAdminClient(target, api_key=deployment.api_key) as admin, pytest.raises(errors.UnsupportedError):
         admin.load_model("en-de/1")
+
+
+def test_vendor_clients_and_the_playground_are_served(deployment: Deployment) -> None:
+    url = deployment.envoy.url
+    client = deepl.DeepLClient(deployment.api_key, server_url=url)
+    libre = LibreTranslateAPI(url, deployment.api_key)
+
+    translation = client.translate_text("Where is the station?", source_lang="EN", target_lang="DE")
+
+    assert TRANSLATED_WORD in str(translation)
+    assert TRANSLATED_WORD in libre.translate("Where is the station?", "en", "de")
+    assert get(f"{url}/playground")[0] == get(f"{url}/openapi.json")[0] == HTTPStatus.OK
+    for path in ("/metrics", "/readyz", "/", "/v1x", "/v1/../metrics"):
+        assert get(url + path)[0] == HTTPStatus.NOT_FOUND
 
 
 def test_server_rejects_deadlines_and_envoy_ejects_no_replica(deployment: Deployment) -> None:
@@ -219,7 +244,18 @@ def test_no_call_fails_while_replicas_are_killed_drained_and_upgraded(deployment
         time.sleep(SETTLE_S)
         envoy.wait_for_replicas(2, timeout_s=HEALTHY_TIMEOUT_S)
 
+    def translate_over_http(generator: random.Random) -> None:
+        body = {"text": sample(generator, 2), "target_lang": "DE"}
+        headers = {"Authorization": f"DeepL-Auth-Key {deployment.api_key}"}
+        try:
+            response = httpx.post(f"{envoy.url}/v2/translate", json=body, headers=headers, timeout=CALL_TIMEOUT_S)
+        except httpx.HTTPError as error:
+            raise AssertionError(error) from error
+        assert response.status_code == HTTPStatus.OK, response.text
+
     with SteadyCallers(envoy.target, deployment.api_key, num_texts=NUM_CALLERS) as callers:
+        for number in range(NUM_HTTP_CALLERS):
+            callers.begin(f"http-{number}", translate_over_http)
         settle()
         num_interrupted = first.kill()
         time.sleep(SETTLE_S)
@@ -238,7 +274,7 @@ def test_no_call_fails_while_replicas_are_killed_drained_and_upgraded(deployment
         wait_until(lambda: set(callers.recent_versions) == {"2"}, timeout_s=HEALTHY_TIMEOUT_S)
 
     retried_by_envoy = deployment.num_retries()
-    retried_by_client = {record["request_id"] for record in envoy.access_log() if record["attempts_before"]}
+    retried_by_client = {record["request_id"] for record in envoy.access_log() if record.get("attempts_before")}
     print(
         f"calls: {dict(callers.outcomes)} interrupted={num_interrupted} retried_by_envoy={retried_by_envoy}"
         f" retried_by_client={len(retried_by_client)}"
@@ -246,5 +282,6 @@ def test_no_call_fails_while_replicas_are_killed_drained_and_upgraded(deployment
     assert callers.failures == []
     assert callers.outcomes["text ok"] > 0
     assert callers.outcomes["document ok"] > 0
+    assert callers.outcomes["http ok"] > 0
     assert num_interrupted > 0
     assert retried_by_envoy + len(retried_by_client) > 0

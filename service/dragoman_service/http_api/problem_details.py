@@ -52,7 +52,7 @@ def problem(error: error_mapping.RpcError, *, request_id: str, http_status: HTTP
         "domain": error_mapping.DOMAIN,
         "requestId": request_id,
     }
-    headers = {}
+    headers = {"X-Error-Reason": error.reason}  # also for vendor APIs, whose bodies have no reason; proxies retry by it
     if error.metadata:
         members["metadata"] = error.metadata
     if error.violation:

@@ -11,8 +11,13 @@ from dragoman.client import TranslationClient
 from dragoman.client.enums import TextFormat
 from dragoman.client.request import DecodingOptions, SamplingOptions, Term
 from dragoman.client.results import Translation
+from dragoman_export.__main__ import main as export
+from dragoman_export.evaluation.translation import TextModel, translate_texts
 from dragoman_service.bundle.files import open_bundle
 from dragoman_service.cli.demo import ServerProcess
+from dragoman_service.runtimes.factory import open_step_model
+from dragoman_service.runtimes.settings import RuntimeSettings
+from dragoman_service.text.tokenizer import open_tokenizer
 
 BUNDLE = Path(__file__).parents[3] / "deploy" / "models" / "dragoman_models" / "en-de" / "1"
 MAX_BYTES = 25_000_000
@@ -176,3 +181,22 @@ def test_everyday_sentences_score_above_nonsense(client: TranslationClient) -> N
     scores = [[sentence.score for sentence in translation.sentences] for translation in (everyday, nonsense)]
     assert (scores[0][0] or 0.0) > 0.8
     assert (scores[1][0] or 1.0) < 0.5
+
+
+def test_converted_bundle_has_the_precisions_of_a_gpu_and_translates(tmp_path: Path) -> None:
+    run, converted = tmp_path / "run", tmp_path / "en-de" / "1"
+    languages = ("--source-language", "en", "--target-language", "de")
+    output = ("--output", str(converted), "--name", "en-de", "--version", "1", *languages)
+
+    assert export(["import", str(BUNDLE), "--from", "bundle", "--output", str(run)]) == 0
+    assert export(["bundle", "--checkpoint", str(run), "--precisions", "fp16,fp32", *output]) == 0
+
+    bundle = open_bundle(converted)
+    step_model = open_step_model(bundle, RuntimeSettings(device="cpu"))
+    model = TextModel.of(step_model, open_tokenizer(bundle), bundle.manifest)
+    sources = ["Where is the station?", "Open https://example.com/x and wait."]
+    station, address = translate_texts(model, sources, beam_size=4, batch_size=2).texts
+    assert bundle.manifest.precisions.keys() == {"fp16", "fp32"}
+    assert bundle.manifest.tokenization == open_bundle(BUNDLE).manifest.tokenization
+    assert "Bahnhof" in station
+    assert "https://example.com/x" in address

@@ -220,3 +220,12 @@ async def test_other_methods_and_paths_are_rejected_in_the_form_of_the_vendor(
 
         assert (response.status_code, response.json().keys()) == (status, FORMS[vendor]), (method, path)
         assert ("allow" in response.headers) == (status == 405)
+
+
+async def test_draining_server_names_the_reason_in_a_header(tiny_model: Path) -> None:
+    async with running_server(tiny_model) as server, http_client(server) as http:
+        await server.app.drain()
+        vendors = ("deepl", "azure", "libretranslate")
+        answers = [await http.post(PATHS[vendor], json=BODIES[vendor]) for vendor in vendors]
+
+    assert [(each.status_code, each.headers["x-error-reason"]) for each in answers] == [(503, "DRAINING")] * 3

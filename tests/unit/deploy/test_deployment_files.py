@@ -5,6 +5,7 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import yaml
@@ -12,6 +13,15 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from dragoman_service.config import Settings, load_settings
+from dragoman_service.errors import ConfigError
+from dragoman_service.http_api.playground import playground_routes
+from dragoman_service.http_api.routes import TranslationApi
+from dragoman_service.vendor_apis.azure import AzureApi
+from dragoman_service.vendor_apis.deepl import DeepLApi
+from dragoman_service.vendor_apis.document_files import document_routes
+from dragoman_service.vendor_apis.google_rest import GoogleV2Api, GoogleV3Api
+from dragoman_service.vendor_apis.libretranslate import LibreTranslateApi
+from tests.unit.deploy.image_settings import DOCKERFILE, image_environment
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 DEPLOY = CHECKOUT / "deploy"
@@ -83,13 +93,15 @@ def test_locks_of_both_images_differ_in_the_runtime_only() -> None:
     assert not {"torch", "onnx", "transformers", "ctranslate2", "matplotlib"} & gpu.keys()
 
 
-def test_versions_of_the_distributions_and_overlays_agree() -> None:
+def test_versions_of_the_distributions_overlays_and_the_chart_agree() -> None:
     version = PROJECT["project"]["version"]
     assert {part["project"]["version"] for part in (MODELS, NATIVE)} == {version}
     assert MODELS["build-system"] == PROJECT["build-system"]
     for overlay, tag in (("cpu", version), ("gpu", f"{version}-gpu")):
         kustomization = load_yaml(f"kubernetes/overlays/{overlay}/kustomization.yaml")
         assert kustomization["images"][0]["newTag"] == tag
+    chart = load_yaml("helm/dragoman/Chart.yaml")
+    assert (chart["version"], chart["appVersion"]) == (version, version)
 
 
 def test_server_requires_the_native_engine_of_its_version_on_the_platforms_that_it_supports() -> None:
@@ -112,7 +124,7 @@ def test_pods_run_as_the_user_of_the_image() -> None:
     deployment = load_yaml("kubernetes/base/deployment.yaml")
     context = deployment["spec"]["template"]["spec"]["securityContext"]
 
-    assert f"USER {context['runAsUser']}:{context['runAsGroup']}" in (CHECKOUT / "Dockerfile").read_text()
+    assert f"USER {context['runAsUser']}:{context['runAsGroup']}" in DOCKERFILE
 
 
 @pytest.mark.parametrize("component", ["models-init", "models-oci", "models-pvc"])
@@ -144,7 +156,6 @@ def test_compose_replica_starts_has_time_to_drain_and_can_require_keys(name: str
     with_keys = load_settings(environment={**environment(name), **override["environment"]}).access
 
     assert settings.access.allow_unauthenticated
-    assert settings.grpc.host == "0.0.0.0"  # noqa: S104 - in a container
     assert seconds(SERVICES[name]["stop_grace_period"]) >= settings.grpc.drain_timeout_s + FLUSH_S
     assert (with_keys.callers_file, with_keys.allow_unauthenticated) == (Path("/run/secrets/callers"), False)
     assert override["secrets"] == ["callers"]
@@ -161,7 +172,8 @@ def test_envoy_agrees_with_the_limits_of_the_server() -> None:
     config = load_yaml("envoy/envoy.yaml")["static_resources"]
     manager = config["listeners"][0]["filter_chains"][0]["filters"][0]["typed_config"]
     admin_route, route, _ = manager["route_config"]["virtual_hosts"][0]["routes"]
-    upstream = next(iter(config["clusters"][0]["typed_extension_protocol_options"].values()))
+    upstream, http = [next(iter(each["typed_extension_protocol_options"].values())) for each in config["clusters"][:2]]
+    (per_host,) = config["clusters"][1]["circuit_breakers"]["per_host_thresholds"]
     http2 = upstream["explicit_http_config"]["http2_protocol_options"]
     grpc = Settings().grpc
 
@@ -176,14 +188,58 @@ def test_envoy_agrees_with_the_limits_of_the_server() -> None:
         *("connect-failure", "refused-stream", "reset", "unavailable", "cancelled")
     }
     assert "route" not in admin_route
+    assert per_host["max_connections"] < Settings().http.max_connections
+    assert seconds(http["common_http_protocol_options"]["idle_timeout"]) < Settings().http.keep_alive_s
+
+
+def test_all_deployments_use_the_ports_of_the_image() -> None:
+    settings = load_settings(environment=environment("dragoman"))
+    ports = {"grpc": settings.grpc.port, "http": settings.http.port, "metrics": settings.http.metrics_port}
+    pod = load_yaml("kubernetes/base/deployment.yaml")["spec"]["template"]["spec"]
+    clusters = load_yaml("envoy/envoy.yaml")["static_resources"]["clusters"][:2]
+    endpoints = [each["load_assignment"]["endpoints"][0]["lb_endpoints"][0]["endpoint"] for each in clusters]
+    listeners = load_yaml("envoy/envoy.yaml")["static_resources"]["listeners"]
+
+    assert settings.http.serves_api(settings.tls)
+    assert {port["name"]: port["containerPort"] for port in pod["containers"][0]["ports"]} == ports
+    assert SERVICES["dragoman"]["expose"] == list(map(str, ports.values()))
+    assert f"EXPOSE {' '.join(map(str, ports.values()))}\n" in DOCKERFILE
+    assert [each["address"]["socket_address"]["port_value"] for each in endpoints] == [ports["grpc"], ports["http"]]
+    assert endpoints[1]["health_check_config"]["port_value"] == ports["metrics"]
+    assert [each["address"]["socket_address"]["port_value"] for each in listeners[:2]] == [ports["grpc"], ports["http"]]
+
+
+def test_image_does_not_start_without_credentials_of_callers() -> None:
+    with pytest.raises(ConfigError, match=r"grpc\.host.*access\.callers_file.*access\.allow_unauthenticated = true"):
+        load_settings(environment=image_environment())
+
+
+def test_routes_of_envoy_and_gateway_are_equal_and_reach_every_path_of_the_server() -> None:
+    listener = load_yaml("envoy/envoy.yaml")["static_resources"]["listeners"][1]
+    manager = listener["filter_chains"][0]["filters"][0]["typed_config"]
+    routes = manager["route_config"]["virtual_hosts"][0]["routes"]
+    of_envoy = [route["match"]["path_separated_prefix"] for route in routes]
+    rules = load_yaml("kubernetes/components/gateway/http-route.yaml")["spec"]["rules"]
+    of_gateway = [match["path"] for rule in rules for match in rule["matches"]]
+    part: Any = MagicMock()
+    apis = [api(part, part) for api in (TranslationApi, AzureApi, LibreTranslateApi, DeepLApi, GoogleV2Api)]
+    served = [
+        *(route.path for api in apis for route in api.routes()),
+        *(route.path for route in GoogleV3Api(part, part, google=part).routes()),
+        *(route.path for route in (*document_routes(None, apis), *playground_routes())),
+    ]
+
+    assert of_gateway == [{"type": "PathPrefix", "value": path} for path in of_envoy]
+    assert [path for path in served if not any(f"{path}/".startswith(f"{prefix}/") for prefix in of_envoy)] == []
+    assert [prefix for prefix in of_envoy if not any(f"{path}/".startswith(f"{prefix}/") for path in served)] == []
 
 
 def environment(name: str) -> dict[str, str]:
-    """Return the variables of a replica: of its file, then its own."""
+    """Return the variables of a replica: of its image, of its file, then its own."""
     (file,) = SERVICES[name]["env_file"]
     lines = (CHECKOUT / file).read_text(encoding="utf-8").splitlines()
     from_file = dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
-    return {**from_file, **SERVICES[name].get("environment", {})}
+    return {**image_environment(), **from_file, **SERVICES[name].get("environment", {})}
 
 
 def seconds(duration: str) -> float:
