@@ -10,8 +10,9 @@ from typing import Any, Final
 
 import grpc
 
+from dragoman_service.cli.server_process import ServerProcessError
 from loadtests.generator.flags import add_workload_flags, workload_of
-from loadtests.generator.server import BUNDLED_MODELS, ServerError, add_server_flags, open_target
+from loadtests.generator.server import BUNDLED_MODELS, add_server_flags, open_target
 from loadtests.generator.workload import Workload
 
 # modules of `scenarios` with `NAME`, `DESCRIPTION`, optionally `WORKLOAD`, `add_flags(parser)`, and
@@ -30,7 +31,7 @@ _VERBS: Final = {
     "stress": "soak, chaos, bad inputs: check for leaks, losses and stalls",
     "benchmarks": "compare with other translation systems",
 }
-_FAILURES: Final = (ServerError, grpc.RpcError, RuntimeError, ValueError, OSError)
+_FAILURES: Final = (ServerProcessError, grpc.RpcError, RuntimeError, ValueError, OSError)
 _EXIT_CODES: Final = "exit codes: 0 all checks passed, 1 a check or the server failed, 2 invalid usage"
 
 

@@ -10,13 +10,14 @@ from typing import Final
 
 from matplotlib.figure import Figure
 
+from dragoman_service.cli.server_process import ServerProcessError
 from loadtests.generator.arrivals import poisson
 from loadtests.generator.calls import Method, Outcome
 from loadtests.generator.flags import parsed_by, within
 from loadtests.generator.metrics import RESIDENT_BYTES, remaining_work, scrape
 from loadtests.generator.records import MAX_GENERATOR_LAG_P99_MS, percentile
 from loadtests.generator.runner import Generator, Load, Run, offer
-from loadtests.generator.server import ServerError, Target
+from loadtests.generator.server import Target
 from loadtests.generator.slo import GRAMMAR, parse_slo
 from loadtests.generator.texts import Profile
 from loadtests.generator.workload import MAX_TEXTS, Workload
@@ -82,7 +83,7 @@ def _measure(options: argparse.Namespace, workload: Workload, target: Target) ->
         run = offer(target, load)
     replace(one_text, warm_up_s=0.0).throughput_per_s(duration_s=0.1, num_users=1)  # raises unless it answers
     if work := remaining_work(scrape(target.metrics_url)) if target.metrics_url else {}:
-        raise ServerError(f"work remains after the overload: {work}")
+        raise ServerProcessError(f"work remains after the overload: {work}")
     return report_of(run, options, capacity_per_s=texts_per_s / size, broken=target.stop())
 
 

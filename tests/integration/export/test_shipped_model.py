@@ -12,7 +12,7 @@ from dragoman.client.enums import TextFormat
 from dragoman.client.request import DecodingOptions, SamplingOptions, Term
 from dragoman.client.results import Translation
 from dragoman_service.bundle.files import open_bundle
-from dragoman_service.cli.demo import ServerProcess
+from dragoman_service.cli.server_process import ServerProcess
 
 BUNDLE = Path(__file__).parents[3] / "deploy" / "models" / "dragoman_models" / "en-de" / "1"
 MAX_BYTES = 25_000_000

@@ -14,11 +14,13 @@ from typing import Any
 
 import pytest
 
+from dragoman_service.cli.server_process import ServerProcess
 from loadtests.__main__ import main
 from loadtests.generator.arrivals import Arrivals, poisson
 from loadtests.generator.calls import Method, Outcome
+from loadtests.generator.metrics import scrape
 from loadtests.generator.runner import Load, offer
-from loadtests.generator.server import ServerProcess, Target
+from loadtests.generator.server import Target
 from loadtests.generator.texts import Profile
 from loadtests.generator.workload import Mix, Workload
 from tests.integration.loadtests.fake_translator import ANSWER, fake_translator
@@ -32,7 +34,7 @@ SHORT = Workload(profile=Profile.CHAT, options='{"maxTargetTokens": 8}')
 def server(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     settings = {"DRAGOMAN_ACCESS__ALLOW_UNAUTHENTICATED": "true"}
     log = tmp_path_factory.mktemp("server") / "server.log"
-    with ServerProcess(log, "--models", str(tiny_model), environment=settings) as server:
+    with ServerProcess("--models", str(tiny_model), log=log, environment=settings) as server:
         server.wait_until_ready(timeout_s=START_S)
         yield server
 
@@ -40,7 +42,7 @@ def server(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 def counted(server: ServerProcess) -> Counter[str]:
     """Return the number of requests by method and status."""
     calls: Counter[str] = Counter()
-    for name, value in server.samples().items():
+    for name, value in scrape(server.metrics_url).items():
         if name.startswith("dragoman_requests_total{"):
             calls["{method} {status}".format(**dict(re.findall(r'(\w+)="(\w*)"', name)))] += int(value)
     return calls
