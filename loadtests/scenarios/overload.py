@@ -11,7 +11,6 @@ from typing import Final
 from matplotlib.figure import Figure
 
 from dragoman_service.cli.server_process import ServerProcessError
-from loadtests.generator.arrivals import poisson
 from loadtests.generator.calls import Method, Outcome
 from loadtests.generator.flags import parsed_by, within
 from loadtests.generator.metrics import RESIDENT_BYTES, remaining_work, scrape
@@ -73,7 +72,7 @@ def _measure(options: argparse.Namespace, workload: Workload, target: Target) ->
     size = texts_per_call(workload, options.factor * texts_per_s)
     load = Load(
         workload=replace(workload, texts_per_call=size),
-        arrivals=poisson(options.factor * texts_per_s / size),
+        rate_per_s=options.factor * texts_per_s / size,
         duration_s=options.duration or _DURATIONS_S[options.mode],
         seed=options.seed,
     )
@@ -99,7 +98,7 @@ def texts_per_call(workload: Workload, texts_per_s: float) -> int:
 def report_of(run: Run, options: argparse.Namespace, *, capacity_per_s: float, broken: Sequence[str] = ()) -> Report:
     """Check an overload of a server; the capacity is in calls of the size of this run."""
     summary, load, max_growth_mb = run.summary, run.load, options.max_rss_growth_mb
-    rejected, accepted = summary.rejected_latency, summary.stages["client"]
+    rejected, accepted = summary.rejected_latency, summary.answered_latency
     goodput = summary.goodput_per_s / capacity_per_s
     sizes = [(sample.at_s - run.began_s, sample.total(RESIDENT_BYTES) / 2**20) for sample in run.samples]
     memory_mb = [(at_s, size_mb) for at_s, size_mb in sizes if at_s > -1 and math.isfinite(size_mb)]
