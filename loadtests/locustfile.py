@@ -9,6 +9,7 @@ counts. `--users 20 --rate 1` offers 20 calls per second. The users and shapes a
 
 import atexit
 import json
+import math
 import sys
 import time
 from argparse import Namespace
@@ -25,6 +26,7 @@ from locust import events
 from locust.runners import STATE_RUNNING, STATE_SPAWNING, STATE_STOPPING, MasterRunner
 
 from loadtests.generator.metrics import Sample, scrape
+from loadtests.generator.records import MAX_GENERATOR_LAG_P99_MS
 from loadtests.generator.slo import Slo, parse_slo
 from loadtests.load import flags, server_metrics, shapes
 from loadtests.load.results import violations
@@ -107,7 +109,9 @@ class Test:
 
     def failures(self) -> list[str]:
         """Return a sentence for each reason that the test fails."""
-        limits: dict[str, Any] = {"slo": self.slo, "max_lag_ms": self.options.max_lag}
+        slo, given_ms = self.slo, self.options.max_lag
+        max_lag_ms = float(given_ms or (MAX_GENERATOR_LAG_P99_MS if slo else math.inf))
+        limits: dict[str, Any] = {"slo": slo, "max_lag_ms": max_lag_ms}
         return violations(self.tally, self.environment.stats.total, **limits, lost_workers=self.lost_workers)
 
     def figures(self) -> dict[str, str]:
@@ -142,9 +146,11 @@ class Test:
         self.observe()
         self.environment.runner.quit()
         failures = self.failures()
-        if self.options.csv_prefix and self.samples:
-            path = Path(f"{self.options.csv_prefix}_server.csv")
-            server_metrics.write_csv(path, server_metrics.series_of(self.samples))
+        if self.options.csv_prefix:
+            gevent.sleep(1.1 * locust.stats.CSV_STATS_INTERVAL_SEC)  # until Locust has written the last calls
+            if self.samples:
+                path = Path(f"{self.options.csv_prefix}_server.csv")
+                server_metrics.write_csv(path, server_metrics.series_of(self.samples))
         if self.server is not None and (exit_code := self.server.stop()):
             failures.append(f"server exited with {exit_code}")
         for sentence in failures:
@@ -191,6 +197,7 @@ def prepare_process(environment: Any, runner: Any, web_ui: Any, **_: Any) -> Non
     if web_ui:
         _add_tab(web_ui, test.table)
     gevent.spawn(_repeat, test.observe)
+    gevent.get_hub().loop.update_now()  # --run-time counts from the time of the loop, which start-up has delayed
 
 
 def _check(test: Test) -> None:
@@ -216,7 +223,7 @@ def _prepare_worker(runner: Any) -> None:
 def _finish(runner: Any) -> None:
     """Wait for the calls of this worker, within --stop-timeout, and report them."""
     runner.stop()
-    runner._send_stats()
+    runner._send_stats()  # as Locust does when a worker ends
     runner.send_message(_FINISHED)
 
 

@@ -23,8 +23,8 @@ DESCRIPTION: Final = """\
 Flags in addition to those of Locust. Without --host a server with the bundled model is started on free local ports, and
 its metrics are included. The API key is the value of DRAGOMAN_API_KEY.
 
-exit codes: 0 the thresholds hold; 1 a threshold, the lag of the generator, a worker or the server failed, or, without
---slo, any call failed"""
+exit codes: 0 the thresholds hold; 1 a threshold does not hold, the generator was too late, a worker was lost, the
+server failed, or, without --slo, any call failed"""
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -41,8 +41,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add("--shape", default="constant", choices=("constant", *SHAPES), help=shape, **fixed)
     slo = f"thresholds that set the exit code: {GRAMMAR}".replace("%", "%%")
     add("--slo", default="", metavar="BOUNDS", help=slo)
-    lag = f"allowed lag of the generator at p99 ({MAX_GENERATOR_LAG_P99_MS:g})"
-    add("--max-lag", type=float, default=MAX_GENERATOR_LAG_P99_MS, metavar="MS", help=lag)
+    lag = f"allowed lag of the generator at p99 ({MAX_GENERATOR_LAG_P99_MS:g} with --slo, otherwise no limit)"
+    add("--max-lag", type=float, metavar="MS", help=lag)
     add("--metrics-url", default="", metavar="URL", help="metrics of --host, such as http://localhost:9464/metrics")
     add("--http-url", default="", metavar="URL", help="HTTP API of --host, such as http://localhost:9464")
     add("--models", default="", metavar="DIR", help="models of a started server (the bundled models)")

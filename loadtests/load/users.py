@@ -31,7 +31,7 @@ _logger = logging.getLogger(__name__)
 _CALLS_OF_A_WORKER: Final = 2**32  # so that workers make different calls
 _NUM_CONNECTIONS: Final = 1000  # of the HTTP API, for each process
 _TRANSLATE_PATH: Final = "/v1/translate"
-_OUTCOMES: Final = {200: Outcome.ANSWERED, 429: Outcome.REJECTED, 503: Outcome.REJECTED, 504: Outcome.LATE}
+_OUTCOMES: Final = {200: Outcome.ANSWERED, 429: Outcome.REJECTED, 504: Outcome.LATE}
 
 
 class CallError(Exception):

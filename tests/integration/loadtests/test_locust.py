@@ -1,15 +1,18 @@
 """Locust as `make loadtest` and the Compose file run it, against the real server and a fake one."""
 
 import csv
+import itertools
 import json
 import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator
 from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +70,7 @@ def test_command_of_the_compose_file_runs_without_a_server_to_start(server: Serv
     command = [sys.executable, "-m", "locust", "--headless", f"--locustfile={CHECKOUT}/loadtests/locustfile.py"]
     command += [f"--host={server.target}", "--users=2", "--spawn-rate=5", "--run-time=1s", "--stop-timeout=30s"]
     command += ["--only-summary", "--texts=chat", "--methods=Translate=8,TranslateDocument=1,TranslateStream=1"]
-    command += ["--deadline=30", "--max-lag=1e6"]
+    command += ["--deadline=30"]
 
     start = partial(subprocess.run, check=False, capture_output=True, text=True, timeout=TIMEOUT_S)
     ran, wrong = start(command), start([*command, "--methods=Sing"])
@@ -155,6 +158,34 @@ def test_thresholds_set_the_exit_code(slo: str, exit_code: int, tmp_path: Path) 
     assert len(sentences) == bool(slo and exit_code)
 
 
+def test_statuses_of_the_http_api_are_outcomes(tmp_path: Path) -> None:
+    answers = itertools.cycle([(200, {}), (429, {"Retry-After": "1"}), (429, {}), (504, {})])
+
+    class Api(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            status, headers = next(answers)
+            self.send_response(status)
+            for name, value in {**headers, "Content-Length": "0"}.items():
+                self.send_header(name, value)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Api) as api:
+        threading.Thread(target=api.serve_forever).start()
+        url = f"http://127.0.0.1:{api.server_port}"
+        flags = ["--host=localhost:1", f"--http-url={url}", "--users=1", "--rate=30", "--run-time=1s"]
+        finished = run(tmp_path, *flags, "HttpApiUser")
+        api.shutdown()
+
+    assert finished.returncode == 1, finished.stderr
+    errors = {row["Error"] for row in rows_of(tmp_path / "stats_failures.csv")}
+    assert errors == {
+        f"CallError('{text}')" for text in ("rejected: 429", "error: 429 without Retry-After", "late: 504")
+    }
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -168,7 +199,7 @@ def test_invalid_flag_is_named(flags: list[str], message: str, tmp_path: Path) -
     with fake_translator({}) as target:
         finished = run(tmp_path, f"--host={target}", *flags)
 
-    assert finished.returncode == 1
+    assert finished.returncode == 1, finished.stderr
     assert message in finished.stderr
 
 
