@@ -33,7 +33,7 @@ _VERBS: Final = {
 }
 _LOCUST_FLAGS: Final = (  # the flags of the caller follow and take precedence
     f"--locustfile={CHECKOUT / 'loadtests' / 'locustfile.py'}",
-    *("--web-host=127.0.0.1", "--master-bind-host=127.0.0.1", "--stop-timeout=15s"),
+    *("--web-host=127.0.0.1", "--master-bind-host=127.0.0.1"),
     *("--html=build/loadtest/report.html", "--csv=build/loadtest/stats", "--csv-full-history"),
 )
 _FAILURES: Final = (ServerProcessError, grpc.RpcError, RuntimeError, ValueError, OSError)

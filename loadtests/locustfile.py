@@ -45,6 +45,7 @@ __all__ = ["ChatUser", "DocumentUser", "HttpApiUser", "LinesUser", "MixedUser", 
 
 _INTERVAL_S: Final = 1.0
 _ANSWER_S: Final = 10.0  # of a worker, beyond --stop-timeout
+_MARGIN_S: Final = 1.0
 _TAB: Final = "dragoman"
 _FINISH: Final = "dragoman-finish"  # message from the master to its workers
 _FINISHED: Final = "dragoman-finished"  # the answer
@@ -89,7 +90,10 @@ class Test:
         self.options.http_url = f"http://127.0.0.1:{self.server.http_port}"
 
     def begin(self) -> None:
-        """Forget the last test."""
+        """Forget the last test, and leave the calls in flight at the end the time until their deadline."""
+        workloads = [cls.workload(self.options) for cls in self.environment.user_classes]
+        timeouts_s = (workload.deadline_s + _MARGIN_S for workload in workloads)
+        self.environment.stop_timeout = max(self.environment.stop_timeout, *timeouts_s)
         self.tally.take()
         self.samples.clear()
         self.lost_workers.clear()
