@@ -14,13 +14,14 @@ from loadtests.generator.metrics import CPU_SECONDS, RESIDENT_BYTES, Sample
 from loadtests.report.report import Points, draw, new_figure
 
 _TIME: Final = "seconds"
-_SERIES: Final = {  # metric, label, and what divides its growth; None: the value itself
-    "queued segments": ("dragoman_queue_segments", "", None),
-    "segments of a batch step": ("dragoman_batch_segments_sum", "", "dragoman_batch_segments_count"),
-    "rejections/s": ("dragoman_requests_total", 'status="RESOURCE_EXHAUSTED"', _TIME),
-    "target tokens/s": ("dragoman_target_tokens_total", "", _TIME),
-    "CPU cores": (CPU_SECONDS, "", _TIME),
-    "memory MiB": (RESIDENT_BYTES, "", None),
+_REJECTIONS: Final = "dragoman_rejected_requests_total"  # absent until the first rejection
+_SERIES: Final = {  # metric, and what divides its growth; None: the value itself
+    "queued segments": ("dragoman_queue_segments", None),
+    "segments of a batch step": ("dragoman_batch_segments_sum", "dragoman_batch_segments_count"),
+    "rejections/s": (_REJECTIONS, _TIME),
+    "target tokens/s": ("dragoman_target_tokens_total", _TIME),
+    "CPU cores": (CPU_SECONDS, _TIME),
+    "memory MiB": (RESIDENT_BYTES, None),
 }
 _BYTES_PER_MIB: Final = 2**20
 
@@ -29,8 +30,11 @@ def series_of(samples: Sequence[Sample]) -> dict[str, Points]:
     """Return time series by name over the seconds since the first sample; without points for a missing metric."""
     known = [sample for sample in samples if sample.values]
     series = dict[str, Points]()
-    for name, (metric, label, per) in _SERIES.items():
-        values = [sample.total(metric, label) / (_BYTES_PER_MIB if metric == RESIDENT_BYTES else 1) for sample in known]
+    for name, (metric, per) in _SERIES.items():
+        unit = _BYTES_PER_MIB if metric == RESIDENT_BYTES else 1
+        values = [sample.total(metric) / unit for sample in known]
+        if metric == _REJECTIONS:
+            values = [0.0 if math.isnan(value) else value for value in values]
         if per is not None:
             bases = [sample.at_s if per == _TIME else sample.total(per) for sample in known]
             values = [

@@ -113,6 +113,7 @@ def test_series_are_values_or_growth_and_the_report_shows_them() -> None:
     assert {name: points for name, points in series.items() if points} == {
         "queued segments": [(0.0, 3.0), (4.0, 5.0)],
         "segments of a batch step": [(4.0, 4.0)],
+        "rejections/s": [(4.0, 0.0)],
         "CPU cores": [(4.0, 0.75)],
     }
     assert all(part in section for part in ("<li>a &lt;b&gt;</li>", "<td>p95_ms</td><td>7</td>", "image/svg+xml"))
