@@ -75,9 +75,11 @@ class Test:
         return parse_slo(self.options.slo) if self.options.slo else None
 
     def start_server(self) -> None:
-        """Start a server, and address it; sys.exit if it does not start."""
-        from dragoman_service.cli.server_process import ServerProcess, ServerProcessError  # noqa: PLC0415 - not installed with [locust]
-
+        """Start a server, and address it; sys.exit if it is not installed or does not start."""
+        try:
+            from dragoman_service.cli.server_process import ServerProcess, ServerProcessError  # noqa: PLC0415 - optional
+        except ImportError as error:
+            sys.exit(f"locustfile: --host HOST:PORT is required, as no server is installed here ({error})")
         given = ["--models", self.options.models] if self.options.models else []
         self.server = ServerProcess(*given, process_group=0)  # Ctrl-C must not end it before the users
         atexit.register(self.server.__exit__)
