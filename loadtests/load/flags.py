@@ -1,4 +1,4 @@
-"""Command-line flags in addition to those of Locust, which adds all of them to its web page."""
+"""Command-line flags in addition to those of Locust."""
 
 import argparse
 from typing import Any, Final
@@ -29,23 +29,23 @@ server failed, or, without --slo, any call failed"""
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags to a parser, or to the parser of Locust."""
-    add = parser.add_argument
-    texts = "users if no user class is named: %(choices)s (%(default)s)"
-    # The web page selects both with --class-picker.
-    fixed: Any = {"include_in_web_ui": False} if hasattr(parser, "args_included_in_web_ui") else {}
-    add("--texts", default="sentence", choices=tuple(USERS), help=texts, **fixed)
+    slo = f"thresholds that set the exit code: {GRAMMAR}".replace("%", "%%")
+    lag = f"allowed lag of the generator at p99 ({MAX_GENERATOR_LAG_P99_MS:g} with --slo, otherwise no limit)"
     rate = "calls per second of each user, at random times; 0: the next call follows the response, after --pause (1)"
+    add = parser.add_argument  # the web page can change these
     add("--rate", type=float, default=1.0, metavar="N", help=rate)
     add("--pause", type=float, default=0.1, metavar="S", help="mean pause of a user with --rate 0 (0.1)")
-    shape = "--users over --run-time: %(choices)s (constant)"
-    add("--shape", default="constant", choices=("constant", *SHAPES), help=shape, **fixed)
-    slo = f"thresholds that set the exit code: {GRAMMAR}".replace("%", "%%")
     add("--slo", default="", metavar="BOUNDS", help=slo)
-    lag = f"allowed lag of the generator at p99 ({MAX_GENERATOR_LAG_P99_MS:g} with --slo, otherwise no limit)"
     add("--max-lag", type=float, metavar="MS", help=lag)
+    add("--seed", type=int, default=1, metavar="N", help="seed of the texts (1)")
+    add_workload_flags(parser, Workload(), without="--profile")
+    group: Any = parser.add_argument_group("Dragoman")  # known at the start; Locust leaves groups out of the page
+    texts = "users if no user class is named: %(choices)s (%(default)s)"
+    shape = "--users over --run-time: %(choices)s (constant)"
+    add = group.add_argument
+    add("--texts", default="sentence", choices=tuple(USERS), help=texts)
+    add("--shape", default="constant", choices=("constant", *SHAPES), help=shape)
     add("--metrics-url", default="", metavar="URL", help="metrics of --host, such as http://localhost:9464/metrics")
     add("--http-url", default="", metavar="URL", help="HTTP API of --host, such as http://localhost:9464")
     add("--models", default="", metavar="DIR", help="models of a started server (the bundled models)")
-    add("--seed", type=int, default=1, metavar="N", help="seed of texts and arrivals (1)")
-    add_access_flags(parser.add_argument_group("Dragoman access options"))  # not on the web page
-    add_workload_flags(parser, Workload(), without="--profile")
+    add_access_flags(group)

@@ -9,8 +9,9 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.parse
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -224,26 +225,29 @@ def test_shape_changes_the_number_of_users_of_the_http_api(server: ServerProcess
 @pytest.mark.slow
 def test_web_page_and_its_report_contain_the_metrics_of_a_started_server(tiny_model: Path, tmp_path: Path) -> None:
     (port,) = free_ports()
-    flags = [
-        f"--web-port={port}",
-        "--autostart",
-        "--users=2",
-        "--run-time=3s",
-        f"--models={tiny_model}",
-        "--texts=chat",
-    ]
     files = [f"--html={tmp_path / 'report.html'}", f"--csv={tmp_path / 'stats'}"]
+    command = [*COMMAND, *files, f"--web-port={port}", f"--models={tiny_model}", "--texts=chat"]
+    until_s = time.monotonic() + TIMEOUT_S
+
+    def get(path: str, form: Mapping[str, Any] | None = None) -> str:
+        data = urllib.parse.urlencode(form).encode() if form else None
+        while True:
+            try:
+                return urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", data).read().decode()
+            except OSError:  # the page has not started yet
+                assert time.monotonic() < until_s
+                time.sleep(0.1)
+
     names = set[str]()
-    with subprocess.Popen([*COMMAND, *files, *flags], stderr=subprocess.DEVNULL, cwd=CHECKOUT) as process:
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL, cwd=CHECKOUT) as process:
         try:
-            until_s = time.monotonic() + TIMEOUT_S
+            page = json.loads(re.findall(r"window.templateArgs = (.*)", get("/"))[0])
+            parameters = {name: one["default_value"] or "" for name, one in page["extra_options"].items()}
+            get("/swarm", {"user_count": 2, "spawn_rate": 2, "host": page["host"], **parameters})
             while "server: target tokens/s" not in names and time.monotonic() < until_s:
-                try:
-                    statistics = json.load(urllib.request.urlopen(f"http://127.0.0.1:{port}/stats/requests"))
-                except OSError:  # the page has not started yet
-                    continue
-                names = {row["name"] for table in statistics["extended_stats"] for row in table["data"]}
-            report = urllib.request.urlopen(f"http://127.0.0.1:{port}/stats/report").read().decode()
+                tables = json.loads(get("/stats/requests"))["extended_stats"]
+                names = {row["name"] for table in tables for row in table["data"]}
+            report = get("/stats/report")
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(TIMEOUT_S)
