@@ -233,7 +233,8 @@ def test_web_page_and_its_report_contain_the_metrics_of_a_started_server(tiny_mo
         data = urllib.parse.urlencode(form).encode() if form else None
         while True:
             try:
-                return urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", data).read().decode()
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", data) as response:
+                    return str(response.read().decode())
             except OSError:  # the page has not started yet
                 assert time.monotonic() < until_s
                 time.sleep(0.1)
