@@ -11,7 +11,8 @@ MODE ?= full
 SCENARIO ?= soak
 COMMAND ?= bench
 PROFILE ?= sentence
-RATE ?= 10
+USERS ?= 10
+RUN_TIME ?= 1m
 VARIANT ?= cpu
 DEVICE ?= cuda
 MINUTES ?= 60
@@ -74,14 +75,21 @@ format: $(VENV)/.dev ## Format the code, apply safe fixes, regenerate stubs, rul
 docs: $(VENV)/.dev ## Build the documentation into build/site; fails on a broken link
 	@$(BIN)/python -m mkdocs build --quiet --strict --site-dir build/site
 
-# Variables of the next three commands: MODE, PROFILE, METHODS and SLO; for a running server TARGET, METRICS_URL, KEY (a
+# HOST is not taken from the environment, where shells set it to the name of the machine.
+LOCUST_FLAGS = --texts "$(PROFILE)" --users "$(USERS)" --spawn-rate "$(USERS)" --run-time "$(RUN_TIME)" \
+	$(if $(HEADLESS),--headless --only-summary) $(if $(filter command,$(origin HOST)),--host "$(HOST)") \
+	$(if $(PROCESSES),--processes "$(PROCESSES)") $(if $(SHAPE),--shape "$(SHAPE)") $(if $(SLO),--slo "$(SLO)") \
+	$(if $(METRICS_URL),--metrics-url "$(METRICS_URL)") $(if $(HTTP_URL),--http-url "$(HTTP_URL)") \
+	$(if $(KEY),--api-key-file "$(KEY)") $(if $(CA),--ca-file "$(CA)") $(FLAGS)
+
+loadtest: $(VENV)/.load ## Load test with Locust and its web page: make loadtest [HOST=host:port] [HEADLESS=1] [USERS=20] [RUN_TIME=5m] [PROCESSES=4] [PROFILE=mixed] [SHAPE=spike] [SLO="p95<400ms"]
+	@$(BIN)/python -m loadtests load $(LOCUST_FLAGS)
+
+# Variables of the next two commands: MODE, PROFILE, METHODS and SLO; for a running server TARGET, METRICS_URL, KEY (a
 # file with the API key) and CA (a file with the certificate to trust).
 LOAD_FLAGS = --mode $(MODE) --profile "$(PROFILE)" $(if $(METHODS),--methods "$(METHODS)") $(if $(SLO),--slo "$(SLO)") \
 	$(if $(filter-out file,$(origin TARGET)),--target "$(TARGET)") $(if $(METRICS_URL),--metrics-url "$(METRICS_URL)") \
 	$(if $(KEY),--api-key-file "$(KEY)") $(if $(CA),--ca-file "$(CA)")
-
-loadtest: $(VENV)/.load ## Generate load, check latency, write a report: make loadtest [RATE=20] [SLO="p95<400ms"] [TARGET=host:port] [MODE=short]
-	@$(BIN)/python -m loadtests load $(LOAD_FLAGS) --rate "$(RATE)" $(if $(BASELINE),--baseline "$(BASELINE)")
 
 capacity: $(VENV)/.load $(if $(filter base,$(MODEL)),$(VENV)/.bench) ## Find the highest rate that meets an SLO, and latency by load: make capacity [SLO="p95<1s"] [MODEL=base]
 ifeq ($(MODEL),base)

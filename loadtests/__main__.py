@@ -2,6 +2,7 @@
 
 import argparse
 import importlib
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -10,27 +11,32 @@ from typing import Any, Final
 
 import grpc
 
+from dragoman_service.cli.server_process import ServerProcessError
 from loadtests.generator.flags import add_workload_flags, workload_of
-from loadtests.generator.server import BUNDLED_MODELS, ServerError, add_server_flags, open_target
+from loadtests.generator.server import BUNDLED_MODELS, CHECKOUT, add_server_flags, open_target
 from loadtests.generator.workload import Workload
 
 # modules of `scenarios` with `NAME`, `DESCRIPTION`, optionally `WORKLOAD`, `add_flags(parser)`, and
 # `prepare(options, workload)`, which returns a function from a Target to a Report
 _MEASUREMENTS: Final = {
-    "load": "offer calls at a given rate and check an objective",
     "capacity": "find the highest rate at which an objective holds, and latency by load",
     "overload": "offer ten times the capacity; check fast rejection with retry delays",
-    "transports": "compare HTTP with gRPC on persistent connections",
 }
 # packages of `scenarios` whose module `scenario` has `SUMMARY`, `DESCRIPTION`, `add_flags(parser)` and `run(options)`,
 # which returns the exit code
 _STRESS: Final = ("soak", "chaos", "bad-inputs")
 _VERBS: Final = {
+    "load": "run Locust: its web page, or --headless",
     **_MEASUREMENTS,
     "stress": "soak, chaos, bad inputs: check for leaks, losses and stalls",
     "benchmarks": "compare with other translation systems",
 }
-_FAILURES: Final = (ServerError, grpc.RpcError, RuntimeError, ValueError, OSError)
+_LOCUST_FLAGS: Final = (  # the flags of the caller follow and take precedence
+    f"--locustfile={CHECKOUT / 'loadtests' / 'locustfile.py'}",
+    *("--web-host=127.0.0.1", "--master-bind-host=127.0.0.1"),
+    *("--html=build/loadtest/report.html", "--csv=build/loadtest/stats", "--csv-full-history"),
+)
+_FAILURES: Final = (ServerProcessError, grpc.RpcError, RuntimeError, ValueError, OSError)
 _EXIT_CODES: Final = "exit codes: 0 all checks passed, 1 a check or the server failed, 2 invalid usage"
 
 
@@ -42,6 +48,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("usage: python -m loadtests VERB ...\n", *lines, sep="\n")
         return 0 if verb in {"-h", "--help"} else 2
     sys.argv = [f"loadtests {verb}", *rest]  # reports contain the command line
+    if verb == "load":
+        command = [sys.executable, "-m", "locust", *_LOCUST_FLAGS, *rest]
+        os.execv(sys.executable, command)  # noqa: S606 - our own interpreter
     if verb == "stress":
         return _stress(rest)
     if verb == "benchmarks":

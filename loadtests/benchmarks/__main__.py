@@ -10,8 +10,8 @@ import grpc
 
 from dragoman.client.errors import DragomanError as CallError
 from dragoman_export.errors import ExportError
+from dragoman_service.cli.server_process import ServerProcessError
 from dragoman_service.errors import DragomanError
-from loadtests.generator.server import ServerError
 
 _MODULES: Final = {  # with their commands
     "bench": ("bench",),
@@ -20,7 +20,7 @@ _MODULES: Final = {  # with their commands
     "gpu": ("gpu",),
 }
 _FAILURES: Final = (
-    ServerError,
+    ServerProcessError,
     CallError,
     DragomanError,
     ExportError,

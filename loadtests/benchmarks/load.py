@@ -20,6 +20,7 @@ from typing import Any, Final, Literal
 from tqdm import tqdm
 
 from dragoman.v1 import translation_pb2 as pb
+from dragoman_service.cli.server_process import SERVE, ServerProcess
 from loadtests.benchmarks import report
 from loadtests.benchmarks.bench import alternating
 from loadtests.benchmarks.cases import add_files, bleu, share_of_equal, workload
@@ -31,7 +32,7 @@ from loadtests.generator.flags import flags_of, parsed_by, several, within
 from loadtests.generator.metrics import footprint, process_tree
 from loadtests.generator.records import Summary
 from loadtests.generator.runner import Generator
-from loadtests.generator.server import SERVE, ServerProcess, Target
+from loadtests.generator.server import Target
 from loadtests.generator.slo import GRAMMAR, parse_slo
 from loadtests.generator.workload import Workload
 from loadtests.report.report import environment, num_cores
@@ -228,14 +229,14 @@ class PausedServer(Generator):
 def serving(
     files: ModelFiles, workload: Workload, *, log: Path, other: BatchingSettings | None = None
 ) -> Iterator[PausedServer]:
-    """Serve a model with our default settings, or with another system; raises ServerError."""
+    """Serve a model with our default settings, or with another system; raises ServerProcessError."""
     module: Sequence[str] = SERVE
     flags = ["--models", str(files.served_path)]
     if other is not None:
         module = ("loadtests", "benchmarks", "serve")
         flags = ["--port=0", f"--system={other.system}", f"--files={files.directory}", f"--settings={other.name}"]
         flags += [f"--gpu={other.device}"] if other.precision != PRECISIONS[other.system] else []
-    with ServerProcess(log, *flags, module=module) as process:
+    with ServerProcess(*flags, log=log, module=module) as process:
         process.wait_until_ready(timeout_s=_TIMEOUT_S)
         server = PausedServer(target=Target(address=process.target, process=process), workload=workload)
         with server.running():  # stops it at the end
@@ -248,7 +249,7 @@ def _compare(
 ) -> dict[str, Any]:
     """Start both servers, tune the other one, check that they agree, search capacities, compare latencies.
 
-    Raises ServerError, TimeoutError if a server stops answering, and RuntimeError if both do not do the same work, or
+    Raises ServerProcessError, TimeoutError if a server stops answering, RuntimeError if both do not do the same work or
     one does not hold the objective at any rate.
     """
     slo, factor, trials = options.slo or parse_slo(_SLOS[model]), _DURATION_FACTORS[model], list[dict[str, Any]]()

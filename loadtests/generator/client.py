@@ -51,7 +51,7 @@ class Client:
             for channel in self.channels if connect_timeout_s is not None else ():
                 grpc.channel_ready_future(channel).result(timeout=connect_timeout_s)
         except grpc.FutureTimeoutError as error:
-            self.__exit__()
+            self.close()
             raise ConnectionError(f"{target.address}: no connection within {connect_timeout_s:g} s") from error
 
     def call(
@@ -144,6 +144,10 @@ class Client:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
         for channel in self.channels:
             channel.close()
         self._readers.shutdown()

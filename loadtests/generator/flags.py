@@ -78,25 +78,25 @@ _FLAGS: Final[Mapping[str, _Flag]] = {
 }
 
 
-def add_workload_flags(parser: Any, default: Workload, *, profile_flag: str = "--profile") -> None:
+def add_workload_flags(parser: Any, default: Workload, *, without: str = "") -> None:
     """Add the flags of a workload to a parser or group; parsed values are text, which Locust sends to its workers."""
     for name, (field, metavar, text, _) in _FLAGS.items():
-        shown = profile_flag if field == "profile" else name
-        given = _text(getattr(default, field))
-        parser.add_argument(shown, dest=f"{_PREFIX}{field}", default=given, metavar=metavar, help=text)
+        if name != without:
+            given = _text(getattr(default, field))
+            parser.add_argument(name, dest=f"{_PREFIX}{field}", default=given, metavar=metavar, help=text)
 
 
-def workload_of(options: argparse.Namespace) -> Workload:
-    """Return the workload of parsed flags; raises ValueError with the invalid flag."""
+def workload_of(options: argparse.Namespace, **fixed: Any) -> Workload:
+    """Return the workload of parsed flags with fixed fields; raises ValueError with the invalid flag."""
     fields = {}
     for name, flag in _FLAGS.items():
-        text = getattr(options, f"{_PREFIX}{flag.field}")
+        text = getattr(options, f"{_PREFIX}{flag.field}", "")
         try:
             if text:
                 fields[flag.field] = flag.parse(text)
         except ValueError as error:
             raise ValueError(f"{name} {text}: {error}") from error
-    return Workload(**fields)
+    return Workload(**{**fields, **fixed})
 
 
 def flags_of(workload: Workload) -> list[str]:

@@ -1,19 +1,14 @@
 """Call records and the figures of a run."""
 
-import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from loadtests.generator.calls import Outcome
 
 MAX_GENERATOR_LAG_P99_MS: Final = 25.0  # above it, the run measures the generator instead of the server
-
-# stages of a call: total latency at the client, stages of the server, and the rest (network, gRPC, waiting)
-STAGES: Final = ("client", "queue", "encode", "decode", "text", "beyond")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,26 +36,10 @@ class CallRecord:
         """Time from the scheduled time to the end."""
         return self.ended_s - self.planned_s
 
-    client_s = latency_s  # as the stage `client`
-
-    @property
-    def beyond_s(self) -> float | None:
-        """Latency outside the stages of the server; None for streams, whose stages overlap."""
-        known = [one for one in (self.queue_s, self.encode_s, self.decode_s, self.text_s) if one is not None]
-        return max(0.0, self.latency_s - sum(known)) if len(known) == 4 and self.first_s is None else None
-
     @property
     def lag_s(self) -> float:
         """Delay of the generator."""
         return self.sent_s - self.planned_s
-
-
-def write_records(path: Path, records: Iterable[CallRecord]) -> None:
-    """Write records as JSON lines; creates missing directories and replaces an older file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lines = (json.dumps({**asdict(record), "outcome": record.outcome.value}) + "\n" for record in records)
-    with path.open("w", encoding="utf-8") as stream:
-        stream.writelines(lines)
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -104,7 +83,7 @@ class Summary:
     statuses: Mapping[str, int]  # number of calls by method and status, such as `Translate OK`
     latency: Percentiles | None  # of accepted calls that were not cancelled: answered and late
     rejected_latency: Percentiles | None  # from the scheduled time to the rejection
-    stages: Mapping[str, Percentiles | None]  # of answered calls
+    answered_latency: Percentiles | None
     generator_lag: Percentiles
     source_tokens: int  # this and the next one: of answered calls
     target_tokens: int
@@ -114,6 +93,16 @@ class Summary:
     goodput: float  # share of them among the calls that were not cancelled by the client
     tokens_per_s: float  # target tokens
     generator_lagged: bool  # the run is not valid
+
+    @property
+    def figures(self) -> dict[str, float | None]:
+        """The figures of an objective."""
+        latencies = {
+            name: getattr(self.latency, f"{name}_ms") / 1000 if self.latency else None
+            for name in ("p50", "p90", "p95", "p99", "max")
+        }
+        shares = {name: getattr(self, name) / self.offered for name in ("rejected", "late", "errors")}
+        return {**latencies, **shares, "goodput": self.goodput, "goodput/s": self.goodput_per_s}
 
 
 def summarize(records: Sequence[CallRecord], *, duration_s: float, generator_cpu_s: float | None = None) -> Summary:
@@ -136,7 +125,7 @@ def summarize(records: Sequence[CallRecord], *, duration_s: float, generator_cpu
         statuses=dict(sorted(Counter(f"{record.method} {record.status}" for record in records).items())),
         latency=_percentiles([record.latency_s for record in (*answered, *by_outcome[Outcome.LATE])]),
         rejected_latency=_percentiles([record.latency_s for record in by_outcome[Outcome.REJECTED]]),
-        stages={name: _percentiles(stage_times(answered, name)) for name in STAGES},
+        answered_latency=_percentiles([record.latency_s for record in answered]),
         generator_lag=lag,
         source_tokens=sum(record.num_source_tokens for record in answered),
         target_tokens=target_tokens,
@@ -151,9 +140,3 @@ def summarize(records: Sequence[CallRecord], *, duration_s: float, generator_cpu
 
 def _percentiles(durations_s: Sequence[float]) -> Percentiles | None:
     return Percentiles.of(durations_s) if durations_s else None
-
-
-def stage_times(records: Sequence[CallRecord], stage: str) -> list[float]:
-    """Return the known seconds in one of `STAGES`."""
-    times = (getattr(record, f"{stage}_s") for record in records)
-    return [time_s for time_s in times if time_s is not None]

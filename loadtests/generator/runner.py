@@ -1,19 +1,19 @@
-"""Offers load to a server from this process.
+"""Offers load to a server from this process, for searches and comparisons; Locust offers it in `loadtests.locustfile`.
 
-Calls are serialized before they are sent, and gRPC's own threads send them: 0.6 ms of CPU time per call, compared with
-1.9 ms for Locust (100 calls/s, two cores shared with the server).
+Calls are planned and serialized before they are sent, and gRPC's own threads send them.
 """
 
 import gc
+import math
 import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+import numpy as np
 from tqdm import tqdm
 
-from loadtests.generator.arrivals import Arrivals, make_schedule, poisson
 from loadtests.generator.calls import Outcome
 from loadtests.generator.client import CONNECT_TIMEOUT_S, MAX_OVERRUN_S, NUM_CHANNELS, Client
 from loadtests.generator.metrics import Sample, sampling
@@ -22,6 +22,7 @@ from loadtests.generator.server import Target
 from loadtests.generator.workload import Workload
 
 _NUM_USERS: Final = 32  # of a closed loop; enough to fill the batches of all workers
+_MAX_RATE_PER_S: Final = 100_000.0  # more calls would fill the memory
 _RETRY_S: Final = 0.1  # pause of a rejected user
 
 
@@ -30,7 +31,7 @@ class Load:
     """The offered load: calls to warm up, then measured calls at the same rate."""
 
     workload: Workload
-    arrivals: Arrivals | None = None  # None: a closed loop of users
+    rate_per_s: float | None = None  # of Poisson arrivals; None: a closed loop of users
     num_users: int = 1  # of the closed loop
     retry_s: float = 0.0  # pause of a rejected user
     duration_s: float
@@ -77,7 +78,7 @@ class Generator:
         """Offer Poisson arrivals; return the figures after the warm-up. Raises ValueError without calls."""
         load = Load(
             workload=self.workload,
-            arrivals=poisson(rate_per_s),
+            rate_per_s=rate_per_s,
             warm_up_s=self.warm_up_s,
             duration_s=duration_s,
             seed=seed,
@@ -100,6 +101,27 @@ class Generator:
         if not answered:
             raise RuntimeError(f"no call of the closed loop was answered: {records[-1].status}")
         return sum(self.warm_up_s <= ended_s < load.total_s for ended_s in answered) / duration_s
+
+
+def poisson_times(rate_per_s: float, duration_s: float, seed: int) -> list[float]:
+    """Return arrival times of independent callers in seconds, ascending, at least 0 and below the duration.
+
+    Raises ValueError if the rate is out of range, or the duration is not positive and finite.
+    """
+    if not (0 < rate_per_s <= _MAX_RATE_PER_S and 0 < duration_s < math.inf):
+        raise ValueError(f"{rate_per_s:g} calls/s for {duration_s:g} s: expected 0 to {_MAX_RATE_PER_S:g}, finite")
+    generator = np.random.default_rng(seed % 2**64)
+    times = generator.uniform(0.0, duration_s, generator.poisson(rate_per_s * duration_s))
+    return [float(at_s) for at_s in np.sort(times)]
+
+
+def schedule(load: Load) -> list[float]:
+    """Return the times of all calls in order, those of the warm-up first; empty for a closed loop."""
+    if load.rate_per_s is None:
+        return []
+    warm_up = poisson_times(load.rate_per_s, load.warm_up_s, load.seed + 1) if load.warm_up_s > 0 else []
+    measured = poisson_times(load.rate_per_s, load.duration_s, load.seed)
+    return [*warm_up, *(load.warm_up_s + at_s for at_s in measured)]
 
 
 def offer(target: Target, load: Load, *, pids: Sequence[int] = ()) -> Run:
@@ -132,14 +154,12 @@ def _run(
 def _send(target: Target, load: Load) -> tuple[float, list[CallRecord], float]:
     """Send all calls; return start, records in the order of their scheduled times, and CPU time."""
     calls = load.workload.calls(load.seed)
-    times = {"warm_up_s": load.warm_up_s, "duration_s": load.duration_s}
-    schedule = make_schedule(load.arrivals, **times, seed=load.seed) if load.arrivals else []
-    planned = [(calls.call(one.number, method=one.method), one.offset_s) for one in schedule]
+    planned = [(calls.call(number), offset_s) for number, offset_s in enumerate(schedule(load))]
     gc.collect()
     gc.freeze()  # planned calls need no garbage collection
     with Client(target, num_channels=NUM_CHANNELS, connect_timeout_s=CONNECT_TIMEOUT_S) as client:
         start_s, cpu_s = time.monotonic(), time.process_time()
-        if load.arrivals is None:
+        if load.rate_per_s is None:
             users = {"began_s": start_s, "total_s": load.total_s, "retry_s": load.retry_s}
             records = client.closed_loop(load.num_users, calls, **users)
         else:

@@ -2,11 +2,10 @@
 
 import operator
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final
-
-from loadtests.generator.records import Summary
 
 GRAMMAR: Final = (
     "comma-separated bounds: p50, p90, p95, p99 or max in ms or s; errors, rejected or late in %; "
@@ -37,15 +36,11 @@ class Bound:
     def __str__(self) -> str:
         return f"{self.figure}{self.comparison}{_number(self.limit)}{self.unit}"
 
-    def violation(self, summary: Summary) -> str | None:
+    def violation(self, figures: Mapping[str, float | None]) -> str | None:
         """Return a sentence with the figure and its limit, or None if the bound holds."""
         limit = f"limit {self.comparison} {_number(self.limit)}{self.unit}"
-        if self.figure not in _LATENCIES:
-            share = summary.goodput if self.figure == "goodput" else getattr(summary, self.figure) / summary.offered
-            value = summary.goodput_per_s if self.unit == "/s" else share
-        elif summary.latency is not None:
-            value = getattr(summary.latency, f"{self.figure}_ms") / 1000
-        else:
+        value = figures[f"{self.figure}/s" if self.unit == "/s" else self.figure]
+        if value is None:
             return f"{self.figure} is unknown because no call was accepted, {limit}"
         value /= _FACTORS[self.unit]
         if _COMPARE[self.comparison](value, self.limit):
@@ -62,9 +57,12 @@ class Slo:
     def __str__(self) -> str:
         return ",".join(map(str, self.bounds))
 
-    def violations(self, summary: Summary) -> list[str]:
-        """Return a sentence for each bound that a run violates."""
-        return [sentence for bound in self.bounds if (sentence := bound.violation(summary))]
+    def violations(self, figures: Mapping[str, float | None]) -> list[str]:
+        """Return a sentence for each bound that the figures violate.
+
+        Figures have the names of the grammar: latencies in seconds (None: unknown), shares, and `goodput/s`.
+        """
+        return [sentence for bound in self.bounds if (sentence := bound.violation(figures))]
 
 
 def parse_slo(text: str) -> Slo:

@@ -1,4 +1,4 @@
-"""Reports: one line of figures, checks, JSON, a table, a plot, a page; and the machine of a measurement."""
+"""Reports: one line of figures, checks, JSON, a table, a plot; and the machine of a measurement."""
 
 import datetime as dt
 import json
@@ -31,7 +31,6 @@ COLORS: Final = {  # of calls by outcome, and of other series
     Outcome.LEFT.value: "tab:grey",
     Outcome.ERROR.value: "tab:red",
     "offered": "black",
-    "client p95": "black",
 }
 Points = Sequence[tuple[float, float]]
 
@@ -78,7 +77,6 @@ class Report:
     notes: Sequence[str] = ()  # warnings that do not affect the verdict
     table: str = ""
     picture: Callable[[], Figure] | None = None  # draws the plot
-    page: Callable[[], str] = str  # renders the page; empty: no page
 
     @property
     def failed(self) -> list[Check]:
@@ -114,12 +112,10 @@ class Report:
             print(f"broken: {sentence}", file=sys.stderr, flush=True)
 
     def conclude(self, output: Path) -> int:
-        """Write `NAME.json`, `NAME.png` and `NAME.html` as available, print the rest, return the exit code."""
+        """Write `NAME.json`, and `NAME.png` if there is a plot, print the rest, return the exit code."""
         write_json(output / f"{self.name}.json", self.as_json())
         if self.picture is not None:
             write_picture(output / f"{self.name}.png", self.picture())
-        if page := self.page():
-            (output / f"{self.name}.html").write_text(page, encoding="utf-8")
         print(self.table, end="")
         for note in self.notes:
             print(f"note: {note}", file=sys.stderr)

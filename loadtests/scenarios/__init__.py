@@ -1,1 +1,1 @@
-"""Scenarios: load, capacity, overload, transports and the stress scenarios."""
+"""Scenarios: capacity, overload and the stress scenarios."""

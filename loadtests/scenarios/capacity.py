@@ -116,7 +116,7 @@ def find_capacities(
     while rates:
         for name, rate_per_s in list(rates.items()):
             probed = run(systems[name], rate_per_s, plan.probe_s, plan.seed + len(probes[name]))
-            broken = tuple(slo.violations(probed.summary))
+            broken = tuple(slo.violations(probed.summary.figures))
             probes[name].append(replace(probed, broken=broken))
             on_probe()
             try:

@@ -10,9 +10,10 @@ from functools import partial
 from typing import Any, Final, Self
 
 from dragoman.v1 import translation_pb2 as pb
+from dragoman_service.cli.server_process import ServerProcessError
 from loadtests.generator.calls import Method, Reply
 from loadtests.generator.client import TIMEOUT_S, Client
-from loadtests.generator.server import ServerError, Target
+from loadtests.generator.server import Target
 from loadtests.scenarios.contract import normalized_response
 
 _PROGRESS_TIMEOUT_S: Final = 90.0
@@ -38,13 +39,13 @@ class Question:
 
 
 def learn_answers(address: str, requests: Sequence[bytes]) -> list[Question]:
-    """Record the responses of an undisturbed server; raises ServerError if it does not answer."""
+    """Record the responses of an undisturbed server; raises ServerProcessError if it does not answer."""
     questions = []
     with connect(address) as client:
         for request in requests:
             reply = client.call(Method.TRANSLATE, request)
             if reply.status != "OK":
-                raise ServerError(f"undisturbed server answered {reply.status}: {reply.message}")
+                raise ServerProcessError(f"undisturbed server answered {reply.status}: {reply.message}")
             questions.append(Question(request=request, answer=normalized_response(reply.messages[0])))
     return questions
 
@@ -71,11 +72,11 @@ class ControlTraffic:
         ]
 
     def wait_for_answers(self) -> None:
-        """Wait until each thread has finished a call that began after this one; raises ServerError after a timeout."""
+        """Wait until each thread has finished a call that began after this one; raises ServerProcessError."""
         now_s = time.monotonic()
         with self._progress:
             if not self._progress.wait_for(lambda: min(self._latest_s.values()) >= now_s, _PROGRESS_TIMEOUT_S):
-                raise ServerError(f"a control call has not ended within {_PROGRESS_TIMEOUT_S:g} s")
+                raise ServerProcessError(f"a control call has not ended within {_PROGRESS_TIMEOUT_S:g} s")
 
     def __enter__(self) -> Self:
         for thread in self._threads:

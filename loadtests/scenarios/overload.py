@@ -10,13 +10,13 @@ from typing import Final
 
 from matplotlib.figure import Figure
 
-from loadtests.generator.arrivals import poisson
+from dragoman_service.cli.server_process import ServerProcessError
 from loadtests.generator.calls import Method, Outcome
 from loadtests.generator.flags import parsed_by, within
 from loadtests.generator.metrics import RESIDENT_BYTES, remaining_work, scrape
 from loadtests.generator.records import MAX_GENERATOR_LAG_P99_MS, percentile
 from loadtests.generator.runner import Generator, Load, Run, offer
-from loadtests.generator.server import ServerError, Target
+from loadtests.generator.server import Target
 from loadtests.generator.slo import GRAMMAR, parse_slo
 from loadtests.generator.texts import Profile
 from loadtests.generator.workload import MAX_TEXTS, Workload
@@ -72,7 +72,7 @@ def _measure(options: argparse.Namespace, workload: Workload, target: Target) ->
     size = texts_per_call(workload, options.factor * texts_per_s)
     load = Load(
         workload=replace(workload, texts_per_call=size),
-        arrivals=poisson(options.factor * texts_per_s / size),
+        rate_per_s=options.factor * texts_per_s / size,
         duration_s=options.duration or _DURATIONS_S[options.mode],
         seed=options.seed,
     )
@@ -82,7 +82,7 @@ def _measure(options: argparse.Namespace, workload: Workload, target: Target) ->
         run = offer(target, load)
     replace(one_text, warm_up_s=0.0).throughput_per_s(duration_s=0.1, num_users=1)  # raises unless it answers
     if work := remaining_work(scrape(target.metrics_url)) if target.metrics_url else {}:
-        raise ServerError(f"work remains after the overload: {work}")
+        raise ServerProcessError(f"work remains after the overload: {work}")
     return report_of(run, options, capacity_per_s=texts_per_s / size, broken=target.stop())
 
 
@@ -98,7 +98,7 @@ def texts_per_call(workload: Workload, texts_per_s: float) -> int:
 def report_of(run: Run, options: argparse.Namespace, *, capacity_per_s: float, broken: Sequence[str] = ()) -> Report:
     """Check an overload of a server; the capacity is in calls of the size of this run."""
     summary, load, max_growth_mb = run.summary, run.load, options.max_rss_growth_mb
-    rejected, accepted = summary.rejected_latency, summary.stages["client"]
+    rejected, accepted = summary.rejected_latency, summary.answered_latency
     goodput = summary.goodput_per_s / capacity_per_s
     sizes = [(sample.at_s - run.began_s, sample.total(RESIDENT_BYTES) / 2**20) for sample in run.samples]
     memory_mb = [(at_s, size_mb) for at_s, size_mb in sizes if at_s > -1 and math.isfinite(size_mb)]

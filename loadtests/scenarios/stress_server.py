@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from loadtests.generator.metrics import remaining_work
-from loadtests.generator.server import ServerProcess
+from dragoman_service.cli.server_process import ServerProcess
+from loadtests.generator.metrics import remaining_work, scrape
 
 _Seen = TypeVar("_Seen")
 _LOG_EVERY_FAILURE: Final = {"DRAGOMAN_LOGS__MAX_FAILURES_PER_S": "1000000"}
@@ -38,9 +38,9 @@ def log_path(output: Path) -> Path:
 
 @contextmanager
 def started(output: Path, *, models: Path, settings: Mapping[str, str] | None = None) -> Iterator[ServerProcess]:
-    """Start a server with its log in `output` and wait until it is ready; raises ServerError."""
+    """Start a server with its log in `output` and wait until it is ready; raises ServerProcessError."""
     environment = {**_LOG_EVERY_FAILURE, **(settings or {})}
-    with ServerProcess(log_path(output), "--models", str(models.resolve()), environment=environment) as server:
+    with ServerProcess("--models", str(models.resolve()), log=log_path(output), environment=environment) as server:
         server.wait_until_ready()
         yield server
 
@@ -51,7 +51,7 @@ def wait_until_idle(server: ServerProcess, *, timeout_s: float) -> dict[str, flo
 
     def remaining() -> dict[str, float]:
         nonlocal num_steps
-        samples = server.samples()
+        samples = scrape(server.metrics_url)
         num_new, num_steps = samples[_STEPS] - num_steps, samples[_STEPS]
         return remaining_work(samples) | ({_STEPS: num_new} if num_new else {})
 

@@ -45,7 +45,7 @@ COMMANDS: Mapping[str, Command] = {  # by name
     "export": Command(
         "train or import a model, export, verify and evaluate it", "dragoman_export", "train,serve", ("torch", "onnx")
     ),
-    "loadtest": Command("measure latency and capacity of a server", "loadtests", "load,serve", ("jinja2",)),
+    "loadtest": Command("measure latency and capacity of a server", "loadtests", "load,serve", ("locust",)),
 }
 
 

@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Coroutine
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry
 from starlette.routing import Route
 
 from dragoman_service.config import Settings
+from dragoman_service.datatypes import Ports
 from dragoman_service.errors import ConfigError
 from dragoman_service.file_translation.jobs import DocumentJobs
 from dragoman_service.file_translation.store import DocumentStore
@@ -55,15 +56,6 @@ _HTTP_GRACE_S = 1.0  # for HTTP responses in progress
 _MAX_FLUSH_S = 2.0  # for unsent traces, after the last response
 _MAX_STOP_S = 4.5  # from the end of the drain to the exit; the process ends within 5 s
 _NUM_EXTRA_THREADS = 4  # of the event loop's pool, in addition to one for each core: some calls wait for files
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ports:
-    """Ports of the server."""
-
-    grpc_port: int
-    http_port: int
-    metrics_port: int  # port of metrics and probes; equal to `http_port` unless `http.metrics_port` is set
 
 
 def google_translation(settings: GrpcSettings, backend: Backend) -> "GoogleTranslation | None":

@@ -272,3 +272,12 @@ class TranslatedSentence:
     model_version: str
     timings: StageTimings
     detected_language: DetectedLanguage | None = None  # as in `TranslationResult`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """Ports of the server."""
+
+    grpc_port: int
+    http_port: int
+    metrics_port: int  # port of metrics and probes; equal to `http_port` unless `http.metrics_port` is set

@@ -12,8 +12,9 @@ from typing import Final, NamedTuple, Self
 import trustme
 
 from dragoman_service.cli.keys import caller_entry
+from dragoman_service.cli.server_process import ServerProcess
 from dragoman_service.security.api_keys import new_key
-from loadtests.generator.server import ServerProcess
+from loadtests.generator.metrics import scrape
 from tests.e2e.tools import DEPLOY, wait_until
 
 MODELS: Final = DEPLOY / "models" / "dragoman_models"
@@ -100,9 +101,9 @@ class Replica:
         """Start the server and wait until it accepts requests."""
         self._num_starts += 1
         self.server = ServerProcess(
-            self._folder / f"replica-{self._name}-{self._num_starts}.log",
             *self._flags,
             *("--models", str(self._models)),
+            log=self._folder / f"replica-{self._name}-{self._num_starts}.log",
             environment={f"DRAGOMAN_{name}": value for name, value in self._settings.items()},
         )
         self.server.wait_until_ready(timeout_s=_READY_TIMEOUT_S)
@@ -159,7 +160,7 @@ class Replica:
 
     def sample(self, name: str) -> float:
         """Return a metric by name with labels; 0 if it does not exist."""
-        return self.server.samples().get(name, 0.0)
+        return scrape(self.server.metrics_url).get(name, 0.0)
 
     def __enter__(self) -> Self:
         self.start()
@@ -169,5 +170,5 @@ class Replica:
         self.server.__exit__(None, None, None)
 
     def _sum(self, name: str, labels: str) -> float:
-        samples = self.server.samples()
+        samples = scrape(self.server.metrics_url)
         return sum(value for key, value in samples.items() if key.startswith(f"{name}{{") and labels in key)

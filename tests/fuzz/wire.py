@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
-from dragoman_service.app import Ports
+from dragoman_service.datatypes import Ports
 from loadtests.generator.calls import Method
 from loadtests.generator.metrics import scrape
 from loadtests.hostile.http2 import PREFACE, raw_frame

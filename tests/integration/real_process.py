@@ -13,8 +13,8 @@ import grpc
 
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
-from dragoman_service.app import Ports
-from dragoman_service.cli.demo import ServerProcess
+from dragoman_service.cli.server_process import ServerProcess
+from dragoman_service.datatypes import Ports
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 _POLL_INTERVAL_S = 0.01

@@ -20,9 +20,10 @@ from prometheus_client import CollectorRegistry
 
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
-from dragoman_service.app import App, Ports
+from dragoman_service.app import App
 from dragoman_service.bundle.files import Bundle
 from dragoman_service.config import Settings, load_settings, settings_of_model
+from dragoman_service.datatypes import Ports
 from dragoman_service.decoding.step_model import StepModel
 from dragoman_service.model_loader import onnx_loader
 from dragoman_service.models.lifecycle import ModelLoader

@@ -9,64 +9,31 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from loadtests.generator.arrivals import Arrivals, make_schedule, parse_arrivals
+from loadtests.generator.runner import Load, poisson_times, schedule
 from loadtests.generator.slo import Bound, Slo, parse_slo
+from loadtests.generator.workload import Workload
 from tests.unit.loadtests.samples import summary_of
 
 _RATES, _DURATIONS, _SEEDS = st.floats(0.1, 200.0), st.floats(0.01, 30.0), st.integers(0, 2**32)
 
 
-def _burst(rate_per_s: float, every_s: float, share: float) -> Arrivals:
-    rate_per_s = max(rate_per_s, 1 / every_s)
-    size = max(1, math.floor(share * rate_per_s * every_s))
-    return parse_arrivals(f"burst:every={every_s!r},size={size}", rate_per_s=rate_per_s)
-
-
-def _ramp(start_per_s: float, end_per_s: float) -> Arrivals:
-    return parse_arrivals(f"ramp:from={start_per_s!r},to={end_per_s!r}", rate_per_s=1.0)
-
-
-_MADE: st.SearchStrategy[Arrivals] = st.one_of(
-    st.builds(Arrivals, st.sampled_from(["poisson", "constant"]), _RATES),
-    st.builds(_burst, _RATES, st.floats(0.01, 20.0), st.floats(0.01, 1.0)),
-    st.builds(_ramp, _RATES, st.floats(0.0, 200.0)),
-    st.builds(_ramp, st.floats(0.0, 200.0), _RATES),
-)
-_OFFSETS = st.lists(st.floats(0.0, 60.0), min_size=1).map(sorted)
-_TRACES = st.builds(Arrivals, st.just("trace:calls.txt"), st.just(1.0), offsets_s=_OFFSETS)
-
-
-@given(_MADE | _TRACES, _DURATIONS, st.floats(0.0, 5.0), _SEEDS)
-def test_times_ascend_within_the_duration(arrivals: Arrivals, duration_s: float, warm_up_s: float, seed: int) -> None:
-    times = arrivals.times(duration_s, seed)
-    schedule = make_schedule(arrivals, warm_up_s=warm_up_s, duration_s=duration_s, seed=seed)
+@given(_RATES, _DURATIONS, st.floats(0.0, 5.0), _SEEDS)
+def test_times_ascend_within_the_duration(rate_per_s: float, duration_s: float, warm_up_s: float, seed: int) -> None:
+    times = poisson_times(rate_per_s, duration_s, seed)
+    load = Load(workload=Workload(), rate_per_s=rate_per_s, duration_s=duration_s, warm_up_s=warm_up_s, seed=seed)
+    offsets_s = schedule(load)
 
     assert times == sorted(times)
     assert all(0 <= at_s < duration_s for at_s in times)
-    assert [arrival.number for arrival in schedule] == list(range(len(schedule)))
-    offsets_s = [arrival.offset_s for arrival in schedule]
     assert offsets_s == sorted(offsets_s)
-    assert offsets_s[len(schedule) - len(times) :] == [warm_up_s + at_s for at_s in times]
+    assert offsets_s[len(offsets_s) - len(times) :] == [warm_up_s + at_s for at_s in times]
 
 
-@given(_MADE, _SEEDS)
-def test_number_of_calls_corresponds_to_the_rate(arrivals: Arrivals, seed: int) -> None:
-    duration_s, size = 500 / arrivals.rate_per_s, int(arrivals.settings.get("size", 1))
-    if every_s := arrivals.settings.get("every"):
-        duration_s = every_s * math.ceil(duration_s / every_s)  # whole bursts
-    expected = arrivals.rate_per_s * duration_s
+@given(_RATES, _SEEDS)
+def test_number_of_calls_corresponds_to_the_rate(rate_per_s: float, seed: int) -> None:
+    count = len(poisson_times(rate_per_s, 500 / rate_per_s, seed))
 
-    count = len(arrivals.times(duration_s, seed))
-
-    # 6 standard deviations of a Poisson count occur once in 10^9 runs. A burst may lie across the end.
-    assert abs(count - expected) <= 6 * math.sqrt(expected) + size
-
-
-@given(_MADE, _DURATIONS, _SEEDS)
-def test_text_of_arrivals_can_be_parsed_again(arrivals: Arrivals, duration_s: float, seed: int) -> None:
-    parsed = parse_arrivals(arrivals.text, rate_per_s=arrivals.rate_per_s)
-
-    assert parsed.times(duration_s, seed) == arrivals.times(duration_s, seed)
+    assert abs(count - 500) <= 6 * math.sqrt(500)  # 6 standard deviations of a Poisson count occur once in 10^9 runs
 
 
 _UNITS = {"p50": ("ms", "s"), "max": ("ms", "s"), "errors": ("%",), "late": ("%",), "goodput": ("%", "/s")}
@@ -92,14 +59,17 @@ def test_bound_is_violated_exactly_beyond_its_limit(bound: Bound, latency_s: flo
     figure = units[bound.unit]
     assume(figure != pytest.approx(bound.limit))  # the last bit of a division is not exact
 
-    assert bool(Slo((bound,)).violations(summary)) is not _COMPARE[bound.comparison](figure, bound.limit)
+    assert bool(Slo((bound,)).violations(summary.figures)) is not _COMPARE[bound.comparison](figure, bound.limit)
 
 
-@given(st.sampled_from(["burst:", "ramp:", "poisson", "trace:", ""]), st.text(max_size=30))
-def test_other_text_raises_a_value_error(start: str, rest: str) -> None:
+@given(st.text(max_size=30))
+def test_other_text_raises_a_value_error(text: str) -> None:
     with suppress(ValueError):
-        slo = parse_slo(rest)
+        slo = parse_slo(text)
         assert parse_slo(str(slo)) == slo
-    with suppress(ValueError):
-        arrivals = parse_arrivals(start + rest, rate_per_s=1.0)
-        assert all(0 <= at_s < 1 for at_s in arrivals.times(1.0, seed=1))
+
+
+@pytest.mark.parametrize(("rate_per_s", "duration_s"), [(0.0, 1.0), (1e6, 1.0), (1.0, 0.0), (1.0, math.inf)])
+def test_invalid_rate_or_duration_is_rejected(rate_per_s: float, duration_s: float) -> None:
+    with pytest.raises(ValueError, match="calls/s for"):
+        poisson_times(rate_per_s, duration_s, seed=1)

@@ -18,12 +18,12 @@ import grpc
 from tqdm import tqdm
 
 from dragoman.v1 import translation_pb2 as pb
+from dragoman_service.cli.server_process import ServerProcess, ServerProcessError
 from loadtests.generator.calls import Method, Reply, translate_requests
 from loadtests.generator.client import Client
 from loadtests.generator.flags import several, within
 from loadtests.generator.metrics import footprint
 from loadtests.generator.records import percentile
-from loadtests.generator.server import ServerError, ServerProcess
 from loadtests.hostile.inputs import LEFT, BadInput
 from loadtests.report.report import Check, Report, at_most, rounded
 from loadtests.scenarios.bad_inputs.attacks.attack import ATTACKS
@@ -277,7 +277,7 @@ def send_all(server: ServerProcess, planned: Plan, options: argparse.Namespace, 
                 seen.probes += traffic.probes
                 seen.server_faults += _server_faults(server, questions)
                 seen.memory_mb.append(footprint(server.pid).rss_mb)
-        except (ServerError, grpc.RpcError, OSError) as error:
+        except (ServerProcessError, grpc.RpcError, OSError) as error:
             seen.server_faults.append(f"the server ended after {len(seen.records)} inputs: {error}")
     seen.server_faults += [f"server log: {line[:400]}" for line in log_errors(options.output)]
     return seen

@@ -13,9 +13,10 @@ from multiprocessing.connection import Client, Connection
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from dragoman_service.cli.server_process import ServerProcess, ServerProcessError
 from loadtests.generator.calls import Reply
 from loadtests.generator.client import TIMEOUT_S
-from loadtests.generator.server import ServerError, ServerProcess
+from loadtests.generator.metrics import scrape
 from loadtests.hostile.http2 import RawConnection
 from loadtests.report.report import Check, Report, at_most, require
 from loadtests.scenarios.control_traffic import Question, TranslatingTraffic, connect
@@ -61,9 +62,9 @@ class ChaosServer:
         (self.folder / f"{where} {time.monotonic_ns():020} {kind} {seconds}").touch()
 
     def wait_until_triggered(self) -> None:
-        """Wait until every armed fault has met a run; raises ServerError."""
+        """Wait until every armed fault has met a run; raises ServerProcessError."""
         if not poll(lambda: not list(self.folder.glob("* *")), bool, timeout_s=_INJECTOR_TIMEOUT_S, each_s=0.02):
-            raise ServerError(f"an armed fault was not triggered within {_INJECTOR_TIMEOUT_S:g} s")
+            raise ServerProcessError(f"an armed fault was not triggered within {_INJECTOR_TIMEOUT_S:g} s")
 
     def hang_steps(self, seconds: float, *, count: int = 1) -> None:
         """Hang a number of decoding steps; return when they do."""
@@ -72,7 +73,7 @@ class ChaosServer:
         self.wait_until_triggered()
 
     def call(self, function: Callable[..., Any], *arguments: object) -> Any:
-        """Call a function in the main process of the server; raises ServerError."""
+        """Call a function in the main process of the server; raises ServerProcessError."""
         try:
             self.connection.send((function, arguments))
             is_answered = self.connection.poll(_INJECTOR_TIMEOUT_S)
@@ -80,7 +81,7 @@ class ChaosServer:
         except (OSError, EOFError) as error:
             answer = error
         if isinstance(answer, Exception):
-            raise ServerError(f"the server cannot call {function.__name__}: {answer!r}") from answer
+            raise ServerProcessError(f"the server cannot call {function.__name__}: {answer!r}") from answer
         return answer
 
     @contextmanager
@@ -104,7 +105,7 @@ def copy_tree(original: Path, copy: Path) -> None:
 
 @contextmanager
 def chaos_server(output: Path, *, models: Path, environment: Mapping[str, str]) -> Iterator[ChaosServer]:
-    """Start a server with an injector on a copy of the models; raises ServerError."""
+    """Start a server with an injector on a copy of the models; raises ServerProcessError."""
     copy = output / "models"
     copy_tree(models, copy)
     with ExitStack() as stack:
@@ -115,7 +116,7 @@ def chaos_server(output: Path, *, models: Path, environment: Mapping[str, str]) 
         try:
             connection = stack.enter_context(Client(str(folder / "socket")))
         except OSError as error:
-            raise ServerError(f"no injector in the server, perhaps another sitecustomize: {error}") from error
+            raise ServerProcessError(f"no injector in the server, perhaps another sitecustomize: {error}") from error
         yield ChaosServer(process, copy, models, log_path(output), folder, connection)
 
 
@@ -240,7 +241,7 @@ class Stage(Result):
         self.control = TranslatingTraffic(self.address, questions)
         self.connections = ExitStack()
         self._log_begin = server.log.stat().st_size
-        self._before = server.process.samples()
+        self._before = scrape(server.process.metrics_url)
 
     def connect(self, *, window_bytes: int | None = None) -> RawConnection:
         """Return a connection that is closed after the fault."""
@@ -251,7 +252,7 @@ class Stage(Result):
 
         Both are of the same moment, because control traffic changes them.
         """
-        now = self.server.process.samples()
+        now = scrape(self.server.process.metrics_url)
 
         def growth(begin: str) -> float:
             return sum(now[series] - self._before.get(series, 0.0) for series in now if series.startswith(begin))

@@ -15,10 +15,10 @@ from typing import Final, Literal
 import psutil
 
 from dragoman.v1 import translation_pb2 as pb
+from dragoman_service.cli.server_process import ServerProcessError
 from loadtests.generator.calls import Method, Reply
 from loadtests.generator.client import Client
 from loadtests.generator.metrics import process_tree
-from loadtests.generator.server import ServerError
 from loadtests.scenarios.chaos.fault import INSIDE, LATE, NUM_WORKERS, Stage, copy_tree, fault, lasting, requests_metric
 from loadtests.scenarios.control_traffic import connect
 from loadtests.scenarios.stress_server import only_bundle, poll
@@ -227,7 +227,7 @@ def _clock_environment(output: Path) -> Mapping[str, str]:
     clock.write_bytes(bytes(8))
     command = ["cc", "-shared", "-fPIC", "-O2", "-o", str(library), str(INSIDE / "wall_clock.c"), "-ldl"]
     if subprocess.run(command, check=False, timeout=60.0).returncode:  # noqa: S603
-        raise ServerError("the library that shifts the clock cannot be compiled")
+        raise ServerProcessError("the library that shifts the clock cannot be compiled")
     return {"LD_PRELOAD": str(library), "CHAOS_CLOCK": str(clock)}
 
 

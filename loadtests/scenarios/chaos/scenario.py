@@ -15,10 +15,10 @@ from typing import Final
 import psutil
 from matplotlib.figure import Figure
 
+from dragoman_service.cli.server_process import ServerProcessError
 from loadtests.generator.calls import translate_requests
 from loadtests.generator.flags import several
-from loadtests.generator.metrics import footprint, remaining_work
-from loadtests.generator.server import ServerError
+from loadtests.generator.metrics import footprint, remaining_work, scrape
 from loadtests.report.report import Report, new_figure, require
 from loadtests.scenarios.chaos import connections, processes
 from loadtests.scenarios.chaos.fault import Fault, Result, Stage, chaos_server, requests_metric
@@ -88,7 +88,7 @@ def run_faults(
                 report.print_failures()
                 if fault.environment or (left and left[0].environment):
                     break
-            with suppress(ServerError):  # it still runs, so it has no exit code
+            with suppress(ServerProcessError):  # it still runs, so it has no exit code
                 server.process.stop()
             exit_codes.append(server.process.exit_code)
     return results, exit_codes
@@ -116,7 +116,9 @@ def _run_fault(stage: Stage) -> Result:
                 stage.fault.inject(stage)
             _recover(stage)
         settled = poll(
-            process.samples, lambda now: now["dragoman_ready"] == 1 and not remaining_work(now), timeout_s=_SETTLE_S
+            lambda: scrape(process.metrics_url),
+            lambda now: now["dragoman_ready"] == 1 and not remaining_work(now),
+            timeout_s=_SETTLE_S,
         )
         stage.left = remaining_work(settled)
         stage.require(settled["dragoman_ready"] == 1, "the server is not ready")
@@ -128,7 +130,11 @@ def _run_fault(stage: Stage) -> Result:
         stage.measured["rss_growth_mb"] = after.rss_mb - before.rss_mb
         stage.measured["threads"] = after.num_threads - before.num_threads
         stage.measured["files"] = after.num_fds - before.num_fds
-    except (ServerError, OSError, psutil.Error) as error:  # OSError: connections refused, or local ports exhausted
+    except (
+        ServerProcessError,
+        OSError,
+        psutil.Error,
+    ) as error:  # OSError: connections refused, or local ports exhausted
         stage.broken.append(f"the fault could not be completed: {error}")
     if process.exit_code is not None:
         stage.broken.append(f"the server exited with {process.exit_code}")

@@ -20,11 +20,12 @@ from google.protobuf.message import Message
 from matplotlib.figure import Figure
 
 from dragoman.v1 import translation_pb2 as pb
+from dragoman_service.cli.server_process import ServerProcess
 from loadtests.generator.calls import Method
 from loadtests.generator.client import TIMEOUT_S
 from loadtests.generator.flags import within
-from loadtests.generator.metrics import CALLS, SEGMENTS, Footprint, footprint, remaining_work
-from loadtests.generator.server import ServerProcess, Target
+from loadtests.generator.metrics import CALLS, SEGMENTS, Footprint, footprint, remaining_work, scrape
+from loadtests.generator.server import Target
 from loadtests.generator.texts import Texts, read_texts
 from loadtests.report.report import Check, Report, draw, figures_line, new_figure, require, rounded
 from loadtests.scenarios.soak.accounting import Accounting, Entry, read_access_log
@@ -248,7 +249,7 @@ def _idle(server: ServerProcess, *, like: Footprint | None = None) -> Idle:
         return all(one.num_threads <= most.num_threads and one.num_fds <= most.num_fds for one, most in pairs)
 
     poll(is_calm, bool, timeout_s=_IDLE_TIMEOUT_S)
-    return Idle(footprint=seen[-1], metrics=server.samples())
+    return Idle(footprint=seen[-1], metrics=scrape(server.metrics_url))
 
 
 def report_of(observed: Observations, logged: Sequence[Entry], log_errors: Sequence[str], *, exit_code: int) -> Report:

@@ -14,7 +14,7 @@ from dragoman.client.results import Translation
 from dragoman_export.__main__ import main as export
 from dragoman_export.evaluation.translation import TextModel, translate_texts
 from dragoman_service.bundle.files import open_bundle
-from dragoman_service.cli.demo import ServerProcess
+from dragoman_service.cli.server_process import ServerProcess
 from dragoman_service.runtimes.factory import open_step_model
 from dragoman_service.runtimes.settings import RuntimeSettings
 from dragoman_service.text.tokenizer import open_tokenizer

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman_service.app import Ports
+from dragoman_service.datatypes import Ports
 from tests.integration.real_process import CHECKOUT, START_S, free_ports, process
 
 PAGES = [CHECKOUT / "README.md", *sorted((CHECKOUT / "docs" / "guides").glob("*.md"))]

@@ -17,8 +17,8 @@ from grpc_status import rpc_status
 
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
-from dragoman_service.app import Ports
-from dragoman_service.cli.demo import ServerProcess
+from dragoman_service.cli.server_process import ServerProcess
+from dragoman_service.datatypes import Ports
 from tests.integration.real_process import (
     CALL_S,
     CHECKOUT,

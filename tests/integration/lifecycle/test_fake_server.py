@@ -16,7 +16,7 @@ from dragoman.client import (
     TextFormat,
     TranslationClient,
 )
-from dragoman_service.app import Ports
+from dragoman_service.datatypes import Ports
 from tests.integration.real_process import START_S, STOP_S, process
 from tests.integration.running_server import TEST_TIMEOUT_S
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from dragoman_service.__main__ import main
-from dragoman_service.app import Ports
-from dragoman_service.cli.demo import ServerProcessError
+from dragoman_service.cli.server_process import ServerProcessError
+from dragoman_service.datatypes import Ports
 from tests.integration.real_process import START_S, STOP_S, process
 
 

@@ -17,8 +17,8 @@ import pytest
 
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
-from dragoman_service.app import Ports
-from dragoman_service.cli.demo import ServerProcess
+from dragoman_service.cli.server_process import ServerProcess
+from dragoman_service.datatypes import Ports
 from dragoman_service.models.serving import SERVING_NAME
 from dragoman_service.threads import shorten_slices, slice_ns
 from tests.integration.real_process import (

@@ -87,13 +87,3 @@ def test_end_of_the_server_fails_the_fault_and_the_next_gets_another_server(tiny
     assert {error.status for error in killed.errors} == {"UNAVAILABLE"}
     assert left_alone.report.failures == []
     assert exit_codes == [-9, 0]
-
-
-@pytest.mark.slow
-def test_transports_are_compared(tiny_model: Path, tmp_path: Path, capsys: Capture) -> None:
-    flags = ["transports", "--mode", "short", "--model-dir", str(tiny_model), "--output", str(tmp_path)]
-
-    assert main(flags) == 0
-
-    assert "\ntransports health_per_s=" in capsys.readouterr().out
-    assert {"transports.json", "calls.jsonl", "server.log"} <= {path.name for path in tmp_path.iterdir()}

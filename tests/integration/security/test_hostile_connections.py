@@ -16,8 +16,9 @@ from hyperframe.frame import HeadersFrame
 
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
+from dragoman_service.cli.server_process import ServerProcess
 from dragoman_service.security.api_keys import new_key
-from loadtests.generator.server import ServerProcess
+from loadtests.generator.metrics import scrape
 from loadtests.hostile.http2 import RawConnection, call_headers, flood_with_resets, grpc_message
 from tests.integration.running_server import (
     TEST_TIMEOUT_S,
@@ -267,13 +268,13 @@ class Guarded:
 
     def sample(self, name: str) -> float:
         """Return a metric by name with labels; 0 if it does not exist."""
-        return self._server.samples().get(name, 0.0)
+        return scrape(self._server.metrics_url).get(name, 0.0)
 
 
 @pytest.fixture
 def guarded(tiny_model: Path, callers_file: Path, tmp_path: Path) -> Iterator[Guarded]:
     settings = {"DRAGOMAN_ACCESS__CALLERS_FILE": str(callers_file), "DRAGOMAN_MODELS__DIRECTORY": str(tiny_model)}
-    with ServerProcess(tmp_path / "server.log", environment=settings) as server:
+    with ServerProcess(log=tmp_path / "server.log", environment=settings) as server:
         server.wait_until_ready()
         yield Guarded(server)
 

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from loadtests.generator.arrivals import poisson
 from loadtests.generator.calls import Outcome
 from loadtests.generator.records import CallRecord, Summary, summarize
 from loadtests.generator.runner import Load, Run
@@ -26,7 +25,7 @@ def summary_of(*, latencies_s: Sequence[float] = (), num_errors: int = 0, num_re
 
 
 def run_of(records: Sequence[CallRecord], *, duration_s: float = 10.0, workload: Workload | None = None) -> Run:
-    load = Load(workload=workload or Workload(), arrivals=poisson(1.0), duration_s=duration_s)
+    load = Load(workload=workload or Workload(), rate_per_s=1.0, duration_s=duration_s)
     summary = summarize(records, duration_s=duration_s)
     return Run(load=load, records=records, warm_up_records=[], samples=[], began_s=0.0, summary=summary)
 

@@ -16,7 +16,8 @@ from typing import Final
 
 from tqdm import tqdm
 
-from loadtests.generator.server import CHECKOUT, SERVICE, ServerError, ServerProcess
+from dragoman_service.cli.server_process import ServerProcess, ServerProcessError
+from loadtests.generator.server import CHECKOUT
 from loadtests.scenarios.bad_inputs.attacks.attack import Attack, Port
 from loadtests.scenarios.bad_inputs.attacks.payload import Credentials
 from loadtests.scenarios.bad_inputs.attacks.results import (
@@ -73,7 +74,7 @@ class AttackedServer:
         try:
             if (exit_code := self.process.stop(timeout_s=MAX_END_S)) != 0:
                 self.faults.append(f"the server exited with {exit_code}")
-        except ServerError:
+        except ServerProcessError:
             self.process.kill()
             return None
         return time.monotonic() - began_s
@@ -137,7 +138,7 @@ def prepare(directory: Path) -> Setup:
 
 def _new_key(name: str) -> tuple[str, str]:
     """Return a new API key and its entry in the callers file."""
-    command = (sys.executable, "-m", SERVICE, "keys", "new", name)
+    command = (sys.executable, "-m", "dragoman_service", "keys", "new", name)
     completed = subprocess.run(command, cwd=CHECKOUT, check=True, capture_output=True, text=True)  # noqa: S603 - ours
     return completed.stdout.strip(), completed.stderr[completed.stderr.index("[[caller]]") :]
 
@@ -192,7 +193,7 @@ def _run(server: AttackedServer, attack: Attack, limits: Limits, *, seconds: flo
     """Run an attack, again if the result is unclear; a server that fails afterwards is killed."""
     try:
         works = list(_works(server.process.pid, server.attacker, attack)) if attack.grows else []
-    except (ServerError, ProcessLookupError) as error:
+    except (ServerProcessError, ProcessLookupError) as error:
         return _finish(server, Result(attack=attack, faults=[str(error)]))
     unclear = Limits(stall_ms=_UNCLEAR_FACTOR * limits.stall_ms, p99_ms=_UNCLEAR_FACTOR * limits.p99_ms)
     for _ in range(_MAX_TRIES):
@@ -211,7 +212,7 @@ def _watched(server: AttackedServer, attack: Attack, works: Sequence[Work], *, s
         try:
             sent = server.attacker.begin(attack, seconds=seconds)()
             time.sleep(_SETTLE_S)
-        except ServerError as error:
+        except ServerProcessError as error:
             faults.append(str(error))
     if wrong := sorted(sent.statuses.keys() - attack.expected):
         faults.append(f"statuses {', '.join(wrong)}, expected {' or '.join(sorted(attack.expected))}")

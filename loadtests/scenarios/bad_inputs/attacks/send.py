@@ -17,8 +17,8 @@ from typing import Any, Final
 
 import grpc
 
+from dragoman_service.cli.server_process import ServerProcessError
 from loadtests.generator.calls import Method, read_reply
-from loadtests.generator.server import ServerError
 from loadtests.scenarios.bad_inputs.attacks.attack import ATTACKS, CLOSED, LEFT, TIMEOUT, Attack, Port, Way
 from loadtests.scenarios.bad_inputs.attacks.payload import Credentials, Payload, make_payload
 from loadtests.scenarios.control_traffic import connect
@@ -68,7 +68,7 @@ class Attacker(ProcessPoolExecutor):
     def begin(self, attack: Attack, *, seconds: float | None, size: int | None = None) -> Callable[[], Sent]:
         """Begin an attack, for a time or only once; return when its payload is ready.
 
-        The returned function waits for the end of the attack. Both raise ServerError if the attack fails.
+        The returned function waits for the end of the attack. Both raise ServerProcessError if the attack fails.
         """
         order = (attack.name, size or attack.size, seconds, self._addresses)
         self._wait(self.submit(_payload, *order[:2], self._addresses.credentials))
@@ -78,7 +78,7 @@ class Attacker(ProcessPoolExecutor):
         try:
             return task.result(_TASK_TIMEOUT_S)
         except (RuntimeError, TimeoutError) as error:
-            raise ServerError(f"the attacker failed: {str(error) or 'timeout'}") from error
+            raise ServerProcessError(f"the attacker failed: {str(error) or 'timeout'}") from error
 
     def __exit__(self, *exception: Any) -> bool | None:
         for process in multiprocessing.active_children():  # the attacker, which may still send

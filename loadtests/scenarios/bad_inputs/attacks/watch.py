@@ -13,10 +13,11 @@ from http.client import HTTPConnection, HTTPException
 from typing import Any, Final
 
 from dragoman.v1 import translation_pb2 as pb
+from dragoman_service.cli.server_process import ServerProcess
 from loadtests.generator.calls import Method, Reply
 from loadtests.generator.client import Client
 from loadtests.generator.records import percentile
-from loadtests.generator.server import ServerProcess, Target
+from loadtests.generator.server import Target
 from loadtests.hostile.inputs import CHEAP
 from loadtests.scenarios.control_traffic import Caller, ControlTraffic
 
