@@ -52,7 +52,7 @@ _EXIT_TIMEOUT_S: Final = 2.5  # after the connection was closed
 
 
 class Services(Protocol):
-    """What a front end asks the owner for."""
+    """Operations of the owner that a front end calls."""
 
     @property
     def quota(self) -> Quota:
