@@ -203,7 +203,7 @@ def configure_logs(settings: LogSettings, *, stream: LogStream | TextIO, front_e
     """Send the records of all loggers to a stream; those of a front end have its index as the field `front_end`."""
     is_console = stream.isatty() if settings.format == "auto" else settings.format == "console"
     # Not used by any format, and a third of the time of a line.
-    logging._srcfile, logging.logThreads, logging.logProcesses = None, False, False  # type: ignore[attr-defined]
+    logging._srcfile, logging.logThreads, logging.logProcesses = None, False, False
     logging.logMultiprocessing = False
     handler = _Handler(stream)
     handler.setFormatter(_Formatter(settings, is_console=is_console, has_colors=stream.isatty(), front_end=front_end))
