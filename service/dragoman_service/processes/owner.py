@@ -179,11 +179,11 @@ class FrontEnds:
             while restarted is None:
                 await asyncio.sleep(delay_s)
                 delay_s = min(2 * delay_s, _MAX_DELAY_S)
-                self._metrics.front_end_restarts.inc()
                 try:
                     restarted = await self._launch(index)
                 except DragomanError as error:
                     log.error("front end could not be restarted", extra={"front_end": index, "fault": str(error)})  # noqa: TRY400
+            self._metrics.front_end_restarts.inc()
             session = restarted
 
     async def _clean_up(self, session: FrontEndSession) -> int:

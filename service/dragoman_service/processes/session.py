@@ -7,6 +7,7 @@ import os
 import pickle
 import socket
 import sys
+import threading
 import time
 import weakref
 from collections import deque
@@ -107,7 +108,7 @@ class FrontEndSession:
         self._start = start
         self._services = services
         self._numbers = numbers
-        self._loop = asyncio.get_running_loop()
+        self._loop, self._thread_id = asyncio.get_running_loop(), threading.get_ident()
         self._connection = MessageConnection(self._receive, self._end)
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
             SubmitCommand: self._start_submission,
@@ -281,11 +282,12 @@ class FrontEndSession:
             future.add_done_callback(partial(self._on_resolved, message.call, index))
 
     def _on_resolved(self, call: int, index: int, _future: "Future[SegmentResult]") -> None:
-        # In the thread that resolves the segment.
+        # In the thread that resolves the segment, usually that of the event loop.
         self._resolved.append((call, index))
         if not self._is_woken:
             self._is_woken = True
-            self._loop.call_soon_threadsafe(self._send_results)
+            is_own_thread = threading.get_ident() == self._thread_id
+            (self._loop.call_soon if is_own_thread else self._loop.call_soon_threadsafe)(self._send_results)
 
     def _send_results(self) -> None:
         self._is_woken = False

@@ -34,7 +34,11 @@ from tests.integration.real_process import (
 from tests.integration.running_server import bearer, caller_entry, request, running_server
 
 NUM_CHANNELS = 16  # the kernel assigns a connection to a process by a hash of its ports: 1 in 32,768 misses one
-ONE_THREAD = {"DRAGOMAN_SCHEDULING__NUM_WORKERS": "1", "DRAGOMAN_SCHEDULING__MAX_BATCH_SEGMENTS": "1"}
+ONE_THREAD = {
+    "DRAGOMAN_SCHEDULING__NUM_WORKERS": "1",
+    "DRAGOMAN_SCHEDULING__MAX_BATCH_SEGMENTS": "1",
+    "DRAGOMAN_SCHEDULING__MAX_STEP_S": "3600",  # a stopped worker is not killed
+}
 TEXTS = ("A man rides a bicycle.", "Two dogs are running. A child plays in the park.", "Hello {name}!")
 
 
@@ -260,11 +264,13 @@ def test_killed_front_end_loses_only_its_calls_and_is_restarted(tiny_model: Path
             lost = [call for call in calls if call.done()]
             assert 0 < len(lost) < NUM_CHANNELS
             assert set(codes(lost)) == {grpc.StatusCode.UNAVAILABLE}
-            server.until_sample("dragoman_queue_segments", NUM_CHANNELS - len(lost) - 1)
+            # The segment in the batch may be a lost one, whose place is free at the next report of the batch.
+            num_queued = server.sample("dragoman_queue_segments")
+            assert num_queued in (NUM_CHANNELS - len(lost) - 1, NUM_CHANNELS - len(lost))
             server.until_sample("dragoman_front_ends", 2)
             assert server.sample(answered) == NUM_CHANNELS
             retried = [stub.Translate.future(request(TEXTS[0]), timeout=CALL_S) for stub in server.stubs[: len(lost)]]
-            server.until_sample("dragoman_queue_segments", NUM_CHANNELS - 1)
+            server.until_sample("dragoman_queue_segments", num_queued + len(lost))
             over = server.begin(num_calls=1)
             assert codes(over) == [grpc.StatusCode.RESOURCE_EXHAUSTED]
 
