@@ -5,7 +5,8 @@ import contextlib
 import logging
 import socket
 import sys
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final
@@ -50,6 +51,7 @@ class FrontEnds:
         self._sessions: dict[int, FrontEndSession] = {}  # by index
         self._supervising: list[asyncio.Task[None]] = []
         self._ended: Families = {}  # counters of the processes that have ended
+        self._reporting = threading.Lock()  # a scrape, in its own thread, counts each report once
         self._reservation: socket.socket | None = None
         self._is_stopping = False
         metrics.front_ends.set_function(lambda: sum(session.is_listening for session in [*self._sessions.values()]))
@@ -190,12 +192,13 @@ class FrontEnds:
         # Waits for the exit of a front end; keeps its counters and ends its calls.
         exit_code = await session.wait()
         self.calls.clear(session.index)
-        self._ended, session.families = added([self._ended, without_gauges(session.families)]), {}
+        with self._reporting:
+            self._ended, session.families = added([self._ended, without_gauges(session.families)]), {}
         return exit_code
 
-    def _reports(self) -> Iterator[Families]:
-        yield self._ended
-        yield from (session.families for session in [*self._sessions.values()])
+    def _reports(self) -> list[Families]:
+        with self._reporting:
+            return [self._ended, *(session.families for session in self._sessions.values())]
 
 
 def check_support(settings: Settings) -> None:

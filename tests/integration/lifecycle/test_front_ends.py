@@ -14,6 +14,7 @@ from typing import Any
 import grpc
 import httpx
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
@@ -108,6 +109,11 @@ def codes(calls: list[Any]) -> list[grpc.StatusCode]:
     return [call.code() for call in calls]
 
 
+def is_serving(channel: grpc.Channel) -> bool:
+    response = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=CALL_S)
+    return bool(response.status == health_pb2.HealthCheckResponse.SERVING)
+
+
 def num_done(calls: list[Any]) -> int:
     return sum(call.done() for call in calls)
 
@@ -135,7 +141,7 @@ async def test_results_of_all_front_ends_equal_those_of_one_process(shared: Serv
     num_calls = NUM_CHANNELS * len(TEXTS)
     shared.until_sample('dragoman_requests_total{method="Translate",status="OK"}', num_before + num_calls)
     shared.until_sample('dragoman_requests_in_flight{method="Translate"}', 0)
-    assert set(shared.front_ends_of_calls()) == {1, 2}
+    until(lambda: set(shared.front_ends_of_calls()) == {1, 2}, "both front ends log calls")
     status, page = get(shared.ports, "/metrics?name[]=dragoman_front_ends")
     assert (status, [line for line in page.splitlines() if line[0] != "#"]) == (200, ["dragoman_front_ends 2.0"])
 
@@ -287,8 +293,8 @@ def test_drain_answers_the_admitted_calls_of_all_front_ends(tiny_model: Path) ->
             server.until_sample("dragoman_queue_segments", NUM_CHANNELS - 1)
 
             server.running.send(signal.SIGTERM)
-            server.running.wait_for("draining", timeout_s=STOP_S)
-            until(lambda: codes(server.begin())[0] is grpc.StatusCode.UNAVAILABLE, "new calls are rejected")
+            until(lambda: not any(map(is_serving, server.channels)), "no front end is serving")
+            assert set(codes(server.begin())) == {grpc.StatusCode.UNAVAILABLE}
 
         assert codes(calls) == [grpc.StatusCode.OK] * NUM_CHANNELS
         assert server.running.wait(timeout_s=STOP_S) == 0
@@ -309,3 +315,12 @@ def test_second_server_cannot_share_the_port(tiny_model: Path, shared: Server) -
     with process(*flags) as second:
         assert second.wait(timeout_s=START_S) == 2
         assert "setting 'grpc.port'" in second.log
+
+
+def test_front_end_that_cannot_start_fails_the_start(tiny_model: Path, tmp_path: Path) -> None:
+    failing = "import sys\nif 'dragoman_service.front_end' in sys.orig_argv: sys.exit(3)\n"
+    (tmp_path / "sitecustomize.py").write_text(failing, encoding="utf-8")
+    path = os.pathsep.join((str(tmp_path), os.environ["PYTHONPATH"]))
+    with process("--models", str(tiny_model), "--processes", "2", PYTHONPATH=path) as server:
+        assert server.wait(timeout_s=START_S) == 1
+        assert "exited before it was ready" in server.log
