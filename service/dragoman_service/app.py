@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Coroutine
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from prometheus_client import CollectorRegistry
 from starlette.routing import Route
@@ -24,8 +24,7 @@ from dragoman_service.http_api.monitoring import monitoring_routes
 from dragoman_service.http_api.playground import playground_routes
 from dragoman_service.http_api.routes import TranslationApi
 from dragoman_service.http_api.server import HttpServer
-from dragoman_service.middleware.pipeline import Backend, ConcurrencyLimiter, RequestPipeline
-from dragoman_service.middleware.settings import GrpcSettings
+from dragoman_service.middleware.pipeline import Backend, ConcurrencyLimiter
 from dragoman_service.model_loader import onnx_loader
 from dragoman_service.models.glossaries import GlossaryRepository, glossaries_directory
 from dragoman_service.models.lifecycle import ModelLoader
@@ -39,23 +38,27 @@ from dragoman_service.processes.owner import FrontEnds
 from dragoman_service.security.authentication import Access
 from dragoman_service.security.settings import is_loopback
 from dragoman_service.security.tls import TlsIdentityFiles
-from dragoman_service.threads import call_in_daemon, exit_after, num_cores, shorten_slices, started_pool
+from dragoman_service.threads import (
+    NUM_EXTRA_THREADS,
+    call_in_daemon,
+    exit_after,
+    num_cores,
+    shorten_slices,
+    started_pool,
+)
 from dragoman_service.translation.translator import Translator
 from dragoman_service.translation.warm_up import warm_up
 from dragoman_service.vendor_apis.azure import AzureApi
 from dragoman_service.vendor_apis.deepl import DeepLApi
 from dragoman_service.vendor_apis.document_files import document_routes
+from dragoman_service.vendor_apis.google import google_routes, google_translation
 from dragoman_service.vendor_apis.libretranslate import LibreTranslateApi
-
-if TYPE_CHECKING:
-    from dragoman_service.vendor_apis.google_grpc import GoogleTranslation
 
 log = logging.getLogger(__name__)
 
 _HTTP_GRACE_S = 1.0  # for HTTP responses in progress
 _MAX_FLUSH_S = 2.0  # for unsent traces, after the last response
 _MAX_STOP_S = 4.5  # from the end of the drain to the exit; the process ends within 5 s
-NUM_EXTRA_THREADS = 4  # of the event loop's pool, in addition to one for each core: some calls wait for files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,27 +68,6 @@ class Ports:
     grpc_port: int
     http_port: int
     metrics_port: int  # port of metrics and probes; equal to `http_port` unless `http.metrics_port` is set
-
-
-def google_translation(settings: GrpcSettings, backend: Backend) -> "GoogleTranslation | None":
-    """Return the service for clients of Google Cloud Translation, None if off; ConfigError without its package."""
-    if not settings.google_translation:
-        return None
-    try:
-        from dragoman_service.vendor_apis.google_grpc import GoogleTranslation  # noqa: PLC0415 - an extra
-    except ImportError as error:
-        expected = f"false without google-cloud-translate, which the extra `google` installs ({error})"
-        raise ConfigError("grpc.google_translation", True, expected) from error
-    return GoogleTranslation(backend)
-
-
-def google_routes(google: "GoogleTranslation | None", pipeline: RequestPipeline, backend: Backend) -> list[Route]:
-    """Return the HTTP routes for clients of Google Cloud Translation; an empty list if off."""
-    if google is None:
-        return []
-    from dragoman_service.vendor_apis.google_rest import GoogleV2Api, GoogleV3Api  # noqa: PLC0415 - an extra
-
-    return [*GoogleV3Api(pipeline, backend, google=google).routes(), *GoogleV2Api(pipeline, backend).routes()]
 
 
 def document_jobs(

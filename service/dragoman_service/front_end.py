@@ -19,7 +19,6 @@ from functools import partial
 
 from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
 
-from dragoman_service.app import NUM_EXTRA_THREADS, google_translation
 from dragoman_service.errors import DragomanError
 from dragoman_service.grpc_api.server import GrpcServer
 from dragoman_service.middleware.pipeline import Backend
@@ -41,8 +40,9 @@ from dragoman_service.processes.messages import (
 from dragoman_service.processes.remote import Owner, RemoteAccess, RemoteModels, submit_remotely
 from dragoman_service.security.settings import is_loopback
 from dragoman_service.security.tls import TlsIdentityFiles
-from dragoman_service.threads import call_in_daemon, num_cores, shorten_slices, started_pool
+from dragoman_service.threads import NUM_EXTRA_THREADS, call_in_daemon, num_cores, shorten_slices, started_pool
 from dragoman_service.translation.translator import Translator
+from dragoman_service.vendor_apis.google import google_translation
 
 log = logging.getLogger(__name__)
 

@@ -198,7 +198,7 @@ class FrontEnds:
 
     def _reports(self) -> list[Families]:
         with self._reporting:
-            return [self._ended, *(session.families for session in self._sessions.values())]
+            return [self._ended, *(session.families for session in [*self._sessions.values()])]
 
 
 def check_support(settings: Settings) -> None:
