@@ -66,7 +66,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("dragoman") or not command.extra:
             raise
-        print(_install_hint(first, command, error.name or command.program), file=sys.stderr)
+        # Only this part of the exporter needs no PyTorch.
+        extra = "convert" if words[:2] == ["export", "convert"] else command.extra
+        print(_install_hint(first, command, extra, missing=error.name or command.program), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("dragoman: interrupted", file=sys.stderr)
@@ -82,12 +84,12 @@ def _usage() -> str:
     return "\n".join((*lines, "`dragoman COMMAND --help` describes a command.", *hints))
 
 
-def _install_hint(name: str, command: Command, missing: str) -> str:
+def _install_hint(name: str, command: Command, extra: str, *, missing: str) -> str:
     if command.program == "loadtests":
         return f"dragoman: `dragoman {name}` runs in a checkout: make .venv/.load (missing module: {missing})"
     return (
         f"dragoman: `dragoman {name}` needs the module {missing!r}; install it:\n"
-        f"  {sys.executable} -m pip install 'dragoman[{command.extra}]'"
+        f"  {sys.executable} -m pip install 'dragoman[{extra}]'"
     )
 
 
