@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Coroutine
 from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from prometheus_client import CollectorRegistry
 from starlette.routing import Route
@@ -25,8 +25,7 @@ from dragoman_service.http_api.monitoring import monitoring_routes
 from dragoman_service.http_api.playground import playground_routes
 from dragoman_service.http_api.routes import TranslationApi
 from dragoman_service.http_api.server import HttpServer
-from dragoman_service.middleware.pipeline import Backend, ConcurrencyLimiter, RequestPipeline
-from dragoman_service.middleware.settings import GrpcSettings
+from dragoman_service.middleware.pipeline import Backend, ConcurrencyLimiter
 from dragoman_service.model_loader import onnx_loader
 from dragoman_service.models.glossaries import GlossaryRepository, glossaries_directory
 from dragoman_service.models.lifecycle import ModelLoader
@@ -36,47 +35,31 @@ from dragoman_service.observability.gpu_metrics import observe_gpus
 from dragoman_service.observability.logs import LogStream
 from dragoman_service.observability.metrics import Metrics, observe_process
 from dragoman_service.observability.tracing import start_tracing
+from dragoman_service.processes.owner import FrontEnds
 from dragoman_service.security.authentication import Access
 from dragoman_service.security.settings import is_loopback
 from dragoman_service.security.tls import TlsIdentityFiles
-from dragoman_service.threads import call_in_daemon, exit_after, num_cores, shorten_slices, started_pool
+from dragoman_service.threads import (
+    NUM_EXTRA_THREADS,
+    call_in_daemon,
+    exit_after,
+    num_cores,
+    shorten_slices,
+    started_pool,
+)
 from dragoman_service.translation.translator import Translator
 from dragoman_service.translation.warm_up import warm_up
 from dragoman_service.vendor_apis.azure import AzureApi
 from dragoman_service.vendor_apis.deepl import DeepLApi
 from dragoman_service.vendor_apis.document_files import document_routes
+from dragoman_service.vendor_apis.google import google_routes, google_translation
 from dragoman_service.vendor_apis.libretranslate import LibreTranslateApi
-
-if TYPE_CHECKING:
-    from dragoman_service.vendor_apis.google_grpc import GoogleTranslation
 
 log = logging.getLogger(__name__)
 
 _HTTP_GRACE_S = 1.0  # for HTTP responses in progress
 _MAX_FLUSH_S = 2.0  # for unsent traces, after the last response
 _MAX_STOP_S = 4.5  # from the end of the drain to the exit; the process ends within 5 s
-_NUM_EXTRA_THREADS = 4  # of the event loop's pool, in addition to one for each core: some calls wait for files
-
-
-def google_translation(settings: GrpcSettings, backend: Backend) -> "GoogleTranslation | None":
-    """Return the service for clients of Google Cloud Translation, None if off; ConfigError without its package."""
-    if not settings.google_translation:
-        return None
-    try:
-        from dragoman_service.vendor_apis.google_grpc import GoogleTranslation  # noqa: PLC0415 - an extra
-    except ImportError as error:
-        expected = f"false without google-cloud-translate, which the extra `google` installs ({error})"
-        raise ConfigError("grpc.google_translation", True, expected) from error
-    return GoogleTranslation(backend)
-
-
-def google_routes(google: "GoogleTranslation | None", pipeline: RequestPipeline, backend: Backend) -> list[Route]:
-    """Return the HTTP routes for clients of Google Cloud Translation; an empty list if off."""
-    if google is None:
-        return []
-    from dragoman_service.vendor_apis.google_rest import GoogleV2Api, GoogleV3Api  # noqa: PLC0415 - an extra
-
-    return [*GoogleV3Api(pipeline, backend, google=google).routes(), *GoogleV2Api(pipeline, backend).routes()]
 
 
 def document_jobs(
@@ -157,6 +140,11 @@ class App:
             translator=translator, models=self._models, glossaries=self._glossaries, limits=settings.limits
         )
         self._tls = TlsIdentityFiles(settings.tls, metrics) if settings.tls.is_on else None
+        self._front_ends = (
+            FrontEnds(settings, models=self._models, access=access, metrics=metrics)
+            if settings.grpc.processes > 1
+            else None
+        )
         google = google_translation(settings.grpc, backend)
         self._grpc = GrpcServer(
             settings.grpc,
@@ -168,6 +156,8 @@ class App:
             logs=settings.logs,
             clock=clock,
             extension=google,
+            listens=self._front_ends is None,
+            calls=self._front_ends.calls if self._front_ends else None,
         )
         google_api = google_routes(google, self._grpc.pipeline, backend)
         self._documents = document_jobs(settings, translator, self._grpc.pipeline.limiter, metrics)
@@ -182,14 +172,19 @@ class App:
 
     async def start(self) -> Ports:
         """Listen and answer probes; translation is rejected until `load` returns. ConfigError if a port is in use."""
-        monitoring = monitoring_routes(self._metrics.registry, lambda: self._is_ready)
+        front_ends = self._front_ends
+        registry = front_ends.registry if front_ends else self._metrics.registry
+        monitoring = monitoring_routes(
+            registry, lambda: self._is_ready and (front_ends is None or front_ends.is_serving)
+        )
         self._http = http_servers(self._settings, self._tls, self._api, monitoring)
         for server in self._http:
             server.start()
         if self._documents:
             self._documents.start()
+        grpc_port = await self._grpc.start()
         ports = Ports(
-            grpc_port=await self._grpc.start(),
+            grpc_port=front_ends.reserve_port() if front_ends else grpc_port,
             http_port=self._http[0].port,
             metrics_port=self._http[-1].port,
         )
@@ -205,6 +200,8 @@ class App:
         """
         await asyncio.to_thread(self._glossaries.refresh)
         await call_in_daemon(self._models.load_all, name=f"{LOAD_THREAD_PREFIX}all")  # a signal must not wait for it
+        if self._front_ends:
+            await self._front_ends.start()
         await self._grpc.open()
         self._set_ready(True)
         self._watching = asyncio.create_task(watch(self._refresh, interval_s=self._settings.models.poll_interval_s))
@@ -219,7 +216,11 @@ class App:
         await self._grpc.close()
         if self._documents:
             await self._documents.stop()
-        is_drained = await self._grpc.wait_until_idle(self._settings.grpc.drain_timeout_s)
+        timeout_s = self._settings.grpc.drain_timeout_s
+        draining = [self._grpc.wait_until_idle(timeout_s)]
+        if self._front_ends:
+            draining.append(self._front_ends.drain(timeout_s))
+        is_drained = all(await asyncio.gather(*draining))
         if not is_drained:
             log.warning("drain timed out; unanswered requests get an error")
         return is_drained
@@ -232,8 +233,10 @@ class App:
             await self._documents.stop()
         # Before gRPC stops, which would cancel the calls without a reason. Not in the pool, whose threads may be busy.
         await call_in_daemon(self._models.stop, name="stop")
-        await self._grpc.stop()
-        await asyncio.gather(*(server.stop(_HTTP_GRACE_S) for server in self._http))
+        stopping = [self._grpc.stop(), *(server.stop(_HTTP_GRACE_S) for server in self._http)]
+        if self._front_ends:
+            stopping.append(self._front_ends.stop())
+        await asyncio.gather(*stopping)
         flush_s = min(self._settings.grpc.drain_timeout_s, _MAX_FLUSH_S)
         await call_in_daemon(partial(self._tracing.stop, flush_s), name="tracing-stop")
         log.info("stopped")
@@ -270,7 +273,7 @@ async def serve(
     drain, stop = _signal_events(drain_timeout_s=settings.grpc.drain_timeout_s)
     if shorten_slices():  # of this thread and of all later threads except decoding threads
         settings = settings.model_copy(update={"scheduling": settings.scheduling.with_short_slices()})
-    pool = started_pool(num_cores() + _NUM_EXTRA_THREADS, name="text", is_awaited=False)
+    pool = started_pool(num_cores() + NUM_EXTRA_THREADS, name="text", is_awaited=False)
     asyncio.get_running_loop().set_default_executor(pool)
     metrics = Metrics(CollectorRegistry())
     observe_process(metrics.registry)

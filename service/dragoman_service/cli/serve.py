@@ -42,6 +42,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--host", metavar="H", help="grpc.host and http.host: address to listen on")
     parser.add_argument("--grpc-port", metavar="N", help="grpc.port; 0 selects a free port and logs it")
     parser.add_argument("--http-port", metavar="M", help="http.port: API, metrics and probes; 0 selects a free port")
+    parser.add_argument("--processes", metavar="N", help="grpc.processes: processes that serve the gRPC port")
     parser.add_argument(
         "--fake",
         action="store_true",
@@ -59,6 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
         "grpc.port": arguments.grpc_port,
         "http.host": arguments.host,
         "http.port": arguments.http_port,
+        "grpc.processes": arguments.processes,
     }
     try:
         settings = load_settings(file=arguments.config, environment=os.environ, flags=flags)

@@ -31,6 +31,7 @@ from dragoman_service.text.documents import TranslatedDocument
 from dragoman_service.text.pipeline import TextPipeline
 from dragoman_service.text.placeholders.patterns import TermMatcher
 from dragoman_service.text.planning import TextPlan
+from dragoman_service.translation.charging import Submit, charge, submit_charged
 from dragoman_service.translation.document_window import DocumentWindow
 from dragoman_service.translation.interfaces import ModelSource, Quota, ServingModel
 from dragoman_service.translation.language_detection import (
@@ -95,6 +96,7 @@ class Translator:
         quota: Quota | None = None,
         glossaries: GlossaryRepository | None = None,
         detector: LanguageDetector | None = None,
+        submit: Submit | None = None,
     ) -> None:
         self._detector = detector or LanguageDetector()
         self._models = models
@@ -106,6 +108,7 @@ class Translator:
         self._sleep = sleep
         self._draw_seed = draw_seed
         self._quota = quota
+        self._submit_charged = submit or partial(submit_charged, quota)
         self._threads = TextThreads()
 
     async def translate(self, request: TranslationRequest, record: RequestRecord) -> TranslationResult:
@@ -347,23 +350,10 @@ class Translator:
     async def _submit(
         self, model: ServingModel, segments: Sequence[Segment], record: RequestRecord, num_characters: int = 0
     ) -> Futures:
-        # Queues all segments or none, and charges their tokens and decode cost to the caller.
-        if not segments:
-            return ()
-        decode_cost = partial(model.scheduler.expected_decode_cost, segments)
-        refund = await self._charge(record, num_source_tokens(segments), decode_cost)
-        try:
-            return model.scheduler.submit(segments, record, num_characters=num_characters)
-        except BaseException:
-            refund()
-            raise
+        return await self._submit_charged(model.scheduler, segments, record, num_characters) if segments else ()
 
-    async def _charge(
-        self, record: RequestRecord, num_tokens: int, decode_cost: Callable[[], int] | None = None
-    ) -> Callable[[], None]:
-        if self._quota is None or not num_tokens:
-            return lambda: None
-        return await self._quota.take_tokens(record.caller, num_tokens, decode_cost=decode_cost)
+    async def _charge(self, record: RequestRecord, num_tokens: int) -> Callable[[], None]:
+        return await charge(self._quota, record.caller, num_tokens)
 
     async def _timed(self, step: Callable[[], _Result], run: Run | None) -> tuple[_Result, float, float]:
         # Returns the result of a step, its start and duration.

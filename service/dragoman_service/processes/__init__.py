@@ -1,0 +1,1 @@
+"""Several processes for one server: front ends, and the owner of scheduler, models, limits and metrics."""
