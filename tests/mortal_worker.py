@@ -30,11 +30,12 @@ class MortalWorker(Worker):
     def connect(self) -> "Connection[Any, Any]":
         """Start a thread for a batch and return the connection to it."""
         ours, theirs = socket.socketpair()
+        connection: Connection[Any, Any] = Connection(ours.detach())
         with self._lock:
             self._alive.append(theirs.dup())
-            self.connections.append(Connection(ours.detach()))
+            self.connections.append(connection)
         self.serve(Connection(theirs.detach()))
-        return self.connections[-1]
+        return connection
 
     def die(self) -> None:
         """Shut down every connection."""

@@ -282,7 +282,8 @@ async def serve(settings: Settings, log_stream: LogStream) -> bool:
     observe_gpus(metrics)
     log_stream.count_lost(metrics.lost_log_lines.inc)
     stopping = threading.Event()
-    app = App(settings, metrics=metrics, load=onnx_loader(settings, metrics, stopping=stopping))
+    load = onnx_loader(settings, metrics, stopping=stopping, loop=asyncio.get_running_loop())
+    app = App(settings, metrics=metrics, load=load)
     try:
         await app.start()
         gc.freeze()  # imported modules stay in memory: scanning them in each collection would pause all requests

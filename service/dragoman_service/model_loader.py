@@ -1,5 +1,6 @@
 """Loader of models: opens the tokenizer of a bundle and starts its workers and schedulers."""
 
+import asyncio
 import logging
 import threading
 import time
@@ -33,8 +34,11 @@ def onnx_loader(
     *,
     clock: Callable[[], float] = time.monotonic,
     stopping: threading.Event | None = None,
+    loop: asyncio.AbstractEventLoop,
 ) -> ModelLoader:
     """Return a loader that starts a worker for each replica of a model, on consecutive devices.
+
+    The schedulers of the models dispatch in `loop`.
 
     Once `stopping` is set, the loader and the warm-up of its models raise DrainingError.
     """
@@ -58,7 +62,8 @@ def onnx_loader(
                 worker.close(0.0)
             raise
         schedulers = [
-            Scheduler(worker, model_limits(bundle.manifest), scheduling, metrics, clock) for worker in workers
+            Scheduler(worker, model_limits(bundle.manifest), scheduling, metrics, clock, loop=loop)
+            for worker in workers
         ]
         return ModelRuntime(
             tokenizer=tokenizer,

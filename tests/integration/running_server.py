@@ -83,6 +83,8 @@ class RunningServer:
     """
 
     def __init__(self, settings: Settings, alter: Callable[[ModelRuntime], ModelRuntime] | None = None) -> None:
+        """Build the server in the running event loop."""
+        self._loop = asyncio.get_running_loop()
         self.clock = ManualClock()
         self.metrics = Metrics(CollectorRegistry())
         self.models: list[HaltableModel] = []
@@ -90,7 +92,7 @@ class RunningServer:
             self.app = App(settings, metrics=self.metrics, load=self._loader(settings), clock=self.clock)
         else:
             observe_process(self.metrics.registry)
-            load = onnx_loader(settings, self.metrics)
+            load = onnx_loader(settings, self.metrics, loop=self._loop)
             self.app = App(settings, metrics=self.metrics, load=lambda *place: alter(load(*place)))
         self._ports: Ports | None = None
         self._channel: Any = None
@@ -194,6 +196,7 @@ class RunningServer:
                     own_settings.scheduling.on(placement.device),
                     self.metrics,
                     self.clock,
+                    loop=self._loop,
                 ),
                 precision=placement.precision,
                 device=placement.device,

@@ -22,6 +22,7 @@ from dragoman_service.scheduling.scheduler import Scheduler
 from dragoman_service.scheduling.settings import SchedulingSettings
 from dragoman_service.worker.messages import BatchCommand, NewSegment
 from dragoman_service.worker.worker import ServedModel
+from tests.background_loop import background_loop
 from tests.fakes import FlakyModel, ManualClock, ToyModel, make_segment
 from tests.mortal_worker import TIMEOUT_S, MortalWorker, decode_here
 
@@ -164,7 +165,7 @@ class SchedulerUnderTest:
         self.metrics = Metrics(CollectorRegistry())
         self.worker = MortalWorker(model, self.clock)
         options = SchedulingSettings(num_workers=num_workers, max_batch_segments=3, max_queue_segments=10**6)
-        self.scheduler = Scheduler(self.worker, MODEL.limits, options, self.metrics, self.clock)
+        self.scheduler = Scheduler(self.worker, MODEL.limits, options, self.metrics, self.clock, loop=background_loop())
         self.scheduler.start()
         self.num_results: dict[Future[SegmentResult], int] = {}
 

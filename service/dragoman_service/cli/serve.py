@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import logging
 import os
 import sys
 import threading
@@ -16,6 +17,7 @@ from dragoman_service.observability.logs import LogStream, configure_logs
 from dragoman_service.threads import exit_after
 
 _EXIT_S = 3.0  # for all threads to end; some wait for a file or a caller
+_MAX_LOG_DELAY_S = 0.05  # of lines below the level `warning`, which are written together
 _KILL_S = 2.0  # for loader threads to kill the processes that load
 
 _DESCRIPTION = """\
@@ -53,10 +55,11 @@ def run(arguments: argparse.Namespace) -> int:
     }
     try:
         settings = load_settings(file=arguments.config, environment=os.environ, flags=flags)
-        stream = LogStream(sys.stderr.fileno())
+        stream = LogStream(sys.stderr.fileno(), max_delay_s=_MAX_LOG_DELAY_S)
         configure_logs(settings.logs, stream=stream)
         is_drained = asyncio.run(app.serve(settings, stream))
     except DragomanError as error:
+        logging.shutdown()  # writes all lines first
         print(f"dragoman: {error}", file=sys.stderr)
         return 2 if isinstance(error, ConfigError) else 1
     exit_code = 0 if is_drained else 1
@@ -65,5 +68,6 @@ def run(arguments: argparse.Namespace) -> int:
         if thread.name.startswith(LOAD_THREAD_PREFIX):
             thread.join(_KILL_S)
             if thread.is_alive():
+                logging.shutdown()
                 os._exit(exit_code)  # a network that still runs would abort the process
     return exit_code

@@ -4,6 +4,7 @@ import contextlib
 import logging
 import math
 import select
+import selectors
 import socket
 import threading
 from collections.abc import Sequence
@@ -40,10 +41,14 @@ class WorkerHandle(Protocol):
 
 
 class ConnectionPoller:
-    """Waits for connections to become readable; any thread can wake the thread that waits."""
+    """Waits for connections to become readable; any thread can wake the thread that waits.
+
+    An event loop can wait for `fileno` instead, which is readable when `wait` would return.
+    """
 
     def __init__(self) -> None:
-        self._poll = select.poll()
+        self._selector = selectors.DefaultSelector()  # of Linux, BSD and macOS: these have a file descriptor
+        self.fileno = self._selector.fileno()
         self._receiver, self._sender = socket.socketpair()
         self._sender.setblocking(False)
         self._is_woken = False
@@ -51,19 +56,15 @@ class ConnectionPoller:
 
     def register(self, fileno: int) -> None:
         """Include a connection."""
-        self._poll.register(fileno, select.POLLIN)
+        self._selector.register(fileno, selectors.EVENT_READ)
 
     def unregister(self, fileno: int) -> None:
         """Exclude a connection; call it before the connection is closed."""
-        self._poll.unregister(fileno)
-
-    def has_hung_up(self, fileno: int) -> bool:
-        """Return whether the other end of a connection is closed."""
-        return any(ready == fileno and events & select.POLLHUP for ready, events in self._poll.poll(0))
+        self._selector.unregister(fileno)
 
     def wait(self, timeout_s: float | None) -> set[int]:
         """Return the readable connections, at least one unless woken or timed out."""
-        ready = {fileno for fileno, _ in self._poll.poll(timeout_s and timeout_s * 1000)}
+        ready = {key.fd for key, _ in self._selector.select(timeout_s)}
         if self._receiver.fileno() in ready:
             self._receiver.recv(64)
             self._is_woken = False  # only now, so that what changes from here on wakes the thread again
@@ -78,8 +79,16 @@ class ConnectionPoller:
 
     def close(self) -> None:
         """Close the sockets; `wake` does nothing from then on."""
+        self._selector.close()
         self._receiver.close()
         self._sender.close()
+
+
+def has_hung_up(fileno: int) -> bool:
+    """Return whether the other end of a connection is closed."""
+    poll = select.poll()
+    poll.register(fileno, select.POLLIN)
+    return any(events & select.POLLHUP for _, events in poll.poll(0))
 
 
 class BatchConnection:
@@ -126,16 +135,27 @@ class BatchConnection:
                 if not segment.is_end_recorded:  # its done callback will not find it here
                     self.dropped_ids.append(segment.segment_id)
 
-    def send(self, command: BatchCommand) -> None:
-        """Send a command, over a new connection if the last one was closed while the batch was empty."""
-        num_others = sum(not running.done() for running in self.running.values()) - len(command.new_segments)
-        if num_others <= 0 and self._connection is not None and self._poller.has_hung_up(self.fileno):
+    def check_connection(self) -> bool:
+        """Return whether there is a connection; one that was closed while the batch was empty does not count."""
+        if self._connection and all(running.done() for running in self.running.values()) and has_hung_up(self.fileno):
             self.disconnect()
-        if self._connection is None and command.new_segments:
-            self._connection = self._worker.connect()
-            self._poller.register(self._connection.fileno())
+        return self._connection is not None
+
+    def connect(self) -> "Connection[BatchCommand, BatchReport]":
+        """Return a new connection, which may start a worker and take seconds; EngineError or OSError if that fails."""
+        return self._worker.connect()
+
+    def use(self, connection: "Connection[BatchCommand, BatchReport]") -> None:
+        """Send commands over this connection from now on; there must be no connection yet."""
+        self._connection = connection
+        self._poller.register(connection.fileno())
+
+    def send(self, command: BatchCommand) -> None:
+        """Send a command; without a connection, no segment needs to be dropped, and EngineError if any is new."""
         if self._connection is not None:
             self._connection.send(command)
+        elif command.new_segments:
+            raise EngineError("batch has no connection")
 
     def receive(self) -> BatchReport | None:
         """Return the next report; None if the connection was closed while the batch was empty."""

@@ -1,11 +1,14 @@
 """Continuous batching: selects the queued segments that join running batches, and sends them to the worker."""
 
+import asyncio
 import contextlib
 import math
 import threading
 import traceback
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
+from typing import Any
 
 from dragoman_service.datatypes import Priority, Segment, SegmentResult
 from dragoman_service.decoding.running_batch import BatchLoad
@@ -110,8 +113,8 @@ def _preference(head: QueuedSegment, other: QueuedSegment) -> tuple[bool, bool, 
 class BatchDispatcher:
     """Moves segments from the queue to running batches, and resolves those that end.
 
-    One thread does all of it. It never holds the lock while it sends a message or resolves a segment, because that
-    runs the callbacks of its caller. An error of a batch fails the segments of this batch only.
+    All of it runs in an event loop. It never holds the lock while it sends a message or resolves a segment, because
+    that runs the callbacks of its caller. An error of a batch fails the segments of this batch only.
     """
 
     def __init__(
@@ -126,9 +129,10 @@ class BatchDispatcher:
         results: ResultCache | None,
         clock: Clock,
         lock: "threading.RLock",
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._worker, self._settings, self._metrics = worker, settings, metrics
-        self._queue, self._clock, self._lock = queue, clock, lock
+        self._loop, self._queue, self._clock, self._lock = loop, queue, clock, lock
         self._budget = BatchBudget(
             max_segments=settings.max_batch_segments,
             max_padded_tokens=settings.max_batch_padded_tokens,
@@ -139,9 +143,12 @@ class BatchDispatcher:
         self._reports = ReportHandler(
             self._batches, metrics, latency_model=latency_model, results=results, clock=clock, lock=lock
         )
-        self._thread = threading.Thread(target=self._run, name="scheduler", daemon=True)
         self._polled_at_s = -math.inf
         self._is_started = False
+        self._loop_thread_id = 0  # 0: not in the loop
+        self._next_run: asyncio.Handle | None = None  # as soon as possible
+        self._next_check: asyncio.TimerHandle | None = None
+        self._connecting: set[BatchConnection] = set()
         self._stopping = threading.Event()
         self._closing = threading.Lock()  # several threads may close it at once
         self.failed_at_s = -math.inf  # when a batch was last lost with its connection
@@ -168,6 +175,7 @@ class BatchDispatcher:
 
         All batches decode at once, so that the memory of concurrent runs is allocated.
         """
+        self._connect_all()
         for group in (segments[:1], segments):
             queued = [[QueuedSegment(segment=segment) for segment in group] for _ in self._batches]
             for batch, own in zip(self._batches, queued, strict=True):
@@ -177,19 +185,25 @@ class BatchDispatcher:
                 with self._failing_only(batch):
                     self._send(batch, own)
             while self.num_running:
-                self._run_once()
+                self._run_once(_POLL_INTERVAL_S)
                 self._worker.check_load()
         return [segment.result() for segment in queued[0]]
 
     def start(self) -> None:
-        """Start the thread."""
+        """Start to dispatch in the event loop."""
+        self._connect_all()
         self._is_started, self._reports.is_warm_up = True, False
-        self._thread.start()
-        self.wake()
+        self._loop.call_soon_threadsafe(self._attach)
 
     def wake(self) -> None:
-        """Let the thread check queue and batches; any thread may call it."""
-        self._poller.wake()
+        """Check queue and batches soon; any thread may call it.
+
+        In the event loop, the requests of one iteration share one check.
+        """
+        if threading.get_ident() != self._loop_thread_id:
+            self._poller.wake()
+        elif self._next_run is None:
+            self._next_run = self._loop.call_soon(self._run)
 
     def drop(self, segment_id: int) -> bool:
         """Drop a resolved segment from its batches, under the lock; return whether to call `wake`."""
@@ -206,28 +220,69 @@ class BatchDispatcher:
         return [segment for batch in self._batches for segment in batch.running.values()]
 
     def close(self, timeout_s: float) -> None:
-        """End the thread after its step, and close all connections and the worker."""
-        self.wake()
+        """Leave the event loop, and close all connections and the worker."""
         with self._closing:
-            if self._is_started:
-                self._thread.join(timeout_s)
+            self._leave_loop(timeout_s)
             for batch in self._batches:
                 batch.disconnect()
             self._poller.close()
             self._worker.close(timeout_s)
 
-    def _run(self) -> None:
-        while not self._stopping.is_set():
-            try:
-                self._run_once()
-            except Exception:  # noqa: BLE001 - the thread must go on, and every segment needs a result
-                for batch in self._batches:
-                    self._abandon(batch, traceback.format_exc())
-                self._stopping.wait(_RECOVERY_S)
+    def _connect_all(self) -> None:
+        for batch in self._batches:
+            with self._failing_only(batch):
+                if not batch.check_connection():
+                    batch.use(batch.connect())
 
-    def _run_once(self) -> None:
+    def _attach(self) -> None:
+        if not self._stopping.is_set():
+            self._loop_thread_id = threading.get_ident()
+            self._loop.add_reader(self._poller.fileno, self._run)
+            self._run()
+
+    def _detach(self) -> None:
+        self._loop_thread_id = 0
+        self._loop.remove_reader(self._poller.fileno)
+        for handle in (self._next_run, self._next_check):
+            if handle:
+                handle.cancel()
+
+    def _leave_loop(self, timeout_s: float) -> None:
+        if not self._is_started or self._loop.is_closed():
+            return
+        self._is_started = False
+        if threading.get_ident() == self._loop_thread_id:
+            self._detach()
+            return
+        is_detached = threading.Event()
+        self._loop.call_soon_threadsafe(self._detach)
+        self._loop.call_soon_threadsafe(is_detached.set)
+        is_detached.wait(timeout_s)
+
+    def _run(self) -> None:
+        """Check queue and batches now, and regularly while batches run or connect: workers get stuck, segments late."""
+        if self._next_run:
+            self._next_run.cancel()
+            self._next_run = None
+        if self._stopping.is_set():
+            return
+        try:
+            self._run_once(0.0)
+        except Exception:  # noqa: BLE001 - the dispatcher must go on, and every segment needs a result
+            for batch in self._batches:
+                self._abandon(batch, traceback.format_exc())
+            self._loop.remove_reader(self._poller.fileno)
+            self._loop.call_later(_RECOVERY_S, self._attach)
+        if (self.num_running or self._connecting) and self._next_check is None:
+            self._next_check = self._loop.call_later(_POLL_INTERVAL_S, self._check)
+
+    def _check(self) -> None:
+        self._next_check = None
+        self._run()
+
+    def _run_once(self, timeout_s: float) -> None:
         """Wait for reports or `wake`, resolve segments that ended, and send new segments to each batch."""
-        ready = self._poller.wait(_POLL_INTERVAL_S if self.num_running else None)
+        ready = self._poller.wait(timeout_s)
         reported = [batch for batch in self._batches if batch.fileno in ready]
         for batch in reported:
             with self._failing_only(batch):
@@ -245,7 +300,10 @@ class BatchDispatcher:
             if not self._queue.num_segments:
                 break
             with self._failing_only(batch):
-                selected[batch] = self._select(batch)
+                if batch.check_connection():
+                    selected[batch] = self._select(batch)
+                else:
+                    self._connect(batch)
         for batch in by_load:  # after all selections: what is still queued may be encoded ahead
             if selected.get(batch) or batch.dropped_ids:
                 with self._failing_only(batch):
@@ -275,13 +333,41 @@ class BatchDispatcher:
             self._abandon(batch, f"connection to the worker lost: {error!r}")
         except Exception:  # noqa: BLE001 - the thread must go on, and every segment needs a result
             self._abandon(batch, traceback.format_exc())
-            self._stopping.wait(_RECOVERY_S)
 
     def _abandon(self, batch: BatchConnection, fault: str) -> None:
         self.cache_bytes, self.failed_at_s = 0, self._clock()  # the bytes until the next report
         self._reports.fail(batch, list(batch.running), fault)
         batch.disconnect()
         self.wake()  # queued segments can join an empty batch
+
+    def _connect(self, batch: BatchConnection) -> None:
+        """Connect a batch in a thread, because that may start a worker; its segments stay in the queue until then."""
+        if batch in self._connecting:
+            return
+        self._connecting.add(batch)
+
+        def connect() -> None:
+            connection: Connection[Any, Any] | Exception
+            try:
+                connection = batch.connect()
+            except Exception as error:  # noqa: BLE001 - fails the segments of the batch
+                connection = error
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._connected, batch, connection)
+
+        threading.Thread(target=connect, name="connect", daemon=True).start()
+
+    def _connected(self, batch: BatchConnection, connection: "Connection[Any, Any] | Exception") -> None:
+        self._connecting.discard(batch)
+        if isinstance(connection, Exception):
+            with self._failing_only(batch):
+                self._select(batch)  # these segments fail; the next ones try again
+                raise connection
+        elif self._stopping.is_set():
+            connection.close()
+        else:
+            batch.use(connection)
+            self.wake()
 
     def _select(self, batch: BatchConnection) -> list[QueuedSegment]:
         """Move the segments that join a batch now from the queue to the batch."""

@@ -46,7 +46,10 @@ class Scheduler:
         settings: SchedulingSettings,
         metrics: Metrics,
         clock: Clock = time.monotonic,
+        *,
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
+        """Dispatch in the event loop, which runs in any thread."""
         self._limits, self._clock = limits, clock
         self._lock = threading.RLock()
         num_batches = settings.num_workers or num_cores()
@@ -66,6 +69,7 @@ class Scheduler:
             results=self._results,
             clock=clock,
             lock=self._lock,
+            loop=loop,
         )
         self._is_draining = False
         self._overloaded_at_s = -math.inf
@@ -162,7 +166,7 @@ class Scheduler:
             self.outstanding_cost += cost.decode_cost
             has_capacity = self._dispatcher.has_capacity
         if has_capacity:
-            self._wake_soon()
+            self._dispatcher.wake()
         if not _SWITCH_INTERVAL.is_normal:
             _SWITCH_INTERVAL.record_admission(now_s)
         remaining = iter(queued)
@@ -187,7 +191,7 @@ class Scheduler:
             return self._all_resolved.wait_for(lambda: not self._num_unresolved, timeout_s)
 
     def stop(self, timeout_s: float = 10.0) -> None:
-        """Fail the remaining segments with `DrainingError`, wait for running steps and end the threads."""
+        """Fail the remaining segments with `DrainingError`, and close the worker."""
         with self._lock:
             self._is_draining = True
             remaining = [*self._queue, *self._dispatcher.request_stop()]
@@ -195,15 +199,6 @@ class Scheduler:
             segment.resolve(DrainingError())
         self._dispatcher.close(timeout_s)
         self._metrics.remove_scheduler(self.stats)
-
-    def _wake_soon(self) -> None:
-        """Wake the dispatcher, in an event loop after its current iteration, so that its requests share one wake-up."""
-        try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:
-            self._dispatcher.wake()
-        else:
-            loop.call_soon(self._dispatcher.wake)
 
     def _check_admission(
         self, cost: RequestCost, context: RequestRecord, now_s: float, *, is_estimate: bool = False

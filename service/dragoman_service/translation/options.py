@@ -5,10 +5,10 @@ setting or a model decides, and the rules that involve several fields.
 """
 
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -117,13 +117,30 @@ def check_request(
         _check_text("text", request.texts[0], limits.max_document_characters, at_least=1)
     else:
         _check_texts(request.texts, limits)
-    _check_fields(replace(request, texts=()), "")
+    _check_fields(request, "", without=("texts", "options"))
     if request.target_prefixes and len(request.target_prefixes) != len(request.texts):
         value, limit = f"{len(request.target_prefixes)} prefixes", f"none or {len(request.texts)}"
         raise InvalidFieldError("target_prefixes", value, limit)
-    _check_patterns(request.options.protection.patterns)
-    _check_terms(request.options.terms)
-    return search_config(request.options, defaults, draw_seed=draw_seed)
+    options = request.options
+    texts = options.target_prefix, options.suppressed_tokens, options.terms, options.protection.patterns
+    if options.sampling or any(texts):
+        return _checked_search(options, defaults, draw_seed)
+    return _cached_search(options, defaults)
+
+
+def _checked_search(
+    options: TranslationOptions, defaults: TranslationDefaults, draw_seed: Callable[[], int]
+) -> SearchConfig:
+    _check_fields(options, "options.")
+    _check_patterns(options.protection.patterns)
+    _check_terms(options.terms)
+    return search_config(options, defaults, draw_seed=draw_seed)
+
+
+@lru_cache(maxsize=256)
+def _cached_search(options: TranslationOptions, defaults: TranslationDefaults) -> SearchConfig:
+    # For options without texts of the caller and without a seed. Most callers always send the same options.
+    return _checked_search(options, defaults, new_seed)
 
 
 def search_config(
@@ -222,9 +239,11 @@ def _ranges(kind: type, path: str) -> Mapping[str, OptionRange]:
     return ranges
 
 
-def _check_fields(message: Any, path: str, field: str = "") -> None:
+def _check_fields(message: Any, path: str, field: str = "", *, without: Collection[str] = ()) -> None:
     # `path` locates the declaration of a field in the contract, `field` the field itself: it has indices of lists.
     for name, option in _ranges(message.__class__, path).items():
+        if name in without:
+            continue
         value = getattr(message, name)
         if isinstance(value, tuple | frozenset):
             _check_items(value, option, path + name, (field or path) + name)

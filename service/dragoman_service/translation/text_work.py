@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import math
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import CancelledError, Future
@@ -146,10 +147,10 @@ class TextThreads:
 
 
 async def wait_all(futures: Futures) -> None:
-    """Return once all futures are done, or one has failed. Wakes the event loop only once."""
+    """Return once all futures are done, or one has failed. Wakes the event loop at most once."""
     if not futures:
         return
-    loop = asyncio.get_running_loop()
+    loop, thread_id = asyncio.get_running_loop(), threading.get_ident()
     all_done, num_futures, num_done = loop.create_future(), len(futures), itertools.count(1)
 
     def finish() -> None:
@@ -158,7 +159,10 @@ async def wait_all(futures: Futures) -> None:
 
     def count_done(future: "Future[SegmentResult]") -> None:
         if next(num_done) == num_futures or (not future.cancelled() and future.exception()):
-            loop.call_soon_threadsafe(finish)
+            if threading.get_ident() == thread_id:
+                finish()
+            else:
+                loop.call_soon_threadsafe(finish)
 
     for future in futures:
         future.add_done_callback(count_done)

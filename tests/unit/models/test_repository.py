@@ -18,6 +18,7 @@ from dragoman_service.observability.metrics import Metrics
 from dragoman_service.scheduling.scheduler import Scheduler
 from dragoman_service.scheduling.settings import SchedulingSettings
 from dragoman_service.worker.worker import Worker
+from tests.background_loop import background_loop
 from tests.fakes import ToyModel, make_segment
 from tests.unit.models.model_fakes import (
     FakeScheduler,
@@ -241,7 +242,7 @@ def test_directory_without_models_is_rejected(tmp_path: Path, directory: str) ->
 def test_real_scheduler_is_started_drained_and_stopped(tmp_path: Path) -> None:
     settings = SchedulingSettings(num_workers=1)
     model = ToyModel()
-    scheduler = Scheduler(Worker(model), model.limits, settings, Metrics(CollectorRegistry()))
+    scheduler = Scheduler(Worker(model), model.limits, settings, Metrics(CollectorRegistry()), loop=background_loop())
     repository = loaded_repository(tmp_path, "tiny/1", load=lambda *_: make_runtime(scheduler))
 
     repository.unload("tiny/1")

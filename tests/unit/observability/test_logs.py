@@ -285,6 +285,56 @@ def test_concurrent_threads_write_whole_lines(tmp_path: Path) -> None:
     assert sorted(lines) == sorted(name * 50 for name in "abcd" for _ in range(200))
 
 
+def test_delayed_lines_are_written_together_in_order(pipe: Pipe) -> None:
+    stream = LogStream(pipe.writer, max_delay_s=0.01)
+    for number in range(3):
+        stream.write(f"{number}\n")
+    written = ""
+
+    while len(written) < len("0\n1\n2\n"):
+        written += pipe.read()  # blocks until the thread has written
+
+    assert written == "0\n1\n2\n"
+
+
+def test_flush_and_a_full_buffer_write_delayed_lines_at_once(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("wb") as file:
+        stream = LogStream(file.fileno(), max_delay_s=60)
+        for _ in range(700):
+            stream.write(LINE)
+        num_full = (tmp_path / "log").stat().st_size // len(LINE)
+        stream.flush()
+
+    assert 0 < num_full < 700
+    assert (tmp_path / "log").read_text(encoding="utf-8") == LINE * 700
+
+
+@pytest.mark.usefixtures("stream")
+def test_warning_is_written_at_once_after_delayed_lines(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("wb") as file:
+        configure_logs(LogSettings(format="json"), stream=LogStream(file.fileno(), max_delay_s=60))
+        logging.getLogger("test").info("first")
+        is_delayed = not (tmp_path / "log").stat().st_size
+        logging.getLogger("test").warning("second")
+
+        lines = (tmp_path / "log").read_text(encoding="utf-8").splitlines()
+
+    assert is_delayed
+    assert [json.loads(line)["event"] for line in lines] == ["first", "second"]
+
+
+@pytest.mark.usefixtures("stream")
+def test_delayed_lines_are_written_when_logging_ends(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("wb") as file:
+        configure_logs(LogSettings(format="json"), stream=LogStream(file.fileno(), max_delay_s=60))
+        logging.getLogger("test").info("last")
+
+        for handler in logging.getLogger().handlers:
+            handler.flush()
+
+    assert json.loads((tmp_path / "log").read_text(encoding="utf-8"))["event"] == "last"
+
+
 class Later:
     """Fake of `call_later` that records the calls."""
 

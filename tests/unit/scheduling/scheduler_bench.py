@@ -14,6 +14,7 @@ from dragoman_service.scheduling.batch_connection import WorkerHandle
 from dragoman_service.scheduling.scheduler import Scheduler
 from dragoman_service.scheduling.settings import SchedulingSettings
 from dragoman_service.worker.messages import Clock
+from tests.background_loop import background_loop
 from tests.fakes import GatedModel, ManualClock, ToyModel, make_segment
 from tests.mortal_worker import TIMEOUT_S, MortalWorker
 
@@ -43,6 +44,7 @@ class Bench:
             SchedulingSettings(**{"num_workers": 1, **settings}),
             self.metrics,
             clock=clock or self.clock,
+            loop=background_loop(),
         )
 
     def start(self, *, is_open: bool = False) -> Self:

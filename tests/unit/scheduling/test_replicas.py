@@ -14,6 +14,7 @@ from dragoman_service.scheduling.replicas import ReplicaScheduler, open_replicas
 from dragoman_service.scheduling.scheduler import Scheduler
 from dragoman_service.scheduling.settings import SchedulingSettings
 from dragoman_service.worker.worker import Worker
+from tests.background_loop import background_loop
 from tests.fakes import CACHE_BYTES, GatedModel, ManualClock, ToyModel, make_segment
 from tests.mortal_worker import TIMEOUT_S, MortalWorker
 
@@ -28,7 +29,7 @@ class Replicas:
         metrics = Metrics(CollectorRegistry())
         settings = SchedulingSettings(num_workers=1, max_batch_segments=1, max_queue_segments=2)
         self.schedulers = [
-            Scheduler(worker, model.limits, settings, metrics, self.clock)
+            Scheduler(worker, model.limits, settings, metrics, self.clock, loop=background_loop())
             for worker, model in zip(self.workers, self.models, strict=True)
         ]
         self.all = ReplicaScheduler(self.schedulers, self.clock)

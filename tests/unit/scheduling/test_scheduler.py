@@ -13,6 +13,7 @@ from dragoman_service.scheduling.admission_queue import QueuedSegment
 from dragoman_service.scheduling.scheduler import Scheduler
 from dragoman_service.scheduling.settings import SchedulingSettings
 from dragoman_service.worker.worker import Worker
+from tests.background_loop import background_loop
 from tests.fakes import CACHE_BYTES, FaultyToyModel, FlakyModel, TimedModel, ToyModel, make_segment
 from tests.mortal_worker import TIMEOUT_S
 from tests.unit.scheduling.scheduler_bench import ENDLESS, MANY_STEPS, NUM_CHARACTERS, Bench
@@ -427,7 +428,7 @@ def test_gauges_show_the_batches_until_the_scheduler_stops(make_bench: MakeBench
 
 def test_gauges_add_up_the_schedulers_of_several_models(make_bench: MakeBench) -> None:
     first = make_bench()
-    second = Scheduler(Worker(ENDLESS), ENDLESS.limits, SchedulingSettings(), first.metrics)
+    second = Scheduler(Worker(ENDLESS), ENDLESS.limits, SchedulingSettings(), first.metrics, loop=background_loop())
 
     for scheduler in (first.scheduler, second):
         scheduler.submit([make_segment(7)])

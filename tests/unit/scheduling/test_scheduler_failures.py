@@ -1,5 +1,6 @@
 """Failures of workers, connections and the scheduler's own code: each segment is resolved, and decoding goes on."""
 
+import asyncio
 import socket
 import threading
 import time
@@ -14,11 +15,12 @@ from prometheus_client import CollectorRegistry
 
 from dragoman_service.datatypes import SearchConfig, Segment, SegmentResult
 from dragoman_service.decoding.degeneration import EndedSegment
-from dragoman_service.errors import EngineError
+from dragoman_service.errors import DeadlineExceededError, EngineError
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.scheduling.scheduler import Scheduler
 from dragoman_service.scheduling.settings import SchedulingSettings
 from dragoman_service.worker.messages import BatchCommand, BatchReport, BatchStepOutput
+from tests.background_loop import background_loop
 from tests.fakes import CACHE_BYTES, EOS, FlakyModel, ToyModel, make_segment
 from tests.mortal_worker import TIMEOUT_S, MortalWorker, begin, decode_here, joining
 from tests.unit.scheduling.scheduler_bench import ENDLESS, MANY_STEPS, Bench
@@ -26,7 +28,7 @@ from tests.unit.scheduling.scheduler_bench import ENDLESS, MANY_STEPS, Bench
 MakeBench = Callable[..., Bench]
 
 NUM_REQUESTS = 200
-NUM_CROSSINGS = 200  # some of which meet in the same iteration of the scheduler's thread
+NUM_CROSSINGS = 200  # some of which meet in the same check of the dispatcher
 NUM_STOPPED = 30  # some of which are stopped by two threads in the same moment
 LARGE = 20_000  # source tokens: a report with their attention is larger than the buffer of a socket
 
@@ -91,7 +93,7 @@ def ended(segment_id: int) -> BatchStepOutput:
 
 
 def until(holds: Callable[[], bool]) -> None:
-    """Wait for the scheduler's thread."""
+    """Wait for the dispatcher."""
     until_s = time.monotonic() + TIMEOUT_S
     while not holds():
         assert time.monotonic() < until_s, "condition never held"
@@ -181,27 +183,59 @@ def test_fault_of_the_model_fails_its_batch_and_keeps_the_connection(
 
 
 class UnreachableWorker(MortalWorker):
-    """Raises an error from the first `connect`."""
+    """Raises an error from the second `connect`."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(ENDLESS)
         self._errors = [error]
 
     def connect(self) -> "Connection[Any, Any]":
-        if self._errors:
+        if self.connections and self._errors:
             raise self._errors.pop()
         return super().connect()
 
 
 @pytest.mark.parametrize("error", [ValueError(), MemoryError(), EngineError("gone"), ConnectionRefusedError()])
 def test_failed_connection_fails_the_segments_of_the_batch_only(make_bench: MakeBench, error: Exception) -> None:
-    bench = make_bench(worker=UnreachableWorker(error)).start()
+    worker = UnreachableWorker(error)
+    bench = make_bench(worker=worker).start()
+    worker.die()
     lost = bench.scheduler.submit([make_segment(7)] * 2)
 
     assert all(map(is_failed, lost))
     assert bench.decodes()
     assert bench.metric("batch_failures_total") == 1
     assert bench.metric("batch_live_segments") == 0
+
+
+class RestartingWorker(MortalWorker):
+    """Takes until `is_restarted` for its second `connect`."""
+
+    def __init__(self) -> None:
+        super().__init__(ENDLESS)
+        self.is_restarted = threading.Event()
+
+    def connect(self) -> "Connection[Any, Any]":
+        if self.connections:
+            assert self.is_restarted.wait(TIMEOUT_S)
+        return super().connect()
+
+
+def test_restart_of_a_worker_keeps_segments_queued_until_their_deadline(make_bench: MakeBench) -> None:
+    worker = RestartingWorker()
+    bench = make_bench(worker=worker).start()
+    worker.die()
+
+    patient, late = bench.submit(2), bench.submit(2, timeout_s=1.0)
+    is_loop_free = asyncio.run_coroutine_threadsafe(asyncio.sleep(0, True), background_loop())
+    assert is_loop_free.result(TIMEOUT_S)
+    bench.clock.advance(2.0)
+    assert isinstance(late.exception(TIMEOUT_S), DeadlineExceededError)
+    assert not patient.done()
+    worker.is_restarted.set()
+
+    assert patient.result(TIMEOUT_S).num_steps == 2
+    assert bench.metric("batch_failures_total") == 0
 
 
 def without_segments() -> BatchReport:
@@ -244,7 +278,7 @@ class FaultyClock:
         return time.monotonic()
 
 
-@pytest.mark.parametrize("thread", ["scheduler", "decode-"])
+@pytest.mark.parametrize("thread", ["background-loop", "decode-"])
 @pytest.mark.parametrize("fails_at", range(1, 13))
 def test_exception_anywhere_in_a_thread_leaves_no_segment_unresolved(
     make_bench: MakeBench, thread: str, fails_at: int
@@ -383,7 +417,9 @@ def test_pause_of_the_server_kills_no_worker(scripted: Bench, worker: ScriptedWo
 
 def test_warm_up_that_takes_too_long_is_aborted(worker: ScriptedWorker) -> None:
     worker.load_error = EngineError("too long")
-    scheduler = Scheduler(worker, ENDLESS.limits, SchedulingSettings(), Metrics(CollectorRegistry()))
+    scheduler = Scheduler(
+        worker, ENDLESS.limits, SchedulingSettings(), Metrics(CollectorRegistry()), loop=background_loop()
+    )
 
     with pytest.raises(EngineError, match="too long"):
         begin(scheduler.warm_up, [make_segment(7)]).result(TIMEOUT_S)
