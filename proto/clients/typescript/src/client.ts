@@ -62,9 +62,6 @@ export class TranslationClient {
   /** Prepares a connection to `host:port` or another gRPC target. Throws a RangeError for an invalid option. */
   constructor(target: string, options: ClientOptions = {}) {
     const { timeoutS = 30, apiKey, tls, isPlaintextTrusted = false, maxAttempts = 4 } = options;
-    if (!(timeoutS > 0 && timeoutS < Infinity)) {
-      throw new RangeError(`timeoutS is ${timeoutS}, must be finite and above 0`);
-    }
     if (!(Number.isInteger(maxAttempts) && maxAttempts >= 1 && maxAttempts <= 5)) {
       throw new RangeError(`maxAttempts is ${maxAttempts}, must be 1 to 5`);
     }
@@ -79,7 +76,7 @@ export class TranslationClient {
       ? credentials.createSsl(tls.ca, tls.privateKey, tls.certificate)
       : credentials.createInsecure();
     const channelOptions = {
-      interceptors: [callDefaults(timeoutS, key)],
+      interceptors: [callDefaults(checkedTimeout(timeoutS), key)],
       "grpc.service_config": serviceConfig(maxAttempts),
       "grpc.keepalive_time_ms": 60_000,
       "grpc.keepalive_timeout_ms": 20_000,
@@ -98,8 +95,8 @@ export class TranslationClient {
 
   /** Translates 1 to 128 texts. Either all of them are translated or the call fails. */
   translate(request: DeepPartial<TranslateRequest>, timeoutS?: number): Promise<TranslateResponse> {
-    const options = timeoutS === undefined ? {} : { deadline: Date.now() + timeoutS * 1000 };
     return new Promise((resolve, reject) => {
+      const options = timeoutS === undefined ? {} : { deadline: Date.now() + checkedTimeout(timeoutS) * 1000 };
       const callback = (error: ServiceError | null, response: TranslateResponse) =>
         error ? reject(error) : resolve(response);
       this.translation.translate(TranslateRequest.fromPartial(request), new Metadata(), options, callback);
@@ -151,6 +148,13 @@ function callDefaults(timeoutS: number, key?: string): Interceptor {
         next(metadata, listener);
       },
     });
+}
+
+function checkedTimeout(timeoutS: number): number {
+  if (!(timeoutS > 0 && timeoutS < Infinity)) {
+    throw new RangeError(`timeoutS is ${timeoutS}, must be finite and above 0`);
+  }
+  return timeoutS;
 }
 
 /** Retries and load balancing. The retry delay of the server replaces the backoff; a backoff ends with the deadline. */
