@@ -7,22 +7,25 @@
 # The server listens on all addresses of the container, so it starts only if its settings define who may call: mount keys
 # and certificates (docs/guides/security.md), or admit every client as above.
 #
-# The gpu variant contains ONNX Runtime for CUDA and NVIDIA's libraries from the package index. The host needs a driver for
-# CUDA 13 and the NVIDIA container toolkit (`docker run --gpus all`).
+# The gpu variant contains ONNX Runtime for CUDA, NVIDIA's libraries from the package index, and the bundled model in fp16
+# in addition to int8. The host needs a driver for CUDA 13 and the NVIDIA container toolkit (`docker run --gpus all`).
 #
 # The root file system may be read-only: only uploaded documents are written, to a mounted directory. The image needs no
 # shell at run time.
 
 ARG BASE_IMAGE=python:3.11-slim-bookworm
+ARG VARIANT=cpu
 
-# Dependencies as pinned in the lock file: a large layer that rarely changes.
-FROM ${BASE_IMAGE} AS dependencies
+FROM ${BASE_IMAGE} AS tools
 WORKDIR /build
 COPY deploy/image/tools.lock ./
 RUN --mount=type=cache,target=/root/.cache/pip \
     python3 -m venv /opt/tools \
     && /opt/tools/bin/pip install --require-hashes --only-binary :all: --requirement tools.lock
-ARG VARIANT=cpu
+
+# Dependencies as pinned in the lock file: a large layer that rarely changes.
+FROM tools AS dependencies
+ARG VARIANT
 COPY deploy/image/${VARIANT}.lock ./runtime.lock
 RUN --mount=type=cache,target=/root/.cache/pip \
     python3 -m venv --without-pip /opt/venv \
@@ -51,7 +54,7 @@ FROM ${BASE_IMAGE} AS native
 RUN mkdir /wheels \
     && if ! command -v c++; then \
         apt-get update && apt-get install --yes --no-install-recommends g++ && rm -rf /var/lib/apt/lists/*; fi
-COPY --from=dependencies /opt/tools /opt/tools
+COPY --from=tools /opt/tools /opt/tools
 COPY service/native /build/native
 RUN /opt/tools/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /wheels /build/native
 
@@ -64,11 +67,31 @@ RUN /opt/tools/bin/pip wheel --no-deps --no-build-isolation --wheel-dir wheels .
     && /opt/tools/bin/pip install --no-deps --no-compile --target /opt/dragoman wheels/*.whl \
     && PYTHONPYCACHEPREFIX=/opt/pycache /opt/venv/bin/python -m compileall -q -j 0 --invalidation-mode checked-hash /opt/dragoman
 
+# The bundled models. GPUs do not run int8, so the gpu variant adds fp16 to each bundle.
+FROM ${BASE_IMAGE} AS models-cpu
+COPY deploy/models/dragoman_models /models
+
+FROM tools AS models-gpu
+COPY deploy/image/convert.lock ./
+RUN --mount=type=cache,target=/root/.cache/pip \
+    python3 -m venv --without-pip /opt/convert \
+    && /opt/tools/bin/pip --python /opt/convert/bin/python install --no-compile --no-deps --require-hashes \
+        --only-binary :all: --requirement convert.lock
+COPY service/dragoman_service dragoman_service
+COPY export/dragoman_export dragoman_export
+COPY deploy/models/dragoman_models models
+RUN for bundle in models/*/*; do \
+        /opt/convert/bin/python -m dragoman_export convert --bundle "$bundle" --output "/$bundle" || exit 1; \
+    done
+
+# hadolint ignore=DL3006
+FROM models-${VARIANT} AS models
+
 FROM ${BASE_IMAGE} AS runtime
 COPY --from=dependencies /opt/venv /opt/venv
 COPY --from=dependencies /opt/pycache /opt/pycache
 COPY --from=dependencies /usr/share/sbom /usr/share/sbom
-COPY deploy/models/dragoman_models /models
+COPY --from=models /models /models
 COPY --from=application /opt/dragoman /opt/dragoman
 COPY --from=application /opt/pycache/opt/dragoman /opt/pycache/opt/dragoman
 
@@ -92,7 +115,7 @@ HEALTHCHECK --interval=3s --timeout=5s --start-period=60s --retries=3 \
 ENTRYPOINT ["/opt/venv/bin/python", "-m", "dragoman_service"]
 CMD ["serve"]
 
-ARG VARIANT=cpu
+ARG VARIANT
 ARG VERSION=unknown
 ARG REVISION=unknown
 ARG SOURCE=unknown

@@ -150,6 +150,7 @@ LOCK_EXTRAS := --extra detect --extra files --extra google
 lock: $(VENV)/.dev ## Pin the packages of the images, with hashes: make lock [UPGRADE=1 for the newest versions]
 	@$(LOCK) pyproject.toml --extra serve-onnx $(LOCK_EXTRAS) --output-file deploy/image/cpu.lock
 	@$(LOCK) pyproject.toml --extra gpu $(LOCK_EXTRAS) --output-file deploy/image/gpu.lock
+	@$(LOCK) pyproject.toml --extra convert --output-file deploy/image/convert.lock
 	@$(LOCK) deploy/image/tools.in --output-file deploy/image/tools.lock
 
 $(VENV)/bin/python:

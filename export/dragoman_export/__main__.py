@@ -21,6 +21,7 @@ COMMANDS = {
     "plot": "plot curves and schedule of a run, or attention and positions of a model",
     "import": "import a model of another system, or a bundle, for the other commands",
     "bundle": "export a checkpoint as a model bundle",
+    "convert": "add a precision to a bundle, such as fp16 for GPUs",
     "upgrade": "upgrade a bundle to the current version of the format",
     "shortlist": "add a shortlist of likely target tokens to a bundle",
     "confidence": "add a confidence model to a bundle",

@@ -44,3 +44,7 @@ class DivergenceError(ExportError):
 
 class ImportFormatError(ExportError):
     """An imported file is missing, damaged or not supported."""
+
+
+class BundleWriteError(ExportError):
+    """A bundle cannot be written as requested."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import M2M100Config, M2M100ForConditionalGeneration, MarianConfig, MarianMTModel
 
 from dragoman_export.model.config import ModelConfig
-from dragoman_export.model.layers import sinusoidal_positions
+from dragoman_export.model.positions import sinusoidal_positions
 from dragoman_export.onnx_export.network import Network
 from loadtests.benchmarks import system_pytorch
 from loadtests.benchmarks.systems import Output, SearchOptions, TokenIds
@@ -109,9 +109,9 @@ def _renamed(name: str) -> str:
 def _place_positions(module: Any, config: ModelConfig) -> None:
     """Replace concatenated sines and cosines by ours, which alternate."""
     if config.norm == "post":
-        module.weight.data = sinusoidal_positions(_NUM_POSITIONS, config.d_model)
+        module.weight.data = torch.from_numpy(sinusoidal_positions(_NUM_POSITIONS, config.d_model))
         return
     module.offset = first = module.padding_idx + 1  # first position of M2M100
     table: Tensor = torch.zeros_like(module.weights)
-    table[first:] = sinusoidal_positions(len(table) - first, config.d_model)
+    table[first:] = torch.from_numpy(sinusoidal_positions(len(table) - first, config.d_model))
     module.weights = table

@@ -40,6 +40,7 @@ COMMANDS: Mapping[str, Command] = {  # by name
     "models": Command("list, load, unload or label the models of a running server"),
     "keys": Command("create an API key, check a callers file", extra="serve", modules=("pydantic",)),
     "probe": Command("check whether a server is ready, for health checks", extra="serve", modules=("grpc_health",)),
+    "doctor": Command("check an installation and its settings", extra="serve", modules=_SERVE),
     "demo": Command("start a server with the bundled model, translate, stop it", extra="serve", modules=_SERVE),
     "export": Command(
         "train or import a model, export, verify and evaluate it", "dragoman_export", "train,serve", ("torch", "onnx")
@@ -66,7 +67,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("dragoman") or not command.extra:
             raise
-        print(_install_hint(first, command, error.name or command.program), file=sys.stderr)
+        # Only this part of the exporter needs no PyTorch.
+        extra = "convert" if words[:2] == ["export", "convert"] else command.extra
+        print(_install_hint(first, command, extra, missing=error.name or command.program), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("dragoman: interrupted", file=sys.stderr)
@@ -82,12 +85,12 @@ def _usage() -> str:
     return "\n".join((*lines, "`dragoman COMMAND --help` describes a command.", *hints))
 
 
-def _install_hint(name: str, command: Command, missing: str) -> str:
+def _install_hint(name: str, command: Command, extra: str, *, missing: str) -> str:
     if command.program == "loadtests":
         return f"dragoman: `dragoman {name}` runs in a checkout: make .venv/.load (missing module: {missing})"
     return (
         f"dragoman: `dragoman {name}` needs the module {missing!r}; install it:\n"
-        f"  {sys.executable} -m pip install 'dragoman[{command.extra}]'"
+        f"  {sys.executable} -m pip install 'dragoman[{extra}]'"
     )
 
 

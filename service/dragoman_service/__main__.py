@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-COMMANDS = ("serve", "translate", "models", "demo", "keys", "probe")
+COMMANDS = ("serve", "translate", "models", "demo", "keys", "probe", "doctor")
 """Each is a module of `dragoman_service.cli`, except `translate`, which is part of the client."""
 
 

@@ -259,10 +259,13 @@ class App:
         self._metrics.ready.set(is_ready)
 
 
-async def serve(settings: Settings, log_stream: LogStream) -> bool:
+async def serve(
+    settings: Settings, log_stream: LogStream, *, make_loader: Callable[..., ModelLoader] = onnx_loader
+) -> bool:
     """Serve until SIGTERM or SIGINT, then drain; a second signal stops the server at once.
 
-    If the drain and the exit exceed their timeout, the process ends with exit code 1.
+    If the drain and the exit exceed their timeout, the process ends with exit code 1. `make_loader` returns the loader
+    of models; its arguments are those of `onnx_loader`.
 
     Returns:
         True if every admitted call was answered.
@@ -282,7 +285,7 @@ async def serve(settings: Settings, log_stream: LogStream) -> bool:
     observe_gpus(metrics)
     log_stream.count_lost(metrics.lost_log_lines.inc)
     stopping = threading.Event()
-    load = onnx_loader(settings, metrics, stopping=stopping, loop=asyncio.get_running_loop())
+    load = make_loader(settings, metrics, stopping=stopping, loop=asyncio.get_running_loop())
     app = App(settings, metrics=metrics, load=load)
     try:
         await app.start()

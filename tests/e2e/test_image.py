@@ -14,7 +14,7 @@ from packaging.utils import canonicalize_name
 from dragoman.client import TlsOptions, TranslationClient, UnauthenticatedError
 from tests.e2e.containers import TEXT, TRANSLATED_WORD, Engine, long_call, translate
 from tests.e2e.replicas import write_secrets
-from tests.e2e.tools import DEPLOY, python_tools, run
+from tests.e2e.tools import CHECKOUT, DEPLOY, python_tools, run
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
 
@@ -76,6 +76,21 @@ def test_bill_of_materials_lists_the_locked_packages(engine: Engine) -> None:
 
     assert document["bomFormat"] == "CycloneDX"
     assert listed == {(canonicalize_name(name), version) for name, version in locked}
+
+
+def test_gpu_image_contains_the_bundled_models_in_fp16(engine: Engine) -> None:
+    """The build ends before ONNX Runtime for CUDA, which takes minutes to install."""
+    tag = "dragoman-models:ci-gpu"
+    base = ("--build-arg", f"BASE_IMAGE={engine.base_image}") if engine.base_image else ()
+    variant = ("--build-arg", "VARIANT=gpu", "--target", "models")
+    engine.call("build", "--network", "host", *base, *variant, "--tag", tag, CHECKOUT)
+
+    for path in sorted((CHECKOUT / "deploy/models/dragoman_models").glob("*/*/manifest.json")):
+        name = path.relative_to(path.parents[2])
+        container = ("run", "--rm", "--network", "none", "--user", "65532:65532", "--entrypoint", "cat", tag)
+        manifest = json.loads(engine.call(*container, f"/models/{name}").stdout)
+        assert list(manifest["precisions"]) == ["int8", "fp16"]
+        assert manifest["default_precision"] == "int8"
 
 
 def test_server_starts_from_compiled_bytecode(engine: Engine) -> None:

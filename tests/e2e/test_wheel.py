@@ -125,6 +125,17 @@ def test_exporter_of_the_wheel_offers_all_commands(wheels: Path, tmp_path: Path)
 
     assert python("-c", "import dragoman_export; print(dragoman_export.__file__)").startswith(str(site))
     listed = python("-m", "dragoman_export", "--help")
-    for name in ("train", "average", "bundle", "import", "verify", "evaluate", "upgrade", "shortlist", "distill"):
+    for name in (
+        "train",
+        "average",
+        "bundle",
+        "import",
+        "verify",
+        "evaluate",
+        "convert",
+        "upgrade",
+        "shortlist",
+        "distill",
+    ):
         assert name in listed
         assert "usage:" in python("-m", "dragoman_export", name, "--help")

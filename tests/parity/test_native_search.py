@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from dragoman_export.bundle_writer import add_shortlist
+from dragoman_export.bundle_extension import add_shortlist
 from dragoman_service.bundle.files import open_bundle
 from dragoman_service.datatypes import Hypothesis, SearchConfig, Segment
 from dragoman_service.decoding.beam_search import CandidateRules, Interrupt, RankedRun

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dragoman_export.bundle_writer import add_shortlist
+from dragoman_export.bundle_extension import add_shortlist
 from dragoman_service.bundle.files import open_bundle
 from dragoman_service.datatypes import Hypothesis, SamplingConfig, Segment
 from dragoman_service.decoding.step_model import StepModel

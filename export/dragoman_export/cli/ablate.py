@@ -21,7 +21,7 @@ from dragoman_export.data.reader import Pair
 from dragoman_export.errors import DivergenceError, RunFolderError, SettingError
 from dragoman_export.evaluation.ensemble import float_bundle
 from dragoman_export.evaluation.translation import TextModel, translate_texts
-from dragoman_export.onnx_export.network import TrainedModel
+from dragoman_export.trained_model import TrainedModel
 from dragoman_export.training.checkpoint import write_atomically
 from dragoman_export.training.config import RunConfig
 from dragoman_export.training.report import read_log

@@ -10,15 +10,16 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from dragoman_export.bundle_writer import BundleDescription, BundleWriteError, exporter_version, write_bundle
+from dragoman_export.bundle_writer import BundleDescription, exporter_version, write_bundle
 from dragoman_export.cli.flags import add_shared
 from dragoman_export.data.augmentation import AugmentationConfig, augment_all
 from dragoman_export.data.reader import ParallelFiles, read_spread
-from dragoman_export.errors import CorpusError, RunFolderError, SettingError
+from dragoman_export.errors import BundleWriteError, CorpusError, RunFolderError, SettingError
 from dragoman_export.evaluation.verification import agreement
-from dragoman_export.onnx_export.calibration import Rounding, calibrate
-from dragoman_export.onnx_export.network import ARITHMETICS, Network, TrainedModel
-from dragoman_export.onnx_export.quantize import ProductKind
+from dragoman_export.onnx_export.calibration import calibrate
+from dragoman_export.onnx_export.network import ARITHMETICS, Network
+from dragoman_export.onnx_export.quantize import ProductKind, Rounding
+from dragoman_export.trained_model import TrainedModel
 from dragoman_export.training.checkpoint import load_checkpoint
 from dragoman_export.training.config import DataConfig
 from dragoman_export.training.text import texts_of

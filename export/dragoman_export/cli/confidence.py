@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from sacrebleu.metrics.chrf import CHRF
 
-from dragoman_export.bundle_writer import add_confidence
+from dragoman_export.bundle_extension import add_confidence
 from dragoman_export.cli.evaluate import read_pairs
 from dragoman_export.cli.flags import add_shared
 from dragoman_export.data.reader import Pair

@@ -23,7 +23,7 @@ from dragoman_export.data.reader import Pair, PairFiles, ParallelFiles
 from dragoman_export.errors import CorpusError
 from dragoman_export.evaluation.ensemble import open_text_model
 from dragoman_export.evaluation.translation import translate_texts
-from dragoman_export.onnx_export.network import TrainedModel
+from dragoman_export.trained_model import TrainedModel
 from dragoman_export.training.checkpoint import write_atomically
 from dragoman_service.bundle.files import MANIFEST_NAME, file_entry
 from dragoman_service.runtimes.settings import RuntimeSettings

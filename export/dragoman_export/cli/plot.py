@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from dragoman_export.errors import RunFolderError, SettingError
-from dragoman_export.importers.bundle import open_model
 from dragoman_export.model.transformer import Transformer
+from dragoman_export.trained_model import open_model
 from dragoman_export.training.config import RunConfig, TrainingConfig
 from dragoman_export.training.evaluation import decode_greedily
 from dragoman_export.training.optimizer import learning_rate, relative_rate

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman_export.bundle_writer import add_shortlist
+from dragoman_export.bundle_extension import add_shortlist
 from dragoman_export.cli.evaluate import read_pairs
 from dragoman_export.cli.flags import add_shared
 from dragoman_export.data.lexicon import TokenPair

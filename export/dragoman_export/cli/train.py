@@ -17,10 +17,10 @@ from dragoman_export.data.augmentation import augment_all
 from dragoman_export.data.reader import ParallelFiles
 from dragoman_export.data.vocabulary import ImportedCodec, TextCodec, Vocabulary, VocabularyConfig, train_vocabulary
 from dragoman_export.errors import CheckpointConflictError, CorpusError, RunFolderError, SettingError
-from dragoman_export.importers.bundle import read_model
 from dragoman_export.importers.portable import TokenizerFiles
 from dragoman_export.model.config import DROPOUTS, PRESETS, ModelConfig
 from dragoman_export.model.transformer import Transformer
+from dragoman_export.trained_model import read_model
 from dragoman_export.training.checkpoint import load_model, with_vocabulary, write_atomically
 from dragoman_export.training.config import TRAINING_PRESETS, DataConfig, RunConfig, TrainingConfig
 from dragoman_export.training.loop import Trainer

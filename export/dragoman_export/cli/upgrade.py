@@ -2,7 +2,7 @@
 
 import argparse
 
-from dragoman_export.bundle_writer import upgrade_bundle
+from dragoman_export.bundle_extension import upgrade_bundle
 from dragoman_export.cli.flags import add_shared
 
 

@@ -16,7 +16,8 @@ from dragoman_export.evaluation.verification import Check, check_batching, check
 from dragoman_export.importers.reference_models.checks import check_original, open_original
 from dragoman_export.importers.reference_models.original import Original
 from dragoman_export.model.transformer import Transformer
-from dragoman_export.onnx_export.network import FLOAT_TYPES, Network, TrainedModel, write_graphs
+from dragoman_export.onnx_export.network import FLOAT_TYPES, Network, write_graphs
+from dragoman_export.trained_model import TrainedModel
 from dragoman_service.bundle.architecture import graph_tensors
 from dragoman_service.bundle.files import Bundle, file_entry, open_bundle
 from dragoman_service.decoding.step_model import StepModel

@@ -10,7 +10,8 @@ import numpy as np
 from dragoman_export.bundle_writer import BundleDescription, exporter_version, write_bundle
 from dragoman_export.errors import ExportError, SettingError
 from dragoman_export.evaluation.translation import TextModel
-from dragoman_export.onnx_export.network import Network, TrainedModel
+from dragoman_export.onnx_export.network import Network
+from dragoman_export.trained_model import TrainedModel
 from dragoman_service.bundle.files import MANIFEST_NAME, Bundle, file_entry, open_bundle
 from dragoman_service.bundle.manifest import Provenance
 from dragoman_service.decoding.step_model import (

@@ -5,27 +5,20 @@ again gives the same numbers, so the network translates exactly as the bundle.
 """
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-import torch
 from numpy.typing import NDArray
 
-from dragoman_export.data.vocabulary import Vocabulary
 from dragoman_export.errors import ImportFormatError
-from dragoman_export.importers.portable import TokenizerDescription, TokenizerFiles, load_weights
 from dragoman_export.model.config import ModelConfig
-from dragoman_export.model.transformer import Transformer
 from dragoman_export.onnx_export.arithmetic import FloatArray
 from dragoman_export.onnx_export.blocks import EMBEDDING, PROJECTION, SOURCE_EMBEDDING
-from dragoman_export.onnx_export.calibration import Rounding
 from dragoman_export.onnx_export.int8_weights import int8_scales
-from dragoman_export.onnx_export.network import Network, TrainedModel
-from dragoman_service.bundle.files import MANIFEST_NAME, Bundle, open_bundle
-from dragoman_service.bundle.manifest import Tokenization
-from dragoman_service.text.tokenizer import SentencePieceTokenizer, open_tokenizer
+from dragoman_export.onnx_export.network import Network
+from dragoman_export.onnx_export.quantize import Rounding
+from dragoman_service.bundle.files import Bundle
 
 _FUSED = ".fused."
 _QUANTIZED = "int8"
@@ -53,38 +46,6 @@ def read_network(bundle: Bundle, precision: str | None = None) -> Network:
             unused = np.zeros((config.position_offset, config.d_model), np.float32)
             weights[f"{stack}.positions.weight"] = np.concatenate([unused, stored["position_encodings"]])
     return Network(config=config, weights=weights, roundings=read_roundings(bundle))
-
-
-def open_model(path: Path) -> tuple[Transformer, SentencePieceTokenizer]:
-    """Return network, in evaluation mode, and tokenizer of a bundle, or of a path for `TrainedModel.find`.
-
-    BundleError, ImportFormatError or RunFolderError if a part is damaged or missing.
-    """
-    if not (path / MANIFEST_NAME).is_file():
-        trained = TrainedModel.find(path)
-        return trained.load(), trained.open_tokenizer()
-    bundle = open_bundle(path)
-    return _load(bundle), open_tokenizer(bundle)
-
-
-def read_model(path: Path) -> tuple[Transformer, Vocabulary | TokenizerFiles]:
-    """Return the network, and the tokenizer as a bundle or run needs it; raises as `open_model`."""
-    if not (path / MANIFEST_NAME).is_file():
-        trained = TrainedModel.find(path)
-        return trained.load(), trained.read_vocabulary()
-    bundle = open_bundle(path)
-    tokenization = bundle.manifest.tokenization
-    if tokenization == Tokenization():
-        return _load(bundle), Vocabulary.load(bundle.tokenizer_path)
-    description = TokenizerDescription(model=bundle.tokenizer_path.name, **tokenization.model_dump())
-    files = {name: (path / name).read_bytes() for name in (description.model, *description.names())}
-    return _load(bundle), TokenizerFiles(description=description, files=files)
-
-
-def _load(bundle: Bundle) -> Transformer:
-    network = read_network(bundle)
-    weights = {name: torch.tensor(array) for name, array in network.weights.items()}
-    return load_weights(network.config, weights, bundle.directory)
 
 
 def read_roundings(bundle: Bundle) -> dict[str, Rounding]:

@@ -8,7 +8,7 @@ from torch import Tensor
 from dragoman_export.errors import ImportFormatError
 from dragoman_export.importers.files import Tensors
 from dragoman_export.model.config import ModelConfig
-from dragoman_export.model.layers import sinusoidal_positions
+from dragoman_export.model.positions import sinusoidal_positions
 
 _ATTENTION: Final = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "out_proj": "output"}
 _LAYER: Final = {
@@ -96,6 +96,6 @@ class FairseqWeights(Tensors):
                 continue
             offset, layout = config.position_offset, config.sinusoid_layout
             used = stored[offset:]
-            expected = sinusoidal_positions(len(used), config.d_model, offset=offset, layout=layout)
+            expected = torch.from_numpy(sinusoidal_positions(len(used), config.d_model, offset=offset, layout=layout))
             if used.shape != expected.shape or not torch.allclose(used, expected, rtol=0, atol=_SAME_POSITIONS):
                 raise ImportFormatError(f"{self.path}: {name} does not contain the expected sinusoids")

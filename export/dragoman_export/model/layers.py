@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dragoman_export.model.config import ModelConfig
-from dragoman_service.bundle.architecture import Activation, SinusoidLayout
+from dragoman_service.bundle.architecture import Activation
 
 _LEVELS = 256  # values of the random byte drawn for each element
 _BYTES_PER_DRAW = 8
@@ -136,37 +136,6 @@ class MultiHeadAttention(nn.Module):
     def _split(self, states: Tensor) -> Tensor:
         # [B, T, H * D] -> [B, H, T, D]
         return states.view(*states.shape[:-1], -1, self.head_size).transpose(1, 2)
-
-
-def sinusoidal_positions(
-    length: int, d_model: int, *, offset: int = 0, layout: SinusoidLayout = "interleaved"
-) -> Tensor:
-    """Return the position encodings [length, d_model] of section 3.5 of the paper, or a variant, in float32.
-
-    PE(pos, 2i) = sin(pos / 10000^(2i / d_model)), PE(pos, 2i + 1) = cos of the same angle. Marian puts all sines before
-    all cosines. fairseq does so too, and divides by 10000^(2i / (d_model - 2)). Positions start at `offset`.
-    """
-    num_steps = max(d_model - 2, 1) if layout == "fairseq" else d_model
-    angles = _angles(offset, length, d_model, num_steps)  # [length, d_model / 2]
-    if layout == "interleaved":
-        return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1).float()
-    return torch.cat((angles.sin(), angles.cos()), dim=-1).float()
-
-
-def rotary_positions(length: int, head_size: int) -> Tensor:
-    """Return cosines, then sines, of the rotary angles: float32 [length, D].
-
-    The angles are the paper's over the width of a head (Su et al. 2021, arXiv:2104.09864, equation 15). Element i forms
-    a pair with element i + D / 2.
-    """
-    angles = _angles(0, length, head_size, head_size)
-    return torch.cat((angles.cos(), angles.sin()), dim=-1).float()
-
-
-def _angles(first: int, length: int, width: int, num_steps: int) -> Tensor:
-    positions = torch.arange(first, first + length, dtype=torch.float64)
-    frequencies = torch.exp(torch.arange(0, width, 2, dtype=torch.float64) * (-math.log(10000.0) / num_steps))
-    return positions[:, None] * frequencies
 
 
 def _rotated(heads: Tensor, rotary: Tensor | None) -> Tensor:

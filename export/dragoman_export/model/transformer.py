@@ -15,9 +15,8 @@ from dragoman_export.model.layers import (
     EncoderLayer,
     KeysValues,
     make_norm,
-    rotary_positions,
-    sinusoidal_positions,
 )
+from dragoman_export.model.positions import rotary_positions, sinusoidal_positions
 
 _INITIAL_POSITIONS = 512  # position encodings computed on creation; extended for longer sequences
 
@@ -216,8 +215,10 @@ def _computed_positions(config: ModelConfig, length: int) -> Tensor:
     # Positions that are not learned: [length, d_model] to add, [length, D] to rotate by, or empty.
     if config.positions == "sinusoidal":
         offset, layout = config.position_offset, config.sinusoid_layout
-        return sinusoidal_positions(length, config.d_model, offset=offset, layout=layout)
-    return rotary_positions(length, config.head_size) if config.positions == "rotary" else torch.empty(length, 0)
+        return torch.from_numpy(sinusoidal_positions(length, config.d_model, offset=offset, layout=layout))
+    if config.positions == "rotary":
+        return torch.from_numpy(rotary_positions(length, config.head_size))
+    return torch.empty(length, 0)
 
 
 def _attention_mask(source_mask: Tensor | None) -> Tensor | None:

@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from dragoman_export.model.config import ModelConfig
-from dragoman_export.model.layers import rotary_positions, sinusoidal_positions
+from dragoman_export.model.positions import rotary_positions, sinusoidal_positions
 from dragoman_export.onnx_export.arithmetic import Arithmetic, FloatArray, Weights
 from dragoman_export.onnx_export.write import GraphBuilder
 from dragoman_service.bundle.architecture import PROJECTION_BIAS, FloatType
@@ -73,14 +73,13 @@ class NetworkWriter:
         if config.positions == "learned":
             return self.weights[f"{stack}.positions.weight"][offset:]
         width, layout = config.d_model, config.sinusoid_layout
-        encodings: FloatArray = sinusoidal_positions(self.max_tokens, width, offset=offset, layout=layout).numpy()
-        return encodings
+        return sinusoidal_positions(self.max_tokens, width, offset=offset, layout=layout)
 
     def rotary(self, pick: PickRows) -> tuple[ir.Value, ir.Value] | None:
         """Return cosines and sines at the picked positions; None if positions are not rotary."""
         if self.config.positions != "rotary":
             return None
-        table = rotary_positions(self.max_tokens, self.config.head_size).numpy()
+        table = rotary_positions(self.max_tokens, self.config.head_size)
         rows = pick(lambda: self._stored("rotary_positions", table))  # [T, D], or [B, 1, D]
         size = self.config.head_size // 2
         cosines, sines = self.graph.split(self.graph.op("Unsqueeze", rows, self.graph.shape(-2)), size, size)
@@ -160,7 +159,7 @@ class NetworkWriter:
         return self._residual(states, f"{path}.self_attention", attended)
 
     def _turned(self, states: ir.Value, cosines: ir.Value, sines: ir.Value) -> ir.Value:
-        # Rotates heads side by side, [B, T, heads * D], as `model.layers.rotary_positions` describes.
+        # Rotates heads side by side, [B, T, heads * D], as `model.positions.rotary_positions` describes.
         graph, size = self.graph, self.config.head_size // 2
         first, second = graph.split(graph.op("Reshape", states, graph.shape(0, 0, -1, 2 * size)), size, size)
         real = graph.op("Sub", graph.op("Mul", first, cosines), graph.op("Mul", second, sines))
@@ -225,11 +224,16 @@ class NetworkWriter:
             if activation == "swiglu":
                 joined = self.linear(states, [f"{path}.inner", f"{path}.gate"])
                 inner, gate = graph.split(joined, self.config.ffn_size, self.config.ffn_size)
-                return self.linear(graph.op("Mul", graph.op("Swish", gate), inner), [f"{path}.outer"])
+                return self.linear(graph.op("Mul", self._swish(gate), inner), [f"{path}.outer"])
             inner = self.linear(states, [f"{path}.inner"])
             if activation == "relu":
                 return self.linear(inner, [f"{path}.outer"], rectifies=True)
-            return self.linear(graph.op("Gelu" if activation == "gelu" else "Swish", inner), [f"{path}.outer"])
+            activated = graph.op("Gelu", inner) if activation == "gelu" else self._swish(inner)
+            return self.linear(activated, [f"{path}.outer"])
+
+    def _swish(self, states: ir.Value) -> ir.Value:
+        # ONNX Runtime has no kernel for `Swish`.
+        return self.graph.op("Mul", states, self.graph.op("Sigmoid", states))
 
     def _stored(self, name: str, array: FloatArray) -> ir.Value:
         return self.graph.constant(name, array.astype(self.float_type))

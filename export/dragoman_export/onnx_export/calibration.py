@@ -2,7 +2,6 @@
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -14,26 +13,13 @@ from tqdm import tqdm
 from dragoman_export.model.transformer import Transformer
 from dragoman_export.onnx_export.arithmetic import FloatArray
 from dragoman_export.onnx_export.blocks import projection_table
+from dragoman_export.onnx_export.quantize import SMALLEST_SCALE, Rounding
 
-# smaller scales, as of all-zero states, are subnormal and count as zero
-SMALLEST_SCALE = float(np.finfo(np.float32).tiny)
 _MEASURED_TOGETHER = 16  # sentences per forward pass; one alone would read all weights for a few rows
 _NUM_ROWS = 1024  # tokens per side that are measured; the mean is then known to 1/30 of a rounding error
 _NUM_BINS = 4096  # of a histogram of activations
 _MAX_ERROR_SHARE = 0.0003  # of the variance of the states; inputs with a larger error with 127 levels use 255
 _CUTS = np.geomspace(0.1, 1.0, 20)  # candidate ends of the represented range, as shares of the extreme values
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rounding:
-    """Quantization of the input of a product: x / scale + zero_point, to nearest even, clipped to 0 to `levels`."""
-
-    scale: float
-    zero_point: int
-    levels: Literal[127, 255] = 255  # CPUs without VNNI multiply integers up to 127 faster
-    # of the input and of its quantized values, each [inputs], over the calibration text; None: unknown, as of an
-    # imported bundle
-    means: tuple[FloatArray, FloatArray] | None = None
 
 
 @torch.inference_mode()

@@ -1,96 +1,27 @@
-"""A trained network: files of checkpoint and vocabulary, weights, and graphs."""
+"""A network: configuration, weights and graphs."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from dragoman_export.data.vocabulary import Vocabulary
-from dragoman_export.errors import RunFolderError
-from dragoman_export.importers.portable import WEIGHTS_NAME, PortableModel, TokenizerFiles
+import numpy as np
+
+from dragoman_export.errors import BundleWriteError
 from dragoman_export.model.config import ModelConfig
-from dragoman_export.model.transformer import Transformer
 from dragoman_export.onnx_export.arithmetic import Arithmetic, Float16, Float32, FloatArray
 from dragoman_export.onnx_export.attention import build_attention
-from dragoman_export.onnx_export.calibration import Rounding
 from dragoman_export.onnx_export.decoder import build_decoder
 from dragoman_export.onnx_export.encoder import build_encoder
 from dragoman_export.onnx_export.int8_weights import describe_weights
-from dragoman_export.onnx_export.quantize import Int8, Mixed, ProductKind
+from dragoman_export.onnx_export.quantize import Int8, Mixed, ProductKind, Rounding
 from dragoman_export.onnx_export.write import WeightsFile, save_model
-from dragoman_export.training.checkpoint import load_checkpoint, load_model
-from dragoman_export.training.config import TrainingConfig
-from dragoman_export.training.run_folder import RunFolder
 from dragoman_service.bundle.architecture import Architecture, FloatType, Limits
 from dragoman_service.bundle.int8_weights import Int8Weights
 from dragoman_service.bundle.manifest import GraphFiles
-from dragoman_service.text.tokenizer import SentencePieceTokenizer
 
-_AVERAGE_NAME = "average.pt"  # written by `dragoman export average`
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainedModel:
-    """The files of a trained or imported model."""
-
-    checkpoint: Path
-    run: RunFolder  # contains the vocabulary; unused by an import
-    portable: PortableModel | None = None  # imported from another system; None: trained here, or imported from a bundle
-    tokenizer_files: TokenizerFiles | None = None  # imported tokenizer; None: one SentencePiece model in the run folder
-
-    @classmethod
-    def find(cls, path: Path) -> "TrainedModel":
-        """Return the model at a path: a checkpoint inside a run folder, or the folder itself.
-
-        A folder is searched for the average, the checkpoint with the lowest dev loss, and an import, in this order.
-        ImportFormatError if a portable model is damaged, RunFolderError if checkpoint or vocabulary are missing.
-        """
-        run = RunFolder(path)
-        if PortableModel.is_at(path):
-            portable = PortableModel.open(path)
-            files = portable.tokenizer_files
-            return cls(checkpoint=path / WEIGHTS_NAME, run=run, portable=portable, tokenizer_files=files)
-        candidates = [path / _AVERAGE_NAME, run.best, run.imported] if path.is_dir() else [path]
-        checkpoint = next((candidate for candidate in candidates if candidate.is_file()), None)
-        if checkpoint is None:
-            raise RunFolderError(f"no checkpoint at {' or '.join(map(str, candidates))}")
-        folders = [RunFolder(folder) for folder in checkpoint.parents[:2]]
-        holders = [folder for folder in folders if folder.vocabulary.is_file() or folder.tokenizer.is_dir()]
-        if not holders:
-            raise RunFolderError(f"no vocabulary at {' or '.join(str(folder.vocabulary) for folder in folders)}")
-        directory = holders[0].tokenizer
-        tokenizer_files = TokenizerFiles.read(directory) if directory.is_dir() else None
-        return cls(checkpoint=checkpoint, run=holders[0], tokenizer_files=tokenizer_files)
-
-    def load(self) -> Transformer:
-        """Return the network in evaluation mode; RunFolderError or ImportFormatError on failure."""
-        return load_model(self.checkpoint) if self.portable is None else self.portable.load()
-
-    def read_settings(self) -> Mapping[str, Any]:
-        """Return config.json of the run folder; empty if there is none or the model was imported."""
-        has_settings = self.portable is None and (self.run.path / "config.json").is_file()
-        return self.run.read_settings() if has_settings else {}
-
-    @property
-    def limits(self) -> Limits:
-        """Limits of an imported model, or the longest training pair."""
-        if self.portable is not None:
-            return self.portable.limits
-        max_tokens = self.read_settings().get("training", {}).get("max_tokens", TrainingConfig().max_tokens)
-        return Limits(max_source_tokens=max_tokens, max_target_tokens=max_tokens)
-
-    def read_vocabulary(self) -> Vocabulary | TokenizerFiles:
-        """Return the tokenizer for a bundle; CorpusError if the vocabulary is damaged."""
-        return self.tokenizer_files or Vocabulary.load(self.run.vocabulary)
-
-    def open_tokenizer(self) -> SentencePieceTokenizer:
-        """Return the tokenizer; BundleError if its files are damaged."""
-        if self.portable is not None:
-            return self.portable.open_tokenizer()
-        if self.tokenizer_files is not None:
-            config = ModelConfig(**load_checkpoint(self.checkpoint)["model_config"])
-            return self.tokenizer_files.open_at(self.run.tokenizer, config)
-        return SentencePieceTokenizer(self.run.vocabulary)
+if TYPE_CHECKING:  # needs PyTorch, which the conversion of bundles does not
+    from dragoman_export.model.transformer import Transformer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +43,7 @@ class Network:
     @classmethod
     def of(
         cls,
-        model: Transformer,
+        model: "Transformer",
         roundings: Mapping[str, Rounding] | None = None,
         *,
         kept: frozenset[ProductKind] = frozenset(),
@@ -135,9 +66,17 @@ FLOAT_TYPES: Mapping[str, FloatType] = {"fp32": "float32", "fp16": "float16", "i
 def write_graphs(directory: Path, network: Network, precision: str, limits: Limits) -> GraphFiles:
     """Write the graphs of a precision and their weights into a directory; return the file names.
 
-    If all decoder products are int8, a file describes the weights of decoder and encoder.
+    If all decoder products are int8, a file describes the weights of decoder and encoder. Raises BundleWriteError if a
+    weight is out of the range of the precision.
     """
-    parts = network.config, network.weights, ARITHMETICS[precision](network), FLOAT_TYPES[precision]
+    float_type = FLOAT_TYPES[precision]
+    largest = float(np.finfo(float_type).max)
+    for name, array in network.weights.items():
+        if not (magnitude := np.abs(array).max(initial=0)) <= largest:  # also NaN
+            raise BundleWriteError(
+                f"{name} has a weight of magnitude {magnitude:g}: {precision} has at most {largest:g}"
+            )
+    parts = network.config, network.weights, ARITHMETICS[precision](network), float_type
     max_target_tokens = limits.max_target_tokens
     graphs = {
         "encoder": build_encoder(parts, max_source_tokens=limits.max_source_tokens),

@@ -9,6 +9,7 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Literal
 
 import numpy as np
 import onnx_ir as ir
@@ -16,13 +17,26 @@ from numpy.typing import NDArray
 
 from dragoman_export.onnx_export.arithmetic import Arithmetic, FloatArray, Weights
 from dragoman_export.onnx_export.blocks import EMBEDDING, PROJECTION, SOURCE_EMBEDDING
-from dragoman_export.onnx_export.calibration import SMALLEST_SCALE, Rounding
 from dragoman_export.onnx_export.write import MICROSOFT, GraphBuilder
 from dragoman_service.bundle.architecture import PROJECTION_BIAS
 
+# smaller scales, as of all-zero states, are subnormal and count as zero
+SMALLEST_SCALE = float(np.finfo(np.float32).tiny)
 _WEIGHT_MAX = 127  # largest magnitude of a quantized weight; -128 is unused to keep the range symmetric
 _SEVEN_BITS = 127  # `Rounding.levels`
 _MAX_GROUP_SUM = (2**15 - 1) // 127  # largest sum of weights whose products with 7-bit activations fit into 16 bits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rounding:
+    """Quantization of the input of a product: x / scale + zero_point, to nearest even, clipped to 0 to `levels`."""
+
+    scale: float
+    zero_point: int
+    levels: Literal[127, 255] = 255  # CPUs without VNNI multiply integers up to 127 faster
+    # of the input and of its quantized values, each [inputs], over the calibration text; None: unknown, as of an
+    # imported bundle
+    means: tuple[FloatArray, FloatArray] | None = None
 
 
 def quantize_rows(matrix: FloatArray) -> tuple[NDArray[np.int8], FloatArray]:

@@ -3,7 +3,7 @@
 import asyncio
 from functools import partial
 from types import TracebackType
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from dragoman.client.calls import Calls
 from dragoman.client.channel import Balancing, ChannelSettings, open_channel
@@ -54,7 +54,7 @@ class Connection:
         check(sent)
         self._is_closed = False
         self._loop = _running_loop(type(self).__name__) if self._is_async else None
-        self._channel = open_channel(target, channel, is_async=self._is_async, tls=tls, balancing=self._balancing)
+        self._channel = self._open_channel(target, channel, tls)
         self._calls = Calls(
             self._channel,
             target=target,
@@ -63,6 +63,9 @@ class Connection:
             check_metadata=check,
             check_usable=self._check_usable,
         )
+
+    def _open_channel(self, target: str, settings: ChannelSettings, tls: TlsOptions | None) -> Any:
+        return open_channel(target, settings, is_async=self._is_async, tls=tls, balancing=self._balancing)
 
     def _check_usable(self) -> None:
         """Raise a ValueError if no call can start."""

@@ -16,7 +16,7 @@ NormKind = Literal["layer", "rms"]
 Positions = Literal["sinusoidal", "learned", "rotary", "none"]  # kind of position encoding
 
 SinusoidLayout = Literal["interleaved", "halves", "fairseq"]
-"""Order and wavelengths of sinusoids, see `dragoman_export.model.layers.sinusoidal_positions`."""
+"""Order and wavelengths of sinusoids, see `dragoman_export.model.positions.sinusoidal_positions`."""
 
 TiedEmbeddings = Literal["all", "decoder", "none"]
 """Shared tables: source, target and projection (`all`), target and projection (`decoder`), or none."""

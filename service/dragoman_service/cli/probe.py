@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
         tls = tls_options(arguments, server_name=arguments.server_name)
         own = None if arguments.target else own_server(os.environ)
         if own and own.has_tls and tls is None:
-            fault = _fault_over_http(own.http_address, timeout_s=arguments.timeout)
+            fault = http_fault(own.http_address, timeout_s=arguments.timeout)
         else:
             target = own.grpc_address if own else arguments.target
             fault = _fault_over_grpc(target, tls, service=arguments.service, timeout_s=arguments.timeout)
@@ -91,12 +91,12 @@ def own_server(environment: Mapping[str, str]) -> OwnServer:
         return environment.get(f"DRAGOMAN_{section}__{name}".upper(), str(in_file))
 
     def address(section: str, default_port: int) -> str:
-        return f"{_reachable(setting(section, 'host', '127.0.0.1'))}:{setting(section, 'port', default_port)}"
+        return f"{reachable_host(setting(section, 'host', '127.0.0.1'))}:{setting(section, 'port', default_port)}"
 
     http_address, metrics_port = address("http", 9464), setting("http", "metrics_port", "")
     if metrics_port:
         metrics_host = setting("http", "metrics_host", setting("http", "host", "127.0.0.1"))
-        http_address = f"{_reachable(metrics_host)}:{metrics_port}"
+        http_address = f"{reachable_host(metrics_host)}:{metrics_port}"
     return OwnServer(
         grpc_address=address("grpc", 50051),
         http_address=http_address,
@@ -104,8 +104,11 @@ def own_server(environment: Mapping[str, str]) -> OwnServer:
     )
 
 
-def _reachable(host: str) -> str:
-    # wildcard addresses are reached on the loopback address; IPv6 addresses need brackets
+def reachable_host(host: str) -> str:
+    """Return the host under which this machine reaches an address, in brackets for IPv6.
+
+    Wildcard addresses are reached on the loopback address.
+    """
     own = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, host)  # noqa: S104 - listens there already
     return f"[{own}]" if ":" in own and not own.startswith("[") else own
 
@@ -130,7 +133,8 @@ def _fault_over_grpc(target: str, tls: TlsOptions | None, *, service: str, timeo
     return f"{target} is {health_pb2.HealthCheckResponse.ServingStatus.Name(response.status)}"
 
 
-def _fault_over_http(address: str, *, timeout_s: float) -> str | None:
+def http_fault(address: str, *, timeout_s: float) -> str | None:
+    """Return the reason why the server with this HTTP address does not accept calls; None if it does."""
     connection = http.client.HTTPConnection(address, timeout=timeout_s)
     try:
         connection.request("GET", "/readyz")

@@ -7,10 +7,11 @@ import os
 import sys
 import threading
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from dragoman_service import app
-from dragoman_service.config import CONFIG_VARIABLE, load_settings
+from dragoman_service.config import CONFIG_VARIABLE, Settings, load_settings
 from dragoman_service.errors import ConfigError, DragomanError
 from dragoman_service.models.watcher import LOAD_THREAD_PREFIX
 from dragoman_service.observability.logs import LogStream, configure_logs
@@ -41,6 +42,12 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--host", metavar="H", help="grpc.host and http.host: address to listen on")
     parser.add_argument("--grpc-port", metavar="N", help="grpc.port; 0 selects a free port and logs it")
     parser.add_argument("--http-port", metavar="M", help="http.port: API, metrics and probes; 0 selects a free port")
+    parser.add_argument(
+        "--fake",
+        action="store_true",
+        help="serve a fake model for tests of callers: `Hello.` becomes `[de] Hello.` for every language pair, and a "
+        "sentence such as `fake:overloaded 0.5 x2` fails; excludes models.directory",
+    )
     parser.set_defaults(run=run)
 
 
@@ -57,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
         settings = load_settings(file=arguments.config, environment=os.environ, flags=flags)
         stream = LogStream(sys.stderr.fileno(), max_delay_s=_MAX_LOG_DELAY_S)
         configure_logs(settings.logs, stream=stream)
-        is_drained = asyncio.run(app.serve(settings, stream))
+        is_drained = _serve_fake(settings, stream) if arguments.fake else asyncio.run(app.serve(settings, stream))
     except DragomanError as error:
         logging.shutdown()  # writes all lines first
         print(f"dragoman: {error}", file=sys.stderr)
@@ -71,3 +78,15 @@ def run(arguments: argparse.Namespace) -> int:
                 logging.shutdown()
                 os._exit(exit_code)  # a network that still runs would abort the process
     return exit_code
+
+
+def _serve_fake(settings: Settings, stream: LogStream) -> bool:
+    from dragoman_service.fake_model import fake_loader, with_fake_model  # noqa: PLC0415 - only for tests of callers
+
+    try:
+        bundles = TemporaryDirectory(prefix="dragoman-fake-")
+    except OSError as error:
+        raise ConfigError("--fake", True, f"a writable directory for temporary files, see TMPDIR ({error})") from error
+    with bundles as directory:
+        settings = with_fake_model(settings, Path(directory))
+        return asyncio.run(app.serve(settings, stream, make_loader=fake_loader))

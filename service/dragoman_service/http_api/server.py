@@ -68,7 +68,7 @@ class HttpServer:
         self._connections: dict[Connection, None] = {}  # oldest first
         self._is_empty = asyncio.Event()
         self._retry: asyncio.TimerHandle | None = None
-        self._socket = _listening_socket(settings, setting)
+        self._socket = listening_socket(settings.host, settings.port, setting=setting)
         self.port: int = self._socket.getsockname()[1]
 
     def start(self) -> None:
@@ -163,14 +163,15 @@ class HttpServer:
             self._is_empty.set()
 
 
-def _listening_socket(settings: HttpSettings, setting: str) -> socket.socket:
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    address = (settings.host, settings.port)
+def listening_socket(host: str, port: int, *, setting: str) -> socket.socket:
+    """Listen on an address; ConfigError with the setting if it is not available."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    address = (host, port)
     is_dual = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
     try:
         listening = socket.create_server(address, family=family, backlog=_BACKLOG, dualstack_ipv6=is_dual)
     except OSError as error:
         expected = f"an available address ({error})"
-        raise ConfigError(setting, f"{settings.host}:{settings.port}", expected) from error
+        raise ConfigError(setting, f"{host}:{port}", expected) from error
     listening.setblocking(False)
     return listening

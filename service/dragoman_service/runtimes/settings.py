@@ -80,10 +80,9 @@ class RuntimeSettings(BaseModel):
     """Round the inputs of fp32 products to a mantissa of 10 bits (TF32), which is faster on newer GPUs. CUDA only."""
 
     cuda_graphs: bool = False
-    """Capture decoder steps as CUDA graphs, one for each step shape, so that a step is one launch. CUDA only. Off by
-    default, because the gain has not been measured on a GPU. If ONNX Runtime cannot capture a step, or the results of a
-    captured step differ from those of the same step run eagerly, all steps run eagerly and a warning is logged. Needs
-    memory for caches of several lengths."""
+    """Capture decoder steps as CUDA graphs, one for each step shape, so that a step is one launch. CUDA only. If ONNX
+    Runtime cannot capture a step, or the results of a captured step differ from those of the same step run eagerly, all
+    steps run eagerly and a warning is logged. Needs memory for caches of several lengths."""
 
     isolation: Literal["process", "none"] = "process"
     """Process that runs the networks. `process`: a worker process for each model version, so that decoding and request
@@ -125,12 +124,14 @@ def choose_placement(
     *,
     precisions: Collection[str],
     default_precision: str,
+    convert_command: str,
     cuda_fault: Callable[[int], str | None],
 ) -> Placement:
     """Return the device and precision for a bundle; `auto` uses a GPU if one is available that can run the bundle.
 
-    `cuda_fault` returns the reason why the GPU of an index is not available, or None. Raises ConfigError if the
-    settings require a GPU that is not available or cannot run the precision.
+    `convert_command` is the command that makes a bundle for GPUs, for an error message. `cuda_fault` returns the reason
+    why the GPU of an index is not available, or None. Raises ConfigError if the settings require a GPU that is not
+    available or cannot run the precision.
     """
     cpu_precision = settings.precision or default_precision
     if settings.device == "cpu":
@@ -138,7 +139,9 @@ def choose_placement(
     allowed = precisions if settings.precision is None else (settings.precision,)
     runnable = [precision for precision in _CUDA_PRECISIONS if precision in allowed]
     if settings.device != "auto":
-        _check_cuda(settings, allowed, runnable, cuda_fault(settings.device_index))
+        _check_cuda_precision(settings, allowed, runnable, convert_command)
+        if (fault := cuda_fault(settings.device_index)) is not None:
+            raise ConfigError("runtime.device", settings.device, f"an available device; available: cpu ({fault})")
         return Placement(device="cuda", precision=runnable[0], reason="configured")
     if not runnable:
         return Placement(device="cpu", precision=cpu_precision, reason=f"a GPU cannot run {', '.join(sorted(allowed))}")
@@ -147,15 +150,13 @@ def choose_placement(
     return Placement(device="cuda", precision=runnable[0], reason="GPU available")
 
 
-def _check_cuda(
-    settings: RuntimeSettings, allowed: Collection[str], runnable: Sequence[str], fault: str | None
+def _check_cuda_precision(
+    settings: RuntimeSettings, allowed: Collection[str], runnable: Sequence[str], convert_command: str
 ) -> None:
-    if fault is not None:
-        raise ConfigError("runtime.device", settings.device, f"an available device; available: cpu ({fault})")
     if not runnable and settings.precision is not None:
         possible = " or ".join(_CUDA_PRECISIONS)
         raise ConfigError("runtime.precision", settings.precision, f"{possible} with runtime.device cuda")
     if not runnable:
-        raise ConfigError(
-            "runtime.device", settings.device, f"cpu, as the bundle has only {', '.join(sorted(allowed))}"
-        )
+        found = ", ".join(sorted(allowed))
+        expected = f"cpu, as the bundle has only {found}; add fp16 to the bundle with: {convert_command}"
+        raise ConfigError("runtime.device", settings.device, expected)

@@ -149,6 +149,11 @@ class TlsIdentityFiles:
             self._active, self._changed, require_client_authentication=self._settings.client_ca_file is not None
         )
 
+    @property
+    def expiries_s(self) -> Mapping[str, float]:
+        """See `TlsIdentity`."""
+        return self._files.value.expiries_s
+
     def context(self) -> ssl.SSLContext:
         """Return the TLS context of the next HTTP connection."""
         return self._files.value.context

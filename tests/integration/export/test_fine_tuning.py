@@ -10,7 +10,7 @@ import torch
 
 from dragoman_export.__main__ import main
 from dragoman_export.evaluation.ensemble import open_text_model
-from dragoman_export.importers.bundle import open_model
+from dragoman_export.trained_model import open_model
 from dragoman_export.training.report import read_log
 from dragoman_service.runtimes.settings import RuntimeSettings
 from tests.foreign_models import save_m2m100, save_marian, save_mbart50

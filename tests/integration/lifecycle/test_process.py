@@ -25,7 +25,7 @@ def ports(tiny_model: Path) -> Iterator[Ports]:
     [
         (["--config", "missing.toml"], {}, "'config' is 'missing.toml': expected a readable file"),
         ([], {"DRAGOMAN_GRPC__PROT": "1"}, "'grpc.prot' is '1': expected a known setting, such as grpc.port"),
-        ([], {"DRAGOMAN_RUNTIME__DEVICE": "cuda"}, "dragoman: setting 'runtime.device' is 'cuda': expected "),
+        ([], {"DRAGOMAN_RUNTIME__DEVICE": "cuda"}, "add fp16 to the bundle with: dragoman export convert --bundle /"),
     ],
 )
 def test_invalid_setting_ends_with_one_line_and_exit_code_2(

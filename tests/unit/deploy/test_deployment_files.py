@@ -51,11 +51,19 @@ def requirements(*extras: str) -> list[Requirement]:
     return [*(item for item in parsed if item.name not in {"dragoman", "dragoman-models"}), *nested]
 
 
-@pytest.mark.parametrize(("lock", "extra"), [("cpu", "serve-onnx"), ("gpu", "gpu"), ("tools", None)])
-def test_lock_satisfies_the_requirements(lock: str, extra: str | None) -> None:
+@pytest.mark.parametrize(
+    ("lock", "extras"),
+    [
+        ("cpu", ("serve-onnx", "detect", "files", "google")),
+        ("gpu", ("gpu", "detect", "files", "google")),
+        ("convert", ("convert",)),
+        ("tools", ()),
+    ],
+)
+def test_lock_satisfies_the_requirements(lock: str, extras: tuple[str, ...]) -> None:
     versions = pins(lock)
-    if extra:
-        wanted = requirements(extra, "detect", "files", "google")
+    if extras:
+        wanted = requirements(*extras)
     else:
         wanted = [Requirement(line) for part in (PROJECT, NATIVE) for line in part["build-system"]["requires"]]
 

@@ -65,14 +65,24 @@ def test_other_programs_get_the_words_after_the_command(program: str, tmp_path: 
     assert (finished.stdout, finished.returncode) == ("--flag value\n", 3)
 
 
-def test_missing_dependency_is_wrong_usage_with_the_command_that_installs_it(tmp_path: Path) -> None:
-    _program(tmp_path, "onnxruntime", "", "raise ModuleNotFoundError('missing', name='onnxruntime')\n")
+@pytest.mark.parametrize(
+    ("words", "missing", "extra"),
+    [
+        (("serve",), "onnxruntime", "serve"),
+        (("export", "train"), "torch", "train,serve"),
+        (("export", "convert"), "onnx_ir", "convert"),
+    ],
+)
+def test_missing_dependency_is_wrong_usage_with_the_command_that_installs_it(
+    words: tuple[str, ...], missing: str, extra: str, tmp_path: Path
+) -> None:
+    _program(tmp_path, missing, "", f"raise ModuleNotFoundError('missing', name={missing!r})\n")
 
-    finished = _run("serve", path=tmp_path)
+    finished = _run(*words, path=tmp_path)
 
     assert finished.returncode == 2
-    assert "'onnxruntime'" in finished.stderr
-    assert f"{sys.executable} -m pip install 'dragoman[serve]'" in finished.stderr
+    assert repr(missing) in finished.stderr
+    assert f"{sys.executable} -m pip install 'dragoman[{extra}]'" in finished.stderr
     assert "Traceback" not in finished.stderr
 
 

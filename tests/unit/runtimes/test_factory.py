@@ -73,7 +73,11 @@ def test_engine_is_native_if_supported_and_the_reason_is_logged(
 
 @pytest.mark.parametrize(
     ("path", "reason"),
-    [("/nowhere/lib.so", "cannot be loaded"), (None, r"not installed.*pip install \./service/native")],
+    [
+        ("/nowhere/lib.so", "cannot be loaded"),
+        ("libc.so.6", "cannot be loaded: .*dragoman_abi"),  # lacks a function
+        (None, r"not installed.*pip install \./service/native"),
+    ],
 )
 def test_missing_native_library_fails_only_if_the_native_engine_is_configured(
     path: str | None, reason: str, bundle: Bundle, monkeypatch: pytest.MonkeyPatch

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dragoman_export.bundle_writer import add_shortlist
+from dragoman_export.bundle_extension import add_shortlist
 from dragoman_service.bundle.files import MANIFEST_NAME, file_entry, open_bundle
 from dragoman_service.errors import BundleError
 from dragoman_service.runtimes.shortlist import SIZE_STEP, Shortlist, open_shortlist

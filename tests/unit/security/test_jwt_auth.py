@@ -39,7 +39,7 @@ KEYS = key_set(
 
 
 def token(*, key: Any = RSA_KEY, key_id: str | None = "rsa", algorithm: str = "RS256", **claims: Any) -> str:
-    body = {"iss": ISSUER, "aud": AUDIENCE, "sub": "client-42", "exp": time.time() + 600, **claims}
+    body = {"iss": ISSUER, "aud": AUDIENCE, "sub": "client-42", "exp": time.time() + 86_400, **claims}
     present = {name: value for name, value in body.items() if value is not None}
     return jwt.encode(present, key, algorithm=algorithm, headers={"kid": key_id} if key_id else None)
 
@@ -93,7 +93,7 @@ OTHER_KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     ("forged", "reason"),
     [
         (token(exp=time.time() - 31), "it has expired"),
-        (token(nbf=time.time() + 600), "it is not valid yet"),
+        (token(nbf=time.time() + 86_400), "it is not valid yet"),
         (token(aud="another"), "it is for another audience"),
         (token(iss="https://evil.example.com"), "it is from another issuer"),
         (token(exp=None), "it lacks one of the claims exp, iss, aud, sub"),

@@ -13,7 +13,7 @@ from dragoman_export.importers.huggingface_text import Text
 from dragoman_export.importers.portable import MAX_TOKENS, ImportedModel, check_sizes
 from dragoman_export.importers.vocabulary_text import SentencePieceFiles, Vocabularies, arranged
 from dragoman_export.model.config import ModelConfig
-from dragoman_export.model.layers import sinusoidal_positions
+from dragoman_export.model.positions import sinusoidal_positions
 from dragoman_service.bundle.architecture import SinusoidLayout
 
 _ACTIVATIONS: Final = {0: "relu", 2: "swish", 3: "gelu"}
@@ -297,7 +297,7 @@ def _sinusoids(table: Tensor, d_model: int) -> tuple[SinusoidLayout, int] | None
     tolerance = first + more * torch.arange(len(table))[:, None]
     for layout in get_args(SinusoidLayout):
         for offset in _OFFSETS:
-            expected = sinusoidal_positions(len(table), d_model, offset=offset, layout=layout)
+            expected = torch.from_numpy(sinusoidal_positions(len(table), d_model, offset=offset, layout=layout))
             if expected.shape == table.shape and bool(((table - expected).abs() <= tolerance).all()):
                 return layout, offset
     return None

@@ -120,7 +120,11 @@ class Library:
     """Functions of the shared library; a failure raises EngineError."""
 
     def __init__(self, path: str) -> None:
-        """Load the library; raises OSError if it cannot be loaded, EngineError if its version is not supported."""
+        """Load the library.
+
+        Raises OSError if it cannot be loaded, EngineError if its version is not supported, AttributeError if it lacks
+        a function.
+        """
         self._functions = ctypes.CDLL(path)  # calls release the interpreter lock
         if (abi := self._functions.dragoman_abi()) != _ABI:
             raise EngineError(f"ABI version {abi}, expected {_ABI}; {_INSTALL}")
@@ -189,7 +193,7 @@ def load_library() -> Library:
         path = _installed_library()
     try:
         return Library(path)
-    except (OSError, EngineError) as error:
+    except (OSError, AttributeError, EngineError) as error:
         raise BackendUnsupportedError(f"dragoman-native cannot be loaded: {error}") from error
 
 

@@ -3,6 +3,7 @@
 import ctypes
 import logging
 import platform
+import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -174,10 +175,14 @@ def place(
 ) -> Placement:
     """Return the device and precision for a bundle; raises the errors of `choose_placement`."""
     manifest = bundle.manifest
+    new = f"fp16/{manifest.name}/{manifest.version}"  # in the layout of `models.directory`
     return choose_placement(
         settings,
         precisions=manifest.precisions,
         default_precision=manifest.default_precision,
+        convert_command=shlex.join(
+            ("dragoman", "export", "convert", "--bundle", str(bundle.directory), "--output", new)
+        ),
         cuda_fault=find_cuda_fault,
     )
 

@@ -7,7 +7,7 @@ from matplotlib.image import imread
 
 from dragoman_export.__main__ import main
 from dragoman_export.cli.plot import attention_weights, plot_schedule
-from dragoman_export.importers.bundle import open_model
+from dragoman_export.trained_model import open_model
 from dragoman_export.training.config import TrainingConfig
 from dragoman_export.training.run_folder import RunFolder
 from dragoman_service.bundle.files import open_bundle

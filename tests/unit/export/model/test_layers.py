@@ -1,5 +1,3 @@
-import math
-
 import pytest
 import torch
 from torch import nn
@@ -10,10 +8,9 @@ from dragoman_export.model.layers import (
     EncoderLayer,
     FeedForward,
     MultiHeadAttention,
-    rotary_positions,
     scaled_dot_product_attention,
-    sinusoidal_positions,
 )
+from dragoman_export.model.positions import rotary_positions
 from dragoman_service.bundle.architecture import Activation
 
 _NUMBERS = 1_000_000
@@ -55,24 +52,8 @@ def test_attention_dropout_is_for_training_only() -> None:
     assert not torch.allclose(dropped, torch.ones(3, 1))  # the remaining weights do not add up to 1
 
 
-def test_sinusoids_of_section_3_5_of_the_paper() -> None:
-    paper, halves = sinusoidal_positions(9, 4), sinusoidal_positions(9, 4, layout="halves")
-
-    assert paper[0].tolist() == [0.0, 1.0, 0.0, 1.0]
-    assert paper[1].tolist() == pytest.approx([0.841, 0.540, 0.010, 1.000], abs=5e-4)
-    assert torch.equal(halves, torch.cat((paper[:, 0::2], paper[:, 1::2]), dim=1))  # Marian: sines first
-    assert torch.equal(sinusoidal_positions(7, 4, offset=2), paper[2:])
-
-
-def test_fairseq_wavelengths() -> None:
-    (row,) = sinusoidal_positions(1, 6, offset=3, layout="fairseq").tolist()
-
-    angles = [3.0, 3.0 / 100, 3.0 / 10000]
-    assert row == pytest.approx([*map(math.sin, angles), *map(math.cos, angles)], abs=1e-6)
-
-
 def test_rotary_scores_depend_on_distance_only() -> None:
-    attention, rotary = MultiHeadAttention(8, 1), rotary_positions(12, 8)
+    attention, rotary = MultiHeadAttention(8, 1), torch.from_numpy(rotary_positions(12, 8))
     states = torch.randn(1, 3, 8)
 
     near, far = (

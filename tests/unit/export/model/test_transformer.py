@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from dragoman_export.model.config import PRESETS
-from dragoman_export.model.layers import sinusoidal_positions
+from dragoman_export.model.positions import sinusoidal_positions
 from dragoman_export.model.transformer import Transformer
 from tests.unit.export.tiny_training import mask_of, random_ids, tiny_config, tiny_model
 
@@ -38,10 +38,12 @@ def _embedded(model: Transformer) -> Tensor:
 @pytest.mark.parametrize(
     ("variant", "expected"),
     [
-        ({}, lambda model: _embedded(model) * math.sqrt(16) + sinusoidal_positions(2, 16)),
+        ({}, lambda model: _embedded(model) * math.sqrt(16) + torch.from_numpy(sinusoidal_positions(2, 16))),
         (
             {"scale_embeddings": False, "position_offset": 2, "embedding_norm": True},
-            lambda model: functional.layer_norm(_embedded(model) + sinusoidal_positions(4, 16)[2:], (16,)),
+            lambda model: functional.layer_norm(
+                _embedded(model) + torch.from_numpy(sinusoidal_positions(4, 16)[2:]), (16,)
+            ),
         ),
         (
             {"positions": "learned", "max_positions": 5, "position_offset": 2},

@@ -3,7 +3,8 @@ import pytest
 import torch
 
 from dragoman_export.model.transformer import Transformer
-from dragoman_export.onnx_export.calibration import Rounding, calibrate, fit_rounding
+from dragoman_export.onnx_export.calibration import calibrate, fit_rounding
+from dragoman_export.onnx_export.quantize import Rounding
 from tests.tiny_bundle import tiny_model
 
 _PAIRS = [([5, 6, 7, 2], [8, 9, 2]), ([10, 11, 2], [12, 13, 14, 15, 2])]

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from dragoman_export.errors import RunFolderError
-from dragoman_export.onnx_export.network import TrainedModel
+from dragoman_export.trained_model import TrainedModel
 
 _STEP = "checkpoints/step-00000010.pt"
 

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from dragoman_export.onnx_export.arithmetic import Weights
-from dragoman_export.onnx_export.calibration import Rounding
-from dragoman_export.onnx_export.quantize import Int8, limit_sums, quantize_rows
+from dragoman_export.onnx_export.quantize import Int8, Rounding, limit_sums, quantize_rows
 from dragoman_export.onnx_export.write import GraphBuilder
 
 _MATRICES = arrays.arrays(

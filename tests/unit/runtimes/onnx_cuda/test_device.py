@@ -17,7 +17,13 @@ def _fails(device_index: int) -> str:
 
 def _place(precisions: str, asked: dict[str, object], fault: Callable[[int], str | None]) -> Placement:
     settings = RuntimeSettings.model_validate(asked)
-    return choose_placement(settings, precisions=precisions.split(), default_precision="int8", cuda_fault=fault)
+    return choose_placement(
+        settings,
+        precisions=precisions.split(),
+        default_precision="int8",
+        convert_command="convert this",
+        cuda_fault=fault,
+    )
 
 
 @pytest.mark.parametrize(
@@ -62,7 +68,12 @@ def test_auto_without_usable_gpu_uses_the_cpu_and_default_precision() -> None:
             None,
             r"'runtime\.precision' is 'int8': expected fp16 or fp32 with runtime.device cuda",
         ),
-        ("int8", {"device": "cuda"}, None, r"'runtime\.device' is 'cuda': expected cpu, as the bundle has only int8"),
+        (
+            "int8",
+            {"device": "cuda"},
+            _fails,
+            r"'runtime\.device' is 'cuda': expected cpu, .* has only int8; add fp16 to the bundle with: convert this",
+        ),
     ],
 )
 def test_explicit_cuda_never_falls_back(

@@ -1,0 +1,310 @@
+"""`dragoman doctor` with valid and broken installations."""
+
+import datetime as dt
+import json
+import os
+import resource
+import socket
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from dragoman_service.__main__ import main
+from dragoman_service.cli import doctor
+from dragoman_service.cli.keys import caller_entry
+from dragoman_service.config import Settings, load_settings
+from dragoman_service.errors import EngineError
+from dragoman_service.fake_model import write_fake_bundle
+from dragoman_service.runtimes.native.library import BackendUnsupportedError
+from dragoman_service.security.api_keys import new_key
+from tests.certificates import NAME, Authority, chain_pem, key_pem
+from tests.http_in_thread import monitoring_server
+
+MIB = 1 << 20
+FREE_PORTS: dict[str, object] = {"grpc.port": 0, "http.port": 0}
+
+Doctor = Callable[..., tuple[int, dict[str, list[str]], str]]
+
+
+@pytest.fixture(autouse=True)
+def installation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An environment without settings, and a native engine, whatever is installed here."""
+    for name in [name for name in os.environ if name.startswith("DRAGOMAN_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(doctor, "load_library", lambda: SimpleNamespace(instruction_sets=("avx512", "avx2")))
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    """A model directory with the bundle `fake/1`."""
+    directory = tmp_path / "models"
+    write_fake_bundle(directory / "fake" / "1")
+    return directory
+
+
+@pytest.fixture
+def examine(models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Doctor:
+    """Run the command with settings; return the exit code, the statuses by check, and the other printed text."""
+
+    def run(**settings: object) -> tuple[int, dict[str, list[str]], str]:
+        values = {
+            **FREE_PORTS,
+            "models.directory": str(models),
+            **{k.replace("__", "."): v for k, v in settings.items()},
+        }
+        file = tmp_path / "service.toml"
+        file.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items()))
+        exit_code = main(["doctor", "--config", str(file), "--json"])
+        printed = json.loads(capsys.readouterr().out)
+        assert printed["ok"] == (exit_code == 0)
+        statuses: dict[str, list[str]] = {}
+        for check in printed["checks"]:
+            statuses.setdefault(check["name"], []).append(check["status"])
+        return exit_code, statuses, json.dumps(printed["checks"])
+
+    return run
+
+
+def write_identity(directory: Path, *, days: float = 365.0) -> dict[str, Any]:
+    """Write a certificate and its key; return their settings."""
+    expiry = dt.datetime.now(dt.UTC) + dt.timedelta(days=days)
+    certificate = Authority().sign(NAME, not_after=expiry)
+    (directory / "tls.crt").write_bytes(chain_pem(certificate))
+    (directory / "tls.key").write_bytes(key_pem(certificate))
+    (directory / "tls.key").chmod(0o600)
+    return {
+        "tls__certificate_file": str(directory / "tls.crt"),
+        "tls__private_key_file": str(directory / "tls.key"),
+        "http__metrics_port": 0,
+    }
+
+
+def write_callers(directory: Path) -> Path:
+    file = directory / "callers.toml"
+    file.write_text(caller_entry("shop", "translate", key=new_key()))
+    return file
+
+
+def settings_of(**flags: object) -> Settings:
+    return load_settings(flags={name.replace("__", "."): value for name, value in flags.items()})
+
+
+def status_of(check: Any) -> list[str]:
+    return [finding.status for finding in check]
+
+
+def test_valid_installation_has_one_line_for_each_check(
+    models: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for variable in ("DRAGOMAN_GRPC__PORT", "DRAGOMAN_HTTP__PORT"):
+        monkeypatch.setenv(variable, "0")
+
+    assert main(["doctor", "--models", str(models)]) == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    names = {line.split()[1] for line in lines}
+    assert {line.split()[0] for line in lines} <= {"OK", "WARN"}
+    assert names == {
+        *("packages", "settings", "engine", "gpu", "bundles", "ports", "callers", "tls", "detection", "connections")
+    }
+    assert "fake/1: checksums match; fake on cpu" in "".join(lines)
+
+
+def test_tls_and_keys_of_a_valid_installation_are_ok(examine: Doctor, tmp_path: Path) -> None:
+    callers = write_callers(tmp_path)
+    callers.chmod(0o640)
+
+    exit_code, statuses, _ = examine(access__callers_file=str(callers), **write_identity(tmp_path))
+
+    assert (exit_code, statuses["callers"], statuses["tls"]) == (0, ["OK"], ["OK"])
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [({"grpc__prot": 1}, "grpc.prot"), ({"grpc__port": 70000}, "grpc.port"), ({"grpc__host": "::"}, "grpc.host")],
+)
+def test_invalid_setting_fails_and_ends_the_checks(settings: dict[str, object], named: str, examine: Doctor) -> None:
+    exit_code, statuses, printed = examine(**settings)
+
+    assert (exit_code, list(statuses), statuses["settings"]) == (1, ["packages", "settings"], ["FAIL"])
+    assert f"change {named}" in printed
+
+
+def test_damaged_and_missing_bundles_fail(examine: Doctor, models: Path, tmp_path: Path) -> None:
+    write_fake_bundle(models / "fake" / "2")
+    (models / "fake" / "1" / "fake.onnx").write_bytes(b"x")
+
+    exit_code, statuses, printed = examine()
+    assert (exit_code, sorted(statuses["bundles"])) == (1, ["FAIL", "OK", "OK"])
+    assert "fake/1: bundle file" in printed
+
+    exit_code, statuses, printed = examine(models__directory=str(tmp_path / "missing"))
+    assert (exit_code, statuses["bundles"]) == (1, ["FAIL"])
+    assert "change models.directory" in printed
+
+
+def test_precision_that_no_bundle_has_fails(examine: Doctor) -> None:
+    exit_code, statuses, _ = examine(runtime__precision="fp8")
+
+    assert (exit_code, statuses["bundles"][0]) == (1, "FAIL")
+
+
+@pytest.mark.parametrize("setting", ["grpc.port", "http.port"])
+def test_port_in_use_fails_and_names_its_setting(setting: str, examine: Doctor) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        taken.settimeout(0)
+        exit_code, statuses, printed = examine(**{setting: taken.getsockname()[1]})
+
+    assert (exit_code, sorted(statuses["ports"])) == (1, ["FAIL", "OK"])
+    assert f"change {setting}" in printed
+
+
+def test_port_of_a_running_server_is_ok(examine: Doctor) -> None:
+    with monitoring_server(CollectorRegistry()) as server:
+        exit_code, statuses, printed = examine(http__port=server.port)
+
+    assert (exit_code, statuses["ports"]) == (0, ["OK", "OK"])
+    assert "is in use, and a server on" in printed
+
+
+def test_unreadable_or_invalid_keys_file_fails(examine: Doctor, tmp_path: Path) -> None:
+    for content in (None, "[[caller]]\n"):
+        file = tmp_path / "callers.toml"
+        if content is not None:
+            file.write_text(content)
+        exit_code, statuses, printed = examine(access__callers_file=str(file))
+
+        assert (exit_code, statuses["callers"]) == (1, ["FAIL"])
+        assert "change access.callers_file" in printed
+
+
+def test_files_that_others_can_read_are_a_warning(examine: Doctor, tmp_path: Path) -> None:
+    callers = write_callers(tmp_path)
+    callers.chmod(0o644)
+    identity = write_identity(tmp_path)
+    (tmp_path / "tls.key").chmod(0o644)
+
+    exit_code, statuses, printed = examine(access__callers_file=str(callers), **identity)
+
+    assert (exit_code, statuses["callers"], statuses["tls"]) == (0, ["OK", "WARN"], ["OK", "WARN"])
+    assert f"chmod 640 {callers}" in printed
+
+
+def test_server_that_accepts_every_client_is_a_warning(examine: Doctor) -> None:
+    exit_code, statuses, _ = examine(grpc__host="::", access__allow_unauthenticated=True)
+
+    assert (exit_code, statuses["callers"]) == (0, ["WARN"])
+
+
+def test_certificate_fails_after_its_expiry_and_warns_before(examine: Doctor, tmp_path: Path) -> None:
+    exit_code, statuses, printed = examine(**write_identity(tmp_path, days=-1))
+    assert (exit_code, statuses["tls"]) == (1, ["FAIL"])
+    assert "not expired" in printed
+
+    exit_code, statuses, printed = examine(**write_identity(tmp_path, days=5.5))
+    assert (exit_code, statuses["tls"]) == (0, ["WARN"])
+    assert "server certificate: 5 days until it expires" in printed
+
+
+def test_key_of_another_certificate_fails(examine: Doctor, tmp_path: Path) -> None:
+    identity = write_identity(tmp_path)
+    (tmp_path / "tls.key").write_bytes(key_pem(Authority().sign(NAME)))
+
+    exit_code, statuses, printed = examine(**identity)
+
+    assert (exit_code, statuses["tls"]) == (1, ["FAIL"])
+    assert "change tls.private_key_file" in printed
+
+
+def test_native_engine_that_is_missing_fails_only_if_it_is_required(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> None:
+        raise BackendUnsupportedError("dragoman-native is not installed")
+
+    monkeypatch.setattr(doctor, "load_library", missing)
+
+    assert status_of(doctor.engine(settings_of())) == ["WARN"]
+    assert status_of(doctor.engine(settings_of(runtime__engine="native"))) == ["FAIL"]
+    assert status_of(doctor.engine(settings_of(runtime__instruction_set="avx2"))) == ["FAIL"]
+    assert status_of(doctor.engine(settings_of(runtime__engine="onnxruntime"))) == ["OK"]
+
+
+def test_instruction_set_of_another_cpu_fails() -> None:
+    assert status_of(doctor.engine(settings_of(runtime__instruction_set="avx2"))) == ["OK"]
+    assert status_of(doctor.engine(settings_of(runtime__instruction_set="neon"))) == ["FAIL"]
+
+
+def test_failed_self_test_of_the_engine_is_reported(examine: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise EngineError("native engine: self-test failed")
+
+    monkeypatch.setattr(doctor, "load_library", fail)
+
+    exit_code, statuses, printed = examine()
+
+    assert (exit_code, statuses["engine"]) == (1, ["FAIL"])
+    assert "self-test failed" in printed
+
+
+def test_each_configured_gpu_is_tried() -> None:
+    settings = settings_of(runtime__device="cuda:1", runtime__num_replicas=2)
+
+    findings = list(doctor.gpu(settings, lambda index: "no such GPU" if index == 2 else None))
+
+    assert status_of(findings) == ["OK", "FAIL"]
+    assert status_of(doctor.gpu(settings_of(), lambda _: "no driver")) == ["OK"]
+
+
+@pytest.mark.parametrize(
+    ("versions", "status"),
+    [
+        ({"dragoman": "1.2.0", "dragoman-native": "1.2.0", "dragoman-models": "1.2.7"}, "OK"),
+        ({"dragoman": "1.2.0"}, "OK"),
+        ({"dragoman": "1.2.0", "dragoman-native": "1.2.1"}, "FAIL"),
+        ({"dragoman": "1.2.0", "dragoman-models": "1.3.0"}, "FAIL"),
+        ({"dragoman": "1.2.0", "onnxruntime": "1", "onnxruntime-gpu": "1"}, "FAIL"),
+        ({}, "WARN"),
+    ],
+)
+def test_versions_of_the_distributions_must_fit(versions: dict[str, str], status: str) -> None:
+    def version_of(name: str) -> str:
+        try:
+            return versions[name]
+        except KeyError:
+            raise PackageNotFoundError(name) from None
+
+    assert doctor.packages(version_of).status == status
+
+
+@pytest.mark.parametrize(("available", "status"), [(200, "OK"), (199, "WARN"), (100, "WARN"), (99, "FAIL")])
+def test_memory_must_hold_the_weights_and_should_hold_them_twice(available: int, status: str) -> None:
+    assert doctor.memory(100 * MIB, available * MIB).status == status
+
+
+def test_available_memory_is_at_most_the_limit_of_the_container(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit = tmp_path / "memory.max"
+    monkeypatch.setattr(doctor, "_MEMORY_FILES", (str(limit), str(tmp_path / "missing")))
+    limit.write_text("max\n")
+    assert doctor.available_memory() > 5 * MIB
+
+    limit.write_text(f"{5 * MIB}\n")
+    assert doctor.available_memory() == 5 * MIB
+
+
+def test_limit_of_open_files_below_the_connections_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = settings_of(grpc__max_connections=700, http__max_connections=300)
+    for limit, status in ((1000, "WARN"), (1001, "OK"), (resource.RLIM_INFINITY, "OK")):
+        monkeypatch.setattr(resource, "getrlimit", lambda _, limit=limit: (limit, limit))
+        assert status_of(doctor.connections(settings)) == [status]
+
+
+def test_missing_language_detection_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    for is_available, status in ((True, "OK"), (False, "WARN")):
+        monkeypatch.setattr(doctor, "LanguageDetector", lambda: SimpleNamespace(is_available=is_available))  # noqa: B023
+        assert status_of(doctor.detection(settings_of())) == [status]
