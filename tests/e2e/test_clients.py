@@ -15,7 +15,7 @@ import pytest
 
 from dragoman_service.security.api_keys import new_key
 from tests.e2e.replicas import Replica, make_key
-from tests.e2e.tools import CHECKOUT, node_packages, run
+from tests.e2e.tools import CHECKOUT, buf, node_packages, run
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -73,7 +73,6 @@ def test_node_client_is_served(name: str, packages: Sequence[str], server: Mappi
 
 
 def test_buf_curl_is_served_by_reflection(server: Mapping[str, Any]) -> None:
-    folder = node_packages("clients-buf", "@bufbuild/buf@1.75.0")
     host = f"http://127.0.0.1:{server['grpc_port']}"
     service = f"{host}/{SERVICE}"
     languages = {"source_language": "en", "target_language": "de"}
@@ -81,8 +80,8 @@ def test_buf_curl_is_served_by_reflection(server: Mapping[str, Any]) -> None:
     def curl(*arguments: str, key: str = server["key"]) -> str:
         transport = ("--protocol", "grpc", "--http2-prior-knowledge", "--reflect-header")
         headers = (f"authorization: Bearer {server['key']}", "--header", f"authorization: Bearer {key}")
-        command = ("node_modules/.bin/buf", "curl", *transport, *headers, *arguments)
-        finished = run(*command, directory=folder, is_checked=False, timeout=CALLS_TIMEOUT_S)
+        command = ("curl", *transport, *headers, *arguments)
+        finished = run(buf(), *command, is_checked=False, timeout=CALLS_TIMEOUT_S)
         return finished.stdout + finished.stderr
 
     def translate(*texts: str, key: str = server["key"], **fields: Any) -> str:

@@ -39,9 +39,9 @@ def run(
     return finished
 
 
-def run_or_skip(*command: str | Path) -> str:
+def run_or_skip(*command: str | Path, **options: Any) -> str:
     """Run a script of deploy/ci and return its output; skip the test if the script reports that a tool is missing."""
-    finished = run(*command, is_checked=False)
+    finished = run(*command, is_checked=False, **options)
     if finished.returncode == _UNAVAILABLE:
         pytest.skip(finished.stderr.strip())
     assert finished.returncode == 0, finished.stderr
@@ -62,6 +62,11 @@ def node_packages(name: str, *packages: str) -> Path:
     return _installed(BUILD / name, packages, ("npm", "install", *flags, *packages))
 
 
+def buf() -> Path:
+    """Return the path of buf; skip the test if it cannot be installed."""
+    return node_packages("clients-buf", "@bufbuild/buf@1.75.0") / "node_modules" / ".bin" / "buf"
+
+
 def _installed(folder: Path, packages: Sequence[str], *commands: Sequence[str]) -> Path:
     """Run the commands that install packages in a folder, unless it has the same packages already."""
     marker, wanted = folder / "installed.txt", "\n".join(packages)
@@ -76,9 +81,10 @@ def _installed(folder: Path, packages: Sequence[str], *commands: Sequence[str]) 
     return folder
 
 
-def debian_packages(name: str, *packages: str) -> Path:
-    """Return a directory with unpacked Debian packages; skip the test if they cannot be downloaded."""
-    run_or_skip(DEPLOY / "ci" / "debian.sh", BUILD / name, *packages)
+def debian_packages(name: str, *packages: str, suite: str = "trixie") -> Path:
+    """Return a directory with unpacked packages of a Debian release; skip the test if they cannot be downloaded."""
+    environment = {**os.environ, "DRAGOMAN_DEBIAN_SUITE": suite}
+    run_or_skip(DEPLOY / "ci" / "debian.sh", BUILD / name, *packages, env=environment)
     return BUILD / name
 
 
