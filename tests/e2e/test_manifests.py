@@ -79,6 +79,7 @@ CHART: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {  # a variant of Ku
 OPEN_CHART: Final = "chart-open"
 OPEN_VALUES: Final = {
     "access": {"allowUnauthenticated": True},
+    "loadTest": {"enabled": True, "image": "registry.example.com/dragoman-load:0.2.0", "keySecret": "dragoman-load"},
     "models": [
         {"name": "en-de", "copyFrom": "registry.example.com/model-en-de:1"},
         {"name": "de_EN.2", "claim": "dragoman-models"},
@@ -122,6 +123,9 @@ class Manifests:
     def deployment(self) -> Object:
         (deployment,) = self.of_kind("Deployment")
         return deployment
+
+    def network_policy(self, name: str = "dragoman") -> Object:
+        return next(item for item in self.of_kind("NetworkPolicy") if item["metadata"]["name"] == name)
 
     @property
     def pod(self) -> Object:
@@ -306,7 +310,7 @@ def test_server_starts_with_its_settings_and_has_time_to_drain(manifests: Manife
 
 def test_services_and_the_network_policy_use_the_ports_of_the_server(manifests: Manifests) -> None:
     ports = {port["name"]: port["containerPort"] for port in manifests.server["ports"]}
-    (policy,) = manifests.of_kind("NetworkPolicy")
+    policy = manifests.network_policy()
     admitted = {port["port"] for rule in policy["spec"]["ingress"] for port in rule["ports"]}
     of_services = [port for service in manifests.of_kind("Service") for port in service["spec"]["ports"]]
 
@@ -324,10 +328,30 @@ def test_selectors_match_the_pods(manifests: Manifests) -> None:
         *(item["labelSelector"]["matchLabels"] for item in manifests.pod.get("topologySpreadConstraints", ())),
         *(item["spec"]["selector"] for item in manifests.of_kind("Service")),
         *(item["spec"]["selector"]["matchLabels"] for item in manifests.of_kind("PodDisruptionBudget")),
-        *(item["spec"]["podSelector"]["matchLabels"] for item in manifests.of_kind("NetworkPolicy")),
+        manifests.network_policy()["spec"]["podSelector"]["matchLabels"],
     ]
 
     assert all(selector.items() <= labels.items() for selector in selectors)
+
+
+def test_load_test_may_connect_to_the_server(rendered: Mapping[str, Path]) -> None:
+    manifests = Manifests(load_objects(rendered[OPEN_CHART]))
+    (job,) = manifests.of_kind("Job")
+    labels = job["spec"]["template"]["metadata"]["labels"]
+    policy, of_server = manifests.network_policy(job["metadata"]["name"]), manifests.network_policy()
+    to_server = policy["spec"]["egress"][0]
+    (client, _), *_ = (rule["from"] for rule in of_server["spec"]["ingress"])
+    (host,) = (word for word in job["spec"]["template"]["spec"]["containers"][0]["args"] if word.startswith("--host="))
+    service, _, port = host.removeprefix("--host=").partition(":")
+
+    assert policy["spec"]["podSelector"]["matchLabels"].items() <= labels.items()
+    assert (
+        to_server["to"][0]["podSelector"]["matchLabels"]
+        == manifests.network_policy()["spec"]["podSelector"]["matchLabels"]
+    )
+    assert client["podSelector"]["matchLabels"].items() <= labels.items()
+    assert service in manifests.names("Service")
+    assert int(port) in {rule["port"] for rule in to_server["ports"]}
 
 
 def test_monitors_and_routes_reach_services(manifests: Manifests) -> None:
