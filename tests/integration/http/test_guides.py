@@ -68,7 +68,7 @@ def test_pages_show_each_client_method() -> None:
 
 
 def test_certificate_and_key_recipe_translates(tmp_path: Path) -> None:
-    in_readme, recipe = [code for _, code in examples("sh") if RECIPE in code]
+    (recipe,) = [code for _, code in examples("sh") if RECIPE in code]
     if shutil.which("openssl") is None:
         pytest.skip("openssl is not installed")
     grpc_port, http_port = free_ports(2)
@@ -93,6 +93,5 @@ def test_certificate_and_key_recipe_translates(tmp_path: Path) -> None:
         check=False,
     )
 
-    assert in_readme == recipe
     assert recipe.count("\n") <= 11
     assert (done.returncode, done.stdout) == (0, "Wo ist der Bahnhof?\n"), done.stderr
