@@ -19,14 +19,14 @@ from dragoman_service.middleware.settings import GrpcSettings
 from dragoman_service.models.serving import ModelSettings, ServingSettings
 from dragoman_service.observability.logs import LogSettings
 from dragoman_service.observability.tracing import TracingSettings
-from dragoman_service.runtimes.settings import RuntimeSettings
+from dragoman_service.runtimes.settings import LIBRARY_VARIABLE, RuntimeSettings
 from dragoman_service.scheduling.settings import SchedulingSettings
 from dragoman_service.security.settings import AccessSettings, TlsSettings, is_loopback
 from dragoman_service.toml import parse_toml
 from dragoman_service.translation.options import TranslationDefaults, TranslationLimits
 
 ENVIRONMENT_PREFIX = "DRAGOMAN_"
-"""Prefix of environment variables. All of them are settings, except `CONFIG_VARIABLE`."""
+"""Prefix of environment variables. All of them are settings, except `CONFIG_VARIABLE` and `LIBRARY_VARIABLE`."""
 
 CONFIG_VARIABLE = "DRAGOMAN_CONFIG"
 """Environment variable with the path of the settings file; a flag takes precedence."""
@@ -79,7 +79,7 @@ def load_settings(
                 f"environment variable {variable}",
             )
             for variable, value in environment.items()
-            if variable.startswith(ENVIRONMENT_PREFIX) and variable != CONFIG_VARIABLE
+            if variable.startswith(ENVIRONMENT_PREFIX) and variable not in (CONFIG_VARIABLE, LIBRARY_VARIABLE)
         ),
         *((name, value, "command line") for name, value in (flags or {}).items() if value is not None),
     ]

@@ -58,8 +58,10 @@ def test_flag_overrides_the_file_of_the_environment(settings_file: Path, tmp_pat
     assert load_settings(environment=environment, file=other).grpc.port == 9
 
 
-def test_variables_without_the_prefix_are_ignored() -> None:
-    settings = load_settings(environment={"PATH": "/bin", "GRPC_TRACE": "all", "dragoman_x": "1"})
+def test_other_variables_are_ignored() -> None:
+    settings = load_settings(
+        environment={"PATH": "/bin", "GRPC_TRACE": "all", "dragoman_x": "1", "DRAGOMAN_NATIVE_LIBRARY": "x"}
+    )
 
     assert settings == load_settings()
 

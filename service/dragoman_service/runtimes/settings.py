@@ -10,6 +10,9 @@ from pydantic_core import PydanticCustomError
 
 from dragoman_service.errors import ConfigError
 
+LIBRARY_VARIABLE = "DRAGOMAN_NATIVE_LIBRARY"
+"""Environment variable with a file to load instead of the installed native engine, such as a sanitizer build."""
+
 Device = Literal["cpu", "cuda"]
 
 _CUDA_PRECISIONS = ("fp16", "fp32")  # best first; the CUDA provider has no kernels for integer products

@@ -17,9 +17,7 @@ from dragoman_service.bundle.architecture import PROJECTION_BIAS, Activation, Ar
 from dragoman_service.bundle.int8_weights import ActivationScale, projection_path
 from dragoman_service.decoding.step_model import EncodedSource
 from dragoman_service.errors import EngineError
-
-_LIBRARY_VARIABLE = "DRAGOMAN_NATIVE_LIBRARY"
-"""Environment variable with the path of a library to use instead of the installed one, such as a sanitizer build."""
+from dragoman_service.runtimes.settings import LIBRARY_VARIABLE
 
 _ABI = 10  # version of the function declarations below
 
@@ -188,7 +186,7 @@ def load_library() -> Library:
 
     Raises BackendUnsupportedError if it is not installed, has another version than the service or cannot be loaded.
     """
-    path = os.environ.get(_LIBRARY_VARIABLE)
+    path = os.environ.get(LIBRARY_VARIABLE)
     if path is None:
         path = _installed_library()
     try:
