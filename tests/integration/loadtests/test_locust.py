@@ -69,7 +69,7 @@ def num_requests(server: ServerProcess) -> float:
 
 def test_command_of_the_compose_file_runs_without_a_server_to_start(server: ServerProcess) -> None:
     command = [sys.executable, "-m", "locust", "--headless", f"--locustfile={CHECKOUT}/loadtests/locustfile.py"]
-    command += [f"--host={server.target}", "--users=2", "--spawn-rate=5", "--run-time=1s", "--stop-timeout=30s"]
+    command += [f"--host={server.target}", "--users=20", "--spawn-rate=20", "--run-time=1s", "--stop-timeout=30s"]
     command += ["--only-summary", "--texts=chat", "--methods=Translate=8,TranslateDocument=1,TranslateStream=1"]
     command += ["--deadline=30"]
 
