@@ -24,7 +24,7 @@ from dragoman_service.grpc_api.server import GrpcServer
 from dragoman_service.middleware.pipeline import Backend
 from dragoman_service.models.glossaries import GlossaryRepository, glossaries_directory
 from dragoman_service.models.watcher import watch
-from dragoman_service.observability.logs import LogStream, configure_logs
+from dragoman_service.observability.logs import MAX_LOG_DELAY_S, LogStream, configure_logs
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.observability.tracing import start_tracing
 from dragoman_service.processes.call_count import SharedCallCount
@@ -48,7 +48,6 @@ log = logging.getLogger(__name__)
 
 _REPORT_INTERVAL_S = 1.0
 _MAX_FLUSH_S = 1.0  # for unsent traces
-_MAX_LOG_DELAY_S = 0.05
 
 
 class FrontEnd:
@@ -141,7 +140,7 @@ async def serve(end: socket.socket, call_count: int) -> None:
     owner = Owner()
     await owner.open(end)
     command = await owner.started
-    log_stream = LogStream(sys.stderr.fileno(), max_delay_s=_MAX_LOG_DELAY_S)
+    log_stream = LogStream(sys.stderr.fileno(), max_delay_s=MAX_LOG_DELAY_S)
     configure_logs(command.settings.logs, stream=log_stream, front_end=command.index)
     shorten_slices()
     num_threads = max(1, num_cores() // command.settings.grpc.processes) + NUM_EXTRA_THREADS

@@ -14,11 +14,10 @@ from dragoman_service import app
 from dragoman_service.config import CONFIG_VARIABLE, Settings, load_settings
 from dragoman_service.errors import ConfigError, DragomanError
 from dragoman_service.models.watcher import LOAD_THREAD_PREFIX
-from dragoman_service.observability.logs import LogStream, configure_logs
+from dragoman_service.observability.logs import MAX_LOG_DELAY_S, LogStream, configure_logs
 from dragoman_service.threads import exit_after
 
 _EXIT_S = 3.0  # for all threads to end; some wait for a file or a caller
-_MAX_LOG_DELAY_S = 0.05  # of lines below the level `warning`, which are written together
 _KILL_S = 2.0  # for loader threads to kill the processes that load
 
 _DESCRIPTION = """\
@@ -64,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
     }
     try:
         settings = load_settings(file=arguments.config, environment=os.environ, flags=flags)
-        stream = LogStream(sys.stderr.fileno(), max_delay_s=_MAX_LOG_DELAY_S)
+        stream = LogStream(sys.stderr.fileno(), max_delay_s=MAX_LOG_DELAY_S)
         configure_logs(settings.logs, stream=stream)
         is_drained = _serve_fake(settings, stream) if arguments.fake else asyncio.run(app.serve(settings, stream))
     except DragomanError as error:

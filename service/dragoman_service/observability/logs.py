@@ -26,6 +26,9 @@ log = logging.getLogger(__name__)
 # Wait for a slow reader. After the first lost line, writing no longer waits until a line has been written.
 _MAX_WAIT_S: Final = 0.1
 
+MAX_LOG_DELAY_S: Final = 0.05
+"""Longest time that a server keeps lines below the level `warning`, to write them together."""
+
 _MAX_BUFFERED_BYTES: Final = 65_536
 
 # Attributes of a record without extra fields.
@@ -202,7 +205,7 @@ class RepeatLimit:
 def configure_logs(settings: LogSettings, *, stream: LogStream | TextIO, front_end: int = 0) -> None:
     """Send the records of all loggers to a stream; those of a front end have its index as the field `front_end`."""
     is_console = stream.isatty() if settings.format == "auto" else settings.format == "console"
-    # Not used by any format, and a third of the time of a line.
+    # No format uses these fields, and collecting them takes time for each record.
     logging._srcfile, logging.logThreads, logging.logProcesses = None, False, False
     logging.logMultiprocessing = False
     handler = _Handler(stream)

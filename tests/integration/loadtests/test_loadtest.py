@@ -3,9 +3,7 @@
 import re
 import threading
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,19 +16,9 @@ from loadtests.generator.server import Target
 from loadtests.generator.texts import Profile
 from loadtests.generator.workload import Mix, Workload
 from tests.integration.loadtests.fake_translator import ANSWER, fake_translator
-from tests.integration.real_process import START_S
 
 TIMEOUT_S = 30.0  # only reached by a test that would otherwise fail
 SHORT = Workload(profile=Profile.CHAT, options='{"maxTargetTokens": 8}')
-
-
-@pytest.fixture(scope="module")
-def server(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    settings = {"DRAGOMAN_ACCESS__ALLOW_UNAUTHENTICATED": "true"}
-    log = tmp_path_factory.mktemp("server") / "server.log"
-    with ServerProcess("--models", str(tiny_model), log=log, environment=settings) as server:
-        server.wait_until_ready(timeout_s=START_S)
-        yield server
 
 
 def counted(server: ServerProcess) -> Counter[str]:

@@ -11,7 +11,7 @@ import threading
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -25,20 +25,11 @@ from dragoman_service.errors import OverloadedError
 from dragoman_service.middleware import error_mapping
 from loadtests.generator.metrics import scrape
 from tests.integration.loadtests.fake_translator import ANSWER, fake_translator
-from tests.integration.real_process import CHECKOUT, START_S, free_ports
+from tests.integration.real_process import CHECKOUT, free_ports
 
 TIMEOUT_S = 90.0  # only reached by a test that would otherwise fail
 COMMAND = [sys.executable, "-m", "loadtests", "load", "--max-lag=1e6"]
 HEADLESS = ["--headless", "--only-summary", "--spawn-rate=100", "--texts=chat"]
-
-
-@pytest.fixture(scope="module")
-def server(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    settings = {"DRAGOMAN_ACCESS__ALLOW_UNAUTHENTICATED": "true"}
-    log = tmp_path_factory.mktemp("server") / "server.log"
-    with ServerProcess("--models", str(tiny_model), log=log, environment=settings) as server:
-        server.wait_until_ready(timeout_s=START_S)
-        yield server
 
 
 def run(output: Path, *flags: str) -> subprocess.CompletedProcess[str]:
