@@ -223,7 +223,7 @@ def _calibration_pairs(
     seen = AugmentationConfig(placeholders=_PLACEHOLDER_SHARE if tokenizer.placeholders else 0.0)
     pairs = [
         (source, target)
-        for source, target in starmap(tokenizer.encode_pair, augment_all(texts_of(chosen), seen, seed=1, epoch=0))
+        for source, target in starmap(tokenizer.encode_pair, augment_all(texts_of(chosen), seen, seed=(1, 0)))
         if len(source) <= limits.max_source_tokens and len(target) <= limits.max_target_tokens
     ]
     if not pairs:

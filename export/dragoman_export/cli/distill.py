@@ -10,24 +10,28 @@ import itertools
 import json
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from tqdm import tqdm
 
 from dragoman_export.bundle_writer import exporter_version
 from dragoman_export.cli.flags import add_shared
 from dragoman_export.data.reader import Pair, PairFiles, ParallelFiles
-from dragoman_export.errors import CorpusError
+from dragoman_export.errors import CorpusError, SettingError
 from dragoman_export.evaluation.ensemble import open_text_model
-from dragoman_export.evaluation.translation import translate_texts
-from dragoman_export.trained_model import TrainedModel
+from dragoman_export.evaluation.torch_search import translate_ids
+from dragoman_export.evaluation.translation import DEFAULT_LENGTH_PENALTY, translate_texts
+from dragoman_export.trained_model import TrainedModel, open_model
 from dragoman_export.training.checkpoint import write_atomically
 from dragoman_service.bundle.files import MANIFEST_NAME, file_entry
 from dragoman_service.runtimes.settings import RuntimeSettings
 
+_GPU_BATCH_TOKENS = 1 << 15  # source tokens of a batch on a GPU, padding included; each has a row per hypothesis
 _SEPARATORS = str.maketrans("\t\n\r", "   ")
 
 
@@ -41,6 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_shared(parser, "precision", "beam")
     add_shared(parser, "batch-size", default=64)
     add_shared(parser, "threads", help="CPU threads, each with its own batch (1)")
+    device_help = "cuda: one teacher decodes with PyTorch in batches of thousands of texts, which are not split (cpu)"
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help=device_help)
     parser.add_argument("--save-every", type=int, default=1000, metavar="N", help="texts between writes (1000)")
 
 
@@ -56,21 +62,13 @@ def run(args: argparse.Namespace) -> int:
     part = args.output.with_name(f"{args.output.name}.part")
     _check_origin(args, args.output.with_name(f"{args.output.name}.json"), has_begun=part.exists())
     num_done = _recover(part, pairs)
-    settings = RuntimeSettings(precision=args.precision)
     with (
-        open_text_model(args.teacher, settings) as (teacher, precision),
+        _open_teacher(args) as (translate, precision),
         part.open("ab") as file,
         tqdm(total=pairs.num_pairs, initial=num_done, unit="pair") as progress,
         ThreadPoolExecutor(args.threads) as pool,
     ):
         progress.write(f"teacher: {', '.join(map(str, args.teacher))}, {precision}, beam {args.beam}")
-
-        def translate(some: list[Pair]) -> tuple[str, ...]:
-            sources = [pair.source for pair in some]
-            return translate_texts(
-                teacher, sources, beam_size=args.beam, batch_size=args.batch_size, shows_progress=False
-            ).texts
-
         left = itertools.islice(pairs, num_done, None)
         chunks = iter(lambda: list(itertools.islice(left, args.save_every)), [])
         for chunk, texts in _in_order(pool, translate, chunks, num_ahead=2 * args.threads):
@@ -84,15 +82,60 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+_Translate = Callable[[list[Pair]], Sequence[str]]
+
+
+@contextmanager
+def _open_teacher(args: argparse.Namespace) -> Iterator[tuple[_Translate, str]]:
+    # Yields a function that translates the sources of pairs, and the precision.
+    if args.device == "cuda":
+        yield _open_on_gpu(args), "bfloat16 on the GPU"
+        return
+    with open_text_model(args.teacher, RuntimeSettings(precision=args.precision)) as (teacher, precision):
+
+        def translate(some: list[Pair]) -> Sequence[str]:
+            sources = [pair.source for pair in some]
+            return translate_texts(
+                teacher, sources, beam_size=args.beam, batch_size=args.batch_size, shows_progress=False
+            ).texts
+
+        yield translate, precision
+
+
+def _open_on_gpu(args: argparse.Namespace) -> _Translate:
+    if len(args.teacher) > 1 or args.precision:
+        given = args.precision or f"{len(args.teacher)} teachers"
+        raise SettingError("--device", "cuda", f"one teacher and no --precision instead of {given}")
+    if not torch.cuda.is_available():
+        raise SettingError("--device", "cuda", "a GPU that PyTorch can use")
+    model, tokenizer = open_model(args.teacher[0])
+    model.cuda()
+
+    def translate(some: list[Pair]) -> Sequence[str]:
+        sources = [tokenizer.encode_pair(pair.source, "")[0] for pair in some]
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            targets = translate_ids(
+                model,
+                sources,
+                batch_tokens=_GPU_BATCH_TOKENS,
+                beam_size=args.beam,
+                length_penalty=DEFAULT_LENGTH_PENALTY,
+                prefix=tokenizer.target_prefix,
+            )
+        return [tokenizer.decode(ids) for ids in targets]
+
+    return translate
+
+
 def _in_order(
     pool: ThreadPoolExecutor,
-    translate: Callable[[list[Pair]], tuple[str, ...]],
+    translate: _Translate,
     chunks: Iterable[list[Pair]],
     *,
     num_ahead: int,
-) -> Iterator[tuple[list[Pair], tuple[str, ...]]]:
+) -> Iterator[tuple[list[Pair], Sequence[str]]]:
     # Yields chunks with their translations in order; at most `num_ahead` are pending.
-    waiting = deque[tuple[list[Pair], Future[tuple[str, ...]]]]()
+    waiting = deque[tuple[list[Pair], Future[Sequence[str]]]]()
     for chunk in chunks:
         waiting.append((chunk, pool.submit(translate, chunk)))
         if len(waiting) > num_ahead:

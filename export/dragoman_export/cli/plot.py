@@ -11,10 +11,10 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from dragoman_export.errors import RunFolderError, SettingError
+from dragoman_export.evaluation.torch_search import translate_ids
 from dragoman_export.model.transformer import Transformer
 from dragoman_export.trained_model import open_model
 from dragoman_export.training.config import RunConfig, TrainingConfig
-from dragoman_export.training.evaluation import decode_greedily
 from dragoman_export.training.optimizer import learning_rate, relative_rate
 from dragoman_export.training.report import plot_curves, read_log, save_figure
 from dragoman_export.training.run_folder import RunFolder
@@ -99,7 +99,10 @@ def _attention(args: argparse.Namespace) -> Figure:
     model, tokenizer = open_model(args.path)
     source_ids, target_ids = tokenizer.encode_pair(args.source, args.target or "")
     if args.target is None:
-        target_ids = [*decode_greedily(model, torch.tensor([source_ids]), None)[0], tokenizer.eos_id]
+        target_ids = [
+            *translate_ids(model, [source_ids], batch_tokens=1, beam_size=1, length_penalty=0.0)[0],
+            tokenizer.eos_id,
+        ]
     weights = attention_weights(model, source_ids, target_ids)[args.attention]
     source, target = tokenizer.source_pieces(source_ids), tokenizer.pieces(target_ids)
     rows = source if args.attention == "encoder" else target

@@ -27,7 +27,7 @@ from dragoman_export.training.loop import Trainer
 from dragoman_export.training.ranks import Ranks, keep_freed_memory, limit_kernel_caches
 from dragoman_export.training.report import Report
 from dragoman_export.training.run_folder import RunFolder
-from dragoman_export.training.text import PlainText, TrainingText, encode_text, read_text, texts_of
+from dragoman_export.training.text import PlainText, TrainingText, encode_text, read_text, texts_of, write_translations
 
 # fields without a flag: trained vocabularies have fixed ids and are shared by source and target
 _VOCABULARY_FIELDS = frozenset({"pad_id", "bos_id", "eos_id", "unk_id", "decoder_start_id", "source_vocabulary_size"})
@@ -82,6 +82,8 @@ def _add_text_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-malformed", type=float, metavar="SHARE", help=malformed_help)
     vocabulary_help = "SentencePiece model. Default: learned from the training text."
     parser.add_argument("--vocabulary", type=Path, metavar="FILE", help=vocabulary_help)
+    lexicon_help = "lexicon.json of another run, for --placeholder-words. Default: learned from the training text."
+    parser.add_argument("--lexicon", type=Path, metavar="FILE", help=lexicon_help)
     rule_help = f"SentencePiece normalization rule of a learned vocabulary. Default: {_NORMALIZATION}."
     parser.add_argument("--normalization", metavar="RULE", help=rule_help)
     type_help = "Type of a learned vocabulary. Default: unigram."
@@ -191,7 +193,10 @@ def _prepare_text(
 ) -> TrainingText:
     # The main rank writes the vocabulary of a new run.
     training = config.training
-    text = read_text(config.data, report, training.augmentation)
+    lexicon = args.lexicon or (folder.lexicon if args.resume and folder.lexicon.is_file() else None)
+    text = read_text(config.data, report, training.augmentation, lexicon)
+    if ranks.is_main and text.translations:
+        write_translations(folder.lexicon, text.translations)
     if ranks.is_main and not args.resume:
         made = tokenizer or _make_vocabulary(args, text, config, report)
         if isinstance(made, Vocabulary):
@@ -226,7 +231,7 @@ def _make_vocabulary(args: argparse.Namespace, text: PlainText, run: RunConfig, 
     size, training = run.model.vocabulary_size, run.training
     report.message(f"learning a vocabulary of {size} pieces")
     first_epoch = augment_all(
-        texts_of(text.train), training.augmentation, seed=training.seed, epoch=0, translations=text.translations
+        texts_of(text.train), training.augmentation, seed=(training.seed, 0), translations=text.translations
     )
     stride = math.ceil(text.train.num_pairs / _VOCABULARY_PAIRS)
     sentences = (side for pair in itertools.islice(first_epoch, 0, None, stride) for side in pair)

@@ -105,12 +105,11 @@ def augment_all(
     pairs: Iterable[tuple[str, str]],
     config: AugmentationConfig,
     *,
-    seed: int,
-    epoch: int,
+    seed: tuple[int, ...],
     translations: Translations | None = None,
 ) -> Iterator[tuple[str, str]]:
-    """Yield all pairs as `augment` returns them; deterministic per seed and epoch."""
-    random = Random(f"{seed} {epoch}")  # noqa: S311
+    """Yield all pairs as `augment` returns them; deterministic per seed."""
+    random = Random(repr(seed))  # noqa: S311
     return (augment(source, target, config, random, translations) for source, target in pairs)
 
 

@@ -1,5 +1,6 @@
 """Token batches of similar lengths, planned per epoch from (seed, epoch) alone."""
 
+import itertools
 import os
 import tempfile
 import weakref
@@ -36,6 +37,20 @@ class BatchingConfig:
     seed: int = 1
 
 
+class TokenBlock(NamedTuple):
+    """Lists of token ids, concatenated."""
+
+    lengths: NDArray[np.int32]  # [N]
+    tokens: NDArray[np.int32]  # [sum of the lengths]
+
+    @classmethod
+    def of(cls, lists: Sequence[Sequence[int]]) -> "TokenBlock":
+        """Concatenate lists."""
+        lengths = np.fromiter(map(len, lists), np.int32, len(lists))
+        tokens = np.fromiter(itertools.chain.from_iterable(lists), np.int32, int(lengths.sum()))
+        return cls(lengths=lengths, tokens=tokens)
+
+
 class TokenLists:
     """Lists of token ids in an unnamed temporary file, read one at a time.
 
@@ -65,6 +80,21 @@ class TokenLists:
         sources._finish()
         targets._finish()
         return sources, targets
+
+    @classmethod
+    def of_blocks(
+        cls, blocks: Iterable[tuple[TokenBlock, TokenBlock]], *, directory: Path | None = None
+    ) -> tuple["TokenLists", "TokenLists"]:
+        """Return the sources and the targets of blocks of both."""
+        sides = cls(directory=directory), cls(directory=directory)
+        for pair in blocks:
+            for side, block in zip(sides, pair, strict=True):
+                side._lengths.frombytes(block.lengths.tobytes())
+                side._tokens.frombytes(block.tokens.tobytes())
+                side._flush()
+        for side in sides:
+            side._finish()
+        return sides
 
     def _append(self, ids: Sequence[int]) -> None:
         self._lengths.append(len(ids))

@@ -1,6 +1,7 @@
 """The SentencePiece vocabulary shared by source and target."""
 
 import io
+import multiprocessing
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -118,8 +119,9 @@ class Vocabulary:
         return int(self._processor.GetPieceSize())
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the token ids of each text, EOS last, using all cores."""
-        return self._processor.encode(list(texts), add_eos=True, num_threads=os.cpu_count() or 1)  # type: ignore[no-any-return]
+        """Return the token ids of each text, EOS last, using all cores, or one in a worker process."""
+        num_threads = 1 if multiprocessing.parent_process() else os.cpu_count() or 1
+        return self._processor.encode(list(texts), add_eos=True, num_threads=num_threads)  # type: ignore[no-any-return]
 
     def encode_targets(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the same as `encode`: both sides share one vocabulary."""

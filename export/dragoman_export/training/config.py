@@ -26,7 +26,11 @@ _SHARES = (
 # expected values in words, check, and fields of `TrainingConfig`; None is valid where the type allows it
 _RANGES: tuple[tuple[str, Callable[[Any], bool], tuple[str, ...]], ...] = (
     ("at least 1", lambda value: value >= 1, _AT_LEAST_1),
-    ("at least 0", lambda value: value >= 0, ("bleu_sentences", "cooldown_steps", "clip_norm", "r_drop")),
+    (
+        "at least 0",
+        lambda value: value >= 0,
+        ("bleu_sentences", "cooldown_steps", "cooldown_minutes", "clip_norm", "r_drop", "workers"),
+    ),
     ("above 0", lambda value: value > 0, ("lr_factor", "muon_lr", "max_minutes")),
     ("at least 0 and below 1", lambda value: 0 <= value < 1, _SHARES),
     ("from 0 to 2147483647", lambda value: 0 <= value < 1 << 31, ("seed",)),
@@ -86,6 +90,8 @@ class TrainingConfig:
     cooldown_steps: int = 0
     """Last steps before `max_steps`, or steps after the end of `patience`, in which the rate also falls linearly to 0.
     The value of a preset is scaled with `max_steps`."""
+    cooldown_minutes: float = 0.0
+    """Last minutes before `max_minutes` in which the rate also falls linearly to 0, whatever the number of steps."""
     clip_norm: float = 1.0
     """Largest norm of the gradient of the mean loss; larger ones are scaled down. 0: no clipping."""
     max_steps: int | None = None
@@ -112,6 +118,9 @@ class TrainingConfig:
     """Compile the network with torch.compile; slower for the small preset on a CPU."""
     threads: int | None = None
     """Threads of PyTorch; none: PyTorch's default."""
+    workers: int = 1
+    """Processes that augment and encode the text of the next epoch during an epoch; 0, or with
+    `subword_sampling`: a thread of this process."""
 
     def __post_init__(self) -> None:
         for expected, is_valid, names in _RANGES:
@@ -123,6 +132,8 @@ class TrainingConfig:
             raise SettingError("cooldown_steps", self.cooldown_steps, "0 without `max_steps` or `patience`")
         if self.max_steps is not None and self.cooldown_steps > self.max_steps:
             raise SettingError("cooldown_steps", self.cooldown_steps, f"at most max_steps={self.max_steps}")
+        if self.cooldown_minutes > (self.max_minutes or 0):
+            raise SettingError("cooldown_minutes", self.cooldown_minutes, f"at most max_minutes={self.max_minutes}")
 
     @property
     def is_drawn(self) -> bool:

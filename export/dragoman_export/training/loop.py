@@ -2,13 +2,14 @@
 
 import math
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from dragoman_export.data.batches import Batch, BatchingConfig, Epoch
+from dragoman_export.data.batches import Batch, BatchingConfig, EncodedCorpus, Epoch
 from dragoman_export.model.transformer import Transformer
 from dragoman_export.training.checkpoint import (
     Progress,
@@ -33,6 +34,7 @@ from dragoman_export.training.stopping import (
     last_step,
     patience_step,
     reached_limit,
+    timed_cooldown,
 )
 from dragoman_export.training.text import TrainingText
 
@@ -63,6 +65,9 @@ class Trainer:
             seed=config.seed,
         )
         self._stop_request = StopRequest()
+        self._drawing = ThreadPoolExecutor(1)
+        self._next_corpus: Future[EncodedCorpus] | None = None
+        self._is_ended = False
         self._agreed_stop: str | None = None
         self._saved: Progress | None = None
 
@@ -97,12 +102,16 @@ class Trainer:
         self._first_step = self.progress.step
         self._elapsed_before = self.progress.elapsed_s
         self._meter = Meter(is_shown=self._ranks.is_main, first_step=self.progress.step)
-        self._epoch = self._plan_epoch()
         self._loss.train()
         with self._stop_request:
-            while (reason := self._agreed_stop or reached_limit(self._config, self.progress)) is None:
-                self._train_step()
-                self._after_step()
+            try:
+                self._epoch = self._plan_epoch()
+                while (reason := self._agreed_stop or reached_limit(self._config, self.progress)) is None:
+                    self._train_step()
+                    self._after_step()
+            finally:
+                self._is_ended = True
+                self._drawing.shutdown(wait=False, cancel_futures=True)
             self._finish(reason)
         return reason
 
@@ -119,7 +128,10 @@ class Trainer:
         self._ranks.sum_gradients(list(self._model.parameters()))
         loss, num_tokens = self._exchange(loss, num_tokens)
         self._rate, self._norm = self._optimizer.step(
-            self.progress.step + 1, num_tokens=num_tokens, last_step=last_step(self._config, self.progress)
+            self.progress.step + 1,
+            num_tokens=num_tokens,
+            last_step=last_step(self._config, self.progress),
+            factor=timed_cooldown(self._config, self._spent_s()),
         )
         self._meter.end(loss=loss, target_tokens=num_tokens)
         self._advance(num_tokens)
@@ -173,16 +185,27 @@ class Trainer:
         return math.ceil(len(self._epoch) / self._config.accumulation)
 
     def _plan_epoch(self) -> Epoch:
-        config, corpus = self._config, self._text.train
-        if config.is_drawn:
-            corpus = self._text.drawn(
-                alpha=config.subword_sampling,
-                max_tokens=config.max_tokens,
-                seed=config.seed,
-                epoch=self.progress.epoch,
-                augmentation=config.augmentation,
-            )
-        return Epoch(corpus, self._batching, self.progress.epoch)
+        corpus, epoch = self._text.train, self.progress.epoch
+        if self._config.is_drawn:
+            corpus = (self._next_corpus or self._draw(epoch)).result()
+            is_last = self._config.max_epochs is not None and epoch + 1 >= self._config.max_epochs
+            self._next_corpus = None if is_last else self._draw(epoch + 1)
+        return Epoch(corpus, self._batching, epoch)
+
+    def _draw(self, epoch: int) -> Future[EncodedCorpus]:
+        config = self._config
+        # SentencePiece samples with a salt of the process, so samples of another process could not be repeated
+        workers = 0 if config.subword_sampling else config.workers
+        return self._drawing.submit(
+            self._text.drawn,
+            alpha=config.subword_sampling,
+            max_tokens=config.max_tokens,
+            seed=config.seed,
+            epoch=epoch,
+            augmentation=config.augmentation,
+            workers=workers,
+            is_cancelled=lambda: self._is_ended,
+        )
 
     def _after_step(self) -> None:
         step, config = self.progress.step, self._config

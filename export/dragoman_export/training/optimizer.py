@@ -59,22 +59,23 @@ class ScheduledOptimizer:
         rest = [weight for weight in self._parameters if id(weight) not in muon_ids]
         self._adam = torch.optim.Adam(rest, lr=0.0, betas=_ADAM_BETAS, eps=_ADAM_EPSILON, fused=True)
 
-    def step(self, step: int, *, num_tokens: float, last_step: int | None = None) -> tuple[float, float]:
+    def step(
+        self, step: int, *, num_tokens: float, last_step: int | None = None, factor: float = 1.0
+    ) -> tuple[float, float]:
         """Apply the gradients, summed over `num_tokens` target tokens, and clear them; steps start at 1.
 
-        Returns Adam's rate and the norm of the mean gradient before clipping. DivergenceError if the gradient is not
-        finite; the weights are unchanged.
+        `factor` applies to all rates. Returns Adam's rate and the norm of the mean gradient before clipping.
+        DivergenceError if the gradient is not finite; the weights are unchanged.
         """
-        rate = learning_rate(step, self._config, d_model=self._d_model, last_step=last_step)
+        rate = learning_rate(step, self._config, d_model=self._d_model, last_step=last_step) * factor
         norm = self._scale_gradients(num_tokens)
         if not math.isfinite(norm):
             raise DivergenceError(step, norm)
         self._adam.param_groups[0]["lr"] = rate
         self._adam.step()
         if self._muon is not None:
-            self._muon.param_groups[0]["lr"] = self._config.muon_lr * relative_rate(
-                step, self._config, last_step=last_step
-            )
+            relative = factor * relative_rate(step, self._config, last_step=last_step)
+            self._muon.param_groups[0]["lr"] = self._config.muon_lr * relative
             self._muon.step()  # type: ignore[no-untyped-call]
         for parameter in self._parameters:
             parameter.grad = None

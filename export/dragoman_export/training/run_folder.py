@@ -19,6 +19,7 @@ class RunFolder:
         self.best = self.checkpoints / BEST_NAME
         self.vocabulary = path / "vocabulary.model"
         self.tokenizer = path / "tokenizer"
+        self.lexicon = path / "lexicon.json"
         self.log = path / "log.jsonl"
         self.curves = path / "curves.png"
         self._settings = path / "config.json"

@@ -36,6 +36,13 @@ def last_step(config: TrainingConfig, progress: Progress) -> int | None:
     return min((step for step in steps if step is not None), default=None)
 
 
+def timed_cooldown(config: TrainingConfig, spent_s: float) -> float:
+    """Return the factor of the rate in an invocation: 1, then linearly to 0 in the last `cooldown_minutes`."""
+    if config.max_minutes is None or not config.cooldown_minutes:
+        return 1.0
+    return min(1.0, max(0.0, (config.max_minutes - spent_s / 60) / config.cooldown_minutes))
+
+
 def explanation(reason: str, config: TrainingConfig, progress: Progress) -> str:
     """Return the reason for the end of a run as text, from `reached_limit` or the name of a signal."""
     if reason == "patience":

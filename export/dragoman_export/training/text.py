@@ -2,20 +2,25 @@
 
 import dataclasses
 import itertools
+import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from pydantic import TypeAdapter
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from dragoman_export.data.augmentation import AugmentationConfig, augment_all, translations_of
-from dragoman_export.data.batches import EncodedCorpus, TokenLists
+from dragoman_export.data.batches import EncodedCorpus, TokenBlock, TokenLists
 from dragoman_export.data.lexicon import Translations
 from dragoman_export.data.reader import Pair, PairFiles, ParallelFiles
 from dragoman_export.data.vocabulary import TextCodec
 from dragoman_export.errors import CorpusError
+from dragoman_export.training.checkpoint import write_atomically
 from dragoman_export.training.config import DataConfig
 from dragoman_export.training.evaluation import DevSet
 from dragoman_export.training.report import Report
@@ -107,35 +112,102 @@ class TrainingText:
     directory: Path | None = None  # of the files with token ids; None: the default for temporary files
 
     def drawn(
-        self, *, alpha: float, max_tokens: int, seed: int, epoch: int, augmentation: AugmentationConfig = _AS_IT_IS
+        self,
+        *,
+        alpha: float,
+        max_tokens: int,
+        seed: int,
+        epoch: int,
+        augmentation: AugmentationConfig = _AS_IT_IS,
+        workers: int = 0,
+        is_cancelled: Callable[[], bool] = lambda: False,
     ) -> EncodedCorpus:
         """Return `train` with augmented text and sampled segmentation, deterministic per seed and epoch.
 
         See `augment` and, unless `alpha` is 0, `encode_sampled`. A pair longer than `max_tokens` keeps its original
-        text and segmentation.
+        text and segmentation. `workers` are processes that share the work; 0: this one. If `is_cancelled` returns True,
+        the rest of the text is left out.
         """
-        random = np.random.default_rng((seed, epoch))
-        texts = augment_all(
-            texts_of(self.train_pairs), augmentation, seed=seed, epoch=epoch, translations=self.translations
+        chunks = _DrawnChunks(
+            self.train_pairs,
+            self.vocabulary,
+            self.translations,
+            alpha=alpha,
+            max_tokens=max_tokens,
+            seed=(seed, epoch),
+            augmentation=augmentation,
         )
-        encoders = (self.vocabulary.encode, self.vocabulary.encode_targets)
-
-        def drawn() -> Iterator[tuple[Sequence[int], Sequence[int]]]:
-            index = 0
-            for chunk in _chunks(texts):
-                sides = [
-                    self.vocabulary.encode_sampled(side, alpha=alpha, seed=int(side_seed)) if alpha else encode(side)
-                    for side, side_seed, encode in zip(
-                        zip(*chunk, strict=True), random.integers(1 << 31, size=2), encoders, strict=True
-                    )
-                ]
-                for pair in zip(*sides, strict=True):
-                    usual = (self.train.sources[index].tolist(), self.train.targets[index].tolist())
-                    yield usual if max(map(len, pair)) > max_tokens else pair
-                    index += 1
-
-        sources, targets = TokenLists.of_pairs(drawn(), directory=self.directory)
+        # own generator: the default would advance the global one, which draws dropout in another thread
+        generator = torch.Generator()
+        loader = DataLoader(chunks, batch_size=None, num_workers=workers, collate_fn=_unchanged, generator=generator)
+        blocks = itertools.takewhile(lambda _: not is_cancelled(), loader)
+        sources, targets = TokenLists.of_blocks(blocks, directory=self.directory)
         return dataclasses.replace(self.train, sources=sources, targets=targets)
+
+
+_SideBlocks = tuple[TokenBlock, TokenBlock]
+
+
+class _DrawnChunks(IterableDataset[_SideBlocks]):
+    """Chunks of the text of an epoch, augmented and encoded; each worker of a DataLoader takes every n-th."""
+
+    def __init__(
+        self,
+        pairs: Iterable[Pair],
+        vocabulary: TextCodec,
+        translations: Translations,
+        *,
+        alpha: float,
+        max_tokens: int,
+        seed: tuple[int, int],
+        augmentation: AugmentationConfig,
+    ) -> None:
+        self._pairs, self._vocabulary, self._translations = pairs, vocabulary, translations
+        self._alpha, self._max_tokens = alpha, max_tokens
+        self._seed, self._augmentation = seed, augmentation
+
+    def __iter__(self) -> Iterator[_SideBlocks]:
+        worker = get_worker_info()
+        first, step = (worker.id, worker.num_workers) if worker else (0, 1)
+        for number, chunk in enumerate(_chunks(texts_of(self._pairs))):
+            if number % step == first:
+                yield self._draw(number, chunk)
+
+    def _draw(self, number: int, chunk: list[tuple[str, str]]) -> _SideBlocks:
+        # The seeds depend on the chunk, so the result does not depend on the number of workers.
+        vocabulary, alpha = self._vocabulary, self._alpha
+        augmented = augment_all(chunk, self._augmentation, seed=(*self._seed, number), translations=self._translations)
+        encoders = (vocabulary.encode, vocabulary.encode_targets)
+        side_seeds = np.random.default_rng((*self._seed, number)).integers(1 << 31, size=2).tolist()
+        sides = [
+            vocabulary.encode_sampled(side, alpha=alpha, seed=side_seed) if alpha else encode(side)
+            for side, side_seed, encode in zip(zip(*augmented, strict=True), side_seeds, encoders, strict=True)
+        ]
+        for index, ids in enumerate(zip(*sides, strict=True)):
+            if max(map(len, ids)) > self._max_tokens:
+                for side, text, encode in zip(sides, chunk[index], encoders, strict=True):
+                    side[index] = encode([text])[0]
+        source, target = (TokenBlock.of(side) for side in sides)
+        return source, target
+
+
+def _unchanged(blocks: Any) -> Any:
+    return blocks
+
+
+def write_translations(path: Path, translations: Translations) -> None:
+    """Write a lexicon as JSON: each word with its translations."""
+    content = {word: sorted(found) for word, found in sorted(translations.items())}
+    write_atomically(path, json.dumps(content, ensure_ascii=False, indent=0).encode())
+
+
+def read_translations(path: Path) -> Translations:
+    """Read a lexicon from `write_translations`; CorpusError if that fails."""
+    try:
+        content = TypeAdapter(dict[str, frozenset[str]]).validate_json(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise CorpusError(f"cannot read lexicon {path}: {error}") from error
+    return content
 
 
 def texts_of(pairs: Iterable[Pair]) -> Iterator[tuple[str, str]]:
@@ -143,13 +215,20 @@ def texts_of(pairs: Iterable[Pair]) -> Iterator[tuple[str, str]]:
     return ((pair.source, pair.target) for pair in pairs)
 
 
-def read_text(data: DataConfig, report: Report, augmentation: AugmentationConfig) -> PlainText:
-    """Read both corpora and learn translations for the augmentation; CorpusError if a corpus is unusable."""
+def read_text(
+    data: DataConfig, report: Report, augmentation: AugmentationConfig, lexicon: Path | None = None
+) -> PlainText:
+    """Read both corpora, and read or learn the translations that the augmentation needs.
+
+    CorpusError if a corpus or the file `lexicon` is unusable.
+    """
     train, dev = (
         _read(name, files, data.max_malformed, report) for name, files in (("train", data.train), ("dev", data.dev))
     )
     translations: Translations = {}
-    if augmentation.placeholder_words:
+    if augmentation.placeholder_words and lexicon is not None:
+        translations = read_translations(lexicon)
+    elif augmentation.placeholder_words:
         report.message("learning a lexicon")
         translations = translations_of(texts_of(train), num_pairs=train.num_pairs)
         report.message(f"{len(translations):,} words have translations")

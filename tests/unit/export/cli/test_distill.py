@@ -37,6 +37,25 @@ def test_text_is_translated_as_by_a_server(fp32_bundle: Path, data: Path) -> Non
     assert (origin["beam"], origin["data"]) == (2, [str(data)])
 
 
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [((), "a GPU that PyTorch can use"), (("--precision", "fp32"), "no --precision instead of fp32")],
+)
+def test_unusable_gpu_is_rejected(
+    fp32_bundle: Path,
+    data: Path,
+    flags: tuple[str, ...],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+
+    assert distill(fp32_bundle, data, "--device", "cuda", *flags) != 0
+
+    assert message in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.7, 1.0])
 def test_interrupted_output_is_continued(
     fp32_bundle: Path, data: Path, share: float, capsys: pytest.CaptureFixture[str]

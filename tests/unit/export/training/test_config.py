@@ -28,6 +28,8 @@ FILES = (ParallelFiles(source=Path("a.tsv")), ParallelFiles(source=Path("a.en"),
         ("seed", -1),
         ("optimizer", "sgd"),
         ("cooldown_steps", 5),
+        ("cooldown_minutes", 5.0),
+        ("workers", -1),
     ],
 )
 def test_invalid_value_is_rejected(field: str, value: Any) -> None:

@@ -7,7 +7,14 @@ import pytest
 
 from dragoman_export.training.checkpoint import Progress
 from dragoman_export.training.config import TrainingConfig
-from dragoman_export.training.stopping import StopRequest, expected_last_step, explanation, last_step, reached_limit
+from dragoman_export.training.stopping import (
+    StopRequest,
+    expected_last_step,
+    explanation,
+    last_step,
+    reached_limit,
+    timed_cooldown,
+)
 
 PROGRESS = Progress(step=70, epoch=2, epoch_step=10, evaluations_since_best=3)
 
@@ -92,3 +99,13 @@ def test_second_signal_interrupts_and_handlers_are_restored(number: signal.Signa
             os.kill(os.getpid(), number)
 
     assert signal.getsignal(number) == before
+
+
+@pytest.mark.parametrize(
+    ("minutes", "spent_s", "factor"),
+    [(0.0, 599, 1.0), (2.0, 400, 1.0), (2.0, 480, 1.0), (2.0, 540, 0.5), (2.0, 700, 0.0)],
+)
+def test_rate_falls_in_the_last_minutes(minutes: float, spent_s: float, factor: float) -> None:
+    config = TrainingConfig(max_minutes=10.0, cooldown_minutes=minutes)
+
+    assert timed_cooldown(config, spent_s) == pytest.approx(factor)

@@ -9,7 +9,7 @@ from dragoman_export.data.augmentation import AugmentationConfig
 from dragoman_export.data.batches import EncodedCorpus
 from dragoman_export.data.reader import Pair, PairFiles, ParallelFiles
 from dragoman_export.errors import CorpusError
-from dragoman_export.training.text import encode_pairs
+from dragoman_export.training.text import encode_pairs, read_translations, write_translations
 from tests.unit.export.tiny_training import make_text, tiny_vocabulary, write_tsv
 
 PAIRS = tuple(
@@ -84,6 +84,42 @@ def test_augmentation_changes_with_the_epoch() -> None:
     assert too_long  # original pairs
     for index in too_long:
         assert first.sources[index].tolist() == text.train.sources[index].tolist()
+
+
+def test_workers_draw_the_same_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dragoman_export.training.text._PAIRS_OF_A_CHUNK", 16)
+    text, augmentation = make_text(), AugmentationConfig(capitals=0.5)
+
+    drawn = [
+        text.drawn(alpha=0, max_tokens=20, seed=1, epoch=1, augmentation=augmentation, workers=workers)
+        for workers in (0, 1, 2)
+    ]
+
+    assert all_ids(drawn[0]) == all_ids(drawn[1]) == all_ids(drawn[2])
+
+
+def test_cancelled_drawing_ends(tmp_path: Path) -> None:
+    text = dataclasses.replace(make_text(), directory=tmp_path)
+
+    assert len(text.drawn(alpha=0, max_tokens=20, seed=1, epoch=1, is_cancelled=lambda: True)) == 0
+
+
+def test_lexicon_survives_a_file(tmp_path: Path) -> None:
+    translations = {"rot": frozenset({"red", "ruddy"}), "blau": frozenset({"blue"})}
+
+    write_translations(tmp_path / "lexicon.json", translations)
+
+    assert read_translations(tmp_path / "lexicon.json") == translations
+
+
+@pytest.mark.parametrize("content", [None, "{", '{"rot": 1}'])
+def test_damaged_lexicon_is_rejected(tmp_path: Path, content: str | None) -> None:
+    path = tmp_path / "lexicon.json"
+    if content is not None:
+        path.write_text(content)
+
+    with pytest.raises(CorpusError, match=r"cannot read lexicon .*lexicon\.json"):
+        read_translations(path)
 
 
 def test_pairs_are_encoded_in_chunks(tmp_path: Path) -> None:
