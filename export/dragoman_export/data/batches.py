@@ -1,6 +1,7 @@
 """Token batches of similar lengths, planned per epoch from (seed, epoch) alone."""
 
 import itertools
+import mmap
 import os
 import tempfile
 import weakref
@@ -44,7 +45,7 @@ class TokenBlock(NamedTuple):
     tokens: NDArray[np.int32]  # [sum of the lengths]
 
     @classmethod
-    def of(cls, lists: Sequence[Sequence[int]]) -> "TokenBlock":
+    def of(cls, lists: Sequence[Sequence[int] | NDArray[np.int32]]) -> "TokenBlock":
         """Concatenate lists."""
         lengths = np.fromiter(map(len, lists), np.int32, len(lists))
         tokens = np.fromiter(itertools.chain.from_iterable(lists), np.int32, int(lengths.sum()))
@@ -63,6 +64,7 @@ class TokenLists:
             self._file = os.dup(file.fileno())
         weakref.finalize(self, os.close, self._file)
         self._lengths, self._tokens = array("i"), array("i")
+        self._content: NDArray[np.int32] | None = None
         if lists is not None:
             for ids in lists:
                 self._append(ids)
@@ -118,7 +120,27 @@ class TokenLists:
 
     def __getitem__(self, index: int) -> NDArray[np.int32]:
         length, end = int(self.lengths[index]), int(self._ends[index])
-        return np.frombuffer(os.pread(self._file, 4 * length, 4 * (end - length)), np.int32)
+        return self._mapped()[end - length : end]
+
+    def joined(self, members: MemberArray) -> TokenBlock:
+        """Return the lists of each row of [B, 1 or 3] members joined, with the last token of the last one only."""
+        rows, columns = np.nonzero(members != _NO_MEMBER)
+        chosen = members[rows, columns]
+        starts = self._ends[chosen] - self.lengths[chosen]
+        is_last = np.append(rows[1:] != rows[:-1], True)
+        lengths = self.lengths[chosen] - np.where(is_last, 0, 1)
+        before = np.cumsum(lengths) - lengths
+        places = np.repeat(starts - before, lengths) + np.arange(int(lengths.sum()))
+        row_lengths = np.bincount(rows, weights=lengths, minlength=len(members)).astype(np.int32)
+        return TokenBlock(lengths=row_lengths, tokens=self._mapped()[places])
+
+    def _mapped(self) -> NDArray[np.int32]:
+        # The file, whose pages the operating system reads and drops as needed.
+        if self._content is None:
+            is_empty = not len(self._ends) or not self._ends[-1]
+            mapped = b"" if is_empty else mmap.mmap(self._file, 0, prot=mmap.PROT_READ)
+            self._content = np.frombuffer(mapped, np.int32)
+        return self._content
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +189,7 @@ class Epoch:
         """Assemble one batch."""
         members = self._members[self._batches[index]]
         corpus = self._corpus
-        sources, targets = (_join(lists, members) for lists in (corpus.sources, corpus.targets))
+        sources, targets = (lists.joined(members) for lists in (corpus.sources, corpus.targets))
         return make_batch(sources, targets, pad_id=corpus.pad_id, start_id=corpus.start_id)
 
 
@@ -232,40 +254,23 @@ def _cuts(lengths: Sequence[int], batch_tokens: int) -> list[tuple[int, int]]:
     return cuts
 
 
-def _join(lists: TokenLists, members: MemberArray) -> list[NDArray[np.int32]]:
-    # Joining texts by a space joins their ids, because pieces never span a space.
-    joined = []
-    for row in members.tolist():
-        parts = [lists[index] for index in row if index != _NO_MEMBER]
-        joined.append(parts[0] if len(parts) == 1 else np.concatenate([*(part[:-1] for part in parts[:-1]), parts[-1]]))
-    return joined
-
-
-def make_batch(
-    sources: Sequence[NDArray[np.int32]],
-    targets: Sequence[NDArray[np.int32]],
-    *,
-    pad_id: int = PAD_ID,
-    start_id: int = BOS_ID,
-) -> Batch:
-    """Pad token ids, EOS last in each, into a batch on the CPU."""
-    source_ids = _pad(sources, pad_id)
-    labels = _pad(targets, pad_id)
-    source_lengths, target_lengths = (np.array([len(ids) for ids in side]) for side in (sources, targets))
-    is_source = np.arange(source_ids.shape[1]) < source_lengths[:, None]  # [B, S]
-    is_real = np.arange(labels.shape[1]) < target_lengths[:, None]  # [B, T]
+def make_batch(sources: TokenBlock, targets: TokenBlock, *, pad_id: int = PAD_ID, start_id: int = BOS_ID) -> Batch:
+    """Pad token ids, EOS last in each list, into a batch on the CPU."""
+    source_ids, is_source = _padded(sources, pad_id)
+    labels, is_real = _padded(targets, pad_id)
     target_ids = np.concatenate((np.full((len(labels), 1), start_id), labels[:, :-1]), axis=1)
     return Batch(
         source_ids=torch.from_numpy(source_ids),
-        source_mask=None if source_lengths.min() == source_lengths.max() else torch.from_numpy(is_source),
+        source_mask=None if is_source.all() else torch.from_numpy(is_source),
         target_ids=torch.from_numpy(target_ids),
         label_positions=torch.from_numpy(np.flatnonzero(is_real)),
-        labels=torch.from_numpy(labels[is_real]),
+        labels=torch.from_numpy(targets.tokens.astype(np.int64)),
     )
 
 
-def _pad(lists: Sequence[NDArray[np.int32]], pad_id: int) -> IntArray:
-    padded = np.full((len(lists), max(len(ids) for ids in lists)), pad_id, dtype=np.int64)
-    for row, ids in zip(padded, lists, strict=True):
-        row[: len(ids)] = ids
-    return padded
+def _padded(block: TokenBlock, pad_id: int) -> tuple[IntArray, NDArray[np.bool_]]:
+    # Token ids [B, S] and a mask that is True at real ones.
+    is_real: NDArray[np.bool_] = np.arange(block.lengths.max()) < block.lengths[:, None]
+    padded = np.full(is_real.shape, pad_id, dtype=np.int64)
+    padded[is_real] = block.tokens
+    return padded, is_real

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dragoman_export.data.batches import make_batch
+from dragoman_export.data.batches import TokenBlock, make_batch
 from dragoman_export.model.transformer import DecoderCache, Transformer
 from dragoman_service.text.planning import EXTRA_TARGET_TOKENS
 
@@ -34,7 +34,7 @@ def translate_ids(
     """
     translations: list[list[int]] = [[] for _ in sources]
     for rows in _by_length([len(source) for source in sources], batch_tokens):
-        chosen = [np.asarray(sources[row], dtype=np.int32) for row in rows]
+        chosen = TokenBlock.of([sources[row] for row in rows])
         batch = make_batch(chosen, chosen, pad_id=model.config.pad_id).to(model.embedding.weight.device)
         search = _Search(model, batch.source_ids, batch.source_mask, beam_size=beam_size, length_penalty=length_penalty)
         for row, ids in zip(rows, search.run(prefix), strict=True):

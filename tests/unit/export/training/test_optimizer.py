@@ -7,6 +7,7 @@ from dragoman_export.errors import CheckpointConflictError, DivergenceError
 from dragoman_export.model.transformer import Transformer
 from dragoman_export.training.config import TrainingConfig
 from dragoman_export.training.optimizer import (
+    Muon,
     ScheduledOptimizer,
     cooldown_factor,
     inverse_sqrt_rate,
@@ -131,3 +132,21 @@ def test_state_of_the_other_optimizer_is_rejected(stored: str, requested: str) -
 
     with pytest.raises(CheckpointConflictError, match=f"optimizer is '{stored}', requested '{requested}'"):
         make_optimizer(tiny_model(), optimizer=requested).load_state_dict(state)
+
+
+def test_muon_equals_that_of_pytorch() -> None:
+    generator = torch.Generator().manual_seed(1)
+    shapes = ((8, 8), (8, 24), (24, 8), (8, 8))
+    first, second = ([torch.nn.Parameter(torch.full(shape, 0.5)) for shape in shapes] for _ in range(2))
+    muon, expected = Muon(first), torch.optim.Muon(second, lr=0.0, weight_decay=0.0, adjust_lr_fn="match_rms_adamw")
+
+    for _ in range(3):
+        for weight, other in zip(first, second, strict=True):
+            weight.grad = torch.randn(weight.shape, generator=generator)
+            other.grad = weight.grad.clone()
+        for optimizer in (muon, expected):
+            optimizer.param_groups[0]["lr"] = 0.1
+            optimizer.step()  # type: ignore[no-untyped-call]
+
+    torch.testing.assert_close(first, second, atol=2e-3, rtol=0)  # bfloat16 products in another order
+    assert float((first[0].detach() - 0.5).abs().max()) > 0.1
