@@ -31,7 +31,7 @@ from dragoman_export.training.checkpoint import write_atomically
 from dragoman_service.bundle.files import MANIFEST_NAME, file_entry
 from dragoman_service.runtimes.settings import RuntimeSettings
 
-_GPU_BATCH_TOKENS = 1 << 15  # source tokens of a batch on a GPU, padding included; each has a row per hypothesis
+_GPU_BATCH_TOKENS = 1 << 16  # source tokens of a batch on a GPU, padding included; each has a row per hypothesis
 _SEPARATORS = str.maketrans("\t\n\r", "   ")
 
 
