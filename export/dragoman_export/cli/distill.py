@@ -110,6 +110,7 @@ def _open_on_gpu(args: argparse.Namespace) -> _Translate:
         raise SettingError("--device", "cuda", "a GPU that PyTorch can use")
     model, tokenizer = open_model(args.teacher[0])
     model.cuda()
+    torch.backends.cuda.enable_cudnn_sdp(False)  # plans each new shape of a batch for 0.3 s
 
     def translate(some: list[Pair]) -> Sequence[str]:
         sources = [tokenizer.encode_pair(pair.source, "")[0] for pair in some]
