@@ -73,7 +73,7 @@ format: $(VENV)/.dev ## Format the code, apply safe fixes, regenerate stubs, rul
 	$(BIN)/python -m docs.generate
 
 docs: $(VENV)/.dev ## Build the documentation into build/site; fails on a broken link
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict --site-dir build/site
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --site-dir build/site
 
 # HOST is not taken from the environment, where shells set it to the name of the machine.
 LOCUST_FLAGS = --texts "$(PROFILE)" --users "$(USERS)" --spawn-rate "$(USERS)" --run-time "$(RUN_TIME)" \
