@@ -18,11 +18,10 @@ from typing import Any, Final
 from tqdm import tqdm
 
 from dragoman_export.cli.flags import add_shared
-from dragoman_export.data.cleaning import REASONS, CleaningRules, SeenText, reasons_of
+from dragoman_export.data.cleaning import REASONS, CleaningRules, SeenText, can_detect_languages, reasons_of
 from dragoman_export.data.reader import Pair, PairFiles, ParallelFiles, read_corpus
 from dragoman_export.errors import CorpusError, SettingError
 from dragoman_export.training.checkpoint import write_atomically
-from dragoman_service.translation.language_detection import LanguageDetector
 
 _PAIRS_OF_A_CHUNK: Final = 2000
 _CHUNKS_AHEAD: Final = 4  # per process
@@ -127,7 +126,7 @@ def _rules(args: argparse.Namespace) -> CleaningRules:
     tags = args.source_language, args.target_language
     if (tags[0] is None) != (tags[1] is None):
         raise SettingError("--source-language", tags[0], "a tag, together with --target-language")
-    if tags[0] and not LanguageDetector().is_available:
+    if tags[0] and not can_detect_languages():
         raise SettingError(
             "--source-language", tags[0], "py3langid, which is not installed: pip install 'dragoman[detect]'"
         )

@@ -63,6 +63,11 @@ class CleaningRules:
         return best is not None and best.language != language and best.confidence >= _MIN_CONFIDENCE
 
 
+def can_detect_languages() -> bool:
+    """Return whether the package for language detection is installed."""
+    return _detector().is_available
+
+
 def reasons_of(pairs: Sequence[Pair], rules: CleaningRules) -> list[str | None]:
     """Return the result of `CleaningRules.reason` for each pair."""
     return [rules.reason(pair.source, pair.target) for pair in pairs]
