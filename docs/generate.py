@@ -85,7 +85,7 @@ def settings_page() -> str:
 Settings come from a TOML file (`--config FILE` or `DRAGOMAN_CONFIG`), then from the environment (`DRAGOMAN_` and the
 name in capitals, `__` between section and field: `DRAGOMAN_GRPC__PORT`), then from flags; a later source wins. An
 unknown name or an invalid value stops the start with a message that names it. In Kubernetes set `enableServiceLinks:
-false`: a Service named dragoman otherwise puts `DRAGOMAN_PORT` and others into the environment, which are no settings.
+false`: a Service named dragoman otherwise puts `DRAGOMAN_PORT` and others into the environment, which are not settings.
 
 `deploy/service.toml` lists every setting with its default, ready to be copied.
 
@@ -108,7 +108,7 @@ def metrics_page() -> str:
     return f"""# Metrics
 
 `/metrics` on the HTTP port (9464) has these in Prometheus text or OpenMetrics, whichever the scraper asks for. No label
-comes from what callers send. Beside these come `process_*` (memory, CPU time, open files), `python_info` and
+comes from what callers send. It also has `process_*` (memory, CPU time, open files), `python_info` and
 `python_gc_*`, as in any Python service. [Monitoring](../operations/monitoring.md) says which question each answers.
 
 {_table(("Metric", "Type", "Labels", "Meaning"), rows)}

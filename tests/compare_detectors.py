@@ -1,4 +1,4 @@
-"""Prints the table of docs/guides/languages.md: libraries that detect languages, with our limits on top of each.
+"""Print a comparison of libraries that detect languages, each with the rules of Dragoman on top.
 
 python -m tests.compare_detectors [FILE.tsv.gz ...]
 

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from dragoman_service.decoding.degeneration import EndedSegment
 from dragoman_service.decoding.step_model import StepModel
+from dragoman_service.errors import EngineError
 from dragoman_service.worker.messages import BatchCommand, BatchReport, Clock, NewSegment
 from dragoman_service.worker.worker import BatchExecutor, ServedModel, Worker
 from tests.fakes import make_segment
@@ -26,15 +27,20 @@ class MortalWorker(Worker):
         super().__init__(model, clock=clock)
         self.connections: list[Connection[Any, Any]] = []  # the scheduler's end of each connection ever made
         self._alive: list[socket.socket] = []
+        self._is_closed = False
+        self._connecting = threading.Lock()
 
     def connect(self) -> "Connection[Any, Any]":
-        """Start a thread for a batch and return the connection to it."""
-        ours, theirs = socket.socketpair()
-        connection: Connection[Any, Any] = Connection(ours.detach())
-        with self._lock:
-            self._alive.append(theirs.dup())
-            self.connections.append(connection)
-        self.serve(Connection(theirs.detach()))
+        """Start a thread for a batch and return the connection to it; EngineError after `close`."""
+        with self._connecting:
+            if self._is_closed:  # as the supervisor of a process
+                raise EngineError("worker is closed")
+            ours, theirs = socket.socketpair()
+            connection: Connection[Any, Any] = Connection(ours.detach())
+            with self._lock:
+                self._alive.append(theirs.dup())
+                self.connections.append(connection)
+            self.serve(Connection(theirs.detach()))
         return connection
 
     def die(self) -> None:
@@ -50,6 +56,8 @@ class MortalWorker(Worker):
 
     def close(self, timeout_s: float = TIMEOUT_S) -> None:
         """End all threads; may be called again."""
+        with self._connecting:
+            self._is_closed = True
         self.die()
         super().close(timeout_s)
         assert not any(thread.is_alive() for thread in self._threads), "a batch runs without a connection"

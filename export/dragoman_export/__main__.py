@@ -14,6 +14,7 @@ _DESCRIPTION = "Trains models, exports and verifies bundles, and evaluates trans
 
 # modules of `dragoman_export.cli`, with their help
 COMMANDS = {
+    "clean": "drop pairs of parallel text that a model should not learn from",
     "train": "train a model on parallel text",
     "distill": "translate training text with a teacher model (sequence-level distillation)",
     "ablate": "train variants of a model and compare them in a table",

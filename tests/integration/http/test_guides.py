@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from dragoman import DecodingOptions, TranslationClient
 from dragoman_service.datatypes import Ports
 from tests.integration.real_process import CHECKOUT, START_S, free_ports, process
 
@@ -58,7 +59,25 @@ def test_curl_example_is_answered(ports: Ports, code: str) -> None:
 
     done = subprocess.run(["bash", "-ec", script], capture_output=True, text=True, timeout=60, check=True)
 
-    assert any(word in done.stdout for word in ("modelVersion", "options.beam_size: is 99", "translatedText"))
+    expected = ("modelVersion", "options.beam_size: is 99", "translatedText", "formality: is 'more'")
+    assert any(word in done.stdout for word in expected)
+
+
+@pytest.mark.parametrize(
+    "text", ["The old man has lost his keys in the garden.", "Where is the station?", "Hello, world!"]
+)
+def test_graphs_example_prints_the_greedy_translation_of_the_server(
+    ports: Ports, text: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (program,) = [code for name, code in examples("python") if name.startswith("onnx-graphs.md")]
+    monkeypatch.chdir(CHECKOUT)
+
+    exec(re.sub("^TEXT = .*", f"TEXT = {text!r}", program, flags=re.MULTILINE), {})  # noqa: S102
+
+    with TranslationClient(f"localhost:{ports.grpc_port}") as client:
+        options = DecodingOptions(beam_size=1)
+        result = client.translate([text], source_language="en", target_language="de", options=options)
+    assert capsys.readouterr().out == f"{result[0].text}\n"
 
 
 def test_pages_show_each_client_method() -> None:
