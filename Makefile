@@ -154,7 +154,7 @@ image: ## Build the container image with Docker or Podman: make image [VARIANT=g
 LOCK = $(BIN)/python -m uv pip compile --quiet --generate-hashes --no-annotate --only-binary :all: --python-version 3.11 \
 	--python-platform x86_64-manylinux_2_28 --no-emit-package dragoman-models --custom-compile-command "make lock" \
 	$(if $(UPGRADE),--upgrade)
-LOCK_EXTRAS := --extra detect --extra files --extra google
+LOCK_EXTRAS := --extra files --extra google
 
 lock: $(VENV)/.dev ## Pin the packages of the images, with hashes: make lock [UPGRADE=1 for the newest versions]
 	@$(LOCK) pyproject.toml --extra serve-onnx $(LOCK_EXTRAS) --output-file deploy/image/cpu.lock
