@@ -20,6 +20,18 @@ class CorpusError(ExportError):
     """The training or development text cannot be used."""
 
 
+class RunFileError(ExportError):
+    """A run file cannot be read, or has an invalid key or value."""
+
+
+class OutOfMemoryError(ExportError):
+    """A batch does not fit into the memory of the device."""
+
+    def __init__(self, batch_tokens: int, accumulation: int) -> None:
+        smaller = f"--batch-tokens {max(1, batch_tokens // 2)} --accumulation {2 * accumulation}"
+        super().__init__(f"out of memory with --batch-tokens {batch_tokens}; the same steps need less with {smaller}")
+
+
 class RunFolderError(ExportError):
     """The run folder lacks a required file, or contains files that would be overwritten."""
 

@@ -4,19 +4,31 @@ import argparse
 import dataclasses
 import itertools
 import math
+import platform
 import random
+import subprocess
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import sentencepiece
 import torch
 
+from dragoman_export.bundle_writer import exporter_version
 from dragoman_export.cli.flags import add_flags, given
+from dragoman_export.cli.run_file import read_run_file, run_file
 from dragoman_export.data.augmentation import augment_all
 from dragoman_export.data.reader import ParallelFiles
 from dragoman_export.data.vocabulary import ImportedCodec, TextCodec, Vocabulary, VocabularyConfig, train_vocabulary
-from dragoman_export.errors import CheckpointConflictError, CorpusError, RunFolderError, SettingError
+from dragoman_export.errors import (
+    CheckpointConflictError,
+    CorpusError,
+    OutOfMemoryError,
+    RunFolderError,
+    SettingError,
+)
 from dragoman_export.importers.portable import TokenizerFiles
 from dragoman_export.model.config import DROPOUTS, PRESETS, ModelConfig
 from dragoman_export.model.transformer import Transformer
@@ -28,6 +40,7 @@ from dragoman_export.training.ranks import Ranks, keep_freed_memory, limit_kerne
 from dragoman_export.training.report import Report
 from dragoman_export.training.run_folder import RunFolder
 from dragoman_export.training.text import PlainText, TrainingText, encode_text, read_text, texts_of, write_translations
+from dragoman_service.bundle.files import file_entry
 
 # fields without a flag: trained vocabularies have fixed ids and are shared by source and target
 _VOCABULARY_FIELDS = frozenset({"pad_id", "bos_id", "eos_id", "unk_id", "decoder_start_id", "source_vocabulary_size"})
@@ -38,6 +51,7 @@ _ONLY_NEW = ("preset", "initialize_from", "initialize_vocabulary", "vocabulary",
 # fields that cannot change on resume
 _FIXED = (*(name for name in ModelConfig.__slots__ if name not in DROPOUTS), "optimizer")
 _NORMALIZATION = "nmt_nfkc"
+_DEFAULT_PRESET = "small"
 
 _VOCABULARY_PAIRS = 500_000  # pairs from which a vocabulary is learned, spread evenly; limits memory use
 
@@ -62,7 +76,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_text_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="Folder of the run.")
+    file_help = (
+        "Run file: flags in YAML or TOML, without their dashes, optionally in sections. Flags given here override it."
+    )
+    parser.add_argument("run_file", type=Path, nargs="?", metavar="RUN_FILE", help=file_help)
+    parser.add_argument(
+        "--output", type=Path, metavar="DIR", help="Folder of the run. Required here or in the run file."
+    )
+    parser.add_argument("--dump", action="store_true", help="Print all settings as a run file and exit.")
+    dry_help = (
+        "Read the text, train three steps, print sizes, expected times and a batch, and exit without writing files."
+    )
+    parser.add_argument("--dry-run", action="store_true", help=dry_help)
     parser.add_argument("--resume", action="store_true", help="Continue from the last checkpoint in --output.")
     from_help = "Bundle, import, run folder or checkpoint to start from, with its vocabulary. Default: random weights."
     parser.add_argument("--initialize-from", type=Path, metavar="PATH", help=from_help)
@@ -99,7 +124,65 @@ def run(args: argparse.Namespace) -> int:
     """Train, in one process or as one of those started by `torchrun`."""
     keep_freed_memory()
     limit_kernel_caches()
-    folder, ranks = RunFolder(args.output), Ranks()
+    _apply_run_file(args)
+    if args.dump:
+        print(_dumped(args), end="")
+        return 0
+    if args.dry_run:
+        with tempfile.TemporaryDirectory() as folder:
+            return _run(args, RunFolder(Path(folder)))
+    return _run(args, RunFolder(args.output))
+
+
+def _apply_run_file(args: argparse.Namespace) -> None:
+    # Sets the flags that were not given to the values of the run file.
+    if args.run_file:
+        for name, value in vars(read_run_file(args.run_file, add_arguments)).items():
+            if getattr(args, name, None) is None:
+                setattr(args, name, value)
+    if args.output is None:
+        raise SettingError("--output", None, "a folder")
+    if args.resume and (args.dry_run or args.run_file):
+        other = "--dry-run" if args.dry_run else "RUN_FILE"
+        raise SettingError("--resume", "given", f"no {other}, as the run folder has the settings")
+
+
+def _dumped(args: argparse.Namespace) -> str:
+    initial = _read_initial(args)[0] if args.initialize_from else None
+    config = new_config(args, initial.config if initial else None)
+    paths = {
+        name: getattr(args, name) for name in ("initialize_from", "initialize_vocabulary", "vocabulary", "lexicon")
+    }
+    options = {name: getattr(args, name) for name in ("normalization", "subwords")}
+    text = {
+        flag: value
+        for name in ("train", "dev")
+        for flag, value in (
+            (name, [str(path) for path in getattr(args, name) or ()] or None),
+            *((f"{name}_{side}", getattr(args, f"{name}_{side}")) for side in ("source", "target")),
+        )
+    }
+    model = {name: value for name, value in config.model.to_dict().items() if name not in _VOCABULARY_FIELDS}
+    sections: dict[str, Any] = {
+        "output": str(args.output),
+        "preset": args.preset or _DEFAULT_PRESET,
+        "data": {**_flags({**text, **paths, **options}), "max-malformed": config.data.max_malformed},
+        "model": _flags(model),
+        "training": _flags(config.training.to_dict()),
+    }
+    return run_file(sections)
+
+
+def _flags(fields: Mapping[str, Any]) -> dict[str, Any]:
+    # Keys of a run file; paths as text.
+    return {
+        flag_of(name).removeprefix("--"): str(value) if isinstance(value, Path) else value
+        for name, value in fields.items()
+    }
+
+
+def _run(args: argparse.Namespace, folder: RunFolder) -> int:
+    ranks = Ranks()
     initial, tokenizer = _read_initial(args) if args.initialize_from else (None, None)
     config = _resumed_config(args, folder) if args.resume else new_config(args, initial.config if initial else None)
     if config.training.threads:
@@ -121,11 +204,44 @@ def run(args: argparse.Namespace) -> int:
     trainer = _make_trainer(config, text, folder, ranks, report=report, initial=initial)
     if args.resume:
         _report_skipped_epoch(trainer.resume(folder.last_checkpoint()), trainer, report)
+    if args.dry_run:
+        report.message(trainer.preview())
+        return 0
     if ranks.is_main:
         folder.write_settings(config.to_dict())
-    trainer.run()
+        if not args.resume:
+            folder.write_environment(_environment(config, ranks))
+    try:
+        trainer.run()
+    except torch.OutOfMemoryError as error:
+        raise OutOfMemoryError(config.training.batch_tokens, config.training.accumulation) from error
     ranks.close()
     return 0
+
+
+def _environment(config: RunConfig, ranks: Ranks) -> dict[str, Any]:
+    files = (*config.data.train, *config.data.dev)
+    paths = [path for each in files for path in (each.source, each.target) if path]
+    return {
+        "dragoman": exporter_version(),
+        "commit": _commit(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "sentencepiece": sentencepiece.__version__,
+        "device": torch.cuda.get_device_name() if ranks.device.type == "cuda" else platform.processor() or "cpu",
+        "threads": torch.get_num_threads(),
+        "ranks": ranks.count,
+        "sha256": {str(path): file_entry(path).sha256 for path in paths},
+    }
+
+
+def _commit() -> str | None:
+    # Of the checkout that this package is in.
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()  # noqa: S603
+    except (OSError, subprocess.CalledProcessError):
+        return None
 
 
 def _read_initial(args: argparse.Namespace) -> tuple[Transformer, Vocabulary | TokenizerFiles | None]:
@@ -138,7 +254,7 @@ def _read_initial(args: argparse.Namespace) -> tuple[Transformer, Vocabulary | T
 
 def new_config(args: argparse.Namespace, network: ModelConfig | None = None) -> RunConfig:
     """Return the preset changed by the flags; an initial network keeps all settings except dropouts."""
-    preset = args.preset or "small"
+    preset = args.preset or _DEFAULT_PRESET
     model = PRESETS[preset]
     if network is not None:
         model = dataclasses.replace(network, **{name: getattr(model, name) for name in DROPOUTS})

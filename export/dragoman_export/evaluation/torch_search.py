@@ -1,7 +1,7 @@
 """Beam search in PyTorch: slower on a CPU than the engines of the service, but fast on a GPU in large batches.
 
 The search of `dragoman_service.decoding` is the reference. This one has no options and returns the best target only.
-A sentence ends when K of its hypotheses have ended, or the best live one is no better than these.
+A sentence ends when K of its hypotheses have ended, or its best live one does not exceed them.
 """
 
 from collections.abc import Iterator, Sequence

@@ -38,6 +38,8 @@ from dragoman_export.training.stopping import (
 )
 from dragoman_export.training.text import TrainingText
 
+_PREVIEW_STEPS, _PREVIEW_PAIRS = 3, 5
+_BYTES_PER_PARAMETER = 16  # weight, gradient and two moments of Adam in float32; Muon has one
 _OTHER_RANK, _MAX_MINUTES = "signal of another rank", "max-minutes"
 
 
@@ -98,11 +100,7 @@ class Trainer:
 
         The final state is saved in a checkpoint and, unless a signal came, evaluated.
         """
-        self._began = time.monotonic()
-        self._first_step = self.progress.step
-        self._elapsed_before = self.progress.elapsed_s
-        self._meter = Meter(is_shown=self._ranks.is_main, first_step=self.progress.step)
-        self._loss.train()
+        self._begin(is_shown=self._ranks.is_main)
         with self._stop_request:
             try:
                 self._epoch = self._plan_epoch()
@@ -114,6 +112,43 @@ class Trainer:
                 self._drawing.shutdown(wait=False, cancel_futures=True)
             self._finish(reason)
         return reason
+
+    def _begin(self, *, is_shown: bool) -> None:
+        self._began = time.monotonic()
+        self._first_step = self.progress.step
+        self._elapsed_before = self.progress.elapsed_s
+        self._meter = Meter(is_shown=is_shown, first_step=self.progress.step)
+        self._loss.train()
+
+    def preview(self) -> str:
+        """Train a few steps and return sizes, expected times and the text of a batch; the run must not go on."""
+        self._begin(is_shown=False)
+        try:
+            self._epoch = self._plan_epoch()
+            self._train_step()  # not counted: the first step initialises kernels
+            began_s = time.monotonic()
+            for _ in range(_PREVIEW_STEPS):
+                self._train_step()
+            step_s = (time.monotonic() - began_s) / _PREVIEW_STEPS
+        finally:
+            self._is_ended = True
+            self._drawing.shutdown(wait=False, cancel_futures=True)
+        num_parameters = sum(parameter.numel() for parameter in self._model.parameters())
+        batch, vocabulary = self._epoch.batch(0), self._text.vocabulary
+        sources = vocabulary.decode(batch.source_ids[:_PREVIEW_PAIRS].tolist())
+        targets = vocabulary.decode(batch.target_ids[:_PREVIEW_PAIRS].tolist())
+        tokens = self._text.train.targets.lengths.sum()
+        steps = self._steps_per_epoch()
+        return "\n".join(
+            (
+                f"parameters: {num_parameters:,}",
+                f"memory of weights, gradients and optimizer: {num_parameters * _BYTES_PER_PARAMETER / 2**20:,.0f} MiB",
+                f"an epoch: {steps:,} steps, {tokens:,} target tokens, about {step_s * steps / 60:,.1f} minutes",
+                f"a step: {step_s:.2f} s",
+                f"a batch: {len(batch.source_ids):,} pairs, padding {_padding(batch):.1%}",
+                *(f"    {source}\n    {target}" for source, target in zip(sources, targets, strict=True)),
+            )
+        )
 
     def _train_step(self) -> None:
         # Each rank trains on its rows of the batches.
@@ -326,3 +361,9 @@ class Trainer:
 
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self._ranks.device.type, dtype=torch.bfloat16, enabled=self._config.bf16)
+
+
+def _padding(batch: Batch) -> float:
+    # Share of padding on both sides.
+    real = batch.source_ids.numel() if batch.source_mask is None else int(batch.source_mask.sum())
+    return 1 - (real + len(batch.labels)) / (batch.source_ids.numel() + batch.target_ids.numel())

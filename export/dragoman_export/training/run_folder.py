@@ -45,6 +45,10 @@ class RunFolder:
         """Write config.json."""
         write_atomically(self._settings, (json.dumps(settings, indent=2) + "\n").encode())
 
+    def write_environment(self, facts: dict[str, Any]) -> None:
+        """Write environment.json: what a repetition of the run needs, in addition to the settings."""
+        write_atomically(self.path / "environment.json", (json.dumps(facts, indent=2) + "\n").encode())
+
     def read_settings(self) -> dict[str, Any]:
         """Read config.json; RunFolderError if it is missing or damaged."""
         try:

@@ -195,6 +195,16 @@ def _unchanged(blocks: Any) -> Any:
     return blocks
 
 
+def _report_overlap(train: PairFiles, dev: PairFiles, report: Report) -> None:
+    sources = {pair.source for pair in dev}
+    num_sources = len(sources)
+    for pair in train:
+        sources.discard(pair.source)
+    if found := num_sources - len(sources):
+        report.message(f"{found:,} of {num_sources:,} dev sources are in the training text: dev scores are too good")
+        report.record("overlap", dev_sources=num_sources, found=found)
+
+
 def write_translations(path: Path, translations: Translations) -> None:
     """Write a lexicon as JSON: each word with its translations."""
     content = {word: sorted(found) for word, found in sorted(translations.items())}
@@ -225,6 +235,7 @@ def read_text(
     train, dev = (
         _read(name, files, data.max_malformed, report) for name, files in (("train", data.train), ("dev", data.dev))
     )
+    _report_overlap(train, dev, report)
     translations: Translations = {}
     if augmentation.placeholder_words and lexicon is not None:
         translations = read_translations(lexicon)

@@ -92,6 +92,8 @@ class LengthModel:
     def __init__(self) -> None:
         self._tokens_per_character = MovingRatio()
         self._segments_per_character = MovingRatio()
+        # longest segment of a request relative to their mean, by the bit length of the number of segments
+        self._longest_per_mean: dict[int, MovingRatio] = {}
 
     def record(self, num_characters: int, segments: Sequence[Segment]) -> None:
         """Record the segments of a request and the characters of its texts; 0: unknown."""
@@ -99,15 +101,24 @@ class LengthModel:
             num_tokens = sum(len(segment.source_ids) for segment in segments)
             self._tokens_per_character.record(num_tokens, per=num_characters)
             self._segments_per_character.record(len(segments), per=num_characters)
+            longest = max(len(segment.source_ids) for segment in segments)
+            ratio = self._longest_per_mean.setdefault(len(segments).bit_length(), MovingRatio())
+            ratio.record(longest, per=num_tokens / len(segments))
 
     def expected_segments(self, num_characters: int, search: SearchConfig) -> list[Segment]:
-        """Return segments of the expected number and length; none until there are enough samples."""
+        """Return segments of the expected number, of equal length but for one of the expected longest length.
+
+        None until there are enough samples.
+        """
         tokens, segments = self._tokens_per_character.value, self._segments_per_character.value
         if not (num_characters and tokens and segments):
             return []
-        num_segments = max(1, round(num_characters * segments))
-        source_ids = (0,) * max(1, round(num_characters * tokens / num_segments))
-        return [Segment(source_ids=source_ids, search=search)] * num_segments
+        num_segments, num_tokens = max(1, round(num_characters * segments)), num_characters * tokens
+        ratio = self._longest_per_mean.get(num_segments.bit_length())
+        longest = min(num_tokens, num_tokens / num_segments * ((ratio and ratio.value) or 1.0))
+        others = (num_tokens - longest) / max(1, num_segments - 1)
+        lengths = [longest, *[others] * (num_segments - 1)]
+        return [Segment(source_ids=(0,) * max(1, round(length)), search=search) for length in lengths]
 
 
 class DeadlineMargin:

@@ -352,6 +352,7 @@ def make_lengths(*, num_characters: int, sources: list[int]) -> LengthModel:
         (LengthModel(), 100, []),
         (make_lengths(num_characters=0, sources=[10]), 100, []),
         (make_lengths(num_characters=120, sources=[10, 20]), 240, [15] * 4),
+        (make_lengths(num_characters=120, sources=[10, 20]), 120, [20, 10]),
         (make_lengths(num_characters=120, sources=[10, 20]), 1, [1]),
         (make_lengths(num_characters=120, sources=[10, 20]), 5, [1]),
     ],

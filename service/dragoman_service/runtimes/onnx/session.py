@@ -83,6 +83,7 @@ _PROVIDERS: dict[Device, str] = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExe
 _DRIVER = "libcuda.so.1"
 
 _LOG_ERRORS = 3  # minimum severity that ONNX Runtime writes to standard error
+onnxruntime.set_default_logger_severity(_LOG_ERRORS)  # outside of sessions: the CUDA provider logs warnings there
 
 _SMALL_WEIGHTS_BYTES = 16 << 20
 """Maximum size of a network for which additional threads do not reduce latency. Measured: with two threads, a step
