@@ -128,7 +128,7 @@ def _rules(args: argparse.Namespace) -> CleaningRules:
         raise SettingError("--source-language", tags[0], "a tag, together with --target-language")
     if tags[0] and not can_detect_languages():
         raise SettingError(
-            "--source-language", tags[0], "py3langid, which is not installed: pip install 'dragoman[detect]'"
+            "--source-language", tags[0], "py3langid, which is not installed: pip install py3langid"
         )
     return CleaningRules(
         max_words=args.max_words,
