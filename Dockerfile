@@ -1,4 +1,4 @@
-# The server with the bundled model. `make image` builds it; without make:
+# The server with the bundled models. `make image` builds it; without make:
 #
 #   docker build --build-arg VARIANT=cpu|gpu --tag dragoman .
 #   docker run --publish 127.0.0.1:50051:50051 --publish 127.0.0.1:8080:8080 --read-only --cap-drop ALL \
@@ -8,7 +8,7 @@
 # addresses of the container, so it starts only if its settings define who may call: mount keys and certificates
 # (docs/guides/security.md), or admit every client as above.
 #
-# The gpu variant contains ONNX Runtime for CUDA, NVIDIA's libraries from the package index, and the bundled model in fp16
+# The gpu variant contains ONNX Runtime for CUDA, NVIDIA's libraries from the package index, and the bundled models in fp16
 # in addition to int8. The host needs a driver for CUDA 13 and the NVIDIA container toolkit (`docker run --gpus all`).
 #
 # The root file system may be read-only: only uploaded documents are written, to a mounted directory. The image needs no

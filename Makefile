@@ -7,6 +7,8 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 TEXT ?= The weather is nice today.
 TARGET ?= localhost:50051
+FROM ?= en
+TO ?= de
 MODE ?= full
 SCENARIO ?= soak
 COMMAND ?= bench
@@ -32,14 +34,14 @@ PROMETHEUS_RULE := deploy/kubernetes/components/monitoring/prometheus-rule.yaml
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '$$1 != "help" {printf "  make %-10s %s\n", $$1, $$2}'
 
-demo: $(VENV)/.serve ## Start the server with the bundled model, translate four texts over gRPC, stop it
+demo: $(VENV)/.serve ## Start the server with the bundled models, translate five texts in both directions over gRPC, stop it
 	@$(BIN)/python -m dragoman_service demo
 
-serve: $(VENV)/.serve ## Serve the bundled model: gRPC on 50051, HTTP on 9464
+serve: $(VENV)/.serve ## Serve the bundled models: gRPC on 50051, HTTP on 9464
 	@$(BIN)/python -m dragoman_service serve
 
-translate: $(VENV)/.serve ## Translate with a running server: make translate TEXT="..." [TARGET=host:port]
-	@$(BIN)/python -m dragoman_service translate --target "$(TARGET)" -- "$$DRAGOMAN_TEXT"
+translate: $(VENV)/.serve ## Translate with a running server: make translate TEXT="..." [FROM=de TO=en] [TARGET=host:port]
+	@$(BIN)/python -m dragoman_service translate --target "$(TARGET)" --source-language "$(FROM)" --target-language "$(TO)" -- "$$DRAGOMAN_TEXT"
 translate: export DRAGOMAN_TEXT = $(value TEXT)
 
 test: check ## Run make check, then all tests except the slow and the end-to-end ones
@@ -138,7 +140,7 @@ gpu-train: $(GPU_READY) ## Train Transformer-base from the last checkpoint and w
 	@$(GPU_PYTHON) -m dragoman_export bundle --checkpoint "$(RUN)" --output "$(RUN)/models/en-de/1" --name en-de --version 1 \
 		--source-language en --target-language de
 
-wheels: $(VENV)/.serve ## Build the wheels of Dragoman, the bundled model and the native engine into dist/
+wheels: $(VENV)/.serve ## Build the wheels of Dragoman, the bundled models and the native engine into dist/
 	@$(BIN)/python -m pip --disable-pip-version-check wheel --quiet --no-deps --wheel-dir dist . ./deploy/models \
 		$$(if [ -e $(VENV)/.native ]; then echo ./service/native; fi)
 
@@ -150,11 +152,11 @@ sizes: ## Print the lines of Python of each part
 image: ## Build the container image with Docker or Podman: make image [VARIANT=gpu] [TAG=dragoman:cpu]
 	@deploy/image/build.sh "$(VARIANT)" "$(TAG)"
 
-# Python and platform of the images. They copy the bundled model and build the native engine, so neither is pinned.
+# Python and platform of the images. They copy the bundled models and build the native engine, so neither is pinned.
 LOCK = $(BIN)/python -m uv pip compile --quiet --generate-hashes --no-annotate --only-binary :all: --python-version 3.11 \
 	--python-platform x86_64-manylinux_2_28 --no-emit-package dragoman-models --custom-compile-command "make lock" \
 	$(if $(UPGRADE),--upgrade)
-LOCK_EXTRAS := --extra detect --extra files --extra google
+LOCK_EXTRAS := --extra files --extra google
 
 lock: $(VENV)/.dev ## Pin the packages of the images, with hashes: make lock [UPGRADE=1 for the newest versions]
 	@$(LOCK) pyproject.toml --extra serve-onnx $(LOCK_EXTRAS) --output-file deploy/image/cpu.lock

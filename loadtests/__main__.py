@@ -3,8 +3,10 @@
 import argparse
 import importlib
 import os
+import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -75,12 +77,16 @@ def _stress(arguments: Sequence[str]) -> int:
         )
         _add_usual_flags(scenario, f"build/{name}")
         scenario.add_argument(
-            "--model-dir", type=Path, default=BUNDLED_MODELS, metavar="DIR", help="one model (the bundled one)"
+            "--model-dir", type=Path, metavar="DIR", help="one model (the bundled one from English to German)"
         )
         module.add_flags(scenario)
     options = parser.parse_args(arguments)
     try:
-        return int(modules[options.scenario].run(options))
+        with tempfile.TemporaryDirectory(prefix="dragoman-models-") as directory:
+            if options.model_dir is None:
+                options.model_dir = Path(directory)
+                shutil.copytree(BUNDLED_MODELS / "en-de", options.model_dir / "en-de")
+            return int(modules[options.scenario].run(options))
     except argparse.ArgumentTypeError as error:  # incompatible flags
         parser.error(str(error))
     except _FAILURES as error:

@@ -20,8 +20,8 @@ USERS: Final = {  # name of the class by the value of --texts
 }
 SHAPES: Final = {"steps": "Steps", "ramp": "Ramp", "spike": "Spike", "daily": "Daily"}  # classes by --shape
 DESCRIPTION: Final = """\
-Flags in addition to those of Locust. Without --host a server with the bundled model is started on free local ports, and
-its metrics are included. The API key is the value of DRAGOMAN_API_KEY.
+Flags in addition to those of Locust. Without --host a server with the bundled models is started on free local ports,
+and its metrics are included. The API key is the value of DRAGOMAN_API_KEY.
 
 exit codes: 0 the thresholds hold; 1 a threshold does not hold, the generator was too late, a worker was lost, the
 server failed, or, without --slo, any call failed"""

@@ -22,7 +22,7 @@ NAME: Final = "capacity"
 DESCRIPTION: Final = """\
 Finds the capacity of a server: the highest rate of calls at which an objective holds. It depends on the workload, the
 objective and the machine, and is reported together with them. Then offers shares of it, from 10 % to 120 %, and plots
-latency and throughput by load. Without --target it starts a server on free local ports with the bundled model.
+latency and throughput by load. Without --target it starts a server on free local ports with the bundled models.
 
 The search starts at the throughput of a closed loop. The rate is raised until the objective fails; then the interval
 is bisected to a resolution of 5 %. A rate counts as too high if the objective fails there twice (--mode short: 20 %,

@@ -27,7 +27,7 @@ NAME: Final = "overload"
 DESCRIPTION: Final = """\
 Finds the capacity of a server, as `python -m loadtests capacity` does but more coarsely, for calls of one text. Then
 offers ten times as many texts for a minute, in calls that are large enough for the generator: Poisson arrivals, each
-with a deadline. Without --target it starts a server on free local ports with the bundled model.
+with a deadline. Without --target it starts a server on free local ports with the bundled models.
 
 Checks: rejections are answered within 50 ms at p99 and contain a retry delay; accepted calls are answered before their
 deadline; no other failures; bounded memory of the server; at least half of the capacity is used; afterwards the server

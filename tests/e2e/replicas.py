@@ -88,7 +88,7 @@ class Replica:
         if ports is not None:
             self._settings["HTTP__METRICS_PORT"] = str(ports.metrics)
         self._num_starts = 0
-        shutil.copytree(MODELS, self._models)
+        shutil.copytree(MODELS / MODEL, self._models / MODEL)
         (self._models / MODEL / "serving.toml").write_text('versions = "latest:1"\n', encoding="utf-8")
         self._callers.write_text(callers, encoding="utf-8")
         if has_tls:

@@ -20,6 +20,7 @@ from tests.e2e.tools import CHECKOUT, DEPLOY, get, python_tools, run
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
 
 MAX_SIZE_MB: Final = 450.0  # beyond the base, unpacked, in 10**6 bytes
+NUM_MODELS: Final = 2  # bundled
 MAX_START_S: Final = 5.0  # from `docker run` to healthy
 LOCK: Final = DEPLOY / "image" / "cpu.lock"
 SBOM: Final = "/usr/share/sbom/dragoman.cdx.json"
@@ -119,6 +120,7 @@ def test_restricted_container_starts_translates_and_drains(engine: Engine) -> No
 
         with TranslationClient(target) as client:  # detects the language
             assert TRANSLATED_WORD in client.translate([TEXT], target_language="de")[0].text
+            assert "weather" in client.translate(["Das Wetter ist heute schön."], target_language="en")[0].text
         url = f"http://{container.address(8080)}"
         assert TRANSLATED_WORD in post_text(url).text
         assert [get(url + path)[0] for path in ("/playground", "/languages", "/metrics")] == [200, 200, 404]
@@ -130,7 +132,7 @@ def test_restricted_container_starts_translates_and_drains(engine: Engine) -> No
 
         records = [json.loads(line) for line in container.log_lines()]  # every line is a JSON object
         chosen = [record["engine"] for record in records if record["event"] == "decoder engine chosen"]
-        assert chosen == ["native" if has_native_instructions() else "onnxruntime"]
+        assert chosen == ["native" if has_native_instructions() else "onnxruntime"] * NUM_MODELS
 
         listing = ("exec", container.name, PYTHON, "-c", "import os; print(os.listdir('/tmp'))")
         assert engine.call(*listing).stdout.strip() == "[]"

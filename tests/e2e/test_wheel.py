@@ -57,6 +57,17 @@ def test_wheels_contain_no_generic_package_names(wheels: Path) -> None:
     assert names - {"dragoman_native"} == {"dragoman", "dragoman_service", "dragoman_export", "dragoman_models"}
 
 
+def test_wheel_of_the_models_contains_both_directions(wheels: Path) -> None:
+    (wheel,) = wheels.glob("dragoman_models-*.whl")
+    packed = {entry for entry in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in entry}
+    models = CHECKOUT / "deploy" / "models"
+
+    assert {entry.split("/")[1] for entry in packed} == {"de-en", "en-de"}
+    assert packed == {
+        str(path.relative_to(models)) for path in (models / "dragoman_models").rglob("*") if path.is_file()
+    }
+
+
 def test_native_engine_is_not_built_on_unsupported_platforms(tmp_path: Path) -> None:
     target = "-DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=riscv64"
     build = (*PIP, "wheel", "--no-deps", "--wheel-dir", tmp_path, NATIVE)
@@ -93,7 +104,7 @@ def test_serving_install_translates_over_grpc_and_http(wheels: Path, tmp_path: P
     engine = "native" if HAS_NATIVE else "onnxruntime"  # the server does not start without it
     grpc_port, http_port = free_ports(2)
     flags = ("--grpc-port", str(grpc_port), "--http-port", str(http_port))
-    body = {"texts": ["Good morning."], "sourceLanguage": "en", "targetLanguage": "de"}
+    body = {"texts": ["Wo ist der Bahnhof?"], "targetLanguage": "en"}  # the language is detected
     request = urllib.request.Request(
         f"http://127.0.0.1:{http_port}/v1/translate",
         data=json.dumps(body).encode(),
@@ -111,7 +122,8 @@ def test_serving_install_translates_over_grpc_and_http(wheels: Path, tmp_path: P
 
     assert server.stop() == 0
     assert by_grpc.strip() == "Guten Morgen!"
-    assert by_http["translations"][0]["hypotheses"][0]["text"] == "Guten Morgen!"
+    assert by_http["modelName"] == "de-en"
+    assert "station" in by_http["translations"][0]["hypotheses"][0]["text"]
 
 
 def test_exporter_of_the_wheel_offers_all_commands(wheels: Path, tmp_path: Path) -> None:

@@ -36,13 +36,13 @@ from loadtests.hostile.mutations import mutated, mutated_json
 from tests.fuzz.target import in_process
 from tests.property.test_text_segmentation import LANGUAGES, TEXTS
 
-_MODELS: Final = Path(__file__).resolve().parents[2] / "deploy" / "models" / "dragoman_models"
+_BUNDLE: Final = Path(__file__).resolve().parents[2] / "deploy" / "models" / "dragoman_models" / "en-de" / "1"
 
 
 @functools.cache
 def _model() -> Any:
-    """Return the text model of the bundled model."""
-    bundle = open_bundle(next(_MODELS.glob("*/*/manifest.json")).parent)
+    """Return the text model of a bundled model."""
+    bundle = open_bundle(_BUNDLE)
     return SimpleNamespace(
         tokenizer=open_tokenizer(bundle),
         max_source_tokens=16,  # splits ordinary sentences

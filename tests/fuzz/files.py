@@ -25,7 +25,7 @@ from dragoman_service.security.api_keys import Caller, Permission, StoredKey, ne
 from loadtests.hostile.mutations import mutated, mutated_json, toml
 from tests.fuzz.target import in_process
 
-_MODELS: Final = Path(__file__).resolve().parents[2] / "deploy" / "models" / "dragoman_models"
+_BUNDLE: Final = Path(__file__).resolve().parents[2] / "deploy" / "models" / "dragoman_models" / "en-de" / "1"
 _TOKENS: Final = [
     *b'[ ] [[ { {a= a. . = " """ \' , # \\u 0x 9 - 1e nan inf true'.split(b" "),
     *(b"\n", b"\r\n", b"\0", b"\xff", b"\xed\xa0\x80", b"\xef\xbb\xbf", b"\xe2\x80\xa8"),
@@ -177,8 +177,8 @@ def _variables() -> st.SearchStrategy[bytes]:
     return st.lists(line, max_size=6).map(lambda lines: "\n".join(lines).encode("utf-8", "surrogatepass"))
 
 
-_MANIFEST: Final = next(_MODELS.glob(f"*/*/{MANIFEST_NAME}")).read_bytes()
-_INT8_WEIGHTS: Final = next(_MODELS.glob("*/*/weights.int8.json")).read_bytes()
+_MANIFEST: Final = (_BUNDLE / MANIFEST_NAME).read_bytes()
+_INT8_WEIGHTS: Final = (_BUNDLE / "weights.int8.json").read_bytes()
 _SERVING_TABLES: Final = ("[labels]", "[scheduling]", "[runtime]")
 _SERVING_KEYS: Final = (*ServingSettings.model_fields, "max_batch_rows", "device")
 _CALLER_KEYS: Final = (*Caller.model_fields, *(permission.value for permission in Permission), "caller")

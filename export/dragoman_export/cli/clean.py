@@ -127,9 +127,7 @@ def _rules(args: argparse.Namespace) -> CleaningRules:
     if (tags[0] is None) != (tags[1] is None):
         raise SettingError("--source-language", tags[0], "a tag, together with --target-language")
     if tags[0] and not can_detect_languages():
-        raise SettingError(
-            "--source-language", tags[0], "py3langid, which is not installed: pip install 'dragoman[detect]'"
-        )
+        raise SettingError("--source-language", tags[0], "py3langid, which is not installed: pip install py3langid")
     return CleaningRules(
         max_words=args.max_words,
         max_ratio=args.max_ratio,

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from importlib.util import find_spec
 from typing import Final
 
 from dragoman_export.data.reader import Pair
@@ -64,8 +65,8 @@ class CleaningRules:
 
 
 def can_detect_languages() -> bool:
-    """Return whether the package for language detection is installed."""
-    return _detector().is_available
+    """Return whether the package for language detection is installed; it comes with the server."""
+    return find_spec("py3langid") is not None
 
 
 def reasons_of(pairs: Sequence[Pair], rules: CleaningRules) -> list[str | None]:

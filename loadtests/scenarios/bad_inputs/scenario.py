@@ -37,9 +37,9 @@ from loadtests.scenarios.stress_server import log_errors, started, wait_until_id
 SUMMARY: Final = "malformed and extreme inputs, and attacks; checks statuses and stalls of other callers"
 
 DESCRIPTION: Final = """\
-Starts the server on free local ports with the bundled model and sends inputs of every bad kind, drawn by Hypothesis
-from a seed: characters of every Unicode block, invisible characters, stacked marks; nested tags, entities and
-placeholders, megabytes without spaces; invalid messages and UTF-8; sizes and options at and beyond each limit;
+Starts the server on free local ports with the bundled model en-de and sends inputs of every bad kind, drawn by
+Hypothesis from a seed: characters of every Unicode block, invisible characters, stacked marks; nested tags, entities
+and placeholders, megabytes without spaces; invalid messages and UTF-8; sizes and options at and beyond each limit;
 misleading names. Methods are Translate, TranslateDocument, and TranslateStream between ordinary requests; a few inputs
 go to the model services. Control traffic makes ordinary calls meanwhile.
 

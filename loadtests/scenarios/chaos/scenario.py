@@ -28,8 +28,8 @@ from loadtests.scenarios.stress_server import poll
 SUMMARY: Final = "one fault after the other; checks other callers and recovery"
 
 DESCRIPTION: Final = """\
-Starts the server as an operator does, on free local ports with a copy of the bundled model, and injects one fault after
-the other, while control traffic translates and checks the health service.
+Starts the server as an operator does, on free local ports with a copy of the bundled model en-de, and injects one fault
+after the other, while control traffic translates and checks the health service.
 
 Checks for each fault: affected callers get the right status; no other caller fails, waits longer than the fault
 explains, or gets another translation than before, bit for bit; a new connection is answered within seconds; afterwards

@@ -161,7 +161,7 @@ class RequestSettings(TypedDict, total=False):
     """Settings of every request for a translation."""
 
     source_language: str
-    """BCP-47 tag, such as `en`; default: detected by the server, if it has language detection."""
+    """BCP-47 tag, such as `en`; default: detected by the server."""
 
     target_language: Required[str]
     """BCP-47 tag, such as `de`."""

@@ -94,7 +94,7 @@ class TranslationServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def DetectLanguage(self, request, context):
-        """Detects the language of each text. UNIMPLEMENTED if language detection is not installed.
+        """Detects the language of each text.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -1,4 +1,4 @@
-"""`demo`: start a server, translate four texts, print metrics, stop the server."""
+"""`demo`: start a server, translate texts in both directions, print metrics, stop the server."""
 
 import argparse
 import sys
@@ -13,12 +13,19 @@ from dragoman.client.results import TranslationResult
 from dragoman_service.cli.server_process import ServerProcess, ServerProcessError
 from dragoman_service.datatypes import Ports
 
-_TEXTS = {
-    "a short sentence": "The weather is nice today.",
-    "a question": "Where is the train station?",
-    "a paragraph": "A man is sitting on a bench. He is reading a newspaper. Two dogs are playing in the snow.",
-    "an emoji and a number": "We waited 45 minutes for the bus 😀",
-}
+# Title, text, source language (empty: detected) and target language.
+_TEXTS = (
+    ("a question", "Where is the train station?", "en", "de"),
+    ("a question in German", "Wo ist der Bahnhof?", "de", "en"),
+    (
+        "a paragraph",
+        "A man is sitting on a bench. He is reading a newspaper. Two dogs are playing in the snow.",
+        "en",
+        "de",
+    ),
+    ("an emoji and a number, language detected", "Wir haben 45 Minuten auf den Bus gewartet 😀", "", "en"),
+    ("a short sentence, language detected", "The weather is nice today.", "", "de"),
+)
 
 _METRICS = (
     "dragoman_requests_total",
@@ -35,12 +42,16 @@ def add_parser(commands: Any) -> None:
     """Declare the command."""
     parser = commands.add_parser(
         "demo",
-        help="start a server with the bundled model, translate four texts, stop it",
-        description="Starts `serve` as a child process on free ports with the bundled model, translates four texts "
-        "with the gRPC client, prints metrics, and stops the server with SIGTERM. The exit code is 0 on success.",
+        help="start a server with the bundled models, translate five texts, stop it",
+        description="Starts `serve` as a child process on free ports with the bundled models, translates five texts "
+        "between English and German with the gRPC client, two of them without a source language, prints metrics, and "
+        "stops the server with SIGTERM. The exit code is 0 on success.",
     )
     parser.add_argument(
-        "--models", type=Path, metavar="DIR", help="model directory; must contain a model from English to German"
+        "--models",
+        type=Path,
+        metavar="DIR",
+        help="model directory; must contain models from English to German and from German to English",
     )
     parser.set_defaults(run=run)
 
@@ -71,18 +82,19 @@ def _run_demo(server: ServerProcess) -> None:
 
 def _translate(ports: Ports) -> None:
     with TranslationClient(f"127.0.0.1:{ports.grpc_port}") as client:
-        for number, (title, text) in enumerate(_TEXTS.items(), start=1):
-            result = client.translate([text], source_language="en", target_language="de")
+        for number, (title, text, source, target) in enumerate(_TEXTS, start=1):
+            result = client.translate([text], source_language=source, target_language=target)
             print(f"{number}. {title} ({result.model_name}/{result.model_version})")
-            _print_result(text, result)
+            detected = result.detected_language
+            _print_result(text, result, source=detected.language if detected else source, target=target)
 
 
-def _print_result(text: str, result: TranslationResult) -> None:
+def _print_result(text: str, result: TranslationResult, *, source: str, target: str) -> None:
     (translation,) = result
     if not translation.text.strip():
         raise ServerProcessError(f"the translation of {text!r} is empty")
-    print(f"   en     {text}")
-    print(f"   de     {translation.text}")
+    print(f"   {source:5}  {text}")
+    print(f"   {target:5}  {translation.text}")
     print(f"   score  {translation.score:.3f}   {result.num_source_tokens} -> {result.num_target_tokens} tokens")
     stages = [(each.name.removesuffix("_s"), getattr(result.timings, each.name)) for each in fields(result.timings)]
     print(f"   time   {', '.join(f'{stage} {seconds * 1000:.1f} ms' for stage, seconds in stages)}\n")

@@ -29,7 +29,6 @@ from dragoman_service.security.authentication import Access
 from dragoman_service.security.settings import UNIX_SCHEME, is_loopback
 from dragoman_service.security.tls import TlsIdentityFiles
 from dragoman_service.threads import num_cores
-from dragoman_service.translation.language_detection import LanguageDetector
 
 _MIN_CERTIFICATE_DAYS = 14
 _PROBE_TIMEOUT_S = 1.0
@@ -38,7 +37,7 @@ _MEMORY_FILES = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limi
 
 _DESCRIPTION = """\
 Checks an installation: versions of the packages, CPU and native engine, settings, models, ports, keys, TLS, GPU,
-language detection, memory and open files. Starts no server and translates nothing.
+memory and open files. Starts no server and translates nothing.
 
 Settings come from flags, the environment and a TOML file, as in `serve`; run it as the user that runs the server.
 
@@ -93,7 +92,7 @@ def findings(*, file: Path | None, models: str | None) -> Iterator[tuple[str, Fi
         yield "settings", Finding("FAIL", str(error), f"change {error.setting}")
         return
     yield "settings", Finding("OK", f"{origin}: valid")
-    for check in (engine, gpu, bundles, ports, callers, tls, detection, connections):
+    for check in (engine, gpu, bundles, ports, callers, tls, connections):
         try:
             yield from ((check.__name__, finding) for finding in check(settings))
         except (ConfigError, OSError) as error:
@@ -249,14 +248,6 @@ def tls(settings: Settings) -> Iterator[Finding]:
         detail = f"{certificate} certificate: {days} days until it expires"
         yield Finding("OK", detail) if days >= _MIN_CERTIFICATE_DAYS else Finding("WARN", detail, "renew it")
     yield from _permissions(settings.tls.private_key_file)
-
-
-def detection(_: Settings) -> Iterator[Finding]:
-    """Check whether requests may omit the source language."""
-    if LanguageDetector().is_available:
-        yield Finding("OK", "language detection is installed")
-    else:
-        yield Finding("WARN", "requests must name the source language", "pip install 'dragoman[detect]'")
 
 
 def connections(settings: Settings) -> Iterator[Finding]:

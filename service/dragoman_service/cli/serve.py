@@ -24,7 +24,7 @@ _DESCRIPTION = """\
 Serves all models of a directory over gRPC and HTTP.
 
 Settings come from flags, the environment (DRAGOMAN_GRPC__PORT=50051) and a TOML file, in this order of precedence.
-The defaults serve the bundled model. docs/reference/settings.md lists all settings.
+The defaults serve the bundled models. docs/reference/settings.md lists all settings.
 
 SIGTERM or SIGINT drains the server: it rejects new requests and answers admitted ones. A second signal stops it.
 

@@ -1,4 +1,4 @@
-"""Language detection with py3langid (optional package), the scripts of the letters, and the served languages.
+"""Language detection with py3langid, the scripts of the letters, and the served languages.
 
 py3langid ranks 140 languages. Languages that are written in another script than the text are excluded. The confidence
 of a language is its probability among all remaining languages, served or not. The prior probabilities differ, because
@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from importlib.util import find_spec
 from typing import Any, BinaryIO, Final
 
 from dragoman_service.datatypes import DetectedLanguage
@@ -84,7 +83,6 @@ class LanguageDetector:
     """Ranks the languages of texts. Thread-safe. The first call loads the model: 100 MB of memory, one second."""
 
     def __init__(self, load: Callable[[], Rank] | None = None) -> None:
-        self.is_available = load is not None or find_spec("py3langid") is not None
         self._load = load or _load_model
         self._loading = threading.Lock()
         self._rank: Rank | None = None

@@ -21,7 +21,7 @@ from dragoman_service.datatypes import (
     TranslationResult,
     TranslationWarning,
 )
-from dragoman_service.errors import GlossaryNotFoundError, InvalidFieldError, RetryableError, UnsupportedFieldError
+from dragoman_service.errors import GlossaryNotFoundError, InvalidFieldError, RetryableError
 from dragoman_service.models.glossaries import GlossaryRepository
 from dragoman_service.models.model import Futures
 from dragoman_service.observability.metrics import Metrics
@@ -68,7 +68,6 @@ _CODE_TOKENS = 4
 # A long text is charged before it is split. Ordinary text has more tokens, so this is not more than the final charge.
 _CHARACTERS_PER_TOKEN = 8
 
-_NOT_INSTALLED = "language detection is not installed: pip install 'dragoman[detect]'"
 
 _Result = TypeVar("_Result")
 
@@ -241,11 +240,8 @@ class Translator:
         beginning of each text is ranked.
 
         Raises:
-            UnsupportedFieldError: if language detection is not installed.
             RequestError: if the model or the target language is not served.
         """
-        if not self._detector.is_available:
-            raise UnsupportedFieldError("DetectLanguage", f"is not implemented by this server: {_NOT_INSTALLED}")
         served = self._models.source_languages(model, target_language)
         return list(map(listed_candidates, await self._detect(texts, served, record)))
 
@@ -278,8 +274,6 @@ class Translator:
     ) -> tuple[list[Candidates], Collection[str]]:
         # The candidate languages of each text, and the served languages.
         check_request(request, self._limits, self._defaults, draw_seed=self._draw_seed, is_document=is_document)
-        if not self._detector.is_available:
-            raise InvalidFieldError("source_language", f"absent, and {_NOT_INSTALLED}", "given")
         served = served_source_languages(self._models, request)
         is_markup = request.options.format is not TextFormat.PLAIN
         began_s = self._clock()

@@ -1,7 +1,10 @@
-"""The bundled model in deploy/models, through a server with default settings."""
+"""The bundled models in deploy/models, through a server with default settings."""
 
+import json
 import re
 import signal
+import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,12 +17,14 @@ from dragoman.client.results import Translation
 from dragoman_export.__main__ import main as export
 from dragoman_export.evaluation.translation import TextModel, translate_texts
 from dragoman_service.bundle.files import open_bundle
+from dragoman_service.cli.probe import http_fault
 from dragoman_service.cli.server_process import ServerProcess
 from dragoman_service.runtimes.factory import open_step_model
 from dragoman_service.runtimes.settings import RuntimeSettings
 from dragoman_service.text.tokenizer import open_tokenizer
 
-BUNDLE = Path(__file__).parents[3] / "deploy" / "models" / "dragoman_models" / "en-de" / "1"
+MODELS = Path(__file__).parents[3] / "deploy" / "models" / "dragoman_models"
+BUNDLE = MODELS / "en-de" / "1"
 MAX_BYTES = 25_000_000
 START_TIMEOUT_S = 120.0
 NO_OPTIONS = DecodingOptions()
@@ -45,12 +50,56 @@ def translate_document(client: TranslationClient, text: str, options: DecodingOp
     return "".join(sentence.text for sentence in sentences)
 
 
-def test_bundle_is_small_and_names_the_sources_of_its_data() -> None:
-    manifest = open_bundle(BUNDLE).manifest
+@pytest.mark.parametrize("name", ["de-en", "en-de"])
+def test_bundle_is_small_and_names_the_sources_of_its_data(name: str) -> None:
+    manifest = open_bundle(MODELS / name / "1").manifest
 
     assert sum(entry.bytes for entry in manifest.files.values()) <= MAX_BYTES
     assert "tatoeba.org (CC BY 2.0 FR)" in manifest.attribution
-    assert {score.metric for score in manifest.scores} >= {"BLEU"}
+
+
+@pytest.mark.parametrize(
+    ("text", "detected", "target", "word"),
+    [
+        ("Where is the station?", "en", "de", "Bahnhof"),
+        ("Wo ist der Bahnhof?", "de", "en", "station"),
+        ("I have two dogs.", "en", "de", "Hunde"),
+        ("Ich habe zwei Hunde.", "de", "en", "dogs"),
+        ("Open {file} and press <b>Save</b>.", "en", "de", "{file}"),
+        ("Öffnen Sie {file} und klicken Sie auf <b>Speichern</b>.", "de", "en", "{file}"),
+    ],
+)
+def test_text_without_a_source_language_is_translated_into_the_other_language(
+    client: TranslationClient, text: str, detected: str, target: str, word: str
+) -> None:
+    result = client.translate([text], target_language=target)
+
+    assert result.detected_language
+    assert result.detected_language.language == detected
+    assert result.model_name == f"{detected}-{target}"
+    assert word in result[0].text
+
+
+def test_document_without_a_source_language_is_translated(client: TranslationClient) -> None:
+    sentences = list(client.translate_document("Ich habe zwei Hunde. Wo ist der Bahnhof?", target_language="en"))
+
+    assert {sentence.model_name for sentence in sentences} == {"de-en"}
+    assert re.search(r"dogs.*station", "".join(sentence.text for sentence in sentences))
+
+
+def test_server_is_ready_once_all_bundled_models_are_ready() -> None:
+    with ServerProcess() as server:
+        address = f"127.0.0.1:{server.wait_for('listening', timeout_s=START_TIMEOUT_S)['http_port']}"
+        until_s = time.monotonic() + START_TIMEOUT_S
+        while http_fault(address, timeout_s=START_TIMEOUT_S) is not None:
+            assert time.monotonic() < until_s
+        with urllib.request.urlopen(f"http://{address}/v1/models") as response:
+            models = json.load(response)["models"]
+
+    assert [(model["name"], [version["state"] for version in model["versions"]]) for model in models] == [
+        ("de-en", ["MODEL_STATE_READY"]),
+        ("en-de", ["MODEL_STATE_READY"]),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from playwright.async_api import Page, async_playwright, expect
 from dragoman_service.errors import ConfigError
 from dragoman_service.security.api_keys import new_key
 from tests.integration.running_server import RunningServer, http_client, running_server, write_callers
+from tests.tiny_bundle import build_tiny_bundle
 
 _FILES = ["", "/app.js", "/style.css", "/icon.svg"]
 expect.set_options(timeout=60_000)  # on a busy machine
@@ -84,6 +85,7 @@ async def test_keyboard_user_gets_translations_alignment_and_attention(tiny_mode
         await page.get_by_label("Text", exact=True).fill(_TEXT)
         await page.keyboard.press("Control+Enter")
         await expect(page.locator("#status")).to_contain_text("2 sentences in")
+        assert await page.locator("#model").text_content() == "tiny/1, English detected"
         answer = await _translated(server)
 
         sentences = page.locator("#sentences > li")
@@ -105,6 +107,22 @@ async def test_keyboard_user_gets_translations_alignment_and_attention(tiny_mode
         await expect(first.locator("tbody td")).to_have_count(len(attention["weights"]))
         assert await first.locator(".legend").text_content() is not None
         assert await page.get_by_role("alert").is_hidden()
+
+
+@pytest.mark.slow
+async def test_source_language_restricts_the_target_languages(tmp_path: Path) -> None:
+    for source, target in (("de", "en"), ("en", "de")):
+        name = f"{source}-{target}"
+        directory = tmp_path / name / "1"
+        build_tiny_bundle(directory, name=name, source_language=source, target_language=target, precisions=("fp32",))
+    async with running_server(tmp_path, http__playground=True) as server, browser_page(server.url) as page:
+        targets = page.locator("#target-language option")
+        await expect(page.locator("#source-language")).to_have_value("")  # detected
+        await expect(targets).to_have_count(2)
+        await expect(page.locator("#target-language")).to_have_value("de")
+        await page.get_by_label("From").select_option("de")
+        await expect(targets).to_have_count(1)
+        await expect(page.locator("#target-language")).to_have_value("en")
 
 
 @pytest.mark.slow

@@ -109,9 +109,7 @@ def test_valid_installation_has_one_line_for_each_check(
     lines = capsys.readouterr().out.splitlines()
     names = {line.split()[1] for line in lines}
     assert {line.split()[0] for line in lines} <= {"OK", "WARN"}
-    assert names == {
-        *("packages", "settings", "engine", "gpu", "bundles", "ports", "callers", "tls", "detection", "connections")
-    }
+    assert names == {*("packages", "settings", "engine", "gpu", "bundles", "ports", "callers", "tls", "connections")}
     assert "fake/1: checksums match; fake on cpu" in "".join(lines)
 
 
@@ -302,9 +300,3 @@ def test_limit_of_open_files_below_the_connections_is_a_warning(monkeypatch: pyt
     for limit, status in ((1000, "WARN"), (1001, "OK"), (resource.RLIM_INFINITY, "OK")):
         monkeypatch.setattr(resource, "getrlimit", lambda _, limit=limit: (limit, limit))
         assert status_of(doctor.connections(settings)) == [status]
-
-
-def test_missing_language_detection_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    for is_available, status in ((True, "OK"), (False, "WARN")):
-        monkeypatch.setattr(doctor, "LanguageDetector", lambda: SimpleNamespace(is_available=is_available))  # noqa: B023
-        assert status_of(doctor.detection(settings_of())) == [status]

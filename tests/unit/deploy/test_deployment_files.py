@@ -64,8 +64,8 @@ def requirements(*extras: str) -> list[Requirement]:
 @pytest.mark.parametrize(
     ("lock", "extras"),
     [
-        ("cpu", ("serve-onnx", "detect", "files", "google")),
-        ("gpu", ("gpu", "detect", "files", "google")),
+        ("cpu", ("serve-onnx", "files", "google")),
+        ("gpu", ("gpu", "files", "google")),
         ("convert", ("convert",)),
         ("tools", ()),
     ],

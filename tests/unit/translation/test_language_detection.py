@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from dragoman_service.datatypes import DetectedLanguage
-from dragoman_service.errors import InvalidFieldError, UnsupportedFieldError
+from dragoman_service.errors import InvalidFieldError
 from dragoman_service.request import RequestRecord, TextFormat, TranslationOptions, TranslationRequest
 from dragoman_service.translation.language_detection import (
     MAX_CANDIDATES,
@@ -195,17 +195,6 @@ def undetected(*texts: str, **options: Any) -> TranslationRequest:
     return TranslationRequest(
         texts=texts, source_language="", target_language="de", options=TranslationOptions(**options)
     )
-
-
-async def test_missing_package_is_named() -> None:
-    detector = _detector()
-    detector.is_available = False
-    translator = make_translator(FakeModel(), detector=detector)
-
-    with pytest.raises(InvalidFieldError, match=r"source_language: is absent.*pip install 'dragoman\[detect\]'"):
-        await translator.translate(undetected("Hi."), RequestRecord())
-    with pytest.raises(UnsupportedFieldError, match=r"pip install 'dragoman\[detect\]'"):
-        await translator.detect_languages(["Hi."], RequestRecord())
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 const $ = (id) => document.getElementById(id);
 const STAGES = ["queue", "encode", "decode", "text"];
 const MAX_HEATMAP_CELLS = 10000; // more would stop a phone
+const LANGUAGE_NAMES = new Intl.DisplayNames([navigator.language, "en"], { type: "language" });
 
 let running = null; // the AbortController of the request under way
 
@@ -38,13 +39,13 @@ async function checked(response) {
 async function loadLanguages() {
   const response = await checked(await fetch("v1/languages", { headers: headers() }));
   const targets = new Map((await response.json()).languages.map((each) => [each.sourceLanguage, each.targetLanguages]));
-  const names = new Intl.DisplayNames([navigator.language, "en"], { type: "language" });
-  const options = (tags) => tags.map((tag) => element("option", { value: tag, textContent: `${names.of(tag)} (${tag})` }));
-  const fillTargets = () => $("target-language").replaceChildren(...options(targets.get($("source-language").value) ?? []));
-  $("source-language").replaceChildren(...options([...targets.keys()]));
-  if (targets.has("en")) $("source-language").value = "en";
+  const allTargets = [...new Set([...targets.values()].flat())].sort();
+  const option = (tag) => element("option", { value: tag, textContent: `${LANGUAGE_NAMES.of(tag)} (${tag})` });
+  const fillTargets = () => $("target-language").replaceChildren(...(targets.get($("source-language").value) ?? allTargets).map(option));
+  $("source-language").replaceChildren(element("option", { value: "", textContent: "detected" }), ...[...targets.keys()].map(option));
   $("source-language").onchange = fillTargets;
   fillTargets();
+  if (targets.has("en")) $("target-language").value = targets.get("en")[0]; // the example is in English
   $("problem").hidden = true;
 }
 
@@ -115,7 +116,8 @@ async function translate() {
         $("sentences").append(sentence(data, characters, count));
         $("details").hidden = false;
       }
-      $("model").textContent = `${data.modelName}/${data.modelVersion}`;
+      const detected = data.detectedLanguage ? `, ${LANGUAGE_NAMES.of(data.detectedLanguage.language)} detected` : "";
+      $("model").textContent = `${data.modelName}/${data.modelVersion}${detected}`;
       $("status").textContent = `${count} sentences, ${elapsed()} …`;
     }
     $("status").textContent = `${count} ${count === 1 ? "sentence" : "sentences"} in ${elapsed()}`;

@@ -59,8 +59,9 @@ def test_described_arrays_match_the_graph(tmp_path: Path, norm: Literal["pre", "
         assert set(network.activations.values()) == {None}  # scales by row
 
 
-def test_bundled_model_is_described() -> None:
-    bundle = open_bundle(Path(__file__).parents[4] / "deploy" / "models" / "dragoman_models" / "en-de" / "1")
+@pytest.mark.parametrize("name", ["de-en", "en-de"])
+def test_bundled_model_is_described(name: str) -> None:
+    bundle = open_bundle(Path(__file__).parents[4] / "deploy" / "models" / "dragoman_models" / name / "1")
 
     assert_is_described(bundle, described(bundle), graphs(bundle))
     for network in described(bundle).values():
