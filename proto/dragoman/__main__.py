@@ -37,6 +37,9 @@ _SERVE = ("onnxruntime", "pydantic", "prometheus_client", "starlette")
 COMMANDS: Mapping[str, Command] = {  # by name
     "serve": Command("run the server", extra="serve", modules=_SERVE),
     "translate": Command("translate texts or files with a running server", "dragoman.cli"),
+    "translate-dataset": Command(
+        "translate a column of Parquet, JSONL, CSV or text files", extra="serve,ray", modules=(*_SERVE, "ray")
+    ),
     "models": Command("list, load, unload or label the models of a running server"),
     "keys": Command("create an API key, check a callers file", extra="serve", modules=("pydantic",)),
     "probe": Command("check whether a server is ready, for health checks", extra="serve", modules=("grpc_health",)),
@@ -78,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _usage() -> str:
-    available = [f"  {name:10} {command.summary}" for name, command in COMMANDS.items() if not command.missing]
+    available = [f"  {name:17} {command.summary}" for name, command in COMMANDS.items() if not command.missing]
     extras = sorted({command.extra for command in COMMANDS.values() if command.missing})
     hints = [f"More commands: pip install 'dragoman[{extra}]'" for extra in extras]
     lines = ["usage: dragoman COMMAND ...", "       dragoman --version", "", "commands:", *available, ""]

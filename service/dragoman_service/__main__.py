@@ -5,8 +5,8 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-COMMANDS = ("serve", "translate", "models", "demo", "keys", "probe", "doctor")
-"""Each is a module of `dragoman_service.cli`, except `translate`, which is part of the client."""
+COMMANDS = ("serve", "translate", "translate-dataset", "models", "demo", "keys", "probe", "doctor")
+"""Each is a module of `dragoman_service.cli`, with `_` for `-`, except `translate`, which is part of the client."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -17,7 +17,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     is_known = bool(words) and words[0] in COMMANDS  # the others are not imported, as that takes long
     for name in words[:1] if is_known else COMMANDS:
         package = "dragoman" if name == "translate" else "dragoman_service"
-        import_module(f"{package}.cli.{name}").add_parser(commands)
+        import_module(f"{package}.cli.{name.replace('-', '_')}").add_parser(commands)
     parsed = parser.parse_args(words)
     exit_status: int = parsed.run(parsed)
     return exit_status

@@ -1,6 +1,5 @@
 """Translates texts with the text pipeline, the search and the runtime of the service."""
 
-import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,8 +8,8 @@ from typing import Self
 from tqdm import tqdm
 
 from dragoman_service.bundle.manifest import Confidence, Manifest
-from dragoman_service.datatypes import SearchConfig, Segment, SegmentResult, StageTimings
-from dragoman_service.decoding.running_batch import RunningBatch
+from dragoman_service.datatypes import SearchConfig, Segment, SegmentResult
+from dragoman_service.decoding import offline
 from dragoman_service.decoding.step_model import StepModel
 from dragoman_service.request import TranslationOptions, TranslationRequest
 from dragoman_service.text.pipeline import TextPipeline
@@ -117,20 +116,5 @@ def decode_segments(
     graph: StepModel, segments: Sequence[Segment], batch_size: int, *, shows_progress: bool = True
 ) -> list[SegmentResult]:
     """Return one result per segment, in order."""
-    results = dict[int, SegmentResult]()
-    order = sorted(range(len(segments)), key=lambda index: -len(segments[index].source_ids))
-    engine, running = RunningBatch(graph), dict[int, int]()
     with tqdm(total=len(segments), unit="sentence", leave=False, disable=not shows_progress) as progress:
-        while order or running:
-            if order and engine.num_segments <= batch_size // 2:  # joining one by one would run the encoder for each
-                joining, order = order[: batch_size - len(running)], order[batch_size - len(running) :]
-                running.update(zip(engine.start([segments[index] for index in joining]), joining, strict=True))
-            for ended in engine.step(max_seconds=math.inf).ended:
-                results[running.pop(ended.segment_id)] = SegmentResult(
-                    hypotheses=ended.hypotheses,
-                    num_steps=ended.num_steps,
-                    timings=StageTimings(),
-                    degeneration=ended.degeneration,
-                )
-                progress.update()
-    return [results[index] for index in range(len(segments))]
+        return offline.decode_segments(graph, segments, batch_size=batch_size, on_ended=progress.update)

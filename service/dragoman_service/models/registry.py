@@ -183,23 +183,27 @@ class ModelRegistry:
 
     def resolve(self, model: str, source_language: str, target_language: str) -> LoadedModel:
         """Return the model for a request, and cache it; see `ModelRepository.resolve`."""
-        resolved = self._find(model, source_language, target_language)
+        entry, pair = self.find(model, source_language, target_language)
+        if entry.model is None:
+            raise AssertionError(f"{entry.full_name} is ready without a model")
+        resolved = entry.model.for_pair(*pair)
         if len(self.resolved) < _MAX_RESOLVED:
             self.resolved[model, source_language, target_language] = resolved
         return resolved
 
-    def _find(self, model: str, source_language: str, target_language: str) -> LoadedModel:
+    def find(self, model: str, source_language: str, target_language: str) -> tuple[ModelVersionEntry, tuple[str, str]]:
+        """Return the ready version for a request, and its language pair; raises as `resolve`."""
         sources = language_lookup("source_language", source_language)
         targets = language_lookup("target_language", target_language)
         if model:
             named = self._ready_entry(parse_reference(model))
             _, pair = _find_pair([named], sources, targets)
-            return _model(named, pair)
+            return named, named.languages.find(*pair) or pair
         entries, pair = _find_pair(self._requestable(), sources, targets)
         entry = self._pair_default(entries)
         if entry is None:
             raise self._unavailable(entries)
-        return _model(entry, pair)
+        return entry, entry.languages.find(*pair) or pair
 
     def source_languages(self, model: str, target_language: str) -> tuple[str, ...]:
         """Return the source languages of a target language; see `ModelRepository.source_languages`."""
@@ -350,12 +354,6 @@ def language_groups(
         in_order = tuple(target for target in languages.targets if target in listed)
         groups.append(LanguageGroup(sources=tuple(sources), targets=in_order, is_default=is_group_default))
     return (*groups, *into_itself)
-
-
-def _model(entry: ModelVersionEntry, pair: tuple[str, str]) -> LoadedModel:
-    if entry.model is None:
-        raise AssertionError(f"{entry.full_name} is ready without a model")
-    return entry.model.for_pair(*(entry.languages.find(*pair) or pair))
 
 
 def _find_pair(

@@ -1,0 +1,147 @@
+"""`dragoman translate-dataset` as a process, with an instance of Ray of its own."""
+
+import contextlib
+import csv
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+pytest.importorskip("ray")
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dragoman_service.__main__ import main
+from dragoman_service.config import Settings
+from dragoman_service.dataset_translation.translators import EngineTranslator
+from dragoman_service.models.serving import ModelSettings
+from tests.integration.real_process import START_S, process
+
+pytestmark = pytest.mark.slow
+NUM_BLOCKS = 150
+BLOCK_ROWS = 4
+WAIT_S = 120.0  # only reached by a test that would otherwise fail anyway
+
+
+def engine_translations(models: Path, *blocks: list[str]) -> list[tuple[str, Any]]:
+    settings = Settings(models=ModelSettings(directory=models))
+    engine = EngineTranslator.of(settings, "", "en", "de", beam_size=4, batch_size=32).open()
+    return [(row.text, pytest.approx(row.score, abs=1e-3)) for texts in blocks for row in engine.translate(texts)]
+
+
+@contextmanager
+def started(*words: str) -> Iterator[subprocess.Popen[str]]:
+    """Start the command; kill it and its processes if the test ends early."""
+    command = [sys.executable, "-m", "dragoman_service", "translate-dataset", *words]
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        yield running
+    finally:
+        if running.poll() is None:
+            running.kill()
+        running.communicate()
+
+
+def wait_for(holds: Callable[[], bool], running: subprocess.Popen[str]) -> None:
+    until_s = time.monotonic() + WAIT_S
+    while not holds():
+        assert running.poll() is None, running.communicate()
+        assert time.monotonic() < until_s
+        time.sleep(0.01)
+
+
+def ray_processes(running: subprocess.Popen[str]) -> list[psutil.Process]:
+    return psutil.Process(running.pid).children(recursive=True)
+
+
+def test_every_row_is_translated_once_after_sigterm_and_the_end_of_driver_and_worker(
+    tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts: list[str | None] = [f"A man {number} rides to {{town}}." for number in range(NUM_BLOCKS * BLOCK_ROWS)]
+    texts[5] = texts[300] = None
+    source, out = tmp_path / "in.parquet", tmp_path / "out"
+    pq.write_table(pa.table({"n": range(len(texts)), "text": texts}), source, row_group_size=60 * BLOCK_ROWS)
+    words = [str(source), str(out), "--models", str(tiny_model), "--block-rows", str(BLOCK_ROWS), "--workers", "2"]
+
+    def manifest() -> Any:
+        path = out / "manifest.json"
+        return json.loads(path.read_bytes()) if path.exists() else {"blocks": {}}
+
+    with started(*words) as running:
+        wait_for(lambda: bool(manifest()["blocks"]), running)
+        processes = ray_processes(running)
+        running.terminate()
+        _, errors = running.communicate(timeout=WAIT_S)
+    assert running.returncode == 128 + signal.SIGTERM
+    assert "run the same command to resume" in errors
+    assert not list(out.glob(".tmp-*"))
+    assert not manifest()["is_complete"]  # otherwise the signal was too late to test anything
+    assert not psutil.wait_procs(processes, timeout=WAIT_S)[1]
+
+    num_before = len(manifest()["blocks"])
+    with started(*words) as running:
+        wait_for(lambda: len(manifest()["blocks"]) > num_before, running)
+        processes = ray_processes(running)
+        running.kill()
+    for each in processes:  # those of Ray itself end by themselves, but take a minute
+        with contextlib.suppress(psutil.NoSuchProcess):
+            each.kill()
+    assert not manifest()["is_complete"]
+
+    num_before = len(manifest()["blocks"])
+    with started(*words) as running:
+        wait_for(lambda: len(manifest()["blocks"]) > num_before, running)
+        workers = [each for each in ray_processes(running) if "BlockTranslator" in " ".join(each.cmdline())]
+        workers[0].kill()
+        printed, errors = running.communicate(timeout=WAIT_S)
+    assert running.returncode == 0, errors
+    assert f"{len(texts) - 2} rows translated, 2 rejected" in printed
+
+    valid = [(number, text) for number, text in enumerate(texts) if text is not None]
+    blocks = [texts[start : start + BLOCK_ROWS] for start in range(0, len(texts), BLOCK_ROWS)]
+    translations = engine_translations(tiny_model, *([text for text in block if text is not None] for block in blocks))
+    rows = pq.read_table(sorted(out.glob("part-*"))).to_pylist()
+    assert [(row["n"], row["text"]) for row in rows] == valid
+    assert [row["row_id"] for row in rows] == [f"in.parquet:{number + 1}" for number, _ in valid]
+    assert [(row["translation"], row["score"]) for row in rows] == translations
+    rejects = [json.loads(line) for line in (out / "rejects.jsonl").read_text().splitlines()]
+    assert sorted(each["row_id"] for each in rejects) == ["in.parquet:301", "in.parquet:6"]
+    assert manifest()["is_complete"]
+    assert manifest()["rows"] == {"total": len(texts), "translated": len(valid), "rejected": 2}
+    assert manifest()["settings"]["model"] == "tiny/1"
+
+    capsys.readouterr()
+    assert main(["translate-dataset", *words, "--beam-size", "2"]) == 2
+    assert "--beam-size is 2: expected 4" in capsys.readouterr().err
+
+
+def test_server_translates_as_the_engine_does(tiny_model: Path, tmp_path: Path) -> None:
+    texts = ["A man rides a bicycle.", "See https://example.org/ and {name}.", "", "x" * 10_001]
+    source, out = tmp_path / "in.csv", tmp_path / "out"
+    with source.open("w", newline="") as file:
+        csv.writer(file).writerows([("id", "sentence"), *enumerate(texts)])
+
+    with process("--models", str(tiny_model)) as server:
+        ports = server.wait_until_ready(timeout_s=START_S)
+        flags = ["--target", f"127.0.0.1:{ports.grpc_port}", "--text-column", "sentence", "--column", "german"]
+        with started(str(source), str(out), *flags, "--batch-size", "2", "--workers", "1") as running:
+            printed, errors = running.communicate(timeout=WAIT_S)
+
+    assert running.returncode == 0, errors
+    assert "3 rows translated, 1 rejected" in printed
+    assert "model tiny/1" in printed
+    rows = [json.loads(line) for line in (out / "part-000000.jsonl").read_text().splitlines()]
+    assert [(row["id"], row["sentence"]) for row in rows] == [
+        (str(index), text) for index, text in enumerate(texts[:3])
+    ]
+    assert [(row["german"], row["score"]) for row in rows] == engine_translations(tiny_model, texts[:3])
+    assert "10001 characters" in (out / "rejects.jsonl").read_text()
