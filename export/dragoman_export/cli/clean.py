@@ -30,7 +30,7 @@ _DEFAULTS: Final = CleaningRules()
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags."""
-    add_shared(parser, "data", help="source<TAB>target lines, plain or gzip")
+    add_shared(parser, "data")
     add_shared(
         parser,
         "output",
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--source-language", metavar="TAG", help=languages_help)
     add("--target-language", metavar="TAG", help="see --source-language")
     held_out_help = "dev and test sets: pairs with a side in them are dropped"
-    add("--held-out", type=Path, nargs="+", default=[], metavar="TSV", help=held_out_help)
+    add("--held-out", type=Path, nargs="+", default=[], metavar="FILE", help=held_out_help)
     add("--max-words", type=int, default=_DEFAULTS.max_words, metavar="N", help="of a side (%(default)s)")
     ratio_help = "of the characters of both sides (%(default)s)"
     add("--max-ratio", type=float, default=_DEFAULTS.max_ratio, metavar="R", help=ratio_help)
