@@ -3,15 +3,21 @@
 import itertools
 import lzma
 import zlib
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dragoman_export.data.formats import DEFAULT_COLUMNS, kind_of, open_compressed, read_rows, split_columns
 from dragoman_export.errors import CorpusError
+
+_SEPARATORS = str.maketrans("\t\r\n", "   ")  # pairs are written as TSV
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +134,21 @@ def read_spread(files: Iterable[ParallelFiles], *, count: int, max_malformed: fl
     return tuple(kept[index * len(kept) // count] for index in range(count)) if len(kept) > count else tuple(kept)
 
 
+def map_chunks(
+    pool: Executor, function: Callable[[list[Pair]], _Result], pairs: Iterable[Pair], *, size: int, num_ahead: int
+) -> Iterator[tuple[list[Pair], _Result]]:
+    """Yield chunks of pairs with the result of a function, in order; at most `num_ahead` are pending."""
+    iterator = iter(pairs)
+    waiting = deque[tuple[list[Pair], Future[_Result]]]()
+    while chunk := list(itertools.islice(iterator, size)):
+        waiting.append((chunk, pool.submit(function, chunk)))
+        if len(waiting) > num_ahead:
+            first, result = waiting.popleft()
+            yield first, result.result()
+    for first, result in waiting:
+        yield first, result.result()
+
+
 def _check_share(num_pairs: int, num_malformed: int, max_malformed: float, *, first: MalformedLine | None) -> None:
     total = num_pairs + num_malformed
     if num_malformed > max_malformed * total:
@@ -176,8 +197,7 @@ def _row(values: Sequence[object], columns: Sequence[str], location: str) -> Pai
         if not isinstance(value, str):
             kind = "missing" if value is None else f"{type(value).__name__}, expected text"
             return MalformedLine(location=location, reason=f"{column} is {kind}")
-    # One line, so that the number of lines in files written from the pairs is that of the pairs.
-    return _checked([" ".join(str(value).split("\n")) for value in values], location)
+    return _checked([str(value).translate(_SEPARATORS) for value in values], location)
 
 
 def _pair(columns: Sequence[bytes], location: str) -> Pair | MalformedLine:
