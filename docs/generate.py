@@ -109,7 +109,7 @@ def metrics_page() -> str:
 
 `/metrics` on the HTTP port (9464) has these in Prometheus text or OpenMetrics, whichever the scraper asks for. No label
 comes from what callers send. It also has `process_*` (memory, CPU time, open files), `python_info` and
-`python_gc_*`, as in any Python service. [Monitoring](../operations/monitoring.md) says which question each answers.
+`python_gc_*`, as in any Python service. [Monitoring](../operations/monitoring.md) groups them by topic.
 
 {_table(("Metric", "Type", "Labels", "Meaning"), rows)}
 """
