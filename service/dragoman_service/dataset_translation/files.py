@@ -66,6 +66,9 @@ def find_files(path: Path) -> tuple[str, list[tuple[Path, str]]]:
         files = [(file, str(name)) for file, name in found if not any(part[0] in "._" for part in name.parts)]
     else:
         files = [(path, path.name)]
+    for file, name in files:
+        if not name.isprintable():
+            raise DatasetError("INPUT", ascii(str(file)), "a printable name in UTF-8, for the row ids")
     formats = {file: FORMATS.get(file.suffix.lower()) for file, _ in files}
     for file, format_ in formats.items():
         if format_ is None:
@@ -283,10 +286,8 @@ def _parsed(record: bytes | list[str], columns: Columns) -> dict[str, Any] | str
 
 def _ranges(path: Path, input_format: str, block_rows: int) -> Iterator[tuple[int, int, int]]:
     # Start, 0 and number of rows of each block.
-    with path.open("rb") as file:
-        start = len(_BYTE_ORDER_MARK) if file.read(3) == _BYTE_ORDER_MARK else 0
-        file.seek(start)
-        lines = _Lines(file)
+    with _open(path) as file:
+        lines, start = _Lines(file), file.tell()
         records = _records(lines, input_format)
         if input_format == "csv":
             next(records)  # the header
@@ -308,12 +309,17 @@ def _parquet_schema(path: Path) -> Any:
         raise DatasetError("INPUT", path, f"a Parquet file ({error})") from error
 
 
+def _open(path: Path) -> BinaryIO:
+    # After the byte order mark, if there is one.
+    file = path.open("rb")
+    file.seek(len(_BYTE_ORDER_MARK) if file.read(len(_BYTE_ORDER_MARK)) == _BYTE_ORDER_MARK else 0)
+    return file
+
+
 def _csv_header(path: Path) -> tuple[str, ...]:
-    with path.open("rb") as file:
-        lines = _Lines(file)
-        record = next(_records(lines, "csv"), "")
+    with _open(path) as file:
+        record = next(_records(_Lines(file), "csv"), "")
     names = [] if isinstance(record, str) else [str(name) for name in record]
-    names[:1] = [name.removeprefix("\ufeff") for name in names[:1]]
     if not names or len(set(names)) < len(names) or not all(name and name.isprintable() for name in names):
         raise DatasetError("INPUT", path, "a CSV file in UTF-8 whose first row has distinct column names")
     return tuple(names)

@@ -25,6 +25,7 @@ MANIFEST: Final = "manifest.json"
 REJECTS: Final = "rejects.jsonl"
 _TEMPORARY: Final = ".tmp-"
 _FORMAT_VERSION: Final = 1
+_FLAGS: Final = ("text_column", "column", "format", "block_rows", "source_language", "target_language", "beam_size")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,8 +171,8 @@ def _resume(path: Path, manifest: Manifest) -> None:
         raise DatasetError("format_version", version, str(_FORMAT_VERSION))
     for name, value in manifest.settings.items():
         if settings.get(name) != value:
-            flag = name if "." in name or name in ("model", "bundle_sha256") else f"--{name.replace('_', '-')}"
-            raise DatasetError(flag, value, f"{settings.get(name)} {hint}")
+            shown = f"--{name.replace('_', '-')}" if name in _FLAGS else name
+            raise DatasetError(shown, value, f"{settings.get(name)} {hint}")
     current = {each["path"]: each["sha256"] for each in manifest.inputs}
     for name in sorted({*inputs, *current}):
         if inputs.get(name) != current.get(name):

@@ -103,7 +103,13 @@ class EngineTranslator:
         """Settings that determine the translations."""
         manifest = (self.bundle / MANIFEST_NAME).read_bytes()  # has the checksums of all files
         model = full_name(self.bundle.parent.name, self.bundle.name)
-        return {**_common_settings(self), "model": model, "bundle_sha256": hashlib.sha256(manifest).hexdigest()}
+        return {
+            **_common_settings(self),
+            "model": model,
+            "bundle_sha256": hashlib.sha256(manifest).hexdigest(),
+            "runtime": self.runtime.model_dump(include={"precision", "shortlist"}),
+            "defaults": self.defaults.model_dump(exclude={"beam_size"}),
+        }
 
     def open(self) -> TextTranslator:
         """Load the model."""
@@ -194,7 +200,7 @@ class ServerTranslator:
     @property
     def settings(self) -> dict[str, Any]:
         """Settings that determine the translations."""
-        return {**_common_settings(self), "model": self.model, "bundle_sha256": None}
+        return {**_common_settings(self), "model": self.model, "bundle_sha256": None, "runtime": None, "defaults": None}
 
     def with_served_model(self) -> "ServerTranslator":
         """Return it with the version that the server uses now; raises the error of the call."""

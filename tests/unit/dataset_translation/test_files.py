@@ -115,7 +115,7 @@ def test_parquet_output_of_jsonl_rejects_values_of_other_types_and_new_columns(t
 
 
 def test_csv_keeps_quoted_newlines_across_blocks_and_rejects_wrong_rows(tmp_path: Path) -> None:
-    content = b'\xef\xbb\xbfid,text\r\n1,"a ""b"",\r\nc"\r\n\r\n2\r\n3,\xff\r\n4,d\r\n5,"e\n'
+    content = b'\xef\xbb\xbf"id",text\r\n1,"a ""b"",\r\nc"\r\n\r\n2\r\n3,\xff\r\n4,d\r\n5,"e\n'
     (tmp_path / "in.csv").write_bytes(content)
 
     rows, rejects = translated(tmp_path / "in.csv", tmp_path / "out", block_rows=1)
