@@ -20,7 +20,7 @@ def test_bare_command_and_help_list_the_commands_whose_modules_are_installed(
         assert command.main(arguments) == 0
         printed = capsys.readouterr().out
         assert printed.startswith("usage: dragoman COMMAND")
-        return set(re.findall(r"^  (\w+)", printed, re.MULTILINE)) & set(command.COMMANDS)
+        return set(re.findall(r"^  ([\w-]+)", printed, re.MULTILINE)) & set(command.COMMANDS)
 
     absent = {"onnxruntime", "pydantic", "grpc_health", "torch", "loadtests"}
     assert listed([]) == set(command.COMMANDS)
