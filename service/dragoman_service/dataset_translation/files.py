@@ -133,7 +133,13 @@ def split(
 
 
 def infer_schema(block: Block, columns: Columns) -> Any:
-    """Return the schema of Parquet output from the rows of a block of JSONL; DatasetError if their types differ."""
+    """Return the schema of Parquet output: strings, or for JSONL the types of the rows of a block.
+
+    Raises:
+        DatasetError: if the types of the rows differ.
+    """
+    if columns.header:
+        return pa.schema([(name, pa.string()) for name in columns.header])
     records = [record for _, record in _read_records(block, columns)]
     rows = [row for row in records if isinstance(row, dict) and _text_fault(row, columns) is None]
     try:
@@ -143,7 +149,7 @@ def infer_schema(block: Block, columns: Columns) -> Any:
     if not rows:
         raise DatasetError("INPUT", block.name, f"a text in one of the first {block.num_rows} rows")
     fields = [field.with_type(pa.string()) if pa.types.is_null(field.type) else field for field in schema]
-    return pa.schema(fields)
+    return pa.schema([field for field in fields if field.name not in columns.added])
 
 
 def read_block(block: Block, columns: Columns) -> Rows:
@@ -349,12 +355,12 @@ def _read_table(block: Block) -> Any:
 
 
 def _table_rows(table: Any) -> Iterator[dict[str, Any] | str]:
-    # Arrow does not check the UTF-8 of strings when it reads them.
+    # Strings may not be UTF-8, because Arrow does not check them when it reads them.
     for index in range(table.num_rows):
         try:
             (row,) = table.slice(index, 1).to_pylist()
-        except UnicodeDecodeError as error:
-            row = f"not valid UTF-8: {error.reason} at byte {error.start}"
+        except (ValueError, OverflowError) as error:
+            row = f"cannot be read: {error}"
         yield row
 
 

@@ -1,7 +1,7 @@
 """Output directory: parts, rejects and the manifest, from which a run resumes.
 
-A part is written under a hidden name and renamed. The manifest lists the completed blocks and the valid bytes of the
-rejects; a block that it does not list is translated again and replaces its part.
+A part is written under a hidden name and renamed. The manifest lists the completed blocks with the size of their
+rejects; a block that it does not list is translated again and replaces its part, and its rejects are removed.
 """
 
 import fcntl
@@ -54,12 +54,11 @@ class Manifest:
 
     settings: Mapping[str, Any]
     inputs: list[dict[str, Any]]
-    blocks: dict[int, dict[str, int]] = field(default_factory=dict)  # completed ones: translated and rejected rows
-    rejects_bytes: int = 0
-    num_blocks: int = 0
+    num_blocks: int
+    blocks: dict[int, dict[str, int]] = field(default_factory=dict)  # completed ones
 
     def count(self, name: str) -> int:
-        """Return the number of rows that are `translated` or `rejected`."""
+        """Return a sum over the completed blocks: `translated` or `rejected` rows, or `rejects_bytes`."""
         return sum(block[name] for block in self.blocks.values())
 
     @property
@@ -80,7 +79,6 @@ class Manifest:
                 "translated": self.count("translated"),
                 "rejected": self.count("rejected"),
             },
-            "rejects_bytes": self.rejects_bytes,
             "num_blocks": self.num_blocks,
             "blocks": dict(sorted(self.blocks.items())),
         }
@@ -96,25 +94,25 @@ class OutputDirectory:
         self._remove_temporary()
         write_atomically(path / MANIFEST, manifest.to_json())  # first, because a directory with only rejects is refused
         self._rejects = (path / REJECTS).open("ab")
-        self._rejects.truncate(manifest.rejects_bytes)  # removes the rejects of blocks that are translated again
+        self._rejects.truncate(manifest.count("rejects_bytes"))
 
     def add(self, result: BlockResult) -> None:
         """Record a completed block; `save` makes it durable."""
-        for row_id, reason in result.rejects:
-            self._rejects.write(json_line({"row_id": row_id, "reason": reason}))
-        counts = {"translated": result.num_translated, "rejected": len(result.rejects)}
-        self.manifest.blocks[result.index] = counts
+        lines = b"".join(json_line({"row_id": row_id, "reason": reason}) for row_id, reason in result.rejects)
+        self._rejects.write(lines)
+        counts = {"translated": result.num_translated, "rejected": len(result.rejects), "rejects_bytes": len(lines)}
+        self.manifest.blocks[result.index] = counts  # a signal before this leaves rejects that `close` removes
 
     def save(self) -> None:
         """Write the rejects, then the manifest atomically."""
         self._rejects.flush()
         os.fsync(self._rejects.fileno())
-        self.manifest.rejects_bytes = os.fstat(self._rejects.fileno()).st_size
         write_atomically(self._path / MANIFEST, self.manifest.to_json())
 
     def close(self) -> None:
-        """Save, and remove the temporary files of processes that were stopped."""
+        """Save, and remove what unfinished blocks have left."""
         self.save()
+        self._rejects.truncate(self.manifest.count("rejects_bytes"))
         self._rejects.close()
         self._remove_temporary()
 
@@ -163,7 +161,7 @@ def _resume(path: Path, manifest: Manifest) -> None:
         version, settings = found["format_version"], found["settings"]
         inputs = {each["path"]: each["sha256"] for each in found["inputs"]}
         blocks = {int(index): counts for index, counts in found["blocks"].items()}
-        rejects_bytes = int(found["rejects_bytes"])
+        rejects_bytes = sum(counts["rejects_bytes"] for counts in blocks.values())
     except (ValueError, KeyError, TypeError) as error:
         raise DatasetError("OUTPUT", path, f"a manifest of an earlier run ({error!r})") from error
     hint = "as in the earlier run, or a new directory as OUTPUT"
@@ -185,7 +183,7 @@ def _resume(path: Path, manifest: Manifest) -> None:
         part = part_path(path.parent, index, manifest.settings["format"])
         if counts["translated"] and not part.exists():
             raise DatasetError("OUTPUT", part, f"a file that exists, as in {MANIFEST}")
-    manifest.blocks, manifest.rejects_bytes = blocks, rejects_bytes
+    manifest.blocks = blocks
 
 
 def part_path(directory: Path, index: int, output_format: str) -> Path:

@@ -14,12 +14,13 @@ from dragoman.client.enums import Priority
 from dragoman.client.errors import ExhaustedError
 from dragoman.client.errors import InvalidFieldError as RejectedCallError
 from dragoman.client.request import DecodingOptions
+from dragoman.client.results import Translation as ServedTranslation
 from dragoman.client.results import TranslationResult
 from dragoman_service.bundle.files import MANIFEST_NAME
 from dragoman_service.bundle.manifest import Confidence
 from dragoman_service.config import Settings, settings_of_model
 from dragoman_service.dataset_translation.output import TranslatedRow
-from dragoman_service.datatypes import Segment, SegmentResult
+from dragoman_service.datatypes import Segment, SegmentResult, Translation
 from dragoman_service.decoding.offline import decode_segments
 from dragoman_service.errors import RequestError
 from dragoman_service.models.model import ModelState, full_name
@@ -162,11 +163,7 @@ class _Engine:
         for (index, pipeline, plans), first, requests, second in zip(planned, results, again, redecoded, strict=True):
             chosen = pipeline.choose_redecoded(plans, first, dict(zip(requests, second, strict=True)))
             (translation,) = pipeline.assemble(plans, chosen)
-            rows[index] = TranslatedRow(
-                text=translation.hypotheses[0].text,
-                score=translation.hypotheses[0].score,
-                warnings=tuple(f"{warning.kind.name}: {warning.message}" for warning in translation.warnings),
-            )
+            rows[index] = _row(translation)
         return rows
 
     def _pipeline(self, text: str) -> TextPipeline:
@@ -229,14 +226,7 @@ class _Server:
             if not all(field.startswith("texts") for field in error.fields):
                 raise
             return _in_halves(self._translate, texts, error.message)
-        return [
-            TranslatedRow(
-                text=translation.text,
-                score=translation.score,
-                warnings=tuple(f"{warning.kind.name}: {warning.message}" for warning in translation.warnings),
-            )
-            for translation in result
-        ]
+        return [_row(translation) for translation in result]
 
     def call(self, texts: list[str]) -> TranslationResult:
         """Translate; wait while the server is overloaded."""
@@ -259,6 +249,12 @@ class _Server:
 
 def _common_settings(chosen: EngineTranslator | ServerTranslator) -> dict[str, Any]:
     return {name: getattr(chosen, name) for name in ("source_language", "target_language", "beam_size")}
+
+
+def _row(translation: Translation | ServedTranslation) -> TranslatedRow:
+    best = translation.hypotheses[0]
+    warnings = tuple(f"{warning.kind.name}: {warning.message}" for warning in translation.warnings)
+    return TranslatedRow(text=best.text, score=best.score, warnings=warnings)
 
 
 def _in_halves(
