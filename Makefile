@@ -28,7 +28,7 @@ comma := ,
 PROMETHEUS_RULE := deploy/kubernetes/components/monitoring/prometheus-rule.yaml
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve translate test test-all check format docs loadtest capacity overload soak stress bench image \
+.PHONY: help demo serve translate test test-all check format docs pictures loadtest capacity overload soak stress bench image \
 	lock gpu-check gpu-train wheels sizes
 
 help: ## List the commands
@@ -76,6 +76,9 @@ format: $(VENV)/.dev ## Format the code, apply safe fixes, regenerate stubs, rul
 
 docs: $(VENV)/.dev ## Build the documentation into build/site; fails on a broken link
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --site-dir build/site
+
+pictures: $(VENV)/.dev ## Take the pictures of README and guides from running programs; needs curl and Chromium
+	@$(BIN)/python -m docs.pictures
 
 # HOST is not taken from the environment, where shells set it to the name of the machine.
 LOCUST_FLAGS = --texts "$(PROFILE)" --users "$(USERS)" --spawn-rate "$(USERS)" --run-time "$(RUN_TIME)" \

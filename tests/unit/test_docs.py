@@ -12,6 +12,7 @@ from mkdocs.commands.build import build
 from mkdocs.config import load_config
 
 from docs.generate import REFERENCE, pages, stale_pages
+from docs.pictures import PICTURES, commands
 from dragoman.client import errors
 from dragoman.v1 import translation_pb2 as pb
 from dragoman_service.config import setting_fields
@@ -41,6 +42,17 @@ def test_reference_is_generated() -> None:
     assert set(REFERENCE.iterdir()) == pages().keys()
     assert "| `grpc.port` | `50051` | TCP port; 0 selects a free port. |" in PAGES["docs/reference/settings.md"]
     assert "| `dragoman_requests_total` | counter | method, status | " in PAGES["docs/reference/metrics.md"]
+
+
+def test_recording_shows_the_commands_of_the_readme() -> None:
+    svg = (PICTURES / "terminal.svg").read_text(encoding="utf-8")
+    shown = "".join(lxml.html.fromstring(svg.encode()).itertext())
+
+    def without_spaces(text: str) -> str:  # lines are wrapped
+        return re.sub(r"\s", "", text)
+
+    assert [line for line in commands() if without_spaces(line) not in without_spaces(shown)] == [], "run make pictures"
+    assert set(re.findall("https?://[^\"' ]*", svg)) == {"http://www.w3.org/2000/svg"}
 
 
 @pytest.mark.filterwarnings("default")
