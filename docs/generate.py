@@ -109,7 +109,7 @@ def metrics_page() -> str:
 
 `/metrics` on the HTTP port (9464) has these in Prometheus text or OpenMetrics, whichever the scraper asks for. No label
 comes from what callers send. It also has `process_*` (memory, CPU time, open files), `python_info` and
-`python_gc_*`, as in any Python service. [Monitoring](../operations/monitoring.md) says which question each answers.
+`python_gc_*`, as in any Python service. [Monitoring](../operations/monitoring.md) groups them by topic.
 
 {_table(("Metric", "Type", "Labels", "Meaning"), rows)}
 """
@@ -117,32 +117,22 @@ comes from what callers send. It also has `process_*` (memory, CPU time, open fi
 
 def errors_page() -> str:
     """Return the page of errors and their gRPC statuses."""
+    codes = {row.reason: row.code.name for row in TABLE.values()}
+    classes = {reason: client_errors.REASON_CLASSES[reason] for reason in codes}
     rows = [
-        (
-            f"`{row.code.name}`",
-            f"`{row.reason}`",
-            f"`{_client_class(row.reason)}`",
-            _summary(error),
-            "" if row.is_public else "the message is neutral; the log has the details",
-        )
-        for error, row in TABLE.items()
+        (f"`{codes[reason]}`", f"`{reason}`", f"`{cls.__name__}`", _summary(cls)) for reason, cls in classes.items()
     ]
-    merged: dict[tuple[str, str], tuple[str, ...]] = {}
-    for row in rows:
-        merged[row[0], row[1]] = row  # the narrowest class of a reason comes last in the table
-    table = _table(("Status", "Reason", "Raised by the Python client", "Meaning", "Note"), merged.values())
     return f"""# Errors
 
-Every failure is a gRPC status with a `google.rpc.Status` in the trailing metadata `grpc-status-details-bin`. Its
-details always hold a `google.rpc.ErrorInfo` with the domain `dragoman` and one of these reasons; [the
-contract](contract.md) says what else is in them. A status that gRPC itself or a proxy made has no details.
+An error of the server is a gRPC status with a reason: the `google.rpc.ErrorInfo` with the domain `dragoman` in the
+trailing metadata `grpc-status-details-bin`. The [contract](contract.md) describes the other details. Statuses of gRPC
+itself or of a proxy have no details. [HTTP](../guides/http.md#handle-errors) has the same reasons.
 
-{table}
+{_table(("Status", "Reason", "Raised by the Python client", "Meaning"), rows)}
 
 ## Classes of the Python client
 
-The reason in the status selects the class. A status of gRPC itself or of a proxy has no reason; its code selects the
-class. All classes are in `dragoman.client.errors`:
+The reason selects the class; without a reason, the status does. All classes are in `dragoman.client.errors`:
 
 ```text
 {_tree(client_errors.DragomanError)}
@@ -151,14 +141,11 @@ class. All classes are in `dragoman.client.errors`:
 
 
 def _tree(cls: type[client_errors.DragomanError], indent: str = "") -> str:
-    """Return a line for a class with its status codes, and the lines of its subclasses."""
-    codes = [code.name for code, mapped in client_errors.CODE_CLASSES.items() if mapped is cls]
-    line = f"{indent + cls.__name__:30}{_summary(cls).rstrip('.')}" + (f": {', '.join(codes)}" if codes else "")
+    """Return a line for a class with its statuses, and the lines of its subclasses; the table describes reasons."""
+    codes = ", ".join(code.name for code, mapped in client_errors.CODE_CLASSES.items() if mapped is cls)
+    meaning = "" if cls in client_errors.REASON_CLASSES.values() else _summary(cls).rstrip(".")
+    line = f"{indent + cls.__name__:30}{': '.join(filter(None, (meaning, codes)))}".rstrip()
     return "\n".join((line, *(_tree(subclass, indent + "  ") for subclass in cls.__subclasses__())))
-
-
-def _client_class(reason: str) -> str:
-    return client_errors.REASON_CLASSES[reason].__name__
 
 
 _SERVICE = ("dragoman_service", "dragoman.cli")

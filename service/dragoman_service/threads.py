@@ -114,7 +114,7 @@ def shorten_slices() -> bool:
     Since 6.12, Linux runs a waking thread at once if its time slice is shorter than that of the running thread and it
     has not used more than its share (https://docs.kernel.org/scheduler/sched-eevdf.html). No privilege is required.
     With other busy processes on the same cores, decoding reaches 4,273 tokens/s with short slices, and 340 tokens/s
-    with a lower priority instead (docs/internals/measurements.md, section Rejections).
+    with a lower priority instead (docs/benchmarks/archive.md).
 
     Returns False if the system does not support it; then nothing has changed.
     """

@@ -29,7 +29,7 @@ SETTINGS = set(setting_fields())
 OTHER_NAMES = {"grpc.aio", "grpc.health", "grpc.http2", "limits.cpu", "section.name", "tls.crt"}  # look like settings
 METRICS = {row.exposed_name for row in Metrics.TABLE.values()}
 METRIC = r"dragoman_(?!service|export|models|native|abi)[a-z_]+"
-MIGRATION_PAGES = [f"docs/guides/{name}.md" for name in ("azure", "deepl", "google", "libretranslate")]
+MIGRATION_PAGES = [f"docs/guides/{name}.md" for name in ("azure", "deepl", "google", "libretranslate", "migrating")]
 
 
 def code_blocks(page: str) -> list[str]:

@@ -7,10 +7,11 @@ import itertools
 import json
 import math
 import os
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -19,7 +20,7 @@ from tqdm import tqdm
 
 from dragoman_export.cli.flags import add_shared
 from dragoman_export.data.cleaning import REASONS, CleaningRules, SeenText, can_detect_languages, reasons_of
-from dragoman_export.data.reader import Pair, PairFiles, ParallelFiles, read_corpus
+from dragoman_export.data.reader import Pair, PairFiles, ParallelFiles, map_chunks, read_corpus
 from dragoman_export.errors import CorpusError, SettingError
 from dragoman_export.training.checkpoint import write_atomically
 
@@ -30,7 +31,7 @@ _DEFAULTS: Final = CleaningRules()
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags."""
-    add_shared(parser, "data", help="source<TAB>target lines, plain or gzip")
+    add_shared(parser, "data")
     add_shared(
         parser,
         "output",
@@ -42,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--source-language", metavar="TAG", help=languages_help)
     add("--target-language", metavar="TAG", help="see --source-language")
     held_out_help = "dev and test sets: pairs with a side in them are dropped"
-    add("--held-out", type=Path, nargs="+", default=[], metavar="TSV", help=held_out_help)
+    add("--held-out", type=Path, nargs="+", default=[], metavar="FILE", help=held_out_help)
     add("--max-words", type=int, default=_DEFAULTS.max_words, metavar="N", help="of a side (%(default)s)")
     ratio_help = "of the characters of both sides (%(default)s)"
     add("--max-ratio", type=float, default=_DEFAULTS.max_ratio, metavar="R", help=ratio_help)
@@ -139,17 +140,10 @@ def _rules(args: argparse.Namespace) -> CleaningRules:
 def _checked(
     pairs: Iterable[Pair], rules: CleaningRules, pool: ProcessPoolExecutor, processes: int
 ) -> Iterator[tuple[Pair, str | None]]:
-    # Yields each pair with the reason to drop it, in order; a few chunks are read ahead.
-    iterator = iter(pairs)
-    chunks = iter(lambda: list(itertools.islice(iterator, _PAIRS_OF_A_CHUNK)), [])
-    waiting = deque[tuple[list[Pair], Future[list[str | None]]]]()
-    for chunk in chunks:
-        waiting.append((chunk, pool.submit(reasons_of, chunk, rules)))
-        if len(waiting) > _CHUNKS_AHEAD * processes:
-            first, reasons = waiting.popleft()
-            yield from zip(first, reasons.result(), strict=True)
-    for first, reasons in waiting:
-        yield from zip(first, reasons.result(), strict=True)
+    # Yields each pair with the reason to drop it, in order.
+    check, num_ahead = partial(reasons_of, rules=rules), _CHUNKS_AHEAD * processes
+    for chunk, reasons in map_chunks(pool, check, pairs, size=_PAIRS_OF_A_CHUNK, num_ahead=num_ahead):
+        yield from zip(chunk, reasons, strict=True)
 
 
 def _scores(path: Path, num_pairs: int) -> list[float]:

@@ -9,9 +9,8 @@ import argparse
 import itertools
 import json
 import os
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,11 +20,12 @@ from tqdm import tqdm
 
 from dragoman_export.bundle_writer import exporter_version
 from dragoman_export.cli.flags import add_shared
-from dragoman_export.data.reader import Pair, PairFiles, ParallelFiles
+from dragoman_export.data.reader import Pair, PairFiles, ParallelFiles, map_chunks
 from dragoman_export.errors import CorpusError, SettingError
 from dragoman_export.evaluation.ensemble import open_text_model
 from dragoman_export.evaluation.torch_search import translate_ids
 from dragoman_export.evaluation.translation import DEFAULT_LENGTH_PENALTY, translate_texts
+from dragoman_export.model.layers import use_fast_attention
 from dragoman_export.trained_model import TrainedModel, open_model
 from dragoman_export.training.checkpoint import write_atomically
 from dragoman_service.bundle.files import MANIFEST_NAME, file_entry
@@ -70,8 +70,7 @@ def run(args: argparse.Namespace) -> int:
     ):
         progress.write(f"teacher: {', '.join(map(str, args.teacher))}, {precision}, beam {args.beam}")
         left = itertools.islice(pairs, num_done, None)
-        chunks = iter(lambda: list(itertools.islice(left, args.save_every)), [])
-        for chunk, texts in _in_order(pool, translate, chunks, num_ahead=2 * args.threads):
+        for chunk, texts in map_chunks(pool, translate, left, size=args.save_every, num_ahead=2 * args.threads):
             for pair, text in zip(chunk, texts, strict=True):  # an empty translation is replaced by the reference
                 file.write(f"{pair.source}\t{text.translate(_SEPARATORS).strip() or pair.target}\n".encode())
             file.flush()
@@ -110,7 +109,7 @@ def _open_on_gpu(args: argparse.Namespace) -> _Translate:
         raise SettingError("--device", "cuda", "a GPU that PyTorch can use")
     model, tokenizer = open_model(args.teacher[0])
     model.cuda()
-    torch.backends.cuda.enable_cudnn_sdp(False)  # plans each new shape of a batch for 0.3 s
+    use_fast_attention()
 
     def translate(some: list[Pair]) -> Sequence[str]:
         sources = [tokenizer.encode_pair(pair.source, "")[0] for pair in some]
@@ -126,24 +125,6 @@ def _open_on_gpu(args: argparse.Namespace) -> _Translate:
         return [tokenizer.decode(ids) for ids in targets]
 
     return translate
-
-
-def _in_order(
-    pool: ThreadPoolExecutor,
-    translate: _Translate,
-    chunks: Iterable[list[Pair]],
-    *,
-    num_ahead: int,
-) -> Iterator[tuple[list[Pair], Sequence[str]]]:
-    # Yields chunks with their translations in order; at most `num_ahead` are pending.
-    waiting = deque[tuple[list[Pair], Future[Sequence[str]]]]()
-    for chunk in chunks:
-        waiting.append((chunk, pool.submit(translate, chunk)))
-        if len(waiting) > num_ahead:
-            first, texts = waiting.popleft()
-            yield first, texts.result()
-    for first, texts in waiting:
-        yield first, texts.result()
 
 
 def _check_origin(args: argparse.Namespace, path: Path, *, has_begun: bool) -> None:

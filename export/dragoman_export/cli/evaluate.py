@@ -123,7 +123,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def read_pairs(paths: list[Path], limit: int | None) -> tuple[Pair, ...]:
-    """Return the first pairs of TSV files; CorpusError if a line is malformed."""
+    """Return the first pairs of files; CorpusError if a line is malformed."""
     return read_corpus([ParallelFiles(source=path) for path in paths], max_malformed=0.0).pairs[:limit]
 
 

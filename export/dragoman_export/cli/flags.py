@@ -12,7 +12,13 @@ from pydantic import TypeAdapter
 _SHARED: Final[Mapping[str, Mapping[str, Any]]] = {
     "bundle": {"type": Path, "required": True, "metavar": "DIR", "help": "bundle to read; it is not changed"},
     "output": {"type": Path, "required": True, "metavar": "DIR", "help": "directory to create"},
-    "data": {"type": Path, "nargs": "+", "required": True, "metavar": "TSV", "help": "source<TAB>reference lines"},
+    "data": {
+        "type": Path,
+        "nargs": "+",
+        "required": True,
+        "metavar": "FILE",
+        "help": "pairs, in a format of `train --train`",
+    },
     "limit": {"type": int, "metavar": "N", "help": "use the first N lines only"},
     "checkpoint": {"type": Path, "required": True, "metavar": "PATH", "help": "checkpoint, run folder or import"},
     "precision": {"help": "precision of the graphs (default of the bundle)"},

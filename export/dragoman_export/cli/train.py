@@ -20,6 +20,7 @@ from dragoman_export.bundle_writer import exporter_version
 from dragoman_export.cli.flags import add_flags, given
 from dragoman_export.cli.run_file import read_run_file, run_file
 from dragoman_export.data.augmentation import augment_all
+from dragoman_export.data.formats import files_of
 from dragoman_export.data.reader import ParallelFiles
 from dragoman_export.data.vocabulary import ImportedCodec, TextCodec, Vocabulary, VocabularyConfig, train_vocabulary
 from dragoman_export.errors import (
@@ -98,10 +99,13 @@ def _add_text_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--initialize-vocabulary", type=Path, metavar="FILE", help=old_help)
     parser.add_argument("--preset", choices=PRESETS, help="Defaults of all settings. Default: small.")
     for name, purpose in (("train", "Training"), ("dev", "Development")):
-        text = f"{purpose} text: source<TAB>target lines, plain or gzip."
-        parser.add_argument(f"--{name}", type=Path, nargs="+", metavar="TSV", help=text)
+        text = (
+            f"{purpose} text: source<TAB>target lines, .jsonl, .parquet, .tmx or a Hugging Face dataset directory, "
+            "also compressed. FILE:SOURCE,TARGET names columns, or languages in TMX. Default: source,target."
+        )
+        parser.add_argument(f"--{name}", type=Path, nargs="+", metavar="FILE", help=text)
         for side in ("source", "target"):
-            text = f"{side.capitalize()} lines of {purpose.lower()} text, plain or gzip, in addition to --{name}."
+            text = f"{side.capitalize()} lines of {purpose.lower()} text, in addition to --{name}."
             parser.add_argument(f"--{name}-{side}", type=Path, metavar="FILE", help=text)
     malformed_help = "Largest share of malformed lines, from 0 to 1. Default: 0.001."
     parser.add_argument("--max-malformed", type=float, metavar="SHARE", help=malformed_help)
@@ -221,7 +225,7 @@ def _run(args: argparse.Namespace, folder: RunFolder) -> int:
 
 def _environment(config: RunConfig, ranks: Ranks) -> dict[str, Any]:
     files = (*config.data.train, *config.data.dev)
-    paths = [path for each in files for path in (each.source, each.target) if path]
+    paths = [file for each in files for path in (each.source, each.target) if path for file in files_of(path)]
     return {
         "dragoman": exporter_version(),
         "commit": _commit(),

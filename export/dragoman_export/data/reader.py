@@ -1,18 +1,23 @@
 """Reads parallel text and reports malformed lines with file and line number."""
 
-import gzip
 import itertools
+import lzma
 import zlib
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dragoman_export.data.formats import DEFAULT_COLUMNS, kind_of, open_compressed, read_rows, split_columns
 from dragoman_export.errors import CorpusError
 
-_GZIP_MAGIC = b"\x1f\x8b"
+_SEPARATORS = str.maketrans("\t\r\n", "   ")  # pairs are written as TSV
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,9 +42,11 @@ class MalformedLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParallelFiles:
-    """One TSV file, or two files with corresponding lines; plain or gzip."""
+    """One file of pairs, or two files with corresponding lines; plain, gzip, bzip2 or xz."""
 
-    source: Path  # `source<TAB>target` lines if `target` is None, else source lines
+    # Source lines, or without `target`: `source<TAB>target` lines, JSON Lines, Parquet, TMX or a directory of a Hugging
+    # Face dataset; these may name their columns, as `pairs.jsonl:en,de`.
+    source: Path
     target: Path | None = None
 
 
@@ -127,6 +134,21 @@ def read_spread(files: Iterable[ParallelFiles], *, count: int, max_malformed: fl
     return tuple(kept[index * len(kept) // count] for index in range(count)) if len(kept) > count else tuple(kept)
 
 
+def map_chunks(
+    pool: Executor, function: Callable[[list[Pair]], _Result], pairs: Iterable[Pair], *, size: int, num_ahead: int
+) -> Iterator[tuple[list[Pair], _Result]]:
+    """Yield chunks of pairs with the result of a function, in order; at most `num_ahead` are pending."""
+    iterator = iter(pairs)
+    waiting = deque[tuple[list[Pair], Future[_Result]]]()
+    while chunk := list(itertools.islice(iterator, size)):
+        waiting.append((chunk, pool.submit(function, chunk)))
+        if len(waiting) > num_ahead:
+            first, result = waiting.popleft()
+            yield first, result.result()
+    for first, result in waiting:
+        yield first, result.result()
+
+
 def _check_share(num_pairs: int, num_malformed: int, max_malformed: float, *, first: MalformedLine | None) -> None:
     total = num_pairs + num_malformed
     if num_malformed > max_malformed * total:
@@ -138,7 +160,18 @@ def _check_share(num_pairs: int, num_malformed: int, max_malformed: float, *, fi
 
 
 def _read(files: ParallelFiles) -> Iterator[Pair | MalformedLine]:
+    path, columns = split_columns(files.source)
+    if files.target is None and (kind := kind_of(path)):
+        if kind == "tmx" and columns is None:
+            raise CorpusError(f"{path} has no languages: name two, as {path}:en,de")
+        for number, *values in read_rows(path, kind, columns or DEFAULT_COLUMNS):
+            yield _row(values, columns or DEFAULT_COLUMNS, f"{path}:{number}")
+        return
     if files.target is None:
+        if columns is not None:
+            raise CorpusError(
+                f"{files.source}: TSV has no named columns; a file with columns ends in .jsonl or .parquet"
+            )
         for number, line in enumerate(_lines(files.source), start=1):
             yield _pair(line.split(b"\t"), f"{files.source}:{number}")
         return
@@ -152,13 +185,19 @@ def _read(files: ParallelFiles) -> Iterator[Pair | MalformedLine]:
 
 def _lines(path: Path) -> Iterator[bytes]:
     try:
-        with path.open("rb") as file:
-            is_gzip = file.read(2) == _GZIP_MAGIC
-        with gzip.open(path) if is_gzip else path.open("rb") as file:
+        with open_compressed(path) as file:
             for line in file:
                 yield line.rstrip(b"\r\n")
-    except (OSError, EOFError, zlib.error) as error:  # the last two and BadGzipFile: damaged gzip
+    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:  # the last three: damaged
         raise CorpusError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
+
+
+def _row(values: Sequence[object], columns: Sequence[str], location: str) -> Pair | MalformedLine:
+    for column, value in zip(columns, values, strict=True):
+        if not isinstance(value, str):
+            kind = "missing" if value is None else f"{type(value).__name__}, expected text"
+            return MalformedLine(location=location, reason=f"{column} is {kind}")
+    return _checked([str(value).translate(_SEPARATORS) for value in values], location)
 
 
 def _pair(columns: Sequence[bytes], location: str) -> Pair | MalformedLine:
@@ -167,9 +206,14 @@ def _pair(columns: Sequence[bytes], location: str) -> Pair | MalformedLine:
     sides = []
     for side, column in zip(("source", "target"), columns, strict=True):
         try:
-            sides.append(column.decode("utf-8").strip())
+            sides.append(column.decode("utf-8"))
         except UnicodeDecodeError as error:
             return MalformedLine(location=location, reason=f"{side} is not UTF-8: {error.reason} at byte {error.start}")
-        if not sides[-1]:
-            return MalformedLine(location=location, reason=f"empty {side}")
-    return Pair(source=sides[0], target=sides[1], location=location)
+    return _checked(sides, location)
+
+
+def _checked(sides: Sequence[str], location: str) -> Pair | MalformedLine:
+    source, target = (side.strip() for side in sides)
+    if not source or not target:
+        return MalformedLine(location=location, reason=f"empty {'target' if source else 'source'}")
+    return Pair(source=source, target=target, location=location)

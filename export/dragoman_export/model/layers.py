@@ -63,6 +63,11 @@ def scaled_dot_product_attention(
     return (weights if dropout is None else dropout(weights)) @ value
 
 
+def use_fast_attention() -> None:
+    """Turn off cuDNN's attention on GPUs, which plans each new shape of a batch for 0.3 s."""
+    torch.backends.cuda.enable_cudnn_sdp(False)
+
+
 class MultiHeadAttention(nn.Module):
     """H attention heads with biased projections."""
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, distributed
 
 from dragoman_export.data.batches import Batch
+from dragoman_export.model.layers import use_fast_attention
 
 
 class Ranks:
@@ -22,7 +23,7 @@ class Ranks:
         if torch.cuda.is_available():
             self.device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
             torch.cuda.set_device(self.device)
-            torch.backends.cuda.enable_cudnn_sdp(False)  # plans each new shape of a batch for 0.3 s
+            use_fast_attention()
         if self.count > 1:
             distributed.init_process_group("nccl" if self.device.type == "cuda" else "gloo")
 

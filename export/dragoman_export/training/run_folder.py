@@ -2,8 +2,11 @@
 
 import json
 import time
+from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+from tensorboardX import SummaryWriter  # type: ignore[import-untyped]
 
 from dragoman_export.errors import RunFolderError
 from dragoman_export.training.checkpoint import BEST_NAME, list_checkpoints, write_atomically
@@ -62,3 +65,14 @@ class RunFolder:
         record = {"event": event, "time_s": round(time.time(), 3), **fields}
         with self.log.open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
+        if "loss" in fields:
+            for name, value in fields.items():
+                if name != "step" and value is not None:
+                    self._events.add_scalar(f"{event}/{name}", value, fields["step"])
+        if event == "stop":
+            self._events.close()
+
+    @cached_property
+    def _events(self) -> SummaryWriter:
+        # Writes the event files of TensorBoard, at least every ten seconds.
+        return SummaryWriter(str(self.path / "tensorboard"), flush_secs=10)

@@ -152,7 +152,7 @@ class ServerError(DragomanError):
 
 
 class EngineError(ServerError):
-    """Decoding failed."""
+    """Encoding or decoding failed; the server's log has the details."""
 
 
 CODE_CLASSES: Mapping[grpc.StatusCode, type[DragomanError]] = MappingProxyType(

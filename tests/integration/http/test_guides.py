@@ -59,7 +59,7 @@ def test_curl_example_is_answered(ports: Ports, code: str) -> None:
 
     done = subprocess.run(["bash", "-ec", script], capture_output=True, text=True, timeout=60, check=True)
 
-    expected = ("modelVersion", "options.beam_size: is 99", "translatedText", "formality: is 'more'")
+    expected = ("modelVersion", "options.beam_size: is 99", "translatedText", "targetLanguages", "formality: is 'more'")
     assert any(word in done.stdout for word in expected)
 
 

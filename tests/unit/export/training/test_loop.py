@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from tensorboardX.proto.event_pb2 import Event  # type: ignore[import-untyped]
 from torch import Tensor
 
 from dragoman_export.errors import CheckpointConflictError, DivergenceError
@@ -127,6 +128,27 @@ def test_run_ends_with_evaluation_checkpoint_and_curves(tmp_path: Path) -> None:
     assert [record["reason"] for record in records(tmp_path, "stop")] == ["max-steps"]
     assert [path.name for path in list_checkpoints(tmp_path / "checkpoints")] == ["step-00000003.pt"]
     assert (tmp_path / "curves.png").exists()
+
+
+def tensorboard_values(path: Path) -> dict[tuple[str, int], float]:
+    # A record is the length (8 bytes), its checksum (4), an event, and its checksum (4).
+    (content,) = (file.read_bytes() for file in (path / "tensorboard").iterdir())
+    values, first = dict[tuple[str, int], float](), 0
+    while first < len(content):
+        size = int.from_bytes(content[first : first + 8], "little")
+        event = Event.FromString(content[first + 12 : first + 12 + size])
+        values |= {(value.tag, event.step): value.simple_value for value in event.summary.value}
+        first += size + 16
+    return values
+
+
+def test_tensorboard_has_the_records_of_the_log(tmp_path: Path) -> None:
+    make_trainer(tmp_path, max_steps=3, log_interval=2).run()
+
+    values = tensorboard_values(tmp_path)
+    assert values["step/loss", 2] == pytest.approx(records(tmp_path, "step")[0]["loss"])
+    assert values["step/learning_rate", 2] == pytest.approx(records(tmp_path, "step")[0]["learning_rate"])
+    assert values["evaluation/loss", 3] == pytest.approx(records(tmp_path, "evaluation")[0]["loss"])
 
 
 def test_best_weights_are_kept(tmp_path: Path) -> None:
