@@ -2,7 +2,6 @@
 
 import argparse
 import gzip
-import html
 import itertools
 import json
 import math
@@ -22,6 +21,7 @@ from dragoman_export.cli.flags import add_shared
 from dragoman_export.data.cleaning import REASONS, CleaningRules, SeenText, can_detect_languages, reasons_of
 from dragoman_export.data.reader import Pair, PairFiles, ParallelFiles, map_chunks, read_corpus
 from dragoman_export.errors import CorpusError, SettingError
+from dragoman_export.evaluation.report import html_page, html_table
 from dragoman_export.training.checkpoint import write_atomically
 
 _PAIRS_OF_A_CHUNK: Final = 2000
@@ -175,22 +175,13 @@ class _Examples:
 
 def _page(report: dict[str, Any]) -> str:
     dropped, total = report["dropped"], report["pairs"]
-    rows = [(reason, meaning, dropped[reason]) for reason, meaning in REASONS.items()]
-    counts = "".join(
-        f"<tr><td>{reason}</td><td>{html.escape(meaning)}</td><td>{count:,}</td><td>{count / total:.2%}</td></tr>"
-        for reason, meaning, count in (*rows, ("kept", "", report["kept"]))
+    rows = [*((reason, meaning, dropped[reason]) for reason, meaning in REASONS.items()), ("kept", "", report["kept"])]
+    counts = html_table(
+        ("state", "meaning", "pairs", "share"),
+        ((state, meaning, f"{count:,}", f"{count / total:.2%}") for state, meaning, count in rows),
     )
     sections = "".join(
-        f"<h2>{reason}</h2><table>"
-        + "".join(f"<tr>{''.join(f'<td>{html.escape(text)}</td>' for text in one.values())}</tr>" for one in examples)
-        + "</table>"
+        f"<h2>{reason}</h2>{html_table((), (one.values() for one in examples))}"
         for reason, examples in sorted(report["examples"].items())
     )
-    style = (
-        "body{font-family:sans-serif;margin:2em}table{border-collapse:collapse}"
-        "td{border:1px solid #ccc;padding:.3em;vertical-align:top}"
-    )
-    return (
-        f"<!doctype html><html lang='en'><meta charset='utf-8'><title>Cleaned text</title><style>{style}</style>"
-        f"<h1>{report['kept']:,} of {total:,} pairs kept</h1><table>{counts}</table>{sections}</html>\n"
-    )
+    return html_page("Cleaned text", f"{report['kept']:,} of {total:,} pairs kept", counts + sections)

@@ -30,6 +30,7 @@ from dragoman_export.cli.flags import add_shared
 from dragoman_export.data.reader import Pair, ParallelFiles, read_corpus
 from dragoman_export.errors import CorpusError, ExportError, SettingError
 from dragoman_export.evaluation.ensemble import open_text_model
+from dragoman_export.evaluation.report import comet_score, copies, html_page, html_table, repetitions
 from dragoman_export.evaluation.translation import DEFAULT_LENGTH_PENALTY, translate_texts
 from dragoman_service.bundle.manifest import Score
 from dragoman_service.runtimes.settings import RuntimeSettings
@@ -55,6 +56,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     against_help = "translations of another system, one per line: compare by paired bootstrap"
     parser.add_argument("--against", type=Path, metavar="FILE", help=against_help)
     parser.add_argument("--output", type=Path, metavar="FILE", help="write the translations, one per line")
+    html_help = "write a page with sources, references and translations, with --against of both systems side by side"
+    parser.add_argument("--html", type=Path, metavar="FILE", help=html_help)
+    comet_help = "also score with this command, such as /opt/comet/bin/comet-score; it gets the flags -s, -t and -r"
+    parser.add_argument("--comet", metavar="COMMAND", help=comet_help)
     parser.add_argument("--scores", type=Path, metavar="JSON", help="write the scores for `bundle --scores-from`")
     bundle = parser.add_argument_group("with --bundle")
     add_shared(bundle, "precision")
@@ -85,12 +90,7 @@ def run(args: argparse.Namespace) -> int:
     pairs = read_pairs(args.data, args.limit)
     references = [pair.target for pair in pairs]
     other = _read_lines(args.against, len(pairs)) if args.against else None
-    if args.bundle:
-        translated = _translate_with_bundle(args, pairs)
-    elif args.target:
-        translated = _translate_with_server(args, pairs)
-    else:
-        translated = _Translated(texts=_read_lines(args.translations, len(pairs)))
+    translated = _translate(args, pairs)
     if args.output:
         lines = [" ".join(text.splitlines()) for text in translated.texts]
         args.output.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
@@ -115,11 +115,59 @@ def run(args: argparse.Namespace) -> int:
     bleu: Any = measured["BLEU"]
     ratio = bleu.sys_len / max(bleu.ref_len, 1)
     print(f"length ratio {ratio:.3f}: {bleu.sys_len:,} words, {bleu.ref_len:,} in the references")
+    sources = [pair.source for pair in pairs]
+    print(*_odd_translations(sources, translated.texts, references), sep="\n")
+    if args.comet:
+        print(f"COMET {comet_score(args.comet, sources, translated.texts, references):.4f}  {args.comet}")
+    if args.html:
+        args.html.write_text(_page(data, sources, references, translated.texts, other), encoding="utf-8")
     for line in (*translated.report, *_compared(translated.texts, other, references)):
         print(line)
     if args.scores:
         args.scores.write_bytes(TypeAdapter(list[Score]).dump_json(scores, indent=2) + b"\n")
     return 0
+
+
+def _translate(args: argparse.Namespace, pairs: Sequence[Pair]) -> _Translated:
+    if args.bundle:
+        return _translate_with_bundle(args, pairs)
+    if args.target:
+        return _translate_with_server(args, pairs)
+    return _Translated(texts=_read_lines(args.translations, len(pairs)))
+
+
+def _odd_translations(sources: Sequence[str], texts: Sequence[str], references: Sequence[str]) -> list[str]:
+    # Returns a line for each kind, with the first example.
+    kinds = {
+        "copies of the source": copies(sources, texts, references),
+        "repetitions": repetitions(texts, references),
+        "empty": [index for index, text in enumerate(texts) if not text.strip()],
+    }
+    return [
+        f"{len(found):,} {kind} ({len(found) / len(texts):.2%})"
+        + (f", first: line {found[0] + 1}: {texts[found[0]][:80]!r}" if found else "")
+        for kind, found in kinds.items()
+    ]
+
+
+def _page(
+    data: str, sources: Sequence[str], references: Sequence[str], texts: Sequence[str], other: Sequence[str] | None
+) -> str:
+    # Rows of the largest difference come first.
+    chrf = CHRF()
+    header = ["line", "source", "reference", "own", "chrF"]
+    rows: list[list[Any]] = [
+        [index, source, reference, text, chrf.sentence_score(text, [reference]).score]
+        for index, (source, reference, text) in enumerate(zip(sources, references, texts, strict=True), start=1)
+    ]
+    if other is not None:
+        header += ["other", "chrF", "difference"]
+        for row, text in zip(rows, other, strict=True):
+            score = chrf.sentence_score(text, [row[2]]).score
+            row += [text, score, row[4] - score]
+        rows.sort(key=lambda row: -abs(row[-1]))
+    cells = ([f"{cell:.1f}" if isinstance(cell, float) else cell for cell in row] for row in rows)
+    return html_page("Translations", f"Translations of {data}", html_table(header, cells))
 
 
 def read_pairs(paths: list[Path], limit: int | None) -> tuple[Pair, ...]:

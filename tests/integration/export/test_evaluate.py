@@ -1,8 +1,10 @@
 """`dragoman export evaluate` on a server, on its bundle, and on a file."""
 
 import asyncio
+import sys
 from pathlib import Path
 
+import lxml.html
 import pytest
 
 from dragoman_export.__main__ import main
@@ -42,9 +44,9 @@ async def test_server_has_the_scores_of_its_bundle(
 
     assert texts[0].read_bytes() == texts[1].read_bytes()
     assert [line.split()[0] for line in from_bundle[:4]] == ["BLEU", "chrF", "TER", "length"]
-    assert from_server[:4] == from_bundle[:4]
-    assert "2 concurrent calls of 2 texts, tiny/1, beam 2" in from_server[4]
-    assert from_server[4].endswith("beam 2, length penalty 2") == (length_penalty == "2")
+    assert from_server[:7] == from_bundle[:7]
+    assert "2 concurrent calls of 2 texts, tiny/1, beam 2" in from_server[7]
+    assert from_server[7].endswith("beam 2, length penalty 2") == (length_penalty == "2")
 
 
 async def test_server_warnings_are_counted(
@@ -86,7 +88,7 @@ def test_two_systems_are_compared_by_paired_bootstrap(
     out = capsys.readouterr().out.splitlines()
     assert out[0].startswith("BLEU 100.00 ")
     assert out[3] == "length ratio 1.000: 12 words, 12 in the references"
-    assert out[4].startswith("BLEU 100.00 ± 0.00 against ")
+    assert out[7].startswith("BLEU 100.00 ± 0.00 against ")
     assert out[-1].startswith("TER 0.00 ± 0.00 against 25.00 ± 0.00: -25.00, p = 0.0")
 
 
@@ -131,3 +133,63 @@ def test_protected_spans_are_counted(
     counts = [int(line.split()[-3]) for line in lines[1:5]]
     assert sum(counts) == int(lines[0].split()[2])
     assert flags or counts[-1] == 0  # lost
+
+
+FAKE_COMET = """
+import sys
+flags = dict(zip(sys.argv[1:7:2], sys.argv[2:8:2]))
+lines = [open(flags[flag], encoding="utf-8").read().splitlines() for flag in ("-s", "-t", "-r")]
+assert sys.argv[7:] == ["--quiet", "--only_system"] and len(set(map(len, lines))) == 1
+print(f"{flags['-t']}\\tscore: {sum(a == b for a, b in zip(*lines[1:])) / len(lines[0]):.4f}")
+"""
+
+
+def test_odd_translations_comet_and_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    references = ["Ein Mann schläft.", "Berlin", "Es regnet.", "Nein, nein, nein!"]
+    texts = ["A man sleeps.", "Berlin", "Es regnet, regnet, regnet <b>.", "Nein, nein, nein!"]
+    sources = ["A man sleeps.", "Berlin", "It rains.", "No, no, no!"]
+    rows = zip(sources, references, strict=True)
+    (tmp_path / "test.tsv").write_text("".join(f"{source}\t{reference}\n" for source, reference in rows))
+    for name, lines in (("own", texts), ("other", references)):
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    (tmp_path / "comet.py").write_text(FAKE_COMET)
+    files = [
+        "--translations",
+        str(tmp_path / "own"),
+        "--against",
+        str(tmp_path / "other"),
+        "--html",
+        str(tmp_path / "h"),
+    ]
+
+    comet = f"{sys.executable} {tmp_path / 'comet.py'}"
+    assert main(["evaluate", "--data", str(tmp_path / "test.tsv"), *files, "--comet", comet]) == 0
+
+    output = capsys.readouterr().out
+    assert "1 copies of the source (25.00%), first: line 1: 'A man sleeps.'" in output
+    assert "1 repetitions (25.00%), first: line 3" in output
+    assert "0 empty (0.00%)\n" in output
+    assert "COMET 0.5000" in output
+    page = lxml.html.fromstring((tmp_path / "h").read_text(encoding="utf-8"))
+    shown = [["".join(map(str, cell.itertext())) for cell in row] for row in page.iter("tr")]
+    assert shown[0] == ["line", "source", "reference", "own", "chrF", "other", "chrF", "difference"]
+    assert [row[0] for row in shown[1:]][:2] == ["1", "3"]  # the largest differences first
+    assert ["3", "It rains.", "Es regnet.", texts[2]] in [row[:4] for row in shown]
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("no-such-command", "cannot run 'no-such-command': No such file"),
+        ("false", "'false' exited with 1"),
+        ("echo none", "'echo none' printed no score"),
+    ],
+)
+def test_failing_comet_command_is_an_error(
+    data: Path, tmp_path: Path, command: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "own").write_text("a\nb\nc\n")
+
+    assert main(["evaluate", "--data", str(data), "--translations", str(tmp_path / "own"), "--comet", command]) == 1
+
+    assert message in capsys.readouterr().err
