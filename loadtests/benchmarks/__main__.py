@@ -18,6 +18,7 @@ _MODULES: Final = {  # with their commands
     "load": ("load", "prepare"),
     "serve": ("serve",),
     "gpu": ("gpu",),
+    "train": ("train",),
 }
 _FAILURES: Final = (
     ServerProcessError,

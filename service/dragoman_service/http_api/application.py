@@ -63,7 +63,8 @@ class BrowserCheck:
         headers = Headers(scope=scope)
         app: ASGIApp = self._app
         if self._checks_host and not all(map(self._is_own_host, headers.getlist("host"))):
-            detail = "the name in the header Host is not in http.allowed_hosts"
+            names = ascii(", ".join(headers.getlist("host"))[:256])
+            detail = f"Host {names} is not in http.allowed_hosts"
             app = plain_problem(HTTPStatus.MISDIRECTED_REQUEST, detail).response()
         elif reason := self._foreign_origin(scope, headers):
             app = plain_problem(HTTPStatus.FORBIDDEN, reason).response()

@@ -1,6 +1,6 @@
 """Supervisor of the worker process: starts, connects and restarts it, and forwards its log records.
 
-`docs/internals/decoding-process.md` describes why it is a process of its own.
+`docs/internals/processes.md` describes the processes.
 """
 
 import contextlib

@@ -153,12 +153,14 @@ def test_compose_service_is_hardened_and_limited(name: str) -> None:
 def test_compose_replica_starts_has_time_to_drain_and_can_require_keys(name: str) -> None:
     override = load_yaml("compose/keys.yml")["services"][name]
     settings = load_settings(environment=environment(name))
+    hosts = override["environment"].pop("DRAGOMAN_HTTP__ALLOWED_HOSTS")
     with_keys = load_settings(environment={**environment(name), **override["environment"]}).access
 
     assert settings.access.allow_unauthenticated
     assert seconds(SERVICES[name]["stop_grace_period"]) >= settings.grpc.drain_timeout_s + FLUSH_S
     assert (with_keys.callers_file, with_keys.allow_unauthenticated) == (Path("/run/secrets/callers"), False)
     assert override["secrets"] == ["callers"]
+    assert hosts == f"${{ALLOWED_HOSTS:-{','.join(settings.http.allowed_hosts)}}}"
 
 
 def test_example_environment_lists_every_variable_with_its_default() -> None:
