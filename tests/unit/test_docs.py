@@ -1,8 +1,10 @@
 """Documentation: generated reference, links, names of settings and metrics, and examples."""
 
+import html
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,8 +19,6 @@ from dragoman.client import errors
 from dragoman.v1 import translation_pb2 as pb
 from dragoman_service.config import setting_fields
 from dragoman_service.observability.metrics import Metrics
-from tests.unit.proto.samples import RESPONSE
-from tests.unit.proto.scripted_server import ScriptedService, answers, running
 
 CHECKOUT = Path(__file__).parents[2]
 ROOT_PAGES = [CHECKOUT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "deploy/README.md")]
@@ -46,7 +46,7 @@ def test_reference_is_generated() -> None:
 
 def test_recording_shows_the_commands_of_the_readme() -> None:
     svg = (PICTURES / "terminal.svg").read_text(encoding="utf-8")
-    shown = "".join(lxml.html.fromstring(svg.encode()).itertext())
+    shown = html.unescape(re.sub("<[^>]+>", "", svg))
 
     def without_spaces(text: str) -> str:  # lines are wrapped
         return re.sub(r"\s", "", text)
@@ -139,15 +139,9 @@ def test_options_and_errors_of_the_migration_guides_exist() -> None:
     assert all(issubclass(getattr(errors, name), errors.DragomanError) for name in names)
 
 
-@pytest.mark.parametrize(
-    "example", [code for page in MIGRATION_PAGES for code in code_blocks(page) if "from dragoman" in code]
-)
-def test_examples_of_the_migration_guides_run(example: str, capsys: pytest.CaptureFixture[str]) -> None:
-    service = ScriptedService()
-    service.script.append(answers(RESPONSE))
-    with running(service) as target:
-        program = example.replace("dragoman.example:50051", target).replace(", tls=TlsOptions()", "")
-        exec(program, {"KEY": "key"})  # noqa: S102 - a page of this repository
+def test_extras_on_a_page_exist() -> None:
+    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    groups = [group for text in PAGES.values() for group in re.findall(r"['`](?:dragoman|\.)\[([a-z,-]+)\]", text)]
 
-    assert capsys.readouterr().out == "Hallo.\n"
-    assert service.calls[0].metadata["authorization"] == "Bearer key"
+    assert groups
+    assert {extra for group in groups for extra in group.split(",")} <= set(project["optional-dependencies"])
