@@ -125,7 +125,7 @@ def test_unit_of_a_memory_without_a_language_is_malformed(tmp_path: Path) -> Non
         ),
         ("a.tmx", b"<tmx/>", "a.tmx", "a.tmx has no languages: name two"),
         ("a.tsv", b"a\tb\n", "a.tsv:en,de", "TSV has no named columns"),
-        ("a.jsonl.gz", gzip.compress(b'{"source": "a", "target": "b"}')[:-4], "a.jsonl.gz", "cannot read"),
+        ("a.jsonl.gz", gzip.compress(b'{"source": "a", "target": "b"}', mtime=0)[:-4], "a.jsonl.gz", "cannot read"),
         ("a.jsonl.xz", lzma.compress(b'{"source": "a", "target": "b"}')[:-9], "a.jsonl.xz", "cannot read"),
         ("b", b"", "a.parquet", "cannot read"),
     ],
