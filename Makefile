@@ -28,8 +28,8 @@ comma := ,
 PROMETHEUS_RULE := deploy/kubernetes/components/monitoring/prometheus-rule.yaml
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve translate test test-all check format docs pictures loadtest capacity overload soak stress bench image \
-	lock gpu-check gpu-train wheels sizes
+.PHONY: help demo serve translate test test-all check format docs pictures figures loadtest capacity overload soak stress \
+	bench image lock gpu-check gpu-train wheels sizes
 
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '$$1 != "help" {printf "  make %-10s %s\n", $$1, $$2}'
@@ -118,6 +118,10 @@ soak stress:
 bench: $(VENV)/.bench ## Compare with CTranslate2, Transformers and PyTorch: make bench [COMMAND=load for servers] [MODE=short] [INSTRUCTION_SET=avx2] [NEIGHBOUR=0.5]
 	@$(BIN)/python -m loadtests benchmarks $(COMMAND) --mode $(MODE) $(if $(INSTRUCTION_SET),--instruction-set $(INSTRUCTION_SET)) \
 		$(if $(NEIGHBOUR),--neighbour $(NEIGHBOUR))
+
+figures: $(VENV)/.dev $(VENV)/.bench ## Measure the figures of the documentation for an hour and insert them: make figures [SECTIONS="engine overload"]
+	$(BIN)/python -m docs.measure $(SECTIONS)
+	$(BIN)/python -m docs.generate
 
 # GPU_PYTHON names a Python with all requirements. Without it a separate environment is created from the package index or
 # the wheels in WHEELS, as ONNX Runtime for CUDA and for CPUs cannot share one. DEVICE=cpu needs no GPU.

@@ -13,6 +13,7 @@ import pytest
 from mkdocs.commands.build import build
 from mkdocs.config import load_config
 
+from docs.figures import insert_figures, typed_figures, typed_in
 from docs.generate import REFERENCE, pages, stale_pages
 from docs.pictures import PICTURES, commands
 from dragoman.client import errors
@@ -53,6 +54,30 @@ def test_recording_shows_the_commands_of_the_readme() -> None:
 
     assert [line for line in commands() if without_spaces(line) not in without_spaces(shown)] == [], "run make pictures"
     assert set(re.findall("https?://[^\"' ]*", svg)) == {"http://www.w3.org/2000/svg"}
+
+
+def test_figures_are_inserted() -> None:
+    page = "About <!-- =quality.en-de.tatoeba.BLEU .1f -->1<!-- / --> BLEU.\n<!-- =memory-table -->old<!-- / -->\n"
+
+    inserted = insert_figures(page)
+
+    assert re.match(r"About <!-- =quality.en-de.tatoeba.BLEU .1f -->\d\d\.\d<!-- / --> BLEU\.\n", inserted)
+    assert "<!-- =memory-table -->\n\n|  | both models | `en-de` only |\n| --- | ---: | ---: |\n" in inserted
+    assert insert_figures(inserted) == inserted
+    with pytest.raises(KeyError):
+        insert_figures("<!-- =quality.en-de.unknown --><!-- / -->")
+
+
+@pytest.mark.parametrize(
+    "figure", ["68 ms", "1.62 times", "2,032 instead of 679 tokens/s", "36.76 BLEU", "200 calls per second", "1 GiB"]
+)
+def test_typed_figure_is_found(figure: str) -> None:
+    assert list(typed_in(f"One line.\nIt takes {figure} here.\n")) == [(2, figure)]
+    assert list(typed_in(f"`{figure}`\n```text\n{figure}\n```\n<!-- =memory.one -->{figure}<!-- / -->")) == []
+
+
+def test_no_figure_is_typed() -> None:
+    assert list(typed_figures()) == []
 
 
 @pytest.mark.filterwarnings("default")
