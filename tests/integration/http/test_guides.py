@@ -268,7 +268,7 @@ def test_own_model_is_trained_evaluated_and_served_as_written_but_for_less_time(
         code = block.code
         for pattern, flags in less.items():
             code = re.sub(pattern, flags, code)
-        if "runs/large" not in code and "multi30k" not in code:
+        if "runs/large" not in code:
             output += reader.run(dataclasses.replace(block, code=code))
 
     assert {"stopped at step 300", "BLEU 100.00"} == set(re.findall(r"stopped at step 300|BLEU 100\.00", output))
