@@ -149,7 +149,7 @@ class Reader:
         if "def test_" in code:
             (self.directory / "test_example.py").write_text(code, encoding="utf-8")
             command = ["python", "-m", "pytest", "-n", "0", "test_example.py"]
-        log = self.directory / "log"
+        log = self.directory / f"log-{len(self.programs)}"  # a server of an earlier block still writes to its own
         with log.open("wb") as stream:
             program = subprocess.Popen(
                 command,
