@@ -28,8 +28,8 @@ comma := ,
 PROMETHEUS_RULE := deploy/kubernetes/components/monitoring/prometheus-rule.yaml
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve translate test test-all check format docs loadtest capacity overload soak stress bench image \
-	lock gpu-check gpu-train wheels sizes
+.PHONY: help demo serve translate test test-all check format docs pictures figures loadtest capacity overload soak stress \
+	bench image lock gpu-check gpu-train wheels sizes
 
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '$$1 != "help" {printf "  make %-10s %s\n", $$1, $$2}'
@@ -77,6 +77,9 @@ format: $(VENV)/.dev ## Format the code, apply safe fixes, regenerate stubs, rul
 docs: $(VENV)/.dev ## Build the documentation into build/site; fails on a broken link
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --site-dir build/site
 
+pictures: $(VENV)/.dev ## Take the pictures of README and guides from running programs; needs curl and Chromium
+	@$(BIN)/python -m docs.pictures
+
 # HOST is not taken from the environment, where shells set it to the name of the machine.
 LOCUST_FLAGS = --texts "$(PROFILE)" --users "$(USERS)" --spawn-rate "$(USERS)" --run-time "$(RUN_TIME)" \
 	$(if $(HEADLESS),--headless --only-summary) $(if $(filter command,$(origin HOST)),--host "$(HOST)") \
@@ -115,6 +118,10 @@ soak stress:
 bench: $(VENV)/.bench ## Compare with CTranslate2, Transformers and PyTorch: make bench [COMMAND=load for servers] [MODE=short] [INSTRUCTION_SET=avx2] [NEIGHBOUR=0.5]
 	@$(BIN)/python -m loadtests benchmarks $(COMMAND) --mode $(MODE) $(if $(INSTRUCTION_SET),--instruction-set $(INSTRUCTION_SET)) \
 		$(if $(NEIGHBOUR),--neighbour $(NEIGHBOUR))
+
+figures: $(VENV)/.dev $(VENV)/.bench ## Measure the figures of the documentation for an hour and insert them: make figures [SECTIONS="engine overload"]
+	$(BIN)/python -m docs.measure $(SECTIONS)
+	$(BIN)/python -m docs.generate
 
 # GPU_PYTHON names a Python with all requirements. Without it a separate environment is created from the package index or
 # the wheels in WHEELS, as ONNX Runtime for CUDA and for CPUs cannot share one. DEVICE=cpu needs no GPU.

@@ -1,9 +1,9 @@
-"""Generate docs/reference/ from the code: settings, metrics, errors, commands and the contract.
+"""Generate docs/reference/ from the code, and insert the measured figures (docs/figures.json) into the other pages.
 
     python -m docs.generate            write the pages
-    python -m docs.generate --check    write nothing; exit with 1 if a page is out of date
+    python -m docs.generate --check    write nothing; exit with 1 if a page is out of date or has a typed figure
 
-Nothing on these pages is written by hand: a description is the one that the code gives to its readers.
+Nothing in docs/reference/ is written by hand: a description is the one that the code gives to its readers.
 """
 
 import argparse
@@ -19,6 +19,7 @@ from grpc_tools import protoc  # type: ignore[import-untyped]
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from docs.figures import autoscaler_warnings, rendered_pages, typed_figures
 from dragoman.__main__ import COMMANDS
 from dragoman.client import errors as client_errors
 from dragoman.option_ranges import field_range
@@ -43,7 +44,7 @@ _LOAD_TESTS = ("capacity", "overload", "stress", "benchmarks")
 
 def main() -> int:
     """Write or check the pages; return the exit status."""
-    parser = argparse.ArgumentParser(description="Generate docs/reference/ from the code.")
+    parser = argparse.ArgumentParser(description="Generate docs/reference/, and insert figures into the pages.")
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a page is out of date")
     is_check = parser.parse_args().check
 
@@ -54,16 +55,22 @@ def main() -> int:
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, "utf-8")
-    return 1 if is_check and stale else 0
+    typed = list(typed_figures())
+    for place in typed:
+        print(f"{place} is typed: insert it from docs/figures.json, or list it in docs/limits.toml", file=sys.stderr)
+    for warning in autoscaler_warnings():
+        print(f"warning: {warning}", file=sys.stderr)
+    return 1 if is_check and (stale or typed) else 0
 
 
 def stale_pages() -> dict[Path, str]:
     """Return the text of each page whose file differs from it."""
-    return {path: text for path, text in pages().items() if not path.exists() or path.read_text("utf-8") != text}
+    texts = {**pages(), **rendered_pages()}
+    return {path: text for path, text in texts.items() if not path.exists() or path.read_text("utf-8") != text}
 
 
 def pages() -> dict[Path, str]:
-    """Return the text of each page by its path."""
+    """Return the text of each page of the reference by its path."""
     texts = {
         "settings.md": settings_page(),
         "metrics.md": metrics_page(),

@@ -1,8 +1,10 @@
 """Documentation: generated reference, links, names of settings and metrics, and examples."""
 
+import html
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,13 +13,13 @@ import pytest
 from mkdocs.commands.build import build
 from mkdocs.config import load_config
 
+from docs.figures import insert_figures, typed_figures, typed_in
 from docs.generate import REFERENCE, pages, stale_pages
+from docs.pictures import PICTURES, commands
 from dragoman.client import errors
 from dragoman.v1 import translation_pb2 as pb
 from dragoman_service.config import setting_fields
 from dragoman_service.observability.metrics import Metrics
-from tests.unit.proto.samples import RESPONSE
-from tests.unit.proto.scripted_server import ScriptedService, answers, running
 
 CHECKOUT = Path(__file__).parents[2]
 ROOT_PAGES = [CHECKOUT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "deploy/README.md")]
@@ -41,6 +43,41 @@ def test_reference_is_generated() -> None:
     assert set(REFERENCE.iterdir()) == pages().keys()
     assert "| `grpc.port` | `50051` | TCP port; 0 selects a free port. |" in PAGES["docs/reference/settings.md"]
     assert "| `dragoman_requests_total` | counter | method, status | " in PAGES["docs/reference/metrics.md"]
+
+
+def test_recording_shows_the_commands_of_the_readme() -> None:
+    svg = (PICTURES / "terminal.svg").read_text(encoding="utf-8")
+    shown = html.unescape(re.sub("<[^>]+>", "", svg))
+
+    def without_spaces(text: str) -> str:  # lines are wrapped
+        return re.sub(r"\s", "", text)
+
+    assert [line for line in commands() if without_spaces(line) not in without_spaces(shown)] == [], "run make pictures"
+    assert set(re.findall("https?://[^\"' ]*", svg)) == {"http://www.w3.org/2000/svg"}
+
+
+def test_figures_are_inserted() -> None:
+    page = "About <!-- =quality.en-de.tatoeba.BLEU .1f -->1<!-- / --> BLEU.\n<!-- =memory-table -->old<!-- / -->\n"
+
+    inserted = insert_figures(page)
+
+    assert re.match(r"About <!-- =quality.en-de.tatoeba.BLEU .1f -->\d\d\.\d<!-- / --> BLEU\.\n", inserted)
+    assert "<!-- =memory-table -->\n\n|  | both models | `en-de` only |\n| --- | ---: | ---: |\n" in inserted
+    assert insert_figures(inserted) == inserted
+    with pytest.raises(KeyError):
+        insert_figures("<!-- =quality.en-de.unknown --><!-- / -->")
+
+
+@pytest.mark.parametrize(
+    "figure", ["68 ms", "1.62 times", "2,032 instead of 679 tokens/s", "36.76 BLEU", "200 calls per second", "1 GiB"]
+)
+def test_typed_figure_is_found(figure: str) -> None:
+    assert list(typed_in(f"One line.\nIt takes {figure} here.\n")) == [(2, figure)]
+    assert list(typed_in(f"`{figure}`\n```text\n{figure}\n```\n<!-- =memory.one -->{figure}<!-- / -->")) == []
+
+
+def test_no_figure_is_typed() -> None:
+    assert list(typed_figures()) == []
 
 
 @pytest.mark.filterwarnings("default")
@@ -127,15 +164,9 @@ def test_options_and_errors_of_the_migration_guides_exist() -> None:
     assert all(issubclass(getattr(errors, name), errors.DragomanError) for name in names)
 
 
-@pytest.mark.parametrize(
-    "example", [code for page in MIGRATION_PAGES for code in code_blocks(page) if "from dragoman" in code]
-)
-def test_examples_of_the_migration_guides_run(example: str, capsys: pytest.CaptureFixture[str]) -> None:
-    service = ScriptedService()
-    service.script.append(answers(RESPONSE))
-    with running(service) as target:
-        program = example.replace("dragoman.example:50051", target).replace(", tls=TlsOptions()", "")
-        exec(program, {"KEY": "key"})  # noqa: S102 - a page of this repository
+def test_extras_on_a_page_exist() -> None:
+    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    groups = [group for text in PAGES.values() for group in re.findall(r"['`](?:dragoman|\.)\[([a-z,-]+)\]", text)]
 
-    assert capsys.readouterr().out == "Hallo.\n"
-    assert service.calls[0].metadata["authorization"] == "Bearer key"
+    assert groups
+    assert {extra for group in groups for extra in group.split(",")} <= set(project["optional-dependencies"])

@@ -84,9 +84,7 @@ class _Translated:
 
 def run(args: argparse.Namespace) -> int:
     """Translate, score and print."""
-    length_penalty = option_range("options.length_penalty")
-    if not length_penalty.contains(args.length_penalty):
-        raise SettingError("--length-penalty", args.length_penalty, f"from {length_penalty.text}")
+    _check(args)
     pairs = read_pairs(args.data, args.limit)
     references = [pair.target for pair in pairs]
     other = _read_lines(args.against, len(pairs)) if args.against else None
@@ -126,6 +124,15 @@ def run(args: argparse.Namespace) -> int:
     if args.scores:
         args.scores.write_bytes(TypeAdapter(list[Score]).dump_json(scores, indent=2) + b"\n")
     return 0
+
+
+def _check(args: argparse.Namespace) -> None:
+    length_penalty = option_range("options.length_penalty")
+    if not length_penalty.contains(args.length_penalty):
+        raise SettingError("--length-penalty", args.length_penalty, f"from {length_penalty.text}")
+    for flag in ("source_language", "target_language", "model"):
+        if getattr(args, flag) and not args.target:
+            raise SettingError(f"--{flag.replace('_', '-')}", getattr(args, flag), "no value without --target")
 
 
 def _translate(args: argparse.Namespace, pairs: Sequence[Pair]) -> _Translated:
@@ -258,7 +265,9 @@ def _languages(client: TranslationClient, args: argparse.Namespace) -> tuple[str
     if len(pairs) == 1:
         return next(iter(pairs))
     available = ", ".join(f"{source} to {target}" for source, target in sorted(pairs)) or "none"
-    raise SettingError("--source-language and --target-language", None, f"a pair of the server ({available})")
+    raise SettingError(
+        "--source-language", args.source_language, f"a pair of the server ({available}), with --target-language"
+    )
 
 
 def _metrics() -> dict[str, Metric]:

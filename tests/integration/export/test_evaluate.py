@@ -67,6 +67,14 @@ def test_length_penalty_out_of_range_is_rejected(data: Path, capsys: pytest.Capt
     assert "expected from 0 to 5" in capsys.readouterr().err
 
 
+def test_languages_of_a_bundle_are_rejected(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["evaluate", "--data", str(data), "--bundle", "missing", "--source-language", "fr"]
+
+    assert main(command) == 1
+
+    assert "--source-language is 'fr': expected no value without --target" in capsys.readouterr().err
+
+
 async def test_rejected_call_is_an_error(server: RunningServer, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     languages = ["--source-language", "fr", "--target-language", "de"]
     command = ["evaluate", "--data", str(data), "--target", f"127.0.0.1:{server.port}", *languages]

@@ -73,7 +73,9 @@ def test_loss_decreases_and_the_run_folder_is_complete(tmp_path: Path, files: li
     names = {str(path.relative_to(finished)) for path in finished.rglob("*") if path.is_file()}
 
     checkpoints = {f"checkpoints/{name}.pt" for name in ("step-00000020", "step-00000040", "best")}
-    assert names == {"config.json", "curves.png", "environment.json", "log.jsonl", "vocabulary.model", *checkpoints}
+    (events,) = [name for name in names if name.startswith("tensorboard/events.out.tfevents.")]
+    files_of_run = {"config.json", "curves.png", "environment.json", "log.jsonl", "vocabulary.model"}
+    assert names == {*files_of_run, *checkpoints, events}
 
 
 def test_two_gzip_files_equal_one_tsv(tmp_path: Path, files: list[str]) -> None:
