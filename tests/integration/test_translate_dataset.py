@@ -26,7 +26,7 @@ from dragoman_service.dataset_translation.translators import EngineTranslator
 from dragoman_service.models.serving import ModelSettings
 from tests.integration.real_process import START_S, process
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # Ray starts several times
 NUM_BLOCKS = 150
 BLOCK_ROWS = 4
 WAIT_S = 120.0  # only reached by a test that would otherwise fail anyway
