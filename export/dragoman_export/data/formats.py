@@ -17,7 +17,9 @@ from dragoman_export.errors import CorpusError
 COMPRESSED = {".gz", ".bz2", ".xz"}
 DEFAULT_COLUMNS = ("source", "target")
 _MAGIC = {b"\x1f\x8b": gzip.open, b"BZ": bz2.open, b"\xfd7": lzma.open}
-_DAMAGE = (OSError, EOFError, zlib.error, lzma.LZMAError)
+DAMAGE = (OSError, EOFError, zlib.error, lzma.LZMAError)
+"""Errors of `open_compressed` and of reading its file."""
+
 _BATCH_ROWS = 4096
 
 Row = tuple[int, object, object]
@@ -61,7 +63,7 @@ def read_rows(path: Path, kind: str, columns: tuple[str, str]) -> Iterator[Row]:
     readers = {"jsonl": _json_rows, "parquet": _parquet_rows, "dataset": _dataset_rows, "tmx": _tmx_rows}
     try:
         yield from readers[kind](path, columns)
-    except _DAMAGE as error:
+    except DAMAGE as error:
         raise CorpusError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
 
 
@@ -74,8 +76,12 @@ def _json_rows(path: Path, columns: tuple[str, str]) -> Iterator[Row]:
                 raise CorpusError(f"{path}:{number} is not JSON: {error}") from error
             if not isinstance(fields, dict):
                 raise CorpusError(f"{path}:{number} is not a JSON object: {line[:80]!r}")
-            source, target = (reduce(_field, column.split("."), fields) for column in columns)
-            yield number, source, target
+            yield number, *_values(fields, columns)
+
+
+def _values(fields: Any, columns: tuple[str, str]) -> tuple[Any, Any]:
+    source, target = (reduce(_field, column.split("."), fields) for column in columns)
+    return source, target
 
 
 def _field(values: Any, name: str) -> Any:
@@ -136,8 +142,7 @@ def _arrow_rows(batches: Iterator[Any], columns: tuple[str, str]) -> Iterator[Ro
     for batch in batches:
         for fields in batch.to_pylist():
             number += 1
-            source, target = (reduce(_field, column.split("."), fields) for column in columns)
-            yield number, source, target
+            yield number, *_values(fields, columns)
 
 
 def _tmx_rows(path: Path, languages: tuple[str, str]) -> Iterator[Row]:

@@ -1,8 +1,6 @@
 """Reads parallel text and reports malformed lines with file and line number."""
 
 import itertools
-import lzma
-import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future
@@ -13,7 +11,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman_export.data.formats import DEFAULT_COLUMNS, kind_of, open_compressed, read_rows, split_columns
+from dragoman_export.data.formats import DAMAGE, DEFAULT_COLUMNS, kind_of, open_compressed, read_rows, split_columns
 from dragoman_export.errors import CorpusError
 
 _SEPARATORS = str.maketrans("\t\r\n", "   ")  # pairs are written as TSV
@@ -188,7 +186,7 @@ def _lines(path: Path) -> Iterator[bytes]:
         with open_compressed(path) as file:
             for line in file:
                 yield line.rstrip(b"\r\n")
-    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:  # the last three: damaged
+    except DAMAGE as error:
         raise CorpusError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
 
 
