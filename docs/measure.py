@@ -29,7 +29,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from docs.attention import head_shares, plot_heads
-from dragoman_export.data.reader import Pair, ParallelFiles, read_corpus
+from dragoman_export.data.reader import Pair, read_pairs
 from dragoman_export.model.config import PRESETS
 from dragoman_export.model.layers import FeedForward, MultiHeadAttention
 from dragoman_export.model.transformer import Transformer
@@ -277,7 +277,7 @@ def attention() -> dict[str, Any]:
 
 def pairs_of(model: str, name: str, *, limit: int | None = None) -> list[Pair]:
     """Return the pairs of a test set in the direction of a model; with a limit a random sample of them."""
-    pairs = list(read_corpus([ParallelFiles(source=DATA / TEST_SETS[name])], max_malformed=0.0).pairs)
+    pairs = list(read_pairs([DATA / TEST_SETS[name]], None))
     if limit is not None:
         pairs = Random(SEED).sample(pairs, limit)  # noqa: S311
     if model == "de-en":

@@ -16,11 +16,10 @@ from typing import Final
 from pydantic import TypeAdapter
 from sacrebleu.metrics.chrf import CHRF
 
-from dragoman_export.cli.evaluate import read_pairs
 from dragoman_export.cli.flags import add_shared
 from dragoman_export.cli.spans import SPANS
 from dragoman_export.data.augmentation import AugmentationConfig, augment
-from dragoman_export.data.reader import Pair
+from dragoman_export.data.reader import Pair, read_pairs
 from dragoman_export.errors import CorpusError, SettingError
 from dragoman_export.evaluation.ensemble import open_text_model
 from dragoman_export.evaluation.report import copies, repetitions
