@@ -419,7 +419,7 @@ def positional_heads(model: str) -> str:
         if shares["maximum"] >= POSITIONAL_SHARE
     ]
     names = f": {', '.join(positional)}" if positional else ""
-    return f"{len(positional)} of {len(heads)} encoder heads of `{model}`{names}"
+    return f"{len(positional)} of {len(heads)} encoder heads{names}"
 
 
 def _heads(stack: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:

@@ -77,7 +77,7 @@ def test_weaknesses_and_positional_heads_are_those_above_the_limits(monkeypatch:
     monkeypatch.setattr("docs.figures.FIGURES", {section: {"values": values} for section, values in measured.items()})
 
     assert weaknesses("en-de") == "- typos: 4.5 less chrF, 2.0 % copies of the source\n"
-    assert positional_heads("en-de") == "1 of 2 encoder heads of `en-de`: 1.1 (next token, 93.0 %)"
+    assert positional_heads("en-de") == "1 of 2 encoder heads: 1.1 (next token, 93.0 %)"
 
 
 @pytest.mark.parametrize(
