@@ -22,8 +22,8 @@ import sacrebleu
 import torch
 
 from dragoman_export.cli import train
-from dragoman_export.cli.evaluate import read_pairs
 from dragoman_export.cli.flags import add_shared
+from dragoman_export.data.reader import read_pairs
 from dragoman_export.errors import DivergenceError, ExportError, RunFolderError, SettingError
 from dragoman_export.evaluation.report import bleu_difference
 from dragoman_export.evaluation.torch_search import translate_whole

@@ -27,7 +27,7 @@ from dragoman.client.request import DecodingOptions
 from dragoman.client.results import TranslationResult
 from dragoman.option_ranges import option_range
 from dragoman_export.cli.flags import add_shared
-from dragoman_export.data.reader import Pair, ParallelFiles, read_corpus
+from dragoman_export.data.reader import Pair, read_pairs
 from dragoman_export.errors import CorpusError, ExportError, SettingError
 from dragoman_export.evaluation.ensemble import open_text_model
 from dragoman_export.evaluation.report import NUM_RESAMPLES, comet_score, copies, html_page, html_table, repetitions
@@ -173,11 +173,6 @@ def _page(
         rows.sort(key=lambda row: -abs(row[-1]))
     cells = ([f"{cell:.1f}" if isinstance(cell, float) else cell for cell in row] for row in rows)
     return html_page("Translations", f"Translations of {data}", html_table(header, cells))
-
-
-def read_pairs(paths: list[Path], limit: int | None) -> tuple[Pair, ...]:
-    """Return the first pairs of files; CorpusError if a line is malformed."""
-    return read_corpus([ParallelFiles(source=path) for path in paths], max_malformed=0.0).pairs[:limit]
 
 
 def _read_lines(path: Path, num_expected: int) -> tuple[str, ...]:
