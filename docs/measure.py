@@ -5,7 +5,7 @@
 
 Sections: {sections}. `python -m docs.generate` then inserts the figures into the pages. The sections whose name ends in
 `avx2` need a CPU with AVX-512 to be different from the others. {of_models} describe the bundled models: measure them
-again when a model changes. They need the test sets (DRAGOMAN_DATA or ../shared/data).
+again when a model changes. They need the test sets (LOADTESTS_DATA or ../shared/data).
 """
 
 import argparse
@@ -47,7 +47,7 @@ from loadtests.scenarios.capacity import PLANS as SEARCHES
 FIGURES = CHECKOUT / "docs" / "figures.json"
 OUTPUT = CHECKOUT / "build" / "figures"
 CURVES = CHECKOUT / "docs" / "benchmarks" / "curves"
-DATA = Path(os.environ.get("DRAGOMAN_DATA", CHECKOUT.parent / "shared" / "data"))
+DATA = Path(os.environ.get("LOADTESTS_DATA", CHECKOUT.parent / "shared" / "data"))
 MODELS = ("en-de", "de-en")
 TEST_SETS = {
     "tatoeba": "tatoeba-en-de/test.tsv.gz",
