@@ -111,13 +111,16 @@ class Wire:
 
     async def settle(self) -> None:
         """Run until the connection is idle."""
-        for _ in range(10):
+        num_idle = 0
+        while num_idle < 10:
+            before = len(self.transport.sent), len(self.unread)
             while self.unread and not self.transport.is_paused and not self.transport.is_closed:
                 data = self.unread.popleft()
                 self._buffer[: len(data)] = data
                 self.connection.buffer_updated(len(data))
                 await asyncio.sleep(0)
             await asyncio.sleep(0)
+            num_idle = num_idle + 1 if before == (len(self.transport.sent), len(self.unread)) else 0
 
 
 def statuses(sent: bytes) -> list[int]:

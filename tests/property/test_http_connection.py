@@ -2,7 +2,7 @@
 
 import asyncio
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from loadtests.hostile.mutations import mutated
@@ -34,6 +34,7 @@ async def answered(*parts: bytes) -> tuple[list[int], list[bytes]]:
     return statuses(sent), app.bodies
 
 
+@example(content=20 * GET + GET[1:] + GET, places=[len(GET)])
 @given(mutated(SEEDS, TOKENS), st.lists(st.integers(0, 400), max_size=4))
 def test_answers_do_not_depend_on_how_requests_are_split(content: bytes, places: list[int]) -> None:
     content = content[:3000]  # fewer bytes than a connection reads at a time
