@@ -71,7 +71,8 @@ def assert_loopback_only(processes: list[psutil.Process]) -> None:
     addresses: list[tuple[str, int]] = []
     for each in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
-            addresses += [tuple(one.laddr) for one in each.net_connections("tcp") if one.status == psutil.CONN_LISTEN]
+            sockets = [one for one in each.net_connections("tcp") if one.status == psutil.CONN_LISTEN]
+            addresses += [(one.laddr.ip, one.laddr.port) for one in sockets]
     assert addresses
     assert all(ipaddress.ip_address(host.removeprefix("::ffff:")).is_loopback for host, _ in addresses)
     assert METRICS_PORT not in {port for _, port in addresses}  # runs on one machine would compete for it
@@ -95,7 +96,8 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as directory:
         flags |= {"temp-dir": directory, "include-dashboard": "false", "object-store-memory": 128 << 20}
         words = ["start", "--head", "--block", *(f"--{name}={value}" for name, value in flags.items())]
-        head = subprocess.Popen([sys.executable, "-m", "ray.scripts.scripts", *words], stdout=subprocess.DEVNULL)
+        command = [sys.executable, "-m", "ray.scripts.scripts", *words]
+        head = subprocess.Popen(command, stdout=subprocess.DEVNULL, text=True)
         processes = [psutil.Process(head.pid)]
         session = Path(directory, "session_latest")
         try:
