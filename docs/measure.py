@@ -1,15 +1,18 @@
 """Measure the figures of the documentation and write them to docs/figures.json.
 
-    python -m docs.measure             all sections, about an hour; the machine should do nothing else
+    python -m docs.measure             all sections, about an hour and a half; the machine should do nothing else
     python -m docs.measure SECTION ... some sections; the others keep their figures
 
 Sections: {sections}. `python -m docs.generate` then inserts the figures into the pages. The sections whose name ends in
 `avx2` need a CPU with AVX-512 to be different from the others. {of_models} describe the bundled models: measure them
-again when a model changes. They need the test sets (LOADTESTS_DATA or ../shared/data).
+again when a model changes. They need the test sets (LOADTESTS_DATA or ../shared/data), and so does
+`datasets`, which also needs the extra `ray`.
 """
 
 import argparse
+import itertools
 import json
+import multiprocessing
 import os
 import re
 import shutil
@@ -18,6 +21,7 @@ import sys
 import time
 import timeit
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -34,6 +38,8 @@ from dragoman_export.model.config import PRESETS
 from dragoman_export.model.layers import FeedForward, MultiHeadAttention
 from dragoman_export.model.transformer import Transformer
 from dragoman_service.cli.server_process import ServerProcess
+from dragoman_service.config import Settings
+from dragoman_service.dataset_translation.translators import EngineTranslator
 from loadtests.benchmarks.report import BENCH_NAME, LOAD_NAME, PICTURE_NAME
 from loadtests.generator.metrics import CPU_SECONDS, footprint
 from loadtests.generator.runner import Generator, Load, offer
@@ -81,6 +87,9 @@ CALLS_S = 6.0
 WORKER_CPU_SECONDS = "dragoman_worker_cpu_seconds_total"
 WIDTH = 512  # of the layers of `complexity`
 LENGTHS = tuple(2**power for power in range(4, 12))
+DATASET_S = 300.0  # of each run of `datasets`, without its start and end
+DATASET_WORKERS = (1, 2)
+DATASET_BLOCK = 500  # rows
 STARTS = 3  # of each set-up; medians count
 
 
@@ -226,6 +235,60 @@ def quality() -> dict[str, Any]:
     return found
 
 
+def datasets() -> dict[str, Any]:
+    """Return rows/s of the engine alone and of `translate-dataset`, by the number of processes with one thread each."""
+    sources = [pair.source for pair in read_pairs([DATA / TEST_SETS["tatoeba"]], None)]
+    found: dict[str, Any] = {}
+    for workers in DATASET_WORKERS:
+        with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
+            alone = sum(pool.map(engine_rows_per_s, [sources] * workers))
+        text = OUTPUT / "dataset.txt"
+        num_rows = int(2 * DATASET_S * alone) + 10 * DATASET_BLOCK  # more than are translated
+        text.write_text("".join(f"{line}\n" for line in itertools.islice(itertools.cycle(sources), num_rows)), "utf-8")
+        rate, seconds = dataset_rows_per_s(text, workers)
+        found[str(workers)] = {"ratio": rate / alone, "engine_rows_per_s": alone, "rows_per_s": rate, "s": seconds}
+    return found
+
+
+def engine_rows_per_s(sources: Sequence[str]) -> float:
+    """Translate blocks of rows in this process, as a worker of `translate-dataset` does; return rows per second."""
+    engine = EngineTranslator.of(Settings(), "", "en", "de", beam_size=4, batch_size=32).open()
+    rows = itertools.cycle(sources)
+    num_rows, began_s = 0, time.perf_counter()
+    while (elapsed_s := time.perf_counter() - began_s) < DATASET_S:
+        num_rows += len(engine.translate(list(itertools.islice(rows, DATASET_BLOCK))))
+    return num_rows / elapsed_s
+
+
+def dataset_rows_per_s(text: Path, workers: int) -> tuple[float, float]:
+    """Run `translate-dataset` for some minutes; return rows per second between two of its manifests, and the seconds.
+
+    The first manifest is the one after two blocks per worker.
+    """
+    output = OUTPUT / "dataset"
+    shutil.rmtree(output, ignore_errors=True)
+    sizes = {"beam-size": 4, "batch-size": 32, "block-rows": DATASET_BLOCK, "workers": workers}
+    flags = [f"--{name}={value}" for name, value in sizes.items()]
+    command = [sys.executable, "-m", "dragoman", "translate-dataset", str(text), str(output), *flags]
+    first: tuple[float, int] | None = None  # time of the manifest, translated rows
+    with subprocess.Popen(command) as process:  # noqa: S603
+        while process.poll() is None:
+            time.sleep(0.2)
+            if not (output / "manifest.json").exists():
+                continue
+            with (output / "manifest.json").open("rb") as file:
+                manifest, written_s = json.load(file), os.fstat(file.fileno()).st_mtime
+            num_rows = manifest["rows"]["translated"]
+            if len(manifest["blocks"]) < 2 * workers:
+                continue
+            first = first or (written_s, num_rows)
+            if written_s - first[0] >= DATASET_S:
+                process.terminate()
+                process.wait()
+                return (num_rows - first[1]) / (written_s - first[0]), written_s - first[0]
+    raise RuntimeError(f"{command} exited with {process.returncode} before {DATASET_S:.0f} s")
+
+
 def examples() -> dict[str, Any]:
     """Translate random pairs of tatoeba-test; return source, reference and translation by model."""
     found: dict[str, Any] = {}
@@ -367,6 +430,7 @@ FUNCTIONS: Mapping[str, Callable[[], Any]] = {
     "calls": calls,
     "signals": signals,
     "quality": quality,
+    "datasets": datasets,
     "examples": examples,
     "robustness": robustness,
     "spans": spans,

@@ -17,6 +17,7 @@ COMMANDS = {
     "clean": "drop pairs of parallel text that a model should not learn from",
     "train": "train a model on parallel text",
     "distill": "translate training text with a teacher model (sequence-level distillation)",
+    "backtranslate": "make training pairs from text of the target language (back-translation)",
     "ablate": "train variants of a model and compare them in a table",
     "average": "average the weights of the last checkpoints of a run",
     "plot": "plot curves and schedule of a run, or attention and positions of a model",

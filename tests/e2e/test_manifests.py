@@ -16,7 +16,18 @@ import pytest
 import yaml
 
 from dragoman_service.config import CONFIG_VARIABLE, ENVIRONMENT_PREFIX, Settings, load_settings
-from tests.e2e.tools import BUILD, DEPLOY, HELM_CHART, helm, helm_binary, kustomize, node_packages, python_tools, run
+from tests.e2e.tools import (
+    BUILD,
+    CHECKOUT,
+    DEPLOY,
+    HELM_CHART,
+    helm,
+    helm_binary,
+    kustomize,
+    node_packages,
+    python_tools,
+    run,
+)
 from tests.unit.deploy.image_settings import image_environment
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
@@ -274,6 +285,29 @@ def test_core_objects_match_the_schemas_of_kubernetes(manifests: Manifests, vari
 
     assert output.count(" passed for resource ") == 2 * len(objects), output
     assert "WARN" not in output
+
+
+def test_pods_of_the_ray_job_in_the_guide_match_the_schema_and_are_restricted(tmp_path: Path) -> None:
+    """Covers the pods only: the schema of RayJob is not in `crd_schemas`."""
+    validate = python_tools("kubernetes-validate", "kubernetes-validate>=1.37,<2") / "bin" / "kubernetes-validate"
+    guide = (CHECKOUT / "docs" / "guides" / "datasets.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```yaml\n(.*?)```", guide, re.DOTALL)
+    cluster = yaml.safe_load(block)["spec"]["rayClusterSpec"]
+    groups = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
+    pods = [
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"ray-{number}"}, **group["template"]}
+        for number, group in enumerate(groups)
+    ]
+    file = tmp_path / "pods.yaml"
+    file.write_text(yaml.safe_dump_all(pods), encoding="utf-8")
+
+    output = run(validate, "--strict", "-k", OLDEST, "-k", NEWEST, file).stdout
+
+    assert output.count(" passed for resource ") == 2 * len(pods), output
+    assert cluster["authOptions"] == {"mode": "token"}
+    for pod in pods:
+        assert pod["spec"]["securityContext"]["runAsNonRoot"]
+        assert not any(one["securityContext"]["allowPrivilegeEscalation"] for one in pod["spec"]["containers"])
 
 
 def test_custom_objects_match_their_schemas(manifests: Manifests) -> None:

@@ -1,11 +1,14 @@
-"""`dragoman translate-dataset` as a process, with an instance of Ray of its own."""
+"""`dragoman translate-dataset` as a process, with an instance of Ray of its own or with a cluster."""
 
 import contextlib
 import csv
+import ipaddress
 import json
+import secrets
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,12 +27,13 @@ from dragoman_service.__main__ import main
 from dragoman_service.config import Settings
 from dragoman_service.dataset_translation.translators import EngineTranslator
 from dragoman_service.models.serving import ModelSettings
-from tests.integration.real_process import START_S, process
+from tests.integration.real_process import START_S, free_ports, process
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # Ray starts several times
 NUM_BLOCKS = 150
 BLOCK_ROWS = 4
 WAIT_S = 120.0  # only reached by a test that would otherwise fail anyway
+METRICS_PORT = 44217  # the default of Ray
 
 
 def engine_translations(models: Path, *blocks: list[str]) -> list[tuple[str, Any]]:
@@ -63,6 +67,52 @@ def ray_processes(running: subprocess.Popen[str]) -> list[psutil.Process]:
     return psutil.Process(running.pid).children(recursive=True)
 
 
+def assert_loopback_only(processes: list[psutil.Process]) -> None:
+    addresses: list[tuple[str, int]] = []
+    for each in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            sockets = [one for one in each.net_connections("tcp") if one.status == psutil.CONN_LISTEN]
+            addresses += [(one.laddr.ip, one.laddr.port) for one in sockets]
+    assert addresses
+    assert all(ipaddress.ip_address(host.removeprefix("::ffff:")).is_loopback for host, _ in addresses)
+    assert METRICS_PORT not in {port for _, port in addresses}  # runs on one machine would compete for it
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Start a cluster of one node with a token on loopback; set the variables for it and yield its directory."""
+    environment = {
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": secrets.token_hex(32),
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # on all systems: listens on loopback only
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "AUTOSCALER_METRIC_PORT": "0",
+    }
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    (client_port,) = free_ports()  # Ray does not accept 0
+    flags = {"node-ip-address": "127.0.0.1", "port": 0, "ray-client-server-port": client_port, "num-cpus": 2}
+    # a short path, because it contains Unix sockets
+    with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as directory:
+        flags |= {"temp-dir": directory, "include-dashboard": "false", "object-store-memory": 128 << 20}
+        words = ["start", "--head", "--block", *(f"--{name}={value}" for name, value in flags.items())]
+        command = [sys.executable, "-m", "ray.scripts.scripts", *words]
+        head = subprocess.Popen(command, stdout=subprocess.DEVNULL, text=True)
+        processes = [psutil.Process(head.pid)]
+        session = Path(directory, "session_latest")
+        try:
+            wait_for((session / "sockets" / "raylet").exists, head)
+            (port,) = session.glob("gcs_server_port_*")
+            monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{port.read_text()}")
+            yield session
+        finally:
+            processes += ray_processes(head)
+            for each in processes:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    each.kill()
+            head.wait()
+
+
 def test_every_row_is_translated_once_after_sigterm_and_the_end_of_driver_and_worker(
     tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -79,6 +129,7 @@ def test_every_row_is_translated_once_after_sigterm_and_the_end_of_driver_and_wo
     with started(*words) as running:
         wait_for(lambda: bool(manifest()["blocks"]), running)
         processes = ray_processes(running)
+        assert_loopback_only(processes)
         running.terminate()
         _, errors = running.communicate(timeout=WAIT_S)
     assert running.returncode == 128 + signal.SIGTERM
@@ -145,3 +196,27 @@ def test_server_translates_as_the_engine_does(tiny_model: Path, tmp_path: Path) 
     ]
     assert [(row["german"], row["score"]) for row in rows] == engine_translations(tiny_model, texts[:3])
     assert "10001 characters" in (out / "rejects.jsonl").read_text()
+
+
+def test_cluster_translates_as_the_engine_does_and_needs_its_token(
+    cluster: Path, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = [f"A man {number} rides." for number in range(8)]
+    source, out = tmp_path / "in.txt", tmp_path / "out"
+    source.write_text("".join(f"{text}\n" for text in texts))
+    words = [str(source), str(out), "--models", str(tiny_model), "--block-rows", "2"]
+
+    with started(*words, "--workers", "3") as running:  # more than the cluster has
+        _, errors = running.communicate(timeout=WAIT_S)
+    assert running.returncode == 0, errors
+    rows = [json.loads(line) for part in sorted(out.glob("part-*")) for line in part.read_text().splitlines()]
+    assert [row["text"] for row in rows] == texts
+    blocks = [texts[start : start + 2] for start in range(0, len(texts), 2)]
+    assert [(row["translation"], row["score"]) for row in rows] == engine_translations(tiny_model, *blocks)
+    assert list(cluster.glob("logs/worker-*"))  # not in an instance of the command
+
+    monkeypatch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    with started(str(source), str(tmp_path / "other"), "--models", str(tiny_model)) as running:
+        _, errors = running.communicate(timeout=WAIT_S)
+    assert running.returncode == 1
+    assert "Failed to connect to Ray cluster" in errors

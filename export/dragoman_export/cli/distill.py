@@ -2,13 +2,14 @@
 
 Sequence-level knowledge distillation (Kim and Rush 2016, arXiv:1606.07947): the student learns from the teacher's beam
 search instead of the references, which are more diverse and harder to learn. The teacher is a bundle, a checkpoint or
-an ensemble.
+an ensemble. On a CPU, `dragoman translate-dataset` runs a bundle.
 """
 
 import argparse
 import itertools
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -20,18 +21,17 @@ from tqdm import tqdm
 
 from dragoman_export.bundle_writer import exporter_version
 from dragoman_export.cli.flags import add_shared
-from dragoman_export.data.reader import Pair, PairFiles, ParallelFiles, map_chunks
+from dragoman_export.data.reader import SEPARATORS, Pair, PairFiles, ParallelFiles, map_chunks
+from dragoman_export.data.translate_dataset import LineTranslation
 from dragoman_export.errors import CorpusError, SettingError
 from dragoman_export.evaluation.ensemble import open_text_model
 from dragoman_export.evaluation.torch_search import translate_whole
 from dragoman_export.evaluation.translation import translate_texts
 from dragoman_export.model.layers import use_fast_attention
 from dragoman_export.trained_model import TrainedModel, open_model
-from dragoman_export.training.checkpoint import write_atomically
+from dragoman_export.training.checkpoint import replaced, write_atomically
 from dragoman_service.bundle.files import MANIFEST_NAME, file_entry
 from dragoman_service.runtimes.settings import RuntimeSettings
-
-_SEPARATORS = str.maketrans("\t\n\r", "   ")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,11 +39,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     teacher_help = "bundle, checkpoint or run folder; several form an ensemble"
     parser.add_argument("--teacher", type=Path, nargs="+", required=True, metavar="PATH", help=teacher_help)
     add_shared(parser, "data", help="source<TAB>target lines")
-    output_help = "source<TAB>translation lines in the order of the data; a partial OUTPUT.part is continued"
+    output_help = "source<TAB>translation lines in the order of the data; a partial TSV.part or TSV.parts is continued"
     add_shared(parser, "output", metavar="TSV", help=output_help)
     add_shared(parser, "precision", "beam")
     add_shared(parser, "batch-size", default=64)
-    add_shared(parser, "threads", help="CPU threads, each with its own batch (1)")
+    add_shared(parser, "threads", help="CPU threads, or processes for one bundle, each with its own batch (1)")
     device_help = "cuda: one teacher decodes with PyTorch in batches of thousands of texts, which are not split (cpu)"
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help=device_help)
     parser.add_argument("--save-every", type=int, default=1000, metavar="N", help="texts between writes (1000)")
@@ -58,8 +58,37 @@ def run(args: argparse.Namespace) -> int:
     if args.output.exists():
         raise CorpusError(f"{args.output} already exists")
     pairs = PairFiles.scan([ParallelFiles(source=path) for path in args.data], max_malformed=0.0)
+    if args.device == "cpu" and len(args.teacher) == 1 and (args.teacher[0] / MANIFEST_NAME).is_file():
+        _translate_dataset(args, pairs)
+    else:
+        _decode(args, pairs)
+    print(f"{args.output}: {pairs.num_pairs:,} pairs")
+    return 0
+
+
+def _translate_dataset(args: argparse.Namespace, pairs: PairFiles) -> None:
+    translation = LineTranslation.of(args, args.teacher[0])
+    rows = translation.run(pair.source for pair in pairs)
+    _check_origin(args, _origin_path(args), has_begun=False)
+    with replaced(args.output) as file:
+        for pair, (_, row) in zip(pairs, rows, strict=True):
+            file.write(_line(pair, row["translation"] if row else ""))
+    shutil.rmtree(translation.directory)
+
+
+def _line(pair: Pair, translation: str) -> bytes:
+    # An empty translation is replaced by the reference.
+    return f"{pair.source}\t{translation.translate(SEPARATORS).strip() or pair.target}\n".encode()
+
+
+def _origin_path(args: argparse.Namespace) -> Path:
+    path: Path = args.output
+    return path.with_name(f"{path.name}.json")
+
+
+def _decode(args: argparse.Namespace, pairs: PairFiles) -> None:
     part = args.output.with_name(f"{args.output.name}.part")
-    _check_origin(args, args.output.with_name(f"{args.output.name}.json"), has_begun=part.exists())
+    _check_origin(args, _origin_path(args), has_begun=part.exists())
     num_done = _recover(part, pairs)
     with (
         _open_teacher(args) as (translate, precision),
@@ -70,14 +99,11 @@ def run(args: argparse.Namespace) -> int:
         progress.write(f"teacher: {', '.join(map(str, args.teacher))}, {precision}, beam {args.beam}")
         left = itertools.islice(pairs, num_done, None)
         for chunk, texts in map_chunks(pool, translate, left, size=args.save_every, num_ahead=2 * args.threads):
-            for pair, text in zip(chunk, texts, strict=True):  # an empty translation is replaced by the reference
-                file.write(f"{pair.source}\t{text.translate(_SEPARATORS).strip() or pair.target}\n".encode())
+            file.writelines(map(_line, chunk, texts))
             file.flush()
             os.fsync(file.fileno())
             progress.update(len(chunk))
     part.replace(args.output)
-    print(f"{args.output}: {pairs.num_pairs:,} pairs")
-    return 0
 
 
 _Translate = Callable[[list[Pair]], Sequence[str]]

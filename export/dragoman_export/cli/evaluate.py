@@ -4,6 +4,8 @@ A bundle translates as the service does, so scores apply to served translations.
 """
 
 import argparse
+import itertools
+import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -31,6 +33,7 @@ from dragoman_export.data.reader import Pair, read_pairs
 from dragoman_export.errors import CorpusError, ExportError, SettingError
 from dragoman_export.evaluation.ensemble import open_text_model
 from dragoman_export.evaluation.report import NUM_RESAMPLES, comet_score, copies, html_page, html_table, repetitions
+from dragoman_export.evaluation.test_sets import PublicTestSet, find_test_set, named_test_set
 from dragoman_export.evaluation.translation import DEFAULT_LENGTH_PENALTY, translate_texts
 from dragoman_service.bundle.manifest import Score
 from dragoman_service.runtimes.settings import RuntimeSettings
@@ -83,16 +86,24 @@ class _Translated:
 def run(args: argparse.Namespace) -> int:
     """Translate, score and print."""
     _check(args)
-    pairs = read_pairs(args.data, args.limit)
+    by_file = [read_pairs([path], None) for path in args.data]
+    test_sets = [_test_set(path, own) for path, own in zip(args.data, by_file, strict=True)]
+    pairs = tuple(itertools.chain.from_iterable(by_file))[: args.limit]
     references = [pair.target for pair in pairs]
     other = _read_lines(args.against, len(pairs)) if args.against else None
     translated = _translate(args, pairs)
     if args.output:
         lines = [" ".join(text.splitlines()) for text in translated.texts]
         args.output.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    data = ", ".join(f"{path.parent.name}/{path.name}" for path in args.data)
+    data = ", ".join(
+        f"{path.parent.name}/{path.name}" + (f" ({one.name} {one.languages})" if one else "")
+        for path, one in zip(args.data, test_sets, strict=True)
+    )
     if args.limit:
         data = f"{data}, first {args.limit} lines"
+    for one in filter(None, test_sets):
+        print(f"test set {one.name} {one.languages}: {one.citation}")
+    whole = test_sets[0] if len(test_sets) == 1 and not args.limit else None
     metrics = _metrics()
     measured = {name: metric.corpus_score(translated.texts, [references]) for name, metric in metrics.items()}
     scores = [
@@ -100,7 +111,7 @@ def run(args: argparse.Namespace) -> int:
             metric=name,
             value=round(float(measured[name].score), 2),
             data=data + translated.data_suffix + _other_penalty(args),
-            signature=str(metric.get_signature()),
+            signature=_signature(metric, whole),
             precision=translated.precision,
             beam_size=args.beam,
         )
@@ -153,6 +164,24 @@ def _odd_translations(sources: Sequence[str], texts: Sequence[str], references: 
         + (f", first: line {found[0] + 1}: {texts[found[0]][:80]!r}" if found else "")
         for kind, found in kinds.items()
     ]
+
+
+def _test_set(path: Path, pairs: Sequence[Pair]) -> PublicTestSet | None:
+    found, named = find_test_set(pairs), named_test_set(path)
+    if named and not (found and found.name == named.name):
+        print(
+            f"warning: {path} is named like {named.name}, but has other pairs than the published set", file=sys.stderr
+        )
+    return found
+
+
+def _signature(metric: Metric, test_set: PublicTestSet | None) -> str:
+    # As sacreBLEU prints it, with its names for the test set and the languages.
+    signature: Any = metric.get_signature()
+    if test_set:
+        signature.update("test", test_set.name)
+        signature.update("lang", test_set.languages)
+    return str(signature)
 
 
 def _page(

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dragoman_export.data.formats import DAMAGE, DEFAULT_COLUMNS, kind_of, open_compressed, read_rows, split_columns
 from dragoman_export.errors import CorpusError
 
-_SEPARATORS = str.maketrans("\t\r\n", "   ")  # pairs are written as TSV
+SEPARATORS = str.maketrans("\t\r\n", "   ")  # pairs are written as TSV
 _Result = TypeVar("_Result")
 
 
@@ -175,10 +175,10 @@ def _read(files: ParallelFiles) -> Iterator[Pair | MalformedLine]:
             raise CorpusError(
                 f"{files.source}: TSV has no named columns; a file with columns ends in .jsonl or .parquet"
             )
-        for number, line in enumerate(_lines(files.source), start=1):
+        for number, line in enumerate(read_lines(files.source), start=1):
             yield _pair(line.split(b"\t"), f"{files.source}:{number}")
         return
-    lines = itertools.zip_longest(_lines(files.source), _lines(files.target))
+    lines = itertools.zip_longest(read_lines(files.source), read_lines(files.target))
     for number, (source_line, target_line) in enumerate(lines, start=1):
         if source_line is None or target_line is None:
             shorter = files.source if source_line is None else files.target
@@ -186,7 +186,8 @@ def _read(files: ParallelFiles) -> Iterator[Pair | MalformedLine]:
         yield _pair([source_line, target_line], f"{files.source}:{number}")
 
 
-def _lines(path: Path) -> Iterator[bytes]:
+def read_lines(path: Path) -> Iterator[bytes]:
+    """Yield the lines of a file that may be compressed, without line breaks; CorpusError if it cannot be read."""
     try:
         with open_compressed(path) as file:
             for line in file:
@@ -200,7 +201,7 @@ def _row(values: Sequence[object], columns: Sequence[str], location: str) -> Pai
         if not isinstance(value, str):
             kind = "missing" if value is None else f"{type(value).__name__}, expected text"
             return MalformedLine(location=location, reason=f"{column} is {kind}")
-    return _checked([str(value).translate(_SEPARATORS) for value in values], location)
+    return _checked([str(value).translate(SEPARATORS) for value in values], location)
 
 
 def _pair(columns: Sequence[bytes], location: str) -> Pair | MalformedLine:

@@ -26,6 +26,7 @@ _ENVIRONMENT: Final = {
     "RAY_DATA_LOG_LEVEL": "CRITICAL",
 }
 _OWN_INSTANCE: Final = {
+    "AUTOSCALER_METRIC_PORT": "0",  # any free one, so that runs on one machine do not compete for 44217
     "RAY_AUTH_MODE": "token",
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # on all systems: Ray listens on loopback only
 }

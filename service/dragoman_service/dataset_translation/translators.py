@@ -91,7 +91,7 @@ class EngineTranslator:
         own = settings_of_model(settings, read_serving(directory), origin=directory / SERVING_NAME)
         one_thread = {"device": "cpu", "num_intra_op_threads": 1, "num_low_latency_threads": 1}
         return cls(
-            bundle=entry.directory.resolve(),
+            bundle=entry.directory.absolute(),  # not resolved, because name and version must fit
             runtime=own.runtime.model_copy(update=one_thread),
             defaults=own.defaults,
             source_language=source,
