@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman_export.data.formats import files_of, split_columns
+from dragoman_export.data.formats import files_of, split_columns, split_languages
 from dragoman_export.data.reader import Corpus, PairFiles, ParallelFiles, read_corpus
 from dragoman_export.errors import CorpusError
 
@@ -172,3 +172,28 @@ def test_columns_are_split_from_the_name(name: str, column: str) -> None:
     name = name.replace("/", "_").replace("\0", "_") or "x"
 
     assert split_columns(Path(f"d/{name}:{column},{column}")) == (Path("d") / name, (column, column))
+
+
+@pytest.mark.parametrize(
+    ("name", "columns", "languages"),
+    [
+        ("a.tsv@en,zh-Hant", None, ("en", "zh-Hant")),
+        ("a.jsonl:x,y@en,de", ("x", "y"), ("en", "de")),
+        ("a@b,c@en,de", None, ("en", "de")),
+        ("a@home.tsv", None, None),
+        ("a.jsonl:@x,@y", ("@x", "@y"), None),
+    ],
+)
+def test_languages_are_split_from_the_name(
+    name: str, columns: tuple[str, str] | None, languages: tuple[str, str] | None
+) -> None:
+    path = Path("d") / name
+
+    assert (split_columns(path)[1], split_languages(path)[1]) == (columns, languages)
+    assert files_of(path) == [Path("d") / (name.removesuffix("@en,de").removesuffix("@en,zh-Hant").split(":")[0])]
+
+
+@pytest.mark.parametrize("languages", ["EN,DE", "en,e", "en,en", "en,EN", "en,de-"])
+def test_invalid_languages_are_rejected(languages: str) -> None:
+    with pytest.raises(CorpusError, match="expected two BCP-47 tags"):
+        split_languages(Path(f"a.tsv@{languages}"))
