@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 from dragoman_export.bundle_writer import exporter_version
 from dragoman_export.cli.flags import add_shared
-from dragoman_export.data.reader import Pair, PairFiles, ParallelFiles, map_chunks
+from dragoman_export.data.reader import Pair, PairFiles, files_of_one_pair, map_chunks
 from dragoman_export.errors import CorpusError, SettingError
 from dragoman_export.evaluation.ensemble import open_text_model
 from dragoman_export.evaluation.torch_search import translate_ids
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     """
     if args.output.exists():
         raise CorpusError(f"{args.output} already exists")
-    pairs = PairFiles.scan([ParallelFiles(source=path) for path in args.data], max_malformed=0.0)
+    pairs = PairFiles.scan(files_of_one_pair(args.data), max_malformed=0.0)
     part = args.output.with_name(f"{args.output.name}.part")
     _check_origin(args, args.output.with_name(f"{args.output.name}.json"), has_begun=part.exists())
     num_done = _recover(part, pairs)
