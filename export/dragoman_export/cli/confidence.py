@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 from sacrebleu.metrics.chrf import CHRF
 
 from dragoman_export.bundle_extension import add_confidence
-from dragoman_export.cli.evaluate import read_pairs
 from dragoman_export.cli.flags import add_shared
-from dragoman_export.data.reader import Pair
+from dragoman_export.data.reader import Pair, read_pairs
 from dragoman_export.errors import CorpusError, SettingError
 from dragoman_export.evaluation.ensemble import open_text_model
 from dragoman_export.evaluation.translation import TextModel, decode_segments, text_pipeline

@@ -23,15 +23,14 @@ from dragoman_export.cli.flags import add_shared
 from dragoman_export.data.reader import Pair, PairFiles, files_of_one_pair, map_chunks
 from dragoman_export.errors import CorpusError, SettingError
 from dragoman_export.evaluation.ensemble import open_text_model
-from dragoman_export.evaluation.torch_search import translate_ids
-from dragoman_export.evaluation.translation import DEFAULT_LENGTH_PENALTY, translate_texts
+from dragoman_export.evaluation.torch_search import translate_whole
+from dragoman_export.evaluation.translation import translate_texts
 from dragoman_export.model.layers import use_fast_attention
 from dragoman_export.trained_model import TrainedModel, open_model
 from dragoman_export.training.checkpoint import write_atomically
 from dragoman_service.bundle.files import MANIFEST_NAME, file_entry
 from dragoman_service.runtimes.settings import RuntimeSettings
 
-_GPU_BATCH_TOKENS = 1 << 16  # source tokens of a batch on a GPU, padding included; each has a row per hypothesis
 _SEPARATORS = str.maketrans("\t\n\r", "   ")
 
 
@@ -111,20 +110,7 @@ def _open_on_gpu(args: argparse.Namespace) -> _Translate:
     model.cuda()
     use_fast_attention()
 
-    def translate(some: list[Pair]) -> Sequence[str]:
-        sources = [tokenizer.encode_pair(pair.source, "")[0] for pair in some]
-        with torch.autocast("cuda", dtype=torch.bfloat16):
-            targets = translate_ids(
-                model,
-                sources,
-                batch_tokens=_GPU_BATCH_TOKENS,
-                beam_size=args.beam,
-                length_penalty=DEFAULT_LENGTH_PENALTY,
-                prefix=tokenizer.target_prefix,
-            )
-        return [tokenizer.decode(ids) for ids in targets]
-
-    return translate
+    return lambda some: translate_whole(model, tokenizer, [pair.source for pair in some], beam_size=args.beam)
 
 
 def _check_origin(args: argparse.Namespace, path: Path, *, has_begun: bool) -> None:

@@ -30,16 +30,14 @@ from dragoman.client.results import TranslationResult
 from dragoman.option_ranges import option_range
 from dragoman_export.cli.flags import add_shared
 from dragoman_export.data.formats import split_languages
-from dragoman_export.data.reader import Pair, ParallelFiles, files_of_one_pair, read_corpus
+from dragoman_export.data.reader import Pair, ParallelFiles, read_corpus
 from dragoman_export.errors import CorpusError, ExportError, SettingError
 from dragoman_export.evaluation.ensemble import open_text_model
-from dragoman_export.evaluation.report import comet_score, copies, html_page, html_table, repetitions
+from dragoman_export.evaluation.report import NUM_RESAMPLES, comet_score, copies, html_page, html_table, repetitions
 from dragoman_export.evaluation.translation import DEFAULT_LENGTH_PENALTY, TranslationRun, translate_texts
 from dragoman_service.bundle.manifest import Score
 from dragoman_service.runtimes.settings import RuntimeSettings
 
-# of the paired bootstrap (Koehn 2004, "Statistical significance tests for machine translation evaluation")
-_NUM_RESAMPLES = 1000
 _TIMEOUT_S = 300.0  # per call: a server may have a long queue
 
 
@@ -239,11 +237,6 @@ def _page(
     return html_page("Translations", f"Translations of {data}", html_table(header, cells))
 
 
-def read_pairs(paths: list[Path], limit: int | None) -> tuple[Pair, ...]:
-    """Return the first pairs of files; CorpusError if a line is malformed."""
-    return read_corpus(files_of_one_pair(paths), max_malformed=0.0).pairs[:limit]
-
-
 def _read_lines(path: Path, num_expected: int) -> tuple[str, ...]:
     try:
         lines = tuple(path.read_text(encoding="utf-8").removesuffix("\n").split("\n"))
@@ -358,7 +351,7 @@ def _compared(translations: tuple[str, ...], others: tuple[str, ...] | None, ref
     if others is None:
         return []
     systems: list[tuple[str, Sequence[str]]] = [("other", others), ("own", translations)]
-    test = PairedTest(systems, _metrics(), [references], test_type="bs", n_samples=_NUM_RESAMPLES)
+    test = PairedTest(systems, _metrics(), [references], test_type="bs", n_samples=NUM_RESAMPLES)
     results: Mapping[str, Sequence[Any]] = test()[1]
     lines = []
     for name, (their, our) in ((name, pair) for name, pair in results.items() if name != "System"):

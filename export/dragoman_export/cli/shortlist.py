@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dragoman_export.bundle_extension import add_shortlist
-from dragoman_export.cli.evaluate import read_pairs
 from dragoman_export.cli.flags import add_shared
 from dragoman_export.data.lexicon import TokenPair
+from dragoman_export.data.reader import read_pairs
 from dragoman_export.data.shortlist import make_shortlist
 from dragoman_export.errors import CorpusError, SettingError
 from dragoman_service.bundle.files import open_bundle
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _encoded(paths: Sequence[Path], tokenizer: SentencePieceTokenizer, *, most: int | None = None) -> list[TokenPair]:
     # at most `most` pairs, spread evenly
-    pairs = read_pairs(list(paths), None)
+    pairs = read_pairs(paths, None)
     chosen = pairs[:: -(-len(pairs) // (most or len(pairs)))]
     return [(tokenizer.encode(pair.source), tokenizer.encode_target(pair.target)) for pair in chosen]
 

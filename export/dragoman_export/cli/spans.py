@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, cycle, islice
 from string import ascii_letters
 
-from dragoman_export.cli.evaluate import read_pairs
 from dragoman_export.cli.flags import add_shared
+from dragoman_export.data.reader import read_pairs
 from dragoman_export.evaluation.translation import TextModel, decode_segments, text_pipeline
 from dragoman_service.bundle.files import open_bundle
 from dragoman_service.datatypes import SegmentResult, WarningKind

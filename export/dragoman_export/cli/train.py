@@ -49,7 +49,7 @@ _VOCABULARY_FIELDS = frozenset({"pad_id", "bos_id", "eos_id", "unk_id", "decoder
 # fields whose flag has another name
 _FLAGS = {"num_encoder_layers": "encoder-layers", "num_decoder_layers": "decoder-layers", "num_heads": "heads"}
 # flags that are invalid with --resume
-_ONLY_NEW = ("preset", "initialize_from", "initialize_vocabulary", "vocabulary", "normalization", "subwords")
+ONLY_NEW = ("preset", "initialize_from", "initialize_vocabulary", "vocabulary", "normalization", "subwords")
 # fields that cannot change on resume
 _FIXED = (*(name for name in ModelConfig.__slots__ if name not in DROPOUTS), "optimizer")
 _NORMALIZATION = "nmt_nfkc"
@@ -288,7 +288,7 @@ def new_config(args: argparse.Namespace, network: ModelConfig | None = None) -> 
 
 def resumed_config(args: argparse.Namespace, folder: RunFolder) -> RunConfig:
     """Return the settings of a run folder changed by the flags."""
-    for name in _ONLY_NEW:
+    for name in ONLY_NEW:
         if getattr(args, name) is not None:
             raise SettingError(f"--{name}", str(getattr(args, name)), "no value with --resume")
     fields = folder.read_settings()

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from dragoman_export.cli.evaluate import read_pairs
 from dragoman_export.cli.flags import add_shared
-from dragoman_export.data.reader import Pair
+from dragoman_export.data.reader import Pair, read_pairs
 from dragoman_export.errors import SettingError
 from dragoman_export.evaluation.translation import TextModel
 from dragoman_export.evaluation.verification import Check, check_batching, check_quality, check_steps

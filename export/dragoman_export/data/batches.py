@@ -36,6 +36,7 @@ class BatchingConfig:
     max_tokens: int  # longest source or target of a concatenation, EOS included
     concatenate: float = 0.0  # share of examples that join two or three pairs; below 1
     pool_size: int = 1 << 17  # examples that are shuffled, then sorted by length together
+    has_rounded_lengths: bool = False  # count lengths as `rounded_lengths`, for batches that are padded to few shapes
     seed: int = 1
 
 
@@ -220,7 +221,10 @@ class Batch(NamedTuple):
     labels: Tensor  # [N] token to predict at each of them, EOS last in each row
 
     def to(self, device: torch.device) -> "Batch":
-        """Return the batch on `device`."""
+        """Return the batch on `device`; a GPU copies it in the order of its stream, and the caller does not wait."""
+        if device.type == "cuda":
+            pinned = (None if tensor is None else tensor.pin_memory() for tensor in self)
+            return Batch(*(tensor if tensor is None else tensor.to(device, non_blocking=True) for tensor in pinned))  # type: ignore[arg-type]
         return Batch(*(None if tensor is None else tensor.to(device) for tensor in self))  # type: ignore[arg-type]
 
 
@@ -301,9 +305,17 @@ def plan_batches(
         # sorted by source length first: the encoder is the deeper stack, and targets skip padding at the output
         pool = pool[np.lexsort((target_lengths[pool], source_lengths[pool]))]
         longest = np.maximum(source_lengths[pool], target_lengths[pool])
+        longest = rounded_lengths(longest) if config.has_rounded_lengths else longest
         batches.extend(pool[begin:end] for begin, end in _cuts(longest.tolist(), config.batch_tokens))
     random.shuffle(batches)
     return batches
+
+
+def rounded_lengths(lengths: IntArray) -> IntArray:
+    """Round lengths up to a multiple of 4 up to 32 tokens, of 8 up to 64, and so on; at most 25 % beyond 12 tokens."""
+    steps = 2 ** np.maximum(2, np.ceil(np.log2(lengths)).astype(np.int64) - 3)
+    rounded: IntArray = -(-lengths // steps) * steps
+    return rounded
 
 
 def _cuts(lengths: Sequence[int], batch_tokens: int) -> list[tuple[int, int]]:

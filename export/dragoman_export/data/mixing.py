@@ -1,4 +1,4 @@
-"""How often each pair of a training text is drawn in an epoch: weights of files, or a temperature.
+"""Number of draws of each training pair in an epoch: weights of files, or a temperature.
 
 Weight 2.25 draws each pair of a file twice, and another quarter of the file a third time in each epoch.
 """

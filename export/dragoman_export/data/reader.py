@@ -134,6 +134,11 @@ class PairFiles:
             raise CorpusError(f"the files changed: {self.num_pairs:,} pairs before, {num_pairs:,} now: {self.files}")
 
 
+def read_pairs(paths: Iterable[Path], limit: int | None) -> tuple[Pair, ...]:
+    """Return the first pairs of files; CorpusError if a line is malformed."""
+    return read_corpus(files_of_one_pair(paths), max_malformed=0.0).pairs[:limit]
+
+
 def _sift(
     files: Iterable[ParallelFiles], take: Callable[[Pair], object], max_malformed: float
 ) -> tuple[tuple[int, ...], tuple[MalformedLine, ...]]:

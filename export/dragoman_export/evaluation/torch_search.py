@@ -12,9 +12,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dragoman_export.data.batches import TokenBlock, make_batch
+from dragoman_export.evaluation.translation import DEFAULT_LENGTH_PENALTY
 from dragoman_export.model.transformer import DecoderCache, Transformer
 from dragoman_service.text.planning import EXTRA_TARGET_TOKENS
+from dragoman_service.text.tokenizer import SentencePieceTokenizer
 
+# source tokens of a batch, padding included; each has a row per hypothesis
+_BATCH_TOKENS = {"cuda": 1 << 16, "cpu": 1 << 12}
 _STEPS_PER_SHRINK = 4  # steps between removals of finished sentences, which wait for the device
 
 
@@ -40,6 +44,29 @@ def translate_ids(
         for row, ids in zip(rows, search.run(prefix), strict=True):
             translations[row] = ids
     return translations
+
+
+def translate_whole(
+    model: Transformer, tokenizer: SentencePieceTokenizer, sources: Sequence[str], *, beam_size: int
+) -> list[str]:
+    """Translate texts, which are not split, on the device of the model: a GPU in bfloat16, a CPU in float32.
+
+    Sources longer than a learned table of positions are cut.
+    """
+    device, longest = model.embedding.weight.device.type, model.config.max_positions
+    encoded = [tokenizer.encode_pair(source, "")[0] for source in sources]
+    if longest:
+        encoded = [ids if len(ids) <= longest else [*ids[: longest - 1], ids[-1]] for ids in encoded]
+    with torch.autocast(device, dtype=torch.bfloat16, enabled=device == "cuda"):
+        targets = translate_ids(
+            model,
+            encoded,
+            batch_tokens=_BATCH_TOKENS[device],
+            beam_size=beam_size,
+            length_penalty=DEFAULT_LENGTH_PENALTY,
+            prefix=tokenizer.target_prefix,
+        )
+    return [tokenizer.decode(ids) for ids in targets]
 
 
 class _Search:

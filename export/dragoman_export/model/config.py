@@ -18,7 +18,7 @@ from dragoman_service.bundle.architecture import (
 )
 
 _SIZES = ("vocabulary_size", "d_model", "num_heads", "ffn_size", "num_encoder_layers", "num_decoder_layers")
-_OPTIONAL_SIZES = ("head_dim", "num_kv_heads", "max_positions", "source_vocabulary_size")
+_OPTIONAL_SIZES = ("head_dim", "key_dim", "num_kv_heads", "max_positions", "source_vocabulary_size")
 
 # fields used in training only: they may change on resume, and bundles do not contain them
 DROPOUTS = ("dropout", "attention_dropout")
@@ -65,6 +65,9 @@ class ModelConfig(DerivedSizes):
     """Normalise the output of each stack. None: only with pre-norm."""
     head_dim: int | None = None
     """D, width of one head. None: `d_model` / `num_heads`."""
+    key_dim: int | None = None
+    """Width of one head of keys and queries, for experiments: bundles support the width of the values only. None: that
+    width, D."""
     num_kv_heads: int | None = None
     """Heads of keys and values, a divisor of `num_heads`: query head h uses head h modulo this number (grouped-query
     attention, Ainslie et al. 2023, arXiv:2305.13245; 1: multi-query attention). None: `num_heads`."""
@@ -117,17 +120,23 @@ class ModelConfig(DerivedSizes):
         is_rotary, is_learned = self.positions == "rotary", self.positions == "learned"
         is_added = is_learned or self.positions == "sinusoidal"
         own_size = self.source_vocabulary_size
+        key_name = "key_dim" if self.key_dim else "head_dim"
         has_own_table = own_size in (None, self.vocabulary_size) or self.tied_embeddings != "all"
         return (
             ("d_model", self.d_model, is_divisible, f"an even multiple of num_heads={heads}"),
             ("num_kv_heads", kv_heads, heads % kv_heads == 0, f"a divisor of num_heads={heads}"),
-            ("head_dim", self.head_size, not is_rotary or self.head_size % 2 == 0, "even with rotary positions"),
+            (key_name, self.key_head_size, not is_rotary or self.key_head_size % 2 == 0, "even with rotary positions"),
             *((name, getattr(self, name), 0 <= getattr(self, name) < 1, "at least 0 and below 1") for name in DROPOUTS),
             ("norm_epsilon", self.norm_epsilon, 0 < self.norm_epsilon < 1, "above 0 and below 1"),
             ("position_offset", offset, 0 <= offset <= (1000 if is_added else 0), "0 to 1000, or 0 if none are added"),
             ("max_positions", self.max_positions, (self.max_positions is not None) == is_learned, "learned positions"),
             ("source_vocabulary_size", own_size, has_own_table, "that of the target, or a table of its own"),
         )
+
+    @property
+    def key_head_size(self) -> int:
+        """Size of one head of keys and queries."""
+        return self.key_dim or self.head_size
 
     @property
     def start_id(self) -> int:

@@ -13,7 +13,9 @@ from dragoman_service.bundle.architecture import Activation
 _LEVELS = 256  # values of the random byte drawn for each element
 _BYTES_PER_DRAW = 8
 
-KeysValues = tuple[Tensor, Tensor]  # keys and values of one attention block, each [B, key heads, S, D]
+KeysValues = tuple[
+    Tensor, Tensor
+]  # keys and values of one attention block, [B, key heads, S, size of key or value head]
 # by name in the configuration; SwiGLU applies its activation to the gate
 ACTIVATIONS: Mapping[Activation, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,
@@ -77,21 +79,23 @@ class MultiHeadAttention(nn.Module):
         num_heads: int,
         *,
         head_size: int | None = None,
+        key_head_size: int | None = None,
         num_kv_heads: int | None = None,
         dropout: float = 0.0,
     ) -> None:
         """Create the projections; by default heads share the width, and each has its own keys and values.
 
-        `dropout` applies to attention weights in training.
+        `key_head_size` is the size of a head of keys and queries, by default that of values, `head_size`. `dropout`
+        applies to attention weights in training.
         """
         super().__init__()
         head_size = head_size or d_model // num_heads
-        self.head_size = head_size
+        self.head_size, self.key_head_size = head_size, key_head_size or head_size
         self.num_groups = num_heads // (num_kv_heads or num_heads)  # query heads that share a head of keys and values
-        kv_size = num_heads // self.num_groups * head_size
-        self.query = nn.Linear(d_model, num_heads * head_size)
-        self.key = nn.Linear(d_model, kv_size)
-        self.value = nn.Linear(d_model, kv_size)
+        num_key_heads = num_heads // self.num_groups
+        self.query = nn.Linear(d_model, num_heads * self.key_head_size)
+        self.key = nn.Linear(d_model, num_key_heads * self.key_head_size)
+        self.value = nn.Linear(d_model, num_key_heads * head_size)
         self.output = nn.Linear(num_heads * head_size, d_model)
         self.dropout = Dropout(dropout)
 
@@ -102,13 +106,15 @@ class MultiHeadAttention(nn.Module):
             config.d_model,
             config.num_heads,
             head_size=config.head_size,
+            key_head_size=config.key_head_size,
             num_kv_heads=config.num_key_heads,
             dropout=config.attention_dropout,
         )
 
     def project(self, states: Tensor, rotary: Tensor | None = None) -> KeysValues:
         """Return keys and values [B, H, S, D] of states [B, S, d_model], keys rotated by `rotary` if given."""
-        return _rotated(self._split(self.key(states)), rotary), self._split(self.value(states))
+        key = _split(self.key(states), self.key_head_size)
+        return _rotated(key, rotary), _split(self.value(states), self.head_size)
 
     def forward(
         self,
@@ -126,7 +132,7 @@ class MultiHeadAttention(nn.Module):
         """
         # Query head h uses keys and values h modulo their number.
         key, value = (part.repeat(1, self.num_groups, 1, 1) if self.num_groups > 1 else part for part in keys_values)
-        query = _rotated(self._split(self.query(states)), rotary)
+        query = _rotated(_split(self.query(states), self.key_head_size), rotary)
         if query.device.type == "cpu":
             if is_causal:  # True on and below the diagonal
                 mask = torch.ones(key.size(-2), key.size(-2), dtype=torch.bool, device=key.device).tril()
@@ -138,9 +144,10 @@ class MultiHeadAttention(nn.Module):
             )
         return self.output(heads.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
-    def _split(self, states: Tensor) -> Tensor:
-        # [B, T, H * D] -> [B, H, T, D]
-        return states.view(*states.shape[:-1], -1, self.head_size).transpose(1, 2)
+
+def _split(states: Tensor, head_size: int) -> Tensor:
+    # [B, T, H * D] -> [B, H, T, D]
+    return states.view(*states.shape[:-1], -1, head_size).transpose(1, 2)
 
 
 def _rotated(heads: Tensor, rotary: Tensor | None) -> Tensor:

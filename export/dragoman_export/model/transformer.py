@@ -217,7 +217,7 @@ def _computed_positions(config: ModelConfig, length: int) -> Tensor:
         offset, layout = config.position_offset, config.sinusoid_layout
         return torch.from_numpy(sinusoidal_positions(length, config.d_model, offset=offset, layout=layout))
     if config.positions == "rotary":
-        return torch.from_numpy(rotary_positions(length, config.head_size))
+        return torch.from_numpy(rotary_positions(length, config.key_head_size))
     return torch.empty(length, 0)
 
 

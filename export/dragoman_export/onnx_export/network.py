@@ -26,13 +26,18 @@ if TYPE_CHECKING:  # needs PyTorch, which the conversion of bundles does not
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
-    """Configuration and weights of a model."""
+    """Configuration and weights of a model; BundleWriteError if bundles do not support it."""
 
     config: ModelConfig
     weights: Mapping[str, FloatArray]  # float32, by the names of the checkpoint
     # of the input of each projection in int8, by path; empty: not calibrated
     roundings: Mapping[str, Rounding] = field(default_factory=dict)
     kept: frozenset[ProductKind] = frozenset()  # products that stay in float32 in int8 graphs
+
+    def __post_init__(self) -> None:
+        if self.config.key_head_size != self.config.head_size:
+            size = self.config.head_size
+            raise BundleWriteError(f"key_dim is {self.config.key_dim}: a bundle supports only the head size, {size}")
 
     @property
     def architecture(self) -> Architecture:

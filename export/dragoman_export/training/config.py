@@ -118,6 +118,8 @@ class TrainingConfig:
     """Compute products in bfloat16 (autocast); weights stay float32."""
     compile: bool = False
     """Compile the network with torch.compile; slower for the small preset on a CPU."""
+    cuda_graphs: bool = True
+    """On a GPU, pad batches to few shapes and replay their passes as CUDA graphs; not with `compile`."""
     threads: int | None = None
     """Threads of PyTorch; none: PyTorch's default."""
     workers: int = 1

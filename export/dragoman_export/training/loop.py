@@ -24,6 +24,7 @@ from dragoman_export.training.config import TrainingConfig
 from dragoman_export.training.evaluation import Evaluation, evaluate
 from dragoman_export.training.loss import BatchLoss
 from dragoman_export.training.optimizer import ScheduledOptimizer
+from dragoman_export.training.passes import GraphPasses, Passes
 from dragoman_export.training.ranks import Ranks
 from dragoman_export.training.report import Meter, draw_curves
 from dragoman_export.training.run_folder import RunFolder
@@ -56,16 +57,23 @@ class Trainer:
         self._text = text
         self._folder = folder
         self._ranks = ranks
-        self._optimizer = ScheduledOptimizer(model, config)
+        has_graphs = ranks.device.type == "cuda" and config.cuda_graphs and not config.compile
+        self._optimizer = ScheduledOptimizer(model, config, keeps_gradients=has_graphs)
         self._loss = BatchLoss(model, label_smoothing=config.label_smoothing, r_drop=config.r_drop)
-        self._batch_loss = torch.compile(self._loss, dynamic=True) if config.compile else self._loss
+        self._passes = (
+            GraphPasses(self._loss, bf16=config.bf16, batch_tokens=config.batch_tokens, device=ranks.device)
+            if has_graphs
+            else Passes(self._loss, bf16=config.bf16, is_compiled=config.compile, device=ranks.device)
+        )
         self._batching = BatchingConfig(
             batch_tokens=config.batch_tokens,
             max_tokens=config.max_tokens,
             concatenate=config.concatenate,
             pool_size=config.pool_size,
+            has_rounded_lengths=has_graphs,
             seed=config.seed,
         )
+        self._next: list[tuple[int, Batch]] = []  # target tokens and prepared batches of the next step
         self._stop_request = StopRequest()
         self._drawing = ThreadPoolExecutor(1)
         self._next_epoch: Future[Epoch] | None = None
@@ -153,15 +161,11 @@ class Trainer:
     def _train_step(self) -> None:
         # Each rank trains on its rows of the batches.
         self._meter.begin()
-        loss, num_tokens = 0.0, 0
-        for batch in self._next_batches():
-            with self._autocast():
-                batch_loss = self._batch_loss(batch)
-            batch_loss.backward()
-            loss += float(batch_loss.detach())
-            num_tokens += len(batch.labels)
+        batches = self._next or self._prepared(self.progress.epoch_step)
+        losses = [self._passes.run(batch) for _, batch in batches]
         self._ranks.sum_gradients(list(self._model.parameters()))
-        loss, num_tokens = self._exchange(loss, num_tokens)
+        self._next = self._prepared(self.progress.epoch_step + 1)  # while a GPU computes
+        loss, num_tokens = self._exchange(sum(map(float, losses)), sum(number for number, _ in batches))
         self._rate, self._norm = self._optimizer.step(
             self.progress.step + 1,
             num_tokens=num_tokens,
@@ -172,12 +176,12 @@ class Trainer:
         self._advance(num_tokens)
         self._meter.show(epoch=self.progress.epoch, last_step=self._expected_last_step())
 
-    def _next_batches(self) -> list[Batch]:
-        # This rank's rows of the batches of the next step; the last step of an epoch may have fewer batches.
-        first = self.progress.epoch_step * self._config.accumulation
+    def _prepared(self, epoch_step: int) -> list[tuple[int, Batch]]:
+        # Target tokens and this rank's rows of each batch of a step; the last step of an epoch may have fewer.
+        first = epoch_step * self._config.accumulation
         indices = range(first, min(first + self._config.accumulation, len(self._epoch)))
         shares = (self._ranks.share(self._epoch.batch(index)) for index in indices)
-        return [share.to(self._ranks.device) for share in shares if share is not None]
+        return [(len(share.labels), self._passes.prepare(share)) for share in shares if share is not None]
 
     def _exchange(self, loss: float, num_tokens: int) -> tuple[float, int]:
         # Sums loss and tokens over the ranks and agrees on whether to stop after this step.

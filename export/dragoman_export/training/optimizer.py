@@ -48,9 +48,13 @@ def _cooldown(step: int, config: TrainingConfig, last_step: int | None) -> float
 class ScheduledOptimizer:
     """One or two PyTorch optimizers that share a schedule and step together."""
 
-    def __init__(self, model: Transformer, config: TrainingConfig) -> None:
-        """Assign the parameters: Muon takes every matrix of a layer, Adam the rest."""
+    def __init__(self, model: Transformer, config: TrainingConfig, *, keeps_gradients: bool = False) -> None:
+        """Assign the parameters: Muon takes every matrix of a layer, Adam the rest.
+
+        With `keeps_gradients` a step sets gradients to zero; otherwise it frees them.
+        """
         self._config = config
+        self._keeps_gradients = keeps_gradients
         self._d_model = model.config.d_model
         self._parameters = list(model.parameters())
         hidden = [weight for name, weight in model.named_parameters() if weight.ndim == 2 and ".layers." in name]
@@ -77,8 +81,11 @@ class ScheduledOptimizer:
             relative = factor * relative_rate(step, self._config, last_step=last_step)
             self._muon.param_groups[0]["lr"] = self._config.muon_lr * relative
             self._muon.step()
-        for parameter in self._parameters:
-            parameter.grad = None
+        if self._keeps_gradients:
+            torch._foreach_zero_([parameter.grad for parameter in self._parameters if parameter.grad is not None])
+        else:
+            for parameter in self._parameters:
+                parameter.grad = None
         return rate, norm
 
     def state_dict(self) -> dict[str, Any]:

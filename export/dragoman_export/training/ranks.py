@@ -60,13 +60,12 @@ class Ranks:
         """Replace every gradient by its sum over all ranks, in one exchange."""
         if self.count == 1:
             return
-        gradients = [
-            torch.zeros_like(parameter) if parameter.grad is None else parameter.grad for parameter in parameters
-        ]
+        for parameter in parameters:
+            parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         flat = self.sum(torch.cat([gradient.flatten() for gradient in gradients]))
         parts = torch.split(flat, [gradient.numel() for gradient in gradients])
-        for parameter, part in zip(parameters, parts, strict=True):
-            parameter.grad = part.view_as(parameter)
+        torch._foreach_copy_(gradients, [part.view_as(each) for each, part in zip(gradients, parts, strict=True)])
 
     def gather(self, value: Any) -> list[Any]:
         """Return the picklable value of every rank, in order; all ranks must call this."""

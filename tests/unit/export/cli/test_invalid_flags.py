@@ -50,7 +50,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        (f"{_ABLATE} --rows A,Z -- --resume", "--rows is 'Z'"),
+        (f"{_ABLATE} --rows A,Z -- --train a.tsv --dev a.tsv", "--rows is 'Z'"),
+        (f"{_ABLATE} --workers 0 -- --resume", "--workers is 0: expected at least 1"),
         (f"{_ABLATE} --beam 2 -- --resume", "without --output and --resume"),
         ("average THREE --last 0", "--last is 0: expected at least 1"),
         ("average THREE --last -1", "--last is -1: expected at least 1"),

@@ -1,12 +1,14 @@
 import functools
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
-from dragoman_export.evaluation.torch_search import translate_ids
+from dragoman_export.evaluation.torch_search import translate_ids, translate_whole
 from dragoman_export.model.transformer import Transformer
-from tests.unit.export.tiny_training import random_ids, tiny_model
+from dragoman_service.text.tokenizer import SentencePieceTokenizer
+from tests.unit.export.tiny_training import random_ids, tiny_model, tiny_vocabulary
 
 BOS, EOS = 1, 2
 SOURCES = [[*random_ids(1, length, seed=length)[0].tolist(), EOS] for length in (3, 9, 1, 5)]
@@ -93,3 +95,14 @@ def test_targets_start_with_the_prefix(talkative: Transformer) -> None:
     translations = translate_ids(talkative, SOURCES, batch_tokens=12, beam_size=2, length_penalty=0.6, prefix=(7, 9))
 
     assert all(ids[:2] == [7, 9] for ids in translations)
+
+
+def test_texts_longer_than_the_positions_are_cut(tmp_path: Path) -> None:
+    (tmp_path / "vocabulary.model").write_bytes(tiny_vocabulary().model)
+    tokenizer = SentencePieceTokenizer(tmp_path / "vocabulary.model")
+    model = tiny_model(vocabulary_size=tokenizer.vocabulary_size, positions="learned", max_positions=8)
+    sources = ["red", "red green blue " * 10, "red green blue " * 20]
+
+    short, *long = translate_whole(model, tokenizer, sources, beam_size=2)
+
+    assert long[0] == long[1] != short

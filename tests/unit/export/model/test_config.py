@@ -23,6 +23,7 @@ _FIRST_FIELDS = (
         ({"activation": "tanh"}, "activation"),
         ({"norm_epsilon": 0.0}, "norm_epsilon"),
         ({"head_dim": 0}, "head_dim"),
+        ({"key_dim": 0}, "key_dim"),
         ({"num_kv_heads": 3}, "num_kv_heads"),
         ({"positions": "relative"}, "positions"),
         ({"position_offset": -1}, "position_offset"),
@@ -30,6 +31,7 @@ _FIRST_FIELDS = (
         ({"source_vocabulary_size": 9}, "source_vocabulary_size"),
         ({"positions": "learned"}, "max_positions"),
         ({"positions": "rotary", "head_dim": 5}, "head_dim"),
+        ({"positions": "rotary", "key_dim": 5}, "key_dim"),
         ({"positions": "none", "position_offset": 2}, "position_offset"),
     ],
 )

@@ -78,6 +78,17 @@ def test_grouped_query_heads_use_key_heads_modulo() -> None:
     torch.testing.assert_close(found, expected)
 
 
+def test_keys_and_queries_have_their_own_size() -> None:
+    attention, states = MultiHeadAttention(16, 4, key_head_size=2), torch.randn(3, 5, 16)
+
+    keys, values = attention.project(states)
+
+    assert (keys.shape, values.shape) == ((3, 4, 5, 2), (3, 4, 5, 4))
+    queries = attention.query(states).view(3, 5, 4, 2).transpose(1, 2)
+    heads = torch.softmax(queries @ keys.transpose(2, 3) / 2**0.5, dim=-1) @ values
+    torch.testing.assert_close(attention(states, (keys, values)), attention.output(heads.transpose(1, 2).flatten(2)))
+
+
 @pytest.mark.parametrize(("activation", "applied"), [("relu", nn.ReLU()), ("gelu", nn.GELU()), ("swish", nn.SiLU())])
 def test_feed_forward_is_equation_2_of_the_paper(activation: Activation, applied: nn.Module) -> None:
     block, states = FeedForward(4, 6, activation), torch.randn(3, 4)

@@ -2,8 +2,10 @@ from pathlib import Path
 
 import pytest
 
-from dragoman_export.errors import RunFolderError
+from dragoman_export.errors import BundleWriteError, RunFolderError
+from dragoman_export.onnx_export.network import Network
 from dragoman_export.trained_model import TrainedModel
+from tests.unit.export.tiny_training import tiny_model
 
 _STEP = "checkpoints/step-00000010.pt"
 
@@ -41,3 +43,8 @@ def test_average_precedes_the_best_checkpoint(tmp_path: Path, names: list[str], 
 def test_incomplete_run_is_rejected(tmp_path: Path, names: list[str], given: str, message: str) -> None:
     with pytest.raises(RunFolderError, match=message):
         TrainedModel.find(_run_folder(tmp_path, *names) / given)
+
+
+def test_keys_of_another_size_are_rejected() -> None:
+    with pytest.raises(BundleWriteError, match="key_dim is 4: a bundle supports only the head size, 8"):
+        Network.of(tiny_model(key_dim=4))
