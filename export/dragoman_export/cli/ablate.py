@@ -33,6 +33,7 @@ from dragoman_export.training.checkpoint import list_checkpoints, write_atomical
 from dragoman_export.training.config import RunConfig
 from dragoman_export.training.report import read_log
 from dragoman_export.training.run_folder import RunFolder
+from dragoman_service.bundle.files import file_entry
 from dragoman_service.errors import DragomanError
 
 _GROUPS: Mapping[str, str] = {
@@ -81,7 +82,7 @@ class Result:
     perplexity: float  # of the tokens of the development text, without label smoothing
     bleu: float
     train_tokens_per_s: float  # target tokens, median over the run
-    scoring: Mapping[str, Any]  # flags that determine BLEU: a row with others is scored again
+    scoring: Mapping[str, Any]  # test files and flags that determine BLEU: a row with others is scored again
 
 
 def run(args: argparse.Namespace) -> int:
@@ -267,7 +268,7 @@ def _measured(args: argparse.Namespace, folder: RunFolder) -> Result:
 
 
 def _scoring(args: argparse.Namespace) -> dict[str, Any]:
-    return {"test": [str(path) for path in args.test], "limit": args.limit, "beam": args.beam}
+    return {"test": [file_entry(path).sha256 for path in args.test], "limit": args.limit, "beam": args.beam}
 
 
 def _stored(args: argparse.Namespace, row: Variant) -> tuple[str, Result | None]:
@@ -303,13 +304,10 @@ def _write_table(args: argparse.Namespace, rows: Sequence[Variant], references: 
         records.append(record)
         lines.append(_line(row.name, status, result, difference))
     spread = {field: _spread([getattr(done[name], field) for name in bases]) for field in ("perplexity", "bleu")}
-    seeds = f"Seeds of the base ({len(bases)})"
     lines += [
         "",
-        *(
-            f"- {seeds}, {field}: {_in_words(values)}"
-            for field, values in (("BLEU", spread["bleu"]), ("perplexity", spread["perplexity"]))
-        ),
+        f"- BLEU of the base with {len(bases)} seeds: {_in_words(spread['bleu'])}.",
+        f"- Perplexity of the base: {_in_words(spread['perplexity'])}.",
         "- Difference: BLEU minus the mean of the base, by paired bootstrap over the sentences.",
         f"- Tokens/s: learned target tokens, with {args.workers} models trained at a time.",
     ]
@@ -329,11 +327,8 @@ def _spread(values: Sequence[float]) -> dict[str, float]:
 
 
 def _in_words(spread: Mapping[str, float]) -> str:
-    return (
-        "mean {mean:.2f}, {min:.2f} to {max:.2f}, standard deviation {deviation:.2f}".format(**spread)
-        if spread
-        else "none"
-    )
+    words = "mean {mean:.2f}, {min:.2f} to {max:.2f}, standard deviation {deviation:.2f}"
+    return words.format(**spread) if spread else "none"
 
 
 def _line(name: str, status: str, result: Result | None, difference: str) -> str:

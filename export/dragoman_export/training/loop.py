@@ -61,7 +61,13 @@ class Trainer:
         self._optimizer = ScheduledOptimizer(model, config, keeps_gradients=has_graphs)
         self._loss = BatchLoss(model, label_smoothing=config.label_smoothing, r_drop=config.r_drop)
         self._passes = (
-            GraphPasses(self._loss, bf16=config.bf16, batch_tokens=config.batch_tokens, device=ranks.device)
+            GraphPasses(
+                self._loss,
+                bf16=config.bf16,
+                batch_tokens=config.batch_tokens,
+                device=ranks.device,
+                max_positions=model.config.max_positions,
+            )
             if has_graphs
             else Passes(self._loss, bf16=config.bf16, is_compiled=config.compile, device=ranks.device)
         )

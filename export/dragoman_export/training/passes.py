@@ -37,10 +37,18 @@ class GraphPasses(Passes):
     gradients keep their memory.
     """
 
-    def __init__(self, loss: BatchLoss, *, bf16: bool, batch_tokens: int, device: torch.device) -> None:
+    def __init__(
+        self,
+        loss: BatchLoss,
+        *,
+        bf16: bool,
+        batch_tokens: int,
+        device: torch.device,
+        max_positions: int | None = None,
+    ) -> None:
         """Wrap a loss; `batch_tokens` is the limit of the plan, with rounded lengths. Changes the current stream."""
         super().__init__(loss, bf16=bf16, is_compiled=False, device=device)
-        self._batch_tokens = batch_tokens
+        self._batch_tokens, self._max_positions = batch_tokens, max_positions
         self._pool = torch.cuda.graph_pool_handle()
         self._graphs: dict[tuple[int, ...], tuple[torch.cuda.CUDAGraph, Batch, Tensor]] = {}
         self._seen: set[tuple[int, ...]] = set()
@@ -50,7 +58,7 @@ class GraphPasses(Passes):
 
     def prepare(self, batch: Batch) -> Batch:
         """Return the padded batch on the GPU, without waiting for the copy."""
-        return padded(batch, self._batch_tokens).to(self._device)
+        return padded(batch, self._batch_tokens, self._max_positions).to(self._device)
 
     def run(self, batch: Batch) -> Tensor:
         """Add the gradients of a prepared batch; return its loss, a scalar on the device."""
@@ -79,13 +87,16 @@ class GraphPasses(Passes):
         return graph, inputs, loss
 
 
-def padded(batch: Batch, batch_tokens: int) -> Batch:
+def padded(batch: Batch, batch_tokens: int, max_positions: int | None = None) -> Batch:
     """Pad a batch on the CPU to rounded lengths and all rows of `batch_tokens`; the loss stays the same.
 
+    Lengths do not exceed a table of `max_positions`, which batches fit.
     Every position of the target has a label; padding has one that the loss ignores.
     """
     (num_rows, source_length), target_length = batch.source_ids.shape, batch.target_ids.size(1)
     lengths = rounded_lengths(torch.tensor((source_length, target_length)).numpy())
+    if max_positions is not None:
+        lengths = lengths.clip(max=max_positions)
     most = max(num_rows, batch_tokens // int(lengths.max()))
     sources, targets = (torch.zeros((most, int(length)), dtype=torch.int64) for length in lengths)
     mask = torch.zeros(sources.shape, dtype=torch.bool)

@@ -55,6 +55,15 @@ def test_padded_batches_have_few_shapes_within_the_budget() -> None:
     assert all(rows * max(source, target) <= TOKENS for rows, source, target in shapes)
 
 
+def test_padding_fits_learned_positions() -> None:
+    longest = max(max(batch.source_ids.size(1), batch.target_ids.size(1)) for batch in batches())
+    assert longest % 4  # would be rounded up
+
+    padded_batches = [padded(batch, TOKENS, max_positions=longest) for batch in batches()]
+
+    assert max(max(batch.source_ids.size(1), batch.target_ids.size(1)) for batch in padded_batches) == longest
+
+
 def test_rounded_lengths() -> None:
     lengths = np.array([1, 4, 5, 32, 33, 64, 65, 129, 256])
 
