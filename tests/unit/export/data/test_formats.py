@@ -84,6 +84,32 @@ def test_compressed_files(tmp_path: Path, compress: Callable[[bytes], bytes]) ->
         assert [(source.replace("\n", " "), target) for source, target in texts(read(tmp_path / spec))] == PAIRS
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.tsv", "Hello.\tHallo.\n"),
+        ("a.jsonl", '{"source": "Hello.", "target": "Hallo."}\n'),
+        ("a.tmx", TMX.format(more="")),
+    ],
+)
+def test_pairs_have_the_languages_of_their_file(tmp_path: Path, name: str, content: str) -> None:
+    (tmp_path / name).write_text(content, encoding="utf-8")
+
+    pairs = read(tmp_path / f"{name}@en,de").pairs
+
+    assert {(pair.languages, pair.location.split(":")[0]) for pair in pairs} == {(("en", "de"), str(tmp_path / name))}
+
+
+def test_line_files_have_the_languages_of_the_source_file(tmp_path: Path) -> None:
+    (tmp_path / "a.en").write_text("Hello.\n")
+    (tmp_path / "a.de").write_text("Hallo.\n")
+    files = ParallelFiles(source=tmp_path / "a.en@en,de", target=tmp_path / "a.de")
+
+    (pair,) = read_corpus([files], max_malformed=0.0).pairs
+
+    assert (pair.source, pair.target, pair.languages) == ("Hello.", "Hallo.", ("en", "de"))
+
+
 def test_values_that_are_no_text_are_malformed(tmp_path: Path) -> None:
     rows: list[Fields] = [
         *ROWS,
