@@ -78,6 +78,14 @@ SCENARIOS = {  # figures of the result line
         "lost": "lost calls",
     },
 }
+WEAK_LOSS = 3.0  # of chrF, from which a change counts as a weakness
+WEAK_SHARE = 0.01
+POSITIONAL_SHARE = 0.9  # of the largest weights of a positional head (Voita et al. 2019, arXiv:1905.09418)
+HEADS = {  # places, by stack
+    "encoder": {place: f"encoder: {place} token" for place in ("previous", "same", "next")},
+    "decoder": {"previous": "decoder: token before the last one", "same": "decoder: last token"},
+    "cross": {"aligned": "cross-attention: aligned source word"},
+}
 TEST_SETS = {
     "tatoeba": "tatoeba-test-v2021-08-07",
     "documentation": "software documentation",
@@ -330,10 +338,100 @@ def quality_table(model: str) -> str:
     return table(("test set", "BLEU", "chrF", "signature"), rows)
 
 
+def examples(model: str) -> str:
+    """Return random test pairs with the translations of a bundled model."""
+    pairs = FIGURES["examples"]["values"][model]
+    texts = ("".join(f"{kind:12} {pair[kind]}\n" for kind in ("source", "reference", "translation")) for pair in pairs)
+    return "```text\n" + "\n".join(texts) + "```\n"
+
+
+def robustness_table(model: str) -> str:
+    """Return the measures of a bundled model on changed sentences, the largest loss of chrF first."""
+    rows = [
+        (
+            f"{change} ({outcome['sentences']:,})",
+            f"{outcome['unchanged_chrf']:.1f}",
+            "" if outcome["chrf"] is None else f"{outcome['chrf']:.1f}",
+            *(percent(outcome[share]) for share in ("repetitions", "copies", "preserved")),
+        )
+        for change, outcome in outcomes(model).items()
+    ]
+    header = ("change (sentences)", "chrF unchanged", "chrF changed", "repeated, %", "copied, %", "preserved, %")
+    return table(header, rows)
+
+
+def weaknesses(model: str) -> str:
+    """Return the changes that affect a bundled model most, as a list."""
+    lines = []
+    for change, outcome in outcomes(model).items():
+        shares = {
+            "repeated words": outcome["repetitions"],
+            "copies of the source": outcome["copies"],
+            "lost spans": 0 if outcome["preserved"] is None else 1 - outcome["preserved"],
+        }
+        measures = [f"{chrf_loss(outcome):.1f} less chrF"] if chrf_loss(outcome) >= WEAK_LOSS else []
+        measures += [f"{percent(share)} % {kind}" for kind, share in shares.items() if share >= WEAK_SHARE]
+        if measures:
+            lines.append(f"- {change}: {', '.join(measures)}\n")
+    return "".join(lines)
+
+
+def outcomes(model: str) -> dict[str, Mapping[str, Any]]:
+    """Return the measures of a bundled model by change, the largest loss of chrF first."""
+    values = FIGURES["robustness"]["values"][model]
+    return dict(sorted(values.items(), key=lambda item: chrf_loss(item[1]), reverse=True))
+
+
+def chrf_loss(outcome: Mapping[str, Any]) -> float:
+    """Return how much lower chrF is than for the unchanged sentences; minus infinity without references."""
+    return -math.inf if outcome["chrf"] is None else outcome["unchanged_chrf"] - outcome["chrf"]
+
+
+def percent(share: float | None) -> str:
+    """Return a share as a percentage; empty if it is unknown."""
+    return "" if share is None else f"{100 * share:.1f}"
+
+
+def heads_table(*models: str) -> str:
+    """Return the heads with the largest share on each place, by model and stack."""
+    rows = []
+    for model in models:
+        stacks = FIGURES["attention"]["values"][model]
+        for stack, places in HEADS.items():
+            uniform, heads = _heads(stacks[stack])
+            for place, title in places.items():
+                best = max(heads, key=lambda head: heads[head][place]["maximum"])
+                shares = heads[best][place]
+                rows.append(
+                    (model, title, best, *map(percent, (shares["maximum"], shares["weight"], uniform[place]["weight"])))
+                )
+    header = ("model", "place", "head", "largest weights there, %", "weight there, %", "weight if uniform, %")
+    return table(header, rows)
+
+
+def positional_heads(model: str) -> str:
+    """Return the number of positional heads in the encoder of a model, and their names."""
+    _, heads = _heads(FIGURES["attention"]["values"][model]["encoder"])
+    positional = [
+        f"{name} ({place} token, {percent(shares['maximum'])} %)"
+        for name, head in heads.items()
+        for place, shares in head.items()
+        if shares["maximum"] >= POSITIONAL_SHARE
+    ]
+    names = f": {', '.join(positional)}" if positional else ""
+    return f"{len(positional)} of {len(heads)} encoder heads{names}"
+
+
+def _heads(stack: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    # Returns the shares of equal weights, and of the heads in order.
+    return stack["uniform"], {name: stack[name] for name in sorted(stack) if name != "uniform"}
+
+
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a Markdown table; columns of figures are aligned to the right."""
     rows = [[cell.replace("|", "\\|") for cell in row] for row in rows]
-    rule = ["---:" if all(row[index][:1].isdigit() for row in rows) else "---" for index in range(len(header))]
+    columns = [[row[index] for row in rows if row[index]] for index in range(len(header))]
+    rule = ["---:" if all(cell[:1].isdigit() for cell in cells) else "---" for cells in columns]
     return "\n".join(f"| {' | '.join(row)} |" for row in (header, rule, *rows)) + "\n"
 
 
@@ -362,6 +460,11 @@ BLOCKS: Mapping[str, Callable[..., str]] = {
     "complexity-table": complexity_table,
     "signals-table": signals_table,
     "quality-table": quality_table,
+    "examples": examples,
+    "robustness-table": robustness_table,
+    "weaknesses": weaknesses,
+    "heads-table": heads_table,
+    "positional-heads": positional_heads,
     "replicas-for": replicas_for,
     "cost": cost,
 }

@@ -4,20 +4,23 @@
     python -m docs.measure SECTION ... some sections; the others keep their figures
 
 Sections: {sections}. `python -m docs.generate` then inserts the figures into the pages. The sections whose name ends in
-`avx2` need a CPU with AVX-512 to be different from the others. `quality` needs the test sets (DRAGOMAN_DATA or
-../shared/data).
+`avx2` need a CPU with AVX-512 to be different from the others. {of_models} describe the bundled models: measure them
+again when a model changes. They need the test sets (LOADTESTS_DATA or ../shared/data).
 """
 
 import argparse
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import time
 import timeit
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from random import Random
 from statistics import fmean, median
 from typing import Any
 
@@ -25,7 +28,8 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from dragoman_export.data.reader import ParallelFiles, read_corpus
+from docs.attention import head_shares, plot_heads
+from dragoman_export.data.reader import Pair, read_pairs
 from dragoman_export.model.config import PRESETS
 from dragoman_export.model.layers import FeedForward, MultiHeadAttention
 from dragoman_export.model.transformer import Transformer
@@ -43,12 +47,23 @@ from loadtests.scenarios.capacity import PLANS as SEARCHES
 FIGURES = CHECKOUT / "docs" / "figures.json"
 OUTPUT = CHECKOUT / "build" / "figures"
 CURVES = CHECKOUT / "docs" / "benchmarks" / "curves"
-DATA = Path(os.environ.get("DRAGOMAN_DATA", CHECKOUT.parent / "shared" / "data"))
+DATA = Path(os.environ.get("LOADTESTS_DATA", CHECKOUT.parent / "shared" / "data"))
+MODELS = ("en-de", "de-en")
 TEST_SETS = {
     "tatoeba": "tatoeba-en-de/test.tsv.gz",
     "documentation": "software-docs-en-de/test.tsv.gz",
     "development": "tatoeba-en-de/dev.tsv.gz",
     "news": "newstest2013-en-de/test.tsv.gz",
+}
+SEED = 1  # of samples of test sets
+NUM_EXAMPLES = 10
+NUM_MIXED = 2000  # pairs of each test set
+NUM_ATTENTION_PAIRS = 500
+SPAN_LINES = {  # of the output of `dragoman export spans`
+    "preserved": "kept by the model",
+    "redecoded": "kept by redecoding",
+    "inserted": "inserted, with a warning",
+    "lost": "lost",
 }
 SIGNALS = {  # of the autoscaler: metric, and whether it is a counter, whose increase per second counts
     "queue_decode_cost": ("dragoman_queue_decode_cost", False),
@@ -200,20 +215,94 @@ def signals() -> dict[str, Any]:
 def quality() -> dict[str, Any]:
     """Score the bundled models on the test sets; return pairs, BLEU, chrF and signature by model and set."""
     found: dict[str, Any] = {}
-    for model in ("en-de", "de-en"):
+    for model in MODELS:
         found[model] = {}
-        for name, path in TEST_SETS.items():
-            scores, data = OUTPUT / "scores.json", OUTPUT / f"{name}.tsv"
-            pairs = read_corpus([ParallelFiles(source=DATA / path)], max_malformed=0.0).pairs
-            sides = [(pair.target, pair.source) if model == "de-en" else (pair.source, pair.target) for pair in pairs]
-            data.write_text("".join(f"{source}\t{target}\n" for source, target in sides), "utf-8")
-            bundle = BUNDLED_MODELS / model / "1"
-            arguments = ("--bundle", str(bundle), "--data", str(data), "--scores", str(scores))
-            subprocess.run([sys.executable, "-m", "dragoman_export", "evaluate", *arguments], check=True)  # noqa: S603
+        for name in TEST_SETS:
+            pairs, scores = pairs_of(model, name), OUTPUT / "scores.json"
+            export(model, "evaluate", write_pairs(name, pairs), "--scores", str(scores))
             measured = {one["metric"]: one for one in read(scores)}
             values = {metric: one["value"] for metric, one in measured.items()}
             found[model][name] = {**values, "pairs": len(pairs), "signature": measured["BLEU"]["signature"]}
     return found
+
+
+def examples() -> dict[str, Any]:
+    """Translate random pairs of tatoeba-test; return source, reference and translation by model."""
+    found: dict[str, Any] = {}
+    for model in MODELS:
+        pairs, output = pairs_of(model, "tatoeba", limit=NUM_EXAMPLES), OUTPUT / "translations.txt"
+        export(model, "evaluate", write_pairs("examples", pairs), "--output", str(output))
+        texts = output.read_text("utf-8").splitlines()
+        found[model] = [
+            {"source": pair.source, "reference": pair.target, "translation": text}
+            for pair, text in zip(pairs, texts, strict=True)
+        ]
+    return found
+
+
+def robustness() -> dict[str, Any]:
+    """Change sentences of two test sets; return the measures by model and change."""
+    found: dict[str, Any] = {}
+    for model in MODELS:
+        scores = OUTPUT / "robustness.json"
+        export(model, "robustness", write_pairs("changed", mixed_pairs(model)), "--scores", str(scores))
+        (found[model],) = read(scores).values()
+    return found
+
+
+def spans() -> dict[str, Any]:
+    """Translate the documentation; return the share of its protected spans by the means that preserved them."""
+    found: dict[str, Any] = {}
+    for model in MODELS:
+        printed = export(model, "spans", write_pairs("documentation", pairs_of(model, "documentation")), "--own")
+        sentences, num_spans = re.findall(r"\d[\d,]*", printed.partition("\n")[0])
+        shares = {
+            name: float(re.search(rf"^  {line} +[\d,]+ +([\d.]+) %$", printed, re.MULTILINE)[1])  # type: ignore[index]
+            for name, line in SPAN_LINES.items()
+        }
+        found[model] = {"sentences": sentences, "spans": num_spans, **shares}
+    return found
+
+
+def attention() -> dict[str, Any]:
+    """Return the shares of attention on neighbours and aligned words by model, stack and head; draw them."""
+    found = {}
+    for model in MODELS:
+        sample = mixed_pairs(model)[:NUM_ATTENTION_PAIRS]
+        text = [pair for name in ("tatoeba", "documentation") for pair in pairs_of(model, name)]
+        found[model] = head_shares(BUNDLED_MODELS / model / "1", sample, text)
+    write_picture(CHECKOUT / "docs" / "guides" / "pictures" / "heads.png", plot_heads(found))
+    return found
+
+
+def pairs_of(model: str, name: str, *, limit: int | None = None) -> list[Pair]:
+    """Return the pairs of a test set in the direction of a model; with a limit a random sample of them."""
+    pairs = list(read_pairs([DATA / TEST_SETS[name]], None))
+    if limit is not None:
+        pairs = Random(SEED).sample(pairs, limit)  # noqa: S311
+    if model == "de-en":
+        return [replace(pair, source=pair.target, target=pair.source) for pair in pairs]
+    return pairs
+
+
+def mixed_pairs(model: str) -> list[Pair]:
+    """Return random everyday sentences and sentences of documentation, half of each, in random order."""
+    pairs = [pair for name in ("tatoeba", "documentation") for pair in pairs_of(model, name, limit=NUM_MIXED)]
+    return Random(SEED).sample(pairs, len(pairs))  # noqa: S311
+
+
+def write_pairs(name: str, pairs: Sequence[Pair]) -> Path:
+    """Write pairs as a file for the commands of the exporter."""
+    path = OUTPUT / f"{name}.tsv"
+    path.write_text("".join(f"{pair.source}\t{pair.target}\n" for pair in pairs), "utf-8")
+    return path
+
+
+def export(model: str, command: str, data: Path, *flags: str) -> str:
+    """Run a command of the exporter with a bundled model; return its output."""
+    arguments = ("--bundle", str(BUNDLED_MODELS / model / "1"), "--data", str(data), *flags)
+    run = [sys.executable, "-m", "dragoman_export", command, *arguments]
+    return subprocess.run(run, check=True, stdout=subprocess.PIPE, text=True).stdout  # noqa: S603
 
 
 def complexity() -> dict[str, Any]:
@@ -278,8 +367,13 @@ FUNCTIONS: Mapping[str, Callable[[], Any]] = {
     "calls": calls,
     "signals": signals,
     "quality": quality,
+    "examples": examples,
+    "robustness": robustness,
+    "spans": spans,
+    "attention": attention,
     "complexity": complexity,
 }
+OF_MODELS = ("quality", "examples", "robustness", "spans", "attention")
 SECTIONS = (*COMMANDS, *FUNCTIONS)
 
 
@@ -297,7 +391,7 @@ def measure(name: str) -> Any:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure the sections; write the file after each, in case a later one fails."""
-    description = (__doc__ or "").format(sections=", ".join(SECTIONS))
+    description = (__doc__ or "").format(sections=", ".join(SECTIONS), of_models=", ".join(OF_MODELS))
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sections", nargs="*", metavar="SECTION", help="such as engine (all)")
     chosen = parser.parse_args(arguments).sections or list(SECTIONS)

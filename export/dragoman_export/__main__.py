@@ -29,6 +29,7 @@ COMMANDS = {
     "verify": "verify a bundle against its checkpoint",
     "evaluate": "score translations of a bundle, a server or a file, optionally compared with another system",
     "spans": "insert placeholders and addresses into a test set and count the preserved ones",
+    "robustness": "score translations of test sentences with capitals, typos, tags and other changes",
 }
 
 

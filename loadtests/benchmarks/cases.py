@@ -104,7 +104,7 @@ def fixed_length(num_tokens: int) -> SearchOptions:
 def sentence_sets(directory: Path | None, *, size: int) -> list[tuple[str, tuple[str, ...], tuple[str, ...]]]:
     """Return name, sentences and translations of each test set; without test sets, the built-in sentences.
 
-    The directory defaults to the value of DRAGOMAN_DATA.
+    The directory defaults to the value of LOADTESTS_DATA.
     """
     directory = directory or (Path(os.environ[DATA_VARIABLE]) if DATA_VARIABLE in os.environ else None)
     found = []

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-DATA_VARIABLE: Final = "DRAGOMAN_DATA"  # environment variable with the directory of the test sets
+DATA_VARIABLE: Final = "LOADTESTS_DATA"  # environment variable with the directory of the test sets
 
 _TEST_SETS: Final = (Path("tatoeba-en-de/test.tsv.gz"), Path("newstest2013-en-de/test.tsv.gz"))
 _BUILT_IN_PATH: Final = Path(__file__).with_name("sentences.txt")
@@ -83,7 +83,7 @@ def sample(generator: random.Random, size: int) -> Sequence[str]:
 def read_texts(directory: Path | None = None, *, lines: Path | None = None) -> Texts:
     """Return the test sets of a directory, the lines of a file, or the built-in sentences.
 
-    The directory defaults to the value of DRAGOMAN_DATA. It contains `tatoeba-en-de/test.tsv.gz` or
+    The directory defaults to the value of LOADTESTS_DATA. It contains `tatoeba-en-de/test.tsv.gz` or
     `newstest2013-en-de/test.tsv.gz` with tab-separated columns, English first.
 
     Raises:

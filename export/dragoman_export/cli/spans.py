@@ -21,7 +21,7 @@ from dragoman_service.text.placeholders.patterns import compile_protection, is_p
 from dragoman_service.text.planning import TextPlan
 from dragoman_service.text.tokenizer import open_tokenizer
 
-_SPANS = (
+SPANS = (
     *("{name}", "https://example.com/x?y=1", "%s", "{{ user }}", "/usr/share/doc", "`main()`", "${value}", "%1$d"),
     *("info@example.org", '<ph id="1"/>', "$t(key)", "{0,number}", "www.example.com", "%(count)d", "src/main.py"),
 )
@@ -83,7 +83,7 @@ def _with_own_spans(sources: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
 
 def _with_inserted_spans(sources: Sequence[str], *, seed: int) -> Iterator[tuple[str, list[str]]]:
     # Sentences with one or two words replaced by spans.
-    chance, spans = random.Random(seed), cycle(_SPANS)  # noqa: S311
+    chance, spans = random.Random(seed), cycle(SPANS)  # noqa: S311
     for source in sources:
         words = source.split()
         places = [

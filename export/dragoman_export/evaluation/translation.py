@@ -9,7 +9,7 @@ from tqdm import tqdm
 
 from dragoman_export.errors import SettingError
 from dragoman_service.bundle.manifest import Confidence, Languages, Manifest
-from dragoman_service.datatypes import SearchConfig, Segment, SegmentResult
+from dragoman_service.datatypes import SearchConfig, Segment, SegmentResult, WarningKind
 from dragoman_service.decoding import offline
 from dragoman_service.decoding.step_model import StepModel
 from dragoman_service.request import TranslationOptions, TranslationRequest
@@ -27,6 +27,7 @@ class TranslationRun:
     num_target_tokens: int  # EOS included
     num_split: int  # sentences decoded in parts because they exceed the model's limit
     num_truncated: int  # sentences truncated at the limit of target tokens
+    num_lost_placeholders: int  # protected spans that the model did not reproduce; the texts contain them
     elapsed_s: float
 
     @property
@@ -94,6 +95,11 @@ def translate_texts(
         num_target_tokens=sum(len(result.hypotheses[0].token_ids) for result in results),
         num_split=sum(sentence.is_split for sentence in sentences),
         num_truncated=sum(sentence.is_truncated for sentence in sentences),
+        num_lost_placeholders=sum(
+            warning.kind is WarningKind.PLACEHOLDER_LOST
+            for translation in translations
+            for warning in translation.warnings
+        ),
         elapsed_s=time.perf_counter() - began_s,
     )
 
