@@ -17,6 +17,7 @@ from dragoman_service.bundle.files import file_entry
 from dragoman_service.bundle.manifest import (
     SCHEMA_VERSION,
     GraphFiles,
+    Languages,
     Manifest,
     Provenance,
     Score,
@@ -37,6 +38,7 @@ class BundleDescription:
     limits: Limits
     precisions: tuple[str, ...]  # keys of `ARITHMETICS`; the last one is the default
     provenance: Provenance
+    languages: Languages | None = None  # of a multilingual model that was trained here; imports have their own
     scores: tuple[Score, ...] = ()
     licence: str = "NOASSERTION"  # SPDX expression
     attribution: str = ""
@@ -61,7 +63,9 @@ def write_bundle(
             tokenizer = vocabulary
         else:
             placeholders = tuple(piece for piece in PLACEHOLDERS if piece in vocabulary.reserved)
-            described = TokenizerDescription(model=_TOKENIZER_NAME, placeholders=placeholders)
+            described = TokenizerDescription(
+                model=_TOKENIZER_NAME, placeholders=placeholders, languages=description.languages
+            )
             tokenizer = TokenizerFiles(description=described, files={_TOKENIZER_NAME: vocabulary.model})
         tokenizer.write(directory)
         files = {
@@ -90,7 +94,7 @@ def _manifest(
 ) -> Manifest:
     config = network.config
     described = {field.name: getattr(description, field.name) for field in fields(description)}
-    del described["precisions"]
+    del described["precisions"], described["languages"]
     special_ids = SpecialIds(pad=config.pad_id, bos=config.start_id, eos=config.eos_id, unk=config.unk_id)
     try:
         return Manifest(

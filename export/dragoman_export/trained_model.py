@@ -20,11 +20,11 @@ from dragoman_export.importers.portable import (
 from dragoman_export.model.config import ModelConfig
 from dragoman_export.model.transformer import Transformer
 from dragoman_export.training.checkpoint import load_checkpoint, load_model
-from dragoman_export.training.config import TrainingConfig
+from dragoman_export.training.config import DataConfig, TrainingConfig
 from dragoman_export.training.run_folder import RunFolder
 from dragoman_service.bundle.architecture import Limits
 from dragoman_service.bundle.files import MANIFEST_NAME, Bundle, open_bundle
-from dragoman_service.bundle.manifest import Tokenization
+from dragoman_service.bundle.manifest import Languages, TargetTokens, Tokenization
 from dragoman_service.text.tokenizer import SentencePieceTokenizer, open_tokenizer
 
 _AVERAGE_NAME = "average.pt"  # written by `dragoman export average`
@@ -80,18 +80,55 @@ class TrainedModel:
         max_tokens = self.read_settings().get("training", {}).get("max_tokens", TrainingConfig().max_tokens)
         return Limits(max_source_tokens=max_tokens, max_target_tokens=max_tokens)
 
+    def read_data(self) -> DataConfig | None:
+        """Return the text of the run; None if the model was imported. RunFolderError if the settings are damaged."""
+        settings = self.read_settings()
+        try:
+            return DataConfig.from_dict(settings["data"]) if "data" in settings else None
+        except (KeyError, TypeError, ValueError) as error:
+            raise RunFolderError(f"invalid settings of the run: {error!r}") from error
+
+    @property
+    def languages(self) -> Languages | None:
+        """Languages of a multilingual model; None: one language pair.
+
+        A model that was trained here translates every source language to every target language of its training text.
+        CorpusError if the vocabulary lacks a language, RunFolderError if the settings are damaged.
+        """
+        if self.tokenizer_files is not None:
+            return self.tokenizer_files.description.languages
+        data = self.read_data()
+        pairs = data.language_pairs if data else ()
+        if not pairs:
+            return None
+        vocabulary = Vocabulary.load(self.run.vocabulary)
+        prefixes = {target: vocabulary.language_prefix(source, target) for source, target in pairs}
+        return Languages(
+            sources={source: () for source, _ in pairs},
+            targets={target: TargetTokens(source_prefix=prefix) for target, prefix in prefixes.items()},
+        )
+
+    @property
+    def first_pair(self) -> tuple[str, str] | None:
+        """First language pair of a multilingual model."""
+        languages = self.languages
+        return next(languages.pairs_served(), None) if languages else None
+
     def read_vocabulary(self) -> Vocabulary | TokenizerFiles:
         """Return the tokenizer for a bundle; CorpusError if the vocabulary is damaged."""
         return self.tokenizer_files or Vocabulary.load(self.run.vocabulary)
 
     def open_tokenizer(self) -> SentencePieceTokenizer:
-        """Return the tokenizer; BundleError if its files are damaged."""
+        """Return the tokenizer, for `first_pair` of a multilingual model; BundleError if its files are damaged."""
+        pair = self.first_pair
         if self.portable is not None:
-            return self.portable.open_tokenizer()
-        if self.tokenizer_files is not None:
+            tokenizer = self.portable.open_tokenizer()
+        elif self.tokenizer_files is not None:
             config = ModelConfig(**load_checkpoint(self.checkpoint)["model_config"])
-            return self.tokenizer_files.open_at(self.run.tokenizer, config)
-        return SentencePieceTokenizer(self.run.vocabulary)
+            tokenizer = self.tokenizer_files.open_at(self.run.tokenizer, config)
+        else:
+            tokenizer = SentencePieceTokenizer(self.run.vocabulary, Tokenization(languages=self.languages))
+        return tokenizer.for_pair(*pair) if pair else tokenizer
 
 
 def open_model(path: Path) -> tuple[Transformer, SentencePieceTokenizer]:

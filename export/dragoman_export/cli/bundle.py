@@ -4,7 +4,6 @@ import argparse
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import starmap
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +12,15 @@ from pydantic import TypeAdapter, ValidationError
 from dragoman_export.bundle_writer import BundleDescription, exporter_version, write_bundle
 from dragoman_export.cli.flags import add_shared
 from dragoman_export.data.augmentation import AugmentationConfig, augment_all
+from dragoman_export.data.formats import split_columns
 from dragoman_export.data.reader import ParallelFiles, read_spread
-from dragoman_export.errors import BundleWriteError, CorpusError, RunFolderError, SettingError
+from dragoman_export.errors import BundleWriteError, CorpusError, SettingError
 from dragoman_export.evaluation.verification import agreement
 from dragoman_export.onnx_export.calibration import calibrate
 from dragoman_export.onnx_export.network import ARITHMETICS, Network
 from dragoman_export.onnx_export.quantize import ProductKind, Rounding
 from dragoman_export.trained_model import TrainedModel
 from dragoman_export.training.checkpoint import load_checkpoint
-from dragoman_export.training.config import DataConfig
 from dragoman_export.training.text import texts_of
 from dragoman_service.bundle.architecture import Limits
 from dragoman_service.bundle.files import file_entry, open_bundle
@@ -51,8 +50,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_shared(parser, "checkpoint", "output")
     parser.add_argument("--name", required=True, help="name of the model, such as en-de")
     parser.add_argument("--version", required=True, help="version of the model, such as 1")
-    parser.add_argument("--source-language", required=True, metavar="TAG", help="BCP-47 tag, such as en")
-    parser.add_argument("--target-language", required=True, metavar="TAG", help="BCP-47 tag, such as de")
+    for side, example in (("source", "en"), ("target", "de")):
+        tag_help = f"BCP-47 tag, such as {example}; multilingual models have all their pairs (first training pair)"
+        parser.add_argument(f"--{side}-language", metavar="TAG", help=tag_help)
     known = ",".join(ARITHMETICS)
     precisions_help = f"precisions; the last is the default ({known})"
     parser.add_argument("--precisions", default=known, metavar="LIST", help=precisions_help)
@@ -85,11 +85,13 @@ def run(args: argparse.Namespace) -> int:
     """Write the bundle and print its content."""
     trained = TrainedModel.find(args.checkpoint)
     settings, longest = trained.read_settings(), trained.limits
+    source_language, target_language = _pair(args, trained)
     description = BundleDescription(
         name=args.name,
         version=args.version,
-        source_language=args.source_language,
-        target_language=args.target_language,
+        source_language=source_language,
+        target_language=target_language,
+        languages=trained.languages,
         limits=Limits(
             max_source_tokens=args.max_source_tokens or longest.max_source_tokens,
             max_target_tokens=args.max_target_tokens or longest.max_target_tokens,
@@ -102,16 +104,16 @@ def run(args: argparse.Namespace) -> int:
     )
     kept = _kept(args.keep_fp32, description.precisions)
     is_fixed = _wants_fixed_scales(args, description.precisions)
-    text = _calibration_text(args, settings) if is_fixed else None
+    text = _calibration_text(args, trained) if is_fixed else None
     model = trained.load()
     roundings: Mapping[str, Rounding] = {}
     pairs: list[tuple[list[int], list[int]]] = []
     if text is not None:
         try:
-            tokenizer = trained.open_tokenizer().for_pair(args.source_language, args.target_language)
+            tokenizer = trained.open_tokenizer().for_pair(source_language, target_language)
+            pairs = _calibration_pairs(text, args.calibration_sentences, tokenizer, description.limits)
         except KeyError as error:
             raise BundleWriteError(f"{trained.checkpoint} does not support language {error}") from error
-        pairs = _calibration_pairs(text, args.calibration_sentences, tokenizer, description.limits)
         roundings = calibrate(model, pairs, levels=args.activation_levels)
         print(f"int8 activations: fixed scales, calibrated on {len(pairs)} sentences of {text}")
         if num_wide := sum(rounding.levels != args.activation_levels for rounding in roundings.values()):
@@ -137,6 +139,16 @@ def run(args: argparse.Namespace) -> int:
     for name, size in {**sizes, "all files": sum(sizes.values())}.items():
         print(f"  {name:24} {size:>12,} bytes")
     return 0
+
+
+def _pair(args: argparse.Namespace, trained: TrainedModel) -> tuple[str, str]:
+    # The given languages, or the first pair of a multilingual model.
+    if args.source_language and args.target_language:
+        return args.source_language, args.target_language
+    if args.source_language or args.target_language or trained.first_pair is None:
+        flag = "--target-language" if args.source_language else "--source-language"
+        raise SettingError(flag, None, "a BCP-47 tag")
+    return trained.first_pair
 
 
 def _kept(text: str, precisions: tuple[str, ...]) -> frozenset[ProductKind]:
@@ -178,19 +190,16 @@ def _wants_fixed_scales(args: argparse.Namespace, precisions: tuple[str, ...]) -
     return False
 
 
-def _calibration_text(args: argparse.Namespace, settings: Mapping[str, Any]) -> _CalibrationText | None:
+def _calibration_text(args: argparse.Namespace, trained: TrainedModel) -> _CalibrationText | None:
     # The given text, or the available text of the run; None without any.
     if args.calibration:
         files = tuple(ParallelFiles(source=path) for path in args.calibration)
         return _CalibrationText(files=files, max_malformed=0.0, origin="--calibration")
-    if "data" in settings:
-        try:
-            data = DataConfig.from_dict(settings["data"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise RunFolderError(f"invalid settings of the run: {error!r}") from error
+    data = trained.read_data()
+    if data is not None:
         for files, origin in ((data.train, "training text of the run"), (data.dev, "development text of the run")):
             text = _CalibrationText(files=files, max_malformed=data.max_malformed, origin=origin)
-            absent = [path for path in text.paths() if not path.is_file()]
+            absent = [path for path in text.paths() if not split_columns(path)[0].exists()]
             if not absent:
                 return text
             print(f"missing calibration text: {', '.join(map(str, absent))} ({origin})", file=sys.stderr)
@@ -221,9 +230,14 @@ def _calibration_pairs(
     # in place of protected text, as in the service.
     chosen = read_spread(text.files, count=count, max_malformed=text.max_malformed)
     seen = AugmentationConfig(placeholders=_PLACEHOLDER_SHARE if tokenizer.placeholders else 0.0)
+    tokenizers = {pair.languages: tokenizer.for_pair(*pair.languages) for pair in chosen if pair.languages}
+    encoded = (
+        (tokenizers[pair.languages] if pair.languages else tokenizer).encode_pair(*texts)
+        for pair, texts in zip(chosen, augment_all(texts_of(chosen), seen, seed=(1, 0)), strict=True)
+    )
     pairs = [
         (source, target)
-        for source, target in starmap(tokenizer.encode_pair, augment_all(texts_of(chosen), seen, seed=(1, 0)))
+        for source, target in encoded
         if len(source) <= limits.max_source_tokens and len(target) <= limits.max_target_tokens
     ]
     if not pairs:

@@ -21,7 +21,7 @@ from tqdm import tqdm
 
 from dragoman_export.bundle_writer import exporter_version
 from dragoman_export.cli.flags import add_shared
-from dragoman_export.data.reader import SEPARATORS, Pair, PairFiles, ParallelFiles, map_chunks
+from dragoman_export.data.reader import SEPARATORS, Pair, PairFiles, files_of_one_pair, map_chunks
 from dragoman_export.data.translate_dataset import LineTranslation
 from dragoman_export.errors import CorpusError, SettingError
 from dragoman_export.evaluation.ensemble import open_text_model
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     """
     if args.output.exists():
         raise CorpusError(f"{args.output} already exists")
-    pairs = PairFiles.scan([ParallelFiles(source=path) for path in args.data], max_malformed=0.0)
+    pairs = PairFiles.scan(files_of_one_pair(args.data), max_malformed=0.0)
     if args.device == "cpu" and len(args.teacher) == 1 and (args.teacher[0] / MANIFEST_NAME).is_file():
         _translate_dataset(args, pairs)
     else:

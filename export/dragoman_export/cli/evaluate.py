@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +30,13 @@ from dragoman.client.request import DecodingOptions
 from dragoman.client.results import TranslationResult
 from dragoman.option_ranges import option_range
 from dragoman_export.cli.flags import add_shared
+from dragoman_export.data.formats import split_languages
 from dragoman_export.data.reader import Pair, read_pairs
 from dragoman_export.errors import CorpusError, ExportError, SettingError
 from dragoman_export.evaluation.ensemble import open_text_model
 from dragoman_export.evaluation.report import NUM_RESAMPLES, comet_score, copies, html_page, html_table, repetitions
 from dragoman_export.evaluation.test_sets import PublicTestSet, find_test_set, named_test_set
-from dragoman_export.evaluation.translation import DEFAULT_LENGTH_PENALTY, translate_texts
+from dragoman_export.evaluation.translation import DEFAULT_LENGTH_PENALTY, TranslationRun, translate_texts
 from dragoman_service.bundle.manifest import Score
 from dragoman_service.runtimes.settings import RuntimeSettings
 
@@ -48,7 +50,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     system.add_argument("--bundle", type=Path, nargs="+", metavar="PATH", help=bundle_help)
     system.add_argument("--target", metavar="HOST:PORT", help="server")
     system.add_argument("--translations", type=Path, metavar="FILE", help="translations to score, one per line")
-    add_shared(parser, "data", "limit", "beam")
+    data_help = "pairs, in a format of `train --train`; files that name languages, as FILE@en,de, give a table of pairs"
+    add_shared(parser, "data", help=data_help)
+    add_shared(parser, "limit", help="use the first N lines only, with languages those of each pair")
+    add_shared(parser, "beam")
     alpha_help = "larger values favour longer translations, 0: none (%(default)s)"
     parser.add_argument(
         "--length-penalty", type=float, default=DEFAULT_LENGTH_PENALTY, metavar="ALPHA", help=alpha_help
@@ -75,6 +80,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     server.add_argument("--ca-file", type=Path, metavar="PEM", help="trusted certificates; enables TLS")
 
 
+_TestSets = Mapping[Path, PublicTestSet | None]  # of each file
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Translated:
     texts: tuple[str, ...]
@@ -86,40 +94,23 @@ class _Translated:
 def run(args: argparse.Namespace) -> int:
     """Translate, score and print."""
     _check(args)
-    by_file = [read_pairs([path], None) for path in args.data]
-    test_sets = [_test_set(path, own) for path, own in zip(args.data, by_file, strict=True)]
-    pairs = tuple(itertools.chain.from_iterable(by_file))[: args.limit]
+    pairs, test_sets = _read_data(args)
     references = [pair.target for pair in pairs]
     other = _read_lines(args.against, len(pairs)) if args.against else None
     translated = _translate(args, pairs)
     if args.output:
         lines = [" ".join(text.splitlines()) for text in translated.texts]
         args.output.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    data = ", ".join(
-        f"{path.parent.name}/{path.name}" + (f" ({one.name} {one.languages})" if one else "")
-        for path, one in zip(args.data, test_sets, strict=True)
-    )
-    if args.limit:
-        data = f"{data}, first {args.limit} lines"
-    for one in filter(None, test_sets):
+    for one in filter(None, test_sets.values()):
         print(f"test set {one.name} {one.languages}: {one.citation}")
-    whole = test_sets[0] if len(test_sets) == 1 and not args.limit else None
-    metrics = _metrics()
-    measured = {name: metric.corpus_score(translated.texts, [references]) for name, metric in metrics.items()}
-    scores = [
-        Score(
-            metric=name,
-            value=round(float(measured[name].score), 2),
-            data=data + translated.data_suffix + _other_penalty(args),
-            signature=_signature(metric, whole),
-            precision=translated.precision,
-            beam_size=args.beam,
-        )
-        for name, metric in metrics.items()
-    ]
-    for score in scores:
-        print(f"{score.metric} {score.value:.2f}  {score.signature}")
-    bleu: Any = measured["BLEU"]
+    groups = _by_languages(pairs)
+    scores = {
+        languages: _scores(args, translated, pairs, languages, groups[languages], test_sets=test_sets)
+        for languages in groups
+    }
+    for rows in zip(*scores.values(), strict=True):  # of one metric
+        print(*_table(dict(zip(scores, rows, strict=True))), sep="\n")
+    bleu: Any = BLEU().corpus_score(translated.texts, [references])
     ratio = bleu.sys_len / max(bleu.ref_len, 1)
     print(f"length ratio {ratio:.3f}: {bleu.sys_len:,} words, {bleu.ref_len:,} in the references")
     sources = [pair.source for pair in pairs]
@@ -127,12 +118,90 @@ def run(args: argparse.Namespace) -> int:
     if args.comet:
         print(f"COMET {comet_score(args.comet, sources, translated.texts, references):.4f}  {args.comet}")
     if args.html:
-        args.html.write_text(_page(data, sources, references, translated.texts, other), encoding="utf-8")
+        args.html.write_text(
+            _page(_name(args, args.data, test_sets), sources, references, translated.texts, other), encoding="utf-8"
+        )
     for line in (*translated.report, *_compared(translated.texts, other, references)):
         print(line)
     if args.scores:
-        args.scores.write_bytes(TypeAdapter(list[Score]).dump_json(scores, indent=2) + b"\n")
+        listed = list(itertools.chain(*scores.values()))
+        args.scores.write_bytes(TypeAdapter(list[Score]).dump_json(listed, indent=2) + b"\n")
     return 0
+
+
+def _read_data(args: argparse.Namespace) -> tuple[list[Pair], _TestSets]:
+    # The pairs of all files, with languages the first of each pair of languages, and the test sets that files contain.
+    by_file = {path: read_pairs([path], None) for path in args.data}
+    test_sets = {path: _test_set(path, own) for path, own in by_file.items()}
+    pairs = list(itertools.chain.from_iterable(by_file.values()))
+    groups = _by_languages(pairs)
+    if len(groups) > 1 and None in groups:
+        raise SettingError("--data", pairs[groups[None][0]].location, "languages, as FILE@en,de, of all files or none")
+    if args.source_language and None not in groups:
+        raise SettingError("--source-language", args.source_language, "no value, as the files name their languages")
+    chosen = sorted(index for indices in groups.values() for index in indices[: args.limit])
+    return [pairs[index] for index in chosen], test_sets
+
+
+def _by_languages(pairs: Sequence[Pair]) -> dict[tuple[str, str] | None, list[int]]:
+    # The indices of the pairs of each pair of languages.
+    groups: dict[tuple[str, str] | None, list[int]] = {}
+    for index, pair in enumerate(pairs):
+        groups.setdefault(pair.languages, []).append(index)
+    return groups
+
+
+def _scores(
+    args: argparse.Namespace,
+    translated: _Translated,
+    pairs: Sequence[Pair],
+    languages: tuple[str, str] | None,
+    indices: Sequence[int],
+    *,
+    test_sets: _TestSets,
+) -> list[Score]:
+    # The scores of the pairs of some languages, one of each metric.
+    texts, references = [translated.texts[index] for index in indices], [pairs[index].target for index in indices]
+    paths = [path for path in args.data if split_languages(path)[1] == languages]
+    whole = test_sets[paths[0]] if len(paths) == 1 and not args.limit else None
+    scores = []
+    for name, metric in _metrics().items():
+        value = metric.corpus_score(texts, [references]).score
+        scores.append(
+            Score(
+                metric=name,
+                value=round(float(value), 2),
+                data=_name(args, paths, test_sets) + translated.data_suffix + _other_penalty(args),
+                signature=_signature(metric, whole),
+                precision=translated.precision,
+                beam_size=args.beam,
+            )
+        )
+    return scores
+
+
+def _name(args: argparse.Namespace, paths: Sequence[Path], test_sets: _TestSets) -> str:
+    sets = [(path, test_sets[path]) for path in paths]
+    names = ", ".join(
+        f"{path.parent.name}/{path.name}" + (f" ({one.name} {one.languages})" if one else "") for path, one in sets
+    )
+    return f"{names}, first {args.limit} lines" if args.limit else names
+
+
+def _table(scores: Mapping[tuple[str, str] | None, Score]) -> list[str]:
+    # The lines of a metric: its score, or a table with a row per source and a column per target language.
+    values = {languages: score.value for languages, score in scores.items() if languages}
+    first = next(iter(scores.values()))
+    if len(values) < 2:
+        return [f"{first.metric} {first.value:.2f}  {first.signature}"]
+    sources, targets = (sorted({languages[side] for languages in values}) for side in (0, 1))
+    rows = [["", *targets]]
+    for source in sources:
+        cells = (values.get((source, target)) for target in targets)
+        rows.append([source, *("-" if cell is None else f"{cell:.2f}" for cell in cells)])
+    width = max(len(cell) for row in rows for cell in row)
+    lines = ["  ".join([row[0].ljust(width), *(cell.rjust(width) for cell in row[1:])]) for row in rows]
+    return [f"{first.metric}  {first.signature}", *lines]
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -216,39 +285,54 @@ def _read_lines(path: Path, num_expected: int) -> tuple[str, ...]:
 
 def _translate_with_bundle(args: argparse.Namespace, pairs: Sequence[Pair]) -> _Translated:
     settings = RuntimeSettings(precision=args.precision, num_intra_op_threads=args.threads, shortlist=args.shortlist)
-    sources = [pair.source for pair in pairs]
+    texts, runs = [""] * len(pairs), list[TranslationRun]()
     with open_text_model(args.bundle, settings) as (model, precision):
-        run = translate_texts(
-            model, sources, beam_size=args.beam, batch_size=args.batch_size, length_penalty=args.length_penalty
-        )
+        for languages, indices in _by_languages(pairs).items():
+            run = translate_texts(
+                model.for_pair(*languages) if languages else model,
+                [pairs[index].source for index in indices],
+                beam_size=args.beam,
+                batch_size=args.batch_size,
+                length_penalty=args.length_penalty,
+            )
+            runs.append(run)
+            for index, text in zip(indices, run.texts, strict=True):
+                texts[index] = text
     conditions = f"with {args.threads} threads, {precision}, beam {args.beam}{_other_penalty(args)}"
-    report = [_speed(len(pairs), run.num_target_tokens, run.elapsed_s, conditions)]
-    if run.num_split:
-        report.append(f"{run.num_split} sentences decoded in parts of at most {model.max_source_tokens} tokens")
-    if run.num_truncated:
-        report.append(f"{run.num_truncated} translations truncated at the limit of target tokens")
+    num_tokens, elapsed_s = sum(run.num_target_tokens for run in runs), sum(run.elapsed_s for run in runs)
+    report = [_speed(len(pairs), num_tokens, elapsed_s, conditions)]
+    if num_split := sum(run.num_split for run in runs):
+        report.append(f"{num_split} sentences decoded in parts of at most {model.max_source_tokens} tokens")
+    if num_truncated := sum(run.num_truncated for run in runs):
+        report.append(f"{num_truncated} translations truncated at the limit of target tokens")
     suffix = ", shortlist" if args.shortlist else ""
-    return _Translated(texts=run.texts, report=tuple(report), precision=precision, data_suffix=suffix)
+    return _Translated(texts=tuple(texts), report=tuple(report), precision=precision, data_suffix=suffix)
 
 
 def _translate_with_server(args: argparse.Namespace, pairs: Sequence[Pair]) -> _Translated:
     # Several texts per call; ExportError if a call fails.
-    requests = [[pair.source for pair in pairs[i : i + args.batch_size]] for i in range(0, len(pairs), args.batch_size)]
+    requests = [
+        (languages, indices[first : first + args.batch_size])
+        for languages, indices in _by_languages(pairs).items()
+        for first in range(0, len(indices), args.batch_size)
+    ]
     try:
         api_key = args.api_key_file.read_text(encoding="ascii") if args.api_key_file else None
         tls = TlsOptions(ca=args.ca_file) if args.ca_file else None
         with TranslationClient(args.target, timeout_s=_TIMEOUT_S, api_key=api_key, tls=tls) as client:
-            source, target = _languages(client, args)
+            only_pair = _languages(client, args) if requests[0][0] is None else None
 
-            def translate(texts: list[str]) -> TranslationResult:
+            def translate(request: tuple[tuple[str, str] | None, list[int]]) -> TranslationResult:
+                languages, indices = request
+                source, target = languages or only_pair or ("", "")
                 result = client.translate(
-                    texts,
+                    [pairs[index].source for index in indices],
                     source_language=source,
                     target_language=target,
                     model=args.model,
                     options=DecodingOptions(beam_size=args.beam, length_penalty=args.length_penalty),
                 )
-                progress.update(len(texts))
+                progress.update(len(indices))
                 return result
 
             began_s = time.perf_counter()
@@ -258,6 +342,8 @@ def _translate_with_server(args: argparse.Namespace, pairs: Sequence[Pair]) -> _
     except (DragomanError, OSError, ValueError) as error:
         raise ExportError(f"{args.target}: {error}") from error
     translations = [translation for result in results for translation in result]
+    places = [index for _, indices in requests for index in indices]
+    texts = [translation.text for _, translation in sorted(zip(places, translations, strict=True), key=itemgetter(0))]
     num_tokens = sum(result.num_target_tokens for result in results)
     models = sorted({f"{result.model_name}/{result.model_version}" for result in results})
     calls = f"with {args.callers} concurrent calls of {args.batch_size} texts, {', '.join(models)}"
@@ -265,7 +351,7 @@ def _translate_with_server(args: argparse.Namespace, pairs: Sequence[Pair]) -> _
     report = [_speed(len(pairs), num_tokens, elapsed_s, conditions)]
     warnings = Counter(warning.kind.name for translation in translations for warning in translation.warnings)
     report += [f"{count:,} warnings {kind}" for kind, count in sorted(warnings.items())]
-    return _Translated(texts=tuple(translation.text for translation in translations), report=tuple(report))
+    return _Translated(texts=tuple(texts), report=tuple(report))
 
 
 def _other_penalty(args: argparse.Namespace) -> str:

@@ -21,6 +21,7 @@ from dragoman_export.cli.flags import add_flags, given
 from dragoman_export.cli.run_file import read_run_file, run_file
 from dragoman_export.data.augmentation import augment_all
 from dragoman_export.data.formats import files_of
+from dragoman_export.data.mixing import draw_copies, repeated
 from dragoman_export.data.reader import ParallelFiles
 from dragoman_export.data.vocabulary import ImportedCodec, TextCodec, Vocabulary, VocabularyConfig, train_vocabulary
 from dragoman_export.errors import (
@@ -101,12 +102,23 @@ def _add_text_flags(parser: argparse.ArgumentParser) -> None:
     for name, purpose in (("train", "Training"), ("dev", "Development")):
         text = (
             f"{purpose} text: source<TAB>target lines, .jsonl, .parquet, .tmx or a Hugging Face dataset directory, "
-            "also compressed. FILE:SOURCE,TARGET names columns, or languages in TMX. Default: source,target."
+            "also compressed. FILE:SOURCE,TARGET names columns, or languages in TMX. Default: source,target. A last "
+            "@SOURCE,TARGET, such as FILE@en,de, names the languages of the file, for a multilingual model."
         )
         parser.add_argument(f"--{name}", type=Path, nargs="+", metavar="FILE", help=text)
         for side in ("source", "target"):
             text = f"{side.capitalize()} lines of {purpose.lower()} text, in addition to --{name}."
             parser.add_argument(f"--{name}-{side}", type=Path, metavar="FILE", help=text)
+    weights_help = (
+        "Draws of each pair per epoch, for each file of --train and then --train-source: 2.25 is two copies of the "
+        "file and another quarter of it in each epoch. Default: 1."
+    )
+    parser.add_argument("--weights", type=float, nargs="+", metavar="WEIGHT", help=weights_help)
+    temperature_help = (
+        "Choose the weights: a language pair, or a file without languages, with n pairs has a share proportional to "
+        "n^(1/T) of an epoch, which keeps its size. 1: the sizes of the text; 5 is usual for languages of unequal size."
+    )
+    parser.add_argument("--temperature", type=float, metavar="T", help=temperature_help)
     malformed_help = "Largest share of malformed lines, from 0 to 1. Default: 0.001."
     parser.add_argument("--max-malformed", type=float, metavar="SHARE", help=malformed_help)
     vocabulary_help = "SentencePiece model. Default: learned from the training text."
@@ -158,6 +170,7 @@ def _dumped(args: argparse.Namespace) -> str:
         name: getattr(args, name) for name in ("initialize_from", "initialize_vocabulary", "vocabulary", "lexicon")
     }
     options = {name: getattr(args, name) for name in ("normalization", "subwords")}
+    mixing = {"weights": list(config.data.weights) or None, "temperature": config.data.temperature}
     text = {
         flag: value
         for name in ("train", "dev")
@@ -170,7 +183,7 @@ def _dumped(args: argparse.Namespace) -> str:
     sections: dict[str, Any] = {
         "output": str(args.output),
         "preset": args.preset or _DEFAULT_PRESET,
-        "data": {**_flags({**text, **paths, **options}), "max-malformed": config.data.max_malformed},
+        "data": {**_flags({**text, **mixing, **paths, **options}), "max-malformed": config.data.max_malformed},
         "model": _flags(model),
         "training": _flags(config.training.to_dict()),
     }
@@ -188,7 +201,7 @@ def _flags(fields: Mapping[str, Any]) -> dict[str, Any]:
 def _run(args: argparse.Namespace, folder: RunFolder) -> int:
     ranks = Ranks()
     initial, tokenizer = _read_initial(args) if args.initialize_from else (None, None)
-    config = _resumed_config(args, folder) if args.resume else new_config(args, initial.config if initial else None)
+    config = resumed_config(args, folder) if args.resume else new_config(args, initial.config if initial else None)
     if config.training.threads:
         torch.set_num_threads(config.training.threads)
     seed = config.training.seed + ranks.rank
@@ -269,11 +282,12 @@ def new_config(args: argparse.Namespace, network: ModelConfig | None = None) -> 
     return RunConfig(
         model=dataclasses.replace(model, **given(args, ModelConfig)),
         training=dataclasses.replace(training, **changes),
-        data=DataConfig(train=_files(args, "train"), dev=_files(args, "dev"), **share),
+        data=DataConfig(train=_files(args, "train"), dev=_files(args, "dev"), **share, **_mixing(args)),
     )
 
 
-def _resumed_config(args: argparse.Namespace, folder: RunFolder) -> RunConfig:
+def resumed_config(args: argparse.Namespace, folder: RunFolder) -> RunConfig:
+    """Return the settings of a run folder changed by the flags."""
     for name in ONLY_NEW:
         if getattr(args, name) is not None:
             raise SettingError(f"--{name}", str(getattr(args, name)), "no value with --resume")
@@ -284,7 +298,7 @@ def _resumed_config(args: argparse.Namespace, folder: RunFolder) -> RunConfig:
         raise RunFolderError(f"invalid settings in {folder.path}: {error}") from error
     model, training = given(args, ModelConfig), given(args, TrainingConfig)
     _check_unchanged({**stored.model.to_dict(), **stored.training.to_dict()}, {**model, **training})
-    data: dict[str, Any] = {name: files for name in ("train", "dev") if (files := _files(args, name))}
+    data: dict[str, Any] = {name: files for name in ("train", "dev") if (files := _files(args, name))} | _mixing(args)
     if args.max_malformed is not None:
         data["max_malformed"] = args.max_malformed
     return RunConfig(
@@ -330,6 +344,9 @@ def _prepare_text(
         if training.concatenate:
             raise SettingError("concatenate", training.concatenate, "0 with an imported tokenizer")
         files = TokenizerFiles.read(folder.tokenizer)
+        if files.description.languages and not config.data.language_pairs:
+            expected = "languages, as FILE@en,de, for a multilingual model"
+            raise SettingError("--train", str(config.data.train[0].source), expected)
         vocabulary = ImportedCodec(files.open_at(folder.tokenizer, config.model))
     else:
         vocabulary = Vocabulary.load(folder.vocabulary)
@@ -350,15 +367,23 @@ def _make_vocabulary(args: argparse.Namespace, text: PlainText, run: RunConfig, 
         return Vocabulary.load(args.vocabulary)
     size, training = run.model.vocabulary_size, run.training
     report.message(f"learning a vocabulary of {size} pieces")
+    copies = draw_copies(text.train.sizes, text.weights, seed=training.seed, epoch=0)
     first_epoch = augment_all(
-        texts_of(text.train), training.augmentation, seed=(training.seed, 0), translations=text.translations
+        repeated(texts_of(text.train), copies),
+        training.augmentation,
+        seed=(training.seed, 0),
+        translations=text.translations,
     )
-    stride = math.ceil(text.train.num_pairs / _VOCABULARY_PAIRS)
+    stride = math.ceil(copies.sum() / _VOCABULARY_PAIRS)
     sentences = (side for pair in itertools.islice(first_epoch, 0, None, stride) for side in pair)
     model_type: Literal["unigram", "bpe"] = args.subwords or "unigram"
     normalization = args.normalization or _NORMALIZATION
     config = VocabularyConfig(
-        size=size, normalization=normalization, model_type=model_type, reserved=training.augmentation.reserved
+        size=size,
+        normalization=normalization,
+        model_type=model_type,
+        reserved=training.augmentation.reserved,
+        target_languages=tuple(dict.fromkeys(target for _, target in run.data.language_pairs)),
     )
     return train_vocabulary(sentences, config)
 
@@ -391,6 +416,13 @@ def _report_skipped_epoch(changed: Mapping[str, tuple[Any, Any]], trainer: Train
         changes = ", ".join(f"{name} was {old}, is {new}" for name, (old, new) in changed.items())
         report.message(f"batches changed ({changes}): skipping the rest of epoch {trainer.progress.epoch - 1}")
         report.record("epoch_skipped", step=trainer.progress.step, epoch=trainer.progress.epoch - 1, changed=changed)
+
+
+def _mixing(args: argparse.Namespace) -> dict[str, Any]:
+    # Fields of DataConfig; none if neither flag is given.
+    if args.weights is None and args.temperature is None:
+        return {}
+    return {"weights": tuple(args.weights or ()), "temperature": args.temperature}
 
 
 def _files(args: argparse.Namespace, name: str) -> tuple[ParallelFiles, ...]:

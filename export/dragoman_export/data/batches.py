@@ -6,16 +6,17 @@ import os
 import tempfile
 import weakref
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dragoman_export.data.mixing import CopyArray, draw_copies
 from dragoman_export.data.vocabulary import BOS_ID, PAD_ID
 
 IntArray = NDArray[np.int64]
@@ -51,6 +52,15 @@ class TokenBlock(NamedTuple):
         lengths = np.fromiter(map(len, lists), np.int32, len(lists))
         tokens = np.fromiter(itertools.chain.from_iterable(lists), np.int32, int(lengths.sum()))
         return cls(lengths=lengths, tokens=tokens)
+
+    def prefixed(self, prefixes: NDArray[np.int32]) -> "TokenBlock":
+        """Return the lists, each after its row of [N, P]."""
+        starts = np.cumsum(self.lengths) - self.lengths
+        size = prefixes.shape[1]
+        return TokenBlock(
+            lengths=self.lengths + np.int32(size),
+            tokens=np.insert(self.tokens, np.repeat(starts, size), prefixes.ravel()),
+        )
 
 
 class TokenLists:
@@ -144,17 +154,61 @@ class TokenLists:
         return self._content
 
 
+class CorpusPart(NamedTuple):
+    """The pairs of one file."""
+
+    size: int
+    weight: float = 1.0  # draws of each pair per epoch, see `draw_copies`
+    languages: tuple[str, str] | None = None  # pairs of different languages are never joined
+    prefix: tuple[int, ...] = ()  # tokens that start each source; the same number in all parts
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodedCorpus:
-    """Token ids of both sides of each pair, EOS last, BOS not stored."""
+    """Token ids of both sides of each pair, EOS last, BOS and prefix not stored."""
 
     sources: TokenLists
     targets: TokenLists
     pad_id: int = PAD_ID
     start_id: int = BOS_ID  # first input of the decoder
+    parts: tuple[CorpusPart, ...] = ()  # of all pairs in order; empty: one with default values
 
     def __len__(self) -> int:
         return len(self.sources)
+
+    @property
+    def mixing(self) -> Mapping[str, Any]:
+        """Fields of `parts` that differ from their default."""
+        values = {name: [getattr(part, name) for part in self.parts] for name in ("weight", "languages")}
+        return {name: each for name, each in values.items() if set(each) - {CorpusPart._field_defaults[name]}}
+
+    @property
+    def prefix_size(self) -> int:
+        """P, the number of tokens that start each source."""
+        return len(self.parts[0].prefix) if self.parts else 0
+
+    def prefixes(self) -> NDArray[np.int32]:
+        """Return the tokens that start each source [N, P]."""
+        rows = np.array([part.prefix for part in self.parts], np.int32).reshape(len(self.parts), self.prefix_size)
+        return self._of_pairs(rows)
+
+    def groups(self) -> NDArray[np.int32]:
+        """Return a number for the languages of each pair [N]."""
+        numbers = {languages: number for number, languages in enumerate({part.languages: 0 for part in self.parts})}
+        return self._of_pairs(np.array([numbers[part.languages] for part in self.parts], np.int32))
+
+    def copies(self, seed: int, epoch: int) -> CopyArray:
+        """Return how often each pair is drawn in an epoch [N]."""
+        if "weight" not in self.mixing:
+            return np.ones(len(self), np.int32)
+        sizes, weights = ([getattr(part, name) for part in self.parts] for name in ("size", "weight"))
+        return draw_copies(sizes, weights, seed=seed, epoch=epoch)
+
+    def _of_pairs(self, rows: NDArray[np.int32]) -> NDArray[np.int32]:
+        # Repeats the row of each part for its pairs.
+        if not self.parts:
+            return np.zeros((len(self), *rows.shape[1:]), np.int32)
+        return np.repeat(rows, [part.size for part in self.parts], axis=0)
 
 
 class Batch(NamedTuple):
@@ -181,9 +235,11 @@ class Epoch:
         """Choose the concatenations, sort by length and cut, seeded by (seed, epoch)."""
         random = np.random.default_rng((config.seed, epoch))
         self._corpus = corpus
-        self._members = choose_members(corpus, config, random)
-        source_lengths = joined_lengths(corpus.sources.lengths, self._members)
+        self._prefixes = corpus.prefixes()
+        self._members = choose_members(corpus, config, random, copies=corpus.copies(config.seed, epoch))
+        source_lengths = joined_lengths(corpus.sources.lengths, self._members) + corpus.prefix_size
         target_lengths = joined_lengths(corpus.targets.lengths, self._members)
+        self.num_target_tokens = int(target_lengths.sum())
         self._batches = plan_batches(source_lengths, target_lengths, config, random)
 
     def __len__(self) -> int:
@@ -194,25 +250,34 @@ class Epoch:
         members = self._members[self._batches[index]]
         corpus = self._corpus
         sources, targets = (lists.joined(members) for lists in (corpus.sources, corpus.targets))
+        sources = sources.prefixed(self._prefixes[members[:, 0]])
         return make_batch(sources, targets, pad_id=corpus.pad_id, start_id=corpus.start_id)
 
 
-def choose_members(corpus: EncodedCorpus, config: BatchingConfig, random: np.random.Generator) -> MemberArray:
-    """Choose the pairs of each example; every pair is in exactly one example.
+def choose_members(
+    corpus: EncodedCorpus, config: BatchingConfig, random: np.random.Generator, *, copies: CopyArray | None = None
+) -> MemberArray:
+    """Choose the pairs of each example, of the same languages; every copy of a pair is in exactly one example.
+
+    `copies` [N] are those of each pair; None: one.
 
     Returns:
         [E, 3] pairs of each example in order, -1 if fewer than three; or [E, 1] if no pairs are joined.
     """
-    order = random.permutation(len(corpus))
+    order = np.arange(len(corpus)) if copies is None else np.repeat(np.arange(len(corpus)), copies)
+    order = order[random.permutation(len(order))]
     # g concatenations of 2.5 pairs on average give E = n - 1.5 g examples; g / E is the requested share
     num_joined = int(config.concatenate * len(order) / (1 + 1.5 * config.concatenate))
     sizes = random.integers(2, _MAX_MEMBERS + 1, size=num_joined)
     sizes = sizes[np.cumsum(sizes) <= len(order)]
     singles = order[int(sizes.sum()) :]
     joined = np.full((len(sizes), _MAX_MEMBERS), _NO_MEMBER, dtype=np.int32)
-    joined[np.arange(_MAX_MEMBERS) < sizes[:, None]] = order[: int(sizes.sum())]
+    groups, chosen = corpus.groups(), order[: int(sizes.sum())]
+    chosen = chosen[np.argsort(groups[chosen], kind="stable")]
+    joined[np.arange(_MAX_MEMBERS) < sizes[:, None]] = chosen
     lengths = [joined_lengths(lists.lengths, joined) for lists in (corpus.sources, corpus.targets)]
-    fits = np.maximum(*lengths) <= config.max_tokens
+    fits = np.maximum(lengths[0] + corpus.prefix_size, lengths[1]) <= config.max_tokens
+    fits &= groups[joined[:, 0]] == groups[joined[np.arange(len(sizes)), sizes - 1]]
     singles = np.concatenate((singles, joined[~fits][joined[~fits] != _NO_MEMBER]))
     alone = np.full((len(singles), _MAX_MEMBERS if fits.any() else 1), _NO_MEMBER, dtype=np.int32)
     alone[:, 0] = singles

@@ -4,6 +4,7 @@ import bz2
 import gzip
 import json
 import lzma
+import re
 import zlib
 from collections.abc import Iterator
 from functools import reduce
@@ -21,13 +22,33 @@ DAMAGE = (OSError, EOFError, zlib.error, lzma.LZMAError)
 """Errors of `open_compressed` and of reading its file."""
 
 _BATCH_ROWS = 4096
+_LANGUAGES = re.compile(r"(.+)@([A-Za-z0-9-]+),([A-Za-z0-9-]+)")
+_TAG = re.compile(r"[a-z]{2,3}(-[A-Za-z0-9]{2,8})*")  # as in a manifest
 
 Row = tuple[int, object, object]
 """Number of the row, counted from 1, and its two values; None for a missing value."""
 
 
+def split_languages(path: Path) -> tuple[Path, tuple[str, str] | None]:
+    """Split `PATH@SOURCE,TARGET` into the path and its languages; None if no languages are named.
+
+    CorpusError if a tag is invalid or both are equal.
+    """
+    match = _LANGUAGES.fullmatch(path.name)
+    if match is None:
+        return path, None
+    source, target = match[2], match[3]
+    if source.lower() == target.lower() or not (_TAG.fullmatch(source) and _TAG.fullmatch(target)):
+        raise CorpusError(f"{path}: languages are {source!r} and {target!r}: expected two BCP-47 tags, such as en,de")
+    return path.with_name(match[1]), (source, target)
+
+
 def split_columns(path: Path) -> tuple[Path, tuple[str, str] | None]:
-    """Split `FILE:SOURCE,TARGET` into the file and the names of its columns; None if no columns are named."""
+    """Split `FILE:SOURCE,TARGET` into the file and the names of its columns; None if no columns are named.
+
+    The languages of `FILE:SOURCE,TARGET@SOURCE,TARGET` are left out.
+    """
+    path, _ = split_languages(path)
     file, _, names = path.name.rpartition(":")
     source, comma, target = names.partition(",")
     return (path.with_name(file), (source, target)) if file and comma else (path, None)

@@ -11,9 +11,18 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman_export.data.formats import DAMAGE, DEFAULT_COLUMNS, kind_of, open_compressed, read_rows, split_columns
-from dragoman_export.errors import CorpusError
+from dragoman_export.data.formats import (
+    DAMAGE,
+    DEFAULT_COLUMNS,
+    kind_of,
+    open_compressed,
+    read_rows,
+    split_columns,
+    split_languages,
+)
+from dragoman_export.errors import CorpusError, SettingError
 
+_Languages = tuple[str, str] | None
 SEPARATORS = str.maketrans("\t\r\n", "   ")  # pairs are written as TSV
 _Result = TypeVar("_Result")
 
@@ -25,6 +34,7 @@ class Pair:
     source: str
     target: str
     location: str  # `file:line`
+    languages: _Languages = None  # BCP-47 tags of source and target; None: the file does not name them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,9 +53,24 @@ class ParallelFiles:
     """One file of pairs, or two files with corresponding lines; plain, gzip, bzip2 or xz."""
 
     # Source lines, or without `target`: `source<TAB>target` lines, JSON Lines, Parquet, TMX or a directory of a Hugging
-    # Face dataset; these may name their columns, as `pairs.jsonl:en,de`.
+    # Face dataset; these may name their columns, as `pairs.jsonl:en,de`. All may name their languages, as
+    # `pairs.tsv@en,de`.
     source: Path
     target: Path | None = None
+
+    @property
+    def languages(self) -> _Languages:
+        """BCP-47 tags of source and target; None: not named."""
+        return split_languages(self.source)[1]
+
+
+def files_of_one_pair(paths: Iterable[Path]) -> tuple[ParallelFiles, ...]:
+    """Return files of one language pair; SettingError if one names its languages, which would be ignored."""
+    files = tuple(ParallelFiles(source=path) for path in paths)
+    for file in files:
+        if file.languages is not None:
+            raise SettingError("--data", str(file.source), "a file without languages, as this command has one pair")
+    return files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +96,7 @@ class PairFiles:
     """The pairs of some files, read again on each iteration, so that memory use does not depend on their size."""
 
     files: tuple[ParallelFiles, ...]
-    num_pairs: int
+    sizes: tuple[int, ...]  # pairs of each file
     malformed: tuple[MalformedLine, ...] = ()
     kept: NDArray[np.bool_] | None = None  # mask of the pairs that iteration yields; None: all
 
@@ -79,8 +104,21 @@ class PairFiles:
     def scan(cls, files: Iterable[ParallelFiles], *, max_malformed: float) -> "PairFiles":
         """Read the files once and check them; arguments and errors as of `read_corpus`."""
         listed = tuple(files)
-        num_pairs, malformed = _sift(listed, lambda _: None, max_malformed)
-        return cls(files=listed, num_pairs=num_pairs, malformed=malformed)
+        sizes, malformed = _sift(listed, lambda _: None, max_malformed)
+        return cls(files=listed, sizes=sizes, malformed=malformed)
+
+    @property
+    def num_pairs(self) -> int:
+        """Pairs of all files."""
+        return sum(self.sizes)
+
+    @property
+    def kept_sizes(self) -> tuple[int, ...]:
+        """Pairs of each file that iteration yields."""
+        if self.kept is None:
+            return self.sizes
+        ends = np.cumsum((0, *self.sizes))
+        return tuple(int(np.count_nonzero(self.kept[start:end])) for start, end in itertools.pairwise(ends))
 
     def __iter__(self) -> Iterator[Pair]:
         pairs = self._read()
@@ -98,22 +136,24 @@ class PairFiles:
 
 def read_pairs(paths: Iterable[Path], limit: int | None) -> tuple[Pair, ...]:
     """Return the first pairs of files; CorpusError if a line is malformed."""
-    return read_corpus([ParallelFiles(source=path) for path in paths], max_malformed=0.0).pairs[:limit]
+    return read_corpus(files_of_one_pair(paths), max_malformed=0.0).pairs[:limit]
 
 
 def _sift(
     files: Iterable[ParallelFiles], take: Callable[[Pair], object], max_malformed: float
-) -> tuple[int, tuple[MalformedLine, ...]]:
-    # Passes every pair to `take`; returns the number of pairs and the malformed lines.
-    num_pairs, malformed = 0, list[MalformedLine]()
-    for line in itertools.chain.from_iterable(_read(parallel) for parallel in files):
-        if isinstance(line, Pair):
-            num_pairs += 1
-            take(line)
-        else:
-            malformed.append(line)
-    _check_share(num_pairs, len(malformed), max_malformed, first=malformed[0] if malformed else None)
-    return num_pairs, tuple(malformed)
+) -> tuple[tuple[int, ...], tuple[MalformedLine, ...]]:
+    # Passes every pair to `take`; returns the number of pairs of each file and the malformed lines.
+    sizes, malformed = list[int](), list[MalformedLine]()
+    for parallel in files:
+        sizes.append(0)
+        for line in _read(parallel):
+            if isinstance(line, Pair):
+                sizes[-1] += 1
+                take(line)
+            else:
+                malformed.append(line)
+    _check_share(sum(sizes), len(malformed), max_malformed, first=malformed[0] if malformed else None)
+    return tuple(sizes), tuple(malformed)
 
 
 def read_spread(files: Iterable[ParallelFiles], *, count: int, max_malformed: float) -> tuple[Pair, ...]:
@@ -163,27 +203,27 @@ def _check_share(num_pairs: int, num_malformed: int, max_malformed: float, *, fi
 
 
 def _read(files: ParallelFiles) -> Iterator[Pair | MalformedLine]:
-    path, columns = split_columns(files.source)
-    if files.target is None and (kind := kind_of(path)):
-        if kind == "tmx" and columns is None:
-            raise CorpusError(f"{path} has no languages: name two, as {path}:en,de")
-        for number, *values in read_rows(path, kind, columns or DEFAULT_COLUMNS):
-            yield _row(values, columns or DEFAULT_COLUMNS, f"{path}:{number}")
+    path, languages = split_languages(files.source)
+    if files.target is not None:
+        lines = itertools.zip_longest(read_lines(path), read_lines(files.target))
+        for number, (source_line, target_line) in enumerate(lines, start=1):
+            if source_line is None or target_line is None:
+                shorter = path if source_line is None else files.target
+                raise CorpusError(f"{shorter} has fewer lines than the other file: no line {number}")
+            yield _pair([source_line, target_line], f"{path}:{number}", languages)
         return
-    if files.target is None:
-        if columns is not None:
-            raise CorpusError(
-                f"{files.source}: TSV has no named columns; a file with columns ends in .jsonl or .parquet"
-            )
-        for number, line in enumerate(read_lines(files.source), start=1):
-            yield _pair(line.split(b"\t"), f"{files.source}:{number}")
+    file, columns = split_columns(path)
+    if kind := kind_of(file):
+        if kind == "tmx" and not (columns or languages):
+            raise CorpusError(f"{file} has no languages: name two, as {file}:en,de")
+        names = columns or (languages if kind == "tmx" else None) or DEFAULT_COLUMNS
+        for number, *values in read_rows(file, kind, names):
+            yield _row(values, names, f"{file}:{number}", languages)
         return
-    lines = itertools.zip_longest(read_lines(files.source), read_lines(files.target))
-    for number, (source_line, target_line) in enumerate(lines, start=1):
-        if source_line is None or target_line is None:
-            shorter = files.source if source_line is None else files.target
-            raise CorpusError(f"{shorter} has fewer lines than the other file: no line {number}")
-        yield _pair([source_line, target_line], f"{files.source}:{number}")
+    if columns is not None:
+        raise CorpusError(f"{path}: TSV has no named columns; a file with columns ends in .jsonl or .parquet")
+    for number, line in enumerate(read_lines(path), start=1):
+        yield _pair(line.split(b"\t"), f"{path}:{number}", languages)
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
@@ -196,15 +236,17 @@ def read_lines(path: Path) -> Iterator[bytes]:
         raise CorpusError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
 
 
-def _row(values: Sequence[object], columns: Sequence[str], location: str) -> Pair | MalformedLine:
+def _row(
+    values: Sequence[object], columns: Sequence[str], location: str, languages: _Languages
+) -> Pair | MalformedLine:
     for column, value in zip(columns, values, strict=True):
         if not isinstance(value, str):
             kind = "missing" if value is None else f"{type(value).__name__}, expected text"
             return MalformedLine(location=location, reason=f"{column} is {kind}")
-    return _checked([str(value).translate(SEPARATORS) for value in values], location)
+    return _checked([str(value).translate(SEPARATORS) for value in values], location, languages)
 
 
-def _pair(columns: Sequence[bytes], location: str) -> Pair | MalformedLine:
+def _pair(columns: Sequence[bytes], location: str, languages: _Languages) -> Pair | MalformedLine:
     if len(columns) != 2:
         return MalformedLine(location=location, reason=f"{len(columns)} columns, expected 2")
     sides = []
@@ -213,11 +255,11 @@ def _pair(columns: Sequence[bytes], location: str) -> Pair | MalformedLine:
             sides.append(column.decode("utf-8"))
         except UnicodeDecodeError as error:
             return MalformedLine(location=location, reason=f"{side} is not UTF-8: {error.reason} at byte {error.start}")
-    return _checked(sides, location)
+    return _checked(sides, location, languages)
 
 
-def _checked(sides: Sequence[str], location: str) -> Pair | MalformedLine:
+def _checked(sides: Sequence[str], location: str, languages: _Languages) -> Pair | MalformedLine:
     source, target = (side.strip() for side in sides)
     if not source or not target:
         return MalformedLine(location=location, reason=f"empty {'target' if source else 'source'}")
-    return Pair(source=source, target=target, location=location)
+    return Pair(source=source, target=target, location=location, languages=languages)

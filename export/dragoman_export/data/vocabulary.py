@@ -28,6 +28,7 @@ class VocabularyConfig:
     model_type: Literal["unigram", "bpe"] = "unigram"
     character_coverage: float = 0.9999  # share of characters with a piece; rarer ones are spelled in bytes
     reserved: tuple[str, ...] = ()  # pieces that are always in the vocabulary and never split
+    target_languages: tuple[str, ...] = ()  # of a multilingual model, each with a token that no text contains
 
 
 class TextCodec(Protocol):
@@ -43,6 +44,9 @@ class TextCodec(Protocol):
 
     def __len__(self) -> int:
         """V, the number of target tokens."""
+
+    def language_prefix(self, source_language: str, target_language: str) -> tuple[int, ...]:
+        """Return the token that starts the sources of a language pair; CorpusError if there is none."""
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the token ids of each source, including prefix and suffix."""
@@ -69,6 +73,17 @@ class ImportedCodec:
 
     def __len__(self) -> int:
         return self._tokenizer.vocabulary_size
+
+    def language_prefix(self, source_language: str, target_language: str) -> tuple[int, ...]:
+        """Return the token that starts the sources of a language pair; CorpusError if pairs have other tokens."""
+        try:
+            tokenizer = self._tokenizer.for_pair(source_language, target_language)
+        except KeyError as error:
+            raise CorpusError(f"the tokenizer does not support language {error}") from error
+        if len(tokenizer.source_prefix) != 1 or tokenizer.target_prefix:
+            pair = f"{source_language} to {target_language}"
+            raise CorpusError(f"the tokenizer does not select {pair} with one source token: train one pair at a time")
+        return tokenizer.source_prefix
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the token ids of each source with its prefix and suffix."""
@@ -118,6 +133,14 @@ class Vocabulary:
     def __len__(self) -> int:
         return int(self._processor.GetPieceSize())
 
+    def language_prefix(self, source_language: str, target_language: str) -> tuple[int, ...]:
+        """Return the token that starts the sources of a language pair; CorpusError if there is none."""
+        del source_language
+        token_id = self._processor.PieceToId(language_piece(target_language))
+        if not self._processor.IsControl(token_id):
+            raise CorpusError(f"the vocabulary has no control piece {language_piece(target_language)}")
+        return (token_id,)
+
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the token ids of each text, EOS last, using all cores, or one in a worker process."""
         num_threads = 1 if multiprocessing.parent_process() else os.cpu_count() or 1
@@ -154,26 +177,29 @@ class Vocabulary:
     @cached_property
     def reserved(self) -> tuple[str, ...]:
         """Reserved pieces, in order; see `VocabularyConfig.reserved`."""
-        model = self._parsed()
-        return tuple(piece.piece for piece in model.pieces if piece.type == piece.USER_DEFINED)
+        return self._of_types("USER_DEFINED")
 
     def piece(self, token_id: int) -> str:
         """Return the spelling of a token, `▁` for a space."""
         return str(self._processor.IdToPiece(token_id))
 
     def spelled_by(self, other: "Vocabulary") -> list[list[int]]:
-        """Return the tokens of `other` that spell each piece of this vocabulary; [] if it is reserved."""
+        """Return the tokens of `other` that spell each piece of this vocabulary; [] if it is reserved or a language."""
         model = other._parsed()
         ids = {piece.piece: index for index, piece in enumerate(model.pieces)}
         for name in ("add_dummy_prefix", "remove_extra_whitespaces"):
             setattr(model.normalizer_spec, name, False)  # pieces within words must stay within words
         plain = sentencepiece.SentencePieceProcessor()
         plain.LoadFromSerializedProto(model.SerializeToString())
-        reserved = frozenset(self.reserved)
+        reserved = self._of_types("USER_DEFINED", "CONTROL")
         return [
             [ids[piece]] if piece in ids else [] if piece in reserved else plain.encode(piece.replace("▁", " "))
             for piece in map(self.piece, range(len(self)))
         ]
+
+    def _of_types(self, *names: str) -> tuple[str, ...]:
+        pieces = self._parsed().pieces
+        return tuple(piece.piece for piece in pieces if piece.type in {getattr(piece, name) for name in names})
 
     def _parsed(self) -> Any:
         return sentencepiece_model_pb2.ModelProto.FromString(self.model)  # type: ignore[attr-defined]
@@ -181,6 +207,11 @@ class Vocabulary:
     def decode(self, token_ids: Sequence[Sequence[int]]) -> list[str]:
         """Return the text of each list of ids, without special tokens."""
         return self._processor.decode([list(ids) for ids in token_ids])  # type: ignore[no-any-return]
+
+
+def language_piece(target_language: str) -> str:
+    """Return the piece that starts sources of a multilingual model (Johnson et al. 2017, arXiv:1611.04558)."""
+    return f"<2{target_language}>"
 
 
 def train_vocabulary(sentences: Iterator[str], config: VocabularyConfig) -> Vocabulary:
@@ -196,6 +227,7 @@ def train_vocabulary(sentences: Iterator[str], config: VocabularyConfig) -> Voca
             character_coverage=config.character_coverage,
             byte_fallback=True,
             user_defined_symbols=list(config.reserved),
+            control_symbols=list(map(language_piece, config.target_languages)),
             split_digits=True,  # numbers are copied digit by digit
             pad_id=PAD_ID,
             bos_id=BOS_ID,

@@ -133,12 +133,14 @@ def open_text_model(paths: Sequence[Path], settings: RuntimeSettings) -> Iterato
 
 
 def float_bundle(trained: TrainedModel, directory: Path) -> Bundle:
-    """Write a temporary float32 bundle without languages and open it."""
+    """Write a temporary float32 bundle and open it; only the languages of multilingual models are known."""
+    source, target = trained.first_pair or (_UNKNOWN_LANGUAGE, _UNKNOWN_LANGUAGE)
     description = BundleDescription(
         name="scored",
         version="1",
-        source_language=_UNKNOWN_LANGUAGE,
-        target_language=_UNKNOWN_LANGUAGE,
+        source_language=source,
+        target_language=target,
+        languages=trained.languages,
         limits=trained.limits,
         precisions=("fp32",),
         provenance=Provenance(

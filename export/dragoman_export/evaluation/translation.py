@@ -2,12 +2,13 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 from tqdm import tqdm
 
-from dragoman_service.bundle.manifest import Confidence, Manifest
+from dragoman_export.errors import SettingError
+from dragoman_service.bundle.manifest import Confidence, Languages, Manifest
 from dragoman_service.datatypes import SearchConfig, Segment, SegmentResult, WarningKind
 from dragoman_service.decoding import offline
 from dragoman_service.decoding.step_model import StepModel
@@ -44,12 +45,22 @@ class TextModel:
     source_language: str
     target_language: str
     confidence: Confidence | None = None
+    languages: Languages | None = None  # all language pairs of the bundle; None: unknown
 
     @classmethod
     def of(cls, graph: StepModel, tokenizer: SentencePieceTokenizer, manifest: Manifest) -> Self:
         """Use the languages of a bundle."""
-        languages = {"source_language": manifest.source_language, "target_language": manifest.target_language}
-        return cls(graph=graph, tokenizer=tokenizer, confidence=manifest.confidence, **languages)
+        pair = {"source_language": manifest.source_language, "target_language": manifest.target_language}
+        languages = manifest.languages()
+        return cls(graph=graph, tokenizer=tokenizer, confidence=manifest.confidence, languages=languages, **pair)
+
+    def for_pair(self, source_language: str, target_language: str) -> Self:
+        """Return the model for a language pair; SettingError if the bundle lacks it."""
+        if self.languages is None or not self.languages.serves(source_language, target_language):
+            pair = f"{source_language} to {target_language}"
+            raise SettingError("--data", pair, "a language pair of the model")
+        tokenizer = self.tokenizer.for_pair(source_language, target_language)
+        return replace(self, tokenizer=tokenizer, source_language=source_language, target_language=target_language)
 
     @property
     def max_source_tokens(self) -> int:

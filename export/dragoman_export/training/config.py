@@ -23,6 +23,8 @@ _SHARES = (
     *("placeholders", "placeholder_words", "tags", "capitals", "full_stops"),
 )
 
+_MAX_WEIGHT, _MAX_TEMPERATURE = 1000, 1000
+
 # expected values in words, check, and fields of `TrainingConfig`; None is valid where the type allows it
 _RANGES: tuple[tuple[str, Callable[[Any], bool], tuple[str, ...]], ...] = (
     ("at least 1", lambda value: value >= 1, _AT_LEAST_1),
@@ -192,6 +194,8 @@ class DataConfig:
     train: tuple[ParallelFiles, ...]
     dev: tuple[ParallelFiles, ...]
     max_malformed: float = 0.001  # largest accepted share of malformed lines, from 0 to 1
+    weights: tuple[float, ...] = ()  # draws of each pair per epoch, for each file of `train`; empty: 1
+    temperature: float | None = None  # see `temperature_weights`; None: the weights
 
     def __post_init__(self) -> None:
         for name in ("train", "dev"):
@@ -199,10 +203,40 @@ class DataConfig:
                 raise SettingError(f"--{name}", None, "one or more files")
         if not 0 <= self.max_malformed <= 1:
             raise SettingError("max_malformed", self.max_malformed, "from 0 to 1")
+        if self.weights and self.temperature is not None:
+            raise SettingError("--temperature", self.temperature, "no value with --weights")
+        if self.weights and len(self.weights) != len(self.train):
+            values = " ".join(f"{weight:g}" for weight in self.weights)
+            raise SettingError("--weights", values, f"{len(self.train)} numbers, one per training file")
+        for weight in self.weights:
+            if not 0 < weight <= _MAX_WEIGHT:
+                raise SettingError("--weights", weight, f"above 0 and at most {_MAX_WEIGHT}")
+        if self.temperature is not None and not 1 <= self.temperature <= _MAX_TEMPERATURE:
+            raise SettingError("--temperature", self.temperature, f"from 1 to {_MAX_TEMPERATURE}")
+        self._check_languages()
+
+    def _check_languages(self) -> None:
+        named = self.language_pairs
+        tags = {tag for pair in named for tag in pair}
+        sources, targets = ({pair[side] for pair in named} for side in (0, 1))
+        if len({tag.lower() for tag in tags}) < len(tags):
+            raise SettingError("--train", " ".join(sorted(tags)), "one spelling of each language")
+        for name in ("train", "dev"):
+            for file in getattr(self, name):
+                if (file.languages is None) != (not named):
+                    raise SettingError(f"--{name}", str(file.source), "languages, as FILE@en,de, of all files or none")
+                if file.languages and not (file.languages[0] in sources and file.languages[1] in targets):
+                    raise SettingError(f"--{name}", str(file.source), "languages of the training text")
+
+    @property
+    def language_pairs(self) -> tuple[tuple[str, str], ...]:
+        """Languages of source and target in the training text, in order; empty if they are not named."""
+        return tuple(dict.fromkeys(file.languages for file in self.train if file.languages is not None))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON values; files as lists of one TSV path or two paths."""
-        return {"train": self._paths("train"), "dev": self._paths("dev"), "max_malformed": self.max_malformed}
+        mixing = {"weights": list(self.weights), "temperature": self.temperature}
+        return {**{name: self._paths(name) for name in ("train", "dev")}, "max_malformed": self.max_malformed, **mixing}
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> "DataConfig":
@@ -211,7 +245,13 @@ class DataConfig:
             tuple(ParallelFiles(source=Path(paths[0]), target=Path(paths[1]) if paths[1:] else None) for paths in files)
             for files in (fields["train"], fields["dev"])
         )
-        return cls(train=train, dev=dev, max_malformed=fields["max_malformed"])
+        return cls(
+            train=train,
+            dev=dev,
+            max_malformed=fields["max_malformed"],
+            weights=tuple(fields.get("weights", ())),  # runs of earlier versions have none
+            temperature=fields.get("temperature"),
+        )
 
     def _paths(self, name: str) -> list[list[str]]:
         return [[str(path) for path in (pair.source, pair.target) if path] for pair in getattr(self, name)]

@@ -36,7 +36,8 @@ def evaluate(
     mean_loss = dev_loss(loss, dev.corpus, batch_tokens=batch_tokens)
     if not chosen:
         return Evaluation(loss=mean_loss, bleu=None)
-    sources = [dev.corpus.sources[index] for index in chosen]
+    prefixes = dev.corpus.prefixes()
+    sources = [np.append(prefixes[index], dev.corpus.sources[index]) for index in chosen]
     translations = translate_ids(
         loss.model,
         sources,

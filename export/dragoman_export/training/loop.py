@@ -151,8 +151,8 @@ class Trainer:
         batch, vocabulary = self._epoch.batch(0), self._text.vocabulary
         sources = vocabulary.decode(batch.source_ids[:_PREVIEW_PAIRS].tolist())
         targets = vocabulary.decode(batch.target_ids[:_PREVIEW_PAIRS].tolist())
-        tokens = self._text.train.targets.lengths.sum()
         steps = self._steps_per_epoch()
+        tokens = self._epoch.num_target_tokens
         return "\n".join(
             (
                 f"parameters: {num_parameters:,}",
@@ -356,6 +356,7 @@ class Trainer:
             **{name: share for name, share in drawn.items() if share},
             "accumulation": self._config.accumulation,
             "pairs": len(self._text.train),
+            **self._text.train.mixing,
         }
 
     def _finish(self, reason: str) -> None:

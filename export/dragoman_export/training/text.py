@@ -15,8 +15,9 @@ from pydantic import TypeAdapter
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from dragoman_export.data.augmentation import AugmentationConfig, augment_all, translations_of
-from dragoman_export.data.batches import EncodedCorpus, TokenBlock, TokenLists
+from dragoman_export.data.batches import CorpusPart, EncodedCorpus, TokenBlock, TokenLists
 from dragoman_export.data.lexicon import Translations
+from dragoman_export.data.mixing import CopyArray, repeated, temperature_weights
 from dragoman_export.data.reader import Pair, PairFiles, ParallelFiles
 from dragoman_export.data.vocabulary import TextCodec
 from dragoman_export.errors import CorpusError
@@ -57,11 +58,12 @@ def encode_pairs(
     max_tokens: int,
     report: Callable[[str], None],
     directory: Path | None = None,
+    prefix_size: int = 0,
 ) -> EncodedPairs:
     """Encode both sides in chunks and report every pair with more than `max_tokens`, EOS included.
 
-    Token ids are written to files in `directory`; None: the default for temporary files. CorpusError if no pair is
-    left.
+    Sources count with `prefix_size` more tokens. Token ids are written to files in `directory`; None: the default for
+    temporary files. CorpusError if no pair is left.
     """
     kept = bytearray()
 
@@ -70,11 +72,11 @@ def encode_pairs(
             sources = vocabulary.encode([pair.source for pair in chunk])
             targets = vocabulary.encode_targets([pair.target for pair in chunk])
             for pair, source, target in zip(chunk, sources, targets, strict=True):
-                kept.append(max(len(source), len(target)) <= max_tokens)
+                kept.append(max(len(source) + prefix_size, len(target)) <= max_tokens)
                 if kept[-1]:
                     yield source, target
                 else:
-                    lengths = f"{len(source)} and {len(target)} tokens"
+                    lengths = f"{len(source) + prefix_size} and {len(target)} tokens"
                     report(f"{pair.location}: skipped, {lengths}, limit {max_tokens}")
 
     sources, targets = TokenLists.of_pairs(fitting(), directory=directory)
@@ -96,6 +98,7 @@ class PlainText:
 
     train: PairFiles
     dev: PairFiles
+    weights: tuple[float, ...]  # draws of each pair per epoch, for each file of `train`
     # of words of `train`; empty if the augmentation does not need them
     translations: Translations = field(default_factory=dict)
 
@@ -122,18 +125,20 @@ class TrainingText:
         workers: int = 0,
         is_cancelled: Callable[[], bool] = lambda: False,
     ) -> EncodedCorpus:
-        """Return `train` with augmented text and sampled segmentation, deterministic per seed and epoch.
+        """Return the pairs of an epoch with augmented text and sampled segmentation, deterministic per seed and epoch.
 
-        See `augment` and, unless `alpha` is 0, `encode_sampled`. A pair longer than `max_tokens` keeps its original
-        text and segmentation. `workers` are processes that share the work; 0: this one. If `is_cancelled` returns True,
-        the rest of the text is left out.
+        Each copy of a pair has its own augmentation and segmentation. See `augment` and, unless `alpha` is 0,
+        `encode_sampled`. A pair longer than `max_tokens` keeps its original text and segmentation. `workers` are
+        processes that share the work; 0: this one. If `is_cancelled` returns True, the rest of the text is left out.
         """
+        copies = self.train.copies(seed, epoch)
         chunks = _DrawnChunks(
             self.train_pairs,
+            copies,
             self.vocabulary,
             self.translations,
             alpha=alpha,
-            max_tokens=max_tokens,
+            max_tokens=(max_tokens - self.train.prefix_size, max_tokens),
             seed=(seed, epoch),
             augmentation=augmentation,
         )
@@ -142,7 +147,10 @@ class TrainingText:
         loader = DataLoader(chunks, batch_size=None, num_workers=workers, collate_fn=_unchanged, generator=generator)
         blocks = itertools.takewhile(lambda _: not is_cancelled(), loader)
         sources, targets = TokenLists.of_blocks(blocks, directory=self.directory)
-        return dataclasses.replace(self.train, sources=sources, targets=targets)
+        ends = np.cumsum([0, *(part.size for part in self.train.parts)])
+        sizes = np.diff(np.append(0, np.cumsum(copies))[ends]).tolist()
+        parts = tuple(part._replace(size=size, weight=1.0) for part, size in zip(self.train.parts, sizes, strict=True))
+        return dataclasses.replace(self.train, sources=sources, targets=targets, parts=parts)
 
 
 _SideBlocks = tuple[TokenBlock, TokenBlock]
@@ -154,22 +162,23 @@ class _DrawnChunks(IterableDataset[_SideBlocks]):
     def __init__(
         self,
         pairs: Iterable[Pair],
+        copies: CopyArray,
         vocabulary: TextCodec,
         translations: Translations,
         *,
         alpha: float,
-        max_tokens: int,
+        max_tokens: tuple[int, int],
         seed: tuple[int, int],
         augmentation: AugmentationConfig,
     ) -> None:
-        self._pairs, self._vocabulary, self._translations = pairs, vocabulary, translations
+        self._pairs, self._copies, self._vocabulary, self._translations = pairs, copies, vocabulary, translations
         self._alpha, self._max_tokens = alpha, max_tokens
         self._seed, self._augmentation = seed, augmentation
 
     def __iter__(self) -> Iterator[_SideBlocks]:
         worker = get_worker_info()
         first, step = (worker.id, worker.num_workers) if worker else (0, 1)
-        for number, chunk in enumerate(_chunks(texts_of(self._pairs))):
+        for number, chunk in enumerate(_chunks(repeated(texts_of(self._pairs), self._copies))):
             if number % step == first:
                 yield self._draw(number, chunk)
 
@@ -184,7 +193,7 @@ class _DrawnChunks(IterableDataset[_SideBlocks]):
             for side, side_seed, encode in zip(zip(*augmented, strict=True), side_seeds, encoders, strict=True)
         ]
         for index, ids in enumerate(zip(*sides, strict=True)):
-            if max(map(len, ids)) > self._max_tokens:
+            if any(len(side_ids) > limit for side_ids, limit in zip(ids, self._max_tokens, strict=True)):
                 for side, text, encode in zip(sides, chunk[index], encoders, strict=True):
                     side[index] = encode([text])[0]
         source, target = (TokenBlock.of(side) for side in sides)
@@ -243,20 +252,32 @@ def read_text(
         report.message("learning a lexicon")
         translations = translations_of(texts_of(train), num_pairs=train.num_pairs)
         report.message(f"{len(translations):,} words have translations")
-    return PlainText(train=train, dev=dev, translations=translations)
+    weights = data.weights or (1.0,) * len(train.sizes)
+    if data.temperature is not None:
+        groups = [file.languages or str(file.source) for file in train.files]
+        weights = temperature_weights(train.sizes, groups, data.temperature)
+    if weights != (1.0,) * len(weights):
+        for file, size, weight in zip(train.files, train.sizes, weights, strict=True):
+            report.message(f"weight {weight:.3f}: {file.source}, {size:,} pairs, {weight * size:,.0f} per epoch")
+    return PlainText(train=train, dev=dev, weights=weights, translations=translations)
 
 
 def encode_text(
     text: PlainText, vocabulary: TextCodec, *, max_tokens: int, is_drawn: bool, report: Report, directory: Path
 ) -> TrainingText:
-    """Encode both corpora without pairs that are too long; CorpusError if none is left.
+    """Encode both corpora without pairs that are too long; CorpusError if none is left, or none is drawn.
 
     Token ids are written to unnamed files in `directory`.
     """
     train, dev = (
-        _encode(name, pairs, vocabulary, max_tokens, report=report, directory=directory)
-        for name, pairs in (("train", text.train), ("dev", text.dev))
+        _encode(name, pairs, vocabulary, max_tokens, weights=weights, report=report, directory=directory)
+        for name, pairs, weights in (
+            ("train", text.train, text.weights),
+            ("dev", text.dev, (1.0,) * len(text.dev.sizes)),
+        )
     )
+    if not sum(int(part.size * part.weight) for part in train.corpus.parts):
+        raise CorpusError(f"the weights {text.weights} draw less than one pair per epoch: give larger weights")
     references = tuple(pair.target for pair in dev.pairs)
     return TrainingText(
         train=train.corpus,
@@ -279,9 +300,28 @@ def _read(name: str, files: Sequence[ParallelFiles], max_malformed: float, repor
 
 
 def _encode(
-    name: str, pairs: Iterable[Pair], vocabulary: TextCodec, max_tokens: int, *, report: Report, directory: Path
+    name: str,
+    pairs: PairFiles,
+    vocabulary: TextCodec,
+    max_tokens: int,
+    *,
+    weights: Sequence[float],
+    report: Report,
+    directory: Path,
 ) -> EncodedPairs:
-    encoded = encode_pairs(pairs, vocabulary, max_tokens=max_tokens, report=report.message, directory=directory)
+    prefixes = [vocabulary.language_prefix(*file.languages) if file.languages else () for file in pairs.files]
+    encoded = encode_pairs(
+        pairs,
+        vocabulary,
+        max_tokens=max_tokens,
+        report=report.message,
+        directory=directory,
+        prefix_size=len(prefixes[0]),
+    )
+    sizes = dataclasses.replace(pairs, kept=encoded.kept).kept_sizes
+    columns = (sizes, weights, (file.languages for file in pairs.files), prefixes)
+    parts = tuple(itertools.starmap(CorpusPart, zip(*columns, strict=True)))
+    encoded = dataclasses.replace(encoded, corpus=dataclasses.replace(encoded.corpus, parts=parts))
     sources, targets = (int(lists.lengths.sum()) for lists in (encoded.corpus.sources, encoded.corpus.targets))
     report.message(f"{name}: {sources:,} source and {targets:,} target tokens, {encoded.num_too_long:,} pairs too long")
     report.record("encoded", name=name, source_tokens=sources, target_tokens=targets, too_long=encoded.num_too_long)

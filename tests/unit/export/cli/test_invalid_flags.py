@@ -94,6 +94,16 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         ("upgrade --bundle ENCODER --output OUT", "encoder has no decoder"),
         ("import BUNDLE --from bundle --output OUT --source-tag de", "--source-tag is 'de': expected no value"),
         (f"{_TO_BUNDLE} --checkpoint CHECKPOINT --output BUNDLE", "already exists"),
+        (
+            "bundle --name a --version 1 --checkpoint CHECKPOINT --output OUT",
+            "--source-language is None: expected a BCP",
+        ),
+        (
+            "bundle --name a --version 1 --checkpoint CHECKPOINT --output OUT --source-language en",
+            "--target-language is None",
+        ),
+        (f"{_WITH_TEXT} --weights 1 2", "--weights is '1 2': expected 1 numbers, one per training file"),
+        (f"{_WITH_TEXT} --weights 2 --temperature 2", "--temperature is 2.0: expected no value with --weights"),
         (f"{_BUNDLE} --source-language English", "source_language"),
         (f"{_KEEP} encoder,softmax", "--keep-fp32 is 'encoder,softmax': expected some of vocabulary, feed-forward, "),
         (f"{_KEEP} encoder,", "--keep-fp32 is 'encoder,': expected some of vocabulary, feed-forward, "),

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman_export.data.formats import files_of, split_columns
+from dragoman_export.data.formats import files_of, split_columns, split_languages
 from dragoman_export.data.reader import Corpus, PairFiles, ParallelFiles, read_corpus
 from dragoman_export.errors import CorpusError
 
@@ -82,6 +82,32 @@ def test_compressed_files(tmp_path: Path, compress: Callable[[bytes], bytes]) ->
         (tmp_path / (name + suffix)).write_bytes(compress(content.encode()))
         spec = f"{name}{suffix}:en,de" if name == "a.tmx" else name + suffix
         assert [(source.replace("\n", " "), target) for source, target in texts(read(tmp_path / spec))] == PAIRS
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.tsv", "Hello.\tHallo.\n"),
+        ("a.jsonl", '{"source": "Hello.", "target": "Hallo."}\n'),
+        ("a.tmx", TMX.format(more="")),
+    ],
+)
+def test_pairs_have_the_languages_of_their_file(tmp_path: Path, name: str, content: str) -> None:
+    (tmp_path / name).write_text(content, encoding="utf-8")
+
+    pairs = read(tmp_path / f"{name}@en,de").pairs
+
+    assert {(pair.languages, pair.location.split(":")[0]) for pair in pairs} == {(("en", "de"), str(tmp_path / name))}
+
+
+def test_line_files_have_the_languages_of_the_source_file(tmp_path: Path) -> None:
+    (tmp_path / "a.en").write_text("Hello.\n")
+    (tmp_path / "a.de").write_text("Hallo.\n")
+    files = ParallelFiles(source=tmp_path / "a.en@en,de", target=tmp_path / "a.de")
+
+    (pair,) = read_corpus([files], max_malformed=0.0).pairs
+
+    assert (pair.source, pair.target, pair.languages) == ("Hello.", "Hallo.", ("en", "de"))
 
 
 def test_values_that_are_no_text_are_malformed(tmp_path: Path) -> None:
@@ -172,3 +198,28 @@ def test_columns_are_split_from_the_name(name: str, column: str) -> None:
     name = name.replace("/", "_").replace("\0", "_") or "x"
 
     assert split_columns(Path(f"d/{name}:{column},{column}")) == (Path("d") / name, (column, column))
+
+
+@pytest.mark.parametrize(
+    ("name", "columns", "languages"),
+    [
+        ("a.tsv@en,zh-Hant", None, ("en", "zh-Hant")),
+        ("a.jsonl:x,y@en,de", ("x", "y"), ("en", "de")),
+        ("a@b,c@en,de", None, ("en", "de")),
+        ("a@home.tsv", None, None),
+        ("a.jsonl:@x,@y", ("@x", "@y"), None),
+    ],
+)
+def test_languages_are_split_from_the_name(
+    name: str, columns: tuple[str, str] | None, languages: tuple[str, str] | None
+) -> None:
+    path = Path("d") / name
+
+    assert (split_columns(path)[1], split_languages(path)[1]) == (columns, languages)
+    assert files_of(path) == [Path("d") / (name.removesuffix("@en,de").removesuffix("@en,zh-Hant").split(":")[0])]
+
+
+@pytest.mark.parametrize("languages", ["EN,DE", "en,e", "en,en", "en,EN", "en,de-"])
+def test_invalid_languages_are_rejected(languages: str) -> None:
+    with pytest.raises(CorpusError, match="expected two BCP-47 tags"):
+        split_languages(Path(f"a.tsv@{languages}"))

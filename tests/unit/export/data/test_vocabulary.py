@@ -41,6 +41,21 @@ def test_sampled_pieces_are_reversible_and_deterministic(model_type: Literal["un
     assert {ids[-1] for ids in first} == {EOS_ID}
 
 
+def test_no_text_contains_a_language_token() -> None:
+    sentences = [side for pair in make_pairs(200) for side in pair]
+    vocabulary = train_vocabulary(iter(sentences), VocabularyConfig(size=320, target_languages=("de", "zh-Hant")))
+
+    (token,), (other,) = (vocabulary.language_prefix("en", target) for target in ("de", "zh-Hant"))
+
+    ids = vocabulary.encode(["<2de> red <2zh-Hant>"])[0]
+    assert not {token, other} & set(ids)
+    assert vocabulary.decode([[token, *ids]]) == ["<2de> red <2zh-Hant>"]
+    assert [vocabulary.piece(each) for each in (token, other)] == ["<2de>", "<2zh-Hant>"]
+    assert vocabulary.spelled_by(tiny_vocabulary())[token] == []
+    with pytest.raises(CorpusError, match="no control piece <2fr>"):
+        vocabulary.language_prefix("en", "fr")
+
+
 def test_reserved_pieces_are_never_split() -> None:
     sentences = (side for pair in make_pairs(200) for side in pair)
     vocabulary = train_vocabulary(sentences, VocabularyConfig(size=320, reserved=("⟦1⟧", "⟦12⟧")))

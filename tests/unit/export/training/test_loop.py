@@ -1,3 +1,4 @@
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -7,11 +8,13 @@ import torch
 from tensorboardX.proto.event_pb2 import Event  # type: ignore[import-untyped]
 from torch import Tensor
 
+from dragoman_export.data.batches import CorpusPart
 from dragoman_export.errors import CheckpointConflictError, DivergenceError
 from dragoman_export.training.checkpoint import list_checkpoints, load_checkpoint, save_checkpoint
 from dragoman_export.training.loop import Trainer
 from dragoman_export.training.ranks import Ranks
 from dragoman_export.training.report import Record, read_log
+from dragoman_export.training.text import TrainingText
 from tests.unit.export.tiny_training import make_model, make_text, make_trainer
 
 ROUNDING = 1e-5  # float32 sums in another order; gradients are of the order of 0.1.
@@ -54,6 +57,35 @@ def test_resumed_run_equals_an_uninterrupted_run(
     whole, parts = newest(tmp_path / "whole")["model"], newest(tmp_path / "parts")["model"]
     assert newest(tmp_path / "parts")["progress"]["epoch"] > 0
     assert all(torch.equal(weight, parts[name]) for name, weight in whole.items())
+
+
+MIXED = (CorpusPart(20, 2.5, ("en", "de")), CorpusPart(100, 0.3, ("en", "fr")))
+
+
+def mixed_text(*parts: CorpusPart) -> TrainingText:
+    text = make_text()
+    return dataclasses.replace(text, train=dataclasses.replace(text.train, parts=parts))
+
+
+@pytest.mark.parametrize("more", [{}, {"capitals": 0.3}])
+def test_resumed_run_continues_its_mixture(tmp_path: Path, more: dict[str, float]) -> None:
+    settings, text = {**HARD, **more}, mixed_text(*MIXED)
+    make_trainer(tmp_path / "whole", text=text, **settings).run()
+
+    make_trainer(tmp_path / "parts", text=text, **{**settings, "max_steps": 7}).run()
+    resume(tmp_path / "parts", text=text, **settings).run()
+
+    whole, parts = newest(tmp_path / "whole")["model"], newest(tmp_path / "parts")["model"]
+    assert newest(tmp_path / "parts")["progress"]["epoch"] > 0
+    assert all(torch.equal(weight, parts[name]) for name, weight in whole.items())
+
+
+def test_changed_weights_end_the_epoch(tmp_path: Path) -> None:
+    make_trainer(tmp_path, text=mixed_text(*MIXED), max_steps=1).run()
+
+    other = make_trainer(tmp_path, text=mixed_text(MIXED[0], MIXED[1]._replace(weight=0.5)), max_steps=2)
+
+    assert other.resume(last_checkpoint(tmp_path)) == {"weight": ([2.5, 0.3], [2.5, 0.5])}
 
 
 def test_two_accumulated_batches_equal_one_of_twice_the_size(tmp_path: Path) -> None:

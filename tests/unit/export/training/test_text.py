@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dragoman_export.data.augmentation import AugmentationConfig
-from dragoman_export.data.batches import EncodedCorpus
+from dragoman_export.data.batches import CorpusPart, EncodedCorpus
 from dragoman_export.data.reader import Pair, PairFiles, ParallelFiles
 from dragoman_export.errors import CorpusError
 from dragoman_export.training.text import encode_pairs, read_translations, write_translations
@@ -96,6 +96,39 @@ def test_workers_draw_the_same_text(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
     assert all_ids(drawn[0]) == all_ids(drawn[1]) == all_ids(drawn[2])
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_copies_are_augmented_separately(monkeypatch: pytest.MonkeyPatch, workers: int) -> None:
+    monkeypatch.setattr("dragoman_export.training.text._PAIRS_OF_A_CHUNK", 16)
+    text, augmentation = make_text(), AugmentationConfig(capitals=0.5)
+    parts = (CorpusPart(20, 4.0), CorpusPart(100, 0.25))
+    text = dataclasses.replace(text, train=dataclasses.replace(text.train, parts=parts))
+
+    drawn, again, other = (
+        text.drawn(alpha=0, max_tokens=99, seed=1, epoch=epoch, augmentation=augmentation, workers=workers)
+        for epoch in (1, 1, 2)
+    )
+
+    assert [(part.size, part.weight) for part in drawn.parts] == [(80, 1.0), (25, 1.0)]
+    assert len(drawn) == 105
+    assert all_ids(drawn) == all_ids(again) != all_ids(other)
+    sources = text.vocabulary.decode(all_ids(drawn)[:105])
+    originals = [pair.source for pair in text.train_pairs]
+    copies = [sources[first : first + 4] for first in range(0, 80, 4)]
+    assert [{each.lower() for each in group} for group in copies] == [{each} for each in originals[:20]]
+    assert any(len(set(group)) > 1 for group in copies)
+    assert {each.lower() for each in sources[80:]} <= set(originals[20:])
+
+
+def test_source_prefix_counts_as_tokens() -> None:
+    encoded = encode_pairs(PAIRS[1:2], tiny_vocabulary(), max_tokens=99, report=print)
+    longest = max(encoded.corpus.sources.lengths[0], encoded.corpus.targets.lengths[0] - 1)
+    reports: list[str] = []
+
+    with pytest.raises(CorpusError, match="every pair"):
+        encode_pairs(PAIRS[1:2], tiny_vocabulary(), max_tokens=int(longest), report=reports.append, prefix_size=1)
+    assert len(reports) == 1
 
 
 def test_cancelled_drawing_ends(tmp_path: Path) -> None:
