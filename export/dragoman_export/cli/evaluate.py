@@ -31,7 +31,7 @@ from dragoman.client.results import TranslationResult
 from dragoman.option_ranges import option_range
 from dragoman_export.cli.flags import add_shared
 from dragoman_export.data.formats import split_languages
-from dragoman_export.data.reader import Pair, read_pairs
+from dragoman_export.data.reader import Pair, ParallelFiles, read_corpus
 from dragoman_export.errors import CorpusError, ExportError, SettingError
 from dragoman_export.evaluation.ensemble import open_text_model
 from dragoman_export.evaluation.report import NUM_RESAMPLES, comet_score, copies, html_page, html_table, repetitions
@@ -131,7 +131,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _read_data(args: argparse.Namespace) -> tuple[list[Pair], _TestSets]:
     # The pairs of all files, with languages the first of each pair of languages, and the test sets that files contain.
-    by_file = {path: read_pairs([path], None) for path in args.data}
+    by_file = {path: read_corpus([ParallelFiles(source=path)], max_malformed=0.0).pairs for path in args.data}
     test_sets = {path: _test_set(path, own) for path, own in by_file.items()}
     pairs = list(itertools.chain.from_iterable(by_file.values()))
     groups = _by_languages(pairs)
