@@ -57,6 +57,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         ("average THREE --last -1", "--last is -1: expected at least 1"),
         ("average THREE --last 20", "--last is 20: expected at most 3"),
         ("average EMPTY", "no checkpoints"),
+        ("average THREE EMPTY --last 2", "--last is 2: expected no value with several runs"),
         (_TRAIN, "--train is None: expected one or more files"),
         (f"{_TRAIN} --train a.tsv", "--dev is None: expected one or more files"),
         (f"{_TRAIN} --train-source a.en", "--train-target"),
