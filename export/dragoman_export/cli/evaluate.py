@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     system.add_argument("--translations", type=Path, metavar="FILE", help="translations to score, one per line")
     data_help = "pairs, in a format of `train --train`; files that name languages, as FILE@en,de, give a table of pairs"
     add_shared(parser, "data", help=data_help)
-    add_shared(parser, "limit", help="use the first N lines only, with languages those of each pair")
+    add_shared(parser, "limit", help="use the first N lines only; with languages, the first N of each pair")
     add_shared(parser, "beam")
     alpha_help = "larger values favour longer translations, 0: none (%(default)s)"
     parser.add_argument(

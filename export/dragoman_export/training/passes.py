@@ -10,7 +10,7 @@ _IGNORED_LABEL = -100  # of `torch.nn.functional.cross_entropy`
 
 
 class Passes:
-    """Passes that add the gradients of a batch to those of the parameters."""
+    """Forward and backward pass of a batch; adds the gradients to the parameters."""
 
     def __init__(self, loss: BatchLoss, *, bf16: bool, is_compiled: bool, device: torch.device) -> None:
         """Wrap a loss whose network is on `device`."""
