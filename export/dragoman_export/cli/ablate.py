@@ -174,7 +174,7 @@ def _parsed(output: Path, flags: Sequence[str]) -> argparse.Namespace:
 
 
 def _complete_all(args: argparse.Namespace, rows: Sequence[Variant]) -> None:
-    # Each row has a process of its own, so a row that fails or runs out of memory does not end the others.
+    # Each row has a process of its own, so a failure or a lack of memory ends only that row.
     waiting, running = list(rows), dict[int, tuple[Variant, Any]]()
     try:
         while waiting or running:
