@@ -297,7 +297,7 @@ class Trainer:
 
     def _measure(self) -> Evaluation:
         self._loss.eval()
-        with self._autocast():
+        with self._passes.autocast():
             evaluation = evaluate(
                 self._loss,
                 self._text.dev,
@@ -369,9 +369,6 @@ class Trainer:
             self._folder.append("stop", step=self.progress.step, reason=reason)
         self._meter.message(f"stopped at step {self.progress.step}: {explanation(reason, self._config, self.progress)}")
         self._meter.close()
-
-    def _autocast(self) -> torch.autocast:
-        return torch.autocast(self._ranks.device.type, dtype=torch.bfloat16, enabled=self._config.bf16)
 
 
 def _padding(batch: Batch) -> float:

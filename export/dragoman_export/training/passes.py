@@ -18,13 +18,17 @@ class Passes:
         self._bf16 = bf16
         self._device = device
 
+    def autocast(self) -> torch.autocast:
+        """Return the context in which the network runs."""
+        return torch.autocast(self._device.type, dtype=torch.bfloat16, enabled=self._bf16)
+
     def prepare(self, batch: Batch) -> Batch:
         """Return the batch as `run` takes it; on a GPU, without waiting for the copy."""
         return batch.to(self._device)
 
     def run(self, batch: Batch) -> Tensor:
         """Add the gradients of a prepared batch; return its loss, a scalar on the device."""
-        with torch.autocast(self._device.type, dtype=torch.bfloat16, enabled=self._bf16):
+        with self.autocast():
             loss: Tensor = self._loss(batch)
         loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach()
