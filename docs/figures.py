@@ -86,6 +86,23 @@ HEADS = {  # places, by stack
     "decoder": {"previous": "decoder: token before the last one", "same": "decoder: last token"},
     "cross": {"aligned": "cross-attention: aligned source word"},
 }
+ABLATIONS = {  # rows of `dragoman export ablate`
+    "base": "base",
+    "base-seed-2": "base, second seed",
+    "base-seed-3": "base, third seed",
+    "A-num_heads-1": "1 head",
+    "A-num_heads-2": "2 heads",
+    "A-num_heads-8": "8 heads",
+    "B-key_dim-8": "keys of size 8 instead of 32",
+    "B-key_dim-16": "keys of size 16 instead of 32",
+    "D-dropout-0.0": "no dropout",
+    "D-dropout-0.1": "dropout 0.1",
+    "D-label_smoothing-0.0": "no label smoothing",
+    "E-positions-learned-max_positions-256": "learned positions",
+    "E-positions-rotary": "rotary positions",
+    "E-positions-none": "no positions",
+    "F-norm-pre": "normalization before each sublayer (pre-norm)",
+}
 TEST_SETS = {
     "tatoeba": "tatoeba-test-v2021-08-07",
     "documentation": "software documentation",
@@ -422,6 +439,23 @@ def positional_heads(model: str) -> str:
     return f"{len(positional)} of {len(heads)} encoder heads{names}"
 
 
+def ablation_table() -> str:
+    """Return the scores of a network and of its variants."""
+    known = FIGURES["ablation"]["values"]["rows"]
+    rows = []
+    for name, title in ABLATIONS.items():
+        if name in known:
+            row = known[name]
+            scores = (f"{row['num_parameters'] / 1e6:.2f}", f"{row['perplexity']:.2f}", f"{row['bleu']:.2f}")
+            compared = ("", "")
+            if "interval" in row:
+                low, high = row["interval"]
+                compared = (f"{row['difference']:+.2f}", f"{low:+.2f} to {high:+.2f}")
+            rows.append((title, *scores, *compared))
+    header = ("network", "parameters, millions", "perplexity", "BLEU", "difference", "95 % interval")
+    return table(header, rows)
+
+
 def _heads(stack: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     # Returns the shares of equal weights, and of the heads in order.
     return stack["uniform"], {name: stack[name] for name in sorted(stack) if name != "uniform"}
@@ -431,7 +465,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a Markdown table; columns of figures are aligned to the right."""
     rows = [[cell.replace("|", "\\|") for cell in row] for row in rows]
     columns = [[row[index] for row in rows if row[index]] for index in range(len(header))]
-    rule = ["---:" if all(cell[:1].isdigit() for cell in cells) else "---" for cells in columns]
+    rule = ["---:" if all(cell.lstrip("+-")[:1].isdigit() for cell in cells) else "---" for cells in columns]
     return "\n".join(f"| {' | '.join(row)} |" for row in (header, rule, *rows)) + "\n"
 
 
@@ -465,6 +499,7 @@ BLOCKS: Mapping[str, Callable[..., str]] = {
     "weaknesses": weaknesses,
     "heads-table": heads_table,
     "positional-heads": positional_heads,
+    "ablation-table": ablation_table,
     "replicas-for": replicas_for,
     "cost": cost,
 }

@@ -1,12 +1,12 @@
 """Measure the figures of the documentation and write them to docs/figures.json.
 
-    python -m docs.measure             all sections, about an hour and a half; the machine should do nothing else
+    python -m docs.measure             all sections but `ablation`, about two hours; the machine should do nothing else
     python -m docs.measure SECTION ... some sections; the others keep their figures
 
 Sections: {sections}. `python -m docs.generate` then inserts the figures into the pages. The sections whose name ends in
 `avx2` need a CPU with AVX-512 to be different from the others. {of_models} describe the bundled models: measure them
-again when a model changes. They need the test sets (LOADTESTS_DATA or ../shared/data), and so does
-`datasets`, which also needs the extra `ray`.
+again when a model changes. They need the test sets (LOADTESTS_DATA or ../shared/data), and so do `datasets`, which
+also needs the extra `ray`, and `ablation`, which takes hours and continues when it is repeated.
 """
 
 import argparse
@@ -33,6 +33,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from docs.attention import head_shares, plot_heads
+from docs.figures import ABLATIONS
 from dragoman_export.data.reader import Pair, read_pairs
 from dragoman_export.model.config import PRESETS
 from dragoman_export.model.layers import FeedForward, MultiHeadAttention
@@ -91,6 +92,13 @@ DATASET_S = 300.0  # of each run of `datasets`, without its start and end
 DATASET_WORKERS = (1, 2)
 DATASET_BLOCK = 500  # rows
 STARTS = 3  # of each set-up; medians count
+ABLATION_ROWS = "A,B,D,E,F-norm-pre"
+ABLATION_FLAGS = (  # the network of 2.6 M parameters of Wu et al. 2021 (arXiv:2105.14462)
+    "--preset small --vocabulary-size 10000 --subwords bpe --d-model 128 --heads 4 --ffn-size 256 --encoder-layers 4 "
+    "--decoder-layers 4 --norm post --dropout 0.3 --optimizer adam --clip-norm 0 --batch-tokens 4096 --lr-factor 0.8 "
+    "--warmup-steps 1000 --max-steps 4000 --cooldown-steps 1000 --eval-interval 1000 --bleu-sentences 0 "
+    "--checkpoint-interval 500 --keep-checkpoints 1 --workers 0 --threads 1 --bf16"
+)
 
 
 def engine(directory: Path) -> dict[str, Any]:
@@ -368,6 +376,37 @@ def export(model: str, command: str, data: Path, *flags: str) -> str:
     return subprocess.run(run, check=True, stdout=subprocess.PIPE, text=True).stdout  # noqa: S603
 
 
+def ablation() -> dict[str, Any]:
+    """Train variants of a small network on Multi30k, two at a time; return the scores of those that are complete."""
+    text, output = DATA / "multi30k-en-de", OUTPUT / "ablation"
+    test, train, dev = (str(text / f"{name}.tsv.gz") for name in ("test_2016_flickr", "train", "val"))
+    flags = ["--output", str(output), "--rows", ABLATION_ROWS, "--workers", "2", "--test", test]
+    training = [*ABLATION_FLAGS.split(), "--train", train, "--dev", dev]
+    subprocess.run([sys.executable, "-m", "dragoman_export", "ablate", *flags, "--", *training], check=False)  # noqa: S603
+    results = read(output / "results.json")
+    rows = {row.pop("name"): row for row in results["rows"] if row["status"] == "done"}
+    names = ("num_parameters", "steps", "perplexity", "bleu", "difference", "interval")
+    found = {name: {field: row[field] for field in names if field in row} for name, row in rows.items()}
+    plot_ablation(found)
+    return {"base": results["base"], "rows": found}
+
+
+def plot_ablation(rows: Mapping[str, Any]) -> None:
+    """Draw the differences of BLEU with their intervals, and the spread of the seeds."""
+    variants = {name: row for name, row in rows.items() if "difference" in row}
+    seeds = [row["bleu"] for row in rows.values() if "difference" not in row]
+    figure, (axes,) = new_figure(size=(7, 1 + 0.3 * len(variants)))
+    axes.axvspan(min(seeds) - fmean(seeds), max(seeds) - fmean(seeds), alpha=0.2, label="seeds of the base")
+    differences = [row["difference"] for row in variants.values()]
+    bounds = [[abs(row["interval"][side] - row["difference"]) for row in variants.values()] for side in (0, 1)]
+    axes.errorbar(differences, [ABLATIONS[name] for name in variants], xerr=bounds, fmt="o", capsize=3)
+    axes.axvline(0, color="black", linewidth=1)
+    axes.invert_yaxis()
+    axes.set(xlabel="BLEU minus the mean of the base, with a 95 % interval")
+    axes.legend()
+    write_picture(CHECKOUT / "docs" / "guides" / "pictures" / "ablation.png", figure)
+
+
 def complexity() -> dict[str, Any]:
     """Time layers of width 512 on one thread by length, and count the operations of a training step of base."""
     torch.set_num_threads(1)
@@ -435,6 +474,7 @@ FUNCTIONS: Mapping[str, Callable[[], Any]] = {
     "robustness": robustness,
     "spans": spans,
     "attention": attention,
+    "ablation": ablation,
     "complexity": complexity,
 }
 OF_MODELS = ("quality", "examples", "robustness", "spans", "attention")
@@ -458,7 +498,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     description = (__doc__ or "").format(sections=", ".join(SECTIONS), of_models=", ".join(OF_MODELS))
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sections", nargs="*", metavar="SECTION", help="such as engine (all)")
-    chosen = parser.parse_args(arguments).sections or list(SECTIONS)
+    chosen = parser.parse_args(arguments).sections or [name for name in SECTIONS if name != "ablation"]
     if unknown := [name for name in chosen if name not in SECTIONS]:
         parser.error(f"unknown section {unknown[0]!r}: expected one of {', '.join(SECTIONS)}")
     OUTPUT.mkdir(parents=True, exist_ok=True)

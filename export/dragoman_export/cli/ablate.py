@@ -12,6 +12,7 @@ import os
 import signal
 import statistics
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import wait
@@ -97,13 +98,9 @@ def run(args: argparse.Namespace) -> int:
     rows = chosen_rows(train.new_config(flags), args.rows.split(","))
     pairs = read_pairs(args.test, args.limit)
     waiting = [row for row in rows if _stored(args, row)[0] == "unfinished"]
-    has_vocabulary = flags.vocabulary is not None or RunFolder(args.output / _BASE).vocabulary.is_file()
     previous = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
-        if not has_vocabulary:  # of the base, for all rows
-            _complete_all(args, waiting[:1])
-            waiting = waiting[1:]
-        _complete_all(args, waiting)
+        _complete_all(args, waiting, flags.vocabulary or RunFolder(args.output / _BASE).vocabulary)
     finally:
         signal.signal(signal.SIGTERM, previous)
         table = _write_table(args, rows, [pair.target for pair in pairs])
@@ -173,18 +170,19 @@ def _parsed(output: Path, flags: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(["--output", str(output), *flags])
 
 
-def _complete_all(args: argparse.Namespace, rows: Sequence[Variant]) -> None:
+def _complete_all(args: argparse.Namespace, rows: Sequence[Variant], vocabulary: Path) -> None:
     # Each row has a process of its own, so a failure or a lack of memory ends only that row.
     waiting, running = list(rows), dict[int, tuple[Variant, Any]]()
     try:
         while waiting or running:
-            while waiting and len(running) < args.workers:
+            is_learned = vocabulary.is_file()  # otherwise the base learns it first, for all rows
+            while waiting and len(running) < (args.workers if is_learned else 1):
                 row = waiting.pop(0)
                 process = multiprocessing.get_context("spawn").Process(target=_in_process, args=(args, row))
                 print(f"{row.name}: training", flush=True)
                 process.start()
                 running[process.sentinel] = row, process
-            for sentinel in wait(list(running)):
+            for sentinel in wait(list(running), timeout=None if is_learned else 1.0):
                 row, process = running.pop(sentinel)  # type: ignore[arg-type]
                 process.join()
                 status, result = _stored(args, row)
@@ -201,6 +199,7 @@ def _complete_all(args: argparse.Namespace, rows: Sequence[Variant]) -> None:
 
 def _in_process(args: argparse.Namespace, row: Variant) -> None:
     os.setpgid(0, 0)  # Ctrl-C reaches only the parent, which sends one SIGTERM: a second signal would save nothing
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     if args.workers > 1:
         folder = args.output / row.name
         folder.mkdir(parents=True, exist_ok=True)
@@ -211,6 +210,12 @@ def _in_process(args: argparse.Namespace, row: Variant) -> None:
         complete_row(args, row)
     except (ExportError, DragomanError) as error:
         sys.exit(f"error: {row.name}: {error}")
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None and wait([parent.sentinel]):
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def complete_row(args: argparse.Namespace, row: Variant) -> None:

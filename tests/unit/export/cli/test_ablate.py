@@ -20,6 +20,7 @@ from dragoman_export.errors import SettingError
 from dragoman_export.model.config import PRESETS
 from dragoman_export.training.checkpoint import checkpoint_path, load_checkpoint
 from dragoman_export.training.config import TRAINING_PRESETS, DataConfig, RunConfig
+from dragoman_export.training.report import read_log
 from tests.unit.export.tiny_training import tiny_vocabulary, write_tsv
 
 _TEXT = (ParallelFiles(source=Path("absent.tsv")),)
@@ -141,20 +142,25 @@ def test_failed_row_is_repeated_without_the_others(tmp_path: Path, capfd: pytest
 
 
 @pytest.mark.slow
-def test_signal_ends_all_trainings_and_they_continue(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 128 + signal.SIGTERM), (signal.SIGKILL, -9)])
+def test_signal_ends_all_trainings_and_they_continue(tmp_path: Path, number: int, status: int) -> None:
     endless = _command(tmp_path, "--rows", "base", "--workers", "2", max_steps=10**6)
-    checkpoints = tmp_path / "ablation" / "base" / "checkpoints"
+    base = tmp_path / "ablation" / "base"
     with subprocess.Popen(
         [sys.executable, "-m", "dragoman_export", *endless], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
-        while process.poll() is None and not list(checkpoints.glob("step-*.pt")):
+        while process.poll() is None and not list((base / "checkpoints").glob("step-*.pt")):
             os.sched_yield()
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(number)
         process.communicate()
 
-    assert process.returncode == 128 + signal.SIGTERM
-    assert not (tmp_path / "ablation" / "base" / "ablation.json").exists()
+    assert process.returncode == status
+    while not _reasons(base):
+        os.sched_yield()
+    assert not (base / "ablation.json").exists()
     assert main(_command(tmp_path, "--rows", "base", max_steps=3)) == 0
-    log = [json.loads(line) for line in (tmp_path / "ablation" / "base" / "log.jsonl").read_text().splitlines()]
-    reasons = [record["reason"] for record in log if record["event"] == "stop"]
-    assert reasons == ["SIGTERM", "max-steps"]
+    assert _reasons(base) == ["SIGTERM", "max-steps"]
+
+
+def _reasons(folder: Path) -> list[str]:
+    return [record["reason"] for record in read_log(folder / "log.jsonl") if record["event"] == "stop"]
