@@ -20,6 +20,7 @@ from dragoman_export.model.transformer import Transformer
 from dragoman_export.training.config import TrainingConfig
 from dragoman_export.training.loss import BatchLoss
 from dragoman_export.training.optimizer import ScheduledOptimizer
+from dragoman_export.training.passes import Passes
 from loadtests.benchmarks.bench import alternating
 from loadtests.generator.flags import within
 from loadtests.report.report import environment, figures_line, num_cores, write_json
@@ -115,14 +116,14 @@ def own_step(config: ModelConfig) -> Step:
     """Return a step of this trainer."""
     training = TrainingConfig(label_smoothing=_SMOOTHING)
     loss = BatchLoss(Transformer(config).train(), label_smoothing=_SMOOTHING)
+    passes = Passes(loss, bf16=True, is_compiled=False, device=torch.device("cpu"))
     optimizer = ScheduledOptimizer(loss.model, training)
     num_steps = 0
 
     def step(batch: Batch) -> None:
         nonlocal num_steps
         num_steps += 1
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            loss(batch).backward()
+        passes.run(batch)
         optimizer.step(num_steps, num_tokens=len(batch.labels))
 
     return step

@@ -1,5 +1,6 @@
 """The command `dragoman`: runs the package that implements a sub-command, if its dependencies are installed."""
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,8 +9,8 @@ from importlib.util import find_spec
 
 import dragoman
 
-INTERRUPTED = 130
-"""Exit status after Ctrl-C, as in shells: 128 plus the number of the signal."""
+INTERRUPTED, BROKEN_PIPE = 130, 141
+"""Exit statuses after Ctrl-C and after the reader of the output ended, as in shells: 128 plus a signal's number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +54,21 @@ COMMANDS: Mapping[str, Command] = {  # by name
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; return the exit status: 0 success, 1 failure, 2 wrong usage, 130 interrupted."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    """Run one command; return the exit status: 0 success, 1 failure, 2 wrong usage, 130 or 141 interrupted."""
+    try:
+        try:
+            return _run(list(sys.argv[1:] if arguments is None else arguments))
+        finally:
+            sys.stdout.flush()
+    except KeyboardInterrupt:
+        print("dragoman: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:  # such as `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more at its end
+        return BROKEN_PIPE
+
+
+def _run(words: Sequence[str]) -> int:
     first = words[0] if words else "--help"
     if first in ("--help", "-h", "--version"):
         print(f"dragoman {dragoman.__version__}" if first == "--version" else _usage())
@@ -74,9 +88,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         extra = "convert" if words[:2] == ["export", "convert"] else command.extra
         print(_install_hint(first, command, extra, missing=error.name or command.program), file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print("dragoman: interrupted", file=sys.stderr)
-        return INTERRUPTED
     return status
 
 

@@ -1,5 +1,6 @@
 """Errors of the service; only `middleware.error_mapping` maps them to gRPC statuses."""
 
+from pathlib import Path
 from typing import Any, Final
 
 _MAX_LISTED: Final = 50  # available names in one message
@@ -38,6 +39,14 @@ class BundleError(DragomanError):
         self.found = found
         self.expected = expected
         self.what = what
+
+
+class UnreadableFileError(BundleError):
+    """A file of a bundle is missing, too large or otherwise unreadable."""
+
+    def __init__(self, path: Path, error: OSError) -> None:
+        super().__init__(str(path), found=error.strerror, expected="a readable file", what="file")
+        self.args = (f"cannot read bundle file {path}: {error.strerror}",)
 
 
 class RequestError(DragomanError):

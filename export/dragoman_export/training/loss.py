@@ -1,5 +1,7 @@
 """Label-smoothed cross-entropy of the next token."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -24,19 +26,25 @@ class BatchLoss(nn.Module):
         With `r_drop`, the mean of two training passes plus their divergence. Padding is not projected to the
         vocabulary, which is the largest product of a small network.
         """
-        label_smoothing = self.label_smoothing if self.training else 0.0
-        logits = self._logits(batch)
-        loss = smoothed_cross_entropy(logits, batch.labels, label_smoothing)
-        if not (self.training and self.r_drop):
-            return loss
-        others = self._logits(batch)
-        other_loss = smoothed_cross_entropy(others, batch.labels, label_smoothing)
-        return (loss + other_loss) / 2 + self.r_drop * symmetric_divergence(logits, others)
+        return self.of_states(self.states(batch), batch.labels)
 
-    def _logits(self, batch: Batch) -> Tensor:
+    def states(self, batch: Batch) -> list[Tensor]:
+        """Return the decoder's states [N, d_model] of the target tokens, without padding, of each pass."""
+        return [self._pass(batch) for _ in range(2 if self.training and self.r_drop else 1)]
+
+    def of_states(self, states: Sequence[Tensor], labels: Tensor) -> Tensor:
+        """Return the summed loss of states [N, d_model] of each pass against labels [N]."""
+        logits = [self.model.project(each) for each in states]
+        label_smoothing = self.label_smoothing if self.training else 0.0
+        losses = [smoothed_cross_entropy(each, labels, label_smoothing) for each in logits]
+        if len(logits) == 1:
+            return losses[0]
+        return (losses[0] + losses[1]) / 2 + self.r_drop * symmetric_divergence(*logits)
+
+    def _pass(self, batch: Batch) -> Tensor:
         memory = self.model.encode(batch.source_ids, batch.source_mask)
         states = self.model.decode_states(batch.target_ids, memory, batch.source_mask)
-        return self.model.project(states.flatten(0, 1).index_select(0, batch.label_positions))  # [N, V]
+        return states.flatten(0, 1).index_select(0, batch.label_positions)
 
 
 def smoothed_cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float) -> Tensor:

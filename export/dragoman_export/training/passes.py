@@ -7,14 +7,20 @@ from dragoman_export.data.batches import Batch, rounded_lengths
 from dragoman_export.training.loss import BatchLoss
 
 _IGNORED_LABEL = -100  # of `torch.nn.functional.cross_entropy`
+_PART_LOGITS = 5 << 19  # 10 MiB of float32
 
 
 class Passes:
-    """Forward and backward pass of a batch; adds the gradients to the parameters."""
+    """Forward and backward pass of a batch; adds the gradients to the parameters.
+
+    On a CPU, logits exist for some rows at a time: those of a whole batch do not fit its caches.
+    """
 
     def __init__(self, loss: BatchLoss, *, bf16: bool, is_compiled: bool, device: torch.device) -> None:
         """Wrap a loss whose network is on `device`."""
-        self._loss = torch.compile(loss, dynamic=True) if is_compiled else loss
+        self._loss = loss
+        self._whole = torch.compile(loss, dynamic=True) if is_compiled else loss
+        self._has_parts = device.type == "cpu" and not is_compiled
         self._bf16 = bf16
         self._device = device
 
@@ -28,10 +34,26 @@ class Passes:
 
     def run(self, batch: Batch) -> Tensor:
         """Add the gradients of a prepared batch; return its loss, a scalar on the device."""
+        if self._has_parts:
+            return self._run_in_parts(batch)
         with self.autocast():
-            loss: Tensor = self._loss(batch)
+            loss: Tensor = self._whole(batch)
         loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach()
+
+    def _run_in_parts(self, batch: Batch) -> Tensor:
+        with self.autocast():
+            states: list[Tensor] = self._loss.states(batch)
+        inputs, total = [each.detach().requires_grad_() for each in states], torch.zeros(())
+        num_rows = max(1, _PART_LOGITS // self._loss.model.config.vocabulary_size)
+        for begin in range(0, len(batch.labels), num_rows):
+            part = slice(begin, begin + num_rows)
+            with self.autocast():
+                loss = self._loss.of_states([each[part] for each in inputs], batch.labels[part])
+            loss.backward()  # type: ignore[no-untyped-call]
+            total += loss.detach()
+        torch.autograd.backward(states, [each.grad for each in inputs])
+        return total
 
 
 class GraphPasses(Passes):

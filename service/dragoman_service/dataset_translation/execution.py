@@ -4,6 +4,7 @@ import os
 import pickle
 import secrets
 import signal
+import socket
 import tempfile
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack
@@ -13,11 +14,12 @@ from typing import Any, Final
 from dragoman.client.errors import DragomanError as CallError
 from dragoman_service.dataset_translation.files import Block, read_block
 from dragoman_service.dataset_translation.output import BlockResult, write_part
-from dragoman_service.dataset_translation.settings import Columns
+from dragoman_service.dataset_translation.settings import Columns, DatasetError
 from dragoman_service.dataset_translation.translators import EngineTranslator, ServerTranslator
 from dragoman_service.errors import DragomanError, EngineError
 
 ADDRESS_VARIABLE: Final = "RAY_ADDRESS"
+_CONNECT_TIMEOUT_S: Final = 10.0
 _OBJECT_STORE_BYTES: Final = 128 << 20  # only descriptions of blocks and results pass through it
 
 _ENVIRONMENT: Final = {
@@ -71,6 +73,8 @@ def translate_blocks(
     A block whose process ends is repeated by another process.
     """
     is_own = not os.environ.get(ADDRESS_VARIABLE)
+    if not is_own:
+        _check_reachable(os.environ[ADDRESS_VARIABLE])
     token = {"RAY_AUTH_TOKEN": secrets.token_hex(32)} if is_own and not _has_token() else {}
     for name, value in {**_ENVIRONMENT, **(_OWN_INSTANCE if is_own else {}), **token}.items():
         os.environ.setdefault(name, value)  # read when Ray is imported
@@ -106,6 +110,17 @@ def translate_blocks(
                 yield pickle.loads(row["result"])  # noqa: S301 - from our own processes
         except ray.exceptions.RayError as error:
             raise EngineError(f"a process of Ray failed: {str(error).strip().splitlines()[-1]}") from error
+
+
+def _check_reachable(address: str) -> None:
+    # Ray tries for minutes.
+    host, _, port = address.rpartition(":")
+    if "/" in address or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_TIMEOUT_S).close()
+    except OSError as error:
+        raise DatasetError(ADDRESS_VARIABLE, address, f"the address of a running cluster ({error})") from error
 
 
 def _has_token() -> bool:

@@ -127,7 +127,7 @@ def test_other_than_regular_file_is_rejected(
     (tmp_path / "bundle" / name).unlink()
     put(tmp_path / "bundle" / name)
 
-    with pytest.raises(BundleError, match=rf"{name}: access is {fault}"):
+    with pytest.raises(BundleError, match=rf"{name}: {fault}"):
         open_bundle(tmp_path / "bundle")
 
 
@@ -143,12 +143,12 @@ def test_link_inside_the_directory_is_followed(directory: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "fault"),
     [
-        (MANIFEST_NAME, None, "access is .*such file"),
+        (MANIFEST_NAME, None, "No such file"),
         *((MANIFEST_NAME, content, "content is .*, expected JSON") for content in (b"", b"{", b"\xff")),
         *((MANIFEST_NAME, content, "content is .*, expected an object") for content in (b"[]", b"1")),
         *((MANIFEST_NAME, content * 100_000, "content is recursion limit") for content in (b"[", b'{"a":')),
-        (MANIFEST_NAME, b" " * (1 << 20) + b"{}", "access is 1048578 bytes"),
-        ("decoder.onnx", None, "access is .*such file"),
+        (MANIFEST_NAME, b" " * (1 << 20) + b"{}", "1048578 bytes"),
+        ("decoder.onnx", None, "No such file"),
         ("encoder.onnx", b"cut", "size in bytes is 3, expected 13"),
         (
             "encoder.onnx",

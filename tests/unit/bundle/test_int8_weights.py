@@ -174,7 +174,7 @@ def test_inconsistent_int8_weights_are_rejected(
         ("[]", "content is list, expected an object"),
         ("{}", "decoder is 'missing', expected a value"),
         ("\0", "content is expected value"),
-        (" " * (4 << 20) + "{}", "access is 4194306 bytes, more than 4194304"),
+        (" " * (4 << 20) + "{}", "4194306 bytes, more than 4194304"),
     ],
 )
 def test_damaged_int8_weights_are_rejected(directory: Path, content: str, fault: str) -> None:

@@ -112,6 +112,20 @@ def test_interrupt_exits_with_130_and_one_line(tmp_path: Path) -> None:
     assert (printed, process.returncode) == ("dragoman: interrupted\n", 130)
 
 
+@pytest.mark.parametrize("end", ["", "    raise SystemExit(0)\n"])
+def test_end_of_the_reader_of_the_output_is_silent(end: str, tmp_path: Path) -> None:
+    _program(tmp_path, "loadtests", f"def main(argv):\n    print('text')\n{end}")
+    command = [sys.executable, "-m", "dragoman", "loadtest"]
+
+    with subprocess.Popen(command, **_surroundings(tmp_path), stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+
+    assert process.returncode == 141
+
+
 def test_module_of_the_service_is_the_same_command(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "dragoman_service"]
     finished = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)

@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -7,6 +8,7 @@ from torch import Tensor
 
 from dragoman_export.data.batches import Batch, BatchingConfig, Epoch, rounded_lengths
 from dragoman_export.model.transformer import Transformer
+from dragoman_export.training import passes
 from dragoman_export.training.loss import BatchLoss
 from dragoman_export.training.passes import GraphPasses, Passes, padded
 from tests.unit.export.tiny_training import encode, make_model, make_pairs
@@ -45,6 +47,30 @@ def test_padded_batch_has_the_same_loss_and_gradients() -> None:
         loss, expected = gradients(model, passes.run, batch)
         padded_loss, actual = gradients(model, passes.run, padded(batch, TOKENS))
         assert padded_loss == pytest.approx(loss, rel=ROUNDING)
+        torch.testing.assert_close(actual, expected, atol=ROUNDING, rtol=ROUNDING)
+
+
+@pytest.mark.parametrize("r_drop", [0.0, 5.0])
+@pytest.mark.parametrize("options", [{}, {"tied_embeddings": "none", "projection_bias": True}])
+def test_parts_have_the_loss_and_gradients_of_the_whole(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], r_drop: float
+) -> None:
+    model = make_model(dropout=0.1, **options)
+    loss = BatchLoss(model, label_smoothing=0.1, r_drop=r_drop).train()
+    monkeypatch.setattr(passes, "_PART_LOGITS", 5 * model.config.vocabulary_size)
+    parts = Passes(loss, bf16=False, is_compiled=False, device=torch.device("cpu"))
+
+    def whole(batch: Batch) -> Tensor:
+        total = loss(batch)
+        total.backward()
+        return total.detach()  # type: ignore[no-any-return]
+
+    for batch in batches():
+        torch.manual_seed(1)
+        value, expected = gradients(model, whole, batch)
+        torch.manual_seed(1)
+        in_parts, actual = gradients(model, parts.run, batch)
+        assert in_parts == pytest.approx(value, rel=ROUNDING)
         torch.testing.assert_close(actual, expected, atol=ROUNDING, rtol=ROUNDING)
 
 
