@@ -1,6 +1,5 @@
 """Errors of the service; only `middleware.error_mapping` maps them to gRPC statuses."""
 
-from pathlib import Path
 from typing import Any, Final
 
 _MAX_LISTED: Final = 50  # available names in one message
@@ -40,13 +39,12 @@ class BundleError(DragomanError):
         self.expected = expected
         self.what = what
 
-
-class UnreadableFileError(BundleError):
-    """A file of a bundle is missing, too large or otherwise unreadable."""
-
-    def __init__(self, path: Path, error: OSError) -> None:
-        super().__init__(str(path), found=error.strerror, expected="a readable file", what="file")
-        self.args = (f"cannot read bundle file {path}: {error.strerror}",)
+    @classmethod
+    def unreadable(cls, file: str, error: OSError) -> "BundleError":
+        """Return the error of a file that is missing, too large or otherwise unreadable."""
+        made = cls(file, found=error.strerror, expected="a readable file", what="file")
+        made.args = (f"cannot read bundle file {file}: {error.strerror}",)
+        return made
 
 
 class RequestError(DragomanError):

@@ -17,7 +17,7 @@ from pydantic_core import from_json
 
 from dragoman_service.bundle.int8_weights import Int8Weights
 from dragoman_service.bundle.manifest import SCHEMA_VERSION, FileEntry, GraphFiles, Manifest
-from dragoman_service.errors import BundleError, UnreadableFileError
+from dragoman_service.errors import BundleError
 
 _READABLE_VERSIONS: Final = (1, 2, 3, 4, 5, SCHEMA_VERSION)
 
@@ -150,7 +150,7 @@ def _read_object(path: Path, *, max_bytes: int) -> tuple[bytes, dict[str, Any]]:
         content = read_file(path, max_bytes=max_bytes)
         fields = from_json(content)
     except OSError as error:
-        raise UnreadableFileError(path, error) from error
+        raise BundleError.unreadable(str(path), error) from error
     except ValueError as error:  # invalid UTF-8 or JSON, or nested too deeply
         raise BundleError(str(path), found=str(error), expected="JSON", what="content") from error
     if not isinstance(fields, dict):
@@ -206,7 +206,7 @@ def _checked(path: Path, entry: FileEntry, known: Collection[CheckedFile]) -> Ch
                 return file
             digest = hashlib.file_digest(content, "sha256").hexdigest()
     except OSError as error:
-        raise UnreadableFileError(path, error) from error
+        raise BundleError.unreadable(str(path), error) from error
     if digest != entry.sha256:
         raise BundleError(str(path), found=digest, expected=entry.sha256, what="SHA-256")
     return file

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dragoman_service.bundle.files import Bundle, read_file
-from dragoman_service.errors import BundleError, UnreadableFileError
+from dragoman_service.errors import BundleError
 
 SIZE_STEP: Final = 64
 """List sizes are multiples of this size, because the matrix products process whole blocks of columns."""
@@ -143,7 +143,7 @@ def open_shortlist(bundle: Bundle) -> Shortlist:
     try:
         shortlist = Shortlist.from_bytes(read_file(path, max_bytes=_MAX_BYTES))
     except OSError as error:
-        raise UnreadableFileError(path, error) from error
+        raise BundleError.unreadable(str(path), error) from error
     except ValueError as error:
         raise BundleError(str(path), found=str(error), expected=expected, what="content") from error
     shape = bundle.manifest.architecture

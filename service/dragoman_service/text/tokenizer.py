@@ -11,7 +11,7 @@ from sentencepiece import SentencePieceProcessor
 
 from dragoman_service.bundle.files import Bundle, read_file
 from dragoman_service.bundle.manifest import SpecialIds, Tokenization
-from dragoman_service.errors import BundleError, UnreadableFileError
+from dragoman_service.errors import BundleError
 from dragoman_service.text.byte_level_bpe import ByteLevelBpe
 
 _MAX_BYTES = 64 << 20  # of a file; a piece with its score takes about 20 bytes
@@ -275,7 +275,7 @@ def _read(path: Path) -> bytes:
     try:
         return read_file(path, max_bytes=_MAX_BYTES)
     except OSError as error:
-        raise UnreadableFileError(path, error) from error
+        raise BundleError.unreadable(str(path), error) from error
 
 
 def _utf8(text: str) -> bytes:
