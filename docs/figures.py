@@ -101,7 +101,7 @@ ABLATIONS = {  # rows of `dragoman export ablate`
     "E-positions-learned-max_positions-256": "learned positions",
     "E-positions-rotary": "rotary positions",
     "E-positions-none": "no positions",
-    "F-norm-pre": "normalization before each sublayer (pre-norm)",
+    "F-norm-post": "normalization after each sublayer (post-norm), as in the paper",
 }
 TEST_SETS = {
     "tatoeba": "tatoeba-test-v2021-08-07",
