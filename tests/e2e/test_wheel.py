@@ -121,7 +121,7 @@ def test_serving_install_translates_over_grpc_and_http(wheels: Path, tmp_path: P
             by_http = json.load(response)
 
     assert server.stop() == 0
-    assert by_grpc.startswith("Guten Morgen")
+    assert by_grpc.strip() == "Guten Morgen."
     assert by_http["modelName"] == "de-en"
     assert "station" in by_http["translations"][0]["hypotheses"][0]["text"]
 
