@@ -95,7 +95,7 @@ STARTS = 3  # of each set-up; medians count
 ABLATION_ROWS = "A,B,D,E,F-norm-post"
 ABLATION_FLAGS = (  # the network of Wu et al. 2021 (arXiv:2105.14462), 2.6 M parameters, but pre-norm
     "--preset small --vocabulary-size 10000 --subwords bpe --d-model 128 --heads 4 --ffn-size 256 --encoder-layers 4 "
-    "--decoder-layers 4 --norm pre --dropout 0.3 --optimizer adam --clip-norm 0 --batch-tokens 4096 --lr-factor 2 "
+    "--decoder-layers 4 --norm pre --dropout 0.3 --optimizer adam --clip-norm 0 --batch-tokens 2048 --lr-factor 2 "
     "--warmup-steps 1000 --max-steps 4000 --cooldown-steps 1000 --eval-interval 1000 --bleu-sentences 0 "
     "--checkpoint-interval 500 --keep-checkpoints 1 --workers 0 --threads 1 --bf16"
 )

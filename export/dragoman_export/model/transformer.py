@@ -14,11 +14,14 @@ from dragoman_export.model.layers import (
     Dropout,
     EncoderLayer,
     KeysValues,
+    MultiHeadAttention,
     make_norm,
 )
 from dragoman_export.model.positions import rotary_positions, sinusoidal_positions
 
 _INITIAL_POSITIONS = 512  # position encodings computed on creation; extended for longer sequences
+# of queries, keys and values: Xavier's bound of one matrix for all three, as in PyTorch and fairseq
+_ATTENTION_GAIN = 2**-0.5
 
 
 @dataclass(slots=True, kw_only=True)
@@ -201,9 +204,11 @@ class Transformer(nn.Module):
 
     def _initialise(self) -> None:
         # Projections are Xavier-uniform, embeddings N(0, 1 / d_model), so that scaled ones have unit variance.
+        attentions = [module for module in self.modules() if isinstance(module, MultiHeadAttention)]
+        inputs = {layer for attention in attentions for layer in (attention.query, attention.key, attention.value)}
         for module in self.modules():
             if isinstance(module, nn.Linear):
-                nn.init.xavier_uniform_(module.weight)
+                nn.init.xavier_uniform_(module.weight, gain=_ATTENTION_GAIN if module in inputs else 1.0)
                 nn.init.zeros_(module.bias)
         tables = (self.embedding, self.encoder.embedding, self.encoder.positions, self.decoder.positions)
         for table in tables:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from dragoman_export.model.config import PRESETS
@@ -29,6 +29,14 @@ def test_presets_have_the_parameters_of_the_paper(preset: str, exact: int, publi
 
     assert num_parameters == exact
     assert abs(num_parameters - published) < TABLE_3
+
+
+@pytest.mark.parametrize("name", ["query", "key", "value"])
+def test_attention_starts_like_that_of_pytorch(name: str) -> None:
+    weights = Transformer(PRESETS["small"]).get_parameter(f"encoder.layers.0.self_attention.{name}.weight").detach()
+    theirs = nn.MultiheadAttention(256, 4).in_proj_weight.detach()
+
+    assert float(weights.abs().max()) == pytest.approx(float(theirs.abs().max()), rel=1e-3)
 
 
 def _embedded(model: Transformer) -> Tensor:
