@@ -92,7 +92,10 @@ DATASET_S, ENGINE_S = 300.0, 120.0  # of each run of `datasets`, without its sta
 DATASET_WORKERS = (1, 2)
 DATASET_BLOCK = 500  # rows
 STARTS = 3  # of each set-up; medians count
-ABLATION_ROWS = "A,B,D,E,F-norm-post"
+ABLATION_ROWS = (
+    "A-num_heads-1,B-key_dim-8,D-dropout-0.0,D-label_smoothing-0.0,E-positions-learned-max_positions-256,"
+    "E-positions-none,F-norm-post"
+)
 ABLATION_FLAGS = (  # the network of Wu et al. 2021 (arXiv:2105.14462), 2.6 M parameters, but pre-norm
     "--preset small --vocabulary-size 10000 --subwords bpe --d-model 128 --heads 4 --ffn-size 256 --encoder-layers 4 "
     "--decoder-layers 4 --norm pre --dropout 0.3 --optimizer adam --clip-norm 0 --batch-tokens 2048 --lr-factor 2 "
@@ -386,6 +389,8 @@ def ablation() -> dict[str, Any]:
     results = read(output / "results.json")
     rows = {row.pop("name"): row for row in results["rows"] if row["status"] == "done"}
     names = ("num_parameters", "steps", "perplexity", "bleu", "difference", "interval")
+    if not results["base"]["bleu"]:
+        sys.exit(f"no model is complete: see {output}/base/output.log, and repeat the command")
     found = {name: {field: row[field] for field in names if field in row} for name, row in rows.items()}
     plot_ablation(found)
     return {"base": results["base"], "rows": found}
