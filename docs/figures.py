@@ -93,15 +93,15 @@ ABLATIONS = {  # rows of `dragoman export ablate`
     "A-num_heads-1": "1 head",
     "A-num_heads-2": "2 heads",
     "A-num_heads-8": "8 heads",
-    "B-key_dim-8": "keys of size 8 instead of 32",
-    "B-key_dim-16": "keys of size 16 instead of 32",
+    "B-key_dim-8": "keys of size 8, not 32",
+    "B-key_dim-16": "keys of size 16, not 32",
     "D-dropout-0.0": "no dropout",
     "D-dropout-0.1": "dropout 0.1",
     "D-label_smoothing-0.0": "no label smoothing",
     "E-positions-learned-max_positions-256": "learned positions",
     "E-positions-rotary": "rotary positions",
     "E-positions-none": "no positions",
-    "F-norm-post": "normalization after each sublayer (post-norm), as in the paper",
+    "F-norm-post": "post-norm, as in the paper",
 }
 TEST_SETS = {
     "tatoeba": "tatoeba-test-v2021-08-07",

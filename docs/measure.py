@@ -407,8 +407,8 @@ def plot_ablation(rows: Mapping[str, Any]) -> None:
     axes.errorbar(differences, [ABLATIONS[name] for name in variants], xerr=bounds, fmt="o", capsize=3)
     axes.axvline(0, color="black", linewidth=1)
     axes.invert_yaxis()
-    axes.set(xlabel="BLEU minus the mean of the base, with a 95 % interval")
-    axes.legend()
+    axes.set(xlabel="BLEU against the mean of the base")
+    axes.legend(loc="lower left")
     write_picture(CHECKOUT / "docs" / "guides" / "pictures" / "ablation.png", figure)
 
 
