@@ -43,6 +43,7 @@ _EOS_SLOPE = 2.0
 """Component of the EOS embedding along `_SLOW_DIMENSION`, which makes EOS likelier at later positions."""
 _SLOW_DIMENSION = 13
 """Dimension of the position encodings: the cosine that falls from 1 to -1 within 150 positions at width 32."""
+_ATTENTION_INPUTS = ("query.weight", "key.weight", "value.weight")
 
 
 def build_tiny_bundle(
@@ -126,6 +127,8 @@ def tiny_model(
         for name, parameter in model.named_parameters():
             if name.endswith("bias"):
                 parameter.uniform_(-0.1, 0.1)
+            elif name.endswith(_ATTENTION_INPUTS):  # so that translations depend more on the source
+                parameter.mul_(2**0.5)
         _end_by_itself(model)
     return model.eval()
 
