@@ -98,10 +98,7 @@ install_engine() {
     [ "${#missing[@]}" -gt 0 ] || return 0
     command -v apt-get >/dev/null || fail "no container engine answers; install ${missing[*]}" "$NO_ENGINE"
     say "installing ${missing[*]}"
-    {
-        apt-get update -qq
-        DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "${missing[@]}"
-    } >"$directory/apt.log" 2>&1 ||
+    "$repository/deploy/ci/install.sh" "${missing[@]}" >"$directory/apt.log" 2>&1 ||
         fail "${missing[*]} cannot be installed; $directory/apt.log says why" "$NO_ENGINE"
     client=/usr/bin/docker
 }

@@ -25,7 +25,7 @@ from dragoman.client import DragomanError, TlsOptions, UnauthenticatedError
 from loadtests.generator.metrics import scrape
 from tests.e2e.containers import TRANSLATED_WORD, Engine, long_call, post_text, translate
 from tests.e2e.replicas import write_secrets
-from tests.e2e.tools import free_ports, get, helm, kustomize, run, wait_until
+from tests.e2e.tools import DEPLOY, free_ports, get, helm, kustomize, run, wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
 
@@ -148,10 +148,9 @@ def podman() -> Iterator[Podman]:
         pytest.skip("podman needs root here")
     programs = ("podman", "runc", "catatonit")
     if not all(map(shutil.which, programs)):
-        run("apt-get", "update", "-qq", is_checked=False)
-        install = ("apt-get", "install", "-y", "-qq", "--no-install-recommends", *programs)
-        if (failed := run(*install, is_checked=False)).returncode != 0:
-            pytest.skip(f"podman cannot be installed: {failed.stderr}")
+        installed = run(DEPLOY / "ci" / "install.sh", *programs, is_checked=False)
+        if installed.returncode != 0:
+            pytest.skip(f"podman cannot be installed: {installed.stderr}")
     bridges = network_bridges()
     with tempfile.TemporaryDirectory(prefix="kube-play.") as directory:  # short, as it holds sockets
         podman = Podman(Path(directory))
