@@ -159,6 +159,25 @@ def test_search_ends_when_no_live_hypothesis_can_win(search: dict[str, float], c
     assert find_ended(state) == [0] * is_over
 
 
+@pytest.mark.parametrize(
+    ("search", "log_probs"),
+    [
+        ({"length_penalty": 0.0}, [-1.0, -2.4, -np.inf]),
+        ({"length_penalty": 0.0, "early_stopping": True}, [-1.0, -2.4, -2.6]),
+        ({"length_penalty": 0.0, "num_hypotheses": 2}, [-1.0, -2.4, -2.6]),
+        ({"length_penalty": 1.0, "max_target_tokens": 100}, [-1.0, -2.4, -2.6]),
+    ],
+    ids=["cannot win", "early stopping", "another hypothesis is missing", "longer targets score higher"],
+)
+def test_rows_that_cannot_win_die(search: dict[str, float], log_probs: list[float]) -> None:
+    state = start(beam_size=3, **search)
+
+    take(state, {10: -1.0, 11: -2.4, EOS: -2.5, 12: -2.6})
+
+    assert state.log_probs.tolist() == [[pytest.approx(log_prob) for log_prob in log_probs]]
+    assert state.tokens.tolist() == [[10, 11, 12 if np.isfinite(log_probs[2]) else 10]]
+
+
 def test_search_without_an_allowed_token_ends_without_hypotheses() -> None:
     state = start(beam_size=2)
 
