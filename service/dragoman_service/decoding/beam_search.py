@@ -359,10 +359,11 @@ def _best(state: BeamState, ranking: BeamExpansion) -> BeamExpansion:
     is_beyond_beam = state.composition.is_beyond_beam
     if is_beyond_beam is not None:
         log_probs[is_beyond_beam[:, : log_probs.shape[1]]] = -np.inf
-    if state.scores_to_beat.max() > -np.inf:
-        can_win = log_probs / state.bound_penalties[:, None] > state.scores_to_beat[:, None]
-        can_win[state.early_stopping] = True
-        log_probs[:, 1:][~can_win[:, 1:]] = -np.inf
+    if state.scores_to_beat.max(initial=-np.inf) > -np.inf:
+        is_beaten = log_probs / state.bound_penalties[:, None] <= state.scores_to_beat[:, None]
+        is_beaten[state.early_stopping] = False
+        is_beaten[:, 0] = False
+        log_probs[is_beaten] = -np.inf
     if log_probs[:, -1].min(initial=0.0) == -np.inf:
         # Dead rows copy the best row. With hypotheses of their own, they would keep cache slots from being reused, and
         # the slots determine the order in which attention adds up its terms.
