@@ -54,8 +54,9 @@ class SearchConfig:
     sampling: SamplingConfig | None = None
     # End the search when `beam_size` hypotheses have finished, even if a live hypothesis could score higher.
     early_stopping: bool = False
-    # Detect loops, copied sources and implausible lengths, and decode once more without them; not with sampling.
+    # Detect loops and implausible lengths, and decode once more without them; not with sampling.
     repetition_guard: bool = False
+    avoids_source: bool = False  # no run of four tokens of the source occurs in a target
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +105,6 @@ class DegenerationKind(enum.Enum):
     """Kind of a defect of a target."""
 
     REPETITION = "repetition"  # the target loops: it repeats the same tokens
-    COPIED_SOURCE = "copied_source"  # the target is the source, or contains a long run of it
     LENGTH_RATIO = "length_ratio"  # the target is implausibly short or long
 
 
@@ -145,6 +145,20 @@ class WarningKind(enum.Enum):
     COPIED_SOURCE = "copied_source"
     LENGTH_RATIO = "length_ratio"
     PLACEHOLDER_LOST = "placeholder_lost"  # the model did not reproduce a protected span
+    # Kinds of violated invariants, see `dragoman_service.text.invariants`:
+    EMPTY_TRANSLATION = "empty_translation"
+    INVALID_OUTPUT = "invalid_output"  # U+FFFD or a reserved piece of the vocabulary
+    NUMBER_CHANGED = "number_changed"
+    IDENTIFIER_CHANGED = "identifier_changed"
+    SYMBOL_CHANGED = "symbol_changed"
+    NAME_CHANGED = "name_changed"
+    ADDRESS_CHANGED = "address_changed"  # URL, email address or path
+    MARKUP_CHANGED = "markup_changed"
+    ENDING_CHANGED = "ending_changed"  # punctuation at the end
+    WHITE_SPACE_CHANGED = "white_space_changed"  # tabs and line breaks
+    CAPITALS_CHANGED = "capitals_changed"
+    UNTRANSLATED = "untranslated"  # the text, or a part of it, is still in the source language
+    REPAIR_SKIPPED = "repair_skipped"  # a second search was rejected, or its deadline passed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +168,8 @@ class TranslationWarning:
     kind: WarningKind
     message: str  # description with figures, for example the limit that was reached
     sentence_index: int | None  # index into `Translation.sentences`; None: the whole text
+    source: "Span | None" = None  # range of the text; None: unknown
+    target: "Span | None" = None  # range of the best hypothesis; None: unknown, or the text is missing there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

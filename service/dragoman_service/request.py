@@ -2,13 +2,24 @@
 
 import enum
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from dragoman_service.datatypes import Priority, TranslatedSentence, TranslationResult
+from dragoman_service.datatypes import (
+    Priority,
+    Span,
+    TranslatedSentence,
+    TranslationResult,
+    TranslationWarning,
+    WarningKind,
+)
 from dragoman_service.observability.tracing import RequestTrace
 
 MAX_PATTERN_STARS = 8  # in all patterns of a request
+
+WARNINGS_KEY = "x-dragoman-warnings"
+"""HTTP header and gRPC metadata with the number of warnings of each kind, see `RequestRecord.warning_header`."""
 
 _MAX_KEPT_CHARACTERS = 100_000  # of source texts, and of translations, in the record of a request or stream
 
@@ -34,6 +45,14 @@ class TextFormat(enum.Enum):
     PLAIN = "plain"
     HTML = "html"
     XML = "xml"
+    MARKDOWN = "markdown"
+
+
+class NumberFormat(enum.Enum):
+    """Format of the protected numbers of a translation."""
+
+    LOCALIZED = "localized"  # decimal and grouping separators of the target language, where they are unmistakable
+    AS_WRITTEN = "as_written"
 
 
 class ProtectedKind(enum.Enum):
@@ -49,7 +68,13 @@ class ProtectedKind(enum.Enum):
     TAG = "tag"  # `<ph id="1"/>`, `<b>`, `</b>` in plain text; tags around text follow the text
     COLON = "colon"  # `:name`; only if enabled
     ICU = "icu"  # `{n, plural, one {# file} other {# files}}` and `select`; the texts inside are translated
-    NUMBER = "number"  # with unit or currency: `1,000.5`, `25 °C`, `€ 9.99`; only if enabled
+    NUMBER = "number"  # amounts, decimals, numbers with units, dates, times: `1,000.5`, `25 °C`, `€ 9.99`, `12:30`
+    IDENTIFIER = "identifier"  # with digits: phone numbers, IBAN, versions, UUID, hexadecimal numbers, file names
+    BRACKETS = "brackets"  # `[b]`, `[gallery ids=1]`, `[[User:$1]]`, `[% x %]`
+    VARIABLE = "variable"  # `$HOME`, `$COUNT$`, `\(user.name)`, `!link`, `\textbf{`
+    PLURAL = "plural"  # `|` and `||||` between plural forms
+    ESCAPE = "escape"  # `\n`, `\'` and `\"` of Android, Java, JSON and C
+    ACCELERATOR = "accelerator"  # `&File`, `_Open`; the mark moves to a letter of the translation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +95,14 @@ class Term:
     target: str = ""  # empty: the source text
     is_case_sensitive: bool = False
     is_part_of_word: bool = False  # whether the term can be a part of a word
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FixedSpan:
+    """A range of one text with a fixed translation, unlike a term at this position only."""
+
+    span: Span  # position in the text, including markup; not empty
+    target: str  # plain text, also if the text is markup; empty: the text of the span
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +137,7 @@ class TranslationOptions:
     format: TextFormat = TextFormat.PLAIN
     protection: ProtectionOptions = field(default_factory=ProtectionOptions)
     terms: tuple[Term, ...] = ()
+    number_format: NumberFormat | None = None
     glossary: str = ""  # name of a glossary, whose terms apply after `terms`; empty: none
     return_scores: bool = False
     return_tokens: bool = False
@@ -128,6 +162,20 @@ class TranslationRequest:
     target_prefixes: tuple[str, ...] = ()  # one for each text, instead of `options.target_prefix`; or none
     pivot_languages: tuple[str, ...] = ()  # tried in this order if no model translates directly
     unchanged_texts: frozenset[int] = frozenset()  # indices of texts without letters, which are returned as they are
+    # One list for each text, ordered and without overlaps, or none at all. Each takes precedence over protected spans
+    # and terms.
+    fixed_spans: tuple[tuple[FixedSpan, ...], ...] = ()
+
+    def part(self, indices: Sequence[int], *, source_language: str) -> "TranslationRequest":
+        """Return the request for some of the texts, which are in one language."""
+        return replace(
+            self,
+            texts=tuple(self.texts[index] for index in indices),
+            source_language=source_language,
+            target_prefixes=tuple(self.target_prefixes[index] for index in indices) if self.target_prefixes else (),
+            fixed_spans=tuple(self.fixed_spans[index] for index in indices) if self.fixed_spans else (),
+            unchanged_texts=frozenset(new for new, index in enumerate(indices) if index in self.unchanged_texts),
+        )
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -161,6 +209,7 @@ class RequestRecord:
     queue_s: float = 0.0  # longest of all segments, as the next two
     encode_s: float = 0.0
     decode_s: float = 0.0
+    warnings: Counter[WarningKind] = field(default_factory=Counter)  # number of warnings of each kind
     keeps_texts: bool = False  # whether texts are logged
     texts: list[str] = field(default_factory=list)
     translations: list[str] = field(default_factory=list)
@@ -179,6 +228,8 @@ class RequestRecord:
     def add_result(self, result: TranslationResult) -> None:
         """Record the result of a request."""
         self._add(result, result.num_source_tokens, result.num_target_tokens)
+        for translation in result.translations:
+            self._count_warnings(translation.warnings)
         if self.keeps_texts:
             _keep(self.translations, (translation.hypotheses[0].text for translation in result.translations))
 
@@ -187,16 +238,29 @@ class RequestRecord:
         located = sentence.sentence
         num_tokens = (located.num_source_tokens, located.num_target_tokens) if located else (0, 0)
         self._add(sentence, *num_tokens)
+        self._count_warnings(sentence.warnings)
         if self.keeps_texts:
             _keep(self.translations, (sentence.text,))
 
     def log_fields(self) -> dict[str, object]:
-        """Return the fields that only a translation has in the access log."""
+        """Return the fields that only a translation has in the access log; `warnings` only if there are any."""
         if not self.num_texts:
             return {}
         seconds = {"queue_s": self.queue_s, "encode_s": self.encode_s, "decode_s": self.decode_s}
         kept = {"request_texts": self.texts, "translations": self.translations} if self.keeps_texts else {}
-        return {**self._counts(), **{name: round(value, 6) for name, value in seconds.items()}, **kept}
+        warnings = {"warnings": self.num_warnings()} if self.warnings else {}
+        return {**self._counts(), **{name: round(value, 6) for name, value in seconds.items()}, **warnings, **kept}
+
+    def num_warnings(self) -> dict[str, int]:
+        """Return the number of warnings of each kind, sorted by kind."""
+        return {kind.value: self.warnings[kind] for kind in sorted(self.warnings, key=lambda kind: kind.value)}
+
+    @property
+    def warning_header(self) -> str:
+        """Number of warnings of each kind, sorted, such as `NUMBER_CHANGED=2, TRUNCATED=1`."""
+        return ", ".join(
+            f"{kind.name}={self.warnings[kind]}" for kind in sorted(self.warnings, key=lambda kind: kind.name)
+        )
 
     def span_attributes(self) -> dict[str, str | int]:
         """Return the attributes that only a translation has in its span."""
@@ -209,6 +273,9 @@ class RequestRecord:
             "source_tokens": self.num_source_tokens,
             "target_tokens": self.num_target_tokens,
         }
+
+    def _count_warnings(self, warnings: Iterable[TranslationWarning]) -> None:
+        self.warnings.update(warning.kind for warning in warnings)
 
     def _add(
         self, result: TranslationResult | TranslatedSentence, num_source_tokens: int, num_target_tokens: int

@@ -1,7 +1,20 @@
 import math
+from dataclasses import replace
 
-from dragoman_service.datatypes import Priority, StageTimings, TextHypothesis, Translation, TranslationResult
-from dragoman_service.request import RequestRecord
+import pytest
+
+from dragoman_service.datatypes import (
+    Priority,
+    Span,
+    StageTimings,
+    TextHypothesis,
+    TranslatedSentence,
+    Translation,
+    TranslationResult,
+    TranslationWarning,
+    WarningKind,
+)
+from dragoman_service.request import FixedSpan, RequestRecord, TranslationRequest
 
 
 def answer(text: str, *, queue_s: float = 0.0, num_tokens: int = 2) -> TranslationResult:
@@ -32,6 +45,68 @@ def test_results_of_a_stream_add_up_tokens_and_keep_longest_waits() -> None:
         "encode_s": 0.25,
         "decode_s": 0.5,
     }
+
+
+def with_warnings(*kinds: WarningKind) -> TranslationResult:
+    result = answer("Ein Geheimnis.")
+    span = Span(start=4, end=13)
+    warnings = (
+        TranslationWarning(kind=kind, message="Geheimnis", sentence_index=0, source=span, target=span) for kind in kinds
+    )
+    return replace(result, translations=(replace(result.translations[0], warnings=tuple(warnings)),))
+
+
+def test_warnings_are_counted_by_kind_without_their_texts() -> None:
+    record = RequestRecord()
+    record.add_texts(["A secret."])
+
+    record.add_result(with_warnings(WarningKind.TRUNCATED, WarningKind.NUMBER_CHANGED))
+    record.add_result(with_warnings(WarningKind.NUMBER_CHANGED))
+    sentence = with_warnings(WarningKind.UNTRANSLATED).translations[0]
+    record.add_sentence(
+        TranslatedSentence(
+            text="Ein Geheimnis.",
+            hypotheses=sentence.hypotheses,
+            sentence=None,
+            warnings=sentence.warnings,
+            model_name="tiny",
+            model_version="1",
+            timings=StageTimings(),
+        )
+    )
+
+    assert record.log_fields()["warnings"] == {"number_changed": 2, "truncated": 1, "untranslated": 1}
+    assert record.warning_header == "NUMBER_CHANGED=2, TRUNCATED=1, UNTRANSLATED=1"
+    assert "Geheimnis" not in str(record.log_fields())
+
+
+@pytest.mark.parametrize("kind", WarningKind)
+def test_each_kind_of_warning_is_counted(kind: WarningKind) -> None:
+    record = RequestRecord()
+
+    record.add_result(with_warnings(kind, kind))
+
+    assert (record.num_warnings(), record.warning_header) == ({kind.value: 2}, f"{kind.name}=2")
+
+
+def test_part_of_a_request_has_the_values_of_its_texts() -> None:
+    request = TranslationRequest(
+        texts=("a", "bb", "7"),
+        source_language="",
+        target_language="de",
+        target_prefixes=("x", "y", "z"),
+        unchanged_texts=frozenset({2}),
+        fixed_spans=((), (FixedSpan(span=Span(start=0, end=1), target="B"),), ()),
+    )
+
+    assert request.part([1, 2], source_language="en") == TranslationRequest(
+        texts=("bb", "7"),
+        source_language="en",
+        target_language="de",
+        target_prefixes=("y", "z"),
+        unchanged_texts=frozenset({1}),
+        fixed_spans=(request.fixed_spans[1], ()),
+    )
 
 
 def test_texts_are_not_recorded_by_default() -> None:

@@ -5,10 +5,11 @@ import sys
 from collections.abc import Callable, Iterable
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from dragoman.cli.target import add_target_flags, call
 from dragoman.client.clients import TranslationClient
+from dragoman.client.enums import NumberFormat, TextFormat, WireEnum
 from dragoman.client.request import DecodingOptions, RequestSettings, SamplingOptions
 from dragoman.client.results import Translation, TranslationWarning
 from dragoman.documents.content import decoded
@@ -19,6 +20,8 @@ from dragoman.option_ranges import option_range
 _BATCH_TEXTS = 64  # of standard input per call; at most 128
 _DOCUMENT_TIMEOUT_S = 600.0
 _DETECTED = "auto"
+
+Member = TypeVar("Member", bound=WireEnum)
 
 
 def add_parser(commands: Any) -> None:
@@ -59,6 +62,15 @@ def add_parser(commands: Any) -> None:
     _add_option(parser, "num_hypotheses", "translations of each text")
     _add_option(parser, "no_repeat_ngram_size", "length of token sequences that must not repeat; 0 disables the rule")
     parser.add_argument("--target-prefix", metavar="TEXT", help="start of each translation")
+    _add_enum(
+        parser, "--format", TextFormat, "format of the texts; --input has the format of each file (default plain)"
+    )
+    _add_enum(
+        parser,
+        "--number-format",
+        NumberFormat,
+        "separators of protected numbers: of the target language, or as in the source (default: that of the server)",
+    )
     parser.add_argument("--alignment", action="store_true", help="print the aligned parts below, one per line")
     sampling = parser.add_argument_group("sampling", "Each of these flags selects random sampling instead of search.")
     _add_option(sampling, "sampling.temperature", "values below 1 prefer likely tokens")
@@ -73,6 +85,14 @@ def _add_option(group: Any, path: str, help_text: str) -> None:
     flag = f"--{option.name.replace('_', '-')}"
     metavar = "N" if option.type is int else "X"
     group.add_argument(flag, type=option.type, metavar=metavar, help=f"{help_text} ({option.description})")
+
+
+def _add_enum(parser: Any, flag: str, kind: type[WireEnum], help_text: str) -> None:
+    parser.add_argument(flag, choices=[member.name.lower().replace("_", "-") for member in kind], help=help_text)
+
+
+def _member(kind: type[Member], choice: str | None) -> Member | None:
+    return None if choice is None else kind[choice.upper().replace("-", "_")]
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -141,6 +161,8 @@ def _document_action(arguments: argparse.Namespace) -> Callable[[TranslationClie
 def _plans(arguments: argparse.Namespace) -> list[Plan]:
     if arguments.texts or arguments.document or arguments.alignment or arguments.num_hypotheses is not None:
         raise ValueError("--input takes no TEXT, --document, --alignment or --num-hypotheses")
+    if arguments.format is not None:
+        raise ValueError("--input takes no --format: the suffix of each file decides")
     if not (arguments.input and arguments.output):
         raise ValueError("--input and --output must be given together")
     options = ReadOptions(target_language=arguments.target_language, retranslates=arguments.retranslate)
@@ -222,6 +244,8 @@ def _options(arguments: argparse.Namespace) -> DecodingOptions:
         sampling=None if sampling == SamplingOptions() else sampling,
         target_prefix=arguments.target_prefix,
         return_alignment=arguments.alignment or None,
+        format=_member(TextFormat, arguments.format),
+        number_format=_member(NumberFormat, arguments.number_format),
     )
 
 

@@ -10,7 +10,14 @@ from typing import Any, Required, TypedDict, TypeVar
 
 from google.protobuf.message import Message
 
-from dragoman.client.enums import AttentionDetail, LongSentencePolicy, Priority, ProtectedKind, TextFormat
+from dragoman.client.enums import (
+    AttentionDetail,
+    LongSentencePolicy,
+    NumberFormat,
+    Priority,
+    ProtectedKind,
+    TextFormat,
+)
 from dragoman.client.message_mapping import check_items, check_type, to_fields
 from dragoman.option_ranges import option_ranges
 from dragoman.v1 import translation_pb2 as pb
@@ -53,13 +60,13 @@ class ProtectionOptions:
     """Spans of text that are preserved unchanged."""
 
     enabled: bool | None = None
-    """Protect the default kinds: all except `COLON` and `NUMBER`."""
+    """Protect the default kinds: all except `COLON`, and except the kinds that a setting of the server removes."""
 
     enabled_kinds: tuple[ProtectedKind, ...] = ()
-    """Kinds to protect in addition to the default kinds."""
+    """Kinds to protect in addition to the default kinds. `NUMBER` protects every number and keeps it as written."""
 
     disabled_kinds: tuple[ProtectedKind, ...] = ()
-    """Kinds not to protect."""
+    """Kinds not to protect, even if `enabled_kinds` contains them."""
 
     patterns: tuple[str, ...] = ()
     """Additional spans to protect: literal text in which `*` matches 1 to 100 characters, such as `[[*]]`."""
@@ -112,8 +119,8 @@ class DecodingOptions:
     """Weight of the penalty for source tokens without attention; 0 disables it."""
 
     repetition_guard: bool | None = None
-    """Decode a sentence again, without repetitions, if its translation loops, copies the source or has an implausible
-    length. Has no effect with `sampling`."""
+    """Decode a sentence again, without repetitions, if its translation loops or has an implausible length. Has no
+    effect with `sampling`."""
 
     sampling: SamplingOptions | None = None
     """Sample tokens at random instead of searching."""
@@ -148,13 +155,16 @@ class DecodingOptions:
     be better. Has no effect with `sampling`."""
 
     protection: ProtectionOptions | None = None
-    """Spans that are preserved unchanged; None: placeholders, addresses, paths, code and tags."""
+    """Spans that are preserved unchanged; None: the default kinds, such as placeholders, addresses and numbers."""
 
     terms: tuple[Term, ...] = ()
     """Words and phrases with fixed translations."""
 
     glossary: str | None = None
     """Name of a glossary of the server. Entries of `terms` take precedence."""
+
+    number_format: NumberFormat | None = None
+    """Format of protected numbers: separators of the target language, or as written in the source."""
 
 
 class RequestSettings(TypedDict, total=False):

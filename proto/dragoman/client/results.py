@@ -75,6 +75,8 @@ class TranslationWarning:
     kind: WarningKind
     message: str  # description with figures, for people
     sentence_index: int | None  # index into `Translation.sentences`; None: the whole text
+    source: Span | None = None  # range of the source text; None: unknown, or the text is only in the translation
+    target: Span | None = None  # range of the best hypothesis; None: unknown, or the text is missing there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +93,10 @@ class StageTimings:
 class Translation:
     """The translation of one text."""
 
-    hypotheses: tuple[Hypothesis, ...]  # best first, at least one
+    hypotheses: tuple[Hypothesis, ...]
+    """At least one, best first: ordered by the number of violations of hard kinds, then by score. With sampling or a
+    target prefix, the score alone decides."""
+
     sentences: tuple[Sentence, ...]  # in the order of the best hypothesis
     warnings: tuple[TranslationWarning, ...]  # problems with the best hypothesis
 

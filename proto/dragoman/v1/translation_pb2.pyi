@@ -34,6 +34,18 @@ class ProtectedKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     PROTECTED_KIND_COLON: _ClassVar[ProtectedKind]
     PROTECTED_KIND_ICU: _ClassVar[ProtectedKind]
     PROTECTED_KIND_NUMBER: _ClassVar[ProtectedKind]
+    PROTECTED_KIND_IDENTIFIER: _ClassVar[ProtectedKind]
+    PROTECTED_KIND_BRACKETS: _ClassVar[ProtectedKind]
+    PROTECTED_KIND_VARIABLE: _ClassVar[ProtectedKind]
+    PROTECTED_KIND_PLURAL: _ClassVar[ProtectedKind]
+    PROTECTED_KIND_ESCAPE: _ClassVar[ProtectedKind]
+    PROTECTED_KIND_ACCELERATOR: _ClassVar[ProtectedKind]
+
+class NumberFormat(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    NUMBER_FORMAT_UNSPECIFIED: _ClassVar[NumberFormat]
+    NUMBER_FORMAT_LOCALIZED: _ClassVar[NumberFormat]
+    NUMBER_FORMAT_AS_WRITTEN: _ClassVar[NumberFormat]
 
 class AttentionDetail(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -54,6 +66,7 @@ class TextFormat(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     TEXT_FORMAT_PLAIN: _ClassVar[TextFormat]
     TEXT_FORMAT_HTML: _ClassVar[TextFormat]
     TEXT_FORMAT_XML: _ClassVar[TextFormat]
+    TEXT_FORMAT_MARKDOWN: _ClassVar[TextFormat]
 
 class WarningKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -64,6 +77,19 @@ class WarningKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     WARNING_KIND_COPIED_SOURCE: _ClassVar[WarningKind]
     WARNING_KIND_LENGTH_RATIO: _ClassVar[WarningKind]
     WARNING_KIND_PLACEHOLDER_LOST: _ClassVar[WarningKind]
+    WARNING_KIND_EMPTY_TRANSLATION: _ClassVar[WarningKind]
+    WARNING_KIND_INVALID_OUTPUT: _ClassVar[WarningKind]
+    WARNING_KIND_NUMBER_CHANGED: _ClassVar[WarningKind]
+    WARNING_KIND_IDENTIFIER_CHANGED: _ClassVar[WarningKind]
+    WARNING_KIND_SYMBOL_CHANGED: _ClassVar[WarningKind]
+    WARNING_KIND_NAME_CHANGED: _ClassVar[WarningKind]
+    WARNING_KIND_ADDRESS_CHANGED: _ClassVar[WarningKind]
+    WARNING_KIND_MARKUP_CHANGED: _ClassVar[WarningKind]
+    WARNING_KIND_ENDING_CHANGED: _ClassVar[WarningKind]
+    WARNING_KIND_WHITE_SPACE_CHANGED: _ClassVar[WarningKind]
+    WARNING_KIND_CAPITALS_CHANGED: _ClassVar[WarningKind]
+    WARNING_KIND_UNTRANSLATED: _ClassVar[WarningKind]
+    WARNING_KIND_REPAIR_SKIPPED: _ClassVar[WarningKind]
 
 class ModelState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -94,6 +120,15 @@ PROTECTED_KIND_TAG: ProtectedKind
 PROTECTED_KIND_COLON: ProtectedKind
 PROTECTED_KIND_ICU: ProtectedKind
 PROTECTED_KIND_NUMBER: ProtectedKind
+PROTECTED_KIND_IDENTIFIER: ProtectedKind
+PROTECTED_KIND_BRACKETS: ProtectedKind
+PROTECTED_KIND_VARIABLE: ProtectedKind
+PROTECTED_KIND_PLURAL: ProtectedKind
+PROTECTED_KIND_ESCAPE: ProtectedKind
+PROTECTED_KIND_ACCELERATOR: ProtectedKind
+NUMBER_FORMAT_UNSPECIFIED: NumberFormat
+NUMBER_FORMAT_LOCALIZED: NumberFormat
+NUMBER_FORMAT_AS_WRITTEN: NumberFormat
 ATTENTION_DETAIL_UNSPECIFIED: AttentionDetail
 ATTENTION_DETAIL_NONE: AttentionDetail
 ATTENTION_DETAIL_AVERAGED: AttentionDetail
@@ -105,6 +140,7 @@ TEXT_FORMAT_UNSPECIFIED: TextFormat
 TEXT_FORMAT_PLAIN: TextFormat
 TEXT_FORMAT_HTML: TextFormat
 TEXT_FORMAT_XML: TextFormat
+TEXT_FORMAT_MARKDOWN: TextFormat
 WARNING_KIND_UNSPECIFIED: WarningKind
 WARNING_KIND_TRUNCATED: WarningKind
 WARNING_KIND_SOURCE_SPLIT: WarningKind
@@ -112,6 +148,19 @@ WARNING_KIND_REPETITION: WarningKind
 WARNING_KIND_COPIED_SOURCE: WarningKind
 WARNING_KIND_LENGTH_RATIO: WarningKind
 WARNING_KIND_PLACEHOLDER_LOST: WarningKind
+WARNING_KIND_EMPTY_TRANSLATION: WarningKind
+WARNING_KIND_INVALID_OUTPUT: WarningKind
+WARNING_KIND_NUMBER_CHANGED: WarningKind
+WARNING_KIND_IDENTIFIER_CHANGED: WarningKind
+WARNING_KIND_SYMBOL_CHANGED: WarningKind
+WARNING_KIND_NAME_CHANGED: WarningKind
+WARNING_KIND_ADDRESS_CHANGED: WarningKind
+WARNING_KIND_MARKUP_CHANGED: WarningKind
+WARNING_KIND_ENDING_CHANGED: WarningKind
+WARNING_KIND_WHITE_SPACE_CHANGED: WarningKind
+WARNING_KIND_CAPITALS_CHANGED: WarningKind
+WARNING_KIND_UNTRANSLATED: WarningKind
+WARNING_KIND_REPAIR_SKIPPED: WarningKind
 MODEL_STATE_UNSPECIFIED: ModelState
 MODEL_STATE_LOADING: ModelState
 MODEL_STATE_READY: ModelState
@@ -145,7 +194,7 @@ class TranslateRequest(_message.Message):
     def __init__(self, texts: _Optional[_Iterable[str]] = ..., source_language: _Optional[str] = ..., target_language: _Optional[str] = ..., model: _Optional[str] = ..., options: _Optional[_Union[DecodingOptions, _Mapping]] = ..., priority: _Optional[_Union[Priority, str]] = ..., request_id: _Optional[str] = ..., target_prefixes: _Optional[_Iterable[str]] = ..., pivot_languages: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class DecodingOptions(_message.Message):
-    __slots__ = ("beam_size", "num_hypotheses", "length_penalty", "min_target_tokens", "max_target_tokens", "no_repeat_ngram_size", "repetition_penalty", "coverage_penalty", "repetition_guard", "sampling", "target_prefix", "split_sentences", "long_sentences", "format", "return_scores", "return_tokens", "return_alignment", "suppressed_tokens", "return_attention", "early_stopping", "protection", "terms", "glossary")
+    __slots__ = ("beam_size", "num_hypotheses", "length_penalty", "min_target_tokens", "max_target_tokens", "no_repeat_ngram_size", "repetition_penalty", "coverage_penalty", "repetition_guard", "sampling", "target_prefix", "split_sentences", "long_sentences", "format", "return_scores", "return_tokens", "return_alignment", "suppressed_tokens", "return_attention", "early_stopping", "protection", "terms", "glossary", "number_format")
     BEAM_SIZE_FIELD_NUMBER: _ClassVar[int]
     NUM_HYPOTHESES_FIELD_NUMBER: _ClassVar[int]
     LENGTH_PENALTY_FIELD_NUMBER: _ClassVar[int]
@@ -169,6 +218,7 @@ class DecodingOptions(_message.Message):
     PROTECTION_FIELD_NUMBER: _ClassVar[int]
     TERMS_FIELD_NUMBER: _ClassVar[int]
     GLOSSARY_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FORMAT_FIELD_NUMBER: _ClassVar[int]
     beam_size: int
     num_hypotheses: int
     length_penalty: float
@@ -192,7 +242,8 @@ class DecodingOptions(_message.Message):
     protection: ProtectionOptions
     terms: _containers.RepeatedCompositeFieldContainer[Term]
     glossary: str
-    def __init__(self, beam_size: _Optional[int] = ..., num_hypotheses: _Optional[int] = ..., length_penalty: _Optional[float] = ..., min_target_tokens: _Optional[int] = ..., max_target_tokens: _Optional[int] = ..., no_repeat_ngram_size: _Optional[int] = ..., repetition_penalty: _Optional[float] = ..., coverage_penalty: _Optional[float] = ..., repetition_guard: bool = ..., sampling: _Optional[_Union[SamplingOptions, _Mapping]] = ..., target_prefix: _Optional[str] = ..., split_sentences: bool = ..., long_sentences: _Optional[_Union[LongSentencePolicy, str]] = ..., format: _Optional[_Union[TextFormat, str]] = ..., return_scores: bool = ..., return_tokens: bool = ..., return_alignment: bool = ..., suppressed_tokens: _Optional[_Iterable[str]] = ..., return_attention: _Optional[_Union[AttentionDetail, str]] = ..., early_stopping: bool = ..., protection: _Optional[_Union[ProtectionOptions, _Mapping]] = ..., terms: _Optional[_Iterable[_Union[Term, _Mapping]]] = ..., glossary: _Optional[str] = ...) -> None: ...
+    number_format: NumberFormat
+    def __init__(self, beam_size: _Optional[int] = ..., num_hypotheses: _Optional[int] = ..., length_penalty: _Optional[float] = ..., min_target_tokens: _Optional[int] = ..., max_target_tokens: _Optional[int] = ..., no_repeat_ngram_size: _Optional[int] = ..., repetition_penalty: _Optional[float] = ..., coverage_penalty: _Optional[float] = ..., repetition_guard: bool = ..., sampling: _Optional[_Union[SamplingOptions, _Mapping]] = ..., target_prefix: _Optional[str] = ..., split_sentences: bool = ..., long_sentences: _Optional[_Union[LongSentencePolicy, str]] = ..., format: _Optional[_Union[TextFormat, str]] = ..., return_scores: bool = ..., return_tokens: bool = ..., return_alignment: bool = ..., suppressed_tokens: _Optional[_Iterable[str]] = ..., return_attention: _Optional[_Union[AttentionDetail, str]] = ..., early_stopping: bool = ..., protection: _Optional[_Union[ProtectionOptions, _Mapping]] = ..., terms: _Optional[_Iterable[_Union[Term, _Mapping]]] = ..., glossary: _Optional[str] = ..., number_format: _Optional[_Union[NumberFormat, str]] = ...) -> None: ...
 
 class ProtectionOptions(_message.Message):
     __slots__ = ("enabled", "enabled_kinds", "disabled_kinds", "patterns")
@@ -341,14 +392,18 @@ class Sentence(_message.Message):
     def __init__(self, source: _Optional[_Union[Span, _Mapping]] = ..., target: _Optional[_Union[Span, _Mapping]] = ..., num_source_tokens: _Optional[int] = ..., num_target_tokens: _Optional[int] = ..., is_truncated: bool = ..., is_split: bool = ..., score: _Optional[float] = ...) -> None: ...
 
 class TranslationWarning(_message.Message):
-    __slots__ = ("kind", "message", "sentence_index")
+    __slots__ = ("kind", "message", "sentence_index", "source", "target")
     KIND_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     SENTENCE_INDEX_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
     kind: WarningKind
     message: str
     sentence_index: int
-    def __init__(self, kind: _Optional[_Union[WarningKind, str]] = ..., message: _Optional[str] = ..., sentence_index: _Optional[int] = ...) -> None: ...
+    source: Span
+    target: Span
+    def __init__(self, kind: _Optional[_Union[WarningKind, str]] = ..., message: _Optional[str] = ..., sentence_index: _Optional[int] = ..., source: _Optional[_Union[Span, _Mapping]] = ..., target: _Optional[_Union[Span, _Mapping]] = ...) -> None: ...
 
 class StageTimings(_message.Message):
     __slots__ = ("queue", "encode", "decode", "text")

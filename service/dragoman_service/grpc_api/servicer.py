@@ -26,7 +26,7 @@ from dragoman_service.middleware.pipeline import (
     as_status,
     resolve_request_id,
 )
-from dragoman_service.request import RequestRecord
+from dragoman_service.request import WARNINGS_KEY, RequestRecord
 from dragoman_service.threads import started_pool
 
 _Result = TypeVar("_Result")
@@ -250,7 +250,8 @@ async def _sent(
 ) -> RawResponse:
     request_id = (REQUEST_ID_KEY, record.request_id)
     if not isinstance(outcome, error_mapping.RpcError):
-        context.set_trailing_metadata((request_id,))
+        warnings = ((WARNINGS_KEY, record.warning_header),) if record.warnings else ()
+        context.set_trailing_metadata((request_id, *warnings))
         return outcome
     await context.abort(outcome.code, outcome.message, (*outcome.trailing_metadata, request_id))
     raise AssertionError("abort returned")

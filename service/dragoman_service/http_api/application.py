@@ -16,9 +16,17 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from dragoman_service.http_api.context import Endpoint
 from dragoman_service.http_api.problem_details import plain_problem
 from dragoman_service.http_api.settings import HttpSettings, normalized_origin
+from dragoman_service.request import WARNINGS_KEY
 from dragoman_service.security.settings import is_loopback
 
-_EXPOSED_HEADERS = ("x-request-id", "x-requestid", "x-metered-usage", "retry-after", "www-authenticate")
+_EXPOSED_HEADERS = (
+    "x-request-id",
+    "x-requestid",
+    "x-metered-usage",
+    WARNINGS_KEY,
+    "retry-after",
+    "www-authenticate",
+)
 _FOREIGN_SITES = {"cross-site", "same-site"}
 
 

@@ -12,6 +12,7 @@ from dragoman.v1 import translation_pb2 as pb
 from dragoman_service.http_api.context import SECONDS_PATTERN, TIMEOUT_HEADER
 from dragoman_service.http_api.problem_details import HTTP_STATUSES, MEDIA_TYPE
 from dragoman_service.models.model import LANGUAGE_TAG_PATTERN, REFERENCE_PATTERN
+from dragoman_service.request import WARNINGS_KEY
 
 _SCALARS: Mapping[int, dict[str, Any]] = {
     FieldDescriptor.CPPTYPE_BOOL: {"type": "boolean"},
@@ -105,6 +106,13 @@ _HEADERS = [
     },
 ]
 
+_WARNING_HEADER = {
+    WARNINGS_KEY.title(): {
+        "description": "Number of warnings of each kind, such as `NUMBER_CHANGED=2, TRUNCATED=1`. Absent: no warnings.",
+        "schema": {"type": "string", "pattern": "^[A-Z_]+=[0-9]+(, [A-Z_]+=[0-9]+)*$"},
+    }
+}
+
 
 def openapi_document() -> dict[str, Any]:
     """Return the OpenAPI document."""
@@ -136,7 +144,11 @@ def openapi_document() -> dict[str, Any]:
         },
         "paths": {
             "/v1/translate": _operation(
-                "Translate", "Translate texts of one language pair", _json("TranslateResponse"), "TranslateRequest"
+                "Translate",
+                "Translate texts of one language pair",
+                _json("TranslateResponse"),
+                "TranslateRequest",
+                headers=_WARNING_HEADER,
             ),
             "/v1/translate/document": _operation(
                 "TranslateDocument",
@@ -166,8 +178,18 @@ def openapi_document() -> dict[str, Any]:
     }
 
 
-def _operation(name: str, summary: str, response: dict[str, Any], request: str | None = None) -> dict[str, Any]:
-    """Return the operation of a path; `request` is the schema of its body, without which the method is GET."""
+def _operation(
+    name: str,
+    summary: str,
+    response: dict[str, Any],
+    request: str | None = None,
+    *,
+    headers: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Return the operation of a path; `request` is the schema of its body, without which the method is GET.
+
+    `headers` describes the headers of its response.
+    """
     problem = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
     failures = sorted({*_READ_FAILURES, *(_BODY_FAILURES if request else ())})
     operation: dict[str, Any] = {
@@ -175,7 +197,7 @@ def _operation(name: str, summary: str, response: dict[str, Any], request: str |
         "summary": summary,
         "parameters": _HEADERS,
         "responses": {
-            "200": {"description": "OK", "content": response},
+            "200": {"description": "OK", "content": response} | ({"headers": headers} if headers else {}),
             **{str(int(code)): {"description": code.phrase, "content": problem} for code in failures},
         },
     }

@@ -32,7 +32,7 @@ from dragoman_service.middleware.pipeline import (
     resolve_request_id,
 )
 from dragoman_service.models.model import ModelState, ModelStatus
-from dragoman_service.request import RequestRecord
+from dragoman_service.request import WARNINGS_KEY, RequestRecord
 
 _SERVICES = pb.DESCRIPTOR.services_by_name
 TRANSLATION_SERVICE: str = _SERVICES["TranslationService"].full_name
@@ -138,6 +138,8 @@ class HttpApi(ABC):
         else:
             response = outcome if isinstance(outcome, Response) else Response(outcome, media_type=JSON_MEDIA_TYPE)
         response.headers[REQUEST_ID_KEY] = record.request_id
+        if record.warnings:
+            response.headers[WARNINGS_KEY] = record.warning_header
         await context.respond(response)
 
 

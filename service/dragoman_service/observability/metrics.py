@@ -230,8 +230,15 @@ class Metrics:
     )
     degenerations = _counter(
         "dragoman_degenerations",
-        "Defects of first results, by kind: repetition, copied_source, length_ratio.",
+        "Defects of first results, by kind: repetition, length_ratio.",
         ("kind",),
+    )
+    second_searches = _counter(
+        "dragoman_second_searches",
+        "Second searches of sentences whose translation violates an invariant, by outcome: replaced (the second "
+        "translation is better), kept (the first is returned), skipped (the queue was full or the deadline too close).",
+        ("outcome",),
+        initial_values=("replaced", "kept", "skipped"),
     )
 
     ready = _gauge("dragoman_ready", "1 while the server accepts new requests.")

@@ -9,9 +9,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
 from functools import cache, lru_cache
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from dragoman.option_ranges import OptionRange, option_range
 from dragoman_service.datatypes import SamplingConfig, SearchConfig
@@ -19,6 +19,8 @@ from dragoman_service.errors import InvalidFieldError, UnsupportedFieldError
 from dragoman_service.request import (
     MAX_PATTERN_STARS,
     AttentionDetail,
+    NumberFormat,
+    ProtectedKind,
     SamplingOptions,
     Term,
     TranslationOptions,
@@ -70,6 +72,14 @@ class TranslationLimits(BaseModel):
     earlier sentence or a slow reader. Each part of a split sentence counts."""
 
 
+def _kind_names(value: object) -> object:
+    # Text with commas is from an environment variable.
+    names = value.split(",") if isinstance(value, str) else value
+    if not isinstance(names, list | tuple):
+        return value
+    return [name.strip().lower() if isinstance(name, str) else name for name in names if name != ""]
+
+
 def _default_of(name: str) -> Any:
     option = option_range(f"options.{name}")
     bounds: dict[str, Any] = {} if option.type is bool else {"ge": option.minimum, "le": option.maximum}
@@ -88,11 +98,32 @@ class TranslationDefaults(BaseModel):
     """Exponent of the length penalty; 0 disables it."""
 
     repetition_guard: bool = _default_of("repetition_guard")
-    """Decode a sentence again if its translation is a loop, copies the source or has an implausible length."""
+    """Decode a sentence again if its translation is a loop or has an implausible length."""
 
     early_stopping: bool = _default_of("early_stopping")
     """End the search of a sentence when as many hypotheses as the beam size have finished, instead of when no live
     hypothesis can be better. Saves a tenth of the steps with the bundled `en-de` model."""
+
+    unprotected_kinds: Annotated[tuple[ProtectedKind, ...], BeforeValidator(_kind_names)] = ()
+    """Kinds of spans that requests do not protect unless they enable them: names of `ProtectedKind` in lower case, such
+    as `["number", "accelerator"]`. Also applies to the APIs of other vendors, whose requests cannot enable kinds."""
+
+    number_format: Literal["localized", "as_written"] = "localized"
+    """Format of protected numbers: `localized`, with the decimal and grouping separators of the target language, or
+    `as_written`. Also applies to the APIs of other vendors."""
+
+
+def with_default_protection(options: TranslationOptions, defaults: TranslationDefaults) -> TranslationOptions:
+    """Return options with the settings of the server for protected spans and numbers.
+
+    A kind of `defaults.unprotected_kinds` is disabled unless the request enables it.
+    """
+    removed = frozenset(defaults.unprotected_kinds) - options.protection.enabled_kinds
+    protection = options.protection
+    if not removed <= protection.disabled_kinds:
+        protection = replace(protection, disabled_kinds=protection.disabled_kinds | removed)
+    number_format = options.number_format or NumberFormat(defaults.number_format)
+    return replace(options, protection=protection, number_format=number_format)
 
 
 def new_seed() -> int:
@@ -155,7 +186,8 @@ def search_config(
         InvalidFieldError: for options that contradict each other.
     """
     chosen = _present(options, SearchConfig)
-    values = {**_constant_defaults(SearchConfig, "options."), **defaults.model_dump(), **chosen}
+    defaults_of_search = defaults.model_dump(exclude={"unprotected_kinds", "number_format"})
+    values = {**_constant_defaults(SearchConfig, "options."), **defaults_of_search, **chosen}
     if options.sampling is not None:
         if options.beam_size is not None:
             raise InvalidFieldError("options.beam_size", options.beam_size, "absent with options.sampling")

@@ -28,6 +28,7 @@ from dragoman_service.http_api.problem_details import Problem
 from dragoman_service.request import RequestRecord, TextFormat, TranslationOptions, TranslationRequest
 from dragoman_service.translation.options import MAX_TEXTS
 from dragoman_service.vendor_apis.base import NO_LANGUAGE, TranslatedText, VendorApi, json_error
+from dragoman_service.vendor_apis.dynamic_dictionary import DictionaryText, read_dictionary
 from dragoman_service.vendor_apis.language_names import is_right_to_left, language_name, native_language_name
 from dragoman_service.vendor_apis.parameters import AnyCase, Parameters, Text, body_fields, check_texts
 
@@ -118,7 +119,8 @@ class LanguagesParameters(Parameters):
 
 @dataclass(frozen=True, slots=True)
 class _Input:
-    text: str
+    original: str
+    dictionary: DictionaryText  # the text to translate
     targets: Sequence[TranslationRequest]  # without texts
 
 
@@ -169,7 +171,7 @@ class AzureApi(VendorApi):
             _item(each, [translated[index, target] for target in each.targets], v3) for index, each in enumerate(inputs)
         ]
         content = await converted(lambda: to_json(items if v3 else {"value": items}), len(body))
-        num_characters = sum(len(each.text) * len(each.targets) for each in inputs)
+        num_characters = sum(len(each.original) * len(each.targets) for each in inputs)
         headers = {"x-metered-usage": str(num_characters), "x-requestid": record.request_id}
         return Response(content, headers=headers, media_type=JSON_MEDIA_TYPE)
 
@@ -180,7 +182,13 @@ class AzureApi(VendorApi):
         translations: dict[tuple[int, TranslationRequest], TranslatedText] = {}
         for target in dict.fromkeys(target for each in inputs for target in each.targets):
             indices = [index for index, each in enumerate(inputs) if target in each.targets]
-            request = replace(target, texts=tuple(inputs[index].text for index in indices))
+            texts = [inputs[index].dictionary for index in indices]
+            has_dictionary = any(text.fixed_spans for text in texts)
+            request = replace(
+                target,
+                texts=tuple(text.text for text in texts),
+                fixed_spans=tuple(text.fixed_spans for text in texts) if has_dictionary else (),
+            )
             translated = await self.translate(request, record)
             translations.update(zip(((index, target) for index in indices), translated, strict=True))
         return translations
@@ -219,12 +227,14 @@ def _inputs(body: bytes, v3: V3Parameters | None, *, max_characters: int) -> lis
             _target(v3.source, target, v3.category, v3.text_type, has_alignment=v3.include_alignment)
             for target in v3.targets
         ]
-        inputs = [_Input(text, targets) for text in _v3_texts(body, max_characters=max_characters)]
+        texts = _v3_texts(body, max_characters=max_characters)
+        inputs = [_input(text, v3.text_type, targets) for text in texts]
     else:
         batch = BatchParameters.parse(body_fields(body, JSON_MEDIA_TYPE), max_text_characters=max_characters)
         inputs = [
-            _Input(
+            _input(
                 each.text,
+                each.text_type,
                 [
                     _target(each.language, target.language, target.deployment_name, each.text_type)
                     for target in each.targets
@@ -237,6 +247,10 @@ def _inputs(body: bytes, v3: V3Parameters | None, *, max_characters: int) -> lis
         limit = f"at most {MAX_TEXTS} over all texts and languages"
         raise InvalidFieldError("texts", f"{num_translations} translations", limit)
     return inputs
+
+
+def _input(text: str, text_type: str, targets: Sequence[TranslationRequest]) -> _Input:
+    return _Input(text, read_dictionary(text, is_html=text_type == "html"), targets)
 
 
 def _v3_texts(body: bytes, *, max_characters: int) -> list[str]:
@@ -269,26 +283,28 @@ def _item(text: _Input, translated: Sequence[TranslatedText], v3: V3Parameters |
     if detected := translated[0].detected:
         item["detectedLanguage"] = {"language": detected.language, "score": round(detected.confidence, 2)}
     item["translations"] = [
-        {"to": target.target_language, **_v3_translation(text.text, each.translation, v3)}
+        {"to": target.target_language, **_v3_translation(text, each.translation, v3)}
         if v3
-        else {"language": target.target_language, "text": each.best, "sourceCharacters": len(text.text)}
+        else {"language": target.target_language, "text": each.best, "sourceCharacters": len(text.original)}
         for target, each in zip(text.targets, translated, strict=True)
     ]
     return item
 
 
-def _v3_translation(text: str, translation: Translation, query: V3Parameters) -> dict[str, Any]:
-    best = translation.hypotheses[0]
+def _v3_translation(text: _Input, translation: Translation, query: V3Parameters) -> dict[str, Any]:
+    best, position = translation.hypotheses[0], text.dictionary.original_position
     item: dict[str, Any] = {"text": best.text}
     if query.include_alignment:
         links = (
-            f"{link.source.start}:{link.source.end - 1}-{link.target.start}:{link.target.end - 1}"
+            f"{position(link.source.start)}:{position(link.source.end - 1)}-{link.target.start}:{link.target.end - 1}"
             for link in best.alignment
         )
         item["alignment"] = {"proj": " ".join(links)}
     if query.include_sentence_length:
         item["sentLen"] = {
-            "srcSentLen": _lengths([sentence.source.start for sentence in translation.sentences], len(text)),
+            "srcSentLen": _lengths(
+                [position(sentence.source.start) for sentence in translation.sentences], len(text.original)
+            ),
             "transSentLen": _lengths([sentence.target.start for sentence in translation.sentences], len(best.text)),
         }
     return item

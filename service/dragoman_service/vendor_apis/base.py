@@ -58,13 +58,12 @@ async def translate_each(
         indices_of.setdefault(language.language if language else "", []).append(index)
     translated: dict[int, TranslatedText] = {}
     for source, indices in indices_of.items():
-        texts = tuple(request.texts[index] for index in indices)
         first = languages[indices[0]]
         if first and not first.is_served:
-            unchanged = ((TextHypothesis(text=text, score=0.0),) for text in texts)
+            unchanged = ((TextHypothesis(text=request.texts[index], score=0.0),) for index in indices)
             parts = [TranslatedText(Translation(hypotheses=each, sentences=()), "", None) for each in unchanged]
         else:
-            part = replace(request, source_language=source, texts=texts)
+            part = request.part(indices, source_language=source)
             parts = _texts_of(await translator.translate(part, record))
         for index, text in zip(indices, parts, strict=True):
             translated[index] = replace(text, detected=languages[index] or most_common or text.detected)

@@ -90,6 +90,7 @@ def test_all_options_are_converted() -> None:
         ),
         terms=(request.Term(source="a", target="b", is_case_sensitive=True, is_part_of_word=True),),
         glossary="it",
+        number_format=request.NumberFormat.AS_WRITTEN,
     )
 
     fields = dataclasses.asdict(wanted)
@@ -105,6 +106,7 @@ def test_all_options_are_converted() -> None:
         "terms": [pb.Term(source="a", target="b", is_case_sensitive=True, is_part_of_word=True)],
         "long_sentences": pb.LONG_SENTENCE_POLICY_REFUSE,
         "return_attention": pb.ATTENTION_DETAIL_ALL_HEADS,
+        "number_format": pb.NUMBER_FORMAT_AS_WRITTEN,
     }
     assert from_options(**fields) == wanted
 
@@ -135,6 +137,10 @@ ZEROS = {"beam_size": 0, "length_penalty": 0.0, "min_target_tokens": 0, "no_repe
             ({"return_attention": number}, {"return_attention": member})
             for number, member in members(pb.AttentionDetail, request.AttentionDetail, request.AttentionDetail.NONE)
         ),
+        *(
+            ({"number_format": number}, {"number_format": member})
+            for number, member in members(pb.NumberFormat, request.NumberFormat, None)
+        ),
         ({"sampling": {}}, {"sampling": request.SamplingOptions()}),
         ({"sampling": {"seed": 0, "temperature": 0}}, {"sampling": request.SamplingOptions(seed=0, temperature=0.0)}),
         ({"sampling": dataclasses.asdict(SAMPLING)}, {"sampling": SAMPLING}),
@@ -144,6 +150,30 @@ def test_zero_false_and_empty_values_differ_from_absent_options(
     fields: dict[str, Any], expected: dict[str, Any]
 ) -> None:
     assert from_options(**fields) == request.TranslationOptions(**expected)
+
+
+@pytest.mark.parametrize("kind", request.ProtectedKind)
+def test_each_protected_kind_has_its_number(kind: request.ProtectedKind) -> None:
+    number = pb.ProtectedKind.Value(f"PROTECTED_KIND_{kind.name}")
+
+    options = from_options(protection={"enabled_kinds": [number], "disabled_kinds": [number, number]})
+
+    assert options.protection.enabled_kinds == options.protection.disabled_kinds == {kind}
+
+
+def test_protected_kinds_of_the_contract_and_the_service_are_the_same() -> None:
+    names = {name.removeprefix("PROTECTED_KIND_") for name, number in pb.ProtectedKind.items() if number}
+
+    assert names == {kind.name for kind in request.ProtectedKind}
+
+
+@pytest.mark.parametrize("name", ["enabled_kinds", "disabled_kinds"])
+def test_lists_of_protected_kinds_are_limited(name: str) -> None:
+    assert from_options(protection={name: [1] * 32})
+    with pytest.raises(InvalidFieldError) as caught:
+        from_options(protection={name: [1] * 33})
+
+    assert caught.value.field == f"options.protection.{name}"
 
 
 @pytest.mark.parametrize(("number", "priority"), members(pb.Priority, Priority, Priority.INTERACTIVE))
@@ -157,6 +187,7 @@ def test_priorities_are_converted(number: int, priority: Priority) -> None:
         ("options.format", {"options": {"format": 99}}),
         ("options.long_sentences", {"options": {"long_sentences": -1}}),
         ("options.return_attention", {"options": {"return_attention": 4}}),
+        ("options.number_format", {"options": {"number_format": 3}}),
         ("options.protection.enabled_kinds[0]", {"options": {"protection": {"enabled_kinds": [99]}}}),
         ("options.protection.disabled_kinds[1]", {"options": {"protection": {"disabled_kinds": [1, 0]}}}),
     ],
@@ -261,6 +292,33 @@ def test_all_fields_of_a_result_are_converted() -> None:
         num_target_tokens=4,
         request_id="r1",
     )
+
+
+@pytest.mark.parametrize("kind", WarningKind)
+@pytest.mark.parametrize(("source", "target"), [(SOURCE, TARGET), (SOURCE, None), (None, TARGET), (None, None)])
+def test_each_kind_of_warning_has_a_number_and_its_spans(
+    kind: WarningKind, source: Span | None, target: Span | None
+) -> None:
+    warning = TranslationWarning(kind=kind, message="lost", sentence_index=None, source=source, target=target)
+    translation = dataclasses.replace(TRANSLATION, warnings=(warning,))
+
+    result = dataclasses.replace(RESULT, translations=(translation,))
+    (message,) = conversion.to_translate_response(result, request_id="").translations[0].warnings
+
+    assert pb.WarningKind.Name(message.kind) == f"WARNING_KIND_{kind.name}"
+    assert message.HasField("source") == (source is not None)
+    assert message.HasField("target") == (target is not None)
+    assert (message.source, message.target) == (
+        pb.Span(start=1, end=4) if source else pb.Span(),
+        pb.Span(start=2, end=8) if target else pb.Span(),
+    )
+
+
+def test_new_kinds_of_warnings_are_numbered_in_order() -> None:
+    numbers = [pb.WarningKind.Value(f"WARNING_KIND_{kind.name}") for kind in WarningKind]
+
+    assert sorted(numbers) == list(range(1, len(WarningKind) + 1))
+    assert numbers[numbers.index(pb.WARNING_KIND_PLACEHOLDER_LOST) + 1 :] == list(range(7, len(WarningKind) + 1))
 
 
 @pytest.mark.parametrize("has_attention", [True, False])

@@ -20,7 +20,14 @@ RESPONSE = pb.TranslateResponse(
                 )
             ],
             sentences=[pb.Sentence(source=pb.Span(end=6), target=pb.Span(end=6), num_source_tokens=3, score=0.5)],
-            warnings=[pb.TranslationWarning(kind=pb.WARNING_KIND_TRUNCATED, message="3 tokens", sentence_index=0)],
+            warnings=[
+                pb.TranslationWarning(
+                    kind=pb.WARNING_KIND_TRUNCATED,
+                    message="3 tokens",
+                    sentence_index=0,
+                    source=pb.Span(start=1, end=4),
+                )
+            ],
         )
     ],
     model_name="tiny",

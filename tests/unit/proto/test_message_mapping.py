@@ -43,6 +43,20 @@ def test_enum_has_the_names_and_numbers_of_the_contract(cls: Any) -> None:
     assert {prefix + member.name: member.value for member in cls} | {wire.Name(0): 0} == dict(wire.items())
 
 
+def test_hard_kinds_are_those_that_the_contract_lists() -> None:
+    hard = {"PLACEHOLDER_LOST", "EMPTY_TRANSLATION", "INVALID_OUTPUT", "NUMBER_CHANGED", "IDENTIFIER_CHANGED"}
+
+    assert {kind.name for kind in enums.WarningKind if kind.is_hard} == hard | {"SYMBOL_CHANGED", "MARKUP_CHANGED"}
+
+
+@pytest.mark.parametrize("number", [*range(1, 20), 20, 99, 2**31 - 1])
+def test_warnings_of_newer_servers_have_an_unspecified_kind(number: int) -> None:
+    kind: Any = number
+    warning = from_message(results.TranslationWarning, pb.TranslationWarning(kind=kind))
+
+    assert warning.kind.value == (number if number < 20 else 0)
+
+
 def test_message_becomes_typed_values() -> None:
     (translation,) = RESULT.translations
     (hypothesis,), (sentence,), (warning,) = translation.hypotheses, translation.sentences, translation.warnings
@@ -53,6 +67,7 @@ def test_message_becomes_typed_values() -> None:
     )
     assert (sentence.num_source_tokens, sentence.is_truncated, sentence.score) == (3, False, 0.5)
     assert (warning.kind, warning.sentence_index) == (enums.WarningKind.TRUNCATED, 0)
+    assert (warning.source, warning.target) == (results.Span(start=1, end=4), None)
     assert RESULT.timings == results.StageTimings(queue_s=0.001, encode_s=0, decode_s=1, text_s=0)
     assert RESULT.detected_language == results.DetectedLanguage(language="en", confidence=0.75, is_served=True)
     assert (MODEL.versions[0].precision, MODEL.versions[0].limits.max_texts) == (enums.Precision.INT8, 128)
@@ -69,6 +84,7 @@ def test_absent_fields_are_none_and_unknown_enum_numbers_unspecified() -> None:
     sentence = from_message(results.TranslatedSentence, pb.TranslatedSentence(text="\n"))
 
     assert (warning.kind, warning.sentence_index) == (enums.WarningKind.UNSPECIFIED, None)
+    assert (warning.source, warning.target) == (None, None)
     assert (sentence.sentence, sentence.detected_language, RESULT.pivot) == (None, None, None)
     with pytest.raises(ValueError, match="999"):
         enums.Priority(999)  # of a request

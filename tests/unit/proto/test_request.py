@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.client.enums import LongSentencePolicy, Priority, ProtectedKind
+from dragoman.client.enums import LongSentencePolicy, NumberFormat, Priority, ProtectedKind
 from dragoman.client.request import (
     DecodingOptions,
     ProtectionOptions,
@@ -35,6 +35,7 @@ def test_message_has_every_setting() -> None:
         suppressed_tokens=("▁Zwei",),
         protection=ProtectionOptions(enabled_kinds=(ProtectedKind.NUMBER,), patterns=("[[*]]",)),
         terms=(Term(source="dog", target="Hund", is_part_of_word=True),),
+        number_format=NumberFormat.AS_WRITTEN,
     )
     settings: Any = {
         **EN_DE,
@@ -57,6 +58,7 @@ def test_message_has_every_setting() -> None:
             suppressed_tokens=["▁Zwei"],
             protection=pb.ProtectionOptions(enabled_kinds=[pb.PROTECTED_KIND_NUMBER], patterns=["[[*]]"]),
             terms=[pb.Term(source="dog", target="Hund", is_part_of_word=True)],
+            number_format=pb.NUMBER_FORMAT_AS_WRITTEN,
         ),
     )
 

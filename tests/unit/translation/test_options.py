@@ -12,6 +12,7 @@ from dragoman.v1 import translation_pb2 as pb
 from dragoman_service.datatypes import SamplingConfig, SearchConfig
 from dragoman_service.errors import InvalidFieldError
 from dragoman_service.request import (
+    NumberFormat,
     ProtectedKind,
     ProtectionOptions,
     SamplingOptions,
@@ -26,6 +27,7 @@ from dragoman_service.translation.options import (
     fit_to_model,
     new_seed,
     search_config,
+    with_default_protection,
 )
 
 DEFAULTS = TranslationDefaults()
@@ -194,8 +196,78 @@ def test_search_has_the_options_of_the_request_then_the_defaults(
 
 
 def test_settings_have_the_defaults_of_the_contract() -> None:
-    for name in TranslationDefaults.model_fields:
+    for name in TranslationDefaults.model_fields.keys() - {"unprotected_kinds", "number_format"}:
         assert getattr(DEFAULTS, name) == option_range(f"options.{name}").default
+    default = option_range("options.number_format").default
+    assert default == f"NUMBER_FORMAT_{NumberFormat(DEFAULTS.number_format).name}"
+    assert DEFAULTS.unprotected_kinds == ()
+
+
+@pytest.mark.parametrize(
+    ("given", "kinds"),
+    [
+        ([], ()),
+        (["number"], (ProtectedKind.NUMBER,)),
+        (["ESCAPE", " Icu "], (ProtectedKind.ESCAPE, ProtectedKind.ICU)),
+        ("number, accelerator", (ProtectedKind.NUMBER, ProtectedKind.ACCELERATOR)),
+        ("", ()),
+        ((ProtectedKind.URL,), (ProtectedKind.URL,)),
+        *((each.name, (each,)) for each in ProtectedKind),
+    ],
+)
+def test_unprotected_kinds_are_names_of_kinds(given: Any, kinds: tuple[ProtectedKind, ...]) -> None:
+    assert TranslationDefaults(unprotected_kinds=given).unprotected_kinds == kinds
+
+
+@pytest.mark.parametrize("given", [["numbers"], "number,x", [7], 7, [" "], {"number": True}])
+def test_unknown_kinds_are_rejected(given: Any) -> None:
+    with pytest.raises(ValidationError, match="unprotected_kinds"):
+        TranslationDefaults(unprotected_kinds=given)
+
+
+def protected(defaults: dict[str, Any], **options: Any) -> TranslationOptions:
+    return with_default_protection(TranslationOptions(**options), TranslationDefaults(**defaults))
+
+
+NUMBER, ESCAPE = ProtectedKind.NUMBER, ProtectedKind.ESCAPE
+LESS: dict[str, Any] = {"unprotected_kinds": ("number", "escape")}
+
+
+@pytest.mark.parametrize(
+    ("defaults", "protection", "disabled"),
+    [
+        ({}, {}, set()),
+        ({}, {"disabled_kinds": frozenset({ESCAPE})}, {ESCAPE}),
+        (LESS, {}, {NUMBER, ESCAPE}),
+        (LESS, {"enabled_kinds": frozenset({NUMBER})}, {ESCAPE}),
+        (LESS, {"enabled_kinds": frozenset({NUMBER, ESCAPE})}, set()),
+        (LESS, {"disabled_kinds": frozenset({ProtectedKind.URL})}, {NUMBER, ESCAPE, ProtectedKind.URL}),
+        (LESS, {"enabled_kinds": frozenset({NUMBER}), "disabled_kinds": frozenset({NUMBER})}, {NUMBER, ESCAPE}),
+        *(({"unprotected_kinds": (kind.name,)}, {}, {kind}) for kind in ProtectedKind),
+        *(({"unprotected_kinds": (kind.name,)}, {"enabled_kinds": frozenset({kind})}, set()) for kind in ProtectedKind),
+    ],
+)
+def test_kinds_of_the_settings_are_unprotected_unless_the_request_enables_them(
+    defaults: dict[str, Any], protection: dict[str, Any], disabled: set[ProtectedKind]
+) -> None:
+    options = protected(defaults, protection=ProtectionOptions(**protection))
+
+    assert options.protection.disabled_kinds == disabled
+    assert options.protection.enabled_kinds == protection.get("enabled_kinds", frozenset())
+
+
+@pytest.mark.parametrize("default", NumberFormat)
+@pytest.mark.parametrize("chosen", [None, *NumberFormat])
+def test_number_format_of_the_request_takes_precedence(default: NumberFormat, chosen: NumberFormat | None) -> None:
+    options = protected({"number_format": default.value}, number_format=chosen, beam_size=2)
+
+    assert options == TranslationOptions(number_format=chosen or default, beam_size=2)
+
+
+def test_search_does_not_depend_on_protection() -> None:
+    assert search_config(TranslationOptions(), TranslationDefaults(number_format="as_written", **LESS)) == (
+        search_config(TranslationOptions(), DEFAULTS)
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 import io
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,6 +42,35 @@ def test_arguments_are_translated(
         request_id=call.request.request_id,
         **EN_DE,
     )
+
+
+@pytest.mark.parametrize(
+    ("flags", "options"),
+    [
+        ([], {}),
+        (["--format", "markdown"], {"format": pb.TEXT_FORMAT_MARKDOWN}),
+        (["--format", "html"], {"format": pb.TEXT_FORMAT_HTML}),
+        (["--number-format", "as-written"], {"number_format": pb.NUMBER_FORMAT_AS_WRITTEN}),
+        (["--number-format", "localized"], {"number_format": pb.NUMBER_FORMAT_LOCALIZED}),
+    ],
+)
+def test_formats_of_texts_and_numbers_are_sent(
+    flags: list[str], options: dict[str, Any], target: str, service: ScriptedService
+) -> None:
+    service.script.append(answers(_answers("Eins.")))
+
+    assert main(["translate", "--target", target, *flags, "One."]) == 0
+
+    (call,) = service.calls
+    assert call.request.options == pb.DecodingOptions(**options)
+
+
+def test_files_have_the_format_of_their_suffix(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = ("--input", str(tmp_path / "a.md"), "--output", str(tmp_path / "b.md"))
+
+    assert main(["translate", *paths, "--format", "markdown"]) == 2
+
+    assert "--format" in capsys.readouterr().err
 
 
 def test_lines_of_standard_input_are_translated_in_batches(
