@@ -34,6 +34,8 @@ from dragoman_export.data.formats import split_languages
 from dragoman_export.data.reader import Pair, ParallelFiles, read_corpus
 from dragoman_export.errors import CorpusError, ExportError, SettingError
 from dragoman_export.evaluation.ensemble import open_text_model
+from dragoman_export.evaluation.integrity.cases import DIRECTIONS, KINDS, generate
+from dragoman_export.evaluation.integrity.measure import IntegrityRow, measure, table, translate_cases, with_totals
 from dragoman_export.evaluation.report import NUM_RESAMPLES, comet_score, copies, html_page, html_table, repetitions
 from dragoman_export.evaluation.test_sets import PublicTestSet, find_test_set, named_test_set
 from dragoman_export.evaluation.translation import DEFAULT_LENGTH_PENALTY, TranslationRun, translate_texts
@@ -51,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     system.add_argument("--target", metavar="HOST:PORT", help="server")
     system.add_argument("--translations", type=Path, metavar="FILE", help="translations to score, one per line")
     data_help = "pairs, in a format of `train --train`; files that name languages, as FILE@en,de, give a table of pairs"
-    add_shared(parser, "data", help=data_help)
+    add_shared(parser, "data", help=f"{data_help}; optional with --integrity", required=False, default=[])
     add_shared(parser, "limit", help="use the first N lines only; with languages, the first N of each pair")
     add_shared(parser, "beam")
     alpha_help = "larger values favour longer translations, 0: none (%(default)s)"
@@ -71,6 +73,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_shared(bundle, "precision")
     bundle.add_argument("--shortlist", action="store_true", help="use the shortlist of the bundle")
     add_shared(bundle, "threads")
+    integrity_help = "translate generated texts, and count those whose numbers, names, symbols and markup are preserved"
+    bundle.add_argument("--integrity", action="store_true", help=integrity_help)
+    bundle.add_argument("--integrity-cases", type=int, default=5000, metavar="N", help="generated texts (%(default)s)")
+    bundle.add_argument("--seed", type=int, default=1, metavar="N", help="of the generated texts (%(default)s)")
     server = parser.add_argument_group("with --target")
     server.add_argument("--source-language", metavar="TAG", help="such as en (source of the server's only pair)")
     server.add_argument("--target-language", metavar="TAG", help="such as de (target of the server's only pair)")
@@ -94,6 +100,16 @@ class _Translated:
 def run(args: argparse.Namespace) -> int:
     """Translate, score and print."""
     _check(args)
+    listed = _score_data(args) if args.data else []
+    if args.integrity:
+        listed += _score_integrity(args)
+    if args.scores:
+        args.scores.write_bytes(TypeAdapter(list[Score]).dump_json(listed, indent=2) + b"\n")
+    return 0
+
+
+def _score_data(args: argparse.Namespace) -> list[Score]:
+    # Translates the sources of the data, prints and returns the scores.
     pairs, test_sets = _read_data(args)
     references = [pair.target for pair in pairs]
     other = _read_lines(args.against, len(pairs)) if args.against else None
@@ -123,10 +139,36 @@ def run(args: argparse.Namespace) -> int:
         )
     for line in (*translated.report, *_compared(translated.texts, other, references)):
         print(line)
-    if args.scores:
-        listed = list(itertools.chain(*scores.values()))
-        args.scores.write_bytes(TypeAdapter(list[Score]).dump_json(listed, indent=2) + b"\n")
-    return 0
+    return list(itertools.chain(*scores.values()))
+
+
+def _score_integrity(args: argparse.Namespace) -> list[Score]:
+    # Translates generated texts in the directions that the bundle serves, prints and returns the intact shares.
+    settings = RuntimeSettings(precision=args.precision, num_intra_op_threads=args.threads, shortlist=args.shortlist)
+    with open_text_model(args.bundle, settings) as (model, precision):
+        directions = [pair for pair in DIRECTIONS if model.languages is not None and model.languages.serves(*pair)]
+        if not directions:
+            expected = " or ".join(f"{source} to {target}" for source, target in DIRECTIONS)
+            raise SettingError("--integrity", "given", f"a model from {expected}")
+        cases = generate(args.integrity_cases, seed=args.seed, directions=directions)
+        rows: list[IntegrityRow] = []
+        for pair in directions:
+            own = [case for case in cases if (case.source_language, case.target_language) == pair]
+            answers = translate_cases(model.for_pair(*pair), own, beam_size=args.beam, batch_size=args.batch_size)
+            rows += measure(own, answers)
+    rows = with_totals(rows)
+    print(*table(rows), sep="\n")
+    return [
+        Score(
+            metric="intact",
+            value=round(row.intact_percent, 2),
+            data=f"{row.num_cases:,} generated texts, {row.kind}, {row.source_language} to {row.target_language}",
+            signature=f"seed:{args.seed}|silent:{row.num_silent}",
+            precision=precision,
+            beam_size=args.beam,
+        )
+        for row in rows
+    ]
 
 
 def _read_data(args: argparse.Namespace) -> tuple[list[Pair], _TestSets]:
@@ -208,6 +250,12 @@ def _check(args: argparse.Namespace) -> None:
     length_penalty = option_range("options.length_penalty")
     if not length_penalty.contains(args.length_penalty):
         raise SettingError("--length-penalty", args.length_penalty, f"from {length_penalty.text}")
+    if not args.data and not args.integrity:
+        raise SettingError("--data", "missing", "a file, unless --integrity is given")
+    if args.integrity and not args.bundle:
+        raise SettingError("--integrity", "given", "--bundle")
+    if args.integrity_cases < len(KINDS):
+        raise SettingError("--integrity-cases", args.integrity_cases, f"at least {len(KINDS)}, one per kind")
     for flag in ("source_language", "target_language", "model"):
         if getattr(args, flag) and not args.target:
             raise SettingError(f"--{flag.replace('_', '-')}", getattr(args, flag), "no value without --target")

@@ -1,0 +1,1 @@
+"""Generated texts with parts that a translation must preserve, and a check of the translations."""
