@@ -64,7 +64,10 @@ def write_bundle(
         else:
             placeholders = tuple(piece for piece in PLACEHOLDERS if piece in vocabulary.reserved)
             described = TokenizerDescription(
-                model=_TOKENIZER_NAME, placeholders=placeholders, languages=description.languages
+                model=_TOKENIZER_NAME,
+                placeholders=placeholders,
+                reserved=tuple(piece for piece in vocabulary.reserved if piece not in placeholders),
+                languages=description.languages,
             )
             tokenizer = TokenizerFiles(description=described, files={_TOKENIZER_NAME: vocabulary.model})
         tokenizer.write(directory)

@@ -226,7 +226,7 @@ class _Servicer(pb_grpc.TranslationServiceServicer):
             ends = ids[-1:] == (self.tokenizer.eos_id,)
             best = Hypothesis(token_ids=ids, token_log_probs=(), log_prob=score, score=score, is_finished=ends)
             results.append(SegmentResult(hypotheses=(best,), num_steps=len(ids), timings=StageTimings()))
-        translations = pipeline.assemble(plans, results)
+        translations = pipeline.assemble(plans, pipeline.attempts(plans, results))
         return TranslationResult(
             translations=translations,
             model_name=self._manifest.name,

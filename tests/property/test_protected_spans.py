@@ -8,9 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dragoman_service.datatypes import Span
 from dragoman_service.request import ProtectedKind, ProtectionOptions
 from dragoman_service.text.placeholders import patterns
-from dragoman_service.text.placeholders.patterns import DEFAULT_KINDS, Protection, compile_protection
+from dragoman_service.text.placeholders.containers import TextReader
+from dragoman_service.text.placeholders.icu import HEAD
+from dragoman_service.text.placeholders.patterns import (
+    ProtectedSpan,
+    Protection,
+    compile_protection,
+    may_have_literals,
+)
+from dragoman_service.text.segmentation import never_ends
 
 _FOUND = tuple[int, int, ProtectedKind | None, tuple[tuple[int, int], ...]]
 
@@ -22,13 +31,18 @@ _LITERALS = [
     "{x}", "%s", "%1$d", "<b>", "</b>", '<a b="c">', "<a ", "`a`", "`", "a/b.c", "/a/b", "http://a.b",
     "me@x.org", ":n",
 ]  # fmt: skip
+_TEMPLATES = [
+    "{{", "}}", "{0,choice,0#", "{ $x -> [", "{x:plural:a|", "[[", "]]", "*[", "<%", "%>", "[%", "%]", "{%", "%}", "{#",
+    "${", "\\(", ")", "\\textbf{", "$x^2$", "$x", "!x", "@x", "'''", "[b]", "[/b]", "||||", "|", "%%", "&aB;", "[a=b]",
+    "$1", "$2", "#x#", "''{0}''", "^[", "](inflect: true)",
+]  # fmt: skip
 _OTHERS = [
     "a", "b", "1,000.5", "$", "-", "[[", "]]", "@@", "é", "ſ", "漢", "\u0301", "\u2028", "\x1c", "\n", " ",
     "x" * 60,
 ]  # fmt: skip
-_TEXTS = st.lists(st.sampled_from([*_ICU_PIECES, *_LITERALS, *_OTHERS]), max_size=60).map("".join) | st.text(
-    max_size=80
-)
+_TEXTS = st.lists(st.sampled_from([*_ICU_PIECES, *_LITERALS, *_TEMPLATES, *_OTHERS]), max_size=60).map(
+    "".join
+) | st.text(max_size=80)
 _FILLER = " " * patterns._GRAMMAR_REACH
 _PATTERNS = st.lists(
     st.text("ab[]@{é1*", min_size=2, max_size=8).filter(lambda one: not one.startswith("*") and "**" not in one),
@@ -41,17 +55,35 @@ _PATTERNS = st.lists(
 def test_spans_do_not_depend_on_the_window(
     text: str, patterns: tuple[str, ...], has_all_kinds: bool, window: int
 ) -> None:
-    kinds = frozenset(ProtectedKind) if has_all_kinds else DEFAULT_KINDS
-    options = ProtectionOptions(enabled_kinds=kinds, patterns=patterns)
+    kinds = frozenset(ProtectedKind) if has_all_kinds else frozenset[ProtectedKind]()
+    protection = compile_protection(ProtectionOptions(enabled_kinds=kinds, patterns=patterns), ())
     text += _FILLER  # else a call with the reach of the grammar would see all of the text
 
-    matches = _in_windows(compile_protection(options, ()), window).find(text)
+    matches = _in_windows(protection, window).find(text)
 
-    spans = [
-        (one.span.start, one.span.end, one.kind, tuple((inner.start, inner.end) for inner in one.messages))
-        for one in matches
-    ]
-    assert spans == list(_found_at_once(text, kinds, patterns))
+    assert list(map(_found, matches)) == list(_found_at_once(text, protection, patterns))
+
+
+@given(_TEXTS, st.booleans())
+def test_spans_are_disjoint_and_contain_their_messages(text: str, has_all_kinds: bool) -> None:
+    kinds = frozenset(ProtectedKind) if has_all_kinds else frozenset[ProtectedKind]()
+    position = 0
+
+    for each in compile_protection(ProtectionOptions(enabled_kinds=kinds), ()).find(text):
+        assert position <= each.span.start < each.span.end <= len(text)
+        position = each.span.start
+        for message in each.messages:
+            assert position <= message.start <= message.end < each.span.end
+            position = message.end
+        position = each.span.end
+
+
+@given(_TEXTS)
+def test_text_without_trigger_has_no_spans(text: str) -> None:
+    if not may_have_literals(text):
+        protection = replace(compile_protection(ProtectionOptions(), ()), needs_trigger=False)
+
+        assert protection.find(text) == []
 
 
 @pytest.mark.parametrize(
@@ -62,6 +94,14 @@ def test_spans_do_not_depend_on_the_window(
         "C:\\" + "n" * 1000,
         "https://" + "u" * 2000,
         "`" + "c" * 500 + "`",
+        "<%" + "c" * 500 + "%>",
+        "{%" + "c" * 500 + "%}",
+        "[" + "n" * 64 + "=" + "v" * 300 + "]",
+        "[[" + "p" * 300 + "]]",
+        "%(" + "n" * 64 + ")-+#0'1234.123lld %%",
+        "{" + "n" * 64 + ".m" * 8 + ":" + "f" * 200 + "}",
+        "$" + "n" * 64 + ("->" + "m" * 64) * 4 + "[" + "i" * 64 + "]",
+        "\\" + "c" * 24 + ("[" + "o" * 100 + "]") * 2 + "{" + "a" * 3000 + "}",
         "{{{" + "x" * 200 + "}}}",
         "a" * 64 + "@" + "b" * 63 + ("." + "c" * 63) * 8,
         "<" + "t" * 64 + f' {"a" * 64}="{"v" * 1000}"' * 32 + ">",
@@ -80,27 +120,37 @@ def test_longest_span_of_each_kind_is_found_in_any_window(span: str, window: int
 
 
 def _in_windows(whole: Protection, window: int) -> Protection:
-    return replace(whole, expressions=tuple(replace(one, window=window) for one in whole.expressions))
+    # Without finders, which do not search in windows.
+    return replace(whole, expressions=tuple(replace(one, window=window) for one in whole.expressions), finders=())
 
 
-def _found_at_once(text: str, kinds: frozenset[ProtectedKind], given: tuple[str, ...]) -> Iterator[_FOUND]:
-    """Search with all patterns and kinds as alternatives of one expression."""
-    grammar = {**patterns._GRAMMAR, ProtectedKind.TAG: patterns._TAG.pattern}
-    alternatives = [f"(?P<{kind.name}>{expression})" for kind, expression in grammar.items() if kind in kinds]
+def _found(match: ProtectedSpan) -> _FOUND:
+    messages = tuple((message.start, message.end) for message in match.messages)
+    return match.span.start, match.span.end, match.kind, messages
+
+
+def _found_at_once(text: str, protection: Protection, given: tuple[str, ...]) -> Iterator[_FOUND]:
+    """Search with all patterns and rules as alternatives of one expression."""
+    alternatives = [patterns._alternatives(protection.rules)]
     if given:
-        alternatives.insert(0, f"(?P<PATTERN>{'|'.join(map(patterns._regular_expression, given))})")
-    expression = re.compile("|".join(alternatives))
+        alternatives.insert(0, "|".join(map(patterns._regular_expression, given)))
+    expression = re.compile("|".join(f"(?:{alternative})" for alternative in alternatives))
+    reader = TextReader(text, never_ends)
     position = 0
     while match := expression.search(text, position):
-        kind = None if match.lastgroup in {None, "PATTERN"} else ProtectedKind[str(match.lastgroup)]
-        position = match.end()
-        if kind is ProtectedKind.ICU:
+        start, position = match.span()
+        rule = protection.rules[int(match.lastgroup.removeprefix("rule"))] if match.lastgroup else None
+        if rule is None or rule.read is None:
+            yield start, position, rule.kind if rule else None, ()
+        elif rule.pattern == HEAD:
             if (argument := _icu_argument(text, position)) is not None:
                 position, messages = argument
-                yield match.start(), position, kind, messages
-        elif (end := patterns._trimmed(kind, text, match.start(), position)) > match.start():
-            position = end
-            yield match.start(), end, kind, ()
+                yield start, position, rule.kind, messages
+        elif (container := rule.read(reader, start, position)) is not None:
+            position = container.end
+            yield _found(
+                ProtectedSpan(span=Span(start=start, end=position), kind=rule.kind, messages=container.messages)
+            )
 
 
 def _icu_argument(text: str, position: int) -> tuple[int, tuple[tuple[int, int], ...]] | None:

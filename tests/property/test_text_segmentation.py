@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman_service.datatypes import Span
-from dragoman_service.text.segmentation import iterate_sentences, join, split_overlong, trim
+from dragoman_service.text.segmentation import ESCAPED_BREAKS, iterate_sentences, join, split_overlong, trim
 
 LANGUAGES = st.sampled_from(["en", "de", "fr", "zh", "ja", "hy", "am", "en-GB", "", "xx"])
 
@@ -16,6 +16,7 @@ _SNIPPETS = st.sampled_from(
         " ", "  ", "\t", "\n", "\r", "\r\n", "\n\n", "\v", "\f", "\x1c", "\x1d", "\x1e", "\x1f", "\x85", "\u2028",
         "\u2029", "\xa0", "\u202f", "\u3000", "\u200b", "\u200d", "\ufeff", "\u200f", "\x00", "\x7f",
         "- ", "* ", "• ", "1. ", "2) ", "(a) ", "#", "&nbsp;", "<b>", "http://a.example/?b=c", "me@a.example",
+        "   ", "\\n", "\\t", "\\\\", "|", "<br>", "usw. ", "No. ", "3. ", "Mai", "Friedrich II. ", "J. R. R. ", "etc. ",
         "Dr. ", "e.g. ", "z.B. ", "U.S. ", "A.", "I", "Z", "the", "House", "3.5", "10", "你好", "再见", "हिन्दी", "ไทย",
         "é", "e\u0301", "ß", "İ", "🎉", "👨\u200d👩\u200d👧", "\U0001f1e9\U0001f1ea", "\ud800", "\udfff", "\ufffd",
     ]
@@ -47,6 +48,23 @@ def test_joined_sentences_are_the_text(text: str, language: str) -> None:
 
 
 @settings(max_examples=500)
+@given(TEXTS, LANGUAGES, st.data())
+def test_sentences_between_ends_and_breaks_are_the_text(text: str, language: str, data: st.DataObject) -> None:
+    positions = data.draw(st.lists(st.integers(0, len(text)), unique=True, max_size=6).map(sorted))
+    ends = [Span(start=start, end=end) for start, end in zip(positions[::2], positions[1::2], strict=False)]
+    breaks = data.draw(st.sampled_from([None, ESCAPED_BREAKS]))
+
+    spans = list(iterate_sentences(text, language=language, ends=ends, breaks=breaks))
+
+    _assert_is_a_split(text, spans)
+    assert join(text, spans, _parts(text, spans)).text == text
+    assert not any(span.start < end.end and end.start < span.end for span in spans for end in ends)
+    if breaks:
+        for span in spans:
+            assert not breaks.search(text, span.start, span.end)
+
+
+@settings(max_examples=500)
 @given(TEXTS, LANGUAGES)
 def test_sentences_contain_every_letter_and_stay_on_their_line(text: str, language: str) -> None:
     spans = list(iterate_sentences(text, language=language))
@@ -57,7 +75,7 @@ def test_sentences_contain_every_letter_and_stay_on_their_line(text: str, langua
         assert len(sentence.splitlines()) == 1
     letters_between = [char for char in join(text, spans, [""] * len(spans)).text if char.isalpha()]
     assert all(char.isascii() for char in letters_between)  # list markers such as `a)`
-    assert len(letters_between) <= len(text.splitlines())
+    assert len(letters_between) <= len(re.findall(r"[A-Za-z][.)]", text))
 
 
 @given(TEXTS, LANGUAGES, st.lists(st.text()))

@@ -112,7 +112,7 @@ def _import_bundle(args: argparse.Namespace) -> int:
     # Writes `imported.pt`, with the activation scales of int8 if there are any, and the vocabulary.
     bundle = open_bundle(args.path)
     # Placeholders are pieces of the vocabulary, so `bundle` describes them again.
-    if bundle.manifest.tokenization.model_copy(update={"placeholders": ()}) != Tokenization():
+    if bundle.manifest.tokenization.model_copy(update={"placeholders": (), "reserved": ()}) != Tokenization():
         raise ImportFormatError(f"{args.path} has an imported tokenizer: import the original files again")
     network = read_network(bundle, args.precision)
     folder = RunFolder(args.output)

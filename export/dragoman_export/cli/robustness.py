@@ -214,7 +214,7 @@ def _measure(model: TextModel, cases: Sequence[Case], unchanged: Mapping[Pair, s
         chrf=_chrf(plain, plain_references) if cases[0].has_reference else None,
         repetitions=len(repetitions(run.texts, references)) / len(cases),
         copies=len(copies(sources, run.texts, references)) / len(cases),
-        preserved=(num_present - run.num_lost_placeholders) / num_spans if num_spans else None,
+        preserved=max(num_present - run.num_lost_placeholders, 0) / num_spans if num_spans else None,
     )
 
 

@@ -5,20 +5,19 @@ import random
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, cycle, islice
+from itertools import cycle, islice
 from string import ascii_letters
 
 from dragoman_export.cli.flags import add_shared
 from dragoman_export.data.reader import read_pairs
-from dragoman_export.evaluation.translation import TextModel, decode_segments, text_pipeline
+from dragoman_export.evaluation.translation import TextModel, translate_each
 from dragoman_service.bundle.files import open_bundle
-from dragoman_service.datatypes import SegmentResult, WarningKind
+from dragoman_service.datatypes import SearchConfig, WarningKind
 from dragoman_service.request import ProtectedKind, ProtectionOptions
 from dragoman_service.runtimes.factory import open_step_model
 from dragoman_service.runtimes.settings import RuntimeSettings
-from dragoman_service.text.pipeline import TextPipeline
+from dragoman_service.text.orchestration import Outcome
 from dragoman_service.text.placeholders.patterns import compile_protection, is_placeholder_tag
-from dragoman_service.text.planning import TextPlan
 from dragoman_service.text.tokenizer import open_tokenizer
 
 SPANS = (
@@ -51,20 +50,12 @@ def run(args: argparse.Namespace) -> int:
     random.Random(args.seed).shuffle(sources)  # noqa: S311
     with_spans = _with_own_spans(sources) if args.own else _with_inserted_spans(sources, seed=args.seed)
     sentences = list(islice(with_spans, args.limit))
-    pipelines = [text_pipeline(model, [text], has_attention=True) for text, _ in sentences]
-    plans = [pipeline.plan() for pipeline in pipelines]
-    segments = [[part.segment for part in plan.parts] for (plan,) in plans]
-    decoded = iter(decode_segments(graph, list(chain(*segments)), args.batch_size))
-    results = [[next(decoded) for _ in parts] for parts in segments]
-    redecodes = [
-        pipeline.redecode_requests(plan, first) for pipeline, plan, first in zip(pipelines, plans, results, strict=True)
-    ]
-    redecoded = iter(decode_segments(graph, [each for parts in redecodes for each in parts.values()], args.batch_size))
+    sources = [text for text, _ in sentences]
+    outcomes = translate_each(model, sources, beam_size=SearchConfig().beam_size, batch_size=args.batch_size)
     counts: Counter[str] = Counter()
-    for pipeline, plan, first, parts, (_, spans) in zip(pipelines, plans, results, redecodes, sentences, strict=True):
-        last = pipeline.choose_redecoded(plan, first, {index: next(redecoded) for index in parts})
-        counts.update(_outcome(pipeline, plan, first, last, spans))
-    num_spans, num_redecoded = counts["spans"], sum(map(bool, redecodes))
+    for outcome, (_, spans) in zip(outcomes, sentences, strict=True):
+        counts.update(_counts(outcome, spans))
+    num_spans, num_redecoded = counts["spans"], sum(outcome.num_second > 0 for outcome in outcomes)
     print(f"{len(sentences):,} sentences, {num_spans:,} protected spans")
     for name in ("kept by the model", "kept by redecoding", "inserted, with a warning", "lost"):
         print(f"  {name:26} {counts[name]:6,} {100 * counts[name] / max(num_spans, 1):6.2f} %")
@@ -100,15 +91,9 @@ def _with_inserted_spans(sources: Sequence[str], *, seed: int) -> Iterator[tuple
         yield " ".join(words), inserted
 
 
-def _outcome(
-    pipeline: TextPipeline,
-    plans: list[TextPlan],
-    first: list[SegmentResult],
-    last: list[SegmentResult],
-    spans: list[str],
-) -> dict[str, int]:
+def _counts(outcome: Outcome, spans: list[str]) -> dict[str, int]:
     # Counts the spans of a sentence by the means that preserved them.
-    before, after = (pipeline.assemble(plans, results)[0] for results in (first, last))
+    before, after = outcome.pipeline.assemble(outcome.plans, outcome.first)[0], outcome.translations[0]
     num_before, num_after = (
         sum(warning.kind is WarningKind.PLACEHOLDER_LOST for warning in translation.warnings)
         for translation in (before, after)

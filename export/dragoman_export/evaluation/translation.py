@@ -1,6 +1,7 @@
 """Translates texts with the text pipeline, the search and the runtime of the service."""
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self
@@ -12,7 +13,8 @@ from dragoman_service.bundle.manifest import Confidence, Languages, Manifest
 from dragoman_service.datatypes import SearchConfig, Segment, SegmentResult, WarningKind
 from dragoman_service.decoding import offline
 from dragoman_service.decoding.step_model import StepModel
-from dragoman_service.request import TranslationOptions, TranslationRequest
+from dragoman_service.request import TextFormat, TranslationOptions, TranslationRequest
+from dragoman_service.text.orchestration import Outcome, translate_offline, translation_steps
 from dragoman_service.text.pipeline import TextPipeline
 from dragoman_service.text.tokenizer import SentencePieceTokenizer
 
@@ -28,6 +30,7 @@ class TranslationRun:
     num_split: int  # sentences decoded in parts because they exceed the model's limit
     num_truncated: int  # sentences truncated at the limit of target tokens
     num_lost_placeholders: int  # protected spans that the model did not reproduce; the texts contain them
+    num_second_searches: int  # sentences decoded again because they violated an invariant
     elapsed_s: float
 
     @property
@@ -45,6 +48,7 @@ class TextModel:
     source_language: str
     target_language: str
     confidence: Confidence | None = None
+    has_attention: bool = False
     languages: Languages | None = None  # all language pairs of the bundle; None: unknown
 
     @classmethod
@@ -52,7 +56,15 @@ class TextModel:
         """Use the languages of a bundle."""
         pair = {"source_language": manifest.source_language, "target_language": manifest.target_language}
         languages = manifest.languages()
-        return cls(graph=graph, tokenizer=tokenizer, confidence=manifest.confidence, languages=languages, **pair)
+        placement = getattr(graph, "placement", None)  # an ensemble has none
+        return cls(
+            graph=graph,
+            tokenizer=tokenizer,
+            confidence=manifest.confidence,
+            has_attention=placement is not None and manifest.has_attention(placement.precision),
+            languages=languages,
+            **pair,
+        )
 
     def for_pair(self, source_language: str, target_language: str) -> Self:
         """Return the model for a language pair; SettingError if the bundle lacks it."""
@@ -84,24 +96,47 @@ def translate_texts(
 ) -> TranslationRun:
     """Translate texts as the service does with default settings."""
     began_s = time.perf_counter()
-    pipeline = text_pipeline(model, sources, beam_size, length_penalty)
-    plans = pipeline.plan()
-    segments = [part.segment for plan in plans for part in plan.parts]
-    results = decode_segments(model.graph, segments, batch_size, shows_progress=shows_progress)
-    translations = pipeline.assemble(plans, results)
+    outcomes = translate_each(
+        model,
+        sources,
+        beam_size=beam_size,
+        batch_size=batch_size,
+        length_penalty=length_penalty,
+        shows_progress=shows_progress,
+    )
+    translations = [outcome.translations[0] for outcome in outcomes]
     sentences = [sentence for translation in translations for sentence in translation.sentences]
+    warnings = Counter(warning.kind for translation in translations for warning in translation.warnings)
     return TranslationRun(
         texts=tuple(translation.hypotheses[0].text for translation in translations),
-        num_target_tokens=sum(len(result.hypotheses[0].token_ids) for result in results),
+        num_target_tokens=sum(len(result.hypotheses[0].token_ids) for each in outcomes for result in each.results),
         num_split=sum(sentence.is_split for sentence in sentences),
         num_truncated=sum(sentence.is_truncated for sentence in sentences),
-        num_lost_placeholders=sum(
-            warning.kind is WarningKind.PLACEHOLDER_LOST
-            for translation in translations
-            for warning in translation.warnings
-        ),
+        num_lost_placeholders=warnings[WarningKind.PLACEHOLDER_LOST],
+        num_second_searches=sum(outcome.num_second for outcome in outcomes),
         elapsed_s=time.perf_counter() - began_s,
     )
+
+
+def translate_each(
+    model: TextModel,
+    sources: Sequence[str],
+    *,
+    beam_size: int,
+    batch_size: int,
+    length_penalty: float = DEFAULT_LENGTH_PENALTY,
+    shows_progress: bool = True,
+    text_format: TextFormat = TextFormat.PLAIN,
+) -> list[Outcome]:
+    """Return the outcome of each text, as requests of one text each."""
+    pipelines = [text_pipeline(model, [text], beam_size, length_penalty, text_format=text_format) for text in sources]
+    with tqdm(total=len(sources), unit="sentence", leave=False, disable=not shows_progress) as progress:
+
+        def decode(segments: list[Segment]) -> list[SegmentResult]:
+            progress.total = max(len(sources), progress.n + len(segments))
+            return offline.decode_segments(model.graph, segments, batch_size=batch_size, on_ended=progress.update)
+
+        return translate_offline([translation_steps(pipeline) for pipeline in pipelines], decode)
 
 
 def text_pipeline(
@@ -110,10 +145,10 @@ def text_pipeline(
     beam_size: int = 4,
     length_penalty: float = DEFAULT_LENGTH_PENALTY,
     *,
-    has_attention: bool = False,
+    text_format: TextFormat = TextFormat.PLAIN,
 ) -> TextPipeline:
     """Return the text pipeline of a request with default settings."""
-    options = TranslationOptions(beam_size=beam_size, length_penalty=length_penalty)
+    options = TranslationOptions(beam_size=beam_size, length_penalty=length_penalty, format=text_format)
     request = TranslationRequest(
         texts=tuple(sources),
         source_language=model.source_language,
@@ -121,17 +156,9 @@ def text_pipeline(
         options=options,
     )
     search = default_search(beam_size, length_penalty)
-    return TextPipeline(request, model=model, search=search, has_attention=has_attention)
+    return TextPipeline(request, model=model, search=search, has_attention=model.has_attention)
 
 
 def default_search(beam_size: int, length_penalty: float = DEFAULT_LENGTH_PENALTY) -> SearchConfig:
     """Return the search of a server with default settings, so that scores apply to served translations."""
     return SearchConfig(beam_size=beam_size, length_penalty=length_penalty, repetition_guard=True)
-
-
-def decode_segments(
-    graph: StepModel, segments: Sequence[Segment], batch_size: int, *, shows_progress: bool = True
-) -> list[SegmentResult]:
-    """Return one result per segment, in order."""
-    with tqdm(total=len(segments), unit="sentence", leave=False, disable=not shows_progress) as progress:
-        return offline.decode_segments(graph, segments, batch_size=batch_size, on_ended=progress.update)

@@ -19,7 +19,7 @@ from dragoman_service.bundle.int8_weights import Int8Weights
 from dragoman_service.bundle.manifest import SCHEMA_VERSION, FileEntry, GraphFiles, Manifest
 from dragoman_service.errors import BundleError
 
-_READABLE_VERSIONS: Final = (1, 2, 3, 4, 5, SCHEMA_VERSION)
+_READABLE_VERSIONS: Final = (1, 2, 3, 4, 5, 6, SCHEMA_VERSION)
 
 MANIFEST_NAME = "manifest.json"  # the only file without a checksum
 

@@ -10,7 +10,7 @@ from pydantic_core import PydanticCustomError
 
 from dragoman_service.bundle.architecture import Architecture, Limits, Section, Size, Tensors, graph_tensors
 
-SCHEMA_VERSION: Final = 6
+SCHEMA_VERSION: Final = 7
 """Version of the format. It is raised if an older service cannot read a newer bundle.
 
 1: each precision has an encoder and a decoder graph that contain their weights; all precisions share one description of
@@ -22,6 +22,7 @@ SCHEMA_VERSION: Final = 6
    decoder input, other architectures than Vaswani et al. (2017).
 5: optional: several languages, a confidence estimator.
 6: optional: activations rounded to 7 bits.
+7: optional: reserved pieces, further features of the confidence estimator.
 """
 
 MAX_FILE_BYTES: Final = 16 << 30  # maximum size of a file in a bundle
@@ -181,6 +182,8 @@ class Tokenization(Section):
     placeholders: Annotated[tuple[_Placeholder, ...], Field(max_length=256)] = ()
     """Pieces that the model was trained to copy, such as `⟦1⟧`, in the order of their use. They replace protected text.
     Empty: years are used instead."""
+    reserved: Annotated[tuple[_Placeholder, ...], Field(max_length=256)] = ()
+    """Other pieces with a meaning in training only, such as `⟪1⟫`. No translation contains them."""
 
     def prefixes(self, source: str, target: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the prefixes of sources and targets of a language pair; raises KeyError for an unknown language."""
@@ -246,6 +249,11 @@ class ConfidenceWeights(Section):
     source_fragmentation: _Weight = 0.0  # source tokens per source character
     copied_words: _Weight  # share of target words that also occur in the source
     defect: _Weight  # 1 if the repetition guard found a defect or the translation was truncated, else 0
+    mean_probability: _Weight = 0.0  # mean probability of the target tokens
+    log_prob_by_length: _Weight = 0.0  # mean_log_prob * source_length
+    shortness: _Weight = 0.0  # length_ratio of a target that is shorter than usual, else 0
+    hard_violations: _Weight = 0.0  # number of hard violations and remaining defects, at most 4
+    soft_violations: _Weight = 0.0  # number of other violations, at most 4
 
     @cached_property
     def in_order(self) -> tuple[float, ...]:
@@ -268,7 +276,7 @@ class Confidence(Section):
 class Manifest(Section):
     """Content of `manifest.json`."""
 
-    schema_version: Literal[1, 2, 3, 4, 5, 6]
+    schema_version: Literal[1, 2, 3, 4, 5, 6, 7]
     name: PlainName
     version: PlainName
     source_language: LanguageTag

@@ -4,7 +4,6 @@ import hashlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -36,9 +35,10 @@ from dragoman_service.models.serving import (
 from dragoman_service.request import TranslationOptions, TranslationRequest
 from dragoman_service.runtimes.factory import open_step_model
 from dragoman_service.runtimes.settings import RuntimeSettings
+from dragoman_service.text.orchestration import RULES_VERSION, translate_offline, translation_steps
 from dragoman_service.text.pipeline import TextPipeline
 from dragoman_service.text.tokenizer import SentencePieceTokenizer, open_tokenizer
-from dragoman_service.translation.options import TranslationDefaults, search_config
+from dragoman_service.translation.options import TranslationDefaults, search_config, with_default_protection
 
 _CALL_TIMEOUT_S: Final = 300.0  # a server may have a long queue
 _NUM_PLANNED: Final = 128  # texts whose segments are in memory at a time, at least
@@ -109,7 +109,8 @@ class EngineTranslator:
             "model": model,
             "bundle_sha256": hashlib.sha256(manifest).hexdigest(),
             "runtime": self.runtime.model_dump(include={"precision", "shortlist"}),
-            "defaults": self.defaults.model_dump(exclude={"beam_size"}),
+            "defaults": self.defaults.model_dump(mode="json", exclude={"beam_size"}),
+            "text_rules": RULES_VERSION,
         }
 
     def open(self) -> TextTranslator:
@@ -132,7 +133,7 @@ class _Engine:
         self._chosen, manifest = chosen, bundle.manifest
         self._graph = open_step_model(bundle, chosen.runtime)
         self._has_attention = manifest.has_attention(self._graph.placement.precision)
-        self._options = TranslationOptions(beam_size=chosen.beam_size)
+        self._options = with_default_protection(TranslationOptions(beam_size=chosen.beam_size), chosen.defaults)
         self._search = search_config(self._options, chosen.defaults)
         self._model = _EngineModel(
             tokenizer=open_tokenizer(bundle).for_pair(chosen.source_language, chosen.target_language),
@@ -151,19 +152,12 @@ class _Engine:
         for index, text in enumerate(texts):
             pipeline = self._pipeline(text)  # one for each text: the server limits some work of a request
             try:
-                planned.append((index, pipeline, pipeline.plan()))
+                planned.append((index, translation_steps(pipeline, pipeline.plan())))
             except RequestError as error:
                 rows[index] = TranslatedRow(reason=error.description)
-        results = self._decoded([[part.segment for plan in plans for part in plan.parts] for _, _, plans in planned])
-        again = [
-            {} if all(plan.is_plain for plan in plans) else pipeline.redecode_requests(plans, own)
-            for (_, pipeline, plans), own in zip(planned, results, strict=True)
-        ]
-        redecoded = self._decoded([list(requests.values()) for requests in again])
-        for (index, pipeline, plans), first, requests, second in zip(planned, results, again, redecoded, strict=True):
-            chosen = pipeline.choose_redecoded(plans, first, dict(zip(requests, second, strict=True)))
-            (translation,) = pipeline.assemble(plans, chosen)
-            rows[index] = _row(translation)
+        outcomes = translate_offline([steps for _, steps in planned], self._decoded)
+        for (index, _), outcome in zip(planned, outcomes, strict=True):
+            rows[index] = _row(outcome.translations[0])
         return rows
 
     def _pipeline(self, text: str) -> TextPipeline:
@@ -175,10 +169,8 @@ class _Engine:
         )
         return TextPipeline(request, model=self._model, search=self._search, has_attention=self._has_attention)
 
-    def _decoded(self, texts: Sequence[Sequence[Segment]]) -> list[list[SegmentResult]]:
-        segments = list(chain.from_iterable(texts))
-        results = iter(decode_segments(self._graph, segments, batch_size=self._chosen.batch_size))
-        return [list(islice(results, len(own))) for own in texts]
+    def _decoded(self, segments: list[Segment]) -> list[SegmentResult]:
+        return decode_segments(self._graph, segments, batch_size=self._chosen.batch_size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,7 +189,8 @@ class ServerTranslator:
     @property
     def settings(self) -> dict[str, Any]:
         """Settings that determine the translations."""
-        return {**_common_settings(self), "model": self.model, "bundle_sha256": None, "runtime": None, "defaults": None}
+        unknown = dict.fromkeys(("bundle_sha256", "runtime", "defaults", "text_rules"))
+        return {**_common_settings(self), "model": self.model, **unknown}
 
     def with_served_model(self) -> "ServerTranslator":
         """Return it with the version that the server uses now; raises the error of the call."""

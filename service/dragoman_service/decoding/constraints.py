@@ -10,25 +10,29 @@ from dragoman_service.datatypes import SamplingConfig, SearchConfig
 from dragoman_service.decoding.step_model import BoolArray, DoubleArray, FloatArray, IntArray
 
 _LOWERED_BUCKET = 16  # granularity of the number of candidates: the runtime binds its outputs again if it changes
+_AVOIDED_SIZE = 4  # length of the n-grams of a source that must not be copied; names of three pieces stay possible
+
+
+def has_rules(search: SearchConfig) -> bool:
+    """Return whether a search needs `TargetRules`."""
+    has_own = search.suppressed_tokens or search.no_repeat_ngram_size or search.repetition_penalty != 1
+    return bool(has_own or search.avoids_source)
 
 
 class TargetRules:
-    """Rules of a segment: suppressed tokens, no repeated n-grams, repetition penalty.
+    """Rules of a segment: suppressed tokens, no repeated n-grams or n-grams of the source, repetition penalty.
 
-    The last two depend on the targets of the live rows, which are stored here. If L tokens of a row are lowered, its
-    best N allowed tokens are among its N + L best candidates.
+    All but the first depend on the targets of the live rows, which are stored here. If L tokens of a row are lowered,
+    its best N allowed tokens are among its N + L best candidates.
     """
 
-    def __init__(
-        self, search: SearchConfig, *, vocabulary_size: int, avoided_ids: tuple[int, ...] = (), avoided_size: int = 0
-    ) -> None:
-        """Take the rules of a search, and also forbid each n-gram of `avoided_size` tokens in `avoided_ids`."""
+    def __init__(self, search: SearchConfig, *, vocabulary_size: int, source_ids: tuple[int, ...] = ()) -> None:
+        """Take the rules of a search; the source is needed only for `avoids_source`."""
         self._vocabulary_size = vocabulary_size
         self._suppressed = np.array(sorted(search.suppressed_tokens), np.int64)
         self._ngram_size = search.no_repeat_ngram_size
         self._penalty = search.repetition_penalty
-        self._avoided_ids = np.array([avoided_ids], np.int64)  # [1, S]
-        self._avoided_size = avoided_size
+        self._avoided_ids = np.array([source_ids if search.avoids_source else ()], np.int64)  # [1, S]
         self._targets = np.zeros((1, 0), np.int64)  # [N, T] of the N live rows
         self._repeats = self._find_repeats()
 
@@ -60,7 +64,7 @@ class TargetRules:
     def _find_repeats(self) -> tuple[IntArray, IntArray]:
         """Return rows, and tokens that would repeat an n-gram of the row itself or of the avoided text."""
         own = _completions(self._targets, self._targets, self._ngram_size)
-        avoided = _completions(self._targets, self._avoided_ids, self._avoided_size)
+        avoided = _completions(self._targets, self._avoided_ids, _AVOIDED_SIZE)
         return np.concatenate((own[0], avoided[0])), np.concatenate((own[1], avoided[1]))
 
     def _marks(self, rows: IntArray, token_ids: IntArray) -> BoolArray:

@@ -1,6 +1,7 @@
-"""Detection of degenerate targets (loops, copied sources, implausible lengths), and decoding them again.
+"""Detection of degenerate targets (loops, implausible lengths), and decoding them again.
 
-Token ids are without EOS; source and target share one vocabulary.
+Token ids are without EOS; source and target share one vocabulary. Copied sources are found in the text, see
+`dragoman_service.text.invariants`.
 """
 
 from collections.abc import Sequence
@@ -26,39 +27,15 @@ LOOP_CHECK_STEPS = 16  # target lengths at which a search is checked for a loop 
 _LONG_FACTOR, _LONG_OFFSET = 3, 20  # a target is too long beyond factor * source + offset
 _SHORT_FACTOR, _SHORT_SOURCE_TOKENS = 5, 10  # from 10 source tokens on, it is too short below source / factor
 
-# A copy is a run of at least this many tokens and this share of the target; names and short addresses are shorter.
-_MIN_COPIED_TOKENS, _MIN_COPIED_SHARE = 8, 0.6
-
-_AVOIDED_SIZE = 4  # n-grams of a copied source that decoding again avoids; names of three pieces stay possible
 _NO_REPEAT_SIZE = 3  # without repeated 3-grams, no target reaches `MIN_REPEATS`
-
-_MIN_MEAN_LOG_PROB = -1.5
-"""A copy is replaced only by a target with a higher mean log-probability per token. The copy of a long address is
-correct, and the mean of any other target is far lower."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchPlan:
-    """Options of a search, and n-grams of a text that its target must not contain."""
-
-    search: SearchConfig
-    avoided_ids: tuple[int, ...] = ()  # the text
-    avoided_size: int = 0  # length of its n-grams; 0: none are avoided
-
-    @property
-    def has_rules(self) -> bool:
-        """True if the search needs `TargetRules`."""
-        search = self.search
-        has_own = search.suppressed_tokens or search.no_repeat_ngram_size or search.repetition_penalty != 1
-        return bool(has_own or self.avoided_size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
     """Defects of a target.
 
-    The severity is the sum over the defects: the share of the target that loops or is copied, 1 for its length, and 1
-    more for a loop that was cut off, because it would have continued.
+    The severity is the sum over the defects: the share of the target that loops, 1 for its length, and 1 more for a
+    loop that was cut off, because it would have continued.
     """
 
     defects: tuple[Degeneration, ...]
@@ -75,7 +52,6 @@ def find_degenerations(
     chosen_ids = target_ids[num_forced:]
     candidates = [
         _find_repetition(source_ids, chosen_ids),
-        _find_copy(source_ids, chosen_ids),
         _find_length(source_ids, target_ids, is_finished=is_finished),
     ]
     defects = [candidate for candidate in candidates if candidate is not None]
@@ -91,35 +67,24 @@ def is_looping(source_ids: Sequence[int], target_ids: Sequence[int]) -> bool:
     return any(_ends_in_loop(ids, size, num) for size, num in enumerate(_loop_limits(source_ids), 1))
 
 
-def plan_redecode(search: SearchConfig, source_ids: tuple[int, ...], defects: Sequence[Degeneration]) -> SearchPlan:
-    """Return the plan to decode again without these defects; stricter limits of the caller are kept."""
+def plan_redecode(search: SearchConfig, source_ids: tuple[int, ...], defects: Sequence[Degeneration]) -> SearchConfig:
+    """Return the search to decode again without these defects; stricter limits of the caller are kept."""
     kinds = {defect.kind for defect in defects}
     own_size = search.no_repeat_ngram_size or _NO_REPEAT_SIZE
     shortest = search.min_target_tokens
     if DegenerationKind.LENGTH_RATIO in kinds:
         shortest = max(shortest, min(_shortest_target(source_ids), search.max_target_tokens - 1))
-    is_copy = DegenerationKind.COPIED_SOURCE in kinds
-    return SearchPlan(
-        search=replace(
-            search,
-            no_repeat_ngram_size=min(own_size, _NO_REPEAT_SIZE),
-            min_target_tokens=shortest,
-            repetition_guard=False,
-        ),
-        avoided_ids=source_ids if is_copy else (),
-        avoided_size=_AVOIDED_SIZE if is_copy else 0,
+    return replace(
+        search,
+        no_repeat_ngram_size=min(own_size, _NO_REPEAT_SIZE),
+        min_target_tokens=shortest,
+        repetition_guard=False,
     )
 
 
 def is_redecode_better(first: tuple[Hypothesis, Findings], second: tuple[Hypothesis, Findings]) -> bool:
-    """Return whether the second target is better: fewer defects, a lower severity, or a higher score.
-
-    A copy is replaced only by a target with a high likelihood.
-    """
+    """Return whether the second target is better: fewer defects, a lower severity, or a higher score."""
     (old, old_findings), (new, new_findings) = first, second
-    kinds = {defect.kind for defect in old_findings.defects}
-    if kinds == {DegenerationKind.COPIED_SOURCE} and new.log_prob < _MIN_MEAN_LOG_PROB * len(new.token_ids):
-        return False
     old_rank = len(old_findings.defects), round(old_findings.severity, 3), not old.is_finished, -old.score
     new_rank = len(new_findings.defects), round(new_findings.severity, 3), not new.is_finished, -new.score
     return new_rank < old_rank
@@ -169,28 +134,6 @@ def _ends_in_loop(ids: list[int], size: int, num_repeats: int) -> bool:
     return len(ids) >= span and ids[-span:-size] == ids[len(ids) - span + size :]
 
 
-def _find_copy(source_ids: Sequence[int], target_ids: Sequence[int]) -> tuple[Degeneration, float] | None:
-    needed = max(_MIN_COPIED_TOKENS, _MIN_COPIED_SHARE * len(target_ids))
-    source_tokens = set(source_ids)
-    if sum(token in source_tokens for token in target_ids) < needed:
-        return None
-    num_copied = _longest_common_run(source_ids, target_ids)
-    if num_copied < needed:
-        return None
-    detail = f"{num_copied} of {len(target_ids)} tokens in a row are those of the source"
-    return Degeneration(kind=DegenerationKind.COPIED_SOURCE, detail=detail), num_copied / len(target_ids)
-
-
-def _longest_common_run(first: Sequence[int], second: Sequence[int]) -> int:
-    is_equal = np.asarray(first)[:, None] == np.asarray(second)
-    ending = np.zeros(len(second) + 1, np.int64)  # length of the run that ends at each token of `second`
-    longest = 0
-    for row in is_equal:
-        ending[1:] = np.where(row, ending[:-1] + 1, 0)
-        longest = max(longest, int(ending.max()))
-    return longest
-
-
 def _find_length(
     source_ids: Sequence[int], target_ids: Sequence[int], *, is_finished: bool
 ) -> tuple[Degeneration, float] | None:
@@ -204,11 +147,9 @@ def _find_length(
 
 
 def _shortest_target(source_ids: Sequence[int]) -> int:
-    """Return the length of the shortest plausible target; 0 if the source may have an empty translation."""
+    """Return the length of the shortest plausible target."""
     num_source = len(source_ids)
-    if num_source >= _SHORT_SOURCE_TOKENS:
-        return -(-num_source // _SHORT_FACTOR)
-    return 1 if num_source >= 2 else 0
+    return -(-num_source // _SHORT_FACTOR) if num_source >= _SHORT_SOURCE_TOKENS else 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,8 +175,8 @@ class Redecoder:
 
     def handle(
         self, segment: Segment, ended: EndedSegment, *, looping_ids: tuple[int, ...] = ()
-    ) -> EndedSegment | SearchPlan:
-        """Return the result of a segment after one of its searches, or the plan to decode it again.
+    ) -> EndedSegment | SearchConfig:
+        """Return the result of a segment after one of its searches, or the search to decode it again.
 
         `looping_ids` is the best live hypothesis, if the search was stopped because it loops.
         """

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dragoman_service.datatypes import Segment
+from dragoman_service.datatypes import SearchConfig, Segment
 from dragoman_service.decoding.beam_search import (
     CandidateRules,
     Interrupt,
@@ -18,8 +18,8 @@ from dragoman_service.decoding.beam_search import (
     num_candidates,
 )
 from dragoman_service.decoding.beam_state import BeamState, indices_without
-from dragoman_service.decoding.constraints import TargetRules
-from dragoman_service.decoding.degeneration import LOOP_CHECK_STEPS, EndedSegment, Redecoder, SearchPlan
+from dragoman_service.decoding.constraints import TargetRules, has_rules
+from dragoman_service.decoding.degeneration import LOOP_CHECK_STEPS, EndedSegment, Redecoder
 from dragoman_service.decoding.step_model import EncodedSource, ModelLimits, StepModel, VocabularySpec
 
 _MAX_ALPHA = 10.0  # keeps penalties finite at any length
@@ -173,8 +173,8 @@ class RunningBatch:
             self._next_id += len(segments)
         self._segments.update(zip(ids, segments, strict=True))
         self._load = None
-        plans = {segment_id: SearchPlan(search=self._segments[segment_id].search) for segment_id in ids}
-        self._join(plans, encoded or self._encode(ids))
+        searches = {segment_id: self._segments[segment_id].search for segment_id in ids}
+        self._join(searches, encoded or self._encode(ids))
         return list(ids)
 
     def step(self, *, max_seconds: float = 0.0) -> StepReport:
@@ -227,35 +227,31 @@ class RunningBatch:
     def _encode(self, ids: Iterable[int]) -> list[EncodedSource]:
         return self._model.encode([self._segments[segment_id].source_ids for segment_id in ids])
 
-    def _join(self, plans: Mapping[int, SearchPlan], encoded: Sequence[EncodedSource]) -> None:
+    def _join(self, searches: Mapping[int, SearchConfig], encoded: Sequence[EncodedSource]) -> None:
         self._batch.start(encoded)
         is_masked = [
-            self._rules.find_masked(self._segments[segment_id].source_ids, plan.search.target_prefix)
-            for segment_id, plan in plans.items()
+            self._rules.find_masked(self._segments[segment_id].source_ids, search.target_prefix)
+            for segment_id, search in searches.items()
         ]
         joining = BeamState(
-            [plan.search for plan in plans.values()],
+            list(searches.values()),
             bos_id=self._vocabulary.bos_id,
-            target_rules=[self._target_rules(plan) if plan.has_rules else None for plan in plans.values()],
+            target_rules=[self._target_rules(*each) if has_rules(each[1]) else None for each in searches.items()],
             is_masked=np.array(is_masked),
         )
         if self._ids:
             self._state.append(joining)
         else:
             self._state = joining
-        self._ids += plans
+        self._ids += searches
 
-    def _target_rules(self, plan: SearchPlan) -> TargetRules:
-        return TargetRules(
-            plan.search,
-            vocabulary_size=self._vocabulary.size,
-            avoided_ids=plan.avoided_ids,
-            avoided_size=plan.avoided_size,
-        )
+    def _target_rules(self, segment_id: int, search: SearchConfig) -> TargetRules:
+        source_ids = self._segments[segment_id].source_ids
+        return TargetRules(search, vocabulary_size=self._vocabulary.size, source_ids=source_ids)
 
-    def _end_searches(self, *, may_end: bool) -> tuple[list[EndedSegment], dict[int, SearchPlan]]:
-        """Return the segments that have results now, and the plans of the segments to decode again, by id."""
-        state, ended, again = self._state, list[EndedSegment](), dict[int, SearchPlan]()
+    def _end_searches(self, *, may_end: bool) -> tuple[list[EndedSegment], dict[int, SearchConfig]]:
+        """Return the segments that have results now, and the searches of the segments to decode again, by id."""
+        state, ended, again = self._state, list[EndedSegment](), dict[int, SearchConfig]()
         is_over = find_ended(state) if may_end else []
         looping = self._find_looping()
         if not is_over and not looping:  # as in most steps
@@ -269,7 +265,7 @@ class RunningBatch:
             )
             looping_ids = () if index in is_over else tuple(looping[index])
             result = self._redecoder.handle(self._segments[segment_id], ended_search, looping_ids=looping_ids)
-            if isinstance(result, SearchPlan):
+            if isinstance(result, SearchConfig):
                 again[segment_id] = result
             else:
                 ended.append(self._with_attention(index, result))

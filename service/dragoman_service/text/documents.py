@@ -4,7 +4,16 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from dragoman_service.datatypes import Segment, StageTimings, TextHypothesis, TranslatedSentence, Translation
+from dragoman_service.datatypes import (
+    Segment,
+    Span,
+    StageTimings,
+    TextHypothesis,
+    TranslatedSentence,
+    Translation,
+    TranslationWarning,
+    WarningKind,
+)
 from dragoman_service.text.alignment import shifted
 from dragoman_service.text.planning import FixedTranslation, TextPart, TextPlan
 from dragoman_service.text.segmentation import join
@@ -21,6 +30,7 @@ class PlannedSentence:
     plan: TextPlan | None = None  # the sentence, with positions relative to its start; None: nothing to translate
     start: int = 0  # position of the sentence in the document
     after: str = ""  # copied after the last sentence
+    warnings: tuple[TranslationWarning, ...] = ()  # about the copied text, with positions in the document
 
     @property
     def segments(self) -> list[Segment]:
@@ -48,7 +58,7 @@ def document_sentences(
         if last:
             yield last
         start, end = parts[0].span.start, max(part.span.end for part in parts)
-        copied = _copied(text, copied_to, start, fixed)
+        copied, warnings = _copied(text, copied_to, start, fixed)
         yield from (PlannedSentence(before=chunk) for chunk in copied[:-1])
         before = copied[-1] or (separator if last else "")
         first = parts[0].sentence_index
@@ -56,22 +66,34 @@ def document_sentences(
             replace(part.shifted(-start), sentence_index=part.sentence_index - first) for part in parts
         )
         plan = TextPlan(text=text[start:end], parts=shifted_parts, fixed=tuple(_take(fixed, start, end)))
-        last = PlannedSentence(before=before, plan=plan, start=start)
+        last = PlannedSentence(before=before, plan=plan, start=start, warnings=warnings)
         copied_to = end
-    *copied, after = _copied(text, copied_to, len(text), fixed)
+    (*copied, after), warnings = _copied(text, copied_to, len(text), fixed)
     if last:
-        yield last if copied else replace(last, after=after)
+        yield last if copied else replace(last, after=after, warnings=last.warnings + warnings)
     yield from (PlannedSentence(before=chunk) for chunk in copied)
     if copied or not last:
-        yield PlannedSentence(before=after)
+        yield PlannedSentence(before=after, warnings=warnings)
 
 
-def _copied(text: str, start: int, end: int, fixed: deque[FixedTranslation]) -> list[str]:
-    # A range of a text with its fixed translations, in chunks of limited size. An empty range is one chunk.
+def untranslated_warning(span: Span) -> TranslationWarning:
+    """Return the warning about a sentence that the model cannot spell."""
+    message = "the model cannot spell most letters of this sentence, which stays as it is"
+    return TranslationWarning(kind=WarningKind.UNTRANSLATED, message=message, sentence_index=None, source=span)
+
+
+def _copied(
+    text: str, start: int, end: int, fixed: deque[FixedTranslation]
+) -> tuple[list[str], tuple[TranslationWarning, ...]]:
+    # A range of a text with its fixed translations, in chunks of limited size, and its warnings. An empty range is one
+    # chunk.
     copied = text[start:end]
-    if terms := _take(fixed, start, end):
+    terms = _take(fixed, start, end)
+    if terms:
         copied = join(copied, [term.span for term in terms], [term.target for term in terms]).text
-    return [copied[at : at + MAX_COPIED_CHARACTERS] for at in range(0, max(len(copied), 1), MAX_COPIED_CHARACTERS)]
+    warnings = (untranslated_warning(term.span.shifted(start)) for term in terms if term.is_untranslated)
+    chunks = [copied[at : at + MAX_COPIED_CHARACTERS] for at in range(0, max(len(copied), 1), MAX_COPIED_CHARACTERS)]
+    return chunks, tuple(warnings)
 
 
 def _take(fixed: deque[FixedTranslation], start: int, end: int) -> list[FixedTranslation]:
@@ -99,6 +121,7 @@ class TranslatedDocument:
         """Return the next sentence; `translation` is None if there is nothing to translate."""
         text, alignment = planned.before + planned.after, None
         hypotheses: tuple[TextHypothesis, ...] = ()
+        warnings: tuple[TranslationWarning, ...] = ()
         if translation:
             text = planned.before + translation.hypotheses[0].text + planned.after
             hypotheses = tuple(  # links start in the document and end in the text of the sentence
@@ -107,6 +130,14 @@ class TranslatedDocument:
             )
             outermost = translation.sentences[0]  # others are inside it, such as the text of an attribute
             target = outermost.target.shifted(self._num_characters + len(planned.before))
+            warnings = tuple(  # the source is a range of the document, the target one of the text of the sentence
+                replace(
+                    each,
+                    source=each.source and each.source.shifted(planned.start),
+                    target=each.target and each.target.shifted(len(planned.before)),
+                )
+                for each in translation.warnings
+            )
             alignment = replace(outermost, source=outermost.source.shifted(planned.start), target=target)
         self._num_characters += len(text)
         self.num_sentences += 1
@@ -115,7 +146,7 @@ class TranslatedDocument:
             text=text,
             hypotheses=hypotheses,
             sentence=alignment,
-            warnings=translation.warnings if translation else (),
+            warnings=planned.warnings + warnings,
             model_name=self._model_name,
             model_version=self._model_version,
             timings=timings,

@@ -14,7 +14,6 @@ from typing import TypeVar
 from dragoman_service.bundle.manifest import Confidence, ConfidenceWeights
 from dragoman_service.datatypes import (
     DegenerationReport,
-    Hypothesis,
     SegmentResult,
     SentenceAlignment,
     TranslationWarning,
@@ -22,30 +21,38 @@ from dragoman_service.datatypes import (
 )
 
 FEATURES: tuple[str, ...] = tuple(ConfidenceWeights.model_fields)  # names in the order of the values
+_COMPARING = frozenset(("copied_words", "defect", "hard_violations", "soft_violations"))
+_MAX_VIOLATIONS = 4  # more do not make a translation worse
 _MAX_LOGIT = 30.0  # keeps the exponential finite
 
 _T = TypeVar("_T")
 
 
-def best_combinations(hypotheses: Sequence[Sequence[Hypothesis]], *, count: int) -> list[tuple[int, ...]]:
+def best_combinations(ranks: Sequence[Sequence[tuple[int, bool, float]]], *, count: int) -> list[tuple[int, ...]]:
     """Return the best `count` combinations of one hypothesis per row, as indices into the rows; best first.
 
-    As within a sentence, finished hypotheses come first: fewer unfinished ones, then the larger sum of scores, then
+    Hypotheses with fewer hard violations come first, then finished ones, then those with a larger sum of scores, then
     the better hypothesis in an earlier row. Keeping the best `count` after each row is exact, because every extension
-    preserves the order. Each row is best first, and not empty.
+    preserves the order.
+
+    Args:
+        ranks: for each row, best first and not empty: hard violations of each hypothesis, whether it is unfinished,
+            and its negated score.
+        count: number of combinations, at least 1.
     """
-    best = [(0, 0.0, 0)]  # unfinished hypotheses, negated score, rank by indices
+    best = [((0, 0, 0.0), 0)]  # sums of the ranks, and rank by indices
     steps: list[list[tuple[int, int]]] = []  # for each row: number of the extended combination, and the index
-    for row in hypotheses:
+    for row in ranks:
         extended = [
-            (num_unfinished + (not hypothesis.is_finished), cost - hypothesis.score, (rank, index), number)
-            for number, (num_unfinished, cost, rank) in enumerate(best)
-            for index, hypothesis in enumerate(row[: count // (number + 1)])  # the others have `count` before them
+            ((num_hard + own_hard, num_unfinished + is_unfinished, cost + own_cost), (rank, index), number)
+            for number, ((num_hard, num_unfinished, cost), rank) in enumerate(best)
+            # The others have `count` before them.
+            for index, (own_hard, is_unfinished, own_cost) in enumerate(row[: count // (number + 1)])
         ]
         chosen = heapq.nsmallest(count, extended)
-        ranks = {key: rank for rank, key in enumerate(sorted(key for _, _, key, _ in chosen))}
-        best = [(num_unfinished, cost, ranks[key]) for num_unfinished, cost, key, _ in chosen]
-        steps.append([(number, index) for _, _, (_, index), number in chosen])
+        orders = {key: rank for rank, key in enumerate(sorted(key for _, key, _ in chosen))}
+        best = [(sums, orders[key]) for sums, key, _ in chosen]
+        steps.append([(number, index) for _, (_, index), number in chosen])
     combinations = []
     for number in range(len(best)):
         indices = []
@@ -73,6 +80,8 @@ def features(
     num_source_tokens: int,
     token_log_probs: Sequence[float],
     has_defect: bool,
+    num_hard: int,
+    num_soft: int,
     usual_log_ratio: float,
 ) -> tuple[float, ...]:
     """Return the value of each of `FEATURES`, as `ConfidenceWeights` describes them.
@@ -83,21 +92,35 @@ def features(
         num_source_tokens: tokens of the source, including EOS.
         token_log_probs: log-probabilities of the target, including EOS. Tokens of a prefix have 0 and are ignored.
         has_defect: whether the repetition guard found a defect, or the target is truncated.
+        num_hard: hard violations of invariants, and defects that remain after a second search.
+        num_soft: other violations.
         usual_log_ratio: see `Confidence.usual_log_ratio`.
     """
     chosen = [log_prob for log_prob in token_log_probs if log_prob] or [0.0]
     words = target.casefold().split()
     source_words = set(source.casefold().split())
+    mean, length = sum(chosen) / len(chosen), math.log(num_source_tokens + 1)
+    ratio = log_ratio(source, target) - usual_log_ratio
     return (
-        sum(chosen) / len(chosen),
+        mean,
         min(chosen),
-        math.log(num_source_tokens + 1),
-        abs(log_ratio(source, target) - usual_log_ratio),
+        length,
+        abs(ratio),
         len(token_log_probs) / (len(target) + 1),
         num_source_tokens / (len(source) + 1),
         sum(map(source_words.__contains__, words)) / (len(words) + 1),
         float(has_defect),
+        sum(map(math.exp, chosen)) / len(chosen),
+        mean * length,
+        max(0.0, -ratio),
+        float(min(num_hard, _MAX_VIOLATIONS)),
+        float(min(num_soft, _MAX_VIOLATIONS)),
     )
+
+
+def without_violations(values: Sequence[float]) -> tuple[float, ...]:
+    """Return the values of `FEATURES`, with 0 for those that compare the target with the source."""
+    return tuple(0.0 if name in _COMPARING else value for name, value in zip(FEATURES, values, strict=True))
 
 
 def log_ratio(source: str, target: str) -> float:

@@ -1,10 +1,11 @@
 """The text side of a request: plans segments before decoding, and assembles translations from their results."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import cache
-from itertools import chain, groupby, islice
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import groupby, islice
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +13,6 @@ from dragoman_service.datatypes import (
     AlignmentLink,
     CrossAttention,
     Hypothesis,
-    Segment,
     SegmentResult,
     SentenceAlignment,
     Span,
@@ -24,29 +24,32 @@ from dragoman_service.datatypes import (
 from dragoman_service.errors import EngineError
 from dragoman_service.request import AttentionDetail, TextFormat
 from dragoman_service.text.alignment import Weights, align, alignment_layer, head_average, shifted
-from dragoman_service.text.documents import PlannedSentence, document_sentences
-from dragoman_service.text.hypotheses import best_combinations, distinct, features, probability, sentence_warnings
-from dragoman_service.text.placeholders.patterns import may_have_literals
-from dragoman_service.text.placeholders.restoration import (
-    Assembled,
-    Assembler,
-    Fragment,
-    Restored,
-    forced_prefix,
-    restore,
+from dragoman_service.text.candidates import Candidate, CandidateReader
+from dragoman_service.text.documents import PlannedSentence, document_sentences, untranslated_warning
+from dragoman_service.text.hypotheses import (
+    best_combinations,
+    distinct,
+    features,
+    probability,
+    sentence_warnings,
+    without_violations,
 )
-from dragoman_service.text.planning import TextPart, TextPlan, TextPlanner
+from dragoman_service.text.invariants.untranslated import is_short_copy
+from dragoman_service.text.invariants.violations import HARD_KINDS
+from dragoman_service.text.placeholders.markdown import is_markup_intact
+from dragoman_service.text.placeholders.patterns import ProtectedSpan, may_have_literals
+from dragoman_service.text.placeholders.restoration import Assembled, Assembler, forced_prefix
+from dragoman_service.text.placeholders.text_units import Placeholders, TextUnit, spans_in_unit, with_placeholders
+from dragoman_service.text.planning import ModelText, TextPart, TextPlan, TextPlanner
+from dragoman_service.text.punctuation import localized_quotation_mark
+from dragoman_service.text.repair import Repair, part_unit, plan_repair, repaired_search
 from dragoman_service.text.segmentation import Joined, join
 
-_MAX_SHOWN_CHARACTERS = 80
 _MARKUP_COST = 4  # of a character of markup or of a text with placeholders, relative to plain text
 _TERMS_OF_DOUBLE_COST = 16  # number of terms that double the cost of a request
 
 # Length of the n-grams that redecoding may not repeat, so that no placeholder occurs twice.
 _MIN_NGRAM_SIZE, _MAX_NGRAM_SIZE = 3, 5
-
-_Decode = Callable[[tuple[int, ...]], str]
-_Part = tuple[TextPart, Hypothesis, SegmentResult]  # part of a sentence, its chosen hypothesis and its result
 
 
 class TextPipeline(TextPlanner):
@@ -75,63 +78,160 @@ class TextPipeline(TextPlanner):
             self._num_alignable_tokens = math.inf  # only a few sentences are in memory at a time
         return document_sentences(text, self._sentences(text, 0, "text"), separator=self._separator, fixed=self._fixed)
 
-    def assemble(self, plans: Sequence[TextPlan], results: Sequence[SegmentResult]) -> tuple[Translation, ...]:
-        """Return the translation of each text; `results` has one result for each part of all plans, in order."""
-        remaining = iter(results)
+    def attempts(self, plans: Sequence[TextPlan], results: Sequence[SegmentResult]) -> list["Attempt"]:
+        """Return the first attempt of each part; `results` has one result for each part of all plans, in order."""
+        parts = ((plan, part) for plan in plans for part in plan.parts)
+        return [self._attempt(plan.text, part, result) for (plan, part), result in zip(parts, results, strict=True)]
+
+    def second_part(self, attempt: "Attempt") -> TextPart | None:
+        """Return the part to decode again because the best candidate violates an invariant; None if it need not be.
+
+        A segment that the worker has already decoded twice is not decoded again, nor one with sampling or a target
+        prefix of the caller.
+        """
+        self._check()
+        part, search, tags = attempt.part, attempt.part.segment.search, self._tokenizer.target_prefix
+        if attempt.result.degeneration is not None or search.sampling is not None or search.target_prefix != tags:
+            return None
+        guards_copies = search.repetition_guard
+        language = self._request.source_language
+        repair = plan_repair(attempt.source, part, attempt.best, guards_copies=guards_copies, language=language)
+        if not repair.is_needed:
+            return None
+        changed = self._changed(attempt, repair)
+        if changed is None:
+            return None
+        search = repaired_search(changed.segment.search, repair, byte_ids=self._tokenizer.byte_ids)
+        segment = replace(changed.segment, search=search)
+        return None if segment == part.segment else replace(changed, segment=segment)
+
+    def _changed(self, attempt: "Attempt", repair: Repair) -> TextPart | None:
+        # The part with the text or the prefix of a repair; None if that is not possible.
+        part = attempt.part
+        if repair.spans and (changed := self._with_spans(attempt, repair.spans)) is not None:
+            return changed
+        if repair.inserts_placeholders and (changed := self._with_prefix(attempt)) is not None:
+            return changed
+        if repair.recased:
+            return self._read_as(part, replace(part.model_text, text=repair.recased, is_recased=True))
+        return part
+
+    def better(self, first: "Attempt", part: TextPart, result: SegmentResult | None) -> "Attempt":
+        """Return the better of two attempts; the first, marked as skipped, if the second search has no result.
+
+        Fewer hard violations win. For as many hard and fewer other violations, the confidence must not fall.
+        """
+        if result is None:
+            return replace(first, is_skipped=True)
+        second = self._attempt(first.text, part, result)
+        old, new = (self._num_violations(attempt) for attempt in (first, second))
+        if new[0] != old[0]:
+            return second if new < old else first
+        is_better = new < old and self._confidence(second) >= self._confidence(first)
+        return second if is_better else first
+
+    def assemble(self, plans: Sequence[TextPlan], attempts: Sequence["Attempt"]) -> tuple[Translation, ...]:
+        """Return the translation of each text; `attempts` has one attempt for each part of all plans, in order."""
+        remaining = iter(attempts)
         return tuple(self._translation(plan, list(islice(remaining, len(plan.parts)))) for plan in plans)
 
-    def redecode_requests(self, plans: Sequence[TextPlan], results: Sequence[SegmentResult]) -> dict[int, Segment]:
-        """Return segments to decode again because the best hypotheses lost placeholders, by the index of the result.
+    def features(self, attempts: Sequence["Attempt"], usual_log_ratio: float) -> tuple[float, ...]:
+        """Return the confidence features of a sentence from its parts; see `dragoman_service.text.hypotheses`."""
+        return self._features([(attempt, attempt.best) for attempt in attempts], usual_log_ratio)
 
-        The target prefix of each is the first translation up to the last missing placeholder, with all of them
-        inserted; decoding continues from there.
-        """
-        parts = chain.from_iterable(plan.parts for plan in plans)
-        pairs = enumerate(zip(parts, results, strict=True))
-        return {index: segment for index, pair in pairs if (segment := self._redecode_request(*pair)) is not None}
-
-    def choose_redecoded(
-        self, plans: Sequence[TextPlan], results: Sequence[SegmentResult], redecoded: Mapping[int, SegmentResult]
-    ) -> list[SegmentResult]:
-        """Return the results, replaced by redecoded ones where these need fewer repairs."""
-        parts = list(chain.from_iterable(plan.parts for plan in plans))
-        chosen = list(results)
-        for index, result in redecoded.items():
-            if self._num_repairs(parts[index], result) < self._num_repairs(parts[index], results[index]):
-                chosen[index] = result
-        return chosen
-
-    def features(
-        self, plan: TextPlan, hypotheses: Sequence[Hypothesis], results: Sequence[SegmentResult], usual_log_ratio: float
-    ) -> Iterator[tuple[float, ...]]:
-        """Yield the confidence features of each sentence of a text; see `dragoman_service.text.hypotheses`."""
-        for sentence in _by_sentence(plan, hypotheses, results):
-            yield self._features(plan, sentence, usual_log_ratio, self._decode)
-
-    def _features(
-        self, plan: TextPlan, sentence: Sequence[_Part], usual_log_ratio: float, decode: _Decode
-    ) -> tuple[float, ...]:
-        # Both sides are the texts that the model sees, with placeholders.
-        parts, hypotheses, results = zip(*sentence, strict=True)
+    def _features(self, sentence: Sequence["_Chosen"], usual_log_ratio: float) -> tuple[float, ...]:
+        # Both sides are the texts that the model reads and writes, with placeholders.
+        hypotheses = [candidate.hypothesis for _, candidate in sentence]
         return features(
-            " ".join(part.unit.text if part.unit else plan.text[part.span.start : part.span.end] for part in parts),
-            " ".join(decode(hypothesis.token_ids) for hypothesis in hypotheses),
-            num_source_tokens=sum(len(part.segment.source_ids) for part in parts),
+            " ".join(attempt.part.model_text.text for attempt, _ in sentence),
+            " ".join(candidate.decoded for _, candidate in sentence),
+            num_source_tokens=sum(len(attempt.part.segment.source_ids) for attempt, _ in sentence),
             token_log_probs=[log_prob for hypothesis in hypotheses for log_prob in hypothesis.token_log_probs],
-            has_defect=any(result.degeneration is not None for result in results)
+            has_defect=any(attempt.result.degeneration is not None for attempt, _ in sentence)
             or not all(hypothesis.is_finished for hypothesis in hypotheses),
+            num_hard=sum(candidate.num_hard + _has_remaining_defect(attempt.result) for attempt, candidate in sentence),
+            num_soft=sum(each.kind not in HARD_KINDS for _, candidate in sentence for each in candidate.violations),
             usual_log_ratio=usual_log_ratio,
         )
 
-    def _redecode_request(self, part: TextPart, result: SegmentResult) -> Segment | None:
+    def _confidence(self, attempt: "Attempt") -> float:
+        # The confidence of a part without the features that a violation changes; the mean log-probability if the model
+        # has no confidence.
+        confidence, hypothesis = self._model.confidence, attempt.best.hypothesis
+        if confidence is None:
+            return hypothesis.log_prob / len(hypothesis.token_ids)
+        values = self.features([attempt], confidence.usual_log_ratio)
+        return probability(confidence, without_violations(values))
+
+    def _num_violations(self, attempt: "Attempt") -> tuple[int, int]:
+        # Hard violations, and all. A short copy counts as one of the others.
+        best = attempt.best
+        is_copy = attempt.part.unit is None and is_short_copy(attempt.source, best.text)
+        return best.num_hard, len(best.violations) + is_copy
+
+    def _attempt(self, text: str, part: TextPart, result: SegmentResult) -> "Attempt":
+        # Candidates with fewer hard violations come first, unless the caller has fixed a prefix or samples.
         self._check()
-        search, tags = part.segment.search, self._tokenizer.target_prefix
-        if part.unit is None or not part.unit.has_placeholders or search.target_prefix != tags:
+        source = text[part.span.start : part.span.end]
+        search = part.segment.search
+        candidates = [self._candidate(source, part, hypothesis) for hypothesis in result.hypotheses]
+        if search.sampling is None:
+            candidates = distinct(candidates, [candidate.decoded for candidate in candidates])
+            if not self._has_prefix:
+                candidates.sort(key=lambda candidate: candidate.num_hard)  # stable
+        return Attempt(text=text, source=source, part=part, result=result, candidates=tuple(candidates))
+
+    @cached_property
+    def _reader(self) -> CandidateReader:
+        request = self._request
+        return CandidateReader(
+            source_language=request.source_language,
+            target_language=request.target_language,
+            spells=self._tokenizer.spells,
+        )
+
+    @property
+    def _has_prefix(self) -> bool:
+        # Whether the caller has fixed the start of a translation.
+        return bool(self._options.target_prefix or self._request.target_prefixes)
+
+    def _candidate(self, source: str, part: TextPart, hypothesis: Hypothesis) -> Candidate:
+        target = self._decode(hypothesis.token_ids)
+        return self._reader.read(source, part, hypothesis, target, self._links(part.model_text.text, hypothesis))
+
+    def _with_spans(self, attempt: "Attempt", spans: Sequence[Span]) -> TextPart | None:
+        # The part with more protected spans; None if that is not possible.
+        part, source = attempt.part, attempt.source
+        unit = part_unit(source, part)
+        in_message = [span.shifted(part.span.start) for span in spans]
+        protected = self._protected(unit, spans_in_unit(unit, in_message, self._check))
+        if not protected:
             return None
-        best = result.hypotheses[0]
-        prefix = forced_prefix(part.unit, self._decode(best.token_ids), self._links(part.unit.text, best))
+        placeholders = Placeholders(source, self._tokenizer.placeholders, self._check)
+        changed = with_placeholders(unit, protected, placeholders, self._check)
+        return self._read_as(replace(part, unit=changed), self._model_text(changed.text, changed))
+
+    def _protected(self, unit: TextUnit, spans: Sequence[Span]) -> list[ProtectedSpan]:
+        # Typographic quotation marks get the style of the target language, everything else stays.
+        found, num_marks = [], 0
+        for span in spans:
+            mark = unit.text[span.start : span.end]
+            language = self._request.target_language
+            target = localized_quotation_mark(mark, is_opening=num_marks % 2 == 0, target_language=language)
+            num_marks += target is not None
+            found.append(ProtectedSpan(span=span, kind=None, target=target))
+        return found
+
+    def _with_prefix(self, attempt: "Attempt") -> TextPart | None:
+        # The part with the first translation as prefix, up to the last missing placeholder, with all of them inserted.
+        part, best = attempt.part, attempt.best
+        if part.unit is None:
+            return None
+        target = self._decode(best.hypothesis.token_ids)
+        prefix = forced_prefix(part.unit, target, self._links(part.model_text.text, best.hypothesis))
         if prefix is None:
             return None
+        search, tags = part.segment.search, self._tokenizer.target_prefix
         token_ids = (*tags, *self._tokenizer.encode_target(prefix)) if prefix else tags
         if len(token_ids) >= search.max_target_tokens or self._tokenizer.unk_id in token_ids:
             return None
@@ -139,87 +239,96 @@ class TextPipeline(TextPlanner):
         size = min(*sizes, search.no_repeat_ngram_size or _MAX_NGRAM_SIZE)
         if size >= _MIN_NGRAM_SIZE:  # shorter n-grams would forbid words
             search = replace(search, no_repeat_ngram_size=size)
-        return replace(part.segment, search=replace(search, target_prefix=token_ids))
+        return replace(part, segment=replace(part.segment, search=replace(search, target_prefix=token_ids)))
 
-    def _num_repairs(self, part: TextPart, result: SegmentResult) -> tuple[int, bool]:
-        best = result.hypotheses[0]
-        return len(self._restored(part, best).repairs), not best.is_finished
+    def _read_as(self, part: TextPart, model_text: ModelText) -> TextPart | None:
+        # The part with another model text; None if it is too long.
+        source_ids = self._source_ids(self._tokenizer.encode(model_text.text))
+        if len(source_ids) > self._model.max_source_tokens:
+            return None
+        return replace(part, model_text=model_text, segment=replace(part.segment, source_ids=source_ids))
 
-    def _translation(self, plan: TextPlan, results: Sequence[SegmentResult]) -> Translation:
-        decode = cache(self._decode)  # most combinations share most of their hypotheses
-        rows: list[Sequence[Hypothesis]] = [result.hypotheses for result in results]
-        if self.search.sampling is None:
-            rows = [distinct(row, [decode(hypothesis.token_ids) for hypothesis in row]) for row in rows]
+    def _translation(self, plan: TextPlan, attempts: Sequence["Attempt"]) -> Translation:
+        rows: list[list[_Chosen]] = [[(attempt, candidate) for candidate in attempt.candidates] for attempt in attempts]
+        counts_violations = self.search.sampling is None and not self._has_prefix
+        ranks = [
+            [
+                (each.num_hard * counts_violations, not each.hypothesis.is_finished, -each.hypothesis.score)
+                for _, each in row
+            ]
+            for row in rows
+        ]
         chosen = [
             [row[index] for row, index in zip(rows, indices, strict=True)]
-            for indices in best_combinations(rows, count=self.search.num_hypotheses)
+            for indices in best_combinations(ranks, count=self.search.num_hypotheses)
         ]
-        joined = self._joined(plan, chosen, decode)
+        is_plain = not plan.fixed and all(attempt.part.unit is None for attempt in attempts)
+        joined = [self._joined(plan, combination, is_plain=is_plain) for combination in chosen]
         if self.search.sampling is None:  # different hypotheses may give the same text
             pairs = distinct(list(zip(chosen, joined, strict=True)), [text.text for text in joined])
             chosen, joined = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-        sentences: list[SentenceAlignment] = []
-        warnings: list[TranslationWarning] = []
-        targets = iter(joined[0].spans)
-        for index, sentence in enumerate(_by_sentence(plan, chosen[0], results)):
-            sentences.append(self._alignment(plan, sentence, list(islice(targets, len(sentence))), decode))
-            warnings += sentence_warnings(
-                sentences[-1],
-                [result for _, _, result in sentence],
-                sentence_index=index,
-                max_source_tokens=self._model.max_source_tokens,
-                max_target_tokens=max(part.segment.search.max_target_tokens for part, _, _ in sentence),
-            )
-        warnings += self._lost_placeholders(plan, chosen[0])
         return Translation(
-            hypotheses=tuple(self._text_hypothesis(plan, *pair) for pair in zip(joined, chosen, strict=True)),
-            sentences=tuple(sentences),
-            warnings=tuple(sorted(warnings, key=lambda warning: warning.sentence_index or 0)),
+            hypotheses=tuple(self._text_hypothesis(*pair) for pair in zip(joined, chosen, strict=True)),
+            **self._described(plan, chosen[0], joined[0]),
         )
 
-    def _alignment(
-        self, plan: TextPlan, sentence: Sequence[_Part], targets: Sequence[Span], decode: _Decode
-    ) -> SentenceAlignment:
+    def _described(self, plan: TextPlan, chosen: Sequence["_Chosen"], joined: Joined) -> dict[str, Any]:
+        # The sentences of the best combination, and the warnings about it.
+        sentences: list[SentenceAlignment] = []
+        warnings: list[TranslationWarning] = []
+        targets = iter(joined.spans)
+        groups = groupby(chosen, key=lambda each: each[0].part.sentence_index)
+        for index, sentence in enumerate(list(group) for _, group in groups):
+            spans = list(islice(targets, len(sentence)))
+            sentences.append(self._alignment(sentence, spans))
+            warnings += sentence_warnings(
+                sentences[-1],
+                [attempt.result for attempt, _ in sentence],
+                sentence_index=index,
+                max_source_tokens=self._model.max_source_tokens,
+                max_target_tokens=max(attempt.part.segment.search.max_target_tokens for attempt, _ in sentence),
+            )
+            for each, span in zip(sentence, spans, strict=True):
+                warnings += _violation_warnings(*each, span, sentence_index=index)
+        warnings += (untranslated_warning(fixed.span) for fixed in plan.fixed if fixed.is_untranslated)
+        is_markdown = self._options.format is TextFormat.MARKDOWN and not self._is_document
+        if is_markdown and not is_markup_intact(plan.text, joined.text, self._check):
+            message = "the translation has other Markdown marks than the text"
+            warnings.append(TranslationWarning(kind=WarningKind.MARKUP_CHANGED, message=message, sentence_index=None))
+        warnings.sort(key=lambda warning: warning.sentence_index or 0)
+        return {"sentences": tuple(sentences), "warnings": tuple(warnings)}
+
+    def _alignment(self, sentence: Sequence["_Chosen"], targets: Sequence[Span]) -> SentenceAlignment:
         confidence = self._model.confidence
         score = None
         if confidence is not None:
-            score = probability(confidence, self._features(plan, sentence, confidence.usual_log_ratio, decode))
+            score = probability(confidence, self._features(sentence, confidence.usual_log_ratio))
+        parts = [attempt.part for attempt, _ in sentence]
+        hypotheses = [candidate.hypothesis for _, candidate in sentence]
         return SentenceAlignment(
-            source=Span(start=sentence[0][0].span.start, end=sentence[-1][0].span.end),
+            source=Span(start=parts[0].span.start, end=parts[-1].span.end),
             target=Span(start=targets[0].start, end=targets[-1].end),
-            num_source_tokens=sum(len(part.segment.source_ids) for part, _, _ in sentence),
-            num_target_tokens=sum(len(hypothesis.token_ids) for _, hypothesis, _ in sentence),
-            is_truncated=not all(hypothesis.is_finished for _, hypothesis, _ in sentence),
+            num_source_tokens=sum(len(part.segment.source_ids) for part in parts),
+            num_target_tokens=sum(len(hypothesis.token_ids) for hypothesis in hypotheses),
+            is_truncated=not all(hypothesis.is_finished for hypothesis in hypotheses),
             is_split=len(sentence) > 1,
             score=score,
         )
 
-    def _joined(self, plan: TextPlan, chosen: Sequence[Sequence[Hypothesis]], decode: _Decode) -> Sequence[Joined]:
-        # The text of each combination of hypotheses.
-        if plan.is_plain:
-            return [
-                join(plan.text, plan.spans, [decode(each.token_ids) for each in hypotheses], separator=self._separator)
-                for hypotheses in chosen
-            ]
-        fixed = [(term.span, term.target) for term in plan.fixed]
-        texts = []
-        for hypotheses in chosen:
-            pairs = zip(plan.parts, hypotheses, strict=True)
-            parts = [(part.span, self._restored(part, hypothesis).fragments) for part, hypothesis in pairs]
-            texts.append(Assembler(plan.text, parts, fixed).assemble(separator=self._separator))
-        return texts
-
-    def _restored(self, part: TextPart, hypothesis: Hypothesis) -> Restored:
-        self._check()
-        target = self._decode(hypothesis.token_ids)
-        if part.unit is None:
-            return Restored(fragments=(Fragment(text=target),))
-        return restore(part.unit, target, self._links(part.unit.text, hypothesis))
+    def _joined(self, plan: TextPlan, chosen: Sequence["_Chosen"], *, is_plain: bool) -> Joined:
+        # The text of a combination of candidates.
+        if is_plain:
+            texts = [candidate.text for _, candidate in chosen]
+            return join(plan.text, plan.spans, texts, separator=self._separator)
+        parts = [(attempt.part.span, candidate.fragments) for attempt, candidate in chosen]
+        fixed = [(each.span, None if each.is_untranslated else each.target) for each in plan.fixed]
+        return Assembler(plan.text, parts, fixed).assemble(separator=self._separator)
 
     def _decode(self, token_ids: tuple[int, ...]) -> str:
         return self._tokenizer.decode(token_ids).strip()  # white space around a sentence is copied from the source
 
-    def _text_hypothesis(self, plan: TextPlan, joined: Joined, hypotheses: Sequence[Hypothesis]) -> TextHypothesis:
+    def _text_hypothesis(self, joined: Joined, chosen: Sequence["_Chosen"]) -> TextHypothesis:
+        hypotheses = [candidate.hypothesis for _, candidate in chosen]
         token_ids = [token_id for hypothesis in hypotheses for token_id in hypothesis.token_ids]
         log_probs = (log_prob for hypothesis in hypotheses for log_prob in hypothesis.token_log_probs)
         options = self._options
@@ -229,19 +338,19 @@ class TextPipeline(TextPlanner):
             score=sum((hypothesis.score for hypothesis in hypotheses), 0.0),
             tokens=tuple(self._tokenizer.pieces(token_ids)) if options.return_tokens else (),
             token_log_probs=tuple(log_probs) if options.return_scores else (),
-            alignment=tuple(self._text_links(plan, joined, hypotheses)) if options.return_alignment else (),
-            attention=tuple(map(self._attention, plan.parts, hypotheses)) if has_attention else (),
+            alignment=tuple(self._text_links(joined, chosen)) if options.return_alignment else (),
+            attention=tuple(self._attention(*each) for each in chosen) if has_attention else (),
         )
 
-    def _text_links(self, plan: TextPlan, joined: Joined, hypotheses: Sequence[Hypothesis]) -> Iterator[AlignmentLink]:
-        for hypothesis in hypotheses:
-            _attention_of(hypothesis)
+    def _text_links(self, joined: Joined, chosen: Sequence["_Chosen"]) -> Iterator[AlignmentLink]:
+        for _, candidate in chosen:
+            _attention_of(candidate.hypothesis)
         if isinstance(joined, Assembled):
             yield from joined.links
             return
-        for part, target_span, hypothesis in zip(plan.parts, joined.spans, hypotheses, strict=True):
-            links = self._links(plan.text[part.span.start : part.span.end], hypothesis) or ()
-            yield from shifted(links, source_by=part.span.start, target_by=target_span.start)
+        for (attempt, candidate), target_span in zip(chosen, joined.spans, strict=True):
+            start = attempt.part.span.start
+            yield from shifted(candidate.links or (), source_by=start, target_by=target_span.start)
 
     def _links(self, source: str, hypothesis: Hypothesis) -> list[AlignmentLink] | None:
         # Links from a source to its translation as `_decode` returns it; None without attention.
@@ -260,40 +369,63 @@ class TextPipeline(TextPlanner):
         stripped = len(target) - len(target.lstrip())
         return list(shifted(links, source_by=0, target_by=-stripped))
 
-    def _attention(self, part: TextPart, hypothesis: Hypothesis) -> CrossAttention:
+    def _attention(self, attempt: "Attempt", candidate: Candidate) -> CrossAttention:
+        hypothesis = candidate.hypothesis
         attention = _attention_of(hypothesis)
         layer = alignment_layer(len(attention))
         has_heads = self._options.return_attention is AttentionDetail.ALL_HEADS
         return CrossAttention(
-            source_pieces=tuple(self._tokenizer.source_pieces(part.segment.source_ids)),
+            source_pieces=tuple(self._tokenizer.source_pieces(attempt.part.segment.source_ids)),
             target_pieces=tuple(self._tokenizer.pieces(hypothesis.token_ids)),
             layer=layer,
             weights=attention[layer] if has_heads else head_average(attention)[np.newaxis],
         )
 
-    def _lost_placeholders(self, plan: TextPlan, hypotheses: Sequence[Hypothesis]) -> Iterator[TranslationWarning]:
-        for part, hypothesis in zip(plan.parts, hypotheses, strict=True):
-            if part.unit is None or not part.unit.has_placeholders:
-                continue
-            for repair in self._restored(part, hypothesis).repairs:
-                source = repair.code.source
-                shown = plan.text[source.start : source.end][:_MAX_SHOWN_CHARACTERS]
-                yield TranslationWarning(
-                    kind=WarningKind.PLACEHOLDER_LOST,
-                    message=f"{shown!r} {repair.action.value}",
-                    sentence_index=part.sentence_index,
-                )
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """A search of a part, and its hypotheses as texts."""
+
+    text: str  # the text of the request that contains the part
+    source: str  # the text of the part
+    part: TextPart
+    result: SegmentResult
+    candidates: tuple[Candidate, ...]  # best first
+    is_skipped: bool = False  # whether a second search was needed, but has no result
+
+    @property
+    def best(self) -> Candidate:
+        """The best candidate."""
+        return self.candidates[0]
+
+
+_Chosen = tuple[Attempt, Candidate]
+
+
+def _violation_warnings(
+    attempt: Attempt, candidate: Candidate, target: Span, *, sentence_index: int
+) -> Iterator[TranslationWarning]:
+    # `target` is the position of the part in the translation.
+    start = attempt.part.span.start
+    for violation in candidate.violations:
+        own = violation.target and violation.target.shifted(target.start)
+        yield TranslationWarning(
+            kind=violation.kind,
+            message=violation.detail,
+            sentence_index=sentence_index,
+            source=violation.source and violation.source.shifted(start),
+            target=own and Span(start=min(own.start, target.end), end=min(own.end, target.end)),
+        )
+    if attempt.is_skipped:
+        message = "the search that would repair this sentence was rejected or exceeded its deadline"
+        yield TranslationWarning(kind=WarningKind.REPAIR_SKIPPED, message=message, sentence_index=sentence_index)
+
+
+def _has_remaining_defect(result: SegmentResult) -> bool:
+    return result.degeneration is not None and bool(result.degeneration.remaining)
 
 
 def _attention_of(hypothesis: Hypothesis) -> Weights:
     if hypothesis.attention is None:
         raise EngineError("result without the requested attention")
     return hypothesis.attention
-
-
-def _by_sentence(
-    plan: TextPlan, hypotheses: Sequence[Hypothesis], results: Sequence[SegmentResult]
-) -> Iterator[list[_Part]]:
-    # The parts of each sentence.
-    parts = zip(plan.parts, hypotheses, results, strict=True)
-    return (list(sentence) for _, sentence in groupby(parts, key=lambda part: part[0].sentence_index))

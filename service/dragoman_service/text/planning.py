@@ -1,9 +1,11 @@
 """Plans the segments of each text: sentences, or parts of long ones, as token ids."""
 
 import math
+import re
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import chain
 from typing import Protocol
 
@@ -12,11 +14,41 @@ import numpy as np
 from dragoman_service.bundle.manifest import Confidence
 from dragoman_service.datatypes import SearchConfig, Segment, Span
 from dragoman_service.errors import InvalidFieldError
-from dragoman_service.request import LongSentencePolicy, ProtectedKind, TextFormat, TranslationRequest
+from dragoman_service.request import (
+    FixedSpan,
+    LongSentencePolicy,
+    NumberFormat,
+    ProtectedKind,
+    TextFormat,
+    TranslationRequest,
+)
+from dragoman_service.text.abbreviations import AbbreviationFinder
+from dragoman_service.text.casing import is_in_capitals, sentence_case
+from dragoman_service.text.placeholders.markdown import markdown_units
 from dragoman_service.text.placeholders.markup import MarkupError, markup_units, nested_groups
-from dragoman_service.text.placeholders.patterns import TermMatcher, compile_protection
-from dragoman_service.text.placeholders.text_units import Placeholders, TextUnit, plain_unit, protected_units
+from dragoman_service.text.placeholders.numbers import NumberFinder
+from dragoman_service.text.placeholders.patterns import (
+    ProtectedSpan,
+    SpanFinder,
+    TermMatcher,
+    compile_protection,
+    enabled_kinds,
+)
+from dragoman_service.text.placeholders.text_units import (
+    CodeKind,
+    Placeholders,
+    TextUnit,
+    masked,
+    plain_unit,
+    protected_units,
+    spans_in_unit,
+    unmasked,
+    with_placeholders,
+)
+from dragoman_service.text.placeholders.unknown_characters import UnknownCharacterFinder
+from dragoman_service.text.punctuation import readable
 from dragoman_service.text.segmentation import (
+    ESCAPED_BREAKS,
     Check,
     iterate_sentences,
     never_ends,
@@ -33,11 +65,28 @@ EXTRA_TARGET_TOKENS = 50
 # response is sent. Beyond the limit, words are taken to be in the order of the source.
 MAX_RESTORED_TOKENS = 8192
 
+# Characters that may be escapes, accelerators or kept white space of plain text.
+_SPECIAL = re.compile(r"[\\&_]|  ")
+
 # Tokens by which a part of a sentence may grow when a cut within a placeholder moves out of it.
 _CUT_TOKENS = 16
 
-# Range of a part, its token ids, and the text unit if the model does not see the text unchanged.
-_EncodedPart = tuple[Span, list[int], TextUnit | None]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelText:
+    """Text that a model reads instead of a text of the same length."""
+
+    text: str
+    is_from_capitals: bool = False  # sentence case instead of capitals, so the translation is set in capitals
+    is_recased: bool = False  # other case instead of a copied label, so the translation gets the capital of the source
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _EncodedPart:
+    span: Span  # in the text of the request
+    token_ids: list[int]
+    model_text: ModelText
+    unit: TextUnit | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +96,8 @@ class TextPart:
     span: Span
     segment: Segment
     sentence_index: int  # shared by the parts of one sentence, which are adjacent
-    unit: TextUnit | None = None  # the text as the model sees it, if that differs
+    model_text: ModelText
+    unit: TextUnit | None = None  # the text with placeholders, if that differs; as long as the model text
 
     def shifted(self, by: int) -> "TextPart":
         """Return the same part of a text that has `by` more characters in front."""
@@ -56,10 +106,11 @@ class TextPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FixedTranslation:
-    """A term outside all sentences, and its translation."""
+    """A range outside all decoded sentences, such as a term, and its translation."""
 
     span: Span
     target: str
+    is_untranslated: bool = False  # a sentence in letters that the model cannot spell, which stays as it is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +199,15 @@ class TextPlanner:
         protection = request.options.protection
         if request.options.format is not TextFormat.PLAIN:
             protection = replace(protection, disabled_kinds=protection.disabled_kinds | {ProtectedKind.TAG})
-        self._protection = compile_protection(protection, request.options.terms, glossary)
+        kinds = enabled_kinds(protection)
+        self._has_escapes = ProtectedKind.ESCAPE in kinds
+        self._has_accelerators = ProtectedKind.ACCELERATOR in kinds
+        compiled = compile_protection(protection, request.options.terms, glossary)
+        number_format = request.options.number_format or NumberFormat.LOCALIZED
+        of_languages = _finders(kinds, request.source_language, request.target_language, number_format)
+        self._unknown = UnknownCharacterFinder(self._is_readable, self._tokenizer.readable)
+        finders = (*compiled.finders, *of_languages, self._unknown)
+        self._protection = replace(compiled, finders=finders)
         self._num_alignable_tokens: float = MAX_RESTORED_TOKENS if has_attention else 0
         self._fixed: deque[FixedTranslation] = deque()
         self._is_document = False
@@ -171,17 +230,18 @@ class TextPlanner:
         if text_index in self._request.unchanged_texts:
             return
         num_segments = num_sentences = 0
-        for sentences in self._encoded_sentences(text, field):
+        for sentences in self._encoded_sentences(text, text_index, field):
             group: list[TextPart] = []
             for encoded in sentences:
                 group += [
                     TextPart(
-                        span=span,
-                        segment=self._segment(ids, text_index, num_segments + index, unit),
+                        span=part.span,
+                        segment=self._segment(part, text_index, num_segments + index),
                         sentence_index=num_sentences,
-                        unit=unit,
+                        model_text=part.model_text,
+                        unit=part.unit,
                     )
-                    for index, (span, ids, unit) in enumerate(encoded)
+                    for index, part in enumerate(encoded)
                 ]
                 num_segments += len(encoded)
                 num_sentences += 1
@@ -189,29 +249,59 @@ class TextPlanner:
                 self._budget.add([part.segment for part in group])
             yield group
 
-    def _encoded_sentences(self, text: str, field: str) -> Iterator[list[list[_EncodedPart]]]:
-        if self._options.format is TextFormat.PLAIN and not self._protection.find(text, self._check):
+    def _encoded_sentences(self, text: str, text_index: int, field: str) -> Iterator[list[list[_EncodedPart]]]:
+        fixed_spans = self._request.fixed_spans[text_index] if self._request.fixed_spans else ()
+        if self._options.format is TextFormat.PLAIN and not fixed_spans and self._is_plain(text):
             for span in self._spans(text):
-                parts: list[_EncodedPart] = [(own, ids, None) for own, ids in self._encoded(text, span, field) if ids]
+                read = self._model_text(text[span.start : span.end])
+                parts = [
+                    _EncodedPart(span=own.shifted(span.start), token_ids=ids, model_text=_part_of(read, own))
+                    for own, ids in self._encoded(read.text, span.start, field)
+                    if ids
+                ]
                 if parts:
                     yield [parts]
             return
         placeholders = Placeholders(text, self._tokenizer.placeholders, self._check)
         if self._options.format is TextFormat.PLAIN:
-            units = [plain_unit(text)]
+            units = [
+                plain_unit(
+                    text, has_escapes=self._has_escapes, has_accelerators=self._has_accelerators, check=self._check
+                )
+            ]
+        elif self._options.format is TextFormat.MARKDOWN:
+            try:
+                units = markdown_units(text, placeholders=placeholders, check=self._check)
+            except MarkupError as error:
+                raise InvalidFieldError(field, f"Markdown {error}", "Markdown that can be read") from error
         else:
             try:
                 is_xml = self._options.format is TextFormat.XML
                 units = markup_units(text, is_xml=is_xml, placeholders=placeholders, check=self._check)
             except MarkupError as error:
                 raise InvalidFieldError(field, f"XML {error}", "well-formed XML") from error
+        if fixed_spans:
+            units = [self._with_fixed_spans(unit, fixed_spans, placeholders) for unit in units]
         for group in nested_groups(units):
             protected = chain.from_iterable(
                 protected_units(unit, self._protection, placeholders, check=self._check) for unit in group
             )
-            yield from self._encoded_group(list(protected), field)
+            yield from self._encoded_group(list(protected), text, field)
 
-    def _encoded_group(self, group: Sequence[TextUnit], field: str) -> Iterator[list[list[_EncodedPart]]]:
+    def _with_fixed_spans(
+        self, unit: TextUnit, fixed_spans: Sequence[FixedSpan], placeholders: Placeholders
+    ) -> TextUnit:
+        inside = [
+            each for each in fixed_spans if unit.source.start <= each.span.start and each.span.end <= unit.source.end
+        ]
+        spans = [
+            ProtectedSpan(span=own, kind=None, target=each.target or None)
+            for each in inside
+            for own in spans_in_unit(unit, [each.span], self._check)
+        ]
+        return with_placeholders(unit, spans, placeholders, self._check) if spans else unit
+
+    def _encoded_group(self, group: Sequence[TextUnit], text: str, field: str) -> Iterator[list[list[_EncodedPart]]]:
         # The sentences of a unit, each when it is needed, with those of the units inside it.
         outer, *others = group
         waiting = deque(sorted(others, key=lambda unit: unit.source.start))
@@ -219,76 +309,126 @@ class TextPlanner:
         def inside(end: float) -> list[list[_EncodedPart]]:
             sentences: list[list[_EncodedPart]] = []
             while waiting and waiting[0].source.start < end:
-                sentences += self._encoded_unit(waiting.popleft(), field)
+                sentences += self._encoded_unit(waiting.popleft(), text, field)
             if sentences and self._is_document:  # `document_sentences` takes those before the next sentence
                 self._fixed.extend(sorted([self._fixed.popleft() for _ in range(len(self._fixed))], key=_start))
-            return sorted(sentences, key=lambda parts: (parts[0][0].start, -parts[-1][0].end))
+            return sorted(sentences, key=lambda parts: (parts[0].span.start, -parts[-1].span.end))
 
-        for parts in self._encoded_unit(outer, field):
-            yield from _outermost(inside(parts[0][0].start))
-            yield [parts, *inside(parts[-1][0].end)]
+        for parts in self._encoded_unit(outer, text, field, is_alone=not others):
+            yield from _outermost(inside(parts[0].span.start))
+            yield [parts, *inside(parts[-1].span.end)]
         yield from _outermost(inside(math.inf))
 
-    def _encoded_unit(self, unit: TextUnit, field: str) -> Iterator[list[_EncodedPart]]:
-        for span in self._spans(unit.text):
-            if parts := self._encoded_sentence(unit, unit.outside_codes(span), field):
+    def _is_plain(self, text: str) -> bool:
+        # Whether a plain text has no codes.
+        return not _SPECIAL.search(text) and not self._protection.find(text, self._check)
+
+    def _encoded_unit(
+        self, unit: TextUnit, text: str, field: str, *, is_alone: bool = False
+    ) -> Iterator[list[_EncodedPart]]:
+        for span in self._spans(unit.text, ends=unit.sentence_ends):
+            whole = unit.outside_codes(span)
+            sentence = unit.part(whole, self._check)
+            if is_alone and self._is_unreadable(sentence, text):
+                own = sentence.source
+                fixed = FixedTranslation(span=own, target=text[own.start : own.end], is_untranslated=True)
+                self._fixed.append(fixed)
+            elif parts := self._encoded_sentence(unit, whole, sentence, field):
                 yield parts
 
-    def _encoded_sentence(self, unit: TextUnit, span: Span, field: str) -> list[_EncodedPart]:
+    def _is_unreadable(self, sentence: TextUnit, text: str) -> bool:
+        # Whether the model cannot spell most letters of a sentence.
+        if not sentence.has_placeholders:
+            return False
+        num_letters = sum(map(str.isalpha, masked(sentence, self._check)))
+        num_unknown = 0
+        for code in sentence.codes:
+            self._check()
+            if code.kind is CodeKind.PLACEHOLDER:
+                letters = list(filter(str.isalpha, text[code.source.start : code.source.end]))
+                num_letters += len(letters)
+                num_unknown += len(letters) - sum(map(self._tokenizer.spells, letters))
+        return 2 * num_unknown > num_letters
+
+    def _encoded_sentence(self, unit: TextUnit, span: Span, sentence: TextUnit, field: str) -> list[_EncodedPart]:
         # Nothing is decoded for a sentence of protected spans only.
         self._check()
-        sentence = unit.part(span, self._check)
         if sentence.has_placeholders and not sentence.has_words:
-            fixed = ((code.source, code.target) for code in sentence.codes)
+            fixed = ((code.source, code.target) for code in sentence.codes if code.kind is CodeKind.PLACEHOLDER)
             self._fixed += [
                 FixedTranslation(span=source, target=target) for source, target in fixed if target is not None
             ]
             return []
         parts: list[_EncodedPart] = []
         num_reserved = _CUT_TOKENS * sentence.has_placeholders
-        for cut, ids in self._encoded(unit.text, span, field, num_reserved=num_reserved):
-            whole = unit.outside_codes(cut)
+        read = self._model_text(sentence.text, sentence)
+        for cut, ids in self._encoded(read.text, span.start, field, num_reserved=num_reserved):
+            within = cut.shifted(span.start)
+            whole = unit.outside_codes(within)
             part = unit.part(whole, self._check)
-            token_ids = ids if whole == cut else self._tokenizer.encode(part.text)
+            own = _part_of(read, whole.shifted(-span.start))
+            token_ids = ids if whole == within else self._tokenizer.encode(own.text)
             if token_ids:
-                parts.append((part.source, token_ids, part))
+                parts.append(_EncodedPart(span=part.source, token_ids=token_ids, model_text=own, unit=part))
         return parts
 
-    def _spans(self, text: str) -> Iterator[Span]:
+    def _spans(self, text: str, ends: Sequence[Span] = ()) -> Iterator[Span]:
         if self._options.split_sentences:
-            return iterate_sentences(text, language=self._request.source_language, check=self._check)
-        return iter(trim(text))
+            breaks = ESCAPED_BREAKS if self._has_escapes and self._options.format is TextFormat.PLAIN else None
+            language = self._request.source_language
+            return iterate_sentences(text, language=language, check=self._check, breaks=breaks, ends=ends)
+        starts = (0, *(end.end for end in ends))
+        stops = (*(end.start for end in ends), len(text))
+        whole = (Span(start=start, end=stop) for start, stop in zip(starts, stops, strict=True))
+        return chain.from_iterable(trim(text, span) for span in whole)
 
-    def _encoded(self, text: str, sentence: Span, field: str, *, num_reserved: int = 0) -> list[tuple[Span, list[int]]]:
-        # Token ids of the sentence, or of parts of it that fit the model with `num_reserved` more tokens.
+    def _model_text(self, text: str, unit: TextUnit | None = None) -> ModelText:
+        # Placeholders are unchanged.
+        visible = masked(unit, self._check) if unit else text
+        self._check()
+        is_from_capitals = is_in_capitals(visible)
+        if is_from_capitals:
+            language, filler = self._request.source_language, self._tokenizer.filler
+            read = sentence_case(visible, language=language, filler=filler)
+        else:
+            read = visible
+        read = readable(read, self._tokenizer.spells)
+        if unit:
+            read = unmasked(unit, read, self._check)
+        return ModelText(text=read, is_from_capitals=is_from_capitals)
+
+    def _is_readable(self, character: str) -> bool:
+        spells = self._tokenizer.spells
+        return spells(character) or readable(character, spells) != character
+
+    def _encoded(self, text: str, start: int, field: str, *, num_reserved: int = 0) -> list[tuple[Span, list[int]]]:
+        # Token ids of a sentence, or of parts of it that fit the model with `num_reserved` more tokens.
         added = len(self._tokenizer.source_prefix) + len(self._tokenizer.source_suffix)
         limit = self._model.max_source_tokens - added
-
-        def encode(span: Span) -> list[int]:
-            return self._tokenizer.encode(text[span.start : span.end])
 
         def fits(part: str) -> bool:
             self._check()
             return len(self._tokenizer.encode(part)) <= part_limit
 
-        token_ids = encode(sentence)
+        sentence = Span(start=0, end=len(text))
+        token_ids = self._tokenizer.encode(text)
         if self._budget:
             self._budget.check_sentence(len(token_ids))
         if len(token_ids) <= limit:
             return [(sentence, token_ids)]
         if self._options.long_sentences is LongSentencePolicy.REFUSE:
-            value = f"{len(token_ids) + added} source tokens long in the sentence at character {sentence.start}"
+            value = f"{len(token_ids) + added} source tokens long in the sentence at character {start}"
             raise InvalidFieldError(field, value, f"at most {limit + added} unless options.long_sentences is SPLIT")
         part_limit = limit - num_reserved if limit > num_reserved else limit
         try:
             parts = split_overlong(text, sentence, fits=fits)
         except ValueError as error:
             raise InvalidFieldError(field, str(error), f"within {limit} source tokens") from error
-        return [(part, encode(part)) for part in parts]
+        return [(part, self._tokenizer.encode(text[part.start : part.end])) for part in parts]
 
-    def _segment(self, token_ids: list[int], text_index: int, segment_index: int, unit: TextUnit | None) -> Segment:
+    def _segment(self, part: _EncodedPart, text_index: int, segment_index: int) -> Segment:
         self._check()
-        source_ids = (*self._tokenizer.source_prefix, *token_ids, *self._tokenizer.source_suffix)
+        source_ids = self._source_ids(part.token_ids)
         field, prefix = self._prefix(text_index) if segment_index == 0 else ("", ())
         tags = self._tokenizer.target_prefix
         prefix = (*tags, *prefix)
@@ -301,16 +441,23 @@ class TextPlanner:
         if len(prefix) >= max_target_tokens:
             limit = f"fewer than {max_target_tokens} tokens, the limit of the translation"
             raise InvalidFieldError(field, f"{len(prefix)} tokens long", limit)
-        search = replace(self.search, max_target_tokens=max_target_tokens, target_prefix=prefix)
+        # Each part has a letter or digit, so its translation is not empty.
+        shortest = max(self.search.min_target_tokens, min(len(prefix) + 1, max_target_tokens - 1))
+        search = replace(
+            self.search, min_target_tokens=shortest, max_target_tokens=max_target_tokens, target_prefix=prefix
+        )
         if search.sampling:
             seed = segment_seed(search.sampling.seed, text_index=text_index, segment_index=segment_index)
             search = replace(search, sampling=replace(search.sampling, seed=seed))
         wants_attention = self._options.wants_attention
-        if unit is not None and unit.needs_alignment and not wants_attention:
+        if part.unit is not None and part.unit.needs_alignment and not wants_attention:
             num_tokens = len(source_ids) * search.num_hypotheses
             wants_attention = num_tokens <= self._num_alignable_tokens
             self._num_alignable_tokens -= num_tokens * wants_attention
         return Segment(source_ids=source_ids, search=search, wants_attention=wants_attention)
+
+    def _source_ids(self, token_ids: Sequence[int]) -> tuple[int, ...]:
+        return (*self._tokenizer.source_prefix, *token_ids, *self._tokenizer.source_suffix)
 
     def _prefix(self, text_index: int) -> tuple[str, tuple[int, ...]]:
         if self._request.target_prefixes:
@@ -323,6 +470,22 @@ class TextPlanner:
         return field, token_ids
 
 
+@lru_cache(maxsize=256)
+def _finders(
+    kinds: frozenset[ProtectedKind], source_language: str, target_language: str, number_format: NumberFormat
+) -> tuple[SpanFinder, ...]:
+    return (
+        AbbreviationFinder(source_language, target_language),
+        NumberFinder(kinds, source_language, target_language, number_format),
+    )
+
+
+def _part_of(whole: ModelText, span: Span) -> ModelText:
+    if span.end - span.start == len(whole.text):
+        return whole
+    return replace(whole, text=whole.text[span.start : span.end])
+
+
 def segment_seed(seed: int, *, text_index: int, segment_index: int) -> int:
     """Return the seed of one segment of a request; deterministic, and different for each segment."""
     sequence = np.random.SeedSequence(seed, spawn_key=(text_index, segment_index))
@@ -333,7 +496,7 @@ def _outermost(sentences: Sequence[list[_EncodedPart]]) -> Iterator[list[list[_E
     # Groups each outermost sentence with those inside it; all are ordered by position.
     group: list[list[_EncodedPart]] = []
     for parts in sentences:
-        if group and parts[0][0].start >= group[0][-1][0].end:
+        if group and parts[0].span.start >= group[0][-1].span.end:
             yield group
             group = []
         group.append(parts)

@@ -9,7 +9,8 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from functools import lru_cache
+from itertools import chain, islice
 
 import sentencex
 
@@ -52,24 +53,83 @@ _LIBRARY_TEXT = {ord(char): " " for char in _WHITE_SPACE if not char.isascii()} 
 )
 
 _WORD_CHARACTER = re.compile(r"[^\W_]")
-_LIST_MARKER = re.compile(r"\s*+(?:[-*+•‣◦▪●○·–—]|\(?\d{1,3}\)|\(?[A-Za-z]\))\s+")
+_LIST_MARKER = re.compile(r"\s*+(?:#{1,6}|[-*+•‣◦▪●○·–—]|\(?\d{1,3}\)|\(?[A-Za-z]\))\s+")
 _NUMBERED = re.compile(r"\s*+\d{1,3}\.\s+")
 
 _BREAKS = "\n\r\v\f\x1c-\x1e\x85\u2028\u2029"  # line ends of `str.splitlines`
 
-_LINE = re.compile(f"[^{_BREAKS}]*(?:\r\n|[{_BREAKS}])|[^{_BREAKS}]+")
+# Ends of sentences and cells of a table: line ends, tabs, runs of spaces.
+_BREAK = rf"\r\n|[{_BREAKS}\t]|[ \xa0]{{3,}}+"
 _NUMBERED_LINE = re.compile(rf"(?:\A|(?<=[{_BREAKS}]))[^\S{_BREAKS}]*\d{{1,3}}\.\s")
-_BARE_NUMBER = re.compile(r"\(?\d{1,3}[.)]")
+_NUMBERED_START = re.compile(rf"[^\S{_BREAKS}]{{0,32}}+\d{{1,3}}\.\s")
+_BARE_MARKER = re.compile(r"\(?(?:\d{1,3}[.)]|[A-Za-z]\))")
 
 _CLAUSE_END = re.compile(r"[,;:.!?…)\]»”–—](?=\s)|[、。，；：！？]")
 _SPACE = re.compile(r"\s+")
 
-# Ends of sentences, by language, that the library reports wrongly: German ordinals, French titles.
-_OPEN_END = {
-    "de": re.compile(r"\b(?:der|die|das|den|dem|des|am|ab|bis|im|seit|vom|zum|zur) \d{1,2}\.\s+\Z", re.IGNORECASE),
-    "fr": re.compile(r"\b(?:M|MM|Mmes?|Mlles?|Me|Mgr|Drs?|Prs?|Stes?|St)\.\s+\Z"),
+# Line breaks and tabs of resource files, as escapes. An escaped backslash before them belongs to the break. Neither the
+# paths `C:\notes` and `docs\notes.txt` nor the command `\textbf{` contain one.
+ESCAPED_BREAKS = re.compile(
+    r"(?<!\\)(?:(?=\\\\)..){0,16}+\\[nrt](?<!\b[A-Za-z]:\\[nrt](?=[a-z]))"
+    r"(?!(?<=\w\\[nrt])[\w-]{0,64}+\.[a-z][a-z0-9]{1,3}\b)(?![a-z]{2,24}+[{\[])"
+)
+
+# German words that begin a sentence in capitals, and are not nouns.
+_DE_STARTS = (
+    r"(?:Aber|Alle|Als|Am|Auch|Auf|Aus|Bei|Bis|Bitte|Da|Damit|Danach|Dann|Das|Dem|Den|Denn|Der|Deshalb|Dies|Diese[mnrs]?"
+    r"|Die|Doch|Dort|Du|Ein|Eine[mnrs]?|Er|Es|Für|Heute|Hier|Ich|Ihr|Ihre[mnrs]?|Im|In|Ja|Jetzt|Kein|Keine|Man|Mein|Mit"
+    r"|Nach|Nein|Nicht|Nun|Nur|Ob|Oder|Sein|Seine|Seit|Sie|Sind|So|Trotzdem|Über|Um|Und|Unser|Unsere|Vom|Von|Vor|Wann"
+    r"|Warum|Was|Weil|Wenn|Wer|Wie|Wir|Wo|Zu|Zum|Zur)\b"
+)
+# German abbreviations before a word.
+_DE_OPEN = (
+    r"Abt|abzgl|allg|Anm|Aufl|bes|betr|bspw|bzgl|bzw|ca|ders|dgl|Dipl|Dr|einschl|ehem|entf|entspr|ev|evtl|exkl|Fa|Fam|[gG]eb"
+    r"|gegr|gem|ggf|hl|Hl|Hr|Hrn|Hrsg|inkl|insb|insbes|jew|kath|lfd|lt|Mag|mind|Nr|öffentl|Prof|sog|St|urspr|verh"
+    r"|vgl|vorl|wg|zw|zzgl|zzt|d\. ?h|i\. ?A|i\. ?d\. ?R|i\. ?S\. ?[dv]|i\. ?V|i\. ?V\. ?m|m\. ?E|o\. ?g|u\. ?U"
+    r"|v\. ?a|z\. ?B|z\. ?Hd|z\. ?T|z\. ?Zt?"
+)
+_DE_LABELS = r"Abs|Abb|Anh|Anl|Art|Bd|Gl|Hs|Kap|lit|max|Nrn|Pos|Rdnr|Rn|Rz|S|Tab|Tel|Ziff|[\w-]{0,20}[Ss]tr"
+_DE_ORDINALS = (
+    r"(?:Jan|Febr?|März|April?|Mai|Juni?|Juli?|Aug|Sept?|Okt|Nov|Dez|Januar|Februar|August|September|Oktober|November"
+    r"|Dezember|Jh|Jahrhunderts?|Platz|Klasse|Stock|Etage|Aufl|Auflage|Geburtstag|Lebensjahr|Jahrestag|Quartal"
+    r"|Semester|Weltkrieg|Spieltag|Kapitel|Sieger)\b"
+)
+_EN_LABELS = (
+    r"apt|arts?|bldg|chs?|chap|cl|eqs?|ext|figs?|max|min|nos?|pp?|paras?|refs?|rm|secs?|sect|tab|tel|vols?"
+    r"|Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sept?|Oct|Nov|Dec"
+)
+
+# The end of a sentence of the library and the beginning of the next one, if both are one sentence. By language.
+_SEPARATOR = "\0"
+_ONE_SENTENCE = {
+    "de": re.compile(
+        rf"(?:\b(?:{_DE_OPEN})\.\s*+{_SEPARATOR}|\b(?:Dipl|Mag)\.{_SEPARATOR}-"
+        rf"|\b(?:{_DE_LABELS})\.\s++{_SEPARATOR}\d"
+        rf"|\b(?:Fr|Ing|tgl|vorm|[Mm]io|[Mm]rd|Tsd)\.\s++{_SEPARATOR}(?!{_DE_STARTS})"
+        rf"|\b(?:der|die|das|den|dem|des|am|ab|bis|im|seit|vom|beim|zum|zur|jede[mnrs]?) \d{{1,2}}\.\s++{_SEPARATOR}"
+        rf"(?!{_DE_STARTS})"
+        rf"|\b\d{{1,2}}\.\s++{_SEPARATOR}{_DE_ORDINALS}"
+        rf"|\b(?:Jan|Febr?|Apr|Jun|Jul|Aug|Sept?|Okt|Nov|Dez|[IVX]{{2,6}})\.\s++{_SEPARATOR}[a-zäöüß\d])",
+    ),
+    "en": re.compile(
+        rf"(?:\b(?:[aA]pprox|cf|[eE]\. ?g|excl|[iI]\. ?e|incl|viz|vs)\.\s++{_SEPARATOR}"
+        rf"|\b(?i:{_EN_LABELS})\.\s++{_SEPARATOR}[\d(]"
+        rf"|(?:\d\s?(?:ft|hrs?|in|kg|lbs?|mins?|oz|secs?|yds?)|\b(?:dept|etc|et al|Inc|Ltd|Corp|Co|Jr|Sr))\.\s++"
+        rf"{_SEPARATOR}[a-z])",
+    ),
+    "fr": re.compile(rf"\b(?:M|MM|Mmes?|Mlles?|Me|Mgr|Drs?|Prs?|Stes?|St)\.\s++{_SEPARATOR}"),
 }
-_OPEN_END_CHARACTERS = 40  # more than the longest of them
+_CONTEXT_CHARACTERS = 24  # of each sentence
+
+# Ends of sentences that the library does not report, by language.
+_MISSED_END = {
+    "de": re.compile(
+        r"\b(?:(?:usw|usf|etc|u\. ?v\. ?m|u\. ?a\. ?m|[ou]\. ?Ä)\.\s++(?=[\"„“»‚(]?[A-ZÄÖÜ])"
+        r"|(?:[vn]\. ?Chr|Mio|Mrd|Tsd|Min|Std|Sek|MwSt|Art|Mo|Di|Mi|Do|Fr|Sa|So|a\. ?[MD]|s\. ?[ou]|u\. ?a|[A-ZÄÖÜ]"
+        rf"|[IVX]{{2,6}})\.\s++(?={_DE_STARTS}))"
+    ),
+    "en": re.compile(r"\b(?:no|(?:(?<=[?.!”\"] )|(?<!.))No)\.\s++(?=[\"“'(]?(?:I\b|[A-Z][a-z']))"),
+}
 
 # Primary subtags of languages without spaces between sentences.
 _UNSPACED_LANGUAGES = frozenset({"bo", "dz", "ja", "km", "lo", "my", "th", "yue", "zh"})
@@ -88,35 +148,69 @@ def never_ends() -> None:
 
 
 def iterate_sentences(
-    text: str, *, language: str, splitter: SentenceSplitter = sentencex.segment, check: Check = never_ends
+    text: str,
+    *,
+    language: str,
+    ends: Sequence[Span] = (),
+    breaks: re.Pattern[str] | None = None,
+    splitter: SentenceSplitter = sentencex.segment,
+    check: Check = never_ends,
 ) -> Iterator[Span]:
     """Yield the sentences of a text, reading it only as far as needed.
 
-    Every line break of `str.splitlines` ends a sentence. A span begins and ends with a visible character and has at
-    least one letter or digit. A number with a full stop at the start of a line, such as `1. Mai`, is a list marker only
-    if another line starts in the same way. A sentence is cut at `MAX_SENTENCE_CHARACTERS`.
+    Every line break of `str.splitlines`, every tab and every run of three spaces ends a sentence. A span begins and
+    ends with a visible character and has at least one letter or digit. A number with a full stop at the start of a
+    line, such as `1. Mai`, is a list marker only if another line starts in the same way. A sentence is cut at
+    `MAX_SENTENCE_CHARACTERS`.
 
     Args:
         text: a text of any length, which may contain lone surrogates.
         language: BCP-47 tag. Its primary subtag selects the rules; unknown languages get the fallback of the library.
+        ends: ordered, disjoint ranges that end a sentence and belong to none, such as the bars between plural forms.
+        breaks: additional line breaks, such as `ESCAPED_BREAKS`.
         splitter: splits a line. If its sentences do not add up to the line, the line stays whole.
         check: called regularly.
     """
-    has_numbers = len(list(islice(_NUMBERED_LINE.finditer(text), 2))) > 1
+    has_numbers = len(list(islice(_numbered_starts(text, ends), 2))) > 1
     subtag = language.partition("-")[0].lower()
-    for match in _LINE.finditer(text):
+    for piece in _pieces(text, ends, breaks):
         check()
-        line = match[0]
+        line = text[piece.start : piece.end]
         if not _WORD_CHARACTER.search(line):
             continue
         marker = _LIST_MARKER.match(line) or (_NUMBERED.match(line) if has_numbers else None)
         marker_end = marker.end() if marker else 0
-        start = match.start() + marker_end
+        start = piece.start + marker_end
         for length in _sentence_lengths(line[marker_end:], subtag, splitter):
             for span in trim(text, Span(start=start, end=start + length)):
-                if not _BARE_NUMBER.fullmatch(text, span.start, span.end):
+                if not _BARE_MARKER.fullmatch(text, span.start, span.end):
                     yield span
             start += length
+
+
+def _numbered_starts(text: str, ends: Sequence[Span]) -> Iterator[re.Match[str]]:
+    yield from _NUMBERED_LINE.finditer(text)
+    yield from filter(None, (_NUMBERED_START.match(text, end.end) for end in ends))
+
+
+def _pieces(text: str, ends: Sequence[Span], breaks: re.Pattern[str] | None) -> Iterator[Span]:
+    # Lines and cells, with the white space that ends them.
+    expression = _break_expression(breaks)
+    start = 0
+    for end in chain(ends, (None,)):
+        stop = end.start if end else len(text)
+        for match in expression.finditer(text, start, stop):
+            # White space is trimmed, and a list marker needs it. Any other break is text.
+            yield Span(start=start, end=match.end() if match[0].isspace() else match.start())
+            start = match.end()
+        if start < stop:
+            yield Span(start=start, end=stop)
+        start = end.end if end else stop
+
+
+@lru_cache(maxsize=8)
+def _break_expression(breaks: re.Pattern[str] | None) -> re.Pattern[str]:
+    return re.compile(f"{_BREAK}|(?:{breaks.pattern})", breaks.flags) if breaks else re.compile(_BREAK)
 
 
 def trim(text: str, span: Span | None = None) -> list[Span]:
@@ -228,17 +322,34 @@ def _checked_lengths(window: str, subtag: str, splitter: SentenceSplitter) -> li
     if "".join(sentences) != window:
         log.warning("sentence splitter lost text", extra={"language": subtag})
         return [len(window)]
-    return list(_joined_lengths(filter(None, sentences), _OPEN_END.get(subtag)))
+    return list(_joined_lengths(_with_missed_ends(filter(None, sentences), subtag), subtag))
 
 
-def _joined_lengths(sentences: Iterable[str], open_end: re.Pattern[str] | None) -> Iterator[int]:
-    # Joins a sentence with an open end to the next one.
-    length = 0
+def _with_missed_ends(sentences: Iterable[str], subtag: str) -> Iterator[str]:
+    missed_end = _MISSED_END.get(subtag)
     for sentence in sentences:
-        length += len(sentence)
-        if not (open_end and open_end.search(sentence[-_OPEN_END_CHARACTERS:])):
+        if missed_end is None or "." not in sentence[:-1]:  # as for most sentences
+            yield sentence
+            continue
+        start = 0
+        for match in missed_end.finditer(sentence):
+            yield sentence[start : match.end()]
+            start = match.end()
+        yield sentence[start:]
+
+
+def _joined_lengths(sentences: Iterable[str], subtag: str) -> Iterator[int]:
+    # Joins sentences that are one sentence.
+    one_sentence = _ONE_SENTENCE.get(subtag)
+    length = 0
+    tail = ""  # of the sentences so far
+    for sentence in sentences:
+        around = f"{tail}{_SEPARATOR}{sentence[:_CONTEXT_CHARACTERS]}"
+        if length and not (one_sentence and one_sentence.search(around)):
             yield length
             length = 0
+        length += len(sentence)
+        tail = sentence[-_CONTEXT_CHARACTERS:]
     if length:
         yield length
 

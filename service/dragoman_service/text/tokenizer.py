@@ -1,8 +1,12 @@
 """Text to token ids and back, with the SentencePiece models or the byte-level BPE of a bundle."""
 
+import re
+import sys
+import unicodedata
 from collections import Counter
 from collections.abc import Container, Sequence
 from copy import copy
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -19,6 +23,11 @@ _MAX_BYTES = 64 << 20  # of a file; a piece with its score takes about 20 bytes
 _Pieces = tuple[str | None, ...]
 _PIECES: Final[TypeAdapter[_Pieces]] = TypeAdapter(_Pieces)
 
+_NUM_CODE_POINTS: Final = sys.maxunicode + 1
+_BYTE_PIECE: Final = re.compile(r"<0x[0-9A-F]{2}>")
+
+_FILLER: Final = "\x7f"
+
 _SPACE: Final = "▁"  # a space in SentencePiece
 
 _ONE_MODEL: Final = Tokenization()
@@ -27,6 +36,8 @@ _ONE_MODEL: Final = Tokenization()
 class _Vocabulary:
     # SentencePiece model of one side. `pieces` maps token ids to pieces if the ids differ from those of SentencePiece;
     # no text is encoded as one of the ids in `never`.
+    is_byte_level = False
+
     def __init__(self, processor: Any, pieces: _Pieces | None, *, unk_id: int, never: Container[int]) -> None:
         self.processor = processor
         self.size: int = int(processor.GetPieceSize()) if pieces is None else len(pieces)
@@ -75,6 +86,8 @@ class _Vocabulary:
 
 
 class _ByteLevelVocabulary(_Vocabulary):
+    is_byte_level = True
+
     def __init__(self, splitter: ByteLevelBpe, pieces: _Pieces, *, unk_id: int, never: Container[int]) -> None:
         super().__init__(None, pieces, unk_id=unk_id, never=never)
         self._splitter = splitter
@@ -144,14 +157,21 @@ class SentencePieceTokenizer:
         self.source_suffix: tuple[int, ...] = (special.eos,) if suffix is None else suffix
         self.target_prefix: tuple[int, ...] = tokenization.target_prefix
         self.placeholders: tuple[str, ...] = tokenization.placeholders  # pieces that the model is trained to copy
-        self.placeholder_ids: tuple[tuple[int, int], ...] = ()  # source and target token of each placeholder
-        for piece in self.placeholders:
+        self.reserved: tuple[str, ...] = tokenization.reserved  # pieces that no translation contains
+
+        def ids_of(piece: str) -> tuple[int, int]:
             sides = (self._source, self._target)
             ids = [token_id for side in sides for token_id in side.encode(piece) if side.pieces([token_id]) == [piece]]
             if len(ids) != len(sides):
                 found, expected = "several tokens", "one token"
-                raise BundleError(str(model_file), found=found, expected=expected, what=f"placeholder {piece}")
-            self.placeholder_ids += ((ids[0], ids[1]),)
+                raise BundleError(str(model_file), found=found, expected=expected, what=f"reserved piece {piece}")
+            return ids[0], ids[1]
+
+        # Source and target token of each piece.
+        self.placeholder_ids: tuple[tuple[int, int], ...] = tuple(map(ids_of, self.placeholders))
+        self.reserved_ids: tuple[tuple[int, int], ...] = tuple(map(ids_of, self.reserved))
+        self.readable: set[str] = set()  # characters that are known to be spelled, or to be mapped to such ones
+        self._spelling = bytearray(_NUM_CODE_POINTS)  # by code point: 0 not known yet, 1 spelled, 2 not spelled
         self.vocabulary_size: int = self._target.size
         self.source_vocabulary_size: int = self._source.size
 
@@ -164,6 +184,41 @@ class SentencePieceTokenizer:
     def encode(self, text: str) -> list[int]:
         """Return the token ids of a source, without prefix and suffix; empty without visible characters."""
         return self._source.encode(text)
+
+    @cached_property
+    def filler(self) -> str:
+        """A character that sources drop, also within a word; empty if there is none."""
+        return _FILLER if self.encode(f"ab{_FILLER}c") == self.encode("abc") else ""
+
+    @cached_property
+    def byte_ids(self) -> frozenset[int]:
+        """Target tokens of single bytes."""
+        ids = (self._target.find(f"<0x{value:02X}>") for value in range(256))
+        return frozenset(token_id for token_id in ids if token_id is not None and token_id != self.unk_id)
+
+    def spells(self, character: str) -> bool:
+        """Return whether sources keep a character: it has pieces, and normalization does not replace it.
+
+        A character that is encoded in bytes or as the unknown token is not spelled. Byte-level BPE spells every
+        character. White space is always spelled.
+        """
+        index = ord(character)
+        if not self._spelling[index]:
+            self._spelling[index] = 1 if self._is_spelled(character) else 2
+        return self._spelling[index] == 1
+
+    def _is_spelled(self, character: str) -> bool:
+        if self._source.is_byte_level or character.isspace():
+            return True
+        category = unicodedata.category(character)
+        if category in {"Cc", "Cf", "Cs"}:  # normalization drops these
+            return False
+        if category[0] in {"S", "N"} and unicodedata.normalize("NFKC", character) != character:
+            return False  # such as `²`, `™` or `½`, which become `2`, `TM` and `1/2`
+        ids = self._source.encode(f"a{character}")  # a combining mark needs a letter
+        if self.unk_id in ids:
+            return False
+        return not any(_BYTE_PIECE.fullmatch(piece) for piece in self._source.pieces(ids))
 
     def encode_target(self, text: str) -> list[int]:
         """Return the token ids of a target, without prefix, BOS and EOS; empty without visible characters."""

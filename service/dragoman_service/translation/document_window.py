@@ -4,15 +4,18 @@ import asyncio
 import concurrent.futures
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any, Generic, TypeVar
 
 from dragoman_service.datatypes import Segment, SegmentResult
 from dragoman_service.errors import DeadlineExceededError, RetryableError
 from dragoman_service.models.model import Futures
 from dragoman_service.text.documents import PlannedSentence
 from dragoman_service.translation.text_work import error_of, segment_cost
+
+_Outcome = TypeVar("_Outcome")
 
 
 def _awaitable(future: "concurrent.futures.Future[SegmentResult]") -> "asyncio.Future[SegmentResult]":
@@ -22,7 +25,7 @@ def _awaitable(future: "concurrent.futures.Future[SegmentResult]") -> "asyncio.F
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class PendingSentence:
+class PendingSentence(Generic[_Outcome]):
     """A sentence of a document and the results of its segments."""
 
     planned: PlannedSentence
@@ -31,11 +34,7 @@ class PendingSentence:
     submitted_s: float = 0.0  # time when the last segment was queued
     futures: "list[concurrent.futures.Future[SegmentResult]]" = field(default_factory=list)  # of queued segments
     results: "list[asyncio.Future[SegmentResult]]" = field(default_factory=list)  # the same, awaitable
-
-    @property
-    def is_finished(self) -> bool:
-        """True if all segments have results."""
-        return len(self.results) == len(self.segments) and not self.unfinished
+    outcome: "asyncio.Task[_Outcome] | None" = None  # of the sentence; None until all segments are queued
 
     @property
     def unfinished(self) -> "list[asyncio.Future[SegmentResult]]":
@@ -43,7 +42,7 @@ class PendingSentence:
         return [result for result in self.results if not result.done()]
 
 
-class DocumentWindow:
+class DocumentWindow(Generic[_Outcome]):
     """Translates the sentences of a document; at most the window is planned, queued and kept.
 
     If the queue rejects the sentences, smaller batches are offered. If it rejects a single segment, the window waits
@@ -54,9 +53,10 @@ class DocumentWindow:
         self,
         sentences: Iterator[PlannedSentence],
         submit: Callable[[Sequence[Segment]], Awaitable[Futures]],
-        in_thread: Callable[[Callable[[], "list[PendingSentence]"]], Awaitable["list[PendingSentence]"]] = (
-            asyncio.to_thread
-        ),
+        finish: Callable[["PendingSentence[_Outcome]"], Coroutine[Any, Any, _Outcome]],
+        in_thread: Callable[
+            [Callable[[], "list[PendingSentence[_Outcome]]"]], Awaitable["list[PendingSentence[_Outcome]]"]
+        ] = asyncio.to_thread,
         *,
         max_segments: int,
         max_cost: float = math.inf,
@@ -69,6 +69,7 @@ class DocumentWindow:
         Args:
             sentences: sentences of the document, read as they are needed.
             submit: queues all segments or none; raises RetryableError if the queue is full or a quota is exceeded.
+            finish: returns the outcome of a sentence whose segments are queued; runs for several sentences at once.
             in_thread: runs planning in another thread.
             max_segments: limit of queued and running segments, and finished ones after an unfinished sentence; >= 1.
             max_cost: limit of their source tokens times hypotheses; no sentence exceeds it.
@@ -78,23 +79,25 @@ class DocumentWindow:
         """
         self._sentences = sentences
         self._submit = submit
+        self._finish = finish
         self._in_thread = in_thread
         self._max_segments = max_segments
         self._max_cost = max_cost
         self._deadline_s = deadline_s
         self._clock = clock
         self._sleep = sleep
-        self._pending: deque[PendingSentence] = deque()
-        self._unqueued: deque[tuple[PendingSentence, Segment]] = deque()
+        self._pending: deque[PendingSentence[_Outcome]] = deque()
+        self._unqueued: deque[tuple[PendingSentence[_Outcome], Segment]] = deque()
         self._is_all_planned = False
         self._has_begun = False
         self._batch_size = max_segments
         self._retry_at_s = -math.inf
 
-    async def next_finished(self) -> PendingSentence | None:
-        """Return the next sentence when it is finished; None after the last.
+    async def next_finished(self) -> tuple[PendingSentence[_Outcome], _Outcome] | None:
+        """Return the next sentence and its outcome; None after the last.
 
         Raises:
+            Exception: as `finish`.
             InvalidFieldError: if a sentence exceeds a limit of the model.
             RetryableError: if the first segment is rejected.
             DeadlineExceededError: if the deadline passes while the queue is full.
@@ -105,14 +108,20 @@ class DocumentWindow:
             if not self._pending:
                 return None
             first = self._pending[0]
-            if first.is_finished:
-                return self._pending.popleft()
-            if first.unfinished:
-                await asyncio.wait(first.unfinished, return_when=asyncio.FIRST_COMPLETED)
+            if first.outcome is not None and first.outcome.done():
+                outcome = first.outcome.result()
+                return self._pending.popleft(), outcome
+            waiting: list[asyncio.Future[Any]] = [*first.unfinished]
+            if first.outcome is not None:
+                waiting.append(first.outcome)
+            if waiting:
+                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
 
     def cancel(self) -> None:
-        """Cancel all unfinished segments."""
+        """Cancel all unfinished sentences."""
         for pending in self._pending:
+            if pending.outcome is not None:
+                pending.outcome.cancel()
             for future in pending.futures:
                 future.cancel()
 
@@ -122,10 +131,12 @@ class DocumentWindow:
             return
         planned = await self._in_thread(partial(self._planned, room))
         self._pending += planned
+        for pending in planned:
+            self._finish_if_queued(pending)
         self._unqueued += [(pending, segment) for pending in planned for segment in pending.segments]
 
-    def _planned(self, room: int) -> list[PendingSentence]:
-        sentences: list[PendingSentence] = []
+    def _planned(self, room: int) -> list[PendingSentence[_Outcome]]:
+        sentences: list[PendingSentence[_Outcome]] = []
         num_segments = 0
         while len(sentences) < room and num_segments < room:
             began_s = self._clock()
@@ -165,17 +176,23 @@ class DocumentWindow:
         if self._clock() >= self._deadline_s:
             raise DeadlineExceededError("queue")
 
-    def _add_queued(self, batch: Sequence[tuple[PendingSentence, Segment]], futures: Futures) -> None:
+    def _add_queued(self, batch: Sequence[tuple[PendingSentence[_Outcome], Segment]], futures: Futures) -> None:
         now_s = self._clock()
         for (pending, _), future in zip(batch, futures, strict=True):
             pending.futures.append(future)
             pending.results.append(_awaitable(future))
             pending.submitted_s = now_s
             self._unqueued.popleft()
+            self._finish_if_queued(pending)
 
-    def _batch(self) -> list[tuple[PendingSentence, Segment]]:
+    def _finish_if_queued(self, pending: PendingSentence[_Outcome]) -> None:
+        if len(pending.results) == len(pending.segments):
+            pending.outcome = asyncio.create_task(self._finish(pending))
+            pending.outcome.add_done_callback(error_of)
+
+    def _batch(self) -> list[tuple[PendingSentence[_Outcome], Segment]]:
         # The next segments to queue, within the limits of the window.
-        batch: list[tuple[PendingSentence, Segment]] = []
+        batch: list[tuple[PendingSentence[_Outcome], Segment]] = []
         cost = sum(
             segment_cost(segment) for pending in self._pending for segment in pending.segments[: len(pending.results)]
         )

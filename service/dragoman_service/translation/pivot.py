@@ -5,7 +5,10 @@ from dataclasses import dataclass, replace
 
 from dragoman_service.datatypes import Pivot, Translation, TranslationResult, TranslationWarning
 from dragoman_service.errors import InvalidFieldError, ModelNotFoundError
-from dragoman_service.request import AttentionDetail, TranslationOptions, TranslationRequest
+from dragoman_service.request import AttentionDetail, FixedSpan, TextFormat, TranslationOptions, TranslationRequest
+from dragoman_service.text.invariants.checks import find_violations
+from dragoman_service.text.invariants.violations import INVARIANT_KINDS, Texts
+from dragoman_service.translation.fixed_spans import inserted_spans
 from dragoman_service.translation.interfaces import ModelSource
 
 _LANGUAGE_FIELDS = ("source_language", "target_language")
@@ -37,8 +40,16 @@ class PivotRoute:
 
     def second(self, first: TranslationResult) -> TranslationRequest:
         """Return the request for the translation from the pivot language."""
+        request = self.request
         texts = tuple(translation.hypotheses[0].text for translation in first.translations)
-        return replace(self.request, texts=texts, source_language=self.language)
+        is_markup = request.options.format is not TextFormat.PLAIN
+        fixed_spans: tuple[tuple[FixedSpan, ...], ...] = ()
+        if request.fixed_spans:
+            fixed_spans = tuple(
+                inserted_spans(text, spans, source, is_markup=is_markup)
+                for text, spans, source in zip(texts, request.fixed_spans, request.texts, strict=True)
+            )
+        return replace(request, texts=texts, source_language=self.language, fixed_spans=fixed_spans)
 
     def explained(self, error: InvalidFieldError) -> InvalidFieldError:
         """Return an error of the second translation with the pivot language, because the caller lacks its texts."""
@@ -57,9 +68,10 @@ class PivotRoute:
                     warnings=(
                         *self._warnings(before, f"into {self.language}"),
                         *self._warnings(last, f"from {self.language}"),
+                        *self._violations(text, last.hypotheses[0].text),
                     ),
                 )
-                for before, last in zip(first.translations, second.translations, strict=True)
+                for text, before, last in zip(self.request.texts, first.translations, second.translations, strict=True)
             ),
             model_name=second.model_name,
             model_version=second.model_version,
@@ -71,8 +83,34 @@ class PivotRoute:
 
     def _warnings(self, translation: Translation, which: str) -> list[TranslationWarning]:
         return [
-            replace(warning, message=f"{which}: {warning.message}", sentence_index=None)
+            replace(warning, message=f"{which}: {warning.message}", sentence_index=None, source=None, target=None)
             for warning in translation.warnings
+            if not (self._is_compared and warning.kind in INVARIANT_KINDS)
+        ]
+
+    @property
+    def _is_compared(self) -> bool:
+        # Whether source and final text are compared. In markup, both have the same tags and entities at other places.
+        return self.request.options.format is TextFormat.PLAIN
+
+    def _violations(self, source: str, target: str) -> list[TranslationWarning]:
+        if not self._is_compared:
+            return []
+        texts = Texts(
+            source=source,
+            target=target,
+            source_language=self.request.source_language,
+            target_language=self.request.target_language,
+        )
+        return [
+            TranslationWarning(
+                kind=violation.kind,
+                message=violation.detail,
+                sentence_index=None,
+                source=violation.source,
+                target=violation.target,
+            )
+            for violation in find_violations(texts)
         ]
 
 

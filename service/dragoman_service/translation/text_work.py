@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import CancelledError, Future
-from typing import TypeVar
+from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from dragoman_service.datatypes import Segment, SegmentResult
@@ -179,6 +179,6 @@ def results_of(futures: "Futures | Sequence[asyncio.Future[SegmentResult]]") -> 
     return [future.result() for future in futures]
 
 
-def error_of(future: "asyncio.Future[SegmentResult] | Future[SegmentResult]") -> BaseException | None:
+def error_of(future: "asyncio.Future[Any] | Future[SegmentResult]") -> BaseException | None:
     """Return the error of a future; None if it has none, is cancelled or not done."""
     return future.exception() if future.done() and not future.cancelled() else None

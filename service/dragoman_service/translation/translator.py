@@ -21,18 +21,24 @@ from dragoman_service.datatypes import (
     TranslationResult,
     TranslationWarning,
 )
-from dragoman_service.errors import GlossaryNotFoundError, InvalidFieldError, RetryableError
+from dragoman_service.errors import (
+    DeadlineExceededError,
+    EngineError,
+    GlossaryNotFoundError,
+    InvalidFieldError,
+    RetryableError,
+)
 from dragoman_service.models.glossaries import GlossaryRepository
 from dragoman_service.models.model import Futures
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.observability.tracing import trace_segments
 from dragoman_service.request import RequestRecord, TextFormat, TranslationRequest
 from dragoman_service.text.documents import TranslatedDocument
+from dragoman_service.text.orchestration import Outcome, Searches, Steps, advance, translation_steps
 from dragoman_service.text.pipeline import TextPipeline
 from dragoman_service.text.placeholders.patterns import TermMatcher
-from dragoman_service.text.planning import TextPlan
 from dragoman_service.translation.charging import Submit, charge, submit_charged
-from dragoman_service.translation.document_window import DocumentWindow
+from dragoman_service.translation.document_window import DocumentWindow, PendingSentence
 from dragoman_service.translation.interfaces import ModelSource, Quota, ServingModel
 from dragoman_service.translation.language_detection import (
     Candidates,
@@ -47,6 +53,7 @@ from dragoman_service.translation.options import (
     check_request,
     fit_to_model,
     new_seed,
+    with_default_protection,
 )
 from dragoman_service.translation.pivot import PivotRoute, find_pivot_route, served_source_languages
 from dragoman_service.translation.text_work import (
@@ -70,6 +77,7 @@ _CHARACTERS_PER_TOKEN = 8
 
 
 _Result = TypeVar("_Result")
+_Assembled = tuple[Outcome, float]  # with the duration of the text work, in seconds
 
 
 class Run(Protocol):
@@ -151,30 +159,27 @@ class Translator:
         model.scheduler.reject_early(num_characters, pipeline.search, record)
         run = partial(self._threads.run, record.caller, cancel=budget.cancel)
         in_thread = run if pipeline.cost_characters > _INLINE_CHARACTERS else None
-        advance = num_characters // _CHARACTERS_PER_TOKEN if in_thread else 0
-        refund = await self._charge(record, advance)
-        plans, began_s, split_s = await self._timed(pipeline.plan, in_thread)
+        num_advanced = num_characters // _CHARACTERS_PER_TOKEN if in_thread else 0
+        refund = await self._charge(record, num_advanced)
+        steps = translation_steps(pipeline)
+        state, began_s, split_s = await self._timed(partial(advance, steps), in_thread)
         refund()  # not if the texts exceed a limit or the call is cancelled
         record.trace.add("text.split", began_s=began_s, ended_s=began_s + split_s)
-        segments = [part.segment for plan in plans for part in plan.parts]
+        segments = state.segments if isinstance(state, Searches) else []
         submitted_s = self._clock()
-        results = await _wait_for_results(await self._submit(model, segments, record, num_characters))
-        results = await self._redecode(model, pipeline, plans, results, record, run=in_thread)
-        trace_segments(record.trace, submitted_s=submitted_s, segments=segments, results=results)
-        assemble = partial(pipeline.assemble, plans, results)
-        translations, began_s, join_s = await self._timed(assemble, in_thread)
-        record.trace.add("text.join", began_s=began_s, ended_s=began_s + join_s)
+        outcome, join_s = await self._finish(model, steps, state, record, run=in_thread, num_characters=num_characters)
+        trace_segments(record.trace, submitted_s=submitted_s, segments=segments, results=outcome.results)
         self._metrics.text_seconds.observe(split_s + join_s, record.trace.exemplar)
-        for translation in translations:
+        for translation in outcome.translations:
             self._count(translation.warnings)
         return TranslationResult(
-            translations=translations,
+            translations=outcome.translations,
             model_name=model.name,
             model_version=model.version,
-            timings=_longest_timings(results, text_s=split_s + join_s),
+            timings=_longest_timings(outcome.results, text_s=split_s + join_s),
             num_source_tokens=num_source_tokens(segments),
             num_target_tokens=sum(
-                sentence.num_target_tokens for translation in translations for sentence in translation.sentences
+                sentence.num_target_tokens for translation in outcome.translations for sentence in translation.sentences
             ),
         )
 
@@ -197,9 +202,24 @@ class Translator:
         )
         run = partial(self._threads.run, record.caller, cancel=budget.cancel)
         model, pipeline = self._prepare(request, record, budget, is_document=True)
+
+        async def finish(pending: PendingSentence[_Assembled]) -> _Assembled:
+            await wait_all(pending.futures)
+            planned, results = pending.planned, results_of(pending.futures)
+            steps = translation_steps(pipeline, [planned.plan] if planned.plan else [])
+            state = advance(steps)
+            cost = sum(map(segment_cost, pending.segments)) + _CODE_TOKENS * planned.num_codes
+            in_thread = run if cost > _INLINE_TOKENS else None
+            assembly_s = 0.0
+            if isinstance(state, Searches):
+                state, _, assembly_s = await self._timed(partial(advance, steps, results), in_thread)
+            outcome, later_s = await self._finish(model, steps, state, record, run=in_thread)
+            return outcome, assembly_s + later_s
+
         window = DocumentWindow(
             pipeline.document_sentences(),
             partial(self._submit, model, record=record),
+            finish,
             run,
             max_segments=self._limits.document_window_segments,
             max_cost=max_attention_tokens(request.options),
@@ -209,22 +229,17 @@ class Translator:
         )
         document = TranslatedDocument(model_name=model.name, model_version=model.version)
         try:
-            while pending := await window.next_finished():
-                planned, results = pending.planned, results_of(pending.results)
-                plans = [planned.plan] if planned.plan else []
-                cost = sum(map(segment_cost, pending.segments)) + _CODE_TOKENS * planned.num_codes
-                in_thread = run if cost > _INLINE_TOKENS else None
-                results = await self._redecode(model, pipeline, plans, results, record, run=in_thread)
-                assemble = partial(pipeline.assemble, plans, results)
-                translations, _, assembly_s = await self._timed(assemble, in_thread)
-                timings = _longest_timings(results, text_s=pending.text_s + assembly_s)
-                sentence = document.next_sentence(planned, translations[0] if translations else None, timings)
+            while finished := await window.next_finished():
+                pending, (outcome, assembly_s) = finished
+                timings = _longest_timings(outcome.results, text_s=pending.text_s + assembly_s)
+                translation = outcome.translations[0] if outcome.translations else None
+                sentence = document.next_sentence(pending.planned, translation, timings)
                 if document.num_sentences == 1:
                     self._metrics.first_sentence_seconds.observe(self._clock() - began_s, record.trace.exemplar)
                 self._count(sentence.warnings)
                 record.add_sentence(sentence)
                 submitted_s, segments = pending.submitted_s, pending.segments
-                trace_segments(record.trace, submitted_s=submitted_s, segments=segments, results=results)
+                trace_segments(record.trace, submitted_s=submitted_s, segments=segments, results=outcome.results)
                 yield replace(sentence, detected_language=detected) if detected else sentence
         finally:
             budget.cancel()
@@ -298,6 +313,7 @@ class Translator:
         search = check_request(
             request, self._limits, self._defaults, draw_seed=self._draw_seed, is_document=is_document
         )
+        request = replace(request, options=with_default_protection(request.options, self._defaults))
         model = self._models.resolve(request.model, request.source_language, request.target_language)
         name = record.model = f"{model.name}/{model.version}"
         search = fit_to_model(search, request.options, model, name=name, has_attention=model.has_attention)
@@ -317,29 +333,40 @@ class Translator:
             raise GlossaryNotFoundError("options.glossary", name, ())
         return self._glossaries.matcher(name, request.source_language, request.target_language)
 
-    async def _redecode(
+    async def _finish(
         self,
         model: ServingModel,
-        pipeline: TextPipeline,
-        plans: Sequence[TextPlan],
-        results: list[SegmentResult],
+        steps: Steps,
+        state: Searches | Outcome,
         record: RequestRecord,
         *,
         run: Run | None,
-    ) -> list[SegmentResult]:
-        # Decodes sentences again that lost placeholders. The first results stay if the queue is full.
-        if all(plan.is_plain for plan in plans):
-            return results
-        requests, _, _ = await self._timed(partial(pipeline.redecode_requests, plans, results), run)
-        if not requests:
-            return results
+        num_characters: int = 0,
+    ) -> _Assembled:
+        # Decodes until the outcome; returns it with the duration of the text work.
+        text_s = 0.0
+        while isinstance(state, Searches):
+            results = await self._search(model, state, record, num_characters)
+            state, began_s, duration_s = await self._timed(partial(advance, steps, results), run)
+            text_s += duration_s
+            record.trace.add("text.join", began_s=began_s, ended_s=began_s + duration_s)
+        num_skipped = state.num_second * state.is_skipped
+        num_kept = state.num_second - num_skipped - state.num_replaced
+        for name, number in (("replaced", state.num_replaced), ("kept", num_kept), ("skipped", num_skipped)):
+            if number:
+                self._metrics.second_searches.labels(name).inc(number)
+        return state, text_s
+
+    async def _search(
+        self, model: ServingModel, searches: Searches, record: RequestRecord, num_characters: int
+    ) -> list[SegmentResult] | None:
+        # Second searches have no results if they are rejected, fail or exceed the deadline.
         try:
-            redecoded = await _wait_for_results(await self._submit(model, list(requests.values()), record))
-        except RetryableError:
-            return results
-        by_index = dict(zip(requests, redecoded, strict=True))
-        chosen, _, _ = await self._timed(partial(pipeline.choose_redecoded, plans, results, by_index), run)
-        return chosen
+            return await _wait_for_results(await self._submit(model, searches.segments, record, num_characters))
+        except (RetryableError, DeadlineExceededError, EngineError):
+            if not searches.is_second:
+                raise
+            return None
 
     async def _submit(
         self, model: ServingModel, segments: Sequence[Segment], record: RequestRecord, num_characters: int = 0

@@ -21,4 +21,4 @@ def warm_up(model: LoadedModel, *, defaults: TranslationDefaults) -> None:
     pipeline = TextPipeline(request, model=model, search=search_config(options, defaults))
     plans = pipeline.plan()
     results = model.scheduler.warm_up([part.segment for plan in plans for part in plan.parts])
-    pipeline.assemble(plans, results)
+    pipeline.assemble(plans, pipeline.attempts(plans, results))

@@ -46,7 +46,7 @@ def test_a_manifest_survives_being_written_and_read(directory: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
-        (_set(schema_version=7, novelty=True), "schema_version is 7, expected 1 or 2 or 3 or 4 or 5 or 6"),
+        (_set(schema_version=8, novelty=True), "schema_version is 8, expected 1 or 2 or 3 or 4 or 5 or 6 or 7"),
         *((lambda fields, name=name: fields.pop(name), f"{name} is 'missing', expected a value") for name in _REQUIRED),
         (_set("limits", max_beam=9), r"limits\.max_beam is 9, expected only known fields"),
         (_set("limits", max_source_tokens=0), r"limits\.max_source_tokens is 0"),

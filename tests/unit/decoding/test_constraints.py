@@ -17,10 +17,11 @@ NUM_DRAWS = 20_000
 CHI_SQUARED_LIMIT = 40.0  # 3 to 8 degrees of freedom exceed it once in 100,000 seeds at most; the seed is fixed
 
 
-def test_ngram_of_the_avoided_text_is_not_completed() -> None:
-    rules = TargetRules(SearchConfig(), vocabulary_size=100, avoided_ids=(10, 50, 11, 13), avoided_size=3)
+def test_four_tokens_of_an_avoided_source_are_not_completed() -> None:
+    rules = TargetRules(SearchConfig(avoids_source=True), vocabulary_size=100, source_ids=(10, 50, 11, 12, 13))
     rules.extend(np.array([50, 50]), np.array([0, 0]))
     rules.extend(np.array([11, 12]), np.array([0, 1]))
+    rules.extend(np.array([12, 11]), np.array([0, 1]))
 
     lowered = rules.apply(np.full((2, 3), -1.0, np.float32), np.tile([13, 10, 50], (2, 1)))
 

@@ -83,6 +83,8 @@ def test_tokenizer_uses_the_pieces_of_the_bundle(tmp_path: Path) -> None:
         assert tokenizer.decode(target_ids) == text
         assert tokenizer.decode_with_offsets(tokenizer.encode(text)) == (text, tokenizer.offsets(text))
     assert tokenizer.vocabulary_size == len(pieces)
+    assert all(map(tokenizer.spells, "aé漢😀²\u200b "))
+    assert (tokenizer.byte_ids, tokenizer.filler) == (frozenset(), "")
     with pytest.raises(ValueError, match="lone surrogate"):
         tokenizer.encode("\ud800")
     with pytest.raises(BundleError, match="pieces, for byte-level BPE"):

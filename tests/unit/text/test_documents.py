@@ -2,13 +2,16 @@ from collections.abc import Iterator
 
 from dragoman_service.datatypes import Span
 from dragoman_service.text.documents import MAX_COPIED_CHARACTERS, PlannedSentence, document_sentences
-from dragoman_service.text.planning import TextPart
+from dragoman_service.text.planning import ModelText, TextPart
 from tests.fakes import make_segment
 
 
 def parts(*spans: tuple[int, int]) -> list[TextPart]:
     return [
-        TextPart(span=Span(start=start, end=end), segment=make_segment(5), sentence_index=7) for start, end in spans
+        TextPart(
+            span=Span(start=start, end=end), segment=make_segment(5), sentence_index=7, model_text=ModelText(text="a")
+        )
+        for start, end in spans
     ]
 
 

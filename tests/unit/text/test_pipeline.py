@@ -72,7 +72,8 @@ def searches(pipeline: TextPipeline) -> list[SearchConfig]:
 
 
 def assembled(pipeline: TextPipeline, *results: SegmentResult) -> Translation:
-    (translation,) = pipeline.assemble(pipeline.plan(), results)
+    plans = pipeline.plan()
+    (translation,) = pipeline.assemble(plans, pipeline.attempts(plans, results))
     return translation
 
 
@@ -105,25 +106,27 @@ def test_text_is_one_sentence_without_splitting() -> None:
 
 
 @pytest.mark.parametrize(
-    ("search", "model_limit", "options", "expected"),
+    ("search", "model_limit", "options", "shortest", "longest"),
     [
-        (ANY_LENGTH, 200, {}, len("Hello.") + 1 + 50),
-        (ANY_LENGTH, 200, {"target_prefix": "x" * 90}, 90 + 50),
-        (ANY_LENGTH, 20, {}, 20),
-        (SearchConfig(max_target_tokens=512, min_target_tokens=90), 100, {}, 91),
-        (SearchConfig(max_target_tokens=7), 100, {"max_target_tokens": 7}, 7),
+        (ANY_LENGTH, 200, {}, 1, len("Hello.") + 1 + 50),
+        (ANY_LENGTH, 200, {"target_prefix": "x" * 90}, 91, 90 + 50),
+        (ANY_LENGTH, 20, {}, 1, 20),
+        (ANY_LENGTH, 20, {"target_prefix": "x" * 19}, 19, 20),
+        (SearchConfig(max_target_tokens=512, min_target_tokens=90), 100, {}, 90, 91),
+        (SearchConfig(max_target_tokens=7), 100, {"max_target_tokens": 7}, 1, 7),
     ],
-    ids=["source", "prefix", "model", "minimum", "choice"],
+    ids=["source", "prefix", "model", "longest prefix", "minimum", "choice"],
 )
-def test_target_limit_depends_on_source_prefix_model_minimum_and_choice(
-    search: SearchConfig, model_limit: int, options: dict[str, Any], expected: int
+def test_target_limits_depend_on_source_prefix_model_minimum_and_choice(
+    search: SearchConfig, model_limit: int, options: dict[str, Any], shortest: int, longest: int
 ) -> None:
     model = FakeModel(max_target_tokens=model_limit)
 
     (segment_search,) = searches(make_pipeline("Hello.", model=model, search=search, **options))
 
     prefix = tuple(TOKENIZER.encode(options.get("target_prefix", "")))
-    assert segment_search == replace(search, max_target_tokens=expected, target_prefix=prefix)
+    limits: Any = {"min_target_tokens": shortest, "max_target_tokens": longest}
+    assert segment_search == replace(search, target_prefix=prefix, **limits)
 
 
 def test_long_sentence_is_decoded_in_parts_that_fit() -> None:
@@ -142,7 +145,7 @@ def test_model_too_small_for_one_character_rejects_the_text() -> None:
 
 def test_long_sentence_is_rejected_on_request() -> None:
     model = FakeModel(max_source_tokens=16)
-    fitting, too_long = "1" * 14 + ".", "Short. This one is long."
+    fitting, too_long = "a" * 14 + ".", "Short. This one is long."
 
     assert sources(make_pipeline(fitting, model=model, long_sentences=REFUSE)) == [[fitting]]
     with pytest.raises(InvalidFieldError, match=r"18 source tokens .* at character 7, .* at most 16") as caught:
@@ -277,9 +280,10 @@ def test_every_degeneration_has_a_warning_of_its_kind(kind: DegenerationKind) ->
 def test_warnings_are_about_their_sentence() -> None:
     model = FakeModel(max_source_tokens=16)
     pipeline = make_pipeline("A. This one, however, is long. B.", model=model)
-    finished, unfinished = (make_result(make_hypothesis("x", is_finished=is_finished)) for is_finished in (True, False))
+    finished = make_result(make_hypothesis("x"))
+    cut_off = make_result(make_hypothesis("x,", is_finished=False))
 
-    translation = assembled(pipeline, finished, finished, unfinished, finished, guarded(LOOP))
+    translation = assembled(pipeline, finished, finished, cut_off, finished, guarded(LOOP))
 
     assert [(warning.kind, warning.sentence_index) for warning in translation.warnings] == [
         (WarningKind.SOURCE_SPLIT, 1),
@@ -342,8 +346,8 @@ def test_samples_may_repeat_and_be_empty() -> None:
 
 
 def test_tokens_scores_and_attention_are_returned_only_on_request() -> None:
-    full = attended(make_pipeline("One.", return_tokens=True, return_scores=True), "c").hypotheses[0]
-    bare = attended(make_pipeline("One."), "c").hypotheses[0]
+    full = attended(make_pipeline("One", return_tokens=True, return_scores=True), "c").hypotheses[0]
+    bare = attended(make_pipeline("One"), "c").hypotheses[0]
 
     assert (full.tokens, full.token_log_probs) == (("c", "</s>"), (-1.0, -1.0))
     assert bare == TextHypothesis(text="c", score=-1.0)
@@ -359,13 +363,13 @@ def linked_texts(text: str, translation: Translation) -> list[tuple[str, str]]:
 
 
 def test_links_index_the_whole_text_and_the_whole_translation() -> None:
-    text = "- One, 2.\n\nSee?"
+    text = "- One, two.\n\nSee?"
 
-    translation = attended(make_pipeline(text, return_alignment=True), "  uno, 2.", "see!")
+    translation = attended(make_pipeline(text, return_alignment=True), "  uno, due.", "see!")
 
-    assert translation.hypotheses[0].text == "- uno, 2.\n\nsee!"
-    assert linked_texts(text, translation)[-4:] == [("S", "s"), ("e", "e"), ("e", "e"), ("?", "!")]
-    assert "".join(target for _, target in linked_texts(text, translation)) == "uno,2.see!"
+    assert translation.hypotheses[0].text == "- uno, due.\n\nsee?"
+    assert linked_texts(text, translation)[-4:] == [("S", "s"), ("e", "e"), ("e", "e"), ("?", "?")]
+    assert "".join(target for _, target in linked_texts(text, translation)) == "uno,due.see?"
 
 
 def test_links_of_a_split_sentence_index_the_whole_text() -> None:
@@ -426,8 +430,8 @@ def test_tags_are_not_linked() -> None:
 
     translation = attended(pipeline, chr(2001) + "uno, see!")
 
-    assert linked_texts(text, translation)[-4:] == [("s", "s"), ("e", "e"), ("e", "e"), ("?", "!")]
-    assert "".join(target for _, target in linked_texts(text, translation)) == "uno,see!"
+    assert linked_texts(text, translation)[-4:] == [("s", "s"), ("e", "e"), ("e", "e"), ("?", "?")]
+    assert "".join(target for _, target in linked_texts(text, translation)) == "uno,see?"
 
 
 def test_attention_is_returned_for_each_segment_with_the_pieces_of_both_sides() -> None:

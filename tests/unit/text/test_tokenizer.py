@@ -281,5 +281,49 @@ def test_placeholders_must_be_one_token_each(tmp_path: Path, tokenizer_file: Pat
     assert [taught.source_pieces([source]) + taught.pieces([target]) for source, target in taught.placeholder_ids] == [
         ["⟦1⟧", "⟦1⟧"]
     ]
-    with pytest.raises(BundleError, match="placeholder ⟦1⟧"):
+    with pytest.raises(BundleError, match="piece ⟦1⟧"):
         SentencePieceTokenizer(tokenizer_file, Tokenization(placeholders=("⟦1⟧",)))
+
+
+@pytest.mark.parametrize("character", "aTz .?\n\t\u2003ﬁ")
+def test_character_with_pieces_is_spelled(tokenizer: SentencePieceTokenizer, character: str) -> None:
+    assert tokenizer.spells(character)
+    assert tokenizer.spells(character)  # the second answer comes from a table
+
+
+@pytest.mark.parametrize("character", "éñ漢я😀→²™½①\x00\x7f\u200b\ud800\u0301")
+def test_character_in_bytes_or_changed_by_normalization_is_not_spelled(
+    tokenizer: SentencePieceTokenizer, character: str
+) -> None:
+    assert not tokenizer.spells(character)
+    assert not tokenizer.spells(character)
+
+
+def test_unknown_character_is_not_spelled_without_byte_fallback(tmp_path: Path) -> None:
+    special = {"pad_id": 0, "bos_id": 1, "eos_id": 2, "unk_id": 3}
+    (path := tmp_path / "tokenizer.model").write_bytes(train_sentencepiece(["how are you"], vocab_size=40, **special))
+
+    plain = SentencePieceTokenizer(path)
+
+    assert [plain.spells(character) for character in "how é漢"] == [True, True, True, True, False, False]
+    assert plain.byte_ids == frozenset()
+
+
+def test_byte_tokens_and_the_character_that_sources_drop(tokenizer: SentencePieceTokenizer) -> None:
+    assert len(tokenizer.byte_ids) == 256
+    assert {tokenizer.pieces([token_id])[0][:3] for token_id in tokenizer.byte_ids} == {"<0x"}
+    assert tokenizer.filler
+    assert tokenizer.encode(f"fo{tokenizer.filler}x") == tokenizer.encode("fox")
+
+
+def test_reserved_pieces_have_their_ids(tmp_path: Path) -> None:
+    special = {"pad_id": 0, "bos_id": 1, "eos_id": 2, "unk_id": 3, "user_defined_symbols": ["⟦1⟧", "⟪1⟫", "⟪/1⟫"]}
+    model = train_sentencepiece(["how are you"], model_type="unigram", vocab_size=272, byte_fallback=True, **special)
+    (path := tmp_path / "tokenizer.model").write_bytes(model)
+
+    taught = SentencePieceTokenizer(path, Tokenization(placeholders=("⟦1⟧",), reserved=("⟪1⟫", "⟪/1⟫")))
+
+    assert taught.reserved == ("⟪1⟫", "⟪/1⟫")
+    assert [taught.pieces([target]) for _, target in taught.reserved_ids] == [["⟪1⟫"], ["⟪/1⟫"]]
+    with pytest.raises(BundleError, match="piece ⟪9⟫"):
+        SentencePieceTokenizer(path, Tokenization(reserved=("⟪9⟫",)))

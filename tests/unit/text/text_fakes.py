@@ -1,6 +1,7 @@
 """A tokenizer, a queue and a model without a network, for tests of the text pipeline and the translator."""
 
 import asyncio
+import codecs
 import io
 import random
 from collections.abc import Callable, Sequence
@@ -47,15 +48,22 @@ class CharacterTokenizer(SentencePieceTokenizer):
     source_suffix: tuple[int, ...] = (EOS,)
     target_prefix: tuple[int, ...] = ()
     placeholders: tuple[str, ...] = ()
+    reserved: tuple[str, ...] = ()
+    filler = ""
+    byte_ids: frozenset[int] = frozenset()
 
     def __init__(self) -> None:
         """Load nothing."""
+        self.readable = set()
 
     def for_pair(self, source_language: str, target_language: str) -> Self:
         of_pair = copy(self)
         of_pair.source_prefix = tuple(self.encode(source_language))
         of_pair.target_prefix = tuple(self.encode(target_language))
         return of_pair
+
+    def spells(self, character: str) -> bool:
+        return character != "☃"
 
     def encode(self, text: str) -> list[int]:
         return [ord(char) + FIRST_CHARACTER for char in text]
@@ -132,6 +140,11 @@ def echo(segment: Segment) -> Answer:
 def shout(segment: Segment) -> Answer:
     """Translate a sentence into capitals, which may be longer."""
     return (make_hypothesis(source_text(segment).upper()),)
+
+
+def encipher(segment: Segment) -> Answer:
+    """Translate each letter into another, so that the translation is not a copy: `One.` into `Bar.`."""
+    return (make_hypothesis(codecs.encode(source_text(segment), "rot13")),)
 
 
 def garble(segment: Segment) -> Answer:

@@ -9,7 +9,7 @@ import pytest
 from dragoman_service.datatypes import Segment, SegmentResult, Span
 from dragoman_service.errors import DeadlineExceededError, EngineError, OverloadedError
 from dragoman_service.text.documents import PlannedSentence
-from dragoman_service.text.planning import TextPart, TextPlan
+from dragoman_service.text.planning import ModelText, TextPart, TextPlan
 from dragoman_service.translation.document_window import DocumentWindow, PendingSentence
 from dragoman_service.translation.text_work import results_of
 from tests.fakes import ManualClock, make_segment
@@ -26,10 +26,13 @@ class Bench:
         self.num_read = 0
         self.clock = ManualClock()
         self.slept: list[float] = []
+        self.second: asyncio.Event | None = None  # set when the second searches of all sentences have ended
+        self.num_second = 0  # sentences with a second search
         self.sentences = [self._sentence(size) for size in sizes]
         self.window = DocumentWindow(
             self._read(),
             self._submit,
+            self._finish,
             max_segments=max_segments,
             clock=self.clock,
             sleep=self._sleep,
@@ -37,7 +40,9 @@ class Bench:
         )
 
     def _sentence(self, size: int) -> PlannedSentence:
-        part = TextPart(span=Span(start=0, end=1), segment=make_segment(5), sentence_index=0)
+        part = TextPart(
+            span=Span(start=0, end=1), segment=make_segment(5), sentence_index=0, model_text=ModelText(text="a")
+        )
         return PlannedSentence(before="", plan=TextPlan(text="a", parts=(part,) * size) if size else None)
 
     def _read(self) -> Iterator[PlannedSentence]:
@@ -53,6 +58,14 @@ class Bench:
         self.futures += futures
         return futures
 
+    async def _finish(self, pending: "PendingSentence[list[SegmentResult]]") -> list[SegmentResult]:
+        if pending.results:
+            await asyncio.wait(pending.results)
+        if self.second is not None:
+            self.num_second += 1
+            await self.second.wait()
+        return results_of(pending.results)
+
     async def _sleep(self, delay: float) -> None:
         self.slept.append(delay)
         self.clock.advance(delay)
@@ -66,7 +79,7 @@ class Bench:
         for future in futures or self.unanswered:
             future.set_result(make_result(make_hypothesis("a")))
 
-    async def begun(self) -> "asyncio.Task[PendingSentence | None]":
+    async def begun(self) -> "asyncio.Task[tuple[PendingSentence[list[SegmentResult]], list[SegmentResult]] | None]":
         """Start `next_finished` and run it until a segment is queued."""
         task = asyncio.create_task(self.window.next_finished())
         while not self.unanswered:
@@ -105,7 +118,7 @@ async def test_sentences_are_returned_in_order() -> None:
     bench.answer()
 
     returned = [await task, *[await bench.window.next_finished() for _ in range(3)]]
-    assert [pending and pending.planned for pending in returned] == [*bench.sentences, None]
+    assert [each and each[0].planned for each in returned] == [*bench.sentences, None]
 
 
 async def test_finished_segments_after_an_unfinished_sentence_count() -> None:
@@ -132,7 +145,7 @@ async def test_sentence_larger_than_the_window_is_queued_in_parts() -> None:
 
     finished = task.result()
     assert finished
-    assert len(results_of(finished.results)) == 10
+    assert len(finished[1]) == 10
     assert most <= 4
 
 
@@ -204,13 +217,26 @@ async def test_error_is_returned_in_order() -> None:
     bench.futures[1].set_exception(EngineError("decoding failed"))
     bench.answer(bench.futures[0])
 
-    first, second = await task, await bench.window.next_finished()
+    first = await task
 
     assert first
-    assert results_of(first.results)
-    assert second
+    assert first[1]
     with pytest.raises(EngineError):
-        results_of(second.results)
+        await bench.window.next_finished()
+
+
+async def test_second_searches_of_sentences_run_concurrently() -> None:
+    bench = Bench(1, 1, 1)
+    bench.second = asyncio.Event()
+    task = await bench.begun()
+
+    bench.answer()
+    while bench.num_second < 3:
+        await asyncio.sleep(0)
+    assert not task.done()
+    bench.second.set()
+
+    assert await task
 
 
 async def test_cancelling_the_window_cancels_its_segments() -> None:

@@ -3,13 +3,15 @@ from typing import Any
 
 import pytest
 
-from dragoman_service.datatypes import Pivot, TextHypothesis, Translation
+from dragoman_service.datatypes import Pivot, Span, TextHypothesis, Translation, WarningKind
 from dragoman_service.errors import DrainingError, InvalidFieldError, ModelNotFoundError
 from dragoman_service.request import (
     AttentionDetail,
+    FixedSpan,
     RequestRecord,
     SamplingOptions,
     Term,
+    TextFormat,
     TranslationOptions,
     TranslationRequest,
 )
@@ -141,10 +143,81 @@ async def test_first_translation_has_no_options_about_the_target() -> None:
 
 
 async def test_error_of_a_pivot_text_names_the_pivot_language() -> None:
-    models = Models("en-fr", "fr-de", en_fr="x" * 20)
+    models = Models("en-fr", "fr-de", en_fr="x" * 19 + ".")
 
     with pytest.raises(InvalidFieldError, match=r"texts\[0\].* through fr.* 20 characters.* at most 10"):
         await _translate(models, TranslationLimits(max_text_characters=10))
+
+
+@pytest.mark.parametrize(
+    ("text", "pivot", "target", "kind", "of_source", "of_target"),
+    [
+        ("We saw 3 dogs.", "On a vu trois chiens.", "Wir sahen zwei Hunde.", WarningKind.NUMBER_CHANGED, "3", ""),
+        ("We saw dogs.", "On a vu 5 chiens.", "Wir sahen 5 Hunde.", WarningKind.NUMBER_CHANGED, "", "5"),
+        ("From 10 to 20.", "De 10 à 12.", "Von 10 bis 12.", WarningKind.NUMBER_CHANGED, "20", "12"),
+        ("Use GitHub now.", "Utilisez-le.", "Benutze es jetzt.", WarningKind.NAME_CHANGED, "GitHub", ""),
+        ("Ask McDonald.", "Demandez-le.", "Frag ihn.", WarningKind.NAME_CHANGED, "McDonald", ""),
+        ("Use eBay there.", "Utilisez-le la.", "Benutze es da.", WarningKind.NAME_CHANGED, "eBay", ""),
+    ],
+)
+async def test_source_and_final_text_are_compared(
+    text: str, pivot: str, target: str, kind: WarningKind, of_source: str, of_target: str
+) -> None:
+    result = await _translate(Models("en-fr", "fr-de", en_fr=pivot, fr_de=target), texts=(text,))
+
+    (translation,) = result.translations
+    final = translation.hypotheses[0].text
+    found = [warning for warning in translation.warnings if warning.kind is kind]
+    spans = [(warning.source, warning.target) for warning in found]
+    assert [(text[a.start : a.end] if a else "", final[b.start : b.end] if b else "") for a, b in spans] == [
+        (of_source, of_target)
+    ]
+    assert {warning.sentence_index for warning in translation.warnings} == {None}
+
+
+async def test_violation_of_one_step_that_the_other_corrects_is_no_warning() -> None:
+    models = Models("en-fr", "fr-de", en_fr="On a vu trois.", fr_de="Wir sahen 3 Hunde.")
+
+    result = await _translate(models, texts=("We saw 3 dogs.",))
+
+    assert [warning.kind for warning in result.translations[0].warnings] == []
+
+
+async def test_other_warnings_of_both_steps_name_their_step() -> None:
+    models = Models("en-fr", "fr-de")
+    for model in models.models.values():
+        model.scheduler = FakeQueue(answer=lambda segment: (make_hypothesis("Jo.", is_finished=False),))
+
+    result = await _translate(models)
+
+    warnings = result.translations[0].warnings
+    assert [(warning.kind, warning.message.split(":")[0]) for warning in warnings] == [
+        (WarningKind.TRUNCATED, "into fr"),
+        (WarningKind.TRUNCATED, "from fr"),
+    ]
+    assert {(warning.sentence_index, warning.source, warning.target) for warning in warnings} == {(None, None, None)}
+
+
+@pytest.mark.parametrize("text_format", [TextFormat.HTML, TextFormat.XML])
+async def test_markup_has_the_warnings_of_its_steps_only(text_format: TextFormat) -> None:
+    models = Models("en-fr", "fr-de", en_fr="Vu.", fr_de="Gesehen.")
+
+    result = await _translate(models, texts=("<p>Use GitHub.</p>",), options=TranslationOptions(format=text_format))
+
+    (warning,) = result.translations[0].warnings
+    assert warning.message.startswith("into fr: ")
+    assert (warning.kind, warning.source) == (WarningKind.NAME_CHANGED, None)
+
+
+async def test_fixed_spans_are_preserved_by_both_steps() -> None:
+    models = Models("en-fr", "fr-de", en_fr="Le 2013 est la.", fr_de="Das 2013 ist da.")
+    spans = ((FixedSpan(span=Span(start=4, end=8), target="Wort"),),)
+
+    result = await _translate(models, texts=("The word is here.",), fixed_spans=spans)
+
+    assert list(map(source_text, models.models["en-fr"].scheduler.segments)) == ["The 2013 is here."]
+    assert list(map(source_text, models.models["fr-de"].scheduler.segments)) == ["Le 2013 est la."]
+    assert result.translations[0].hypotheses[0].text == "Das Wort ist da."
 
 
 def test_source_languages_include_those_with_a_pivot() -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from dragoman_service.datatypes import WarningKind
 from dragoman_service.errors import InvalidFieldError, OverloadedError, RateLimitedError
 from dragoman_service.request import RequestRecord
 from dragoman_service.security.api_keys import Caller, Permission
@@ -12,7 +13,7 @@ from dragoman_service.security.rate_limits import RateLimiter
 from dragoman_service.translation.options import TranslationLimits
 from dragoman_service.translation.translator import Translator
 from tests.fakes import ManualClock
-from tests.unit.text.text_fakes import FakeModel, FakeQueue, make_request, make_translator
+from tests.unit.text.text_fakes import FakeModel, FakeQueue, encipher, make_request, make_translator
 
 SHOP = RequestRecord(caller="shop")
 
@@ -20,11 +21,11 @@ SHOP = RequestRecord(caller="shop")
 class Account:
     """Quota of one caller, which records the charges."""
 
-    def __init__(self, clock: ManualClock) -> None:
+    def __init__(self, clock: ManualClock, *, tokens_per_min: float = 6.0) -> None:
         self.charges: list[tuple[str, int]] = []
         self._limiter = RateLimiter(clock)
         self._caller = Caller(
-            name="shop", certificates=("shop",), permissions=frozenset(Permission), tokens_per_min=6.0
+            name="shop", certificates=("shop",), permissions=frozenset(Permission), tokens_per_min=tokens_per_min
         )
 
     async def take_tokens(
@@ -61,11 +62,28 @@ def charged_translator(account: Account, clock: ManualClock, queue: FakeQueue | 
 
 @pytest.mark.parametrize("text", ["One two. Three.", "One two three four. " * 200], ids=["short", "long"])
 async def test_request_costs_its_source_tokens(account: Account, clock: ManualClock, text: str) -> None:
-    result = await charged_translator(account, clock).translate(make_request(text), SHOP)
+    result = await charged_translator(account, clock, FakeQueue(encipher)).translate(make_request(text), SHOP)
 
     assert {caller for caller, _ in account.charges} == {"shop"}
     assert sum(num_tokens for _, num_tokens in account.charges) == result.num_source_tokens
     assert result.num_source_tokens > 0
+
+
+async def test_second_searches_are_charged(clock: ManualClock) -> None:
+    account, queue = Account(clock, tokens_per_min=600.0), FakeQueue()  # whose translation is a copy
+    result = await charged_translator(account, clock, queue).translate(make_request("Now."), SHOP)
+
+    assert len(queue.segments) == 2
+    assert sum(num_tokens for _, num_tokens in account.charges) == 2 * result.num_source_tokens
+
+
+async def test_second_search_beyond_the_quota_is_skipped(account: Account, clock: ManualClock) -> None:
+    queue = FakeQueue()
+
+    result = await charged_translator(account, clock, queue).translate(make_request("One two three."), SHOP)
+
+    assert len(queue.segments) == 1
+    assert [warning.kind for warning in result.translations[0].warnings] == [WarningKind.REPAIR_SKIPPED]
 
 
 async def test_request_beyond_the_quota_is_not_queued(account: Account, clock: ManualClock) -> None:

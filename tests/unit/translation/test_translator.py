@@ -33,6 +33,7 @@ from tests.unit.text.text_fakes import (
     CharacterTokenizer,
     FakeModel,
     FakeQueue,
+    encipher,
     make_hypothesis,
     make_request,
     make_result,
@@ -82,13 +83,13 @@ async def test_number_of_tokens_is_that_of_the_best_returned_hypothesis() -> Non
     result = await translated(model, "One.", num_hypotheses=2)
 
     (translation,) = result.translations
-    assert [hypothesis.text for hypothesis in translation.hypotheses] == ["abc"]
+    assert [hypothesis.text for hypothesis in translation.hypotheses] == ["abc."]
     assert result.num_target_tokens == translation.sentences[0].num_target_tokens == 4
 
 
 @pytest.mark.parametrize("is_document", [False, True])
 async def test_all_segments_are_queued_at_once_with_record_and_options(is_document: bool) -> None:
-    model, record = FakeModel(), RequestRecord(deadline_s=1e12, priority=Priority.BULK)
+    model, record = FakeModel(FakeQueue(encipher)), RequestRecord(deadline_s=1e12, priority=Priority.BULK)
     request = make_request("One. Two.", beam_size=3, num_hypotheses=2, suppressed_tokens=("x",), target_prefix="Ei")
 
     await called(make_translator(model), request, record, is_document=is_document)
@@ -251,7 +252,7 @@ async def test_timings_are_those_of_the_slowest_segment_and_all_text_work() -> N
 
 async def test_text_time_and_warnings_are_recorded() -> None:
     registry = CollectorRegistry()
-    model = FakeModel(FakeQueue(lambda _: (make_hypothesis("abc", is_finished=False),)))
+    model = FakeModel(FakeQueue(lambda _: (make_hypothesis("abc.", is_finished=False),)))
 
     translator = make_translator(model, metrics=Metrics(registry))
     result = await translator.translate(make_request("One. Two."), RequestRecord())
@@ -263,6 +264,7 @@ async def test_text_time_and_warnings_are_recorded() -> None:
 
 class ThreadRecorder(CharacterTokenizer):
     def __init__(self) -> None:
+        super().__init__()
         self.threads: set[int] = set()
 
     def encode(self, text: str) -> list[int]:
@@ -326,7 +328,7 @@ TIMEOUT_S = 30.0
 @pytest.mark.parametrize("is_document", [False, True])
 async def test_text_work_of_a_cancelled_call_ends_at_the_next_sentence(is_document: bool) -> None:
     tokenizer = BlockedTokenizer()
-    translator = make_translator(FakeModel(tokenizer=tokenizer))
+    translator = make_translator(FakeModel(FakeQueue(encipher), tokenizer=tokenizer))
     context = RequestRecord(caller="cancelled")
     call = asyncio.ensure_future(called(translator, make_request(LONG_TEXT), context, is_document=is_document))
     await asyncio.to_thread(tokenizer.entered.acquire, timeout=TIMEOUT_S)
@@ -342,7 +344,7 @@ async def test_text_work_of_a_cancelled_call_ends_at_the_next_sentence(is_docume
 
 async def test_long_texts_are_processed_one_at_a_time_for_each_caller() -> None:
     tokenizer = BlockedTokenizer()
-    translator = make_translator(FakeModel(tokenizer=tokenizer))
+    translator = make_translator(FakeModel(FakeQueue(encipher), tokenizer=tokenizer))
     calls = [
         asyncio.ensure_future(translator.translate(make_request(LONG_TEXT), RequestRecord(caller=caller)))
         for caller in ("busy", "busy", "busy", "other")

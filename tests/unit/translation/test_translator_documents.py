@@ -10,6 +10,7 @@ from tests.unit.text.text_fakes import (
     Answer,
     FakeModel,
     FakeQueue,
+    encipher,
     make_hypothesis,
     make_request,
     make_result,
@@ -69,7 +70,7 @@ async def test_sentences_before_an_error_are_valid() -> None:
 
 async def test_closing_a_document_cancels_its_segments() -> None:
     def answer(segment: Segment) -> Answer:
-        return shout(segment) if source_text(segment) == "One." else None
+        return encipher(segment) if source_text(segment) == "One." else None
 
     model = FakeModel(FakeQueue(answer))
     sentences = make_translator(model).translate_document(make_request("One. Two. Three."), RequestRecord())
@@ -81,7 +82,7 @@ async def test_closing_a_document_cancels_its_segments() -> None:
 
 
 async def test_only_the_window_is_queued_without_a_reader() -> None:
-    model = FakeModel(FakeQueue(shout))
+    model = FakeModel(FakeQueue(encipher))
     translator = make_translator(model, limits=TranslationLimits(document_window_segments=5))
     sentences = translator.translate_document(make_request("One more. " * 1000), RequestRecord())
 
@@ -94,7 +95,7 @@ async def test_only_the_window_is_queued_without_a_reader() -> None:
 async def test_sentence_has_its_own_hypotheses_warnings_and_timings() -> None:
     def answer(segment: Segment) -> Answer:
         is_second = source_text(segment) == "Two."
-        pair = ("x", -1.0), ("y", -2.0)
+        pair = ("x.", -1.0), ("y.", -2.0)
         hypotheses = [make_hypothesis(text, score=score, is_finished=not is_second) for text, score in pair]
         return make_result(*hypotheses, timings=StageTimings(queue_s=2.0 if is_second else 1.0))
 
@@ -104,7 +105,7 @@ async def test_sentence_has_its_own_hypotheses_warnings_and_timings() -> None:
 
     assert (first.warnings, first.timings.queue_s) == ((), 1.0)
     assert ([warning.kind for warning in second.warnings], second.timings.queue_s) == ([WarningKind.TRUNCATED], 2.0)
-    assert [hypothesis.text for hypothesis in first.hypotheses] == ["x", "y"]
+    assert [hypothesis.text for hypothesis in first.hypotheses] == ["x.", "y."]
 
 
 async def test_time_to_the_first_sentence_is_observed_once() -> None:

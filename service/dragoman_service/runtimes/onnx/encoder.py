@@ -156,9 +156,13 @@ class EncodingModel:
 
 
 def _placeholders(bundle: Bundle) -> tuple[Placeholder, ...]:
-    if not bundle.manifest.tokenization.placeholders:
+    # Reserved pieces are placeholders that no source contains.
+    tokenization = bundle.manifest.tokenization
+    if not tokenization.placeholders and not tokenization.reserved:
         return ()
-    return tuple(starmap(Placeholder, open_tokenizer(bundle).placeholder_ids))
+    tokenizer = open_tokenizer(bundle)
+    reserved = (Placeholder(source_id=-1, target_id=target_id) for _, target_id in tokenizer.reserved_ids)
+    return (*starmap(Placeholder, tokenizer.placeholder_ids), *reserved)
 
 
 def model_limits(manifest: Manifest, placeholders: tuple[Placeholder, ...] = ()) -> ModelLimits:

@@ -20,11 +20,11 @@ MAX_NUMBER_SIGNS = 256  # `#` in one message; each becomes a placeholder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IcuArgument:
-    """A plural or select argument."""
+class Container:
+    """A span with translated messages inside, such as a plural argument; or a span without messages."""
 
     end: int
-    messages: tuple[Span, ...]
+    messages: tuple[Span, ...] = ()
 
 
 class IcuReader:
@@ -47,7 +47,7 @@ class IcuReader:
         self._closing[self._none] = self._none
         self._dead_ends: set[int] = set()  # positions after a message of an argument that does not end
 
-    def argument(self, position: int) -> IcuArgument | None:
+    def argument(self, position: int) -> Container | None:
         """Return the argument whose head ends at a position.
 
         None if it does not end, or exceeds the limits of nesting, messages or number signs.
@@ -69,7 +69,7 @@ class IcuReader:
         if closing is None or not messages:
             self._dead_ends.update(message.end + 1 for message in messages)
             return None
-        return IcuArgument(end=closing.end(), messages=tuple(messages))
+        return Container(end=closing.end(), messages=tuple(messages))
 
     def _message_end(self, position: int) -> int | None:
         start = self._read(position)

@@ -11,7 +11,15 @@ from dataclasses import dataclass, field
 from xml.parsers import expat
 
 from dragoman_service.datatypes import Span
-from dragoman_service.text.placeholders.markup_tokens import PLACEHOLDER_TAGS, Copied, Tag, Text, Token, tokenize
+from dragoman_service.text.placeholders.markup_tokens import (
+    PLACEHOLDER_TAGS,
+    Copied,
+    Tag,
+    Text,
+    Token,
+    is_known,
+    tokenize,
+)
 from dragoman_service.text.placeholders.text_units import MAX_DEPTH, Placeholders, TextUnit, TextUnitBuilder
 from dragoman_service.text.segmentation import Check, never_ends
 
@@ -63,7 +71,7 @@ def markup_units(text: str, *, is_xml: bool, placeholders: Placeholders, check: 
     tokens = list(tokenize(text, is_xml=is_xml, check=check))
     inline = _inline_by_content(text, tokens, check) if is_xml else None
     reader = _Reader(text, is_xml=is_xml, inline=inline, placeholders=placeholders, check=check)
-    for token in _collapse_untranslated(tokens, inline):
+    for token in _collapsed(text, tokens, inline):
         check()
         reader.read(token)
     return reader.end()
@@ -99,9 +107,9 @@ def _check_xml(text: str, check: Check) -> None:
         raise MarkupError(f"not well-formed: {what} in line {error.lineno}, column {max(column, 0)}") from error
 
 
-def _collapse_untranslated(tokens: Sequence[Token], inline: frozenset[int] | None) -> Iterator[Token]:
+def _collapsed(text: str, tokens: Sequence[Token], inline: frozenset[int] | None) -> Iterator[Token]:
     # Each untranslated element becomes one token, up to the end of the message if it is never closed. Within text it
-    # replaces a word.
+    # replaces a word. An empty placeholder replaces a word as well.
     index = 0
     while index < len(tokens):
         token = tokens[index]
@@ -111,7 +119,15 @@ def _collapse_untranslated(tokens: Sequence[Token], inline: frozenset[int] | Non
             continue
         is_within_text = token.name not in _BLOCK | _SILENT if inline is None else token.start in inline
         is_word = token.name in _OPAQUE or (token.is_untranslated and is_within_text)
-        if token.is_empty and token.name in PLACEHOLDER_TAGS:
+        end_tag = index + 1 if not token.is_empty and _closes(token, tokens[index : index + 1]) else index
+        if (token.is_empty or end_tag > index) and not token.is_untranslated:
+            end = tokens[end_tag - 1].end
+            is_free = is_within_text and not token.attributes and not _touches_word(text, token.start, end)
+            if token.name in PLACEHOLDER_TAGS or (is_free and not is_known(token.name)):
+                yield Copied(token.start, end, is_word=True)
+                index = end_tag
+                continue
+        if token.is_empty and token.is_untranslated and (is_word or token.name in PLACEHOLDER_TAGS):
             yield Copied(token.start, token.end, is_word=True)
         elif token.is_empty or not (is_word or token.is_untranslated or token.name in _SILENT):
             yield token
@@ -125,9 +141,17 @@ def _collapse_untranslated(tokens: Sequence[Token], inline: frozenset[int] | Non
                     depth += -1 if inner.is_closing else 1
             end = tokens[index - 1].end
             if is_word or token.name in _SILENT:
-                yield Copied(token.start, end, is_word=is_word and has_text)
+                yield Copied(token.start, end, is_word=is_word and (has_text or token.name not in _OPAQUE))
             else:
                 yield Tag(token.start, end, token.name, is_empty=True)
+
+
+def _closes(tag: Tag, following: Sequence[Token]) -> bool:
+    return any(isinstance(token, Tag) and token.is_closing and token.name == tag.name for token in following)
+
+
+def _touches_word(text: str, start: int, end: int) -> bool:
+    return text[max(0, start - 1) : start].isalnum() or text[end : end + 1].isalnum()
 
 
 def _inline_by_content(text: str, tokens: Sequence[Token], check: Check) -> frozenset[int]:

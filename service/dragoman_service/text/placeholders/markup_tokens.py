@@ -20,7 +20,22 @@ _VOID = frozenset((
     "area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param", "source", "track", "wbr",
     "basefont", "bgsound", "frame", "keygen",
 ))
-PLACEHOLDER_TAGS = frozenset(("ph", "x"))  # empty elements that replace a word
+PLACEHOLDER_TAGS = frozenset(("ph", "x", "bx", "ex", "it", "bpt", "ept", "ut"))  # empty elements that replace a word
+
+# Elements of HTML. An empty element with another name is a placeholder if no word touches it.
+_HTML = frozenset((
+    "a", "abbr", "acronym", "address", "applet", "area", "article", "aside", "audio", "b", "base", "basefont", "bdi",
+    "bdo", "bgsound", "big", "blink", "blockquote", "body", "br", "button", "canvas", "caption", "center", "cite",
+    "code", "col", "colgroup", "data", "datalist", "dd", "del", "details", "dfn", "dialog", "dir", "div", "dl", "dt",
+    "em", "embed", "fieldset", "figcaption", "figure", "font", "footer", "form", "frame", "frameset", "g", "h1", "h2",
+    "h3", "h4", "h5", "h6", "head", "header", "hgroup", "hr", "html", "i", "iframe", "img", "input", "ins", "kbd",
+    "keygen", "label", "legend", "li", "link", "listing", "main", "map", "mark", "marquee", "math", "menu", "meta",
+    "meter", "mrk", "nav", "nobr", "noembed", "noframes", "noscript", "object", "ol", "optgroup", "option", "output",
+    "p", "param", "picture", "plaintext", "pre", "progress", "q", "rb", "rp", "rt", "rtc", "ruby", "s", "samp",
+    "script", "search", "section", "select", "slot", "small", "source", "span", "strike", "strong", "style", "sub",
+    "summary", "sup", "svg", "table", "tbody", "td", "template", "textarea", "tfoot", "th", "thead", "time", "title",
+    "tr", "track", "tt", "u", "ul", "var", "video", "wbr", "xmp",
+))
 _TEXT_ATTRIBUTES = frozenset(("alt", "title", "placeholder"))
 # fmt: on
 
@@ -89,6 +104,11 @@ def tokenize(text: str, *, is_xml: bool, check: Check) -> Iterator[Token]:
         yield Text(begin, len(text))
 
 
+def is_known(name: str) -> bool:
+    """Return whether HTML has an element with this name, which is in lower case."""
+    return name in _HTML
+
+
 def _markup_at(text: str, start: int, *, is_xml: bool, check: Check) -> Token | None:
     # The token that begins with a `<`; None if it is text.
     check()
@@ -137,7 +157,7 @@ def _tag_at(text: str, start: int, match: re.Match[str], *, is_xml: bool, check:
         elif attribute_name == "class":
             is_untranslated = is_untranslated or "notranslate" in value.split()
     is_empty = not is_closing and (
-        (text[position - 1] == "/" and (is_xml or name in PLACEHOLDER_TAGS)) or (not is_xml and name in _VOID)
+        (text[position - 1] == "/" and (is_xml or name not in _HTML)) or (not is_xml and name in _VOID)
     )
     return Tag(start, position + 1, name, is_closing, is_empty, tuple(attributes), is_untranslated)
 

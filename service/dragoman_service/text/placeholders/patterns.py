@@ -1,25 +1,36 @@
 """Patterns of protected spans, which a translation must keep unchanged, and terms with fixed translations.
 
-Each kind is one regular expression with bounded and mostly possessive repetitions. A match reads a bounded number of
+Each rule is a regular expression with bounded and mostly possessive repetitions. A match reads a bounded number of
 characters and rarely backtracks, so the time is linear in the length of the text. Long texts are searched in windows.
-All kinds are alternatives of one expression: the first that matches at a position wins, and spans do not overlap.
-Patterns of the caller are literal except for `*` and take precedence over all kinds.
+All rules are alternatives of one expression: the first that matches at a position wins, and spans do not overlap.
+Patterns of the caller are literal except for `*` and take precedence over all kinds. Finders search the ranges between
+these spans: bars of plurals, terms, and those that a planner adds.
 """
 
 import re
 import time
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import groupby
+from typing import Protocol
 
 from dragoman_service.datatypes import Span
 from dragoman_service.request import ProtectedKind, ProtectionOptions, Term
-from dragoman_service.text.placeholders import icu
+from dragoman_service.text.placeholders import templates
+from dragoman_service.text.placeholders.containers import TextReader
+from dragoman_service.text.placeholders.icu import Container
+from dragoman_service.text.placeholders.plural_bars import plural_separators
+from dragoman_service.text.placeholders.templates import Rule
 from dragoman_service.text.segmentation import Check, never_ends
 
 _URL_CHARACTER = r"[^\s<>\"`\\^|\x00-\x20\u3000-\u303f\uff00-\uffef]"
-_TAG_ATTRIBUTE = r"\s{1,32}+[\w:@.-]{1,64}+\s{0,8}+=\s{0,8}+(?:\"[^\"<>]{0,1000}+\"|'[^'<>]{0,1000}+')"
+_VALUE = (
+    r"\"[^\"<>]{0,1000}+(?:<[%?][^<>]{1,200}+>[^\"<>]{0,200}+){0,3}\"|'[^'<>]{0,1000}+'"  # `<% %>` in a value: ERB
+    r"|\{[^{}<>\n]{0,200}+\}|[\w#.%:-]{1,200}+"
+)
+_TAG_ATTRIBUTE = rf"\s{{1,32}}+[\w:@.-]{{1,64}}+\s{{0,8}}+=\s{{0,8}}+(?:{_VALUE})"
 _CURRENCY = r"[$\xa3\xa5\u20a0-\u20bf]"
 _UNIT = (
     rf"%|\u2030|\xb0(?:[CF]\b)?|{_CURRENCY}|EUR|USD|GBP|CHF|km/h|m/s|mph|rpm|[kcdm\xb5\u03bcn]?m[\xb2\xb3]?|[km\xb5\u03bc]?g|m?[lL]"
@@ -27,49 +38,20 @@ _UNIT = (
     r"|[kKMGTP]?i?B(?:/s)?|[kMG]?bit(?:/s)?|[kMG]bps"
 )
 
-# In order of precedence at one position. `_trimmed` decides where a path or an address ends.
-#
-# Before Python 3.11.5, a possessive group that fails halfway keeps what it has matched so far. The expressions after
-# it, or `_trimmed`, compensate for that; the group of numbers looks ahead instead.
-_GRAMMAR: dict[ProtectedKind, str] = {
-    ProtectedKind.CODE: r"``[^`\n]{1,500}+``|`[^`\n]{1,500}+`",
-    ProtectedKind.TAG: r"<(?=/?[A-Za-z])",  # only the start, which is unique to tags; see `_TAG`
-    ProtectedKind.URL: (
-        rf"(?<!\w)(?:(?:https?|ftps?|sftp|ssh|file|git|wss?)://|www\.(?=\w)|(?:mailto|tel|data):(?=\w)){_URL_CHARACTER}{{1,2000}}+"
-    ),
-    ProtectedKind.TEMPLATE: r"[$%#]\{[^{}\n]{1,200}+\}|\$t\([^()\n]{1,200}+\)|\$\([^()\s]{1,100}+\)",
-    ProtectedKind.ICU: icu.HEAD,
-    ProtectedKind.BRACES: (
-        r"\{\{\{?[^{}\n]{1,200}+\}\}\}?|\{%[^{}%\n]{1,200}+%\}"
-        r"|\{ ?[\w.$@\[\]-]{0,100}+ ?(?:[,:!|][^{}\n]{1,100}+)?\}"
-    ),
-    ProtectedKind.PRINTF: (
-        r"(?<![\d%])%(?:(?:\d{1,2}\$|\(\w{1,64}+\))[-+#0]{0,3}+\d{0,4}(?:\.\d{1,3})?(?:hh?|ll?|[zjtL])?[diouxXeEfFgGcsaA@]"
-        r"|[-+#0]{0,3}+\d{0,4}(?:\.\d{1,3})?(?:hh?|ll?|[zjtL])?[diouxXeEfFgGcsaA@](?![A-Za-z0-9]))"
-    ),
-    ProtectedKind.EMAIL: (
-        r"(?<![\w.%+-])[A-Za-z0-9._%+-]{1,64}+@[A-Za-z0-9][A-Za-z0-9-]{0,62}+(?:\.[A-Za-z0-9-]{1,63}+){1,8}+"
-    ),
-    ProtectedKind.PATH: (
-        r"(?<![\w.~:/\\-])(?:[A-Za-z]:\\|\\\\(?=\w))[^\s\"<>|:*?`]{1,1000}+"
-        r"|(?<![\w./~:\\@-])(?:~|\.{1,2})?(?:/[\w.@+%-]{1,255}+){1,32}+/?"
-        r"|(?<![\w./~:\\@-])\w[\w.@+%-]{0,254}+(?:/[\w.@+%-]{1,255}+){1,32}+"
-    ),
-    ProtectedKind.COLON: r"(?<![\w:]):[A-Za-z_]\w{0,63}+(?![\w:])",
-    ProtectedKind.NUMBER: (
-        rf"(?<![\w.,:])(?:[-+\u2212\xb1]\s?)?(?:{_CURRENCY}\s?)?\d{{1,32}}+(?:(?=[.,:/'\u2019\u202f\xa0]\d).\d{{1,32}}+){{0,8}}+"
-        rf"(?:\s?(?:{_UNIT})(?!\w)|(?!\w))"
-    ),
-}
+# Kinds that are protected unless the request changes this. Other modules find some of them, see `enabled_kinds`.
+DEFAULT_KINDS = frozenset(ProtectedKind) - {ProtectedKind.COLON}
 
-# Kinds that are protected unless the request changes this.
-DEFAULT_KINDS = frozenset(ProtectedKind) - {ProtectedKind.COLON, ProtectedKind.NUMBER}
+_TAG_NAME = r"(?:[A-Za-z][\w:.-]{0,63}+|\d{1,3}+)"  # a number in the Trans component of React
+_TAG = re.compile(
+    rf"</?{_TAG_NAME}(?:=(?:\"[^\"<>\n]{{0,200}}+\"|[#\w.%+-]{{1,64}}+))?"  # Unity: `<color=#fff>`
+    rf"(?:{_TAG_ATTRIBUTE}){{0,32}}+\s{{0,32}}+/?>"
+)
 
-_TAG = re.compile(rf"</?[A-Za-z][\w:.-]{{0,63}}+(?:{_TAG_ATTRIBUTE}){{0,32}}+\s{{0,32}}+/?>")
+_GROUP = "rule"  # prefix of the names of groups
 
 _LONG_CALL_S = 0.001
 _GRAMMAR_REACH = 9_000  # more than the longest path (32 names of 255 characters) and any other match
-_GRAMMAR_WINDOW = 16_384  # one call takes at most 15 ms (a text of `{`)
+_GRAMMAR_WINDOW = 8_192  # one call takes at most 20 ms (a text of `<%`)
 _PATTERN_WINDOW = 1_024  # one call takes at most 10 ms, with `MAX_PATTERN_STARS`
 _MAX_STAR_CHARACTERS = 100  # longest match of a `*`
 _TERM_CHECK_CHARACTERS = 64  # interval of checks in the search for terms
@@ -78,7 +60,7 @@ _TRAILING = frozenset(".,;:!?'\"*_~…")
 _CLOSERS = {")": "(", "]": "[", "}": "{"}
 _FILE_NAME = re.compile(r"[\w@+%-][\w.@+%-]*\.[A-Za-z0-9]{1,5}", re.ASCII)
 _XLIFF_TMX_TAGS = frozenset({"ph", "x", "bx", "ex", "it", "bpt", "ept", "ut"})  # placeholders of these formats
-_TAG_NAME = re.compile(r"</?([\w:.-]+)")
+_NAME_OF_TAG = re.compile(r"</?([\w:.-]+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,8 +91,12 @@ class WindowedExpression:
                 time.sleep(duration_s)
 
 
-# Every span of the default kinds contains one of these, so a text without them needs no further search.
-_TRIGGER = WindowedExpression(expression=re.compile(r"[{%$@/\\`<#]|www\.|mailto:|tel:|data:"), reach=8, window=1 << 17)
+# Every span of the grammar, except for `_KINDS_WITHOUT_TRIGGER`, contains one of these, so a text without them needs no
+# further search.
+_TRIGGER = WindowedExpression(
+    expression=re.compile(r"[{%$@/\\`<#\[|]|![a-z]|&[a-z]|''|www\.|mailto:|tel:|data:"), reach=8, window=1 << 17
+)
+_KINDS_WITHOUT_TRIGGER = frozenset((ProtectedKind.COLON, ProtectedKind.NUMBER))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,41 +109,111 @@ class ProtectedSpan:
     messages: tuple[Span, ...] = ()  # translated texts inside it, such as the forms of a plural
 
 
-@dataclass(frozen=True, slots=True)
+class SpanFinder(Protocol):
+    """Finds more protected spans of a text, in the ranges that no other span covers."""
+
+    def add_to(self, spans: Sequence[ProtectedSpan], text: str, check: Check = never_ends) -> list[ProtectedSpan]:
+        """Return the spans and those of this finder, in order and without overlaps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Protection:
     """Compiled kinds, patterns and terms of a request."""
 
     expressions: tuple[WindowedExpression, ...]  # of patterns and kinds, in order of precedence
-    terms: "TermMatcher | None"
-    glossary: "TermMatcher | None"  # searched where no term matches
-    needs_trigger: bool  # whether every span contains a trigger
+    rules: tuple[Rule, ...]  # `rule0`, `rule1` and so on are their groups in the expression of kinds
+    finders: tuple[SpanFinder, ...]  # in order of precedence, after the expressions
+    needs_trigger: bool  # whether every span of the expressions contains a trigger
 
     def find(self, text: str, check: Check = never_ends) -> list[ProtectedSpan]:
         """Return the protected spans of a text in order, without overlaps. All others take precedence over terms."""
         may_match = not self.needs_trigger or _TRIGGER.search(text, 0, check) is not None
         spans = list(self._literals(text, check)) if may_match else []
-        for terms in (self.terms, self.glossary):
-            spans = terms.add_to(spans, text, check) if terms else spans
+        for finder in self.finders:
+            spans = finder.add_to(spans, text, check)
         return spans
 
     def _literals(self, text: str, check: Check) -> Iterator[ProtectedSpan]:
-        reader: icu.IcuReader | None = None
+        reader = TextReader(text, check)
         matches = [expression.search(text, 0, check) for expression in self.expressions]
         while (match := min(filter(None, matches), key=re.Match.start, default=None)) is not None:
             start, position = match.span()
-            kind = ProtectedKind[match.lastgroup] if match.lastgroup else None
-            if kind is ProtectedKind.ICU:
-                reader = reader or icu.IcuReader(text, check)
-                if (argument := reader.argument(position)) is not None:
-                    position = argument.end
-                    yield ProtectedSpan(span=Span(start=start, end=position), kind=kind, messages=argument.messages)
-            elif (end := _end(kind, text, start, position)) > start:
-                position = end
-                yield ProtectedSpan(span=Span(start=start, end=end), kind=kind)
+            rule = self.rules[int(match.lastgroup.removeprefix(_GROUP))] if match.lastgroup else None
+            if rule is None or rule.read is None:
+                yield ProtectedSpan(span=Span(start=start, end=position), kind=rule.kind if rule else None)
+            elif (container := rule.read(reader, start, position)) is not None:
+                position = container.end
+                yield ProtectedSpan(span=Span(start=start, end=position), kind=rule.kind, messages=container.messages)
             for index, expression in enumerate(self.expressions):
                 other = matches[index]
                 if other is not None and other.start() < position:
                     matches[index] = expression.search(text, position, check)
+
+
+class PluralBarFinder:
+    """Finds the bars between the plural forms of a message."""
+
+    def add_to(self, spans: Sequence[ProtectedSpan], text: str, check: Check = never_ends) -> list[ProtectedSpan]:
+        """Return the spans and the bars, in order. A bar includes the interval after it, which may be a span."""
+        if "|" not in text:
+            return list(spans)
+        bars = list(plural_separators(text, [protected.span for protected in spans], check))
+        starts = [bar.start for bar in bars]
+
+        def is_part(span: Span) -> bool:
+            index = bisect_right(starts, span.start) - 1
+            return index >= 0 and span.end <= bars[index].end
+
+        others = [protected for protected in spans if not is_part(protected.span)]
+        return _merged(others, [ProtectedSpan(span=bar, kind=ProtectedKind.PLURAL) for bar in bars])
+
+
+def enabled_kinds(options: ProtectionOptions) -> frozenset[ProtectedKind]:
+    """Return the kinds that a request protects.
+
+    The grammar finds all kinds except for these: `text.placeholders.numbers` finds numbers and identifiers, unless the
+    request enables `NUMBER` itself, which protects every number; escapes and accelerators are codes of text units.
+    """
+    if not options.is_enabled:
+        return frozenset()
+    return (DEFAULT_KINDS | options.enabled_kinds) - options.disabled_kinds
+
+
+def free_ranges(spans: Sequence[ProtectedSpan], length: int) -> Iterator[Span]:
+    """Yield the ranges of a text that no span covers, in order.
+
+    Args:
+        spans: ordered and disjoint.
+        length: length of the text.
+    """
+    position = 0
+    for protected in spans:
+        if position < protected.span.start:
+            yield Span(start=position, end=protected.span.start)
+        position = protected.span.end
+    if position < length:
+        yield Span(start=position, end=length)
+
+
+def add_matches(
+    spans: Sequence[ProtectedSpan],
+    text: str,
+    find: Callable[[str, int, int], Iterable[ProtectedSpan]],
+    check: Check = never_ends,
+) -> list[ProtectedSpan]:
+    """Return the spans of a text and the matches between them, in order.
+
+    Args:
+        spans: ordered and disjoint.
+        text: the whole text.
+        find: returns the matches between two positions of the text, ordered and disjoint.
+        check: called for each range.
+    """
+    matches: list[ProtectedSpan] = []
+    for free in free_ranges(spans, len(text)):
+        check()
+        matches += find(text, free.start, free.end)
+    return _merged(spans, matches)
 
 
 @lru_cache(maxsize=64)
@@ -165,52 +221,60 @@ def compile_protection(
     options: ProtectionOptions, terms: tuple[Term, ...], glossary: "TermMatcher | None" = None
 ) -> Protection:
     """Compile the protection of a request, which is validated already."""
-    kinds = (DEFAULT_KINDS | options.enabled_kinds) - options.disabled_kinds if options.is_enabled else frozenset()
-    alternatives = [f"(?P<{kind.name}>{pattern})" for kind, pattern in _GRAMMAR.items() if kind in kinds]
+    kinds = enabled_kinds(options)
+    if ProtectedKind.NUMBER not in options.enabled_kinds:
+        kinds -= {ProtectedKind.NUMBER}
+    rules = tuple(rule for rule in _GRAMMAR if rule.kind in kinds)
     expressions = []
     if options.patterns:
         reach = max(len(pattern) + pattern.count("*") * _MAX_STAR_CHARACTERS for pattern in options.patterns)
         pattern = re.compile("|".join(map(_regular_expression, options.patterns)))
         expressions.append(WindowedExpression(expression=pattern, reach=reach, window=_PATTERN_WINDOW))
-    if alternatives:
-        grammar = re.compile("|".join(alternatives))
+    if rules:
+        grammar = re.compile(_alternatives(rules))
         expressions.append(WindowedExpression(expression=grammar, reach=_GRAMMAR_REACH, window=_GRAMMAR_WINDOW))
+    finders: list[SpanFinder] = []
+    if ProtectedKind.PLURAL in kinds:
+        finders.append(PluralBarFinder())
+    if terms:
+        finders.append(TermMatcher(terms))
+    if glossary:
+        finders.append(glossary)
     return Protection(
         expressions=tuple(expressions),
-        terms=TermMatcher(terms) if terms else None,
-        glossary=glossary,
-        needs_trigger=not options.patterns and kinds <= DEFAULT_KINDS,
+        rules=rules,
+        finders=tuple(finders),
+        needs_trigger=not options.patterns and not kinds & _KINDS_WITHOUT_TRIGGER,
     )
 
 
 def may_have_literals(text: str) -> bool:
-    """Return whether a text may contain a span of the default kinds."""
+    """Return whether a text may contain a span of the grammar, such as a placeholder or an address."""
     return _TRIGGER.search(text, 0, never_ends) is not None
 
 
 def is_placeholder_tag(tag: str) -> bool:
     """Return whether a tag is content itself, such as `<ph id="1"/>`, and does not mark other text."""
-    match = _TAG_NAME.match(tag)
+    match = _NAME_OF_TAG.match(tag)
     return match is not None and match[1].lower() in _XLIFF_TMX_TAGS
 
 
 def tag_name(tag: str) -> str:
     """Return the name of a tag."""
-    match = _TAG_NAME.match(tag)
+    match = _NAME_OF_TAG.match(tag)
     return match[1] if match else ""
 
 
 def with_number_signs(spans: Sequence[ProtectedSpan], text: str, check: Check) -> list[ProtectedSpan]:
     """Return the spans of a text and every `#` outside of them, in order."""
-    ends = [protected.span.end for protected in spans]
-    starts = [protected.span.start for protected in spans]
-    free: list[ProtectedSpan] = []
-    for match in re.finditer("#", text):
-        check()
-        if bisect_right(starts, match.start()) == bisect_right(ends, match.start()):
-            sign = Span(start=match.start(), end=match.end())
-            free.append(ProtectedSpan(span=sign, kind=ProtectedKind.ICU))
-    return sorted((*spans, *free), key=lambda protected: protected.span.start)
+
+    def signs(text: str, start: int, end: int) -> Iterator[ProtectedSpan]:
+        for index in range(start, end):
+            check()
+            if text[index] == "#":
+                yield ProtectedSpan(span=Span(start=index, end=index + 1), kind=ProtectedKind.ICU)
+
+    return add_matches(spans, text, signs, check)
 
 
 class TermMatcher:
@@ -233,22 +297,19 @@ class TermMatcher:
     def add_to(self, spans: Sequence[ProtectedSpan], text: str, check: Check = never_ends) -> list[ProtectedSpan]:
         """Return the spans and the terms between them, in order."""
         folded = _folded(text)
-        merged: list[ProtectedSpan] = []
-        begin = checked_to = 0
-        for end, protected in [*((protected.span.start, protected) for protected in spans), (len(text), None)]:
-            check()
-            while begin < end:
-                if begin >= checked_to:
+
+        def find(text: str, start: int, end: int) -> Iterator[ProtectedSpan]:
+            checked_to = start
+            while start < end:
+                if start >= checked_to:
                     check()
-                    checked_to = begin + _TERM_CHECK_CHARACTERS
-                match = self._match_at(begin, end, text, folded)
+                    checked_to = start + _TERM_CHECK_CHARACTERS
+                match = self._match_at(start, end, text, folded)
                 if match is not None:
-                    merged.append(match)
-                begin = match.span.end if match else begin + 1
-            if protected is not None:
-                merged.append(protected)
-                begin = protected.span.end
-        return merged
+                    yield match
+                start = match.span.end if match else start + 1
+
+        return add_matches(spans, text, find, check)
 
     def _match_at(self, start: int, stop: int, text: str, folded: str) -> ProtectedSpan | None:
         lengths = self._lengths.get((folded[start], False), [])
@@ -304,18 +365,22 @@ def _regular_expression(pattern: str) -> str:
     return expression
 
 
-def _end(kind: ProtectedKind | None, text: str, start: int, end: int) -> int:
-    # The end of the span of a match; `start` if it is not a span.
-    if kind is ProtectedKind.TAG:
-        match = _TAG.match(text, start)
-        return match.end() if match else start
-    return _trimmed(kind, text, start, end)
+def _merged(spans: Sequence[ProtectedSpan], others: Sequence[ProtectedSpan]) -> list[ProtectedSpan]:
+    if not others:
+        return list(spans)
+    return sorted((*spans, *others), key=lambda protected: protected.span.start)
 
 
-def _trimmed(kind: ProtectedKind | None, text: str, start: int, end: int) -> int:
+def _tag(reader: TextReader, start: int, _end: int) -> Container | None:
+    match = _TAG.match(reader.text, start)
+    return Container(end=match.end()) if match else None
+
+
+def _address(reader: TextReader, start: int, end: int) -> Container | None:
     # Addresses and paths end before the punctuation of the sentence.
-    if kind not in {ProtectedKind.URL, ProtectedKind.EMAIL, ProtectedKind.PATH}:
-        return end
+    text = reader.text
+    if (tag := text.find("[/", start, end)) > start:  # of BBCode: `[img]https://example.com[/img]`
+        end = tag
     balance = {
         opener: text.count(opener, start, end) - text.count(closer, start, end) for closer, opener in _CLOSERS.items()
     }
@@ -326,9 +391,12 @@ def _trimmed(kind: ProtectedKind | None, text: str, start: int, end: int) -> int
         elif last not in _TRAILING:
             break
         end -= 1
-    if kind is ProtectedKind.PATH and not _is_path(text[start:end]):
-        return start
-    return end
+    return Container(end=end) if end > start else None
+
+
+def _path(reader: TextReader, start: int, end: int) -> Container | None:
+    address = _address(reader, start, end)
+    return address if address and _is_path(reader.text[start : address.end]) else None
 
 
 def _is_path(text: str) -> bool:
@@ -339,3 +407,56 @@ def _is_path(text: str) -> bool:
     is_absolute = text.startswith("/")
     has_file_name = _FILE_NAME.fullmatch(names[-1]) is not None and not names[-1].replace(".", "").isdigit()
     return has_file_name or (is_absolute and len(names) > 1 and any(any(map(str.isalpha, name)) for name in names))
+
+
+# Rules in order of precedence at one position.
+#
+# Before Python 3.11.5, a possessive group that fails halfway keeps what it has matched so far. The expressions after
+# it, or `_address`, compensate for that; the group of numbers looks ahead instead.
+_GRAMMAR = (
+    Rule(kind=ProtectedKind.CODE, pattern=r"``[^`\n]{1,500}+``|`[^`\n]{1,500}+`"),
+    Rule(kind=ProtectedKind.TAG, pattern=r"<(?=/?[A-Za-z\d])", read=_tag),  # only the start; see `_TAG`
+    *templates.RULES,
+    Rule(
+        kind=ProtectedKind.PRINTF,  # `100%%`, so that the number and the sign stay together
+        pattern=r"(?<![\w.,%$])\d{1,9}+(?:(?=[.,]\d)[.,]\d{1,9}+){0,3}+[ \xa0\u202f]?%%(?!%)",
+    ),
+    Rule(
+        kind=ProtectedKind.URL,
+        pattern=rf"(?<!\w)(?:(?:https?|ftps?|sftp|ssh|file|git|wss?)://|www\.(?=\w)|(?:mailto|tel|data):(?=\w)){_URL_CHARACTER}{{1,2000}}+",
+        read=_address,
+    ),
+    Rule(
+        kind=ProtectedKind.EMAIL,
+        pattern=r"(?<![\w.%+-])[A-Za-z0-9._%+-]{1,64}+@[A-Za-z0-9][A-Za-z0-9-]{0,62}+(?:\.[A-Za-z0-9-]{1,63}+){1,8}+",
+        read=_address,
+    ),
+    Rule(
+        kind=ProtectedKind.PATH,
+        pattern=(
+            r"(?<![\w.~:/\\-])(?:[A-Za-z]:\\|\\\\(?=\w))[^\s\"<>|:*?`]{1,1000}+"
+            r"|(?<![\w./~:\\@-])(?:~|\.{1,2})?(?:/[\w.@+%-]{1,255}+){1,32}+/?"
+            r"|(?<![\w./~:\\@-])\w[\w.@+%-]{0,254}+(?:/[\w.@+%-]{1,255}+){1,32}+"
+        ),
+        read=_path,
+    ),
+    Rule(kind=ProtectedKind.COLON, pattern=r"(?<![\w:]):[A-Za-z_]\w{0,63}+(?![\w:])"),
+    Rule(
+        kind=ProtectedKind.NUMBER,
+        pattern=(
+            rf"(?<![\w.,:])(?:[-+\u2212\xb1]\s?)?(?:{_CURRENCY}\s?)?\d{{1,32}}+(?:(?=[.,:/'\u2019\u202f\xa0]\d).\d{{1,32}}+){{0,8}}+"
+            rf"(?:\s?(?:{_UNIT})(?!\w)|(?!\w))"
+        ),
+    ),
+    templates.NUMBERED_VARIABLE,
+)
+
+
+def _alternatives(rules: Sequence[Rule]) -> str:
+    # An empty group at the end identifies the rule. A group around the rule would keep `re` from skipping alternatives
+    # by their first character. One look at the next character skips all formats of templates.
+    parts = []
+    for is_template, members in groupby(enumerate(rules), key=lambda member: member[1] in templates.RULES):
+        group = "|".join(f"(?:{rule.pattern})(?P<{_GROUP}{index}>)" for index, rule in members)
+        parts.append(rf"(?=[{templates.FIRST_CHARACTERS}])(?:{group})" if is_template else group)
+    return "|".join(parts)

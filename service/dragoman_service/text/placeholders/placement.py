@@ -12,7 +12,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from dragoman_service.datatypes import AlignmentLink, Span
-from dragoman_service.text.placeholders.text_units import CodeKind, InlineCode, TextUnit
+from dragoman_service.text.placeholders.text_units import (
+    ALIGNED_KINDS,
+    CodeKind,
+    InlineCode,
+    TextUnit,
+    placeholder_ranges,
+)
 
 _WORD = re.compile(r"\w+|[^\w\s]")
 
@@ -60,9 +66,9 @@ def align_chunks(
     """
     links = _monotonic_links(unit.text, target) if links is None else links
     codes = [code for code in unit.codes if code.kind is CodeKind.PLACEHOLDER]
-    best, duplicates = _find_placeholders(unit.text, codes, target, links)
+    best, duplicates = _find_placeholders(unit, target, links)
     fixed = sorted((*best, *duplicates), key=lambda chunk: chunk.start)
-    edges = [code.start for code in unit.codes if code.kind is not CodeKind.ESCAPED]
+    edges = [code.start for code in unit.codes if code.kind in ALIGNED_KINDS or code.kind is CodeKind.PLACEHOLDER]
     chunks = _merge(fixed, _split_copies(links, unit.text, target, edges))
     repairs = [Repair(code=chunk.code, action=RepairAction.REMOVED) for chunk in duplicates if chunk.code]
     present = {id(chunk.code) for chunk in best}
@@ -95,14 +101,15 @@ def insertion_index(chunks: Sequence[AlignedChunk], position: int, low: int, hig
 
 
 def _unite_words(chunks: Sequence[AlignedChunk], text: str, target: str) -> None:
-    # All chunks of a word get one source position, so that no tag divides it. Copied words may be divided.
+    # All chunks of a word get one source position, so that no tag divides it: that of its most
+    # important chunk, which is not an ending. Copied words may be divided.
     first = 0
     for index in range(1, len(chunks) + 1):
         if index < len(chunks) and _is_within_word(chunks[index - 1], chunks[index], target):
             continue
         word = chunks[first:index]
         if any(text[chunk.source.start : chunk.source.end] != target[chunk.start : chunk.end] for chunk in word):
-            position = max(word, key=lambda chunk: chunk.weight).source.start
+            position = max(word, key=lambda chunk: chunk.weight * (chunk.end - chunk.start)).source.start
             for chunk in word:
                 chunk.word_position = position
         first = index
@@ -115,26 +122,16 @@ def _is_within_word(before: AlignedChunk, chunk: AlignedChunk, target: str) -> b
 
 
 def _find_placeholders(
-    text: str, codes: Sequence[InlineCode], target: str, links: Sequence[AlignmentLink]
+    unit: TextUnit, target: str, links: Sequence[AlignmentLink]
 ) -> tuple[list[AlignedChunk], list[AlignedChunk]]:
     # The best occurrence of each placeholder in a translation (by the weight of the link to itself), and duplicates.
-    if not codes:
-        return [], []
-    by_text = {text[code.start : code.end].strip(): code for code in codes}
-    escaped = [re.escape(placeholder) for placeholder in sorted(by_text, key=lambda placeholder: -len(placeholder))]
-    numbers = "|".join(placeholder for placeholder in escaped if placeholder.isdigit()) or "(?!)"
-    trained = "|".join(placeholder for placeholder in escaped if not placeholder.isdigit()) or "(?!)"
-    occurrences: dict[str, list[AlignedChunk]] = {}
-    # Models write two numbers without space between them. Part of a longer number is not a placeholder.
-    for run in re.finditer(rf"(?:{trained})|(?<!\d)(?:{numbers})+(?!\d)", target):
-        for match in re.finditer(rf"{trained}|{numbers}", run[0]):
-            code = by_text[match[0]]
-            start, end = run.start() + match.start(), run.start() + match.end()
-            placeholder = text[code.start : code.end]
-            start -= placeholder.startswith(" ") and target[:start].endswith(" ")
-            end += placeholder.endswith(" ") and target[end:].startswith(" ")
-            chunk = AlignedChunk(start=start, end=end, source=code.span, code=code)
-            occurrences.setdefault(match[0], []).append(chunk)
+    occurrences: dict[int, list[AlignedChunk]] = {}
+    for code, span in placeholder_ranges(unit, target):
+        placeholder = unit.text[code.start : code.end]
+        start = span.start - (placeholder.startswith(" ") and target[span.start - 1 : span.start] == " ")
+        end = span.end + (placeholder.endswith(" ") and target[span.end : span.end + 1] == " ")
+        chunk = AlignedChunk(start=start, end=end, source=code.span, code=code)
+        occurrences.setdefault(code.start, []).append(chunk)
     chosen, duplicates = [], []
     for chunks in occurrences.values():
         best = max(range(len(chunks)), key=lambda index: _weight_of_copy(chunks[index], links))

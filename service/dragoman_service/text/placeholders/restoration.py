@@ -1,14 +1,23 @@
 """Restores the inline codes of a translated text unit, and puts translated units back into their message."""
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from dragoman_service.datatypes import AlignmentLink, Span
+from dragoman_service.text.placeholders.accelerators import accelerator_position
+from dragoman_service.text.placeholders.counts import HYPHENS
 from dragoman_service.text.placeholders.escaping import EntityEscaper, depends_on_following
 from dragoman_service.text.placeholders.placement import AlignedChunk, Repair, align_chunks
 from dragoman_service.text.placeholders.tag_projection import project_tags
-from dragoman_service.text.placeholders.text_units import CodeKind, InlineCode, TextUnit
+from dragoman_service.text.placeholders.text_units import (
+    CodeKind,
+    InlineCode,
+    TextUnit,
+    masked_target,
+    placeholder_ranges,
+)
 from dragoman_service.text.segmentation import Joined
 
 _NO_SPACE_AFTER = frozenset("([{<\"'„“‚‘«»-/")
@@ -23,6 +32,7 @@ class Fragment:
     copied: Span | None = None  # range of the message, written instead of `text`
     source: Span | None = None  # aligned range of the message
     weight: float = 1.0  # weight of the link to `source`
+    is_model_text: bool = False  # whether the model wrote `text`; its case may be changed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,11 +48,12 @@ def restore(unit: TextUnit, target: str, links: Sequence[AlignmentLink] | None) 
 
     The links are ordered by target. Without links, the words are assumed to be in the order of the source.
     """
-    if links is None and not unit.codes and not unit.escapes:
-        return Restored(fragments=(Fragment(text=target),))
+    if links is None and not unit.codes and not unit.escapes and not unit.escaped_forms:
+        return Restored(fragments=(Fragment(text=target, is_model_text=True),))
+    target = _without_count_hyphens(unit, target)
     chunks, repairs = align_chunks(unit, target, links)
-    writer = _Writer(unit, target)
-    for chunk in project_tags(unit, chunks):
+    writer = _Writer(unit, target, _marks(unit, target, chunks))
+    for chunk in project_tags(unit, target, chunks):
         writer.add(chunk)
     return Restored(fragments=writer.finish(), repairs=tuple(repairs))
 
@@ -67,15 +78,77 @@ def forced_prefix(unit: TextUnit, target: str, links: Sequence[AlignmentLink] | 
     return text
 
 
+def _without_count_hyphens(unit: TextUnit, target: str) -> str:
+    # A count does not form a compound with the word next to it, unless it does in the source. The length stays.
+    characters: list[str] | None = None
+    for code, span in placeholder_ranges(unit, target):
+        if not code.is_count:
+            continue
+        has_hyphen_before = unit.text[max(0, code.start - 2) : code.start].rstrip()[-1:] in HYPHENS
+        has_hyphen_after = unit.text[code.end : code.end + 2].lstrip()[:1] in HYPHENS
+        following, preceding = target[span.end : span.end + 2], target[max(0, span.start - 2) : span.start]
+        characters = characters or list(target)
+        if not has_hyphen_after and following[:1] in HYPHENS and following[1:].isalpha():
+            characters[span.end] = " "
+        if not has_hyphen_before and preceding[1:] in HYPHENS and preceding[:1].isalpha():
+            characters[span.start - 1] = " "
+    return "".join(characters) if characters else target
+
+
+def _marks(unit: TextUnit, target: str, chunks: Sequence[AlignedChunk]) -> list[tuple[int, Span]]:
+    # Where to copy the marks of accelerators and the second spaces of the message.
+    marks: list[tuple[int, Span]] = []
+    accelerators = [code for code in unit.codes if code.kind is CodeKind.ACCELERATOR]
+    if accelerators:
+        visible, is_copied = masked_target(unit, target), target == unit.text
+        for code in accelerators:
+            position = code.start if is_copied else accelerator_position(unit.text[code.start], visible)
+            marks.append((position, code.source))
+    seconds = [code for code in unit.codes if code.kind is CodeKind.SPACE]
+    if seconds:
+        marks += _second_spaces(unit, seconds, target, chunks)
+    return sorted(marks, key=lambda mark: mark[0])
+
+
+def _second_spaces(
+    unit: TextUnit, seconds: Sequence[InlineCode], target: str, chunks: Sequence[AlignedChunk]
+) -> Iterator[tuple[int, Span]]:
+    # Before the space with the same number, or the same share of the number of spaces.
+    ranges = [(code.start, code.end) for code in unit.codes if code.kind is CodeKind.PLACEHOLDER]
+    sources = _spaces(unit.text, ranges)
+    targets = _spaces(target, [(chunk.start, chunk.end) for chunk in chunks if chunk.code])
+    if not targets:
+        return
+    last = -1
+    for code in seconds:
+        number = bisect_left(sources, code.start) - 1
+        if len(sources) not in {1, len(targets)}:
+            number = round(number * (len(targets) - 1) / (len(sources) - 1))
+        last = min(max(number, last + 1), len(targets) - 1)
+        yield targets[last], code.source
+
+
+def _spaces(text: str, ranges: Sequence[tuple[int, int]]) -> list[int]:
+    # Positions of the spaces between two visible characters outside of ordered ranges.
+    spaces: list[int] = []
+    position = len(text) - len(text.lstrip())
+    for start, end in (*ranges, (len(text.rstrip()), len(text))):
+        spaces += (index for index in range(position, start) if text[index] == " ")
+        position = max(position, end)
+    return spaces
+
+
 class _Writer:
-    def __init__(self, unit: TextUnit, target: str) -> None:
+    def __init__(self, unit: TextUnit, target: str, marks: Sequence[tuple[int, Span]]) -> None:
         self._fragments: list[Fragment] = []
         self._unit = unit
         self._target = target
         self._escaper = EntityEscaper(unit)
         self._position = 0  # in the target: everything before it is written
         self._gap_start = 0
-        self._ambiguous: list[tuple[int, str]] = []  # fragments with an `EntityEscaper.ambiguous_tail`, and this tail
+        # Numbers of the first and the last fragment of an `EntityEscaper.ambiguous_tail`, and this tail.
+        self._ambiguous: list[tuple[int, int, str]] = []
+        self._marks = deque(marks)
         self._tags: list[int] = []  # tags since the last chunk
 
     def add(self, chunk: AlignedChunk | int) -> None:
@@ -90,11 +163,10 @@ class _Writer:
     def finish(self) -> tuple[Fragment, ...]:
         """Write the rest and return everything."""
         self._write_gap(len(self._target))
-        for index, tail in self._ambiguous:
-            if self._is_ended_by_tag(index, tail):
-                fragment = self._fragments[index]
-                text = fragment.text.removesuffix(self._escaper.escaped(tail)) + tail
-                self._fragments[index] = replace(fragment, text=text)
+        self._write_marks(len(self._target))
+        for first, last, tail in self._ambiguous:
+            if self._is_ended_by_tag(last, tail):
+                self._fragments[first] = replace(self._fragments[first], text=tail[0])
         return tuple(self._fragments)
 
     def _is_ended_by_tag(self, index: int, tail: str) -> bool:
@@ -114,11 +186,18 @@ class _Writer:
         for tag in (self._unit.codes[index] for index in self._tags):
             position = self._position_in_gap(tag, end)
             self._write_text(self._position, position)
-            self._fragments.append(Fragment(copied=tag.source))
+            self._write_tag(tag)
             self._position = position
         self._write_text(self._position, end)
         self._tags.clear()
         self._position = end
+
+    def _write_tag(self, tag: InlineCode) -> None:
+        # The end of a link may depend on its text.
+        if tag.target is None or self._target == self._unit.text:
+            self._fragments.append(Fragment(copied=tag.source))
+        else:
+            self._fragments.append(Fragment(text=tag.target))
 
     def _position_in_gap(self, tag: InlineCode, end: int) -> int:
         text, begin = self._unit.text, self._position
@@ -133,6 +212,7 @@ class _Writer:
         if chunk.code is None:
             self._write_text(chunk.start, chunk.end, source=source, weight=chunk.weight)
         elif not chunk.is_removed:
+            self._write_marks(chunk.start)
             is_inserted = chunk.is_missing or self._follows_another_number(chunk, chunk.code)
             before, after = self._target[: chunk.start][-1:], self._target[chunk.end : chunk.end + 1]
             if is_inserted and before and not (before.isspace() or before in _NO_SPACE_AFTER):
@@ -149,10 +229,28 @@ class _Writer:
         return self._target[: chunk.start][-1:].isdigit() and self._unit.text[code.start - 1 : code.start].isspace()
 
     def _write_text(self, start: int, end: int, *, source: Span | None = None, weight: float = 1.0) -> None:
-        for text, copied in self._escaper.escape(self._target, start, end):
-            self._fragments.append(Fragment(text=text, copied=copied, source=source, weight=weight))
-        if start < end and self._escaper.ambiguous_tail:
-            self._ambiguous.append((len(self._fragments) - 1, self._escaper.ambiguous_tail))
+        while self._marks and self._marks[0][0] < end:
+            position = max(start, self._marks[0][0])
+            self._write_range(start, position, source=source, weight=weight)
+            self._write_marks(position)
+            start = position
+        self._write_range(start, end, source=source, weight=weight)
+
+    def _write_marks(self, position: int) -> None:
+        # The marks up to a position of the target.
+        while self._marks and self._marks[0][0] <= position:
+            self._fragments.append(Fragment(copied=self._marks.popleft()[1]))
+
+    def _write_range(self, start: int, end: int, *, source: Span | None, weight: float) -> None:
+        form = -1
+        for each in self._escaper.escape(self._target, start, end):
+            form = len(self._fragments) if each.is_form else form
+            is_model_text = each.copied is None and not each.is_form
+            self._fragments.append(
+                Fragment(text=each.text, copied=each.copied, source=source, weight=weight, is_model_text=is_model_text)
+            )
+        if form >= 0 and self._escaper.ambiguous_tail:
+            self._ambiguous.append((form, len(self._fragments) - 1, self._escaper.ambiguous_tail))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,11 +267,19 @@ class Assembler:
     """
 
     def __init__(
-        self, text: str, parts: Sequence[tuple[Span, Sequence[Fragment]]], fixed: Sequence[tuple[Span, str]] = ()
+        self,
+        text: str,
+        parts: Sequence[tuple[Span, Sequence[Fragment]]],
+        fixed: Sequence[tuple[Span, str | None]] = (),
     ) -> None:
-        """Take the message, the ranges of it that are replaced by parts, and those with a fixed translation."""
+        """Take the message, the ranges of it that are replaced by parts, and those with a fixed translation.
+
+        A range with the translation None is copied, except for the parts inside it.
+        """
         replaced = [(span, fragments, number) for number, (span, fragments) in enumerate(parts)]
-        replaced += [(span, (Fragment(text=target),), -1) for span, target in fixed]
+        for span, target in fixed:
+            fragment = Fragment(copied=span) if target is None else Fragment(text=target)
+            replaced.append((span, (fragment,), -1))
         self._text = text
         self._num_parts = len(parts)
         self._replaced = sorted(replaced, key=lambda entry: (entry[0].start, -entry[0].end))

@@ -9,6 +9,9 @@ Its inline codes record where it differs from the message:
 
 Placeholders are the tokens that the model was trained to copy (`Tokenization.placeholders`). Other models get years:
 they copy years more reliably than any other token, in every script and position (docs/guides/protected-text.md).
+
+In a plain text, a line break such as `<br>` and a `|` between plural forms end a sentence. Backslash escapes, the marks
+of accelerators and the second of two spaces are codes as well.
 """
 
 import enum
@@ -21,6 +24,10 @@ from itertools import chain, count, islice
 
 from dragoman_service.datatypes import Span
 from dragoman_service.request import ProtectedKind
+from dragoman_service.text.invariants import violations
+from dragoman_service.text.placeholders.accelerators import find_accelerator, find_doubled_ampersands
+from dragoman_service.text.placeholders.backslashes import find_escapes
+from dragoman_service.text.placeholders.counts import is_count
 from dragoman_service.text.placeholders.patterns import (
     ProtectedSpan,
     Protection,
@@ -29,6 +36,9 @@ from dragoman_service.text.placeholders.patterns import (
     with_number_signs,
 )
 from dragoman_service.text.segmentation import Check, never_ends
+
+MASK = violations.MASK
+"""Character that replaces each character of a placeholder."""
 
 # Years that differ in several digits. The other years of two centuries and longer numbers follow.
 _YEARS = (2013, 1947, 1985, 1962, 2006, 1978, 1991, 2019, 1954, 1936, 2002, 1969)
@@ -39,6 +49,25 @@ MAX_DEPTH = 256
 _NUMBER = re.compile(r"\d{4,}")
 _ICU_PLURAL = re.compile(r"\{\s*+\w++\s*+,\s*+(?:plural|selectordinal)\b")
 _NUMBER_SIZES = (4, 6)  # digits of years, and of the numbers after them
+_TWO_SPACES = re.compile(r"(?<=\S) {2}(?=\S)")
+_COUNT_CONTEXT = 40  # characters after a span that decide whether it is a count
+
+# Tags of a plain text that end a sentence. Other names of HTML, such as `link`, are also names of components.
+# fmt: off
+_BREAKS = frozenset((
+    "br", "p", "hr", "div", "li", "ul", "ol", "dl", "dt", "dd", "table", "tr", "td", "th", "blockquote", "h1", "h2",
+    "h3", "h4", "h5", "h6",
+))
+# Tags that may divide a word.
+_FORMATTING = frozenset((
+    "b", "i", "u", "s", "em", "strong", "small", "big", "sub", "sup", "span", "font", "mark", "del", "ins", "strike",
+    "tt", "code", "abbr", "cite", "q",
+))
+# fmt: on
+
+# Priority of spans for trained placeholders, which are few.
+_PRIORITIES: dict[ProtectedKind | None, int] = {None: 0, ProtectedKind.IDENTIFIER: 1, ProtectedKind.NUMBER: 2}
+_LOWEST_PRIORITY = 3
 
 
 class CodeKind(enum.Enum):
@@ -49,6 +78,15 @@ class CodeKind(enum.Enum):
     CLOSING = enum.auto()
     STANDALONE = enum.auto()  # tag or comment without partner: a position without text
     ESCAPED = enum.auto()  # one character that the message writes differently: `&amp;`, a line break with indentation
+    BREAK = enum.auto()  # end of a sentence without text in the unit: `<br>` in plain text, `|` between plural forms
+    ACCELERATOR = enum.auto()  # mark before a letter of a label, without text in the unit
+    SPACE = enum.auto()  # second of two spaces, without text in the unit
+
+
+ALIGNED_KINDS = frozenset((CodeKind.OPENING, CodeKind.CLOSING, CodeKind.STANDALONE))
+"""Kinds whose place in the translation depends on the word alignment."""
+
+_INSIDE_SPANS = frozenset((CodeKind.ESCAPED, CodeKind.ACCELERATOR, CodeKind.SPACE))  # a protected span may have them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +99,7 @@ class InlineCode:
     kind: CodeKind
     partner: int = -1  # index of the partner tag among the codes of the unit; -1 if the unit does not contain it
     target: str | None = None  # text in the translation; None copies `source`
+    is_count: bool = False  # protected span of a number, such as `{n}` before a plural
 
     @property
     def span(self) -> Span:
@@ -77,11 +116,12 @@ class TextUnit:
     source: Span  # range in the message, including the codes at its edges
     codes: tuple[InlineCode, ...]  # ordered and disjoint
     escapes: str = ""  # characters that are markup here and are escaped in the translation
+    escaped_forms: tuple[tuple[str, str], ...] = ()  # more such characters, and their escaped forms: `'` and `\\'`
 
     def part(self, span: Span, check: Check = never_ends) -> "TextUnit":
         """Return a range of the text with the codes inside it.
 
-        A tag at an edge is outside, unless its partner is inside.
+        A tag at an edge is outside, unless its partner is inside. The mark of the first letter is inside.
         """
         first = bisect_left(self.codes, span.start, key=lambda code: code.end)
         last = bisect_right(self.codes, span.end, key=lambda code: code.start)
@@ -129,8 +169,18 @@ class TextUnit:
 
     @property
     def needs_alignment(self) -> bool:
-        """True if restoring the codes takes a word alignment."""
-        return any(code.kind is not CodeKind.ESCAPED for code in self.codes)
+        """True if restoring the codes takes a word alignment.
+
+        A placeholder shows its place itself. If the model loses or repeats one, its words are assumed to be in the
+        order of the source.
+        """
+        return any(code.kind in ALIGNED_KINDS for code in self.codes)
+
+    @property
+    def sentence_ends(self) -> list[Span]:
+        """Ordered, disjoint and possibly empty ranges of the text at which a sentence ends."""
+        ends = dict.fromkeys((code.start, code.end) for code in self.codes if code.kind is CodeKind.BREAK)
+        return [Span(start=start, end=end) for start, end in ends]
 
     @property
     def has_words(self) -> bool:
@@ -163,14 +213,56 @@ class TextUnit:
     def _is_inside(self, code: InlineCode, span: Span) -> bool:
         if code.start < code.end:
             return span.start <= code.start and code.end <= span.end
+        if code.kind is CodeKind.ACCELERATOR:
+            return span.start <= code.start < span.end
         if span.start < code.start < span.end:
             return True
+        partner = self.codes[code.partner] if code.partner >= 0 else None
+        if code.target is not None or (partner is not None and partner.target is not None):
+            is_opening = code.kind is CodeKind.OPENING  # of a link whose end depends on its text
+            return code.start == (span.start if is_opening else span.end) and span.start < span.end
         return code.partner >= 0 and span.start < self.codes[code.partner].start < span.end
 
 
-def plain_unit(text: str) -> TextUnit:
-    """Return a plain text as one unit without codes."""
-    return TextUnit(text=text, start=0, source=Span(start=0, end=len(text)), codes=())
+def plain_unit(
+    text: str, *, has_escapes: bool = False, has_accelerators: bool = False, check: Check = never_ends
+) -> TextUnit:
+    """Return a plain text as one unit.
+
+    Args:
+        text: the text.
+        has_escapes: whether the model reads the characters of backslash escapes.
+        has_accelerators: whether the model reads labels without the marks of accelerators.
+        check: called regularly.
+    """
+    codes = [(span, CodeKind.SPACE, "") for span in _second_spaces(text, check)]
+    forms: dict[str, str] = {}
+    if has_escapes:
+        for span, char in find_escapes(text, check):
+            if char != '"':  # models rarely keep quotation marks, so these are protected spans
+                codes.append((span, CodeKind.ESCAPED, char))
+            forms.setdefault(char, text[span.start : span.end])
+    if has_accelerators:
+        doubled, mark = find_doubled_ampersands(text), find_accelerator(text)
+        codes += [(span, CodeKind.ESCAPED, "&") for span in doubled]
+        if mark is not None:
+            codes.append((mark, CodeKind.ACCELERATOR, ""))
+        if doubled or (mark is not None and text[mark.start] == "&"):
+            forms["&"] = "&&"
+    builder, position = TextUnitBuilder(start=0, placeholders=()), 0
+    for span, kind, char in sorted(codes, key=lambda code: code[0].start):
+        check()
+        builder.add_text(text[position : span.start])
+        builder.add_code(char, span, kind)
+        position = span.end
+    builder.add_text(text[position:])
+    return replace(builder.build(Span(start=0, end=len(text))), escaped_forms=tuple(forms.items()))
+
+
+def _second_spaces(text: str, check: Check) -> Iterator[Span]:
+    for match in _TWO_SPACES.finditer(text):
+        check()
+        yield Span(start=match.start() + 1, end=match.end())
 
 
 class TextUnitBuilder:
@@ -204,21 +296,29 @@ class TextUnitBuilder:
             self._separate_from_placeholder()
         self._add(text, source, CodeKind.ESCAPED)
 
-    def add_placeholder(self, source: Span, *, target: str | None = None) -> None:
+    def add_placeholder(self, source: Span, *, target: str | None = None, is_count: bool = False) -> None:
         """Add a placeholder, separated from adjacent letters and digits."""
-        is_joined = bool(self._texts) and self._texts[-1][-1].isalnum()
-        self._add(" " * is_joined + next(self._placeholders), source, CodeKind.PLACEHOLDER, target=target)
+        is_joined = bool(self._texts) and self._texts[-1][-1].isalnum() and not self._follows_break
+        text = " " * is_joined + next(self._placeholders)
+        self._add(text, source, CodeKind.PLACEHOLDER, target=target, is_count=is_count)
 
-    def add_span(self, protected: ProtectedSpan, text: str, source: Span) -> None:
+    def add_span(self, span: "_Accepted", source: Span) -> None:
         """Add a protected span; tags that mark text become codes without text."""
-        if protected.kind is not ProtectedKind.TAG or is_placeholder_tag(text):
-            self.add_placeholder(source, target=protected.target)
+        text = span.text
+        if span.ends_sentence:
+            self.add_code("", source, CodeKind.BREAK)
+        elif span.is_placeholder:
+            self.add_placeholder(source, target=span.protected.target, is_count=span.is_count)
         elif text.startswith("</"):
             self.close_tag(tag_name(text), source)
         elif text.endswith("/>"):
             self.add_standalone(source)
         else:
             self.open_tag(tag_name(text), source)
+
+    def add_code(self, text: str, source: Span, kind: CodeKind) -> None:
+        """Add a code without partner that the unit shows as `text`."""
+        self._add(text, source, kind)
 
     def add_standalone(self, source: Span) -> None:
         """Add a code that has a position, but no text."""
@@ -262,11 +362,11 @@ class TextUnitBuilder:
         self.add_text(unit.text[position : code.start])
         moved[index] = len(self._codes)
         if code.kind is CodeKind.PLACEHOLDER:
-            self.add_placeholder(code.source, target=code.target)
+            self.add_placeholder(code.source, target=code.target, is_count=code.is_count)
         elif code.kind is CodeKind.ESCAPED:
             self.add_escaped(unit.text[code.start : code.end], code.source)
         else:
-            self._add("", code.source, code.kind)
+            self._add("", code.source, code.kind, target=code.target)
         return code.end
 
     def build(self, source: Span) -> TextUnit:
@@ -278,7 +378,7 @@ class TextUnitBuilder:
         # If only tags follow the last placeholder, add a space to it. The tags move behind the space.
         for index in range(len(self._codes) - 1, -1, -1):
             code = self._codes[index]
-            if code.end < self._length or code.kind is CodeKind.ESCAPED:
+            if code.end < self._length or code.kind in {CodeKind.ESCAPED, CodeKind.BREAK}:
                 return
             if code.kind is CodeKind.PLACEHOLDER:
                 self._codes[index] = replace(code, end=code.end + 1)
@@ -287,14 +387,26 @@ class TextUnitBuilder:
                 self._append(" ")
                 return
 
+    @property
+    def _follows_break(self) -> bool:
+        for code in reversed(self._codes):
+            if code.end < self._length or code.start < code.end:
+                return False
+            if code.kind is CodeKind.BREAK:
+                return True
+        return False
+
     def _append(self, text: str) -> None:
         if text:
             self._texts.append(text)
             self._length += len(text)
 
-    def _add(self, text: str, source: Span, kind: CodeKind, *, target: str | None = None) -> None:
+    def _add(
+        self, text: str, source: Span, kind: CodeKind, *, target: str | None = None, is_count: bool = False
+    ) -> None:
         end = self._length + len(text)
-        self._codes.append(InlineCode(start=self._length, end=end, source=source, kind=kind, target=target))
+        code = InlineCode(start=self._length, end=end, source=source, kind=kind, target=target, is_count=is_count)
+        self._codes.append(code)
         self._append(text)
 
 
@@ -308,13 +420,28 @@ class Placeholders:
         taken = _numbers_in(message, check)
         others: Iterable[int] = chain(range(2029, 1899, -1), count(100_003, 7))
         numbers = map(str, chain(_YEARS, (year for year in others if year not in _YEARS)))
-        free = (placeholder for placeholder in trained if placeholder not in message)
-        self._candidates = chain(free, (number for number in numbers if number not in taken))
-        self._known: list[str] = []
+        self._known = [placeholder for placeholder in trained if placeholder not in message]
+        self._num_trained = len(self._known)
+        self._candidates = (number for number in numbers if number not in taken)
 
     def __iter__(self) -> Iterator[str]:
-        for index in count():
-            if index == len(self._known):
+        return self._from(0)
+
+    def by_priority(self, priorities: Sequence[int]) -> Iterator[str]:
+        """Return a placeholder for each span of a unit, in the order of the spans.
+
+        The spans with the lowest numbers get trained placeholders. Of equal ones, the first spans do.
+        """
+        order = sorted(range(len(priorities)), key=priorities.__getitem__)
+        is_trained = [False] * len(priorities)
+        for index in order[: self._num_trained]:
+            is_trained[index] = True
+        trained, others = self._from(0), self._from(self._num_trained)
+        return (next(trained) if is_first else next(others) for is_first in is_trained)
+
+    def _from(self, first: int) -> Iterator[str]:
+        for index in count(first):
+            while index >= len(self._known):
                 self._known.append(next(self._candidates))
             yield self._known[index]
 
@@ -345,7 +472,7 @@ def protected_units(
     spans = protection.find(unit.text, check)
     if is_plural:
         spans = with_number_signs(spans, unit.text, check)
-    units = [_with_placeholders(unit, spans, placeholders, check)] if spans else [unit]
+    units = [with_placeholders(unit, spans, placeholders, check)] if spans else [unit]
     for protected in spans:
         check()
         has_number = is_plural or _ICU_PLURAL.match(unit.text, protected.span.start) is not None
@@ -356,29 +483,44 @@ def protected_units(
     return units
 
 
-def _with_placeholders(
-    unit: TextUnit, spans: Sequence[ProtectedSpan], placeholders: Placeholders, check: Check
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Accepted:
+    # A protected span that no tag divides, with the codes `first` to `last` of the unit inside it.
+    protected: ProtectedSpan
+    text: str
+    first: int
+    last: int
+    is_count: bool
+    ends_sentence: bool
+    follows_element: bool  # the tag of a new word directly after the end of another element, as in a menu of links
+
+    @property
+    def is_placeholder(self) -> bool:
+        if self.ends_sentence or self.protected.kind is not ProtectedKind.TAG:
+            return not self.ends_sentence
+        return is_placeholder_tag(self.text) or (self.text.endswith("/>") and tag_name(self.text).isdigit())
+
+
+def with_placeholders(
+    unit: TextUnit, spans: Sequence[ProtectedSpan], placeholders: Placeholders, check: Check = never_ends
 ) -> TextUnit:
-    builder = TextUnitBuilder(start=unit.start, placeholders=placeholders, escapes=unit.escapes)
+    """Return a unit with codes for protected spans of its text, which are ordered and disjoint."""
+    accepted = list(_accepted(unit, spans, check))
+    priorities = _priorities(unit, accepted, check)
+    builder = TextUnitBuilder(start=unit.start, placeholders=placeholders.by_priority(priorities), escapes=unit.escapes)
     moved: dict[int, int] = {}
     codes, index, position = unit.codes, 0, 0
-    for protected in spans:
-        span = protected.span
+    for each in accepted:
         check()
-        while index < len(codes) and codes[index].end <= span.start:
+        for number in range(index, each.first):
             check()
-            position = builder.copy(unit, index, position, moved)
-            index += 1
-        last = index
-        while last < len(codes) and codes[last].start < span.end and codes[last].kind is CodeKind.ESCAPED:
-            last += 1
-        if last < len(codes) and codes[last].start < span.end and not protected.messages:
-            continue
-        while last < len(codes) and codes[last].start < span.end:
-            last += 1
+            position = builder.copy(unit, number, position, moved)
+        span, source = each.protected.span, unit.source_of(each.protected.span)
         builder.add_text(unit.text[position : span.start])
-        builder.add_span(protected, unit.text[span.start : span.end], unit.source_of(span))
-        index, position = last, span.end
+        if each.follows_element:
+            builder.add_code("", Span(start=source.start, end=source.start), CodeKind.BREAK)
+        builder.add_span(each, source)
+        index, position = each.last, span.end
     for number in range(index, len(codes)):
         check()
         position = builder.copy(unit, number, position, moved)
@@ -389,4 +531,138 @@ def _with_placeholders(
     for new, code in enumerate(built.codes):
         check()
         result.append(replace(code, partner=moved.get(codes[old[new]].partner, -1)) if new in old else code)
-    return replace(built, codes=tuple(result))
+    return replace(built, codes=tuple(result), escaped_forms=unit.escaped_forms)
+
+
+def _accepted(unit: TextUnit, spans: Sequence[ProtectedSpan], check: Check) -> Iterator[_Accepted]:
+    codes, index = unit.codes, 0
+    closed = -1  # end of the last closing tag
+    for protected in spans:
+        span = protected.span
+        check()
+        while index < len(codes) and codes[index].end <= span.start:
+            check()
+            index += 1
+        last = index
+        while last < len(codes) and codes[last].start < span.end and codes[last].kind in _INSIDE_SPANS:
+            last += 1
+        if last < len(codes) and codes[last].start < span.end and not protected.messages:
+            continue
+        while last < len(codes) and codes[last].start < span.end:
+            last += 1
+        text = unit.text[span.start : span.end]
+        ends_sentence, follows_element = protected.kind is ProtectedKind.PLURAL, False
+        if protected.kind is ProtectedKind.TAG:
+            ends_sentence = _ends_sentence(text, unit.text, span)
+            is_part = tag_name(text).lower() in _FORMATTING or is_placeholder_tag(text)
+            begins_word = not text.startswith("</") and unit.text[span.end : span.end + 1].isalpha()
+            follows_element = closed == span.start and begins_word and not is_part
+            closed = span.end if text.startswith("</") and not is_part else -1
+        following = unit.text[span.end : span.end + _COUNT_CONTEXT]
+        yield _Accepted(
+            protected=protected,
+            text=text,
+            first=index,
+            last=last,
+            is_count=is_count(text, protected.kind, following),
+            ends_sentence=ends_sentence,
+            follows_element=follows_element,
+        )
+        index = last
+
+
+def _ends_sentence(tag: str, text: str, span: Span) -> bool:
+    # Whether a tag of a plain text ends a sentence: a line break, a block, or an unknown empty element within a word.
+    name = tag_name(tag).lower()
+    if name in _BREAKS:
+        return True
+    is_within_word = text[span.start - 1 : span.start].isalpha() and text[span.end : span.end + 1].isalpha()
+    return is_within_word and tag.endswith("/>") and name not in _FORMATTING and not is_placeholder_tag(tag)
+
+
+def _priorities(unit: TextUnit, accepted: Sequence[_Accepted], check: Check) -> list[int]:
+    # The priority of each placeholder of the new unit, in order.
+    priorities: list[int] = []
+    index = 0
+    for each in accepted:
+        check()
+        own = (code for code in unit.codes[index : each.first] if code.kind is CodeKind.PLACEHOLDER)
+        priorities += (_LOWEST_PRIORITY for _ in own)
+        if each.is_placeholder:
+            priorities.append(_PRIORITIES.get(each.protected.kind, _LOWEST_PRIORITY))
+        index = each.last
+    priorities += (_LOWEST_PRIORITY for code in unit.codes[index:] if code.kind is CodeKind.PLACEHOLDER)
+    return priorities
+
+
+def placeholder_ranges(unit: TextUnit, target: str) -> Iterator[tuple[InlineCode, Span]]:
+    """Yield each occurrence of a placeholder of a unit in a translation, in order.
+
+    Models write two numbers without space between them. Part of a longer number is not a placeholder.
+    """
+    by_text = {
+        unit.text[code.start : code.end].strip(): code for code in unit.codes if code.kind is CodeKind.PLACEHOLDER
+    }
+    if not by_text:
+        return
+    escaped = [re.escape(placeholder) for placeholder in sorted(by_text, key=lambda placeholder: -len(placeholder))]
+    numbers = "|".join(placeholder for placeholder in escaped if placeholder.isdigit()) or "(?!)"
+    trained = "|".join(placeholder for placeholder in escaped if not placeholder.isdigit()) or "(?!)"
+    for run in re.finditer(rf"(?:{trained})|(?<!\d)(?:{numbers})+(?!\d)", target):
+        for match in re.finditer(rf"{trained}|{numbers}", run[0]):
+            yield by_text[match[0]], Span(start=run.start() + match.start(), end=run.start() + match.end())
+
+
+def spans_in_unit(unit: TextUnit, spans: Sequence[Span], check: Check = never_ends) -> list[Span]:
+    """Return ranges of the message as ranges of a unit, in order and apart from each other.
+
+    Ranges that overlap a code or an earlier range are left out.
+    """
+    found: list[Span] = []
+    ends = [code.source.end for code in unit.codes]
+    for span in sorted(spans, key=lambda each: each.start):
+        check()
+        number = bisect_right(ends, span.start)
+        if number < len(unit.codes) and unit.codes[number].source.start < span.end:
+            continue
+        before = unit.codes[number - 1] if number else None
+        start = before.end + span.start - before.source.end if before else span.start - unit.start
+        if not found or found[-1].end <= start:
+            found.append(Span(start=start, end=start + span.end - span.start))
+    return found
+
+
+def masked(unit: TextUnit, check: Check = never_ends) -> str:
+    """Return the text of a unit with `MASK` for each character of a placeholder."""
+    pieces: list[str] = []
+    position = 0
+    for code in unit.codes:
+        check()
+        if code.kind is CodeKind.PLACEHOLDER:
+            text = unit.text[code.start : code.end]
+            placeholder = text.strip()
+            pieces += (unit.text[position : code.start], text.replace(placeholder, MASK * len(placeholder), 1))
+            position = code.end
+    return "".join((*pieces, unit.text[position:]))
+
+
+def unmasked(unit: TextUnit, text: str, check: Check = never_ends) -> str:
+    """Return a text as long as the unit with the placeholders of the unit at their positions."""
+    pieces: list[str] = []
+    position = 0
+    for code in unit.codes:
+        check()
+        if code.kind is CodeKind.PLACEHOLDER:
+            pieces += (text[position : code.start], unit.text[code.start : code.end])
+            position = code.end
+    return "".join((*pieces, text[position:]))
+
+
+def masked_target(unit: TextUnit, target: str) -> str:
+    """Return a translation of a unit, as the model writes it, with `MASK` for each character of a placeholder."""
+    pieces: list[str] = []
+    position = 0
+    for _, span in placeholder_ranges(unit, target):
+        pieces += (target[position : span.start], MASK * (span.end - span.start))
+        position = span.end
+    return "".join((*pieces, target[position:]))

@@ -98,3 +98,58 @@ def test_xml_may_be_a_document_or_a_fragment() -> None:
 def test_invalid_xml_is_rejected(message: str, fault: str) -> None:
     with pytest.raises(MarkupError, match=fault):
         blocks_of(message, is_xml=True)
+
+
+_EMPTY_AS_WORDS = [
+    ('Press <x id="6"></x> to save <x id="23"></x>.', "Press 2013 to save 1947."),
+    ('Press <x id="6"/> to save <x id="23"/>.', "Press 2013 to save 1947."),
+    ('Welcome to <x id="6"></x>!', "Welcome to 2013!"),
+    ("The file <ph></ph> was not found in <ph></ph>.", "The file 2013 was not found in 1947."),
+    ("<x></x> has sent you <x></x>", "2013 has sent you 1947"),
+    ('Open <bx id="1"></bx>it<ex id="1"></ex> now', "Open 2013 it 1947 now"),
+    ('One <it id="1"/> two <ut></ut> three', "One 2013 two 1947 three"),
+    ('One <bpt id="1"></bpt>two<ept id="1"></ept>', "One 2013 two 1947"),
+    ("See <keep></keep> for help", "See 2013 for help"),
+    ("See <keep/> for help", "See 2013 for help"),
+    ("Hello <user-name></user-name>, welcome", "Hello 2013, welcome"),
+    ("Hello <mention id='4'/>!", "Hello 2013!"),
+    ("(<var1></var1>) is <Value2/>", "(2013) is 1947"),
+    ("See <keep translate='no'></keep> for help", "See 2013 for help"),
+    ("See <span translate='no'></span> for help", "See 2013 for help"),
+    ("See <b>the <x></x></b> now", "See the 2013 now"),
+]
+
+
+@pytest.mark.parametrize("is_xml", [False, True])
+@pytest.mark.parametrize(("message", "block"), _EMPTY_AS_WORDS)
+def test_empty_placeholders_replace_a_word(message: str, block: str, *, is_xml: bool) -> None:
+    assert texts(message, is_xml=is_xml) == [block]
+
+
+@pytest.mark.parametrize("is_xml", [False, True])
+@pytest.mark.parametrize(
+    ("message", "block"),
+    [
+        ("One <b></b> two", "One  two"),
+        ("One <i class='icon'></i> two", "One  two"),
+        ("One <a></a>two", "One two"),
+        ("One <img src='x'/> two", "One  two"),
+        ("One <code></code> two", "One  two"),
+    ],
+)
+def test_known_empty_elements_are_marks(message: str, block: str, *, is_xml: bool) -> None:
+    (unit,) = texts(message, is_xml=is_xml)
+
+    assert unit.split() == block.split()
+
+
+@pytest.mark.parametrize("message", ["word<note/> two", "one <note/>word", "word<note></note>, two"])
+def test_unknown_empty_elements_of_xml_that_touch_a_word_are_marks(message: str) -> None:
+    (block,) = blocks_of(message, is_xml=True)
+
+    assert not block.has_placeholders
+    assert block.needs_alignment
+
+
+def test_empty_element_outside_of_text_is_not_in_a_unit_with_words() -> None:
+    assert texts("<t><keep/></t><t>One</t>", is_xml=True) == ["One"]

@@ -1,14 +1,24 @@
 import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from dragoman_service.datatypes import Span
 from dragoman_service.request import ProtectedKind, ProtectionOptions, Term
 from dragoman_service.text.placeholders import patterns
 from dragoman_service.text.placeholders.icu import MAX_MESSAGES, MAX_NUMBER_SIGNS
-from dragoman_service.text.placeholders.patterns import WindowedExpression, compile_protection
-from dragoman_service.text.segmentation import never_ends
+from dragoman_service.text.placeholders.patterns import (
+    ProtectedSpan,
+    WindowedExpression,
+    add_matches,
+    compile_protection,
+    enabled_kinds,
+    free_ranges,
+)
+from dragoman_service.text.segmentation import Check, never_ends
 
 
 def found(text: str, *terms: Term, **options: object) -> list[str]:
@@ -44,13 +54,36 @@ def test_default_kinds_are_protected(text: str, spans: list[str]) -> None:
         "100% sure, 50 % discount, 5%, 100 %d1",
         "and/or, 1/2, 24/7, km/h, he/she, /s",
         "a < b and c > d, a <b and c> d",
-        "Dr. Who: 'yes' (no) [perhaps] $5 #1 @home",
+        "Dr. Who: 'yes' (no) [perhaps] $5 #1 @ home",
         "{ some prose, with braces",
         "at 12:30 :name and ::x",
     ],
 )
 def test_ordinary_text_is_not_protected(text: str) -> None:
     assert found(text) == []
+
+
+def test_all_kinds_except_colon_are_enabled_by_default() -> None:
+    braces, colon, number = ProtectedKind.BRACES, ProtectedKind.COLON, ProtectedKind.NUMBER
+
+    assert enabled_kinds(ProtectionOptions()) == frozenset(ProtectedKind) - {colon}
+    assert colon in enabled_kinds(ProtectionOptions(enabled_kinds=frozenset({colon})))
+    assert braces not in enabled_kinds(ProtectionOptions(disabled_kinds=frozenset({braces})))
+    assert number in enabled_kinds(ProtectionOptions(enabled_kinds=frozenset({number})))
+    assert enabled_kinds(ProtectionOptions(is_enabled=False)) == frozenset()
+
+
+@pytest.mark.parametrize(
+    "kind", ["BRACES", "BRACKETS", "VARIABLE", "PLURAL", "PRINTF", "TEMPLATE", "ICU", "TAG", "URL"]
+)
+def test_disabled_kind_is_not_protected(kind: str) -> None:
+    text = "{a} car|{a} cars [b] $HOME %d ${x} {n,plural,one{x}} <b> https://example.com"
+    disabled = frozenset({ProtectedKind[kind]})
+
+    spans = compile_protection(ProtectionOptions(disabled_kinds=disabled), ()).find(text)
+
+    assert {each.kind for each in spans}.isdisjoint(disabled)
+    assert len({each.kind for each in spans}) >= 8
 
 
 def test_request_selects_kinds() -> None:
@@ -75,6 +108,63 @@ def test_request_selects_kinds() -> None:
 def test_numbers_are_protected_with_their_units_on_request(text: str, spans: list[str]) -> None:
     assert found(text, enabled_kinds=frozenset({ProtectedKind.NUMBER})) == spans
     assert found(text) == []
+
+
+@pytest.mark.parametrize(
+    ("spans", "length", "expected"),
+    [
+        ([], 0, []),
+        ([], 3, [(0, 3)]),
+        ([(0, 3)], 3, []),
+        ([(1, 2), (2, 4)], 6, [(0, 1), (4, 6)]),
+        ([(0, 1)], 2, [(1, 2)]),
+    ],
+)
+def test_free_ranges_are_between_spans(
+    spans: list[tuple[int, int]], length: int, expected: list[tuple[int, int]]
+) -> None:
+    protected = [ProtectedSpan(span=Span(start=start, end=end), kind=None) for start, end in spans]
+
+    assert [(free.start, free.end) for free in free_ranges(protected, length)] == expected
+
+
+def test_matches_are_added_only_between_spans() -> None:
+    def find(text: str, start: int, end: int) -> Iterator[ProtectedSpan]:
+        for match in re.compile("[0-9]+").finditer(text, start, end):
+            yield ProtectedSpan(span=Span(start=match.start(), end=match.end()), kind=ProtectedKind.NUMBER)
+
+    spans = [ProtectedSpan(span=Span(start=3, end=7), kind=ProtectedKind.BRACES)]
+
+    merged = add_matches(spans, "12 {34} 56", find)
+
+    assert [(each.span.start, each.span.end, each.kind) for each in merged] == [
+        (0, 2, ProtectedKind.NUMBER),
+        (3, 7, ProtectedKind.BRACES),
+        (8, 10, ProtectedKind.NUMBER),
+    ]
+
+
+class EverythingElse:
+    """Protects all other text."""
+
+    def add_to(self, spans: Sequence[ProtectedSpan], text: str, check: Check = never_ends) -> list[ProtectedSpan]:
+        def find(_: str, start: int, end: int) -> list[ProtectedSpan]:
+            return [ProtectedSpan(span=Span(start=start, end=end), kind=None)]
+
+        return add_matches(spans, text, find, check)
+
+
+def test_added_finder_searches_after_all_others() -> None:
+    protection = compile_protection(ProtectionOptions(), (Term(source="file"),))
+    text = "A file {x} here"
+
+    spans = replace(protection, finders=(*protection.finders, EverythingElse())).find(text)
+
+    assert [text[each.span.start : each.span.end] for each in spans] == ["A ", "file", " ", "{x}", " here"]
+
+
+def test_url_ends_before_end_tag_in_brackets() -> None:
+    assert found("[img]https://a.b/c.png[/img]") == ["[img]", "https://a.b/c.png", "[/img]"]
 
 
 def test_longest_term_wins_outside_protected_spans() -> None:

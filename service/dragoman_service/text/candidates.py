@@ -1,0 +1,189 @@
+"""The text of a hypothesis: quotation marks and ending corrected, protected spans restored, invariants checked."""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
+from itertools import accumulate
+
+from dragoman_service.datatypes import AlignmentLink, Hypothesis, Span, WarningKind
+from dragoman_service.text.casing import capitalized_like, capitals
+from dragoman_service.text.invariants.checks import find_violations
+from dragoman_service.text.invariants.violations import HARD_KINDS, MASK, Texts, Violation
+from dragoman_service.text.placeholders.counts import with_separated_counts
+from dragoman_service.text.placeholders.placement import Repair
+from dragoman_service.text.placeholders.restoration import Fragment, restore
+from dragoman_service.text.placeholders.text_units import masked, masked_target
+from dragoman_service.text.planning import TextPart
+from dragoman_service.text.punctuation import corrected_ending, restored_quotes
+
+_VISIBLE = re.compile(r"\S")
+_MAX_SHOWN_CHARACTERS = 80
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A hypothesis of a part as text."""
+
+    hypothesis: Hypothesis
+    decoded: str  # what the model wrote, with placeholders
+    fragments: tuple[Fragment, ...]
+    violations: tuple[Violation, ...]  # spans in the text of the part, and in its translation
+    links: Sequence[AlignmentLink] | None  # of a part without codes; None: unknown
+
+    @property
+    def text(self) -> str:
+        """The translation of a part without codes."""
+        return "".join(fragment.text for fragment in self.fragments)
+
+    @property
+    def num_hard(self) -> int:
+        """Violations that make a translation unusable; a translation that is cut off counts as one."""
+        return sum(each.kind in HARD_KINDS for each in self.violations) + (not self.hypothesis.is_finished)
+
+    @property
+    def kinds(self) -> frozenset[WarningKind]:
+        """Kinds of the violations."""
+        return frozenset(each.kind for each in self.violations)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CandidateReader:
+    """Turns hypotheses of a language pair into candidates."""
+
+    source_language: str
+    target_language: str
+    spells: Callable[[str], bool]
+
+    def read(
+        self, source: str, part: TextPart, hypothesis: Hypothesis, target: str, links: Sequence[AlignmentLink] | None
+    ) -> Candidate:
+        """Return the candidate of a hypothesis.
+
+        Args:
+            source: the text of the part.
+            part: the part.
+            hypothesis: the hypothesis.
+            target: its text, with placeholders.
+            links: links from the model text of the part to `target`; None: unknown.
+        """
+        decoded = target
+        target, links = self._corrected(source, part, hypothesis, target, links)
+        if part.unit is None:
+            text, links = self._cased(part, target, links)
+            violations = self._violations(source, text)
+            return Candidate(
+                hypothesis=hypothesis,
+                decoded=decoded,
+                fragments=tuple(_linked(text, links or (), part.span.start)),
+                violations=violations,
+                links=links,
+            )
+        restored = restore(part.unit, target, links)
+        fragments = restored.fragments
+        if part.model_text.is_from_capitals:
+            fragments = tuple(map(self._in_capitals, fragments))
+        lost = (_lost(repair, source, part.span.start) for repair in restored.repairs)
+        found = self._violations(_masked_source(source, part), "".join(map(_visible, fragments)))
+        return Candidate(
+            hypothesis=hypothesis, decoded=decoded, fragments=fragments, violations=(*lost, *found), links=None
+        )
+
+    def _corrected(
+        self, source: str, part: TextPart, hypothesis: Hypothesis, target: str, links: Sequence[AlignmentLink] | None
+    ) -> tuple[str, Sequence[AlignmentLink] | None]:
+        read, visible = (masked(part.unit), masked_target(part.unit, target)) if part.unit else (source, target)
+        corrected = with_separated_counts(read, visible)
+        if hypothesis.is_finished:
+            languages = {"source_language": self.source_language, "target_language": self.target_language}
+            corrected = corrected_ending(read, corrected, **languages)
+        corrected = restored_quotes(read, corrected, target_language=self.target_language)
+        if part.model_text.is_recased:
+            corrected = capitalized_like(read, corrected, language=self.target_language)
+        if corrected == visible:
+            return target, links
+        edits = SequenceMatcher(None, visible, corrected, autojunk=False).get_opcodes()
+        pieces = (target[i:j] if kind == "equal" else corrected[k:n] for kind, i, j, k, n in edits)
+        if links is not None:
+            links = _moved(links, _positions(edits, len(visible)))
+        return "".join(pieces), links
+
+    def _cased(
+        self, part: TextPart, target: str, links: Sequence[AlignmentLink] | None
+    ) -> tuple[str, Sequence[AlignmentLink] | None]:
+        if not part.model_text.is_from_capitals:
+            return target, links
+        if links is not None:
+            lengths = (len(capitals(char, language=self.target_language)) for char in target)
+            links = _moved(links, list(accumulate(lengths, initial=0)))
+        return capitals(target, language=self.target_language), links
+
+    def _in_capitals(self, fragment: Fragment) -> Fragment:
+        if not fragment.is_model_text:
+            return fragment
+        return replace(fragment, text=capitals(fragment.text, language=self.target_language))
+
+    def _violations(self, source: str, target: str) -> tuple[Violation, ...]:
+        texts = Texts(
+            source=source,
+            target=target,
+            source_language=self.source_language,
+            target_language=self.target_language,
+            spells=self.spells,
+        )
+        return tuple(find_violations(texts))
+
+
+def _positions(edits: Sequence[tuple[str, int, int, int, int]], length: int) -> list[int]:
+    # For each position of a text, the position after the edits.
+    positions = [0] * (length + 1)
+    for kind, start, end, new_start, new_end in edits:
+        for index in range(start, end):
+            positions[index] = new_start + (index - start if kind == "equal" else 0)
+        positions[end] = new_end
+    return positions
+
+
+def _moved(links: Sequence[AlignmentLink], positions: Sequence[int]) -> list[AlignmentLink]:
+    moved = (
+        replace(link, target=Span(start=positions[link.target.start], end=positions[link.target.end])) for link in links
+    )
+    return [link for link in moved if link.target.start < link.target.end]
+
+
+def _linked(text: str, links: Sequence[AlignmentLink], start: int) -> Iterator[Fragment]:
+    # A translation without codes, with its links, for a text whose other parts have codes. `start` is the position of
+    # the part.
+    position = 0
+    for link in links:
+        if position < link.target.start:
+            yield Fragment(text=text[position : link.target.start], is_model_text=True)
+        own, position = text[link.target.start : link.target.end], link.target.end
+        yield Fragment(text=own, source=link.source.shifted(start), weight=link.weight, is_model_text=True)
+    if position < len(text):
+        yield Fragment(text=text[position:], is_model_text=True)
+
+
+def _masked_source(source: str, part: TextPart) -> str:
+    pieces: list[str] = []
+    position = part.span.start
+    for code in part.unit.codes if part.unit else ():
+        start, end = code.source.start, code.source.end
+        if start >= position:
+            pieces += (source[position - part.span.start : start - part.span.start], MASK * (end - start))
+            position = end
+    return "".join((*pieces, source[position - part.span.start :]))
+
+
+def _visible(fragment: Fragment) -> str:
+    if fragment.copied is not None:
+        return MASK * (fragment.copied.end - fragment.copied.start)
+    return fragment.text if fragment.is_model_text else _VISIBLE.sub(MASK, fragment.text)
+
+
+def _lost(repair: Repair, source: str, start: int) -> Violation:
+    span = repair.code.source.shifted(-start)
+    shown = source[span.start : span.end][:_MAX_SHOWN_CHARACTERS]
+    return Violation(
+        kind=WarningKind.PLACEHOLDER_LOST, detail=f"{shown!r} {repair.action.value}", source=span, target=None
+    )

@@ -1,0 +1,1 @@
+"""Invariants: properties of a source that its translation must preserve."""

@@ -1,0 +1,225 @@
+"""Invariants of tokens that a translation copies: identifiers, names and addresses."""
+
+import re
+from collections.abc import Iterator
+from itertools import islice
+
+from dragoman_service.datatypes import Span, WarningKind
+from dragoman_service.text.invariants.violations import MAX_VIOLATIONS, Texts, Violation, primary_language, quoted
+
+# Identifiers have one of: a digit next to a letter, an inner underscore, inner punctuation.
+_MAY_HAVE_IDENTIFIER = re.compile(r"\d[.:-]?[^\W\d]|[^\W\d][.:-]?\d|[^\W_]_\w|\w::\w|[A-Za-z]\.[A-Za-z]{2}")
+_TOKEN = re.compile(r"(?:[0-9A-Fa-f]{1,4}:){2,7}[0-9A-Fa-f]{1,4}\b|\w++(?:(?:::|[.-])\w++)*+")
+_PART = re.compile(r"[^-]++")
+_LETTER, _DIGIT = re.compile(r"[^\W\d_]"), re.compile(r"\d")
+_JOINED = re.compile(r"[^\W_]_+[^\W_]|::")
+# `20th`, `90s`, `5kg`, `1980er-Jahre`, `5-year-old`, `3.Platz`
+_QUANTITY = re.compile(r"\d++(?:[.,]\d++)*+[.-]?[^\W\d_]++(?:-[^\W\d_]++)*+")
+_NUMBERED_WORD = re.compile(r"[^\W\d_]++[.-]\d{1,3}|[^\W\d_]{2,}+\.\d++")  # `Typ-2`, `Nr.5`
+_RANGE_PART = re.compile(r"\d++(?:s|er|st|nd|rd|th|[.,]\d++)?")
+_PLAIN_WORD = re.compile(r"[^\W\d_]{3,}+")
+_SLUG = re.compile(r"[a-z]++(?:[.-][a-z0-9]++){2,}+")
+# fmt: off
+_FILE_NAME = re.compile(
+    r"[A-Za-z0-9_][\w.-]*\.(?:txt|md|csv|tsv|pdf|docx?|xlsx?|pptx?|zip|gz|tar|exe|dll|msi|py|js|jsx|ts|tsx|css|html?|xml"
+    r"|json|ya?ml|toml|ini|cfg|conf|log|sh|bat|cmd|cs|cpp|hpp|java|rb|go|rs|php|sql|db|png|jpe?g|gif|svg|bmp|ico|mp3|mp4"
+    r"|wav|avi|mkv|po|pot|xliff|srt|vtt|com|org|net|io|dev|edu|gov)"
+)
+# fmt: on
+_DOTTED = re.compile(r"[A-Za-z_]\w++(?:\.[A-Za-z_]\w++){2,}+")  # `System.Web.Mvc`, but not `z.B.` or `p.m.`
+_MAX_SEARCHES = 64  # of tokens that are not a word of the target
+
+# `GitHub`, `McDonald`, `iPhone`
+_INNER_CAPITAL = re.compile(r"[a-zß-öø-ÿ][A-ZÀ-ÖØ-Þ]")
+_WORD = re.compile(r"\w++")
+# fmt: off
+# Words with an inner capital that are translated, and units.
+_TRANSLATED_NAMES = frozenset((
+    "GmbH", "GbR", "PhD", "eMail", "eBook", "eBooks", "eMails", "WiFi", "ToDo", "kHz", "MHz", "GHz", "kWh", "MWh",
+    "GWh", "kPa", "hPa", "MPa", "mAh", "kVA", "kByte", "MByte", "GByte", "kBit", "MBit", "GBit", "vCPU",
+))
+# fmt: on
+# German `MitarbeiterInnen`, and abbreviations such as `MwSt`
+_GERMAN_WORD = re.compile(r"[^\W\d_]{2,}(?<=[a-zäöüß])In(?:nen)?|[A-ZÄÖÜ][a-zäöüß]{1,2}[A-ZÄÖÜ]{1,3}[a-z]?")
+_INITIALS = re.compile(r"\b[A-Z]\.(?: ?[A-Z]\.){1,7} ?(?=[A-Z][a-z])")
+_SPACE_AFTER_INITIAL = re.compile(r"(?<=\b[A-Z]\.) (?=[A-Z])")
+# fmt: off
+# Not names, although they are written as initials.
+_ABBREVIATIONS = frozenset((
+    "US", "USA", "UK", "UN", "EU", "EC", "DC", "AD", "BC", "PS", "VIP", "RIP", "ID", "AM", "PM", "ZB", "DH", "UA", "OÄ",
+    "SO", "EG", "IE", "NB", "IDR", "UAE", "USS", "ZT", "IV", "VA", "UU", "GMT", "LA", "NY",
+))
+# fmt: on
+
+_JOINED_BEFORE, _JOINED_AFTER = re.compile(r"\w[.:]\Z|[/\\@]\Z"), re.compile(r"[.:]\w|[/\\@]")
+
+_MAY_HAVE_ADDRESS = re.compile(r"://|www\.|@|[/\\]")
+_ADDRESS = re.compile(
+    r"(?<!\w)(?:(?:https?|ftps?|sftp|ssh|file|git|wss?)://|www\.(?=\w)|mailto:(?=\w))[^\s<>\"`\\^|\ufffc]{1,2000}+"
+    r"|(?<![\w.%+-])[A-Za-z0-9._%+-]{1,64}+@[A-Za-z0-9][A-Za-z0-9-]{0,62}+(?:\.[A-Za-z0-9-]{1,63}+){1,8}+"
+    r"|(?<![\w.~:/\\-])(?:[A-Za-z]:\\|\\\\(?=\w))[^\s\"<>|:*?`\ufffc]{1,1000}+"
+    r"|(?<![\w./~:\\@<-])(?:~|\.{1,2})?(?:/[\w.@+%-]{1,255}+){2,32}+/?"
+    r"|(?<![\w./~:\\@-])\w[\w.@+%-]{0,254}+(?:/[\w.@+%-]{1,255}+){1,32}+"
+    r"|(?<![\w@.])@[A-Za-z_]\w{1,63}+"
+)
+_TRAILING = ".,;:!?'\"*_~…)]}"
+_FILE_AT_END = re.compile(r"[\w@+%-]++\.[A-Za-z][A-Za-z0-9]{0,4}\Z")
+
+
+def find_changed_identifiers(texts: Texts) -> Iterator[Violation]:
+    """Yield identifiers, such as `report_final_v2.docx` and `KB5034441`, that are not copied."""
+    source = texts.source
+    # Most sentences have none of these. The search is slower.
+    may_have = "." in source[:-1] or "_" in source or "::" in source or _DIGIT.search(source) is not None
+    if may_have and _MAY_HAVE_IDENTIFIER.search(source):
+        yield from _not_copied(texts, _identifiers(texts.source), WarningKind.IDENTIFIER_CHANGED)
+
+
+def find_changed_names(texts: Texts) -> Iterator[Violation]:
+    """Yield names that are not copied: with inner capitals, with initials, or with letters the model cannot spell."""
+    unknown = frozenset[str]()
+    if not texts.source.isascii():
+        letters = (char for char in set(texts.source) if char > "\x7f" and char.isalpha())
+        unknown = frozenset(char for char in letters if not texts.spells(char))
+    if unknown or _INNER_CAPITAL.search(texts.source):
+        yield from _not_copied(texts, _names(texts, unknown), WarningKind.NAME_CHANGED)
+    if "." in texts.source[:-1]:
+        yield from _changed_initials(texts)
+
+
+def find_changed_addresses(texts: Texts) -> Iterator[Violation]:
+    """Yield URLs, email addresses, paths and mentions that are not copied."""
+    if _MAY_HAVE_ADDRESS.search(texts.source):
+        yield from _not_copied(texts, _addresses(texts.source), WarningKind.ADDRESS_CHANGED)
+
+
+def _not_copied(texts: Texts, spans: Iterator[Span], kind: WarningKind) -> Iterator[Violation]:
+    # Each text that occurs in the source but not in the target.
+    seen: set[str] = set()
+    target_words: set[str] | None = None
+    num_searches = num_violations = 0
+    for span in spans:
+        token = texts.source[span.start : span.end]
+        if token in seen:
+            continue
+        seen.add(token)
+        if target_words is None:
+            target_words = set(_WORD.findall(texts.target))
+        if token in target_words:
+            continue
+        num_searches += 1
+        if num_searches > _MAX_SEARCHES or num_violations == MAX_VIOLATIONS:
+            return
+        is_address = kind is WarningKind.ADDRESS_CHANGED
+        # The first word of a sentence may begin with a capital.
+        variants = (token,) if is_address else (token, token[0].swapcase() + token[1:])
+        if not any(_contains(texts.target, variant, is_address=is_address) for variant in variants):
+            num_violations += 1
+            detail = f"{quoted(token)} is missing"
+            yield Violation(kind=kind, detail=detail, source=span, target=None)
+
+
+def _contains(text: str, token: str, *, is_address: bool) -> bool:
+    # Whether a text contains a token that is not a part of a longer one. German inflects and compounds names.
+    position = -1
+    for _ in range(_MAX_SEARCHES):
+        position = text.find(token, position + 1)
+        if position < 0:
+            return False
+        before, after = text[position - 1 : position], text[position + len(token) : position + len(token) + 1]
+        if not before.isalnum() and (not after.isalnum() or (not is_address and after.islower())):
+            return True
+    return True
+
+
+def _identifiers(text: str) -> Iterator[Span]:
+    for match in _TOKEN.finditer(text):
+        start, token = match.start(), match[0].rstrip(".:-")
+        begin = len(token) - len(token.lstrip("_"))
+        token = token.strip("_")
+        start += begin
+        if _is_identifier(token):
+            yield Span(start=start, end=start + len(token))
+        elif "-" in token:
+            for part in _PART.finditer(token):
+                if _is_identifier(part[0]):
+                    yield Span(start=start + part.start(), end=start + part.end())
+
+
+def _is_identifier(token: str) -> bool:
+    if not _LETTER.search(token):
+        return False
+    if _FILE_NAME.fullmatch(token):
+        return True
+    has_digit = _DIGIT.search(token) is not None
+    if "-" in token:
+        parts = token.split("-")
+        if has_digit and _SLUG.fullmatch(token):
+            return True
+        if any(map(_is_plain_word, parts)) or all(map(_RANGE_PART.fullmatch, parts)):
+            return False
+    if not has_digit:
+        return _JOINED.search(token) is not None or _DOTTED.fullmatch(token) is not None
+    return not _QUANTITY.fullmatch(token) and not _NUMBERED_WORD.fullmatch(token)
+
+
+def _is_plain_word(part: str) -> bool:
+    return not part.isupper() and _PLAIN_WORD.fullmatch(part) is not None
+
+
+def _names(texts: Texts, unknown: frozenset[str]) -> Iterator[Span]:
+    is_german = primary_language(texts.source_language) == "de"
+    for match in _WORD.finditer(texts.source):
+        word = match[0]
+        if not unknown.isdisjoint(word) or (
+            len(word) > 2
+            and _INNER_CAPITAL.search(word)
+            and word.isalpha()
+            and word not in _TRANSLATED_NAMES
+            and not (is_german and _GERMAN_WORD.fullmatch(word))
+            and not _is_in_identifier(texts.source, match)
+        ):
+            yield Span(start=match.start(), end=match.end())
+
+
+def _is_in_identifier(text: str, word: re.Match[str]) -> bool:
+    # Whether a word is a part of a dotted identifier or of an address.
+    before, after = text[max(word.start() - 2, 0) : word.start()], text[word.end() : word.end() + 2]
+    return bool(_JOINED_BEFORE.search(before) or _JOINED_AFTER.match(after))
+
+
+def _changed_initials(texts: Texts) -> Iterator[Violation]:
+    squeezed: str | None = None
+    num_violations = 0
+    for match in islice(_INITIALS.finditer(texts.source), _MAX_SEARCHES):
+        letters = match[0].replace(" ", "")
+        if letters.replace(".", "") in _ABBREVIATIONS:
+            continue
+        if squeezed is None:
+            squeezed = _SPACE_AFTER_INITIAL.sub("", texts.target)
+        if letters not in squeezed and num_violations < MAX_VIOLATIONS:
+            num_violations += 1
+            initials = match[0].rstrip()
+            yield Violation(
+                kind=WarningKind.NAME_CHANGED,
+                detail=f"{initials} is missing",
+                source=Span(start=match.start(), end=match.start() + len(initials)),
+                target=None,
+            )
+
+
+def _addresses(text: str) -> Iterator[Span]:
+    for match in _ADDRESS.finditer(text):
+        address = match[0].rstrip(_TRAILING)
+        if _is_address(address):
+            yield Span(start=match.start(), end=match.start() + len(address))
+
+
+def _is_address(text: str) -> bool:
+    if len(text) < 3:
+        return False
+    if "://" in text or "@" in text or "\\" in text or text.startswith(("www.", "mailto:", "~", "./", "../")):
+        return True
+    # `and/or` and `1/2` are not paths.
+    is_absolute = text.startswith("/") and _LETTER.search(text) is not None
+    return is_absolute or _FILE_AT_END.search(text) is not None

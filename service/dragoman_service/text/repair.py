@@ -1,0 +1,114 @@
+"""Second searches: what a part is decoded with again after its translation violated an invariant."""
+
+import re
+from dataclasses import dataclass, replace
+
+from dragoman_service.datatypes import SearchConfig, Span, WarningKind
+from dragoman_service.text.candidates import Candidate
+from dragoman_service.text.casing import lowered_words
+from dragoman_service.text.invariants.untranslated import is_short_copy
+from dragoman_service.text.invariants.violations import primary_language
+from dragoman_service.text.placeholders.numbers import numbers_in
+from dragoman_service.text.placeholders.text_units import TextUnit
+from dragoman_service.text.planning import TextPart
+
+# Violations whose span in the source is protected in the second search.
+_PROTECTED = frozenset(
+    (
+        WarningKind.NUMBER_CHANGED,
+        WarningKind.IDENTIFIER_CHANGED,
+        WarningKind.SYMBOL_CHANGED,
+        WarningKind.NAME_CHANGED,
+        WarningKind.ADDRESS_CHANGED,
+    )
+)
+
+_NO_REPEAT_SIZE = 3  # a search that must not copy its source tends to repeat itself
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repair:
+    """Changes for the second search of a part."""
+
+    spans: tuple[Span, ...] = ()  # ranges of the text of the part to protect
+    avoids_source: bool = False
+    suppresses_bytes: bool = False
+    min_added_tokens: int = 0  # tokens that the translation must have
+    recased: str = ""  # model text in another case
+    inserts_placeholders: bool = False  # begin with the first translation, with lost placeholders inserted
+
+    @property
+    def is_needed(self) -> bool:
+        """True if anything changes."""
+        return self != Repair()
+
+
+def plan_repair(source: str, part: TextPart, candidate: Candidate, *, guards_copies: bool, language: str) -> Repair:
+    """Return the changes for the second search of a part with this best candidate.
+
+    Args:
+        source: the text of the part.
+        part: the part.
+        candidate: the best candidate of the first search.
+        guards_copies: whether copies of the source are decoded again.
+        language: the source language.
+    """
+    kinds = candidate.kinds
+    has_words = part.unit is None and candidate.hypothesis.is_finished
+    recased = None
+    if guards_copies and has_words and is_short_copy(source, candidate.text):
+        recased = _in_other_case(part.model_text.text, language)
+    return Repair(
+        spans=_spans(source, candidate),
+        avoids_source=guards_copies and WarningKind.UNTRANSLATED in kinds,
+        suppresses_bytes=WarningKind.INVALID_OUTPUT in kinds,
+        min_added_tokens=2 if WarningKind.EMPTY_TRANSLATION in kinds else 0,
+        recased=recased or "",
+        inserts_placeholders=WarningKind.PLACEHOLDER_LOST in kinds,
+    )
+
+
+def repaired_search(search: SearchConfig, repair: Repair, *, byte_ids: frozenset[int]) -> SearchConfig:
+    """Return the search of a repair; stricter limits of the caller are kept."""
+    if repair.avoids_source:
+        size = min(search.no_repeat_ngram_size or _NO_REPEAT_SIZE, _NO_REPEAT_SIZE)
+        search = replace(search, avoids_source=True, no_repeat_ngram_size=size)
+    if repair.suppresses_bytes:
+        search = replace(search, suppressed_tokens=search.suppressed_tokens | byte_ids)
+    if repair.min_added_tokens:
+        shortest = len(search.target_prefix) + repair.min_added_tokens
+        search = replace(
+            search, min_target_tokens=max(search.min_target_tokens, min(shortest, search.max_target_tokens - 1))
+        )
+    return search
+
+
+def _in_other_case(text: str, language: str) -> str | None:
+    # Models copy labels because of their capitals, and German nouns in lower case.
+    is_german_word = primary_language(language) == "de" and text.isalpha() and text.islower()
+    return text.capitalize() if is_german_word else lowered_words(text, language=language)
+
+
+def part_unit(source: str, part: TextPart) -> TextUnit:
+    """Return the unit of a part, also of one without codes."""
+    return part.unit or TextUnit(text=source, start=part.span.start, source=part.span, codes=())
+
+
+def _spans(source: str, candidate: Candidate) -> tuple[Span, ...]:
+    # Ordered, and apart from each other.
+    spans: list[Span] = []
+    for each in candidate.violations:
+        if each.kind is WarningKind.SYMBOL_CHANGED and each.source is not None:
+            symbol = re.escape(source[each.source.start : each.source.end])
+            spans += (Span(start=match.start(), end=match.end()) for match in re.finditer(symbol, source))
+        elif each.kind in _PROTECTED and each.source is not None:
+            spans.append(each.source)
+    if any(each.kind is WarningKind.NUMBER_CHANGED and each.source is None for each in candidate.violations):
+        spans += [number.span for number in numbers_in(source)]
+    merged: list[Span] = []
+    for span in sorted(spans, key=lambda span: span.start):
+        if merged and span.start <= merged[-1].end:
+            merged[-1] = Span(start=merged[-1].start, end=max(merged[-1].end, span.end))
+        else:
+            merged.append(span)
+    return tuple(merged)
