@@ -377,6 +377,27 @@ def robustness_table(model: str) -> str:
     return table(header, rows)
 
 
+def integrity_table(*models: str) -> str:
+    """Return the shares of generated texts that come back intact, and damaged without a warning, by kind."""
+    values = [FIGURES["integrity"]["values"][model] for model in models]
+    rows = [
+        (
+            kind,
+            f"{sum(counts[kind]['cases'] for counts in values):,}",
+            *(percent(counts[kind]["intact"] / counts[kind]["cases"]) for counts in values),
+            *(f"{counts[kind]['silent']:,}" for counts in values),
+        )
+        for kind in values[0]
+    ]
+    header = (
+        "kind",
+        "texts",
+        *(f"intact, {model}, %" for model in models),
+        *(f"without a warning, {model}" for model in models),
+    )
+    return table(header, rows)
+
+
 def weaknesses(model: str) -> str:
     """Return the changes that affect a bundled model most, as a list."""
     lines = []
@@ -496,6 +517,7 @@ BLOCKS: Mapping[str, Callable[..., str]] = {
     "quality-table": quality_table,
     "examples": examples,
     "robustness-table": robustness_table,
+    "integrity-table": integrity_table,
     "weaknesses": weaknesses,
     "heads-table": heads_table,
     "positional-heads": positional_heads,

@@ -324,6 +324,21 @@ def robustness() -> dict[str, Any]:
     return found
 
 
+def integrity() -> dict[str, Any]:
+    """Translate generated texts; return the counts by model and kind of text."""
+    found: dict[str, Any] = {}
+    number = r"([\d,]+)"
+    for model in MODELS:
+        printed = export(model, "evaluate", write_pairs("one", pairs_of(model, "tatoeba", limit=1)), "--integrity")
+        line = rf"^(\w.*?) +{model} +{number} +{number} +[\d.]+% +{number} +{number} +{number}$"
+        names = ("cases", "intact", "silent", "warnings", "searches")
+        found[model] = {
+            kind: dict(zip(names, (int(count.replace(",", "")) for count in counts), strict=True))
+            for kind, *counts in re.findall(line, printed, re.MULTILINE)
+        }
+    return found
+
+
 def spans() -> dict[str, Any]:
     """Translate the documentation; return the share of its protected spans by the means that preserved them."""
     found: dict[str, Any] = {}
@@ -477,12 +492,13 @@ FUNCTIONS: Mapping[str, Callable[[], Any]] = {
     "datasets": datasets,
     "examples": examples,
     "robustness": robustness,
+    "integrity": integrity,
     "spans": spans,
     "attention": attention,
     "ablation": ablation,
     "complexity": complexity,
 }
-OF_MODELS = ("quality", "examples", "robustness", "spans", "attention")
+OF_MODELS = ("quality", "examples", "robustness", "integrity", "spans", "attention")
 SECTIONS = (*COMMANDS, *FUNCTIONS)
 
 

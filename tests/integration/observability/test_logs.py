@@ -16,7 +16,7 @@ from dragoman_service.models.model import ModelRuntime
 from dragoman_service.observability.logs import LogSettings, configure_logs
 from tests.integration.running_server import RunningServer, observed_server, request
 
-PRIVATE = "Zanzibarkeule"
+PRIVATE = "Zwergohreule"  # in letters that the tiny vocabulary can spell
 FAULT = "Faulty"
 KEY = "dgm_0123456789"
 KEYS = (("authorization", f"Bearer {KEY}"), ("x-api-key", KEY))
