@@ -122,6 +122,8 @@ _STREET = rf"(?P<street>[Ss]tr\.{_SPACE}?\d{{1,4}}[a-z]?(?!\w))"
 _STREET_NAME_REVERSED = re.compile(r"[\w-]*+")
 _RANGE = re.compile(r"\d[–-]\d")
 
+_SIMPLE = re.compile(r"[^\W\d]{1,16}\.")
+
 # Ends of sentences before a number: `Was it? No. 5 were left.`
 _SENTENCE_BEFORE = {
     "no.": re.compile(r"(?:\?|\b(?:is|was|be|says?|said|answers?|answered))[\"'”’»)]{0,2}\s\Z", re.IGNORECASE),
@@ -311,7 +313,11 @@ def _abbreviations(source: str, target: str) -> _Abbreviations:
         rf"(?:{_any_word({**words, **last})}|(?<=\d{_SPACE})(?:{_any_word(eras)}))(?![^\W\d])"
         rf"|(?:{_any_word(references)})(?={_SPACE}?(?:§|Art\.))"
     )
-    expression = rf"(?<![\w.])(?:(?P<word>{word})|(?P<citation>{citation})|(?P<name>(?:{_any(names)})\b)|{others})"
+    # Most words are neither one of these nor letters before a full stop.
+    openers = {key.split()[0] for key in (*words, *last, *eras, *references, *labels, *names)}
+    begins = rf"(?=[^\W\d]{{1,16}}+\.|{_any(opener for opener in openers if not _SIMPLE.match(opener))})"
+    abbreviation = rf"(?P<word>{word})|(?P<citation>{citation})|(?P<name>(?:{_any(names)})\b)"
+    expression = rf"(?<![\w.]){begins}(?:{abbreviation}|{others})"
     return _Abbreviations(
         words={
             _folded(key): (key, translation) for key, translation in {**words, **last, **eras, **references}.items()

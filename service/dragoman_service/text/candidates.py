@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
-from itertools import accumulate
+from itertools import accumulate, takewhile
 
 from dragoman_service.datatypes import AlignmentLink, Hypothesis, Span, WarningKind
 from dragoman_service.text.casing import capitalized_like, capitals
@@ -19,6 +19,10 @@ from dragoman_service.text.punctuation import corrected_ending, restored_quotes
 
 _VISIBLE = re.compile(r"\S")
 _MAX_SHOWN_CHARACTERS = 80
+_WORD = re.compile(rf"[\w{MASK}]++")
+_MAX_COMPARED_CHARACTERS = 64
+
+_Edit = tuple[str, int, int, int, int]  # as `SequenceMatcher.get_opcodes` returns it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +106,7 @@ class CandidateReader:
             corrected = capitalized_like(read, corrected, language=self.target_language)
         if corrected == visible:
             return target, links
-        edits = SequenceMatcher(None, visible, corrected, autojunk=False).get_opcodes()
+        edits = list(_edits(visible, corrected))
         pieces = (target[i:j] if kind == "equal" else corrected[k:n] for kind, i, j, k, n in edits)
         if links is not None:
             links = _moved(links, _positions(edits, len(visible)))
@@ -134,7 +138,44 @@ class CandidateReader:
         return tuple(find_violations(texts))
 
 
-def _positions(edits: Sequence[tuple[str, int, int, int, int]], length: int) -> list[int]:
+def _edits(old: str, new: str) -> Iterator[_Edit]:
+    # Corrections change the case of words and the characters between words, so both texts have the same words.
+    words, new_words = ([match.span() for match in _WORD.finditer(text)] for text in (old, new))
+    if len(words) != len(new_words):
+        words, new_words = [], []
+    end = new_end = 0
+    for word, new_word in zip((*words, (len(old),) * 2), (*new_words, (len(new),) * 2), strict=True):
+        for start, stop, new_start, new_stop in (
+            (end, word[0], new_end, new_word[0]),
+            (*word, *new_word),
+        ):
+            for kind, i, j, k, n in _short_edits(old[start:stop], new[new_start:new_stop]):
+                yield kind, start + i, start + j, new_start + k, new_start + n
+        end, new_end = word[1], new_word[1]
+
+
+def _short_edits(old: str, new: str) -> Sequence[_Edit]:
+    # Long texts are not compared in detail, because that takes quadratic time.
+    if old == new:
+        return [("equal", 0, len(old), 0, len(new))]
+    if max(len(old), len(new)) <= _MAX_COMPARED_CHARACTERS:
+        return SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
+    first = _num_common(old, new)
+    last = _num_common(old[first:][::-1], new[first:][::-1])
+    end, new_end = len(old) - last, len(new) - last
+    return [
+        ("equal", 0, first, 0, first),
+        ("replace", first, end, first, new_end),
+        ("equal", end, len(old), new_end, len(new)),
+    ]
+
+
+def _num_common(first: str, second: str) -> int:
+    # Length of the common start.
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))
+
+
+def _positions(edits: Sequence[_Edit], length: int) -> list[int]:
     # For each position of a text, the position after the edits.
     positions = [0] * (length + 1)
     for kind, start, end, new_start, new_end in edits:

@@ -344,7 +344,7 @@ class TextPlanner:
         num_unknown = 0
         for code in sentence.codes:
             self._check()
-            if code.kind is CodeKind.PLACEHOLDER:
+            if code.kind is CodeKind.PLACEHOLDER and code.target is None:  # a term is translated
                 letters = list(filter(str.isalpha, text[code.source.start : code.source.end]))
                 num_letters += len(letters)
                 num_unknown += len(letters) - sum(map(self._tokenizer.spells, letters))

@@ -23,6 +23,7 @@ from dragoman_service.datatypes import (
 )
 from dragoman_service.errors import (
     DeadlineExceededError,
+    DrainingError,
     EngineError,
     GlossaryNotFoundError,
     InvalidFieldError,
@@ -60,7 +61,6 @@ from dragoman_service.translation.text_work import (
     RequestBudget,
     TextThreads,
     max_attention_tokens,
-    num_source_tokens,
     results_of,
     segment_cost,
     wait_all,
@@ -172,15 +172,14 @@ class Translator:
         self._metrics.text_seconds.observe(split_s + join_s, record.trace.exemplar)
         for translation in outcome.translations:
             self._count(translation.warnings)
+        sentences = [sentence for translation in outcome.translations for sentence in translation.sentences]
         return TranslationResult(
             translations=outcome.translations,
             model_name=model.name,
             model_version=model.version,
             timings=_longest_timings(outcome.results, text_s=split_s + join_s),
-            num_source_tokens=num_source_tokens(segments),
-            num_target_tokens=sum(
-                sentence.num_target_tokens for translation in outcome.translations for sentence in translation.sentences
-            ),
+            num_source_tokens=sum(sentence.num_source_tokens for sentence in sentences),
+            num_target_tokens=sum(sentence.num_target_tokens for sentence in sentences),
         )
 
     async def translate_document(
@@ -363,7 +362,7 @@ class Translator:
         # Second searches have no results if they are rejected, fail or exceed the deadline.
         try:
             return await _wait_for_results(await self._submit(model, searches.segments, record, num_characters))
-        except (RetryableError, DeadlineExceededError, EngineError):
+        except (RetryableError, DeadlineExceededError, DrainingError, EngineError):
             if not searches.is_second:
                 raise
             return None

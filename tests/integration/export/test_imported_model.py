@@ -19,10 +19,18 @@ from dragoman_service.bundle.files import open_bundle
 from dragoman_service.datatypes import SearchConfig
 from dragoman_service.text.tokenizer import open_tokenizer
 from tests.ctranslate2_models import save_spec
-from tests.foreign_models import SOURCES, save_bart, save_m2m100, save_marian, save_nllb
+from tests.foreign_models import save_bart, save_m2m100, save_marian, save_nllb
 from tests.integration.running_server import running_server
 from tests.tiny_bundle import SENTENCES
 
+# Texts that the service passes on as they are: the tokenizers can spell the letters, and no ending is corrected.
+TEXTS = (
+    *(sentence.rstrip(".") for sentence in SENTENCES[:4]),
+    "the old man reads a letter",
+    "She rides a bicycle in the morning",
+    "the train leaves the town",
+    "a red ball",
+)
 _LONGEST = 24
 _SEARCH = SearchConfig(beam_size=4, max_target_tokens=_LONGEST, min_target_tokens=4)
 _OPTIONS = pb.DecodingOptions(
@@ -103,10 +111,10 @@ def test_verify_fails_for_another_model(directory: Path, tmp_path: Path, capsys:
 async def test_served_translations_equal_the_original(directory: Path) -> None:
     tokenizer = open_tokenizer(open_bundle(directory / "models" / "tiny" / "1"))
     original = HuggingFaceOriginal(directory / "original", tokenizer)
-    expected = [original.search(original.encode(text), _SEARCH) for text in SOURCES]
+    expected = [original.search(original.encode(text), _SEARCH) for text in TEXTS]
 
     async with running_server(directory / "models") as server:
-        response = await server.translate(*SOURCES, options=_OPTIONS)
+        response = await server.translate(*TEXTS, options=_OPTIONS)
 
     hypotheses = [translation.hypotheses[0] for translation in response.translations]
     assert [list(each.tokens) for each in hypotheses] == [tokenizer.pieces(ids) for ids in expected]
@@ -127,13 +135,13 @@ async def test_ctranslate2_model_is_imported_verified_and_served(
     tokenizer = open_tokenizer(bundle)
     original = open_original(tmp_path / "original", bundle, tokenizer)
     search = SearchConfig(beam_size=4, max_target_tokens=_LONGEST)
-    expected = [original.search(original.encode(text), search) for text in SOURCES]
+    expected = [original.search(original.encode(text), search) for text in TEXTS]
     options = pb.DecodingOptions()
     options.CopyFrom(_OPTIONS)
     options.min_target_tokens = 0
 
     async with running_server(tmp_path / "models") as server:
-        response = await server.translate(*SOURCES, options=options)
+        response = await server.translate(*TEXTS, options=options)
 
     hypotheses = [translation.hypotheses[0] for translation in response.translations]
     assert [list(each.tokens) for each in hypotheses] == [tokenizer.pieces(ids) for ids in expected]
@@ -166,7 +174,7 @@ async def test_language_pairs_share_a_batch_and_equal_the_original(
 
     async with running_server(tmp_path / "models") as server:
         requests = [
-            pb.TranslateRequest(texts=SOURCES, source_language=source, target_language=target, options=_OPTIONS)
+            pb.TranslateRequest(texts=TEXTS, source_language=source, target_language=target, options=_OPTIONS)
             for source, target in pairs
         ]
         alone = [await server.translation.Translate(request) for request in requests]
@@ -180,5 +188,5 @@ async def test_language_pairs_share_a_batch_and_equal_the_original(
     for pair, response, again in zip(pairs, together, alone, strict=True):
         assert response.translations == again.translations
         hypotheses = [translation.hypotheses[0] for translation in response.translations]
-        expected = [originals[pair].search(originals[pair].encode(text), _SEARCH) for text in SOURCES]
+        expected = [originals[pair].search(originals[pair].encode(text), _SEARCH) for text in TEXTS]
         assert [list(each.tokens) for each in hypotheses] == [tokenizers[pair].pieces(ids) for ids in expected]

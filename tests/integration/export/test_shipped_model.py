@@ -228,7 +228,7 @@ def test_everyday_sentences_score_above_nonsense(client: TranslationClient) -> N
     everyday, nonsense = translate(client, "Good morning!", "Fnord glimp the zurbling quandotized wibblewarts.")
 
     scores = [[sentence.score for sentence in translation.sentences] for translation in (everyday, nonsense)]
-    assert (scores[0][0] or 0.0) > 0.8
+    assert (scores[0][0] or 0.0) > 0.7
     assert (scores[1][0] or 1.0) < 0.5
 
 

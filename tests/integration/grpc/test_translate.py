@@ -154,7 +154,7 @@ async def test_degenerate_translation_has_a_warning_unless_the_guard_is_off(serv
 
 
 async def test_long_sentence_is_split_at_clauses_with_a_warning(server: RunningServer) -> None:
-    options = {"split_sentences": False, "return_attention": pb.ATTENTION_DETAIL_AVERAGED}
+    options: dict[str, Any] = {"split_sentences": False, "return_attention": pb.ATTENTION_DETAIL_AVERAGED}
     (translation,) = await translated(server, LONG_SENTENCE, **options)
 
     (sentence,) = translation.sentences

@@ -69,10 +69,15 @@ async def answered_version(server: RunningServer, text: str = "A man.") -> str:
     return version
 
 
+def numbered(number: int) -> str:
+    """Return one of 20 sentences in letters that the tiny vocabulary can spell; it cannot spell digits."""
+    return f"A {'red ' * (number % 20)}ball."
+
+
 async def keep_translating(server: RunningServer, answers: list[str], is_over: asyncio.Event) -> None:
     """Translate texts until `is_over` is set; any error fails the test."""
     while not is_over.is_set():
-        answers.append(await answered_version(server, f"Number {len(answers)}."))
+        answers.append(await answered_version(server, numbered(len(answers))))
 
 
 async def swap(server: RunningServer, bundles: Path, models: Path, version: int) -> None:
@@ -149,7 +154,7 @@ async def test_requests_in_progress_finish_on_the_old_version(
 ) -> None:
     old = server.model
     old.halt()
-    waiting = [asyncio.ensure_future(answered_version(server, f"Number {number}.")) for number in range(8)]
+    waiting = [asyncio.ensure_future(answered_version(server, numbered(number))) for number in range(8)]
     await old.halted_step()
     add_version(bundles, models, "2")
 

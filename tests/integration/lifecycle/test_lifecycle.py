@@ -94,7 +94,7 @@ async def test_metrics_are_exposed(server: RunningServer) -> None:
 
 async def test_drain_under_load_answers_all_admitted_calls(server: RunningServer) -> None:
     server.model.halt()
-    admitted = [asyncio.ensure_future(server.translate(f"Number {number}.")) for number in range(20)]
+    admitted = [asyncio.ensure_future(server.translate(f"A {'red ' * number}ball.")) for number in range(20)]
     await server.until_sample(20, "dragoman_requests_in_flight", method="Translate")
 
     drain = asyncio.ensure_future(server.app.drain())

@@ -25,7 +25,7 @@ def num_threads(pid: int) -> int:
 
 
 def test_concurrent_requests_and_model_changes_start_no_thread(tiny_model: Path) -> None:
-    much_text = pb.TranslateRequest(texts=["No! " * 2400], source_language="en", target_language="de")
+    much_text = pb.TranslateRequest(texts=["Go. " * 2400], source_language="en", target_language="de")
     with process("--models", str(tiny_model)) as running:
         ports = running.wait_until_ready(timeout_s=START_S)
         pid = running.pid

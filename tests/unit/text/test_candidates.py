@@ -243,3 +243,25 @@ def test_codes_in_capitals_are_unchanged() -> None:
     assert "{name}" in written
     assert re.sub(r"\{name\}|</?b>", "", written).isupper()
     assert "STRASSE" in written
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["a", "ha ", "|a", '"', "“", "...", "!?", "a b, ", "{", "- ", "ß", "1 ", "'"],
+)
+def test_long_texts_are_corrected_in_linear_time(body: str) -> None:
+    source, target = f"A{body * 10_000}b?", f"A{body * 10_000}b."
+
+    candidate = candidate_of(source, target, links=word_links(source[:100], target[:100]))
+
+    assert candidate.text.endswith(("b?", "b."))  # `a.b.` is an abbreviation
+    assert all(link.target.end <= len(candidate.text) for link in candidate.links or ())
+
+
+def test_links_around_long_changes_are_kept() -> None:
+    source = f"One{'.' * 100} “two” three?"
+    target = f'Eins{"." * 100} "zwei" drei.'
+
+    candidate = candidate_of(source, target, links=word_links(source, target))
+
+    assert linked(candidate)[1:] == ["„zwei“", "drei?"]

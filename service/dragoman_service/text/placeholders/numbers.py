@@ -205,6 +205,8 @@ _CANDIDATE = WindowedExpression(
     reach=1_024,
     window=2_048,  # one call takes at most 5 ms (a text of `a.`)
 )
+# Every candidate contains one of these.
+_TRIGGER = re.compile(r"[\d_#\xbc-\xbe\u2150-\u215e]|\.[A-Za-z]|U\+|[a-fA-F]:[0-9A-Fa-f:]")
 _IS_DECADE = re.compile(r"\d?\d?\d0|\d{1,3}(?:,\d{3})*,\d\d0")  # before `s`; also `1,000s`
 _IS_COLOR = re.compile(_COLOR)
 _SEPARATOR = re.compile(r"\D")
@@ -237,7 +239,7 @@ class NumberFinder:
 
     def add_to(self, spans: Sequence[ProtectedSpan], text: str, check: Check = never_ends) -> list[ProtectedSpan]:
         """Return the spans and the numbers and identifiers between them, in order."""
-        if not self._kinds:
+        if not self._kinds or not _TRIGGER.search(text):  # as for most sentences
             return list(spans)
         merged: list[ProtectedSpan] = []
         begin = rejected_to = 0
