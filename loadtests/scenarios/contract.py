@@ -17,9 +17,8 @@ _MAX_PIECE_CHARACTERS: Final = 32  # upper bound for a piece of a vocabulary
 _MAX_WARNING_CHARACTERS: Final = 1000
 _ROUNDING: Final = 1e-4
 _SURE_WORD: Final = "man"  # a text with this word must be translated
-_MAY_BE_PROTECTED: Final = re.compile(
-    r"[<{%$`@/\\]|www\.|mailto:"
-)  # protected text contains one of these and is copied
+# Protected text contains one of these and is copied.
+_MAY_BE_PROTECTED: Final = re.compile(r"[^\x00-\x7f]|[<>\[\]{}%$`@/\\|#&*_~^=+\d]|www\.|mailto:|\w\.\w")
 
 
 def translate_faults(
@@ -87,8 +86,8 @@ def document_faults(
             span = message.sentence.target
             if message.hypotheses and message.hypotheses[0].text != target[span.start : span.end]:
                 yield f"sentence {message.index} differs from its span of the target"
-        elif message.hypotheses or message.warnings:
-            yield "a message without a sentence has hypotheses or warnings"
+        elif message.hypotheses or any(each.kind != pb.WARNING_KIND_UNTRANSLATED for each in message.warnings):
+            yield "a message without a sentence has hypotheses, or warnings about more than unknown letters"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +138,7 @@ def _text_faults(
     is_sampled = options.HasField("sampling")  # from all tokens, including byte 0
     if "\0" in target and "\0" not in source + prefix and not is_sampled:
         yield "the translation contains a NUL that was not sent"
-    if not sentences and is_complete and source != target:
+    if not sentences and is_complete and not _is_copied(source, target):
         yield "a text without a sentence is not copied"
     if not sentences and is_complete and _SURE_WORD in source and not _MAY_BE_PROTECTED.search(source):
         yield "a text with a word was not translated"
@@ -151,13 +150,18 @@ def _text_faults(
         if not at_target <= sentence.target.start <= sentence.target.end <= len(target):
             yield f"a target span is out of order or range: {_shown(sentence.target)} of {len(target)}"
             return
-        if source[at_source : sentence.source.start] != target[at_target : sentence.target.start]:
+        if not _is_copied(source[at_source : sentence.source.start], target[at_target : sentence.target.start]):
             yield f"the text before the sentence at {sentence.source.start} is not copied"
         at_source, at_target = sentence.source.end, sentence.target.end
         pieces = source[sentence.source.start : at_source], target[sentence.target.start : at_target]
         yield from _sentence_faults(*pieces, sentence, options)
-    if sentences and is_complete and source[at_source:] != target[at_target:]:
+    if sentences and is_complete and not _is_copied(source[at_source:], target[at_target:]):
         yield "the text after the last sentence is not copied"
+
+
+def _is_copied(source: str, target: str) -> bool:
+    # Numbers and abbreviations outside of sentences have fixed translations.
+    return source == target or (_MAY_BE_PROTECTED.search(source) and _WORD_CHARACTER.search(source)) is not None
 
 
 def _sentence_faults(source: str, target: str, sentence: pb.Sentence, options: pb.DecodingOptions) -> Iterator[str]:
