@@ -378,7 +378,7 @@ def robustness_table(model: str) -> str:
 
 
 def integrity_table(*models: str) -> str:
-    """Return the shares of generated texts that come back intact, and damaged without a warning, by kind."""
+    """Return the share of generated texts that stay intact, and the number damaged without a warning, by kind."""
     values = [FIGURES["integrity"]["values"][model] for model in models]
     rows = [
         (

@@ -64,7 +64,7 @@ _TITLED_NAME = re.compile(r"[OD]['\u2019](?!CLOCK|YE|ER)\w{3,}")
 
 
 def is_in_capitals(text: str) -> bool:
-    """Whether a text is written in capitals, and is more than acronyms, numerals and identifiers."""
+    """Return whether a text is written in capitals, and is more than acronyms, numerals and identifiers."""
     if not text.isupper() and not _MAY_BE_IN_CAPITALS.search(text):
         return False  # the usual case
     text = _FIXED_PART.sub(" ", text)
@@ -361,7 +361,7 @@ def _is_english_i(word: str, subtag: str) -> bool:
 
 
 def _is_acronym(word: str, subtag: str) -> bool:
-    """Whether a word in capitals is an acronym or a Roman numeral; an empty language stands for all of them."""
+    """Return whether a word in capitals is an acronym or a Roman numeral; an empty language stands for all of them."""
     is_english_or_german = subtag in {"", "en", "de"}
     if word in casing_words.ACRONYMS or (is_english_or_german and word in casing_words.ENGLISH_AND_GERMAN_ACRONYMS):
         return True

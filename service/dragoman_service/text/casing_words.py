@@ -139,7 +139,7 @@ ENGLISH_NAMES = _words(
     """
 )
 
-# Months and names that are also common words, after one of these words or beside a number.
+# Months and names that are also common words, after one of these words or next to a number.
 ENGLISH_MONTHS = frozenset({"march", "may"})
 ENGLISH_BEFORE_MONTHS = _words("by during early end from in last late mid next of on since this until")
 

@@ -307,7 +307,7 @@ class _Ending:
     body: str
     inner: str  # marks before the closing marks
     closing: str
-    outer: str  # marks at the end; all of them if there are no closing marks
+    outer: str  # marks at the end; all of them without closing marks
     inner_space: str  # before `inner`
     closing_space: str
     outer_space: str

@@ -239,7 +239,7 @@ SENTENCES: Final[_ByLanguage] = {  # without a value, without a final full stop
         "We bought fresh bread this morning",
         "Please save your work before you leave",
         "The train arrives at the station in the evening",
-        "Nobody knows the answer to this question",
+        "My sister has the answer to this question",
         "My sister works in a large hospital",
         "You can change the language at any time",
         "The old man lives alone in the forest",

@@ -4,7 +4,7 @@ The reader of Markdown files parses the text, in the thread of the text work. It
 and memory are linear in the length of the text, which the server limits, its recursion is limited, it opens nothing,
 and `check` stops it at the deadline of the request and if the request is cancelled.
 
-Front matter, code blocks, addresses, titles of links and definitions of links are no units.
+Front matter, code blocks, addresses, titles of links and definitions of links do not become units.
 """
 
 import re

@@ -61,7 +61,7 @@ _AMOUNT = re.compile(rf"(?={_SIGN}?{_CURRENCY_BEFORE}){_NUMBER.pattern}")
 _IS_CURRENCY = re.compile(_CURRENCY)
 _IS_PRICE = re.compile(rf",[-\u2013\u2014]|.*{_CURRENCY}")  # `95,-` and `95 EUR`
 
-# Words beside a number that mark it as an amount or a quantity. The model translates them.
+# Words next to a number that mark it as an amount or a quantity. The model translates them.
 _CURRENCY_WORD = re.compile(
     rf"{_SPACE}?(?:US[- ])?(?:euros?|dollars?|pounds?|pfund|francs?|franken|yen|yuan|rupees?|rupien|cents?"
     rf"|centimes|kronen|kron[eo]r|z\u0142otych|рубл[а-я]{{1,3}}|евро|доллар[а-я]{{0,3}}|гривен|pesos?|reais|lire|lira|rand"
@@ -211,7 +211,7 @@ _IS_DECADE = re.compile(r"\d?\d?\d0|\d{1,3}(?:,\d{3})*,\d\d0")  # before `s`; al
 _IS_COLOR = re.compile(_COLOR)
 _SEPARATOR = re.compile(r"\D")
 _MIN_DIGITS = 5  # of a plain integer that is protected
-_MIN_IDENTIFIER_DIGITS = 12  # of a plain integer that is no quantity, such as the number of a card
+_MIN_IDENTIFIER_DIGITS = 12  # of a plain integer that is not a quantity, such as the number of a card
 
 _APOSTROPHES = frozenset("'’")
 _SPACES = frozenset(" \xa0\u2009\u202f")
@@ -595,7 +595,7 @@ def _identifier_length(token: str) -> int:
     if not _is_identifier(head):
         return 0
     if length < len(token) and sum(map(str.isdigit, head)) < 3:
-        return 0  # the model knows `CO2-Ausstoß` and `A4-Format`
+        return 0  # models translate `CO2-Ausstoß` and `A4-Format`
     return length
 
 

@@ -17,7 +17,7 @@ from dragoman_service.request import ProtectedKind
 from dragoman_service.text.placeholders.patterns import ProtectedSpan
 from dragoman_service.text.segmentation import Check, never_ends
 
-# Stand-ins for characters that are not spelled: letters, digits and marks; symbols; joiners of emoji; brackets.
+# Replace characters that are not spelled: letters, digits and marks; symbols; joiners of emoji; brackets.
 _LETTER, _SYMBOL, _JOINER, _BRACKET = "\ue000", "\ue001", "\ue002", "\ue003"
 _SYMBOLS = _SYMBOL + _JOINER + _BRACKET
 _EMOJI_JOINERS = frozenset("\u200d\u20e3\ufe0e\ufe0f")
@@ -31,7 +31,7 @@ _RUN = re.compile(
     rf"(?:\w{{1,2}}[{_SYMBOLS}]++|(?<={_SYMBOL})\w(?!\w))?"  # `[x]`, `∃z`
     rf"|[\w{_LETTER}]++(?:['’\-‐][\w{_LETTER}]++)*+"
 )
-_STAND_IN = re.compile(f"[{_LETTER}{_SYMBOLS}]")
+_REPLACED = re.compile(f"[{_LETTER}{_SYMBOLS}]")
 _MARK = re.compile(
     r"\[[ xX]\]"  # boxes of a list
     r"|\\\""  # escaped quotation marks
@@ -65,7 +65,7 @@ class UnknownCharacterFinder:
             if self._spells(char):
                 self._known.add(char)
             else:
-                unknown[ord(char)] = _stand_in(char)
+                unknown[ord(char)] = _replacement(char)
         has_marks = _MARK_CHARACTER.search(text) is not None
         if not unknown and not has_marks:
             return list(spans)
@@ -86,7 +86,7 @@ class UnknownCharacterFinder:
         return list(_joined(found, text, lambda each: id(each) not in given))
 
 
-def _stand_in(char: str) -> str:
+def _replacement(char: str) -> str:
     if char in _EMOJI_JOINERS:
         return _JOINER
     category = unicodedata.category(char)
@@ -100,7 +100,7 @@ def _runs(marked: str, begin: int, end: int, check: Check) -> Iterator[Span]:
     for line in _LINE.finditer(marked, begin, end):
         check()
         for match in _RUN.finditer(marked, line.start(), line.end()):
-            if _STAND_IN.search(match[0]):
+            if _REPLACED.search(match[0]):
                 yield Span(start=match.start(), end=match.end())
 
 

@@ -111,7 +111,7 @@ _FORMATS: list[tuple[str, list[str]]] = [
     ("{% set x = {'a': 1} %}", ["BRACES {% set x = {'a': 1} %}"]),
     ("{# a comment #}Hello", ["BRACES {# a comment #}"]),
     ("{# note: {{ x }} #}Hello", ["BRACES {# note: {{ x }} #}"]),
-    ("{!! $html !!} by {{-- nobody --}}", ["BRACES {!! $html !!}", "BRACES {{-- nobody --}}"]),
+    ("{!! $html !!} by {{-- note --}}", ["BRACES {!! $html !!}", "BRACES {{-- note --}}"]),
     ("{if $n > 1}Many {$x|escape}{else}one{/if}",
      ["BRACES {if $n > 1}", "BRACES {$x|escape}", "BRACES {else}", "BRACES {/if}"]),
     ("{foreach $items as $item}{$item.name|upper}{/foreach}",
