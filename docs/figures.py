@@ -387,7 +387,7 @@ def integrity_table(*models: str) -> str:
             *(percent(counts[kind]["intact"] / counts[kind]["cases"]) for counts in values),
             *(f"{counts[kind]['silent']:,}" for counts in values),
         )
-        for kind in values[0]
+        for kind in sorted(values[0], key=lambda kind: (kind == "all", kind))
     ]
     header = (
         "kind",
