@@ -48,7 +48,7 @@ from dragoman_service.errors import (
 from dragoman_service.models.lifecycle import ModelLoader
 from dragoman_service.models.model import Futures, ModelRuntime
 from dragoman_service.models.serving import ServingSettings
-from dragoman_service.request import RequestRecord
+from dragoman_service.request import ProtectedKind, RequestRecord
 from dragoman_service.scheduling.admission import max_decode_cost
 from dragoman_service.text.tokenizer import SentencePieceTokenizer
 
@@ -73,15 +73,26 @@ class FakeTokenizer(SentencePieceTokenizer):
     source_suffix: tuple[int, ...] = (_SPECIAL.eos,)
     target_prefix: tuple[int, ...] = ()
     placeholders: tuple[str, ...] = ()
+    reserved: tuple[str, ...] = ()
+    placeholder_ids: tuple[tuple[int, int], ...] = ()
+    reserved_ids: tuple[tuple[int, int], ...] = ()
+    filler = ""
+    byte_ids: frozenset[int] = frozenset()
+    is_of_translations = False
 
     def __init__(self) -> None:
         """Load nothing."""
+        self.readable = set()
 
     def for_pair(self, source_language: str, target_language: str) -> Self:  # noqa: ARG002
         """Return the tokenizer whose sources begin with the target language."""
         of_pair = copy(self)
         of_pair.source_prefix = (_token_id(target_language),)
         return of_pair
+
+    def spells(self, character: str) -> bool:  # noqa: ARG002
+        """Return True: a piece has any characters."""
+        return True
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of the pieces of a text."""
@@ -301,7 +312,10 @@ def with_fake_model(settings: Settings, directory: Path) -> Settings:
     write_fake_bundle(directory / MODEL_NAME / "1")
     log.warning("serving a fake model: answers are not translations", extra={"model": f"{MODEL_NAME}/1"})
     models = settings.models.model_copy(update={"directory": directory, "poll_interval_s": 0.0})
-    return settings.model_copy(update={"models": models})
+    # A failure such as `fake:overloaded 0.5 x2` has numbers that the model must read.
+    kinds = {*settings.defaults.unprotected_kinds, ProtectedKind.NUMBER, ProtectedKind.IDENTIFIER}
+    defaults = settings.defaults.model_copy(update={"unprotected_kinds": tuple(kinds)})
+    return settings.model_copy(update={"models": models, "defaults": defaults})
 
 
 def write_fake_bundle(directory: Path) -> None:

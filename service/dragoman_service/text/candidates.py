@@ -58,6 +58,7 @@ class CandidateReader:
     source_language: str
     target_language: str
     spells: Callable[[str], bool]
+    is_compared: bool = True  # whether translations are compared with their sources
 
     def read(
         self, source: str, part: TextPart, hypothesis: Hypothesis, target: str, links: Sequence[AlignmentLink] | None
@@ -128,6 +129,8 @@ class CandidateReader:
         return replace(fragment, text=capitals(fragment.text, language=self.target_language))
 
     def _violations(self, source: str, target: str) -> tuple[Violation, ...]:
+        if not self.is_compared:
+            return ()
         texts = Texts(
             source=source,
             target=target,

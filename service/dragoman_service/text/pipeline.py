@@ -188,6 +188,7 @@ class TextPipeline(TextPlanner):
             source_language=request.source_language,
             target_language=request.target_language,
             spells=self._tokenizer.spells,
+            is_compared=self._tokenizer.is_of_translations,
         )
 
     @property

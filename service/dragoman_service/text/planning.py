@@ -41,6 +41,7 @@ from dragoman_service.text.placeholders.text_units import (
     masked,
     plain_unit,
     protected_units,
+    renumbered,
     spans_in_unit,
     unmasked,
     with_placeholders,
@@ -330,11 +331,16 @@ class TextPlanner:
             whole = unit.outside_codes(span)
             sentence = unit.part(whole, self._check)
             if is_alone and self._is_unreadable(sentence, text):
-                own = sentence.source
-                fixed = FixedTranslation(span=own, target=text[own.start : own.end], is_untranslated=True)
+                source = sentence.source
+                fixed = FixedTranslation(span=source, target=text[source.start : source.end], is_untranslated=True)
                 self._fixed.append(fixed)
-            elif parts := self._encoded_sentence(unit, whole, sentence, field):
-                yield parts
+            else:
+                if sentence.has_placeholders:
+                    message = text[sentence.source.start : sentence.source.end]
+                    own = Placeholders(message, self._tokenizer.placeholders, self._check)
+                    sentence = renumbered(sentence, own, self._check)
+                if parts := self._encoded_sentence(sentence, whole.start, field):
+                    yield parts
 
     def _is_unreadable(self, sentence: TextUnit, text: str) -> bool:
         # Whether the model cannot spell most letters of a sentence.
@@ -350,7 +356,7 @@ class TextPlanner:
                 num_unknown += len(letters) - sum(map(self._tokenizer.spells, letters))
         return 2 * num_unknown > num_letters
 
-    def _encoded_sentence(self, unit: TextUnit, span: Span, sentence: TextUnit, field: str) -> list[_EncodedPart]:
+    def _encoded_sentence(self, sentence: TextUnit, start: int, field: str) -> list[_EncodedPart]:
         # Nothing is decoded for a sentence of protected spans only.
         self._check()
         if sentence.has_placeholders and not sentence.has_words:
@@ -362,12 +368,11 @@ class TextPlanner:
         parts: list[_EncodedPart] = []
         num_reserved = _CUT_TOKENS * sentence.has_placeholders
         read = self._model_text(sentence.text, sentence)
-        for cut, ids in self._encoded(read.text, span.start, field, num_reserved=num_reserved):
-            within = cut.shifted(span.start)
-            whole = unit.outside_codes(within)
-            part = unit.part(whole, self._check)
-            own = _part_of(read, whole.shifted(-span.start))
-            token_ids = ids if whole == within else self._tokenizer.encode(own.text)
+        for cut, ids in self._encoded(read.text, start, field, num_reserved=num_reserved):
+            whole = sentence.outside_codes(cut)
+            part = sentence.part(whole, self._check)
+            own = _part_of(read, whole)
+            token_ids = ids if whole == cut else self._tokenizer.encode(own.text)
             if token_ids:
                 parts.append(_EncodedPart(span=part.source, token_ids=token_ids, model_text=own, unit=part))
         return parts

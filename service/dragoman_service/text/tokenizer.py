@@ -116,6 +116,8 @@ class SentencePieceTokenizer:
     the vocabulary raises ValueError.
     """
 
+    is_of_translations = True  # False for a fake model, whose answers are not compared with their sources
+
     def __init__(
         self, model_file: Path, tokenization: Tokenization = _ONE_MODEL, special_ids: SpecialIds | None = None
     ) -> None:
@@ -242,8 +244,14 @@ class SentencePieceTokenizer:
         return self._source.offsets(text)
 
     def decode_with_offsets(self, token_ids: Sequence[int]) -> tuple[str, list[tuple[int, int]]]:
-        """Return the text of a target without special tokens, and the begin and end of each token in it."""
-        return self._target.decode_with_offsets(self._target.checked(token_ids))
+        """Return the text of `decode`, and the begin and end of each token in it; tokens without text are empty."""
+        ids = self._target.checked(token_ids)
+        text, offsets = self._target.decode_with_offsets([i for i in ids if i not in self._without_text])
+        ranges, own, end = [], iter(offsets), 0
+        for token_id in ids:
+            begin, end = (end, end) if token_id in self._without_text else next(own)
+            ranges.append((begin, end))
+        return text, ranges
 
     def token_id(self, piece: str) -> int | None:
         """Return the target token of a piece; None if it does not exist or is special."""

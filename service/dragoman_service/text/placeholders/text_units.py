@@ -100,6 +100,7 @@ class InlineCode:
     partner: int = -1  # index of the partner tag among the codes of the unit; -1 if the unit does not contain it
     target: str | None = None  # text in the translation; None copies `source`
     is_count: bool = False  # protected span of a number, such as `{n}` before a plural
+    priority: int = _LOWEST_PRIORITY  # for trained placeholders; the lowest number comes first
 
     @property
     def span(self) -> Span:
@@ -527,11 +528,35 @@ def with_placeholders(
     builder.add_text(unit.text[position:])
     built = builder.build(unit.source)
     old = {new: index for index, new in moved.items()}
-    result = []
+    result, ranks = [], iter(priorities)
     for new, code in enumerate(built.codes):
         check()
-        result.append(replace(code, partner=moved.get(codes[old[new]].partner, -1)) if new in old else code)
+        partner = moved.get(codes[old[new]].partner, -1) if new in old else code.partner
+        priority = next(ranks) if code.kind is CodeKind.PLACEHOLDER else code.priority
+        result.append(replace(code, partner=partner, priority=priority))
     return replace(built, codes=tuple(result), escaped_forms=unit.escaped_forms)
+
+
+def renumbered(unit: TextUnit, placeholders: Placeholders, check: Check = never_ends) -> TextUnit:
+    """Return a unit with the first of these placeholders for its spans.
+
+    A sentence has the same placeholders alone and in a longer text, and trained ones in every sentence.
+    """
+    names = placeholders.by_priority([code.priority for code in unit.codes if code.kind is CodeKind.PLACEHOLDER])
+    pieces: list[str] = []
+    codes: list[InlineCode] = []
+    position = shift = 0
+    for code in unit.codes:
+        check()
+        start = code.start + shift
+        if code.kind is CodeKind.PLACEHOLDER:
+            own = unit.text[code.start : code.end]
+            text = own.replace(own.strip(), next(names), 1)
+            pieces += (unit.text[position : code.start], text)
+            position = code.end
+            shift += len(text) - len(own)
+        codes.append(replace(code, start=start, end=code.end + shift))
+    return replace(unit, text="".join((*pieces, unit.text[position:])), codes=tuple(codes))
 
 
 def _accepted(unit: TextUnit, spans: Sequence[ProtectedSpan], check: Check) -> Iterator[_Accepted]:
