@@ -14,7 +14,7 @@ from dragoman_service.text import casing_words
 # Parts whose case has a meaning: addresses, escapes such as `\n`, and character references such as `&amp;`.
 _FIXED = (
     r"[A-Za-z]{2,10}+://\S{1,2000}+|\bwww\.\S{1,2000}+|[\w.+-]{1,64}+@[\w.-]{1,255}+"
-    r"|\\(?:u[0-9A-Fa-f]{4}|x[0-9A-Fa-f]{2}|[A-Za-z])|&(?:#[0-9A-Za-z]{1,8}+|[A-Za-z][A-Za-z0-9]{1,31}+);"
+    r"|\\(?:u[0-9A-Fa-f]{4}|x[0-9A-Fa-f]{2}|[nrt])|&(?:#[0-9A-Za-z]{1,8}+|[A-Za-z][A-Za-z0-9]{1,31}+);"
 )
 _WORD = r"[\w\u0300-\u036f]++(?:['\u2019][\w\u0300-\u036f]++)*+"
 _BREAKS = r"\n\r\v\f\x1c-\x1e\x85\u2028\u2029"

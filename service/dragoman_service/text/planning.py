@@ -391,7 +391,7 @@ class TextPlanner:
         # Placeholders are unchanged.
         visible = masked(unit, self._check) if unit else text
         self._check()
-        is_from_capitals = is_in_capitals(visible)
+        is_from_capitals = "\\" not in visible and is_in_capitals(visible)  # escapes keep their case
         if is_from_capitals:
             language, filler = self._request.source_language, self._tokenizer.filler
             read = sentence_case(visible, language=language, filler=filler)

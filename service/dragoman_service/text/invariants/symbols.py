@@ -12,7 +12,7 @@ from dragoman_service.text.invariants.violations import MAX_VIOLATIONS, Texts, V
 
 _ALPHANUMERIC = re.compile(r"[^\W_]")
 _REPLACEMENT = "\ufffd"
-_RESERVED = re.compile(r"⟦\d{1,4}⟧|⟪/?\d{1,4}⟫|<0x[0-9A-Fa-f]{2}>|<unk>|</?s>|<pad>|\ufffd")
+_RESERVED = re.compile(r"⟦\d{1,4}⟧|⟪/?\d{1,4}⟫|<0x[0-9A-Fa-f]{2}>|<unk>|</?s>|<pad>|\ufffd++")
 
 # Neither quotes, dashes, parentheses nor punctuation of sentences.
 _CANDIDATE = re.compile(
@@ -78,7 +78,7 @@ def find_invalid_output(texts: Texts) -> Iterator[Violation]:
     """Yield characters and reserved pieces that are never part of a text, unless the source has them."""
     matches = (match for match in _RESERVED.finditer(texts.target) if match[0] not in texts.source)
     for match in islice(matches, MAX_VIOLATIONS):
-        name = "U+FFFD" if match[0] == _REPLACEMENT else match[0]
+        name = "U+FFFD" if match[0][0] == _REPLACEMENT else match[0]
         span = Span(start=match.start(), end=match.end())
         detail = f"{name} is not text"
         yield Violation(kind=WarningKind.INVALID_OUTPUT, detail=detail, source=None, target=span)

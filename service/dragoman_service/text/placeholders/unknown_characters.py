@@ -25,7 +25,7 @@ _EMOJI_JOINERS = frozenset("\u200d\u20e3\ufe0e\ufe0f")
 _UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\U00020000-\U0003ffff]")
 
 # ASCII symbols that stay with an unknown symbol they touch: `->`, `>=`, `+/-`.
-_GLUED = r"[-=+*/\\#~&@^_|<>$%]"
+_GLUED = r"[-=+*/#~&@^_|<>$%]"
 _RUN = re.compile(
     rf"(?:[0-9#*](?={_JOINER}))?(?:{_GLUED}{{0,8}}+[{_SYMBOLS}]++)++{_GLUED}{{0,8}}+"
     rf"(?:\w{{1,2}}[{_SYMBOLS}]++|(?<={_SYMBOL})\w(?!\w))?"  # `[x]`, `∃z`

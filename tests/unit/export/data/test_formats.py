@@ -195,7 +195,7 @@ def test_files_of_a_path_are_those_that_are_read(tmp_path: Path) -> None:
 
 @given(st.text(), st.text(alphabet=st.characters(exclude_characters=":,/\0"), min_size=1))
 def test_columns_are_split_from_the_name(name: str, column: str) -> None:
-    name = name.replace("/", "_").replace("\0", "_") or "x"
+    name = f"x{name}".replace("/", "_").replace("\0", "_")
 
     assert split_columns(Path(f"d/{name}:{column},{column}")) == (Path("d") / name, (column, column))
 
