@@ -85,9 +85,9 @@ def test_touching_spans_without_unknown_characters_stay_apart() -> None:
 @pytest.mark.parametrize("attack", ["|a", "é", "a\u0301", "1\ufe0f\u20e3", "\u200d", "[", "ab-", "|\n"])
 def test_time_is_linear(attack: str) -> None:
     def seconds(count: int) -> float:
-        began = time.perf_counter()
+        began = time.process_time()
         FINDER.add_to([], attack * count + "é")
-        return time.perf_counter() - began
+        return time.process_time() - began
 
     small, large = min(seconds(5_000) for _ in range(5)), min(seconds(50_000) for _ in range(3))
     assert large < 40 * small + 0.05
