@@ -154,7 +154,7 @@ def test_text_without_spans_is_translated_in_the_same_way_without_protection(tex
 
     pipeline = TextPipeline(make_request(text), model=FakeModel(), search=SearchConfig(max_target_tokens=512))
     (plan,) = pipeline.plan()
-    if plan.parts and plan.is_plain:
+    if plan.parts and not plan.fixed and all(part.unit is None for part in plan.parts):
         first = translation_of(plain[0], text)
         assert first == translation_of(plain[1], text, protection=ProtectionOptions(is_enabled=False))
         assert plain[0].scheduler.segments == plain[1].scheduler.segments

@@ -164,7 +164,7 @@ class TextPipeline(TextPlanner):
         return probability(confidence, without_violations(values))
 
     def _num_violations(self, attempt: "Attempt") -> tuple[int, int]:
-        # Hard violations, and all. A short copy counts as one of the others.
+        # Hard violations, and all. A short copy counts as a soft one.
         best = attempt.best
         is_copy = attempt.part.unit is None and is_short_copy(attempt.source, best.text)
         return best.num_hard, len(best.violations) + is_copy
@@ -193,7 +193,7 @@ class TextPipeline(TextPlanner):
 
     @property
     def _has_prefix(self) -> bool:
-        # Whether the caller has fixed the start of a translation.
+        # True if the caller has fixed the start of a translation.
         return bool(self._options.target_prefix or self._request.target_prefixes)
 
     def _candidate(self, source: str, part: TextPart, hypothesis: Hypothesis) -> Candidate:

@@ -123,11 +123,6 @@ class TextPlan:
     fixed: tuple[FixedTranslation, ...] = ()
 
     @property
-    def is_plain(self) -> bool:
-        """True if the model sees the text unchanged."""
-        return not self.fixed and all(part.unit is None for part in self.parts)
-
-    @property
     def spans(self) -> list[Span]:
         """Positions of the parts in the text."""
         return [part.span for part in self.parts]
@@ -206,8 +201,8 @@ class TextPlanner:
         compiled = compile_protection(protection, request.options.terms, glossary)
         number_format = request.options.number_format or NumberFormat.LOCALIZED
         of_languages = _finders(kinds, request.source_language, request.target_language, number_format)
-        self._unknown = UnknownCharacterFinder(self._is_readable, self._tokenizer.readable)
-        finders = (*compiled.finders, *of_languages, self._unknown)
+        unknown = UnknownCharacterFinder(self._is_readable, self._tokenizer.readable)
+        finders = (*compiled.finders, *of_languages, unknown)
         self._protection = replace(compiled, finders=finders)
         self._num_alignable_tokens: float = MAX_RESTORED_TOKENS if has_attention else 0
         self._fixed: deque[FixedTranslation] = deque()

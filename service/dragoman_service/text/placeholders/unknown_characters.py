@@ -10,11 +10,10 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import chain
 
 from dragoman_service.datatypes import Span
 from dragoman_service.request import ProtectedKind
-from dragoman_service.text.placeholders.patterns import ProtectedSpan
+from dragoman_service.text.placeholders.patterns import ProtectedSpan, add_matches
 from dragoman_service.text.segmentation import Check, never_ends
 
 # Replace characters that are not spelled: letters, digits and marks; symbols; joiners of emoji; brackets.
@@ -70,18 +69,14 @@ class UnknownCharacterFinder:
         if not unknown and not has_marks:
             return list(spans)
         marked = text.translate(unknown)
-        begin = 0
-        found: list[ProtectedSpan] = []
-        for protected in chain(spans, (None,)):
-            check()
-            end = protected.span.start if protected else len(text)
+
+        def find(_: str, begin: int, end: int) -> Iterator[ProtectedSpan]:
             runs = [*(_runs(marked, begin, end, check) if unknown else ())]
             if has_marks:
                 runs += _marks(text, begin, end, check)
-            found += (ProtectedSpan(span=span, kind=None) for span in _united(runs))
-            if protected:
-                found.append(protected)
-                begin = protected.span.end
+            return (ProtectedSpan(span=span, kind=None) for span in _united(runs))
+
+        found = add_matches(spans, text, find, check)
         given = set(map(id, spans))
         return list(_joined(found, text, lambda each: id(each) not in given))
 
