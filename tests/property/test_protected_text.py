@@ -3,6 +3,7 @@ import os
 import random
 import re
 from collections import Counter
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -317,7 +318,8 @@ def test_pages_of_documentation_translated_into_themselves_are_unchanged() -> No
         pytest.skip(f"no pages in {_PAGES}: deploy/ci/debian.sh build/pages git-doc")
     for page in pages:
         text = page.read_text(encoding="utf-8")
-        request = make_request(text, format=TextFormat.HTML)
+        # one language, so that neither numbers nor abbreviations are localized
+        request = replace(make_request(text, format=TextFormat.HTML), target_language="en")
         translator = make_translator(FakeModel(), limits=_ANY_SIZE)
 
         (translation,) = asyncio.run(translator.translate(request, RequestRecord())).translations
