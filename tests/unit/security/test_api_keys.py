@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from dragoman_service.security.api_keys import (
@@ -33,6 +35,16 @@ def test_caller_is_found_by_any_of_its_keys() -> None:
     assert found is callers.with_key(OTHER_KEY) is callers.named("shop")
     assert (found.name, found.permissions) == ("shop", frozenset({Permission.TRANSLATE}))
     assert [callers.with_key(key) for key in (UNKNOWN_KEY, KEY + "x", "")] == [None] * 3
+
+
+@pytest.mark.parametrize("index", [0, 1, 15, -1])
+def test_each_byte_of_the_digest_is_compared(index: int) -> None:
+    stored = StoredKey.of(KEY)
+    digest = bytearray(stored.digest)
+    digest[index] ^= 1
+
+    assert stored.matches(KEY)
+    assert not replace(stored, digest=bytes(digest)).matches(KEY)
 
 
 def test_caller_is_found_by_any_name_of_its_certificate() -> None:
