@@ -63,18 +63,18 @@ class SwitchInterval:
         self._lock = threading.Lock()
         self._chosen_s = 0.0
         self.is_normal = False  # until the first admission, and under overload
-        self._refused_at_s = float("-inf")
+        self._rejected_at_s = float("-inf")
 
     def record_rejection(self, now_s: float) -> None:
         """Record a request that was rejected because of overload."""
         with self._lock:
-            self._refused_at_s = max(self._refused_at_s, now_s)
+            self._rejected_at_s = max(self._rejected_at_s, now_s)
             self._choose(OVERLOAD_INTERVAL_S)
 
     def record_admission(self, now_s: float) -> None:
         """Record an admitted request."""
         with self._lock:
-            if now_s - self._refused_at_s > _OVERLOAD_DURATION_S:
+            if now_s - self._rejected_at_s > _OVERLOAD_DURATION_S:
                 self._choose(NORMAL_INTERVAL_S)
 
     def _choose(self, interval_s: float) -> None:

@@ -106,9 +106,9 @@ class LengthModel:
             ratio.record(longest, per=num_tokens / len(segments))
 
     def expected_segments(self, num_characters: int, search: SearchConfig) -> list[Segment]:
-        """Return segments of the expected number, of equal length but for one of the expected longest length.
+        """Return the expected segments: one of the expected maximum length, the others of equal length.
 
-        None until there are enough samples.
+        Empty until there are enough samples.
         """
         tokens, segments = self._tokens_per_character.value, self._segments_per_character.value
         if not (num_characters and tokens and segments):

@@ -36,7 +36,7 @@ class QueuedSegment(Future[SegmentResult]):
     queue_s: float = 0.0  # from admission to joining a batch, without the encoder run
     encode_s: float = 0.0
     decode_started_at_s: float = 0.0
-    is_sent_ahead: bool = False  # to a worker that encodes it while it is queued
+    is_prefetched: bool = False  # to a worker that encodes it while it is queued
     is_encoded: bool = False
     is_end_recorded: bool = False  # whether the scheduler has handled the result or the cancellation
 
@@ -150,8 +150,8 @@ class FairQueue:
     """Queued segments of one priority: fair between callers, first in, first out for each caller.
 
     Start-time fair queueing (Goyal et al. 1996) with one flow per caller: the next segment is that of the caller with
-    the least cost served. A caller that returns starts level with the others, or at its previous position if that is
-    later, so neither a pause nor a cancelled request changes the share of any caller.
+    the least cost served. A caller that returns starts at the minimum virtual time of the active callers, or at its
+    previous one if that is later, so neither a pause nor a cancelled request changes the share of any caller.
     """
 
     def __init__(self) -> None:

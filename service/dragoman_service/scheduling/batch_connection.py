@@ -100,7 +100,7 @@ class BatchConnection:
         self._lock = lock
         self._connection: Connection[BatchCommand, BatchReport] | None = None
         self.running: dict[int, QueuedSegment] = {}  # by id; a cancelled segment stays until the next report
-        self.sent_ahead: dict[int, QueuedSegment] = {}  # by id: encoded here, but still queued
+        self.prefetched: dict[int, QueuedSegment] = {}  # by id: encoded here, but still queued
         self.dropped_ids: list[int] = []  # to be dropped with the next command
         self.is_backlogged = False  # whether the batch was full after its last report, while more was queued
         self.load = BatchLoad()
@@ -125,7 +125,7 @@ class BatchConnection:
 
     def find(self, segment_id: int) -> QueuedSegment | None:
         """Return a segment that is in the batch or was sent ahead."""
-        return self.running.get(segment_id) or self.sent_ahead.get(segment_id)
+        return self.running.get(segment_id) or self.prefetched.get(segment_id)
 
     def remove_resolved(self) -> None:
         """Remove segments that were cancelled, or resolved otherwise."""
@@ -217,12 +217,12 @@ class ReportHandler:
         for segment in lost:
             segment.resolve(EngineError("decoding failed"))
 
-    def forget_ahead(self, segment_id: int, *, joined: BatchConnection | None = None) -> bool:
+    def drop_prefetched(self, segment_id: int, *, joined: BatchConnection | None = None) -> bool:
         """Drop encoder outputs of a segment that has joined a batch or has ended; return whether any batch has them.
 
         The batch that it joined has used its own; another batch may have encoded it too late.
         """
-        holders = [batch for batch in self._batches if batch.sent_ahead.pop(segment_id, None) and batch is not joined]
+        holders = [batch for batch in self._batches if batch.prefetched.pop(segment_id, None) and batch is not joined]
         for batch in holders:
             batch.dropped_ids.append(segment_id)
         return bool(holders)
@@ -249,7 +249,7 @@ class ReportHandler:
     def _handle_start(self, batch: BatchConnection, output: BatchStepOutput) -> None:
         with self._lock:
             for segment_id in output.started_ids:
-                self.forget_ahead(segment_id, joined=batch)
+                self.drop_prefetched(segment_id, joined=batch)
         for segment in filter(None, map(batch.running.get, output.started_ids)):
             segment.decode_started_at_s = output.started_at_s
             segment.queue_s = output.started_at_s - segment.admitted_at_s - segment.encode_s

@@ -25,7 +25,7 @@ _LOOKAHEAD_BATCHES = 4  # batches' worth of queued segments from which segments 
 _AHEAD_SHARE = 0.5  # of a batch: queued segments that are encoded together with one that joins
 _RESPONSIVE_S = 0.05  # a batch that reported earlier is in a long step, so another batch may be ready before it
 _POLL_INTERVAL_S = 0.2  # while batches run, to detect a stuck worker
-_PAUSE_S = 2.0  # a longer interval means that the server itself stood still, and perhaps the worker with it
+_STALL_S = 2.0  # a longer interval means that the server process was suspended, perhaps the worker too
 _RECOVERY_S = 0.1  # after an internal error, so that a permanent one does not occupy a core
 _MAX_TOKENS_AHEAD = 512  # source tokens: 2 MiB of encoder output of the bundled model, 12 MiB of Transformer-base
 
@@ -81,7 +81,7 @@ def select_segments(queued: Sequence[QueuedSegment], running: BatchLoad, budget:
     return selected
 
 
-def select_ahead(
+def select_prefetch(
     queued: Sequence[QueuedSegment], encoded: Collection[QueuedSegment], *, window: int, limit: int
 ) -> list[QueuedSegment]:
     """Return which of `queued`, in the order of service, are encoded before they join a batch.
@@ -99,7 +99,7 @@ def select_ahead(
     num_tokens_left = _MAX_TOKENS_AHEAD - sum(segment.num_source_tokens for segment in encoded)
     selected: list[QueuedSegment] = []
     for segment in queued[:window]:
-        if len(selected) < limit and not segment.is_sent_ahead and segment.num_source_tokens <= num_tokens_left:
+        if len(selected) < limit and not segment.is_prefetched and segment.num_source_tokens <= num_tokens_left:
             selected.append(segment)
             num_tokens_left -= segment.num_source_tokens
     return selected
@@ -207,7 +207,7 @@ class BatchDispatcher:
 
     def drop(self, segment_id: int) -> bool:
         """Drop a resolved segment from its batches, under the lock; return whether to call `wake`."""
-        is_known = self._reports.forget_ahead(segment_id)
+        is_known = self._reports.drop_prefetched(segment_id)
         for batch in self._batches:
             if segment_id in batch.running:
                 batch.dropped_ids.append(segment_id)
@@ -316,7 +316,7 @@ class BatchDispatcher:
         now_s, polled_at_s = self._clock(), self._polled_at_s
         self._polled_at_s = now_s
         running = [batch for batch in self._batches if batch.running]
-        if now_s - polled_at_s > _PAUSE_S:
+        if now_s - polled_at_s > _STALL_S:
             for batch in running:
                 batch.reported_at_s = now_s
         limit_s = self._settings.max_step_s
@@ -394,24 +394,24 @@ class BatchDispatcher:
                 if not segment.done() or not batch.remove(segment.segment_id)
             )
             must_encode = new_segments and not all(segment.is_encoded for segment in selected)
-            ahead = self._select_ahead(batch) if must_encode else {}
+            prefetch = self._select_prefetch(batch) if must_encode else {}
             dropped_ids, batch.dropped_ids = tuple(batch.dropped_ids), []
             if new_segments:
                 self._metrics.batch_padded_tokens.observe(batch.load.padded_tokens)
         if new_segments or dropped_ids:
-            batch.send(BatchCommand(new_segments=new_segments, dropped_ids=dropped_ids, encode_ahead=ahead))
+            batch.send(BatchCommand(new_segments=new_segments, dropped_ids=dropped_ids, prefetch=prefetch))
 
-    def _select_ahead(self, batch: BatchConnection) -> dict[int, tuple[int, ...]]:
+    def _select_prefetch(self, batch: BatchConnection) -> dict[int, tuple[int, ...]]:
         """Return the sources that a batch encodes ahead, if more segments are queued than all batches admit."""
         max_segments, num_batches = self._settings.max_batch_segments, len(self._batches)
         if self._max_segments() < max_segments:
             return {}
         queued = self._queue.peek(self._clock(), limit=_LOOKAHEAD_BATCHES * max_segments)
         limit = round(max_segments * _AHEAD_SHARE)
-        selected = select_ahead(queued, batch.sent_ahead.values(), window=num_batches * limit, limit=limit)
+        selected = select_prefetch(queued, batch.prefetched.values(), window=num_batches * limit, limit=limit)
         for segment in selected:
-            segment.is_sent_ahead = True
-            batch.sent_ahead[segment.segment_id] = segment
+            segment.is_prefetched = True
+            batch.prefetched[segment.segment_id] = segment
         return {segment.segment_id: segment.segment.source_ids for segment in selected}
 
     def _max_segments(self) -> int:

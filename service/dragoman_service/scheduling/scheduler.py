@@ -126,8 +126,8 @@ class Scheduler:
     ) -> Sequence[Future[SegmentResult]]:
         """Admit all segments of a request or none, and return one future for each, in order; never waits.
 
-        A future ends with the result or with `EngineError`, `DeadlineExceededError` or `DrainingError`. To cancel it
-        frees the room of the segment in the queue or the batch at once.
+        A future ends with the result or with `EngineError`, `DeadlineExceededError` or `DrainingError`. Cancelling
+        it removes the segment from the queue or the batch at once.
 
         Args:
             segments: the segments to decode, which the model accepts.

@@ -40,7 +40,7 @@ class BatchCommand:
     new_segments: tuple[NewSegment, ...] = ()
     dropped_ids: tuple[int, ...] = ()  # cancelled segments, some of which may have ended or joined another batch
     # Sources, by id, of queued segments to encode with the new ones, for any batch that they join later:
-    encode_ahead: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    prefetch: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
 
     @classmethod
     def merged(cls, commands: Sequence["BatchCommand"]) -> "BatchCommand":
@@ -49,8 +49,8 @@ class BatchCommand:
             return commands[0]
         dropped_ids = tuple(segment_id for command in commands for segment_id in command.dropped_ids)
         new = (new for command in commands for new in command.new_segments if new.segment_id not in dropped_ids)
-        ahead = (item for command in commands for item in command.encode_ahead.items() if item[0] not in dropped_ids)
-        return cls(new_segments=tuple(new), dropped_ids=dropped_ids, encode_ahead=dict(ahead))
+        prefetch = (item for command in commands for item in command.prefetch.items() if item[0] not in dropped_ids)
+        return cls(new_segments=tuple(new), dropped_ids=dropped_ids, prefetch=dict(prefetch))
 
 
 @dataclass(slots=True, kw_only=True)

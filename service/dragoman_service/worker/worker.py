@@ -62,7 +62,7 @@ class BatchExecutor:
         self._model, self._interrupt = model, interrupt
         self._clock = clock
         self._encoded = {} if encoded is None else encoded
-        self._ahead_ids: set[int] = set()  # segments that this batch has encoded and that are still queued
+        self._prefetched_ids: set[int] = set()  # segments that this batch has encoded and that are still queued
         self._batch: RunningBatch | None = None  # made in a step, because making it may fail like any use of the model
         self._unresolved: dict[int, NewSegment] = {}
 
@@ -81,8 +81,8 @@ class BatchExecutor:
         output = BatchStepOutput()
         try:
             self._drop(self._unresolved.keys() & command.dropped_ids)
-            self._forget_encoded(self._ahead_ids.intersection(command.dropped_ids))
-            if command.new_segments or command.encode_ahead:
+            self._forget_encoded(self._prefetched_ids.intersection(command.dropped_ids))
+            if command.new_segments or command.prefetch:
                 self._start(command, output)
             if self._unresolved:
                 self._step(output, until_s)
@@ -96,7 +96,7 @@ class BatchExecutor:
 
     def close(self) -> None:
         """Forget the encoder outputs that no batch has used."""
-        self._forget_encoded(frozenset(self._ahead_ids))
+        self._forget_encoded(frozenset(self._prefetched_ids))
 
     def _running(self) -> RunningBatch:
         if self._batch is None:
@@ -109,11 +109,11 @@ class BatchExecutor:
         popped = {segment_id: self._encoded.pop(segment_id, None) for segment_id in new_ids}
         encoded = {segment_id: source for segment_id, source in popped.items() if source is not None}
         sources = {new.segment_id: new.segment.source_ids for new in command.new_segments}
-        sources |= command.encode_ahead
+        sources |= command.prefetch
         encoded |= self._encode({key: source for key, source in sources.items() if key not in encoded}, output)
-        self._ahead_ids |= sources.keys()
-        self._ahead_ids.difference_update(new_ids)
-        self._encoded.update((key, source) for key, source in encoded.items() if key in self._ahead_ids)
+        self._prefetched_ids |= sources.keys()
+        self._prefetched_ids.difference_update(new_ids)
+        self._encoded.update((key, source) for key, source in encoded.items() if key in self._prefetched_ids)
         if new_ids:
             output.started_ids, output.started_at_s = new_ids, self._clock()
             segments = [new.segment for new in command.new_segments]
@@ -131,7 +131,7 @@ class BatchExecutor:
         return dict(zip(sources, encoded, strict=True))
 
     def _forget_encoded(self, segment_ids: Collection[int]) -> None:
-        self._ahead_ids.difference_update(segment_ids)
+        self._prefetched_ids.difference_update(segment_ids)
         for segment_id in segment_ids:
             self._encoded.pop(segment_id, None)
 

@@ -4,7 +4,7 @@ from dragoman_service.datatypes import Priority
 from dragoman_service.decoding.running_batch import BatchLoad
 from dragoman_service.request import RequestRecord
 from dragoman_service.scheduling.admission_queue import QueuedSegment
-from dragoman_service.scheduling.batch_dispatcher import BatchBudget, select_ahead, select_segments
+from dragoman_service.scheduling.batch_dispatcher import BatchBudget, select_prefetch, select_segments
 from tests.fakes import make_segment
 
 BUDGET = BatchBudget(max_segments=4, max_padded_tokens=40, max_rows=16)
@@ -59,13 +59,13 @@ def test_next_segments_of_the_queue_are_encoded_ahead(
     queued = [make_queued(length) for length in lengths]
     window, limit = limits
 
-    ahead = select_ahead(queued, [make_queued(length) for length in encoded], window=window, limit=limit)
+    ahead = select_prefetch(queued, [make_queued(length) for length in encoded], window=window, limit=limit)
 
     assert ahead == [queued[index] for index in selected]
 
 
 def test_segment_is_encoded_ahead_once() -> None:
     queued = [make_queued(5) for _ in range(4)]
-    queued[0].is_sent_ahead = True
+    queued[0].is_prefetched = True
 
-    assert select_ahead(queued, queued[:1], window=3, limit=2) == queued[1:3]
+    assert select_prefetch(queued, queued[:1], window=3, limit=2) == queued[1:3]

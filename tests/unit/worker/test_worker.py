@@ -38,7 +38,7 @@ def new_segments(*ids: int, num_steps: int = 12, deadline_s: float = 100.0) -> t
 
 def command(*ids: int, ahead: tuple[int, ...] = (), dropped: tuple[int, ...] = (), **options: Any) -> BatchCommand:
     sources = {key: new_segments(key)[0].segment.source_ids for key in ahead}
-    return BatchCommand(new_segments=new_segments(*ids, **options), dropped_ids=dropped, encode_ahead=sources)
+    return BatchCommand(new_segments=new_segments(*ids, **options), dropped_ids=dropped, prefetch=sources)
 
 
 def make_batch(model: StepModel = ENDLESS, clock: Clock | None = None) -> BatchExecutor:
@@ -102,7 +102,7 @@ def test_encoding_ahead_does_not_change_results() -> None:
     ahead = {other.segment_id: other.segment.source_ids for other in reversed(others)}
     batch = make_batch(ToyModel())
 
-    outputs = [batch.execute(BatchCommand(new_segments=(first,), encode_ahead=ahead))]
+    outputs = [batch.execute(BatchCommand(new_segments=(first,), prefetch=ahead))]
     outputs += [batch.execute(BatchCommand(new_segments=(other,))) for other in others]
     while batch.num_segments:
         outputs.append(batch.execute(BatchCommand()))
@@ -366,12 +366,12 @@ def test_closing_the_connection_during_reports_raises_in_no_thread() -> None:
 def test_commands_are_merged_in_order_without_segments_dropped_before_they_start() -> None:
     first, second = joining(1, 2), joining(3)
 
-    ahead = [BatchCommand(dropped_ids=(8, 1), encode_ahead={9: (2,)}), BatchCommand(encode_ahead={4: (2,)})]
+    ahead = [BatchCommand(dropped_ids=(8, 1), prefetch={9: (2,)}), BatchCommand(prefetch={4: (2,)})]
 
     merged = BatchCommand.merged([first, *ahead, second, BatchCommand(dropped_ids=(9,))])
 
     assert merged == BatchCommand(
-        new_segments=(first.new_segments[1], *second.new_segments), dropped_ids=(8, 1, 9), encode_ahead={4: (2,)}
+        new_segments=(first.new_segments[1], *second.new_segments), dropped_ids=(8, 1, 9), prefetch={4: (2,)}
     )
 
 
@@ -405,7 +405,7 @@ def test_messages_are_equal_after_pickling() -> None:
     for message in (
         BatchCommand(
             new_segments=(NewSegment(segment_id=1, segment=segment, deadline_s=math.inf),),
-            encode_ahead={2: (2,)},
+            prefetch={2: (2,)},
         ),
         BatchReport(outputs=(output,), cache_bytes=3, cpu_s=0.5),
     ):
