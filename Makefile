@@ -135,9 +135,8 @@ GPU_PYTHON := build/gpu/venv/bin/python
 GPU_READY := build/gpu/venv/.installed
 endif
 
-gpu-check: $(GPU_READY) ## Check and measure a GPU within ten minutes, write a report: make gpu-check [DEVICE=cpu] [MODE=short]
-	@$(GPU_PYTHON) -m loadtests benchmarks gpu --gpu "$(DEVICE)" --mode $(MODE) $(if $(wildcard $(DATA)),--data "$(DATA)") \
-		$(if $(STAGES),--stages "$(STAGES)")
+gpu-check: $(GPU_READY) ## Check and measure a GPU, write a report: make gpu-check [DEVICE=cpu] [MODE=short]
+	@deploy/gpu/check.sh "$(GPU_PYTHON)" "$(DEVICE)" "$(MODE)" "$(abspath $(wildcard $(DATA)))"
 
 gpu-train: $(GPU_READY) ## Train Transformer-base from the last checkpoint and write a bundle: make gpu-train [MINUTES=60] [DATA=DIR]
 	@$(GPU_PYTHON) -m dragoman_export train --output "$(RUN)" --max-minutes "$(MINUTES)" $(TRAIN_FLAGS) \

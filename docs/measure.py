@@ -136,13 +136,6 @@ def servers(directory: Path) -> dict[str, Any]:
     return found
 
 
-def training(directory: Path) -> dict[str, Any]:
-    """Read the comparison of training speed."""
-    record = read(directory / "train.json")
-    speeds = {name: one["tokens_per_s"] for name, one in record["systems"].items()}
-    return {"padding": record["padding"], "ratio": record["ratio"], **speeds}
-
-
 def overload(directory: Path) -> dict[str, Any]:
     """Read the result of ten times the capacity."""
     record = read(directory / "overload.json")
@@ -478,7 +471,6 @@ COMMANDS: Mapping[str, tuple[str, Callable[[Path], Any]]] = {  # arguments of `p
     "servers-avx2": (f"{LOAD} --loads 30,60,90 --instruction-set avx2", servers),
     "servers-neighbour": (f"{LOAD} --loads 30 --neighbour 0.5", servers),
     "servers-base": (f"{LOAD} --loads 30,60,90 --model base", servers),
-    "training": ("loadtests benchmarks train", training),
     "overload": ("loadtests overload --mode short", overload),
     "soak": ("loadtests stress soak --mode short", scenario),
     "chaos": ("loadtests stress chaos --mode short", scenario),

@@ -17,8 +17,6 @@ _MODULES: Final = {  # with their commands
     "bench": ("bench",),
     "load": ("load", "prepare"),
     "serve": ("serve",),
-    "gpu": ("gpu",),
-    "train": ("train",),
 }
 _FAILURES: Final = (
     ServerProcessError,

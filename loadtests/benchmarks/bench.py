@@ -14,9 +14,7 @@ from typing import Any, Final, TypeVar
 from dragoman_service.text.tokenizer import open_tokenizer
 from loadtests.benchmarks import cases
 from loadtests.benchmarks.engine import engine_speed
-from loadtests.benchmarks.models import MODELS, prepare_model
-from loadtests.benchmarks.report import engine_line, pair_lines, write_bench
-from loadtests.benchmarks.systems import (
+from loadtests.benchmarks.interface import (
     AVX2_LIMITS,
     GPU_PRECISIONS,
     Device,
@@ -26,9 +24,11 @@ from loadtests.benchmarks.systems import (
     SystemSettings,
     TokenIds,
     WorkDone,
-    Workers,
     add_gpu,
 )
+from loadtests.benchmarks.models import MODELS, prepare_model
+from loadtests.benchmarks.report import engine_line, pair_lines, write_bench
+from loadtests.benchmarks.systems import Workers
 from loadtests.generator.flags import several
 from loadtests.generator.records import percentile
 from loadtests.report.report import environment, num_cores
@@ -109,7 +109,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if not record["cases"]:
         print(f"no case matches {arguments.cases}; names depend on the test sets", file=sys.stderr)
         return 2
-    print(f"results, table and plots are in {arguments.output}")
+    print(f"results and table are in {arguments.output}")
     return 0
 
 

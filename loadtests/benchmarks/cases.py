@@ -19,8 +19,8 @@ from dragoman_service.datatypes import Span
 from dragoman_service.text.planning import EXTRA_TARGET_TOKENS
 from dragoman_service.text.segmentation import iterate_sentences
 from dragoman_service.text.tokenizer import open_tokenizer
+from loadtests.benchmarks.interface import SearchOptions, TokenIds, Work
 from loadtests.benchmarks.models import BASE_VOCABULARY_SIZE, FIRST_ORDINARY_ID, SPECIAL_IDS, artificial_word
-from loadtests.benchmarks.systems import SearchOptions, TokenIds, Work
 from loadtests.generator.texts import BUILT_IN, DATA_VARIABLE, Profile
 from loadtests.generator.workload import Workload
 

@@ -16,7 +16,7 @@ from dragoman_service.runtimes.factory import open_step_model
 from dragoman_service.runtimes.native.library import NativeNetwork
 from dragoman_service.runtimes.native.step_model import NativeStepModel
 from dragoman_service.runtimes.settings import RuntimeSettings
-from loadtests.benchmarks.systems import ISA_VARIABLE, ModelFiles
+from loadtests.benchmarks.interface import ISA_VARIABLE, ModelFiles
 
 _BEAM_SIZE: Final = 4
 _BATCH_ROWS: Final = 16 * _BEAM_SIZE

@@ -2,7 +2,6 @@
 
 import argparse
 import itertools
-import math
 import os
 import shlex
 import signal
@@ -10,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -24,9 +23,9 @@ from dragoman_service.cli.server_process import SERVE, ServerProcess
 from loadtests.benchmarks import report
 from loadtests.benchmarks.bench import alternating
 from loadtests.benchmarks.cases import add_files, bleu, share_of_equal, workload
+from loadtests.benchmarks.interface import AVX2_LIMITS, ModelFiles, SystemName, add_gpu
 from loadtests.benchmarks.models import MODELS, prepare_model
 from loadtests.benchmarks.serve import PRECISIONS, BatchingSettings
-from loadtests.benchmarks.systems import AVX2_LIMITS, Device, ModelFiles, SystemName, add_gpu
 from loadtests.generator.calls import Method
 from loadtests.generator.flags import flags_of, parsed_by, several, within
 from loadtests.generator.metrics import footprint, process_tree
@@ -36,12 +35,12 @@ from loadtests.generator.server import Target
 from loadtests.generator.slo import GRAMMAR, parse_slo
 from loadtests.generator.workload import Workload
 from loadtests.report.report import environment, num_cores
-from loadtests.scenarios.capacity import DEFAULT_SLO, PLANS, Run, SearchPlan, System, find_capacities, run
+from loadtests.scenarios.capacity import DEFAULT_SLO, PLANS, Run, SearchPlan, find_capacities, run
 
 Side = Literal["ours", "theirs"]
 _DESCRIPTION: Final = f"""\
 Starts our server with default settings, and over the same weights a server of another system with the usual dynamic
-batching and its best settings (trials are in load.json). Both get the same sentences at the same Poisson arrivals, one
+batching. Both get the same sentences at the same Poisson arrivals, one
 call each, alternating; the other server is stopped meanwhile.
 
 First both answer the same texts: their speed is compared only if they do the same work. Then the capacity of both is
@@ -80,14 +79,11 @@ _MODES: Final[Mapping[str, Mapping[str, Any]]] = {  # defaults of flags; seconds
         "num_agreeing": 400,
     },
 }
-# used without trials; the best for the bundled model on two cores
+# the best for the bundled model on two cores
 _BEST_KNOWN: Final[dict[SystemName, BatchingSettings]] = {
     "ctranslate2": BatchingSettings(num_streams=num_cores(), batch_size=16, max_wait_ms=0.0),
     "transformers": BatchingSettings(num_threads=num_cores(), batch_size=16, max_wait_ms=0.0),
 }
-_TUNED: Final[dict[str, Sequence[Any]]] = {"max_wait_ms": (0.0, 2.0, 5.0, 10.0), "batch_size": (8, 16, 32, 64)}
-_TUNED_LOADS: Final = (0.3, 0.9)  # shares of the other's throughput for trials
-_TRIAL_SHARE: Final = 0.4  # duration of a trial, as a share of a run
 # Rounding to int8 differs between systems and changes a word or more in a third of the sentences: 78 BLEU between both
 # on test sets for the bundled model, 60 to 67 BLEU on sentences unlike its training data.
 _MIN_BLEU: Final = 50.0
@@ -122,7 +118,7 @@ def add_commands(add_command: Callable[..., argparse.ArgumentParser]) -> None:
     add("--instruction-set", choices=("avx2",), help=instructions)
     neighbour = "share of a core that another process uses meanwhile (0)"
     add("--neighbour", type=within(0, 1), default=0.0, metavar="X", help=neighbour)
-    settings = "of the other server, as for `serve` (default: the best of some trials; short: earlier results)"
+    settings = "of the other server, as for `serve` (default: the best for the bundled model on two cores)"
     add("--settings", type=parsed_by(BatchingSettings.parse), metavar="STREAMSxTHREADS,bN,wMS", help=settings)
     add("--seed", type=int, default=1, metavar="N", help="seed of texts and arrivals (1)")
     add_files(parser, "build/benchmarks-load")
@@ -247,54 +243,46 @@ def serving(
 def _compare(
     options: argparse.Namespace, model: str, system: SystemName, files: ModelFiles, calls: Workload
 ) -> dict[str, Any]:
-    """Start both servers, tune the other one, check that they agree, search capacities, compare latencies.
+    """Start both servers, check that they agree, search capacities, compare latencies.
 
     Raises ServerProcessError, TimeoutError if a server stops answering, RuntimeError if both do not do the same work or
     one does not hold the objective at any rate.
     """
-    slo, factor, trials = options.slo or parse_slo(_SLOS[model]), _DURATION_FACTORS[model], list[dict[str, Any]]()
+    slo, factor = options.slo or parse_slo(_SLOS[model]), _DURATION_FACTORS[model]
     run_s, plan = factor * options.run_s, options.search
     search = replace(plan, closed_loop_s=factor * plan.closed_loop_s, probe_s=factor * plan.probe_s, seed=options.seed)
     serve, logs = partial(serving, files, calls), options.output / f"{model}-{system}"
-    with tqdm(desc=f"{model}, {system}", unit="run", disable=None, leave=False) as bar:
-
-        def on_trial(trial: dict[str, Any]) -> None:
-            trials.append(trial)
-            bar.write(report.trial_line(trial, other=system, model=model))
-            bar.update()
-
-        settings = options.settings or (_BEST_KNOWN[system] if options.mode == "short" else None)
-        if settings is None:
-            start = partial(serve, log=logs / "trial.log")
-            duration_s = _TRIAL_SHARE * run_s
-            settings = _best_settings(start, system, options.gpu, on_trial, duration_s=duration_s, seed=options.seed)
-        other = settings.of(system, options.gpu)
-        with serve(log=logs / "ours.log") as ours, serve(log=logs / "theirs.log", other=other) as theirs:
-            servers: dict[Side, PausedServer] = {"ours": ours, "theirs": theirs}
-            answers = [server.answers(count=options.num_agreeing) for server in servers.values()]  # also the warm-up
-            agreement = agreement_of(*answers, has_meaning=model == "shipped")
-            if not agreement["holds"]:
-                raise RuntimeError(f"both do not do the same work on the {model} model: {agreement}")
-            capacities = find_capacities(servers, slo, search, on_probe=bar.update)
-            ours_per_s, theirs_per_s = (capacities[side].per_s for side in servers)
-            if not (ours_per_s and theirs_per_s):
-                raise RuntimeError(f"{slo} holds at no rate; choose another --slo")
-            points = []
-            for percent in options.loads:
-                runs: dict[Side, list[Run]] = {side: [] for side in servers}
-                used_s = dict.fromkeys(servers, 0.0)
-                for repetition, side in alternating(list(servers), options.repetitions):
-                    rate_per_s, used_s[side] = percent / 100 * theirs_per_s, used_s[side] - servers[side].cpu_s
-                    runs[side].append(run(servers[side], rate_per_s, run_s, options.seed + repetition))
-                    used_s[side] += servers[side].cpu_s
-                    bar.update()
-                points.append(_point(percent / 100, runs, ours_per_s / theirs_per_s, used_s))
+    settings = options.settings or _BEST_KNOWN[system]
+    other = settings.of(system, options.gpu)
+    with (
+        tqdm(desc=f"{model}, {system}", unit="run", disable=None, leave=False) as bar,
+        serve(log=logs / "ours.log") as ours,
+        serve(log=logs / "theirs.log", other=other) as theirs,
+    ):
+        servers: dict[Side, PausedServer] = {"ours": ours, "theirs": theirs}
+        answers = [server.answers(count=options.num_agreeing) for server in servers.values()]  # also the warm-up
+        agreement = agreement_of(*answers, has_meaning=model == "shipped")
+        if not agreement["holds"]:
+            raise RuntimeError(f"both do not do the same work on the {model} model: {agreement}")
+        capacities = find_capacities(servers, slo, search, on_probe=bar.update)
+        ours_per_s, theirs_per_s = (capacities[side].per_s for side in servers)
+        if not (ours_per_s and theirs_per_s):
+            raise RuntimeError(f"{slo} holds at no rate; choose another --slo")
+        points = []
+        for percent in options.loads:
+            runs: dict[Side, list[Run]] = {side: [] for side in servers}
+            used_s = dict.fromkeys(servers, 0.0)
+            for repetition, side in alternating(list(servers), options.repetitions):
+                rate_per_s, used_s[side] = percent / 100 * theirs_per_s, used_s[side] - servers[side].cpu_s
+                runs[side].append(run(servers[side], rate_per_s, run_s, options.seed + repetition))
+                used_s[side] += servers[side].cpu_s
+                bar.update()
+            points.append(_point(percent / 100, runs, ours_per_s / theirs_per_s, used_s))
     return {
         "model": model,
         "system": system,
         "objective": str(slo),
         "settings": settings.name,
-        "trials": trials,
         "agreement": agreement,
         "our_capacity": asdict(capacities["ours"]),
         "their_capacity": asdict(capacities["theirs"]),
@@ -321,41 +309,6 @@ def agreement_of(
         "tokens_ratio": tokens_ratio,
         "holds": (similarity is None or similarity >= _MIN_BLEU) and abs(tokens_ratio - 1) <= _MAX_TOKENS_APART,
     }
-
-
-def _best_settings(
-    start: Callable[..., AbstractContextManager[System]],
-    system: SystemName,
-    gpu: Device | None,
-    on_trial: Callable[[dict[str, Any]], None],
-    *,
-    duration_s: float,
-    seed: int,
-) -> BatchingSettings:
-    """Tune one setting after the other; return the best settings.
-
-    Threads are chosen by the throughput of a closed loop, batch size and wait by the product of p95 at a low and a high
-    load.
-    """
-    cores, has_streams = num_cores(), system == "ctranslate2"
-    speeds, p95_ms = dict[BatchingSettings, float](), dict[BatchingSettings, list[float]]()
-    for streams, threads in dict.fromkeys([(cores, 1), (1, cores)] if has_streams else [(1, cores)]):
-        settings = BatchingSettings(num_streams=streams, num_threads=threads).of(system, gpu)
-        with start(other=settings) as server:
-            speeds[settings] = server.throughput_per_s(duration_s=duration_s)
-        on_trial({"settings": settings.name, "closed_loop_per_s": speeds[settings], "runs": [], "p95_ms": []})
-    best = max(speeds, key=speeds.__getitem__)
-    rates_per_s = [load * speeds[best] for load in _TUNED_LOADS]
-    for name, values in _TUNED.items():
-        for settings in [replace(best, **{name: value}) for value in values]:
-            if settings not in p95_ms:
-                with start(other=settings) as server:
-                    runs = [run(server, rate_per_s, duration_s, seed) for rate_per_s in rates_per_s]
-                p95_ms[settings] = [one.p95_ms for one in runs]
-                results = {"runs": [asdict(one) for one in runs], "p95_ms": p95_ms[settings]}
-                on_trial({"settings": settings.name, "closed_loop_per_s": None, **results})
-        best = min(p95_ms, key=lambda one: math.prod(p95_ms[one]))
-    return best
 
 
 def _point(

@@ -1,7 +1,6 @@
 """The compared models, written for all systems."""
 
 import functools
-import importlib
 import random
 import shutil
 from collections.abc import Iterator, Mapping
@@ -24,7 +23,7 @@ from dragoman_export.onnx_export.network import Network
 from dragoman_service.bundle.architecture import Limits
 from dragoman_service.bundle.files import open_bundle
 from dragoman_service.bundle.manifest import Provenance
-from loadtests.benchmarks.systems import Device, ModelFiles
+from loadtests.benchmarks.interface import Device, ModelFiles
 
 MODELS: Final = ("base", "shipped")  # Transformer-base with random weights, and the bundled model
 SPECIAL_IDS: Final = (PAD_ID, BOS_ID, UNK_ID)  # except EOS
@@ -104,13 +103,10 @@ def write_model(
     )
     write_bundle(files.bundle_path, network, vocabulary, description)
     if find_spec("ctranslate2"):
-        importlib.import_module("loadtests.benchmarks.system_ctranslate2").convert(network, files.ctranslate2_path)
+        from loadtests.benchmarks.system_ctranslate2 import convert  # noqa: PLC0415 - it may not be installed
+
+        convert(network, files.ctranslate2_path)
     return files
-
-
-def network_of(files: ModelFiles) -> Network:
-    """Return the weights for other systems."""
-    return read_network(files.open(), "fp32")
 
 
 @functools.cache

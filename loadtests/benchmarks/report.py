@@ -23,7 +23,7 @@ Record = Mapping[str, Any]
 _ENGINE_HEADER: Final = ("model", "our instruction set", "CTranslate2", "products of 16 segments", "lone step")
 _DIGITS: Final = {  # decimal places if not 2, or 1 for milliseconds
     "tokens_ratio": 3,
-    **dict.fromkeys(("closed_loop_per_s", "ours_per_s", "theirs_per_s", "rate", "lone_gb_per_s", "read_gb_per_s"), 1),
+    **dict.fromkeys(("ours_per_s", "theirs_per_s", "rate", "lone_gb_per_s", "read_gb_per_s"), 1),
     **dict.fromkeys(("peak_gmacs_per_s", "products_gmacs_per_s", "lone_step_us"), 0),
 }
 
@@ -63,8 +63,6 @@ def write_bench(directory: Path, record: Record) -> None:
     """Write the results of `bench`."""
     write_json(directory / BENCH_NAME, record)
     (directory / TABLE_NAME).write_text(bench_table(record), encoding="utf-8")
-    if cases := [case for case in record["cases"] if case["kind"] != "agreement"]:
-        write_picture(directory / "ratios.png", ratios_picture(cases))
 
 
 def bench_table(record: Record) -> str:
@@ -106,26 +104,6 @@ def _speed_row(case: Record, pair: Record) -> tuple[str, ...]:
         speeds = [f"{pair[side]['tokens_per_s']:,.0f} tokens/s" for side in SIDES]
     named = (case["model"], case["case"], str(pair["threads"]), pair["theirs"]["name"], f"{pair['ratio']:.2f}")
     return (*named, *speeds, "" if pair["bleu_delta"] is None else f"{pair['bleu_delta']:+z.2f}")
-
-
-def ratios_picture(cases: Sequence[Record]) -> Figure:
-    """Draw a bar for each pair; ours is faster to the right of the line."""
-    pairs = [(case, pair) for case in cases for pair in case["pairs"]]
-    names = [f"{case['model']} {case['case']} @{pair['threads']} vs {pair['theirs']['name']}" for case, pair in pairs]
-    figure, (axes,) = new_figure(size=(9, 1 + 0.25 * len(names)))
-    axes.set_xlabel("our speed divided by theirs")
-    axes.barh(names, [pair["ratio"] for _, pair in pairs])
-    axes.axvline(1.0, color="black", linewidth=1)
-    axes.invert_yaxis()
-    return figure
-
-
-def trial_line(trial: Record, *, other: str, model: str) -> str:
-    """Return the line of a trial of settings for the other server."""
-    p95_ms = "/".join(f"{p95_ms:.1f}" for p95_ms in trial["p95_ms"]) or None
-    rate = "/".join(f"{run['rate_per_s']:.1f}" for run in trial["runs"]) or None
-    speeds = {"closed_loop_per_s": trial["closed_loop_per_s"], "p95_ms": p95_ms, "rate": rate}
-    return _line("benchmarks", trial=trial["settings"], vs=other, model=model, **speeds)
 
 
 def load_lines(comparison: Record) -> Iterator[str]:

@@ -13,8 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from importlib import import_module
-from pathlib import Path
 from typing import Any, Final
 
 import grpc
@@ -37,8 +35,7 @@ from dragoman_service.text.pipeline import TextPipeline
 from dragoman_service.text.planning import EXTRA_TARGET_TOKENS
 from dragoman_service.text.tokenizer import open_tokenizer
 from dragoman_service.translation.options import TranslationDefaults, TranslationLimits, check_request, fit_to_model
-from loadtests.benchmarks import systems
-from loadtests.benchmarks.systems import (
+from loadtests.benchmarks.interface import (
     GPU_PRECISIONS,
     Device,
     Output,
@@ -46,9 +43,11 @@ from loadtests.benchmarks.systems import (
     SearchOptions,
     System,
     SystemName,
+    SystemSettings,
     TokenIds,
     add_gpu,
 )
+from loadtests.benchmarks.systems import open_system
 from loadtests.generator.flags import parsed_by
 
 PRECISIONS: Final[dict[SystemName, Precision]] = {  # the fastest; Transformers has no int8 on CPUs
@@ -80,7 +79,7 @@ Logs {"event": "listening", "grpc_port": N} and then {"event": "ready"}; ends on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BatchingSettings(systems.SystemSettings):
+class BatchingSettings(SystemSettings):
     """A system with dynamic batching."""
 
     system: SystemName = "ctranslate2"
@@ -285,25 +284,20 @@ def add_commands(add_command: Callable[..., argparse.ArgumentParser]) -> None:
     parser = add_command("serve", help="serve another system behind the same contract", description=_DESCRIPTION)
     add = parser.add_argument
     add("--system", choices=tuple(PRECISIONS), required=True, help="the system")
-    add("--model", choices=("base", "shipped"), default="shipped", help="weights (shipped)")
-    add_gpu(parser)
+    add_gpu(parser, is_required=True)
     add("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
     add("--port", type=int, default=50061, metavar="N", help="0: any free port (50061)")
     usual = BatchingSettings()
     settings = "concurrent batches, threads of each, batch size, milliseconds of wait "
     form, parse = "STREAMSxTHREADS,bN,wMS", parsed_by(BatchingSettings.parse)
     add("--settings", type=parse, default=usual, metavar=form, help=f"{settings}({usual.name})")
-    add("--output", type=Path, default=Path("build/benchmarks-load"), metavar="DIR", help="(build/benchmarks-load)")
     parser.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
     files = arguments.files
-    if files is None:
-        models = import_module("loadtests.benchmarks.models")  # needs PyTorch
-        files = models.prepare_model(arguments.output / "models" / arguments.model, arguments.model, ends=True)
     settings: BatchingSettings = arguments.settings.of(arguments.system, arguments.gpu)
-    system = systems.open_system(files, settings)
+    system = open_system(files, settings)
     for _ in range(1 + settings.num_streams):  # full batches, to allocate memory
         system.translate([_WARM_UP_SOURCE] * settings.batch_size, _WARM_UP, batch_size=settings.batch_size)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import ctranslate2
 
-from loadtests.benchmarks.systems import ModelFiles, Output, SearchOptions, SystemSettings, TokenIds
+from loadtests.benchmarks.interface import ModelFiles, Output, SearchOptions, SystemSettings, TokenIds
 
 if TYPE_CHECKING:  # needs PyTorch, which a server over CTranslate2 does not
     from dragoman_export.onnx_export.network import Network

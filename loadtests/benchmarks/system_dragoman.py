@@ -10,7 +10,7 @@ from dragoman_service.datatypes import SearchConfig, Segment
 from dragoman_service.decoding.running_batch import RunningBatch
 from dragoman_service.runtimes.factory import open_step_model
 from dragoman_service.runtimes.settings import RuntimeSettings
-from loadtests.benchmarks.systems import ModelFiles, Output, SearchOptions, SystemSettings, TokenIds
+from loadtests.benchmarks.interface import ModelFiles, Output, SearchOptions, SystemSettings, TokenIds
 
 
 class System:

@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dragoman_export.importers.bundle import read_network
 from dragoman_export.model.transformer import DecoderCache, Transformer
 from dragoman_export.onnx_export.network import Network
 from dragoman_service.decoding.beam_state import score
-from loadtests.benchmarks.models import network_of
-from loadtests.benchmarks.systems import ModelFiles, Output, SearchOptions, SystemSettings, TokenIds
+from loadtests.benchmarks.interface import ModelFiles, Output, SearchOptions, SystemSettings, TokenIds
 
 
 class System:
@@ -38,6 +38,11 @@ class System:
 
     def _search(self, sources: Sequence[TokenIds], search: SearchOptions) -> list[Output]:
         return beam_search(self._model, sources, search)
+
+
+def network_of(files: ModelFiles) -> Network:
+    """Return the weights of a model."""
+    return read_network(files.open(), "fp32")
 
 
 def load_network(network: Network) -> Transformer:

@@ -15,7 +15,7 @@ from dragoman_export.model.config import ModelConfig
 from dragoman_export.model.positions import sinusoidal_positions
 from dragoman_export.onnx_export.network import Network
 from loadtests.benchmarks import system_pytorch
-from loadtests.benchmarks.systems import Output, SearchOptions, TokenIds
+from loadtests.benchmarks.interface import Output, SearchOptions, TokenIds
 
 _NUM_POSITIONS: Final = 512
 _NAMES: Final = {  # parts of names here and in Transformers, replaced in order

@@ -8,8 +8,9 @@ import torch
 
 from loadtests.benchmarks import system_pytorch, systems
 from loadtests.benchmarks.cases import share_of_equal
-from loadtests.benchmarks.models import SPECIAL_IDS, network_of
-from loadtests.benchmarks.systems import ModelFiles, Output, SearchOptions, SystemName, SystemSettings, Work, Workers
+from loadtests.benchmarks.interface import ModelFiles, Output, SearchOptions, SystemName, SystemSettings, Work
+from loadtests.benchmarks.models import SPECIAL_IDS
+from loadtests.benchmarks.systems import Workers
 from tests.tiny_bundle import tiny_vocabulary
 from tests.unit.loadtests.tiny_files import write_tiny_model
 
@@ -50,7 +51,7 @@ def test_transformers_has_equal_logits(files: ModelFiles) -> None:
     pytest.importorskip("transformers", reason="not installed: pip install '.[bench]'")
     from loadtests.benchmarks.system_transformers import convert  # noqa: PLC0415 - it may not be installed
 
-    network = network_of(files)
+    network = system_pytorch.network_of(files)
     ours, theirs = system_pytorch.load_network(network), convert(network)
     ids, mask = system_pytorch.padded(_SOURCES, 0)
     targets = torch.tensor([[1, *source[:4]] for source in _SOURCES])

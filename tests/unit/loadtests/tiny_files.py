@@ -3,8 +3,8 @@ from typing import Literal
 
 from dragoman_export.onnx_export.network import Network
 from dragoman_service.bundle.architecture import Limits
+from loadtests.benchmarks.interface import ModelFiles
 from loadtests.benchmarks.models import write_model
-from loadtests.benchmarks.systems import ModelFiles
 from tests.tiny_bundle import tiny_model, tiny_vocabulary
 
 
