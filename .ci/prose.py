@@ -1,35 +1,45 @@
 """Check the English of comments, docstrings, messages and Markdown against `prose.toml`; exit 1 if a pattern occurs."""
 
-import ast
 import fnmatch
-import io
 import re
 import subprocess
 import sys
-import tokenize
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 CONFIG = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 PATTERNS = [(re.compile(pattern, re.IGNORECASE), advice) for pattern, advice in CONFIG["patterns"].items()]
+ANY_PATTERN = re.compile("|".join(CONFIG["patterns"]), re.IGNORECASE)
 STARTS = [(re.compile(pattern), advice) for pattern, advice in CONFIG["docstring_starts"].items()]
 MIN_WORDS = 4  # shorter strings are names and keys
+
+LITERALS = re.compile(
+    r"""
+    (?P<comment>\#[^\n]*)
+    | [rbfu]{0,2}\"{3}(?:[^\\"]|\\.|\"(?!\"{2}))*\"{3}
+    | [rbfu]{0,2}'{3}(?:[^\\']|\\.|'(?!'{2}))*'{3}
+    | (?:[rbfu]{0,2}(?:"(?:[^\\"\n]|\\.)*"|'(?:[^\\'\n]|\\.)*')\s*(?!\"{3}))+
+    """,
+    re.VERBOSE | re.DOTALL | re.IGNORECASE,
+)
+QUOTES = re.compile(r"""\b[rbfu]{1,2}(?=["'])|["']+|\\.""", re.IGNORECASE)
 
 Passage = tuple[int, str, bool]
 """First line, text, whether the text is a docstring."""
 
 
 def python_passages(source: str) -> Iterator[Passage]:
-    """Yield the comments and the strings of at least `MIN_WORDS` words."""
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.COMMENT:
-            yield token.start[0], token.string.lstrip("#! "), False
-    tree = ast.parse(source)
-    statements = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value.split()) >= MIN_WORDS:
-            yield node.lineno, node.value, id(node) in statements
+    """Yield the comments and the strings of at least `MIN_WORDS` words; adjacent strings are one."""
+    line, end = 1, 0
+    for match in LITERALS.finditer(source):
+        line, end = line + source.count("\n", end, match.start()), match.start()
+        text = match[0]
+        if match["comment"]:
+            yield line, text.lstrip("#! "), False
+        elif len(text.split()) >= MIN_WORDS:
+            is_first = not source[source.rfind("\n", 0, end) + 1 : end].strip()
+            yield line, QUOTES.sub("", text), is_first and text.startswith(('"""', 'r"""'))
 
 
 def markdown_passages(source: str) -> Iterator[Passage]:
@@ -45,8 +55,9 @@ def markdown_passages(source: str) -> Iterator[Passage]:
 def findings(passage: Passage) -> Iterator[str]:
     """Yield a line number and a description for each match."""
     first, text, is_docstring = passage
-    for pattern, advice in PATTERNS:
-        for match in pattern.finditer(re.sub(r"`[^`]*`", lambda code: "x" * len(code[0]), text)):
+    prose = re.sub(r"`[^`]*`|\{[^{}]*\}", lambda code: "x" * len(code[0]), text)
+    for pattern, advice in PATTERNS if ANY_PATTERN.search(prose) else ():
+        for match in pattern.finditer(prose):
             line = first + text.count("\n", 0, match.start())
             yield f"{line}: '{match[0]}': write: {advice}"
     for pattern, advice in STARTS if is_docstring else ():
