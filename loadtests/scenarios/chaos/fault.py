@@ -1,15 +1,16 @@
 """Faults, the server that they are injected into, and their results."""
 
+import ctypes
 import itertools
-import os
+import mmap
 import shutil
-import tempfile
+import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
-from multiprocessing.connection import Client, Connection
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -22,17 +23,18 @@ from loadtests.report.report import Check, Report, at_most, require
 from loadtests.scenarios.control_traffic import Question, TranslatingTraffic, connect
 from loadtests.scenarios.stress_server import log_path, poll, started
 
-INSIDE: Final = Path(__file__).resolve().parent / "inside"
 NUM_WORKERS: Final = 2  # one that hangs, and another
-HANDSHAKE_TIMEOUT_S: Final = 2.0  # the default of 10 s would only take longer
+HANDSHAKE_TIMEOUT_S: Final = 2.0  # this and the next are shorter than the defaults, which would only take longer
+STREAM_IDLE_TIMEOUT_S: Final = 2.0
+_SOURCE: Final = Path(__file__).with_name("faults.cpp")
 _SETTINGS: Final = {
+    "DRAGOMAN_RUNTIME__ENGINE": "native",
     "DRAGOMAN_SCHEDULING__NUM_WORKERS": str(NUM_WORKERS),
     "DRAGOMAN_GRPC__HANDSHAKE_TIMEOUT_S": str(HANDSHAKE_TIMEOUT_S),
+    "DRAGOMAN_GRPC__STREAM_IDLE_TIMEOUT_S": str(STREAM_IDLE_TIMEOUT_S),
     "DRAGOMAN_MODELS__POLL_INTERVAL_S": "0.2",
 }
-_INJECTOR_TIMEOUT_S: Final = 10.0
-_STDERR: Final = 2
-Kind = Literal["raise", "cut-off", "hang"]
+_TRIGGER_TIMEOUT_S: Final = 10.0
 LIMITS: Final[Mapping[str, float]] = {  # for control traffic and the server afterwards; faults may override them
     "slowest_s": 2.0,  # translation; some 50 ms without a fault, but faults and their clients use the cores
     "health_s": 1.0,  # health check
@@ -44,57 +46,74 @@ LIMITS: Final[Mapping[str, float]] = {  # for control traffic and the server aft
 
 LATE: Final = frozenset({"DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED"})  # the latter if queued requests would be late
 OPEN_FILES: Final = "process_open_fds"
+RunKind = Literal["fail-before", "fail-after", "hang"]
+_RUN_KINDS: Final[Sequence[RunKind]] = ("fail-before", "fail-after", "hang")  # in the order of faults.cpp
+
+
+class _Run(ctypes.Structure):
+    _fields_ = (("num_faults", ctypes.c_int32), ("kind", ctypes.c_int32), ("seconds", ctypes.c_double))
+
+
+class Control(ctypes.Structure):
+    """Memory that all processes of a server share with this one, as in faults.cpp."""
+
+    _fields_ = (
+        ("clock_offset_ns", ctypes.c_int64),
+        ("shown_ns", ctypes.c_int64),
+        ("encoder", _Run),
+        ("step", _Run),
+        ("log_path", ctypes.c_char * 128),
+    )
+
+
+def _compiled(library: Path) -> Path:
+    """Compile the library that injects faults; raises ServerProcessError."""
+    engine = Path(str(files("dragoman_native") / "libdragoman_native.so"))
+    linked = ["-Wl,--no-as-needed", str(engine), f"-Wl,-rpath,{engine.parent}", "-ldl"]
+    command = ["c++", "-std=c++17", "-shared", "-fPIC", "-O2", "-o", str(library), str(_SOURCE), *linked]
+    if (compiler := shutil.which("c++")) is None:
+        raise ServerProcessError("the scenario chaos requires a C++ compiler (c++)")
+    if subprocess.run([compiler, *command[1:]], check=False, timeout=60.0).returncode:  # noqa: S603
+        raise ServerProcessError(f"{_SOURCE} cannot be compiled")
+    return library
 
 
 @dataclass(frozen=True, slots=True)
 class ChaosServer:
-    """A ready server with an injector."""
+    """A ready server whose engine, clock and log can fail."""
 
     process: ServerProcess
     models: Path
     original_models: Path
     log: Path
-    folder: Path  # of armed faults
-    connection: "Connection[Any, Any]"
+    control: Control
+    questions: list[Question] = field(default_factory=list)  # with the right answers
 
-    def arm(self, kind: Kind, where: Literal["encoder", "step"], *, seconds: float = 0.0) -> None:
-        """Let the next run raise after it has written its results, fail within ONNX Runtime, or start later."""
-        (self.folder / f"{where} {time.monotonic_ns():020} {kind} {seconds}").touch()
+    def arm(self, kind: RunKind, where: Literal["encoder", "step"], *, count: int = 1, seconds: float = 0.0) -> None:
+        """Let the next runs of the native engine fail before or after they write their results, or start later."""
+        run: _Run = getattr(self.control, where)
+        run.kind, run.seconds = _RUN_KINDS.index(kind), seconds
+        run.num_faults = count
 
     def wait_until_triggered(self) -> None:
         """Wait until every armed fault has met a run; raises ServerProcessError."""
-        if not poll(lambda: not list(self.folder.glob("* *")), bool, timeout_s=_INJECTOR_TIMEOUT_S, each_s=0.02):
-            raise ServerProcessError(f"an armed fault was not triggered within {_INJECTOR_TIMEOUT_S:g} s")
+        runs = (self.control.encoder, self.control.step)
+        if poll(lambda: sum(run.num_faults for run in runs), lambda left: not left, timeout_s=_TRIGGER_TIMEOUT_S):
+            raise ServerProcessError(f"an armed fault was not triggered within {_TRIGGER_TIMEOUT_S:g} s")
 
     def hang_steps(self, seconds: float, *, count: int = 1) -> None:
         """Hang a number of decoding steps; return when they do."""
-        for _ in range(count):
-            self.arm("hang", "step", seconds=seconds)
+        self.arm("hang", "step", count=count, seconds=seconds)
         self.wait_until_triggered()
-
-    def call(self, function: Callable[..., Any], *arguments: object) -> Any:
-        """Call a function in the main process of the server; raises ServerProcessError."""
-        try:
-            self.connection.send((function, arguments))
-            is_answered = self.connection.poll(_INJECTOR_TIMEOUT_S)
-            answer = self.connection.recv() if is_answered else TimeoutError("no response")
-        except (OSError, EOFError) as error:
-            answer = error
-        if isinstance(answer, Exception):
-            raise ServerProcessError(f"the server cannot call {function.__name__}: {answer!r}") from answer
-        return answer
 
     @contextmanager
     def logging_to(self, path: Path) -> Iterator[None]:
         """Redirect standard error of the server to a path."""
-        before, there = self.call(os.dup, _STDERR), self.call(os.open, str(path), os.O_WRONLY)
-        self.call(os.dup2, there, _STDERR)
+        self.control.log_path = str(path.resolve()).encode()
         try:
             yield
         finally:
-            self.call(os.dup2, before, _STDERR)
-            for descriptor in (before, there):
-                self.call(os.close, descriptor)
+            self.control.log_path = b""
 
 
 def copy_tree(original: Path, copy: Path) -> None:
@@ -104,20 +123,19 @@ def copy_tree(original: Path, copy: Path) -> None:
 
 
 @contextmanager
-def chaos_server(output: Path, *, models: Path, environment: Mapping[str, str]) -> Iterator[ChaosServer]:
-    """Start a server with an injector on a copy of the models; raises ServerProcessError."""
-    copy = output / "models"
+def chaos_server(output: Path, *, models: Path, settings: Mapping[str, str]) -> Iterator[ChaosServer]:
+    """Start a server on a copy of the models; raises ServerProcessError."""
+    copy, control = output / "models", (output / "control").resolve()
     copy_tree(models, copy)
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="chaos-")))  # socket paths are short
-        python_path = os.pathsep.join(filter(None, [str(INSIDE), os.environ.get("PYTHONPATH", "")]))
-        settings = {**_SETTINGS, "PYTHONPATH": python_path, "CHAOS_FOLDER": str(folder), **environment}
-        process = stack.enter_context(started(output, models=copy, settings=settings))
-        try:
-            connection = stack.enter_context(Client(str(folder / "socket")))
-        except OSError as error:
-            raise ServerProcessError(f"no injector in the server, perhaps another sitecustomize: {error}") from error
-        yield ChaosServer(process, copy, models, log_path(output), folder, connection)
+    control.write_bytes(bytes(ctypes.sizeof(Control)))
+    library = str(_compiled((output / "faults.so").resolve()))
+    injection = {"LD_PRELOAD": library, "DRAGOMAN_NATIVE_LIBRARY": library, "CHAOS_CONTROL": str(control)}
+    with (
+        control.open("r+b") as file,
+        started(output, models=copy, settings={**_SETTINGS, **injection, **settings}) as process,
+    ):
+        shared = Control.from_buffer(mmap.mmap(file.fileno(), 0))
+        yield ChaosServer(process, copy, models, log_path(output), shared)
 
 
 def requests_metric(method: str, status: str) -> str:
@@ -137,7 +155,7 @@ class Fault:
 
     name: str  # of the function that injects it
     summary: str  # first line of its docstring
-    inject: Callable[["Stage"], None]  # injects and ends it
+    inject: Callable[["FaultRun"], None]  # injects and ends it
     amounts: tuple[int, int] = (0, 0)  # number of calls, connections or runs
     seconds: tuple[float, float] = (0.0, 0.0)  # duration, if it can be chosen
     expected: Set[str] = frozenset()  # statuses for affected callers, at least one; empty: any
@@ -145,35 +163,37 @@ class Fault:
     metric: str = ""  # prefix of series that must grow; empty: gRPC rejects it before it calls the service
     limits: Mapping[str, float] = field(default_factory=dict)  # instead of those in `LIMITS`
     delays: Set[str] = frozenset()  # limits extended by the duration, because callers must wait for the end
-    needs: str = ""  # command without which it is skipped
-    environment: Callable[[Path], Mapping[str, str]] | None = None  # of a server of its own, by output directory
+    settings: Mapping[str, str] = field(default_factory=dict)  # of a server of its own
 
 
-def fault(**fields: Any) -> Callable[[Callable[["Stage"], None]], Fault]:
+def fault(**fields: Any) -> Callable[[Callable[["FaultRun"], None]], Fault]:
     """Return a decorator that makes a fault of a function, with its name and docstring."""
 
-    def declare(inject: Callable[[Stage], None]) -> Fault:
+    def declare(inject: Callable[[FaultRun], None]) -> Fault:
         summary = str(inject.__doc__).partition("\n")[0].rstrip(".")
         return Fault(name=inject.__name__.replace("_", "-"), summary=summary, inject=inject, **fields)
 
     return declare
 
 
-@dataclass(slots=True, kw_only=True)
-class Result:
-    """Observations of one fault."""
+class FaultRun:
+    """A fault that is injected into a server with these metrics before, and its observations."""
 
-    fault: Fault
-    seconds: float = 0.0
-    hits: Counter[str] = field(default_factory=Counter)  # statuses of affected callers
-    num_seen: int = 0  # growth of the metric
-    broken: list[str] = field(default_factory=list)
-    translations: Sequence[Reply] = ()  # of control traffic
-    probes: Sequence[Reply] = ()  # health checks of control traffic
-    measured: dict[str, float] = field(default_factory=dict)  # values for `LIMITS`
-    left: Mapping[str, float] = field(default_factory=dict)  # remaining work
-    began_s: float
-    elapsed_s: float = 0.0
+    def __init__(self, fault: Fault, server: ChaosServer, mode: str, *, before: Mapping[str, float]) -> None:
+        self.fault, self.amount = fault, fault.amounts[mode == "full"]
+        self.seconds = fault.seconds[mode == "full"]
+        self.server, self.questions, self.address = server, server.questions, server.process.target
+        self.control = TranslatingTraffic(self.address, self.questions)
+        self.connections = ExitStack()
+        self.status_counts = Counter[str]()  # of affected callers
+        self.num_seen = 0  # growth of the metric
+        self.broken = list[str]()
+        self.measured = dict[str, float]()  # values for `LIMITS`
+        self.left: Mapping[str, float] = {}  # remaining work
+        self.began_s = time.monotonic()
+        self.elapsed_s = 0.0
+        self._log_begin = server.log.stat().st_size
+        self._before = before
 
     @property
     def limits(self) -> dict[str, float]:
@@ -185,33 +205,34 @@ class Result:
     def errors(self) -> list[Reply]:
         """Failed calls of control traffic."""
         allowed = {"OK", *(self.fault.expected if self.fault.hits_batch else ())}
-        failed = [reply for reply in self.translations if reply.status not in allowed]
-        return failed + [reply for reply in self.probes if reply.status != "OK"]
+        failed = [reply for reply in self.control.translations if reply.status not in allowed]
+        return failed + [reply for reply in self.control.probes if reply.status != "OK"]
 
     @property
     def report(self) -> Report:
         """Figures and checks."""
         expected, metric, measured = self.fault.expected, self.fault.metric, dict(self.measured)
-        for name, replies in (("slowest_s", self.translations), ("health_s", self.probes)):
+        translations, probes, counts = self.control.translations, self.control.probes, self.status_counts
+        for name, replies in (("slowest_s", translations), ("health_s", probes)):
             measured |= {name: max(reply.latency_s for reply in replies)} if replies else {}
-        is_expected = not expected or (self.hits.total() > 0 and self.hits.keys() <= expected)
-        errors = [f"{one.status}: {one.message}" for one in self.errors]
+        is_expected = not expected or (counts.total() > 0 and counts.keys() <= expected)
+        errors = [f"{reply.status}: {reply.message}" for reply in self.errors]
         return Report(
             name="chaos",
             figures={
                 "fault": self.fault.name,
-                "hit": "+".join(f"{status}:{count}" for status, count in sorted((+self.hits).items())) or "nobody",
-                "bystanders": len(self.translations) + len(self.probes),
-                "bystander_errors": len(self.errors),
+                "hit": "+".join(f"{status}:{count}" for status, count in sorted((+counts).items())) or "nobody",
+                "bystanders": len(translations) + len(probes),
+                "bystander_errors": len(errors),
                 **{name: round(measured[name], 2) if name in measured else "never" for name in LIMITS},
                 "seen": f"{metric}{self.num_seen:+d}" if metric else "-",
             },
             checks=[
                 Check(name=self.fault.name, failures=self.broken),
-                require("affected callers get the expected status", is_expected, f"statuses: {dict(self.hits)}"),
+                require("affected callers get the expected status", is_expected, f"statuses: {dict(counts)}"),
                 Check(name="control traffic is answered", failures=errors),
                 require("metrics show the fault", not metric or self.num_seen > 0, f"{metric} has not grown"),
-                require("no work remains", not self.left, f"{dict(self.left)}"),
+                require("no requests leaked", not self.left, f"{dict(self.left)}"),
                 *(
                     at_most(name, measured[name], limit) if name in measured else require(name, False, "never measured")
                     for name, limit in self.limits.items()
@@ -221,27 +242,8 @@ class Result:
 
     def as_json(self) -> dict[str, Any]:
         """Return JSON-ready values."""
-        pairs = [(round(one.began_s - self.began_s, 4), round(one.latency_s, 4)) for one in self.translations]
-        return {
-            **self.report.as_json(),
-            "bystander_statuses": dict(Counter(reply.status for reply in self.errors)),
-            "began_s": self.began_s,
-            "elapsed_s": self.elapsed_s,
-            "translations": pairs,
-        }
-
-
-class Stage(Result):
-    """The server and the observations of a fault while it is injected."""
-
-    def __init__(self, fault: Fault, server: ChaosServer, questions: Sequence[Question], mode: str) -> None:
-        super().__init__(fault=fault, seconds=fault.seconds[mode == "full"], began_s=time.monotonic())
-        self.amount = fault.amounts[mode == "full"]
-        self.server, self.questions, self.address = server, questions, server.process.target
-        self.control = TranslatingTraffic(self.address, questions)
-        self.connections = ExitStack()
-        self._log_begin = server.log.stat().st_size
-        self._before = scrape(server.process.metrics_url)
+        statuses = Counter(reply.status for reply in self.errors)
+        return {**self.report.as_json(), "bystander_statuses": dict(statuses), "elapsed_s": self.elapsed_s}
 
     def connect(self, *, window_bytes: int | None = None) -> RawConnection:
         """Return a connection that is closed after the fault."""
@@ -276,7 +278,7 @@ class Stage(Result):
 
     def require_late(self, when: str, replies: Sequence[Reply], deadline_s: float, *, slack_s: float = 0.5) -> None:
         """Record the statuses of callers with a deadline, and require that these come when it passes."""
-        self.hits.update(reply.status for reply in replies)
+        self.status_counts.update(reply.status for reply in replies)
         late_s = max(reply.latency_s for reply in replies) - deadline_s
         self.require(late_s < slack_s, f"{when}: a status came {late_s:.2f} s after the deadline")
 

@@ -4,10 +4,8 @@ import fcntl
 import itertools
 import os
 import shutil
-import struct
-import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, Literal
@@ -15,11 +13,19 @@ from typing import Final, Literal
 import psutil
 
 from dragoman.v1 import translation_pb2 as pb
-from dragoman_service.cli.server_process import ServerProcessError
 from loadtests.generator.calls import Method, Reply
 from loadtests.generator.client import Client
 from loadtests.generator.metrics import process_tree
-from loadtests.scenarios.chaos.fault import INSIDE, LATE, NUM_WORKERS, Stage, copy_tree, fault, lasting, requests_metric
+from loadtests.scenarios.chaos.fault import (
+    LATE,
+    NUM_WORKERS,
+    FaultRun,
+    RunKind,
+    copy_tree,
+    fault,
+    lasting,
+    requests_metric,
+)
 from loadtests.scenarios.control_traffic import connect
 from loadtests.scenarios.stress_server import only_bundle, poll
 
@@ -32,56 +38,59 @@ _FAILED_SEGMENTS: Final = 'dragoman_segments_total{outcome="error"}'
 _RESTARTS: Final = "dragoman_worker_restarts_total"
 _LOST_LINES: Final = "dragoman_lost_log_lines_total"
 _JUMP_HANG_S: Final = 1.5
+_CLOCK_S: Final = 0.1  # within which the server reads the clock again
+_PLACES: Final[tuple[Literal["encoder", "step"], ...]] = ("encoder", "step")
 _LOADING: Final = {"slowest_s": 4.0}  # loading models uses the cores
 
 
 @fault(amounts=(2, 10), expected={"INTERNAL"}, hits_batch=True, metric=_FAILED_SEGMENTS)
-def step_raises(stage: Stage) -> None:
-    """An encoder run or a decoding step raises a Python exception with half-written caches."""
-    _fail_runs(stage, "raise")
+def engine_fails_late(run: FaultRun) -> None:
+    """An encoder run or a decoding step of the engine fails after it has written its results."""
+    _fail_runs(run, "fail-after")
 
 
 @fault(amounts=(2, 10), expected={"INTERNAL"}, hits_batch=True, metric=_FAILED_SEGMENTS)
-def onnx_runtime(stage: Stage) -> None:
-    """ONNX Runtime fails during an encoder run or a decoding step."""
-    _fail_runs(stage, "cut-off")
+def engine_fails(run: FaultRun) -> None:
+    """An encoder run or a decoding step of the engine fails before it writes results."""
+    _fail_runs(run, "fail-before")
 
 
-def _fail_runs(stage: Stage, kind: Literal["raise", "cut-off"]) -> None:
+def _fail_runs(run: FaultRun, kind: RunKind) -> None:
     with ThreadPoolExecutor(_NUM_CALLERS) as pool:
-        for where in ("encoder", "step") * stage.amount:
-            stage.server.arm(kind, where)
-            statuses = [reply.status for reply in pool.map(stage.ask, range(_NUM_CALLERS))]
-            stage.hits.update(status for status in statuses if status != "OK")
-            stage.server.wait_until_triggered()
-    stage.control.wait_for_answers()
-    num_requests = stage.growth_of(requests_metric("Translate", "INTERNAL"))
-    num_segments = stage.growth_of(_FAILED_SEGMENTS)
-    stage.require(num_segments >= num_requests, f"{num_requests} requests failed, but only {num_segments} segments")
+        for _ in range(run.amount):
+            for where in _PLACES:
+                run.server.arm(kind, where)
+                statuses = [reply.status for reply in pool.map(run.ask, range(_NUM_CALLERS))]
+                run.status_counts.update(status for status in statuses if status != "OK")
+                run.server.wait_until_triggered()
+    run.control.wait_for_answers()
+    num_requests = run.growth_of(requests_metric("Translate", "INTERNAL"))
+    num_segments = run.growth_of(_FAILED_SEGMENTS)
+    run.require(num_segments >= num_requests, f"{num_requests} requests failed, but only {num_segments} segments")
 
 
 @fault(
     seconds=(2.0, 8.0), expected=LATE, metric=requests_metric("Translate", "DEADLINE_EXCEEDED"), delays={"slowest_s"}
 )
-def stalled_step(stage: Stage) -> None:
+def stalled_step(run: FaultRun) -> None:
     """A decoding step hangs for seconds, first in one worker, then in all.
 
     In one worker: another worker serves new requests. In all: a caller gets a status when its deadline passes.
     """
-    hang_s = stage.seconds
-    stage.server.hang_steps(hang_s)
+    hang_s = run.seconds
+    run.server.hang_steps(hang_s)
     time.sleep(0.1)  # a request that joins the worker as its step begins waits with the batch
-    others = [stage.ask(timeout_s=hang_s) for _ in lasting(hang_s - 0.5)]
-    stage.require_ok(f"one of {NUM_WORKERS} workers hung", others)
+    others = [run.ask(timeout_s=hang_s) for _ in lasting(hang_s - 0.5)]
+    run.require_ok(f"one of {NUM_WORKERS} workers hung", others)
     slowest_s = max(reply.latency_s for reply in others)
-    stage.require(slowest_s < hang_s / 2, f"while one worker hung, a call to another took {slowest_s:.2f} s")
-    stage.control.wait_for_answers()
+    run.require(slowest_s < hang_s / 2, f"while one worker hung, a call to another took {slowest_s:.2f} s")
+    run.control.wait_for_answers()
 
-    stage.server.hang_steps(hang_s, count=NUM_WORKERS)
-    short = [stage.ask(timeout_s=_SHORT_DEADLINE_S) for _ in lasting(hang_s - 0.5)]
-    stage.require_late("all steps hung", short, _SHORT_DEADLINE_S)
-    stage.require(stage.hits["DEADLINE_EXCEEDED"] > 0, "no deadline passed while all steps hung")
-    stage.control.wait_for_answers()
+    run.server.hang_steps(hang_s, count=NUM_WORKERS)
+    short = [run.ask(timeout_s=_SHORT_DEADLINE_S) for _ in lasting(hang_s - 0.5)]
+    run.require_late("all steps hung", short, _SHORT_DEADLINE_S)
+    run.require(run.status_counts["DEADLINE_EXCEEDED"] > 0, "no deadline passed while all steps hung")
+    run.control.wait_for_answers()
 
 
 @fault(
@@ -91,117 +100,117 @@ def stalled_step(stage: Stage) -> None:
     limits={"slowest_s": 3.0, "health_s": 3.0},
     delays={"slowest_s", "health_s"},
 )
-def sigstop(stage: Stage) -> None:
+def sigstop(run: FaultRun) -> None:
     """All processes are stopped (SIGSTOP) for 5 seconds and continue (SIGCONT)."""
-    processes = [psutil.Process(pid) for pid in process_tree(stage.server.process.pid)]
-    stage.server.hang_steps(_IN_BATCH_S)  # so that requests are in a batch
+    processes = [psutil.Process(pid) for pid in process_tree(run.server.process.pid)]
+    run.server.hang_steps(_IN_BATCH_S)  # so that requests are in a batch
     with ThreadPoolExecutor(_NUM_CALLERS + 1) as pool:
         for process in processes:
             process.suspend()
         try:
-            late = [pool.submit(stage.ask, timeout_s=1.0) for _ in range(_NUM_CALLERS)]
-            patient = pool.submit(stage.ask, timeout_s=30.0)
-            time.sleep(stage.seconds)
+            late = [pool.submit(run.ask, timeout_s=1.0) for _ in range(_NUM_CALLERS)]
+            patient = pool.submit(run.ask, timeout_s=30.0)
+            time.sleep(run.seconds)
         finally:
             for process in processes:
                 process.resume()
-    stage.require_late("stopped", [one.result() for one in late], 1.0, slack_s=1.0)
-    stage.require_ok("a long deadline while stopped", [patient.result()])
-    stage.control.wait_for_answers()  # the interrupted step was longer than any other
-    stage.num_seen = stage.growth_of(f"{_STEPS}_count", less=f'{_STEPS}_bucket{{le="2.5"}}')
+    run.require_late("stopped", [one.result() for one in late], 1.0, slack_s=1.0)
+    run.require_ok("a long deadline while stopped", [patient.result()])
+    run.control.wait_for_answers()  # the interrupted step was longer than any other
+    run.num_seen = run.growth_of(f"{_STEPS}_count", less=f'{_STEPS}_bucket{{le="2.5"}}')
 
 
 @fault(expected={"INTERNAL"}, hits_batch=True, metric=_RESTARTS)
-def decoding_killed(stage: Stage) -> None:
+def decoding_killed(run: FaultRun) -> None:
     """The worker process is killed (SIGKILL) in the middle of a batch, as if memory ran out."""
-    _lose_workers(stage, psutil.Process.kill)
+    _lose_workers(run, psutil.Process.kill)
 
 
-def _lose_workers(stage: Stage, end: Callable[[psutil.Process], None]) -> None:
-    workers = process_tree(stage.server.process.pid)[1:]
-    stage.require(bool(workers), "the server has no worker process")
-    stage.server.arm("hang", "step", seconds=_IN_BATCH_S)
+def _lose_workers(run: FaultRun, end: Callable[[psutil.Process], None]) -> None:
+    workers = process_tree(run.server.process.pid)[1:]
+    run.require(bool(workers), "the server has no worker process")
+    run.server.arm("hang", "step", seconds=_IN_BATCH_S)
     with ThreadPoolExecutor(1) as pool:
-        in_batch = pool.submit(stage.ask)
-        stage.server.wait_until_triggered()
+        in_batch = pool.submit(run.ask)
+        run.server.wait_until_triggered()
         for pid in workers:
             end(psutil.Process(pid))
-    stage.hits.update({in_batch.result().status} - {"OK"})
-    stage.control.wait_for_answers()
-    num_restarts = stage.growth_of(_RESTARTS)
-    stage.require(num_restarts == len(workers), f"{len(workers)} processes were lost, {num_restarts} restarted")
-    left = set(workers) & set(process_tree(stage.server.process.pid))
-    stage.require(not left, f"{len(left)} lost processes are still children of the server")
+    run.status_counts.update({in_batch.result().status} - {"OK"})
+    run.control.wait_for_answers()
+    num_restarts = run.growth_of(_RESTARTS)
+    run.require(num_restarts == len(workers), f"{len(workers)} processes were lost, {num_restarts} restarted")
+    left = set(workers) & set(process_tree(run.server.process.pid))
+    run.require(not left, f"{len(left)} lost processes are still children of the server")
 
 
 @fault(amounts=(50, 2000), metric=_LOST_LINES)
-def log_disk_full(stage: Stage) -> None:
+def log_disk_full(run: FaultRun) -> None:
     """No space is left for the log (ENOSPC), temporarily."""
-    _lose_lines(stage, Path("/dev/full"))
+    _lose_lines(run, Path("/dev/full"))
 
 
 @fault(amounts=(50, 2000), metric=_LOST_LINES)
-def log_pipe_blocked(stage: Stage) -> None:
+def log_pipe_blocked(run: FaultRun) -> None:
     """The log collector hangs, so its pipe is full."""
-    path = stage.server.folder / "log"
+    path = run.server.log.with_name("log-pipe")
     os.mkfifo(path)
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK)) as reader:  # otherwise the writer waits for a reader
         fcntl.fcntl(reader, fcntl.F_SETPIPE_SZ, 4096)  # a dozen lines
-        _lose_lines(stage, path)
+        _lose_lines(run, path)
 
 
-def _lose_lines(stage: Stage, path: Path) -> None:
-    questions = itertools.islice(itertools.cycle(stage.questions), stage.amount)
-    with stage.server.logging_to(path), connect(stage.address) as client:
-        stage.require_ok("without a log", [question.ask(client) for question in questions])
-    is_logged = poll(lambda: '"log lines lost"' in stage.logged(), bool, timeout_s=10.0)
-    stage.require(is_logged, "the log does not mention the lost lines")
+def _lose_lines(run: FaultRun, path: Path) -> None:
+    questions = itertools.islice(itertools.cycle(run.questions), run.amount)
+    with run.server.logging_to(path), connect(run.address) as client:
+        run.require_ok("without a log", [question.ask(client) for question in questions])
+    is_logged = poll(lambda: '"log lines lost"' in run.logged(), bool, timeout_s=10.0)
+    run.require(is_logged, "the log does not mention the lost lines")
 
 
 @fault(expected={"FAILED_PRECONDITION"}, metric=requests_metric("LoadModel", "FAILED_PRECONDITION"), limits=_LOADING)
-def version_broken(stage: Stage) -> None:
+def version_broken(run: FaultRun) -> None:
     """A newer version arrives half copied and is loaded before the server has noticed it."""
-    bundle, arriving = only_bundle(stage.server.models), stage.server.models.parent / "arriving"
+    bundle, arriving = only_bundle(run.server.models), run.server.models.parent / "arriving"
     copy_tree(bundle, arriving)
     for path in arriving.glob("*.bin"):
         os.truncate(path, path.stat().st_size // 2)
-    _keep_serving(stage, arriving.rename(bundle.with_name("999")))
+    _keep_serving(run, arriving.rename(bundle.with_name("999")))
 
 
 @fault(expected={"NOT_FOUND"}, metric=requests_metric("LoadModel", "NOT_FOUND"), limits=_LOADING)
-def bundle_deleted(stage: Stage) -> None:
+def bundle_deleted(run: FaultRun) -> None:
     """The files of the model are deleted while it serves."""
-    bundle = only_bundle(stage.server.models)
+    bundle = only_bundle(run.server.models)
     shutil.rmtree(bundle)
-    _keep_serving(stage, bundle)
+    _keep_serving(run, bundle)
 
 
 @fault(expected={"OK"}, metric=requests_metric("LoadModel", "OK"), limits=_LOADING)
-def bundle_truncated(stage: Stage) -> None:
+def bundle_truncated(run: FaultRun) -> None:
     """The files of the model are truncated in place while it serves; LoadModel has no effect on a loaded model."""
-    bundle = only_bundle(stage.server.models)
+    bundle = only_bundle(run.server.models)
     for path in bundle.iterdir():
         os.truncate(path, min(1000, path.stat().st_size))
-    _keep_serving(stage, bundle)
+    _keep_serving(run, bundle)
 
 
-def _keep_serving(stage: Stage, bundle: Path) -> None:
+def _keep_serving(run: FaultRun, bundle: Path) -> None:
     """Translate, load the version, translate again, and restore the models."""
     load = pb.LoadModelRequest(model=f"{bundle.parent.name}/{bundle.name}").SerializeToString()
     try:
-        with connect(stage.address) as client:
-            stage.require_ok("translations with any options", _translate_all(stage, client))
-            stage.hits[client.call(Method.LOAD_MODEL, load).status] += 1
+        with connect(run.address) as client:
+            run.require_ok("translations with any options", _translate_all(run, client))
+            run.status_counts[client.call(Method.LOAD_MODEL, load).status] += 1
             time.sleep(0.6)  # three polls of the model directory
-            stage.require_ok("translations with any options", _translate_all(stage, client))
-        stage.control.wait_for_answers()
+            run.require_ok("translations with any options", _translate_all(run, client))
+        run.control.wait_for_answers()
     finally:
-        copy_tree(stage.server.original_models, stage.server.models)
+        copy_tree(run.server.original_models, run.server.models)
 
 
-def _translate_all(stage: Stage, client: Client) -> Iterator[Reply]:
+def _translate_all(run: FaultRun, client: Client) -> Iterator[Reply]:
     """Also use options whose files the server may read lazily."""
-    for question in stage.questions:
+    for question in run.questions:
         yield question.ask(client)
         for options in (pb.DecodingOptions(return_alignment=True), pb.DecodingOptions(coverage_penalty=0.2)):
             request = question.request + pb.TranslateRequest(options=options).SerializeToString()
@@ -209,44 +218,31 @@ def _translate_all(stage: Stage, client: Client) -> Iterator[Reply]:
 
 
 @fault(
+    seconds=(3600.0, 3600.0),
+    expected=LATE,
+    limits={"slowest_s": 2 * _JUMP_HANG_S + 2.0},  # control traffic may be in both hanging steps
+)
+def clock_jump(run: FaultRun) -> None:
+    """The wall clock jumps an hour ahead, two back, and to its old value; deadlines are not affected."""
+    for offset_s in (run.seconds, -run.seconds, 0.0):
+        run.server.hang_steps(_JUMP_HANG_S)
+        run.server.control.clock_offset_ns = round(offset_s * 1e9)
+        time.sleep(_CLOCK_S)
+        shown_s = run.server.control.shown_ns / 1e9 - time.time()
+        run.require(abs(shown_s - offset_s) < 60, f"the server's clock is {shown_s:+.0f} s off, not {offset_s:+.0f}")
+        run.control.wait_for_answers()
+        run.require_ok("shifted clock, deadline of 5 s", [run.ask(timeout_s=5.0)])
+        run.server.hang_steps(_JUMP_HANG_S, count=NUM_WORKERS)
+        run.require_late("shifted clock", [run.ask(timeout_s=_SHORT_DEADLINE_S)], _SHORT_DEADLINE_S)
+
+
+@fault(
     expected={"INTERNAL"},
     hits_batch=True,
     metric='dragoman_worker_failures_total{cause="no_step"}',
     limits={"slowest_s": 2.0 + _MAX_STEP_S},
-    environment=lambda _: {"DRAGOMAN_SCHEDULING__MAX_STEP_S": str(_MAX_STEP_S)},
+    settings={"DRAGOMAN_SCHEDULING__MAX_STEP_S": str(_MAX_STEP_S)},
 )
-def decoding_stopped(stage: Stage) -> None:
+def decoding_stopped(run: FaultRun) -> None:
     """The worker process is stopped (SIGSTOP) in the middle of a batch and never continues."""
-    _lose_workers(stage, psutil.Process.suspend)
-
-
-def _clock_environment(output: Path) -> Mapping[str, str]:
-    """Compile the library that shifts the clock of a process, for Python and C; return what preloads it."""
-    output.mkdir(parents=True, exist_ok=True)
-    clock, library = (output / "clock").resolve(), (output / "wall_clock.so").resolve()
-    clock.write_bytes(bytes(8))
-    command = ["cc", "-shared", "-fPIC", "-O2", "-o", str(library), str(INSIDE / "wall_clock.c"), "-ldl"]
-    if subprocess.run(command, check=False, timeout=60.0).returncode:  # noqa: S603
-        raise ServerProcessError("the library that shifts the clock cannot be compiled")
-    return {"LD_PRELOAD": str(library), "CHAOS_CLOCK": str(clock)}
-
-
-@fault(
-    seconds=(3600.0, 3600.0),
-    expected=LATE,
-    limits={"slowest_s": 2 * _JUMP_HANG_S + 2.0},  # control traffic may be in both hanging steps
-    needs="cc",
-    environment=_clock_environment,
-)
-def clock_jump(stage: Stage) -> None:
-    """The wall clock jumps an hour ahead, two back, and to its old value; deadlines are not affected."""
-    for offset_s in (stage.seconds, -stage.seconds, 0.0):
-        stage.server.hang_steps(_JUMP_HANG_S)
-        with stage.server.log.with_name("clock").open("r+b") as file:  # in place, because the server has it mapped
-            file.write(struct.pack("=q", round(offset_s * 1e9)))
-        shown_s = stage.server.call(time.time) - time.time()
-        stage.require(abs(shown_s - offset_s) < 60, f"the server's clock is {shown_s:+.0f} s off, not {offset_s:+.0f}")
-        stage.control.wait_for_answers()
-        stage.require_ok("shifted clock, deadline of 5 s", [stage.ask(timeout_s=5.0)])
-        stage.server.hang_steps(_JUMP_HANG_S, count=NUM_WORKERS)
-        stage.require_late("shifted clock", [stage.ask(timeout_s=_SHORT_DEADLINE_S)], _SHORT_DEADLINE_S)
+    _lose_workers(run, psutil.Process.suspend)

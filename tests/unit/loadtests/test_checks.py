@@ -13,8 +13,6 @@ from loadtests.generator.metrics import Footprint
 from loadtests.report.report import Report
 from loadtests.scenarios.bad_inputs import scenario as bad
 from loadtests.scenarios.bad_inputs.scenario import Observations, Record
-from loadtests.scenarios.chaos.fault import Fault, Result
-from loadtests.scenarios.chaos.scenario import FAULTS, report_of
 from loadtests.scenarios.soak import scenario as soaking
 from loadtests.scenarios.soak.accounting import Accounting, Entry
 from loadtests.scenarios.soak.memory import Sample, Settings
@@ -67,22 +65,6 @@ def soak(
     return soaking.report_of(soaking.Observations(**{**seen, **changed}), logged, log_errors, exit_code=exit_code)
 
 
-FAULT = Fault(name="sigstop", summary="", inject=lambda _: None, expected={"DEADLINE_EXCEEDED"}, metric="missed")
-UNCOUNTED = {"fault": replace(FAULT, metric=""), "num_seen": 0}
-IN_BATCH = {"fault": replace(FAULT, expected={"INTERNAL"}, hits_batch=True), "hits": Counter(INTERNAL=1)}
-DELAYING = {"fault": replace(FAULT, limits={"slowest_s": 3.0}, delays={"slowest_s"}), "seconds": 8.0}
-MEASURED = {"recovered_s": 0.1, "rss_growth_mb": 1.0, "threads": 0, "files": 0}
-
-
-def injected(**changed: Any) -> Result:
-    held = {"fault": FAULT, "hits": Counter(DEADLINE_EXCEEDED=4), "num_seen": 3, "measured": MEASURED, "began_s": 10.0}
-    return Result(**{**held, "translations": (reply(), reply()), "probes": (reply(),), **changed})
-
-
-def chaos(**changed: Any) -> Report:
-    return injected(**changed).report
-
-
 def record(index: int, status: str = "OK", *, kind: str = "nul", seconds: float = 0.02, **fields: Any) -> Record:
     return Record(kind, index, "unary", 2000, status, seconds, **fields)
 
@@ -103,10 +85,6 @@ SOAK_LINE = (
     "soak seconds=181 calls=5 unanswered=0 twice=0 ledger_difference=0 rss_slope_mb_per_h=0.0 rss_noise=0.0 "
     "threads_left=0 fds_left=0 tasks_left=0 slots_left=0 swaps=30 wrong=0 errors=0"
 )
-CHAOS_LINE = (
-    "chaos fault=sigstop hit=DEADLINE_EXCEEDED:4 bystanders=3 bystander_errors=0 slowest_s=0.12 health_s=0.12 "
-    "recovered_s=0.1 rss_growth_mb=1.0 threads=0 files=0 seen=missed+3"
-)
 INPUTS_LINE = (
     "bad_inputs inputs=7 kinds=2 ok=1 refused=1 left=1 internal=2 hangs=1 lost=1 rss_growth_mb=30.0 slowest_ms=20 "
     "p99_us_per_character=10.0 bystander_p99_ms=250.0 look_p99_ms=31.2 look_max_ms=31.2 inputs_per_s=5"
@@ -119,11 +97,6 @@ INPUTS_LINE = (
         (soak(), SOAK_LINE),
         (soak(after=idle(threads=12, fds=10)), SOAK_LINE),
         (soak(settings=replace(SETTINGS, traffic="cancellations"), accounting=accounting(last="OK")), SOAK_LINE),
-        (chaos(), CHAOS_LINE),
-        (chaos(**UNCOUNTED), "files=0 seen=-"),
-        (chaos(**IN_BATCH, translations=(reply(), reply("INTERNAL"))), "seen=missed+3"),
-        (chaos(**DELAYING, translations=(reply(latency_s=10.5),)), "seen=missed+3"),
-        (report_of([injected(), injected()], [0]), "chaos faults=2 held=2"),
         (bad_inputs(records=[*SENT, *FAILED]), INPUTS_LINE),
     ],
 )
@@ -154,27 +127,6 @@ def test_line_has_the_figures_and_the_verdict_held(report: Report, line: str) ->
         (soak(accounting=accounting(last="OK")), "everything occurred"),
         (soak(log_errors=(BROKEN_VERSION, "Traceback")), "no unexpected error"),
         (soak(exit_code=-9), "the server drains"),
-        (chaos(broken=["anything"]), "sigstop"),
-        (chaos(hits=Counter()), "affected callers get the expected status"),
-        (chaos(hits=Counter(UNKNOWN=1)), "affected callers get the expected status"),
-        (chaos(translations=(reply(), reply("INTERNAL", "why"))), "control traffic is answered"),
-        (chaos(**IN_BATCH, translations=(reply("UNAVAILABLE"),)), "control traffic is answered"),
-        (chaos(**IN_BATCH, probes=(reply("INTERNAL"),)), "control traffic is answered"),
-        (chaos(translations=()), "slowest_s"),
-        (chaos(probes=()), "health_s"),
-        (chaos(translations=(reply(latency_s=2.5),)), "slowest_s"),
-        (chaos(**DELAYING, translations=(reply(latency_s=12),)), "slowest_s"),
-        (chaos(**DELAYING, probes=(reply(latency_s=1.5),)), "health_s"),
-        (chaos(num_seen=0), "metrics show the fault"),
-        (chaos(left={"dragoman_queue_segments": 2.0}), "no work remains"),
-        *(
-            (chaos(measured={**MEASURED, name: limit + 1}), name)
-            for name, limit in {"recovered_s": 5, "rss_growth_mb": 64, "threads": 16, "files": 8}.items()
-        ),
-        (report_of([injected(), injected(measured={})], [0]), "every fault passes its checks"),
-        (report_of([injected()], [0, -7]), "servers exit with 0"),
-        (report_of([injected()], [None]), "servers exit with 0"),
-        (report_of([], []), "faults were injected"),
         (
             bad_inputs(records=[record(5, faults=("no hypothesis",))]),
             "each input is answered according to the contract",
@@ -192,9 +144,3 @@ def test_each_check_can_fail_alone(report: Report, failed: str) -> None:
     assert [check.name for check in report.failed] == [failed]
     assert report.line.endswith(" verdict=broken")
     assert [one["name"] for one in report.as_json()["checks"] if not one["held"]] == [failed]
-
-
-def test_faults_are_distinct_and_grow_with_the_mode() -> None:
-    assert len({fault.name for fault in FAULTS}) == len(FAULTS) == 23
-    assert all(short <= full for fault in FAULTS for short, full in (fault.amounts, fault.seconds))
-    assert [fault.name for fault in FAULTS if fault.environment] == [fault.name for fault in FAULTS[-2:]]
