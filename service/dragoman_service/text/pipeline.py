@@ -95,7 +95,14 @@ class TextPipeline(TextPlanner):
             return None
         guards_copies = search.repetition_guard
         language = self._request.source_language
-        repair = plan_repair(attempt.source, part, attempt.best, guards_copies=guards_copies, language=language)
+        repair = plan_repair(
+            attempt.source,
+            part,
+            attempt.best,
+            guards_copies=guards_copies,
+            language=language,
+            is_piece=self._tokenizer.is_one_token,
+        )
         if not repair.is_needed:
             return None
         changed = self._changed(attempt, repair)

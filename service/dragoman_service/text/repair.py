@@ -1,6 +1,7 @@
 """Second searches: what a part is decoded with again after its translation violated an invariant."""
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from dragoman_service.datatypes import SearchConfig, Span, WarningKind
@@ -23,6 +24,7 @@ _PROTECTED = frozenset(
     )
 )
 
+_WORD = re.compile(r"[^\W\d_]+")
 _NO_REPEAT_SIZE = 3  # a search that must not copy its source tends to repeat itself
 
 
@@ -43,7 +45,15 @@ class Repair:
         return self != Repair()
 
 
-def plan_repair(source: str, part: TextPart, candidate: Candidate, *, guards_copies: bool, language: str) -> Repair:
+def plan_repair(
+    source: str,
+    part: TextPart,
+    candidate: Candidate,
+    *,
+    guards_copies: bool,
+    language: str,
+    is_piece: Callable[[str], bool],
+) -> Repair:
     """Return the changes for the second search of a part with this best candidate.
 
     Args:
@@ -52,12 +62,13 @@ def plan_repair(source: str, part: TextPart, candidate: Candidate, *, guards_cop
         candidate: the best candidate of the first search.
         guards_copies: whether copies of the source are decoded again.
         language: the source language.
+        is_piece: whether the tokenizer of the source encodes a word as one token.
     """
     kinds = candidate.kinds
     has_words = part.unit is None and candidate.hypothesis.is_finished
     recased = None
     if guards_copies and has_words and is_short_copy(source, candidate.text):
-        recased = _in_other_case(part.model_text.text, language)
+        recased = _in_other_case(part.model_text.text, language, is_piece)
     return Repair(
         spans=_spans(source, candidate),
         avoids_source=guards_copies and WarningKind.UNTRANSLATED in kinds,
@@ -83,10 +94,16 @@ def repaired_search(search: SearchConfig, repair: Repair, *, byte_ids: frozenset
     return search
 
 
-def _in_other_case(text: str, language: str) -> str | None:
-    # Models copy labels because of their capitals, and German nouns in lower case.
-    is_german_word = primary_language(language) == "de" and text.isalpha() and text.islower()
-    return text.capitalize() if is_german_word else lowered_words(text, language=language)
+def _in_other_case(text: str, language: str, is_piece: Callable[[str], bool]) -> str | None:
+    # Models copy labels because of their capitals, and German nouns in lower case. A word of several tokens in both
+    # cases may be a name: it stays as it is.
+    if primary_language(language) == "de" and text.isalpha() and text.islower():
+        return text.capitalize()
+    lowered = lowered_words(text, language=language)
+    if lowered is None:
+        return None
+    words = zip(_WORD.findall(text), _WORD.findall(lowered), strict=True)
+    return lowered if all(is_piece(word) or is_piece(lower) for word, lower in words) else None
 
 
 def part_unit(source: str, part: TextPart) -> TextUnit:

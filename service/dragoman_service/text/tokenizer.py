@@ -222,6 +222,10 @@ class SentencePieceTokenizer:
             return False
         return not any(_BYTE_PIECE.fullmatch(piece) for piece in self._source.pieces(ids))
 
+    def is_one_token(self, word: str) -> bool:
+        """Return whether a word of a source is one token of the vocabulary."""
+        return len(self._source.encode(word)) == 1
+
     def encode_target(self, text: str) -> list[int]:
         """Return the token ids of a target, without prefix, BOS and EOS; empty without visible characters."""
         return self._target.encode(text)

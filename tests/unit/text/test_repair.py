@@ -15,6 +15,7 @@ from dragoman_service.text.repair import Repair, part_unit, plan_repair, repaire
 from tests.fakes import make_segment
 from tests.unit.text.text_fakes import FakeModel, make_hypothesis, make_request
 
+NAMES = {"audi", "bosch", "miele", "opel", "visa", "wien"}  # of several tokens
 SEARCH = SearchConfig(max_target_tokens=50, min_target_tokens=1)
 
 
@@ -45,7 +46,14 @@ def violation(kind: WarningKind, source: str = "", part: str = "") -> Violation:
 
 
 def planned(source: str, candidate: Candidate, *, guards_copies: bool = True, language: str = "en") -> Repair:
-    return plan_repair(source, part_of(source), candidate, guards_copies=guards_copies, language=language)
+    return plan_repair(
+        source,
+        part_of(source),
+        candidate,
+        guards_copies=guards_copies,
+        language=language,
+        is_piece=lambda word: word.lower() not in NAMES and word != "yellow",
+    )
 
 
 def protected(source: str, *violations: Violation) -> list[str]:
@@ -132,6 +140,7 @@ def test_violations_of_several_kinds_are_repaired_together() -> None:
         ("Turn Left Now", "en", "turn left now"),
         ("Settings:", "en", "settings:"),
         ("Close", "en", "close"),
+        ("Yellow", "en", "yellow"),
         ("Über Uns", "de", "über uns"),
         ("schließen", "de", "Schließen"),
         ("knopf", "de", "Knopf"),
@@ -140,6 +149,8 @@ def test_violations_of_several_kinds_are_repaired_together() -> None:
         ("iPhone", "en", ""),
         ("USB", "en", ""),
         ("B2", "en", ""),
+        *((name, "en", "") for name in ("Audi", "Bosch", "Miele", "Opel", "Visa", "Wien", "About Opel", "Visa Card")),
+        *((name, "de", "") for name in ("Miele", "Heute Wien")),
     ],
 )
 def test_copied_label_is_read_in_another_case(source: str, language: str, recased: str) -> None:

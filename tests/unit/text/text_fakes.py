@@ -68,6 +68,9 @@ class CharacterTokenizer(SentencePieceTokenizer):
     def encode(self, text: str) -> list[int]:
         return [ord(char) + FIRST_CHARACTER for char in text]
 
+    def is_one_token(self, word: str) -> bool:
+        return True
+
     def encode_target(self, text: str) -> list[int]:
         return self.encode(text)
 

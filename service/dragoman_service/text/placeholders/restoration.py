@@ -20,6 +20,7 @@ from dragoman_service.text.placeholders.text_units import (
 )
 from dragoman_service.text.segmentation import Joined
 
+_FIRST_JOINED_SCRIPT = "\u0530"  # Latin, Greek and Cyrillic words do not join the span after them
 _NO_SPACE_AFTER = frozenset("([{<\"'„“‚‘«»-/")
 _NO_SPACE_BEFORE = frozenset(")]}>\"'”’“»,.;:!?-/")
 
@@ -50,7 +51,7 @@ def restore(unit: TextUnit, target: str, links: Sequence[AlignmentLink] | None) 
     """
     if links is None and not unit.codes and not unit.escapes and not unit.escaped_forms:
         return Restored(fragments=(Fragment(text=target, is_model_text=True),))
-    target = _without_count_hyphens(unit, target)
+    target = _without_hyphens(unit, target)
     chunks, repairs = align_chunks(unit, target, links)
     writer = _Writer(unit, target, _marks(unit, target, chunks))
     for chunk in project_tags(unit, target, chunks):
@@ -78,19 +79,24 @@ def forced_prefix(unit: TextUnit, target: str, links: Sequence[AlignmentLink] | 
     return text
 
 
-def _without_count_hyphens(unit: TextUnit, target: str) -> str:
-    # A count does not form a compound with the word next to it, unless it does in the source. The length stays.
+def _without_hyphens(unit: TextUnit, target: str) -> str:
+    # A span does not form a compound with the word before it, nor a count with the word after it, unless they do in the
+    # source. The length stays.
     characters: list[str] | None = None
     for code, span in placeholder_ranges(unit, target):
-        if not code.is_count:
-            continue
-        has_hyphen_before = unit.text[max(0, code.start - 2) : code.start].rstrip()[-1:] in HYPHENS
-        has_hyphen_after = unit.text[code.end : code.end + 2].lstrip()[:1] in HYPHENS
         following, preceding = target[span.end : span.end + 2], target[max(0, span.start - 2) : span.start]
-        characters = characters or list(target)
-        if not has_hyphen_after and following[:1] in HYPHENS and following[1:].isalpha():
+        has_hyphen_after = unit.text[code.end : code.end + 2].lstrip()[:1] in HYPHENS
+        if code.is_count and not has_hyphen_after and following[:1] in HYPHENS and following[1:].isalpha():
+            characters = characters or list(target)
             characters[span.end] = " "
-        if not has_hyphen_before and preceding[1:] in HYPHENS and preceding[:1].isalpha():
+        has_hyphen_before = unit.text[max(0, code.start - 2) : code.start].rstrip()[-1:] in HYPHENS
+        if (
+            not has_hyphen_before
+            and (code.is_count or unit.text[code.start - 1 : code.start].isspace())
+            and preceding[1:] in HYPHENS
+            and preceding[:1].isalpha()
+        ):
+            characters = characters or list(target)
             characters[span.start - 1] = " "
     return "".join(characters) if characters else target
 
@@ -213,20 +219,23 @@ class _Writer:
             self._write_text(chunk.start, chunk.end, source=source, weight=chunk.weight)
         elif not chunk.is_removed:
             self._write_marks(chunk.start)
-            is_inserted = chunk.is_missing or self._follows_another_number(chunk, chunk.code)
+            has_lost_space = self._has_lost_space(chunk, chunk.code)
             before, after = self._target[: chunk.start][-1:], self._target[chunk.end : chunk.end + 1]
-            if is_inserted and before and not (before.isspace() or before in _NO_SPACE_AFTER):
+            if has_lost_space or (chunk.is_missing and before and not (before.isspace() or before in _NO_SPACE_AFTER)):
                 self._fragments.append(Fragment(text=" "))
             if chunk.code.target is None:
                 self._fragments.append(Fragment(copied=chunk.code.source, source=source))
             else:
                 self._fragments.append(Fragment(text=self._escaper.escaped(chunk.code.target), source=source))
+            is_inserted = chunk.is_missing or (has_lost_space and before.isdigit())
             if is_inserted and after and not (after.isspace() or after in _NO_SPACE_BEFORE):
                 self._fragments.append(Fragment(text=" "))
 
-    def _follows_another_number(self, chunk: AlignedChunk, code: InlineCode) -> bool:
-        # Whether the model dropped the space between two placeholders.
-        return self._target[: chunk.start][-1:].isdigit() and self._unit.text[code.start - 1 : code.start].isspace()
+    def _has_lost_space(self, chunk: AlignedChunk, code: InlineCode) -> bool:
+        # Whether the model dropped the space before a placeholder, after a number or a word.
+        previous = self._target[chunk.start - 1 : chunk.start]
+        is_joined = previous.isdigit() or (previous.isalpha() and previous < _FIRST_JOINED_SCRIPT)
+        return is_joined and self._unit.text[code.start - 1 : code.start].isspace()
 
     def _write_text(self, start: int, end: int, *, source: Span | None = None, weight: float = 1.0) -> None:
         while self._marks and self._marks[0][0] < end:

@@ -289,9 +289,21 @@ def test_elements_enclose_the_words_that_translate_their_own(
         ("{n} files", "2013 - Dateien", "{n} - Dateien"),
         ("{n} files", "Anzahl: -2013", "Anzahl: -{n}"),
         ("{n} to {total}", "2013-1947", "{n}-{total}"),
+        ("Galaxy {model}", "Galaxy-2013", "Galaxy {model}"),
+        ("Send e-mail to {address}.", "Senden Sie E-Mail-2013.", "Senden Sie E-Mail {address}."),
+        ("Module {name}", "Modul-2013", "Modul {name}"),
+        ("in room {a} and {b}", "in Raum-2013 und-1947", "in Raum {a} und {b}"),
+        ("in module {name}", "im Modul2013", "im Modul {name}"),
+        ("in module {name} of {app}", "im Modul2013 von1947", "im Modul {name} von {app}"),
+        ("module {name}", "модуль2013", "модуль {name}"),
+        ("to {name}", "\u05dc2013", "\u05dc{name}"),  # a Hebrew prefix
+        ("by {name}", "由2013", "由{name}"),
+        ("pre{name}", "vor2013", "vor{name}"),
+        ("sub-{name}", "Unter-2013", "Unter-{name}"),
+        ("{name}'s", "2013s", "{name}s"),
     ],
 )
-def test_count_is_not_joined_with_a_word(text: str, target: str, expected: str) -> None:
+def test_span_is_not_joined_with_a_word(text: str, target: str, expected: str) -> None:
     assert plain(text, target) == expected
 
 
