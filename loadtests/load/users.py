@@ -4,7 +4,7 @@ import itertools
 import logging
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar, Final
 from urllib.parse import urlsplit
 
@@ -16,6 +16,7 @@ from geventhttpclient.response import HTTPParseError
 from google.protobuf import json_format
 from locust import User
 from locust.exception import StopUser
+from locust.stats import RequestStats, StatsEntry
 
 from dragoman.v1 import translation_pb2 as pb
 from loadtests.generator.calls import Method, Outcome, PlannedCall
@@ -25,13 +26,33 @@ from loadtests.generator.records import CallRecord
 from loadtests.generator.server import target_of
 from loadtests.generator.texts import Profile
 from loadtests.generator.workload import Mix, Workload
-from loadtests.load.results import Tally
 
 _logger = logging.getLogger(__name__)
 _CALLS_OF_A_WORKER: Final = 2**32  # so that workers make different calls
 _NUM_CONNECTIONS: Final = 1000  # of the HTTP API, for each process
 _TRANSLATE_PATH: Final = "/v1/translate"
 _OUTCOMES: Final = {200: Outcome.ANSWERED, 429: Outcome.REJECTED, 504: Outcome.LATE}
+
+
+LAG: Final = "generator lag"
+STAGE: Final = "stage of the server"
+_STAGES: Final = ("queue", "encode", "decode", "text")
+timings: Final = RequestStats()  # durations of this process and its workers that are no response times
+
+
+def add_timings(call: CallRecord) -> None:
+    """Add the lag of the generator, and the stages of an answered call if it has any."""
+    timings.log_request(LAG, "", 1000 * call.lag_s, 0)
+    if call.outcome is Outcome.ANSWERED and call.queue_s is not None:
+        for stage in _STAGES:
+            timings.log_request(STAGE, stage, 1000 * getattr(call, f"{stage}_s"), 0)
+
+
+def merge_timings(taken: Iterable[Any]) -> None:
+    """Add the timings that a worker has serialized."""
+    for serialized in taken:
+        entry = StatsEntry.unserialize(serialized, timings)
+        timings.get(entry.name, entry.method).extend(entry)
 
 
 class CallError(Exception):
@@ -43,7 +64,6 @@ class TranslatingUser(User):  # type: ignore[misc]  # locust is skipped by mypy
 
     abstract = True
     profile: ClassVar[Profile] = Profile.SENTENCE
-    tally: ClassVar[Tally] = Tally()  # of this process
     client: ClassVar[Any] = None  # of all users of the class in this process
     calls: ClassVar[Iterator[PlannedCall]]
     prepared: ClassVar[set[type[User]]] = set()  # classes, in this process, for this test
@@ -116,7 +136,7 @@ class TranslatingUser(User):  # type: ignore[misc]  # locust is skipped by mypy
     def _record(self, planned: PlannedCall, due_s: float) -> None:
         """Make a call and report it to Locust, whose percentiles are of accepted calls."""
         record = self.make(planned, due_s)
-        self.tally.add(record)
+        add_timings(record)
         is_accepted = record.outcome in {Outcome.ANSWERED, Outcome.LATE}
         is_ok = record.outcome in {Outcome.ANSWERED, Outcome.LEFT}  # left: cancelled as planned
         self.environment.events.request.fire(

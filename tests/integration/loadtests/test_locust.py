@@ -12,7 +12,6 @@ import time
 import urllib.parse
 import urllib.request
 from collections.abc import Mapping
-from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -58,21 +57,6 @@ def num_requests(server: ServerProcess) -> float:
     return sum(value for name, value in values if name.startswith('dragoman_requests_total{method="Translate"'))
 
 
-def test_command_of_the_compose_file_runs_without_a_server_to_start(server: ServerProcess) -> None:
-    command = [sys.executable, "-m", "locust", "--headless", f"--locustfile={CHECKOUT}/loadtests/locustfile.py"]
-    command += [f"--host={server.target}", "--users=20", "--spawn-rate=20", "--run-time=1s", "--stop-timeout=30s"]
-    command += ["--only-summary", "--texts=chat", "--methods=Translate=8,TranslateDocument=1,TranslateStream=1"]
-    command += ["--deadline=30"]
-
-    start = partial(subprocess.run, check=False, capture_output=True, text=True, timeout=TIMEOUT_S)
-    ran, wrong = start(command), start([*command, "--methods=Sing"])
-
-    assert ran.returncode == 0, ran.stderr
-    assert result(ran)["calls"] > 0
-    assert wrong.returncode != 0
-    assert "--methods Sing: expected Translate, TranslateDocument" in wrong.stderr
-
-
 @pytest.mark.slow
 def test_two_workers_share_the_users_and_merge_their_statistics(server: ServerProcess, tmp_path: Path) -> None:
     before = num_requests(server)
@@ -86,13 +70,7 @@ def test_two_workers_share_the_users_and_merge_their_statistics(server: ServerPr
     figures = result(finished)
     assert figures["calls"] == num_requests(server) - before == float(rows[-1]["Request Count"]) > 0
     assert figures["mean_decode_ms"] > 0
-    history = rows_of(tmp_path / "stats_stats_history.csv")
-    assert {"50%", "95%", "99%"} <= history[-1].keys()
-    samples = rows_of(tmp_path / "stats_server.csv")
-    assert max(float(sample["target tokens/s"] or 0) for sample in samples) > 0
-    report = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert "All thresholds hold." in report
-    assert report.count("<section ") == 1
+    assert figures["server_tokens_per_s"] > 0
 
 
 @pytest.mark.slow
@@ -109,7 +87,7 @@ def test_lost_worker_is_reported_and_fails_the_test(server: ServerProcess) -> No
                 process.send_signal(signal.SIGTERM)
 
     assert process.returncode == 1
-    assert any("broken: 1 workers were lost" in line for line in lines), lines
+    assert any("failed: 1 workers were lost" in line for line in lines), lines
 
 
 def test_calls_do_not_wait_for_each_other_and_latency_counts_from_the_due_time(tmp_path: Path) -> None:
@@ -146,7 +124,7 @@ def test_thresholds_set_the_exit_code(slo: str, exit_code: int, tmp_path: Path) 
 
     assert finished.returncode == exit_code, finished.stderr
     assert result(finished)["rejected"] == 1
-    sentences = [line for line in finished.stderr.splitlines() if line.startswith("broken: ")]
+    sentences = [line for line in finished.stderr.splitlines() if line.startswith("failed: ")]
     assert len(sentences) == bool(slo and exit_code)
 
 
@@ -178,46 +156,10 @@ def test_statuses_of_the_http_api_are_outcomes(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--slo=p95<fast"], "'p95<fast' is not a bound"),
-        (["--shape=ramp"], "--shape ramp requires --users and --run-time"),
-        (["--texts=http"], "--http-url '': expected http://HOST:PORT"),
-        (["--rate=-1"], "--rate -1"),
-    ],
-)
-def test_invalid_flag_is_named(flags: list[str], message: str, tmp_path: Path) -> None:
-    with fake_translator({}) as target:
-        finished = run(tmp_path, f"--host={target}", *flags)
-
-    assert finished.returncode == 1, finished.stderr
-    assert message in finished.stderr
-
-
 @pytest.mark.slow
-def test_shape_changes_the_number_of_users_of_the_http_api(server: ServerProcess, tmp_path: Path) -> None:
-    url = f"http://127.0.0.1:{server.http_port}"
-    flags = [f"--host={server.target}", f"--http-url={url}", "--texts=http", "--shape=steps", "--users=5"]
-
-    finished = run(tmp_path, *flags, "--run-time=6s", "--rate=3")
-
-    assert finished.returncode == 0, finished.stderr
-    history = rows_of(tmp_path / "stats_stats_history.csv")
-    counts = [int(row["User Count"]) for row in history if row["Name"] == "Aggregated"]
-    rising = counts[: counts.index(max(counts)) + 1]  # later rows are written while the test ends
-    assert sorted(rising) == rising
-    assert len(set(rising)) >= 3
-    rows = rows_of(tmp_path / "stats_stats.csv")
-    assert rows[0]["Name"] == "POST /v1/translate"
-    assert result(finished)["goodput"] == 1
-
-
-@pytest.mark.slow
-def test_web_page_and_its_report_contain_the_metrics_of_a_started_server(tiny_model: Path, tmp_path: Path) -> None:
+def test_web_page_tests_a_started_server_with_a_shape(tiny_model: Path) -> None:
     (port,) = free_ports()
-    files = [f"--html={tmp_path / 'report.html'}", f"--csv={tmp_path / 'stats'}"]
-    command = [*COMMAND, *files, f"--web-port={port}", f"--models={tiny_model}", "--texts=chat"]
+    flags = [f"--web-port={port}", f"--models={tiny_model}", "--texts=http", "--shape=steps"]
     until_s = time.monotonic() + TIMEOUT_S
 
     def get(path: str, form: Mapping[str, Any] | None = None) -> str:
@@ -230,20 +172,18 @@ def test_web_page_and_its_report_contain_the_metrics_of_a_started_server(tiny_mo
                 assert time.monotonic() < until_s
                 time.sleep(0.1)
 
-    names = set[str]()
-    with subprocess.Popen(command, stderr=subprocess.DEVNULL, cwd=CHECKOUT) as process:
+    num_requests = 0
+    with subprocess.Popen([*COMMAND, *flags], stderr=subprocess.DEVNULL, cwd=CHECKOUT) as process:
         try:
             page = json.loads(re.findall(r"window.templateArgs = (.*)", get("/"))[0])
             parameters = {name: one["default_value"] or "" for name, one in page["extra_options"].items()}
-            get("/swarm", {"user_count": 2, "spawn_rate": 2, "host": page["host"], **parameters})
-            while "server: target tokens/s" not in names and time.monotonic() < until_s:
-                tables = json.loads(get("/stats/requests"))["extended_stats"]
-                names = {row["name"] for table in tables for row in table["data"]}
-            report = get("/stats/report")
+            shape = {"user_count": 2, "spawn_rate": 2, "run_time": "5s", "host": page["host"], **parameters}
+            get("/swarm", shape)
+            while not num_requests and time.monotonic() < until_s:
+                num_requests = json.loads(get("/stats/requests"))["stats"][-1]["num_requests"]
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(TIMEOUT_S)
 
-    assert {"p95_ms", "generator_lag_p99_ms", "server: target tokens/s", "server: CPU cores"} <= names
-    assert report.count("<section ") == 1
+    assert num_requests > 0
     assert process.returncode == 0

@@ -1,6 +1,7 @@
-"""Shapes, counts and thresholds of Locust tests."""
+"""Shapes, figures and thresholds of Locust tests."""
 
 import importlib
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,31 +11,24 @@ from loadtests.generator.calls import Outcome
 from loadtests.generator.metrics import CPU_SECONDS, Sample
 from loadtests.generator.slo import parse_slo
 from loadtests.load.flags import SHAPES
-from loadtests.load.results import Tally, violations
-from loadtests.load.server_metrics import report_section, series_of
-from tests.unit.loadtests.samples import record
+from loadtests.load.results import count_outcomes, figures_of, server_figures, violations
 
-STAGES = {"queue_s": 0.1, "encode_s": 0.2, "decode_s": 0.3, "text_s": 0.15}
-STATISTICS = SimpleNamespace(
-    response_times={200: 3},
-    get_response_time_percentile=lambda share: 1000 * share,
-    max_response_time=2000,
-    start_time=10.0,
-    last_request_timestamp=14.0,
-)
+FAILURES = {"rejected: RESOURCE_EXHAUSTED": 2, "CallError('late: DEADLINE_EXCEEDED')": 1, "KeyError('a')": 1}
 
 
-def tally_of(*outcomes: Outcome, lag_s: float = 0.0) -> Tally:
-    tally = Tally()
-    for outcome in outcomes:
-        tally.add(record(outcome, lag_s=lag_s, **STAGES))
-    return tally
-
-
-@pytest.fixture
-def shapes(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setenv("LOCUST_SKIP_MONKEY_PATCH", "1")
-    return importlib.import_module("loadtests.load.shapes")
+def statistics(failures: Mapping[str, int], *, num_answered: int = 0, num_left: int = 0) -> Any:
+    num_untimed = num_left + sum(count for text, count in failures.items() if "late" not in text)
+    total = SimpleNamespace(
+        num_requests=num_answered + num_left + sum(failures.values()),
+        num_none_requests=num_untimed,
+        response_times={200: 3},
+        get_response_time_percentile=lambda share: 1000 * share,
+        max_response_time=2000,
+        start_time=10.0,
+        last_request_timestamp=14.0,
+    )
+    errors = {text: SimpleNamespace(error=text, occurrences=count) for text, count in failures.items()}
+    return SimpleNamespace(total=total, errors=errors)
 
 
 @pytest.mark.parametrize(
@@ -46,10 +40,9 @@ def shapes(monkeypatch: pytest.MonkeyPatch) -> Any:
         ("daily", [20, 28, 72, 100, 60, 28]),
     ],
 )
-def test_shape_sets_the_users_over_the_time(
-    name: str, counts: list[int], shapes: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shape = getattr(shapes, SHAPES[name])()
+def test_shape_sets_the_users_over_the_time(name: str, counts: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCUST_SKIP_MONKEY_PATCH", "1")
+    shape = getattr(importlib.import_module("loadtests.load.shapes"), SHAPES[name])()
     options = SimpleNamespace(run_time=1000, num_users=100)
     shape.runner = SimpleNamespace(environment=SimpleNamespace(parsed_options=options))
     ticks = []
@@ -61,59 +54,42 @@ def test_shape_sets_the_users_over_the_time(
     assert ticks[-1] is None
 
 
-def test_counts_of_workers_are_added() -> None:
-    master, workers = Tally(), [tally_of(*Outcome), tally_of(Outcome.ANSWERED, lag_s=0.04)]
-    for worker in workers:
-        master.merge(worker.take())
-        master.merge(worker.take())  # now without calls
-
-    assert master.outcomes == {**dict.fromkeys((one.value for one in Outcome), 1), "answered": 2}
-    assert master.lags_ms == {0: 5, 40: 1}
-    assert master.stage_means_ms() == pytest.approx({"queue": 100, "encode": 200, "decode": 300, "text": 150})
-
-
 def test_figures_are_shares_of_all_calls() -> None:
-    figures = tally_of(*Outcome, Outcome.ANSWERED).figures(STATISTICS)
+    seen = statistics(FAILURES, num_answered=5, num_left=1)
+    figures = figures_of(seen)
 
-    assert (figures["p95"], figures["max"], figures["goodput/s"]) == (0.95, 2.0, 0.5)
-    assert figures["goodput"] == 2 / 5  # without the call that its client cancelled
-    assert figures["rejected"] == figures["late"] == figures["errors"] == 1 / 6
+    assert [count_outcomes(seen)[outcome] for outcome in Outcome] == [5, 2, 1, 1, 1]
+    assert (figures["p95"], figures["max"], figures["goodput/s"]) == (0.95, 2.0, 1.25)
+    assert figures["goodput"] == 5 / 9  # without the call that its client cancelled
+    assert (figures["rejected"], figures["late"], figures["errors"]) == (0.2, 0.1, 0.1)
 
 
 @pytest.mark.parametrize(
     ("changed", "failed"),
     [
         ({}, []),
-        ({"tally": Tally()}, ["no call"]),
-        ({"tally": tally_of(Outcome.ANSWERED, lag_s=0.05)}, ["generator lag"]),
-        ({"lost_workers": ["a"]}, ["1 workers were lost"]),
+        ({"statistics": statistics({})}, ["no call"]),
+        ({"lag_ms": 50.0}, ["generator lag"]),
+        ({"num_lost_workers": 1}, ["1 workers were lost"]),
         ({"slo": parse_slo("p95<0.9s,p99<1s,rejected<1%,errors<=0%")}, ["p95 is 0.95s", "rejected is 50%"]),
         ({"slo": parse_slo("p95<1s,rejected<60%,goodput>=50%")}, []),
     ],
 )
 def test_test_fails_for_each_reason(changed: dict[str, Any], failed: list[str]) -> None:
-    given = {"tally": tally_of(Outcome.ANSWERED, Outcome.REJECTED), "slo": None, "max_lag_ms": 25.0, **changed}
+    usual = {"statistics": statistics({"rejected: a": 1}, num_answered=1), "slo": None, "lag_ms": 1, "max_lag_ms": 25.0}
 
-    sentences = violations(given.pop("tally"), STATISTICS, **given)
+    sentences = violations(**{**usual, **changed})
 
     assert len(sentences) == len(failed)
     assert all(sentence.startswith(start) for sentence, start in zip(sentences, failed, strict=True))
 
 
-def test_series_are_values_or_growth_and_the_report_shows_them() -> None:
-    steps = "dragoman_batch_segments_"
-    values = [
-        {"dragoman_queue_segments": 3.0, CPU_SECONDS: 1.0, f"{steps}sum": 10.0, f"{steps}count": 5.0},
-        {},  # the server did not respond
-        {"dragoman_queue_segments": 5.0, CPU_SECONDS: 4.0, f"{steps}sum": 30.0, f"{steps}count": 10.0},
-    ]
-    series = series_of([Sample(at_s=100.0 + 2 * index, values=one) for index, one in enumerate(values)])
-    section = report_section({"p95_ms": "7"}, ["a <b>"], series)
+def test_figures_of_the_server_are_growth_between_both_ends() -> None:
+    ends = [{CPU_SECONDS: 1.0, "dragoman_batch_segments_sum": 10.0, "dragoman_batch_segments_count": 5.0,
+             "dragoman_target_tokens_total": 100.0, "process_resident_memory_bytes": 2.0**20},
+            {CPU_SECONDS: 4.0, "dragoman_batch_segments_sum": 30.0, "dragoman_batch_segments_count": 10.0,
+             "dragoman_target_tokens_total": 900.0, "process_resident_memory_bytes": 2.0**21}]  # fmt: skip
+    samples = [Sample(at_s=100.0 + 4 * index, values=values) for index, values in enumerate(ends)]
 
-    assert {name: points for name, points in series.items() if points} == {
-        "queued segments": [(0.0, 3.0), (4.0, 5.0)],
-        "segments of a batch step": [(4.0, 4.0)],
-        "rejections/s": [(4.0, 0.0)],
-        "CPU cores": [(4.0, 0.75)],
-    }
-    assert all(part in section for part in ("<li>a &lt;b&gt;</li>", "<td>p95_ms</td><td>7</td>", "image/svg+xml"))
+    assert list(server_figures(samples).values()) == ["200", "4.0", "0.75", "2"]
+    assert server_figures(samples[:1]) == {}
