@@ -171,7 +171,8 @@ class Test:
 
 def prepare_process(environment: Any, runner: Any, **_: Any) -> None:
     """Prepare this process, after Locust has forked its workers."""
-    events.test_start.add_listener(lambda **_: (TranslatingUser.prepared.clear(), timings.clear_all()))
+    events.test_start.add_listener(lambda **_: TranslatingUser.prepared.clear())
+    events.test_start.add_listener(lambda **_: timings.clear_all())
     if environment.parsed_options.worker:
         grpc.experimental.gevent.init_gevent()
         runner.register_message(_FINISH, lambda **_: runner.stop(), concurrent=True)

@@ -18,7 +18,7 @@ _BYTES_PER_MIB: Final = 2**20
 def count_outcomes(statistics: Any) -> Counter[Outcome]:
     """Return the number of calls by outcome; messages of failures start with the outcome.
 
-    Only accepted calls have a response time, and a call that its user cancels as planned is no failure.
+    Only accepted calls have a response time. A call that its user cancels as planned does not count as a failure.
     """
     counts = Counter[Outcome]()
     for failure in statistics.errors.values():

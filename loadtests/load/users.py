@@ -37,7 +37,7 @@ _OUTCOMES: Final = {200: Outcome.ANSWERED, 429: Outcome.REJECTED, 504: Outcome.L
 LAG: Final = "generator lag"
 STAGE: Final = "stage of the server"
 _STAGES: Final = ("queue", "encode", "decode", "text")
-timings: Final = RequestStats()  # durations of this process and its workers that are no response times
+timings: Final = RequestStats()  # of this process and its workers, in addition to response times
 
 
 def add_timings(call: CallRecord) -> None:
