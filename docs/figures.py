@@ -312,10 +312,10 @@ def calls_table() -> str:
     """Return the CPU time of the server per call."""
     values = FIGURES["calls"]["values"]
     rows = [
-        (key.partition("-")[2], key.partition("-")[0], f"{one['cpu_ms']:.2f}", f"{one['calls_per_s']:.0f}")
-        for key, one in sorted(values.items(), key=lambda item: [*map(int, item[0].split("-"))])
+        (callers, f"{values[callers]['cpu_ms']:.2f}", f"{values[callers]['calls_per_s']:.0f}")
+        for callers in sorted(values, key=int)
     ]
-    return table(("callers", "front ends", "CPU time per call, ms", "calls/s"), rows)
+    return table(("callers", "CPU time per call, ms", "calls/s"), rows)
 
 
 def complexity_table() -> str:
@@ -495,6 +495,22 @@ def replicas_for(peak: str) -> str:
     return str(math.ceil(float(peak) / (0.6 * _look_up("servers-base.capacity.ours"))) + 1)
 
 
+def capacity_per_core(servers: str) -> str:
+    """Return the calls per second of one replica, per core."""
+    return f"{_look_up(f'{servers}.capacity.ours') / FIGURES[servers]['cores']:.0f}"
+
+
+def machines_table() -> str:
+    """Return replicas of two cores, calls per second and memory of machines, by the formula of sizing.md."""
+    per_replica = min(_look_up("servers.capacity.ours"), 0.7 * 1000 / _look_up("calls.32.cpu_ms"))
+    rows = []
+    for cores in (16, 64):
+        replicas = cores // 2
+        memory_gib = replicas * _look_up("memory.both.busy_mib") / 1024
+        rows.append((str(cores), str(replicas), f"{replicas * per_replica:,.0f}", f"{memory_gib:.1f}"))
+    return table(("cores", "replicas", "calls/s", "memory, GiB"), rows)
+
+
 def cost(load: str) -> str:
     """Return the cost of a million characters in the example of sizing.md."""
     return f"{0.10 * 1e6 / (_look_up('servers-base.capacity.ours') * 0.6 * float(load) * 60 * 3600):.4f}"
@@ -523,5 +539,7 @@ BLOCKS: Mapping[str, Callable[..., str]] = {
     "positional-heads": positional_heads,
     "ablation-table": ablation_table,
     "replicas-for": replicas_for,
+    "capacity-per-core": capacity_per_core,
+    "machines-table": machines_table,
     "cost": cost,
 }

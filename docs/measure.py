@@ -183,21 +183,20 @@ def memory() -> dict[str, Any]:
 def calls() -> dict[str, Any]:
     """Return CPU time of the server without its workers per call of one sentence, and calls per second, by callers."""
     found: dict[str, Any] = {}
-    for processes in (1, 2):
-        with ServerProcess("--processes", str(processes)) as process:
-            process.wait_until_ready()
-            target = Target(address=process.target, metrics_url=process.metrics_url)
-            for callers in CALLERS:
-                load = Load(workload=Workload(), num_users=callers, duration_s=CALLS_S, warm_up_s=1.0)
-                run = offer(target, load)
-                first, last = run.samples[0], run.samples[-1]
-                used_s = {name: last.total(name) - first.total(name) for name in (CPU_SECONDS, WORKER_CPU_SECONDS)}
-                answered = len(run.records) + len(run.warm_up_records)
-                found[f"{processes}-{callers}"] = {
-                    "cpu_ms": 1000 * (used_s[CPU_SECONDS] - used_s[WORKER_CPU_SECONDS]) / answered,
-                    "calls_per_s": run.summary.goodput_per_s,
-                }
-            process.stop()
+    with ServerProcess() as process:
+        process.wait_until_ready()
+        target = Target(address=process.target, metrics_url=process.metrics_url)
+        for callers in CALLERS:
+            load = Load(workload=Workload(), num_users=callers, duration_s=CALLS_S, warm_up_s=1.0)
+            run = offer(target, load)
+            first, last = run.samples[0], run.samples[-1]
+            used_s = {name: last.total(name) - first.total(name) for name in (CPU_SECONDS, WORKER_CPU_SECONDS)}
+            answered = len(run.records) + len(run.warm_up_records)
+            found[str(callers)] = {
+                "cpu_ms": 1000 * (used_s[CPU_SECONDS] - used_s[WORKER_CPU_SECONDS]) / answered,
+                "calls_per_s": run.summary.goodput_per_s,
+            }
+        process.stop()
     return found
 
 

@@ -35,18 +35,10 @@ from dragoman_service.observability.gpu_metrics import observe_gpus
 from dragoman_service.observability.logs import LogStream
 from dragoman_service.observability.metrics import Metrics, observe_process
 from dragoman_service.observability.tracing import start_tracing
-from dragoman_service.processes.owner import FrontEnds
 from dragoman_service.security.authentication import Access
 from dragoman_service.security.settings import is_loopback
 from dragoman_service.security.tls import TlsIdentityFiles
-from dragoman_service.threads import (
-    NUM_EXTRA_THREADS,
-    call_in_daemon,
-    exit_after,
-    num_cores,
-    shorten_slices,
-    started_pool,
-)
+from dragoman_service.threads import call_in_daemon, exit_after, num_cores, shorten_slices, started_pool
 from dragoman_service.translation.translator import Translator
 from dragoman_service.translation.warm_up import warm_up
 from dragoman_service.vendor_apis.azure import AzureApi
@@ -60,6 +52,7 @@ log = logging.getLogger(__name__)
 _HTTP_GRACE_S = 1.0  # for HTTP responses in progress
 _MAX_FLUSH_S = 2.0  # for unsent traces, after the last response
 _MAX_STOP_S = 4.5  # from the end of the drain to the exit; the process ends within 5 s
+_NUM_EXTRA_THREADS = 4  # of the event loop's pool, in addition to one for each core: some calls wait for files
 
 
 def document_jobs(
@@ -140,11 +133,6 @@ class App:
             translator=translator, models=self._models, glossaries=self._glossaries, limits=settings.limits
         )
         self._tls = TlsIdentityFiles(settings.tls, metrics) if settings.tls.is_on else None
-        self._front_ends = (
-            FrontEnds(settings, models=self._models, access=access, metrics=metrics)
-            if settings.grpc.processes > 1
-            else None
-        )
         google = google_translation(settings.grpc, backend)
         self._grpc = GrpcServer(
             settings.grpc,
@@ -156,8 +144,6 @@ class App:
             logs=settings.logs,
             clock=clock,
             extension=google,
-            listens=self._front_ends is None,
-            calls=self._front_ends.calls if self._front_ends else None,
         )
         google_api = google_routes(google, self._grpc.pipeline, backend)
         self._documents = document_jobs(settings, translator, self._grpc.pipeline.limiter, metrics)
@@ -172,19 +158,14 @@ class App:
 
     async def start(self) -> Ports:
         """Listen and answer probes; translation is rejected until `load` returns. ConfigError if a port is in use."""
-        front_ends = self._front_ends
-        registry = front_ends.registry if front_ends else self._metrics.registry
-        monitoring = monitoring_routes(
-            registry, lambda: self._is_ready and (front_ends is None or front_ends.is_serving)
-        )
+        monitoring = monitoring_routes(self._metrics.registry, lambda: self._is_ready)
         self._http = http_servers(self._settings, self._tls, self._api, monitoring)
         for server in self._http:
             server.start()
         if self._documents:
             self._documents.start()
-        grpc_port = await self._grpc.start()
         ports = Ports(
-            grpc_port=front_ends.reserve_port() if front_ends else grpc_port,
+            grpc_port=await self._grpc.start(),
             http_port=self._http[0].port,
             metrics_port=self._http[-1].port,
         )
@@ -200,8 +181,6 @@ class App:
         """
         await asyncio.to_thread(self._glossaries.refresh)
         await call_in_daemon(self._models.load_all, name=f"{LOAD_THREAD_PREFIX}all")  # a signal must not wait for it
-        if self._front_ends:
-            await self._front_ends.start()
         await self._grpc.open()
         self._set_ready(True)
         self._watching = asyncio.create_task(watch(self._refresh, interval_s=self._settings.models.poll_interval_s))
@@ -216,11 +195,7 @@ class App:
         await self._grpc.close()
         if self._documents:
             await self._documents.stop()
-        timeout_s = self._settings.grpc.drain_timeout_s
-        draining = [self._grpc.wait_until_idle(timeout_s)]
-        if self._front_ends:
-            draining.append(self._front_ends.drain(timeout_s))
-        is_drained = all(await asyncio.gather(*draining))
+        is_drained = await self._grpc.wait_until_idle(self._settings.grpc.drain_timeout_s)
         if not is_drained:
             log.warning("drain timed out; unanswered requests get an error")
         return is_drained
@@ -233,10 +208,7 @@ class App:
             await self._documents.stop()
         # Before gRPC stops, which would cancel the calls without a reason. Not in the pool, whose threads may be busy.
         await call_in_daemon(self._models.stop, name="stop")
-        stopping = [self._grpc.stop(), *(server.stop(_HTTP_GRACE_S) for server in self._http)]
-        if self._front_ends:
-            stopping.append(self._front_ends.stop())
-        await asyncio.gather(*stopping)
+        await asyncio.gather(self._grpc.stop(), *(server.stop(_HTTP_GRACE_S) for server in self._http))
         flush_s = min(self._settings.grpc.drain_timeout_s, _MAX_FLUSH_S)
         await call_in_daemon(partial(self._tracing.stop, flush_s), name="tracing-stop")
         log.info("stopped")
@@ -273,7 +245,7 @@ async def serve(
     drain, stop = _signal_events(drain_timeout_s=settings.grpc.drain_timeout_s)
     if shorten_slices():  # of this thread and of all later threads except decoding threads
         settings = settings.model_copy(update={"scheduling": settings.scheduling.with_short_slices()})
-    pool = started_pool(num_cores() + NUM_EXTRA_THREADS, name="text", is_awaited=False)
+    pool = started_pool(num_cores() + _NUM_EXTRA_THREADS, name="text", is_awaited=False)
     asyncio.get_running_loop().set_default_executor(pool)
     metrics = Metrics(CollectorRegistry())
     observe_process(metrics.registry)

@@ -51,10 +51,6 @@ OVERLOAD_INTERVAL_S: Final = 0.002
 _OVERLOAD_DURATION_S: Final = 1.0
 
 
-NUM_EXTRA_THREADS: Final = 4
-"""Threads of the pool of an event loop, in addition to one for each core: some calls wait for files."""
-
-
 class SwitchInterval:
     """Switch interval of the process. Thread-safe."""
 

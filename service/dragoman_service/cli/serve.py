@@ -14,10 +14,11 @@ from dragoman_service import app
 from dragoman_service.config import CONFIG_VARIABLE, Settings, load_settings
 from dragoman_service.errors import ConfigError, DragomanError
 from dragoman_service.models.watcher import LOAD_THREAD_PREFIX
-from dragoman_service.observability.logs import MAX_LOG_DELAY_S, LogStream, configure_logs
+from dragoman_service.observability.logs import LogStream, configure_logs
 from dragoman_service.threads import exit_after
 
 _EXIT_S = 3.0  # for all threads to end; some wait for a file or a caller
+_MAX_LOG_DELAY_S = 0.05  # of lines below the level `warning`, which are written together
 _KILL_S = 2.0  # for loader threads to kill the processes that load
 
 _DESCRIPTION = """\
@@ -41,7 +42,6 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--host", metavar="H", help="grpc.host and http.host: address to listen on")
     parser.add_argument("--grpc-port", metavar="N", help="grpc.port; 0 selects a free port and logs it")
     parser.add_argument("--http-port", metavar="M", help="http.port: API, metrics and probes; 0 selects a free port")
-    parser.add_argument("--processes", metavar="N", help="grpc.processes: processes that serve the gRPC port")
     parser.add_argument(
         "--fake",
         action="store_true",
@@ -59,11 +59,10 @@ def run(arguments: argparse.Namespace) -> int:
         "grpc.port": arguments.grpc_port,
         "http.host": arguments.host,
         "http.port": arguments.http_port,
-        "grpc.processes": arguments.processes,
     }
     try:
         settings = load_settings(file=arguments.config, environment=os.environ, flags=flags)
-        stream = LogStream(sys.stderr.fileno(), max_delay_s=MAX_LOG_DELAY_S)
+        stream = LogStream(sys.stderr.fileno(), max_delay_s=_MAX_LOG_DELAY_S)
         configure_logs(settings.logs, stream=stream)
         is_drained = _serve_fake(settings, stream) if arguments.fake else asyncio.run(app.serve(settings, stream))
     except DragomanError as error:

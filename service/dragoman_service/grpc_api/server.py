@@ -20,7 +20,7 @@ from dragoman_service.grpc_api.servicer import (
 )
 from dragoman_service.grpc_api.workarounds import GRPC_LOGGER, DroppedCallCounter, Server, is_worth_logging
 from dragoman_service.middleware.flow_control import ResourceLimits
-from dragoman_service.middleware.pipeline import Backend, CallCount, ConcurrencyLimiter, RequestPipeline
+from dragoman_service.middleware.pipeline import Backend, ConcurrencyLimiter, RequestPipeline
 from dragoman_service.middleware.settings import GrpcSettings
 from dragoman_service.observability.logs import LogSettings
 from dragoman_service.observability.metrics import Metrics
@@ -56,20 +56,14 @@ class GrpcServer:
         logs: LogSettings,
         clock: Callable[[], float],
         extension: GrpcExtension | None = None,
-        listens: bool = True,
-        calls: CallCount | None = None,
     ) -> None:
-        """Create the server within a running event loop; without `tls` connections are not encrypted.
-
-        With `grpc.processes` above 1, the main process does not listen, and `calls` counts those of all processes.
-        """
+        """Create the server within a running event loop; without `tls` connections are not encrypted."""
         logging.getLogger(GRPC_LOGGER).addFilter(is_worth_logging)
         self._settings = settings
         self._access = access
         self._tls = tls
         self._watches: list[asyncio.Task[None]] = []
-        self._listens = listens
-        self._limiter = ConcurrencyLimiter(max_concurrent=settings.max_concurrent_requests, clock=clock, shared=calls)
+        self._limiter = ConcurrencyLimiter(max_concurrent=settings.max_concurrent_requests, clock=clock)
         bounds = ResourceLimits(settings, metrics)
         self._health = Health(("", *SERVICE_NAMES), bounds)
         self.pipeline = RequestPipeline(  # also for requests over HTTP
@@ -101,18 +95,11 @@ class GrpcServer:
         add_reflection(self._server, (*SERVICE_NAMES, HEALTH_NAME, *((extension.name,) if extension else ())))
 
     async def start(self) -> int:
-        """Listen, and return the bound port, 0 without one; translations are rejected until `open`.
+        """Listen, and return the bound port; translations are still rejected.
 
         Raises:
             ConfigError: if the address is not available.
         """
-        port = self._add_port() if self._listens else 0
-        await self._server.start()
-        sources = (self._access, self._tls, self._dropped_calls)
-        self._watches = [asyncio.create_task(source.watch()) for source in sources if source]
-        return port
-
-    def _add_port(self) -> int:
         address = _address(self._settings)
         try:
             port: int = (
@@ -122,6 +109,9 @@ class GrpcServer:
             )
         except RuntimeError as error:
             raise ConfigError("grpc.port", address, "an available address") from error
+        await self._server.start()
+        sources = (self._access, self._tls, self._dropped_calls)
+        self._watches = [asyncio.create_task(source.watch()) for source in sources if source]
         return port
 
     async def open(self) -> None:
@@ -160,8 +150,7 @@ def _address(settings: GrpcSettings) -> str:
 def _options(settings: GrpcSettings) -> list[tuple[str, int]]:
     options = {
         "grpc.max_receive_message_length": settings.max_message_bytes,
-        # A second server on the port must fail instead of sharing the calls; only front ends share a port.
-        "grpc.so_reuseport": int(settings.processes > 1),
+        "grpc.so_reuseport": 0,  # a second server on the port must fail instead of sharing the calls
         "grpc.max_metadata_size": settings.max_metadata_bytes,
         "grpc.absolute_max_metadata_size": settings.max_metadata_bytes,  # between both, it rejects at random
         "grpc.max_concurrent_streams": settings.max_connection_streams,

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import grpc
 import structlog
@@ -33,7 +33,7 @@ from dragoman_service.middleware.flow_control import (
     time_limit,
 )
 from dragoman_service.models.glossaries import GlossaryRepository
-from dragoman_service.models.repository import ServedModels
+from dragoman_service.models.repository import ModelRepository
 from dragoman_service.observability.logs import LogSettings, RepeatLimit
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.observability.tracing import Tracing
@@ -68,19 +68,9 @@ class Backend:
     """Components that all transports call to answer requests."""
 
     translator: Translator
-    models: ServedModels
+    models: ModelRepository
     glossaries: GlossaryRepository
     limits: TranslationLimits
-
-
-class CallCount(Protocol):
-    """Number of calls in progress in all processes of the server."""
-
-    def take(self, limit: int) -> int:
-        """Count a call, unless `limit` calls are in progress; return the number of other calls in progress."""
-
-    def release(self) -> None:
-        """End a call that this process has counted."""
 
 
 class ConcurrencyLimiter:
@@ -89,12 +79,9 @@ class ConcurrencyLimiter:
     `maximum_concurrent_rpcs` of `grpc.aio` would queue calls instead of rejecting them.
     """
 
-    def __init__(
-        self, *, max_concurrent: int, clock: Callable[[], float] = time.monotonic, shared: CallCount | None = None
-    ) -> None:
-        """Start closed, until the models are loaded; `shared` is given if several processes answer calls."""
+    def __init__(self, *, max_concurrent: int, clock: Callable[[], float] = time.monotonic) -> None:
+        """Start closed, until the models are loaded."""
         self._max_concurrent = max_concurrent
-        self._shared = shared
         self._clock = clock
         self._mean_duration_s: float | None = None
         self._rejection: DragomanError | None = StartingError()
@@ -124,12 +111,11 @@ class ConcurrencyLimiter:
         """
         if self._rejection is not None:
             raise self._rejection.with_traceback(None)  # the error must not keep the frames of earlier calls
-        num_calls = self._shared.take(self._max_concurrent) if self._shared else self._num_calls
-        if num_calls >= self._max_concurrent:
+        if self._num_calls >= self._max_concurrent:
             duration_s = _DEFAULT_DURATION_S if self._mean_duration_s is None else self._mean_duration_s
             retry_after_s = min(max(duration_s, _MIN_RETRY_S), _MAX_RETRY_S)
             raise OverloadedError(
-                queued=num_calls,
+                queued=self._num_calls,
                 limit=self._max_concurrent,
                 unit="concurrent requests",
                 retry_after_s=retry_after_s,
@@ -141,8 +127,6 @@ class ConcurrencyLimiter:
             yield
         finally:
             self._num_calls -= 1
-            if self._shared:
-                self._shared.release()
             duration_s = self._clock() - began_s
             mean_s = duration_s if self._mean_duration_s is None else self._mean_duration_s
             self._mean_duration_s = mean_s + (duration_s - mean_s) / _NUM_AVERAGED

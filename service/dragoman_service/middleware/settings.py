@@ -18,12 +18,6 @@ class GrpcSettings(BaseModel):
     port: int = Field(default=50051, ge=0, le=65535)
     """TCP port; 0 selects a free port."""
 
-    processes: int = Field(default=1, ge=1, le=256)
-    """Processes that serve the gRPC port. With 2 or more, these front ends read, split and join texts, and the server's
-    main process keeps scheduler, models, limits of callers, HTTP and metrics. Linux only; not with `unix:` in
-    `grpc.host`. `max_concurrent_requests` then holds for all processes together, the other limits on connections,
-    streams and messages for each process."""
-
     google_translation: bool = False
     """Serve the API of Google Cloud Translation: version 3 over gRPC and, if the HTTP API is on, versions 3 and 2 over
     HTTP. Requires the extra `google`."""

@@ -75,7 +75,6 @@ class Lifecycle:
         self._draining: dict[str, _DrainingVersion] = {}  # by `name/version`
         self._threads: set[threading.Thread] = set()
         self.is_stopped = False  # True after `stop`: no version takes requests
-        self.on_change: Callable[[], None] = lambda: None  # called in any thread after each change of the registry
 
     def change_policy(self, name: str, change: Callable[[VersionPolicy], VersionPolicy]) -> None:
         """Replace the policy of a model by the result of `change`."""
@@ -281,7 +280,6 @@ class Lifecycle:
                 self._metrics.model_swaps.labels(name).inc()
                 log.info("default version changed", extra={"model": name, "before": before, "now": now})
         self._changed.notify_all()
-        self.on_change()
 
 
 def entry_of(directory: Path) -> ModelVersionEntry:

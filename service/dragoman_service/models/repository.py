@@ -4,7 +4,6 @@ The directory contains bundles as `NAME/VERSION/`. `app` passes the function tha
 """
 
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -37,98 +36,11 @@ from dragoman_service.observability.metrics import Metrics
 _STOP_TIMEOUT_S = 10.0  # for threads that free memory
 
 
-class ServedModels(ABC):
-    """The models of a server; each process of a server has its own object. Thread-safe."""
-
-    @property
-    @abstractmethod
-    def registry(self) -> ModelRegistry:
-        """The current registry."""
-
-    def resolve(self, model: str, source_language: str, target_language: str) -> LoadedModel:
-        """Return the model for a request. The model stays usable while the caller has a reference to it.
-
-        BCP-47 tags are compared without regard to case. A tag that no model supports is shortened from its end (RFC
-        4647, section 3.4, lookup): a request for `en-GB` can use a model for `en`, but not the reverse.
-
-        Args:
-            model: `name`, `name/version`, `name@label`, or empty for the default model of the language pair.
-            source_language: BCP-47 tag.
-            target_language: BCP-47 tag.
-
-        Raises:
-            InvalidFieldError: if an argument is malformed.
-            ModelNotFoundError: if no model has this name, version, label or pair; lists the available ones.
-            ModelStateError: if the version could not be loaded, or the model has no default version.
-            StartingError: if the version is still being loaded.
-            DrainingError: if the version is being unloaded.
-        """
-        registry = self.registry
-        cached = registry.resolved.get((model, source_language, target_language))
-        return cached or registry.resolve(model, source_language, target_language)
-
-    def source_languages(self, model: str, target_language: str) -> tuple[str, ...]:
-        """Return the source languages of a target language, sorted; an empty target language means any.
-
-        `model` and the errors are the same as in `resolve`.
-        """
-        return self.registry.source_languages(model, target_language)
-
-    def list_models(self) -> tuple[ModelStatus, ...]:
-        """Return the status of all versions, sorted by name, the latest version first."""
-        return tuple(self.registry.statuses())
-
-    def get_model(self, model: str) -> tuple[ModelStatus, ...]:
-        """Return all versions of `name`, the latest first, or the version of `name/version` or `name@label`.
-
-        Raises InvalidFieldError and ModelNotFoundError as `resolve` does.
-        """
-        registry = self.registry
-        return tuple(registry.statuses(registry.select(parse_reference(model))))
-
-    @abstractmethod
-    def load(self, model: str) -> tuple[ModelStatus, ...]:
-        """Load `name/version` unless it is loaded; return its status when it is ready.
-
-        The version stays loaded even if the policy of the model does not select it. Versions that the policy no longer
-        selects are unloaded afterwards.
-
-        Raises:
-            InvalidFieldError: if `model` is malformed.
-            ModelNotFoundError: if the directory has no such version; lists the available ones.
-            ModelStateError: if the version cannot be loaded or is being unloaded; other versions stay loaded.
-            DrainingError: after `stop`.
-        """
-
-    @abstractmethod
-    def unload(self, model: str) -> None:
-        """Unload `name/version`; return when its requests have ended and its memory is free.
-
-        After the last version of a model is unloaded, requests to the model fail with NOT_FOUND. `refresh` loads the
-        version again only if its directory changes. The version keeps its labels.
-
-        Raises:
-            InvalidFieldError: if `model` is malformed.
-            ModelNotFoundError: if the version is not loaded; lists the loaded ones.
-            ModelStateError: if the version is being loaded.
-        """
-
-    @abstractmethod
-    def set_label(self, model: str, label: str) -> tuple[ModelStatus, ...]:
-        """Give a label to `name/version`, or remove it if `model` is a name; return all versions of the name.
-
-        Raises:
-            InvalidFieldError: if an argument is malformed, or the model has too many labels.
-            ModelNotFoundError: if the version, or the label to remove, does not exist; lists the available ones.
-            ModelStateError: if the version is not ready.
-        """
-
-
-class ModelRepository(ServedModels):
-    """The models that this process loads.
+class ModelRepository:
+    """All models of one server.
 
     Loads the versions on disk that the policy of each model selects; by default all. `ModelRegistry` selects the
-    version for a request. `load`, `unload`, `refresh` and `load_all` block.
+    version for a request. `load`, `unload`, `refresh` and `load_all` block. Thread-safe.
     """
 
     def __init__(
@@ -144,15 +56,6 @@ class ModelRepository(ServedModels):
         self._directory = settings.directory
         self._lifecycle = Lifecycle(load, metrics, warm_up=warm_up, unload_timeout_s=settings.unload_timeout_s)
         self._reconciler = Reconciler(self._directory, self._lifecycle, settle_s=settings.settle_s, clock=clock)
-
-    @property
-    def registry(self) -> ModelRegistry:
-        """The current registry."""
-        return self._lifecycle.registry
-
-    def call_on_change(self, on_change: Callable[[], None]) -> None:
-        """Call `on_change`, in any thread, after each change of the registry."""
-        self._lifecycle.on_change = on_change
 
     def load_all(self) -> None:
         """Load the selected versions, sorted by name, the latest version first; return when all are ready.
@@ -186,8 +89,59 @@ class ModelRepository(ServedModels):
         """Load new versions and unload removed ones; see `Reconciler`."""
         self._reconciler.refresh(waits=waits)
 
+    def resolve(self, model: str, source_language: str, target_language: str) -> LoadedModel:
+        """Return the model for a request. The model stays usable while the caller has a reference to it.
+
+        BCP-47 tags are compared without regard to case. A tag that no model supports is shortened from its end (RFC
+        4647, section 3.4, lookup): a request for `en-GB` can use a model for `en`, but not the reverse.
+
+        Args:
+            model: `name`, `name/version`, `name@label`, or empty for the default model of the language pair.
+            source_language: BCP-47 tag.
+            target_language: BCP-47 tag.
+
+        Raises:
+            InvalidFieldError: if an argument is malformed.
+            ModelNotFoundError: if no model has this name, version, label or pair; lists the available ones.
+            ModelStateError: if the version could not be loaded, or the model has no default version.
+            StartingError: if the version is still being loaded.
+            DrainingError: if the version is being unloaded.
+        """
+        registry = self._lifecycle.registry
+        cached = registry.resolved.get((model, source_language, target_language))
+        return cached or registry.resolve(model, source_language, target_language)
+
+    def source_languages(self, model: str, target_language: str) -> tuple[str, ...]:
+        """Return the source languages of a target language, sorted; an empty target language means any.
+
+        `model` and the errors are the same as in `resolve`.
+        """
+        return self._lifecycle.registry.source_languages(model, target_language)
+
+    def list_models(self) -> tuple[ModelStatus, ...]:
+        """Return the status of all versions, sorted by name, the latest version first."""
+        return tuple(self._lifecycle.registry.statuses())
+
+    def get_model(self, model: str) -> tuple[ModelStatus, ...]:
+        """Return all versions of `name`, the latest first, or the version of `name/version` or `name@label`.
+
+        Raises InvalidFieldError and ModelNotFoundError as `resolve` does.
+        """
+        registry = self._lifecycle.registry
+        return tuple(registry.statuses(registry.select(parse_reference(model))))
+
     def load(self, model: str) -> tuple[ModelStatus, ...]:
-        """Implement `ServedModels.load`."""
+        """Load `name/version` unless it is loaded; return its status when it is ready.
+
+        The version stays loaded even if the policy of the model does not select it. Versions that the policy no longer
+        selects are unloaded afterwards.
+
+        Raises:
+            InvalidFieldError: if `model` is malformed.
+            ModelNotFoundError: if the directory has no such version; lists the available ones.
+            ModelStateError: if the version cannot be loaded or is being unloaded; other versions stay loaded.
+            DrainingError: after `stop`.
+        """
         name, version = parse_version(model)
         directory = self._directory / name / version
         if not directory.is_dir():
@@ -205,14 +159,29 @@ class ModelRepository(ServedModels):
         return self.get_model(model)
 
     def unload(self, model: str) -> None:
-        """Implement `ServedModels.unload`."""
+        """Unload `name/version`; return when its requests have ended and its memory is free.
+
+        After the last version of a model is unloaded, requests to the model fail with NOT_FOUND. `refresh` loads the
+        version again only if its directory changes. The version keeps its labels.
+
+        Raises:
+            InvalidFieldError: if `model` is malformed.
+            ModelNotFoundError: if the version is not loaded; lists the loaded ones.
+            ModelStateError: if the version is being loaded.
+        """
         name, version = parse_version(model)
         _check_loaded(model, self._lifecycle.registry)
         self._reconciler.record_unload(self._directory / name / version)
         self._lifecycle.unload(model)
 
     def set_label(self, model: str, label: str) -> tuple[ModelStatus, ...]:
-        """Implement `ServedModels.set_label`."""
+        """Give a label to `name/version`, or remove it if `model` is a name; return all versions of the name.
+
+        Raises:
+            InvalidFieldError: if an argument is malformed, or the model has too many labels.
+            ModelNotFoundError: if the version, or the label to remove, does not exist; lists the available ones.
+            ModelStateError: if the version is not ready.
+        """
         check_label(label)
         reference = parse_reference(model)
         if reference.label is not None:

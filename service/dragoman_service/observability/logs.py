@@ -26,9 +26,6 @@ log = logging.getLogger(__name__)
 # Wait for a slow reader. After the first lost line, writing no longer waits until a line has been written.
 _MAX_WAIT_S: Final = 0.1
 
-MAX_LOG_DELAY_S: Final = 0.05
-"""Longest time that a server keeps lines below the level `warning`, to write them together."""
-
 _MAX_BUFFERED_BYTES: Final = 65_536
 
 # Attributes of a record without extra fields.
@@ -202,14 +199,14 @@ class RepeatLimit:
         self._num_lines.clear()
 
 
-def configure_logs(settings: LogSettings, *, stream: LogStream | TextIO, front_end: int = 0) -> None:
-    """Send the records of all loggers to a stream; those of a front end have its index as the field `front_end`."""
+def configure_logs(settings: LogSettings, *, stream: LogStream | TextIO) -> None:
+    """Send the records of all loggers to a stream."""
     is_console = stream.isatty() if settings.format == "auto" else settings.format == "console"
     # No format uses these fields, and collecting them takes time for each record.
     logging._srcfile, logging.logThreads, logging.logProcesses = None, False, False
     logging.logMultiprocessing = False
     handler = _Handler(stream)
-    handler.setFormatter(_Formatter(settings, is_console=is_console, has_colors=stream.isatty(), front_end=front_end))
+    handler.setFormatter(_Formatter(settings, is_console=is_console, has_colors=stream.isatty()))
     logging.basicConfig(handlers=[handler], level=settings.level.upper(), force=True)
 
 
@@ -228,9 +225,8 @@ class _Handler(logging.StreamHandler[LogStream | TextIO]):
 class _Formatter(logging.Formatter):
     # Formats a record with its extra fields and the values that are bound to its request.
 
-    def __init__(self, settings: LogSettings, *, is_console: bool, has_colors: bool, front_end: int) -> None:
+    def __init__(self, settings: LogSettings, *, is_console: bool, has_colors: bool) -> None:
         super().__init__()
-        self._fields = {"front_end": front_end} if front_end else {}
         add_time = structlog.processors.TimeStamper(fmt="iso", utc=True)
         self._processors: list[Processor] = [structlog.contextvars.merge_contextvars, add_time]
         if not settings.include_texts:
@@ -245,12 +241,7 @@ class _Formatter(logging.Formatter):
             self._render = structlog.processors.JSONRenderer(lambda event, **_: encode(event))
 
     def format(self, record: logging.LogRecord) -> str:
-        event: Any = {
-            "event": record.getMessage(),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            **self._fields,
-        }
+        event: Any = {"event": record.getMessage(), "level": record.levelname.lower(), "logger": record.name}
         event.update((key, value) for key, value in vars(record).items() if key not in _STANDARD_FIELDS)
         if record.exc_info:
             event["exc_info"] = record.exc_info

@@ -268,10 +268,6 @@ class Metrics:
         "New or changed glossaries that are invalid and ignored; the previous ones stay active.",
     )
     model_swaps = _counter("dragoman_model_swaps", "Changes of the default version of a model.", ("model",))
-    front_ends = _gauge("dragoman_front_ends", "Front-end processes that accept calls; 0 with grpc.processes = 1.")
-    front_end_restarts = _counter(
-        "dragoman_front_end_restarts", "Restarts of front-end processes that exited unexpectedly."
-    )
     worker_memory_bytes = _gauge(
         "dragoman_worker_resident_memory_bytes",
         "Resident memory of the worker process of a replica, with runtime.isolation = process; 0 if it has exited.",

@@ -124,12 +124,8 @@ class Access:
         if permission is not None and permission not in caller.permissions:
             raise PermissionDeniedError(caller=caller.name, permission=permission.value)
         if caller.requests_per_s is not None:
-            await self.take_request(caller.name, caller.requests_per_s)
+            await self._confirmed(self._limiter.take_request(caller.name, caller.requests_per_s))
         return caller.name
-
-    async def take_request(self, caller: str, requests_per_s: float) -> None:
-        """Charge a request to a caller; RateLimitedError if it exceeds its quota."""
-        await self._confirmed(self._limiter.take_request(caller, requests_per_s))
 
     @property
     def needs_key(self) -> bool:

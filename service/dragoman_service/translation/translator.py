@@ -38,7 +38,6 @@ from dragoman_service.text.documents import TranslatedDocument
 from dragoman_service.text.orchestration import Outcome, Searches, Steps, advance, translation_steps
 from dragoman_service.text.pipeline import TextPipeline
 from dragoman_service.text.placeholders.patterns import TermMatcher
-from dragoman_service.translation.charging import Submit, charge, submit_charged
 from dragoman_service.translation.document_window import DocumentWindow, PendingSentence
 from dragoman_service.translation.interfaces import ModelSource, Quota, ServingModel
 from dragoman_service.translation.language_detection import (
@@ -61,6 +60,7 @@ from dragoman_service.translation.text_work import (
     RequestBudget,
     TextThreads,
     max_attention_tokens,
+    num_source_tokens,
     results_of,
     segment_cost,
     wait_all,
@@ -103,7 +103,6 @@ class Translator:
         quota: Quota | None = None,
         glossaries: GlossaryRepository | None = None,
         detector: LanguageDetector | None = None,
-        submit: Submit | None = None,
     ) -> None:
         self._detector = detector or LanguageDetector()
         self._models = models
@@ -115,7 +114,6 @@ class Translator:
         self._sleep = sleep
         self._draw_seed = draw_seed
         self._quota = quota
-        self._submit_charged = submit or partial(submit_charged, quota)
         self._threads = TextThreads()
 
     async def translate(self, request: TranslationRequest, record: RequestRecord) -> TranslationResult:
@@ -370,10 +368,23 @@ class Translator:
     async def _submit(
         self, model: ServingModel, segments: Sequence[Segment], record: RequestRecord, num_characters: int = 0
     ) -> Futures:
-        return await self._submit_charged(model.scheduler, segments, record, num_characters) if segments else ()
+        # Queues all segments or none, and charges their tokens and decode cost to the caller.
+        if not segments:
+            return ()
+        decode_cost = partial(model.scheduler.expected_decode_cost, segments)
+        refund = await self._charge(record, num_source_tokens(segments), decode_cost)
+        try:
+            return model.scheduler.submit(segments, record, num_characters=num_characters)
+        except BaseException:
+            refund()
+            raise
 
-    async def _charge(self, record: RequestRecord, num_tokens: int) -> Callable[[], None]:
-        return await charge(self._quota, record.caller, num_tokens)
+    async def _charge(
+        self, record: RequestRecord, num_tokens: int, decode_cost: Callable[[], int] | None = None
+    ) -> Callable[[], None]:
+        if self._quota is None or not num_tokens:
+            return lambda: None
+        return await self._quota.take_tokens(record.caller, num_tokens, decode_cost=decode_cost)
 
     async def _timed(self, step: Callable[[], _Result], run: Run | None) -> tuple[_Result, float, float]:
         # Returns the result of a step, its start and duration.

@@ -147,7 +147,7 @@ def _restored(kind: type[Any], values: tuple[Any, ...]) -> Any:
     return message
 
 
-def pickle_as_tuple(kind: type[Any]) -> None:
+def _pickle_as_tuple(kind: type[Any]) -> None:
     """Pickle a message class as tuples, because the methods of `dataclass` take 1.5 times as long."""
     names = [field.name for field in dataclasses.fields(kind)]
     values_of = attrgetter(*names)
@@ -160,13 +160,13 @@ for _kind in (
     *(BatchCommand, NewSegment, Segment, SearchConfig),
     *(BatchReport, BatchStepOutput, BatchLoad, EndedSegment, Hypothesis),
 ):
-    pickle_as_tuple(_kind)
+    _pickle_as_tuple(_kind)
 
 
-def format_digest(settings_type: type[BaseModel], kinds: Sequence[type[Any]] = _PICKLED) -> str:
-    """Return a digest of the fields of messages, to detect a process of another version of the service."""
+def format_digest(settings_type: type[BaseModel]) -> str:
+    """Return a digest of the fields of all messages, to detect a worker of another version of the service."""
     messages = [
-        (kind.__qualname__, [(field.name, str(field.type)) for field in dataclasses.fields(kind)]) for kind in kinds
+        (kind.__qualname__, [(field.name, str(field.type)) for field in dataclasses.fields(kind)]) for kind in _PICKLED
     ]
     settings = [(name, str(field.annotation)) for name, field in settings_type.model_fields.items()]
     return hashlib.sha256(repr((messages, settings)).encode()).hexdigest()

@@ -1,6 +1,6 @@
 """Supervisor of the worker process: starts, connects and restarts it, and forwards its log records.
 
-`docs/internals/processes.md` describes the processes.
+`docs/internals/worker.md` describes the processes.
 """
 
 import contextlib
