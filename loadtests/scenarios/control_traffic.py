@@ -25,29 +25,29 @@ def connect(address: str) -> Client:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class KnownRequest:
     """A Translate request with a known response."""
 
     request: bytes
     answer: bytes  # `normalized_response` before the disturbance
 
-    def ask(self, client: Client, *, timeout_s: float = TIMEOUT_S, **options: Any) -> Reply:
+    def send(self, client: Client, *, timeout_s: float = TIMEOUT_S, **options: Any) -> Reply:
         """Send the request; the status is WRONG_ANSWER if the response differs."""
         reply = client.call(Method.TRANSLATE, self.request, timeout_s=timeout_s, **options)
         answer = normalized_response(reply.messages[0]) if reply.messages else b""
         return reply.unless(answer == self.answer, f"{_shown(answer)} instead of {_shown(self.answer)}")
 
 
-def learn_answers(address: str, requests: Sequence[bytes]) -> list[Question]:
+def record_answers(address: str, requests: Sequence[bytes]) -> list[KnownRequest]:
     """Record the responses of an undisturbed server; raises ServerProcessError if it does not answer."""
-    questions = []
+    known_requests = []
     with connect(address) as client:
         for request in requests:
             reply = client.call(Method.TRANSLATE, request)
             if reply.status != "OK":
                 raise ServerProcessError(f"undisturbed server answered {reply.status}: {reply.message}")
-            questions.append(Question(request=request, answer=normalized_response(reply.messages[0])))
-    return questions
+            known_requests.append(KnownRequest(request=request, answer=normalized_response(reply.messages[0])))
+    return known_requests
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,24 +110,26 @@ class ControlTraffic:
 
 
 class TranslatingTraffic(ControlTraffic):
-    """Callers that ask questions, and one that makes a call that needs neither queue nor model."""
+    """Callers that send known requests, and one that makes a call that needs neither queue nor model."""
 
     def __init__(
         self,
         address: str,
-        questions: Sequence[Question],
+        known_requests: Sequence[KnownRequest],
         *,
         num_translating: int = 3,
         each_s: float = 0.02,
         probe: Callable[[Client], Reply] = Client.check,
         probe_each_s: float = 0.02,
     ) -> None:
-        asks = [question.ask for question in questions]
+        calls = [known.send for known in known_requests]
         open_client = partial(connect, address)
         prober = Caller(connect=open_client, calls=[probe], each_s=probe_each_s)
         self.translations, self.probes = list[Reply](), prober.replies
         translators = [
-            Caller(connect=open_client, calls=[*asks[first:], *asks[:first]], each_s=each_s, replies=self.translations)
+            Caller(
+                connect=open_client, calls=[*calls[first:], *calls[:first]], each_s=each_s, replies=self.translations
+            )
             for first in range(num_translating)
         ]
         super().__init__([*translators, prober])

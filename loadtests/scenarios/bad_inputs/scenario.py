@@ -31,7 +31,7 @@ from loadtests.scenarios.bad_inputs.attacks.results import report_of as attack_r
 from loadtests.scenarios.bad_inputs.attacks.run import run_attacks
 from loadtests.scenarios.bad_inputs.kinds import KINDS, Plan, make, plan
 from loadtests.scenarios.bad_inputs.responses import faults, send
-from loadtests.scenarios.control_traffic import Question, TranslatingTraffic, connect, learn_answers
+from loadtests.scenarios.control_traffic import KnownRequest, TranslatingTraffic, connect, record_answers
 from loadtests.scenarios.stress_server import log_errors, started, wait_until_idle
 
 SUMMARY: Final = "malformed and extreme inputs, and attacks; checks statuses and stalls of other callers"
@@ -245,11 +245,11 @@ def _p99(values: Sequence[float]) -> float | None:
 
 def send_all(server: ServerProcess, planned: Plan, options: argparse.Namespace, *, warm_up: Plan) -> Observations:
     """Send the inputs after a warm-up; ends early if the server does."""
-    questions = learn_answers(server.target, translate_requests(options.seed, count=16, texts=2))
+    known_requests = record_answers(server.target, translate_requests(options.seed, count=16, texts=2))
     control_traffic = partial(
         TranslatingTraffic,
         server.target,
-        questions,
+        known_requests,
         num_translating=1,
         each_s=0.25,
         probe=Client.list_models,
@@ -258,7 +258,7 @@ def send_all(server: ServerProcess, planned: Plan, options: argparse.Namespace, 
     with connect(server.target) as client:
         models = pb.ListModelsResponse.FromString(client.call(Method.LIST_MODELS, b"").messages[0]).models
     ready = next(one for model in models for one in model.versions if one.state == pb.MODEL_STATE_READY)
-    seen = Observations(model=ready, server_faults=list(_server_faults(server, questions)))
+    seen = Observations(model=ready, server_faults=list(_server_faults(server, known_requests)))
     with ExitStack() as stack:
         channels = [stack.enter_context(connect(server.target)).channels[0] for _ in range(options.callers)]
         send_planned = partial(_send_planned, channels, model=ready, timeout_s=options.timeout)
@@ -275,7 +275,7 @@ def send_all(server: ServerProcess, planned: Plan, options: argparse.Namespace, 
                 seen.elapsed_s = time.monotonic() - began_s
                 seen.translations += traffic.translations
                 seen.probes += traffic.probes
-                seen.server_faults += _server_faults(server, questions)
+                seen.server_faults += _server_faults(server, known_requests)
                 seen.memory_mb.append(footprint(server.pid).rss_mb)
         except (ServerProcessError, grpc.RpcError, OSError) as error:
             seen.server_faults.append(f"the server ended after {len(seen.records)} inputs: {error}")
@@ -306,12 +306,12 @@ def _send_planned(
         yield from pool.map(send_next, itertools.cycle(channels), planned, bad_inputs)
 
 
-def _server_faults(server: ServerProcess, questions: Sequence[Question]) -> Iterator[str]:
+def _server_faults(server: ServerProcess, known_requests: Sequence[KnownRequest]) -> Iterator[str]:
     """Yield the faults of a server without other callers that is not healthy and idle, or translates otherwise."""
     if left := wait_until_idle(server, timeout_s=30):
         yield f"work remains on the server: {left}"
     with connect(server.target) as client:
-        replies = [client.check(), *(question.ask(client) for question in questions[:4])]
+        replies = [client.check(), *(known.send(client) for known in known_requests[:4])]
     yield from (f"an ordinary call: {reply.status} {reply.message}" for reply in replies if reply.status != "OK")
-    if not all(pb.TranslateResponse.FromString(question.answer).translations for question in questions):
+    if not all(pb.TranslateResponse.FromString(known.answer).translations for known in known_requests):
         yield "an ordinary request has no translation"

@@ -94,7 +94,7 @@ def connections_dropped(run: FaultRun) -> None:
     for number, begin in zip(range(run.amount), itertools.cycle(begins)):
         open_now.append(RawConnection(run.address))
         if begin is None:
-            request = run.questions[number % len(run.questions)].request
+            request = run.known_requests[number % len(run.known_requests)].request
             open_now[-1].call(Method.TRANSLATE.path, grpc_message(request))
         else:
             open_now[-1].send(begin)
@@ -114,7 +114,7 @@ def slow_loris(run: FaultRun) -> None:
     """Hundreds of connections send prefaces, headers and bodies byte by byte without an end."""
     block = Encoder().encode(http2.call_headers(Method.TRANSLATE.path, timeout_s=600.0))
     headers = HeadersFrame(1, block, flags=["END_HEADERS"]).serialize()
-    body = DataFrame(1, grpc_message(run.questions[0].request), flags=["END_STREAM"]).serialize()
+    body = DataFrame(1, grpc_message(run.known_requests[0].request), flags=["END_STREAM"]).serialize()
     ways = (
         (b"", headers[:-1]),
         (HeadersFrame(1, block).serialize(), ContinuationFrame(1).serialize() * len(block)),
@@ -148,7 +148,7 @@ def large_metadata(run: FaultRun) -> None:
     """Metadata of 8 KiB to 1 MiB and a thousand headers, also without the limits of gRPC's client."""
     with connect(run.address) as client:
         for number, size in zip(range(run.amount), itertools.cycle(_METADATA_BYTES)):
-            request = run.questions[number % len(run.questions)].request
+            request = run.known_requests[number % len(run.known_requests)].request
             reply = client.call(Method.TRANSLATE, request, metadata=(("x-note", "a" * size),))
             if size <= _ACCEPTED_METADATA_BYTES:
                 run.require_ok(f"{size} bytes of metadata", [reply])
@@ -156,7 +156,7 @@ def large_metadata(run: FaultRun) -> None:
                 run.status_counts[reply.status] += 1
     many = [(f"x-note-{number}", "a" * 100) for number in range(1000)]
     for extra in (*([("x-note", "a" * size)] for size in _METADATA_BYTES), many):
-        result = _raw_call(run, grpc_message(run.questions[0].request), extra=extra)
+        result = _raw_call(run, grpc_message(run.known_requests[0].request), extra=extra)
         if sum(len(value) for _, value in extra) > _ACCEPTED_METADATA_BYTES:
             run.status_counts[f"raw_{result}"] += 1
         else:
@@ -204,7 +204,7 @@ def ping_flood(run: FaultRun) -> None:
 @fault(amounts=(800, 10_000), metric=requests_metric("Translate", "CANCELLED"), limits={"slowest_s": 4.0})
 def rapid_reset(run: FaultRun) -> None:
     """Thousands of calls, each cancelled as soon as it is sent (CVE-2023-44487)."""
-    request = grpc_message(run.questions[0].request)
+    request = grpc_message(run.known_requests[0].request)
     for number in range(run.amount // _RESETS_PER_CONNECTION):
         with closing(RawConnection(run.address)) as connection:
             connection.begin()
@@ -250,7 +250,7 @@ def silent_watchers(run: FaultRun) -> None:
 )
 def silent_connections(run: FaultRun) -> None:
     """Calls of headers only, or without the last byte of the message; other calls of the same host are served."""
-    request = grpc_message(run.questions[0].request)[:-1]
+    request = grpc_message(run.known_requests[0].request)[:-1]
     for number in range(run.amount):
         if number % 50 == 0:
             connection = run.connect().begin()

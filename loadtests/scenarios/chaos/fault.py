@@ -20,7 +20,7 @@ from loadtests.generator.client import TIMEOUT_S
 from loadtests.generator.metrics import scrape
 from loadtests.hostile.http2 import RawConnection
 from loadtests.report.report import Check, Report, at_most, require
-from loadtests.scenarios.control_traffic import Question, TranslatingTraffic, connect
+from loadtests.scenarios.control_traffic import KnownRequest, TranslatingTraffic, connect
 from loadtests.scenarios.stress_server import log_path, poll, started
 
 NUM_WORKERS: Final = 2  # one that hangs, and another
@@ -87,7 +87,7 @@ class ChaosServer:
     original_models: Path
     log: Path
     control: Control
-    questions: list[Question] = field(default_factory=list)  # with the right answers
+    known_requests: list[KnownRequest] = field(default_factory=list)  # with the right answers
 
     def arm(self, kind: RunKind, where: Literal["encoder", "step"], *, count: int = 1, seconds: float = 0.0) -> None:
         """Let the next runs of the native engine fail before or after they write their results, or start later."""
@@ -182,8 +182,8 @@ class FaultRun:
     def __init__(self, fault: Fault, server: ChaosServer, mode: str, *, before: Mapping[str, float]) -> None:
         self.fault, self.amount = fault, fault.amounts[mode == "full"]
         self.seconds = fault.seconds[mode == "full"]
-        self.server, self.questions, self.address = server, server.questions, server.process.target
-        self.control = TranslatingTraffic(self.address, self.questions)
+        self.server, self.known_requests, self.address = server, server.known_requests, server.process.target
+        self.control = TranslatingTraffic(self.address, self.known_requests)
         self.connections = ExitStack()
         self.status_counts = Counter[str]()  # of affected callers
         self.num_seen = 0  # growth of the metric
@@ -283,9 +283,9 @@ class FaultRun:
         self.require(late_s < slack_s, f"{when}: a status came {late_s:.2f} s after the deadline")
 
     def ask(self, number: int = 0, *, timeout_s: float = TIMEOUT_S) -> Reply:
-        """Ask one of the questions on a new connection."""
+        """Send one of the known requests on a new connection."""
         with connect(self.address) as client:
-            return self.questions[number % len(self.questions)].ask(client, timeout_s=timeout_s)
+            return self.known_requests[number % len(self.known_requests)].send(client, timeout_s=timeout_s)
 
     def logged(self) -> str:
         """Return the server's log since the fault began."""

@@ -160,9 +160,9 @@ def log_pipe_blocked(run: FaultRun) -> None:
 
 
 def _lose_lines(run: FaultRun, path: Path) -> None:
-    questions = itertools.islice(itertools.cycle(run.questions), run.amount)
+    known_requests = itertools.islice(itertools.cycle(run.known_requests), run.amount)
     with run.server.logging_to(path), connect(run.address) as client:
-        run.require_ok("without a log", [question.ask(client) for question in questions])
+        run.require_ok("without a log", [known.send(client) for known in known_requests])
     is_logged = poll(lambda: '"log lines lost"' in run.logged(), bool, timeout_s=10.0)
     run.require(is_logged, "the log does not mention the lost lines")
 
@@ -210,10 +210,10 @@ def _keep_serving(run: FaultRun, bundle: Path) -> None:
 
 def _translate_all(run: FaultRun, client: Client) -> Iterator[Reply]:
     """Also use options whose files the server may read lazily."""
-    for question in run.questions:
-        yield question.ask(client)
+    for known in run.known_requests:
+        yield known.send(client)
         for options in (pb.DecodingOptions(return_alignment=True), pb.DecodingOptions(coverage_penalty=0.2)):
-            request = question.request + pb.TranslateRequest(options=options).SerializeToString()
+            request = known.request + pb.TranslateRequest(options=options).SerializeToString()
             yield client.call(Method.TRANSLATE, request)
 
 

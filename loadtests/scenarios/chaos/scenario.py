@@ -19,7 +19,7 @@ from loadtests.generator.metrics import footprint, remaining_work, scrape
 from loadtests.report.report import Report, require
 from loadtests.scenarios.chaos import connections, processes
 from loadtests.scenarios.chaos.fault import ChaosServer, Fault, FaultRun, chaos_server, requests_metric
-from loadtests.scenarios.control_traffic import Question, TranslatingTraffic, connect, learn_answers
+from loadtests.scenarios.control_traffic import KnownRequest, TranslatingTraffic, connect, record_answers
 from loadtests.scenarios.stages import run_stages
 from loadtests.scenarios.stress_server import poll
 
@@ -72,7 +72,7 @@ def run_faults(
     @contextmanager
     def start(settings: Mapping[str, str]) -> Iterator[ChaosServer]:
         with chaos_server(output / f"server-{next(numbers)}", models=models, settings=settings) as server:
-            server.questions.extend(_warm_up(server.process.target, seed))
+            server.known_requests.extend(_warm_up(server.process.target, seed))
             yield server
 
     def inject(server: ChaosServer, fault: Fault) -> FaultRun:
@@ -88,15 +88,15 @@ def run_faults(
     return runs, exit_codes
 
 
-def _warm_up(address: str, seed: int) -> list[Question]:
-    """Fill the batches, so that memory is stable; return questions with their answers."""
-    questions = learn_answers(address, translate_requests(seed, count=8, texts=1))
+def _warm_up(address: str, seed: int) -> list[KnownRequest]:
+    """Fill the batches, so that memory is stable; return requests with their answers."""
+    known_requests = record_answers(address, translate_requests(seed, count=8, texts=1))
     with ThreadPoolExecutor() as pool:
-        list(pool.map(lambda large: learn_answers(address, [large]), translate_requests(seed, count=4, texts=48)))
-    with TranslatingTraffic(address, questions) as control:
-        for _ in questions:
+        list(pool.map(lambda large: record_answers(address, [large]), translate_requests(seed, count=4, texts=48)))
+    with TranslatingTraffic(address, known_requests) as control:
+        for _ in known_requests:
             control.wait_for_answers()
-    return questions
+    return known_requests
 
 
 def _run_fault(run: FaultRun) -> FaultRun:
@@ -138,7 +138,7 @@ def _recover(run: FaultRun) -> None:
 
     def is_healthy() -> bool:
         with connect(run.address) as client:
-            replies = (client.check(timeout_s=5.0), run.questions[0].ask(client, timeout_s=5.0))
+            replies = (client.check(timeout_s=5.0), run.known_requests[0].send(client, timeout_s=5.0))
             return all(reply.status == "OK" for reply in replies)
 
     if poll(is_healthy, lambda healthy: healthy or run.server.process.exit_code is not None, timeout_s=30.0):
