@@ -26,11 +26,18 @@ from dragoman_service.text.placeholders.templates import Rule
 from dragoman_service.text.segmentation import Check, never_ends
 
 _URL_CHARACTER = r"[^\s<>\"`\\^|\x00-\x20\u3000-\u303f\uff00-\uffef]"
+_BRACED_VALUE = r"\{(?:[^{}<\n]{1,200}+|\{(?=[^{}<\n]{0,100}+\})[^{}]{0,100}+\}){0,8}+\}"
 _VALUE = (
-    r"\"[^\"<>]{0,1000}+(?:<[%?][^<>]{1,200}+>[^\"<>]{0,200}+){0,3}\"|'[^'<>]{0,1000}+'"  # `<% %>` in a value: ERB
-    r"|\{[^{}<>\n]{0,200}+\}|[\w#.%:-]{1,200}+"
+    r"\"[^\"<]{0,1000}+(?:<[%?][^<>]{1,200}+>[^\"<]{0,200}+){0,3}\"|'[^'<]{0,1000}+'"  # `<% %>` in a value: ERB
+    rf"|{_BRACED_VALUE}|[\w#.%:-]{{1,200}}+"
 )
-_TAG_ATTRIBUTE = rf"\s{{1,32}}+[\w:@.-]{{1,64}}+\s{{0,8}}+=\s{{0,8}}+(?:{_VALUE})"
+# Attributes without a value: those of HTML, directives of Vue, Angular and Svelte, properties in braces.
+_FLAG = (
+    r"(?:[vx]-|[*#@:]|(?:on|bind|use|in|out|transition|animate):)[A-Za-z][\w:.|-]{0,63}+|\{(?:\.{3})?[\w.$]{1,64}+\}"
+    r"|(?:async|autofocus|autoplay|checked|controls|default|defer|disabled|download|hidden|loop|multiple|muted|novalidate"
+    r"|open|readonly|required|reversed|selected)(?![\w-])"
+)
+_TAG_ATTRIBUTE = rf"\s{{1,32}}+(?:[\w:@.*#|\[\]()-]{{1,64}}+\s{{0,8}}+=\s{{0,8}}+(?:{_VALUE})|{_FLAG})"
 _CURRENCY = r"[$\xa3\xa5\u20a0-\u20bf]"
 _UNIT = (
     rf"%|\u2030|\xb0(?:[CF]\b)?|{_CURRENCY}|EUR|USD|GBP|CHF|km/h|m/s|mph|rpm|[kcdm\xb5\u03bcn]?m[\xb2\xb3]?|[km\xb5\u03bc]?g|m?[lL]"

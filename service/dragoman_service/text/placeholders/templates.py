@@ -48,13 +48,15 @@ _NO_WORD_AFTER = r"(?![A-Za-z0-9])"
 
 # Flags, width, precision, size and type. `'` is a flag, or precedes a padding character (PHP).
 _FORMAT = (
-    r"(?:'(?=[^\w\s'][-\d])[^\w\s]|[-+#0']){0,5}+(?:\*(?:\d{1,2}\$)?|\d{0,4})(?:\.(?:\*(?:\d{1,2}\$)?|\d{0,3}))?"
-    r"(?:hh?|ll?|I64|I32|[ILqzjt])?[diouxXeEfFgGcCsSaApnrbqvm@]"
+    r"(?:'(?=[^\w\s'][-\d])[^\w\s]|[-+#0',]){0,5}+(?:\*(?:\d{1,2}\$)?|\d{0,4})(?:\.(?:\*(?:\d{1,2}\$)?|\d{0,3}))?"
+    r"(?:[tT][HIklMSLNpzZsQBbhAaCYyjmdeRTrDFc]"  # Java: dates
+    r"|(?:hh?|ll?|I64|I32|[ILqzjt])?[diouxXeEfFgGcCsSaApnrbqvm@])"
 )
 _PRINTF = (
     r"%(?<!\d%)(?:"
     r"(?:\d{1,2}\$)?#@\w{1,64}+@"  # Apple: a variable of a plural
-    rf"|(?:\d{{1,2}}\$|\[\d{{1,2}}\]|\([\w.]{{1,64}}+\)|<\w{{1,64}}+>){_FORMAT}"  # number or name
+    rf"|(?:\d{{1,2}}\$\(?|\[\d{{1,2}}\]|\([\w.]{{1,64}}+\)|<\w{{1,64}}+>){_FORMAT}"  # number or name
+    rf"|<{_FORMAT}(?![A-Za-z0-9>])"  # Java: the same argument again
     rf"|{_FORMAT}{_NO_WORD_AFTER}"
     r"|\d{1,2}![^!\s]{1,10}+!"  # Windows
     rf"|\d{{1,2}}:-?\d{{0,4}}(?:\.\d{{1,3}})?[a-z]{_NO_WORD_AFTER}"  # Delphi
@@ -67,10 +69,25 @@ _PRINTF = (
     r"|%%"
 )
 
+# Tags and control lines of Mako.
+_LINE_END = r"[ \t]{0,8}+(?![^\n])"
+_MAKO = (
+    r"</%[A-Za-z][\w:.]{0,63}+>"
+    r"|<%(?=[A-Za-z])[\w:.]{1,64}+(?:\s{1,8}+[\w:]{1,64}+=(?:\"[^\"\n]{0,300}+\"|'[^'\n]{0,300}+')){0,16}+\s{0,8}+/?>"
+    rf"|%(?<![^\n]%) ?(?:(?:if|elif|for|while|with|except)\b[^\n]{{0,300}}?:{_LINE_END}"
+    rf"|(?:else|try|finally):{_LINE_END}|end(?:if|for|while|with|try){_LINE_END})"
+)
+
 # Members, indices and calls, as in the expressions of most languages.
 _MEMBER = (
     r"(?=\??\.\w|->\w|::\w|[\[(])"
     r"(?:(?:\??\.|->|::)\w{1,64}+|\[(?:'[^'{}\n]{1,64}+'|\"[^\"{}\n]{1,64}+\"|[\w.$@-]{1,64}+)\]|\([^(){}\n]{0,100}+\))"
+)
+# Control flow of Angular.
+_CONTROL_FLOW = (
+    r"@(?<![\w@]@)(?:(?:if|else if|for|switch|case|defer|placeholder|loading) ?"
+    r"\((?:[^(){}\n]{1,200}+|\((?=[^(){}\n]{0,100}+\))[^()]{0,100}+\)){1,8}+\)"
+    r"|else|empty|default|defer|placeholder|loading|error) ?\{"
 )
 _OPERATOR = r"(?:[-+*/%<>]|[=!<>]==?|\?\?|\|\||&&|\?)"
 _BRACES = (
@@ -107,6 +124,11 @@ _DOLLAR_NAME = (
     rf"|!?{_NAME}(?:(?=\$[A-Za-z_])\${_NAME}){{0,3}}+"
     r"(?:(?=->\w|::\w|\.[A-Za-z_])(?:->|::|\.)\w{1,64}+(?:\((?=[^()\n]{0,100}\))[^()\n]{0,100}+\))?){0,4}+"
     r"(?:\[[^\[\]\s$]{1,64}+\])?)"
+)
+# `$$` is a dollar sign in templates with `$name`.
+_DOLLARS = r"\$\$(?<![\w$]\$\$)(?![\w$])"
+_DOLLARS_OF_AMOUNT = (
+    r"\$\$(?<![\w$]\$\$)\d{1,9}+(?:(?=[.,]\d)[.,]\d{1,9}+){0,3}+(?=[.,;:!?)]{0,2}(?:\s[^\W\d_]{2}|\s{0,8}+\Z))"
 )
 _MATH = (
     r"\$\$(?=[^$\s])[^$\n]{1,300}+\$\$"
@@ -148,7 +170,11 @@ _TAG_IN_BRACKETS = (
 # Rules in order of precedence at one position.
 RULES = (
     Rule(kind=ProtectedKind.TEMPLATE, pattern=_delimited("<%", "%>") + "|" + _delimited("<?", "?>")),
-    Rule(kind=ProtectedKind.TEMPLATE, pattern=r"</?[#@]\w[^<>\n]{0,200}+>|<#--[^<>\n]{1,300}+-->"),  # FreeMarker
+    Rule(
+        kind=ProtectedKind.TEMPLATE,  # FreeMarker
+        pattern=r"</?[#@]\w[^<>\n]{0,200}+>|<#--(?:(?!-->|<#--)[^\n]){0,300}+-->",
+    ),
+    Rule(kind=ProtectedKind.TEMPLATE, pattern=_MAKO),
     Rule(kind=ProtectedKind.TEMPLATE, pattern=r"\$t\([^()\n]{1,200}+\)|\$\([^()\s]{1,100}+\)"),
     Rule(kind=ProtectedKind.TEMPLATE, pattern=r"[$%#@](?:(?<=\$)\$?!?)?\{[^{}\n]{1,200}+\}"),
     Rule(
@@ -189,6 +215,7 @@ RULES = (
         kind=ProtectedKind.BRACES, pattern=r"\{(?=[#:@][a-z][^{}\n]{0,200}+\{)", read=TextReader.nested_braces
     ),  # Svelte
     Rule(kind=ProtectedKind.BRACES, pattern=_QUOTED_BRACES),
+    Rule(kind=ProtectedKind.BRACES, pattern=_CONTROL_FLOW),
     Rule(kind=ProtectedKind.VARIABLE, pattern=rf"(?a:{_PERCENT_NAME}%(?![\w%]){_BACKSLASH_PATH})"),
     Rule(kind=ProtectedKind.PRINTF, pattern=rf"(?a:{_PRINTF})"),
     Rule(kind=ProtectedKind.VARIABLE, pattern=rf"(?a:{_PERCENT_NAME})"),
@@ -204,9 +231,9 @@ RULES = (
     ),
     Rule(
         kind=ProtectedKind.BRACKETS,  # bold and italic text of MediaWiki
-        pattern=r"'(?<![\w']')'{1,4}+(?=[\w(\[{<$])|'(?<=[^\W\d]'|[)\]}>.!?]')'{1,4}+(?![\w'])",
+        pattern=r"'(?<![\w']')'{1,4}+(?=[\w(\[{<$])|'(?:(?<=[^\W\d]'|[)\]}>.!?]')|(?<=\$\d'))'{1,4}+(?![\w'])",
     ),
-    Rule(kind=ProtectedKind.VARIABLE, pattern=rf"(?a:{_MATH})"),
+    Rule(kind=ProtectedKind.VARIABLE, pattern=rf"{_DOLLARS_OF_AMOUNT}|(?a:{_MATH})|{_DOLLARS}"),
     Rule(kind=ProtectedKind.VARIABLE, pattern=rf"(?a:\$(?<![\w$]\$){_NAME}\$(?![\w$]))"),  # Chrome
     Rule(kind=ProtectedKind.VARIABLE, pattern=rf"(?a:{_DOLLAR_NAME})"),
     Rule(kind=ProtectedKind.VARIABLE, pattern=rf"(?a:{_LINKED_MESSAGE}|{_MENTION})"),
