@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman_service.text.casing import capitalized_like, capitals, is_in_capitals, lowered_words, sentence_case
-from dragoman_service.text.punctuation import corrected_ending, readable, restored_quotes
+from dragoman_service.text.endings import corrected_ending
+from dragoman_service.text.punctuation import readable, restored_quotes
 
 LANGUAGES = st.sampled_from(["en", "de", "de-AT", "fr", "es", "tr", "az", "el", "ru", "nl", "cs", "ja", "zh", "", "xx"])
 TARGETS = st.sampled_from(["en", "de", "de-CH", "fr", "fr-CA", "es", "el", "ar", "hi", "ja", "zh", "th", ""])

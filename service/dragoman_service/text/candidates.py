@@ -8,6 +8,7 @@ from itertools import accumulate, takewhile
 
 from dragoman_service.datatypes import AlignmentLink, Hypothesis, Span, WarningKind
 from dragoman_service.text.casing import capitalized_like, capitals
+from dragoman_service.text.endings import corrected_ending
 from dragoman_service.text.invariants.checks import find_violations
 from dragoman_service.text.invariants.violations import HARD_KINDS, MASK, Texts, Violation
 from dragoman_service.text.placeholders.counts import with_separated_counts
@@ -15,7 +16,7 @@ from dragoman_service.text.placeholders.placement import Repair
 from dragoman_service.text.placeholders.restoration import Fragment, restore
 from dragoman_service.text.placeholders.text_units import masked, masked_target
 from dragoman_service.text.planning import TextPart
-from dragoman_service.text.punctuation import corrected_ending, restored_quotes
+from dragoman_service.text.punctuation import restored_quotes
 
 _VISIBLE = re.compile(r"\S")
 _MAX_SHOWN_CHARACTERS = 80

@@ -41,7 +41,7 @@ from dragoman_service.text.placeholders.patterns import ProtectedSpan, may_have_
 from dragoman_service.text.placeholders.restoration import Assembled, Assembler, forced_prefix
 from dragoman_service.text.placeholders.text_units import Placeholders, TextUnit, spans_in_unit, with_placeholders
 from dragoman_service.text.planning import ModelText, TextPart, TextPlan, TextPlanner
-from dragoman_service.text.punctuation import localized_quotation_mark
+from dragoman_service.text.quotation import localized_quotation_mark
 from dragoman_service.text.repair import Repair, part_unit, plan_repair, repaired_search
 from dragoman_service.text.segmentation import Joined, join
 
