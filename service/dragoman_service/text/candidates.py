@@ -17,6 +17,7 @@ from dragoman_service.text.placeholders.restoration import Fragment, restore
 from dragoman_service.text.placeholders.text_units import masked, masked_target
 from dragoman_service.text.planning import TextPart
 from dragoman_service.text.punctuation import restored_quotes
+from dragoman_service.text.quotation import missing_marks
 
 _VISIBLE = re.compile(r"\S")
 _MAX_SHOWN_CHARACTERS = 80
@@ -99,7 +100,8 @@ class CandidateReader:
         self, source: str, part: TextPart, hypothesis: Hypothesis, target: str, links: Sequence[AlignmentLink] | None
     ) -> tuple[str, Sequence[AlignmentLink] | None]:
         read, visible = (masked(part.unit), masked_target(part.unit, target)) if part.unit else (source, target)
-        corrected = with_separated_counts(read, visible)
+        marks = missing_marks(part.unit.text if part.unit else source, target)
+        corrected = with_separated_counts(read, _changed(visible, marks))
         if hypothesis.is_finished:
             languages = {"source_language": self.source_language, "target_language": self.target_language}
             corrected = corrected_ending(read, corrected, **languages)
@@ -140,6 +142,14 @@ class CandidateReader:
             spells=self.spells,
         )
         return tuple(find_violations(texts))
+
+
+def _changed(text: str, changes: Sequence[tuple[Span, str]]) -> str:
+    pieces, position = [], 0
+    for span, new in changes:
+        pieces += (text[position : span.start], new)
+        position = span.end
+    return "".join((*pieces, text[position:]))
 
 
 def _edits(old: str, new: str) -> Iterator[_Edit]:

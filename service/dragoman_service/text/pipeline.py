@@ -34,6 +34,7 @@ from dragoman_service.text.hypotheses import (
     sentence_warnings,
     without_violations,
 )
+from dragoman_service.text.invariants.symbols import quotation_marks
 from dragoman_service.text.invariants.untranslated import is_short_copy
 from dragoman_service.text.invariants.violations import HARD_KINDS
 from dragoman_service.text.placeholders.markdown import is_markup_intact
@@ -171,10 +172,13 @@ class TextPipeline(TextPlanner):
         return probability(confidence, without_violations(values))
 
     def _num_violations(self, attempt: "Attempt") -> tuple[int, int]:
-        # Hard violations, and all. A short copy counts as a soft one.
+        # Hard violations, and all. A short copy counts as a soft one. A misplaced quotation mark counts twice, because
+        # a text without quotation marks is easier to read.
         best = attempt.best
         is_copy = attempt.part.unit is None and is_short_copy(attempt.source, best.text)
-        return best.num_hard, len(best.violations) + is_copy
+        lost = (each.source for each in best.violations if each.kind is WarningKind.PLACEHOLDER_LOST and each.source)
+        num_misplaced = sum(quotation_marks(attempt.source[span.start : span.end]) == [0] for span in lost)
+        return best.num_hard + num_misplaced, len(best.violations) + num_misplaced + is_copy
 
     def _attempt(self, text: str, part: TextPart, result: SegmentResult) -> "Attempt":
         # Candidates with fewer hard violations come first, unless the caller has fixed a prefix or samples.

@@ -1,10 +1,16 @@
 """Quotation marks and apostrophes: those of the target language, where the source has typographic ones.
 
-All functions are pure and take linear time.
+A translation may lack marks. `missing_marks` finds their place if the quoted text is copied or a comma shows where it
+ends. All functions are pure and take linear time.
 """
 
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, pairwise
+
+from dragoman_service.datatypes import Span
+from dragoman_service.text.invariants.symbols import quotation_marks
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +44,8 @@ _TYPOGRAPHIC_SINGLE = _TYPOGRAPHIC_SINGLE_OPENING | frozenset("’‛›』ʼ´"
 _QUOTE_OR_PRIME = re.compile('["″“”„‟«»〝〞「」]')
 _PRIME = re.compile(r"(?<=\d)'(?!\w)")
 _BEFORE_OPENING = frozenset("([{<-–—/|¿¡=:„“«‚‘‹'\"")
+_MAX_OCCURRENCES = 16  # of a quoted text
+_MIN_RATIO, _MAX_RATIO = 0.4, 2.5  # of the lengths of a text and its translation
 
 
 def with_marks_of_language(source: str, target: str, *, target_language: str) -> str:
@@ -50,6 +58,109 @@ def with_marks_of_language(source: str, target: str, *, target_language: str) ->
     """
     pairs = _quotes_of(target_language) or _quotes_in(source)
     return _restored_singles(source, _restored_doubles(source, target, pairs), pairs)
+
+
+def missing_marks(source: str, target: str) -> list[tuple[Span, str]]:
+    """Return the changes that give a translation the quotation marks of its source, in order; empty if it has them.
+
+    Each change replaces a range of the target: an empty one by a straight mark, or a surplus mark by nothing. A mark
+    whose place is unclear is not placed.
+
+    Args:
+        source: a sentence, with a distinct token for each protected span.
+        target: its translation with the same tokens.
+    """
+    old, new = quotation_marks(source), quotation_marks(target)
+    if len(old) == len(new) or not old or len(old) % 2:
+        return []
+    pairs = [_Pair(start=start, end=end) for start, end in zip(old[::2], old[1::2], strict=True)]
+    if any(source[pair.start + 1].isspace() or source[pair.end - 1].isspace() for pair in pairs):
+        return []  # nested, or with spaces inside
+    if len(new) > len(old):
+        surplus = _surplus_mark(target, new) if len(new) == len(old) + 1 else None
+        return [] if surplus is None else [(Span(start=surplus, end=surplus + 1), "")]
+    found = dict.fromkeys(chain.from_iterable(_around_copy(source, target, pair, new) for pair in pairs))
+    if not found and len(new) == len(old) - 1:
+        found = dict.fromkeys(_before_comma(source, target, pairs, new))
+    if len(found) > len(old) - len(new):
+        return []
+    return [(Span(start=position, end=position), '"') for position in sorted(found)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pair:
+    start: int  # position of the opening mark
+    end: int  # position of the closing mark
+
+
+def _around_copy(source: str, target: str, pair: _Pair, marks: Sequence[int]) -> Iterator[int]:
+    # Positions of the missing marks around a quoted text that the target copies.
+    quoted = source[pair.start + 1 : pair.end]
+    own, copies = _occurrences(quoted, source), _occurrences(quoted, target)
+    if len(own) != len(copies) or pair.start + 1 not in own:
+        return
+    start = copies[own.index(pair.start + 1)]
+    end = start + len(quoted)
+    if start - 1 not in marks:
+        yield start
+    if end not in marks:
+        yield end
+
+
+def _occurrences(words: str, text: str) -> list[int]:
+    # Positions of a text that is not a part of longer words.
+    positions: list[int] = []
+    position = text.find(words) if words else -1
+    while position >= 0 and len(positions) <= _MAX_OCCURRENCES:
+        if not text[position - 1 : position].isalnum() and not text[position + len(words) :][:1].isalnum():
+            positions.append(position)
+        position = text.find(words, position + len(words))
+    return positions if len(positions) <= _MAX_OCCURRENCES else []
+
+
+def _before_comma(source: str, target: str, pairs: Sequence[_Pair], marks: Sequence[int]) -> Iterator[int]:
+    # Position of the only missing mark, if it closes a text before a comma: `"I agree", she said.`
+    number = _unclosed(target, marks)
+    if number is None:
+        return
+    pair, opening = pairs[number], marks[2 * number]
+    is_inside = source[pair.end - 1] == ","
+    if not is_inside and source[pair.end + 1 : pair.end + 2] != ",":
+        return
+    source_end = pairs[number + 1].start if number + 1 < len(pairs) else len(source)
+    target_end = marks[2 * number + 1] if 2 * number + 1 < len(marks) else len(target)
+    num_commas = source.count(",", pair.end - is_inside, source_end)
+    position = target_end
+    for _ in range(num_commas):
+        position = target.rfind(",", opening, position)
+        if position < 0:
+            return
+    if _is_similar(pair.end - pair.start, position - opening) and _is_similar(
+        source_end - pair.end, target_end - position
+    ):
+        yield position + is_inside
+
+
+def _unclosed(text: str, marks: Sequence[int]) -> int | None:
+    # Number of the quotation without a closing mark; None if its marks are otherwise.
+    for number, position in enumerate(marks):
+        is_opening = number % 2 == 0
+        if _opens(text, position, is_open=not is_opening) is not is_opening:
+            return number // 2 if not is_opening else None
+    return len(marks) // 2 if len(marks) % 2 else None
+
+
+def _surplus_mark(text: str, marks: Sequence[int]) -> int | None:
+    # The first of two closing marks, within a compound: `"Edit"-menu"`.
+    for first, second in pairwise(marks):
+        closes = not _opens(text, first, is_open=True) and not _opens(text, second, is_open=True)
+        if closes and text[first + 1 : first + 2] == "-" and " " not in text[first:second]:
+            return first
+    return None
+
+
+def _is_similar(length: int, other: int) -> bool:
+    return length * _MIN_RATIO <= other <= length * _MAX_RATIO
 
 
 def localized_quotation_mark(mark: str, *, is_opening: bool, target_language: str) -> str | None:

@@ -13,10 +13,10 @@ from dragoman_service.text.invariants.form import (
 from dragoman_service.text.invariants.quantities import find_changed_numbers
 from dragoman_service.text.invariants.symbols import (
     find_changed_markup,
+    find_changed_quotation_marks,
     find_changed_symbols,
     find_empty_translation,
     find_invalid_output,
-    find_lost_quotation_marks,
 )
 from dragoman_service.text.invariants.untranslated import find_untranslated
 from dragoman_service.text.invariants.violations import Invariant, Texts, Violation
@@ -27,7 +27,7 @@ INVARIANTS: tuple[Invariant, ...] = (
     find_changed_numbers,
     find_changed_identifiers,
     find_changed_symbols,
-    find_lost_quotation_marks,
+    find_changed_quotation_marks,
     find_changed_names,
     find_changed_addresses,
     find_changed_markup,

@@ -108,17 +108,30 @@ def find_changed_symbols(texts: Texts) -> Iterator[Violation]:
         )
 
 
-def find_lost_quotation_marks(texts: Texts) -> Iterator[Violation]:
-    """Yield the double quotation marks of the source if the target has fewer; the style may differ."""
-    old = [match.start() for match in _QUOTATION_MARK.finditer(texts.source)]
-    if not old or len(old) % 2:  # an odd mark is an apostrophe or a unit
+def quotation_marks(text: str) -> list[int]:
+    """Return the positions of the double quotation marks of a text, without those that are units."""
+    return [match.start() for match in _QUOTATION_MARK.finditer(text)]
+
+
+def find_changed_quotation_marks(texts: Texts) -> Iterator[Violation]:
+    """Yield the double quotation marks of the source if the target has fewer; the style may differ.
+
+    A surplus mark of the target is a violation only if it has no partner.
+    """
+    old = quotation_marks(texts.source)
+    if len(old) % 2:  # an odd mark is an apostrophe or a unit
         return
-    num_new = sum(1 for _ in _QUOTATION_MARK.finditer(texts.target))
-    if num_new < len(old):
-        detail = f"{num_new} quotation marks, {len(old)} in the source"
+    new = quotation_marks(texts.target)
+    if len(new) >= len(old) and len(new) % 2 == 0:
+        return
+    detail = f"{len(new)} quotation marks, {len(old)} in the source"
+    if len(new) < len(old):
         for position in old[:MAX_VIOLATIONS]:
             span = Span(start=position, end=position + 1)
             yield Violation(kind=WarningKind.SYMBOL_CHANGED, detail=detail, source=span, target=None)
+    elif old:
+        span = Span(start=new[-1], end=new[-1] + 1)
+        yield Violation(kind=WarningKind.SYMBOL_CHANGED, detail=detail, source=None, target=span)
 
 
 def find_changed_markup(texts: Texts) -> Iterator[Violation]:
