@@ -145,7 +145,8 @@ class CandidateReader:
 
 
 def _changed(text: str, changes: Sequence[tuple[Span, str]]) -> str:
-    pieces, position = [], 0
+    pieces: list[str] = []
+    position = 0
     for span, new in changes:
         pieces += (text[position : span.start], new)
         position = span.end
