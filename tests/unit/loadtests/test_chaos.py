@@ -25,7 +25,7 @@ def injected(
     expected = {"expected": {"DEADLINE_EXCEEDED"}, **(fault or {})}
     declared = Fault(name="sigstop", summary="", inject=lambda _: None, metric="dragoman_x", **expected)
     process = SimpleNamespace(target="127.0.0.1:1")
-    server: Any = SimpleNamespace(process=process, questions=[], log=Path("/dev/null"))
+    server: Any = SimpleNamespace(process=process, known_requests=[], log=Path("/dev/null"))
     run = FaultRun(declared, server, "short", before={})
     run.status_counts.update(expected["expected"])
     run.num_seen = 3
