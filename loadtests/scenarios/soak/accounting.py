@@ -66,14 +66,14 @@ def read_access_log(output: Path) -> tuple[list[Entry], list[str]]:
 
 @dataclass(slots=True, kw_only=True)
 class Accounting:
-    """Finished calls and what was wrong with them."""
+    """Finished calls and their faults."""
 
     ends: Counter[tuple[str, str]] = field(default_factory=Counter)  # number of calls by label and client status
     entries: list[Entry] = field(default_factory=list)
     unanswered: list[str] = field(default_factory=list)
     duplicates: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
-    wrong: list[str] = field(default_factory=list)  # incomplete, foreign or changed responses
+    faults: list[str] = field(default_factory=list)  # incomplete, foreign or changed responses
     first_answers: dict[bytes, bytes] = field(default_factory=dict)  # of probes, by request
     num_sentences: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -113,8 +113,8 @@ class Accounting:
         failed = [f"{num_failed} segments failed"] if num_failed else []
         return [
             Check(name="each request is answered", failures=self.unanswered),
-            Check(name="no request is answered twice", failures=[*self.duplicates, *repeated]),
-            Check(name="each response is right", failures=self.wrong),
+            Check(name="no request has two answers", failures=[*self.duplicates, *repeated]),
+            Check(name="each response is right", failures=self.faults),
             Check(name="no unexpected error", failures=[*self.errors, *errors, *failed]),
             Check(
                 name="clients and server agree on all calls",
@@ -137,11 +137,11 @@ class Accounting:
             response = pb.TranslateResponse.FromString(reply.messages[0])
             faults = translate_faults(request, response, request_id=name)
             self.num_sentences += _num_sentences(response)
-        self.wrong += [f"{name}: {fault}" for fault in faults]
+        self.faults += [f"{name}: {fault}" for fault in faults]
         if planned.kind is Kind.PROBE and is_complete:
             answer = normalized_response(reply.messages[0])
             if self.first_answers.setdefault(planned.raw[0], answer) != answer:
-                self.wrong.append(f"{name}: the response differs from the first one")
+                self.faults.append(f"{name}: the response differs from the first one")
 
     def _record_stream(self, planned: ExpectedCall, reply: Reply) -> None:
         """Record the requests of a stream; the stream itself is counted only if it fails."""
@@ -149,7 +149,7 @@ class Accounting:
         responses = [pb.TranslateResponse.FromString(raw) for raw in reply.messages]
         found = stream_answers(requests, responses)
         self.duplicates += found.duplicates
-        self.wrong += found.faults
+        self.faults += found.faults
         self.num_sentences += sum(map(_num_sentences, responses))
         self._check_status(planned, reply, "OK")
         possible = {UNSEEN}

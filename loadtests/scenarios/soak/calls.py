@@ -22,7 +22,7 @@ class Kind(enum.Enum):
 
     USUAL = "usual"
     PROBE = "probe"  # its response never changes
-    REFUSED = "refused"
+    REJECTED = "rejected"
     SWAP = "swap"
     CANCELS = "cancels"
     DISCONNECTS = "disconnects"

@@ -6,16 +6,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from dragoman.option_ranges import option_ranges
 from dragoman.v1 import translation_pb2 as pb
 from loadtests.generator.calls import Method
 from loadtests.generator.texts import SENTENCES, Profile, Texts
 from loadtests.generator.workload import Mix
 from loadtests.scenarios.soak.calls import ExpectedCall, Kind, Moment
 
+MAX_MESSAGE_BYTES: Final = 4 * 1024 * 1024  # a setting of the tested server
 _LANGUAGES: Final[dict[str, Any]] = {"source_language": "en", "target_language": "de"}
 _NUM_PARTS: Final = 4
 _BULK_SHARE: Final = 0.2
-_REFUSED_IN_STREAM_SHARE: Final = 0.1
+_REJECTED_IN_STREAM_SHARE: Final = 0.1
 _WITHOUT_ENDS: Final = str.maketrans(dict.fromkeys(".!?:;", ","))
 _SHORTEST_DEADLINE: Final = 0.01
 _MOMENTS: Final = Mix({moment: moment.value[0] for moment in Moment})
@@ -44,47 +46,64 @@ OPTIONS: Final[Sequence[Mapping[str, Any]]] = (  # choices for each field, None 
 )
 
 
-def _refused(status: str, raw: bytes, *, method: Method = Method.TRANSLATE, **more: Any) -> ExpectedCall:
-    return ExpectedCall(request_id="", kind=Kind.REFUSED, method=method, raw=(raw,), answers=(status,), **more)
+def _rejected(status: str, raw: bytes, *, method: Method = Method.TRANSLATE, **more: Any) -> ExpectedCall:
+    return ExpectedCall(request_id="", kind=Kind.REJECTED, method=method, raw=(raw,), answers=(status,), **more)
 
 
 def _bad(status: str = "INVALID_ARGUMENT", **fields: Any) -> ExpectedCall:
     request = pb.TranslateRequest(**{"texts": SENTENCES[:1], **_LANGUAGES, **fields})
-    return _refused(status, request.SerializeToString())
+    return _rejected(status, request.SerializeToString())
 
 
 def _bad_document(status: str = "INVALID_ARGUMENT", **fields: Any) -> ExpectedCall:
     request = pb.TranslateDocumentRequest(**{"text": SENTENCES[0], **_LANGUAGES, **fields})
-    return _refused(status, request.SerializeToString(), method=Method.TRANSLATE_DOCUMENT)
+    return _rejected(status, request.SerializeToString(), method=Method.TRANSLATE_DOCUMENT)
 
 
-REFUSED_IN_STREAM: Final[Mapping[str, ExpectedCall]] = {  # a stream answers these with an error and continues
-    "beam size 0": _bad(options={"beam_size": 0}),
-    "beam size too large": _bad(options={"beam_size": 17}),
-    "more hypotheses than beams": _bad(options={"beam_size": 2, "num_hypotheses": 3}),
-    "beam and sampling": _bad(options={"beam_size": 2, "sampling": {}}),
-    "temperature 0": _bad(options={"sampling": {"temperature": 0.0}}),
-    "not a number": _bad(options={"length_penalty": float("nan")}),
-    "invalid XML": _bad(texts=["<a"], options={"format": pb.TEXT_FORMAT_XML}),
-    "without texts": _bad(texts=[]),
-    "too many texts": _bad(texts=SENTENCES[:1] * 129),
-    "text too long": _bad(texts=["x" * 10_001]),
-    "too many sentences": _bad(texts=["Go. " * 2400]),
-    "without a language": _bad(target_language=""),
-    "unknown pair": _bad("NOT_FOUND", target_language="tlh"),
-    "unknown model": _bad("NOT_FOUND", model="unknown"),
-    "unknown label": _bad("NOT_FOUND", model="unknown@stable"),
-}
-REFUSED: Final[Mapping[str, ExpectedCall]] = {
-    **REFUSED_IN_STREAM,
-    "empty document": _bad_document(text=""),
-    "unknown model of a document": _bad_document("NOT_FOUND", model="unknown"),
-    "document as one sentence": _bad_document(options={"split_sentences": False}),
-    "not a message": _refused("INVALID_ARGUMENT", b"\xff\xff\xff\xff"),
-    "unknown method": _refused("UNIMPLEMENTED", b"", path="/dragoman.v1.TranslationService/Divine", is_counted=False),
-    "message too large": _refused("RESOURCE_EXHAUSTED", bytes(4 * 1024 * 1024 + 1), is_counted=False),
-}
-_REFUSED_WEIGHTS: Final = [1 if name == "message too large" else 4 for name in REFUSED]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RejectedCalls:
+    """Calls that the server rejects, beyond the limits of its contract and its model."""
+
+    in_stream: Sequence[ExpectedCall]  # a stream answers these with an error and continues
+    others: Sequence[ExpectedCall]
+    large: ExpectedCall  # exceeds the size of messages; drawn rarely
+
+    def draw(self, generator: random.Random) -> ExpectedCall:
+        """Return one of all calls."""
+        usual = (*self.in_stream, *self.others)
+        return generator.choices((*usual, self.large), [4] * len(usual) + [1])[0]
+
+
+def rejected_calls(limits: pb.ModelLimits) -> RejectedCalls:
+    """Return the rejected calls for the limits of a model."""
+    beam_size = option_ranges(pb.DecodingOptions)["beam_size"]
+    return RejectedCalls(
+        in_stream=(
+            _bad(options={"beam_size": int(beam_size.minimum) - 1}),
+            _bad(options={"beam_size": int(beam_size.maximum) + 1}),
+            _bad(options={"beam_size": 2, "num_hypotheses": 3}),
+            _bad(options={"beam_size": 2, "sampling": {}}),
+            _bad(options={"sampling": {"temperature": 0.0}}),
+            _bad(options={"length_penalty": float("nan")}),
+            _bad(texts=["<a"], options={"format": pb.TEXT_FORMAT_XML}),
+            _bad(texts=[]),
+            _bad(texts=SENTENCES[:1] * (limits.max_texts + 1)),
+            _bad(texts=["x" * (limits.max_text_characters + 1)]),
+            _bad(texts=["Go. " * (limits.max_text_characters // 4 - 100)]),  # too many sentences
+            _bad(target_language=""),
+            _bad("NOT_FOUND", target_language="tlh"),
+            _bad("NOT_FOUND", model="unknown"),
+            _bad("NOT_FOUND", model="unknown@stable"),
+        ),
+        others=(
+            _bad_document(text=""),
+            _bad_document("NOT_FOUND", model="unknown"),
+            _bad_document(options={"split_sentences": False}),
+            _rejected("INVALID_ARGUMENT", b"\xff\xff\xff\xff"),
+            _rejected("UNIMPLEMENTED", b"", path="/dragoman.v1.TranslationService/Divine", is_counted=False),
+        ),
+        large=_rejected("RESOURCE_EXHAUSTED", bytes(MAX_MESSAGE_BYTES + 1), is_counted=False),
+    )
 
 
 def _probe(index: int, **options: Any) -> ExpectedCall:
@@ -119,7 +138,7 @@ TRAFFIC: Final = {
             {
                 Kind.USUAL: 72,
                 Kind.PROBE: 4,
-                Kind.REFUSED: 6,
+                Kind.REJECTED: 6,
                 Kind.CANCELS: 16,
                 Kind.DISCONNECTS: 4,
                 Kind.SHORT_DEADLINE: 8,
@@ -150,6 +169,7 @@ class Plan:
     prefix: str  # of the ids of all calls; unique on a server
     seed: int
     traffic: Traffic
+    rejected: RejectedCalls
     _generator: random.Random = field(init=False)
 
     def __iter__(self) -> Iterator[ExpectedCall]:
@@ -158,8 +178,8 @@ class Plan:
 
     def _call(self, request_id: str) -> ExpectedCall:
         kind = self.traffic.kinds.draw(self._generator)
-        if kind is Kind.REFUSED:
-            return replace(*self._generator.choices(list(REFUSED.values()), _REFUSED_WEIGHTS), request_id=request_id)
+        if kind is Kind.REJECTED:
+            return replace(self.rejected.draw(self._generator), request_id=request_id)
         if kind is Kind.PROBE:
             return replace(self._generator.choice(PROBES), request_id=request_id)
         method = _METHODS.draw(self._generator)
@@ -191,9 +211,9 @@ class Plan:
         raw, answers = [], []
         for index in range(self._generator.choice((1, 2, 5))):
             request, answer = self._request(), "OK"
-            if self._generator.random() < _REFUSED_IN_STREAM_SHARE:
-                refused = self._generator.choice(list(REFUSED_IN_STREAM.values()))
-                request, answer = pb.TranslateRequest.FromString(refused.raw[0]), refused.answers[0]
+            if self._generator.random() < _REJECTED_IN_STREAM_SHARE:
+                rejected = self._generator.choice(self.rejected.in_stream)
+                request, answer = pb.TranslateRequest.FromString(rejected.raw[0]), rejected.answers[0]
             request.request_id = f"{request_id}.{index}"
             raw.append(request.SerializeToString())
             answers.append(answer)

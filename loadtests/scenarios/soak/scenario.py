@@ -6,7 +6,6 @@ import re
 import sys
 import tempfile
 import textwrap
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -30,15 +29,15 @@ from loadtests.generator.texts import Texts, read_texts
 from loadtests.report.report import Check, Report, draw, figures_line, new_figure, require, rounded
 from loadtests.scenarios.soak.accounting import Accounting, Entry, read_access_log
 from loadtests.scenarios.soak.calls import CallerPool, ExpectedCall, Kind, SoakClient
-from loadtests.scenarios.soak.memory import Sample, Settings, check_memory, window_minima
-from loadtests.scenarios.soak.plan import PROBES, TRAFFIC, Plan
+from loadtests.scenarios.soak.memory import SWAPS_PER_PHASE, Sample, Settings, check_memory
+from loadtests.scenarios.soak.plan import MAX_MESSAGE_BYTES, PROBES, TRAFFIC, Plan, rejected_calls
 from loadtests.scenarios.stress_server import add_version, only_bundle, poll, remove_version, started, wait_until_idle
 
 SUMMARY: Final = "mixed traffic with model swaps for half an hour; checks for leaks and losses"
 
 DESCRIPTION: Final = """\
 Starts the server on free local ports, measures how many calls per second it answers, and then offers 65 % of that for
-30 minutes, or 3 (--mode short): one word to long documents, with every option, over Translate, TranslateDocument and
+30 minutes, or one (--mode short): one word to long documents, with every option, over Translate, TranslateDocument and
 TranslateStream. Most clients wait; others cancel at any moment, close their connection, have a deadline that is too
 short, or send invalid requests. With --traffic cancellations, 19 of 20 clients cancel: before admission, in the queue,
 while decoding, while the response is sent. Meanwhile the model is swapped for another version with the same weights,
@@ -51,33 +50,33 @@ Checks:
               have been ended by the server as cancelled, late or answered, or not have been seen; no other difference
               is allowed
   errors      only expected statuses, no error in the server's log
-  left        afterwards calls, queue and batches are at 0, and threads and open files as few as before,
+  leaks       afterwards calls, queue and batches are at 0, and threads and open files as few as before,
               without counting the threads of gRPC's own pool
-  memory      after the warm-up (a third of the time, at most 4 minutes) the slope (Theil-Sen) of the server's resident
-              memory, the minimum of each window of swaps, does not exceed the limit with a confidence of 95 %. In a run
-              of 15 minutes or more, half of the confidence interval must not exceed the limit either; a shorter run
-              prints a note
+  memory      the load has phases of three swaps, after each of which the server is idle and has one version. From the
+              third phase on, the growth of its resident memory per phase (Theil-Sen) is within the limit with a
+              confidence of 95 %
 
-The limit of the slope is --max-growth-mb over the judged time. Memory varies by some 50 MB with every swap, so the
-limit of a short run is 24 MB within two minutes (720 MB/h): it detects a model that stays after each swap, or 20 kB
-per call at 10 calls/s. The limit of a run of 15 minutes or more is 16 MB; in a full run this is 37 MB/h, or 1 kB per
-call. The server runs with MALLOC_TRIM_THRESHOLD_=131072 and MALLOC_ARENA_MAX=2, so that glibc returns freed memory
-at once."""
+The limit of the growth is --max-growth-mb over the judged phases. A full run has 100 phases of 18 s and detects some
+0.2 MB per phase, or 1 kB per call. A short run has 8 phases of 6 s and detects 3 MB per phase: a version that stays
+after its swap, or 30 kB per call, but not a slow leak. The server runs with MALLOC_TRIM_THRESHOLD_=131072 and
+MALLOC_ARENA_MAX=2, so that glibc returns freed memory at once."""
 
 SERVER_SETTINGS: Final = {
     "DRAGOMAN_MODELS__POLL_INTERVAL_S": "1",
+    "DRAGOMAN_GRPC__MAX_MESSAGE_BYTES": str(MAX_MESSAGE_BYTES),
     "MALLOC_TRIM_THRESHOLD_": "131072",
     "MALLOC_ARENA_MAX": "2",
 }
 
-_DURATIONS_S: Final = {"short": 180.0, "full": 1800.0}
+_DURATIONS_S: Final = {"short": 48.0, "full": 1800.0}
+_SWAP_EACH_S: Final = {"short": 2.0, "full": 6.0}
+_SETTLE_S: Final = 1.0  # from idle until the memory is measured
 _LABEL: Final = "stable"  # always points to a version that is ready
 _BROKEN: Final = 1_000_000  # added to the number of a broken version
 _BROKEN_VERSION: Final = '"event": "model could not be loaded"'
 _IDLE_TIMEOUT_S: Final = 60.0
 _CALM_S: Final = 2.0  # without change until the server counts as idle
 _SAMPLE_EACH_S: Final = 0.5
-_NUM_LINES: Final = 60  # of progress
 _TITLE_WIDTH: Final = 110
 _VERSION: Final = re.compile(r'model="[^"]*".*version="([^"]*)"')
 
@@ -98,6 +97,7 @@ class Observations:
     after: Idle
     accounting: Accounting = field(default_factory=Accounting)
     samples: list[Sample] = field(default_factory=list)
+    settled: list[Sample] = field(default_factory=list)  # after each phase
     capacity_per_s: float = 0.0
     elapsed_s: float = 0.0
     num_swaps: int = 0
@@ -116,21 +116,18 @@ class Operator:
 
     @contextmanager
     def swapping(self, *, each_s: float) -> Iterator[None]:
-        """Swap in a thread of its own, at most once every `each_s` seconds; an error ends it."""
-        is_over = threading.Event()
+        """Swap in another thread, as often as in a phase, at most once every `each_s` seconds; wait for its end."""
 
         def swap_repeatedly() -> None:
             next_s = time.monotonic()
-            while not is_over.wait(max(0.0, next_s - time.monotonic())):
+            for _ in range(SWAPS_PER_PHASE):
+                time.sleep(max(0.0, next_s - time.monotonic()))
                 next_s += each_s
                 self.swap()
 
         with ThreadPoolExecutor(1, thread_name_prefix="swaps") as pool:
             swaps = pool.submit(swap_repeatedly)
-            try:
-                yield
-            finally:
-                is_over.set()
+            yield
         if error := swaps.exception():
             self.observed.accounting.errors.append(f"a swap failed: {error}")
 
@@ -158,6 +155,11 @@ class Operator:
         """Point the label to a version."""
         self._call(Method.SET_MODEL_LABEL, version, label=_LABEL)
 
+    def limits(self) -> pb.ModelLimits:
+        """Return the limits of the model."""
+        (answer,) = self._call(Method.GET_MODEL)
+        return pb.GetModelResponse.FromString(answer).model.versions[0].limits
+
     def _remove(self, version: int) -> None:
         remove_version(self.models / self.bundle.parent.name / str(version))
         self._wait(lambda states: str(version) not in states, f"version {version} is gone")
@@ -171,7 +173,7 @@ class Operator:
             raise RuntimeError(f"timeout of {TIMEOUT_S:g} s until {condition}; versions: {sorted(versions)}")
 
     def _call(self, method: Method, *version: int, expected: str = "OK", **fields: str) -> tuple[bytes, ...]:
-        """Make and record a call about the model or a version; return the response, empty for a refusal."""
+        """Make and record a call about the model or a version; return the response, empty for a rejection."""
         message: Message = getattr(pb, f"{method.value}Request")(
             model="/".join(map(str, (self.bundle.parent.name, *version))), **fields
         )
@@ -197,15 +199,10 @@ def soak(server: ServerProcess, models: Path, bundle: Path, texts: Texts, settin
     name, traffic = bundle.parent.name, TRAFFIC[settings.traffic]
     started_server = Idle(footprint(server.pid), {})  # `before` and `after` are set below
     observed = Observations(settings=settings, before=started_server, after=started_server)
-    accounting, samples = observed.accounting, observed.samples
+    accounting = observed.accounting
     pool = CallerPool(
         address=server.target, num_callers=settings.num_callers, record=accounting.record, sample_each_s=_SAMPLE_EACH_S
     )
-    calibration, plan = (
-        Plan(texts=texts, models=("", name, f"{name}@{_LABEL}"), prefix=prefix, seed=seed, traffic=traffic)
-        for prefix, seed in (("c", settings.seed + 1), ("s", settings.seed))
-    )
-    samples_per_line = max(10, round(settings.duration_s / _NUM_LINES / _SAMPLE_EACH_S))
     calibration_s = min(max(2.0, settings.duration_s / 15), 20.0)
     with SoakClient(Target(address=server.target)) as caller:
         for probe in PROBES:
@@ -214,24 +211,41 @@ def soak(server: ServerProcess, models: Path, bundle: Path, texts: Texts, settin
                 raise RuntimeError(f"{probe.request_id}: idle server answered {reply.status}: {reply.message}")
         operator = Operator(caller=caller, models=models, bundle=bundle, observed=observed)
         operator.label(1)
-        with operator.swapping(each_s=settings.swap_each_s):
+        rejected = rejected_calls(operator.limits())
+        calibration, plan = (
+            iter(
+                Plan(
+                    texts=texts,
+                    models=("", name, f"{name}@{_LABEL}"),
+                    prefix=prefix,
+                    seed=seed,
+                    traffic=traffic,
+                    rejected=rejected,
+                )
+            )
+            for prefix, seed in (("c", settings.seed + 1), ("s", settings.seed))
+        )
+        with operator.swapping(each_s=0.0):
             observed.capacity_per_s = pool.run(calibration, duration_s=calibration_s) / calibration_s
         if not observed.capacity_per_s:
             raise RuntimeError(f"no call was answered within {calibration_s:g} s; the machine may be busy")
         observed.before, began_s = _idle(server), time.monotonic()
 
-        def take_sample() -> None:
-            at_s, now = round(time.monotonic() - began_s, 2), footprint(server.pid)
+        def sample() -> Sample:
+            now = footprint(server.pid)
             sizes = {"rss_mb": round(now.rss_mb, 2), "threads": now.num_threads, "fds": now.num_fds}
-            figures = {**sizes, "calls": accounting.num_calls, "swaps": observed.num_swaps}
-            if len(samples) % samples_per_line == 0:
-                line = figures_line(f"{at_s:.0f} of {settings.duration_s:.0f} s:", figures)
-                print(line, file=sys.stderr, flush=True)
-            samples.append({"at_s": at_s, **figures})
+            counts = {"calls": accounting.num_calls, "swaps": observed.num_swaps}
+            return {"at_s": round(time.monotonic() - began_s, 2), **sizes, **counts}
 
-        with operator.swapping(each_s=settings.swap_each_s):
-            rate_per_s = settings.load_share * observed.capacity_per_s
-            pool.run(plan, rate_per_s=rate_per_s, duration_s=settings.duration_s, sample=take_sample)
+        load = {"rate_per_s": settings.load_share * observed.capacity_per_s, "duration_s": settings.phase_s}
+        for number in range(1, settings.num_phases + 1):
+            with operator.swapping(each_s=settings.swap_each_s):
+                pool.run(plan, **load, sample=lambda: observed.samples.append(sample()))
+            wait_until_idle(server, timeout_s=_IDLE_TIMEOUT_S)
+            time.sleep(_SETTLE_S)
+            observed.settled.append(sample())
+            line = figures_line(f"phase {number} of {settings.num_phases}:", observed.settled[-1])
+            print(line, file=sys.stderr, flush=True)
         observed.elapsed_s = time.monotonic() - began_s
     observed.after = _idle(server, like=observed.before.footprint)
     return observed
@@ -258,23 +272,22 @@ def report_of(observed: Observations, logged: Sequence[Entry], log_errors: Seque
     expected = [line for line in log_errors if _BROKEN_VERSION in line]
     errors = [line for line in log_errors if _BROKEN_VERSION not in line] + expected[observed.num_broken_versions :]
     of_calls = accounting.checks(logged, metrics, errors=errors, exit_code=exit_code)
-    num_unanswered, num_duplicates, num_wrong, num_errors = (len(check.failures) for check in of_calls[:4])
+    num_unanswered, num_duplicates, num_faults, num_errors = (len(check.failures) for check in of_calls[:4])
     num_swaps = round(sum(value for name, value in metrics.items() if name.startswith("dragoman_model_swaps_total")))
     num_answered = round(metrics.get('dragoman_segments_total{outcome="ok"}', 0))
-    memory, notes = check_memory(observed.samples, observed.settings)
-    left = _left(observed)
+    memory = check_memory([one["rss_mb"] for one in observed.settled], observed.settings)
+    left = _remaining(observed)
     missed = [status for status in TRAFFIC[observed.settings.traffic].ends if not accounting.num_ended(status)]
     figures = {
         "seconds": f"{observed.elapsed_s:.0f}",
         "calls": accounting.num_calls,
         "unanswered": num_unanswered,
-        "twice": num_duplicates,
-        "ledger_difference": of_calls[4].figures["difference"],
-        "rss_slope_mb_per_h": rounded(memory.figures.get("slope")),
-        "rss_noise": rounded(memory.figures.get("noise")),
+        "duplicates": num_duplicates,
+        "accounting_difference": of_calls[4].figures["difference"],
+        **{f"rss_{name}_mb": rounded(memory.figures.get(name), 2) for name in ("growth", "lowest", "highest")},
         **{f"{name}_left": count for name, count in left.items()},
         "swaps": observed.num_swaps,
-        "wrong": num_wrong,
+        "faults": num_faults,
         "errors": num_errors,
     }
     swaps = f"{observed.num_swaps} swaps, the server counted {num_swaps}"
@@ -282,16 +295,15 @@ def report_of(observed: Observations, logged: Sequence[Entry], log_errors: Seque
     incomplete = f"the run is too short: {observed.num_swaps} swaps, no call ended with {missed}"
     checks = [
         *of_calls,
-        Check(name="nothing is left", failures=[f"{count} {name}" for name, count in left.items() if count]),
+        Check(name="no requests leaked", failures=[f"{count} {name}" for name, count in left.items() if count]),
         require("each swap is counted once", observed.num_swaps == num_swaps, swaps),
         require("each sentence is counted", accounting.num_sentences <= num_answered, sentences),
         memory,
-        require("everything occurred", not missed and observed.num_swaps > 0, incomplete),
+        require("all call kinds covered", not missed and observed.num_swaps > 0, incomplete),
     ]
     ends = {"before": observed.before, "after": observed.after}
     values = {
         "settings": asdict(observed.settings),
-        "max_slope_mb_per_h": round(observed.settings.max_slope, 2),
         "capacity_calls_per_s": round(observed.capacity_per_s, 2),
         "num_sentences": accounting.num_sentences,
         "calls": [
@@ -299,12 +311,13 @@ def report_of(observed: Observations, logged: Sequence[Entry], log_errors: Seque
         ],
         **{when: {**idle._asdict(), "footprint": asdict(idle.footprint)} for when, idle in ends.items()},
         "samples": observed.samples,
+        "settled": observed.settled,
     }
     picture = partial(_picture, observed, title=figures_line("soak", figures))
-    return Report(name="soak", figures=figures, checks=checks, notes=notes, values=values, picture=picture)
+    return Report(name="soak", figures=figures, checks=checks, values=values, picture=picture)
 
 
-def _left(observed: Observations) -> dict[str, int]:
+def _remaining(observed: Observations) -> dict[str, int]:
     """Return the remaining threads, files, calls and segments compared with the time before the load."""
     before, after, metrics = observed.before.footprint, observed.after.footprint, observed.after.metrics
     versions = {match[1] for name in metrics if (match := _VERSION.search(name))}
@@ -320,9 +333,8 @@ def _picture(observed: Observations, *, title: str) -> Figure:
     figure, (memory, counts, work) = new_figure(3, size=(10, 9), sharex=True)
     figure.suptitle("\n".join(textwrap.wrap(title, _TITLE_WIDTH)), fontsize="small")
     over_time = {name: [(one["at_s"], one[name]) for one in observed.samples] for name in observed.samples[0]}
-    memory.axvspan(0, observed.settings.warm_up_s, color="lightgrey", label="warm-up, not judged")
-    minima = window_minima(observed.samples, observed.settings)
-    draw(memory, {"rss_mb": over_time["rss_mb"], "minimum of a window": minima}, yscale="linear")
+    settled = [(one["at_s"], one["rss_mb"]) for one in observed.settled]
+    draw(memory, {"rss_mb": over_time["rss_mb"], "idle after a phase": settled}, yscale="linear")
     draw(counts, {name: over_time[name] for name in ("threads", "fds")})
     draw(work, {name: over_time[name] for name in ("calls", "swaps")}, xlabel="seconds", yscale="symlog")
     return figure
@@ -335,7 +347,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add("--traffic", choices=tuple(TRAFFIC), default="everything", help="composition of the calls (everything)")
     add("--load", type=within(0.01, 1), default=0.65, metavar="X", help="share of the capacity that is offered (0.65)")
     add("--callers", type=within(1, 256, int), default=16, metavar="N", help="maximum number of concurrent calls (16)")
-    add("--max-growth-mb", type=within(0.1, 10_000), metavar="MB", help="memory limit, see above")
+    add("--max-growth-mb", type=within(0.1, 10_000), default=16.0, metavar="MB", help="memory limit, see above (16)")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -344,6 +356,7 @@ def run(options: argparse.Namespace) -> int:
         duration_s=options.duration or _DURATIONS_S[options.mode],
         num_callers=options.callers,
         load_share=options.load,
+        swap_each_s=_SWAP_EACH_S[options.mode],
         growth_limit_mb=options.max_growth_mb,
         seed=options.seed,
         traffic=options.traffic,

@@ -13,7 +13,7 @@ from loadtests.scenarios.chaos.fault import LIMITS
 Capture = pytest.CaptureFixture[str]
 TIMES = [name for name in LIMITS if name.endswith("_s")]
 DEPENDENT_ON_MACHINE_AND_TIME = {  # checks that may fail on a busy machine or in a short run
-    "everything occurred", "memory does not grow", "memory growth of the server", "every fault passes its checks",
+    "all call kinds covered", "memory does not grow", "memory growth of the server", "every fault passes its checks",
     "translations of control traffic at p99", "probes of the event loop at p99",
     *TIMES,
 }  # fmt: skip
@@ -26,8 +26,8 @@ ANSWERED = rf"bad_inputs inputs={COUNT} kinds={len(KINDS)} ok=[1-9]\d* refused=[
 @pytest.mark.parametrize(
     ("flags", "output"),
     [
-        (["soak", "--duration", "12", "--callers", "8"], r" of 12 s: rss_mb=[^$]*\nsoak .* swaps=[1-9]"),
-        (["soak", "--traffic", "cancellations", "--duration", "12"], r" of 12 s: rss_mb=[^$]*\nsoak .* swaps=[1-9]"),
+        (["soak", "--duration", "12", "--callers", "8"], r"phase 1 of 1: [^$]*\nsoak .* swaps=[1-9]"),
+        (["soak", "--traffic", "cancellations", "--duration", "12"], r"phase 1 of 1: [^$]*\nsoak .* swaps=[1-9]"),
         (["bad-inputs", "--part", "inputs", "--mode", "short", "--count", str(COUNT)], ANSWERED),
         (["chaos", "--mode", "short", "--only", FAULTS], r"fault=log-disk-full [^$]*\nchaos faults=3 "),
     ],

@@ -74,7 +74,7 @@ def test_call_that_ends_as_planned_is_correct(call: ExpectedCall, reply: Reply, 
 
     assert [entry.possible for entry in accounting.entries] == possible
     assert [entry.request_id for entry in accounting.entries] == ["r", "r.0", "r.1"][: len(possible)]
-    assert (accounting.unanswered, accounting.duplicates, accounting.errors, accounting.wrong) == ([], [], [], [])
+    assert (accounting.unanswered, accounting.duplicates, accounting.errors, accounting.faults) == ([], [], [], [])
     assert accounting.num_sentences == sum(raw != b"" for raw in reply.messages)
 
 
@@ -91,18 +91,18 @@ def test_call_that_ends_as_planned_is_correct(call: ExpectedCall, reply: Reply, 
         (planned(kind=Kind.CANCELS), [client("DEADLINE_EXCEEDED")], "unanswered: cancels Translate r: DEADLINE"),
         (planned(STREAM), [server("OK", answer("r.1"))], "unanswered: r.0 was not answered, but its stream ended"),
         (planned(STREAM), [server("OK", *map(answer, ("r.0", "r.1", "r.1")))], "duplicates: r.1 was answered 2 times"),
-        (planned(Method.TRANSLATE_DOCUMENT), [server()], "wrong: r: no message was received"),
+        (planned(Method.TRANSLATE_DOCUMENT), [server()], "faults: r: no message was received"),
         (planned(kind=Kind.PROBE), [server("OK", answer(text=text)) for text in "BBC"],
-         "wrong: r: the response differs from the first one"),
+         "faults: r: the response differs from the first one"),
     ],
 )  # fmt: skip
 def test_unexpected_end_is_recorded(call: ExpectedCall, replies: list[Reply], sentence: str) -> None:
     accounting = accounted(call, *replies)
-    kinds = ("unanswered", "duplicates", "errors", "wrong")
+    kinds = ("unanswered", "duplicates", "errors", "faults")
 
     (found,) = [f"{kind}: {one}" for kind in kinds for one in getattr(accounting, kind)]
     assert found.startswith(sentence)
-    assert accounted(planned(), server("OK", answer()), server("OK", answer(text="C"))).wrong == []  # not a probe
+    assert accounted(planned(), server("OK", answer()), server("OK", answer(text="C"))).faults == []  # not a probe
     assert (
         not replies[0].is_from_server or call.method is STREAM or accounting.entries[0].possible == {replies[0].status}
     )
@@ -150,6 +150,6 @@ def test_correct_server_balances_and_any_single_error_is_found(
     }.items():
         assert sentence in broken(log, count(log))[name]
     counted = count(lines)
-    assert broken([*lines, again], counted)["no request is answered twice"]
+    assert broken([*lines, again], counted)["no request has two answers"]
     counted[data.draw(st.sampled_from(METHODS)), data.draw(st.sampled_from(ANSWERS))] += 1
     assert "the server counted" in broken(lines, counted)[name]
