@@ -1,6 +1,7 @@
 """Documentation: generated reference, links, names of settings and metrics, and examples."""
 
 import html
+import os
 import re
 import subprocess
 import sys
@@ -10,11 +11,8 @@ from pathlib import Path
 
 import lxml.html
 import pytest
-from mkdocs.commands.build import build
-from mkdocs.config import load_config
 
-from docs.figures import insert_figures, positional_heads, typed_figures, typed_in, weaknesses
-from docs.generate import REFERENCE, pages, stale_pages
+from docs.figures import insert_figures, positional_heads, typed_in, weaknesses
 from docs.pictures import PICTURES, commands
 from dragoman.client import errors
 from dragoman.v1 import translation_pb2 as pb
@@ -36,13 +34,6 @@ MIGRATION_PAGES = [f"docs/guides/{name}.md" for name in ("azure", "deepl", "goog
 
 def code_blocks(page: str) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```", PAGES[page], re.DOTALL | re.MULTILINE)
-
-
-def test_reference_is_generated() -> None:
-    assert stale_pages().keys() == set(), "run python -m docs.generate"
-    assert set(REFERENCE.iterdir()) == pages().keys()
-    assert "| `grpc.port` | `50051` | TCP port; 0 selects a free port. |" in PAGES["docs/reference/settings.md"]
-    assert "| `dragoman_requests_total` | counter | method, status | " in PAGES["docs/reference/metrics.md"]
 
 
 def test_recording_shows_the_commands_of_the_readme() -> None:
@@ -88,32 +79,33 @@ def test_typed_figure_is_found(figure: str) -> None:
     assert list(typed_in(f"`{figure}`\n```text\n{figure}\n```\n<!-- =memory.one -->{figure}<!-- / -->")) == []
 
 
-def test_no_figure_is_typed() -> None:
-    assert list(typed_figures()) == []
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The built site, with links to a repository. A library of MkDocs prints a report when its process ends."""
+    directory = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(directory)]
+    environment = {**os.environ, "REPOSITORY_URL": "https://code.example/dragoman"}
+    built = subprocess.run(command, cwd=CHECKOUT, env=environment, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stderr
+    return directory
 
 
-@pytest.mark.filterwarnings("default")
-def test_site_builds_without_a_broken_link_or_an_asset_of_another_site(tmp_path: Path) -> None:
-    build(load_config(str(CHECKOUT / "mkdocs.yml"), strict=True, site_dir=str(tmp_path)))
-
-    pages = {page: lxml.html.parse(page).getroot() for page in tmp_path.rglob("*.html")}
+@pytest.mark.slow
+def test_site_loads_no_asset_of_another_site(site: Path) -> None:
+    pages = {page: lxml.html.parse(page).getroot() for page in site.rglob("*.html")}
     links = {link for page in pages.values() for element, _, link, _ in page.iterlinks() if element.tag != "a"}
-    styles = "".join(style.read_text(encoding="utf-8") for style in tmp_path.rglob("*.css"))
-    assert tmp_path / "project" / "changelog.html" in pages
-    assert "Model card" in pages[tmp_path / "models" / "en-de.html"].text_content()
+    styles = "".join(style.read_text(encoding="utf-8") for style in site.rglob("*.css"))
+    assert site / "project" / "changelog.html" in pages
+    assert "Model card" in pages[site / "models" / "en-de.html"].text_content()
     assert [link for link in links if "//" in link] == []
     assert re.findall(r"url\([\"']?(?:https?:)?//|@import", styles) == []
     # The theme loads a script from another site for elements of this class; docs/hooks.py renders diagrams instead.
     assert [page for page, root in pages.items() if root.find_class("mermaid")] == []
 
 
-def test_links_to_files_outside_the_site_lead_to_the_repository(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("REPOSITORY_URL", "https://code.example/dragoman")
-    build(load_config(str(CHECKOUT / "mkdocs.yml"), strict=True, site_dir=str(tmp_path)))
-
-    architecture = (tmp_path / "project" / "architecture.html").read_text(encoding="utf-8")
+@pytest.mark.slow
+def test_links_to_files_outside_the_site_lead_to_the_repository(site: Path) -> None:
+    architecture = (site / "project" / "architecture.html").read_text(encoding="utf-8")
     assert 'href="https://code.example/dragoman/blob/main/pyproject.toml"' in architecture
     assert 'href="https://code.example/dragoman/edit/main/ARCHITECTURE.md"' in architecture
     assert 'href="contributing.html"' in architecture

@@ -253,7 +253,7 @@ print(LanguageDetector().detect({GERMAN!r}, {{"en", "de"}})[0].language)
 
 
 # The limits of the module were chosen on the phrases marked `tune`; the `held_out` phrases were only measured.
-# `python -m tests.compare_detectors` prints the figures of other libraries.
+# `python -m docs.compare_detectors` prints the figures of other libraries.
 ENGLISH_AND_GERMAN = {"en", "de"}
 
 

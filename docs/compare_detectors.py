@@ -1,6 +1,6 @@
 """Print a comparison of libraries that detect languages, each with the rules of Dragoman on top.
 
-python -m tests.compare_detectors [FILE.tsv.gz ...]
+python -m docs.compare_detectors [FILE.tsv.gz ...]
 
 The files hold parallel text, English and a tab first. Libraries that are not installed are left out.
 """
@@ -136,8 +136,9 @@ def main() -> None:
             distribution(package)
         except PackageNotFoundError:
             continue
-        command = [sys.executable, "-m", "tests.compare_detectors", "--library", name, *map(str, arguments.files)]
-        print(subprocess.run(command, check=True, capture_output=True, text=True).stdout, end="", flush=True)
+        command = [sys.executable, "-m", "docs.compare_detectors", "--library", name, *map(str, arguments.files)]
+        finished = subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603
+        print(finished.stdout, end="", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Print the source files of the service that a warm `Translate` passes, in the server process and the worker process.
 
-    python -m tests.trace_request
+    python -m docs.trace_request
 
 A file counts if one of its functions runs during each of several calls, so that periodic tasks are not counted.
 """
