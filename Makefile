@@ -28,8 +28,8 @@ comma := ,
 PROMETHEUS_RULE := deploy/kubernetes/components/monitoring/prometheus-rule.yaml
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve translate test test-all check format docs pictures figures loadtest capacity overload soak stress \
-	bench image lock gpu-check gpu-train wheels sizes
+.PHONY: help demo serve translate test test-all check check-types check-generated check-code check-deployment format \
+	docs pictures figures loadtest capacity overload soak stress bench image lock gpu-check gpu-train wheels sizes
 
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '$$1 != "help" {printf "  make %-10s %s\n", $$1, $$2}'
@@ -51,15 +51,24 @@ test-all: check ## Run make check, then all tests except the end-to-end ones
 	$(BIN)/python -m pytest -n auto
 
 check: $(VENV)/.dev ## Check format, lint, types, imports, prose, generated files, manifests and workflows
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync check-types check-generated check-code check-deployment
+
+check-types:
+	$(BIN)/mypy
+
+check-generated:
+	$(BIN)/python -m docs.generate --check
+	$(BIN)/python proto/generate.py --check
+	deploy/kubernetes/prometheus_rule.sh | diff $(PROMETHEUS_RULE) -
+
+check-code:
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python .ci/prose.py
 	$(BIN)/python proto/lint.py
-	$(BIN)/python proto/generate.py --check
-	deploy/kubernetes/prometheus_rule.sh | diff $(PROMETHEUS_RULE) -
-	$(BIN)/python -m docs.generate --check
+
+check-deployment:
 	$(BIN)/yamllint --strict .github deploy docker-compose.yml
 	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.compose-spec docker-compose.yml deploy/compose/keys.yml
 	$(BIN)/check-jsonschema --quiet --schemafile deploy/helm/dragoman/values.schema.json deploy/helm/dragoman/values*.yaml
