@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, distributed
+from torch.distributed.rendezvous import rendezvous
 
 from dragoman_export.data.batches import Batch
 from dragoman_export.model.layers import use_fast_attention
@@ -25,7 +26,9 @@ class Ranks:
             torch.cuda.set_device(self.device)
             use_fast_attention()
         if self.count > 1:
-            distributed.init_process_group("nccl" if self.device.type == "cuda" else "gloo")
+            backend = "nccl" if self.device.type == "cuda" else "gloo"
+            self._store, _, _ = next(rendezvous("env://"))
+            distributed.init_process_group(backend, store=self._store, rank=self.rank, world_size=self.count)
 
     @property
     def is_main(self) -> bool:
@@ -80,9 +83,14 @@ class Ranks:
             distributed.barrier()
 
     def close(self) -> None:
-        """Leave the group when all ranks leave it; Gloo may abort a process that leaves while others exchange."""
+        """Leave the group after the last exchange of all ranks.
+
+        Gloo aborts a process whose peer leaves during an exchange. A barrier is an exchange that ends at a different
+        time in each rank, so the ranks wait for each other with the key-value store.
+        """
         if self.count > 1:
-            self.wait()
+            self._store.set(f"closed/{self.rank}", "")
+            self._store.wait([f"closed/{rank}" for rank in range(self.count)])
             distributed.destroy_process_group()
 
 
