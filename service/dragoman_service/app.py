@@ -25,7 +25,8 @@ from dragoman_service.http_api.monitoring import monitoring_routes
 from dragoman_service.http_api.playground import playground_routes
 from dragoman_service.http_api.routes import TranslationApi
 from dragoman_service.http_api.server import HttpServer
-from dragoman_service.middleware.pipeline import Backend, ConcurrencyLimiter
+from dragoman_service.middleware.flow_control import ConcurrencyLimiter
+from dragoman_service.middleware.handlers import Handlers
 from dragoman_service.model_loader import onnx_loader
 from dragoman_service.models.glossaries import GlossaryRepository, glossaries_directory
 from dragoman_service.models.lifecycle import ModelLoader
@@ -129,14 +130,14 @@ class App:
             clock=clock,
             count=lambda outcome, num_spans: metrics.trace_spans.labels(outcome).inc(num_spans),
         )
-        backend = Backend(
+        handlers = Handlers(
             translator=translator, models=self._models, glossaries=self._glossaries, limits=settings.limits
         )
         self._tls = TlsIdentityFiles(settings.tls, metrics) if settings.tls.is_on else None
-        google = google_translation(settings.grpc, backend)
+        google = google_translation(settings.grpc, handlers)
         self._grpc = GrpcServer(
             settings.grpc,
-            backend=backend,
+            handlers=handlers,
             metrics=metrics,
             access=access,
             tls=self._tls,
@@ -145,9 +146,9 @@ class App:
             clock=clock,
             extension=google,
         )
-        google_api = google_routes(google, self._grpc.pipeline, backend)
+        google_api = google_routes(google, self._grpc.pipeline, handlers)
         self._documents = document_jobs(settings, translator, self._grpc.pipeline.limiter, metrics)
-        apis = [api(self._grpc.pipeline, backend) for api in (TranslationApi, AzureApi, LibreTranslateApi, DeepLApi)]
+        apis = [api(self._grpc.pipeline, handlers) for api in (TranslationApi, AzureApi, LibreTranslateApi, DeepLApi)]
         self._api = [
             *google_api,  # first: the API of DeepL rejects all other paths below /v3
             *document_routes(self._documents, apis),

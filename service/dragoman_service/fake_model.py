@@ -48,7 +48,7 @@ from dragoman_service.errors import (
 from dragoman_service.models.lifecycle import ModelLoader
 from dragoman_service.models.model import Futures, ModelRuntime
 from dragoman_service.models.serving import ServingSettings
-from dragoman_service.request import ProtectedKind, RequestRecord
+from dragoman_service.request import ProtectedKind, RequestContext
 from dragoman_service.scheduling.admission import max_decode_cost
 from dragoman_service.text.tokenizer import SentencePieceTokenizer
 
@@ -157,14 +157,14 @@ class FakeScheduler:
     def start(self) -> None:
         """Do nothing."""
 
-    def reject_early(self, num_characters: int, search: SearchConfig, context: RequestRecord) -> None:
+    def reject_early(self, num_characters: int, search: SearchConfig, context: RequestContext) -> None:
         """Do nothing: no text is too long to be answered."""
 
     def expected_decode_cost(self, segments: Sequence[Segment]) -> int:
         """Return the largest decode cost of segments."""
         return max_decode_cost(segments)
 
-    def submit(self, segments: Sequence[Segment], context: RequestRecord, *, num_characters: int = 0) -> Futures:  # noqa: ARG002
+    def submit(self, segments: Sequence[Segment], context: RequestContext, *, num_characters: int = 0) -> Futures:  # noqa: ARG002
         """Answer segments; raises the first failure that one of them injects."""
         failures = [self._failure(segment) for segment in segments]
         for failure in failures:
@@ -200,7 +200,7 @@ class FakeScheduler:
         except ValueError as error:
             raise InvalidFieldError("texts", repr(sentence[:80]), f"a sentence, or a failure ({error})") from error
 
-    def _answer(self, segment: Segment, context: RequestRecord, delay_s: float) -> "Future[SegmentResult]":
+    def _answer(self, segment: Segment, context: RequestContext, delay_s: float) -> "Future[SegmentResult]":
         future = Future[SegmentResult]()
         if not delay_s:
             future.set_result(self._result(segment))
@@ -269,7 +269,7 @@ def _attention(num_targets: int, num_sources: int, *, first: int) -> FloatArray:
     return np.eye(num_sources, dtype=np.float32)[sources][np.newaxis, np.newaxis]
 
 
-def _error(failure: Failure, context: RequestRecord) -> DragomanError:
+def _error(failure: Failure, context: RequestContext) -> DragomanError:
     match failure.kind:
         case "overloaded":
             return OverloadedError(queued=1, limit=1, unit="segments", retry_after_s=failure.seconds)

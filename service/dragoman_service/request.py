@@ -1,27 +1,13 @@
-"""Values of a request: texts and options (immutable), and the record that accompanies the request."""
+"""Immutable values of a request: texts, options and context."""
 
 import enum
 import math
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from dragoman_service.datatypes import (
-    Priority,
-    Span,
-    TranslatedSentence,
-    TranslationResult,
-    TranslationWarning,
-    WarningKind,
-)
-from dragoman_service.observability.tracing import RequestTrace
+from dragoman_service.datatypes import Priority, Span
 
 MAX_PATTERN_STARS = 8  # in all patterns of a request
-
-WARNINGS_KEY = "x-dragoman-warnings"
-"""HTTP header and gRPC metadata with the number of warnings of each kind, see `RequestRecord.warning_header`."""
-
-_MAX_KEPT_CHARACTERS = 100_000  # of source texts, and of translations, in the record of a request or stream
 
 
 class AttentionDetail(enum.Enum):
@@ -178,120 +164,11 @@ class TranslationRequest:
         )
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class RequestRecord:
-    """One call, or one request of a stream: its caller, its deadline and its log fields.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestContext:
+    """Caller, deadline and priority of a request; the default values are those of the server's own requests."""
 
-    The middleware creates it, every stage of the request passes it on and adds to it.
-    """
-
-    path: str = ""  # `/package.Service/Method`
-    request_id: str = ""
-    peer: str = ""  # address of the client, as gRPC writes it: `ipv4:10.0.0.7:54321`
-    caller: str = ""  # for fairness and limits; the host until the caller is authenticated, empty for the server itself
+    caller: str = ""  # for fairness and quotas
     deadline_s: float = math.inf  # on the service's clock
     priority: Priority = Priority.INTERACTIVE
-    trace: RequestTrace = field(default_factory=RequestTrace)
-
-    started_s: float = 0.0
-    is_limited: bool = False  # counts against the limit of concurrent requests
-    is_stream: bool = False  # carries requests that are answered and counted one by one
-    is_admitted: bool = False  # authenticated and within the limit of concurrent requests
-    status: str = "UNKNOWN"  # name of the gRPC status
-    failure: dict[str, str] = field(default_factory=dict)  # `reason`, and the `field` that the caller must change
-    request_bytes: int = 0
-    response_bytes: int = 0
-
-    model: str = ""  # `name/version` that answered
-    num_texts: int = 0
-    num_source_tokens: int = 0
-    num_target_tokens: int = 0
-    queue_s: float = 0.0  # longest of all segments, as the next two
-    encode_s: float = 0.0
-    decode_s: float = 0.0
-    warnings: Counter[WarningKind] = field(default_factory=Counter)  # number of warnings of each kind
-    keeps_texts: bool = False  # whether texts are logged
-    texts: list[str] = field(default_factory=list)
-    translations: list[str] = field(default_factory=list)
-
-    @property
-    def method(self) -> str:
-        """Last part of the path."""
-        return self.path.rpartition("/")[2]
-
-    def add_texts(self, texts: Sequence[str]) -> None:
-        """Record the texts to translate."""
-        self.num_texts += len(texts)
-        if self.keeps_texts:
-            _keep(self.texts, texts)
-
-    def add_result(self, result: TranslationResult) -> None:
-        """Record the result of a request."""
-        self._add(result, result.num_source_tokens, result.num_target_tokens)
-        for translation in result.translations:
-            self._count_warnings(translation.warnings)
-        if self.keeps_texts:
-            _keep(self.translations, (translation.hypotheses[0].text for translation in result.translations))
-
-    def add_sentence(self, sentence: TranslatedSentence) -> None:
-        """Record a sentence of a document."""
-        located = sentence.sentence
-        num_tokens = (located.num_source_tokens, located.num_target_tokens) if located else (0, 0)
-        self._add(sentence, *num_tokens)
-        self._count_warnings(sentence.warnings)
-        if self.keeps_texts:
-            _keep(self.translations, (sentence.text,))
-
-    def log_fields(self) -> dict[str, object]:
-        """Return the fields that only a translation has in the access log; `warnings` only if there are any."""
-        if not self.num_texts:
-            return {}
-        seconds = {"queue_s": self.queue_s, "encode_s": self.encode_s, "decode_s": self.decode_s}
-        kept = {"request_texts": self.texts, "translations": self.translations} if self.keeps_texts else {}
-        warnings = {"warnings": self.num_warnings()} if self.warnings else {}
-        return {**self._counts(), **{name: round(value, 6) for name, value in seconds.items()}, **warnings, **kept}
-
-    def num_warnings(self) -> dict[str, int]:
-        """Return the number of warnings of each kind, sorted by kind."""
-        return {kind.value: self.warnings[kind] for kind in sorted(self.warnings, key=lambda kind: kind.value)}
-
-    @property
-    def warning_header(self) -> str:
-        """Number of warnings of each kind, sorted, such as `NUMBER_CHANGED=2, TRUNCATED=1`."""
-        return ", ".join(
-            f"{kind.name}={self.warnings[kind]}" for kind in sorted(self.warnings, key=lambda kind: kind.name)
-        )
-
-    def span_attributes(self) -> dict[str, str | int]:
-        """Return the attributes that only a translation has in its span."""
-        return {f"mt.{name}": value for name, value in self._counts().items()} if self.num_texts else {}
-
-    def _counts(self) -> dict[str, str | int]:
-        return {
-            "model": self.model,
-            "texts": self.num_texts,
-            "source_tokens": self.num_source_tokens,
-            "target_tokens": self.num_target_tokens,
-        }
-
-    def _count_warnings(self, warnings: Iterable[TranslationWarning]) -> None:
-        self.warnings.update(warning.kind for warning in warnings)
-
-    def _add(
-        self, result: TranslationResult | TranslatedSentence, num_source_tokens: int, num_target_tokens: int
-    ) -> None:
-        self.model = f"{result.model_name}/{result.model_version}"
-        self.num_source_tokens += num_source_tokens
-        self.num_target_tokens += num_target_tokens
-        self.queue_s = max(self.queue_s, result.timings.queue_s)
-        self.encode_s = max(self.encode_s, result.timings.encode_s)
-        self.decode_s = max(self.decode_s, result.timings.decode_s)
-
-
-def _keep(kept: list[str], texts: Iterable[str]) -> None:
-    remaining = _MAX_KEPT_CHARACTERS - sum(map(len, kept))
-    for text in texts:
-        if remaining <= 0:
-            return
-        kept.append(text[:remaining])
-        remaining -= len(text)
+    exemplar: dict[str, str] | None = None  # labels that link observations of metrics to the trace of the request

@@ -10,7 +10,7 @@ from dragoman_service.errors import RequestError
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.request import (
     ProtectionOptions,
-    RequestRecord,
+    RequestContext,
     TextFormat,
     TranslationOptions,
     TranslationRequest,
@@ -50,7 +50,7 @@ def check_protected(content: bytes) -> None:
 def _translated(model: FakeModel, text: str, text_format: TextFormat, language: str) -> Translation:
     options = TranslationOptions(format=text_format, repetition_guard=False)  # copies are accepted
     request = TranslationRequest(texts=(text,), source_language="en", target_language=language, options=options)
-    return asyncio.run(Translator(model, metrics=_METRICS).translate(request, RequestRecord())).translations[0]
+    return asyncio.run(Translator(model, metrics=_METRICS).translate(request, RequestContext())).translations[0]
 
 
 _SEEDS: Final = (

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dragoman_service.datatypes import TranslatedSentence, Translation
 from dragoman_service.request import (
     ProtectionOptions,
-    RequestRecord,
+    RequestContext,
     SamplingOptions,
     TranslationRequest,
 )
@@ -55,7 +55,7 @@ def _document(request: TranslationRequest, queue: FakeQueue, *, window: int, lon
 
 def _text(request: TranslationRequest, queue: FakeQueue, *, longest: int) -> Translation:
     translator = make_translator(FakeModel(queue, max_source_tokens=longest))
-    return asyncio.run(translator.translate(request, RequestRecord())).translations[0]
+    return asyncio.run(translator.translate(request, RequestContext())).translations[0]
 
 
 @settings(max_examples=200, deadline=None)

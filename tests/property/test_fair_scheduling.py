@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dragoman_service.datatypes import Priority
 from dragoman_service.decoding.running_batch import BatchLoad
-from dragoman_service.request import RequestRecord
+from dragoman_service.request import RequestContext
 from dragoman_service.scheduling.admission_queue import AdmissionQueue, FairQueue, QueuedSegment
 from dragoman_service.scheduling.batch_dispatcher import BatchBudget, select_segments
 from tests.fakes import make_segment
@@ -42,7 +42,7 @@ def make_queued(
 ) -> QueuedSegment:
     return QueuedSegment(
         segment=make_segment(*[7] * num_words),
-        context=RequestRecord(priority=priority, caller=caller, deadline_s=1e9),
+        context=RequestContext(priority=priority, caller=caller, deadline_s=1e9),
         decode_cost=decode_cost,
         admitted_at_s=admitted_at_s,
     )

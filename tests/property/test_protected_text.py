@@ -15,7 +15,7 @@ from lxml import etree
 from selectolax.lexbor import LexborHTMLParser
 
 from dragoman_service.datatypes import AlignmentLink, SearchConfig, Segment, Span, Translation, WarningKind
-from dragoman_service.request import ProtectionOptions, RequestRecord, Term, TextFormat
+from dragoman_service.request import ProtectionOptions, RequestContext, Term, TextFormat
 from dragoman_service.text.pipeline import TextPipeline
 from dragoman_service.text.placeholders.patterns import compile_protection
 from dragoman_service.text.placeholders.restoration import Assembler, restore
@@ -322,7 +322,7 @@ def test_pages_of_documentation_translated_into_themselves_are_unchanged() -> No
         request = replace(make_request(text, format=TextFormat.HTML), target_language="en")
         translator = make_translator(FakeModel(), limits=_ANY_SIZE)
 
-        (translation,) = asyncio.run(translator.translate(request, RequestRecord())).translations
+        (translation,) = asyncio.run(translator.translate(request, RequestContext())).translations
 
         assert translation.hypotheses[0].text == text, page.name
 

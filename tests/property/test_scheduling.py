@@ -14,7 +14,7 @@ from dragoman_service.datatypes import Priority, Segment, SegmentResult
 from dragoman_service.decoding.running_batch import BatchLoad
 from dragoman_service.errors import DeadlineExceededError, EngineError, OverloadedError
 from dragoman_service.observability.metrics import Metrics
-from dragoman_service.request import RequestRecord
+from dragoman_service.request import RequestContext
 from dragoman_service.scheduling.admission import AdmissionPolicy, LatencyModel, Prediction, RequestCost
 from dragoman_service.scheduling.admission_queue import AdmissionQueue, QueuedSegment
 from dragoman_service.scheduling.batch_dispatcher import BatchBudget, fair_share, select_segments
@@ -39,7 +39,7 @@ QUEUED = st.builds(
     QueuedSegment,
     segment=SEGMENTS,
     context=st.builds(
-        RequestRecord,
+        RequestContext,
         priority=st.sampled_from(Priority),
         caller=st.sampled_from(["", "a", "b"]),
         deadline_s=st.integers(1, 20).map(float),
@@ -174,7 +174,7 @@ class SchedulerUnderTest:
         match action:
             case ("submit", list() as segments, Priority() as priority, timeout_s):
                 deadline_s = self.clock() + timeout_s if isinstance(timeout_s, int) else math.inf
-                context = RequestRecord(priority=priority, deadline_s=deadline_s, caller=f"{len(segments)}")
+                context = RequestContext(priority=priority, deadline_s=deadline_s, caller=f"{len(segments)}")
                 try:
                     futures = self.scheduler.submit(segments, context)
                 except (DeadlineExceededError, OverloadedError):

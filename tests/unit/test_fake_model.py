@@ -16,7 +16,7 @@ from dragoman_service.errors import (
     OverloadedError,
 )
 from dragoman_service.fake_model import FakeScheduler, FakeTokenizer, with_fake_model, write_fake_bundle
-from dragoman_service.request import RequestRecord
+from dragoman_service.request import RequestContext
 from tests.fakes import ManualClock
 
 TOKENIZER = FakeTokenizer().for_pair("en", "de")
@@ -29,7 +29,7 @@ def make_segment(text: str, **search: object) -> Segment:
 
 
 def answer(text: str, **search: object) -> list[str]:
-    (future,) = FakeScheduler().submit([make_segment(text, **search)], RequestRecord())
+    (future,) = FakeScheduler().submit([make_segment(text, **search)], RequestContext())
     return [TOKENIZER.decode(hypothesis.token_ids) for hypothesis in future.result(0).hypotheses]
 
 
@@ -50,7 +50,7 @@ def test_segment_is_answered_at_once_with_its_text_and_target_language() -> None
 
 
 def test_target_ends_at_the_limit() -> None:
-    (future,) = FakeScheduler().submit([make_segment("a b c d", max_target_tokens=3)], RequestRecord())
+    (future,) = FakeScheduler().submit([make_segment("a b c d", max_target_tokens=3)], RequestContext())
 
     (hypothesis,) = future.result(0).hypotheses
     assert not hypothesis.is_finished
@@ -58,7 +58,7 @@ def test_target_ends_at_the_limit() -> None:
 
 
 def test_words_attend_to_themselves() -> None:
-    (future,) = FakeScheduler().submit([make_segment("a b")], RequestRecord())
+    (future,) = FakeScheduler().submit([make_segment("a b")], RequestContext())
 
     (hypothesis,) = future.result(0).hypotheses
     assert hypothesis.attention is not None
@@ -67,16 +67,16 @@ def test_words_attend_to_themselves() -> None:
 
 def test_failure_of_one_segment_rejects_the_request() -> None:
     with pytest.raises(OverloadedError) as caught:
-        FakeScheduler().submit([make_segment("Hello."), make_segment("fake:overloaded 2")], RequestRecord())
+        FakeScheduler().submit([make_segment("Hello."), make_segment("fake:overloaded 2")], RequestContext())
     assert caught.value.retry_after_s == 2.0
 
     with pytest.raises(InvalidFieldError):
-        FakeScheduler().submit([make_segment("fake:unknown")], RequestRecord())
+        FakeScheduler().submit([make_segment("fake:unknown")], RequestContext())
 
 
 def test_slow_answer_ends_with_the_deadline() -> None:
     clock = ManualClock()
-    context = RequestRecord(deadline_s=clock.now_s + 0.01)
+    context = RequestContext(deadline_s=clock.now_s + 0.01)
 
     (late,) = FakeScheduler(clock).submit([make_segment("fake:slow 60")], context)
     (intime,) = FakeScheduler(clock).submit([make_segment("fake:slow 0.005")], context)
@@ -87,17 +87,17 @@ def test_slow_answer_ends_with_the_deadline() -> None:
 
 def test_drain_waits_for_slow_answers_and_rejects_new_segments() -> None:
     scheduler = FakeScheduler()
-    (slow,) = scheduler.submit([make_segment("fake:slow 0.05")], RequestRecord())
+    (slow,) = scheduler.submit([make_segment("fake:slow 0.05")], RequestContext())
 
     assert scheduler.drain(WAIT_S)
     assert slow.done()
     with pytest.raises(DrainingError):
-        scheduler.submit([make_segment("Hello.")], RequestRecord())
+        scheduler.submit([make_segment("Hello.")], RequestContext())
 
 
 def test_stop_fails_slow_answers_after_a_drain_that_timed_out() -> None:
     scheduler = FakeScheduler()
-    slow, cancelled = scheduler.submit([make_segment("fake:slow 60")] * 2, RequestRecord())
+    slow, cancelled = scheduler.submit([make_segment("fake:slow 60")] * 2, RequestContext())
     cancelled.cancel()
 
     assert not scheduler.drain(0.0)

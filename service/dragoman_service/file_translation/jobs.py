@@ -36,8 +36,7 @@ from dragoman_service.file_translation.store import (
 )
 from dragoman_service.file_translation.texts import TextTranslator
 from dragoman_service.middleware import error_mapping
-from dragoman_service.middleware.flow_control import call_timeout_s
-from dragoman_service.middleware.pipeline import ConcurrencyLimiter
+from dragoman_service.middleware.flow_control import ConcurrencyLimiter, call_timeout_s
 from dragoman_service.middleware.settings import GrpcSettings
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.request import TranslationRequest
@@ -65,7 +64,6 @@ class DocumentRequest:
 
     suffix: str
     template: TranslationRequest  # without texts; the source language is empty if it is to be detected
-    peer: str
     request_id: str
     count: Callable[[int], None] = lambda _: None  # called with the number of characters of a translated document
 
@@ -201,8 +199,6 @@ class DocumentJobs:
             admitted=self._limiter.admitted,
             allowed_s=partial(call_timeout_s, self._grpc),
             caller=state.owner,
-            peer=request.peer,
-            request_id=request.request_id,
             on_progress=progress.add,
         )
         if segments and not template.source_language:

@@ -15,7 +15,7 @@ from dragoman_service.errors import DeadlineExceededError, EngineError, RequestE
 from dragoman_service.file_translation.parser import DocumentError
 from dragoman_service.middleware import error_mapping
 from dragoman_service.middleware.flow_control import time_limit
-from dragoman_service.request import RequestRecord, TextFormat, TranslationRequest
+from dragoman_service.request import RequestContext, TextFormat, TranslationRequest
 from dragoman_service.translation.language_detection import MIN_CONFIDENCE
 from dragoman_service.translation.translator import Translator
 
@@ -37,8 +37,6 @@ class TextTranslator:
     admitted: Callable[[], AbstractContextManager[None]]  # counts against the limit of concurrent requests
     allowed_s: Callable[[float | None], float]  # allowed time of a request
     caller: str
-    peer: str
-    request_id: str
     on_progress: Callable[[int], Awaitable[None]]  # called with the number of further translated characters
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     clock: Callable[[], float] = time.monotonic
@@ -57,7 +55,7 @@ class TextTranslator:
             text += segment.text[:_DETECTION_CHARACTERS] + "\n"
         texts = [text[:_DETECTION_CHARACTERS]]
         (languages,) = await self._retried(
-            lambda record: self.translator.detect_languages(texts, record, target_language=target_language)
+            lambda context: self.translator.detect_languages(texts, context, target_language=target_language)
         )
         if not languages:
             raise DocumentError("the source language cannot be detected; specify it")
@@ -102,7 +100,7 @@ class TextTranslator:
         options = replace(template.options, format=TextFormat[batch[0].format.name])
         request = replace(template, texts=tuple(segment.text for segment in batch), options=options)
         try:
-            result = await self._retried(lambda record: self.translator.translate(request, record))
+            result = await self._retried(lambda context: self.translator.translate(request, context))
         except (RequestError, EngineError, DeadlineExceededError) as error:
             if isinstance(error, RequestError) and not error.field.startswith("texts"):
                 raise
@@ -116,14 +114,14 @@ class TextTranslator:
         for segment, translation in zip(batch, result.translations, strict=True):
             translated[segment.format, segment.text] = translation.hypotheses[0].text
 
-    async def _retried(self, request: Callable[[RequestRecord], Awaitable[_Result]]) -> _Result:
+    async def _retried(self, request: Callable[[RequestContext], Awaitable[_Result]]) -> _Result:
         """Repeat a request while the server is overloaded or the caller exceeds its rate limit."""
         while True:
             try:
                 with self.admitted():
                     allowed_s = self.allowed_s(_REQUEST_TIMEOUT_S)
                     async with time_limit(allowed_s):
-                        return await request(self._record(allowed_s))
+                        return await request(self._context(allowed_s))
             except (RetryableError, StartingError) as error:
                 wait_s = max(error.retry_after_s, _MIN_RETRY_S) if isinstance(error, RetryableError) else _RETRY_S
             except DeadlineExceededError as error:
@@ -132,11 +130,5 @@ class TextTranslator:
                 wait_s = _RETRY_S
             await self.sleep(wait_s)
 
-    def _record(self, allowed_s: float) -> RequestRecord:
-        return RequestRecord(
-            request_id=self.request_id,
-            peer=self.peer,
-            caller=self.caller,
-            deadline_s=self.clock() + allowed_s,
-            priority=Priority.BULK,
-        )
+    def _context(self, allowed_s: float) -> RequestContext:
+        return RequestContext(caller=self.caller, deadline_s=self.clock() + allowed_s, priority=Priority.BULK)

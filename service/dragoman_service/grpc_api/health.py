@@ -10,7 +10,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from dragoman_service.errors import DragomanError
-from dragoman_service.grpc_api.servicer import Handler, RawResponse, without_traceback
+from dragoman_service.grpc_api.servicer import Behavior, RawResponse, without_traceback
 from dragoman_service.middleware import error_mapping
 from dragoman_service.middleware.conversion import parse_message
 from dragoman_service.middleware.flow_control import ResourceLimits, run_to_completion
@@ -106,7 +106,7 @@ class ControlServices:
         answer = self._reflection(handler) if handler.request_streaming else self._health(handler)
         return make_handler(without_traceback(answer), None, handler.response_serializer)
 
-    def _health(self, handler: Any) -> Handler:
+    def _health(self, handler: Any) -> Behavior:
         async def answer(_requests: Any, context: grpc.aio.ServicerContext) -> RawResponse:
             try:
                 raw_request = await self._bounds.open_receiver.receive(context, peer_name(context.peer()))
@@ -120,7 +120,7 @@ class ControlServices:
 
         return answer
 
-    def _reflection(self, handler: Any) -> Handler:
+    def _reflection(self, handler: Any) -> Behavior:
         async def checked(requests: AsyncIterator[bytes]) -> AsyncIterator[Any]:
             async for raw_request in requests:
                 self._bounds.check_control_message(len(raw_request))

@@ -8,19 +8,13 @@ from collections.abc import Callable
 from grpc_health.v1 import health_pb2_grpc
 
 from dragoman.v1 import translation_pb2 as pb
-from dragoman.v1 import translation_pb2_grpc as pb_grpc
 from dragoman_service.errors import ConfigError, DrainingError
 from dragoman_service.grpc_api.health import HEALTH_NAME, ControlServices, Health, add_reflection
-from dragoman_service.grpc_api.servicer import (
-    GrpcExtension,
-    ModelAdminServicer,
-    ModelServicer,
-    RequestInterceptor,
-    TranslationServicer,
-)
+from dragoman_service.grpc_api.servicer import CallInterceptor, GrpcExtension, Servicer
 from dragoman_service.grpc_api.workarounds import GRPC_LOGGER, DroppedCallCounter, Server, is_worth_logging
-from dragoman_service.middleware.flow_control import ResourceLimits
-from dragoman_service.middleware.pipeline import Backend, ConcurrencyLimiter, RequestPipeline
+from dragoman_service.middleware.flow_control import ConcurrencyLimiter, ResourceLimits
+from dragoman_service.middleware.handlers import Handlers
+from dragoman_service.middleware.pipeline import RequestPipeline
 from dragoman_service.middleware.settings import GrpcSettings
 from dragoman_service.observability.logs import LogSettings
 from dragoman_service.observability.metrics import Metrics
@@ -28,8 +22,6 @@ from dragoman_service.observability.tracing import Tracing
 from dragoman_service.security.authentication import Access
 from dragoman_service.security.settings import UNIX_SCHEME
 from dragoman_service.security.tls import TlsIdentityFiles
-
-_TRANSLATION_SERVICE: str = pb.DESCRIPTOR.services_by_name["TranslationService"].full_name
 
 SERVICE_NAMES: tuple[str, ...] = tuple(service.full_name for service in pb.DESCRIPTOR.services_by_name.values())
 """Services of the API, without health and reflection."""
@@ -48,7 +40,7 @@ class GrpcServer:
         self,
         settings: GrpcSettings,
         *,
-        backend: Backend,
+        handlers: Handlers,
         metrics: Metrics,
         access: Access,
         tls: TlsIdentityFiles | None,
@@ -67,7 +59,6 @@ class GrpcServer:
         bounds = ResourceLimits(settings, metrics)
         self._health = Health(("", *SERVICE_NAMES), bounds)
         self.pipeline = RequestPipeline(  # also for requests over HTTP
-            limited_service=_TRANSLATION_SERVICE,
             limiter=self._limiter,
             bounds=bounds,
             metrics=metrics,
@@ -76,21 +67,10 @@ class GrpcServer:
             logs=logs,
             clock=clock,
         )
-        interceptor = RequestInterceptor(
-            SERVICE_NAMES,
-            self.pipeline,
-            control=ControlServices(access, bounds).wrap,
-            extension=extension,
-        )
+        interceptor = CallInterceptor(ControlServices(access, bounds).wrap)
         self._server = Server((interceptor,), _options(settings))
         self._dropped_calls = DroppedCallCounter(lambda: interceptor.num_calls, metrics)
-        pb_grpc.add_TranslationServiceServicer_to_server(
-            TranslationServicer(backend, max_stream_requests=settings.max_stream_requests), self._server
-        )
-        pb_grpc.add_ModelServiceServicer_to_server(ModelServicer(backend), self._server)
-        pb_grpc.add_ModelAdminServiceServicer_to_server(ModelAdminServicer(backend), self._server)
-        if extension:
-            extension.add_to(self._server)
+        Servicer(handlers, self.pipeline).add_to(self._server, extension)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         add_reflection(self._server, (*SERVICE_NAMES, HEALTH_NAME, *((extension.name,) if extension else ())))
 

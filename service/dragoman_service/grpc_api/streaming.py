@@ -8,30 +8,22 @@ each operation whose awaiter is cancelled, and for each handler that returns aft
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import grpc
 from google.protobuf import proto_builder
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import DecodeError
 
 from dragoman.v1 import translation_pb2 as pb
 from dragoman_service.errors import DragomanError, IdleError, RequestError
+from dragoman_service.middleware import error_mapping
 from dragoman_service.middleware.conversion import parse_message
-from dragoman_service.middleware.flow_control import CallContext, ResponseStream
-from dragoman_service.middleware.pipeline import ConcurrencyLimiter
-from dragoman_service.request import RequestRecord
+from dragoman_service.middleware.handlers import Handler
+from dragoman_service.middleware.pipeline import Call, RequestPipeline, ResponseStream
+from dragoman_service.middleware.policy import STREAM_REQUEST
 from dragoman_service.threads import retrieve_exception
-
-Answer = Callable[[Any, RequestRecord], Awaitable[Message]]
-"""Returns the response to a request of a stream, or raises a DragomanError."""
-
-Respond = Callable[[RequestRecord], Awaitable[Message]]
-"""Returns the response to one request."""
-
-AnswerRaw = Callable[[bytes, Message, Respond], Awaitable[bytes]]
-"""Runs the request pipeline around `Respond` for a request (serialized and parsed); returns the serialized response."""
 
 _ID_NUMBER = pb.TranslateRequest.REQUEST_ID_FIELD_NUMBER
 _IdOnly: Any = proto_builder.MakeSimpleProtoClass(  # a message with a request id, in which other fields are any bytes
@@ -53,45 +45,32 @@ def readable_id(raw_request: bytes) -> str:
 
 
 class RequestStream(ResponseStream):
-    """Receives the requests of a call and answers them as they arrive."""
+    """Receives the requests of a call and answers each as a call of its own, with errors in the response."""
 
-    def __init__(
-        self,
-        record: RequestRecord,
-        context: CallContext,
-        *,
-        idle_timeout_s: float,
-        limiter: ConcurrencyLimiter,
-        deserialize: Callable[[bytes], Message],
-        answer_raw: AnswerRaw,
-    ) -> None:
-        """`limiter` reports when the server stops admitting requests."""
-        super().__init__(record, context, idle_timeout_s)
-        self._limiter = limiter
-        self._deserialize = deserialize
-        self._answer_raw = answer_raw
+    def __init__(self, call: Call, pipeline: RequestPipeline, translate: Handler) -> None:
+        super().__init__(call, pipeline.bounds.settings.stream_idle_timeout_s)
+        self._pipeline = pipeline
+        self._translate = translate
+        self._max_unanswered = pipeline.bounds.settings.max_stream_requests
         self.has_begun = False  # whether anything was read
         self._is_half_closed = False
         self._reading: asyncio.Task[Any] | None = None
         self._unanswered: dict[asyncio.Task[bytes], str] = {}  # task -> request id
 
-    async def answer_all(self, answer: Answer, *, max_unanswered: int) -> None:
+    async def answer_all(self, _no_request: bytes) -> None:
         """Answer all requests until the caller has half-closed and the last request is answered.
 
-        If this is cancelled or fails, unanswered requests are cancelled.
-
-        Args:
-            answer: answers one request; a DragomanError becomes the response.
-            max_unanswered: number of unanswered requests at which reading pauses.
+        Reading pauses at `max_stream_requests` unanswered requests. If this is cancelled or fails, unanswered requests
+        are cancelled.
 
         Raises:
             IdleError: if no request arrives in time while none is unanswered.
             DragomanError: the rejection of new requests, after unanswered requests have been answered.
         """
-        rejection = asyncio.create_task(self._limiter.wait_until_closed())
+        rejection = asyncio.create_task(self._pipeline.limiter.wait_until_closed())
         try:
             while not self._is_over(rejection):
-                if self._reading is None and not self._is_half_closed and len(self._unanswered) < max_unanswered:
+                if self._reading is None and not self._is_half_closed and len(self._unanswered) < self._max_unanswered:
                     self._reading = asyncio.create_task(self.read())
                     self._reading.add_done_callback(retrieve_exception)
                 waiting = {*self._unanswered, rejection, *([self._reading] if self._reading else [])}
@@ -105,7 +84,7 @@ class RequestStream(ResponseStream):
                     await self.write(task.result())
                     del self._unanswered[task]
                 if self._reading is not None and self._reading.done():
-                    self._start(self._reading.result(), answer)
+                    self._start(self._reading.result())
                     self._reading = None
         finally:  # the read must not be cancelled; it ends with the call
             for unfinished in (rejection, *self._unanswered):
@@ -115,7 +94,7 @@ class RequestStream(ResponseStream):
     async def read(self) -> Any:
         """Return the next serialized request, or `grpc.aio.EOF` after a half-close. Must not be cancelled."""
         self.has_begun = True
-        return await self._context.read()
+        return await self.call.transport.read()
 
     def _is_over(self, rejection: "asyncio.Task[DragomanError]") -> bool:
         if self._unanswered:
@@ -124,25 +103,41 @@ class RequestStream(ResponseStream):
             raise rejection.result()
         return self._is_half_closed
 
-    def _start(self, raw_request: Any, answer: Answer) -> None:
+    def _start(self, raw_request: Any) -> None:
         if raw_request is grpc.aio.EOF:
             self._is_half_closed = True
             return
-        self.record.request_bytes += len(raw_request)
-        request: Any
+        self.call.request_bytes += len(raw_request)
+        error: RequestError | None
         try:
-            request = parse_message(raw_request, self._deserialize)
+            request = parse_message(raw_request, pb.TranslateRequest.FromString)
             error = self._id_error(request.request_id)
         except RequestError as parse_error:
             request, error = pb.TranslateRequest(request_id=readable_id(raw_request)), parse_error
-
-        async def respond(record: RequestRecord) -> Message:
-            if error:
-                raise error
-            return await answer(request, record)
-
-        task = asyncio.ensure_future(self._answer_raw(raw_request, request, respond))
+        task = asyncio.ensure_future(self._answer(raw_request, request, error))
         self._unanswered[task] = request.request_id
+
+    async def _answer(self, raw_request: bytes, request: pb.TranslateRequest, error: RequestError | None) -> bytes:
+        request_id = request.request_id
+        with self._pipeline.call(STREAM_REQUEST, self.call.transport, deadline_s=self.call.deadline_s) as call:
+            outcome = await self._pipeline.answer(
+                call, partial(self._respond, call, request, error), raw_request=raw_request
+            )
+            if isinstance(outcome, error_mapping.RpcError):
+                response = pb.TranslateResponse(request_id=request_id, error=outcome.status).SerializeToString()
+                call.response_bytes = len(response)  # before the call is logged
+                return response
+            return outcome
+
+    async def _respond(
+        self, call: Call, request: pb.TranslateRequest, error: RequestError | None, _raw_request: bytes
+    ) -> bytes:
+        if error:
+            self._pipeline.adopt_id(call, request.request_id)
+            raise error
+        self._pipeline.identify(call, request)
+        raw_response: bytes = (await self._translate(request, call)).SerializeToString()
+        return raw_response
 
     def _id_error(self, request_id: str) -> RequestError | None:
         if not request_id:

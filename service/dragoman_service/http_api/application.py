@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from dragoman_service.http_api.context import Endpoint
 from dragoman_service.http_api.problem_details import plain_problem
 from dragoman_service.http_api.settings import HttpSettings, normalized_origin
-from dragoman_service.request import WARNINGS_KEY
+from dragoman_service.observability.usage import WARNINGS_KEY
 from dragoman_service.security.settings import is_loopback
 
 _EXPOSED_HEADERS = (

@@ -12,7 +12,7 @@ from dragoman.v1 import translation_pb2 as pb
 from dragoman_service.http_api.context import SECONDS_PATTERN, TIMEOUT_HEADER
 from dragoman_service.http_api.problem_details import HTTP_STATUSES, MEDIA_TYPE
 from dragoman_service.models.model import LANGUAGE_TAG_PATTERN, REFERENCE_PATTERN
-from dragoman_service.request import WARNINGS_KEY
+from dragoman_service.observability.usage import WARNINGS_KEY
 
 _SCALARS: Mapping[int, dict[str, Any]] = {
     FieldDescriptor.CPPTYPE_BOOL: {"type": "boolean"},

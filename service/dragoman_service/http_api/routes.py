@@ -7,10 +7,10 @@ second time.
 import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import grpc
 from starlette.requests import Request
@@ -22,27 +22,26 @@ from dragoman_service.http_api.context import JSON_MEDIA_TYPE, Endpoint, HttpCon
 from dragoman_service.http_api.json_mapping import as_dict, parsed_json, serialized_json, to_json
 from dragoman_service.http_api.openapi import openapi_document
 from dragoman_service.http_api.problem_details import Problem, problem
-from dragoman_service.middleware import conversion, error_mapping
-from dragoman_service.middleware.flow_control import ResponseStream
-from dragoman_service.middleware.pipeline import (
-    REQUEST_ID_KEY,
-    Backend,
-    RequestPipeline,
-    as_status,
-    resolve_request_id,
+from dragoman_service.middleware import error_mapping
+from dragoman_service.middleware.handlers import Handler, Handlers
+from dragoman_service.middleware.pipeline import REQUEST_ID_KEY, Call, RequestPipeline, ResponseStream
+from dragoman_service.middleware.policy import (
+    DETECT_LANGUAGE,
+    GET_MODEL,
+    LIST_GLOSSARIES,
+    LIST_MODELS,
+    TRANSLATE,
+    TRANSLATE_DOCUMENT,
+    CallPolicy,
 )
 from dragoman_service.models.model import ModelState, ModelStatus
-from dragoman_service.request import WARNINGS_KEY, RequestRecord
-
-_SERVICES = pb.DESCRIPTOR.services_by_name
-TRANSLATION_SERVICE: str = _SERVICES["TranslationService"].full_name
-MODEL_SERVICE: str = _SERVICES["ModelService"].full_name
+from dragoman_service.observability.usage import WARNINGS_KEY
 
 _OPENAPI_DOCUMENT = to_json(openapi_document())
 
 ResponseBody = bytes | Response | None  # JSON, a whole response, or None if a stream has sent all its messages
 
-Handler = Callable[[HttpContext, RequestRecord, bytes], Awaitable[ResponseBody]]
+Respond = Callable[[HttpContext, Call, bytes], Awaitable[ResponseBody]]
 """Returns the response to a request with a body."""
 
 
@@ -52,9 +51,9 @@ class HttpApi(ABC):
     media_types: ClassVar[tuple[str, ...]] = (JSON_MEDIA_TYPE,)  # of request bodies
     late_status: ClassVar[HTTPStatus] = HTTPStatus.GATEWAY_TIMEOUT  # of a request that does not arrive in time
 
-    def __init__(self, pipeline: RequestPipeline, backend: Backend) -> None:
+    def __init__(self, pipeline: RequestPipeline, handlers: Handlers) -> None:
         self.pipeline = pipeline
-        self.backend = backend
+        self.handlers = handlers
         self.settings = pipeline.bounds.settings
 
     @abstractmethod
@@ -71,61 +70,36 @@ class HttpApi(ABC):
         """Return the application of a route; `media_types` replaces the media types of the API."""
         return Endpoint(answer, self.settings, media_types or self.media_types)
 
-    def translation(self, respond: Handler, method: str = "Translate", *, is_stream: bool = False) -> Endpoint:
-        """Return the application of a route with the limits and the permission of a method of TranslationService."""
+    def method(self, policy: CallPolicy, respond: Respond) -> Endpoint:
+        """Return the application of a route with the policy of a method."""
 
         async def answer(context: HttpContext) -> None:
-            path = f"/{TRANSLATION_SERVICE}/{method}"
-            with ExitStack() as slots:
-                await self.answer(context, path, partial(respond, context), streams=slots if is_stream else None)
-
-        return self.endpoint(answer)
-
-    def reading(
-        self, respond: Handler, method: str = "ListModels", *, is_open: bool = False, has_body: bool = True
-    ) -> Endpoint:
-        """Return the application of a route that counts as a method of ModelService.
-
-        Requests need no key if the route `is_open`; their bodies are not read.
-        """
-
-        async def answer(context: HttpContext) -> None:
-            async def checked(record: RequestRecord, body: bytes) -> ResponseBody:
-                context.check_headers()
-                return await respond(context, record, body)
-
-            body = b"" if is_open or not has_body else None
-            await self.answer(context, f"/{MODEL_SERVICE}/{method}", checked, raw_request=body, is_open=is_open)
+            await self.answer(context, policy, respond)
 
         return self.endpoint(answer)
 
     async def answer(
-        self,
-        context: HttpContext,
-        path: str,
-        respond: Callable[[RequestRecord, bytes], Awaitable[ResponseBody]],
-        *,
-        raw_request: bytes | None = None,
-        streams: ExitStack | None = None,
-        is_open: bool = False,
+        self, context: HttpContext, policy: CallPolicy, respond: Respond, *, raw_request: bytes | None = None
     ) -> None:
-        """Answer a request as the method with this path; see `RequestPipeline.answer` for the other parameters."""
-        record = self.pipeline.start(path, context)
+        """Answer a request; without `raw_request`, its body is read if it has one and the policy says so."""
         if context.is_read:
             raw_request = raw_request or b""
-        outcome = await self.pipeline.answer(
-            record,
-            context,
-            partial(respond, record),
-            as_status,
-            raw_request=raw_request,
-            streams=streams,
-            is_open=is_open,
-        )
+        with self.pipeline.call(policy, context) as call:
+            outcome = await self.pipeline.answer(
+                call, partial(self._respond, context, call, respond), raw_request=raw_request
+            )
+            await self._send(context, call, outcome)
+
+    async def _respond(self, context: HttpContext, call: Call, respond: Respond, body: bytes) -> ResponseBody:
+        if not call.policy.is_translation:  # without a body, they are not checked yet
+            context.check_headers()
+        return await respond(context, call, body)
+
+    async def _send(self, context: HttpContext, call: Call, outcome: ResponseBody | error_mapping.RpcError) -> None:
         if isinstance(outcome, error_mapping.RpcError):
             is_caller_late = outcome.code is grpc.StatusCode.DEADLINE_EXCEEDED and not context.is_read
             http_status = self.late_status if is_caller_late else context.http_status
-            error = problem(outcome, request_id=record.request_id, http_status=http_status)
+            error = problem(outcome, request_id=call.request_id, http_status=http_status)
             if context.has_begun:
                 await context.end(event("error", to_json(error.members)))
                 return
@@ -137,9 +111,9 @@ class HttpApi(ABC):
             return
         else:
             response = outcome if isinstance(outcome, Response) else Response(outcome, media_type=JSON_MEDIA_TYPE)
-        response.headers[REQUEST_ID_KEY] = record.request_id
-        if record.warnings:
-            response.headers[WARNINGS_KEY] = record.warning_header
+        response.headers[REQUEST_ID_KEY] = call.request_id
+        if call.usage.warnings:
+            response.headers[WARNINGS_KEY] = call.usage.warning_header
         await context.respond(response)
 
 
@@ -150,16 +124,17 @@ class TranslationApi(HttpApi):
 
     def routes(self) -> list[Route]:
         """Return the routes of the API."""
+        handlers = self.handlers
         posted = {
-            "/v1/translate": self.translation(self._translate),
-            "/v1/translate/document": self.translation(self._stream_document, "TranslateDocument", is_stream=True),
-            "/v1/detect": self.translation(self._detect_language, "DetectLanguage"),
+            "/v1/translate": self._message(TRANSLATE, pb.TranslateRequest, handlers.translate),
+            "/v1/translate/document": self.method(TRANSLATE_DOCUMENT, self._stream_document),
+            "/v1/detect": self._message(DETECT_LANGUAGE, pb.DetectLanguageRequest, handlers.detect_language),
         }
         read = {
-            "/v1/models": self.reading(self._list_models, has_body=False),
-            "/v1/models/{model:path}": self.reading(self._get_model, "GetModel", has_body=False),
-            "/v1/languages": self.reading(self._list_languages, has_body=False),
-            "/v1/glossaries": self.reading(self._list_glossaries, "ListGlossaries", has_body=False),
+            "/v1/models": self._reading(LIST_MODELS, self._list_models),
+            "/v1/models/{model:path}": self._reading(GET_MODEL, self._get_model),
+            "/v1/languages": self._reading(LIST_MODELS, self._list_languages),
+            "/v1/glossaries": self._reading(LIST_GLOSSARIES, self._list_glossaries),
         }
         return [
             *(Route(path, endpoint, methods=["POST"]) for path, endpoint in posted.items()),
@@ -171,49 +146,44 @@ class TranslationApi(HttpApi):
         """Return problem details."""
         return error.response()
 
-    async def _translate(self, _context: HttpContext, record: RequestRecord, body: bytes) -> bytes:
-        request = await parsed_json(body, pb.TranslateRequest)
-        resolve_request_id(record, request)
-        record.priority = conversion.from_priority(request.priority)
-        result = await self.backend.translator.translate(conversion.from_translate_request(request), record)
-        return await serialized_json(conversion.to_translate_response(result, request_id=record.request_id))
+    def _message(self, policy: CallPolicy, kind: type[Any], handler: Handler) -> Endpoint:
+        """Return the application of a route whose request and response are messages as JSON."""
 
-    async def _detect_language(self, _context: HttpContext, record: RequestRecord, body: bytes) -> bytes:
-        request = await parsed_json(body, pb.DetectLanguageRequest)
-        texts, target_language = conversion.from_detect_language_request(request)
-        detected = await self.backend.translator.detect_languages(texts, record, target_language=target_language)
-        return await serialized_json(conversion.to_detect_language_response(detected))
+        async def respond(_context: HttpContext, call: Call, body: bytes) -> bytes:
+            request = await parsed_json(body, kind)
+            self.pipeline.identify(call, request)
+            return await serialized_json(await handler(request, call))
 
-    async def _stream_document(self, context: HttpContext, record: RequestRecord, body: bytes) -> None:
+        return self.method(policy, respond)
+
+    def _reading(self, policy: CallPolicy, respond: Respond) -> Endpoint:
+        """Return the application of a route without a body."""
+        return self.method(replace(policy, reads_message=False), respond)
+
+    async def _stream_document(self, context: HttpContext, call: Call, body: bytes) -> None:
         """Send the sentences of a document as server-sent events (WHATWG HTML, section 9.2)."""
         request = await parsed_json(body, pb.TranslateDocumentRequest)
-        resolve_request_id(record, request)
-        context.response_headers.append((REQUEST_ID_KEY.encode(), record.request_id.encode()))
-        record.priority = conversion.from_priority(request.priority)
-        document = conversion.from_translate_document_request(request)
-        stream, index = ResponseStream(record, context, self.settings.stream_idle_timeout_s), 0
-        async with contextlib.aclosing(self.backend.translator.translate_document(document, record)) as sentences:
+        self.pipeline.identify(call, request)
+        context.response_headers.append((REQUEST_ID_KEY.encode(), call.request_id.encode()))
+        stream = ResponseStream(call, self.settings.stream_idle_timeout_s)
+        async with contextlib.aclosing(self.handlers.translate_document(request, call)) as sentences:
             async for sentence in sentences:
-                message = conversion.to_translated_sentence(sentence, index=index, request_id=record.request_id)
-                await stream.write(event("sentence", await serialized_json(message)))
-                index += 1
+                await stream.write(event("sentence", await serialized_json(sentence)))
 
-    async def _list_models(self, _context: HttpContext, _record: RequestRecord, _body: bytes) -> bytes:
-        statuses = self.backend.models.list_models()
-        return to_json(as_dict(conversion.to_list_models_response(statuses, self.backend.limits)))
+    async def _list_models(self, _context: HttpContext, call: Call, _body: bytes) -> bytes:
+        return to_json(as_dict(await self.handlers.list_models(pb.ListModelsRequest(), call)))
 
-    async def _get_model(self, context: HttpContext, _record: RequestRecord, _body: bytes) -> bytes:
-        name = conversion.from_model_name(context.path_parameters["model"])
-        model = conversion.to_model(self.backend.models.get_model(name), self.backend.limits)
-        return to_json(as_dict(pb.GetModelResponse(model=model)))
+    async def _get_model(self, context: HttpContext, call: Call, _body: bytes) -> bytes:
+        request = pb.GetModelRequest(model=context.path_parameters["model"])
+        return to_json(as_dict(await self.handlers.get_model(request, call)))
 
-    async def _list_languages(self, _context: HttpContext, _record: RequestRecord, _body: bytes) -> bytes:
-        pairs = language_pairs(self.backend.models.list_models())
+    async def _list_languages(self, _context: HttpContext, _call: Call, _body: bytes) -> bytes:
+        pairs = language_pairs(self.handlers.models.list_models())
         languages = [{"sourceLanguage": source, "targetLanguages": sorted(pairs[source])} for source in sorted(pairs)]
         return to_json({"languages": languages})
 
-    async def _list_glossaries(self, _context: HttpContext, _record: RequestRecord, _body: bytes) -> bytes:
-        return to_json(as_dict(conversion.to_list_glossaries_response(self.backend.glossaries.all())))
+    async def _list_glossaries(self, _context: HttpContext, call: Call, _body: bytes) -> bytes:
+        return to_json(as_dict(await self.handlers.list_glossaries(pb.ListGlossariesRequest(), call)))
 
 
 async def _openapi(_request: Request) -> Response:

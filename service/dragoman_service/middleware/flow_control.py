@@ -6,6 +6,7 @@ progress. So a call that is being read holds a slot, which stands for the larges
 
 import asyncio
 import contextlib
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass
@@ -15,16 +16,16 @@ import grpc
 
 from dragoman_service.errors import (
     DeadlineExceededError,
-    IdleError,
+    DragomanError,
     InvalidFieldError,
     OverloadedError,
     RateLimitedError,
     RequestError,
     RetryableError,
+    StartingError,
 )
 from dragoman_service.middleware.settings import GrpcSettings
 from dragoman_service.observability.metrics import Metrics
-from dragoman_service.request import RequestRecord
 from dragoman_service.security.authentication import ConnectionInfo
 from dragoman_service.threads import retrieve_exception
 
@@ -35,6 +36,9 @@ MAX_OPEN_BODY_BYTES = 1024 * 1024
 
 _MAX_OPEN_BYTES = 16 * 1024 * 1024  # of all such bodies at the same time
 _SLOT_RETRY_S = 1.0  # the end of a stream cannot be predicted
+_DEFAULT_DURATION_S = 1.0  # of a call, before the first call has ended
+_NUM_AVERAGED = 32  # calls in the moving average of durations
+_MIN_RETRY_S, _MAX_RETRY_S = 0.1, 10.0
 _FIRST_MESSAGE_TIMEOUT_S = 0.2
 _NUM_OPEN_READS = 8
 _MAX_OPEN_UNREAD = 256
@@ -52,7 +56,7 @@ class MessageSource(Protocol):
         """Return the next message, serialized."""
 
 
-class CallContext(MessageSource, ConnectionInfo, Protocol):
+class Transport(MessageSource, ConnectionInfo, Protocol):
     """The transport side of a call; `grpc.aio.ServicerContext` satisfies it."""
 
     def time_remaining(self) -> float | None:
@@ -84,13 +88,22 @@ class _Reader:
 
 
 class FairSemaphore:
-    """A counting semaphore with a limit per caller, for calls, streams or bytes; not thread-safe."""
+    """A counting semaphore with an optional limit per caller, for calls, streams or bytes; not thread-safe."""
 
-    def __init__(self, unit: str, *, total: int, per_caller: int, on_rejection: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        unit: str,
+        *,
+        total: int,
+        per_caller: int | None = None,
+        on_rejection: Callable[[], None] = lambda: None,
+        retry_after_s: Callable[[], float] = lambda: _SLOT_RETRY_S,
+    ) -> None:
         self._unit = unit
         self._total = total
         self._per_caller = per_caller
         self._on_rejection = on_rejection
+        self._retry_after_s = retry_after_s
         self._held: Counter[str] = Counter()
         self._num_held = 0
 
@@ -99,27 +112,27 @@ class FairSemaphore:
         """Amount held by all callers."""
         return self._num_held
 
-    def acquire(self, caller: str, amount: int = 1) -> None:
+    def acquire(self, caller: str = "", amount: int = 1) -> None:
         """Hold an amount until `release`.
 
         Raises:
             RateLimitedError: if the caller exceeds its share.
             OverloadedError: if all callers exceed the total.
         """
-        if self._held[caller] + amount > self._per_caller:
+        if self._per_caller is not None and self._held[caller] + amount > self._per_caller:
             self._on_rejection()
-            raise RateLimitedError(
-                caller=caller, limit=self._per_caller, unit=f"concurrent {self._unit}", retry_after_s=_SLOT_RETRY_S
-            )
+            unit, retry_after_s = f"concurrent {self._unit}", self._retry_after_s()
+            raise RateLimitedError(caller=caller, limit=self._per_caller, unit=unit, retry_after_s=retry_after_s)
         if self._num_held + amount > self._total:
             self._on_rejection()
+            retry_after_s = self._retry_after_s()
             raise OverloadedError(
-                queued=self._num_held, limit=self._total, unit=self._unit, retry_after_s=_SLOT_RETRY_S
+                queued=self._num_held, limit=self._total, unit=self._unit, retry_after_s=retry_after_s
             )
         self._held[caller] += amount
         self._num_held += amount
 
-    def release(self, caller: str, amount: int = 1) -> None:
+    def release(self, caller: str = "", amount: int = 1) -> None:
         """Release an amount."""
         self._num_held -= amount
         self._held[caller] -= amount
@@ -134,6 +147,71 @@ class FairSemaphore:
             yield
         finally:
             self.release(caller, amount)
+
+
+class ConcurrencyLimiter:
+    """Counts calls in progress and rejects calls while closed or full.
+
+    `maximum_concurrent_rpcs` of `grpc.aio` would queue calls instead of rejecting them.
+    """
+
+    def __init__(self, *, max_concurrent: int, clock: Callable[[], float] = time.monotonic) -> None:
+        """Start closed, until the models are loaded."""
+        self._calls = FairSemaphore("concurrent requests", total=max_concurrent, retry_after_s=self._retry_after_s)
+        self._clock = clock
+        self._mean_duration_s: float | None = None
+        self._rejection: DragomanError | None = StartingError()
+        self._is_closed = asyncio.Event()
+        self._is_closed.set()
+        self._is_idle = asyncio.Event()
+        self._is_idle.set()
+
+    def open(self) -> None:
+        """Admit calls."""
+        self._rejection = None
+        self._is_closed.clear()
+
+    def close(self, rejection: DragomanError) -> None:
+        """Reject new calls with this error; calls in progress continue."""
+        self._rejection = rejection
+        self._is_closed.set()
+
+    @contextlib.contextmanager
+    def admitted(self) -> Iterator[None]:
+        """Count a call in progress.
+
+        Raises:
+            OverloadedError: if the limit is reached; the retry delay is the mean duration of recent calls.
+            DragomanError: the rejection, if closed.
+        """
+        if self._rejection is not None:
+            raise self._rejection.with_traceback(None)  # the error must not keep the frames of earlier calls
+        self._calls.acquire()
+        began_s = self._clock()
+        self._is_idle.clear()
+        try:
+            yield
+        finally:
+            self._calls.release()
+            duration_s = self._clock() - began_s
+            mean_s = duration_s if self._mean_duration_s is None else self._mean_duration_s
+            self._mean_duration_s = mean_s + (duration_s - mean_s) / _NUM_AVERAGED
+            if not self._calls.num_held:
+                self._is_idle.set()
+
+    async def wait_until_idle(self) -> None:
+        """Return when no call is in progress."""
+        await self._is_idle.wait()
+
+    async def wait_until_closed(self) -> DragomanError:
+        """Wait until new calls are rejected, and return the rejection."""
+        while self._rejection is None:
+            await self._is_closed.wait()
+        return self._rejection
+
+    def _retry_after_s(self) -> float:
+        duration_s = _DEFAULT_DURATION_S if self._mean_duration_s is None else self._mean_duration_s
+        return min(max(duration_s, _MIN_RETRY_S), _MAX_RETRY_S)
 
 
 class RequestReader:
@@ -309,36 +387,6 @@ class ResourceLimits:
         if num_bytes > limit:
             self._on_large_message()
             raise InvalidFieldError("request", f"{num_bytes} bytes", f"at most {limit} bytes")
-
-
-class ResponseStream:
-    """Sends the messages of a call to its caller."""
-
-    def __init__(self, record: RequestRecord, context: CallContext, idle_timeout_s: float) -> None:
-        """The call ends if the transport does not accept a message within the timeout."""
-        self.record = record
-        self._context = context
-        self._idle_timeout_s = idle_timeout_s
-        self._has_sent = False
-
-    async def write(self, raw_response: bytes) -> None:
-        """Send a serialized message; return once the transport has accepted it, so that a slow reader slows the work.
-
-        Raises:
-            IdleError: if the transport does not accept it in time.
-            asyncio.CancelledError: if the caller has disconnected.
-        """
-        try:
-            async with asyncio.timeout(self._idle_timeout_s):
-                if not self._has_sent:  # in an operation of its own, so that a status can follow a pending message
-                    self._has_sent = True
-                    await run_to_completion(self._context.send_initial_metadata(()))
-                await run_to_completion(self._context.write(raw_response))
-        except TimeoutError:
-            raise IdleError from None
-        except grpc.aio.BaseError as error:  # gRPC is about to cancel the handler
-            raise asyncio.CancelledError from error
-        self.record.response_bytes += len(raw_response)
 
 
 def call_timeout_s(settings: GrpcSettings, remaining_s: float | None) -> float:

@@ -13,7 +13,7 @@ from dragoman_service.bundle.manifest import Confidence, Manifest
 from dragoman_service.datatypes import SearchConfig, Segment, SegmentResult
 from dragoman_service.errors import InvalidFieldError
 from dragoman_service.observability.metrics import Metrics
-from dragoman_service.request import RequestRecord
+from dragoman_service.request import RequestContext
 from dragoman_service.text.tokenizer import SentencePieceTokenizer
 
 MAX_LABEL_CHARACTERS = 64
@@ -114,13 +114,13 @@ Futures = Sequence["Future[SegmentResult]"]  # one future for each queued segmen
 class SegmentQueue(Protocol):
     """Queue of segments to decode."""
 
-    def reject_early(self, num_characters: int, search: SearchConfig, context: RequestRecord) -> None:
+    def reject_early(self, num_characters: int, search: SearchConfig, context: RequestContext) -> None:
         """Reject a request before its text is processed if `num_characters` already exceed what can be admitted."""
 
     def expected_decode_cost(self, segments: Sequence[Segment]) -> int:
         """Return the expected decode cost of segments."""
 
-    def submit(self, segments: Sequence[Segment], context: RequestRecord, *, num_characters: int = 0) -> Futures:
+    def submit(self, segments: Sequence[Segment], context: RequestContext, *, num_characters: int = 0) -> Futures:
         """Admit all segments or none; return one future for each, in order. Cancelling a future frees its place.
 
         Callers, identified by name, share the queue fairly. `num_characters` is the length of the text that the

@@ -23,7 +23,7 @@ from dragoman_service.errors import (
     OverloadedError,
     QueueDelayError,
 )
-from dragoman_service.request import RequestRecord
+from dragoman_service.request import RequestContext
 from dragoman_service.scheduling.settings import SchedulingSettings
 from dragoman_service.worker.messages import BatchStepOutput
 
@@ -316,7 +316,7 @@ class AdmissionPolicy:
         self._latency_model = latency_model
 
     def decide(
-        self, cost: RequestCost, context: RequestRecord, state: QueueState, now_s: float, *, is_estimate: bool = False
+        self, cost: RequestCost, context: RequestContext, state: QueueState, now_s: float, *, is_estimate: bool = False
     ) -> Prediction | Rejection:
         """Return the predicted latency of an admitted request, or the rejection.
 

@@ -11,7 +11,7 @@ from itertools import chain, count, islice
 
 from dragoman_service.datatypes import Priority, Segment, SegmentResult
 from dragoman_service.errors import DragomanError
-from dragoman_service.request import RequestRecord
+from dragoman_service.request import RequestContext
 from dragoman_service.scheduling.admission import Backlog, Prediction, QueueState, RequestCost
 
 _MIN_SWEEP = 64
@@ -28,7 +28,7 @@ class QueuedSegment(Future[SegmentResult]):
 
     segment_id: int = field(default_factory=_next_id)
     segment: Segment
-    context: RequestRecord = field(default_factory=RequestRecord)
+    context: RequestContext = field(default_factory=RequestContext)
     decode_cost: int = 1  # expected; at least 1
     admitted_at_s: float = 0.0
     prediction: Prediction | None = None  # of the request; only its last segment has it
@@ -73,7 +73,7 @@ class AdmissionQueue:
     def __iter__(self) -> Iterator[QueuedSegment]:
         return chain(*self._queues.values())
 
-    def state(self, cost: RequestCost, context: RequestRecord, *, num_running: int) -> QueueState:
+    def state(self, cost: RequestCost, context: RequestContext, *, num_running: int) -> QueueState:
         """Return the state of the queue for the admission of a request; takes time per caller, not per segment."""
         interactive, bulk = self._queues[Priority.INTERACTIVE], self._queues[Priority.BULK]
         held, held_bulk = interactive.held_by(context.caller), bulk.held_by(context.caller)

@@ -232,7 +232,7 @@ class ReportHandler:
             encoded = [segment for segment in map(batch.find, output.encoded_ids) if segment]
             for segment in encoded:
                 segment.is_encoded, segment.encode_s = True, output.encode_s
-            exemplars = filter(None, (segment.context.trace.exemplar for segment in encoded))
+            exemplars = filter(None, (segment.context.exemplar for segment in encoded))
             self._metrics.encode_seconds.observe(output.encode_s, next(exemplars, None))
         if output.started_ids:
             self._handle_start(batch, output)
@@ -255,7 +255,7 @@ class ReportHandler:
             segment.queue_s = output.started_at_s - segment.admitted_at_s - segment.encode_s
             if not self.is_warm_up:
                 queue_wait = self._metrics.queue_wait_seconds.labels(segment.context.priority.value)
-                queue_wait.observe(segment.queue_s, segment.context.trace.exemplar)
+                queue_wait.observe(segment.queue_s, segment.context.exemplar)
 
     def _record_steps(self, output: BatchStepOutput) -> None:
         load = output.load
@@ -296,7 +296,7 @@ class ReportHandler:
 
     def _record_result(self, segment: QueuedSegment, result: SegmentResult) -> None:
         metrics, num_target_tokens = self._metrics, len(result.hypotheses[0].token_ids)
-        metrics.decode_seconds.observe(result.timings.decode_s, segment.context.trace.exemplar)
+        metrics.decode_seconds.observe(result.timings.decode_s, segment.context.exemplar)
         metrics.source_tokens.inc(segment.num_source_tokens)
         metrics.target_tokens.inc(num_target_tokens)
         metrics.length_ratio.observe(num_target_tokens / segment.num_source_tokens)

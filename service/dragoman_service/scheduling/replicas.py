@@ -6,7 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final, TypeVar
 
 from dragoman_service.datatypes import SearchConfig, Segment, SegmentResult
-from dragoman_service.request import RequestRecord
+from dragoman_service.request import RequestContext
 from dragoman_service.scheduling.batch_connection import WorkerHandle
 from dragoman_service.scheduling.scheduler import Scheduler
 from dragoman_service.worker.messages import Clock
@@ -49,7 +49,7 @@ class ReplicaScheduler:
         for replica in self._replicas:
             replica.start()
 
-    def reject_early(self, num_characters: int, search: SearchConfig, context: RequestRecord) -> None:
+    def reject_early(self, num_characters: int, search: SearchConfig, context: RequestContext) -> None:
         """Reject a request that the least loaded replica would most likely reject; raises as `submit`."""
         self._least_loaded().reject_early(num_characters, search, context)
 
@@ -58,7 +58,7 @@ class ReplicaScheduler:
         return self._least_loaded().expected_decode_cost(segments)
 
     def submit(
-        self, segments: Sequence[Segment], context: RequestRecord | None = None, *, num_characters: int = 0
+        self, segments: Sequence[Segment], context: RequestContext | None = None, *, num_characters: int = 0
     ) -> Sequence[Future[SegmentResult]]:
         """Submit a request to the least loaded replica; as `Scheduler.submit`."""
         return self._least_loaded().submit(segments, context, num_characters=num_characters)

@@ -12,7 +12,7 @@ from dragoman_service.decoding.running_batch import check_segment
 from dragoman_service.decoding.step_model import ModelLimits
 from dragoman_service.errors import DeadlineExceededError, DrainingError, OverloadedError
 from dragoman_service.observability.metrics import Metrics, SchedulerStats
-from dragoman_service.request import RequestRecord
+from dragoman_service.request import RequestContext
 from dragoman_service.scheduling.admission import (
     AdmissionPolicy,
     LatencyModel,
@@ -104,7 +104,7 @@ class Scheduler:
         """Start to decode; segments that were submitted before wait for this."""
         self._dispatcher.start()
 
-    def reject_early(self, num_characters: int, search: SearchConfig, context: RequestRecord) -> None:
+    def reject_early(self, num_characters: int, search: SearchConfig, context: RequestContext) -> None:
         """Reject a request before its texts are segmented and tokenized, if `submit` would most likely reject it.
 
         Text processing is most of the cost of a rejection. The segments are estimated from the length of the texts, but
@@ -122,7 +122,7 @@ class Scheduler:
             return self._latency_model.request_cost(segments).decode_cost
 
     def submit(
-        self, segments: Sequence[Segment], context: RequestRecord | None = None, *, num_characters: int = 0
+        self, segments: Sequence[Segment], context: RequestContext | None = None, *, num_characters: int = 0
     ) -> Sequence[Future[SegmentResult]]:
         """Admit all segments of a request or none, and return one future for each, in order; never waits.
 
@@ -144,7 +144,7 @@ class Scheduler:
             check_segment(segment, self._limits)
         if not segments:
             return []
-        context = context or RequestRecord()
+        context = context or RequestContext()
         with self._lock:
             now_s = self._clock()
             self._lengths.record(num_characters, segments)
@@ -201,7 +201,7 @@ class Scheduler:
         self._metrics.remove_scheduler(self.stats)
 
     def _check_admission(
-        self, cost: RequestCost, context: RequestRecord, now_s: float, *, is_estimate: bool = False
+        self, cost: RequestCost, context: RequestContext, now_s: float, *, is_estimate: bool = False
     ) -> Prediction:
         decision: Prediction | Rejection
         if self._is_draining:

@@ -33,7 +33,8 @@ from dragoman_service.models.glossaries import GlossaryRepository
 from dragoman_service.models.model import Futures
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.observability.tracing import trace_segments
-from dragoman_service.request import RequestRecord, TextFormat, TranslationRequest
+from dragoman_service.observability.usage import UsageRecord
+from dragoman_service.request import RequestContext, TextFormat, TranslationRequest
 from dragoman_service.text.documents import TranslatedDocument
 from dragoman_service.text.orchestration import Outcome, Searches, Steps, advance, translation_steps
 from dragoman_service.text.pipeline import TextPipeline
@@ -116,7 +117,9 @@ class Translator:
         self._quota = quota
         self._threads = TextThreads()
 
-    async def translate(self, request: TranslationRequest, record: RequestRecord) -> TranslationResult:
+    async def translate(
+        self, request: TranslationRequest, context: RequestContext, usage: UsageRecord | None = None
+    ) -> TranslationResult:
         """Translate all texts of a request, or none: the first failed sentence cancels the others.
 
         Cancelling the awaiting task cancels its segments.
@@ -129,45 +132,55 @@ class Translator:
             DeadlineExceededError: if the deadline passes.
             EngineError: if decoding fails.
         """
-        record.add_texts(request.texts)
+        usage = usage or UsageRecord()
+        usage.add_texts(request.texts)
         detected = None
         if not request.source_language:
-            request, detected = await self._with_source(request, record)
+            request, detected = await self._with_source(request, context, usage)
         route = find_pivot_route(self._models, request) if request.pivot_languages else None
-        result = await (self._translate_by_pivot(route, record) if route else self._translate_directly(request, record))
+        if route:
+            result = await self._translate_by_pivot(route, context, usage)
+        else:
+            result = await self._translate_directly(request, context, usage)
         if detected:
             result = replace(result, detected_language=detected)
-        record.add_result(result)
+        usage.add_result(result)
         return result
 
-    async def _translate_by_pivot(self, route: PivotRoute, record: RequestRecord) -> TranslationResult:
+    async def _translate_by_pivot(
+        self, route: PivotRoute, context: RequestContext, usage: UsageRecord
+    ) -> TranslationResult:
         # Checks the options of the second translation before the first one begins.
         check_request(route.request, self._limits, self._defaults, draw_seed=self._draw_seed)
-        first = await self._translate_directly(route.first, record)
+        first = await self._translate_directly(route.first, context, usage)
         try:
-            second = await self._translate_directly(route.second(first), record)
+            second = await self._translate_directly(route.second(first), context, usage)
         except InvalidFieldError as error:
             raise route.explained(error) from error
         return route.joined(first, second)
 
-    async def _translate_directly(self, request: TranslationRequest, record: RequestRecord) -> TranslationResult:
-        budget = RequestBudget(request.options, self._limits, deadline_s=record.deadline_s, clock=self._clock)
-        model, pipeline = self._prepare(request, record, budget)
+    async def _translate_directly(
+        self, request: TranslationRequest, context: RequestContext, usage: UsageRecord
+    ) -> TranslationResult:
+        budget = RequestBudget(request.options, self._limits, deadline_s=context.deadline_s, clock=self._clock)
+        model, pipeline = self._prepare(request, usage, budget)
         num_characters = sum(map(len, request.texts))
-        model.scheduler.reject_early(num_characters, pipeline.search, record)
-        run = partial(self._threads.run, record.caller, cancel=budget.cancel)
+        model.scheduler.reject_early(num_characters, pipeline.search, context)
+        run = partial(self._threads.run, context.caller, cancel=budget.cancel)
         in_thread = run if pipeline.cost_characters > _INLINE_CHARACTERS else None
         num_advanced = num_characters // _CHARACTERS_PER_TOKEN if in_thread else 0
-        refund = await self._charge(record, num_advanced)
+        refund = await self._charge(context, num_advanced)
         steps = translation_steps(pipeline)
         state, began_s, split_s = await self._timed(partial(advance, steps), in_thread)
         refund()  # not if the texts exceed a limit or the call is cancelled
-        record.trace.add("text.split", began_s=began_s, ended_s=began_s + split_s)
+        usage.trace.add("text.split", began_s=began_s, ended_s=began_s + split_s)
         segments = state.segments if isinstance(state, Searches) else []
         submitted_s = self._clock()
-        outcome, join_s = await self._finish(model, steps, state, record, run=in_thread, num_characters=num_characters)
-        trace_segments(record.trace, submitted_s=submitted_s, segments=segments, results=outcome.results)
-        self._metrics.text_seconds.observe(split_s + join_s, record.trace.exemplar)
+        outcome, join_s = await self._finish(
+            model, steps, state, context, usage, run=in_thread, num_characters=num_characters
+        )
+        trace_segments(usage.trace, submitted_s=submitted_s, segments=segments, results=outcome.results)
+        self._metrics.text_seconds.observe(split_s + join_s, context.exemplar)
         for translation in outcome.translations:
             self._count(translation.warnings)
         sentences = [sentence for translation in outcome.translations for sentence in translation.sentences]
@@ -181,7 +194,7 @@ class Translator:
         )
 
     async def translate_document(
-        self, request: TranslationRequest, record: RequestRecord
+        self, request: TranslationRequest, context: RequestContext, usage: UsageRecord | None = None
     ) -> AsyncGenerator[TranslatedSentence, None]:
         """Yield the sentences of the only text in order. Closing the generator cancels unfinished sentences.
 
@@ -190,15 +203,16 @@ class Translator:
                 document waits.
         """
         began_s = self._clock()
-        record.add_texts(request.texts)
+        usage = usage or UsageRecord()
+        usage.add_texts(request.texts)
         detected = None
         if not request.source_language:
-            request, detected = await self._with_source(request, record, is_document=True)
+            request, detected = await self._with_source(request, context, usage, is_document=True)
         budget = RequestBudget(
-            request.options, self._limits, is_document=True, deadline_s=record.deadline_s, clock=self._clock
+            request.options, self._limits, is_document=True, deadline_s=context.deadline_s, clock=self._clock
         )
-        run = partial(self._threads.run, record.caller, cancel=budget.cancel)
-        model, pipeline = self._prepare(request, record, budget, is_document=True)
+        run = partial(self._threads.run, context.caller, cancel=budget.cancel)
+        model, pipeline = self._prepare(request, usage, budget, is_document=True)
 
         async def finish(pending: PendingSentence[_Assembled]) -> _Assembled:
             await wait_all(pending.futures)
@@ -210,17 +224,17 @@ class Translator:
             assembly_s = 0.0
             if isinstance(state, Searches):
                 state, _, assembly_s = await self._timed(partial(advance, steps, results), in_thread)
-            outcome, later_s = await self._finish(model, steps, state, record, run=in_thread)
+            outcome, later_s = await self._finish(model, steps, state, context, usage, run=in_thread)
             return outcome, assembly_s + later_s
 
         window = DocumentWindow(
             pipeline.document_sentences(),
-            partial(self._submit, model, record=record),
+            partial(self._submit, model, context=context),
             finish,
             run,
             max_segments=self._limits.document_window_segments,
             max_cost=max_attention_tokens(request.options),
-            deadline_s=record.deadline_s,
+            deadline_s=context.deadline_s,
             clock=self._clock,
             sleep=self._sleep,
         )
@@ -232,19 +246,19 @@ class Translator:
                 translation = outcome.translations[0] if outcome.translations else None
                 sentence = document.next_sentence(pending.planned, translation, timings)
                 if document.num_sentences == 1:
-                    self._metrics.first_sentence_seconds.observe(self._clock() - began_s, record.trace.exemplar)
+                    self._metrics.first_sentence_seconds.observe(self._clock() - began_s, context.exemplar)
                 self._count(sentence.warnings)
-                record.add_sentence(sentence)
+                usage.add_sentence(sentence)
                 submitted_s, segments = pending.submitted_s, pending.segments
-                trace_segments(record.trace, submitted_s=submitted_s, segments=segments, results=outcome.results)
+                trace_segments(usage.trace, submitted_s=submitted_s, segments=segments, results=outcome.results)
                 yield replace(sentence, detected_language=detected) if detected else sentence
         finally:
             budget.cancel()
             window.cancel()
-            self._metrics.text_seconds.observe(document.text_s, record.trace.exemplar)
+            self._metrics.text_seconds.observe(document.text_s, context.exemplar)
 
     async def detect_languages(
-        self, texts: Sequence[str], record: RequestRecord, *, model: str = "", target_language: str = ""
+        self, texts: Sequence[str], context: RequestContext, *, model: str = "", target_language: str = ""
     ) -> list[tuple[DetectedLanguage, ...]]:
         """Return the candidate languages of each text, the likeliest first; none for a text without letters.
 
@@ -255,10 +269,10 @@ class Translator:
             RequestError: if the model or the target language is not served.
         """
         served = self._models.source_languages(model, target_language)
-        return list(map(listed_candidates, await self._detect(texts, served, record)))
+        return list(map(listed_candidates, await self._detect(texts, served, context)))
 
     async def source_languages(
-        self, request: TranslationRequest, record: RequestRecord, *, is_document: bool = False
+        self, request: TranslationRequest, context: RequestContext, usage: UsageRecord
     ) -> list[DetectedLanguage | None]:
         """Return the language of each text of a request without a source language; None for a text without letters.
 
@@ -268,43 +282,43 @@ class Translator:
             InvalidFieldError: if the request is invalid, or the language of a text is ambiguous or not served.
             RequestError: if the model or the target language is not served.
         """
-        candidates, served = await self._candidates(request, record, is_document=is_document)
+        candidates, served = await self._candidates(request, context, usage)
         return source_languages(candidates, served, target_language=request.target_language)
 
     async def _detect(
-        self, texts: Sequence[str], served: Collection[str], record: RequestRecord, *, is_markup: bool = False
+        self, texts: Sequence[str], served: Collection[str], context: RequestContext, *, is_markup: bool = False
     ) -> list[Candidates]:
         stopped = threading.Event()
 
         def detect() -> list[Candidates]:
             return [self._detector.detect(text, served, is_markup=is_markup) for text in texts if not stopped.is_set()]
 
-        return await self._threads.run(record.caller, detect, cancel=stopped.set)
+        return await self._threads.run(context.caller, detect, cancel=stopped.set)
 
     async def _candidates(
-        self, request: TranslationRequest, record: RequestRecord, *, is_document: bool
+        self, request: TranslationRequest, context: RequestContext, usage: UsageRecord, *, is_document: bool = False
     ) -> tuple[list[Candidates], Collection[str]]:
         # The candidate languages of each text, and the served languages.
         check_request(request, self._limits, self._defaults, draw_seed=self._draw_seed, is_document=is_document)
         served = served_source_languages(self._models, request)
         is_markup = request.options.format is not TextFormat.PLAIN
         began_s = self._clock()
-        candidates = await self._detect(request.texts, served, record, is_markup=is_markup)
-        record.trace.add("text.detect", began_s=began_s, ended_s=self._clock())
+        candidates = await self._detect(request.texts, served, context, is_markup=is_markup)
+        usage.trace.add("text.detect", began_s=began_s, ended_s=self._clock())
         return candidates, served
 
     async def _with_source(
-        self, request: TranslationRequest, record: RequestRecord, *, is_document: bool = False
+        self, request: TranslationRequest, context: RequestContext, usage: UsageRecord, *, is_document: bool = False
     ) -> tuple[TranslationRequest, DetectedLanguage]:
         # All texts must be in the same language.
-        candidates, served = await self._candidates(request, record, is_document=is_document)
+        candidates, served = await self._candidates(request, context, usage, is_document=is_document)
         languages = source_languages(candidates, served)
         detected = common_language(languages) or DetectedLanguage(language=min(served), confidence=0.0)
         unchanged = frozenset(index for index, language in enumerate(languages) if language is None)
         return replace(request, source_language=detected.language, unchanged_texts=unchanged), detected
 
     def _prepare(
-        self, request: TranslationRequest, record: RequestRecord, budget: RequestBudget, *, is_document: bool = False
+        self, request: TranslationRequest, usage: UsageRecord, budget: RequestBudget, *, is_document: bool = False
     ) -> tuple[ServingModel, TextPipeline]:
         # Does every check that does not read the texts.
         search = check_request(
@@ -312,7 +326,7 @@ class Translator:
         )
         request = replace(request, options=with_default_protection(request.options, self._defaults))
         model = self._models.resolve(request.model, request.source_language, request.target_language)
-        name = record.model = f"{model.name}/{model.version}"
+        name = usage.model = f"{model.name}/{model.version}"
         search = fit_to_model(search, request.options, model, name=name, has_attention=model.has_attention)
         pipeline = TextPipeline(
             request,
@@ -335,7 +349,8 @@ class Translator:
         model: ServingModel,
         steps: Steps,
         state: Searches | Outcome,
-        record: RequestRecord,
+        context: RequestContext,
+        usage: UsageRecord,
         *,
         run: Run | None,
         num_characters: int = 0,
@@ -343,10 +358,10 @@ class Translator:
         # Decodes until the outcome; returns it with the duration of the text work.
         text_s = 0.0
         while isinstance(state, Searches):
-            results = await self._search(model, state, record, num_characters)
+            results = await self._search(model, state, context, num_characters)
             state, began_s, duration_s = await self._timed(partial(advance, steps, results), run)
             text_s += duration_s
-            record.trace.add("text.join", began_s=began_s, ended_s=began_s + duration_s)
+            usage.trace.add("text.join", began_s=began_s, ended_s=began_s + duration_s)
         num_skipped = state.num_second * state.is_skipped
         num_kept = state.num_second - num_skipped - state.num_replaced
         for name, number in (("replaced", state.num_replaced), ("kept", num_kept), ("skipped", num_skipped)):
@@ -355,36 +370,36 @@ class Translator:
         return state, text_s
 
     async def _search(
-        self, model: ServingModel, searches: Searches, record: RequestRecord, num_characters: int
+        self, model: ServingModel, searches: Searches, context: RequestContext, num_characters: int
     ) -> list[SegmentResult] | None:
         # Second searches have no results if they are rejected, fail or exceed the deadline.
         try:
-            return await _wait_for_results(await self._submit(model, searches.segments, record, num_characters))
+            return await _wait_for_results(await self._submit(model, searches.segments, context, num_characters))
         except (RetryableError, DeadlineExceededError, DrainingError, EngineError):
             if not searches.is_second:
                 raise
             return None
 
     async def _submit(
-        self, model: ServingModel, segments: Sequence[Segment], record: RequestRecord, num_characters: int = 0
+        self, model: ServingModel, segments: Sequence[Segment], context: RequestContext, num_characters: int = 0
     ) -> Futures:
         # Queues all segments or none, and charges their tokens and decode cost to the caller.
         if not segments:
             return ()
         decode_cost = partial(model.scheduler.expected_decode_cost, segments)
-        refund = await self._charge(record, num_source_tokens(segments), decode_cost)
+        refund = await self._charge(context, num_source_tokens(segments), decode_cost)
         try:
-            return model.scheduler.submit(segments, record, num_characters=num_characters)
+            return model.scheduler.submit(segments, context, num_characters=num_characters)
         except BaseException:
             refund()
             raise
 
     async def _charge(
-        self, record: RequestRecord, num_tokens: int, decode_cost: Callable[[], int] | None = None
+        self, context: RequestContext, num_tokens: int, decode_cost: Callable[[], int] | None = None
     ) -> Callable[[], None]:
         if self._quota is None or not num_tokens:
             return lambda: None
-        return await self._quota.take_tokens(record.caller, num_tokens, decode_cost=decode_cost)
+        return await self._quota.take_tokens(context.caller, num_tokens, decode_cost=decode_cost)
 
     async def _timed(self, step: Callable[[], _Result], run: Run | None) -> tuple[_Result, float, float]:
         # Returns the result of a step, its start and duration.

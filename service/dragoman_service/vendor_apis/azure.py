@@ -25,7 +25,9 @@ from dragoman_service.http_api.bodies import check_unicode, converted, json_cont
 from dragoman_service.http_api.context import JSON_MEDIA_TYPE, HttpContext
 from dragoman_service.http_api.json_mapping import to_json
 from dragoman_service.http_api.problem_details import Problem
-from dragoman_service.request import RequestRecord, TextFormat, TranslationOptions, TranslationRequest
+from dragoman_service.middleware.pipeline import Call
+from dragoman_service.middleware.policy import DETECT_LANGUAGE, LIST_MODELS, TRANSLATE
+from dragoman_service.request import TextFormat, TranslationOptions, TranslationRequest
 from dragoman_service.translation.options import MAX_TEXTS
 from dragoman_service.vendor_apis.base import NO_LANGUAGE, TranslatedText, VendorApi, json_error
 from dragoman_service.vendor_apis.dynamic_dictionary import DictionaryText, read_dictionary
@@ -140,9 +142,9 @@ class AzureApi(VendorApi):
             "/dictionary/examples": "dictionaries are not supported",
         }
         return [
-            _VersionedRoute("/translate", self.translation(self._translate), methods=["POST"]),
-            _VersionedRoute("/detect", self.translation(self._detect, "DetectLanguage"), methods=["POST"]),
-            _VersionedRoute("/languages", self.reading(self._list_languages, is_open=True), methods=["GET"]),
+            _VersionedRoute("/translate", self.method(TRANSLATE, self._translate), methods=["POST"]),
+            _VersionedRoute("/detect", self.method(DETECT_LANGUAGE, self._detect), methods=["POST"]),
+            _VersionedRoute("/languages", self.method(LIST_MODELS.anonymous(), self._list_languages), methods=["GET"]),
             *(
                 _VersionedRoute(path, self.rejection(HTTPStatus.BAD_REQUEST, message), methods=["POST"])
                 for path, message in rejected.items()
@@ -157,7 +159,7 @@ class AzureApi(VendorApi):
         code = _CODES.get(field if "." in field else field.partition("[")[0], status * 1000)
         return json_error(status, {"error": {"code": code, "message": message}})
 
-    async def _translate(self, context: HttpContext, record: RequestRecord, body: bytes) -> Response:
+    async def _translate(self, context: HttpContext, call: Call, body: bytes) -> Response:
         v3 = None
         if context.query.get("api-version") == _V3:
             targets = [value for name, value in context.parameters if name == "to"]
@@ -166,17 +168,17 @@ class AzureApi(VendorApi):
             VersionParameters.parse(context.query)
         parse = partial(_inputs, body, v3, max_characters=self.max_text_characters)
         inputs = await converted(parse, len(body))
-        translated = await self._translated(inputs, record)
+        translated = await self._translated(inputs, call)
         items = [
             _item(each, [translated[index, target] for target in each.targets], v3) for index, each in enumerate(inputs)
         ]
         content = await converted(lambda: to_json(items if v3 else {"value": items}), len(body))
         num_characters = sum(len(each.original) * len(each.targets) for each in inputs)
-        headers = {"x-metered-usage": str(num_characters), "x-requestid": record.request_id}
+        headers = {"x-metered-usage": str(num_characters), "x-requestid": call.request_id}
         return Response(content, headers=headers, media_type=JSON_MEDIA_TYPE)
 
     async def _translated(
-        self, inputs: Sequence[_Input], record: RequestRecord
+        self, inputs: Sequence[_Input], call: Call
     ) -> dict[tuple[int, TranslationRequest], TranslatedText]:
         """Translate texts with equal targets together; return translations by index of the input and target."""
         translations: dict[tuple[int, TranslationRequest], TranslatedText] = {}
@@ -189,16 +191,16 @@ class AzureApi(VendorApi):
                 texts=tuple(text.text for text in texts),
                 fixed_spans=tuple(text.fixed_spans for text in texts) if has_dictionary else (),
             )
-            translated = await self.translate(request, record)
+            translated = await self.translate(request, call)
             translations.update(zip(((index, target) for index in indices), translated, strict=True))
         return translations
 
-    async def _detect(self, _context: HttpContext, record: RequestRecord, body: bytes) -> bytes:
+    async def _detect(self, _context: HttpContext, call: Call, body: bytes) -> bytes:
         texts = await converted(lambda: _v3_texts(body, max_characters=self.max_text_characters), len(body))
-        detected = map(_detected, await self.backend.translator.detect_languages(texts, record))
+        detected = map(_detected, await self.handlers.detect_languages(texts, call))
         return to_json([{**best, "alternatives": others} for best, *others in detected])
 
-    async def _list_languages(self, context: HttpContext, _record: RequestRecord, _body: bytes) -> bytes:
+    async def _list_languages(self, context: HttpContext, _call: Call, _body: bytes) -> bytes:
         parameters = LanguagesParameters.parse({"scope": context.query.get("scope")})
         pairs = self.language_pairs()
         codes = sorted(pairs.keys() | set(itertools.chain.from_iterable(pairs.values())))

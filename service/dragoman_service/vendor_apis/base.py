@@ -17,7 +17,8 @@ from dragoman_service.http_api.context import JSON_MEDIA_TYPE, Endpoint, HttpCon
 from dragoman_service.http_api.json_mapping import to_json
 from dragoman_service.http_api.problem_details import Problem
 from dragoman_service.http_api.routes import HttpApi, language_pairs
-from dragoman_service.request import RequestRecord, TranslationRequest
+from dragoman_service.middleware.pipeline import Call
+from dragoman_service.request import TranslationRequest
 from dragoman_service.translation.language_detection import UNKNOWN_LANGUAGE
 from dragoman_service.translation.translator import Translator
 
@@ -41,16 +42,15 @@ class TranslatedText:
         return self.translation.hypotheses[0].text
 
 
-async def translate_each(
-    translator: Translator, request: TranslationRequest, record: RequestRecord
-) -> list[TranslatedText]:
+async def translate_each(translator: Translator, request: TranslationRequest, call: Call) -> list[TranslatedText]:
     """Translate the texts of a request, each from its own language if the request names none.
 
     Texts without letters, and texts in a target language that is not a served source language, are returned unchanged.
     """
+    context = call.context()
     if request.source_language:
-        return _texts_of(await translator.translate(request, record))
-    languages = await translator.source_languages(request, record)
+        return _texts_of(await translator.translate(request, context, call.usage))
+    languages = await translator.source_languages(request, context, call.usage)
     counts = Counter(language.language for language in languages if language)
     most_common = DetectedLanguage(language=counts.most_common(1)[0][0], confidence=0.0) if counts else None
     indices_of: dict[str, list[int]] = {}  # texts without letters are under ""
@@ -64,7 +64,7 @@ async def translate_each(
             parts = [TranslatedText(Translation(hypotheses=each, sentences=()), "", None) for each in unchanged]
         else:
             part = request.part(indices, source_language=source)
-            parts = _texts_of(await translator.translate(part, record))
+            parts = _texts_of(await translator.translate(part, context, call.usage))
         for index, text in zip(indices, parts, strict=True):
             translated[index] = replace(text, detected=languages[index] or most_common or text.detected)
     return [translated[index] for index in range(len(languages))]
@@ -133,15 +133,15 @@ class VendorApi(HttpApi):
     @property
     def max_text_characters(self) -> int:
         """Maximum length of a text in characters."""
-        return self.backend.limits.max_text_characters
+        return self.handlers.limits.max_text_characters
 
-    async def translate(self, request: TranslationRequest, record: RequestRecord) -> list[TranslatedText]:
+    async def translate(self, request: TranslationRequest, call: Call) -> list[TranslatedText]:
         """Translate the texts of a request; see `translate_each`."""
-        return await translate_each(self.backend.translator, request, record)
+        return await translate_each(self.handlers.translator, request, call)
 
     def language_pairs(self) -> dict[str, set[str]]:
         """Return the target languages of each source language of the models that are ready."""
-        return language_pairs(self.backend.models.list_models())
+        return language_pairs(self.handlers.models.list_models())
 
     def renamed(self, field: str) -> str:
         """Return the vendor's name of a field, such as `texts[3]`."""

@@ -18,8 +18,10 @@ from dragoman_service.http_api.bodies import FORM_MEDIA_TYPE, converted
 from dragoman_service.http_api.context import JSON_MEDIA_TYPE, HttpContext
 from dragoman_service.http_api.json_mapping import to_json
 from dragoman_service.http_api.problem_details import Problem
+from dragoman_service.middleware.pipeline import Call
+from dragoman_service.middleware.policy import LIST_GLOSSARIES, LIST_MODELS, TRANSLATE
 from dragoman_service.models.glossaries import Glossary, Pair
-from dragoman_service.request import RequestRecord, TextFormat, TranslationOptions, TranslationRequest
+from dragoman_service.request import TextFormat, TranslationOptions, TranslationRequest
 from dragoman_service.vendor_apis.base import HTTP_METHODS, TranslatedText, VendorApi, json_error
 from dragoman_service.vendor_apis.language_names import dialect_name
 from dragoman_service.vendor_apis.parameters import Parameters, StringList, Texts, Unsupported, as_list, body_fields
@@ -177,7 +179,7 @@ class DeepLApi(VendorApi):
     def routes(self) -> list[Route]:
         """Return the routes, with rejections for all other paths below `/v2` and `/v3`."""
         list_glossaries, get_glossary, get_entries = (
-            self.reading(handler, "ListGlossaries")
+            self.method(LIST_GLOSSARIES, handler)
             for handler in (self._list_glossaries, self._get_glossary, self._get_entries)
         )
         changing = self.rejection(
@@ -185,10 +187,10 @@ class DeepLApi(VendorApi):
         )
         others = self.rejection(HTTPStatus.NOT_FOUND, "not offered by this server")
         routes = [
-            Route("/v2/translate", self.translation(self._translate), methods=["POST"]),
-            Route("/v2/languages", self.reading(self._list_languages), methods=["GET"]),
-            Route("/v2/usage", self.reading(self._get_usage), methods=["GET"]),
-            Route("/v2/glossary-language-pairs", self.reading(self._list_pairs), methods=["GET"]),
+            Route("/v2/translate", self.method(TRANSLATE, self._translate), methods=["POST"]),
+            Route("/v2/languages", self.method(LIST_MODELS, self._list_languages), methods=["GET"]),
+            Route("/v2/usage", self.method(LIST_MODELS, self._get_usage), methods=["GET"]),
+            Route("/v2/glossary-language-pairs", self.method(LIST_MODELS, self._list_pairs), methods=["GET"]),
         ]
         for path in ("/v2/glossaries", "/v3/glossaries"):
             routes += [
@@ -209,24 +211,24 @@ class DeepLApi(VendorApi):
             code = HTTPStatus.BAD_REQUEST
         return json_error(code, {"message": message})
 
-    async def _translate(self, context: HttpContext, record: RequestRecord, body: bytes) -> bytes:
+    async def _translate(self, context: HttpContext, call: Call, body: bytes) -> bytes:
         def parse() -> tuple[TextParameters, TranslationRequest, str]:
             fields = body_fields(body, context.header("content-type"))
             parameters = TextParameters.parse(fields, max_text_characters=self.max_text_characters)
             return parameters, *marked_request(parameters, max_characters=self.max_text_characters)
 
         parameters, request, marker = await converted(parse, len(body))
-        translated = await self.translate(request, record)
+        translated = await self.translate(request, call)
 
         def serialize() -> tuple[int, bytes]:
             counts = parameters.num_characters()
             return sum(counts), to_json(translations(translated, parameters, counts, marker))
 
         num_characters, content = await converted(serialize, len(body))
-        self.usage.add(record.caller, num_characters)
+        self.usage.add(call.caller, num_characters)
         return content
 
-    async def _list_languages(self, context: HttpContext, _record: RequestRecord, body: bytes) -> bytes:
+    async def _list_languages(self, context: HttpContext, _call: Call, body: bytes) -> bytes:
         pairs = self.language_pairs()
         fields = body_fields(body, context.header("content-type")) if body else {}
         parameters = LanguagesParameters.parse({"type": {**context.query, **fields}.get("type")})
@@ -238,7 +240,7 @@ class DeepLApi(VendorApi):
             lambda: to_json([{**_language(code), "supports_formality": False} for code in variants])
         )
 
-    async def _list_pairs(self, _context: HttpContext, _record: RequestRecord, _body: bytes) -> bytes:
+    async def _list_pairs(self, _context: HttpContext, _call: Call, _body: bytes) -> bytes:
         pairs = [
             {"source_lang": source, "target_lang": target}
             for source, targets in sorted(self.language_pairs().items())
@@ -246,18 +248,18 @@ class DeepLApi(VendorApi):
         ]
         return to_json({"supported_languages": pairs})
 
-    async def _get_usage(self, _context: HttpContext, record: RequestRecord, _body: bytes) -> bytes:
-        return to_json({"character_count": self.usage.of(record.caller), "character_limit": _UNLIMITED})
+    async def _get_usage(self, _context: HttpContext, call: Call, _body: bytes) -> bytes:
+        return to_json({"character_count": self.usage.of(call.caller), "character_limit": _UNLIMITED})
 
-    async def _list_glossaries(self, context: HttpContext, _record: RequestRecord, _body: bytes) -> bytes:
+    async def _list_glossaries(self, context: HttpContext, _call: Call, _body: bytes) -> bytes:
         is_v2 = _is_v2(context)
-        glossaries = [each for each in self.backend.glossaries.all() if not is_v2 or len(each.terms) == 1]
+        glossaries = [each for each in self.handlers.glossaries.all() if not is_v2 or len(each.terms) == 1]
         return to_json({"glossaries": [_described(glossary, is_v2=is_v2) for glossary in glossaries]})
 
-    async def _get_glossary(self, context: HttpContext, _record: RequestRecord, _body: bytes) -> bytes:
+    async def _get_glossary(self, context: HttpContext, _call: Call, _body: bytes) -> bytes:
         return to_json(_described(self._glossary(context), is_v2=_is_v2(context)))
 
-    async def _get_entries(self, context: HttpContext, _record: RequestRecord, _body: bytes) -> bytes | Response:
+    async def _get_entries(self, context: HttpContext, _call: Call, _body: bytes) -> bytes | Response:
         glossary = self._glossary(context)
         if _is_v2(context):
             return Response(_entries(glossary, next(iter(glossary.terms))), media_type=_TSV)
@@ -269,7 +271,7 @@ class DeepLApi(VendorApi):
         return to_json({"dictionaries": [{"source_lang": pair[0], "target_lang": pair[1], **entries}]})
 
     def _glossary(self, context: HttpContext) -> Glossary:
-        glossary = self.backend.glossaries.get(context.path_parameters["glossary"], field="glossary_id")
+        glossary = self.handlers.glossaries.get(context.path_parameters["glossary"], field="glossary_id")
         if _is_v2(context) and len(glossary.terms) != 1:
             raise RequestError("glossary_id", "the glossary has several directions: use version 3 of the API")
         return glossary

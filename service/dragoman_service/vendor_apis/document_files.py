@@ -26,9 +26,15 @@ from dragoman_service.file_translation.upload import MAX_UNAUTHENTICATED_BYTES, 
 from dragoman_service.http_api.context import HttpContext
 from dragoman_service.http_api.json_mapping import to_json
 from dragoman_service.http_api.problem_details import Problem
-from dragoman_service.http_api.routes import TRANSLATION_SERVICE, Handler, HttpApi, ResponseBody
+from dragoman_service.http_api.routes import HttpApi, Respond, ResponseBody
 from dragoman_service.middleware.flow_control import call_timeout_s, stream_timeout_s, time_limit
-from dragoman_service.request import RequestRecord
+from dragoman_service.middleware.pipeline import Call
+from dragoman_service.middleware.policy import (
+    DOWNLOAD_DOCUMENT,
+    GET_DOCUMENT_STATUS,
+    UPLOAD_DOCUMENT,
+    CallPolicy,
+)
 from dragoman_service.security.authentication import peer_name
 from dragoman_service.vendor_apis import deepl, libretranslate
 from dragoman_service.vendor_apis.base import VendorApi
@@ -61,22 +67,22 @@ class _DocumentRoutes:
         self._api = api
         self._jobs = jobs
 
-    async def answer(self, context: HttpContext, method: str, respond: Handler, raw_request: bytes | None) -> None:
+    async def answer(self, context: HttpContext, policy: CallPolicy, respond: Respond) -> None:
         """Answer a request as a method of TranslationService, with 404 if a document does not exist."""
 
-        async def respond_if_found(record: RequestRecord, body: bytes) -> ResponseBody:
+        async def respond_if_found(_context: HttpContext, call: Call, body: bytes) -> ResponseBody:
             try:
-                return await respond(context, record, body)
+                return await respond(context, call, body)
             except DocumentNotFoundError as error:
                 context.http_status = HTTPStatus.NOT_FOUND
                 raise RequestError("document_id", str(error)) from None
 
-        await self._api.answer(context, f"/{TRANSLATION_SERVICE}/{method}", respond_if_found, raw_request=raw_request)
+        await self._api.answer(context, policy, respond_if_found)
 
     async def store(
         self,
         context: HttpContext,
-        record: RequestRecord,
+        call: Call,
         upload: DocumentUpload,
         make_request: Callable[[DocumentUpload], tuple[DocumentRequest, str]],
     ) -> tuple[DocumentState, str, DocumentRequest]:
@@ -85,13 +91,14 @@ class _DocumentRoutes:
         `make_request` returns the request and the name of the file, or raises if the document cannot be translated.
         """
         store = self._jobs.store
-        document_id, num_bytes = await upload.store(record.caller)
-        record.request_bytes = upload.num_bytes
+        document_id, num_bytes = await upload.store(call.caller)
+        call.request_bytes = upload.num_bytes
         try:
             request, file_name = make_request(upload)
             if request.template.source_language:  # raise the error of any translation with these options
+                template = replace(request.template, texts=("",))
                 async with time_limit(call_timeout_s(self._api.settings, context.time_remaining())):
-                    await self._api.backend.translator.translate(replace(request.template, texts=("",)), record)
+                    await self._api.handlers.translator.translate(template, call.context(), call.usage)
             file_name = _UNSAFE.sub("_", PurePath(file_name).name)[-_MAX_NAME_CHARACTERS:]
             state, key = await asyncio.to_thread(
                 partial(store.complete, document_id, file_name=file_name, num_bytes=num_bytes)
@@ -111,24 +118,25 @@ class DeepLDocuments(_DocumentRoutes):
         """Return the routes, which go before those of DeepL."""
         upload, status, result = _DEEPL_PATHS
         return [
-            self._route(upload, "UploadDocument", self._upload, is_upload=True),
-            self._route(status, "GetDocumentStatus", self._get_status),
-            self._route(result, "DownloadDocument", self._download),
+            self._route(upload, UPLOAD_DOCUMENT, self._upload),
+            self._route(status, GET_DOCUMENT_STATUS, self._get_status),
+            self._route(result, DOWNLOAD_DOCUMENT, self._download),
         ]
 
-    def _route(self, path: str, method: str, respond: Handler, *, is_upload: bool = False) -> Route:
+    def _route(self, path: str, policy: CallPolicy, respond: Respond) -> Route:
         async def answer(context: HttpContext) -> None:
-            await self.answer(context, method, respond, b"" if is_upload else None)  # `respond` reads an upload
+            await self.answer(context, policy, respond)
 
-        return Route(path, self._api.endpoint(answer, (MULTIPART_MEDIA_TYPE,) if is_upload else None), methods=["POST"])
+        media_types = (MULTIPART_MEDIA_TYPE,) if policy is UPLOAD_DOCUMENT else None
+        return Route(path, self._api.endpoint(answer, media_types), methods=["POST"])
 
-    async def _upload(self, context: HttpContext, record: RequestRecord, _no_body: bytes) -> bytes:
+    async def _upload(self, context: HttpContext, call: Call, _no_body: bytes) -> bytes:
         upload = DocumentUpload(context, self._jobs)
-        state, key, request = await self.store(context, record, upload, partial(self._request, record))
+        state, key, request = await self.store(context, call, upload, partial(self._request, call))
         self._jobs.submit(state, request)
         return to_json({"document_id": state.document_id, "document_key": key})
 
-    def _request(self, record: RequestRecord, upload: DocumentUpload) -> tuple[DocumentRequest, str]:
+    def _request(self, call: Call, upload: DocumentUpload) -> tuple[DocumentRequest, str]:
         parameters = UploadParameters.parse(grouped(upload.form.fields))
         file_name = parameters.filename or upload.form.file_name or ""
         suffix, output = suffix_of(file_name), parameters.output_format.lower().removeprefix(".")
@@ -137,16 +145,15 @@ class DeepLDocuments(_DocumentRoutes):
         return DocumentRequest(
             suffix=suffix,
             template=parameters.translation_request(()),
-            peer=record.peer,
-            request_id=record.request_id,
-            count=partial(self._api.usage.add, record.caller),
+            request_id=call.request_id,
+            count=partial(self._api.usage.add, call.caller),
         ), file_name
 
-    async def _get_status(self, context: HttpContext, record: RequestRecord, body: bytes) -> bytes:
-        return to_json(_status(await self._state(context, record, body)))
+    async def _get_status(self, context: HttpContext, call: Call, body: bytes) -> bytes:
+        return to_json(_status(await self._state(context, call, body)))
 
-    async def _download(self, context: HttpContext, record: RequestRecord, body: bytes) -> Response:
-        state = await self._state(context, record, body)
+    async def _download(self, context: HttpContext, call: Call, body: bytes) -> Response:
+        state = await self._state(context, call, body)
         if state.status is not DocumentStatus.DONE:
             has_failed = state.status is DocumentStatus.ERROR
             context.http_status = HTTPStatus.NOT_FOUND if has_failed else HTTPStatus.SERVICE_UNAVAILABLE
@@ -154,12 +161,12 @@ class DeepLDocuments(_DocumentRoutes):
         file = await asyncio.to_thread(self._jobs.store.claim, state.document_id)
         return _FileResponse(file, state.file_name)
 
-    async def _state(self, context: HttpContext, record: RequestRecord, body: bytes) -> DocumentState:
+    async def _state(self, context: HttpContext, call: Call, body: bytes) -> DocumentState:
         key = body_fields(body, context.header("content-type")).get("document_key")
         if not isinstance(key, str):
             raise RequestError("document_key", "must be the key that the upload returned")
         document_id = context.path_parameters["document_id"]
-        return await asyncio.to_thread(partial(self._jobs.store.get, document_id, key, owner=record.caller))
+        return await asyncio.to_thread(partial(self._jobs.store.get, document_id, key, owner=call.caller))
 
 
 class LibreTranslateFiles(_DocumentRoutes):
@@ -182,10 +189,10 @@ class LibreTranslateFiles(_DocumentRoutes):
     async def _translate(self, context: HttpContext) -> None:
         upload = await self._open(context)
 
-        async def respond(_context: HttpContext, record: RequestRecord, _no_body: bytes) -> bytes:
+        async def respond(_context: HttpContext, call: Call, _no_body: bytes) -> bytes:
             if isinstance(upload, DragomanError):
                 raise upload
-            state, key, request = await self.store(context, record, upload, partial(self._request, record))
+            state, key, request = await self.store(context, call, upload, partial(self._request, call))
             work = self._jobs.submit(state, request)
             try:
                 async with time_limit(stream_timeout_s(self._api.settings, context.time_remaining())):
@@ -198,7 +205,7 @@ class LibreTranslateFiles(_DocumentRoutes):
             content = {"translatedFileUrl": f"{context.origin}/download_file/{name}"}
             return to_json({**content, "warning": state.message} if state.message else content)
 
-        await self.answer(context, "UploadDocument", respond, b"")
+        await self.answer(context, UPLOAD_DOCUMENT, respond)
 
     async def _open(self, context: HttpContext) -> DocumentUpload | DragomanError:
         """Return the upload of a caller that sent its key, or an error, which is logged with the request."""
@@ -225,14 +232,13 @@ class LibreTranslateFiles(_DocumentRoutes):
 
         await self._api.pipeline.bounds.open_receiver.receive(Prefix, peer_name(context.peer()))
 
-    def _request(self, record: RequestRecord, upload: DocumentUpload) -> tuple[DocumentRequest, str]:
+    def _request(self, call: Call, upload: DocumentUpload) -> tuple[DocumentRequest, str]:
         parameters = libretranslate.TranslationParameters.parse(grouped(upload.form.fields))
         file_name = upload.form.file_name or ""
         return DocumentRequest(
             suffix=suffix_of(file_name),
             template=parameters.translation_request(()),
-            peer=record.peer,
-            request_id=record.request_id,
+            request_id=call.request_id,
         ), file_name
 
     async def _download(self, context: HttpContext) -> None:

@@ -3,7 +3,8 @@
 from typing import TYPE_CHECKING
 
 from dragoman_service.errors import ConfigError
-from dragoman_service.middleware.pipeline import Backend, RequestPipeline
+from dragoman_service.middleware.handlers import Handlers
+from dragoman_service.middleware.pipeline import RequestPipeline
 from dragoman_service.middleware.settings import GrpcSettings
 
 if TYPE_CHECKING:
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from dragoman_service.vendor_apis.google_grpc import GoogleTranslation
 
 
-def google_translation(settings: GrpcSettings, backend: Backend) -> "GoogleTranslation | None":
+def google_translation(settings: GrpcSettings, handlers: Handlers) -> "GoogleTranslation | None":
     """Return the service for clients of Google Cloud Translation, None if off; ConfigError without its package."""
     if not settings.google_translation:
         return None
@@ -21,13 +22,13 @@ def google_translation(settings: GrpcSettings, backend: Backend) -> "GoogleTrans
     except ImportError as error:
         expected = f"false without google-cloud-translate, which the extra `google` installs ({error})"
         raise ConfigError("grpc.google_translation", True, expected) from error
-    return GoogleTranslation(backend)
+    return GoogleTranslation(handlers)
 
 
-def google_routes(google: "GoogleTranslation | None", pipeline: RequestPipeline, backend: Backend) -> "list[Route]":
+def google_routes(google: "GoogleTranslation | None", pipeline: RequestPipeline, handlers: Handlers) -> "list[Route]":
     """Return the HTTP routes for clients of Google Cloud Translation; an empty list if off."""
     if google is None:
         return []
     from dragoman_service.vendor_apis.google_rest import GoogleV2Api, GoogleV3Api  # noqa: PLC0415 - an extra
 
-    return [*GoogleV3Api(pipeline, backend, google=google).routes(), *GoogleV2Api(pipeline, backend).routes()]
+    return [*GoogleV3Api(pipeline, handlers, google=google).routes(), *GoogleV2Api(pipeline, handlers).routes()]

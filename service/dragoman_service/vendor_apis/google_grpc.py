@@ -7,19 +7,21 @@ of the service. All other methods are UNIMPLEMENTED.
 import asyncio
 import contextlib
 import re
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-import grpc
 from google.cloud.translate_v3 import types as google
 from google.protobuf import descriptor_pb2, descriptor_pool
 
 from dragoman_service.errors import InvalidFieldError, RequestError, UnsupportedFieldError
-from dragoman_service.http_api.routes import MODEL_SERVICE, TRANSLATION_SERVICE, language_pairs
-from dragoman_service.middleware.pipeline import Backend
+from dragoman_service.grpc_api.servicer import UnaryMethod
+from dragoman_service.http_api.routes import language_pairs
+from dragoman_service.middleware.handlers import Handler, Handlers
+from dragoman_service.middleware.pipeline import Call
+from dragoman_service.middleware.policy import DETECT_LANGUAGE, LIST_GLOSSARIES, LIST_MODELS, TRANSLATE, CallPolicy
 from dragoman_service.models.glossaries import Glossary
-from dragoman_service.request import RequestRecord, TextFormat, TranslationOptions, TranslationRequest
+from dragoman_service.request import TextFormat, TranslationOptions, TranslationRequest
 from dragoman_service.translation.options import MAX_TEXTS
 from dragoman_service.vendor_apis.base import NO_LANGUAGE, TranslatedText, translate_each
 from dragoman_service.vendor_apis.language_names import language_name
@@ -28,17 +30,18 @@ from dragoman_service.vendor_apis.parameters import check_texts
 SERVICE = "google.cloud.translation.v3.TranslationService"
 _FILE = "google/cloud/translation/v3/translation_service.proto"
 
-METHODS: Mapping[str, str] = {
-    f"/{SERVICE}/{method}": counted_as
-    for method, counted_as in {
-        "TranslateText": f"/{TRANSLATION_SERVICE}/Translate",
-        "DetectLanguage": f"/{TRANSLATION_SERVICE}/DetectLanguage",
-        "GetSupportedLanguages": f"/{MODEL_SERVICE}/ListModels",
-        "ListGlossaries": f"/{MODEL_SERVICE}/ListGlossaries",
-        "GetGlossary": f"/{MODEL_SERVICE}/ListGlossaries",
+_KEY_HEADER = "x-goog-api-key"
+_POLICIES: Mapping[str, CallPolicy] = {
+    name: replace(policy, key_header=_KEY_HEADER)
+    for name, policy in {
+        "TranslateText": TRANSLATE,
+        "DetectLanguage": DETECT_LANGUAGE,
+        "GetSupportedLanguages": LIST_MODELS,
+        "ListGlossaries": LIST_GLOSSARIES,
+        "GetGlossary": LIST_GLOSSARIES,
     }.items()
 }
-"""The implemented methods, each with the method of the service whose limits and permission it has."""
+"""The implemented methods, each with the policy of a method of the API."""
 
 _FORMATS = {"": TextFormat.HTML, "text/html": TextFormat.HTML, "text/plain": TextFormat.PLAIN}
 _FIELDS: Mapping[str, str] = {
@@ -58,26 +61,15 @@ _MAX_LOCALE_CHARACTERS = 35  # of the longest tags (RFC 5646, section 4.4.1)
 _ENGLISH = "en"
 
 
-@dataclass(frozen=True, slots=True)
-class Method:
-    """Method of Google's service, with the classes of its protobuf messages."""
-
-    answer: Callable[[Any, RequestRecord], Awaitable[Any]]
-    request: type[Any]
-    response: type[Any]
-
-
 class GoogleTranslation:
     """Answers the methods of Google's service."""
 
     name = SERVICE
-    methods = METHODS
-    key_header = "x-goog-api-key"
 
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
-        self._max_characters = backend.limits.max_text_characters
-        wrapped: dict[str, tuple[Callable[[Any, RequestRecord], Awaitable[Any]], Any, Any]] = {
+    def __init__(self, handlers: Handlers) -> None:
+        self._handlers = handlers
+        self._max_characters = handlers.limits.max_text_characters
+        wrapped: dict[str, tuple[Handler, Any, Any]] = {
             "TranslateText": (self._translate_text, google.TranslateTextRequest, google.TranslateTextResponse),
             "DetectLanguage": (self._detect_language, google.DetectLanguageRequest, google.DetectLanguageResponse),
             "GetSupportedLanguages": (
@@ -88,56 +80,46 @@ class GoogleTranslation:
             "ListGlossaries": (self._list_glossaries, google.ListGlossariesRequest, google.ListGlossariesResponse),
             "GetGlossary": (self._get_glossary, google.GetGlossaryRequest, google.Glossary),
         }
-        self.by_name: Mapping[str, Method] = {
-            name: Method(answer, request.pb(), response.pb()) for name, (answer, request, response) in wrapped.items()
-        }  # by the last part of their paths
-
-    def add_to(self, server: grpc.aio.Server) -> None:
-        """Register the methods with a server, and the service for reflection."""
-        self._add_descriptors()
-        handlers = {
-            name: grpc.unary_unary_rpc_method_handler(
-                method.answer, method.request.FromString, method.response.SerializeToString
-            )
-            for name, method in self.by_name.items()
+        self.methods: Mapping[str, UnaryMethod] = {
+            name: UnaryMethod(policy=_POLICIES[name], handler=handler, request=request.pb())
+            for name, (handler, request, _) in wrapped.items()
         }
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
-        server.add_registered_method_handlers(SERVICE, handlers)
+        self._responses = {name: response.pb() for name, (_, _, response) in wrapped.items()}
 
-    def _add_descriptors(self) -> None:
+    def add_descriptors(self) -> None:
         """Add the service to the protobuf descriptors: google-cloud-translate contains only messages."""
         package, _, name = SERVICE.rpartition(".")
         file = descriptor_pb2.FileDescriptorProto(name=_FILE, package=package, syntax="proto3")
         service = file.service.add(name=name)
-        for method_name, method in self.by_name.items():
-            messages = [method.request.DESCRIPTOR, method.response.DESCRIPTOR]
+        for method_name, method in self.methods.items():
+            messages = [method.request.DESCRIPTOR, self._responses[method_name].DESCRIPTOR]
             file.dependency.extend(sorted({message.file.name for message in messages}.difference(file.dependency)))
             request, response = (f".{message.full_name}" for message in messages)
             service.method.add(name=method_name, input_type=request, output_type=response)
         descriptor_pool.Default().Add(file)
 
-    async def _translate_text(self, message: Any, record: RequestRecord) -> Any:
+    async def _translate_text(self, message: Any, call: Call) -> Any:
         with _google_field_names():
             request = translation_request(message, max_characters=self._max_characters)
-            translated = await translate_each(self._backend.translator, request, record)
+            translated = await translate_each(self._handlers.translator, request, call)
             response = google.TranslateTextResponse.pb()(translations=_translations(message, translated))
             if message.HasField("glossary_config"):
                 name = _resource(message.glossary_config.glossary, "glossaries", "glossary")
                 request = replace(request, options=replace(request.options, glossary=name))
-                with_terms = await translate_each(self._backend.translator, request, record)
+                with_terms = await translate_each(self._handlers.translator, request, call)
                 response.glossary_translations.extend(_translations(message, with_terms))
                 for translation in response.glossary_translations:
                     translation.glossary_config.CopyFrom(message.glossary_config)
             return response
 
-    async def _detect_language(self, message: Any, record: RequestRecord) -> Any:
+    async def _detect_language(self, message: Any, call: Call) -> Any:
         _check_parent(message.parent)
         if message.model and _resource(message.model, "models", "model") != _DETECTION_MODEL:
             raise InvalidFieldError("model", repr(message.model[:64]), f"absent, or .../models/{_DETECTION_MODEL}")
         _check_mime_type(message.mime_type)
         texts = check_texts("content", [message.content], max_characters=self._max_characters)
         with _google_field_names():
-            (languages,) = await self._backend.translator.detect_languages(texts, record)
+            (languages,) = await self._handlers.detect_languages(texts, call)
         return google.DetectLanguageResponse.pb()(
             languages=[
                 {"language_code": language.language, "confidence": language.confidence}
@@ -145,10 +127,10 @@ class GoogleTranslation:
             ]
         )
 
-    async def _get_languages(self, message: Any, _record: RequestRecord) -> Any:
+    async def _get_languages(self, message: Any, _call: Call) -> Any:
         _check_parent(message.parent)
         model = model_name(message.model)
-        pairs = language_pairs(self._backend.models.get_model(model) if model else self._backend.models.list_models())
+        pairs = language_pairs(self._handlers.models.get_model(model) if model else self._handlers.models.list_models())
         targets = set().union(*pairs.values())
         locale = message.display_language_code
         names = await language_names(pairs.keys() | targets, locale) if locale else {}
@@ -164,11 +146,11 @@ class GoogleTranslation:
             ]
         )
 
-    async def _list_glossaries(self, message: Any, _record: RequestRecord) -> Any:
+    async def _list_glossaries(self, message: Any, _call: Call) -> Any:
         _check_parent(message.parent)
         if message.filter:
             raise UnsupportedFieldError("filter")
-        glossaries = self._backend.glossaries.all()
+        glossaries = self._handlers.glossaries.all()
         size = min(message.page_size, _MAX_PAGE) if message.page_size > 0 else _MAX_PAGE
         names = [glossary.name for glossary in glossaries]
         start = names.index(message.page_token) if message.page_token in names else 0
@@ -178,9 +160,9 @@ class GoogleTranslation:
             next_page_token=following[0] if following else "",
         )
 
-    async def _get_glossary(self, message: Any, _record: RequestRecord) -> Any:
+    async def _get_glossary(self, message: Any, _call: Call) -> Any:
         name = _resource(message.name, "glossaries", "name")
-        return _glossary(self._backend.glossaries.get(name, field="name"), message.name.partition("/glossaries/")[0])
+        return _glossary(self._handlers.glossaries.get(name, field="name"), message.name.partition("/glossaries/")[0])
 
 
 async def language_names(tags: Iterable[str], locale: str) -> dict[str, str]:

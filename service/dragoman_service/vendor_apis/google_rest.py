@@ -21,11 +21,12 @@ from dragoman_service.http_api.bodies import FORM_MEDIA_TYPE, converted
 from dragoman_service.http_api.context import JSON_MEDIA_TYPE, Endpoint, HttpContext
 from dragoman_service.http_api.json_mapping import parsed_json, to_json
 from dragoman_service.http_api.problem_details import Problem
-from dragoman_service.http_api.routes import TRANSLATION_SERVICE
-from dragoman_service.middleware.pipeline import Backend, RequestPipeline
-from dragoman_service.request import RequestRecord, TextFormat, TranslationOptions, TranslationRequest
+from dragoman_service.middleware.handlers import Handlers
+from dragoman_service.middleware.pipeline import Call, RequestPipeline
+from dragoman_service.middleware.policy import DETECT_LANGUAGE, LIST_MODELS, TRANSLATE
+from dragoman_service.request import TextFormat, TranslationOptions, TranslationRequest
 from dragoman_service.vendor_apis.base import HTTP_METHODS, NO_LANGUAGE, TranslatedText, VendorApi, json_error
-from dragoman_service.vendor_apis.google_grpc import METHODS, SERVICE, GoogleTranslation, language_names, model_name
+from dragoman_service.vendor_apis.google_grpc import GoogleTranslation, language_names, model_name
 from dragoman_service.vendor_apis.parameters import (
     JsonFormat,
     Parameters,
@@ -172,9 +173,9 @@ class _GoogleApi(VendorApi):
 class GoogleV3Api(_GoogleApi):
     """REST routes of version 3."""
 
-    def __init__(self, pipeline: RequestPipeline, backend: Backend, *, google: GoogleTranslation) -> None:
+    def __init__(self, pipeline: RequestPipeline, handlers: Handlers, *, google: GoogleTranslation) -> None:
         """Answer with the methods of `google`."""
-        super().__init__(pipeline, backend)
+        super().__init__(pipeline, handlers)
         self._google = google
 
     def routes(self) -> list[Route]:
@@ -188,22 +189,20 @@ class GoogleV3Api(_GoogleApi):
         ]
 
     def _method(self, name: str) -> Endpoint:
-        method = self._google.by_name[name]
-        _, service, own_name = METHODS[f"/{SERVICE}/{name}"].split("/")
+        method = self._google.methods[name]
         field_names = {each for field in method.request.DESCRIPTOR.fields for each in (field.name, field.json_name)}
 
-        async def respond(context: HttpContext, record: RequestRecord, body: bytes) -> bytes:
+        async def respond(context: HttpContext, call: Call, body: bytes) -> bytes:
             query = grouped(context.parameters)
             in_query = set() if body else query.keys() & field_names
             CommonParameters.parse({each: value for each, value in query.items() if each not in in_query})
             raw = body or _as_json(method.request, {each: query[each] for each in in_query})
             request = await parsed_json(raw, method.request)
             _set_resource(request, context.path_parameters)
-            response = await method.answer(request, record)
+            response = await method.handler(request, call)
             return await converted(lambda: to_json(MessageToDict(response)), response.ByteSize())
 
-        make = self.translation if service == TRANSLATION_SERVICE else self.reading
-        return make(respond, own_name)
+        return self.method(method.policy, respond)
 
 
 class GoogleV2Api(_GoogleApi):
@@ -215,9 +214,9 @@ class GoogleV2Api(_GoogleApi):
     def routes(self) -> list[Route]:
         """Return the routes, with a rejection for all other paths below `/language/translate`."""
         endpoints = {
-            "": self.translation(self._translate),
-            "/detect": self.translation(self._detect, "DetectLanguage"),
-            "/languages": self.reading(self._list_languages),
+            "": self.method(TRANSLATE, self._translate),
+            "/detect": self.method(DETECT_LANGUAGE, self._detect),
+            "/languages": self.method(LIST_MODELS, self._list_languages),
         }
         return [
             # POST for all: with `X-HTTP-Method-Override: GET`, a form replaces a query that is too long for a URL.
@@ -232,22 +231,22 @@ class GoogleV2Api(_GoogleApi):
             error = replace(error, status=HTTPStatus.BAD_REQUEST, members=members, headers={})
         return super().adapted_error(error, context)
 
-    async def _translate(self, context: HttpContext, record: RequestRecord, body: bytes) -> bytes:
+    async def _translate(self, context: HttpContext, call: Call, body: bytes) -> bytes:
         parameters = await self._parameters(context, body, TextParameters)
-        translated = await self.translate(parameters.translation_request(), record)
+        translated = await self.translate(parameters.translation_request(), call)
         items = [_translation(text, names_model=bool(parameters.model)) for text in translated]
         return to_json({"data": {"translations": items}})
 
-    async def _detect(self, context: HttpContext, record: RequestRecord, body: bytes) -> bytes:
+    async def _detect(self, context: HttpContext, call: Call, body: bytes) -> bytes:
         parameters = await self._parameters(context, body, DetectionParameters)
-        detected = await self.backend.translator.detect_languages(parameters.q, record)
+        detected = await self.handlers.detect_languages(parameters.q, call)
         detections = [
             [{"language": best.language, "confidence": best.confidence, "isReliable": False}]
             for best, *_ in (languages or [NO_LANGUAGE] for languages in detected)
         ]
         return to_json({"data": {"detections": detections}})
 
-    async def _list_languages(self, context: HttpContext, _record: RequestRecord, body: bytes) -> bytes:
+    async def _list_languages(self, context: HttpContext, _call: Call, body: bytes) -> bytes:
         parameters = await self._parameters(context, body, LanguagesParameters)
         pairs = self.language_pairs()
         codes = sorted(pairs.keys() | set().union(*pairs.values()))

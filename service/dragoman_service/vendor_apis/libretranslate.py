@@ -23,10 +23,10 @@ from dragoman_service.http_api.bodies import FORM_MEDIA_TYPE, converted
 from dragoman_service.http_api.context import JSON_MEDIA_TYPE, Endpoint, HttpContext
 from dragoman_service.http_api.json_mapping import to_json
 from dragoman_service.http_api.problem_details import Problem
-from dragoman_service.http_api.routes import TRANSLATION_SERVICE
 from dragoman_service.middleware.flow_control import MAX_OPEN_BODY_BYTES
+from dragoman_service.middleware.pipeline import Call
+from dragoman_service.middleware.policy import DETECT_LANGUAGE, LIST_MODELS, TRANSLATE, CallPolicy
 from dragoman_service.request import (
-    RequestRecord,
     TextFormat,
     TranslationOptions,
     TranslationRequest,
@@ -97,10 +97,10 @@ class LibreTranslateApi(VendorApi):
         suggest = self.rejection(HTTPStatus.FORBIDDEN, "suggestions are not accepted by this server")
         spec = self.rejection(HTTPStatus.NOT_FOUND, "not available; the API of this server is at /openapi.json")
         handlers: dict[str, tuple[str, Any]] = {
-            "/translate": ("POST", self._with_fields("Translate", self._translate)),
-            "/detect": ("POST", self._with_fields("DetectLanguage", self._detect)),
-            "/languages": ("GET", self.reading(self._list_languages, is_open=True)),
-            "/frontend/settings": ("GET", self.reading(self._get_settings, is_open=True)),
+            "/translate": ("POST", self._with_fields(TRANSLATE, self._translate)),
+            "/detect": ("POST", self._with_fields(DETECT_LANGUAGE, self._detect)),
+            "/languages": ("GET", self.method(LIST_MODELS.anonymous(), self._list_languages)),
+            "/frontend/settings": ("GET", self.method(LIST_MODELS.anonymous(), self._get_settings)),
             "/health": ("GET", _health),
             "/suggest": ("POST", suggest),
             "/spec": ("GET", spec),
@@ -117,20 +117,20 @@ class LibreTranslateApi(VendorApi):
         code = HTTPStatus.NOT_FOUND if is_unknown_path else _STATUSES.get(error.status, code)
         return json_error(code, {"error": message})
 
-    async def _translate(self, record: RequestRecord, fields: Mapping[str, Any]) -> bytes:
+    async def _translate(self, call: Call, fields: Mapping[str, Any]) -> bytes:
         parameters = TextParameters.parse(fields, max_text_characters=self.max_text_characters)
-        translated = await self.translate(parameters.translation_request(parameters.q), record)
+        translated = await self.translate(parameters.translation_request(parameters.q), call)
         is_list = isinstance(fields["q"], list)
         num_characters = sum(map(len, parameters.q))
         return await converted(lambda: to_json(translations(translated, parameters, is_list=is_list)), num_characters)
 
-    async def _detect(self, record: RequestRecord, fields: Mapping[str, Any]) -> bytes:
+    async def _detect(self, call: Call, fields: Mapping[str, Any]) -> bytes:
         parameters = DetectionParameters.parse(fields, max_text_characters=self.max_text_characters)
-        (languages,) = await self.backend.translator.detect_languages([parameters.q], record)
+        (languages,) = await self.handlers.detect_languages([parameters.q], call)
         return to_json([_detected(language) for language in languages])
 
     def _with_fields(
-        self, method: str, respond: Callable[[RequestRecord, Mapping[str, Any]], Awaitable[bytes]]
+        self, policy: CallPolicy, respond: Callable[[Call, Mapping[str, Any]], Awaitable[bytes]]
     ) -> Endpoint:
         """Return the application of a route whose body may contain the key.
 
@@ -155,17 +155,17 @@ class LibreTranslateApi(VendorApi):
             except DragomanError as error:
                 failure, body = error, body or b""
 
-            async def respond_unless_failed(record: RequestRecord, raw: bytes) -> bytes:
+            async def respond_unless_failed(_context: HttpContext, call: Call, raw: bytes) -> bytes:
                 if failure:
                     raise failure
                 parsed = fields
                 if parsed is None:
                     parsed = await converted(lambda: _all_fields(context, raw, query), len(raw))
-                return await respond(record, parsed)
+                return await respond(call, parsed)
 
-            is_open = failure is not None  # report the failure instead of the missing key
-            path = f"/{TRANSLATION_SERVICE}/{method}"
-            await self.answer(context, path, respond_unless_failed, raw_request=body, is_open=is_open)
+            # A failure is reported instead of the missing key.
+            applied = policy.anonymous() if failure else policy
+            await self.answer(context, applied, respond_unless_failed, raw_request=body)
 
         return self.endpoint(answer)
 
@@ -193,7 +193,7 @@ class LibreTranslateApi(VendorApi):
             async with limits.open_parsing:
                 return body, await converted(lambda: _all_fields(context, body, query), len(body))
 
-    async def _list_languages(self, _context: HttpContext, _record: RequestRecord, _body: bytes) -> bytes:
+    async def _list_languages(self, _context: HttpContext, _call: Call, _body: bytes) -> bytes:
         pairs = sorted(self.language_pairs().items())
         return await asyncio.to_thread(
             lambda: to_json(
@@ -201,7 +201,7 @@ class LibreTranslateApi(VendorApi):
             )
         )
 
-    async def _get_settings(self, _context: HttpContext, _record: RequestRecord, _body: bytes) -> bytes:
+    async def _get_settings(self, _context: HttpContext, _call: Call, _body: bytes) -> bytes:
         pairs = self.language_pairs()
         target = next((code for source in sorted(pairs) for code in sorted(pairs[source])), "")
         needs_key = self.pipeline.access.needs_key

@@ -17,7 +17,8 @@ from dragoman_service.datatypes import (
     TranslationWarning,
     WarningKind,
 )
-from dragoman_service.request import FixedSpan, RequestRecord, TranslationRequest
+from dragoman_service.observability.usage import UsageRecord
+from dragoman_service.request import FixedSpan, TranslationRequest
 from dragoman_service.translation.translator import Translator
 from tests.captured_logs import capture_logs
 from tests.integration.running_server import RunningServer
@@ -56,9 +57,9 @@ class FakeTranslations:
             for kind in kinds
         )
 
-    async def translate(self, request: TranslationRequest, record: RequestRecord) -> TranslationResult:
+    async def translate(self, request: TranslationRequest, usage: UsageRecord) -> TranslationResult:
         self.requests.append(request)
-        record.add_texts(request.texts)
+        usage.add_texts(request.texts)
         translations = [
             Translation(hypotheses=(TextHypothesis(text=text.upper(), score=0.0),), sentences=())
             for text in request.texts
@@ -71,13 +72,15 @@ class FakeTranslations:
             num_source_tokens=1,
             num_target_tokens=1,
         )
-        record.add_result(result)
+        usage.add_result(result)
         return result
 
 
 def install(monkeypatch: pytest.MonkeyPatch, *kinds: WarningKind) -> FakeTranslations:
     translations = FakeTranslations(*kinds)
-    monkeypatch.setattr(Translator, "translate", lambda _self, request, record: translations.translate(request, record))
+    monkeypatch.setattr(
+        Translator, "translate", lambda _self, request, _context, usage: translations.translate(request, usage)
+    )
     return translations
 
 

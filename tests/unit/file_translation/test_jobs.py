@@ -11,17 +11,17 @@ from dragoman_service.errors import RateLimitedError, RetryableError
 from dragoman_service.file_translation.jobs import DocumentJobs, DocumentRequest, FairSlots
 from dragoman_service.file_translation.settings import DocumentSettings
 from dragoman_service.file_translation.store import DocumentState, DocumentStatus, DocumentStore, StorageFullError
-from dragoman_service.middleware.pipeline import ConcurrencyLimiter
+from dragoman_service.middleware.flow_control import ConcurrencyLimiter
 from dragoman_service.middleware.settings import GrpcSettings
 from dragoman_service.observability.metrics import Metrics
-from dragoman_service.request import RequestRecord, TranslationRequest
+from dragoman_service.request import RequestContext, TranslationRequest
 from tests.fakes import ManualClock
 
 
 class UpperCase:
     """Translator into upper case."""
 
-    async def translate(self, request: TranslationRequest, _record: RequestRecord) -> Any:
+    async def translate(self, request: TranslationRequest, _record: RequestContext) -> Any:
         class Result:
             translations = tuple(
                 Translation(hypotheses=(TextHypothesis(text=text.upper(), score=0.0),), sentences=())
@@ -56,7 +56,7 @@ async def finished_state(store: DocumentStore) -> DocumentState:
     store.source_path(document_id).write_bytes(b"a.")
     state, key = store.complete(document_id, file_name="a.txt", num_bytes=2)
     template = TranslationRequest(texts=(), source_language="en", target_language="de")
-    await jobs.submit(state, DocumentRequest(suffix=".txt", template=template, peer="p", request_id="r"))
+    await jobs.submit(state, DocumentRequest(suffix=".txt", template=template, request_id="r"))
     return store.get(document_id, key)
 
 

@@ -20,7 +20,7 @@ from dragoman_service.errors import (
 )
 from dragoman_service.file_translation.parser import DocumentError
 from dragoman_service.file_translation.texts import TextTranslator
-from dragoman_service.request import RequestRecord, TranslationRequest
+from dragoman_service.request import RequestContext, TranslationRequest
 
 TEMPLATE = TranslationRequest(texts=(), source_language="en", target_language="de")
 OVERLOADED = OverloadedError(queued=1, limit=1, unit="segments", retry_after_s=3.0)
@@ -30,15 +30,15 @@ class FakeTranslator:
     """Translates into upper case; raises `errors` first, and an error for texts for which `error_of` returns one."""
 
     def __init__(self, *errors: Exception, error_of: Callable[[str], Exception | None] = lambda _: None) -> None:
-        self.requests: list[tuple[TranslationRequest, RequestRecord]] = []
+        self.requests: list[tuple[TranslationRequest, RequestContext]] = []
         self.languages: tuple[DetectedLanguage, ...] = ()
         self.max_concurrent = 0
         self._num_running = 0
         self._errors = list(errors)
         self._error_of = error_of
 
-    async def translate(self, request: TranslationRequest, record: RequestRecord) -> Any:
-        self.requests.append((request, record))
+    async def translate(self, request: TranslationRequest, context: RequestContext) -> Any:
+        self.requests.append((request, context))
         self._num_running += 1
         self.max_concurrent = max(self.max_concurrent, self._num_running)
         await asyncio.sleep(0)
@@ -56,7 +56,7 @@ class FakeTranslator:
         )
 
     async def detect_languages(
-        self, texts: Sequence[str], _record: RequestRecord, *, target_language: str
+        self, texts: Sequence[str], _context: RequestContext, *, target_language: str
     ) -> list[tuple[DetectedLanguage, ...]]:
         return [self.languages]
 
@@ -72,8 +72,6 @@ class Bench:
             admitted=contextlib.nullcontext,
             allowed_s=lambda _: 60.0,
             caller="shop",
-            peer="ipv4:127.0.0.1:1",
-            request_id="r",
             on_progress=self._progress,
             sleep=AsyncMock(side_effect=self.waits.append),
             clock=lambda: 1000.0,
@@ -93,9 +91,9 @@ async def test_equal_texts_are_translated_once_with_low_priority() -> None:
     translated = await bench.translator.translate(segments("a", "b", "a"), TEMPLATE)
 
     assert translated == ["A", "B", "A"]
-    ((request, record),) = translator.requests
+    ((request, context),) = translator.requests
     assert request.texts == ("a", "b")
-    assert (record.priority, record.caller, record.deadline_s) == (Priority.BULK, "shop", 1060.0)
+    assert (context.priority, context.caller, context.deadline_s) == (Priority.BULK, "shop", 1060.0)
     assert bench.num_done == 2
 
 

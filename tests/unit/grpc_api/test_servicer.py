@@ -2,7 +2,7 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import pytest
@@ -10,10 +10,11 @@ from prometheus_client import CollectorRegistry
 
 from dragoman.v1 import translation_pb2 as pb
 from dragoman_service.errors import DrainingError, InvalidFieldError
-from dragoman_service.grpc_api.servicer import RequestInterceptor
+from dragoman_service.grpc_api.servicer import CallInterceptor, Servicer, UnaryMethod
 from dragoman_service.middleware.error_mapping import NEUTRAL_MESSAGE
-from dragoman_service.middleware.flow_control import ResourceLimits
-from dragoman_service.middleware.pipeline import ConcurrencyLimiter, RequestPipeline
+from dragoman_service.middleware.flow_control import ConcurrencyLimiter, ResourceLimits
+from dragoman_service.middleware.pipeline import RequestPipeline
+from dragoman_service.middleware.policy import TRANSLATE
 from dragoman_service.middleware.settings import GrpcSettings
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.observability.tracing import Tracing
@@ -22,8 +23,6 @@ from dragoman_service.security.settings import AccessSettings
 from tests.captured_logs import capture_logs
 from tests.fakes import ManualClock
 
-SERVICE = "dragoman.v1.TranslationService"
-TRANSLATE = f"/{SERVICE}/Translate"
 REQUEST = pb.TranslateRequest(texts=["a secret"], request_id="r1").SerializeToString()
 
 Method = Callable[[pb.TranslateRequest, Any], Awaitable[pb.TranslateResponse]]
@@ -68,38 +67,27 @@ class FakeContext:
 
 
 class Around:
-    """An interceptor around one method, with its metrics."""
+    """The behavior of one method in a pipeline, with its metrics."""
 
     def __init__(self, method: Method, *, max_concurrent: int = 8, settings: GrpcSettings | None = None) -> None:
         self.limiter = ConcurrencyLimiter(max_concurrent=max_concurrent)
         self.limiter.open()
         self.clock = ManualClock()
         self.metrics = Metrics(CollectorRegistry())
-        self._interceptor = RequestInterceptor(
-            (SERVICE,),
-            RequestPipeline(
-                limited_service=SERVICE,
-                limiter=self.limiter,
-                bounds=ResourceLimits(settings or GrpcSettings(), self.metrics),
-                metrics=self.metrics,
-                access=Access(AccessSettings(), self.metrics),
-                tracing=Tracing(),
-                clock=self.clock,
-            ),
+        pipeline = RequestPipeline(
+            limiter=self.limiter,
+            bounds=ResourceLimits(settings or GrpcSettings(), self.metrics),
+            metrics=self.metrics,
+            access=Access(AccessSettings(), self.metrics),
+            tracing=Tracing(),
+            clock=self.clock,
         )
-        self._handler = grpc.unary_unary_rpc_method_handler(
-            method, pb.TranslateRequest.FromString, pb.TranslateResponse.SerializeToString
-        )
-
-    async def handler(self, path: str = TRANSLATE) -> Any:
-        async def continuation(_details: object) -> Any:
-            return self._handler
-
-        return await self._interceptor.intercept_service(continuation, SimpleNamespace(method=path))
+        unary = UnaryMethod(policy=TRANSLATE, handler=method, request=pb.TranslateRequest)
+        self._handler = Servicer(cast("Any", None), pipeline).unary_handler(unary)
 
     async def call(self, context: FakeContext, raw_request: bytes = REQUEST) -> pb.TranslateResponse:
         context.raw_request = raw_request
-        raw_response = await (await self.handler()).stream_unary(None, context)
+        raw_response = await self._handler.stream_unary(None, context)
         return pb.TranslateResponse.FromString(raw_response)
 
     async def rejected(self, context: FakeContext, raw_request: bytes = REQUEST) -> FakeContext:
@@ -235,8 +223,16 @@ async def test_closed_or_full_limiter_rejects_calls() -> None:
     assert around.sample("dragoman_rejected_requests_total", reason="draining") == 1
 
 
-async def test_other_services_are_not_wrapped() -> None:
-    around = Around(echo)
+async def test_interceptor_counts_calls_and_wraps_methods_by_service() -> None:
+    interceptor = CallInterceptor(lambda service, handler: (service, handler))
 
-    assert await around.handler("/grpc.health.v1.Health/Check") is around._handler
-    assert await around.handler(TRANSLATE) is not around._handler
+    async def known(_details: object) -> str:
+        return "handler"
+
+    async def unknown(_details: object) -> None:
+        return None
+
+    details = SimpleNamespace(method="/grpc.health.v1.Health/Check")
+    assert await interceptor.intercept_service(known, details) == ("grpc.health.v1.Health", "handler")
+    assert await interceptor.intercept_service(unknown, details) is None
+    assert interceptor.num_calls == 2

@@ -11,13 +11,19 @@ from prometheus_client import CollectorRegistry
 from dragoman.v1 import translation_pb2 as pb
 from dragoman_service.grpc_api.streaming import RequestStream, readable_id
 from dragoman_service.middleware import flow_control
-from dragoman_service.middleware.flow_control import RequestReader, ResourceLimits, wait_for_first_message
-from dragoman_service.middleware.pipeline import ConcurrencyLimiter
+from dragoman_service.middleware.flow_control import (
+    ConcurrencyLimiter,
+    RequestReader,
+    ResourceLimits,
+    wait_for_first_message,
+)
+from dragoman_service.middleware.pipeline import Call, RequestPipeline
+from dragoman_service.middleware.policy import TRANSLATE_STREAM
 from dragoman_service.middleware.settings import GrpcSettings
 from dragoman_service.observability.metrics import Metrics
-from dragoman_service.request import RequestRecord
-
-IDLE_S = 60.0  # no test waits for it
+from dragoman_service.observability.tracing import Tracing
+from dragoman_service.security.authentication import Access
+from dragoman_service.security.settings import AccessSettings
 
 
 class Caller:
@@ -35,21 +41,25 @@ class Caller:
 
 
 def stream_of(caller: Caller) -> RequestStream:
-    return RequestStream(
-        RequestRecord(path="/s/TranslateStream"),
-        cast("Any", caller),
-        idle_timeout_s=IDLE_S,
+    metrics = Metrics(CollectorRegistry())
+    pipeline = RequestPipeline(
         limiter=ConcurrencyLimiter(max_concurrent=1),
-        deserialize=pb.TranslateRequest.FromString,
-        answer_raw=fail,
+        bounds=ResourceLimits(GrpcSettings(), metrics),
+        metrics=metrics,
+        access=Access(AccessSettings(), metrics),
+        tracing=Tracing(),
     )
+    call = Call(
+        policy=TRANSLATE_STREAM, transport=cast("Any", caller), request_id="", peer="", caller="", started_s=0.0
+    )
+    return RequestStream(call, pipeline, fail)
 
 
 def receiver() -> RequestReader:
     return ResourceLimits(GrpcSettings(), Metrics(CollectorRegistry())).open_receiver
 
 
-async def fail(*_: Any) -> bytes:
+async def fail(*_: Any) -> pb.TranslateResponse:
     raise AssertionError("no request is answered")
 
 

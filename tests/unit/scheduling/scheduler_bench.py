@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 from dragoman_service.datatypes import Priority, SegmentResult
 from dragoman_service.decoding.step_model import StepModel
 from dragoman_service.observability.metrics import Metrics
-from dragoman_service.request import RequestRecord
+from dragoman_service.request import RequestContext
 from dragoman_service.scheduling.batch_connection import WorkerHandle
 from dragoman_service.scheduling.scheduler import Scheduler
 from dragoman_service.scheduling.settings import SchedulingSettings
@@ -63,7 +63,7 @@ class Bench:
         caller: str = "",
     ) -> "Future[SegmentResult]":
         """Submit one segment."""
-        context = RequestRecord(priority=priority, deadline_s=self.clock() + timeout_s, caller=caller)
+        context = RequestContext(priority=priority, deadline_s=self.clock() + timeout_s, caller=caller)
         segment = make_segment(7, 8, max_target_tokens=num_steps)
         (future,) = self.scheduler.submit([segment], context, num_characters=NUM_CHARACTERS)
         return future

@@ -6,7 +6,7 @@ import pytest
 
 from dragoman_service.datatypes import SearchConfig, Segment
 from dragoman_service.errors import DeadlineExceededError, OverloadedError, QueueDelayError
-from dragoman_service.request import RequestRecord
+from dragoman_service.request import RequestContext
 from dragoman_service.scheduling.admission import (
     MAX_STEPS_PER_SOURCE_TOKEN,
     NO_BACKLOG,
@@ -69,7 +69,7 @@ def decide(
 ) -> OverloadedError | None:
     """Return why a request without a deadline is rejected; None if it is admitted."""
     cost = replace(COST, segment_costs=tuple(segment_costs))
-    decision = policy.decide(cost, RequestRecord(caller=caller), state, 0.0)
+    decision = policy.decide(cost, RequestContext(caller=caller), state, 0.0)
     if isinstance(decision, Prediction):
         return None
     assert decision.reason == "overloaded"
@@ -154,7 +154,7 @@ NEEDED_S = UNLOADED_S + MIN_MARGIN * 100 * S_PER_COST
 def test_deadline_is_compared_with_the_predicted_latency(
     deadline_s: float, now_s: float, state: QueueState, is_estimate: bool, expected: type[Exception] | None
 ) -> None:
-    policy, context = make_policy(s_per_cost=S_PER_COST), RequestRecord(caller="me", deadline_s=deadline_s)
+    policy, context = make_policy(s_per_cost=S_PER_COST), RequestContext(caller="me", deadline_s=deadline_s)
 
     decision = policy.decide(COST, context, state, now_s, is_estimate=is_estimate)
 
@@ -166,7 +166,7 @@ def test_deadline_is_compared_with_the_predicted_latency(
 
 
 def test_delay_by_the_queue_has_a_retry_delay() -> None:
-    decision = make_policy(s_per_cost=S_PER_COST).decide(COST, RequestRecord(deadline_s=10.0), BACKLOG, 0.0)
+    decision = make_policy(s_per_cost=S_PER_COST).decide(COST, RequestContext(deadline_s=10.0), BACKLOG, 0.0)
 
     assert isinstance(decision, Rejection)
     assert isinstance(decision.error, QueueDelayError)

@@ -3,7 +3,7 @@
 import pytest
 
 from dragoman_service.datatypes import Priority
-from dragoman_service.request import RequestRecord
+from dragoman_service.request import RequestContext
 from dragoman_service.scheduling.admission import Backlog, QueueState, RequestCost
 from dragoman_service.scheduling.admission_queue import AdmissionQueue, FairQueue, QueuedSegment
 from tests.fakes import make_segment
@@ -22,7 +22,7 @@ def make_queued(
 ) -> QueuedSegment:
     return QueuedSegment(
         segment=make_segment(7),
-        context=RequestRecord(priority=priority, caller=caller, deadline_s=100.0),
+        context=RequestContext(priority=priority, caller=caller, deadline_s=100.0),
         decode_cost=cost,
         admitted_at_s=admitted_at_s,
     )
@@ -31,7 +31,7 @@ def make_queued(
 def state_of(queue: AdmissionQueue, cost: int, priority: Priority = Priority.INTERACTIVE) -> QueueState:
     """Return the state for a request of the caller `me`."""
     request_cost = RequestCost(segment_costs=(cost,), longest_source=2, max_steps=1, widest_beam=1)
-    return queue.state(request_cost, RequestRecord(caller="me", priority=priority), num_running=3)
+    return queue.state(request_cost, RequestContext(caller="me", priority=priority), num_running=3)
 
 
 def test_segment_that_is_not_queued_cannot_be_discarded() -> None:

@@ -2,7 +2,7 @@ import pytest
 
 from dragoman_service.datatypes import Priority
 from dragoman_service.decoding.running_batch import BatchLoad
-from dragoman_service.request import RequestRecord
+from dragoman_service.request import RequestContext
 from dragoman_service.scheduling.admission_queue import QueuedSegment
 from dragoman_service.scheduling.batch_dispatcher import BatchBudget, select_prefetch, select_segments
 from tests.fakes import make_segment
@@ -14,7 +14,7 @@ def make_queued(
     num_tokens: int, *, priority: Priority = Priority.INTERACTIVE, beam_size: int = 4, is_encoded: bool = False
 ) -> QueuedSegment:
     segment = make_segment(*[7] * (num_tokens - 1), beam_size=beam_size)
-    return QueuedSegment(segment=segment, context=RequestRecord(priority=priority), is_encoded=is_encoded)
+    return QueuedSegment(segment=segment, context=RequestContext(priority=priority), is_encoded=is_encoded)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 from dragoman_service.datatypes import SearchConfig, SegmentResult
 from dragoman_service.errors import ConfigError, DrainingError, EngineError, OverloadedError
 from dragoman_service.observability.metrics import Metrics
-from dragoman_service.request import RequestRecord
+from dragoman_service.request import RequestContext
 from dragoman_service.scheduling.replicas import ReplicaScheduler, open_replicas
 from dragoman_service.scheduling.scheduler import Scheduler
 from dragoman_service.scheduling.settings import SchedulingSettings
@@ -131,5 +131,5 @@ def test_request_is_rejected_if_the_least_loaded_replica_has_no_room(replicas: R
 
     with pytest.raises(OverloadedError):
         replicas.submit()
-    replicas.all.reject_early(10, SearchConfig(), RequestRecord(caller="one"))
+    replicas.all.reject_early(10, SearchConfig(), RequestContext(caller="one"))
     assert replicas.all.expected_decode_cost([make_segment(7, 8)]) > 0

@@ -8,7 +8,7 @@ import pytest
 
 from dragoman_service.datatypes import SearchConfig, SegmentResult, StageTimings
 from dragoman_service.errors import DeadlineExceededError, DrainingError, EngineError, OverloadedError, QueueDelayError
-from dragoman_service.request import RequestRecord
+from dragoman_service.request import RequestContext
 from dragoman_service.scheduling.admission_queue import QueuedSegment
 from dragoman_service.scheduling.scheduler import Scheduler
 from dragoman_service.scheduling.settings import SchedulingSettings
@@ -404,7 +404,7 @@ def test_early_rejection_needs_a_recent_rejection_and_a_delay_by_the_queue(
             loaded.submit(NUM_STEPS, timeout_s=30.0)
     loaded.clock.advance(delay_s)
     search = SearchConfig(max_target_tokens=NUM_STEPS)
-    context = RequestRecord(deadline_s=loaded.clock() + timeout_s)
+    context = RequestContext(deadline_s=loaded.clock() + timeout_s)
 
     if not is_rejected:
         loaded.scheduler.reject_early(NUM_CHARACTERS, search, context)

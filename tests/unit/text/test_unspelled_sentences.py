@@ -3,7 +3,7 @@
 import pytest
 
 from dragoman_service.datatypes import TranslationWarning, WarningKind
-from dragoman_service.request import RequestRecord, Term
+from dragoman_service.request import RequestContext, Term
 from tests.unit.text.text_fakes import (
     CharacterTokenizer,
     FakeModel,
@@ -56,7 +56,7 @@ async def test_unspelled_sentence_stays_with_a_warning_about_its_span(template: 
     text = template.format(foreign)
     model = latin_model()
 
-    result = await make_translator(model).translate(make_request(text), RequestRecord())
+    result = await make_translator(model).translate(make_request(text), RequestContext())
     sentences = await translate_document(make_translator(latin_model()), make_request(text))
 
     (translation,) = result.translations

@@ -26,7 +26,7 @@ from dragoman_service.datatypes import (
     TranslationResult,
 )
 from dragoman_service.observability.metrics import Metrics
-from dragoman_service.request import RequestRecord, TranslationOptions, TranslationRequest
+from dragoman_service.request import RequestContext, TranslationOptions, TranslationRequest
 from dragoman_service.scheduling.admission import max_decode_cost
 from dragoman_service.text.tokenizer import SentencePieceTokenizer
 from dragoman_service.translation.translator import Translator
@@ -169,10 +169,10 @@ class FakeQueue:
     timings: StageTimings = field(default_factory=StageTimings)
     segments: list[Segment] = field(default_factory=list)
     futures: list["Future[SegmentResult]"] = field(default_factory=list)
-    context: RequestRecord | None = None
+    context: RequestContext | None = None
     rejection: Exception | None = None  # raised by `reject_early`
 
-    def reject_early(self, num_characters: int, search: SearchConfig, context: RequestRecord) -> None:
+    def reject_early(self, num_characters: int, search: SearchConfig, context: RequestContext) -> None:
         if self.rejection:
             raise self.rejection
 
@@ -180,7 +180,7 @@ class FakeQueue:
         return max_decode_cost(segments)
 
     def submit(
-        self, segments: Sequence[Segment], context: RequestRecord, *, num_characters: int = 0
+        self, segments: Sequence[Segment], context: RequestContext, *, num_characters: int = 0
     ) -> "list[Future[SegmentResult]]":
         self.context = context
         self.segments += segments
@@ -242,10 +242,10 @@ def make_translator(model: FakeModel, **arguments: Any) -> Translator:
 
 
 def translate(model: FakeModel, *texts: str, **options: Any) -> TranslationResult:
-    return asyncio.run(make_translator(model).translate(make_request(*texts, **options), RequestRecord()))
+    return asyncio.run(make_translator(model).translate(make_request(*texts, **options), RequestContext()))
 
 
 async def translate_document(
-    translator: Translator, request: TranslationRequest, record: RequestRecord | None = None
+    translator: Translator, request: TranslationRequest, context: RequestContext | None = None
 ) -> list[TranslatedSentence]:
-    return [sentence async for sentence in translator.translate_document(request, record or RequestRecord())]
+    return [sentence async for sentence in translator.translate_document(request, context or RequestContext())]

@@ -7,7 +7,7 @@ import pytest
 
 from dragoman_service.datatypes import DetectedLanguage
 from dragoman_service.errors import InvalidFieldError
-from dragoman_service.request import RequestRecord, TextFormat, TranslationOptions, TranslationRequest
+from dragoman_service.request import RequestContext, TextFormat, TranslationOptions, TranslationRequest
 from dragoman_service.translation.language_detection import (
     MAX_CANDIDATES,
     UNKNOWN_LANGUAGE,
@@ -205,9 +205,9 @@ async def test_text_without_letters_is_returned_unchanged_if_the_language_is_det
 ) -> None:
     translator = make_translator(FakeModel(), detector=_detector(fr=1.0))
 
-    alone = await translator.translate(undetected(text, format=text_format), RequestRecord())
-    second = await translator.translate(undetected("Hi.", text, format=text_format), RequestRecord())
-    document = translator.translate_document(undetected(text or ".", format=text_format), RequestRecord())
+    alone = await translator.translate(undetected(text, format=text_format), RequestContext())
+    second = await translator.translate(undetected("Hi.", text, format=text_format), RequestContext())
+    document = translator.translate_document(undetected(text or ".", format=text_format), RequestContext())
 
     assert [hypothesis.text for hypothesis in alone.translations[0].hypotheses] == [text]
     assert alone.num_source_tokens == 0
@@ -221,8 +221,8 @@ async def test_request_is_translated_from_the_detected_language() -> None:
     model = FakeModel()
     translator = make_translator(model, detector=_detector(fr=0.3, nl=0.1))
 
-    result = await translator.translate(undetected("Hi."), RequestRecord())
-    sentences = [each async for each in translator.translate_document(undetected("Hi."), RequestRecord())]
+    result = await translator.translate(undetected("Hi."), RequestContext())
+    sentences = [each async for each in translator.translate_document(undetected("Hi."), RequestContext())]
 
     assert result.detected_language
     assert result.detected_language.language == "fr"
@@ -236,7 +236,7 @@ async def test_texts_in_two_languages_are_rejected() -> None:
 
     with pytest.raises(InvalidFieldError, match="text 1 seems to be in fr, text 2 in en"):
         await make_translator(FakeModel(), detector=detector).translate(
-            undetected("7", "Fin.", "Ends."), RequestRecord()
+            undetected("7", "Fin.", "Ends."), RequestContext()
         )
 
 

@@ -8,7 +8,7 @@ from dragoman_service.errors import DrainingError, InvalidFieldError, ModelNotFo
 from dragoman_service.request import (
     AttentionDetail,
     FixedSpan,
-    RequestRecord,
+    RequestContext,
     SamplingOptions,
     Term,
     TextFormat,
@@ -59,7 +59,7 @@ def _request(**fields: Any) -> TranslationRequest:
 
 async def _translate(models: Models, limits: TranslationLimits | None = None, **fields: Any) -> Any:
     translator = Translator(models, metrics=METRICS, limits=limits)
-    return await translator.translate(_request(**fields), RequestRecord())
+    return await translator.translate(_request(**fields), RequestContext())
 
 
 async def test_text_is_translated_through_the_first_language_with_both_models() -> None:

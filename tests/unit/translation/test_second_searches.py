@@ -17,7 +17,7 @@ from dragoman_service.errors import (
     RateLimitedError,
 )
 from dragoman_service.observability.metrics import Metrics
-from dragoman_service.request import RequestRecord
+from dragoman_service.request import RequestContext
 from tests.unit.text.text_fakes import (
     Answer,
     FakeModel,
@@ -70,7 +70,7 @@ async def translated(
         sentences = await translate_document(translator, make_request(text))
         warnings = [warning for sentence in sentences for warning in sentence.warnings]
         return "".join(sentence.text for sentence in sentences), warnings
-    (translation,) = (await translator.translate(make_request(text), RequestRecord())).translations
+    (translation,) = (await translator.translate(make_request(text), RequestContext())).translations
     return translation.hypotheses[0].text, list(translation.warnings)
 
 
@@ -157,7 +157,7 @@ async def test_cancelled_call_cancels_its_second_searches(is_document: bool) -> 
 async def test_sentences_before_and_after_a_second_search_of_a_document_are_in_order() -> None:
     queue = SecondQueue(None)
     sentences = make_translator(FakeModel(queue)).translate_document(
-        make_request("One man.\nSave\nTwo men."), RequestRecord()
+        make_request("One man.\nSave\nTwo men."), RequestContext()
     )
 
     first = await anext(sentences)
@@ -185,7 +185,7 @@ async def test_warning_spans_index_text_and_translation(is_document: bool) -> No
 
 
 async def test_second_searches_do_not_change_the_counted_tokens() -> None:
-    result = await make_translator(FakeModel(SecondQueue())).translate(make_request("Save"), RequestRecord())
+    result = await make_translator(FakeModel(SecondQueue())).translate(make_request("Save"), RequestContext())
 
     sentences = result.translations[0].sentences
     assert result.num_source_tokens == sum(sentence.num_source_tokens for sentence in sentences) == len("Save") + 1
@@ -196,7 +196,7 @@ async def test_source_tokens_are_those_of_all_sentences() -> None:
     answers = {"We use GitHub.": "Wir nutzen es.", "We use 2013.": "Wir nutzen 2013."}
     queue = FakeQueue(lambda segment: (make_hypothesis(answers[source_text(segment)]),))
 
-    result = await make_translator(FakeModel(queue)).translate(make_request("We use GitHub."), RequestRecord())
+    result = await make_translator(FakeModel(queue)).translate(make_request("We use GitHub."), RequestContext())
 
     assert result.translations[0].hypotheses[0].text == "Wir nutzen GitHub."
     assert result.num_source_tokens == sum(each.num_source_tokens for each in result.translations[0].sentences)

@@ -7,7 +7,7 @@ import pytest
 
 from dragoman_service.datatypes import WarningKind
 from dragoman_service.errors import InvalidFieldError, OverloadedError, RateLimitedError
-from dragoman_service.request import RequestRecord
+from dragoman_service.request import RequestContext
 from dragoman_service.security.api_keys import Caller, Permission
 from dragoman_service.security.rate_limits import RateLimiter
 from dragoman_service.translation.options import TranslationLimits
@@ -15,7 +15,7 @@ from dragoman_service.translation.translator import Translator
 from tests.fakes import ManualClock
 from tests.unit.text.text_fakes import FakeModel, FakeQueue, encipher, make_request, make_translator
 
-SHOP = RequestRecord(caller="shop")
+SHOP = RequestContext(caller="shop")
 
 
 class Account:

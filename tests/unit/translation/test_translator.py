@@ -19,7 +19,7 @@ from dragoman_service.observability.metrics import Metrics
 from dragoman_service.request import (
     AttentionDetail,
     LongSentencePolicy,
-    RequestRecord,
+    RequestContext,
     SamplingOptions,
     Term,
     TextFormat,
@@ -47,15 +47,15 @@ OVERLOADED = OverloadedError(queued=9, limit=10, unit="segments", retry_after_s=
 
 
 async def translated(model: FakeModel, *texts: str, **options: Any) -> Any:
-    return await make_translator(model).translate(make_request(*texts, **options), RequestRecord())
+    return await make_translator(model).translate(make_request(*texts, **options), RequestContext())
 
 
 async def called(
-    translator: Translator, request: TranslationRequest, record: RequestRecord | None = None, *, is_document: bool
+    translator: Translator, request: TranslationRequest, context: RequestContext | None = None, *, is_document: bool
 ) -> Any:
     if is_document:
-        return await translate_document(translator, request, record)
-    return await translator.translate(request, record or RequestRecord())
+        return await translate_document(translator, request, context)
+    return await translator.translate(request, context or RequestContext())
 
 
 async def pending(model: FakeModel, *texts: str, is_document: bool = False) -> "asyncio.Task[Any]":
@@ -88,14 +88,14 @@ async def test_number_of_tokens_is_that_of_the_best_returned_hypothesis() -> Non
 
 
 @pytest.mark.parametrize("is_document", [False, True])
-async def test_all_segments_are_queued_at_once_with_record_and_options(is_document: bool) -> None:
-    model, record = FakeModel(FakeQueue(encipher)), RequestRecord(deadline_s=1e12, priority=Priority.BULK)
+async def test_all_segments_are_queued_at_once_with_context_and_options(is_document: bool) -> None:
+    model, context = FakeModel(FakeQueue(encipher)), RequestContext(deadline_s=1e12, priority=Priority.BULK)
     request = make_request("One. Two.", beam_size=3, num_hypotheses=2, suppressed_tokens=("x",), target_prefix="Ei")
 
-    await called(make_translator(model), request, record, is_document=is_document)
+    await called(make_translator(model), request, context, is_document=is_document)
 
     assert list(map(source_text, model.scheduler.segments)) == ["One.", "Two."]
-    assert model.scheduler.context is record
+    assert model.scheduler.context is context
     search = model.scheduler.segments[0].search
     assert (search.beam_size, search.num_hypotheses) == (3, 2)
     assert search.suppressed_tokens == set(TOKENIZER.encode("x"))
@@ -158,7 +158,7 @@ async def test_model_without_attention_rejects_options_that_need_it(option: str,
 async def drawn_seeds(seed: int | None, *, server_seed: int = 0) -> list[int]:
     model = FakeModel()
     request = make_request("One. Two.", sampling=SamplingOptions(seed=seed))
-    await make_translator(model, draw_seed=lambda: server_seed).translate(request, RequestRecord())
+    await make_translator(model, draw_seed=lambda: server_seed).translate(request, RequestContext())
     return [segment.search.sampling.seed for segment in model.scheduler.segments if segment.search.sampling]
 
 
@@ -245,7 +245,7 @@ async def test_timings_are_those_of_the_slowest_segment_and_all_text_work() -> N
     ticks = itertools.count()
 
     translator = make_translator(model, clock=lambda: float(next(ticks)))
-    result = await translator.translate(make_request("A. B."), RequestRecord())
+    result = await translator.translate(make_request("A. B."), RequestContext())
 
     assert result.timings == StageTimings(queue_s=0.5, encode_s=0.25, decode_s=2.0, text_s=2.0)
 
@@ -255,7 +255,7 @@ async def test_text_time_and_warnings_are_recorded() -> None:
     model = FakeModel(FakeQueue(lambda _: (make_hypothesis("abc.", is_finished=False),)))
 
     translator = make_translator(model, metrics=Metrics(registry))
-    result = await translator.translate(make_request("One. Two."), RequestRecord())
+    result = await translator.translate(make_request("One. Two."), RequestContext())
 
     assert [warning.kind for warning in result.translations[0].warnings] == [WarningKind.TRUNCATED] * 2
     assert registry.get_sample_value("dragoman_translation_warnings_total", {"kind": "truncated"}) == 2
@@ -329,7 +329,7 @@ TIMEOUT_S = 30.0
 async def test_text_work_of_a_cancelled_call_ends_at_the_next_sentence(is_document: bool) -> None:
     tokenizer = BlockedTokenizer()
     translator = make_translator(FakeModel(FakeQueue(encipher), tokenizer=tokenizer))
-    context = RequestRecord(caller="cancelled")
+    context = RequestContext(caller="cancelled")
     call = asyncio.ensure_future(called(translator, make_request(LONG_TEXT), context, is_document=is_document))
     await asyncio.to_thread(tokenizer.entered.acquire, timeout=TIMEOUT_S)
 
@@ -346,7 +346,7 @@ async def test_long_texts_are_processed_one_at_a_time_for_each_caller() -> None:
     tokenizer = BlockedTokenizer()
     translator = make_translator(FakeModel(FakeQueue(encipher), tokenizer=tokenizer))
     calls = [
-        asyncio.ensure_future(translator.translate(make_request(LONG_TEXT), RequestRecord(caller=caller)))
+        asyncio.ensure_future(translator.translate(make_request(LONG_TEXT), RequestContext(caller=caller)))
         for caller in ("busy", "busy", "busy", "other")
     ]
     for _ in range(2):

@@ -4,7 +4,7 @@ from prometheus_client import CollectorRegistry
 from dragoman_service.datatypes import Segment, StageTimings, WarningKind
 from dragoman_service.errors import EngineError, InvalidFieldError
 from dragoman_service.observability.metrics import Metrics
-from dragoman_service.request import AttentionDetail, RequestRecord
+from dragoman_service.request import AttentionDetail, RequestContext
 from dragoman_service.translation.options import TranslationLimits
 from tests.unit.text.text_fakes import (
     Answer,
@@ -61,7 +61,7 @@ async def test_sentences_before_an_error_are_valid() -> None:
         return EngineError("decoding failed") if source_text(segment) == "Three." else shout(segment)
 
     translator = make_translator(FakeModel(FakeQueue(answer)))
-    sentences = translator.translate_document(make_request("One. Two. Three. Four."), RequestRecord())
+    sentences = translator.translate_document(make_request("One. Two. Three. Four."), RequestContext())
 
     assert [(await anext(sentences)).text for _ in range(2)] == ["ONE.", " TWO."]
     with pytest.raises(EngineError):
@@ -73,7 +73,7 @@ async def test_closing_a_document_cancels_its_segments() -> None:
         return encipher(segment) if source_text(segment) == "One." else None
 
     model = FakeModel(FakeQueue(answer))
-    sentences = make_translator(model).translate_document(make_request("One. Two. Three."), RequestRecord())
+    sentences = make_translator(model).translate_document(make_request("One. Two. Three."), RequestContext())
     await anext(sentences)
 
     await sentences.aclose()
@@ -84,7 +84,7 @@ async def test_closing_a_document_cancels_its_segments() -> None:
 async def test_only_the_window_is_queued_without_a_reader() -> None:
     model = FakeModel(FakeQueue(encipher))
     translator = make_translator(model, limits=TranslationLimits(document_window_segments=5))
-    sentences = translator.translate_document(make_request("One more. " * 1000), RequestRecord())
+    sentences = translator.translate_document(make_request("One more. " * 1000), RequestContext())
 
     await anext(sentences)
 
