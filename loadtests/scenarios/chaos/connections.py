@@ -234,7 +234,7 @@ def reset_flood(run: FaultRun) -> None:
     run.status_counts["reset"] += flood_with_resets(run.address, path, num_connections=16, seconds=run.seconds)
 
 
-@fault(amounts=(100, 100), metric='dragoman_limit_refusals_total{limit="max_watchers"}')
+@fault(amounts=(100, 100), metric='dragoman_limit_rejections_total{limit="max_watchers"}')
 def silent_watchers(run: FaultRun) -> None:
     """Clients watch the health service and do not read; the server limits them."""
     for _ in range(run.amount):
@@ -245,7 +245,7 @@ def silent_watchers(run: FaultRun) -> None:
 @fault(
     amounts=(100, 400),
     seconds=(3.0, 11.0),
-    metric='dragoman_limit_refusals_total{limit="message_timeout_s"}',
+    metric='dragoman_limit_rejections_total{limit="message_timeout_s"}',
     limits=_FLOODED,
 )
 def silent_connections(run: FaultRun) -> None:

@@ -109,7 +109,7 @@ class ControlServices:
     def _health(self, handler: Any) -> Behavior:
         async def answer(_requests: Any, context: grpc.aio.ServicerContext) -> RawResponse:
             try:
-                raw_request = await self._bounds.open_receiver.receive(context, peer_name(context.peer()))
+                raw_request = await self._bounds.anonymous_receiver.receive(context, peer_name(context.peer()))
                 self._bounds.check_control_message(len(raw_request))
                 request = parse_message(raw_request, handler.request_deserializer)
                 method = handler.unary_stream if handler.response_streaming else handler.unary_unary
@@ -131,7 +131,7 @@ class ControlServices:
                 try:
                     self._access.check_known(context)
                 except DragomanError:
-                    await self._bounds.open_receiver.read_before_rejection(context)
+                    await self._bounds.anonymous_receiver.read_before_rejection(context)
                     raise
                 with self._bounds.streams.held(peer_name(context.peer())):
                     async with asyncio.timeout(self._bounds.settings.stream_idle_timeout_s):

@@ -107,7 +107,7 @@ class Servicer:
             stream = RequestStream(call, self._pipeline, self._handlers.translate)
             outcome = await self._pipeline.answer(call, stream.answer_all)
             if isinstance(outcome, error_mapping.RpcError) and not stream.has_begun:
-                await self._pipeline.bounds.open_receiver.read_before_rejection(context)
+                await self._pipeline.bounds.anonymous_receiver.read_before_rejection(context)
             return await _sent(call, context, outcome)
 
     def _parsed(self, raw_request: bytes, kind: type[Any], call: Call) -> Any:

@@ -64,7 +64,7 @@ class DroppedCallCounter:
         servers = json.loads(cygrpc.channelz_get_servers(0))["server"]
         self._server_id = max(int(server["ref"]["serverId"]) for server in servers)
         self._num_accepted = num_accepted
-        self._counter = metrics.unseen_calls
+        self._counter = metrics.dropped_calls
         self._num_counted = 0
 
     async def watch(self) -> None:

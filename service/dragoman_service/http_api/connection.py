@@ -71,7 +71,7 @@ class Connection(HttpToolsProtocol, asyncio.BufferedProtocol):
         self.opening: asyncio.Task[None] | None = None
         self.is_opening = False  # whether the event loop owns the socket
         self.is_ended = False
-        self.client_left = asyncio.Event()  # set when the client of the current request has disconnected
+        self.disconnected = asyncio.Event()  # set when the client of the current request has disconnected
         self.write_timeout_s = settings.request_timeout_s  # longest time in which the client does not read
         self._settings = settings
         self._read_buffer = read_buffer
@@ -279,7 +279,7 @@ class Connection(HttpToolsProtocol, asyncio.BufferedProtocol):
             self._send_rejection(*self._rejection)
 
     def _disconnect(self) -> None:
-        self.client_left.set()
+        self.disconnected.set()
         if self._running:
             self._running.disconnected = not self._running.response_complete
             self._running.message_event.set()

@@ -55,7 +55,7 @@ class HttpContext:
         self.max_body_bytes = settings.max_message_bytes
         self.http_status: HTTPStatus | None = None  # of an error with a more specific status than that of its code
         self.has_begun = False  # whether an event stream has started
-        self.is_left = False  # whether the client disconnected before the response
+        self.is_disconnected = False  # whether the client disconnected before the response
         self.response_headers: list[tuple[bytes, bytes]] = []  # of an event stream; set before it starts
 
     @property
@@ -165,18 +165,18 @@ class HttpContext:
         while has_more:
             event = await self._receive()
             if event["type"] != "http.request":
-                self.is_left = True
+                self.is_disconnected = True
                 raise asyncio.CancelledError
             has_more = event.get("more_body", False)
             if not has_more:
                 self.is_read = True
             yield event.get("body", b"")
 
-    async def cancel_when_client_leaves(self, task: "asyncio.Task[None] | None") -> None:
+    async def cancel_on_disconnect(self, task: "asyncio.Task[None] | None") -> None:
         """Cancel a task when the client disconnects."""
-        await self._scope["state"]["connection"].client_left.wait()
+        await self._scope["state"]["connection"].disconnected.wait()
         if not self._is_answered:
-            self.is_left = True
+            self.is_disconnected = True
             if task:
                 task.cancel()
 
@@ -256,11 +256,11 @@ class Endpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         context = HttpContext(scope, receive, send, self._settings, self._media_types)
-        watching = asyncio.create_task(context.cancel_when_client_leaves(asyncio.current_task()))
+        watching = asyncio.create_task(context.cancel_on_disconnect(asyncio.current_task()))
         try:
             await self._answer(context)
         except asyncio.CancelledError:
-            if not context.is_left:
+            if not context.is_disconnected:
                 raise
         finally:
             watching.cancel()

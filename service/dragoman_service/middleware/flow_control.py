@@ -31,18 +31,18 @@ from dragoman_service.threads import retrieve_exception
 
 _Result = TypeVar("_Result")
 
-MAX_OPEN_BODY_BYTES = 1024 * 1024
+MAX_ANONYMOUS_BODY_BYTES = 1024 * 1024
 """Largest body that is read to find the API key; 100,000 Chinese characters have 900 kB as a form."""
 
-_MAX_OPEN_BYTES = 16 * 1024 * 1024  # of all such bodies at the same time
+_MAX_ANONYMOUS_BYTES = 16 * 1024 * 1024  # of all such bodies at the same time
 _SLOT_RETRY_S = 1.0  # the end of a stream cannot be predicted
 _DEFAULT_DURATION_S = 1.0  # of a call, before the first call has ended
 _NUM_AVERAGED = 32  # calls in the moving average of durations
 _MIN_RETRY_S, _MAX_RETRY_S = 0.1, 10.0
 _FIRST_MESSAGE_TIMEOUT_S = 0.2
-_NUM_OPEN_READS = 8
-_MAX_OPEN_UNREAD = 256
-_OPEN_TIMEOUT_S = 6.0  # for short messages of callers without a key; a probe survives a server that stalls for seconds
+_NUM_ANONYMOUS_READS = 8
+_MAX_ANONYMOUS_UNREAD = 256
+_ANONYMOUS_TIMEOUT_S = 6.0  # for messages of callers without a key; a probe survives a server that stalls for seconds
 _REJECTED = ""  # caller of streams that are rejected
 _CONTENTION_TIMEOUT_S = 1.0  # longest time to receive a message while other calls wait
 _CANCELLATION_S = 0.05  # time in which a disconnected caller is distinguished from one that sent no message
@@ -344,12 +344,12 @@ class ResourceLimits:
 
     def __init__(self, settings: GrpcSettings, metrics: Metrics) -> None:
         def semaphore(setting: str, unit: str, total: int, per_caller: int) -> FairSemaphore:
-            on_rejection = metrics.limit_refusals.labels(setting).inc
+            on_rejection = metrics.limit_rejections.labels(setting).inc
             return FairSemaphore(unit, total=total, per_caller=max(1, per_caller), on_rejection=on_rejection)
 
         share = settings.max_caller_share
         num_bytes, num_calls = settings.max_received_bytes // 2, settings.max_concurrent_requests
-        on_timeout = metrics.limit_refusals.labels("message_timeout_s").inc
+        on_timeout = metrics.limit_rejections.labels("message_timeout_s").inc
         self.settings = settings
         self.bytes = semaphore("max_received_bytes", "bytes of messages", num_bytes, int(num_bytes * share))
         self.streams = semaphore("max_streams", "streams", settings.max_streams, int(settings.max_streams * share))
@@ -362,24 +362,24 @@ class ResourceLimits:
             on_timeout=on_timeout,
         )
         # For bodies that are read and parsed to find the API key:
-        self.open_bytes = semaphore(
-            "max_received_bytes", "bytes without an API key", _MAX_OPEN_BYTES, _MAX_OPEN_BYTES // 4
+        self.anonymous_bytes = semaphore(
+            "max_received_bytes", "bytes without an API key", _MAX_ANONYMOUS_BYTES, _MAX_ANONYMOUS_BYTES // 4
         )
-        self.open_parsing = asyncio.Semaphore(1)
-        self.open_receiver = RequestReader(
+        self.anonymous_parsing = asyncio.Semaphore(1)
+        self.anonymous_receiver = RequestReader(
             unread=semaphore(
-                "max_concurrent_requests", "calls without a message", _MAX_OPEN_UNREAD, _MAX_OPEN_UNREAD // 2
+                "max_concurrent_requests", "calls without a message", _MAX_ANONYMOUS_UNREAD, _MAX_ANONYMOUS_UNREAD // 2
             ),
-            num_reads=_NUM_OPEN_READS,
+            num_reads=_NUM_ANONYMOUS_READS,
             caller_share=0.5,
-            timeout_s=min(settings.message_timeout_s, _OPEN_TIMEOUT_S),
+            timeout_s=min(settings.message_timeout_s, _ANONYMOUS_TIMEOUT_S),
             on_timeout=on_timeout,
         )
         metrics.received_bytes.set_function(lambda: self.bytes.num_held)
         metrics.watchers.set_function(lambda: self.watchers.num_held)
-        metrics.unread_calls.set_function(lambda: self.receiver.num_unread + self.open_receiver.num_unread)
-        self._on_large_message = metrics.limit_refusals.labels("max_control_message_bytes").inc
-        self.on_idle_stream = metrics.limit_refusals.labels("stream_idle_timeout_s").inc
+        metrics.unread_calls.set_function(lambda: self.receiver.num_unread + self.anonymous_receiver.num_unread)
+        self._on_large_message = metrics.limit_rejections.labels("max_control_message_bytes").inc
+        self.on_idle_stream = metrics.limit_rejections.labels("stream_idle_timeout_s").inc
 
     def check_control_message(self, num_bytes: int) -> None:
         """Raise InvalidFieldError if a message to a service other than TranslationService is too large."""

@@ -80,7 +80,7 @@ class Call:
 
     @property
     def is_request_stream(self) -> bool:
-        """Whether the requests of the call are counted one by one."""
+        """True if the requests of the call are counted one by one."""
         return self.policy.streaming is Streaming.REQUESTS
 
 

@@ -1,4 +1,4 @@
-"""The policy of each method: what the pipeline does with a call before and after its handler."""
+"""The policy of each method: steps of the pipeline around its handler."""
 
 import enum
 from collections.abc import Mapping
@@ -27,12 +27,12 @@ class Streaming(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallPolicy:
-    """What the pipeline does with the calls of a method."""
+    """Steps of the pipeline for the calls of a method."""
 
     path: str  # `/package.Service/Method`; permissions, metrics and the access log count the call as this method
     authenticates: bool = True  # False: the host of the client is the caller
-    key_header: str | None = None  # metadata with the API key if there is no `authorization`
-    reads_message: bool = True  # False: the handler reads the body, or there is none
+    key_header: str | None = None  # metadata with the API key of calls without `authorization`
+    reads_message: bool = True  # False: the handler reads the body, or the call has none
     is_translation: bool  # True: counts against `max_concurrent_requests`; False: at most `max_control_message_bytes`
     time_limit: TimeLimit = TimeLimit.NONE
     streaming: Streaming = Streaming.NONE

@@ -47,7 +47,7 @@ class LogStream:
         self._room = select.poll()
         self._room.register(descriptor, select.POLLOUT)
         self._lock = threading.RLock()  # of the buffer; reentrant: a finalizer may log during any allocation
-        self._writing = threading.RLock()  # of all that follows the buffer; `_lock` may be taken while it is held
+        self._writing = threading.RLock()  # guards the writer; lock order: `_writing`, then `_lock`
         self._buffered: list[bytes] = []
         self._num_buffered = 0  # bytes
         self._has_lines = threading.Event()

@@ -120,8 +120,8 @@ class Metrics:
     )
     documents_in_progress = _gauge("dragoman_documents_in_progress", "Uploaded documents that are being translated.")
     open_streams = _gauge("dragoman_open_streams", "Open calls with many requests, such as TranslateStream.")
-    unseen_calls = _counter(
-        "dragoman_unseen_calls",
+    dropped_calls = _counter(
+        "dragoman_dropped_calls",
         "Calls that ended before the server could process them: reset by the caller or cancelled by gRPC.",
     )
     unread_calls = _gauge("dragoman_unread_calls", "Calls whose message has not been received yet.")
@@ -134,8 +134,8 @@ class Metrics:
         ("reason",),
         initial_values=("overloaded", "deadline", "draining"),
     )
-    limit_refusals = _counter(
-        "dragoman_limit_refusals",
+    limit_rejections = _counter(
+        "dragoman_limit_rejections",
         "Calls that a limit of the gRPC server rejected or ended, by setting.",
         ("limit",),
     )

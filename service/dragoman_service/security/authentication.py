@@ -112,7 +112,7 @@ class Access:
     async def admit(self, method: str, context: ConnectionInfo, key_header: str | None = None) -> str:
         """Count a call of `/package.Service/Method` against the quota of its caller, and return the caller.
 
-        In the absence of `authorization`, the API key is in `key_header`.
+        Without an `authorization` header, the API key is in `key_header`.
 
         Raises:
             UnauthenticatedError: if the caller is unknown.
@@ -192,7 +192,7 @@ class Access:
 
 
 def credentials_of(context: ConnectionInfo, key_header: str | None = None) -> Credentials:
-    """Return the credentials of a call; in the absence of `authorization`, the API key is in `key_header`."""
+    """Return the credentials of a call; without an `authorization` header, the API key is in `key_header`."""
     properties: Mapping[str, Iterable[bytes]] = context.auth_context()
     names = (*properties.get("x509_common_name", ()), *properties.get("x509_subject_alternative_name", ()))
     metadata = tuple(context.invocation_metadata() or ())

@@ -230,7 +230,7 @@ class LibreTranslateFiles(_DocumentRoutes):
                 context.authorize(key or "")
                 return b""
 
-        await self._api.pipeline.bounds.open_receiver.receive(Prefix, peer_name(context.peer()))
+        await self._api.pipeline.bounds.anonymous_receiver.receive(Prefix, peer_name(context.peer()))
 
     def _request(self, call: Call, upload: DocumentUpload) -> tuple[DocumentRequest, str]:
         parameters = libretranslate.TranslationParameters.parse(grouped(upload.form.fields))

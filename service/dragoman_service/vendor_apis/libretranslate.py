@@ -23,7 +23,7 @@ from dragoman_service.http_api.bodies import FORM_MEDIA_TYPE, converted
 from dragoman_service.http_api.context import JSON_MEDIA_TYPE, Endpoint, HttpContext
 from dragoman_service.http_api.json_mapping import to_json
 from dragoman_service.http_api.problem_details import Problem
-from dragoman_service.middleware.flow_control import MAX_OPEN_BODY_BYTES
+from dragoman_service.middleware.flow_control import MAX_ANONYMOUS_BODY_BYTES
 from dragoman_service.middleware.pipeline import Call
 from dragoman_service.middleware.policy import DETECT_LANGUAGE, LIST_MODELS, TRANSLATE, CallPolicy
 from dragoman_service.request import (
@@ -144,7 +144,7 @@ class LibreTranslateApi(VendorApi):
             try:
                 query = grouped(context.parameters)
                 if not self.is_known(context):
-                    body, fields = await self._read_open(context, query)
+                    body, fields = await self._read_anonymous(context, query)
                     key = fields.get("api_key") or ""
                     if not isinstance(key, str):
                         raise RequestError("api_key", "must be one string")
@@ -177,20 +177,20 @@ class LibreTranslateApi(VendorApi):
             return bool(context.header("authorization"))  # the key is wrong, also with a key in the body
         return True
 
-    async def _read_open(self, context: HttpContext, query: Mapping[str, Any]) -> tuple[bytes, dict[str, Any]]:
+    async def _read_anonymous(self, context: HttpContext, query: Mapping[str, Any]) -> tuple[bytes, dict[str, Any]]:
         """Return the body of an unknown caller, and the fields of its request."""
         if not _has_body(context):
             return b"", dict(query)
         limits, host = self.pipeline.bounds, peer_name(context.peer())
-        declared = int(context.header("content-length") or MAX_OPEN_BODY_BYTES)
-        if declared > MAX_OPEN_BODY_BYTES:
-            limit = f"at most {MAX_OPEN_BODY_BYTES} bytes without a key in the query or the header Authorization"
+        declared = int(context.header("content-length") or MAX_ANONYMOUS_BODY_BYTES)
+        if declared > MAX_ANONYMOUS_BODY_BYTES:
+            limit = f"at most {MAX_ANONYMOUS_BODY_BYTES} bytes without a key in the query or the header Authorization"
             raise InvalidFieldError("request", f"{declared} bytes", limit)
-        context.max_body_bytes = MAX_OPEN_BODY_BYTES
+        context.max_body_bytes = MAX_ANONYMOUS_BODY_BYTES
         with ExitStack() as slots:
-            slots.enter_context(limits.open_bytes.held(host, declared))
-            body = await limits.open_receiver.receive(context, host)
-            async with limits.open_parsing:
+            slots.enter_context(limits.anonymous_bytes.held(host, declared))
+            body = await limits.anonymous_receiver.receive(context, host)
+            async with limits.anonymous_parsing:
                 return body, await converted(lambda: _all_fields(context, body, query), len(body))
 
     async def _list_languages(self, _context: HttpContext, _call: Call, _body: bytes) -> bytes:

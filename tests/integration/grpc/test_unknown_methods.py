@@ -42,7 +42,7 @@ async def test_unknown_method_with_any_path_is_unimplemented_and_others_are_answ
 
     assert [answer for answer in answers if b"grpc-status\x0212" not in answer] == []
     assert len((await server.translate("A man.", timeout_s=TEST_TIMEOUT_S)).translations) == 1
-    assert server.sample("dragoman_unseen_calls_total") == 0
+    assert server.sample("dragoman_dropped_calls_total") == 0
 
 
 async def test_grpcio_still_needs_the_workaround() -> None:

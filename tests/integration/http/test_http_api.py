@@ -152,7 +152,7 @@ async def test_missing_body_times_out(tiny_model: Path) -> None:
 
     assert answer.startswith(b"HTTP/1.1 408 ")
     assert b'"reason":"DEADLINE_EXCEEDED"' in answer
-    assert server.sample("dragoman_limit_refusals_total", limit="message_timeout_s") == 1
+    assert server.sample("dragoman_limit_rejections_total", limit="message_timeout_s") == 1
 
 
 async def test_disconnect_during_the_body_releases_resources(server: RunningServer) -> None:

@@ -103,7 +103,7 @@ async def test_watchers_are_limited_per_host_and_in_total(tiny_model: Path) -> N
 
         assert (error.code, error.reason) == ("RESOURCE_EXHAUSTED", "RATE_LIMITED")
         assert error.retry_delay_ms > 0
-        assert server.sample("dragoman_limit_refusals_total", limit="max_watchers") == 1
+        assert server.sample("dragoman_limit_rejections_total", limit="max_watchers") == 1
         assert server.sample("dragoman_health_watchers") == 2
         second.cancel()
         await server.until_sample(1, "dragoman_health_watchers")
@@ -131,7 +131,7 @@ async def test_missing_message_ends_the_call(tiny_model: Path) -> None:
         for path in (TRANSLATE, "/dragoman.v1.ModelService/ListModels", "/grpc.health.v1.Health/Check", WATCH):
             slow.call(path, b"\0\0\0", ends=False)
 
-        await server.until_sample(4, "dragoman_limit_refusals_total", limit="message_timeout_s")
+        await server.until_sample(4, "dragoman_limit_rejections_total", limit="message_timeout_s")
 
         await server.until_sample(0, "dragoman_unread_calls")
         assert server.sample("dragoman_requests_total", method="Translate", status="DEADLINE_EXCEEDED") == 1
@@ -144,7 +144,7 @@ async def test_calls_without_a_message_are_limited_per_caller(tiny_model: Path, 
         for _ in range(20):
             greedy.call(TRANSLATE, b"", ends=False, extra=GREEDY)
 
-        await server.until_sample(16, "dragoman_limit_refusals_total", limit="max_concurrent_requests")
+        await server.until_sample(16, "dragoman_limit_rejections_total", limit="max_concurrent_requests")
 
         assert server.sample("dragoman_unread_calls") == 4
         assert server.sample("dragoman_requests_total", method="Translate", status="RESOURCE_EXHAUSTED") == 16
@@ -171,7 +171,7 @@ async def test_received_bytes_are_limited_per_caller(tiny_model: Path, callers_f
 
         assert (error.code, error.reason) == ("RESOURCE_EXHAUSTED", "RATE_LIMITED")
         assert error.retry_delay_ms > 0
-        assert server.sample("dragoman_limit_refusals_total", limit="max_received_bytes") == 1
+        assert server.sample("dragoman_limit_rejections_total", limit="max_received_bytes") == 1
         assert server.sample("dragoman_received_bytes") > 12_000
         server.model.resume()
         await asyncio.gather(*admitted)
@@ -190,7 +190,7 @@ async def test_only_translation_accepts_large_messages(server: RunningServer, *,
     error = await refusal(call)
 
     assert (error.code, error.fields) == ("INVALID_ARGUMENT", ["request"])
-    assert server.sample("dragoman_limit_refusals_total", limit="max_control_message_bytes") == 1
+    assert server.sample("dragoman_limit_rejections_total", limit="max_control_message_bytes") == 1
 
 
 async def test_idle_streams_are_limited_per_caller_and_end(tiny_model: Path, callers_file: Path) -> None:
@@ -213,8 +213,8 @@ async def test_idle_streams_are_limited_per_caller_and_end(tiny_model: Path, cal
         assert len((await server.translate("A man.", metadata=FAIR)).translations) == 1
         ended = [await refusal(call.read()) for call in idle]
         assert {error.code for error in ended} == {"DEADLINE_EXCEEDED"}
-        assert server.sample("dragoman_limit_refusals_total", limit="max_streams") == 1
-        await server.until_sample(4, "dragoman_limit_refusals_total", limit="stream_idle_timeout_s")
+        assert server.sample("dragoman_limit_rejections_total", limit="max_streams") == 1
+        await server.until_sample(4, "dragoman_limit_rejections_total", limit="stream_idle_timeout_s")
         assert await stream(GREEDY).write(request("A man.", request_id="r")) is None
 
 
@@ -239,7 +239,7 @@ async def test_stream_with_unread_answers_ends(tiny_model: Path) -> None:
         )
         silent.call(TRANSLATE_STREAM, messages, ends=False)
 
-        await server.until_sample(1, "dragoman_limit_refusals_total", limit="stream_idle_timeout_s")
+        await server.until_sample(1, "dragoman_limit_rejections_total", limit="stream_idle_timeout_s")
 
         await server.until_sample(0, "dragoman_open_streams")
         assert (await server.translate("A man.")).translations
@@ -360,4 +360,4 @@ def test_flood_of_resets_fails_no_other_call(guarded: Guarded) -> None:
     while guarded.sample("dragoman_unread_calls"):
         assert time.monotonic() < until_s
     seen = guarded.sample('dragoman_requests_total{method="Translate",status="UNAUTHENTICATED"}')
-    assert 0 < seen + guarded.sample("dragoman_unseen_calls_total") <= num_resets
+    assert 0 < seen + guarded.sample("dragoman_dropped_calls_total") <= num_resets

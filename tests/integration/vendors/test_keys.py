@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from dragoman_service.middleware.flow_control import MAX_OPEN_BODY_BYTES
+from dragoman_service.middleware.flow_control import MAX_ANONYMOUS_BODY_BYTES
 from tests.integration.running_server import TEST_TIMEOUT_S, RunningServer, bearer, http_client
 from tests.integration.vendors.vendor_clients import PARENT, TEXTS, google_rest_client, google_v2_client
 
@@ -46,7 +46,7 @@ async def rejection_of_head(server: RunningServer, path: str, *headers: str, num
         (AZURE, f"Ocp-Apim-Subscription-Key: {WRONG}", 4_000_000, 401),
         (f"{LIBRETRANSLATE}?api_key={WRONG}", "", 4_000_000, 403),
         ("/detect", f"Authorization: Bearer {WRONG}", 10, 403),
-        (LIBRETRANSLATE, "", MAX_OPEN_BODY_BYTES + 1, 400),
+        (LIBRETRANSLATE, "", MAX_ANONYMOUS_BODY_BYTES + 1, 400),
     ],
 )
 async def test_key_is_checked_before_the_body(
@@ -127,7 +127,7 @@ async def test_longer_body_is_read_after_authentication(http: httpx.AsyncClient,
         await http.post(LIBRETRANSLATE, json=body, headers=dict(bearer(key))),
     ]
 
-    assert f"at most {MAX_OPEN_BODY_BYTES} bytes" in unknown.json()["error"]
+    assert f"at most {MAX_ANONYMOUS_BODY_BYTES} bytes" in unknown.json()["error"]
     errors = [response.json()["error"] for response in known]
     assert errors == ["q: is 600000 characters, must be at most 10000"] * 2
 
@@ -135,14 +135,14 @@ async def test_longer_body_is_read_after_authentication(http: httpx.AsyncClient,
 async def test_bodies_without_a_key_share_a_budget(guarded: RunningServer, http: httpx.AsyncClient, key: str) -> None:
     body = {**FIELDS, "api_key": key}
     bounds = guarded.app._grpc.pipeline.bounds
-    with bounds.open_bytes.held("ipv4:127.0.0.1", 4 * 1024 * 1024):
+    with bounds.anonymous_bytes.held("ipv4:127.0.0.1", 4 * 1024 * 1024):
         over = await http.post(LIBRETRANSLATE, json=body)
         with_header = await http.post(LIBRETRANSLATE, json=body, headers=dict(bearer(key)))
     after = await http.post(LIBRETRANSLATE, json=body)
 
     assert (over.status_code, "bytes without an API key" in over.json()["error"]) == (429, True)
     assert [with_header.status_code, after.status_code] == [200, 200]
-    assert bounds.open_bytes.num_held == 0
+    assert bounds.anonymous_bytes.num_held == 0
 
 
 async def test_only_lists_of_libretranslate_and_azure_need_no_key(http: httpx.AsyncClient) -> None:

@@ -56,7 +56,7 @@ def stream_of(caller: Caller) -> RequestStream:
 
 
 def receiver() -> RequestReader:
-    return ResourceLimits(GrpcSettings(), Metrics(CollectorRegistry())).open_receiver
+    return ResourceLimits(GrpcSettings(), Metrics(CollectorRegistry())).anonymous_receiver
 
 
 async def fail(*_: Any) -> pb.TranslateResponse:

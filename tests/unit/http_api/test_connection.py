@@ -231,7 +231,7 @@ async def test_disconnect_cancels_the_application(request_bytes: bytes, reads: b
                 await context.read()
             await asyncio.Event().wait()
         finally:
-            outcomes.append(context.is_left)
+            outcomes.append(context.is_disconnected)
 
     wire = Wire(Endpoint(answer, GrpcSettings()))
     await wire.send(request_bytes)

@@ -200,7 +200,7 @@ def test_rejection_counters_exist_before_the_first_rejection() -> None:
 
     ResourceLimits(GrpcSettings(), metrics)
 
-    limits = {sample.labels["limit"] for family in metrics.limit_refusals.collect() for sample in family.samples}
+    limits = {sample.labels["limit"] for family in metrics.limit_rejections.collect() for sample in family.samples}
     assert limits < GrpcSettings.model_fields.keys()
     assert {"max_streams", "max_watchers", "max_received_bytes", "stream_idle_timeout_s"} < limits
 

@@ -167,7 +167,7 @@ class _Writer:
         self._position = chunk.end
 
     def finish(self) -> tuple[Fragment, ...]:
-        """Write the rest and return everything."""
+        """Append the remaining text and return the restored text."""
         self._write_gap(len(self._target))
         self._write_marks(len(self._target))
         for first, last, tail in self._ambiguous:

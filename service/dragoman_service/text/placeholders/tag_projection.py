@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from dragoman_service.text.placeholders.placement import AlignedChunk, insertion_index
 from dragoman_service.text.placeholders.text_units import MASK, CodeKind, InlineCode, TextUnit, masked
 
-_GAP_COST = 0.6  # cost of a foreign chunk inside an element, in chunks of the element
+_GAP_COST = 0.6  # cost of a chunk inside the element that aligns outside it, in chunks of the element
 _WEIGHT_GAIN = 0.2  # of a chunk of the element: of two equal runs, the one with the better links is chosen
 _WEAK_SHARE = 0.75  # weight of a word, relative to the best of the element, below which it may be left outside
 _SURE_WEIGHT = 0.6  # of the link of a function word that is not an article: `rot`
