@@ -61,6 +61,7 @@ class CandidateReader:
     target_language: str
     spells: Callable[[str], bool]
     is_compared: bool = True  # whether translations are compared with their sources
+    keeps_start: bool = False  # whether the caller has fixed the start of translations
 
     def read(
         self, source: str, part: TextPart, hypothesis: Hypothesis, target: str, links: Sequence[AlignmentLink] | None
@@ -106,7 +107,8 @@ class CandidateReader:
             languages = {"source_language": self.source_language, "target_language": self.target_language}
             corrected = corrected_ending(read, corrected, **languages)
         corrected = restored_quotes(read, corrected, target_language=self.target_language)
-        if part.model_text.is_recased:
+        is_sentence = part.begins_sentence and " " in read.strip()
+        if part.model_text.is_recased or (is_sentence and not self.keeps_start):
             corrected = capitalized_like(read, corrected, language=self.target_language)
         if corrected == visible:
             return target, links

@@ -200,6 +200,7 @@ class TextPipeline(TextPlanner):
             target_language=request.target_language,
             spells=self._tokenizer.spells,
             is_compared=self._tokenizer.is_of_translations,
+            keeps_start=self._has_prefix,
         )
 
     @property

@@ -99,6 +99,7 @@ class TextPart:
     sentence_index: int  # shared by the parts of one sentence, which are adjacent
     model_text: ModelText
     unit: TextUnit | None = None  # the text with placeholders, if that differs; as long as the model text
+    begins_sentence: bool = True
 
     def shifted(self, by: int) -> "TextPart":
         """Return the same part of a text that has `by` more characters in front."""
@@ -236,6 +237,7 @@ class TextPlanner:
                         sentence_index=num_sentences,
                         model_text=part.model_text,
                         unit=part.unit,
+                        begins_sentence=index == 0,
                     )
                     for index, part in enumerate(encoded)
                 ]

@@ -24,6 +24,9 @@ _SPACED_DASH = re.compile(r"(?<=[ \xa0])[-–—―‒](?=[ \xa0])")
 _RANGE_DASH = re.compile(r"(?<=\d)[-–—‒−](?=\d)")
 _MINUS = re.compile(r"(?<![\w.)\]])[-−](?=\d)")
 _JOINED_DASH = re.compile(r"(?<=[^\W\d_])(?:[-–—―]|--)(?=[^\W\d_])")
+_RANGE = re.compile(r"(?<!\d)(\d{1,20})([–—‒−])(\d{1,20})(?!\d)")
+_TIGHT_DASH = re.compile(r"(?<=\w)[–—](?=\w)")
+_ONE_SIDED_DASH = re.compile(r"(?<=\w)(?:[ \xa0][–—]|[–—][ \xa0])(?=\w)")
 _ANY_SPACE = frozenset(" \xa0\u202f\u2009")
 
 
@@ -57,7 +60,7 @@ def restored_quotes(source: str, target: str, *, target_language: str) -> str:
         target_language: BCP-47 tag. Languages without a table get the marks of the source.
     """
     target = with_marks_of_language(source, target, target_language=target_language)
-    target = _restored_dashes(source, target, target_language)
+    target = _with_even_spaces(source, _restored_dashes(source, target, target_language))
     return target.replace("...", "…") if "…" in source and "..." not in source else target
 
 
@@ -72,7 +75,19 @@ def _restored_dashes(source: str, target: str, target_language: str) -> str:
         may_differ = expression is _SPACED_DASH and "-" not in old and len(matches) < len(old)
         if len(matches) == len(old) or may_differ:
             target = _with_dashes(target, matches, old, target_language)
+    for first, dash, last in _RANGE.findall(source):
+        target = re.sub(rf"(?<!\d){first}-{last}(?!\d)", f"{first}{dash}{last}", target)
     return target
+
+
+def _with_even_spaces(source: str, target: str) -> str:
+    # A dash with a space on one side only, as of the tokens `▁–` and `1945`, gets the spaces of the source.
+    if not _ONE_SIDED_DASH.search(target) or _ONE_SIDED_DASH.search(source):
+        return target
+    is_tight, is_spaced = _TIGHT_DASH.search(source) is not None, _SPACED_DASH.search(source) is not None
+    if is_tight == is_spaced:
+        return target
+    return _ONE_SIDED_DASH.sub(lambda match: match[0].strip() if is_tight else f" {match[0].strip()} ", target)
 
 
 def _with_dashes(target: str, matches: Sequence[re.Match[str]], dashes: Sequence[str], language: str) -> str:

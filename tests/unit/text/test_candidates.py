@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -265,3 +266,30 @@ def test_links_around_long_changes_are_kept() -> None:
     candidate = candidate_of(source, target, links=word_links(source, target))
 
     assert linked(candidate)[1:] == ["„zwei“", "drei?"]
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "options", "expected"),
+    [
+        ("Größe: 2 m", "size: 2 m", {}, "Size: 2 m"),
+        ("Straße und Ort", "street and place", {}, "Street and place"),
+        ("Artikel 5", "article 5", {}, "Article 5"),
+        ("»Ja oder nein?«", "“yes or no?”", {}, "“Yes or no?”"),
+        ("Über uns", "about us", {}, "About us"),
+        ("über uns", "about us", {}, "about us"),
+        ("Das iPhone klingelt.", "iPhone is ringing.", {}, "iPhone is ringing."),
+        ("Straße", "road", {}, "road"),  # a single noun
+        ("Artikel 5", "article 5", {"begins_sentence": False}, "article 5"),
+        ("Artikel 5", "article 5", {"keeps_start": True}, "article 5"),
+    ],
+)
+def test_sentence_begins_with_a_capital_like_its_source(
+    source: str, target: str, options: dict[str, bool], expected: str
+) -> None:
+    keeps_start = options.get("keeps_start", False)
+    part = replace(plain_part(source), begins_sentence=options.get("begins_sentence", True))
+    reader = CandidateReader(source_language="de", target_language="en", spells=lambda _: True, keeps_start=keeps_start)
+
+    candidate = reader.read(source, part, make_hypothesis(target), target, None)
+
+    assert candidate.text == expected

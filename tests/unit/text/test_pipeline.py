@@ -365,11 +365,11 @@ def linked_texts(text: str, translation: Translation) -> list[tuple[str, str]]:
 def test_links_index_the_whole_text_and_the_whole_translation() -> None:
     text = "- One, two.\n\nSee?"
 
-    translation = attended(make_pipeline(text, return_alignment=True), "  uno, due.", "see!")
+    translation = attended(make_pipeline(text, return_alignment=True), "  Uno, due.", "see!")
 
-    assert translation.hypotheses[0].text == "- uno, due.\n\nsee?"
+    assert translation.hypotheses[0].text == "- Uno, due.\n\nsee?"
     assert linked_texts(text, translation)[-4:] == [("S", "s"), ("e", "e"), ("e", "e"), ("?", "?")]
-    assert "".join(target for _, target in linked_texts(text, translation)) == "uno,due.see?"
+    assert "".join(target for _, target in linked_texts(text, translation)) == "Uno,due.see?"
 
 
 def test_links_of_a_split_sentence_index_the_whole_text() -> None:
@@ -428,10 +428,10 @@ def test_tags_are_not_linked() -> None:
     text = "One, see?"
     pipeline = make_pipeline(text, return_alignment=True, model=FakeModel(tokenizer=TaggedTokenizer()))
 
-    translation = attended(pipeline, chr(2001) + "uno, see!")
+    translation = attended(pipeline, chr(2001) + "Uno, see!")
 
     assert linked_texts(text, translation)[-4:] == [("s", "s"), ("e", "e"), ("e", "e"), ("?", "?")]
-    assert "".join(target for _, target in linked_texts(text, translation)) == "uno,see?"
+    assert "".join(target for _, target in linked_texts(text, translation)) == "Uno,see?"
 
 
 def test_attention_is_returned_for_each_segment_with_the_pieces_of_both_sides() -> None:
